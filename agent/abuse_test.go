@@ -126,7 +126,7 @@ func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorke
 func (w *rawWorker) submit(d arena.Descriptor) uint64 {
 	w.ticket++
 	d.Ticket = w.ticket
-	w.control.Write(&d)
+	w.control.WriteDescriptor(&d)
 	w.control.SetTail(w.ticket)
 	w.agent.Ring()
 	return w.ticket
@@ -142,7 +142,7 @@ func (w *rawWorker) waitFor(ticket uint64) (arena.Status, string) {
 		if s := w.control.Completion(ticket); s != 0 {
 			return s, w.control.ErrorText(ticket)
 		}
-		if err := w.bell.Park(w.conn); err != nil {
+		if err := w.bell.WaitOrHangUp(w.conn); err != nil {
 			return 0, err.Error()
 		}
 	}
@@ -302,7 +302,7 @@ func TestBrokenProtocolCutsTheWorkerOff(t *testing.T) {
 			w.submit(sound())
 			d := sound()
 			d.Ticket = 99
-			w.control.Write(&d) // in another slot: slot of ticket 2 stays zero
+			w.control.WriteDescriptor(&d) // in another slot: slot of ticket 2 stays zero
 			w.control.SetTail(2)
 		},
 		"tail": func(w *rawWorker) { w.control.SetTail(1 << 40) },

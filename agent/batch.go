@@ -262,7 +262,7 @@ func (e *engine) begin(t *transfer) {
 		e.transfers.sendTurns(t.id, 0)
 		return
 	}
-	e.shareInOrder(t, t.relay.Summed())
+	e.shareInOrder(t, t.relay.BytesSummed())
 	t.finishIfDone()
 }
 
@@ -273,7 +273,7 @@ func (e *engine) deliver(id uint64) {
 	if t.reshapes {
 		return // the transfer is not used again: it has room for all of the state
 	}
-	e.share(delivery{t}, t.relay.Written())
+	e.share(delivery{t}, t.relay.BytesDelivered())
 	clear(t.calls)
 	e.transfers.spare = append(e.transfers.spare, t)
 }
@@ -287,7 +287,7 @@ func (e *engine) abort(id uint64) {
 		return
 	}
 	t.waitUnused()
-	e.share(reversal{t}, t.relay.Placed())
+	e.share(reversal{t}, t.relay.BytesPlaced())
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
 			m.pins++

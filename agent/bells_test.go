@@ -47,7 +47,7 @@ func TestAWorkerSwallowsNoRingsOfOthers(t *testing.T) {
 	g.Go("thief", func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			_, _ = unix.Read(thief.agent.FD(), make([]byte, 8))
-			arena.Yield()
+			arena.YieldCore()
 		}
 		return nil
 	})

@@ -68,7 +68,7 @@ func (r *routes) bucket(step cost.Step, now int, ways map[int]collective.Route) 
 	if !known {
 		return 0
 	}
-	return policy.Bucket(model, step, now, func(bytes int) collective.Route {
+	return policy.DecideBucketSize(model, step, now, func(bytes int) collective.Route {
 		return ways[bytes]
 	}).To
 }

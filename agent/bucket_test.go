@@ -28,7 +28,7 @@ func TestBucketOfWhatWasMeasured(t *testing.T) {
 		for range 3 {
 			for _, bytes := range []int{64 << 10, 4 << 20, 16 << 20} {
 				s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes}
-				s.Seconds = m.Time(s.Route, s.Hosts, s.Bytes)
+				s.Seconds = m.AllReduceSeconds(s.Route, s.Hosts, s.Bytes)
 				r.decide(decide.Observation[cost.Sample]{Sample: s})
 			}
 		}

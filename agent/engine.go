@@ -116,7 +116,7 @@ func (e *engine) serve() {
 		case e.isStopped():
 			return
 		case len(e.driver.batches.running) == 0 && time.Since(since) < linger:
-			arena.Yield()
+			arena.YieldCore()
 		default:
 			e.park()
 		}
@@ -303,7 +303,7 @@ func (e *engine) shareInOrder(w work, bytes int) { e.lanes.execute(w, bytes, len
 // build fills in the schedule of the calls of one collective, or of a send and its receive.
 func build(s *collective.Schedule, calls []*collective.Call) error {
 	if calls[0].Kind.Pairwise() {
-		s.Transfer(calls[0], calls[1])
+		s.BuildTransfer(calls[0], calls[1])
 		return nil
 	}
 	return s.Build(calls)

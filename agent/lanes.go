@@ -109,7 +109,7 @@ func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 	if len(helpers) > 0 {
 		l.publish(nil, nil)
 		for l.helping.Load() > 0 { // with a chunk each
-			arena.Yield()
+			arena.YieldCore()
 		}
 	}
 }

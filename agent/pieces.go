@@ -75,7 +75,7 @@ func (e *engine) executePiece(s *stream) error {
 				return errAhead
 			}
 		}
-		s.piece[i].Piece(&p.Call, s.through)
+		s.piece[i].SetToPiece(&p.Call, s.through)
 		e.calls = append(e.calls, &s.piece[i])
 	}
 	if err := build(&e.schedule, e.calls); err != nil {

@@ -87,7 +87,7 @@ func (f *feeder) take(ticket uint64, i, n int, scale, offset float32) {
 		if s := f.control.Completion(ticket); s != 0 {
 			f.t.Fatalf("piece %d: status %d, %s", i, s, f.control.ErrorText(ticket))
 		}
-		if err := f.bell.Park(f.conn); err != nil {
+		if err := f.bell.WaitOrHangUp(f.conn); err != nil {
 			f.t.Fatal(err)
 		}
 	}

@@ -80,7 +80,7 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 // predict fills in how long a plan takes: in memory as a probe measures it now, which takes some
 // milliseconds, and on links if all-reduces have shown how fast those are.
 func predict(p *api.Plan, r *routes) {
-	p.MemorySeconds = float64(p.Copied) * probe.Reshape(newClock())
+	p.MemorySeconds = float64(p.Copied) * probe.MeasureReshape(newClock())
 	p.Seconds = p.MemorySeconds
 	beta, known := r.cable()
 	if links := float64(p.Busiest) * beta; known || p.Busiest == 0 {

@@ -22,7 +22,7 @@ func TestPredictOnLinks(t *testing.T) {
 	}
 	measure := func(hosts, bytes int) {
 		s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: hosts, Bytes: bytes}
-		s.Seconds = truth.Time(s.Route, hosts, bytes)
+		s.Seconds = truth.AllReduceSeconds(s.Route, hosts, bytes)
 		for range 3 {
 			r.decide(decide.Observation[cost.Sample]{Sample: s})
 		}

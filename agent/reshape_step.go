@@ -71,7 +71,7 @@ func (p *reshapeStep) members(workers []topo.WorkerID) (list []int) {
 func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 	if p.Change != nil {
 		e.fill(p.transfer.workers)
-		e.share(delivery{p.transfer}, p.transfer.relay.Written())
+		e.share(delivery{p.transfer}, p.transfer.relay.BytesDelivered())
 		p.key = digest.NewKey(uint64(n))
 		e.prove(p, p.memory(p.shape.Workers, func(c *collective.Call) []byte {
 			return c.In

@@ -98,7 +98,7 @@ func (r *routes) decide(o decide.Observation[cost.Sample]) (policy.RouteDecision
 	defer r.mu.Unlock()
 	if r.tuner == nil {
 		start := cost.Default()
-		start.Gamma = probe.Add(newClock())
+		start.Gamma = probe.MeasureAdd(newClock())
 		r.tuner = policy.NewRoutes(start)
 	}
 	return r.tuner.Decide(o)
@@ -123,7 +123,7 @@ func (r *routes) cable() (float64, bool) {
 	if r.tuner == nil {
 		return 0, false
 	}
-	return r.tuner.Cable()
+	return r.tuner.CableSecondsPerByte()
 }
 
 // reroute has all-reduces of a class that begin from now on go another route.

@@ -177,7 +177,7 @@ func (a *Agent) newMember(w topo.WorkerID) (*worker, error) {
 		block.Close()
 		return nil, err
 	}
-	rings, err := a.engine.bells.New()
+	rings, err := a.engine.bells.NewBell()
 	if err != nil {
 		block.Close()
 		bell.Close()

@@ -63,7 +63,7 @@ func (d *driver) observeWaits() {
 }
 
 // endWaits reports the end of all unusual waits, when the job or this agent ends.
-func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.End(), d.endedWaitText) }
+func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.EndAll(), d.endedWaitText) }
 
 // reportWaits gives the launcher an event about a list of waits, each of which say puts into words.
 func (d *driver) reportWaits(what string, list []*stall.Stall,

@@ -97,7 +97,7 @@ func (e *engine) read(m *worker, p *collective.Posted) error {
 			fieldOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
 	}
 	var d arena.Descriptor
-	m.control.Read(p.Ticket, &d)
+	m.control.ReadDescriptor(p.Ticket, &d)
 	if d.Ticket != p.Ticket {
 		return &protocolError{
 			fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}

@@ -14,7 +14,7 @@ import (
 // and "-Inf".
 type Metrics map[string]float64
 
-// MarshalJSON writes numbers, and strings for what is not finite.
+// MarshalJSON returns an object of numbers, with strings for what is not finite.
 func (m Metrics) MarshalJSON() ([]byte, error) {
 	values := make(map[string]any, len(m))
 	for name, v := range m {
@@ -26,7 +26,8 @@ func (m Metrics) MarshalJSON() ([]byte, error) {
 	return json.Marshal(values)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON; any other value is an error that names the metric.
+// UnmarshalJSON replaces m by what MarshalJSON wrote; any other value is an error that names the
+// metric.
 func (m *Metrics) UnmarshalJSON(text []byte) error {
 	var values map[string]any
 	if err := json.Unmarshal(text, &values); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// A metric that is neither a number nor one of three strings is refused, by name.
 func TestMetricsRefuseOtherValues(t *testing.T) {
 	for _, value := range []string{`"nan"`, `"1"`, `null`, `true`, `[1]`, `{}`} {
 		var m Metrics

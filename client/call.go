@@ -25,31 +25,32 @@ type call struct {
 	step    bool   // whether the step ends with this call
 }
 
-// submit posts the call for the handle h. Buffers outside the arena are copied to staging memory
-// there. It blocks until the slot of an older call is free, and may ask the agent for memory.
+// submit posts the call and sets up h, its handle. Buffers outside the arena are copied to staging
+// memory there. It blocks until the slot of an older call is free, and may ask the agent for
+// memory.
 func (c *call) submit(g *Group, h *Handle) error {
 	if g.freed.Load() {
 		return errFreed
 	}
 	k, m := g.job.calls, &g.job.mem
-	err := k.use()
+	err := k.beginUse()
 	if err != nil {
 		return err
 	}
-	defer k.done()
+	defer k.endUse()
 	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op),
 		Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
 		Flags: arena.Flags{More: c.more, Step: c.step}}
 	c.describeShape(&d)
 	var staged [3][]byte
 	var in, out arena.Ref
-	shared := m.within(c.out)
+	shared := m.sharedResultOf(c.out)
 	if shared != nil {
-		if out, err = c.into(g.job, shared); err != nil {
+		if out, err = c.sharedRef(g.job, shared); err != nil {
 			return err
 		}
 	}
-	if in, err = c.place(m, c.in, &staged[0]); err != nil {
+	if in, err = c.refTo(m, c.in, &staged[0]); err != nil {
 		return err
 	}
 	copy(staged[0], c.in)
@@ -58,7 +59,7 @@ func (c *call) submit(g *Group, h *Handle) error {
 	case c.inPlace():
 		out = in
 	default:
-		if out, err = c.place(m, c.out, &staged[1]); err != nil {
+		if out, err = c.refTo(m, c.out, &staged[1]); err != nil {
 			return err
 		}
 		if c.kind == collective.Broadcast { // of a lost root, whose part may fall to this rank
@@ -67,7 +68,7 @@ func (c *call) submit(g *Group, h *Handle) error {
 	}
 	d.In, d.Out = in, out
 	if len(c.splits) > 0 {
-		if d.Splits, err = c.placeSplits(m, &staged[2]); err != nil {
+		if d.Splits, err = c.stageSplits(m, &staged[2]); err != nil {
 			return err
 		}
 	}
@@ -91,29 +92,32 @@ func (c *call) describeShape(d *arena.Descriptor) {
 	}
 }
 
+// sameBytes reports whether two slices are the same memory, and not empty.
 func sameBytes(a, b []byte) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
 
-// place says where in the arena b lies; memory from elsewhere gets a staging buffer.
-func (c *call) place(m *memory, b []byte, staged *[]byte) (arena.Ref, error) {
+// refTo returns where in the arena b lies; memory from elsewhere gets a staging buffer, which is
+// then also in *staged, without a copy of b.
+func (c *call) refTo(m *memory, b []byte, staged *[]byte) (arena.Ref, error) {
 	if len(b) == 0 {
 		return arena.Ref{}, nil
 	}
 	count := uint64(len(b) / c.dtype.Size())
-	segment, off, ok := m.find(b)
+	segment, off, ok := m.locate(b)
 	if !ok {
-		s, err := m.borrow(len(b))
+		s, err := m.borrowStaging(len(b))
 		if err != nil {
 			return arena.Ref{}, err
 		}
 		*staged = s
-		segment, off, _ = m.find(s)
+		segment, off, _ = m.locate(s)
 	}
 	return arena.Ref{Segment: segment, Offset: off, Count: count}, nil
 }
 
-// placeSplits copies the splits into staging memory, where the agent reads them.
-func (c *call) placeSplits(m *memory, staged *[]byte) (arena.Ref, error) {
-	b, err := m.borrow(8 * len(c.splits))
+// stageSplits copies the splits into staging memory, where the agent reads them, and returns where
+// that is.
+func (c *call) stageSplits(m *memory, staged *[]byte) (arena.Ref, error) {
+	b, err := m.borrowStaging(8 * len(c.splits))
 	if err != nil {
 		return arena.Ref{}, err
 	}
@@ -121,13 +125,13 @@ func (c *call) placeSplits(m *memory, staged *[]byte) (arena.Ref, error) {
 		binary.LittleEndian.PutUint64(b[8*i:], uint64(n))
 	}
 	*staged = b
-	segment, off, _ := m.find(b)
+	segment, off, _ := m.locate(b)
 	return arena.Ref{Segment: segment, Offset: off, Count: uint64(len(c.splits))}, nil
 }
 
-// finisher returns what is to be done when the call is complete: it copies a staged result out, and
-// gives the staging buffers back; nil if there are none. staged has the buffers of the input, the
-// output and the splits.
+// finisher returns what has to be done when the call is complete: it copies a staged result out,
+// and gives the staging buffers back; nil if there are none. Staged has the buffers of the input,
+// the output and the splits.
 func (c *call) finisher(m *memory, staged [3][]byte) func() {
 	if staged[0] == nil && staged[1] == nil && staged[2] == nil {
 		return nil
@@ -141,7 +145,7 @@ func (c *call) finisher(m *memory, staged [3][]byte) func() {
 		}
 		for _, b := range staged {
 			if b != nil {
-				m.giveBack(b)
+				m.returnStaging(b)
 			}
 		}
 	}

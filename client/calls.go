@@ -19,6 +19,7 @@ type CallError struct {
 	Lost    bool // a rank that the call needs is gone
 }
 
+// Error implements error.
 func (e *CallError) Error() string { return "client: " + e.Problem }
 
 // calls submits descriptors and waits for their completions. Any number of goroutines may use it;
@@ -46,6 +47,8 @@ type calls struct {
 	changed   bool                 // whether a completed call told that the view has changed
 }
 
+// newCalls returns the calls of a worker over its control block, bells and connection, which stay
+// open until they are closed here.
 func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn,
 	spin time.Duration) *calls {
 	k := &calls{control: c, agent: agent, own: own, conn: conn, spin: spin}
@@ -64,12 +67,13 @@ type Handle struct {
 	once   sync.Once
 }
 
-// submit writes a descriptor and, outside of Grouped, publishes it.
+// submit writes a descriptor and, outside of Grouped, publishes it. It blocks until the call that
+// has its slot is complete.
 func (k *calls) submit(d *arena.Descriptor, h *Handle) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	slot := k.ticket % arena.Slots
-	for old := k.users[slot]; old != nil && !k.resolve(old); old = k.users[slot] {
+	for old := k.users[slot]; old != nil && !k.readCompletion(old); old = k.users[slot] {
 		k.publish() // the call that holds the slot may itself wait to be published
 		k.mu.Unlock()
 		err := k.await(context.Background(), old)
@@ -81,7 +85,7 @@ func (k *calls) submit(d *arena.Descriptor, h *Handle) error {
 	k.ticket++
 	d.Ticket, h.calls, h.ticket = k.ticket, k, k.ticket
 	k.users[slot] = h
-	k.control.Write(d)
+	k.control.WriteDescriptor(d)
 	if k.held == 0 {
 		k.publish()
 	}
@@ -100,8 +104,9 @@ func (k *calls) publish() {
 	}
 }
 
-// resolve reads a completion, if there is one, into the handle. k.mu is held.
-func (k *calls) resolve(h *Handle) bool {
+// readCompletion sets the status and the error of the handle if its call is complete, and reports
+// whether it is. k.mu is held.
+func (k *calls) readCompletion(h *Handle) bool {
 	if h.status != 0 {
 		return true
 	}
@@ -119,10 +124,10 @@ func (k *calls) resolve(h *Handle) bool {
 	return true
 }
 
-// await waits for a completion: first it polls the word, then it waits at the bell. k.mu is not
-// held.
+// await blocks until a call is complete: first it polls the word, then it waits at the bell. k.mu
+// is not held.
 func (k *calls) await(ctx context.Context, h *Handle) error {
-	if k.look(h) {
+	if k.poll(h) {
 		return nil
 	}
 	if ctx.Done() != nil {
@@ -130,7 +135,7 @@ func (k *calls) await(ctx context.Context, h *Handle) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for !k.resolve(h) {
+	for !k.readCompletion(h) {
 		switch {
 		case k.closed.Load():
 			return ErrClosed
@@ -141,19 +146,19 @@ func (k *calls) await(ctx context.Context, h *Handle) error {
 		case k.parked:
 			k.woken.Wait()
 		default:
-			k.park(ctx, h)
+			k.waitAtBell(ctx, h)
 		}
 	}
 	return nil
 }
 
-// look polls the completion word for k.spin, and yields the core between polls. It reports whether
+// poll polls the completion word for k.spin, and yields the core between polls. It reports whether
 // the call is complete.
-func (k *calls) look(h *Handle) bool {
+func (k *calls) poll(h *Handle) bool {
 	var end time.Time
 	for i := 0; ; i++ {
 		if k.control.Completion(h.ticket) != 0 {
-			return k.settled(h)
+			return k.isComplete(h)
 		}
 		if k.spin == 0 {
 			return false
@@ -166,25 +171,25 @@ func (k *calls) look(h *Handle) bool {
 				return false
 			}
 		}
-		arena.Yield()
+		arena.YieldCore()
 	}
 }
 
-// settled is resolve for a caller that does not hold k.mu.
-func (k *calls) settled(h *Handle) bool {
+// isComplete is readCompletion for a caller that does not hold k.mu.
+func (k *calls) isComplete(h *Handle) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.resolve(h)
+	return k.readCompletion(h)
 }
 
-// park waits at the bell on behalf of every waiting goroutine. k.mu is held, and let go while it
-// waits.
-func (k *calls) park(ctx context.Context, h *Handle) {
+// waitAtBell blocks until the agent rings, on behalf of every waiting goroutine. k.mu is held, and
+// let go while it waits.
+func (k *calls) waitAtBell(ctx context.Context, h *Handle) {
 	k.parked = true
 	k.control.SetWorkerParked(true)
-	if !k.resolve(h) && ctx.Err() == nil && !k.closed.Load() {
+	if !k.readCompletion(h) && ctx.Err() == nil && !k.closed.Load() {
 		k.mu.Unlock()
-		err := k.own.Park(k.conn)
+		err := k.own.WaitOrHangUp(k.conn)
 		k.mu.Lock()
 		if errors.Is(err, io.EOF) {
 			k.gone = true
@@ -197,7 +202,7 @@ func (k *calls) park(ctx context.Context, h *Handle) {
 	k.woken.Broadcast()
 }
 
-// takeChanged reports once that the view has changed.
+// takeChanged reports whether the view has changed since it was last called.
 func (k *calls) takeChanged() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -206,49 +211,51 @@ func (k *calls) takeChanged() bool {
 	return changed
 }
 
-// view is what the agent wrote of the membership.
+// view returns a copy of what the agent wrote of the membership; ErrClosed after Close.
 func (k *calls) view() (arena.View, error) {
-	if err := k.use(); err != nil {
+	if err := k.beginUse(); err != nil {
 		return arena.View{}, err
 	}
-	defer k.done()
+	defer k.endUse()
 	return k.control.View(), nil
 }
 
-func (k *calls) close() error { return errors.Join(k.agent.Close(), k.own.Close()) }
+// closeBells closes both bells, which nobody may use any more.
+func (k *calls) closeBells() error { return errors.Join(k.agent.Close(), k.own.Close()) }
 
-// Wait returns when the call is complete and its result in place. A call that failed returns a
-// *CallError. Any number of goroutines may wait for the same call. Close ends it with ErrClosed.
+// Wait blocks until the call is complete and its result in place. A call that failed returns a
+// *CallError. Any number of goroutines may wait for the same call. Close ends it with ErrClosed,
+// and the end of the context with its cause; the call itself goes on.
 func (h *Handle) Wait(ctx context.Context) error {
 	if h.calls == nil { // a job of one: done at once
 		return h.err
 	}
-	if err := h.calls.use(); err != nil {
+	if err := h.calls.beginUse(); err != nil {
 		return err
 	}
-	defer h.calls.done()
+	defer h.calls.endUse()
 	if err := h.calls.await(ctx, h); err != nil {
 		return err
 	}
-	h.once.Do(h.tidy)
+	h.once.Do(h.takeResult)
 	return h.err
 }
 
-// tidy copies the result out and gives staging memory back.
-func (h *Handle) tidy() {
+// takeResult copies the result out and gives staging memory back, the first time it is called.
+func (h *Handle) takeResult() {
 	if h.finish != nil {
 		h.finish()
 		h.finish = nil
 	}
 }
 
-// Done reports whether Wait would return at once.
+// Done reports whether Wait would return at once. Any goroutine may call it.
 func (h *Handle) Done() bool {
-	if h.calls == nil || h.calls.use() != nil {
+	if h.calls == nil || h.calls.beginUse() != nil {
 		return true
 	}
-	defer h.calls.done()
-	return h.calls.settled(h)
+	defer h.calls.endUse()
+	return h.calls.isComplete(h)
 }
 
 // Grouped submits all calls that f makes as one: the agent sees them together, for the price of one
@@ -261,16 +268,16 @@ func (j *Job) Grouped(f func() error) error {
 	k.mu.Lock()
 	k.held++
 	k.mu.Unlock()
-	defer k.letGo()
+	defer k.endGroup()
 	return f()
 }
 
-// letGo publishes what was held back.
-func (k *calls) letGo() {
-	if k.use() != nil {
+// endGroup ends a Grouped, and publishes what the outermost one has held back.
+func (k *calls) endGroup() {
+	if k.beginUse() != nil {
 		return
 	}
-	defer k.done()
+	defer k.endUse()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held--; k.held == 0 {

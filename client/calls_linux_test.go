@@ -19,7 +19,7 @@ func TestWaitFetchesTheResultOnce(t *testing.T) {
 	for ticket := uint64(1); ticket <= 1000; ticket++ {
 		fetched := 0
 		h := &Handle{calls: k, ticket: ticket, finish: func() {
-			arena.Yield() // to the other one
+			arena.YieldCore() // to the other one
 			fetched++
 		}}
 		k.control.Complete(ticket, arena.Done, "")

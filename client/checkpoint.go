@@ -58,7 +58,7 @@ type checkpoints struct {
 // checkpoint that is there and whole, on any number of workers, and at the exact sample. It must be
 // called before that, on every worker alike. A checkpoint of a Python program is as good when what
 // its workers have in common is the same arrays under the same names. What cannot be written is
-// said, and training goes on.
+// told by c.Say, and training goes on.
 func (t *Trainer) Checkpoint(c Checkpoint) error {
 	root, err := strings.TrimSuffix(c.Folder, "/"), error(nil)
 	if !snapshot.IsURL(c.Folder) {
@@ -98,13 +98,13 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	}
 	now := time.Now()
 	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Log: c.Say},
-		steps: uint64(c.Steps), every: c.Every, writer: t.job.writer(),
+		steps: uint64(c.Steps), every: c.Every, writer: t.job.newWriter(),
 		next: uint64(max(c.Steps, 1)), last: math.MaxUint64, begun: now, looked: now}
 	return nil
 }
 
-// between makes a checkpoint between two steps, if it is time.
-func (c *checkpoints) between(ctx context.Context, t *Trainer) error {
+// makeIfDue makes a checkpoint between two steps, if all workers agree that it is time.
+func (c *checkpoints) makeIfDue(ctx context.Context, t *Trainer) error {
 	if t.cursor.Step < c.next {
 		return nil
 	}
@@ -112,12 +112,12 @@ func (c *checkpoints) between(ctx context.Context, t *Trainer) error {
 	if err != nil || !ok {
 		return err
 	}
-	return c.begin(t)
+	return c.writeShare(t)
 }
 
-// end makes the last checkpoint behind the last step, and returns when this host's parts of it are
-// there.
-func (c *checkpoints) end(ctx context.Context, t *Trainer) error {
+// makeLast makes the last checkpoint after the last step, and blocks until this host's parts of it
+// are there.
+func (c *checkpoints) makeLast(ctx context.Context, t *Trainer) error {
 	if c.making != nil {
 		<-c.making
 	}
@@ -128,14 +128,14 @@ func (c *checkpoints) end(ctx context.Context, t *Trainer) error {
 	if err != nil || !ok {
 		return err
 	}
-	if err := c.begin(t); err != nil {
+	if err := c.writeShare(t); err != nil {
 		return err
 	}
 	return c.writer.wait(ctx)
 }
 
-// agree tells whether all workers make a checkpoint here: it is time, and nobody still writes the
-// one before.
+// agree reports whether all workers make a checkpoint here: it is time, and no worker still writes
+// the one before. It asks them in a collective, and sets when they ask next.
 func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (bool, error) {
 	now, step := time.Now(), t.cursor.Step
 	due = due || now.Sub(c.begun) >= c.every
@@ -193,10 +193,10 @@ func (c *checkpoints) isMaking() bool {
 }
 
 // findRoom returns 1 when there is memory for the copy, -1 when there is none, so that nobody makes
-// this checkpoint, and 0 while a goroutine gets it. Fresh memory has to be touched, which takes far
-// longer than to copy, so a goroutine does that; with wait it happens before findRoom returns.
+// this checkpoint, and 0 while a goroutine, which it starts, gets it. Fresh memory has to be
+// touched, which takes far longer than to copy; with wait it is touched before findRoom returns.
 func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
-	n := snapshot.Bytes(t.described().Share(t.job.rank))
+	n := snapshot.Bytes(t.describeState().Share(t.job.rank))
 	switch {
 	case n <= len(c.room):
 		return 1
@@ -235,9 +235,10 @@ func (c *checkpoints) makeRoom(n int) {
 	c.room = room
 }
 
-// begin copies this worker's share, and has it written.
-func (c *checkpoints) begin(t *Trainer) error {
-	s := t.described()
+// writeShare copies this worker's share to c.room, and has it written from there while training
+// goes on.
+func (c *checkpoints) writeShare(t *Trainer) error {
+	s := t.describeState()
 	runs := s.Share(t.job.rank)
 	// a worker was lost just now, and this one has more to write
 	if n := snapshot.Bytes(runs); n > len(c.room) {
@@ -262,13 +263,13 @@ func (c *checkpoints) begin(t *Trainer) error {
 			Body: body})
 }
 
-// notes are what a worker that joins must know.
+// notes returns what a worker that joins must know of the checkpoints.
 func (c *checkpoints) notes() map[string]any {
 	return map[string]any{scheduleNote: []int64{int64(c.next), int64(c.last)}}
 }
 
-// told takes over the notes of another worker.
-func (c *checkpoints) told(notes map[string]json.RawMessage) error {
+// takeNotes sets when the next checkpoint is due from the notes of another worker.
+func (c *checkpoints) takeNotes(notes map[string]json.RawMessage) error {
 	var schedule [2]int64
 	if err := json.Unmarshal(notes[scheduleNote], &schedule); err != nil {
 		return fmt.Errorf("client: the others write no checkpoints, or in another way: run the "+

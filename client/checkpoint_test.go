@@ -17,6 +17,7 @@ type cramped struct {
 	refusals int
 }
 
+// room implements writer: the first times there is no memory.
 func (s *cramped) room(n int, old []byte) ([]byte, error) {
 	if s.refusals--; s.refusals >= 0 {
 		return nil, errors.New("no room")
@@ -80,7 +81,8 @@ func TestGoingOnBeginsTheClock(t *testing.T) {
 	}
 	c := &checkpoints{every: time.Minute}
 	trainer := &Trainer{job: &Job{solo: true}, checkpoints: c}
-	if err := trainer.goOn(&snapshot.Sealed{State: &snapshot.State{Cursor: text}}); err != nil {
+	if err := trainer.continueFrom(
+		&snapshot.Sealed{State: &snapshot.State{Cursor: text}}); err != nil {
 		t.Fatal(err)
 	}
 	if c.begun.IsZero() || c.looked != c.begun || c.lookedAt != 7 || c.last != 7 || c.next != 8 ||

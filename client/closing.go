@@ -4,9 +4,9 @@ package client
 // the arena. None of them may be closed meanwhile: the number of a bell's descriptor can soon be
 // another file's, and the memory is unmapped.
 
-// use keeps the bells, the control block and the arena open until done is called; ErrClosed if they
-// are closed already.
-func (k *calls) use() error {
+// beginUse keeps the bells, the control block and the arena open until endUse is called; ErrClosed
+// if they are closed already.
+func (k *calls) beginUse() error {
 	k.life.RLock()
 	if k.closed.Load() {
 		k.life.RUnlock()
@@ -15,27 +15,28 @@ func (k *calls) use() error {
 	return nil
 }
 
-func (k *calls) done() { k.life.RUnlock() }
+// endUse ends what beginUse began.
+func (k *calls) endUse() { k.life.RUnlock() }
 
 // ringOwn wakes whoever waits at this side's bell. A context can call ringOwn long after the wait,
 // when the descriptor's number is another file's: then nothing is rung.
 func (k *calls) ringOwn() {
-	if k.use() == nil {
+	if k.beginUse() == nil {
 		k.own.Ring()
-		k.done()
+		k.endUse()
 	}
 }
 
-// stop ends all waits, and returns when nobody uses the bells, the control block and the arena any
-// more.
+// stop ends all waits, and blocks until no goroutine uses the bells, the control block and the
+// arena any more.
 func (k *calls) stop() {
-	if k.use() == nil {
+	if k.beginUse() == nil {
 		k.mu.Lock()
 		k.closed.Store(true)
 		k.woken.Broadcast()
 		k.mu.Unlock()
 		k.own.Ring()
-		k.done()
+		k.endUse()
 	}
 	k.life.Lock()
 	defer k.life.Unlock()

@@ -13,8 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// silentAgent returns a job whose agent answers nothing, and its side of the control socket.
-func silentAgent(t *testing.T, spin time.Duration) (*Job, *arena.Conn) {
+// newSilentJob returns a job whose agent answers nothing, and the agent's side of the control
+// socket; the test closes the job.
+func newSilentJob(t *testing.T, spin time.Duration) (*Job, *arena.Conn) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "socket")
 	listener, err := arena.Listen(path)
@@ -44,7 +45,7 @@ func silentAgent(t *testing.T, spin time.Duration) (*Job, *arena.Conn) {
 	j := &Job{tasks: group.New(context.Background()), conn: conn, block: block,
 		buf: make([]byte, arena.MaxMessage)}
 	j.calls = newCalls(arena.InitControl(block.Mem, 0), bells[0], bells[1], conn, spin)
-	j.mem.segment = j.segment
+	j.mem.segment = j.requestSegment
 	j.Group = &Group{job: j, size: 2}
 	return j, agent
 }
@@ -53,7 +54,7 @@ func silentAgent(t *testing.T, spin time.Duration) (*Job, *arena.Conn) {
 func TestCloseWhileOthersWait(t *testing.T) {
 	for _, spin := range []time.Duration{0, time.Millisecond} {
 		for range 50 {
-			j, _ := silentAgent(t, spin)
+			j, _ := newSilentJob(t, spin)
 			waits := group.New(context.Background())
 			for range 3 {
 				h := start[uint8](j, collective.Barrier, collective.None, 0, nil, nil, nil)
@@ -65,7 +66,7 @@ func TestCloseWhileOthersWait(t *testing.T) {
 				})
 			}
 			for !j.calls.control.WorkerParked() {
-				arena.Yield()
+				arena.YieldCore()
 			}
 			for range 2 {
 				if err := j.Close(); err != nil {
@@ -87,15 +88,15 @@ func TestCloseWhileOthersWait(t *testing.T) {
 
 // A context that ends when the job is closed rings no bell: the descriptor may be another file's.
 func TestALateContextRingsNoBell(t *testing.T) {
-	j, _ := silentAgent(t, 0)
+	j, _ := newSilentJob(t, 0)
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	other, agent := silentAgent(t, 0)
+	other, agent := newSilentJob(t, 0)
 	j.calls.own = other.calls.own // what the descriptor is now
 	j.calls.ringOwn()
 	agent.Close()
-	if err := j.calls.own.Park(other.conn); !errors.Is(err, io.EOF) {
+	if err := j.calls.own.WaitOrHangUp(other.conn); !errors.Is(err, io.EOF) {
 		t.Errorf("Park: %v, want io.EOF: the bell was rung", err)
 	}
 }

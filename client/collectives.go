@@ -10,19 +10,19 @@ import (
 // Option adjusts a collective.
 type Option func(*call)
 
-// Weight is this rank's weight in a Mean, for example its number of samples. It is finite and not
+// Weight sets this rank's weight in a Mean, for example its number of samples. It is finite and not
 // negative; the default is 1. A rank with weight 0 is left out, unless all have weight 0: equal
 // weights give the plain mean.
 func Weight(w float64) Option { return func(c *call) { c.weight = w } }
 
-// Tag tells transfers between the same two ranks apart.
+// Tag sets the tag of a transfer, which tells transfers between the same two ranks apart.
 func Tag(t uint32) Option { return func(c *call) { c.tag = t } }
 
-// Splits says how many elements an AllToAll sends to each rank, when they are not the same number.
+// Splits sets how many elements an AllToAll sends to each rank, when they are not the same number.
 func Splits(counts ...int) Option { return func(c *call) { c.splits = counts } }
 
-// Shape tells the others and the error messages that a flat slice is a tensor of this shape. Ranks
-// must agree on it.
+// Shape sets the shape of the tensor that a flat slice is, for the other ranks and for error
+// messages. Ranks must agree on it.
 func Shape(dims ...int) Option { return func(c *call) { c.shape = dims } }
 
 // More says that a step of training goes on with the next collective: all up to the one with
@@ -33,13 +33,15 @@ func More() Option { return func(c *call) { c.more = true } }
 func EndStep() Option { return func(c *call) { c.step = true } }
 
 // AllReduce replaces x on every rank by the reduction of all ranks' x. All ranks end with the same
-// bytes.
+// bytes. Like all collectives here it blocks until its part is done, and any goroutine may call it,
+// but all ranks must make the same calls in the same order.
 func AllReduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction,
 	opts ...Option) error {
 	return wait(ctx, AllReduceAsync(r, x, op, opts...))
 }
 
-// AllReduceAsync starts an AllReduce. x must be left alone until Wait returns.
+// AllReduceAsync starts an AllReduce and does not wait for it. x must be left alone until Wait
+// returns.
 func AllReduceAsync[T Element](r Ranks, x []T, op collective.Reduction, opts ...Option) *Handle {
 	return start(r, collective.AllReduce, op, 0, x, x, opts)
 }
@@ -98,23 +100,26 @@ func AllToAll[T Element](ctx context.Context, r Ranks, out, in []T, opts ...Opti
 }
 
 // SendTo sends x to another rank, which must receive the same number of elements with the same tag.
+// It blocks until that rank has it.
 func SendTo[T Element](ctx context.Context, r Ranks, x []T, to int, opts ...Option) error {
 	return wait(ctx, start(r, collective.Send, collective.None, to, x, nil, opts))
 }
 
-// RecvFrom fills x with what another rank sends.
+// RecvFrom blocks until another rank sends, and fills x with that.
 func RecvFrom[T Element](ctx context.Context, r Ranks, x []T, from int, opts ...Option) error {
 	return wait(ctx, start(r, collective.Recv, collective.None, from, nil, x, opts))
 }
 
-// Barrier returns when every rank has called it.
+// Barrier blocks until every rank has called it.
 func Barrier(ctx context.Context, r Ranks) error {
 	return wait(ctx, start[uint8](r, collective.Barrier, collective.None, 0, nil, nil, nil))
 }
 
+// wait is Wait, for calls in one line.
 func wait(ctx context.Context, h *Handle) error { return h.Wait(ctx) }
 
-// start submits a call. An error before the call is under way is returned by the handle's Wait.
+// start submits a call and returns its handle. An error before the call is under way is returned by
+// the handle's Wait.
 func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, peer int, in, out []T,
 	opts []Option) *Handle {
 	g := r.group()
@@ -132,26 +137,26 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 	}
 	h := &Handle{}
 	if g.job.aside {
-		h.err = c.alone(&g.job.mem)
+		h.err = c.doAlone(&g.job.mem)
 	} else if err := c.submit(g, h); err != nil {
 		h.err, h.calls = err, nil
 	}
 	return h
 }
 
-// alone does a collective of a job of one, at once and without an agent.
-func (c *call) alone(m *memory) error {
+// doAlone does a collective of a job of one, at once and without an agent.
+func (c *call) doAlone(m *memory) error {
 	if c.peer != 0 || c.kind.Pairwise() {
 		return fmt.Errorf("client: %v with rank %d in a job of one", c.kind, c.peer)
 	}
 	if len(c.out) > 0 && len(c.out) != len(c.in) && c.kind != collective.Broadcast {
 		return fmt.Errorf("client: %v of %d bytes into %d", c.kind, len(c.in), len(c.out))
 	}
-	if s := m.within(c.out); s != nil {
+	if s := m.sharedResultOf(c.out); s != nil {
 		if c.inPlace() {
 			return errInPlace
 		}
-		if err := s.own(); err != nil {
+		if err := s.makeOwn(); err != nil {
 			return err
 		}
 	}

@@ -59,8 +59,8 @@ type Job struct {
 }
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment
-// says. Without that environment it returns a job of one, in which every collective is done at
-// once.
+// says. It waits for the agent. Without that environment it returns a job of one, in which every
+// collective is done at once. The caller closes the Job.
 func Join(ctx context.Context) (*Job, error) {
 	socket := os.Getenv(api.EnvSocket)
 	if socket == "" {
@@ -91,7 +91,8 @@ func Join(ctx context.Context) (*Job, error) {
 	return j, nil
 }
 
-// join asks the agent for the place of a rank, and maps the control block and the bells.
+// join asks the agent for the place of a rank, and fills j in: it maps the control block and takes
+// over the bells.
 func (j *Job) join(rank int) error {
 	var reply api.JoinReply
 	fds, err := j.request(&api.JoinRequest{Protocol: arena.Protocol, Version: version.Version,
@@ -113,7 +114,7 @@ func (j *Job) join(rank int) error {
 		topo.Generation(reply.Generation), block
 	j.calls = newCalls(control, arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), j.conn,
 		time.Duration(reply.SpinUS)*time.Microsecond)
-	j.mem.segment, j.mem.freed = j.segment, j.freed
+	j.mem.segment, j.mem.freed = j.requestSegment, j.tellFreed
 	ranks := make([]topo.Rank, reply.Size)
 	for i := range ranks {
 		ranks[i] = topo.Rank(i)
@@ -123,8 +124,8 @@ func (j *Job) join(rank int) error {
 	return nil
 }
 
-// request asks the agent and waits for its reply, which must carry want file descriptors. It takes
-// j.ask.
+// request asks the agent and blocks until its reply, which must carry want file descriptors; they
+// are the caller's. It holds j.ask meanwhile.
 func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
@@ -132,11 +133,11 @@ func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 		return nil, ErrClosed
 	}
 	if err := j.conn.Send(api.Tag(r, 0)); err != nil {
-		return nil, lost(err)
+		return nil, connError(err)
 	}
 	b, fds, err := j.conn.Receive(j.buf)
 	if err != nil {
-		return nil, lost(err)
+		return nil, connError(err)
 	}
 	err = parseReply(b, reply)
 	if err == nil && len(fds) != want {
@@ -150,8 +151,8 @@ func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 	return fds, nil
 }
 
-// segment asks the agent for a new segment of n bytes, and maps it.
-func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
+// requestSegment asks the agent for a new segment of n bytes, and maps it.
+func (j *Job) requestSegment(n int) (*arena.Segment, uint32, error) {
 	var reply api.SegmentReply
 	fds, err := j.request(&api.SegmentRequest{Bytes: int64(n)}, &reply, 1)
 	if err != nil {
@@ -161,22 +162,23 @@ func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
 	return s, reply.ID, err
 }
 
-// freed tells the agent that this worker has unmapped a segment.
-func (j *Job) freed(id uint32) error {
+// tellFreed tells the agent that this worker has unmapped a segment.
+func (j *Job) tellFreed(id uint32) error {
 	_, err := j.request(&api.FreeRequest{ID: id}, &api.FreeReply{}, 0)
 	return err
 }
 
-// Name is the job's name.
+// Name returns the job's name.
 func (j *Job) Name() string { return j.name }
 
-// Host is the name of the host that this worker runs on.
+// Host returns the name of the host that this worker runs on.
 func (j *Job) Host() string { return j.host }
 
-// Generation is the membership that this worker belongs to.
+// Generation returns the number of the membership that this worker belongs to.
 func (j *Job) Generation() topo.Generation { return j.generation }
 
-// Report hands numbers such as step, loss, accuracy or samples_per_s to the launcher.
+// Report hands numbers such as step, loss, accuracy or samples_per_s to the launcher. It does not
+// wait for an answer.
 func (j *Job) Report(metrics map[string]float64) error {
 	if j.solo {
 		return nil
@@ -184,7 +186,7 @@ func (j *Job) Report(metrics map[string]float64) error {
 	return j.send(&api.ReportRequest{Metrics: metrics})
 }
 
-// send sends a request that has no reply.
+// send sends the agent a request that has no reply.
 func (j *Job) send(r api.Message) error {
 	j.ask.Lock()
 	defer j.ask.Unlock()
@@ -192,14 +194,14 @@ func (j *Job) send(r api.Message) error {
 		return ErrClosed
 	}
 	if err := j.conn.Send(api.Tag(r, 0)); err != nil {
-		return lost(err)
+		return connError(err)
 	}
 	return nil
 }
 
-// lost tells a conversation that has ended from a message that could not be sent, such as one that
-// is too long.
-func lost(err error) error {
+// connError returns an error of the connection as ErrLost where the conversation has ended, and
+// else as that of a message that could not be sent, such as one that is too long.
+func connError(err error) error {
 	var broken *net.OpError
 	if errors.Is(err, io.EOF) || errors.As(err, &broken) {
 		return fmt.Errorf("%w (%w)", ErrLost, err)
@@ -207,8 +209,9 @@ func lost(err error) error {
 	return fmt.Errorf("client: %w", err)
 }
 
-// Split makes a group of the listed ranks, of which this one must be a member. Every member must
-// ask for the same list; the k-th time they ask they get the same group.
+// Split returns a group of the listed ranks, of which this one must be a member. It asks the agent,
+// which waits for nobody. Every member must ask for the same list; the k-th time they ask they get
+// the same group.
 func (j *Job) Split(ranks ...int) (*Group, error) {
 	list := make([]topo.Rank, len(ranks))
 	for i, r := range ranks {
@@ -228,8 +231,9 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 		ranks: list}, nil
 }
 
-// follow takes over the view that the agent wrote.
-func (j *Job) follow() (arena.View, error) {
+// takeView reads the view that the agent wrote, and sets the generation, rank, size and ranks of j
+// from it.
+func (j *Job) takeView() (arena.View, error) {
 	v, err := j.calls.view()
 	if err != nil {
 		return v, err
@@ -258,7 +262,7 @@ func (j *Job) Close() error {
 	if !first {
 		return nil
 	}
-	return errors.Join(err, j.tasks.Wait(), j.calls.close(), j.mem.close(), j.block.Close())
+	return errors.Join(err, j.tasks.Wait(), j.calls.closeBells(), j.mem.unmapAll(), j.block.Close())
 }
 
 // hangUp tells the agent that this worker leaves, and closes the connection; first is false if that
@@ -284,9 +288,9 @@ type Group struct {
 	freed      atomic.Bool  // whether Free was called
 }
 
-// Free tells that this worker needs the group no more: the job forgets it when no member does, so
-// that a job that makes groups as long as it runs does not come to the limit. No call of it may be
-// open, none can be made behind it, and its shared results are gone.
+// Free tells the agent that this worker no longer needs the group: the job forgets it when no
+// member does, so that a job that makes groups as long as it runs does not come to the limit. No
+// call of it may be open, none can be made after it, and its shared results are gone.
 func (g *Group) Free() error {
 	j := g.job
 	switch {
@@ -295,19 +299,21 @@ func (g *Group) Free() error {
 	case j.aside || g.freed.Swap(true):
 		return nil
 	}
-	return errors.Join(j.mem.unshare(g.id),
+	return errors.Join(j.mem.closeShared(g.id),
 		j.send(&api.UngroupRequest{ID: uint32(g.id)}))
 }
 
-// Rank is this worker's number in the group.
+// Rank returns this worker's number in the group.
 func (g *Group) Rank() int { return g.rank }
 
-// Size is the number of ranks in the group.
+// Size returns the number of ranks in the group.
 func (g *Group) Size() int { return g.size }
 
-// Ranks lists the members by their rank in the job.
+// Ranks lists the members by their rank in the job. The list stays the group's, and changes with
+// its members.
 func (g *Group) Ranks() []topo.Rank { return g.ranks }
 
+// group returns g: it makes a Group, and a Job, one of Ranks.
 func (g *Group) group() *Group { return g }
 
 // Ranks is who takes part in a collective: a Job or a Group.

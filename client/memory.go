@@ -18,6 +18,7 @@ type Element interface {
 	float64 | float32 | tensor.Float16 | tensor.BFloat16 | int64 | int32 | uint8
 }
 
+// dtypeOf returns the element type of T.
 func dtypeOf[T Element]() tensor.DType {
 	switch any(*new(T)).(type) {
 	case float64:
@@ -36,6 +37,7 @@ func dtypeOf[T Element]() tensor.DType {
 	return tensor.U8
 }
 
+// bytesOf returns the memory of x as bytes.
 func bytesOf[T Element](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))),
 		len(x)*int(unsafe.Sizeof(*new(T))))
@@ -70,16 +72,16 @@ type mapped struct {
 	id uint32
 }
 
-// allocate returns n bytes of the arena.
+// allocate returns n bytes of the arena, zero at first, for good. It may ask the agent for memory.
 func (m *memory) allocate(n int) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n = max((n+alignment-1)/alignment*alignment, alignment)
 	if n >= growth {
-		return m.grow(n)
+		return m.mapSegment(n)
 	}
 	if n > len(m.room) {
-		b, err := m.grow(growth)
+		b, err := m.mapSegment(growth)
 		if err != nil {
 			return nil, err
 		}
@@ -90,8 +92,9 @@ func (m *memory) allocate(n int) ([]byte, error) {
 	return b, nil
 }
 
-// grow maps a new segment of n bytes, which it asks the agent for. m.mu is held.
-func (m *memory) grow(n int) ([]byte, error) {
+// mapSegment maps a new segment of n bytes, which it asks the agent for, and returns its memory.
+// m.mu is held.
+func (m *memory) mapSegment(n int) ([]byte, error) {
 	s, id, err := m.segment(n)
 	if err != nil {
 		return nil, err
@@ -100,14 +103,15 @@ func (m *memory) grow(n int) ([]byte, error) {
 	return s.Mem[:n], nil
 }
 
-// own returns n bytes in a segment of their own, which free gives back.
-func (m *memory) own(n int) ([]byte, error) {
+// allocateOwn returns n bytes in a segment of their own, which free gives back. It asks the agent
+// for memory.
+func (m *memory) allocateOwn(n int) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.grow(max(n, 1))
+	return m.mapSegment(max(n, 1))
 }
 
-// free unmaps a segment that own has returned, and tells the agent.
+// free unmaps a segment that allocateOwn has returned, and tells the agent.
 func (m *memory) free(b []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,8 +121,9 @@ func (m *memory) free(b []byte) error {
 	return errors.Join(x.s.Close(), m.freed(x.id))
 }
 
-// find says where in the arena b lies.
-func (m *memory) find(b []byte) (segment uint32, off uint64, ok bool) {
+// locate returns where in the arena b lies, as the number of a segment and an offset in it; false =
+// it lies elsewhere.
+func (m *memory) locate(b []byte) (segment uint32, off uint64, ok bool) {
 	if len(b) == 0 {
 		return 0, 0, false
 	}
@@ -134,12 +139,12 @@ func (m *memory) find(b []byte) (segment uint32, off uint64, ok bool) {
 	return 0, 0, false
 }
 
-// stagingClass is the binary logarithm of the size of the staging buffer that n bytes take.
+// stagingClass returns the binary logarithm of the size of the staging buffer that n bytes take.
 func stagingClass(n int) int { return bits.Len(uint(max(n, minStaging) - 1)) }
 
-// borrow returns a staging buffer of n bytes with whatever is in it; giveBack takes it. Where none
-// is free it asks the agent for memory, and others wait meanwhile.
-func (m *memory) borrow(n int) ([]byte, error) {
+// borrowStaging returns a staging buffer of n bytes with whatever is in it; returnStaging takes it
+// back. Where none is free it asks the agent for memory, and others wait meanwhile.
+func (m *memory) borrowStaging(n int) ([]byte, error) {
 	class := stagingClass(n)
 	m.mu.Lock()
 	if free := m.staging[class]; len(free) > 0 {
@@ -156,22 +161,22 @@ func (m *memory) borrow(n int) ([]byte, error) {
 	return b[:n], nil
 }
 
-// giveBack takes a staging buffer back, for the next borrow.
-func (m *memory) giveBack(b []byte) {
+// returnStaging takes a staging buffer back, for the next borrowStaging.
+func (m *memory) returnStaging(b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	class := stagingClass(len(b))
 	m.staging[class] = append(m.staging[class], b)
 }
 
-// close unmaps all of the arena.
-func (m *memory) close() (err error) {
+// unmapAll unmaps all of the arena, and all shared results.
+func (m *memory) unmapAll() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.shown() {
+	for _, s := range m.sharedResults() {
 		err = errors.Join(err, s.Close())
 	}
-	m.show(nil)
+	m.setSharedResults(nil)
 	for _, s := range m.maps {
 		err = errors.Join(err, s.s.Close())
 	}

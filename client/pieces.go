@@ -18,9 +18,10 @@ type piece struct {
 	calls  []*Handle // transfers of the piece: one a joiner where it is sent, else one
 }
 
-// move takes the pieces of some givers through staging memory: begin starts the calls of a piece,
-// end waits for them. After an error it begins no more, and ends those that are under way.
-func (t *Trainer) move(of func(giver int) bool, begin func(*piece),
+// transferState takes the pieces of those givers for which `of` is true through staging memory:
+// begin starts the calls of a piece, end waits for them. After an error it begins no more, and ends
+// those that are under way.
+func (t *Trainer) transferState(of func(giver int) bool, begin func(*piece),
 	end func(*piece) error) (err error) {
 	var flying []*piece
 	land := func() {
@@ -30,7 +31,7 @@ func (t *Trainer) move(of func(giver int) bool, begin func(*piece),
 			err = failed
 		}
 		if !slices.ContainsFunc(p.calls, func(h *Handle) bool { return !h.Done() }) {
-			t.job.mem.giveBack(p.staged)
+			t.job.mem.returnStaging(p.staged)
 		}
 	}
 	total, old := 0, t.job.size-t.joined
@@ -47,7 +48,7 @@ func (t *Trainer) move(of func(giver int) bool, begin func(*piece),
 				break
 			}
 		}
-		if p.staged, err = t.job.mem.borrow(min(total-p.at, statePiece)); err == nil {
+		if p.staged, err = t.job.mem.borrowStaging(min(total-p.at, statePiece)); err == nil {
 			begin(p)
 			flying = append(flying, p)
 		}
@@ -58,8 +59,8 @@ func (t *Trainer) move(of func(giver int) bool, begin func(*piece),
 	return err
 }
 
-// within calls f for the memory of a piece, item by item.
-func (t *Trainer) within(p *piece, f func(memory []byte)) {
+// forEachItem calls f for the memory of a piece in t.state, item by item.
+func (t *Trainer) forEachItem(p *piece, f func(memory []byte)) {
 	from, to := p.at, p.at+len(p.staged)
 	for _, s := range t.state {
 		if a, b := max(from, 0), min(to, len(s.bytes)); a < b {

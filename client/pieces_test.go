@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The parts of a piece in the items are, one behind the other, the bytes of the state where it
+// The parts of a piece in the items are, one after the other, the bytes of the state where it
 // lies.
 func TestPiecesOfItems(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -21,7 +21,7 @@ func TestPiecesOfItems(t *testing.T) {
 		from := rapid.IntRange(0, len(whole)).Draw(t, "from")
 		to := rapid.IntRange(from, len(whole)).Draw(t, "to")
 		var got []byte
-		trainer.within(&piece{at: from, staged: make([]byte, to-from)}, func(memory []byte) {
+		trainer.forEachItem(&piece{at: from, staged: make([]byte, to-from)}, func(memory []byte) {
 			got = append(got, memory...)
 		})
 		if !bytes.Equal(got, whole[from:to]) {

@@ -15,9 +15,11 @@ type AgentError struct {
 	Field string
 }
 
+// Error implements error.
 func (e *AgentError) Error() string { return "client: the agent refused: " + e.Problem }
 
-// parseReply decodes the agent's reply to a request. A refusal is an *AgentError.
+// parseReply decodes the agent's reply to a request into into. A refusal is returned as an
+// *AgentError.
 func parseReply(packet []byte, into api.Message) error {
 	err := api.ParseReply(packet, into)
 	var refusal *api.ErrorReply

@@ -30,8 +30,8 @@ type itemNote struct {
 	Shape []int  `json:"shape"`
 }
 
-// described is the state as a checkpoint of this moment describes it.
-func (t *Trainer) described() *snapshot.State {
+// describeState returns the state as a checkpoint of this moment describes it.
+func (t *Trainer) describeState() *snapshot.State {
 	place, err := t.cursor.AppendBinary(nil)
 	if err != nil {
 		panic("client: " + err.Error()) // between two steps nothing is left over, or what fits
@@ -56,22 +56,23 @@ func (t *Trainer) described() *snapshot.State {
 	return s
 }
 
-// resume takes over the newest checkpoint that is whole, if there is one.
+// resume reads the newest checkpoint that is whole, if there is one, into the state, and goes on
+// from there. Damaged ones are set aside. All workers call it together.
 func (t *Trainer) resume(ctx context.Context) error {
 	c := t.checkpoints
-	source := t.job.source(c.folder)
+	source := t.job.newSource(c.folder)
 	var damaged []snapshot.Attempt
 	looker := 0
 	for {
 		var chosen *snapshot.Attempt
 		var err error
-		if chosen, looker, err = t.choose(ctx, source, len(damaged), looker); err != nil {
+		if chosen, looker, err = t.newestCheckpoint(ctx, source, len(damaged), looker); err != nil {
 			return err
 		}
 		if chosen == nil {
 			break
 		}
-		found, err := t.read(ctx, source, *chosen)
+		found, err := t.readCheckpoint(ctx, source, *chosen)
 		if err = errors.Join(err, source.done()); err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (t *Trainer) resume(ctx context.Context) error {
 			c.folder.Log(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %s, with %d",
 				chosen.Step, c.folder.Root, plural.Of(found.State.Workers, "worker"), t.job.size))
 		}
-		return t.goOn(found)
+		return t.continueFrom(found)
 	}
 	if len(damaged) > 0 {
 		return fmt.Errorf("client: none of the %d checkpoints in %s can be used; what is wrong "+
@@ -99,10 +100,11 @@ func (t *Trainer) resume(ctx context.Context) error {
 	return nil
 }
 
-// choose returns the newest checkpoint behind the tried newest ones, nil when there is none, and
-// the rank that has looked for it: looker, or the first rank behind looker that is not lost. All
-// workers call it together.
-func (t *Trainer) choose(ctx context.Context, source source, tried, looker int) (*snapshot.Attempt,
+// newestCheckpoint returns the newest checkpoint but for so many newer ones, which were tried; nil
+// when there is none. It returns also the rank that has looked for it: looker, or the first rank
+// after looker that is not lost. All workers call it together.
+func (t *Trainer) newestCheckpoint(ctx context.Context, source source, tried,
+	looker int) (*snapshot.Attempt,
 	int, error) {
 	const none, one = 1, 2
 	for ; ; looker++ {
@@ -133,9 +135,11 @@ func (t *Trainer) choose(ctx context.Context, source source, tried, looker int) 
 // errOther means that a checkpoint is whole, and of another program.
 var errOther = errors.New("client: the newest checkpoint is of another program")
 
-// read reads all of a checkpoint into the state. Each worker compares its share of the hashes, and
-// all of them agree on what they have seen; nil when it is damaged.
-func (t *Trainer) read(ctx context.Context, source source, a snapshot.Attempt) (*snapshot.Sealed,
+// readCheckpoint reads all of a checkpoint into the state. Each worker compares its share of the
+// hashes, and all of them agree on what they have seen; nil when it is damaged. All workers call it
+// together.
+func (t *Trainer) readCheckpoint(ctx context.Context, source source,
+	a snapshot.Attempt) (*snapshot.Sealed,
 	error) {
 	folder, unread := source.fetch(a)
 	if unread != nil && !errors.Is(unread, errDamaged) {
@@ -146,7 +150,7 @@ func (t *Trainer) read(ctx context.Context, source source, a snapshot.Attempt) (
 		var s *snapshot.Sealed
 		compared, err := 0, unread
 		if err == nil {
-			s, compared, err = t.readTurn(ctx, folder, a.Step, turn, turns)
+			s, compared, err = t.readAndCompare(ctx, folder, a.Step, turn, turns)
 		}
 		said := []int64{0, 0, int64(compared)} // damaged, of another program, compared
 		switch {
@@ -175,15 +179,15 @@ func (t *Trainer) read(ctx context.Context, source source, a snapshot.Attempt) (
 	}
 }
 
-// readTurn reads a checkpoint into the state, and compares every turns-th of its blocks with its
-// hash, beginning with number turn. It returns how many blocks it compared.
-func (t *Trainer) readTurn(ctx context.Context, folder snapshot.Folder, step uint64, turn,
+// readAndCompare reads a checkpoint into the state, and compares every turns-th of its blocks with
+// its hash, beginning with number turn. It returns how many blocks it compared.
+func (t *Trainer) readAndCompare(ctx context.Context, folder snapshot.Folder, step uint64, turn,
 	turns int) (*snapshot.Sealed, int, error) {
 	s, err := folder.Open(step)
 	if err != nil {
 		return nil, 0, err
 	}
-	into, err := t.match(s.State)
+	into, err := t.matchTensors(s.State)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: that of step %d in %s: %w", errOther, step,
 			t.checkpoints.folder.Root, err)
@@ -192,8 +196,9 @@ func (t *Trainer) readTurn(ctx context.Context, folder snapshot.Folder, step uin
 	return s, compared, err
 }
 
-// match finds the memory for the tensors of a checkpoint, which must be those of this program.
-func (t *Trainer) match(s *snapshot.State) (into [][]byte, err error) {
+// matchTensors returns the memory of this program's state for each tensor of a checkpoint; an
+// error, where the checkpoint is of another program.
+func (t *Trainer) matchTensors(s *snapshot.State) (into [][]byte, err error) {
 	place, err := cursor.Parse(s.Cursor)
 	switch {
 	case err != nil:
@@ -221,7 +226,7 @@ func (t *Trainer) match(s *snapshot.State) (into [][]byte, err error) {
 		return nil, err
 	}
 	for name, note := range notes {
-		if !onlyItems(note) {
+		if !hasOnlyTensors(note) {
 			return nil, fmt.Errorf(
 				"it has values in %s that are no arrays: only a Python program can take them over",
 				name)
@@ -230,29 +235,31 @@ func (t *Trainer) match(s *snapshot.State) (into [][]byte, err error) {
 	return into, nil
 }
 
-// onlyItems tells whether a part of the state, as Python describes it, is made of tensors alone.
-func onlyItems(note any) bool {
+// hasOnlyTensors reports whether a part of the state, as Python describes it, is made of tensors
+// alone.
+func hasOnlyTensors(note any) bool {
 	switch note := note.(type) {
 	case []any:
-		return !slices.ContainsFunc(note, func(inner any) bool { return !onlyItems(inner) })
+		return !slices.ContainsFunc(note, func(inner any) bool { return !hasOnlyTensors(inner) })
 	case map[string]any:
 		if _, item := note["item"]; item {
 			return true
 		}
 		if list, tuple := note["tuple"]; tuple {
-			return onlyItems(list)
+			return hasOnlyTensors(list)
 		}
 		pairs, dict := note["dict"].([]any)
 		return dict && !slices.ContainsFunc(pairs, func(pair any) bool {
 			p, ok := pair.([]any)
-			return !ok || len(p) != 2 || !onlyItems(p[1])
+			return !ok || len(p) != 2 || !hasOnlyTensors(p[1])
 		})
 	}
 	return false
 }
 
-// goOn takes over the place of a checkpoint whose tensors are read.
-func (t *Trainer) goOn(s *snapshot.Sealed) error {
+// continueFrom sets the place in the data, and when the next checkpoint is due, from a checkpoint
+// whose tensors are read, and tells the agent.
+func (t *Trainer) continueFrom(s *snapshot.Sealed) error {
 	place, err := cursor.Parse(s.State.Cursor)
 	if err != nil {
 		return err

@@ -16,14 +16,14 @@ import (
 
 // sharing is a shared result as this worker sees it.
 type sharing struct {
-	*arena.Window              // the addresses of the result, whatever memory is behind them
+	*arena.Window              // the addresses of the result, whatever memory they show
 	group         topo.GroupID // the group that shares the result
 	name          string       // the name of the result, which the program gave it
 	bytes         int          // the size of the result, as the program asked for it
 
-	mu sync.Mutex // guards the fields below, and what is behind the window
-	id uint32     // the agent's number of the memory behind the window
-	// generation is the one for which the agent's memory is behind the window; 0 = the memory is
+	mu sync.Mutex // guards the fields below, and what the window shows
+	id uint32     // the agent's number of the memory that the window shows
+	// generation is the one for which the window shows the agent's memory; 0 = the memory is
 	// this worker's own.
 	generation topo.Generation
 }
@@ -45,19 +45,20 @@ func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 	case g.job.solo:
 		return make([]T, n), nil
 	}
-	s, err := g.share(name, n*size)
+	s, err := g.sharedResult(name, n*size)
 	if err != nil {
 		return nil, err
 	}
 	return unsafe.Slice((*T)(unsafe.Pointer(&s.Mem[0])), n), nil
 }
 
-// share makes a window for a result, or finds it.
-func (g *Group) share(name string, bytes int) (*sharing, error) {
+// sharedResult returns the shared result of the group with a name and a size, which it makes at the
+// first call: it may ask the agent for memory.
+func (g *Group) sharedResult(name string, bytes int) (*sharing, error) {
 	m := &g.job.mem
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.shown() {
+	for _, s := range m.sharedResults() {
 		if s.group == g.id && s.name == name && s.bytes == bytes {
 			return s, nil
 		}
@@ -69,17 +70,17 @@ func (g *Group) share(name string, bytes int) (*sharing, error) {
 	}
 	s := &sharing{Window: w, group: g.id, name: name, bytes: bytes}
 	if !g.job.aside {
-		if err := s.show(g.job); err != nil {
+		if err := s.showAgentMemory(g.job); err != nil {
 			return nil, errors.Join(err, w.Close())
 		}
 	}
-	m.show(append(m.shown(), s))
+	m.setSharedResults(append(m.sharedResults(), s))
 	return s, nil
 }
 
-// show puts the memory of the agent behind the window. It asks the agent once a generation: that
-// can have made other memory for the new members.
-func (s *sharing) show(j *Job) error {
+// showAgentMemory makes the window show the memory of the agent. It asks the agent once a
+// generation: that can have made other memory for the new members.
+func (s *sharing) showAgentMemory(j *Job) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.generation == j.generation {
@@ -98,20 +99,21 @@ func (s *sharing) show(j *Job) error {
 	return nil
 }
 
-// own makes the bytes in the window this worker's own, for a job of one.
-func (s *sharing) own() error {
+// makeOwn makes the bytes in the window this worker's own, for a job of one.
+func (s *sharing) makeOwn() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.generation = 0
-	return s.Own()
+	return s.MakeOwn()
 }
 
-// into says where the output of a call lies in a shared result.
-func (c *call) into(j *Job, s *sharing) (arena.Ref, error) {
+// sharedRef returns where the output of a call lies in a shared result, which it may ask the agent
+// for.
+func (c *call) sharedRef(j *Job, s *sharing) (arena.Ref, error) {
 	if c.inPlace() {
 		return arena.Ref{}, errInPlace
 	}
-	if err := s.show(j); err != nil {
+	if err := s.showAgentMemory(j); err != nil {
 		return arena.Ref{}, err
 	}
 	off := uintptr(unsafe.Pointer(&c.out[0])) - uintptr(unsafe.Pointer(&s.Mem[0]))
@@ -122,29 +124,29 @@ func (c *call) into(j *Job, s *sharing) (arena.Ref, error) {
 var errInPlace = errors.New("client: a shared result is read-only: give the input in other " +
 	"memory, as AllReduceInto takes it")
 
-// shown lists the shared results.
-func (m *memory) shown() []*sharing {
+// sharedResults lists the shared results. Any goroutine may call it; the list must not be changed.
+func (m *memory) sharedResults() []*sharing {
 	if list := m.shares.Load(); list != nil {
 		return *list
 	}
 	return nil
 }
 
-// show sets the list of shared results to a copy of list, since shown reads it without the lock.
-// m.mu is held.
-func (m *memory) show(list []*sharing) {
+// setSharedResults sets the list of shared results to a copy of list, since sharedResults reads it
+// without the lock. m.mu is held.
+func (m *memory) setSharedResults(list []*sharing) {
 	list = append([]*sharing(nil), list...)
 	m.shares.Store(&list)
 }
 
-// within finds the shared result that b is a part of; nil if it is none.
-func (m *memory) within(b []byte) *sharing {
-	if len(m.shown()) == 0 { // as in most jobs
+// sharedResultOf returns the shared result that b is a part of; nil if it is none.
+func (m *memory) sharedResultOf(b []byte) *sharing {
+	if len(m.sharedResults()) == 0 { // as in most jobs
 		return nil
 	}
 	m.mu.Lock() // none is unmapped meanwhile
 	defer m.mu.Unlock()
-	for _, s := range m.shown() {
+	for _, s := range m.sharedResults() {
 		if p, start := uintptr(unsafe.Pointer(unsafe.SliceData(b))),
 			uintptr(unsafe.Pointer(&s.Mem[0])); len(b) > 0 && p >= start &&
 			p+uintptr(len(b)) <= start+uintptr(s.bytes) {
@@ -154,19 +156,19 @@ func (m *memory) within(b []byte) *sharing {
 	return nil
 }
 
-// unshare closes the shared results of a group.
-func (m *memory) unshare(g topo.GroupID) (err error) {
+// closeShared closes the shared results of a group.
+func (m *memory) closeShared(g topo.GroupID) (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var rest []*sharing
-	for _, s := range m.shown() {
+	for _, s := range m.sharedResults() {
 		if s.group != g {
 			rest = append(rest, s)
 			continue
 		}
 		err = errors.Join(err, s.Close())
 	}
-	m.show(rest)
+	m.setSharedResults(rest)
 	return err
 }
 

@@ -13,7 +13,7 @@ var errDamaged = errors.New("it is damaged")
 
 // source is where a training loop looks for its checkpoints when it begins.
 type source interface {
-	// newest finds the newest sealed checkpoint behind the tried newest ones. With 0 it also cleans
+	// newest finds the newest sealed checkpoint but for so many newer ones. With 0 it also cleans
 	// up what is left of others.
 	newest(tried int) (a snapshot.Attempt, found bool, err error)
 	// fetch returns a folder from which a checkpoint can be read until done is called. The error
@@ -25,7 +25,8 @@ type source interface {
 	setAside(a snapshot.Attempt) error
 }
 
-func (j *Job) source(f snapshot.Folder) source {
+// newSource returns the source of checkpoints in a folder or in a bucket.
+func (j *Job) newSource(f snapshot.Folder) source {
 	if snapshot.IsURL(f.Root) {
 		return &agentSource{j, f}
 	}
@@ -35,14 +36,18 @@ func (j *Job) source(f snapshot.Folder) source {
 // folderSource is a folder that this worker reads itself.
 type folderSource struct{ folder snapshot.Folder }
 
+// newest implements source.
 func (s folderSource) newest(tried int) (snapshot.Attempt, bool, error) {
 	return s.folder.Newest(tried)
 }
 
+// fetch implements source: the folder is here.
 func (s folderSource) fetch(snapshot.Attempt) (snapshot.Folder, error) { return s.folder, nil }
 
+// done implements source.
 func (s folderSource) done() error { return nil }
 
+// setAside implements source.
 func (s folderSource) setAside(a snapshot.Attempt) error {
 	s.folder.Quarantine(a)
 	return nil
@@ -54,12 +59,14 @@ type agentSource struct {
 	folder snapshot.Folder
 }
 
+// ask has the agent do something with the checkpoints in the bucket, and waits for its reply.
 func (s *agentSource) ask(r api.ResumeRequest) (reply api.ResumeReply, err error) {
 	r.Folder, r.Keep = s.folder.Root, s.folder.Keep
 	_, err = s.job.request(&r, &reply, 0)
 	return reply, err
 }
 
+// newest implements source.
 func (s *agentSource) newest(tried int) (a snapshot.Attempt, found bool, err error) {
 	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeNewest, Tried: tried})
 	if err != nil || !reply.Done {
@@ -68,6 +75,7 @@ func (s *agentSource) newest(tried int) (a snapshot.Attempt, found bool, err err
 	return snapshot.Attempt{Step: reply.Step, Seed: reply.Seed}, true, nil
 }
 
+// fetch implements source: the agent brings the checkpoint here.
 func (s *agentSource) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeFetch, Step: a.Step, Seed: a.Seed})
 	if err == nil && !reply.Done {
@@ -79,11 +87,13 @@ func (s *agentSource) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 	return snapshot.Folder{Root: reply.Folder}, nil
 }
 
+// done implements source.
 func (s *agentSource) done() error {
 	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDone})
 	return err
 }
 
+// setAside implements source.
 func (s *agentSource) setAside(a snapshot.Attempt) error {
 	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDamaged, Step: a.Step, Seed: a.Seed})
 	return err

@@ -20,8 +20,8 @@ type State struct {
 	dtype tensor.DType
 }
 
-// StateOf makes a State of a slice. A worker that joins receives into it, so it must have its final
-// length.
+// StateOf returns a State that is the memory of a slice. A worker that joins receives into it, so
+// it must have its final length.
 func StateOf[T Element](name string, x []T) State { return State{name, bytesOf(x), dtypeOf[T]()} }
 
 // stateTag marks the transfers of docs/formats/arena.md, section 5.
@@ -41,7 +41,7 @@ type stateHeader struct {
 	Notes any         `json:"notes"`
 }
 
-// header is this worker's stateHeader in JSON.
+// header returns this worker's stateHeader in JSON.
 func (t *Trainer) header() []byte {
 	h := stateHeader{Step: t.cursor.Step, Notes: struct{}{}}
 	if t.checkpoints != nil {
@@ -60,22 +60,22 @@ func (t *Trainer) header() []byte {
 // errNoState means that a member is gone that had to give a part of the state.
 var errNoState = errors.New("client: a member was lost while it gave the state of the job")
 
-// enter makes a late worker a member, and receives the state. It asks again when a member is lost
-// that gives a part of it.
+// enter makes a late worker a member, which blocks until the job admits it, and receives the state.
+// It asks again when a member is lost that gives a part of it.
 func (t *Trainer) enter(ctx context.Context) error {
 	for {
 		h := &Handle{}
-		if err := t.ask(h); err != nil {
+		if err := t.askToEnter(h); err != nil {
 			return err
 		}
 		if err := h.Wait(ctx); err != nil {
 			return err
 		}
 		t.job.calls.takeChanged()
-		if err := t.follow(); err != nil || t.released {
+		if err := t.takeView(); err != nil || t.released {
 			return err
 		}
-		err := t.receive(ctx)
+		err := t.receiveState(ctx)
 		if err == nil && len(t.state) == 0 {
 			fmt.Fprintln(os.Stderr, "shoal: this worker has joined a job that trains already, "+
 				"and has got no state from the others, because none is given to client.Train: "+
@@ -89,18 +89,18 @@ func (t *Trainer) enter(ctx context.Context) error {
 	}
 }
 
-// ask posts the call that returns when this worker is a member.
-func (t *Trainer) ask(h *Handle) error {
+// askToEnter posts the call, with h as its handle, that is complete when this worker is a member.
+func (t *Trainer) askToEnter(h *Handle) error {
 	k := t.job.calls
-	if err := k.use(); err != nil {
+	if err := k.beginUse(); err != nil {
 		return err
 	}
-	defer k.done()
+	defer k.endUse()
 	return k.submit(&arena.Descriptor{Kind: arena.KindEnter}, h)
 }
 
-// receive takes the state from the old members: first its header, then the pieces of each.
-func (t *Trainer) receive(ctx context.Context) error {
+// receiveState takes the state from the old members: first its header, then the pieces of each.
+func (t *Trainer) receiveState(ctx context.Context) error {
 	mine := t.header()
 	theirs, err := t.shareHeader(ctx, nil)
 	if err != nil {
@@ -109,10 +109,10 @@ func (t *Trainer) receive(ctx context.Context) error {
 	if len(bytes.Trim(theirs, "\x00")) == 0 { // of a member that had none
 		return errNoState
 	}
-	if err := t.take(theirs, mine); err != nil {
+	if err := t.takeHeader(theirs, mine); err != nil {
 		return err
 	}
-	err = t.move(func(int) bool { return true }, func(p *piece) {
+	err = t.transferState(func(int) bool { return true }, func(p *piece) {
 		p.calls = append(p.calls,
 			start(t.job, collective.Recv, collective.None, p.giver, nil, p.staged,
 				[]Option{Tag(stateTag)}))
@@ -121,7 +121,7 @@ func (t *Trainer) receive(ctx context.Context) error {
 			return err
 		}
 		rest := p.staged
-		t.within(p, func(memory []byte) { rest = rest[copy(memory, rest):] })
+		t.forEachItem(p, func(memory []byte) { rest = rest[copy(memory, rest):] })
 		return nil
 	})
 	if err != nil {
@@ -130,8 +130,9 @@ func (t *Trainer) receive(ctx context.Context) error {
 	return nil
 }
 
-// take compares the header of the others' state with this worker's own, and takes over the notes.
-func (t *Trainer) take(theirs, mine []byte) error {
+// takeHeader returns an error if the header of the others' state differs from this worker's own,
+// and takes over the notes.
+func (t *Trainer) takeHeader(theirs, mine []byte) error {
 	var notes map[string]json.RawMessage
 	a, b := stateHeader{Notes: &notes}, stateHeader{}
 	if err := json.Unmarshal(theirs, &a); err != nil {
@@ -145,20 +146,20 @@ func (t *Trainer) take(theirs, mine []byte) error {
 			"worker must run the same program", a.Items, b.Items)
 	}
 	if t.checkpoints != nil {
-		return t.checkpoints.told(notes)
+		return t.checkpoints.takeNotes(notes)
 	}
 	return nil
 }
 
-// give hands this rank's pieces of the state to the new members. It returns when they have them:
-// the state may change then, and no step could end without them anyway.
-func (t *Trainer) give(ctx context.Context) error {
+// giveState hands this rank's pieces of the state to the new members. It blocks until they have
+// them: the state may change then, and no step could end without them anyway.
+func (t *Trainer) giveState(ctx context.Context) error {
 	if _, err := t.shareHeader(ctx, t.header()); err != nil {
 		return err
 	}
-	return t.move(func(giver int) bool { return giver == t.job.rank }, func(p *piece) {
+	return t.transferState(func(giver int) bool { return giver == t.job.rank }, func(p *piece) {
 		rest := p.staged
-		t.within(p, func(memory []byte) { rest = rest[copy(rest, memory):] })
+		t.forEachItem(p, func(memory []byte) { rest = rest[copy(rest, memory):] })
 		for joiner := t.job.size - t.joined; joiner < t.job.size; joiner++ {
 			p.calls = append(p.calls,
 				start(t.job, collective.Send, collective.None, joiner, p.staged, nil,
@@ -176,8 +177,8 @@ func (t *Trainer) give(ctx context.Context) error {
 	})
 }
 
-// shareHeader broadcasts the header. All old members have the same, so that the loss of rank 0
-// changes nothing.
+// shareHeader broadcasts the header from rank 0 to all, and returns it. All old members have the
+// same, so that the loss of rank 0 changes nothing.
 func (t *Trainer) shareHeader(ctx context.Context, mine []byte) ([]byte, error) {
 	length := []int64{int64(len(mine))}
 	if err := Broadcast(ctx, t.job, length, 0); err != nil {

@@ -61,8 +61,9 @@ type Trainer struct {
 	err         error        // what ended the loop before its time; nil = nothing
 }
 
-// Train begins a loop. state is what a worker that joins later receives from the others, in the
-// memory that it gives here.
+// Train returns a Trainer that begins a loop, and tells the agent of its data. state is what a
+// worker that joins later receives from the others, in the memory that it gives here. One goroutine
+// calls the methods.
 func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	out := d.leftOut()
 	if d.Samples > 0 && out == d.Samples {
@@ -82,35 +83,39 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 }
 
 // Next begins the next step; false after the last one, when this worker is released, or with an
-// error.
+// error. It may wait for other workers: to enter, to hand the state to new ones, or to make a
+// checkpoint.
 func (t *Trainer) Next(ctx context.Context) bool {
 	if t.err == nil {
-		t.err = t.next(ctx)
+		t.err = t.prepareStep(ctx)
 	}
 	if t.err == nil && !t.released && t.checkpoints != nil {
-		t.err = t.save(ctx)
+		t.err = t.saveIfDue(ctx)
 	}
-	if t.err != nil || t.released || t.over() {
+	if t.err != nil || t.released || t.isOver() {
 		return false
 	}
-	t.deal()
+	t.setSamples()
 	return true
 }
 
-func (t *Trainer) over() bool {
+// isOver reports whether the loop has made all of its steps.
+func (t *Trainer) isOver() bool {
 	return t.data.Epochs > 0 && t.Epoch() >= t.data.Epochs ||
 		t.data.Steps > 0 && t.Step() >= t.data.Steps
 }
 
-// save makes a checkpoint in the place between two steps, or behind the last one, if it is time.
-func (t *Trainer) save(ctx context.Context) error {
-	if t.over() {
-		return t.checkpoints.end(ctx, t)
+// saveIfDue makes a checkpoint between two steps, or after the last one, if it is time.
+func (t *Trainer) saveIfDue(ctx context.Context) error {
+	if t.isOver() {
+		return t.checkpoints.makeLast(ctx, t)
 	}
-	return t.checkpoints.between(ctx, t)
+	return t.checkpoints.makeIfDue(ctx, t)
 }
 
-func (t *Trainer) next(ctx context.Context) error {
+// prepareStep does what comes before a step: the first time it enters or resumes, later it hands
+// the state to new members.
+func (t *Trainer) prepareStep(ctx context.Context) error {
 	switch {
 	case !t.begun:
 		t.begun = true
@@ -127,14 +132,14 @@ func (t *Trainer) next(ctx context.Context) error {
 	}
 	t.committed = false
 	if t.joined > 0 && !t.released {
-		return t.give(ctx)
+		return t.giveState(ctx)
 	}
 	return nil
 }
 
-// deal lays out this rank's part of the batch. A rank without a part gets one sample of weight 0,
-// so that the loop's body works.
-func (t *Trainer) deal() {
+// setSamples sets t.samples and t.weight to this rank's part of the batch. A rank without a part
+// gets one sample of weight 0, so that the loop's body works.
+func (t *Trainer) setSamples() {
 	order := t.cursor.Order()
 	t.samples = t.samples[:0]
 	for _, s := range t.cursor.Part(t.job.rank, t.job.size) {
@@ -156,33 +161,35 @@ func (t *Trainer) deal() {
 	}
 }
 
-// Samples are the samples that this worker trains on in the step: at least one.
+// Samples returns the samples that this worker trains on in the step: at least one. The list is
+// valid until the next Next.
 func (t *Trainer) Samples() []int64 { return t.samples }
 
-// Weight is the number of samples that count: len(Samples), or 0 for a worker that the tail of the
-// epoch leaves without.
+// Weight returns the number of samples that count: len(Samples), or 0 for a worker that the tail of
+// the epoch leaves without.
 func (t *Trainer) Weight() float64 { return t.weight }
 
-// Count is the number of samples of the step over all workers.
+// Count returns the number of samples of the step over all workers.
 func (t *Trainer) Count() int { return int(t.cursor.Count()) }
 
-// Epoch counts from 0.
+// Epoch returns the number of the epoch, from 0.
 func (t *Trainer) Epoch() int { return int(t.cursor.Epoch) }
 
-// Step is the number of steps that the job has committed.
+// Step returns the number of steps that the job has committed.
 func (t *Trainer) Step() int { return int(t.cursor.Step) }
 
-// Seen is the number of samples that the job has trained on, over all epochs and workers.
+// Seen returns the number of samples that the job has trained on, over all epochs and workers.
 func (t *Trainer) Seen() int { return int(t.cursor.Committed()) }
 
 // Released reports whether the job goes on without this worker, or was stopped. It keeps its rank
 // then, in a job of one.
 func (t *Trainer) Released() bool { return t.released }
 
-// Err is what ended the loop before its time; nil otherwise.
+// Err returns what ended the loop before its time; nil otherwise.
 func (t *Trainer) Err() error { return t.err }
 
-// Commit averages the gradient over the samples of all workers and ends the step.
+// Commit averages the gradient over the samples of all workers, in place, and ends the step. It
+// blocks until all workers have called it, or are lost.
 func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 	return CommitInto(ctx, t, gradient, gradient)
 }
@@ -201,19 +208,21 @@ func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []
 	return err
 }
 
-// advance moves to the next batch: by itself, or as the view says when the members have changed.
+// advance moves t.cursor to the next batch: by itself, or as the view says when the members have
+// changed.
 func (t *Trainer) advance() error {
 	t.committed, t.joined = true, 0
 	if t.job.solo || !t.job.calls.takeChanged() {
 		t.cursor = t.cursor.Commit(1, []bool{true}) // all of the batch, whoever took it
 		return nil
 	}
-	return t.follow()
+	return t.takeView()
 }
 
-// follow takes over the view that the agent wrote.
-func (t *Trainer) follow() error {
-	v, err := t.job.follow()
+// takeView reads the view that the agent wrote, and sets the members and the place in the data from
+// it.
+func (t *Trainer) takeView() error {
+	v, err := t.job.takeView()
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,8 @@ type writer interface {
 	wait(ctx context.Context) error
 }
 
-func (j *Job) writer() writer {
+// newWriter returns what writes this worker's parts of checkpoints: the agent, where there is one.
+func (j *Job) newWriter() writer {
 	if j.solo {
 		return &ownWriter{job: j}
 	}
@@ -34,27 +35,29 @@ type agentWriter struct {
 	texts [][]byte // staging memory of the newest request, which the agent may still read
 }
 
+// room implements writer: in the arena.
 func (s *agentWriter) room(n int, old []byte) ([]byte, error) {
 	if old != nil {
 		if err := s.job.mem.free(old); err != nil {
 			return nil, err
 		}
 	}
-	return s.job.mem.own(n)
+	return s.job.mem.allocateOwn(n)
 }
 
+// write implements writer: it asks the agent to write the part, from the arena.
 func (s *agentWriter) write(p *snapshot.Part) error {
 	r := &api.SaveRequest{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank,
 		Body: s.extent(p.Body)}
 	for _, b := range s.texts {
-		s.job.mem.giveBack(b)
+		s.job.mem.returnStaging(b)
 	}
 	s.texts = nil
 	for _, text := range []struct {
 		bytes  []byte
 		extent *api.Extent
 	}{{p.State, &r.State}, {p.Own, &r.Own}} {
-		b, err := s.job.mem.borrow(len(text.bytes))
+		b, err := s.job.mem.borrowStaging(len(text.bytes))
 		if err != nil {
 			return err
 		}
@@ -70,19 +73,21 @@ func (s *agentWriter) write(p *snapshot.Part) error {
 	return err
 }
 
-// extent is where in the arena b lies.
+// extent returns where in the arena b lies.
 func (s *agentWriter) extent(b []byte) api.Extent {
-	id, at, _ := s.job.mem.find(b)
+	id, at, _ := s.job.mem.locate(b)
 	return api.Extent{ID: id, Offset: at, Bytes: uint64(len(b))}
 }
 
-// busy counts all parts that are written on this host, also those of workers that are lost.
+// busy implements writer. It counts all parts that are written on this host, also those of workers
+// that are lost.
 func (s *agentWriter) busy() (bool, error) {
 	var reply api.SavedReply
 	_, err := s.job.request(&api.SavedRequest{}, &reply, 0)
 	return err == nil && !reply.Done, err
 }
 
+// wait implements writer.
 func (s *agentWriter) wait(context.Context) error {
 	_, err := s.job.request(&api.SavedRequest{Wait: true}, &api.SavedReply{}, 0)
 	return err
@@ -94,6 +99,7 @@ type ownWriter struct {
 	written chan struct{} // closed when the newest part is written; nil = there was none
 }
 
+// room implements writer.
 func (s *ownWriter) room(n int, _ []byte) ([]byte, error) {
 	b := make([]byte, n)
 	for i := 0; i < n; i += 4096 {
@@ -102,6 +108,7 @@ func (s *ownWriter) room(n int, _ []byte) ([]byte, error) {
 	return b, nil
 }
 
+// write implements writer: it starts a goroutine, for which Job.Close waits.
 func (s *ownWriter) write(p *snapshot.Part) error {
 	if err := p.Check(); err != nil {
 		return err
@@ -116,6 +123,7 @@ func (s *ownWriter) write(p *snapshot.Part) error {
 	return nil
 }
 
+// busy implements writer.
 func (s *ownWriter) busy() (bool, error) {
 	select {
 	case <-s.written:
@@ -125,6 +133,7 @@ func (s *ownWriter) busy() (bool, error) {
 	}
 }
 
+// wait implements writer.
 func (s *ownWriter) wait(ctx context.Context) error {
 	if s.written == nil {
 		return nil

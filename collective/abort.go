@@ -6,9 +6,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Abort takes it that a worker drops the step that it is in, because a loss has made the step void.
-// Its calls that are not complete fail, and so do those that wait for it, until Advance makes it a
-// member again. So all members come to drop the step, whichever of them waits for which.
+// Abort records in m that a worker drops the step that it is in, because a loss has made the step
+// void. Its calls that are not complete fail, and so do those that wait for it, until Advance makes
+// it a member again. So all members come to drop the step, whichever of them waits for which. It
+// appends the failed calls to out and returns it.
 func (m *Matcher) Abort(w topo.WorkerID, why string, out []Ready) []Ready {
 	fail := func(p *Posted) {
 		out = append(out, Ready{[]*Posted{p},
@@ -20,7 +21,7 @@ func (m *Matcher) Abort(w topo.WorkerID, why string, out []Ready) []Ready {
 		}
 		return p.Worker == w
 	}
-	for _, g := range m.all() {
+	for _, g := range m.sortedGroups() {
 		self := g.index(w)
 		if self < 0 {
 			continue
@@ -31,11 +32,11 @@ func (m *Matcher) Abort(w topo.WorkerID, why string, out []Ready) []Ready {
 				fail(p)
 			}
 		}
-		for _, key := range g.addresses() {
+		for _, key := range g.sortedAddresses() {
 			box := g.mailboxes[key]
 			box.sends, box.recvs = slices.DeleteFunc(box.sends, mine),
 				slices.DeleteFunc(box.recvs, mine)
-			g.dropEmpty(key)
+			g.dropIfEmpty(key)
 		}
 	}
 	return m.Lost(w, why, out)

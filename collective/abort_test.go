@@ -10,10 +10,10 @@ import (
 )
 
 // A worker is lost that only one of two groups has. When its partner drops the step, the calls of
-// the third fail too, though all of its partners live; and behind Advance the world goes on.
+// the third fail too, though all of its partners live; and after Advance the world goes on.
 func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 	m := collective.NewMatcher(workers([]int{0, 1, 2}))
-	one, other := groupOf(t, m, 0, 1), groupOf(t, m, 1, 2)
+	one, other := joinGroup(t, m, 0, 1), joinGroup(t, m, 1, 2)
 	call := func(g topo.GroupID) collective.Call {
 		return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g}
 	}
@@ -56,11 +56,12 @@ func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func groupOf(t *testing.T, m *collective.Matcher, ranks ...int) (id topo.GroupID) {
+// joinGroup has each of the ranks ask m for the group of all of them, and returns its number.
+func joinGroup(t *testing.T, m *collective.Matcher, ranks ...int) (id topo.GroupID) {
 	t.Helper()
 	for _, r := range ranks {
 		var err error
-		if id, _, err = m.Group(worker(r), workers(ranks)); err != nil {
+		if id, _, err = m.JoinGroup(worker(r), workers(ranks)); err != nil {
 			t.Fatal(err)
 		}
 	}

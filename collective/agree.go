@@ -41,7 +41,8 @@ func (e *LostError) Error() string {
 		e.Call)
 }
 
-// mismatch compares two calls at the same position.
+// mismatch returns why two calls at the same position cannot be one collective, as a MismatchError;
+// nil = they agree. It changes nothing.
 func (m *Matcher) mismatch(g *group, pos *position, p, other *Posted) error {
 	if agree(&p.Call, &other.Call) {
 		return nil
@@ -54,18 +55,18 @@ func (m *Matcher) mismatch(g *group, pos *position, p, other *Posted) error {
 		b.Call.String()}
 }
 
-// rank is a worker's number in the world, by which messages call it.
+// rank returns a worker's number in the world, by which messages call it.
 func (m *Matcher) rank(w topo.WorkerID) topo.Rank {
 	return topo.Rank(m.groups[topo.World].index(w))
 }
 
-// lostError says that p waits in vain.
+// lostError returns the error that p waits for a lost worker.
 func (m *Matcher) lostError(lost topo.WorkerID, p *Posted) error {
 	return &LostError{m.rank(lost), m.gone[lost], m.rank(p.Worker), p.Call.String()}
 }
 
 // agree reports whether two ranks mean the same collective. Lengths that may differ between ranks
-// are for Schedule.
+// are compared by Schedule.Build.
 func agree(a, b *Call) bool {
 	if a.Kind != b.Kind || a.Flags != b.Flags || a.Shared != b.Shared {
 		return false

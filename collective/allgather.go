@@ -1,14 +1,15 @@
 package collective
 
-// allGather gives every rank the inputs of all, in rank order. Inputs may have different lengths.
+// allGather appends the moves to s that give every rank the inputs of all, in rank order. Inputs
+// may have different lengths.
 //
 // Steps: 1. Bytes: n reads in all (the blocks) and P writes of n elements; one where the result is
 // shared.
 func (s *Schedule) allGather(calls []*Call) error {
 	off, size := 0, calls[0].DType.Size()
 	for r, c := range calls {
-		s.add(c.InLen(), s.take(Span{r, false, 0}), s.everyone(len(calls), true, off))
-		if !ownPlace(c.Out, c.In, off*size) {
+		s.addMove(c.InLen(), s.newSpans(Span{r, false, 0}), s.spansOfAll(len(calls), true, off))
+		if !isApartOrAt(c.Out, c.In, off*size) {
 			return &MemberError{r,
 				fieldError("out.offset",
 					"the input of all_gather overlaps the output outside its own block")}

@@ -1,11 +1,12 @@
 package collective
 
-// allReduce gives every rank the reduction of all inputs.
+// allReduce appends the move to s that gives every rank the reduction of all inputs.
 //
 // Steps: 1. Bytes: each input read once, each output written once (P reads and P writes of n
 // elements for P ranks), which no schedule on shared memory can undercut; a shared result is
 // written once, for all ranks of a host. The sum runs in rank order on every element, so its bits
 // do not depend on how the work is cut.
 func (s *Schedule) allReduce(calls []*Call) {
-	s.add(calls[0].InLen(), s.everyone(len(calls), false, 0), s.everyone(len(calls), true, 0))
+	s.addMove(calls[0].InLen(), s.spansOfAll(len(calls), false, 0),
+		s.spansOfAll(len(calls), true, 0))
 }

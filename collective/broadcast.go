@@ -1,7 +1,7 @@
 package collective
 
-// broadcast gives every rank the root's input. A root without an output keeps its input as the
-// result.
+// broadcast appends the move to s that gives every rank the root's input. A root without an output
+// keeps its input as the result.
 //
 // Steps: 1. Bytes: one read and P−1 writes of n elements (P where the root has an output of its
 // own).
@@ -19,6 +19,6 @@ func (s *Schedule) broadcast(calls []*Call) error {
 		s.spans = append(s.spans, Span{r, true, 0})
 	}
 	dst := s.spans[from:len(s.spans):len(s.spans)]
-	s.add(n, s.take(Span{root, false, 0}), dst)
+	s.addMove(n, s.newSpans(Span{root, false, 0}), dst)
 	return nil
 }

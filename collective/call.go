@@ -55,7 +55,8 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Rooted reports whether one rank of the group has a part of its own.
+// Rooted reports whether the collective has a root: one rank whose part differs from that of the
+// others.
 func (k Kind) Rooted() bool { return k == Broadcast || k == Reduce || k == Gather || k == Scatter }
 
 // Reduces reports whether the collective combines elements.
@@ -118,7 +119,7 @@ type Call struct {
 // Flags say what a call is to its training step, and how it is carried out. All ranks of a
 // collective give the same.
 type Flags struct {
-	// More is whether the step goes on behind this call, which then counts only together with the
+	// More is whether the step goes on after this call, which then counts only together with the
 	// next ones, up to one without More.
 	More bool
 
@@ -126,7 +127,7 @@ type Flags struct {
 	Step bool
 
 	// Aside is whether the call is no part of the step that is under way: it completes at once, and
-	// the step goes on behind it.
+	// the step goes on after it.
 	Aside bool
 
 	// Narrow is whether partial sums of f16 and bf16 are rounded to that type between hosts.
@@ -141,29 +142,30 @@ type Flags struct {
 // elements are known.
 type Far struct{ In, Out int }
 
-// InLen is the number of input elements.
+// InLen returns the number of input elements.
 func (c *Call) InLen() int {
 	switch {
 	case c.Far != nil:
 		return c.Far.In
 	case c.Window != nil:
-		return c.elements()
+		return c.windowElements()
 	}
 	return len(c.In) / c.DType.Size()
 }
 
-// OutLen is the number of output elements.
+// OutLen returns the number of output elements.
 func (c *Call) OutLen() int {
 	switch {
 	case c.Far != nil:
 		return c.Far.Out
 	case c.Window != nil:
-		return c.elements()
+		return c.windowElements()
 	}
 	return len(c.Out) / c.DType.Size()
 }
 
-// Promote makes a call of a broadcast give what it would have got, in place of a root that is lost.
+// Promote changes c, a call of a broadcast, so that its rank is the root in place of one that is
+// lost: what was its output is now its input.
 func (c *Call) Promote() {
 	c.Promoted = true
 	c.In, c.Out = c.Out, nil
@@ -208,13 +210,13 @@ func (c *Call) String() string {
 	if c.Sparing {
 		b.WriteString(", sparing")
 	}
-	c.Shared.write(&b, c.Group)
+	c.Shared.writeTo(&b, c.Group)
 	b.WriteByte(')')
 	return b.String()
 }
 
-// Check reports what is wrong with a call by itself, for a group of size ranks of which the caller
-// is number self.
+// Check returns what is wrong with a call by itself, as a FieldError, for a group of size ranks of
+// which the caller is number self; nil = nothing.
 func (c *Call) Check(size, self int) error {
 	switch {
 	case !c.Kind.Valid():
@@ -251,6 +253,7 @@ func (c *Call) Check(size, self int) error {
 // maxWeight bounds a weight, so that the sum of all weights is finite.
 const maxWeight = 1e300
 
+// checkLengths is the part of Check about the lengths of the input and the output.
 func (c *Call) checkLengths(size, self int) error {
 	in, out := c.InLen(), c.OutLen()
 	root := self == c.Peer
@@ -273,6 +276,8 @@ func (c *Call) checkLengths(size, self int) error {
 	return nil
 }
 
+// checkSplits is the part of Check about the split counts of an all-to-all whose input has so many
+// elements.
 func (c *Call) checkSplits(size, in int) error {
 	if c.Splits == nil {
 		if in%size != 0 {
@@ -307,6 +312,7 @@ type FieldError struct {
 // Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
+// fieldError returns a FieldError whose problem is formatted as by fmt.Sprintf.
 func fieldError(field, format string, args ...any) error {
 	return &FieldError{field, fmt.Sprintf(format, args...)}
 }

@@ -8,14 +8,15 @@ import (
 // BalanceChains evens out what hosts send for copies that several hosts get. Busiest is the least
 // that the busiest host can send, in elements. When copies are passed around the ring, some host
 // may have to send much more. The hosts with the least to send then pass copies on instead, or the
-// source sends them again.
+// source sends them again. It returns moves itself where there is nothing to gain, else new moves,
+// and leaves moves as they are.
 func BalanceChains(moves []Move, sites Sites, busiest int) []Move {
 	// by host: elements that it sends as their source, and that it passes on around the ring
 	first, around := make([]int, sites.N), make([]int, sites.N)
 	chains := make([][]int, len(moves))
 	for i := range moves {
 		m := &moves[i]
-		if chains[i] = chain(m, sites); len(chains[i]) == 0 {
+		if chains[i] = receivingHosts(m, sites); len(chains[i]) == 0 {
 			continue
 		}
 		first[sites.Of[m.Src[0].Member]] += m.N
@@ -43,20 +44,20 @@ func BalanceChains(moves []Move, sites Sites, busiest int) []Move {
 		for k, h := range hosts[:len(hosts)-1] {
 			if first[source] <= first[h] {
 				first[source] += m.N
-				relieved = append(relieved, along(m, sites, hosts[begin:k+1], begin == 0))
+				relieved = append(relieved, moveAlong(m, sites, hosts[begin:k+1], begin == 0))
 				begin = k + 1
 			} else {
 				first[h] += m.N
 			}
 		}
-		relieved = append(relieved, along(m, sites, hosts[begin:], begin == 0))
+		relieved = append(relieved, moveAlong(m, sites, hosts[begin:], begin == 0))
 	}
 	return relieved
 }
 
-// along returns the part of a move that goes to some hosts, which pass it on in this order. Here is
-// whether it also goes to members on the host of the source.
-func along(m *Move, sites Sites, hosts []int, here bool) Move {
+// moveAlong returns the part of a move that goes to some hosts, which pass it on in this order.
+// Here is whether it also goes to members on the host of the source.
+func moveAlong(m *Move, sites Sites, hosts []int, here bool) Move {
 	part := *m
 	part.Chain, part.Dst = true, nil
 	if here {
@@ -72,9 +73,10 @@ func along(m *Move, sites Sites, hosts []int, here bool) Move {
 	return part
 }
 
-// chain returns the hosts that get a copy from another one, in the order in which they pass it on:
-// around the ring from its source, unless the move is a Chain.
-func chain(m *Move, sites Sites) (hosts []int) {
+// receivingHosts returns the hosts that get a copy from another one, in the order in which they
+// pass it on: around the ring from its source, unless the move is a Chain. The list is the
+// caller's.
+func receivingHosts(m *Move, sites Sites) (hosts []int) {
 	source := sites.Of[m.Src[0].Member]
 	for _, d := range m.Dst {
 		if h := sites.Of[d.Member]; h != source && !slices.Contains(hosts, h) {
@@ -95,7 +97,7 @@ func Traffic(moves []Move, sites Sites) (elements map[[2]int]int, passedOn int) 
 	elements = map[[2]int]int{}
 	for i := range moves {
 		from := sites.Of[moves[i].Src[0].Member]
-		for k, to := range chain(&moves[i], sites) {
+		for k, to := range receivingHosts(&moves[i], sites) {
 			if k > 0 {
 				passedOn += moves[i].N
 			}

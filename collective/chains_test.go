@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// oneEach has a member on every host.
-func oneEach(hosts int) collective.Sites {
+// oneMemberPerHost returns sites with a member on every host, of the same number.
+func oneMemberPerHost(hosts int) collective.Sites {
 	sites := collective.Sites{N: hosts}
 	for h := range hosts {
 		sites.Of = append(sites.Of, h)
@@ -19,8 +19,9 @@ func oneEach(hosts int) collective.Sites {
 	return sites
 }
 
-// loads is what each host sends of its own and of others' with a worker each.
-func loads(moves []collective.Move, hosts int) []int {
+// elementsSent returns how many elements each host sends, of its own and of others', with a worker
+// on each host.
+func elementsSent(moves []collective.Move, hosts int) []int {
 	list := make([]int, hosts)
 	for i := range moves {
 		m := &moves[i]
@@ -43,8 +44,9 @@ func loads(moves []collective.Move, hosts int) []int {
 	return list
 }
 
-// taken is what each member gets from each.
-func taken(moves []collective.Move) map[[2]int]int {
+// elementsReceived returns how many elements each member gets from each source, by source and
+// receiver.
+func elementsReceived(moves []collective.Move) map[[2]int]int {
 	gets := map[[2]int]int{}
 	for _, m := range moves {
 		for _, d := range m.Dst {
@@ -62,7 +64,7 @@ func TestBalanceChains(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 200 {
 		hosts := 3 + rng.IntN(5)
-		sites := oneEach(hosts)
+		sites := oneMemberPerHost(hosts)
 		var moves []collective.Move
 		for range 200 { // the first host has most
 			m := collective.Move{N: 1 + rng.IntN(100),
@@ -78,19 +80,20 @@ func TestBalanceChains(t *testing.T) {
 				own[m.Src[0].Member] += m.N
 			}
 		}
-		before := loads(moves, hosts)
+		before := elementsSent(moves, hosts)
 		for _, n := range before {
 			all += n
 		}
 		bound := max(slices.Max(own), (all+hosts-1)/hosts)
-		gets := taken(moves)
+		gets := elementsReceived(moves)
 		moves = collective.BalanceChains(moves, sites, bound)
-		if diff := cmp.Diff(gets, taken(moves)); diff != "" {
+		if diff := cmp.Diff(gets, elementsReceived(moves)); diff != "" {
 			t.Fatalf("what members get has changed: %s", diff)
 		}
-		if most := slices.Max(loads(moves, hosts)); most > slices.Max(before) ||
+		if most := slices.Max(elementsSent(moves, hosts)); most > slices.Max(before) ||
 			most > bound+bound/8 {
-			t.Fatalf("%d hosts send %v, before %v; one must send %d", hosts, loads(moves, hosts),
+			t.Fatalf("%d hosts send %v, before %v; one must send %d", hosts,
+				elementsSent(moves, hosts),
 				before, bound)
 		}
 		if slices.ContainsFunc(moves, func(m collective.Move) bool {

@@ -82,7 +82,8 @@ func epsilon(d tensor.DType) float64 {
 	return 0
 }
 
-func random(rng *rand.Rand, d tensor.DType, n int) []byte {
+// randomElements draws n elements of a type, small enough that sums of them do not overflow.
+func randomElements(rng *rand.Rand, d tensor.DType, n int) []byte {
 	xs := make([]float64, n)
 	for i := range xs {
 		if d.Float() {
@@ -94,8 +95,8 @@ func random(rng *rand.Rand, d tensor.DType, n int) []byte {
 	return encode(d, xs)
 }
 
-// fold is the naive reference: one element at a time, in float64.
-func fold(op collective.Reduction, weights, xs []float64) float64 {
+// reduceNaively is the reference: it combines one element of each rank at a time, in float64.
+func reduceNaively(op collective.Reduction, weights, xs []float64) float64 {
 	acc, total := xs[0], 0.0
 	for _, w := range weights {
 		total += w
@@ -122,8 +123,9 @@ func fold(op collective.Reduction, weights, xs []float64) float64 {
 	return acc
 }
 
-// execute runs a complete set of calls the way an agent does, with chunks in a random order.
-func execute(t *testing.T, rng *rand.Rand, calls []*collective.Call) {
+// buildAndRun runs a complete set of calls the way an agent does, with chunks in a random order,
+// after checking each; the results are in the outputs of calls.
+func buildAndRun(t *testing.T, rng *rand.Rand, calls []*collective.Call) {
 	t.Helper()
 	for r, c := range calls {
 		if err := c.Check(len(calls), r); err != nil {
@@ -134,10 +136,11 @@ func execute(t *testing.T, rng *rand.Rand, calls []*collective.Call) {
 	if err := s.Build(calls); err != nil {
 		t.Fatal(err)
 	}
-	run(rng, &s, calls)
+	runChunks(rng, &s, calls)
 }
 
-func run(rng *rand.Rand, s *collective.Schedule, calls []*collective.Call) {
+// runChunks executes a schedule over the memory of calls, with chunks in a random order.
+func runChunks(rng *rand.Rand, s *collective.Schedule, calls []*collective.Call) {
 	var r collective.Executor
 	r.Prepare(s, calls)
 	scratch := collective.NewScratch()
@@ -146,7 +149,8 @@ func run(rng *rand.Rand, s *collective.Schedule, calls []*collective.Call) {
 	}
 }
 
-func reductions(d tensor.DType) []collective.Reduction {
+// reductionsOf lists the reductions that there are for an element type.
+func reductionsOf(d tensor.DType) []collective.Reduction {
 	ops := []collective.Reduction{collective.Sum, collective.Min, collective.Max, collective.Prod}
 	if d.Float() {
 		ops = append(ops, collective.Mean)
@@ -154,8 +158,9 @@ func reductions(d tensor.DType) []collective.Reduction {
 	return ops
 }
 
-// world calls f for every size of world, element type, and length of the grid.
-func world(t *testing.T, f func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int)) {
+// forEachWorld runs f as a subtest for every size of world, element type, and length of the grid.
+func forEachWorld(t *testing.T,
+	f func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int)) {
 	for size := 1; size <= 8; size++ {
 		for _, d := range tensor.DTypes() {
 			for _, n := range lengths {
@@ -179,7 +184,7 @@ func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights
 			xs[r] = inputs[r][off+i]
 			scale += math.Abs(xs[r])
 		}
-		want := fold(op, weights, xs)
+		want := reduceNaively(op, weights, xs)
 		if !d.Float() {
 			want = decode(d, encode(d, []float64{want}))[0] // wraps around
 		}
@@ -191,13 +196,15 @@ func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights
 	}
 }
 
+// All-reduce, apart and in place, reduce and reduce-scatter give what the naive reference gives,
+// and the same bytes on every rank.
 func TestReducingCollectives(t *testing.T) {
-	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
-		for _, op := range reductions(d) {
+	forEachWorld(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
+		for _, op := range reductionsOf(d) {
 			inputs, raw, weights := make([][]float64, size), make([][]byte, size),
 				make([]float64, size)
 			for r := range inputs {
-				raw[r] = random(rng, d, n)
+				raw[r] = randomElements(rng, d, n)
 				inputs[r] = decode(d, raw[r])
 				weights[r] = float64(1 + rng.IntN(3))
 			}
@@ -208,7 +215,7 @@ func TestReducingCollectives(t *testing.T) {
 			apart, inPlace, reduce, scatter := make([]*collective.Call, size),
 				make([]*collective.Call, size), make([]*collective.Call, size),
 				make([]*collective.Call, size)
-			blocks := cuts(rng, n, size)
+			blocks := randomParts(rng, n, size)
 			for r := range size {
 				apart[r] = call(r, collective.AllReduce, raw[r], make([]byte, len(raw[r])))
 				scatter[r] = call(r, collective.ReduceScatter, raw[r],
@@ -220,10 +227,10 @@ func TestReducingCollectives(t *testing.T) {
 				same := bytes.Clone(raw[r])
 				inPlace[r] = call(r, collective.AllReduce, same, same)
 			}
-			execute(t, rng, apart)
-			execute(t, rng, inPlace)
-			execute(t, rng, reduce)
-			execute(t, rng, scatter)
+			buildAndRun(t, rng, apart)
+			buildAndRun(t, rng, inPlace)
+			buildAndRun(t, rng, reduce)
+			buildAndRun(t, rng, scatter)
 			checkReduced(t, op, d, weights, inputs, 0, decode(d, apart[0].Out))
 			off := 0
 			for r := range size {
@@ -243,8 +250,8 @@ func TestReducingCollectives(t *testing.T) {
 	})
 }
 
-// cuts splits n into random parts.
-func cuts(rng *rand.Rand, n, parts int) []int {
+// randomParts splits n into random parts, which add up to it.
+func randomParts(rng *rand.Rand, n, parts int) []int {
 	c := make([]int, parts)
 	for i := range c[1:] {
 		c[i] = rng.IntN(n + 1)
@@ -254,9 +261,11 @@ func cuts(rng *rand.Rand, n, parts int) []int {
 	return c
 }
 
+// All-gather, broadcast, gather and scatter bring exactly the bytes of their inputs to where they
+// belong.
 func TestMovingCollectives(t *testing.T) {
-	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
-		blocks, root := cuts(rng, n, size), size-1
+	forEachWorld(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
+		blocks, root := randomParts(rng, n, size), size-1
 		var whole []byte
 		calls := map[collective.Kind][]*collective.Call{}
 		add := func(kind collective.Kind, in, out []byte) *collective.Call {
@@ -266,7 +275,7 @@ func TestMovingCollectives(t *testing.T) {
 			return c
 		}
 		for r := range size {
-			part := random(rng, d, blocks[r])
+			part := randomElements(rng, d, blocks[r])
 			whole = append(whole, part...)
 			add(collective.AllGather, part, make([]byte, n*d.Size()))
 			if r == root {
@@ -280,7 +289,7 @@ func TestMovingCollectives(t *testing.T) {
 			add(collective.Scatter, nil, make([]byte, len(part)))
 		}
 		for kind := range calls {
-			execute(t, rng, calls[kind])
+			buildAndRun(t, rng, calls[kind])
 		}
 		for r := range size {
 			part := calls[collective.AllGather][r].In
@@ -300,13 +309,14 @@ func TestMovingCollectives(t *testing.T) {
 	})
 }
 
+// An all-to-all with even blocks, or with split counts, brings each block to its rank.
 func TestAllToAll(t *testing.T) {
-	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
+	forEachWorld(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
 		for _, even := range []bool{true, false} {
 			calls, want := make([]*collective.Call, size), make([][]byte, size)
 			for r := range calls {
 				c := &collective.Call{Kind: collective.AllToAll, DType: d,
-					In: random(rng, d, n*size), Shape: []int{n * size}}
+					In: randomElements(rng, d, n*size), Shape: []int{n * size}}
 				at := 0
 				for to := range size {
 					k := n
@@ -323,7 +333,7 @@ func TestAllToAll(t *testing.T) {
 			for r, c := range calls {
 				c.Out = make([]byte, len(want[r]))
 			}
-			execute(t, rng, calls)
+			buildAndRun(t, rng, calls)
 			for r, c := range calls {
 				if !bytes.Equal(c.Out, want[r]) {
 					t.Fatalf("rank %d, even %v", r, even)
@@ -344,12 +354,12 @@ func TestOwnBlockInPlace(t *testing.T) {
 	for r := range size {
 		out := make([]byte, size*n*4)
 		in := out[r*n*4 : (r+1)*n*4]
-		copy(in, random(rng, tensor.F32, n))
+		copy(in, randomElements(rng, tensor.F32, n))
 		parts = append(parts, in...)
 		gather = append(gather,
 			&collective.Call{Kind: collective.AllGather, DType: tensor.F32, In: in, Out: out,
 				Shape: []int{n}})
-		whole := random(rng, tensor.I32, size*n)
+		whole := randomElements(rng, tensor.I32, size*n)
 		for i, x := range decode(tensor.I32, whole) {
 			totals[i] += x
 		}
@@ -359,8 +369,8 @@ func TestOwnBlockInPlace(t *testing.T) {
 				In:        whole, Out: whole[r*n*4 : (r+1)*n*4], Shape: []int{size * n}})
 	}
 	sums = encode(tensor.I32, totals)
-	execute(t, rng, gather)
-	execute(t, rng, scatter)
+	buildAndRun(t, rng, gather)
+	buildAndRun(t, rng, scatter)
 	for r := range size {
 		if !bytes.Equal(gather[r].Out, parts) {
 			t.Errorf("all_gather in place on rank %d", r)
@@ -381,7 +391,7 @@ func TestWeightZero(t *testing.T) {
 		{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 5,
 			In: x, Out: x},
 	}
-	execute(t, rand.New(rand.NewPCG(1, 1)), calls)
+	buildAndRun(t, rand.New(rand.NewPCG(1, 1)), calls)
 	for r, c := range calls {
 		if got := decode(tensor.F32, c.Out); got[0] != 3 || got[1] != 4 {
 			t.Errorf("rank %d: %v, want [3 4]", r, got)
@@ -389,15 +399,16 @@ func TestWeightZero(t *testing.T) {
 	}
 }
 
+// A send and its receive copy the bytes.
 func TestTransfer(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	x := random(rng, tensor.BF16, 70_001)
+	x := randomElements(rng, tensor.BF16, 70_001)
 	send := &collective.Call{Kind: collective.Send, DType: tensor.BF16, Peer: 1, In: x}
 	recv := &collective.Call{Kind: collective.Recv, DType: tensor.BF16, Peer: 0,
 		Out: make([]byte, len(x))}
 	var s collective.Schedule
-	s.Transfer(send, recv)
-	run(rng, &s, []*collective.Call{send, recv})
+	s.BuildTransfer(send, recv)
+	runChunks(rng, &s, []*collective.Call{send, recv})
 	if !bytes.Equal(recv.Out, x) {
 		t.Error("the bytes changed on the way")
 	}

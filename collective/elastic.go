@@ -12,8 +12,8 @@ func (k Kind) elastic() bool {
 	return k == AllReduce || k == Barrier || k == Broadcast || k == Reduce
 }
 
-// SetElastic makes the world go on without members that are lost. Calls that have failed for want
-// of one stay failed.
+// SetElastic makes m's world, from now on, go on without members that are lost. Calls that have
+// failed for want of one stay failed.
 func (m *Matcher) SetElastic() {
 	m.elastic = true
 	for _, p := range m.groups[topo.World].members {
@@ -27,9 +27,9 @@ func (m *Matcher) Quiet() bool {
 	return len(g.open) == 0 && len(g.held) == 0 && len(g.mailboxes) == 0
 }
 
-// Advance gives the world its next members, in the order of their ranks. The world must be quiet,
+// Advance gives m's world its next members, in the order of their ranks. The world must be quiet,
 // or have lost all its members: their calls that are not complete are forgotten. A next member that
-// was lost is back.
+// was lost is no longer taken for lost.
 func (m *Matcher) Advance(workers []topo.WorkerID) {
 	g := m.groups[topo.World]
 	var members []*member
@@ -46,7 +46,8 @@ func (m *Matcher) Advance(workers []topo.WorkerID) {
 }
 
 // withdraw takes back what a lost member had posted for a step that it did not complete: the others
-// must not sum some of its gradients and miss the rest.
+// must not sum some of its gradients and miss the rest. It appends the calls to out, as failed, and
+// returns it.
 func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 	since := g.members[self].since
 	if since < 0 {
@@ -63,7 +64,8 @@ func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 
 // abortStep ends a step that is made on a group when a member is lost before all have posted the
 // last call of the step. Such a step counts with all of its members or not at all. The waiting
-// members are told at once, as their other transfers may need the lost member as well.
+// members are told at once, as their other transfers may need the lost member as well: it appends
+// their calls to out, as failed, and returns it.
 func (m *Matcher) abortStep(g *group, lost topo.WorkerID, out []Ready) []Ready {
 	for _, pos := range slices.Concat(g.held, g.open) {
 		i := slices.IndexFunc(pos.calls, func(p *Posted) bool {
@@ -71,13 +73,14 @@ func (m *Matcher) abortStep(g *group, lost topo.WorkerID, out []Ready) []Ready {
 		})
 		if i >= 0 {
 			pos.err = m.lostError(lost, pos.calls[i])
-			out = append(out, Ready{pos.waiting(), pos.err})
+			out = append(out, Ready{pos.takeCalls(), pos.err})
 		}
 	}
 	return out
 }
 
-// compact returns the calls that were posted at a position, without gaps.
+// compact returns the calls that were posted at a position, without gaps. It does so as
+// compactCalls does, in pos.calls.
 func (pos *position) compact() []*Posted { return compactCalls(pos.calls) }
 
 // compactCalls closes the gaps in a list of calls, in place, and adapts the index of the root. When

@@ -15,21 +15,23 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-func elastic(size int) *collective.Matcher {
+// newElasticMatcher returns a Matcher for so many workers that goes on without lost ones.
+func newElasticMatcher(size int) *collective.Matcher {
 	m := newMatcher(size)
 	m.SetElastic()
 	return m
 }
 
-// who lists the workers of a set of calls.
-func who(calls []*collective.Posted) (ws []topo.WorkerID) {
+// workersOf lists the workers of a set of calls.
+func workersOf(calls []*collective.Posted) (ws []topo.WorkerID) {
 	for _, p := range calls {
 		ws = append(ws, p.Worker)
 	}
 	return ws
 }
 
-func part(more bool) collective.Call {
+// stepCall returns an all-reduce of a step: one of its first calls, or its last.
+func stepCall(more bool) collective.Call {
 	c := sumOf(4)
 	c.More, c.Step = more, !more
 	return c
@@ -39,18 +41,18 @@ func part(more bool) collective.Call {
 // not is taken back.
 func TestLostInMidStep(t *testing.T) {
 	for _, completed := range []bool{false, true} {
-		m := elastic(3)
+		m := newElasticMatcher(3)
 		for r := range 3 {
-			if got := m.Post(posted(r, 1, part(true)), nil); len(got) != 0 {
+			if got := m.Post(posted(r, 1, stepCall(true)), nil); len(got) != 0 {
 				t.Fatalf("a part of a step was given out before the step was complete: %v", got)
 			}
 		}
 		if completed {
-			m.Post(posted(2, 2, part(false)), nil)
+			m.Post(posted(2, 2, stepCall(false)), nil)
 		}
 		taken := m.Lost(worker(2), "was killed", nil)
-		m.Post(posted(0, 2, part(false)), nil)
-		got := m.Post(posted(1, 2, part(false)), nil)
+		m.Post(posted(0, 2, stepCall(false)), nil)
+		got := m.Post(posted(1, 2, stepCall(false)), nil)
 		want := workers([]int{0, 1})
 		if completed {
 			want = append(want, worker(2))
@@ -59,7 +61,7 @@ func TestLostInMidStep(t *testing.T) {
 			t.Fatalf("completed %v: %v", completed, got)
 		}
 		for _, r := range got {
-			if diff := cmp.Diff(want, who(r.Calls)); diff != "" {
+			if diff := cmp.Diff(want, workersOf(r.Calls)); diff != "" {
 				t.Errorf("completed %v: %s", completed, diff)
 			}
 		}
@@ -75,9 +77,9 @@ func TestLostInMidStep(t *testing.T) {
 // An aside of a step completes as soon as all have posted it, and what was posted before it stays a
 // part of the step.
 func TestAside(t *testing.T) {
-	m := elastic(3)
+	m := newElasticMatcher(3)
 	for r := range 3 {
-		m.Post(posted(r, 1, part(true)), nil)
+		m.Post(posted(r, 1, stepCall(true)), nil)
 	}
 	var got []collective.Ready
 	for r := range 3 {
@@ -86,25 +88,25 @@ func TestAside(t *testing.T) {
 		got = m.Post(posted(r, 2, c), got)
 	}
 	if len(got) != 1 || got[0].Err != nil || !got[0].Calls[0].Call.Aside || len(got[0].Calls) != 3 {
-		t.Fatalf("ready behind an aside: %v", got)
+		t.Fatalf("ready after an aside: %v", got)
 	}
 	m.Lost(worker(2), "was killed", nil)
-	m.Post(posted(0, 3, part(false)), nil)
-	got = m.Post(posted(1, 3, part(false)), nil)
-	if len(got) != 2 || !slices.Equal(who(got[0].Calls), workers([]int{0, 1})) ||
-		!slices.Equal(who(got[1].Calls), workers([]int{0, 1})) {
-		t.Errorf("a step with an aside, of which one was lost behind the aside: %v", got)
+	m.Post(posted(0, 3, stepCall(false)), nil)
+	got = m.Post(posted(1, 3, stepCall(false)), nil)
+	if len(got) != 2 || !slices.Equal(workersOf(got[0].Calls), workers([]int{0, 1})) ||
+		!slices.Equal(workersOf(got[1].Calls), workers([]int{0, 1})) {
+		t.Errorf("a step with an aside, of which one was lost after the aside: %v", got)
 	}
 }
 
 // The last one that a collective waits for dies: the others go on at once.
 func TestLossMakesReady(t *testing.T) {
-	m := elastic(3)
-	m.Post(posted(0, 1, part(false)), nil)
-	m.Post(posted(2, 1, part(false)), nil)
+	m := newElasticMatcher(3)
+	m.Post(posted(0, 1, stepCall(false)), nil)
+	m.Post(posted(2, 1, stepCall(false)), nil)
 	got := m.Lost(worker(1), "was killed", nil)
 	if len(got) != 1 || got[0].Err != nil ||
-		!slices.Equal(who(got[0].Calls), workers([]int{0, 2})) {
+		!slices.Equal(workersOf(got[0].Calls), workers([]int{0, 2})) {
 		t.Errorf("got %v", got)
 	}
 }
@@ -112,7 +114,7 @@ func TestLossMakesReady(t *testing.T) {
 // When the root of a broadcast is lost before it gave anything, the lowest rank's own value is what
 // all get.
 func TestBroadcastWithoutItsRoot(t *testing.T) {
-	m := elastic(3)
+	m := newElasticMatcher(3)
 	m.Lost(worker(0), "was killed", nil)
 	var ready []collective.Ready
 	for r := 1; r < 3; r++ {
@@ -128,7 +130,7 @@ func TestBroadcastWithoutItsRoot(t *testing.T) {
 	if err := s.Build(calls); err != nil {
 		t.Fatal(err)
 	}
-	run(rand.New(rand.NewPCG(1, 1)), &s, calls)
+	runChunks(rand.New(rand.NewPCG(1, 1)), &s, calls)
 	if got := calls[1].Out; !bytes.Equal(got, []byte{1}) {
 		t.Errorf("rank 2 has %v, want rank 1's value", got)
 	}
@@ -136,7 +138,7 @@ func TestBroadcastWithoutItsRoot(t *testing.T) {
 
 // A collective whose result changes its shape with the members cannot go on without one.
 func TestAllGatherFailsWithALostMember(t *testing.T) {
-	m := elastic(2)
+	m := newElasticMatcher(2)
 	m.Post(posted(0, 1,
 		collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1},
 			Out: []byte{0, 0}, Shape: []int{1}}), nil)
@@ -163,7 +165,7 @@ const callsPerStep, anAside = 4, 2 // from 1
 func TestStepsAreAtomic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 5).Draw(t, "size")
-		m := elastic(size)
+		m := newElasticMatcher(size)
 		var members []*simWorker
 		for r := range size {
 			members = append(members, &simWorker{id: worker(r), alive: true})
@@ -181,7 +183,7 @@ func TestStepsAreAtomic(t *testing.T) {
 				if r.Calls[0].Call.Aside {
 					continue
 				}
-				contributors = append(contributors, who(r.Calls))
+				contributors = append(contributors, workersOf(r.Calls))
 				if !r.Calls[0].Call.Step {
 					continue
 				}
@@ -204,7 +206,7 @@ func TestStepsAreAtomic(t *testing.T) {
 		post := func(w *simWorker) {
 			w.ticket++
 			w.call++
-			c := part(w.call < callsPerStep)
+			c := stepCall(w.call < callsPerStep)
 			if w.call == anAside {
 				c.More, c.Aside = false, true
 			}

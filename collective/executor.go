@@ -41,13 +41,14 @@ type Scratch struct {
 	dst, src [][]byte // destinations and sources of the chunk at hand
 }
 
-// NewScratch returns memory for one lane.
+// NewScratch returns memory for one lane, to be used by one goroutine at a time.
 func NewScratch() *Scratch {
 	// f16 and bf16 accumulate in twice their size.
 	return &Scratch{acc: make([]byte, 2*blockBytes)}
 }
 
-// Prepare binds a schedule to memory.
+// Prepare binds a schedule to the memory of calls. It keeps s.Moves and calls until it is called
+// again. No Chunk may be running.
 func (r *Executor) Prepare(s *Schedule, calls []*Call) {
 	c := calls[0]
 	r.kernels, r.dtype, r.calls, r.moves = kernel.Best(), c.DType, calls, s.Moves
@@ -64,8 +65,8 @@ func (r *Executor) Prepare(s *Schedule, calls []*Call) {
 	r.stream = longest >= streamBytes
 }
 
-// setScales sets how inputs and the result are scaled. Equal weights are summed first and scaled
-// once, so that they give the same bits as a plain mean.
+// setScales sets the operation of the kernels, and how inputs and the result are scaled. Equal
+// weights are summed first and scaled once, so that they give the same bits as a plain mean.
 func (r *Executor) setScales() {
 	r.scale, r.total = r.scale[:0], 1
 	switch r.calls[0].Reduction {
@@ -101,10 +102,11 @@ func (r *Executor) setScales() {
 	}
 }
 
-// Chunks is the number of independent pieces of work.
+// Chunks returns the number of chunks of work, which can be done at the same time.
 func (r *Executor) Chunks() int { return r.first[len(r.first)-1] }
 
-// Chunk executes piece i of the work.
+// Chunk executes chunk i of the work: it reads inputs and writes outputs of the calls. Any
+// goroutine may call it, beside others, with a scratch of its own.
 func (r *Executor) Chunk(i int, s *Scratch) {
 	lo, hi := 0, len(r.moves)-1
 	for lo < hi { // find the last move that starts at or before chunk i
@@ -120,25 +122,26 @@ func (r *Executor) Chunk(i int, s *Scratch) {
 	from := (i - r.first[lo]) * per
 	n := min(per, m.N-from)
 	switch {
-	case r.reduces && r.onePass(m):
-		r.sum(m, from, n, s)
+	case r.reduces && r.canSumInRegisters(m):
+		r.sumInRegisters(m, from, n, s)
 		return
 	case r.reduces:
 		per := blockBytes / r.dtype.Size()
 		for end := from + n; from < end; from += per {
-			r.combine(m, from, min(per, end-from), s)
+			r.reduceBlock(m, from, min(per, end-from), s)
 		}
 		return
 	}
 	for p := range m.parts(from, n) {
-		src := r.memory(m.at(m.Src[0], p), 0, p.n)
+		src := r.memory(m.spanOf(m.Src[0], p), 0, p.n)
 		for _, d := range m.Dst {
-			r.copy(r.memory(m.at(d, p), 0, p.n), src, r.stream && m.Runs == nil)
+			r.copy(r.memory(m.spanOf(d, p), 0, p.n), src, r.stream && m.Runs == nil)
 		}
 	}
 }
 
 // copy copies src to dst unless it lies there already. Stream is whether to write past the cache.
+// Neither may be empty.
 func (r *Executor) copy(dst, src []byte, stream bool) {
 	switch {
 	case &dst[0] == &src[0]:
@@ -149,9 +152,9 @@ func (r *Executor) copy(dst, src []byte, stream bool) {
 	}
 }
 
-// onePass reports whether a move is a sum that needs no accumulator in memory. A long one must be
-// written past the cache to all destinations or to none.
-func (r *Executor) onePass(m *Move) bool {
+// canSumInRegisters reports whether a move is a sum that needs no accumulator in memory. A long one
+// must be written past the cache to all destinations or to none.
+func (r *Executor) canSumInRegisters(m *Move) bool {
 	if r.op != kernel.Sum || len(r.scale) > 0 || len(m.Src) == 1 {
 		return false
 	}
@@ -164,8 +167,9 @@ func (r *Executor) onePass(m *Move) bool {
 	return !r.stream || placed == 0 || placed == len(m.Dst)
 }
 
-// sum adds up the sources of a move in registers.
-func (r *Executor) sum(m *Move, from, n int, s *Scratch) {
+// sumInRegisters adds up n elements of the sources of a move, element `from` first, and writes the
+// sum to all destinations.
+func (r *Executor) sumInRegisters(m *Move, from, n int, s *Scratch) {
 	s.dst, s.src = s.dst[:0], s.src[:0]
 	for _, d := range m.Dst {
 		s.dst = append(s.dst, r.memory(d, from, n))
@@ -180,14 +184,14 @@ func (r *Executor) sum(m *Move, from, n int, s *Scratch) {
 	r.kernels.SumAll(r.dtype, s.dst, s.src, r.total)
 }
 
-// combine reduces n elements, whose accumulator fits into the scratch, to the destinations of a
-// move.
-func (r *Executor) combine(m *Move, from, n int, s *Scratch) {
+// reduceBlock reduces n elements of the sources of a move, element `from` first, in the accumulator
+// of the scratch, which they must fit into, and writes the result to all destinations.
+func (r *Executor) reduceBlock(m *Move, from, n int, s *Scratch) {
 	acc := s.acc[:n*kernel.AccType(r.dtype).Size()]
 	if len(r.scale) > 0 {
-		r.sumScaled(m, from, n, acc)
+		r.sumScaledSources(m, from, n, acc)
 	} else {
-		r.fold(m, from, n, acc)
+		r.combineSources(m, from, n, acc)
 	}
 	if r.total != 1 {
 		r.kernels.Scale(r.dtype, acc, r.total)
@@ -204,8 +208,9 @@ func (r *Executor) combine(m *Move, from, n int, s *Scratch) {
 	}
 }
 
-// fold combines the sources in their order.
-func (r *Executor) fold(m *Move, from, n int, acc []byte) {
+// combineSources reduces n elements of the sources of a move into acc, in the order of the sources,
+// without scaling.
+func (r *Executor) combineSources(m *Move, from, n int, acc []byte) {
 	first := r.memory(m.Src[0], from, n)
 	if len(m.Src) == 1 {
 		r.kernels.Load(r.dtype, acc, first)
@@ -217,8 +222,9 @@ func (r *Executor) fold(m *Move, from, n int, acc []byte) {
 	}
 }
 
-// sumScaled adds up the scaled sources. A scale of 0 leaves the input out, whatever it contains.
-func (r *Executor) sumScaled(m *Move, from, n int, acc []byte) {
+// sumScaledSources adds up n elements of the sources of a move in acc, each times its scale. A
+// scale of 0 leaves the input out, whatever it contains.
+func (r *Executor) sumScaledSources(m *Move, from, n int, acc []byte) {
 	started := false
 	for _, src := range m.Src {
 		switch a := r.scale[src.Member]; {
@@ -232,13 +238,14 @@ func (r *Executor) sumScaled(m *Move, from, n int, acc []byte) {
 	}
 }
 
-// inPlace reports whether a rank's output is the memory of its input.
+// inPlace reports whether the output of a span's rank is the memory of its input.
 func (r *Executor) inPlace(d Span) bool {
 	c := r.calls[d.Member]
 	return len(c.In) > 0 && unsafe.Pointer(&c.In[0]) == unsafe.Pointer(&c.Out[0])
 }
 
-// memory returns n elements of a span.
+// memory returns the memory of n elements of a span, element `from` first: a part of a call's In or
+// Out, not a copy.
 func (r *Executor) memory(s Span, from, n int) []byte {
 	size := r.dtype.Size()
 	c := r.calls[s.Member]

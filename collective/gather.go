@@ -1,12 +1,13 @@
 package collective
 
-// gather gives the root the inputs of all, in rank order. Inputs may have different lengths.
+// gather appends the moves to s that give the root the inputs of all, in rank order. Inputs may
+// have different lengths.
 //
 // Steps: 1. Bytes: n reads and n writes in all.
 func (s *Schedule) gather(calls []*Call) error {
 	root, off := calls[0].Peer, 0
 	for r, c := range calls {
-		s.add(c.InLen(), s.take(Span{r, false, 0}), s.take(Span{root, true, off}))
+		s.addMove(c.InLen(), s.newSpans(Span{r, false, 0}), s.newSpans(Span{root, true, off}))
 		off += c.InLen()
 	}
 	if c := calls[root]; c.OutLen() != off {

@@ -11,9 +11,10 @@ import (
 // the agent's memory.
 const MaxGroups = 4096
 
-// Group returns a group of the listed workers for one of them, and its index in the group. When
-// each of them asks for the same list for the k-th time, all get the same group.
-func (m *Matcher) Group(w topo.WorkerID, list []topo.WorkerID) (id topo.GroupID, self int,
+// JoinGroup returns a group of the listed workers for one of them, which m makes if need be, and
+// the worker's index in it. When each of them asks for the same list for the k-th time, all get the
+// same group. It does not keep the list.
+func (m *Matcher) JoinGroup(w topo.WorkerID, list []topo.WorkerID) (id topo.GroupID, self int,
 	err error) {
 	self = slices.Index(list, w)
 	if self < 0 {
@@ -35,22 +36,23 @@ func (m *Matcher) Group(w topo.WorkerID, list []topo.WorkerID) (id topo.GroupID,
 		return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and "+
 			"keep them, or free those that are not needed", MaxGroups)
 	}
-	g := m.create(list)
+	g := m.addListedGroup(list)
 	g.members[self].joined = true
 	return g.id, self, nil
 }
 
-// create makes a group of a list of workers.
-func (m *Matcher) create(list []topo.WorkerID) *group {
-	g := m.add(list)
+// addListedGroup makes a group with the next number, and has JoinGroup find it by its list of
+// workers.
+func (m *Matcher) addListedGroup(list []topo.WorkerID) *group {
+	g := m.addGroup(list)
 	g.key = fmt.Sprint(list)
 	m.byMembers[g.key] = append(m.byMembers[g.key], g.id)
 	return g
 }
 
-// Ungroup takes it that a worker needs a group no more: none of its calls in the group is open, and
-// it will post none.
-func (m *Matcher) Ungroup(w topo.WorkerID, id topo.GroupID) {
+// LeaveGroup records in m that a worker no longer needs a group: none of its calls in the group is
+// open, and it will post none.
+func (m *Matcher) LeaveGroup(w topo.WorkerID, id topo.GroupID) {
 	if g := m.groups[id]; g != nil && id != topo.World {
 		if self := g.index(w); self >= 0 {
 			g.members[self].left, m.unused = true, true
@@ -58,13 +60,14 @@ func (m *Matcher) Ungroup(w topo.WorkerID, id topo.GroupID) {
 	}
 }
 
-// Disband forgets the groups that no member needs any more, and lists them.
-func (m *Matcher) Disband() (list []topo.GroupID) {
+// RemoveUnusedGroups removes the groups from m that no member needs any more, and returns their
+// numbers.
+func (m *Matcher) RemoveUnusedGroups() (list []topo.GroupID) {
 	if !m.unused {
 		return nil
 	}
 	m.unused = false
-	for _, g := range m.all() {
+	for _, g := range m.sortedGroups() {
 		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *member) bool {
 			return !p.left && !m.Gone(p.worker)
 		}) {
@@ -81,15 +84,15 @@ func (m *Matcher) Disband() (list []topo.GroupID) {
 	return list
 }
 
-// Adopt makes a group known that a worker got from another Matcher, and whether the worker needs it
-// no more: other members may still. Groups of the same list must be adopted in the order of their
-// numbers.
-func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, left bool) {
+// AdoptGroup adds a group to m that a worker got from another Matcher, and records whether the
+// worker no longer needs it: other members may still. Groups of the same list must be adopted in
+// the order of their numbers.
+func (m *Matcher) AdoptGroup(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, left bool) {
 	g := m.groups[id]
 	if g == nil {
 		next := m.next
 		m.next = id
-		g = m.create(list)
+		g = m.addListedGroup(list)
 		m.next = max(next, m.next)
 	}
 	for _, p := range g.members {
@@ -100,9 +103,9 @@ func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, 
 	}
 }
 
-// Index returns a worker's index in a group and the group's size; false if it is no member, or
-// there is no such group.
-func (m *Matcher) Index(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
+// IndexInGroup returns a worker's index in a group and the group's size; false if it is no member,
+// or there is no such group.
+func (m *Matcher) IndexInGroup(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
 	g := m.groups[id]
 	if g == nil {
 		return 0, 0, false

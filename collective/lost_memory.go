@@ -8,14 +8,15 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// LostMemory takes it that workers are lost together with their memory, as when their host is lost:
-// even steps that they had posted in full are withdrawn. All of the workers are lost at once, so
-// that nothing becomes ready with one of them and without another.
+// LostMemory records in m that workers are lost together with their memory, as when their host is
+// lost: even steps that they had posted in full are withdrawn. All of the workers are lost at once,
+// so that nothing becomes ready with one of them and without another. It appends to out what fails
+// or becomes ready by that, and returns it.
 func (m *Matcher) LostMemory(workers []topo.WorkerID, why string, out []Ready) []Ready {
-	for _, g := range m.all() {
+	for _, g := range m.sortedGroups() {
 		for _, w := range workers {
 			if self := g.index(w); self >= 0 {
-				g.forget(self)
+				g.dropCallsOf(self)
 			}
 		}
 	}
@@ -24,36 +25,38 @@ func (m *Matcher) LostMemory(workers []topo.WorkerID, why string, out []Ready) [
 			out = m.Lost(w, why, out)
 			continue
 		}
-		for _, g := range m.all() {
+		for _, g := range m.sortedGroups() {
 			if self := g.index(w); self >= 0 {
 				for _, pos := range g.open {
 					out = m.failWaiting(g, pos, self, out)
 				}
-				out = g.collect(out)
+				out = g.takeComplete(out)
 			}
 		}
 	}
 	return out
 }
 
-// forget drops the calls of a member that are not complete.
-func (g *group) forget(self int) {
+// dropCallsOf removes the calls of a member that are not complete from the group, without failing
+// them.
+func (g *group) dropCallsOf(self int) {
 	for _, pos := range slices.Concat(g.held, g.open) {
 		pos.calls[self] = nil
 	}
 	mine := func(p *Posted) bool { return p.Worker == g.members[self].worker }
-	for _, key := range g.addresses() {
+	for _, key := range g.sortedAddresses() {
 		box := g.mailboxes[key]
 		box.sends, box.recvs = slices.DeleteFunc(box.sends, mine),
 			slices.DeleteFunc(box.recvs, mine)
-		g.dropEmpty(key)
+		g.dropIfEmpty(key)
 	}
 }
 
-// Without returns a set that was ready without the calls of workers that were lost with their
+// WithoutLost returns a set that was ready without the calls of workers that were lost with their
 // memory since, or the reason why it cannot be ready without them. It is for calls that were being
-// executed when the workers were lost.
-func (m *Matcher) Without(r Ready, lostWorkers []topo.WorkerID) Ready {
+// executed when the workers were lost. Where the root is lost, it changes the calls that are left,
+// as compactCalls does.
+func (m *Matcher) WithoutLost(r Ready, lostWorkers []topo.WorkerID) Ready {
 	pos := &position{calls: slices.Clone(r.Calls)}
 	var lost *Posted
 	for i, p := range pos.calls {
@@ -61,7 +64,7 @@ func (m *Matcher) Without(r Ready, lostWorkers []topo.WorkerID) Ready {
 			lost, pos.calls[i] = p, nil
 		}
 	}
-	_, any := pos.more()
+	_, any := pos.stepGoesOn()
 	switch {
 	case lost == nil:
 		return r
@@ -72,22 +75,22 @@ func (m *Matcher) Without(r Ready, lostWorkers []topo.WorkerID) Ready {
 		first.Kind.elastic() {
 		return Ready{pos.compact(), nil}
 	}
-	calls := pos.waiting()
+	calls := pos.takeCalls()
 	if r.Err == nil {
 		r.Err = m.lostError(lost.Worker, calls[0])
 	}
 	return Ready{calls, r.Err}
 }
 
-// all lists the groups by number.
-func (m *Matcher) all() []*group {
+// sortedGroups lists the groups by number.
+func (m *Matcher) sortedGroups() []*group {
 	return slices.SortedFunc(maps.Values(m.groups), func(a, b *group) int {
 		return cmp.Compare(a.id, b.id)
 	})
 }
 
-// addresses lists the mailboxes in order.
-func (g *group) addresses() []address {
+// sortedAddresses lists the addresses of the mailboxes, by receiver and tag.
+func (g *group) sortedAddresses() []address {
 	return slices.SortedFunc(maps.Keys(g.mailboxes), func(a, b address) int {
 		return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.tag, b.tag))
 	})

@@ -15,22 +15,22 @@ import (
 // What a vanished worker posted in full is taken back, and workers of one host vanish together:
 // nothing is ready with one and without the other.
 func TestLostMemoryContributesNothing(t *testing.T) {
-	m := elastic(4)
+	m := newElasticMatcher(4)
 	for _, r := range []int{1, 2, 3} {
-		m.Post(posted(r, 1, part(true)), nil)
-		m.Post(posted(r, 2, part(false)), nil)
+		m.Post(posted(r, 1, stepCall(true)), nil)
+		m.Post(posted(r, 2, stepCall(false)), nil)
 	}
 	m.Lost(worker(3), "was killed", nil) // its memory is still there
 	if got := m.LostMemory(workers([]int{2, 3}), "is on a lost host", nil); len(got) != 0 {
 		t.Fatalf("ready before w0 has posted: %v", got)
 	}
-	m.Post(posted(0, 1, part(true)), nil)
-	got := m.Post(posted(0, 2, part(false)), nil)
+	m.Post(posted(0, 1, stepCall(true)), nil)
+	got := m.Post(posted(0, 2, stepCall(false)), nil)
 	if len(got) != 2 {
 		t.Fatalf("got %v", got)
 	}
 	for _, r := range got {
-		if diff := cmp.Diff(workers([]int{0, 1}), who(r.Calls)); diff != "" || r.Err != nil {
+		if diff := cmp.Diff(workers([]int{0, 1}), workersOf(r.Calls)); diff != "" || r.Err != nil {
 			t.Errorf("%v: %s", r.Err, diff)
 		}
 	}
@@ -38,7 +38,7 @@ func TestLostMemoryContributesNothing(t *testing.T) {
 
 // Waiting for a worker that vanishes ends: the others go on, and who cannot go on is told.
 func TestLostMemoryIsNotWaitedFor(t *testing.T) {
-	m := elastic(3)
+	m := newElasticMatcher(3)
 	gather := collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1},
 		Out: []byte{0, 0, 0}, Shape: []int{1}}
 	m.Post(posted(0, 1, gather), nil)
@@ -47,7 +47,7 @@ func TestLostMemoryIsNotWaitedFor(t *testing.T) {
 	got := m.LostMemory(workers([]int{2}), "is on a lost host", nil)
 	var lost *collective.LostError
 	if len(got) != 1 || !errors.As(got[0].Err, &lost) ||
-		!slices.Equal(who(got[0].Calls), workers([]int{0})) {
+		!slices.Equal(workersOf(got[0].Calls), workers([]int{0})) {
 		t.Errorf("got %v", got)
 	}
 }
@@ -55,7 +55,7 @@ func TestLostMemoryIsNotWaitedFor(t *testing.T) {
 // A set that was being executed goes on without what vanished, with a root that is there, or says
 // why it cannot.
 func TestWithout(t *testing.T) {
-	m := elastic(3)
+	m := newElasticMatcher(3)
 	var sets []collective.Ready
 	cast := func(r int) collective.Call {
 		c := collective.Call{Kind: collective.Broadcast, DType: tensor.U8, Peer: 0, Shape: []int{1}}
@@ -71,23 +71,23 @@ func TestWithout(t *testing.T) {
 	}
 	gone := workers([]int{0})
 	m.LostMemory(gone, "is on a lost host", nil)
-	r := m.Without(sets[0], gone)
-	if r.Err != nil || !slices.Equal(who(r.Calls), workers([]int{1, 2})) ||
+	r := m.WithoutLost(sets[0], gone)
+	if r.Err != nil || !slices.Equal(workersOf(r.Calls), workers([]int{1, 2})) ||
 		!r.Calls[0].Call.Promoted || r.Calls[1].Call.Peer != 0 {
 		t.Errorf("broadcast without its root: %v %+v", r.Err, r.Calls[0].Call)
 	}
-	if again := m.Without(r, gone); again.Err != nil || len(again.Calls) != 2 {
+	if again := m.WithoutLost(r, gone); again.Err != nil || len(again.Calls) != 2 {
 		t.Errorf("taking away what is gone changed something: %v", again)
 	}
 	set := collective.Ready{
 		Calls: []*collective.Posted{posted(0, 2, collective.Call{Kind: collective.Send, Peer: 1}),
 			posted(1, 2, collective.Call{Kind: collective.Recv, Peer: 0})}}
 	var lost *collective.LostError
-	if r := m.Without(set, gone); !errors.As(r.Err, &lost) ||
-		!slices.Equal(who(r.Calls), workers([]int{1})) {
+	if r := m.WithoutLost(set, gone); !errors.As(r.Err, &lost) ||
+		!slices.Equal(workersOf(r.Calls), workers([]int{1})) {
 		t.Errorf("receive without its send: %v", r)
 	}
-	if r := m.Without(set, workers([]int{0, 1})); len(r.Calls) != 0 {
+	if r := m.WithoutLost(set, workers([]int{0, 1})); len(r.Calls) != 0 {
 		t.Errorf("something is left of nothing: %v", r)
 	}
 }
@@ -95,25 +95,25 @@ func TestWithout(t *testing.T) {
 // Groups that workers have from another matcher are the same ones here, and new ones get new
 // numbers.
 func TestAdopt(t *testing.T) {
-	old, m := elastic(3), elastic(3)
+	old, m := newElasticMatcher(3), newElasticMatcher(3)
 	list := workers([]int{0, 2})
 	var ids []topo.GroupID
 	for _, w := range []topo.WorkerID{worker(0), worker(0), worker(2)} {
-		id, _, err := old.Group(w, list)
+		id, _, err := old.JoinGroup(w, list)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, id)
 	}
-	m.Adopt(ids[0], list, worker(0), true)
-	m.Adopt(ids[1], list, worker(0), false)
-	m.Adopt(ids[2], list, worker(2), false)
-	second, self, err := m.Group(worker(2), list)
+	m.AdoptGroup(ids[0], list, worker(0), true)
+	m.AdoptGroup(ids[1], list, worker(0), false)
+	m.AdoptGroup(ids[2], list, worker(2), false)
+	second, self, err := m.JoinGroup(worker(2), list)
 	if err != nil || second != ids[1] || self != 1 {
 		t.Errorf("the second group of w2 is %d (%d), %v; w0 has it as %d", second, self, err,
 			ids[1])
 	}
-	third, _, err := m.Group(worker(2), list)
+	third, _, err := m.JoinGroup(worker(2), list)
 	if err != nil || slices.Contains(ids, third) {
 		t.Errorf("the third group is %d, %v; taken are %v", third, err, ids)
 	}
@@ -122,11 +122,11 @@ func TestAdopt(t *testing.T) {
 // A group lasts until all its members that are left have freed it, and who asks for another gets
 // the one that the others have.
 func TestGroupsAreFreed(t *testing.T) {
-	m := elastic(3)
+	m := newElasticMatcher(3)
 	list := workers([]int{0, 2})
 	ask := func(w int) topo.GroupID {
 		t.Helper()
-		id, _, err := m.Group(worker(w), list)
+		id, _, err := m.JoinGroup(worker(w), list)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,42 +134,42 @@ func TestGroupsAreFreed(t *testing.T) {
 	}
 	gone := func(want ...topo.GroupID) {
 		t.Helper()
-		if got := m.Disband(); !slices.Equal(got, want) {
+		if got := m.RemoveUnusedGroups(); !slices.Equal(got, want) {
 			t.Fatalf("groups %v are disbanded, want %v", got, want)
 		}
 	}
 	first := ask(0)
-	m.Ungroup(worker(0), first)
+	m.LeaveGroup(worker(0), first)
 	gone() // w2 has not asked for it yet
 	second := ask(0)
 	if ask(2) != first || ask(2) != second {
 		t.Fatal("w2 gets other groups than w0")
 	}
-	m.Ungroup(worker(1), second) // it is no member
-	m.Ungroup(worker(0), topo.World)
+	m.LeaveGroup(worker(1), second) // it is no member
+	m.LeaveGroup(worker(0), topo.World)
 	gone()
-	m.Ungroup(worker(2), first)
+	m.LeaveGroup(worker(2), first)
 	gone(first)
-	if _, _, ok := m.Index(first, worker(0)); ok {
+	if _, _, ok := m.IndexInGroup(first, worker(0)); ok {
 		t.Error("a group that was disbanded is there")
 	}
 	third := ask(0)
 	if ask(2) != third {
 		t.Error("w2 gets another group than w0 after an earlier one was disbanded")
 	}
-	m.Ungroup(worker(2), third)
+	m.LeaveGroup(worker(2), third)
 	m.Lost(worker(0), "is gone", nil)
 	gone(third) // and w2 still has the second
-	m.Ungroup(worker(2), second)
+	m.LeaveGroup(worker(2), second)
 	gone(second)
 	for range 2 * collective.MaxGroups {
-		id, _, err := m.Group(worker(1), workers([]int{1, 2}))
+		id, _, err := m.JoinGroup(worker(1), workers([]int{1, 2}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Ungroup(worker(1), id)
-		m.Group(worker(2), workers([]int{1, 2}))
-		m.Ungroup(worker(2), id)
+		m.LeaveGroup(worker(1), id)
+		m.JoinGroup(worker(2), workers([]int{1, 2}))
+		m.LeaveGroup(worker(2), id)
 		gone(id)
 	}
 }

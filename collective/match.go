@@ -67,16 +67,17 @@ type position struct {
 	err    error     // why the ranks disagree, which later calls are told too; nil = they agree
 }
 
-// NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
+// NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks. It
+// keeps no reference to the list.
 func NewMatcher(world []topo.WorkerID) *Matcher {
 	m := &Matcher{groups: map[topo.GroupID]*group{}, byMembers: map[string][]topo.GroupID{},
 		gone: map[topo.WorkerID]string{}}
-	m.add(world)
+	m.addGroup(world)
 	return m
 }
 
-// add makes a group with the next number.
-func (m *Matcher) add(workers []topo.WorkerID) *group {
+// addGroup makes a group with the next number, in m.groups.
+func (m *Matcher) addGroup(workers []topo.WorkerID) *group {
 	g := &group{id: m.next, mailboxes: map[address]*mailbox{}}
 	for _, w := range workers {
 		g.members = append(g.members, &member{worker: w, since: -1})
@@ -86,7 +87,7 @@ func (m *Matcher) add(workers []topo.WorkerID) *group {
 	return g
 }
 
-// index finds a worker in the group; -1 if it is no member.
+// index returns the index of a worker in the group; -1 if it is no member.
 func (g *group) index(w topo.WorkerID) int {
 	// In a world that has not changed yet, workers are numbered by rank.
 	if w < topo.WorkerID(len(g.members)) && g.members[w].worker == w {
@@ -108,6 +109,7 @@ const MaxMembers = 1 << 16
 const MaxStep = 256
 
 // Post adds a call that Call.Check has accepted, and appends to out the sets that it made ready.
+// The call belongs to the Matcher until it is in such a set.
 func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	g := m.groups[p.Call.Group]
 	self := g.index(p.Worker)
@@ -115,7 +117,7 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 		return m.matchPair(g, self, p, out)
 	}
 	me := g.members[self]
-	pos := g.at(me.posted)
+	pos := g.openPosition(me.posted)
 	switch {
 	case p.Call.Aside:
 	case !p.Call.More:
@@ -125,7 +127,7 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	}
 	me.posted++
 	if pos.err == nil {
-		pos.err = m.check(g, pos, p)
+		pos.err = m.whyNever(g, pos, p)
 	}
 	if pos.err == nil && me.since >= 0 && me.posted-me.since >= MaxStep {
 		pos.err = fieldError("flags", "the step goes on after %d collectives, and has room for "+
@@ -134,14 +136,14 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	if pos.err == nil {
 		pos.calls[self] = p
 	} else {
-		out = append(g.release(out), Ready{append(pos.waiting(), p), pos.err})
+		out = append(g.releaseHeld(out), Ready{append(pos.takeCalls(), p), pos.err})
 	}
-	return g.collect(out)
+	return g.takeComplete(out)
 }
 
-// check compares a call with the first one at its position, and with the members that are gone. It
-// returns why the call can never complete.
-func (m *Matcher) check(g *group, pos *position, p *Posted) error {
+// whyNever returns why a call can never complete at its position, by the first call there and the
+// members that are gone; nil = it can. It changes nothing.
+func (m *Matcher) whyNever(g *group, pos *position, p *Posted) error {
 	if i := slices.IndexFunc(pos.calls, func(c *Posted) bool { return c != nil }); i >= 0 {
 		if err := m.mismatch(g, pos, p, pos.calls[i]); err != nil {
 			return err
@@ -159,8 +161,8 @@ func (m *Matcher) check(g *group, pos *position, p *Posted) error {
 	return nil
 }
 
-// waiting removes the calls that wait at a position, and returns them.
-func (pos *position) waiting() (calls []*Posted) {
+// takeCalls removes the calls that wait at a position, and returns them.
+func (pos *position) takeCalls() (calls []*Posted) {
 	for i, c := range pos.calls {
 		if c != nil {
 			calls = append(calls, c)
@@ -170,8 +172,8 @@ func (pos *position) waiting() (calls []*Posted) {
 	return calls
 }
 
-// at returns the position with a number, and opens it if need be.
-func (g *group) at(number int) *position {
+// openPosition returns the position with a number, and opens it, and those before it, if need be.
+func (g *group) openPosition(number int) *position {
 	for number-g.firstOpen >= len(g.open) {
 		g.open = append(g.open, g.newPosition(g.firstOpen+len(g.open)))
 	}
@@ -179,7 +181,7 @@ func (g *group) at(number int) *position {
 }
 
 // newPosition returns an empty position. Positions that were ready are used again, so a Ready must
-// be dealt with before the next Post.
+// have been used before the next Post.
 func (g *group) newPosition(number int) *position {
 	var pos *position
 	if n := len(g.recycled); n > 0 {
@@ -197,20 +199,20 @@ func (g *group) newPosition(number int) *position {
 	return pos
 }
 
-// collect removes the positions that every living member has passed, in order, and appends their
-// calls to out. Those of an unfinished step are held until the step is complete.
-func (g *group) collect(out []Ready) []Ready {
-	for len(g.open) > 0 && g.passed(g.firstOpen) {
+// takeComplete removes the positions from g.open that every living member has passed, in order, and
+// appends their calls to out. Those of an unfinished step are held until the step is complete.
+func (g *group) takeComplete(out []Ready) []Ready {
+	for len(g.open) > 0 && g.hasPassed(g.firstOpen) {
 		pos := g.open[0]
 		g.open = append(g.open[:0], g.open[1:]...)
 		g.firstOpen++
-		more, any := pos.more()
+		more, any := pos.stepGoesOn()
 		if more {
 			g.held = append(g.held, pos)
 			continue
 		}
-		if !pos.aside() {
-			out = g.release(out)
+		if !pos.isAside() {
+			out = g.releaseHeld(out)
 		}
 		if any {
 			out = append(out, Ready{pos.compact(), nil})
@@ -220,8 +222,8 @@ func (g *group) collect(out []Ready) []Ready {
 	return out
 }
 
-// Held appends to out the collectives of the world that wait for the end of their step, without so
-// many of the first ones, up to the first one that lacks a member. The calls still belong to the
+// Held appends to out the collectives of the world that wait for the end of their step, from number
+// `from` of them on, up to the first one that lacks a member. The calls still belong to the
 // Matcher: those of a member that is lost will not be ready.
 func (m *Matcher) Held(from int, out []Ready) []Ready {
 	held := m.groups[topo.World].held
@@ -234,10 +236,10 @@ func (m *Matcher) Held(from int, out []Ready) []Ready {
 	return out
 }
 
-// release appends to out the calls that were held.
-func (g *group) release(out []Ready) []Ready {
+// releaseHeld appends to out the calls that were held, and holds none.
+func (g *group) releaseHeld(out []Ready) []Ready {
 	for _, pos := range g.held {
-		if _, any := pos.more(); any {
+		if _, any := pos.stepGoesOn(); any {
 			out = append(out, Ready{pos.compact(), nil})
 		}
 		g.recycled = append(g.recycled, pos)
@@ -246,8 +248,9 @@ func (g *group) release(out []Ready) []Ready {
 	return out
 }
 
-// passed reports whether every living member has posted at a position.
-func (g *group) passed(number int) bool {
+// hasPassed reports whether every living member has posted at a position. A group without one has
+// passed none.
+func (g *group) hasPassed(number int) bool {
 	living := false
 	for _, p := range g.members {
 		if !p.gone && p.posted <= number {
@@ -258,9 +261,9 @@ func (g *group) passed(number int) bool {
 	return living
 }
 
-// more reports whether the calls at a position belong to a step that goes on, and whether there are
-// any.
-func (pos *position) more() (more, any bool) {
+// stepGoesOn reports whether the calls at a position belong to a step that goes on after them, and
+// whether there are any calls.
+func (pos *position) stepGoesOn() (more, any bool) {
 	for _, c := range pos.calls {
 		if c != nil {
 			return c.Call.More, true
@@ -269,20 +272,21 @@ func (pos *position) more() (more, any bool) {
 	return false, false
 }
 
-// aside reports whether the calls at a position are no part of the step that is under way.
-func (pos *position) aside() bool {
+// isAside reports whether the calls at a position are no part of the step that is under way.
+func (pos *position) isAside() bool {
 	i := slices.IndexFunc(pos.calls, func(p *Posted) bool { return p != nil })
 	return i >= 0 && pos.calls[i].Call.Aside
 }
 
-// Lost takes it that a worker will post no more. Calls that wait for it fail, now and later, unless
-// the world is elastic.
+// Lost records in m that a worker will post no more, and why. Calls that wait for it fail, now and
+// later, unless the world is elastic. It appends to out what fails or becomes ready by that, and
+// returns it.
 func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 	if m.Gone(w) {
 		return out
 	}
 	m.gone[w], m.unused = why, true
-	for _, g := range m.all() {
+	for _, g := range m.sortedGroups() {
 		self := g.index(w)
 		if self < 0 {
 			continue
@@ -298,13 +302,13 @@ func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 			out = m.failWaiting(g, pos, self, out)
 		}
 		out = m.failPairs(g, out)
-		out = g.collect(out)
+		out = g.takeComplete(out)
 	}
 	return out
 }
 
 // failWaiting fails the calls at a position that a lost member has not reached, unless they can
-// complete without it.
+// complete without it. It appends them to out and returns it.
 func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []Ready {
 	if pos.err != nil || pos.calls[lost] != nil {
 		return out
@@ -314,7 +318,7 @@ func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []
 		return out
 	}
 	pos.err = m.lostError(g.members[lost].worker, pos.calls[i])
-	return append(out, Ready{pos.waiting(), pos.err})
+	return append(out, Ready{pos.takeCalls(), pos.err})
 }
 
 // Gone reports whether a worker was declared lost.

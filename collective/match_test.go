@@ -14,9 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// worker is who has a rank in the worlds of these tests.
+// worker returns the worker that has a rank in the worlds of these tests.
 func worker(rank int) topo.WorkerID { return topo.WorkerID(100 + rank) }
 
+// newMatcher returns a Matcher for a world of so many workers.
 func newMatcher(size int) *collective.Matcher {
 	var world []topo.WorkerID
 	for r := range size {
@@ -25,6 +26,7 @@ func newMatcher(size int) *collective.Matcher {
 	return collective.NewMatcher(world)
 }
 
+// workers lists the workers that have these ranks.
 func workers(ranks []int) (list []topo.WorkerID) {
 	for _, r := range ranks {
 		list = append(list, worker(r))
@@ -32,16 +34,20 @@ func workers(ranks []int) (list []topo.WorkerID) {
 	return list
 }
 
+// posted returns a call as the worker with a rank posts it.
 func posted(rank int, ticket uint64, c collective.Call) *collective.Posted {
 	return &collective.Posted{Worker: worker(rank), Ticket: ticket, Call: c}
 }
 
+// sumOf returns an all-reduce of a tensor of f32 with this shape, in memory of its own.
 func sumOf(shape ...int) collective.Call {
 	n, _ := tensor.Shape(shape).Elements()
 	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
 		In: make([]byte, 4*n), Out: make([]byte, 4*n), Shape: shape}
 }
 
+// Calls that differ in any way in which they must not are told so, with both calls and their ranks;
+// later callers there too.
 func TestMismatchNamesBothCalls(t *testing.T) {
 	mean := sumOf(4, 3)
 	mean.Reduction = collective.Mean
@@ -89,9 +95,11 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	}
 }
 
+// When a rank is lost, a collective and a receive that wait for it fail, now or when they are
+// posted; a group without that rank goes on.
 func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 	m := newMatcher(3)
-	id, _, err := m.Group(worker(0), []topo.WorkerID{worker(0), worker(1)})
+	id, _, err := m.JoinGroup(worker(0), []topo.WorkerID{worker(0), worker(1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,11 +141,12 @@ func TestLostRankLeavesItsCallsBehind(t *testing.T) {
 	}
 }
 
+// All who ask for the same list for the k-th time get the same group, and wrong lists are refused.
 func TestGroups(t *testing.T) {
 	m := newMatcher(4)
 	group := func(rank int, ranks ...int) (topo.GroupID, int) {
 		t.Helper()
-		id, self, err := m.Group(worker(rank), workers(ranks))
+		id, self, err := m.JoinGroup(worker(rank), workers(ranks))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +164,7 @@ func TestGroups(t *testing.T) {
 		t.Errorf("rank 3 got group %d the second time, want %d", c, b)
 	}
 	for _, bad := range [][]int{{0, 1}, {2, 2}, {2, 4}, {2, -1}, nil} {
-		if _, _, err := m.Group(worker(2), workers(bad)); err == nil {
+		if _, _, err := m.JoinGroup(worker(2), workers(bad)); err == nil {
 			t.Errorf("rank 2 got a group of %v", bad)
 		}
 	}
@@ -194,6 +203,8 @@ func TestMatchingByPosition(t *testing.T) {
 	})
 }
 
+// Sends and receives meet by rank and tag in the order of posting, and an error names both where
+// their lengths differ.
 func TestTransfersMeetInOrder(t *testing.T) {
 	m := newMatcher(3)
 	send := func(ticket uint64, to int, tag uint32, n int) []collective.Ready {
@@ -229,6 +240,7 @@ func TestTransfersMeetInOrder(t *testing.T) {
 	}
 }
 
+// Check refuses a wrong call, and names the field that is wrong.
 func TestCheckNamesTheField(t *testing.T) {
 	buf := make([]byte, 64)
 	base := collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
@@ -292,6 +304,8 @@ func TestLengthsMustAddUp(t *testing.T) {
 		}
 	}
 }
+
+// A receive from any rank gets the first send that waits, or the next one that is posted.
 func TestReceiveFromAnyRank(t *testing.T) {
 	m := newMatcher(4)
 	send := func(rank int, ticket uint64) []collective.Ready {

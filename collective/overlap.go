@@ -24,9 +24,9 @@ func (c *Call) checkOverlap() error {
 	return fieldError("out.offset", "the output of %v overlaps its input", c.Kind)
 }
 
-// ownPlace reports whether a part lies exactly where it belongs in the whole, off bytes from the
-// start; true as well where the two share no memory.
-func ownPlace(whole, part []byte, off int) bool {
+// isApartOrAt reports whether a part shares no memory with the whole, or lies in it exactly off
+// bytes from its start.
+func isApartOrAt(whole, part []byte, off int) bool {
 	if len(whole) == 0 || len(part) == 0 {
 		return true
 	}

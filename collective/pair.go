@@ -16,7 +16,8 @@ type address struct {
 	tag uint32
 }
 
-// matchPair brings a send and a receive together.
+// matchPair brings together a send and a receive: it appends p, posted by member self, with its
+// partner to out, or keeps p in its mailbox until the partner comes.
 func (m *Matcher) matchPair(g *group, self int, p *Posted, out []Ready) []Ready {
 	key := address{p.Call.Peer, p.Call.Tag}
 	if p.Call.Kind == Recv {
@@ -36,7 +37,7 @@ func (m *Matcher) matchPair(g *group, self int, p *Posted, out []Ready) []Ready 
 	}
 	i := slices.IndexFunc(*theirs, fits)
 	if i < 0 {
-		if err := m.unmatchable(g, self, p); err != nil {
+		if err := m.whyUnmatchable(g, self, p); err != nil {
 			return append(out, Ready{[]*Posted{p}, err})
 		}
 		*mine = append(*mine, p)
@@ -48,7 +49,7 @@ func (m *Matcher) matchPair(g *group, self int, p *Posted, out []Ready) []Ready 
 		send, recv = recv, send
 	}
 	*theirs = slices.Delete(*theirs, i, i+1)
-	g.dropEmpty(key)
+	g.dropIfEmpty(key)
 	recv.Call.Peer = g.index(send.Worker)
 	var err error
 	if send.Call.DType != recv.Call.DType || send.Call.InLen() != recv.Call.OutLen() {
@@ -58,15 +59,16 @@ func (m *Matcher) matchPair(g *group, self int, p *Posted, out []Ready) []Ready 
 	return append(out, Ready{[]*Posted{send, recv}, err})
 }
 
-// dropEmpty forgets a mailbox in which nothing waits.
-func (g *group) dropEmpty(key address) {
+// dropIfEmpty removes a mailbox in which nothing waits.
+func (g *group) dropIfEmpty(key address) {
 	if box := g.mailboxes[key]; len(box.sends)+len(box.recvs) == 0 {
 		delete(g.mailboxes, key)
 	}
 }
 
-// unmatchable returns why a send or a receive will never be matched; nil where it still may.
-func (m *Matcher) unmatchable(g *group, self int, p *Posted) error {
+// whyUnmatchable returns why a send or a receive of member self will never be matched; nil where it
+// still may.
+func (m *Matcher) whyUnmatchable(g *group, self int, p *Posted) error {
 	var lost error
 	for i, member := range g.members {
 		if i == self || p.Call.Peer != AnyRank && p.Call.Peer != i {
@@ -80,21 +82,21 @@ func (m *Matcher) unmatchable(g *group, self int, p *Posted) error {
 	return lost
 }
 
-// failPairs fails the transfers of a group that wait for a lost member. Those that the member had
-// posted itself can still be matched.
+// failPairs fails the transfers of a group that wait for a lost member, and appends them to out.
+// Those that the member had posted itself can still be matched.
 func (m *Matcher) failPairs(g *group, out []Ready) []Ready {
-	for _, key := range g.addresses() {
+	for _, key := range g.sortedAddresses() {
 		box := g.mailboxes[key]
 		for _, list := range []*[]*Posted{&box.sends, &box.recvs} {
 			*list = slices.DeleteFunc(*list, func(p *Posted) bool {
-				err := m.unmatchable(g, g.index(p.Worker), p)
+				err := m.whyUnmatchable(g, g.index(p.Worker), p)
 				if err != nil {
 					out = append(out, Ready{[]*Posted{p}, err})
 				}
 				return err != nil
 			})
 		}
-		g.dropEmpty(key)
+		g.dropIfEmpty(key)
 	}
 	return out
 }

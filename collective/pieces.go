@@ -15,16 +15,16 @@ const (
 	PiecesOpen = 2
 )
 
-// elements is the number of elements of a call in pieces.
-func (c *Call) elements() int {
+// windowElements returns the number of elements of a call in pieces, whose shape alone says it.
+func (c *Call) windowElements() int {
 	n, _ := tensor.Shape(c.Shape).Elements()
 	return n
 }
 
-// Pieces is the number of pieces of a call in pieces.
+// Pieces returns the number of pieces of a call in pieces.
 func (c *Call) Pieces() int {
 	per := PieceBytes / c.DType.Size()
-	return (c.elements() + per - 1) / per
+	return (c.windowElements() + per - 1) / per
 }
 
 // InPieces reports whether one of the calls of a set is in pieces.
@@ -32,9 +32,9 @@ func InPieces(calls []*Posted) bool {
 	return slices.ContainsFunc(calls, func(p *Posted) bool { return p.Call.Window != nil })
 }
 
-// Piece makes c the part of an all-reduce that piece i covers. The all-reduce is a call in pieces,
-// or one whose memory lies in the arena as a whole.
-func (c *Call) Piece(of *Call, i int) {
+// SetToPiece makes c the part of an all-reduce that piece i covers, in the memory of that call. The
+// all-reduce is a call in pieces, or one whose memory lies in the arena as a whole.
+func (c *Call) SetToPiece(of *Call, i int) {
 	from := i * PieceBytes
 	n := min(PieceBytes, of.InLen()*of.DType.Size()-from)
 	*c = *of
@@ -46,7 +46,7 @@ func (c *Call) Piece(of *Call, i int) {
 	c.In, c.Out = c.In[from:from+n:from+n], c.Out[from:from+n:from+n]
 }
 
-// checkPieces reports what is wrong with a call in pieces.
+// checkPieces returns what is wrong with a call in pieces; nil for other calls.
 func (c *Call) checkPieces() error {
 	switch {
 	case c.Window == nil:

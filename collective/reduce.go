@@ -1,6 +1,6 @@
 package collective
 
-// reduce gives the root the reduction of all inputs.
+// reduce appends the move to s that gives the root the reduction of all inputs.
 //
 // Steps: 1. Bytes: P reads and one write of n elements.
 func (s *Schedule) reduce(calls []*Call) {
@@ -8,5 +8,5 @@ func (s *Schedule) reduce(calls []*Call) {
 	if root < 0 { // the root is lost, so nobody gets the result
 		return
 	}
-	s.add(calls[0].InLen(), s.everyone(len(calls), false, 0), s.take(Span{root, true, 0}))
+	s.addMove(calls[0].InLen(), s.spansOfAll(len(calls), false, 0), s.newSpans(Span{root, true, 0}))
 }

@@ -1,14 +1,14 @@
 package collective
 
-// reduceScatter gives rank r the reduction of the r-th block of all inputs. Blocks may have
-// different lengths: each rank's output says its own.
+// reduceScatter appends the moves to s that give rank r the reduction of the r-th block of all
+// inputs. Blocks may have different lengths: each rank's output says its own.
 //
 // Steps: 1. Bytes: P reads of n elements and n writes in all.
 func (s *Schedule) reduceScatter(calls []*Call) error {
 	off, size := 0, calls[0].DType.Size()
 	for r, c := range calls {
-		s.add(c.OutLen(), s.everyone(len(calls), false, off), s.take(Span{r, true, 0}))
-		if !ownPlace(c.In, c.Out, off*size) {
+		s.addMove(c.OutLen(), s.spansOfAll(len(calls), false, off), s.newSpans(Span{r, true, 0}))
+		if !isApartOrAt(c.In, c.Out, off*size) {
 			return &MemberError{r,
 				fieldError("out.offset",
 					"the output of reduce_scatter overlaps its input outside its own block")}

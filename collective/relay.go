@@ -125,12 +125,12 @@ const (
 	received                // the piece is here
 )
 
-// Chunks is the number of pieces that need nothing from another host.
+// Chunks returns the number of pieces that need nothing from another host: those that Chunk sums.
 func (r *Relay) Chunks() int { return len(r.initial) }
 
-// Summed is how many bytes of inputs Chunk reads, for all indices together: none where they are
-// sent as they are.
-func (r *Relay) Summed() int { return r.bytes.summed }
+// BytesSummed returns how many bytes of inputs Chunk reads, for all indices together: none where
+// they are sent as they are.
+func (r *Relay) BytesSummed() int { return r.bytes.summed }
 
 // Chunk sums piece i and appends to out what is now to be sent.
 func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
@@ -138,21 +138,22 @@ func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
 	return r.sumPiece(&r.segments[p.segment], p.piece, s, out)
 }
 
-// Place returns the memory for a piece of n bytes from a host; nil if no such piece is due, because
-// the message is wrong or the piece is here already.
+// Place returns the memory for a piece of n bytes from a host, a part of the Relay's own; nil if no
+// such piece is due, because the message is wrong or the piece is here already. Each piece is given
+// memory once.
 func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
-	e, ok := r.find(from, part, off, n)
+	e, ok := r.findIncoming(from, part, off, n)
 	if !ok || !r.states[e.state].CompareAndSwap(due, receiving) {
 		return nil
 	}
 	return r.buffer[e.at : e.at+int(n) : e.at+int(n)]
 }
 
-// Arrived takes it that a piece is in the memory that Place returned, and appends to out what is
-// now to be sent.
+// Arrived takes up a piece that is now in the memory that Place returned: it sums it, or writes it
+// to the output, where all that this needs is here, and appends to out what is now to be sent.
 func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	out []Outgoing) []Outgoing {
-	e, ok := r.find(from, part, off, n)
+	e, ok := r.findIncoming(from, part, off, n)
 	switch {
 	case !ok || !r.states[e.state].CompareAndSwap(receiving, received):
 		return out
@@ -169,14 +170,15 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 // by a call that is under way.
 func (r *Relay) Done() bool { return r.remaining.Load() == 0 }
 
-// Deliveries is the number of independent pieces of work that write the rest of the outputs.
+// Deliveries returns the number of independent pieces of work that write the rest of the outputs:
+// those of Deliver.
 func (r *Relay) Deliveries() int { return r.run.Chunks() + r.results }
 
-// Written is how many bytes of outputs Deliver writes, for all indices together.
-func (r *Relay) Written() int { return r.bytes.written }
+// BytesDelivered returns how many bytes of outputs Deliver writes, for all indices together.
+func (r *Relay) BytesDelivered() int { return r.bytes.written }
 
-// Pieces is the number of pieces that Revert may have to swap back.
+// Pieces returns the number of pieces that Revert may have to swap back.
 func (r *Relay) Pieces() int { return r.pieces }
 
-// Placed is how many bytes of outputs were written as they came, once the Relay is Done.
-func (r *Relay) Placed() int { return r.bytes.placed }
+// BytesPlaced returns how many bytes of outputs were written as they came, once the Relay is Done.
+func (r *Relay) BytesPlaced() int { return r.bytes.placed }

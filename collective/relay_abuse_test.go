@@ -16,10 +16,10 @@ type claim struct {
 	n        uint32
 }
 
-// honest lists the pieces of an all-reduce whose numbers do not fit well together, over three
-// hosts.
-func honest(t testing.TB, strategy collective.Strategy) (c *cluster, claims map[claim]bool) {
-	c = evenly(t, collective.AllReduce, tensor.BF16, 3, 2, 200_001)
+// honestClaims returns a cluster of three hosts that is about to make an all-reduce whose numbers
+// do not fit well together, and all pieces that its hosts will send.
+func honestClaims(t testing.TB, strategy collective.Strategy) (c *cluster, claims map[claim]bool) {
+	c = evenCluster(t, collective.AllReduce, tensor.BF16, 3, 2, 200_001)
 	c.prepare(strategy)
 	c.exchange(rand.New(rand.NewPCG(1, 1)))
 	claims = map[claim]bool{}
@@ -30,8 +30,9 @@ func honest(t testing.TB, strategy collective.Strategy) (c *cluster, claims map[
 	return c, claims
 }
 
-// try places a piece; what is placed must be a piece that an honest host would send.
-func (c *cluster) try(claims map[claim]bool, x claim) {
+// tryClaim claims to have a piece, and fails the test if it gets memory that no honest host would
+// get.
+func (c *cluster) tryClaim(claims map[claim]bool, x claim) {
 	c.t.Helper()
 	r := c.relays[x.to]
 	s := collective.NewScratch()
@@ -61,7 +62,7 @@ func (c *cluster) try(claims map[claim]bool, x claim) {
 // Pieces that are nearly right get no memory.
 func TestRelayRefusesWrongPieces(t *testing.T) {
 	for _, strategy := range strategies {
-		c, claims := honest(t, strategy)
+		c, claims := honestClaims(t, strategy)
 		for x := range claims {
 			for _, lie := range []claim{
 				{x.to, x.to, x.part, x.off, x.n}, {x.to, -1, x.part, x.off, x.n},
@@ -80,7 +81,7 @@ func TestRelayRefusesWrongPieces(t *testing.T) {
 			}
 		}
 		for x := range claims {
-			c.try(claims, x)
+			c.tryClaim(claims, x)
 		}
 	}
 }
@@ -89,7 +90,7 @@ func TestRelayRefusesWrongPieces(t *testing.T) {
 // use.
 func TestRelayRefusesEarlyResults(t *testing.T) {
 	const n = 1 << 10
-	c := evenly(t, collective.AllReduce, tensor.F32, 2, 2, n)
+	c := evenCluster(t, collective.AllReduce, tensor.F32, 2, 2, n)
 	c.prepare(collective.Star{})
 	if c.relays[1].Place(0, 1, 0, 4*n) != nil {
 		t.Error("memory for the result before host 1 has given its sum")
@@ -100,10 +101,12 @@ func TestRelayRefusesEarlyResults(t *testing.T) {
 	}
 }
 
+// Whatever pieces are claimed in whatever order, memory is given out only for those that honest
+// hosts send, and once.
 func FuzzRelay(f *testing.F) {
 	clusters, known := make([]*cluster, len(strategies)), make([]map[claim]bool, len(strategies))
 	for i, strategy := range strategies {
-		clusters[i], known[i] = honest(f, strategy)
+		clusters[i], known[i] = honestClaims(f, strategy)
 		for x := range known[i] {
 			f.Add(uint8(i), uint8(x.to), x.from, x.part, x.off, x.n)
 		}
@@ -113,6 +116,6 @@ func FuzzRelay(f *testing.F) {
 		c := clusters[i]
 		c.t = t
 		c.prepare(strategies[i])
-		c.try(known[i], claim{int(to) % len(c.relays), from, part, off, n})
+		c.tryClaim(known[i], claim{int(to) % len(c.relays), from, part, off, n})
 	})
 }

@@ -40,6 +40,7 @@ func spread(t testing.TB, calls []*collective.Call, of []int, hosts int) *cluste
 	return spreadOver(t, calls, of, newRelays(hosts))
 }
 
+// newRelays returns a fresh Relay for each host.
 func newRelays(hosts int) (relays []*collective.Relay) {
 	for range hosts {
 		relays = append(relays, &collective.Relay{})
@@ -47,6 +48,7 @@ func newRelays(hosts int) (relays []*collective.Relay) {
 	return relays
 }
 
+// spreadOver does what spread does, with Relays that may have been used before.
 func spreadOver(t testing.TB, calls []*collective.Call, of []int,
 	relays []*collective.Relay) *cluster {
 	hosts := len(relays)
@@ -71,27 +73,29 @@ func spreadOver(t testing.TB, calls []*collective.Call, of []int,
 	return c
 }
 
-// schedule is what a host makes of its calls.
-func schedule(t testing.TB, calls []*collective.Call) *collective.Schedule {
+// buildSchedule returns the schedule that a host makes of its calls.
+func buildSchedule(t testing.TB, calls []*collective.Call) *collective.Schedule {
 	t.Helper()
 	var s collective.Schedule
 	if calls[0].Kind == collective.Send {
-		s.Transfer(calls[0], calls[1])
+		s.BuildTransfer(calls[0], calls[1])
 	} else if err := s.Build(calls); err != nil {
 		t.Fatal(err)
 	}
 	return &s
 }
 
+// prepare begins a use of all relays with a strategy, and forgets what was on its way. All hosts
+// must have the same schedule.
 func (c *cluster) prepare(strategy collective.Strategy) {
 	c.t.Helper()
-	moves := schedule(c.t, c.calls[0]).Moves
+	moves := buildSchedule(c.t, c.calls[0]).Moves
 	for h, r := range c.relays {
-		s := schedule(c.t, c.calls[h])
-		if !reflect.DeepEqual(c.spans(s.Moves), c.spans(moves)) {
+		s := buildSchedule(c.t, c.calls[h])
+		if !reflect.DeepEqual(c.commonMoves(s.Moves), c.commonMoves(moves)) {
 			c.t.Fatalf("hosts 0 and %d have different schedules", h)
 		}
-		route := usual(strategy)
+		route := defaultRoute(strategy)
 		if c.piece > 0 {
 			route.Piece = c.piece
 		}
@@ -102,9 +106,9 @@ func (c *cluster) prepare(strategy collective.Strategy) {
 	c.way, c.log = nil, nil
 }
 
-// spans is moves as all hosts must have them: of the outputs of a host that are one memory, only
-// which host it is counts.
-func (c *cluster) spans(moves []collective.Move) []collective.Move {
+// commonMoves returns moves as all hosts must have them: of the outputs of a host that are one
+// memory, only which host it is counts.
+func (c *cluster) commonMoves(moves []collective.Move) []collective.Move {
 	if c.calls[0][0].Shared.Name == "" {
 		return moves
 	}
@@ -123,11 +127,12 @@ func (c *cluster) spans(moves []collective.Move) []collective.Move {
 	return moves
 }
 
-func usual(s collective.Strategy) collective.Route {
+// defaultRoute returns a route along a strategy with pieces of the usual length.
+func defaultRoute(s collective.Strategy) collective.Route {
 	return collective.Route{Strategy: s, Piece: 256 << 10}
 }
 
-// send takes what a relay has to send.
+// send puts what a relay has to send on its way: it appends it to c.way and c.log.
 func (c *cluster) send(from int, out []collective.Outgoing) {
 	for _, o := range out {
 		if len(o.Payload) == 0 || len(o.Payload) > 1<<20 || o.To == from {
@@ -139,6 +144,7 @@ func (c *cluster) send(from int, out []collective.Outgoing) {
 	}
 }
 
+// place asks the receiver for the memory of a piece, and notes it in p; a second request must fail.
 func (c *cluster) place(p *piece) {
 	r := c.relays[p.to]
 	p.memory = r.Place(p.from, p.part, p.off, uint32(len(p.payload)))
@@ -151,6 +157,8 @@ func (c *cluster) place(p *piece) {
 	}
 }
 
+// arrive copies a placed piece to its memory and tells the receiver, and sends what that has to
+// send then.
 func (c *cluster) arrive(p *piece, s *collective.Scratch) {
 	r := c.relays[p.to]
 	copy(p.memory, p.payload)
@@ -163,7 +171,7 @@ func (c *cluster) arrive(p *piece, s *collective.Scratch) {
 // exchange runs all relays until they are done, in a random order.
 func (c *cluster) exchange(rng *rand.Rand) {
 	c.t.Helper()
-	c.take(rng, math.MaxInt)
+	c.takeSteps(rng, math.MaxInt)
 	for h, r := range c.relays {
 		if !r.Done() {
 			c.t.Fatalf("nothing is on its way, but host %d is not done", h)
@@ -171,9 +179,9 @@ func (c *cluster) exchange(rng *rand.Rand) {
 	}
 }
 
-// take takes so many steps in a random order, or as many as there are: pieces are placed, arrive,
-// or are begun with. It says how many.
-func (c *cluster) take(rng *rand.Rand, steps int) int {
+// takeSteps takes so many steps in a random order, or as many as there are: pieces are placed,
+// arrive, or are begun with. It returns how many it took.
+func (c *cluster) takeSteps(rng *rand.Rand, steps int) int {
 	c.t.Helper()
 	s := collective.NewScratch()
 	order := make([][]int, len(c.relays))
@@ -214,9 +222,9 @@ func (c *cluster) take(rng *rand.Rand, steps int) int {
 	return steps
 }
 
-// rounds runs all relays in lock step, each round delivering what was sent in the one before, and
-// counts the rounds.
-func (c *cluster) rounds() (n int) {
+// runRounds runs all relays in lock step, each round delivering what was sent in the one before,
+// and returns the number of rounds.
+func (c *cluster) runRounds() (n int) {
 	s := collective.NewScratch()
 	for h, r := range c.relays {
 		for i := range r.Chunks() {
@@ -234,7 +242,7 @@ func (c *cluster) rounds() (n int) {
 	return n
 }
 
-// deliver writes what is left of the outputs.
+// deliver has all relays write what is left of the outputs, in a random order.
 func (c *cluster) deliver(rng *rand.Rand) {
 	s := collective.NewScratch()
 	for _, r := range c.relays {
@@ -244,9 +252,9 @@ func (c *cluster) deliver(rng *rand.Rand) {
 	}
 }
 
-// abort begins a use, and aborts it after so many steps. The memory of the calls is as before
-// then.
-func (c *cluster) abort(rng *rand.Rand, strategy collective.Strategy, steps int) {
+// abortAfter begins a use with fresh relays, and aborts it after so many steps. The memory of the
+// calls must then be as before.
+func (c *cluster) abortAfter(rng *rand.Rand, strategy collective.Strategy, steps int) {
 	c.t.Helper()
 	var before [][]byte
 	for member, h := range c.of {
@@ -256,7 +264,7 @@ func (c *cluster) abort(rng *rand.Rand, strategy collective.Strategy, steps int)
 	used := c.relays
 	c.relays = newRelays(len(used)) // a Relay that was given up is used no more
 	c.prepare(strategy)
-	taken := c.take(rng, steps)
+	taken := c.takeSteps(rng, steps)
 	for _, r := range c.relays {
 		for _, i := range rng.Perm(r.Pieces()) {
 			r.Revert(i)

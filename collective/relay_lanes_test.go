@@ -12,14 +12,14 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Several lanes and several links of every host at once.
+// Several lanes and several links of every host at once give the same bytes as one lane.
 func TestRelayLanes(t *testing.T) {
 	const hosts, lanes = 3, 2
 	for i, strategy := range strategies {
 		for _, d := range []tensor.DType{tensor.F32, tensor.F16} {
 			rng := rand.New(rand.NewPCG(uint64(i), 9))
-			calls := sample(rng, collective.AllReduce, d, collective.Sum, 2*hosts, 200_000)
-			want := sample(rand.New(rand.NewPCG(uint64(i), 9)), collective.AllReduce, d,
+			calls := sampleCalls(rng, collective.AllReduce, d, collective.Sum, 2*hosts, 200_000)
+			want := sampleCalls(rand.New(rand.NewPCG(uint64(i), 9)), collective.AllReduce, d,
 				collective.Sum, 2*hosts, 200_000)
 			of := []int{0, 0, 0, 1, 2, 2}
 			one := spread(t, want, of, hosts)
@@ -28,7 +28,7 @@ func TestRelayLanes(t *testing.T) {
 			one.deliver(rng)
 			c := spread(t, calls, of, hosts)
 			c.prepare(strategy)
-			c.lanes(lanes)
+			c.runLanes(lanes)
 			for r := range calls {
 				if string(calls[r].Out) != string(want[r].Out) {
 					t.Fatalf("%v of %v: rank %d has other bytes than in one lane", strategy, d, r)
@@ -38,8 +38,9 @@ func TestRelayLanes(t *testing.T) {
 	}
 }
 
-// lanes runs all relays with so many lanes each, from inputs to outputs.
-func (c *cluster) lanes(n int) {
+// runLanes runs all relays with so many lanes each, on goroutines, from inputs to outputs, and
+// waits until they are done.
+func (c *cluster) runLanes(n int) {
 	way := make(chan piece, 1<<12)
 	var next, handed [8]atomic.Int64
 	var done atomic.Int64
@@ -50,7 +51,7 @@ func (c *cluster) lanes(n int) {
 			g.Go(fmt.Sprintf("host %d", h), func(context.Context) error {
 				r, s := c.relays[h], collective.NewScratch()
 				for i := next[h].Add(1) - 1; i < int64(r.Chunks()); i = next[h].Add(1) - 1 {
-					post(way, h, r.Chunk(int(i), s, nil))
+					sendPieces(way, h, r.Chunk(int(i), s, nil))
 				}
 				return nil
 			})
@@ -62,8 +63,9 @@ func (c *cluster) lanes(n int) {
 				case p := <-way:
 					r := c.relays[p.to]
 					copy(r.Place(p.from, p.part, p.off, uint32(len(p.payload))), p.payload)
-					post(way, p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), s,
-						nil))
+					sendPieces(way, p.to,
+						r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), s,
+							nil))
 					if r.Done() && handed[p.to].CompareAndSwap(0, 1) &&
 						done.Add(1) == int64(len(c.relays)) {
 						close(finished)
@@ -94,7 +96,8 @@ func (c *cluster) lanes(n int) {
 	}
 }
 
-func post(way chan<- piece, from int, out []collective.Outgoing) {
+// sendPieces puts pieces into a channel; it blocks while that is full.
+func sendPieces(way chan<- piece, from int, out []collective.Outgoing) {
 	for _, o := range out {
 		way <- piece{from: from, to: o.To, part: o.Part, off: o.Offset, payload: o.Payload}
 	}
@@ -110,18 +113,19 @@ type wire struct {
 	out       []collective.Outgoing
 }
 
-func (w *wire) run(c *cluster, strategy collective.Strategy) {
+// runOnce makes the collective of a cluster once, from inputs to outputs, without allocating.
+func (w *wire) runOnce(c *cluster, strategy collective.Strategy) {
 	for h, r := range w.relays {
 		if err := w.schedules[h].Build(c.calls[h]); err != nil {
 			c.t.Fatal(err)
 		}
-		r.Prepare(&w.schedules[h], c.calls[h], w.sites[h], usual(strategy))
+		r.Prepare(&w.schedules[h], c.calls[h], w.sites[h], defaultRoute(strategy))
 	}
 	for i, more := 0, true; more; i++ {
 		more = false
 		for h, r := range w.relays {
 			if i < r.Chunks() {
-				w.post(h, r.Chunk(i, w.scratch, w.out[:0]))
+				w.send(h, r.Chunk(i, w.scratch, w.out[:0]))
 				more = true
 			}
 		}
@@ -130,7 +134,7 @@ func (w *wire) run(c *cluster, strategy collective.Strategy) {
 			w.way = w.way[:len(w.way)-1]
 			r := w.relays[p.to]
 			copy(r.Place(p.from, p.part, p.off, uint32(len(p.payload))), p.payload)
-			w.post(p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), w.scratch,
+			w.send(p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), w.scratch,
 				w.out[:0]))
 		}
 	}
@@ -144,7 +148,8 @@ func (w *wire) run(c *cluster, strategy collective.Strategy) {
 	}
 }
 
-func (w *wire) post(from int, out []collective.Outgoing) {
+// send keeps pieces in w.way, and the memory of out for the next call of a Relay.
+func (w *wire) send(from int, out []collective.Outgoing) {
 	w.out = out
 	for _, o := range out {
 		w.way = append(w.way,
@@ -152,6 +157,7 @@ func (w *wire) post(from int, out []collective.Outgoing) {
 	}
 }
 
+// newWire returns a wire between the relays of a cluster.
 func newWire(c *cluster) *wire {
 	w := &wire{relays: c.relays, schedules: make([]collective.Schedule, len(c.relays)),
 		scratch: collective.NewScratch()}
@@ -166,29 +172,29 @@ func TestRelayAllocatesNothing(t *testing.T) {
 	for _, strategy := range strategies {
 		for _, kind := range []collective.Kind{collective.AllReduce, collective.AllToAll,
 			collective.ReduceScatter} {
-			c := evenly(t, kind, tensor.F32, 3, 2, 100_000)
+			c := evenCluster(t, kind, tensor.F32, 3, 2, 100_000)
 			w := newWire(c)
-			if allocs := testing.AllocsPerRun(5, func() { w.run(c, strategy) }); allocs != 0 {
+			if allocs := testing.AllocsPerRun(5, func() { w.runOnce(c, strategy) }); allocs != 0 {
 				t.Errorf("%v of %v: %v allocations a collective", strategy, kind, allocs)
 			}
 		}
 	}
 }
 
-// BenchmarkRelay is two hosts with two members each, joined by one memory copy, against the four on
-// one host.
+// BenchmarkRelay measures two hosts with two members each, joined by one memory copy, against the
+// four on one host.
 func BenchmarkRelay(b *testing.B) {
 	const n = 4 << 20
-	c := evenly(b, collective.AllReduce, tensor.F32, 2, 2, n)
+	c := evenCluster(b, collective.AllReduce, tensor.F32, 2, 2, n)
 	b.Run("hosts=2", func(b *testing.B) {
 		w := newWire(c)
 		b.SetBytes(4 * n)
 		for b.Loop() {
-			w.run(c, collective.Ring{})
+			w.runOnce(c, collective.Ring{})
 		}
 	})
 	b.Run("hosts=1", func(b *testing.B) {
-		calls := sample(rand.New(rand.NewPCG(1, 2)), collective.AllReduce, tensor.F32,
+		calls := sampleCalls(rand.New(rand.NewPCG(1, 2)), collective.AllReduce, tensor.F32,
 			collective.Sum, 4, n)
 		var s collective.Schedule
 		var r collective.Executor
@@ -218,11 +224,12 @@ func TestWorkOfRelay(t *testing.T) {
 		// the root, host 2, has an output too
 		{collective.Broadcast, []int{0, 0, 0}, []int{n, n, 0}, []int{0, n, n}},
 	} {
-		calls := sample(rand.New(rand.NewPCG(1, 9)), want.kind, tensor.F32, collective.Sum, 4, n)
+		calls := sampleCalls(rand.New(rand.NewPCG(1, 9)), want.kind, tensor.F32, collective.Sum, 4,
+			n)
 		c := spread(t, calls, []int{0, 1, 1, 2}, 3)
 		c.prepare(collective.Ring{})
 		for h, r := range c.relays {
-			have := [...]int{r.Summed() / 4, r.Placed() / 4, r.Written() / 4}
+			have := [...]int{r.BytesSummed() / 4, r.BytesPlaced() / 4, r.BytesDelivered() / 4}
 			if expected := [...]int{want.summed[h], want.placed[h],
 				want.written[h]}; have != expected {
 				t.Errorf("%v, host %d: %v elements are summed, placed and written, want %v",

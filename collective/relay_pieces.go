@@ -16,8 +16,9 @@ type incoming struct {
 	at      int  // offset in buffer at which its bytes go
 }
 
-// find looks up a piece by what another host says of it, every part of which may be wrong.
-func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e incoming, ok bool) {
+// findIncoming looks up a piece by what another host says of it, every part of which may be wrong;
+// false = there is no such piece.
+func (r *Relay) findIncoming(from int, part uint32, off uint64, n uint32) (e incoming, ok bool) {
 	number, down := part/2, part%2 == 1
 	i := sort.Search(len(r.segments), func(i int) bool { return r.segments[i].part >= number })
 	if i == len(r.segments) || r.segments[i].part != number {
@@ -40,13 +41,13 @@ func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e incoming, o
 	}
 	e.segment, e.piece, e.at = g, int(off)/(r.pieceLen*size), base+int(off)
 	e.state = g.states + e.piece*(len(g.in)+1) + inlet
-	_, elements := r.piece(g, e.piece)
+	_, elements := r.pieceRange(g, e.piece)
 	return e, int(n) == elements*size
 }
 
-// piece returns the first element of a piece, counted from the first of the segment, and the number
-// of its elements.
-func (r *Relay) piece(g *segment, i int) (from, n int) {
+// pieceRange returns the first element of piece i of a segment, counted from the first of the
+// segment, and the number of its elements.
+func (r *Relay) pieceRange(g *segment, i int) (from, n int) {
 	from = i * r.pieceLen
 	return from, min(r.pieceLen, g.n-from)
 }
@@ -54,14 +55,14 @@ func (r *Relay) piece(g *segment, i int) (from, n int) {
 // pieceCount returns into how many pieces n elements are cut.
 func (r *Relay) pieceCount(n int) int { return (n + r.pieceLen - 1) / r.pieceLen }
 
-// sumPiece sums a piece of which all partial sums are here, and sends it to the parent, or down
-// again if this is the root.
+// sumPiece sums a piece of which all partial sums are here, and appends to out that it goes to the
+// parent, or down again if this is the root.
 func (r *Relay) sumPiece(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing {
-	from, n := r.piece(g, i)
+	from, n := r.pieceRange(g, i)
 	if !g.direct {
 		per := blockBytes / r.run.dtype.Size()
 		for at := 0; at < n; at += per {
-			r.sum(g, from+at, min(per, n-at), s)
+			r.sumBlock(g, from+at, min(per, n-at), s)
 		}
 	}
 	if !g.up {
@@ -74,29 +75,29 @@ func (r *Relay) sumPiece(g *segment, i int, s *Scratch, out []Outgoing) []Outgoi
 	size := r.sumType.Size()
 	var payload []byte
 	if g.direct {
-		payload = r.input(g, from, n)
+		payload = r.onlyInput(g, from, n)
 	} else {
-		payload = r.at(g.sum, from, n, size)
+		payload = r.inBuffer(g.sum, from, n, size)
 	}
 	return append(out, Outgoing{g.parent, 2 * g.part, uint64(from * size), payload})
 }
 
-// finishPiece brings a piece of the result to the first output here, and passes it on. No host
-// needs any more what was in the output: the result contains it.
+// finishPiece brings a piece of the result to the first output here, and appends to out that it
+// goes to the children. No host needs any more what was in the output: the result contains it.
 func (r *Relay) finishPiece(g *segment, i int, out []Outgoing) []Outgoing {
-	from, n := r.piece(g, i)
+	from, n := r.pieceRange(g, i)
 	var payload []byte
 	switch {
 	case g.inOutput:
-		payload = r.swap(g, from, n)
+		payload = r.swapWithOutput(g, from, n)
 		r.missing[g.missing+i].Store(inOutput)
 	case g.parent < 0 && g.direct:
-		payload = r.input(g, from, n)
+		payload = r.onlyInput(g, from, n)
 	default:
-		payload = r.at(g.result, from, n, r.run.dtype.Size())
+		payload = r.inBuffer(g.result, from, n, r.run.dtype.Size())
 	}
 	if r.fresh && g.parent >= 0 {
-		r.write(g, from, n, r.moves[g.move].Dst, payload)
+		r.writeOutputs(g, from, n, r.moves[g.move].Dst, payload)
 	}
 	r.remaining.Add(-1)
 	for _, to := range g.out {
@@ -105,25 +106,26 @@ func (r *Relay) finishPiece(g *segment, i int, out []Outgoing) []Outgoing {
 	return out
 }
 
-// sum adds up elements that fit into the scratch: the local sources, then the partial sums of the
-// children. For a copy it brings the runs together.
-func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
+// sumBlock adds up n elements of a segment, which must fit into the scratch: the local sources,
+// then the partial sums of the children. The sum is then in buffer. For a copy it brings the runs
+// together there.
+func (r *Relay) sumBlock(g *segment, from, n int, s *Scratch) {
 	if m := &r.moves[g.move]; m.Runs != nil {
-		r.gather(m, g.from+from, n, r.at(g.result, from, n, r.run.dtype.Size()))
+		r.gatherRuns(m, g.from+from, n, r.inBuffer(g.result, from, n, r.run.dtype.Size()))
 		return
 	}
 	if r.sumType != kernel.AccType(r.run.dtype) {
-		r.sumNarrow(g, from, n, s)
+		r.sumNarrowBlock(g, from, n, s)
 		return
 	}
 	k, size := r.run.kernels, r.sumType.Size()
-	acc := r.at(g.sum, from, n, size)
+	acc := r.inBuffer(g.sum, from, n, size)
 	m := &r.moves[g.move]
 	switch {
 	case len(g.in) == 0:
 		r.sumLocal(m, g.from+from, n, acc)
 	case len(m.Src) == 1 && r.sendsInputs():
-		k.Pair(r.sumType, r.run.op, acc, r.input(g, from, n), acc)
+		k.Pair(r.sumType, r.run.op, acc, r.onlyInput(g, from, n), acc)
 	case len(m.Src) > 0:
 		own := s.acc[:len(acc)]
 		r.sumLocal(m, g.from+from, n, own)
@@ -131,7 +133,7 @@ func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 	}
 	if len(g.in) > 0 {
 		for _, in := range g.in[1:] {
-			k.Fold(r.sumType, r.run.op, acc, r.at(in.at, from, n, size))
+			k.Fold(r.sumType, r.run.op, acc, r.inBuffer(in.at, from, n, size))
 		}
 	}
 	if g.up {
@@ -141,49 +143,50 @@ func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 		k.Scale(r.run.dtype, acc, r.run.total)
 	}
 	if g.sum != g.result {
-		k.Store(r.run.dtype, r.at(g.result, from, n, r.run.dtype.Size()), acc)
+		k.Store(r.run.dtype, r.inBuffer(g.result, from, n, r.run.dtype.Size()), acc)
 	}
 }
 
-// sumNarrow does what sum does, where partial sums travel in the type of the call: they are
-// widened, added up, and rounded again.
-func (r *Relay) sumNarrow(g *segment, from, n int, s *Scratch) {
+// sumNarrowBlock does what sumBlock does, where partial sums travel in the type of the call: they
+// are widened, added up, and rounded again.
+func (r *Relay) sumNarrowBlock(g *segment, from, n int, s *Scratch) {
 	k, d, in := r.run.kernels, r.run.dtype, g.in
 	acc := s.acc[:n*kernel.AccType(d).Size()]
 	if m := &r.moves[g.move]; len(m.Src) > 0 {
 		r.sumLocal(m, g.from+from, n, acc)
 	} else {
-		k.Load(d, acc, r.at(in[0].at, from, n, d.Size()))
+		k.Load(d, acc, r.inBuffer(in[0].at, from, n, d.Size()))
 		in = in[1:]
 	}
 	for _, child := range in {
-		k.Fold(d, r.run.op, acc, r.at(child.at, from, n, d.Size()))
+		k.Fold(d, r.run.op, acc, r.inBuffer(child.at, from, n, d.Size()))
 	}
 	if !g.up && r.run.total != 1 {
 		k.Scale(d, acc, r.run.total)
 	}
-	k.Store(d, r.at(g.sum, from, n, d.Size()), acc)
+	k.Store(d, r.inBuffer(g.sum, from, n, d.Size()), acc)
 }
 
-// sumLocal adds up the local sources.
+// sumLocal adds up n elements of the sources of a move on this host, in acc.
 func (r *Relay) sumLocal(m *Move, from, n int, acc []byte) {
 	if len(r.run.scale) > 0 {
-		r.run.sumScaled(m, from, n, acc)
+		r.run.sumScaledSources(m, from, n, acc)
 	} else {
-		r.run.fold(m, from, n, acc)
+		r.run.combineSources(m, from, n, acc)
 	}
 }
 
 // sendsInputs reports whether an input can be sent as a partial sum as it is.
 func (r *Relay) sendsInputs() bool { return r.sumType == r.run.dtype && len(r.run.scale) == 0 }
 
-// at returns n elements in buffer.
-func (r *Relay) at(base, from, n, size int) []byte {
+// inBuffer returns the memory in buffer of n elements of size bytes, element `from` of those that
+// begin at byte base first.
+func (r *Relay) inBuffer(base, from, n, size int) []byte {
 	lo, hi := base+from*size, base+(from+n)*size
 	return r.buffer[lo:hi:hi]
 }
 
-// input returns n elements of the only local source of a segment.
-func (r *Relay) input(g *segment, from, n int) []byte {
+// onlyInput returns the memory of n elements of the only local source of a segment.
+func (r *Relay) onlyInput(g *segment, from, n int) []byte {
 	return r.run.memory(r.moves[g.move].Src[0], g.from+from, n)
 }

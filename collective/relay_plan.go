@@ -34,9 +34,10 @@ type role struct{ gives, takes bool }
 // cache line.
 const cutAlign = 64
 
-// Prepare binds a schedule to the memory of the calls that are on this host. All hosts must give
-// the same schedule, sites and route, and calls that differ only in Far. Outputs that share one
-// memory are listed once on the host where they are.
+// Prepare binds a schedule to the memory of the calls that are on this host, and keeps calls until
+// the next use. All hosts must give the same schedule, sites and route, and calls that differ only
+// in Far. Outputs that share one memory are listed once on the host where they are. No other method
+// may be running.
 func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.reset(calls, sites)
 	r.fresh = s.Fresh
@@ -53,7 +54,7 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 		if r.plan.self >= 0 {
 			r.addMove(m, sites, trees == 0)
 			for t := range trees {
-				if from, n := cut(m.N, t, trees); n > 0 {
+				if from, n := treeShare(m.N, t, trees); n > 0 {
 					r.buildTree(strategy, t)
 					r.addSegment(segment{part: parts + uint32(t), move: len(r.moves) - 1,
 						from: from, n: n})
@@ -67,7 +68,7 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.orderByTurn(s.Turns)
 }
 
-// reset empties the Relay for another schedule.
+// reset empties the Relay for another schedule, and sets what its calls alone decide.
 func (r *Relay) reset(calls []*Call, sites Sites) {
 	r.local.Moves, r.moves, r.spans, r.segments = r.local.Moves[:0], r.moves[:0], r.spans[:0],
 		r.segments[:0]
@@ -87,12 +88,12 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	}
 }
 
-// counts reports whether a source is summed at all.
-func (r *Relay) counts(src Span) bool {
+// isSummed reports whether a source is summed at all: one with the weight 0 is not.
+func (r *Relay) isSummed(src Span) bool {
 	return len(r.run.scale) == 0 || r.run.scale[src.Member] != 0
 }
 
-// findHosts finds the hosts of a move and its root.
+// findHosts sets in r.plan which hosts have a part in a move, their roles, and the root.
 func (r *Relay) findHosts(m *Move, sites Sites) {
 	p := &r.plan
 	for _, h := range p.hosts {
@@ -102,7 +103,7 @@ func (r *Relay) findHosts(m *Move, sites Sites) {
 	takers, taker := 0, 0
 	for _, src := range m.Src {
 		h := sites.Of[src.Member]
-		if !r.counts(src) || p.roles[h].gives {
+		if !r.isSummed(src) || p.roles[h].gives {
 			continue
 		}
 		p.roles[h].gives = true
@@ -131,13 +132,14 @@ func (r *Relay) findHosts(m *Move, sites Sites) {
 	}
 }
 
-// addMove keeps the sources and destinations of a move that are on this host. A move that needs no
-// other host is left to run, and so is the local part of a copy whose source is here.
+// addMove adds the sources and destinations of a move that are on this host to r.moves. A move that
+// needs no other host, alone, is left to run, and so is the local part of a copy whose source is
+// here.
 func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	own := Move{N: m.N, Runs: m.Runs}
 	at := len(r.spans)
 	for _, src := range m.Src {
-		if sites.Of[src.Member] == sites.Self && r.counts(src) {
+		if sites.Of[src.Member] == sites.Self && r.isSummed(src) {
 			r.spans = append(r.spans, src)
 		}
 	}
@@ -151,19 +153,20 @@ func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	own.Dst = r.spans[at:len(r.spans):len(r.spans)]
 	r.moves = append(r.moves, own)
 	if alone || !r.run.reduces && len(own.Src) > 0 {
-		r.local.put(own)
+		r.local.appendMove(own)
 		r.bytes.written += own.N * r.run.dtype.Size() * len(own.Dst)
 	}
 }
 
-// cut returns the part of n elements that one of several trees gets.
-func cut(n, t, trees int) (from, length int) {
+// treeShare returns the part of n elements that tree t of several gets, cut between cache lines.
+func treeShare(n, t, trees int) (from, length int) {
 	lines := (n + cutAlign - 1) / cutAlign
 	from = min(n, lines*t/trees*cutAlign)
 	return from, min(n, lines*(t+1)/trees*cutAlign) - from
 }
 
-// buildTree works out tree t of the move at hand, and what flows along it.
+// buildTree sets in r.plan who is whose parent and source in tree t of the move at hand, and what
+// flows along it.
 func (r *Relay) buildTree(strategy Strategy, t int) {
 	p := &r.plan
 	k := len(p.hosts)
@@ -183,7 +186,7 @@ func (r *Relay) buildTree(strategy Strategy, t int) {
 	}
 }
 
-// addSegment fills in this host's part of the tree at hand.
+// addSegment completes g, this host's part of the tree at hand, and adds it to r.segments.
 func (r *Relay) addSegment(g segment) {
 	p := &r.plan
 	m := &r.moves[g.move]
@@ -242,9 +245,9 @@ func (r *Relay) addSegment(g segment) {
 	r.segments = append(r.segments, g)
 }
 
-// reserveSegment gives a segment its memory. A partial sum has reached the parent before the result
-// comes down, so that the two share memory where their types are the same. The partial sum is made
-// where that of the first child comes in.
+// reserveSegment sets where in buffer a segment has its memory. A partial sum has reached the
+// parent before the result comes down, so that the two share memory where their types are the same.
+// The partial sum is made where that of the first child comes in.
 func (r *Relay) reserveSegment(g *segment, mine role) {
 	size, wide := r.run.dtype.Size(), r.sumType.Size()
 	sums := r.run.reduces && mine.gives && !g.direct
@@ -269,7 +272,8 @@ func (r *Relay) reserveSegment(g *segment, mine role) {
 	}
 }
 
-// reserve takes n bytes of buffer that begin with a cache line.
+// reserve sets n bytes of buffer aside, from a cache line on, and returns where they begin.
+// The method allocate gets the memory.
 func (r *Relay) reserve(n int) (at int) {
 	const line = 64
 	at = r.plan.bufferSize
@@ -277,10 +281,10 @@ func (r *Relay) reserve(n int) (at int) {
 	return at
 }
 
-// addInitial lists the pieces of a segment that need nothing from other hosts. Chunk begins with
-// those for the next host: else all hosts would begin by sending to the same one.
+// addInitial adds the pieces of a segment that need nothing from other hosts to r.initial. Chunk
+// begins with those for the next host: else all hosts would begin by sending to the same one.
 func (r *Relay) addInitial(index int, g *segment, pieces int) {
-	if r.first < 0 && g.next() > r.self {
+	if r.first < 0 && g.firstReceiver() > r.self {
 		r.first = len(r.initial)
 	}
 	for i := range pieces {
@@ -288,7 +292,8 @@ func (r *Relay) addInitial(index int, g *segment, pieces int) {
 	}
 }
 
-// allocate gets the memory that the segments need.
+// allocate gets the memory that the segments need, unless the last use left enough, and sets the
+// state of every piece to that of the begin.
 func (r *Relay) allocate() {
 	p := &r.plan
 	if len(r.buffer) < p.bufferSize {

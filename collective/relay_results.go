@@ -2,30 +2,32 @@ package collective
 
 import "sort"
 
-// swap exchanges n elements of the result, in buffer, with those in the first output here, and
-// returns where the result is then.
-func (r *Relay) swap(g *segment, from, n int) []byte {
-	dst := r.output(g, from, n)
-	r.run.kernels.Swap(dst, r.at(g.result, from, n, r.run.dtype.Size()))
+// swapWithOutput exchanges n elements of the result, in buffer, with those in the first output
+// here, and returns where the result is then.
+func (r *Relay) swapWithOutput(g *segment, from, n int) []byte {
+	dst := r.firstOutput(g, from, n)
+	r.run.kernels.Swap(dst, r.inBuffer(g.result, from, n, r.run.dtype.Size()))
 	return dst
 }
 
-// output returns n elements of the first output here.
-func (r *Relay) output(g *segment, from, n int) []byte {
+// firstOutput returns the memory of n elements of the first output here.
+func (r *Relay) firstOutput(g *segment, from, n int) []byte {
 	return r.run.memory(r.moves[g.move].Dst[0], g.from+from, n)
 }
 
-// Revert brings back what was in the output of piece i before its result.
+// Revert brings back what was in the output of piece i before its result, if that is there. Any
+// goroutine may call it, when neither Chunk nor Arrived runs any more.
 func (r *Relay) Revert(i int) {
 	after := sort.Search(len(r.segments), func(j int) bool { return r.segments[j].missing > i })
 	g := &r.segments[after-1]
 	if r.missing[i].CompareAndSwap(inOutput, 0) {
-		from, n := r.piece(g, i-g.missing)
-		r.swap(g, from, n)
+		from, n := r.pieceRange(g, i-g.missing)
+		r.swapWithOutput(g, from, n)
 	}
 }
 
-// Deliver writes chunk i of the rest of the outputs.
+// Deliver writes chunk i of the outputs that are not written yet. Any goroutine may call it, beside
+// others, with a scratch of its own.
 func (r *Relay) Deliver(i int, s *Scratch) {
 	if own := r.run.Chunks(); i >= own {
 		r.copyResult(i - own)
@@ -34,8 +36,8 @@ func (r *Relay) Deliver(i int, s *Scratch) {
 	r.run.Chunk(i, s)
 }
 
-// copyResult copies chunk i of the results from the first output to the others. Results with Runs
-// are not in the first output, and go to all outputs.
+// copyResult copies chunk i of the results from the first output here to the others. Results with
+// Runs are not in the first output, and go to all outputs.
 func (r *Relay) copyResult(i int) {
 	after := sort.Search(len(r.copied), func(j int) bool {
 		return r.segments[r.copied[j]].first > i
@@ -46,17 +48,18 @@ func (r *Relay) copyResult(i int) {
 	from := (i - g.first) * per
 	n := min(per, g.n-from)
 	if m.Runs != nil {
-		r.write(g, from, n, m.Dst, r.at(g.result, from, n, size))
+		r.writeOutputs(g, from, n, m.Dst, r.inBuffer(g.result, from, n, size))
 	} else {
-		r.write(g, from, n, m.Dst[1:], r.output(g, from, n))
+		r.writeOutputs(g, from, n, m.Dst[1:], r.firstOutput(g, from, n))
 	}
 }
 
-// write copies n elements of the result to outputs here; in a move with Runs to all of them.
-func (r *Relay) write(g *segment, from, n int, to []Span, src []byte) {
+// writeOutputs copies n elements of the result, src, to outputs here; in a move with Runs to all of
+// them.
+func (r *Relay) writeOutputs(g *segment, from, n int, to []Span, src []byte) {
 	m := &r.moves[g.move]
 	if m.Runs != nil {
-		r.scatter(m, g.from+from, n, src)
+		r.scatterRuns(m, g.from+from, n, src)
 		return
 	}
 	for _, d := range to {
@@ -64,20 +67,21 @@ func (r *Relay) write(g *segment, from, n int, to []Span, src []byte) {
 	}
 }
 
-// gather brings runs of an input together.
-func (r *Relay) gather(m *Move, from, n int, to []byte) {
+// gatherRuns copies n elements of the runs of an input here, one after the other, to memory.
+func (r *Relay) gatherRuns(m *Move, from, n int, to []byte) {
 	for p := range m.parts(from, n) {
-		src := r.run.memory(m.at(m.Src[0], p), 0, p.n)
+		src := r.run.memory(m.spanOf(m.Src[0], p), 0, p.n)
 		r.run.kernels.Copy(to, src)
 		to = to[len(src):]
 	}
 }
 
-// scatter brings runs to their outputs.
-func (r *Relay) scatter(m *Move, from, n int, src []byte) {
+// scatterRuns copies n elements, which lie one after the other in src, to their runs in all outputs
+// here.
+func (r *Relay) scatterRuns(m *Move, from, n int, src []byte) {
 	for p := range m.parts(from, n) {
 		for _, d := range m.Dst {
-			dst := r.run.memory(m.at(d, p), 0, p.n)
+			dst := r.run.memory(m.spanOf(d, p), 0, p.n)
 			r.run.kernels.Copy(dst, src[:len(dst)])
 		}
 		src = src[p.n*r.run.dtype.Size():]

@@ -54,7 +54,7 @@ func TestRelayRuns(t *testing.T) {
 	}
 }
 
-// drawRuns draws moves with runs, the inputs, and what the outputs have then.
+// drawRuns draws moves with runs, the inputs, and what the outputs must be after them.
 func drawRuns(rng *rand.Rand, members int) (moves []collective.Move, ins, outs [][]byte) {
 	const room = 300 << 10
 	ins, outs = make([][]byte, members), make([][]byte, members)
@@ -79,7 +79,7 @@ func drawRuns(rng *rand.Rand, members int) (moves []collective.Move, ins, outs [
 				offs = append(offs, len(outs[member]))
 				outs[member] = append(outs[member], ins[from][offs[0]:][:n]...)
 			}
-			m.Add(n, offs...)
+			m.AddRun(n, offs...)
 		}
 		moves = append(moves, m)
 	}

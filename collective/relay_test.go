@@ -16,11 +16,13 @@ var kinds = []collective.Kind{collective.AllReduce, collective.ReduceScatter, co
 	collective.Broadcast, collective.Reduce,
 	collective.Gather, collective.Scatter, collective.AllToAll, collective.Send, collective.Barrier}
 
-// sample makes the calls of one collective, with uneven lengths, and in place where that is
-// allowed.
-func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.Reduction, members,
+// sampleCalls draws the calls of one collective and their memory, with uneven lengths, and in place
+// where that is allowed.
+func sampleCalls(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.Reduction,
+	members,
 	n int) []*collective.Call {
-	blocks, root, inPlace, size := cuts(rng, n, members), rng.IntN(members), rng.IntN(2) == 0,
+	blocks, root, inPlace, size := randomParts(rng, n, members), rng.IntN(members),
+		rng.IntN(2) == 0,
 		d.Size()
 	rng.Shuffle(members, func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
 	even := rng.IntN(2) == 0
@@ -34,7 +36,7 @@ func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.
 		if kind == collective.Barrier {
 			c.DType = 0
 		}
-		whole, block := random(rng, d, n), blocks[r]*size
+		whole, block := randomElements(rng, d, n), blocks[r]*size
 		own := whole[off*size : off*size+block]
 		switch kind {
 		case collective.AllReduce:
@@ -76,7 +78,7 @@ func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.
 				c.In = whole
 			}
 		case collective.AllToAll:
-			c.In, c.Splits = whole, cuts(rng, n, members)
+			c.In, c.Splits = whole, randomParts(rng, n, members)
 		}
 		calls[r] = c
 		off += blocks[r]
@@ -91,13 +93,14 @@ func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.
 			c.Out = make([]byte, total*size)
 		}
 	case collective.Send:
-		calls[0].In, calls[1].Out, calls[1].Kind = random(rng, d, n), make([]byte, n*size),
+		calls[0].In, calls[1].Out, calls[1].Kind = randomElements(rng, d, n), make([]byte, n*size),
 			collective.Recv
 	}
 	return calls
 }
 
-func someHosts(rng *rand.Rand, members, hosts int) []int {
+// randomHosts draws the host of each member.
+func randomHosts(rng *rand.Rand, members, hosts int) []int {
 	of := make([]int, members)
 	for i := range of {
 		of[i] = rng.IntN(hosts)
@@ -114,7 +117,7 @@ func TestRelay(t *testing.T) {
 	relays := newRelays(5) // one use after another
 	for _, kind := range kinds {
 		for _, d := range tensor.DTypes() {
-			for _, op := range reductions(d) {
+			for _, op := range reductionsOf(d) {
 				if !kind.Reduces() && op != collective.Sum {
 					continue
 				}
@@ -130,7 +133,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// Moves of several pieces each.
+// Moves of several pieces each give what one host gives, as in TestRelay.
 func TestRelayPieces(t *testing.T) {
 	relays := newRelays(5)
 	for i, strategy := range strategies {
@@ -142,6 +145,8 @@ func TestRelayPieces(t *testing.T) {
 	}
 }
 
+// testRelay makes one collective over random hosts: aborted twice, then in full, and compares the
+// outputs with those of one host.
 func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind collective.Kind,
 	d tensor.DType, op collective.Reduction, strategy collective.Strategy, n int) {
 	rng := rand.New(rand.NewPCG(seed, 2))
@@ -149,12 +154,12 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 	if kind == collective.Send {
 		members = 2
 	}
-	of := someHosts(rng, members, hosts)
+	of := randomHosts(rng, members, hosts)
 	name := fmt.Sprintf("seed %d: %v of %d %v, %v, %v, members on hosts %v of %d", seed, kind, n, d,
 		op, strategy, of, hosts)
 	narrow := kind.Reduces() && (d == tensor.F16 || d == tensor.BF16) && rng.IntN(2) == 0
 	once := func() []*collective.Call {
-		calls := sample(rand.New(rand.NewPCG(seed, 3)), kind, d, op, members, n)
+		calls := sampleCalls(rand.New(rand.NewPCG(seed, 3)), kind, d, op, members, n)
 		for _, c := range calls {
 			c.Narrow = narrow
 		}
@@ -163,13 +168,13 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 	want, got := once(), once()
 	if shared := kind == collective.AllReduce ||
 		kind == collective.AllGather; shared && rng.IntN(2) == 0 {
-		share(got, of)
+		shareOutputs(got, of)
 	}
 	var inputs [][]byte
 	for _, c := range want {
 		inputs = append(inputs, bytes.Clone(c.In))
 	}
-	run(rng, schedule(t, want), want)
+	runChunks(rng, buildSchedule(t, want), want)
 	c := spreadOver(t, got, of, relays[:hosts])
 	defer func() {
 		if t.Failed() {
@@ -177,8 +182,8 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 		}
 	}()
 	c.piece = collective.MinPiece << rng.IntN(5)
-	c.abort(rng, strategy, rng.IntN(40))
-	c.abort(rng, strategy, math.MaxInt)
+	c.abortAfter(rng, strategy, rng.IntN(40))
+	c.abortAfter(rng, strategy, math.MaxInt)
 	c.prepare(strategy)
 	c.exchange(rng)
 	c.deliver(rng)
@@ -240,6 +245,7 @@ type oracle struct {
 	total    float64
 }
 
+// newOracle returns an oracle for calls over these inputs, with the scales of a mean.
 func newOracle(calls []*collective.Call, inputs [][]byte, of []int,
 	strategy collective.Strategy) *oracle {
 	o := &oracle{calls: calls, of: of, strategy: strategy, total: 1}
@@ -266,7 +272,7 @@ func newOracle(calls []*collective.Call, inputs [][]byte, of []int,
 	return o
 }
 
-// round is to the type of the accumulator.
+// round rounds to the type of the accumulator.
 func (o *oracle) round(x float64) float64 {
 	if o.calls[0].DType == tensor.F64 {
 		return x
@@ -274,14 +280,15 @@ func (o *oracle) round(x float64) float64 {
 	return float64(float32(x))
 }
 
-func (o *oracle) join(x, y float64) float64 {
+// combine adds two numbers, or multiplies them, as the reduction says.
+func (o *oracle) combine(x, y float64) float64 {
 	if o.calls[0].Reduction == collective.Prod {
 		return o.round(x * y)
 	}
 	return o.round(x + y)
 }
 
-// reduce is elements at to at+n as the hosts of the takers get them.
+// reduce returns elements at to at+n of the result as the hosts of the takers get them.
 func (o *oracle) reduce(at, n int, takers []int) (ys []float64) {
 	var hosts []int
 	for r, h := range o.of {
@@ -311,17 +318,18 @@ func (o *oracle) reduce(at, n int, takers []int) (ys []float64) {
 		}
 		top := slices.Index(parent, -1)
 		for e := min(n, lines*t/trees*64); e < min(n, lines*(t+1)/trees*64); e++ {
-			y, _ := o.below(hosts, parent, top, top, at+e)
+			y, _ := o.partialSum(hosts, parent, top, top, at+e)
 			ys = append(ys, o.round(y*o.total))
 		}
 	}
 	return ys
 }
 
-// below is the partial sum of a host as its parent gets it.
-func (o *oracle) below(hosts, parent []int, top, i, e int) (acc float64, some bool) {
+// partialSum returns the partial sum of element e at host i, with all below it, as its parent gets
+// it; false = none of them gives any.
+func (o *oracle) partialSum(hosts, parent []int, top, i, e int) (acc float64, some bool) {
 	add := func(x float64) {
-		if acc = o.join(acc, x); !some {
+		if acc = o.combine(acc, x); !some {
 			acc, some = x, true
 		}
 	}
@@ -332,7 +340,7 @@ func (o *oracle) below(hosts, parent []int, top, i, e int) (acc float64, some bo
 	}
 	for child := range parent {
 		if parent[child] == i {
-			if x, ok := o.below(hosts, parent, top, child, e); ok {
+			if x, ok := o.partialSum(hosts, parent, top, child, e); ok {
 				add(x)
 			}
 		}

@@ -2,8 +2,9 @@ package collective
 
 import "slices"
 
-// orderByTurn sorts the pieces that need nothing from another host by the turns of this host: a
-// piece belongs to the first turn with its receiver that has room left, or to the last one with it.
+// orderByTurn sorts r.initial, the pieces that need nothing from another host, by the turns of this
+// host: a piece belongs to the first turn with its receiver that has room left, or to the last one
+// with it. Of has the turns by host.
 func (r *Relay) orderByTurn(of [][]Turn) {
 	r.turns = r.turns[:0]
 	if of == nil || len(of[r.self]) == 0 {
@@ -16,14 +17,14 @@ func (r *Relay) orderByTurn(of [][]Turn) {
 		g := &r.segments[s.segment]
 		s.turn = len(turns) - 1
 		for k := range room {
-			if room[k].To != g.next() {
+			if room[k].To != g.firstReceiver() {
 				continue
 			}
 			if s.turn = k; room[k].N > 0 {
 				break
 			}
 		}
-		_, n := r.piece(g, s.piece)
+		_, n := r.pieceRange(g, s.piece)
 		room[s.turn].N -= n
 	}
 	slices.SortStableFunc(r.initial, func(a, b initialPiece) int { return a.turn - b.turn })
@@ -36,7 +37,8 @@ func (r *Relay) orderByTurn(of [][]Turn) {
 	}
 }
 
-// Turns is the number of turns of this host in the schedule; 0 = it may send everything at once.
+// Turns returns the number of turns of this host in the schedule; 0 = it may send everything at
+// once.
 func (r *Relay) Turns() int { return len(r.turns) }
 
 // Turn returns the indices of Chunk that belong to turn k: from one up to, but not including, the
@@ -48,9 +50,9 @@ func (r *Relay) Turn(k int) (from, to int) {
 	return from, r.turns[k]
 }
 
-// next returns the host to which a segment's pieces go first when they need nothing from another;
-// -1 = they go nowhere.
-func (g *segment) next() int {
+// firstReceiver returns the host to which a segment's pieces go first when they need nothing from
+// another; -1 = they go nowhere.
+func (g *segment) firstReceiver() int {
 	switch {
 	case g.parent >= 0:
 		return g.parent

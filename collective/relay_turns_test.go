@@ -57,7 +57,8 @@ func TestRelayTurns(t *testing.T) {
 	}
 }
 
-// checkTurns begins with all pieces of a host in their order.
+// checkTurns begins with all pieces of a host in their order, and fails where they do not keep to
+// the turns.
 func checkTurns(t *testing.T, r *collective.Relay, turns []collective.Turn) {
 	t.Helper()
 	if r.Turns() != len(turns) {

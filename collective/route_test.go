@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
+// Short moves go by a star, longer ones directly, and long ones round a ring.
 func TestDefaultRoute(t *testing.T) {
 	for bytes, want := range map[int]string{0: "star/256", 4096: "star/256", 4097: "clique/256",
 		256 << 10: "clique/256", 256<<10 + 1: "ring/256"} {

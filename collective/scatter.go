@@ -1,13 +1,13 @@
 package collective
 
-// scatter gives rank r the r-th block of the root's input. Blocks may have different lengths: each
-// rank's output says its own.
+// scatter appends the moves to s that give rank r the r-th block of the root's input. Blocks may
+// have different lengths: each rank's output says its own.
 //
 // Steps: 1. Bytes: n reads and n writes in all.
 func (s *Schedule) scatter(calls []*Call) error {
 	root, off := calls[0].Peer, 0
 	for r, c := range calls {
-		s.add(c.OutLen(), s.take(Span{root, false, off}), s.take(Span{r, true, 0}))
+		s.addMove(c.OutLen(), s.newSpans(Span{root, false, off}), s.newSpans(Span{r, true, 0}))
 		off += c.OutLen()
 	}
 	if c := calls[root]; c.InLen() != off {

@@ -25,15 +25,15 @@ type Move struct {
 	Chain bool
 }
 
-// Runs are short runs that travel as one move, one behind the other.
+// Runs are short runs that travel as one move, one after the other.
 type Runs struct {
 	Ends []int   // by run: the element of the move at which it ends
 	Offs [][]int // by Span.Off, then by run: elements before the run in the memory of the span
 }
 
-// Add adds a run of n elements to a move that has none yet, or only such that were added. For each
-// source and then each destination, offs has the elements before the run in its memory.
-func (m *Move) Add(n int, offs ...int) {
+// AddRun adds a run of n elements to m, a move that has none yet, or only such that were added. For
+// each source and then each destination, offs has the elements before the run in its memory.
+func (m *Move) AddRun(n int, offs ...int) {
 	if m.Runs == nil {
 		m.Runs = &Runs{Offs: make([][]int, len(offs))}
 		for i := range m.Src {
@@ -53,8 +53,9 @@ func (m *Move) Add(n int, offs ...int) {
 // part is n elements of a move that lie side by side: those of a run, from an offset in it on.
 type part struct{ run, from, n int }
 
-// at returns the part of a span.
-func (m *Move) at(s Span, p part) Span {
+// spanOf returns where part p of the move lies in s, one of its sources or destinations, as a span
+// of its own.
+func (m *Move) spanOf(s Span, p part) Span {
 	if m.Runs != nil {
 		s.Off = m.Runs.Offs[s.Off][p.run]
 	}
@@ -62,7 +63,7 @@ func (m *Move) at(s Span, p part) Span {
 	return s
 }
 
-// parts walks the parts of elements from to from+n of a move.
+// parts iterates over the parts of which elements `from` to from+n of a move consist, in order.
 func (m *Move) parts(from, n int) iter.Seq[part] {
 	return func(yield func(part) bool) {
 		if m.Runs == nil {
@@ -101,9 +102,9 @@ type Schedule struct {
 // Turn is a time in which a host sends N elements to one other host.
 type Turn struct{ To, N int }
 
-// Build makes the schedule of a complete set of calls, one for each member in group order. The
+// Build makes s the schedule of a complete set of calls, one for each member in group order. The
 // Matcher has found that the calls agree. Build checks what can only be checked with all of them:
-// that lengths add up.
+// that lengths add up. Moves of the schedule before are overwritten.
 func (s *Schedule) Build(calls []*Call) error {
 	s.Moves, s.spans, s.Bytes = s.Moves[:0], s.spans[:0], 0
 	var err error
@@ -134,34 +135,35 @@ func (s *Schedule) Build(calls []*Call) error {
 	for i := range s.Moves {
 		m := &s.Moves[i]
 		if calls[0].Shared.Name != "" {
-			m.Dst = distinct(m.Dst, calls)
+			m.Dst = distinctOutputs(m.Dst, calls)
 		}
 		s.Bytes += m.N * calls[0].DType.Size() * (len(m.Src) + len(m.Dst))
 	}
 	return nil
 }
 
-// add appends a move of n elements.
-func (s *Schedule) add(n int, src, dst []Span) {
-	s.put(Move{N: n, Src: src, Dst: dst})
+// addMove appends a move of n elements to s.Moves, unless it moves nothing. It keeps src and dst.
+func (s *Schedule) addMove(n int, src, dst []Span) {
+	s.appendMove(Move{N: n, Src: src, Dst: dst})
 }
 
-// put appends a move, unless it moves nothing.
-func (s *Schedule) put(m Move) {
+// appendMove appends a move to s.Moves, unless it moves nothing.
+func (s *Schedule) appendMove(m Move) {
 	if m.N > 0 && len(m.Dst) > 0 {
 		s.Moves = append(s.Moves, m)
 	}
 }
 
-// take copies spans into the memory of the schedule.
-func (s *Schedule) take(spans ...Span) []Span {
+// newSpans copies spans into the memory of the schedule, and returns the copy.
+func (s *Schedule) newSpans(spans ...Span) []Span {
 	from := len(s.spans)
 	s.spans = append(s.spans, spans...)
 	return s.spans[from:len(s.spans):len(s.spans)]
 }
 
-// everyone returns one span for each of n members, all at the same offset.
-func (s *Schedule) everyone(n int, out bool, off int) []Span {
+// spansOfAll returns a span for each of n members, all at the same offset, in the memory of the
+// schedule.
+func (s *Schedule) spansOfAll(n int, out bool, off int) []Span {
 	from := len(s.spans)
 	for i := range n {
 		s.spans = append(s.spans, Span{i, out, off})
@@ -169,7 +171,8 @@ func (s *Schedule) everyone(n int, out bool, off int) []Span {
 	return s.spans[from:len(s.spans):len(s.spans)]
 }
 
-// lengthError says that the lengths of the ranks' parts do not add up to that of the whole.
+// lengthError returns the error that the lengths of the ranks' parts do not add up to that of the
+// whole.
 func lengthError(member int, c *Call, what string, have, want int) error {
 	return &MemberError{Member: member,
 		Err: fieldError(what, "%v has %d elements, the ranks' parts add up to %d", c, have, want)}

@@ -21,8 +21,8 @@ type Shared struct {
 	Off   int          // bytes from the begin of the result to the output
 }
 
-// write adds the place to the text of a call in a group.
-func (s Shared) write(b *strings.Builder, of topo.GroupID) {
+// writeTo appends the place to the text of a call in a group.
+func (s Shared) writeTo(b *strings.Builder, of topo.GroupID) {
 	if s.Name == "" {
 		return
 	}
@@ -45,8 +45,9 @@ func (c *Call) checkShared() error {
 		c.Shared.Name)
 }
 
-// distinct drops outputs whose memory was listed before: the ranks of a host share one.
-func distinct(dst []Span, calls []*Call) []Span {
+// distinctOutputs drops outputs whose memory was listed before: the ranks of a host share one. It
+// does so in place.
+func distinctOutputs(dst []Span, calls []*Call) []Span {
 	var first *byte
 	n := 0
 	for _, d := range dst {

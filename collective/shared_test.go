@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// share gives calls one output for all members of a host.
-func share(calls []*collective.Call, of []int) {
+// shareOutputs gives the calls of all members of a host the same output.
+func shareOutputs(calls []*collective.Call, of []int) {
 	outs := map[int][]byte{}
 	for r, c := range calls {
 		if outs[of[r]] == nil {
@@ -25,20 +25,20 @@ func share(calls []*collective.Call, of []int) {
 
 // What comes out is the same as with an output for each rank, and the inputs stay.
 func TestSharedResult(t *testing.T) {
-	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
+	forEachWorld(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
 		for _, kind := range []collective.Kind{collective.AllReduce, collective.AllGather} {
-			for i, op := range reductions(d) {
+			for i, op := range reductionsOf(d) {
 				if i > 0 && !kind.Reduces() {
 					break
 				}
 				seed := rng.Uint64()
 				sampled := func() []*collective.Call {
-					return sample(rand.New(rand.NewPCG(seed, 3)), kind, d, op, size, n)
+					return sampleCalls(rand.New(rand.NewPCG(seed, 3)), kind, d, op, size, n)
 				}
 				apart, shared, inputs := sampled(), sampled(), sampled()
-				share(shared, make([]int, size))
-				execute(t, rng, apart)
-				execute(t, rng, shared)
+				shareOutputs(shared, make([]int, size))
+				buildAndRun(t, rng, apart)
+				buildAndRun(t, rng, shared)
 				for r := range size {
 					if !bytes.Equal(shared[r].Out, apart[r].Out) ||
 						!bytes.Equal(shared[r].In, inputs[r].In) {
@@ -65,7 +65,7 @@ func TestSharedResultIsWrittenOnce(t *testing.T) {
 			}
 			calls = append(calls, c)
 		}
-		share(calls, make([]int, ranks))
+		shareOutputs(calls, make([]int, ranks))
 		var s collective.Schedule
 		var r collective.Executor
 		scratch := collective.NewScratch()
@@ -113,7 +113,7 @@ func TestSharedResultsDiffer(t *testing.T) {
 // Only what comes out the same on all ranks can be shared.
 func TestSharedResultOfOtherCollectives(t *testing.T) {
 	for _, kind := range kinds {
-		calls := sample(rand.New(rand.NewPCG(1, 1)), kind, tensor.F32, collective.Sum, 3, 30)
+		calls := sampleCalls(rand.New(rand.NewPCG(1, 1)), kind, tensor.F32, collective.Sum, 3, 30)
 		for r, c := range calls {
 			c.Shared.Name = "result"
 			err := c.Check(len(calls), r)

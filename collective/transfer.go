@@ -1,11 +1,11 @@
 package collective
 
-// Transfer makes the schedule of a send and the receive that it met: member 0 sends, member 1
-// receives.
+// BuildTransfer makes s the schedule of a send and the receive that it met: member 0 sends, member
+// 1 receives.
 //
 // Steps: 1. Bytes: one read and one write of n elements.
-func (s *Schedule) Transfer(send, recv *Call) {
+func (s *Schedule) BuildTransfer(send, recv *Call) {
 	s.Moves, s.spans = s.Moves[:0], s.spans[:0]
-	s.add(send.InLen(), s.take(Span{0, false, 0}), s.take(Span{1, true, 0}))
+	s.addMove(send.InLen(), s.newSpans(Span{0, false, 0}), s.newSpans(Span{1, true, 0}))
 	s.Bytes = 2 * send.InLen() * send.DType.Size()
 }

@@ -9,7 +9,7 @@ package collective
 type Clique struct{}
 
 // Trees is k stars, or the one around the root.
-func (Clique) Trees(k, root int) int { return oneEach(k, root) }
+func (Clique) Trees(k, root int) int { return treesByRoot(k, root) }
 
 // Parent is the middle of star t.
 func (Clique) Parent(t, _, root, i int) int {

@@ -9,19 +9,19 @@ package collective
 // host: at most 2n for all-reduce, n for a move with a root.
 type DoubleTree struct{}
 
-// Trees is 2.
+// Trees is 2, of which each gets half of the elements.
 func (DoubleTree) Trees(int, int) int { return 2 }
 
 // Parent is that of the tree in which in-order neighbours differ in depth, or of its mirror image,
 // or of the tree moved on by one.
 func (DoubleTree) Parent(t, k, root, i int) int {
 	if root < 0 {
-		return inOrder(t, k, i)
+		return inOrderParent(t, k, i)
 	}
 	if i == root {
 		return -1
 	}
-	p := inOrder(t, k-1, (i-root-1+k)%k)
+	p := inOrderParent(t, k-1, (i-root-1+k)%k)
 	if p < 0 {
 		return root
 	}
@@ -31,9 +31,9 @@ func (DoubleTree) Parent(t, k, root, i int) int {
 // String returns the name of the strategy in a Route.
 func (DoubleTree) String() string { return "double-tree" }
 
-// inOrder is the parent of host i among k in tree t. In the first tree, a number's lowest set bit
-// is its height: odd ones are leaves. The second tree swaps odd and even.
-func inOrder(t, k, i int) int {
+// inOrderParent returns the parent of host i among k in tree t. In the first tree, a number's
+// lowest set bit is its height: odd ones are leaves. The second tree swaps odd and even.
+func inOrderParent(t, k, i int) int {
 	switch {
 	case t == 0:
 		return heightParent(k, i)
@@ -49,6 +49,8 @@ func inOrder(t, k, i int) int {
 	return -1
 }
 
+// heightParent returns the parent of i among k in the tree in which a number's lowest set bit is
+// its height; -1 for 0, the root.
 func heightParent(k, i int) int {
 	if i == 0 {
 		return -1

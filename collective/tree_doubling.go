@@ -15,7 +15,7 @@ import "math/bits"
 type Doubling struct{}
 
 // Trees is k binomial trees, or the one around the root.
-func (Doubling) Trees(k, root int) int { return oneEach(k, root) }
+func (Doubling) Trees(k, root int) int { return treesByRoot(k, root) }
 
 // Parent is as far on towards the root as the largest power of two that does not pass it.
 func (Doubling) Parent(t, k, root, i int) int {

@@ -11,7 +11,7 @@ package collective
 type MultiTree struct{}
 
 // Trees is k heaps, or the one that has the root first.
-func (MultiTree) Trees(k, root int) int { return oneEach(k, root) }
+func (MultiTree) Trees(k, root int) int { return treesByRoot(k, root) }
 
 // Parent is that of Tree with the root of tree t.
 func (MultiTree) Parent(t, k, root, i int) int { return Tree{}.Parent(0, k, rootOf(t, root), i) }

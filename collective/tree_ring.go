@@ -10,7 +10,7 @@ package collective
 type Ring struct{}
 
 // Trees is k chains, or the one that ends at the root.
-func (Ring) Trees(k, root int) int { return oneEach(k, root) }
+func (Ring) Trees(k, root int) int { return treesByRoot(k, root) }
 
 // Parent is the next host.
 func (Ring) Parent(t, k, root, i int) int {
@@ -31,14 +31,16 @@ func (Ring) Source(t, k, root, i int) int {
 // String returns the name of the strategy in a Route.
 func (Ring) String() string { return "ring" }
 
-// oneEach is one tree for each host as its root, unless the root is given.
-func oneEach(k, root int) int {
+// treesByRoot returns the number of trees where each of k hosts is the root of one, unless the root
+// is given.
+func treesByRoot(k, root int) int {
 	if root < 0 {
 		return k
 	}
 	return 1
 }
 
+// rootOf returns the root of tree t where each host is the root of one, unless the root is given.
 func rootOf(t, root int) int {
 	if root < 0 {
 		return t

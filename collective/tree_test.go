@@ -23,6 +23,8 @@ func TestStrategiesAreTrees(t *testing.T) {
 	}
 }
 
+// checkTree fails if a tree over k hosts has a host without a way to the root, or two roots, or
+// another root than the one that is asked for.
 func checkTree(t *testing.T, strategy collective.Strategy, tree, k, root int) {
 	t.Helper()
 	top := -1
@@ -56,6 +58,8 @@ type bound struct {
 	sends func(i int) int
 }
 
+// allReduceCost returns what the doc comment of a strategy says that an all-reduce over k hosts
+// costs.
 func allReduceCost(strategy collective.Strategy, k int) bound {
 	depth := bits.Len(uint(k)) - 1
 	switch strategy.(type) {
@@ -98,9 +102,9 @@ func TestAllReduceCosts(t *testing.T) {
 		for _, k := range []int{2, 3, 4, 5, 8, 13} {
 			for _, members := range []int{1, 3} {
 				n := 64 * 4 * k // elements; a piece a segment
-				c := evenly(t, collective.AllReduce, tensor.F32, k, members, n)
+				c := evenCluster(t, collective.AllReduce, tensor.F32, k, members, n)
 				c.prepare(strategy)
-				want, steps := allReduceCost(strategy, k), c.rounds()
+				want, steps := allReduceCost(strategy, k), c.runRounds()
 				if steps != want.steps && want.sends != nil || steps > want.steps {
 					t.Errorf("%v over %d hosts: %d steps, want %d", strategy, k, steps, want.steps)
 				}
@@ -127,9 +131,9 @@ func TestRootedCosts(t *testing.T) {
 		for _, kind := range []collective.Kind{collective.Broadcast, collective.Reduce} {
 			for _, k := range []int{2, 3, 4, 5, 8, 13} {
 				n := 64 * 4 * k
-				c := evenly(t, kind, tensor.F32, k, 2, n)
+				c := evenCluster(t, kind, tensor.F32, k, 2, n)
 				c.prepare(strategy)
-				want, steps, most := allReduceCost(strategy, k).steps/2, c.rounds(), (k-1)*n*4
+				want, steps, most := allReduceCost(strategy, k).steps/2, c.runRounds(), (k-1)*n*4
 				switch strategy.(type) {
 				case collective.Ring:
 					most = n * 4
@@ -166,14 +170,14 @@ func TestRootedCosts(t *testing.T) {
 func TestHalvesBetweenHosts(t *testing.T) {
 	const k, n = 4, 1024
 	for _, narrow := range []bool{false, true} {
-		c := evenly(t, collective.AllReduce, tensor.BF16, k, 2, n)
+		c := evenCluster(t, collective.AllReduce, tensor.BF16, k, 2, n)
 		for _, host := range c.calls {
 			for _, call := range host {
 				call.Narrow = narrow
 			}
 		}
 		c.prepare(collective.Ring{})
-		c.rounds()
+		c.runRounds()
 		up := 4
 		if narrow {
 			up = 2
@@ -186,13 +190,14 @@ func TestHalvesBetweenHosts(t *testing.T) {
 	}
 }
 
-// evenly is a cluster with the same number of members on every host.
-func evenly(t testing.TB, kind collective.Kind, d tensor.DType, hosts, members, n int) *cluster {
+// evenCluster returns a cluster with the same number of members on every host.
+func evenCluster(t testing.TB, kind collective.Kind, d tensor.DType, hosts, members,
+	n int) *cluster {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, uint64(hosts)))
 	var of []int
 	for i := range hosts * members {
 		of = append(of, i/members)
 	}
-	return spread(t, sample(rng, kind, d, collective.Sum, len(of), n), of, hosts)
+	return spread(t, sampleCalls(rng, kind, d, collective.Sum, len(of), n), of, hosts)
 }

@@ -10,7 +10,7 @@ package collective
 type TwoWayRing struct{}
 
 // Trees is k pairs of chains, or the one pair at the root.
-func (TwoWayRing) Trees(k, root int) int { return oneEach(k, root) }
+func (TwoWayRing) Trees(k, root int) int { return treesByRoot(k, root) }
 
 // Parent is the neighbour on the shorter way to the root.
 func (TwoWayRing) Parent(t, k, root, i int) int {

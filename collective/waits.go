@@ -69,7 +69,7 @@ func (m *Matcher) Waits() (list []Wait) {
 	for _, s := range all {
 		for _, w := range s.missing {
 			if own[w] == nil || !waiting[w] {
-				list = append(list, s.wait(w, own[w]))
+				list = append(list, s.waitFor(w, own[w]))
 			}
 		}
 	}
@@ -80,8 +80,9 @@ func (m *Matcher) Waits() (list []Wait) {
 	return list
 }
 
-// wait describes the wait for one of the missing workers, whose own first call that waits is own.
-func (s *blocked) wait(w topo.WorkerID, own *Posted) Wait {
+// waitFor describes the wait for one of the missing workers, whose own first call that waits is
+// own.
+func (s *blocked) waitFor(w topo.WorkerID, own *Posted) Wait {
 	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.number}, Call: s.calls[0],
 		Waiters: len(s.calls), OwnCall: own}
 	if s.pair {
@@ -99,7 +100,8 @@ func (s *blocked) wait(w topo.WorkerID, own *Posted) Wait {
 	return x
 }
 
-// countWorkers counts the workers whose calls these are. A worker can send several times.
+// countWorkers returns the number of workers whose calls these are. A worker can send several
+// times.
 func countWorkers(calls []*Posted) (n int) {
 	for i, p := range calls {
 		if !slices.ContainsFunc(calls[:i], func(q *Posted) bool { return q.Worker == p.Worker }) {
@@ -111,7 +113,8 @@ func countWorkers(calls []*Posted) (n int) {
 
 // blockedSets lists the sets of calls that wait, in any order: the first collective of each group
 // that is not complete, and the sends and the first receive of each mailbox. Receives from any rank
-// are one set: each of several receivers waits for all other workers.
+// are one set: each of several receivers waits for all other workers. The calls still belong to the
+// Matcher.
 func (m *Matcher) blockedSets() (list []blocked) {
 	add := func(s blocked, calls []*Posted) bool {
 		for _, p := range calls {
@@ -143,7 +146,7 @@ func (m *Matcher) blockedSets() (list []blocked) {
 			switch {
 			case len(box.recvs) == 0:
 			case box.recvs[0].Call.Peer != AnyRank:
-				add(blocked{of: g.id, missing: m.senders(g, box.recvs[:1]), pair: true},
+				add(blocked{of: g.id, missing: m.possibleSenders(g, box.recvs[:1]), pair: true},
 					box.recvs[:1])
 			case !m.Gone(box.recvs[0].Worker):
 				anybody = append(anybody, box.recvs[0])
@@ -153,7 +156,7 @@ func (m *Matcher) blockedSets() (list []blocked) {
 			slices.SortFunc(anybody, func(a, b *Posted) int {
 				return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Ticket, b.Ticket))
 			})
-			add(blocked{of: g.id, missing: m.senders(g, anybody), pair: true}, anybody)
+			add(blocked{of: g.id, missing: m.possibleSenders(g, anybody), pair: true}, anybody)
 		}
 	}
 	return list
@@ -169,9 +172,9 @@ func (m *Matcher) notPosted(g *group, number int) (list []topo.WorkerID) {
 	return list
 }
 
-// senders lists the workers whose send one of several receives can accept. Several are all from any
-// rank, and sorted by the worker that receives.
-func (m *Matcher) senders(g *group, recvs []*Posted) (list []topo.WorkerID) {
+// possibleSenders lists the workers whose send one of several receives can accept. Several are all
+// from any rank, and sorted by the worker that receives.
+func (m *Matcher) possibleSenders(g *group, recvs []*Posted) (list []topo.WorkerID) {
 	peer, first := recvs[0].Call.Peer, recvs[0].Worker
 	alone := first == recvs[len(recvs)-1].Worker
 	for i, p := range g.members {

@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// waits writes what a matcher says of who is waited for: by rank, and how many wait in which call
-// of which group.
-func waits(m *collective.Matcher) string {
+// waitsText writes what a matcher says of who is waited for: by rank, and how many wait in which
+// call of which group.
+func waitsText(m *collective.Matcher) string {
 	var words []string
 	for _, x := range m.Waits() {
 		text := fmt.Sprintf("%d: %d in %d %v", x.Worker-worker(0), x.Waiters, x.Group,
@@ -28,26 +28,32 @@ func waits(m *collective.Matcher) string {
 	return strings.Join(words, "; ")
 }
 
+// send returns a send of a few bytes to a rank.
 func send(to int) collective.Call {
 	return collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, In: make([]byte, 1),
 		Shape: []int{1}}
 }
 
+// recv returns a receive of what send sends, from a rank.
 func recv(from int) collective.Call {
 	return collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from,
 		Out: make([]byte, 1), Shape: []int{1}}
 }
 
+// tagged returns a call with a tag of its own.
 func tagged(c collective.Call) collective.Call {
 	c.Tag = 7
 	return c
 }
 
-func on(id topo.GroupID, c collective.Call) collective.Call {
+// onGroup returns a call on a group.
+func onGroup(id topo.GroupID, c collective.Call) collective.Call {
 	c.Group = id
 	return c
 }
 
+// Waits names those who hold up others, at the end of chains and in circles, for collectives and
+// transfers.
 func TestWaits(t *testing.T) {
 	type post struct {
 		rank int
@@ -67,16 +73,19 @@ func TestWaits(t *testing.T) {
 			"1: 2 in 0 all_reduce; 2: 2 in 0 all_reduce"},
 		{"nobody is", []post{{0, sumOf(4)}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, ""},
 		{"all are in mid-step",
-			[]post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)}}, nil, ""},
+			[]post{{0, stepCall(true)}, {1, stepCall(true)}, {2, stepCall(true)},
+				{3, stepCall(true)}}, nil, ""},
 		{"one goes ahead in a step",
-			[]post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)},
-				{2, part(false)}}, nil,
+			[]post{{0, stepCall(true)}, {1, stepCall(true)}, {2, stepCall(true)},
+				{3, stepCall(true)},
+				{2, stepCall(false)}}, nil,
 			"0: 1 in 0 all_reduce; 1: 1 in 0 all_reduce; 3: 1 in 0 all_reduce"},
 		{"the slowest, of all that are not at the end",
-			[]post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {0, part(true)},
-				{1, part(true)}, {0, part(false)}}, nil,
+			[]post{{0, stepCall(true)}, {1, stepCall(true)}, {2, stepCall(true)},
+				{0, stepCall(true)},
+				{1, stepCall(true)}, {0, stepCall(false)}}, nil,
 			"3: 3 in 0 all_reduce"},
-		{"a lost one is missing", []post{{0, part(false)}, {2, part(false)}}, []int{1},
+		{"a lost one is missing", []post{{0, stepCall(false)}, {2, stepCall(false)}}, []int{1},
 			"3: 2 in 0 all_reduce"},
 		{"calls that have failed wait for nobody",
 			[]post{{0, sumOf(4)}, {1, sumOf(5)}, {0, sumOf(4)}}, nil,
@@ -102,9 +111,10 @@ func TestWaits(t *testing.T) {
 			"0: 2 in 0 recv, itself in 0 recv; 1: 2 in 0 recv, itself in 0 recv; 2: 2 in 0 " +
 				"recv, itself in 0 recv"},
 		{"a group in which one is missing that others wait for",
-			[]post{{0, on(pair, sumOf(4))}, {2, sumOf(4)}, {3, sumOf(4)}}, nil,
+			[]post{{0, onGroup(pair, sumOf(4))}, {2, sumOf(4)}, {3, sumOf(4)}}, nil,
 			"1: 2 in 0 all_reduce; 1: 1 in 1 all_reduce"},
-		{"a circle", []post{{0, on(pair, sumOf(4))}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}},
+		{"a circle", []post{{0, onGroup(pair, sumOf(4))}, {1, sumOf(4)}, {2, sumOf(4)},
+			{3, sumOf(4)}},
 			nil,
 			"0: 3 in 0 all_reduce, itself in 1 all_reduce; 1: 1 in 1 all_reduce, itself in 0 " +
 				"all_reduce"},
@@ -117,9 +127,9 @@ func TestWaits(t *testing.T) {
 			"0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv; 3: 1 in 0 recv"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			m := elastic(4)
+			m := newElasticMatcher(4)
 			for r := range 2 {
-				if id, _, err := m.Group(worker(r), workers([]int{0, 1})); err != nil ||
+				if id, _, err := m.JoinGroup(worker(r), workers([]int{0, 1})); err != nil ||
 					id != pair {
 					t.Fatal(id, err)
 				}
@@ -130,7 +140,7 @@ func TestWaits(t *testing.T) {
 			for _, r := range tc.lost {
 				m.Lost(worker(r), "was killed", nil)
 			}
-			if got := waits(m); got != tc.want {
+			if got := waitsText(m); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
@@ -184,7 +194,7 @@ func TestWaitsKeepTheirNames(t *testing.T) {
 func TestWaitsOfRandomCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 4
-		m := elastic(size)
+		m := newElasticMatcher(size)
 		lost := map[topo.WorkerID]bool{}
 		open := map[*collective.Posted]bool{}
 		over := func(sets []collective.Ready) {
@@ -197,7 +207,7 @@ func TestWaitsOfRandomCalls(t *testing.T) {
 		groups := []topo.GroupID{topo.World}
 		for _, list := range [][]int{{0, 1}, {1, 2, 3}} {
 			for _, r := range list {
-				id, _, err := m.Group(worker(r), workers(list))
+				id, _, err := m.JoinGroup(worker(r), workers(list))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -223,7 +233,7 @@ func TestWaitsOfRandomCalls(t *testing.T) {
 				continue
 			}
 			id := groups[rapid.IntRange(0, len(groups)-1).Draw(t, "group")]
-			self, n, is := m.Index(id, w)
+			self, n, is := m.IndexInGroup(id, w)
 			if !is {
 				continue
 			}
@@ -233,17 +243,17 @@ func TestWaitsOfRandomCalls(t *testing.T) {
 				c = []collective.Call{send(peer), recv(peer), recv(collective.AnyRank)}[kind]
 				c.Tag = uint32(rapid.IntRange(0, 1).Draw(t, "tag"))
 			}
-			p := posted(rank, uint64(i+1), on(id, c))
+			p := posted(rank, uint64(i+1), onGroup(id, c))
 			open[p] = true
 			over(m.Post(p, nil))
 			list := m.Waits()
 			if (len(list) > 0) != (len(open) > 0) {
-				t.Fatalf("%d calls wait, and named are %v", len(open), waits(m))
+				t.Fatalf("%d calls wait, and named are %v", len(open), waitsText(m))
 			}
 			for _, x := range list {
 				if lost[x.Worker] || x.Waiters < 1 || !open[x.Call] || x.Call.Worker == x.Worker ||
 					x.OwnCall != nil && (!open[x.OwnCall] || x.OwnCall.Worker != x.Worker) {
-					t.Fatalf("named are %v", waits(m))
+					t.Fatalf("named are %v", waitsText(m))
 				}
 			}
 			if again := m.Waits(); !slices.Equal(list, again) {

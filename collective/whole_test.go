@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// whole is a call of a step on a group: its first, or its last.
-func whole(g topo.GroupID, more bool) collective.Call {
+// groupStepCall returns a call of a step on a group: one of its first, or its last.
+func groupStepCall(g topo.GroupID, more bool) collective.Call {
 	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
 		Flags: collective.Flags{More: more, Step: !more}}
 }
@@ -34,11 +34,11 @@ func TestStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 		{"all are through", [3]int{2, 2, 2}, nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			m := elastic(3)
-			g := groupOf(t, m, 0, 1, 2)
+			m := newElasticMatcher(3)
+			g := joinGroup(t, m, 0, 1, 2)
 			var ready []collective.Ready
 			post := func(rank, k int) {
-				ready = m.Post(posted(rank, uint64(k+1), whole(g, k == 0)), ready)
+				ready = m.Post(posted(rank, uint64(k+1), groupStepCall(g, k == 0)), ready)
 			}
 			for r, n := range tc.posts {
 				for k := range n {
@@ -73,7 +73,7 @@ func TestStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 				}
 			}
 			// The others go on, on a group of theirs.
-			g = groupOf(t, m, 0, 1)
+			g = joinGroup(t, m, 0, 1)
 			ready = nil
 			for k := range 2 {
 				post(0, k)
@@ -89,12 +89,12 @@ func TestStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 
 // A member that is not through with its part ends the step without the flag: nobody's counts.
 func TestStepOnAGroupNeedsEveryFlag(t *testing.T) {
-	m := elastic(2)
-	g := groupOf(t, m, 0, 1)
-	m.Post(posted(0, 1, whole(g, true)), nil)
-	m.Post(posted(1, 1, whole(g, true)), nil)
-	m.Post(posted(0, 2, whole(g, false)), nil)
-	no := whole(g, false)
+	m := newElasticMatcher(2)
+	g := joinGroup(t, m, 0, 1)
+	m.Post(posted(0, 1, groupStepCall(g, true)), nil)
+	m.Post(posted(1, 1, groupStepCall(g, true)), nil)
+	m.Post(posted(0, 2, groupStepCall(g, false)), nil)
+	no := groupStepCall(g, false)
 	no.Step = false
 	got := m.Post(posted(1, 2, no), nil)
 	var mismatch *collective.MismatchError
@@ -104,6 +104,7 @@ func TestStepOnAGroupNeedsEveryFlag(t *testing.T) {
 	}
 }
 
+// mustBeLost fails the test unless a set failed because of a lost rank.
 func mustBeLost(t *testing.T, r collective.Ready) {
 	t.Helper()
 	var lost *collective.LostError

@@ -31,10 +31,10 @@ func Default() Model {
 // segment follow each other evenly, so that its time follows from two shorter ones.
 const playedPieces = 8
 
-// Time predicts the seconds of an all-reduce of so many bytes on each of the hosts. It plays
-// through what collective.Relay does on every host: a host has one cable, on which pieces follow
-// each other in each direction, and one processor that adds them up.
-func (m Model) Time(r collective.Route, hosts, bytes int) float64 {
+// AllReduceSeconds predicts the seconds of an all-reduce of so many bytes on each of the hosts. It
+// plays through what collective.Relay does on every host: a host has one cable, on which pieces
+// follow each other in each direction, and one processor that adds them up.
+func (m Model) AllReduceSeconds(r collective.Route, hosts, bytes int) float64 {
 	if hosts < 2 || bytes == 0 {
 		return m.Fixed
 	}
@@ -44,9 +44,9 @@ func (m Model) Time(r collective.Route, hosts, bytes int) float64 {
 		whole *= 2 // several streams become evenly busy only later
 	}
 	if bytes <= whole {
-		return m.Fixed + s.run(bytes)
+		return m.Fixed + s.simulate(bytes)
 	}
-	half, all := s.run(whole/2), s.run(whole)
+	half, all := s.simulate(whole/2), s.simulate(whole)
 	return m.Fixed + all + (all-half)/float64(whole-whole/2)*float64(bytes-whole)
 }
 
@@ -83,7 +83,7 @@ type transfer struct {
 	bytes   int
 }
 
-// newAllReduce works out the trees of a route over so many hosts.
+// newAllReduce returns a simulation with the trees of a route over so many hosts.
 func newAllReduce(m Model, r collective.Route, hosts int) *allReduce {
 	s := &allReduce{model: m, hosts: hosts, piece: r.Piece, trees: r.Strategy.Trees(hosts, -1),
 		out: make([]sim.Resource, hosts), received: make([]float64, hosts),
@@ -108,9 +108,9 @@ func newAllReduce(m Model, r collective.Route, hosts int) *allReduce {
 	return s
 }
 
-// run plays an all-reduce of so many bytes through, and returns the seconds from the first piece to
-// the last result.
-func (s *allReduce) run(bytes int) float64 {
+// simulate plays an all-reduce of so many bytes through, from the beginning, and returns the
+// seconds from the first piece to the last result.
+func (s *allReduce) simulate(bytes int) float64 {
 	s.segment = (bytes + s.trees - 1) / s.trees
 	s.pieces = (s.segment + s.piece - 1) / s.piece
 	s.missing, s.end = make([]int, s.trees*s.pieces*s.hosts), 0
@@ -140,18 +140,19 @@ func (s *allReduce) run(bytes int) float64 {
 		case t.result:
 			s.sendDown(at, t)
 		default:
-			s.add(at, t)
+			s.addPartialSum(at, t)
 		}
 	}
 	return s.end
 }
 
-// missingAt is the element of missing for a piece of a tree on a host.
+// missingAt returns the element of missing for a piece of a tree on a host.
 func (s *allReduce) missingAt(tree, piece, host int) *int {
 	return &s.missing[(tree*s.pieces+piece)*s.hosts+host]
 }
 
-// send sends a piece from the cable of its sender to that of its receiver, at a time in seconds.
+// send plans the arrival of a piece that begins to leave its sender at a time in seconds, when the
+// cables of sender and receiver are free.
 func (s *allReduce) send(at float64, t transfer) {
 	wire := float64(t.bytes) * s.model.Beta
 	s.out[t.from].Use(at, s.model.Piece)
@@ -163,7 +164,8 @@ func (s *allReduce) send(at float64, t transfer) {
 }
 
 // useStream gives a piece to the stream of its link that is free first, and returns when that
-// stream has sent it; 0 where one stream fills a cable.
+// stream has sent it; 0 where one stream fills a cable. Wire is the seconds that it takes on a
+// whole cable.
 func (s *allReduce) useStream(at float64, t transfer, wire float64) float64 {
 	if s.streams == nil {
 		return 0
@@ -179,9 +181,9 @@ func (s *allReduce) useStream(at float64, t transfer, wire float64) float64 {
 	return link[first].Use(at, wire/s.model.Share)
 }
 
-// add adds a partial sum that has arrived to that of its receiver, and sends it on when it was the
-// last one.
-func (s *allReduce) add(at float64, t transfer) {
+// addPartialSum adds a partial sum that has arrived to that of its receiver, and sends it on when
+// it was the last one.
+func (s *allReduce) addPartialSum(at float64, t transfer) {
 	done := s.processors[t.to].Use(at, float64(t.bytes)*s.model.Gamma)
 	missing := s.missingAt(t.tree, t.index, t.to)
 	if *missing--; *missing == 0 {

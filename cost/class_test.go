@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 )
 
+// Lengths that differ by less than an eighth are in the same class.
 func TestClassOf(t *testing.T) {
 	for bytes, want := range map[int]int{0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 1 << 20: 1 << 20,
 		1<<20 + 1<<17 - 1: 1 << 20, 1<<20 + 1<<17: 1<<20 + 1<<17, 1<<20 - 1: 15 << 16} {

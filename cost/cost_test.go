@@ -11,12 +11,13 @@ import (
 
 var strategies = collective.Strategies()
 
-// usual is a route by a strategy as it is without measurements.
-func usual(s collective.Strategy) collective.Route {
+// defaultRoute returns a route by a strategy as it is without measurements.
+func defaultRoute(s collective.Strategy) collective.Route {
 	return collective.Route{Strategy: s, Piece: 256 << 10, Streams: 1}
 }
 
-func near(x, y float64) bool { return math.Abs(x-y) <= 1e-9*math.Max(x, y) }
+// isNear reports whether two positive numbers differ by a rounding error only.
+func isNear(x, y float64) bool { return math.Abs(x-y) <= 1e-9*math.Max(x, y) }
 
 // A long ring keeps every cable busy all the time, and so comes close to the bound; no strategy
 // beats it.
@@ -26,12 +27,12 @@ func TestTimeOfLongMoves(t *testing.T) {
 	for _, k := range []int{2, 3, 4, 8} {
 		n := 64 << 20
 		bound := 2 * float64(k-1) / float64(k) * float64(n) * m.Beta
-		ring := m.Time(usual(collective.Ring{}), k, n)
+		ring := m.AllReduceSeconds(defaultRoute(collective.Ring{}), k, n)
 		if ring < bound || ring > 1.05*bound {
 			t.Errorf("a ring over %d hosts: %v, the bound is %v", k, ring, bound)
 		}
 		for _, s := range strategies {
-			if took := m.Time(usual(s), k, n); took < bound {
+			if took := m.AllReduceSeconds(defaultRoute(s), k, n); took < bound {
 				t.Errorf("%v over %d hosts: %v, the bound is %v", s, k, took, bound)
 			}
 		}
@@ -45,14 +46,15 @@ func TestTimeGrowsEvenly(t *testing.T) {
 	for _, s := range strategies {
 		last := 0.0
 		for n := 1 << 10; n <= 256<<20; n *= 2 {
-			took := m.Time(usual(s), 4, n)
+			took := m.AllReduceSeconds(defaultRoute(s), 4, n)
 			if took < last {
 				t.Errorf("%v: %d bytes take %v, half of them %v", s, n, took, last)
 			}
 			last = took
 		}
-		if a, b := m.Time(usual(s), 4, 128<<20),
-			m.Time(usual(s), 4, 256<<20); !near(m.Time(usual(s), 4, 384<<20)-b, b-a) {
+		if a, b := m.AllReduceSeconds(defaultRoute(s), 4, 128<<20),
+			m.AllReduceSeconds(defaultRoute(s), 4,
+				256<<20); !isNear(m.AllReduceSeconds(defaultRoute(s), 4, 384<<20)-b, b-a) {
 			t.Errorf("%v: what 128 MiB more take is not the same everywhere", s)
 		}
 	}
@@ -64,8 +66,9 @@ func TestTimeOfStreams(t *testing.T) {
 	m := cost.Default()
 	m.Gamma, m.Piece = 0, 0
 	on := func(streams int) float64 {
-		return m.Time(collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece,
-			Streams: streams}, 4, 64<<20)
+		return m.AllReduceSeconds(
+			collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece,
+				Streams: streams}, 4, 64<<20)
 	}
 	whole := on(1)
 	for share, times := range map[float64]float64{0.25: 4, 0.5: 2, 0.99: 1 / 0.99} {
@@ -80,15 +83,17 @@ func TestTimeOfStreams(t *testing.T) {
 	}
 }
 
-// samples are what a network would show, off by up to some share.
-func samples(seed uint64, truth cost.Model, hosts int,
+// drawSamples returns what a network would show that costs what truth says, off by up to some
+// share.
+func drawSamples(seed uint64, truth cost.Model, hosts int,
 	off float64) (list []cost.Sample) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for _, bytes := range []int{64, 256 << 10, 4 << 20} {
 		for _, r := range collective.Candidates(hosts, bytes)[:6] {
 			list = append(list,
 				cost.Sample{Route: r, Hosts: hosts, Bytes: bytes,
-					Seconds: truth.Time(r, hosts, bytes) * (1 + off*(2*rng.Float64()-1))})
+					Seconds: truth.AllReduceSeconds(r, hosts,
+						bytes) * (1 + off*(2*rng.Float64()-1))})
 		}
 	}
 	return list
@@ -102,9 +107,9 @@ func TestFit(t *testing.T) {
 		start := cost.Default()
 		truth := cost.Model{Fixed: spread(start.Fixed), Alpha: spread(start.Alpha),
 			Piece: spread(start.Piece), Beta: spread(start.Beta), Gamma: start.Gamma, Share: 0.4}
-		fitted := start.Fit(samples(seed, truth, 3, 0.05))
-		for _, x := range samples(seed, truth, 4, 0) {
-			if got := fitted.Time(x.Route, 4, x.Bytes); got > 1.25*x.Seconds ||
+		fitted := start.Fit(drawSamples(seed, truth, 3, 0.05))
+		for _, x := range drawSamples(seed, truth, 4, 0) {
+			if got := fitted.AllReduceSeconds(x.Route, 4, x.Bytes); got > 1.25*x.Seconds ||
 				got < x.Seconds/1.25 {
 				t.Errorf("seed %d: %v of %d bytes: predicted %v, is %v (%+v for %+v)", seed,
 					x.Route, x.Bytes, got, x.Seconds, fitted, truth)
@@ -113,9 +118,9 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// BenchmarkTime is what a prediction costs.
+// BenchmarkTime measures what a prediction costs.
 func BenchmarkTime(b *testing.B) {
 	for b.Loop() {
-		cost.Default().Time(usual(collective.Clique{}), 8, 16<<20)
+		cost.Default().AllReduceSeconds(defaultRoute(collective.Clique{}), 8, 16<<20)
 	}
 }

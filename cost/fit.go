@@ -25,7 +25,7 @@ func (m Model) Fit(samples []Sample) Model {
 	if m.Share <= 0 {
 		m.Share = 1
 	}
-	fitted := len(m.parameters())
+	fitted := len(m.fittedParameters())
 	if !slices.ContainsFunc(samples, func(s Sample) bool {
 		return (s.Route.Streams > 1) != (samples[0].Route.Streams > 1)
 	}) {
@@ -38,7 +38,7 @@ func (m Model) Fit(samples []Sample) Model {
 			for i := range fitted {
 				for _, factor := range [...]float64{step, 1 / step} {
 					next := m
-					*next.parameters()[i] *= factor
+					*next.fittedParameters()[i] *= factor
 					next.Share = min(next.Share, 1)
 					if loss := next.loss(samples); loss < best*(1-1e-3) {
 						m, best, better = next, loss, true
@@ -50,15 +50,15 @@ func (m Model) Fit(samples []Sample) Model {
 	return m
 }
 
-// parameters are the parameters that Fit can change.
-func (m *Model) parameters() [5]*float64 {
+// fittedParameters returns the parameters of m that Fit can change.
+func (m *Model) fittedParameters() [5]*float64 {
 	return [...]*float64{&m.Fixed, &m.Alpha, &m.Piece, &m.Beta, &m.Share}
 }
 
-// loss is the sum of squares that Fit minimizes.
+// loss returns the sum of squares that Fit minimizes.
 func (m Model) loss(samples []Sample) (sum float64) {
 	for _, s := range samples {
-		x := math.Log(m.Time(s.Route, s.Hosts, s.Bytes) / s.Seconds)
+		x := math.Log(m.AllReduceSeconds(s.Route, s.Hosts, s.Bytes) / s.Seconds)
 		sum += x * x
 	}
 	return sum

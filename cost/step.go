@@ -11,15 +11,16 @@ type Step struct {
 	Backward float64 // seconds of the backward pass
 }
 
-// Step predicts the seconds from the begin of the backward pass until all hosts have the mean of
-// the last bucket. Buckets have so many bytes and go by a route. The messages about one bucket do
-// not overlap with those about the next: the head deals with one collective after the other.
-func (m Model) Step(s Step, bucket int, r collective.Route) float64 {
+// StepSeconds predicts the seconds from the begin of the backward pass until all hosts have the
+// mean of the last bucket. Buckets have so many bytes and go by a route. The messages about one
+// bucket do not overlap with those about the next: the head deals with one collective after the
+// other.
+func (m Model) StepSeconds(s Step, bucket int, r collective.Route) float64 {
 	n := max((s.Bytes+bucket-1)/bucket, 1)
 	each := s.Bytes / n
-	one := m.Time(r, s.Hosts, each)
+	one := m.AllReduceSeconds(r, s.Hosts, each)
 	// from the end of a bucket to the end of the next, where all wait for the network
-	next := m.Fixed + max(m.Time(r, s.Hosts, 2*each)-one, 0)
+	next := m.Fixed + max(m.AllReduceSeconds(r, s.Hosts, 2*each)-one, 0)
 	network := s.Backward/float64(n) + float64(n-1)*next
 	return max(network, s.Backward) + one
 }

@@ -16,16 +16,17 @@ func TestTimeOfSteps(t *testing.T) {
 	for _, m := range []cost.Model{cost.Default(), slowCables} {
 		for _, backward := range []float64{0, 0.01, 10} {
 			s := cost.Step{Hosts: 3, Bytes: 64 << 20, Backward: backward}
-			if got, want := m.Step(s, s.Bytes, collective.DefaultRoute(s.Bytes)),
-				backward+m.Time(collective.DefaultRoute(s.Bytes), 3, s.Bytes); !near(got, want) {
-				t.Errorf("in one bucket, behind %v s: %v, want %v", backward, got, want)
+			if got, want := m.StepSeconds(s, s.Bytes, collective.DefaultRoute(s.Bytes)),
+				backward+m.AllReduceSeconds(collective.DefaultRoute(s.Bytes), 3,
+					s.Bytes); !isNear(got, want) {
+				t.Errorf("in one bucket, after %v s: %v, want %v", backward, got, want)
 			}
 			wire := 2.0 * 2 / 3 * float64(s.Bytes) * m.Beta
 			for _, size := range policy.BucketSizes(s.Bytes) {
-				took, last := m.Step(s, size, collective.DefaultRoute(size)),
-					m.Time(collective.DefaultRoute(size), 3, size)
+				took, last := m.StepSeconds(s, size, collective.DefaultRoute(size)),
+					m.AllReduceSeconds(collective.DefaultRoute(size), 3, size)
 				if took < backward+last*0.999 || took < wire {
-					t.Errorf("buckets of %d, behind %v s: %v; the last one takes %v, the wire %v",
+					t.Errorf("buckets of %d, after %v s: %v; the last one takes %v, the wire %v",
 						size, backward, took, last, wire)
 				}
 			}

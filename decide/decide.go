@@ -38,12 +38,12 @@ type Decision[T any] struct {
 	Because  Because
 }
 
-// Reason puts the reason into words, in milliseconds.
+// Reason returns the reason in words, in milliseconds.
 func (d Decision[T]) Reason() string {
 	return fmt.Sprintf("%v %s, %v %s", d.From, d.Because.From, d.To, d.Because.To)
 }
 
-// String says how long the choice takes, such as "took 3.2 ms" or "may take 2.9 ms".
+// String returns how long the choice takes, such as "took 3.2 ms" or "may take 2.9 ms".
 func (e Estimate) String() string {
 	verb := "took"
 	if e.Predicted {
@@ -52,9 +52,10 @@ func (e Estimate) String() string {
 	return fmt.Sprintf("%s %.3g ms", verb, 1e3*e.Seconds)
 }
 
-// Prefer decides between the choice of now and others. The first stays unless another takes less
-// than margin times as long: margin is at most 1, and below 1 where predictions are not exact or a
-// change has its price. Each of the others must be as much better than the best one before it.
+// Prefer returns the decision between the choice of now and others. The first stays unless another
+// takes less than margin times as long: margin is at most 1, and below 1 where predictions are not
+// exact or a change has its price. Each of the others must be as much better than the best one
+// before it.
 func Prefer[T any](now T, others []T, margin float64, predict Predictor[T]) Decision[T] {
 	before := Estimate{predict(now), true}
 	d := Decision[T]{From: now, To: now, Because: Because{before, before}}

@@ -17,17 +17,17 @@ type Calls struct {
 	over   bool // nothing is under way any more
 }
 
-// NewCalls is for a link that is complete; call Up next. All links of a network have the same
-// Payloads.
+// NewCalls returns the Calls of a link that is complete; call Up next. All links of a network have
+// the same Payloads. Any goroutine may call the methods.
 func NewCalls(h Handler, peer Host, payloads *Payloads) *Calls {
 	c := &Calls{handler: h, peer: peer, payloads: payloads}
 	c.idle.L = &c.mu
 	return c
 }
 
-// Begin announces a use of memory that the handler gave, to write a payload from it. False means
-// that the link has ended and the memory is no longer there to be used.
-func (c *Calls) Begin() bool {
+// BeginUse announces a use of memory that the handler gave, to write a payload from it. False means
+// that the link has ended and the memory is no longer there to be used. Down waits for EndUse.
+func (c *Calls) BeginUse() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
@@ -37,8 +37,8 @@ func (c *Calls) Begin() bool {
 	return true
 }
 
-// End is the end of what Begin or Place began.
-func (c *Calls) End() {
+// EndUse is the end of what BeginUse or Place began.
+func (c *Calls) EndUse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.busy--; c.busy == 0 {
@@ -46,9 +46,9 @@ func (c *Calls) End() {
 	}
 }
 
-// Queue announces a payload that is to be sent. False means that the link is over, and the payload
-// stays.
-func (c *Calls) Queue() bool {
+// QueuePayload announces a payload that is to be sent. False means that the link is over, and
+// nothing must be sent.
+func (c *Calls) QueuePayload() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
@@ -59,8 +59,9 @@ func (c *Calls) Queue() bool {
 	return true
 }
 
-// Sent tells that so many payloads that were announced are not touched any more.
-func (c *Calls) Sent(n int) {
+// PayloadsSent records that so many payloads that were announced are no longer touched. It may call
+// what waits in Network.Unused.
+func (c *Calls) PayloadsSent(n int) {
 	c.mu.Lock()
 	if c.over {
 		n = 0 // Down has told it of all
@@ -70,41 +71,41 @@ func (c *Calls) Sent(n int) {
 	c.payloads.add(-n)
 }
 
-// Up calls Handler.Up.
+// Up calls Handler.Up, unless the link has ended.
 func (c *Calls) Up() {
-	if c.Begin() {
+	if c.BeginUse() {
 		c.handler.Up(c.peer)
-		c.End()
+		c.EndUse()
 	}
 }
 
 // Message calls Handler.Message; false means that the link has ended.
 func (c *Calls) Message(b []byte) bool {
-	if !c.Begin() {
+	if !c.BeginUse() {
 		return false
 	}
 	c.handler.Message(c.peer, b)
-	c.End()
+	c.EndUse()
 	return true
 }
 
-// Place calls Handler.Place. If ok, the payload may be written to mem (nil: is to be thrown away)
-// until Arrived or End.
+// Place calls Handler.Place, and blocks as long as that does. If ok, the payload may be written to
+// mem (nil: is to be thrown away) until Arrived or EndUse.
 func (c *Calls) Place(p Piece) (mem []byte, ok bool) {
-	if !c.Begin() {
+	if !c.BeginUse() {
 		return nil, false
 	}
-	c.End() // Place itself may block for longer than the link lives
+	c.EndUse() // Place itself may block for longer than the link lives
 	if mem = c.handler.Place(c.peer, p); mem != nil && len(mem) != int(p.Length) {
 		panic("fabric: a handler's Place returned memory of another size than the piece")
 	}
-	return mem, c.Begin()
+	return mem, c.BeginUse()
 }
 
-// Arrived calls Handler.Arrived, and then End.
+// Arrived calls Handler.Arrived, and then EndUse.
 func (c *Calls) Arrived(p Piece) {
 	c.handler.Arrived(c.peer, p)
-	c.End()
+	c.EndUse()
 }
 
 // Down refuses all further calls, waits for those under way, and calls Handler.Down. Whoever calls

@@ -10,7 +10,7 @@ type Payloads struct {
 	asked []func() // functions to be called when there are none
 }
 
-// Unused is Network.Unused.
+// Unused is Network.Unused: it calls f as soon as no payload is counted, which may be at once.
 func (p *Payloads) Unused(f func()) {
 	p.mu.Lock()
 	p.asked = append(p.asked, f)
@@ -18,6 +18,7 @@ func (p *Payloads) Unused(f func()) {
 	p.add(0)
 }
 
+// add changes the number of payloads by n, and calls the functions that waited for none.
 func (p *Payloads) add(n int) {
 	p.mu.Lock()
 	p.count += n

@@ -70,7 +70,7 @@ func (r *leader) adoptGroups(reports map[string]Report) {
 	slices.SortStableFunc(groups, func(a, b GroupReport) int { return cmp.Compare(a.ID, b.ID) })
 	for _, g := range groups {
 		for _, w := range g.Here {
-			r.matcher.Adopt(g.ID, g.Members, w, slices.Contains(g.Free, w))
+			r.matcher.AdoptGroup(g.ID, g.Members, w, slices.Contains(g.Free, w))
 		}
 	}
 	for _, host := range sorted(reports) {

@@ -40,7 +40,7 @@ func (r *leader) receiveCall(c Call) {
 
 // post hands a call to the matcher.
 func (r *leader) post(c Call) {
-	self, size, ok := r.matcher.Index(c.Group, c.Worker)
+	self, size, ok := r.matcher.IndexInGroup(c.Group, c.Worker)
 	if !ok || r.matcher.Gone(c.Worker) {
 		return
 	}

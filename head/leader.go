@@ -118,7 +118,7 @@ func (r *leader) receive(host string, b Payload) {
 	case WantsGroup:
 		r.group(b, host)
 	case Ungroups:
-		r.matcher.Ungroup(b.Worker, b.ID)
+		r.matcher.LeaveGroup(b.Worker, b.ID)
 	case LinkLost:
 		r.linkLost(host, b)
 	}
@@ -254,7 +254,7 @@ func (r *leader) resumes(place cursor.Cursor) bool {
 
 // group makes a group of workers, or finds it, and answers the one that wants it.
 func (r *leader) group(g WantsGroup, host string) {
-	id, self, err := r.matcher.Group(g.Worker, g.Members)
+	id, self, err := r.matcher.JoinGroup(g.Worker, g.Members)
 	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)},
 		Members: g.Members}
 	if err != nil {
@@ -265,7 +265,7 @@ func (r *leader) group(g WantsGroup, host string) {
 
 // disband lets all hosts forget the groups that no worker needs.
 func (r *leader) disband() {
-	for _, id := range r.matcher.Disband() {
+	for _, id := range r.matcher.RemoveUnusedGroups() {
 		for _, h := range r.agent.Record().Hosts {
 			r.send(h.Name, Disbands{id})
 		}

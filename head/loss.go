@@ -136,7 +136,7 @@ func (r *leader) redispatch(host string, vanished []topo.WorkerID) {
 func (r *leader) withdraw(f *batch, vanished []topo.WorkerID) (nothing bool) {
 	var sets []collective.Ready
 	for _, s := range f.sets {
-		if s = r.matcher.Without(s, vanished); len(s.Calls) > 0 {
+		if s = r.matcher.WithoutLost(s, vanished); len(s.Calls) > 0 {
 			sets = append(sets, s)
 		}
 	}

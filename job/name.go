@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// nameFor makes a job name from a command: the script, where there is one behind an interpreter,
-// else the program.
+// nameFor returns a job name for a command: that of the script, where there is one after an
+// interpreter, else that of the program.
 func nameFor(command []string) string {
 	if len(command) == 0 {
 		return "job"
 	}
 	word := command[0]
 	for _, arg := range command[1:] {
-		if script(arg) {
+		if isScript(arg) {
 			word = arg
 			break
 		}
@@ -30,7 +30,8 @@ func nameFor(command []string) string {
 	return name
 }
 
-func script(arg string) bool {
+// isScript reports whether an argument looks like the script of an interpreter.
+func isScript(arg string) bool {
 	if strings.HasPrefix(arg, "-") {
 		return false
 	}
@@ -38,6 +39,7 @@ func script(arg string) bool {
 	return ext == ".py" || ext == ".sh"
 }
 
+// nameRune returns a rune as it may stand in a job name: any other one becomes a dash.
 func nameRune(r rune) rune {
 	if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 		return r

@@ -54,6 +54,7 @@ func Load(path string) (Spec, error) {
 	return spec, nil
 }
 
+// fileError returns the Error of a spec file that cannot be read.
 func fileError(path string, err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
@@ -69,7 +70,8 @@ func Parse(text []byte) (Spec, error) {
 	var top map[string]any
 	if err := yaml.Unmarshal(text, &top); err != nil {
 		return spec, &Error{"",
-			fmt.Sprintf("not YAML with keys at the top: %s; it looks like this:\n%s", reason(err),
+			fmt.Sprintf("not YAML with keys at the top: %s; it looks like this:\n%s",
+				plainReason(err),
 				exampleSpec())}
 	}
 	for key := range top {
@@ -84,15 +86,16 @@ func Parse(text []byte) (Spec, error) {
 	if _, said := top["workers"]; said && spec.Workers == 0 {
 		return Spec{}, workersError(0) // not the default, which is for saying nothing
 	}
-	if err := spec.quote(text); err != nil {
+	if err := spec.takeTexts(text); err != nil {
 		return Spec{}, err
 	}
 	return spec, nil
 }
 
-// quote takes texts as they are written. On the way through JSON 1.10 has become 1.1, 0123 83, and
-// yes true. It also sees that nothing comes after the spec, which that way leaves out.
-func (s *Spec) quote(text []byte) error {
+// takeTexts sets the texts of s as they are written. On the way through JSON 1.10 has become 1.1,
+// 0123 83, and yes true. It also returns an error if something comes after the spec, which that way
+// leaves out.
+func (s *Spec) takeTexts(text []byte) error {
 	var written struct {
 		Name    string
 		Command []string
@@ -100,22 +103,22 @@ func (s *Spec) quote(text []byte) error {
 	}
 	documents := plain.NewDecoder(bytes.NewReader(text))
 	if err := documents.Decode(&written); err != nil && !errors.Is(err, io.EOF) {
-		return &Error{"", reason(err)}
+		return &Error{"", plainReason(err)}
 	}
 	s.Name, s.Command, s.Env = written.Name, written.Command, written.Env
 	var more any
 	if err := documents.Decode(&more); more != nil || err != nil && !errors.Is(err, io.EOF) {
 		return &Error{"", "there is more than one document, but a file is one job: take out " +
-			"what is behind the line ---"}
+			"what comes after the line ---"}
 	}
 	return nil
 }
 
-// typeError turns a decoding error into one that names the key and shows how it is written.
+// typeError returns a decoding error as one that names the key and shows how it is written.
 func typeError(err error) error {
 	var te *json.UnmarshalTypeError
 	if !errors.As(err, &te) {
-		return &Error{"", reason(err)}
+		return &Error{"", plainReason(err)}
 	}
 	key, _, _ := strings.Cut(te.Field, ".")
 	for _, k := range keys {
@@ -125,11 +128,12 @@ func typeError(err error) error {
 					k.example)}
 		}
 	}
-	return &Error{key, reason(err)}
+	return &Error{key, plainReason(err)}
 }
 
-// reason drops the layers that the YAML package puts before what is wrong.
-func reason(err error) string {
+// plainReason returns an error's text without the layers that the YAML package puts before what is
+// wrong.
+func plainReason(err error) string {
 	msg := err.Error()
 	for _, layer := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ",
 		"while decoding JSON: ", "json: ", "yaml: ", "unmarshal errors:\n  "} {
@@ -138,6 +142,7 @@ func reason(err error) string {
 	return msg
 }
 
+// keyNames lists the keys that a spec may have.
 func keyNames() []string {
 	names := make([]string, len(keys))
 	for i, k := range keys {
@@ -146,6 +151,7 @@ func keyNames() []string {
 	return names
 }
 
+// exampleSpec returns a spec with an example of each key, for error messages.
 func exampleSpec() string {
 	var b strings.Builder
 	for _, k := range keys {

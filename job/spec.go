@@ -46,6 +46,7 @@ type Error struct {
 	Msg string
 }
 
+// Error implements error.
 func (e *Error) Error() string {
 	if e.Key == "" {
 		return "job: " + e.Msg
@@ -98,7 +99,7 @@ func (s Spec) Override(top Spec) Spec {
 	return s
 }
 
-// Validate reports the first fault as an *Error. Call it after WithDefaults.
+// Validate returns the first fault as an *Error; nil = there is none. Call it after WithDefaults.
 func (s Spec) Validate() error {
 	if err := checkName(s.Name); err != nil {
 		return err
@@ -136,7 +137,7 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// String is the spec as YAML, in the form that Parse reads.
+// String returns the spec as YAML, in the form that Parse reads.
 func (s Spec) String() string {
 	text, err := yaml.Marshal(s)
 	if err != nil {
@@ -145,6 +146,7 @@ func (s Spec) String() string {
 	return string(text)
 }
 
+// workersError returns the Error of a number of workers that one host cannot run.
 func workersError(n int) error {
 	return &Error{"workers",
 		fmt.Sprintf("%d is not a number of workers that one host can run; give 1 to %d", n,
@@ -153,6 +155,7 @@ func workersError(n int) error {
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
+// checkName returns the Error of a name that cannot name a job.
 func checkName(name string) error {
 	if len(name) > maxName || !dnsLabel.MatchString(name) {
 		return &Error{"name",
@@ -166,6 +169,7 @@ func checkName(name string) error {
 // setByShoal are the variables that differ from worker to worker, so a job cannot choose them.
 var setByShoal = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
+// checkEnv returns the Error of a variable that a job cannot set.
 func checkEnv(key, value string) error {
 	switch {
 	case key == "" || strings.ContainsAny(key, "=\x00"):
@@ -181,4 +185,5 @@ func checkEnv(key, value string) error {
 	return nil
 }
 
+// hasNUL reports whether a text has a NUL byte, which no program can receive.
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }

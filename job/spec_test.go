@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
+// A spec with every key is read.
 func TestParse(t *testing.T) {
 	got, err := job.Parse([]byte("name: digits\nworkers: 4\ncommand: [python3, " +
 		"train.py]\nenv:\n  A: b\n  M: 2\nmin: 2\nmax: 8\nfixed_routes: true\nredundant: true\n"))
@@ -43,6 +44,7 @@ func TestTextsAreTakenAsWritten(t *testing.T) {
 	}
 }
 
+// Unknown, repeated and wrongly typed keys are refused, by name and with advice.
 func TestParseRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
@@ -79,6 +81,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// Every error of Load names the file.
 func TestLoadNamesTheFile(t *testing.T) {
 	dir := t.TempDir()
 	missing, big, bad := filepath.Join(dir, "none.yaml"), filepath.Join(dir, "big.yaml"),
@@ -96,6 +99,7 @@ func TestLoadNamesTheFile(t *testing.T) {
 	}
 }
 
+// A spec without a name gets that of its script or program, and one worker.
 func TestDefaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		command []string
@@ -114,6 +118,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// Whatever the command is, the name that is made of it is valid.
 func TestDefaultNamesAreValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[^\x00]+`).Draw(t, "word")
@@ -123,6 +128,7 @@ func TestDefaultNamesAreValid(t *testing.T) {
 	})
 }
 
+// What flags set replaces what the file says, and the environments are merged.
 func TestOverride(t *testing.T) {
 	file := job.Spec{Name: "a", Workers: 2, Command: []string{"x"},
 		Env: map[string]string{"K": "file", "L": "file"}}
@@ -139,6 +145,7 @@ func TestOverride(t *testing.T) {
 	}
 }
 
+// Each fault of a spec is an error for its key.
 func TestValidate(t *testing.T) {
 	good := job.Spec{Name: "a", Workers: 1, Command: []string{"x"}}
 	if err := good.Validate(); err != nil {
@@ -169,6 +176,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// Parse reads what String writes.
 func TestStringIsParsed(t *testing.T) {
 	want := job.Spec{Name: "a", Workers: 3, Command: []string{"sh", "-c", "echo '1: #'"},
 		Env: map[string]string{"A": "yes", "B": "007"}}

@@ -10,19 +10,19 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// normal makes size bytes of numbers of usual magnitude.
-func normal(d tensor.DType, size int) []byte {
-	b := aligned(size, 0)
+// normalNumbers returns size bytes of numbers of usual magnitude.
+func normalNumbers(d tensor.DType, size int) []byte {
+	b := newAligned(size, 0)
 	n := min(size, 4<<10)
 	for i := range n / d.Size() {
 		f := float32(rand.NormFloat64())
 		switch d {
 		case tensor.F32:
-			put(d, b, i, uint64(math.Float32bits(f)))
+			putElement(d, b, i, uint64(math.Float32bits(f)))
 		case tensor.F16:
-			put(d, b, i, uint64(tensor.Float16From(f)))
+			putElement(d, b, i, uint64(tensor.Float16From(f)))
 		case tensor.BF16:
-			put(d, b, i, uint64(tensor.BFloat16From(f)))
+			putElement(d, b, i, uint64(tensor.BFloat16From(f)))
 		}
 	}
 	for ; n < size; n *= 2 {
@@ -56,7 +56,8 @@ func BenchmarkKernels(b *testing.B) {
 		for _, d := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16} {
 			for _, size := range []int{16 << 10, 1 << 20, 64 << 20} {
 				ad := kernel.AccType(d)
-				x, y, acc := normal(d, size), normal(d, size), normal(ad, size/d.Size()*ad.Size())
+				x, y, acc := normalNumbers(d, size), normalNumbers(d, size),
+					normalNumbers(ad, size/d.Size()*ad.Size())
 				for _, k := range kernel.Impls() {
 					b.Run(fmt.Sprintf("%s/%v/%dKiB/%s", c.name, d, size>>10, k.Name),
 						func(b *testing.B) {

@@ -12,8 +12,9 @@ type number interface {
 	float64 | float32 | int64 | int32 | uint8
 }
 
-// cast sees a byte slice as numbers; what is left after the last whole number is dropped.
-func cast[T any](b []byte) []T {
+// asNumbers returns the memory of b as numbers; what is left after the last whole number is
+// dropped.
+func asNumbers[T any](b []byte) []T {
 	var t T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
 }
@@ -22,18 +23,18 @@ func cast[T any](b []byte) []T {
 func pair(d tensor.DType, op Op, acc, x, y []byte) {
 	switch d {
 	case tensor.F64:
-		pairOf(op, cast[float64](acc), cast[float64](x), cast[float64](y))
+		pairOf(op, asNumbers[float64](acc), asNumbers[float64](x), asNumbers[float64](y))
 	case tensor.F32:
-		pairOf(op, cast[float32](acc), cast[float32](x), cast[float32](y))
+		pairOf(op, asNumbers[float32](acc), asNumbers[float32](x), asNumbers[float32](y))
 	case tensor.I64:
-		pairOf(op, cast[int64](acc), cast[int64](x), cast[int64](y))
+		pairOf(op, asNumbers[int64](acc), asNumbers[int64](x), asNumbers[int64](y))
 	case tensor.I32:
-		pairOf(op, cast[int32](acc), cast[int32](x), cast[int32](y))
+		pairOf(op, asNumbers[int32](acc), asNumbers[int32](x), asNumbers[int32](y))
 	case tensor.U8:
 		pairOf(op, acc, x, y)
 	default:
-		widen(d, cast[float32](acc), x)
-		foldHalf(d, op, cast[float32](acc), y)
+		widen(d, asNumbers[float32](acc), x)
+		foldHalf(d, op, asNumbers[float32](acc), y)
 	}
 }
 
@@ -81,13 +82,13 @@ func foldHalf(d tensor.DType, op Op, acc []float32, src []byte) {
 func loadScaled(d tensor.DType, acc, src []byte, a float64) {
 	switch d {
 	case tensor.F64:
-		scale(cast[float64](acc), cast[float64](src), a)
+		scaleNumbers(asNumbers[float64](acc), asNumbers[float64](src), a)
 	case tensor.F32:
-		scale(cast[float32](acc), cast[float32](src), float32(a))
+		scaleNumbers(asNumbers[float32](acc), asNumbers[float32](src), float32(a))
 	case tensor.F16, tensor.BF16:
-		wide := cast[float32](acc)
+		wide := asNumbers[float32](acc)
 		widen(d, wide, src)
-		scale(wide, wide, float32(a))
+		scaleNumbers(wide, wide, float32(a))
 	default:
 		panic(fmt.Sprintf("kernel: cannot scale %v, only floats", d))
 	}
@@ -97,15 +98,15 @@ func loadScaled(d tensor.DType, acc, src []byte, a float64) {
 func foldScaled(d tensor.DType, acc, src []byte, a float64) {
 	switch d {
 	case tensor.F64:
-		addScaled(cast[float64](acc), cast[float64](src), a)
+		addScaledNumbers(asNumbers[float64](acc), asNumbers[float64](src), a)
 	case tensor.F32:
-		addScaled(cast[float32](acc), cast[float32](src), float32(a))
+		addScaledNumbers(asNumbers[float32](acc), asNumbers[float32](src), float32(a))
 	case tensor.F16, tensor.BF16:
 		var wide [chunkLen]float32
-		for acc := cast[float32](acc); len(acc) > 0; {
+		for acc := asNumbers[float32](acc); len(acc) > 0; {
 			n := min(len(acc), chunkLen)
 			widen(d, wide[:n], src)
-			addScaled(acc[:n], wide[:n], float32(a))
+			addScaledNumbers(acc[:n], wide[:n], float32(a))
 			acc, src = acc[n:], src[n*d.Size():]
 		}
 	default:
@@ -113,14 +114,16 @@ func foldScaled(d tensor.DType, acc, src []byte, a float64) {
 	}
 }
 
-func scale[T float32 | float64](acc, src []T, a T) {
+// scaleNumbers sets acc = a*src; src is at least as long, and may be acc.
+func scaleNumbers[T float32 | float64](acc, src []T, a T) {
 	src = src[:len(acc)]
 	for i := range acc {
 		acc[i] = a * src[i]
 	}
 }
 
-func addScaled[T float32 | float64](acc, src []T, a T) {
+// addScaledNumbers sets acc = acc + a*src, the product rounded for itself; src is at least as long.
+func addScaledNumbers[T float32 | float64](acc, src []T, a T) {
 	src = src[:len(acc)]
 	for i := range acc {
 		acc[i] += T(a * src[i]) // the conversion keeps the compiler from fusing
@@ -133,7 +136,7 @@ func load(d tensor.DType, acc, src []byte) {
 		copy(acc, src)
 		return
 	}
-	widen(d, cast[float32](acc), src)
+	widen(d, asNumbers[float32](acc), src)
 }
 
 // store is Impl.Store in plain Go.
@@ -142,40 +145,40 @@ func store(d tensor.DType, dst, acc []byte) {
 		copy(dst, acc)
 		return
 	}
-	narrow(d, dst, cast[float32](acc))
+	narrow(d, dst, asNumbers[float32](acc))
 }
 
-// widen converts len(acc) numbers of the 16-bit type d.
+// widen converts len(acc) numbers of the 16-bit type d in src to float32, in acc.
 func widen(d tensor.DType, acc []float32, src []byte) {
 	if d == tensor.F16 {
-		src := cast[tensor.Float16](src)[:len(acc)]
+		src := asNumbers[tensor.Float16](src)[:len(acc)]
 		for i := range acc {
 			acc[i] = src[i].Float32()
 		}
 		return
 	}
-	half := cast[tensor.BFloat16](src)[:len(acc)]
+	half := asNumbers[tensor.BFloat16](src)[:len(acc)]
 	for i := range acc {
 		acc[i] = half[i].Float32()
 	}
 }
 
-// narrow converts len(acc) numbers to the 16-bit type d.
+// narrow rounds len(acc) numbers to the 16-bit type d, in dst.
 func narrow(d tensor.DType, dst []byte, acc []float32) {
 	if d == tensor.F16 {
-		dst := cast[tensor.Float16](dst)[:len(acc)]
+		dst := asNumbers[tensor.Float16](dst)[:len(acc)]
 		for i := range acc {
 			dst[i] = tensor.Float16From(acc[i])
 		}
 		return
 	}
-	half := cast[tensor.BFloat16](dst)[:len(acc)]
+	half := asNumbers[tensor.BFloat16](dst)[:len(acc)]
 	for i := range acc {
 		half[i] = tensor.BFloat16From(acc[i])
 	}
 }
 
-// sumAll writes the sum of all sources from the byte at on, times a for floats, to all
+// sumAll writes the sum of all sources, from the byte at on, times a for floats, to all
 // destinations.
 func sumAll(d tensor.DType, dst, src [][]byte, at int, a float64) {
 	var room [chunkLen]float64 // memory for chunkLen accumulators of the widest type
@@ -188,7 +191,7 @@ func sumAll(d tensor.DType, dst, src [][]byte, at int, a float64) {
 			if x = x[at:next]; AccType(d) == d {
 				pair(d, Sum, sum, sum, x)
 			} else {
-				foldHalf(d, Sum, cast[float32](sum), x)
+				foldHalf(d, Sum, asNumbers[float32](sum), x)
 			}
 		}
 		if a != 1 {

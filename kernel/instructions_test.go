@@ -99,14 +99,14 @@ func mainLoops(t *testing.T, isa string) map[string]loop {
 	for _, function := range strings.Split(string(text), "\nTEXT ·"+isa)[1:] {
 		name, body, _ := strings.Cut(function, "(SB)")
 		if _, body, ok := strings.Cut(body, "\nseveral:\n"); ok {
-			found[name] = mainLoop(t, isa+name, body)
+			found[name] = countInstructions(t, isa+name, body)
 		}
 	}
 	return found
 }
 
-// mainLoop counts the instructions from the first line on.
-func mainLoop(t *testing.T, name, code string) (n loop) {
+// countInstructions counts the instructions of a main loop, from the first line of code on.
+func countInstructions(t *testing.T, name, code string) (n loop) {
 	t.Helper()
 	label, blocks := "several", 0.0
 	for line := range strings.Lines(code) {

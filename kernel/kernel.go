@@ -44,7 +44,8 @@ func (op Op) String() string {
 	return [...]string{"sum", "prod", "min", "max"}[op]
 }
 
-// AccType is the type in which numbers of type d accumulate: f32 for f16 and bf16, else d itself.
+// AccType returns the type in which numbers of type d accumulate: f32 for f16 and bf16, else d
+// itself.
 func AccType(d tensor.DType) tensor.DType {
 	if d == tensor.F16 || d == tensor.BF16 {
 		return tensor.F32
@@ -55,8 +56,8 @@ func AccType(d tensor.DType) tensor.DType {
 // block is how many bytes of accumulator the SIMD code treats at a time: one cache line.
 const block = 64
 
-// blockOf is how many bytes the elements of one block take in type d.
-func blockOf(d tensor.DType) int { return block / AccType(d).Size() * d.Size() }
+// blockBytes returns how many bytes the elements of one block take in type d.
+func blockBytes(d tensor.DType) int { return block / AccType(d).Size() * d.Size() }
 
 // Tables of SIMD code by type. Each function takes whole blocks; no pointer need be aligned, except
 // the destination of the two that stream, to 64 bytes.
@@ -84,17 +85,17 @@ type Impl struct {
 }
 
 // impls has what this CPU can run, the plainest first.
-var impls = append([]*Impl{{Name: "generic"}}, simd()...)
+var impls = append([]*Impl{{Name: "generic"}}, simdImpls()...)
 
 // Impls lists the implementations that this CPU can run: generic first, the best last.
 func Impls() []*Impl { return append([]*Impl(nil), impls...) }
 
-// Best is the fastest implementation that this CPU can run.
+// Best returns the fastest implementation that this CPU can run.
 func Best() *Impl { return impls[len(impls)-1] }
 
 // Load widens: acc = src. The length of src decides how many elements.
 func (k *Impl) Load(d tensor.DType, acc, src []byte) {
-	acc = accFor(d, acc, src)
+	acc = cutAcc(d, acc, src)
 	if AccType(d) == d {
 		copy(acc, src)
 		return
@@ -102,27 +103,27 @@ func (k *Impl) Load(d tensor.DType, acc, src []byte) {
 	if f := k.load[d]; f != nil {
 		n := len(acc) / block
 		f(unsafe.SliceData(acc), unsafe.SliceData(src), n)
-		acc, src = acc[n*block:], src[n*blockOf(d):]
+		acc, src = acc[n*block:], src[n*blockBytes(d):]
 	}
-	widen(d, cast[float32](acc), src)
+	widen(d, asNumbers[float32](acc), src)
 }
 
 // Pair combines two: acc = x op y. The length of x decides how many elements. acc may be x or y, if
 // d accumulates in its own type.
 func (k *Impl) Pair(d tensor.DType, op Op, acc, x, y []byte) {
-	acc, y = accFor(d, acc, x), first(y, len(x))
+	acc, y = cutAcc(d, acc, x), firstBytes(y, len(x))
 	if f := k.pair[d][op]; f != nil {
 		n := len(acc) / block
 		f(unsafe.SliceData(acc), unsafe.SliceData(x), unsafe.SliceData(y), n)
-		acc, x, y = acc[n*block:], x[n*blockOf(d):], y[n*blockOf(d):]
+		acc, x, y = acc[n*block:], x[n*blockBytes(d):], y[n*blockBytes(d):]
 	}
 	pair(d, op, acc, x, y)
 }
 
-// Fold combines into the accumulator: acc = acc op src. The length of src decides how many
+// Fold combines src into the accumulator: acc = acc op src. The length of src decides how many
 // elements.
 func (k *Impl) Fold(d tensor.DType, op Op, acc, src []byte) {
-	acc = accFor(d, acc, src)
+	acc = cutAcc(d, acc, src)
 	if AccType(d) == d {
 		k.Pair(d, op, acc, acc, src)
 		return
@@ -130,19 +131,19 @@ func (k *Impl) Fold(d tensor.DType, op Op, acc, src []byte) {
 	if f := k.foldSum[d]; f != nil && op == Sum {
 		n := len(acc) / block
 		f(unsafe.SliceData(acc), unsafe.SliceData(src), n)
-		acc, src = acc[n*block:], src[n*blockOf(d):]
+		acc, src = acc[n*block:], src[n*blockBytes(d):]
 	}
-	foldHalf(d, op, cast[float32](acc), src)
+	foldHalf(d, op, asNumbers[float32](acc), src)
 }
 
 // LoadScaled widens and multiplies: acc = a*src, for floats. Unless d is f64, the factor is
 // float32(a). The length of src decides how many elements.
 func (k *Impl) LoadScaled(d tensor.DType, acc, src []byte, a float64) {
-	acc = accFor(d, acc, src)
+	acc = cutAcc(d, acc, src)
 	if f := k.loadScaled[d]; f != nil {
 		n := len(acc) / block
 		f(unsafe.SliceData(acc), unsafe.SliceData(src), n, a)
-		acc, src = acc[n*block:], src[n*blockOf(d):]
+		acc, src = acc[n*block:], src[n*blockBytes(d):]
 	}
 	loadScaled(d, acc, src, a)
 }
@@ -150,11 +151,11 @@ func (k *Impl) LoadScaled(d tensor.DType, acc, src []byte, a float64) {
 // FoldScaled adds a multiple: acc = acc + a*src, for floats; the product is rounded, then the sum.
 // Unless d is f64, the factor is float32(a). The length of src decides how many elements.
 func (k *Impl) FoldScaled(d tensor.DType, acc, src []byte, a float64) {
-	acc = accFor(d, acc, src)
+	acc = cutAcc(d, acc, src)
 	if f := k.foldScaled[d]; f != nil {
 		n := len(acc) / block
 		f(unsafe.SliceData(acc), unsafe.SliceData(src), n, a)
-		acc, src = acc[n*block:], src[n*blockOf(d):]
+		acc, src = acc[n*block:], src[n*blockBytes(d):]
 	}
 	foldScaled(d, acc, src, a)
 }
@@ -169,7 +170,7 @@ func (k *Impl) Scale(d tensor.DType, acc []byte, a float64) {
 // same bits as Load, Fold, Scale and Store, but no accumulator in between. All have the length of
 // the first source, are in whole elements, and are the same memory or do not overlap.
 func (k *Impl) SumAll(d tensor.DType, dst, src [][]byte, a float64) {
-	k.sum(k.sumAll[d], d, dst, src, a)
+	k.sumBy(k.sumAll[d], d, dst, src, a)
 }
 
 // StreamSumAll is SumAll past the caches, if all destinations begin at a cache line. None may be a
@@ -181,22 +182,22 @@ func (k *Impl) StreamSumAll(d tensor.DType, dst, src [][]byte, a float64) {
 			f = k.sumAll[d]
 		}
 	}
-	k.sum(f, d, dst, src, a)
+	k.sumBy(f, d, dst, src, a)
 }
 
-// sum is SumAll by f for the whole blocks, and in plain Go for what is left; f may be nil.
-func (k *Impl) sum(f sumFunc, d tensor.DType, dst, src [][]byte, a float64) {
+// sumBy is SumAll by f for the whole blocks, and in plain Go for what is left; f may be nil.
+func (k *Impl) sumBy(f sumFunc, d tensor.DType, dst, src [][]byte, a float64) {
 	at, end := 0, len(src[0])
 	for _, b := range dst {
-		first(b, end)
+		firstBytes(b, end)
 	}
 	for _, b := range src {
-		first(b, end)
+		firstBytes(b, end)
 	}
 	if f != nil && len(dst) > 0 {
-		n := end / blockOf(d)
+		n := end / blockBytes(d)
 		f(unsafe.SliceData(dst), len(dst), unsafe.SliceData(src), len(src), n, a)
-		at = n * blockOf(d)
+		at = n * blockBytes(d)
 	}
 	sumAll(d, dst, src, at, a)
 }
@@ -204,7 +205,7 @@ func (k *Impl) sum(f sumFunc, d tensor.DType, dst, src [][]byte, a float64) {
 // Store rounds to the nearest, ties to even: dst = acc. The length of dst decides how many
 // elements.
 func (k *Impl) Store(d tensor.DType, dst, acc []byte) {
-	acc = accFor(d, acc, dst)
+	acc = cutAcc(d, acc, dst)
 	if AccType(d) == d {
 		copy(dst, acc)
 		return
@@ -212,15 +213,15 @@ func (k *Impl) Store(d tensor.DType, dst, acc []byte) {
 	if f := k.store[d]; f != nil {
 		n := len(acc) / block
 		f(unsafe.SliceData(dst), unsafe.SliceData(acc), n)
-		dst, acc = dst[n*blockOf(d):], acc[n*block:]
+		dst, acc = dst[n*blockBytes(d):], acc[n*block:]
 	}
-	narrow(d, dst, cast[float32](acc))
+	narrow(d, dst, asNumbers[float32](acc))
 }
 
 // Stream is Store past the caches, for results that this core will not read soon. Other cores see
 // them as with Store.
 func (k *Impl) Stream(d tensor.DType, dst, acc []byte) {
-	acc = accFor(d, acc, dst)
+	acc = cutAcc(d, acc, dst)
 	if AccType(d) == d {
 		k.StreamCopy(dst, acc)
 		return
@@ -232,18 +233,18 @@ func (k *Impl) Stream(d tensor.DType, dst, acc []byte) {
 		dst, acc = dst[head:], acc[wide:]
 		n := len(acc) / block
 		f(unsafe.SliceData(dst), unsafe.SliceData(acc), n)
-		dst, acc = dst[n*blockOf(d):], acc[n*block:]
+		dst, acc = dst[n*blockBytes(d):], acc[n*block:]
 	}
 	k.Store(d, dst, acc)
 }
 
 // Copy copies all of src. It panics when dst is shorter.
-func (k *Impl) Copy(dst, src []byte) { copy(first(dst, len(src)), src) }
+func (k *Impl) Copy(dst, src []byte) { copy(firstBytes(dst, len(src)), src) }
 
-// Swap lets two runs of the same length, which do not overlap, change places.
+// Swap exchanges the contents of two runs of the same length, which do not overlap.
 func (k *Impl) Swap(x, y []byte) {
 	var room [4096]byte
-	for y = first(y, len(x)); len(x) > 0; {
+	for y = firstBytes(y, len(x)); len(x) > 0; {
 		n := copy(room[:], x)
 		copy(x[:n], y)
 		copy(y, room[:n])
@@ -251,9 +252,9 @@ func (k *Impl) Swap(x, y []byte) {
 	}
 }
 
-// StreamCopy is Copy past the caches.
+// StreamCopy is Copy past the caches, for what this core will not read soon.
 func (k *Impl) StreamCopy(dst, src []byte) {
-	dst = first(dst, len(src))
+	dst = firstBytes(dst, len(src))
 	head := bytesToLine(dst)
 	if k.streamCopy != nil && head < len(dst) {
 		n := (len(dst) - head) / block
@@ -264,17 +265,17 @@ func (k *Impl) StreamCopy(dst, src []byte) {
 	k.Copy(dst, src)
 }
 
-// accFor cuts acc to as many elements as src has of type d. It panics if acc has fewer.
-func accFor(d tensor.DType, acc, src []byte) []byte {
+// cutAcc returns as many elements of acc as src has of type d. It panics if acc has fewer.
+func cutAcc(d tensor.DType, acc, src []byte) []byte {
 	if !d.Valid() {
 		panic("kernel: unknown element type " + d.String())
 	}
-	return first(acc, len(src)/d.Size()*AccType(d).Size())
+	return firstBytes(acc, len(src)/d.Size()*AccType(d).Size())
 }
 
-// first cuts b to n bytes. Unlike a slice expression it does not reach beyond len(b), where other
-// tensors lie.
-func first(b []byte, n int) []byte {
+// firstBytes returns the first n bytes of b, and panics if it has fewer. Unlike a slice expression
+// it does not reach beyond len(b), where other tensors lie.
+func firstBytes(b []byte, n int) []byte {
 	if n > len(b) {
 		panic(fmt.Sprintf("kernel: a slice has %d bytes where %d are needed", len(b), n))
 	}

@@ -24,7 +24,8 @@ type call struct {
 	run            func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64)
 }
 
-func calls() []call {
+// allCalls lists all ways to call an Impl.
+func allCalls() []call {
 	list := []call{
 		{"Load", true, false, false,
 			func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) {
@@ -93,8 +94,8 @@ func calls() []call {
 	return list
 }
 
-// types are those of out and of x, y.
-func (c call) types(d tensor.DType) (out, x tensor.DType) {
+// operandTypes returns the types of out and of x, y for elements of type d.
+func (c call) operandTypes(d tensor.DType) (out, x tensor.DType) {
 	out, x = d, d
 	if c.outWide {
 		out = kernel.AccType(d)
@@ -105,7 +106,7 @@ func (c call) types(d tensor.DType) (out, x tensor.DType) {
 	return out, x
 }
 
-// newRand prints its seed if the test fails.
+// newRand returns a source of randomness, and logs its seed if the test fails.
 func newRand(t testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	t.Cleanup(func() {
@@ -124,9 +125,9 @@ var specials = []uint32{0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc
 	0x387fe000, 0x3f801000, 0x3f803000,
 	0x3f808000, 0x3f818000, 0x3f800000, 0xbf800000}
 
-// fill writes elements of d: random bits, special numbers, and numbers of moderate size, in equal
-// parts.
-func fill(r *rand.Rand, d tensor.DType, b []byte) {
+// fillRandomly writes elements of d: random bits, special numbers, and numbers of moderate size, in
+// equal parts.
+func fillRandomly(r *rand.Rand, d tensor.DType, b []byte) {
 	for size := d.Size(); len(b) >= size; b = b[size:] {
 		bits := r.Uint64()
 		f := math.Float32frombits(specials[r.IntN(len(specials))])
@@ -152,7 +153,7 @@ func fill(r *rand.Rand, d tensor.DType, b []byte) {
 	}
 }
 
-// isNaN tells whether the first element of b is one.
+// isNaN reports whether the first element of b, of type d, is one.
 func isNaN(d tensor.DType, b []byte) bool {
 	switch d {
 	case tensor.F64:
@@ -184,8 +185,8 @@ func diff(d tensor.DType, got, want []byte) string {
 	return ""
 }
 
-// aligned makes n bytes that begin at a cache line, and off after it.
-func aligned(n, off int) []byte {
+// newAligned returns n bytes that begin off bytes after a cache line does.
+func newAligned(n, off int) []byte {
 	b := make([]byte, n+off+64)
 	start := int(-uintptr(unsafe.Pointer(&b[0]))%64) + off
 	return b[start : start+n : start+n]
@@ -194,20 +195,22 @@ func aligned(n, off int) []byte {
 // margin is the number of bytes before and after the output that must stay as they were.
 const margin = 64
 
-// compare runs c with generic and with every other implementation on the same random input, n
-// elements long, the three slices at offsets of their elements from a cache line.
-func compare(t testing.TB, r *rand.Rand, c call, d tensor.DType, n int, offsets [3]int) {
+// compareImpls runs c with generic and with every other implementation on the same random input, n
+// elements long, the three slices at offsets of their elements from a cache line, and fails where
+// they differ.
+func compareImpls(t testing.TB, r *rand.Rand, c call, d tensor.DType, n int, offsets [3]int) {
 	t.Helper()
-	od, xd := c.types(d)
-	x, y := aligned(n*xd.Size(), offsets[1]*xd.Size()), aligned(n*xd.Size(), offsets[2]*xd.Size())
-	fill(r, xd, x)
-	fill(r, xd, y)
+	od, xd := c.operandTypes(d)
+	x, y := newAligned(n*xd.Size(), offsets[1]*xd.Size()),
+		newAligned(n*xd.Size(), offsets[2]*xd.Size())
+	fillRandomly(r, xd, x)
+	fillRandomly(r, xd, y)
 	before := make([]byte, margin+n*od.Size()+margin)
-	fill(r, od, before)
+	fillRandomly(r, od, before)
 	a := r.NormFloat64()
 	var want []byte
 	for i, k := range kernel.Impls() {
-		out := aligned(len(before), offsets[0]*od.Size())
+		out := newAligned(len(before), offsets[0]*od.Size())
 		copy(out, before)
 		c.run(k, d, out[margin:len(out)-margin], x, y, a)
 		got := bytes.Clone(out[margin : len(out)-margin])
@@ -224,8 +227,9 @@ func compare(t testing.TB, r *rand.Rand, c call, d tensor.DType, n int, offsets 
 	}
 }
 
-func forEach(t *testing.T, f func(t *testing.T, c call, d tensor.DType)) {
-	for _, c := range calls() {
+// forEachCall runs f as a subtest for every call and every type that it takes.
+func forEachCall(t *testing.T, f func(t *testing.T, c call, d tensor.DType)) {
+	for _, c := range allCalls() {
 		for _, d := range tensor.DTypes() {
 			if !c.floats || d.Float() {
 				t.Run(c.name+"/"+d.String(), func(t *testing.T) { f(t, c, d) })
@@ -234,26 +238,30 @@ func forEach(t *testing.T, f func(t *testing.T, c call, d tensor.DType)) {
 	}
 }
 
+// TestImplsAgreeOnEveryLength: whatever the number of elements, all implementations give the same
+// bits.
 func TestImplsAgreeOnEveryLength(t *testing.T) {
-	forEach(t, func(t *testing.T, c call, d tensor.DType) {
+	forEachCall(t, func(t *testing.T, c call, d tensor.DType) {
 		r := newRand(t)
 		for n := range 301 {
-			compare(t, r, c, d, n, [3]int{r.IntN(64), r.IntN(64), r.IntN(64)})
+			compareImpls(t, r, c, d, n, [3]int{r.IntN(64), r.IntN(64), r.IntN(64)})
 		}
 		for _, n := range []int{1000, 4096, 10007} {
-			compare(t, r, c, d, n, [3]int{0, 0, 0})
-			compare(t, r, c, d, n, [3]int{r.IntN(64), r.IntN(64), r.IntN(64)})
+			compareImpls(t, r, c, d, n, [3]int{0, 0, 0})
+			compareImpls(t, r, c, d, n, [3]int{r.IntN(64), r.IntN(64), r.IntN(64)})
 		}
 	})
 }
 
+// TestImplsAgreeOnEveryAlignment: wherever slices begin in a cache line, all implementations give
+// the same bits.
 func TestImplsAgreeOnEveryAlignment(t *testing.T) {
-	forEach(t, func(t *testing.T, c call, d tensor.DType) {
+	forEachCall(t, func(t *testing.T, c call, d tensor.DType) {
 		r := newRand(t)
 		line := 64 / d.Size()
 		for i := range line {
 			for j := range min(line, 8) {
-				compare(t, r, c, d, 2*line+r.IntN(line), [3]int{i, j, r.IntN(line)})
+				compareImpls(t, r, c, d, 2*line+r.IntN(line), [3]int{i, j, r.IntN(line)})
 			}
 		}
 	})
@@ -264,12 +272,12 @@ func TestImplsAgreeOnEveryAlignment(t *testing.T) {
 func TestUnalignedElements(t *testing.T) {
 	r := newRand(t)
 	for _, d := range []tensor.DType{tensor.F32, tensor.F16, tensor.BF16} {
-		acc := aligned(200*4, 0)
-		fill(r, kernel.AccType(d), acc)
+		acc := newAligned(200*4, 0)
+		fillRandomly(r, kernel.AccType(d), acc)
 		want := make([]byte, 200*d.Size())
 		kernel.Impls()[0].Store(d, want, acc)
 		for _, k := range kernel.Impls() {
-			got := aligned(len(want), 1)
+			got := newAligned(len(want), 1)
 			k.Stream(d, got, acc)
 			if s := diff(d, got, want); s != "" {
 				t.Errorf("%s Stream %v at an odd address: %s", k.Name, d, s)
@@ -278,6 +286,7 @@ func TestUnalignedElements(t *testing.T) {
 	}
 }
 
+// TestExactAliasing: where an output may be an input, the result is that of separate memory.
 func TestExactAliasing(t *testing.T) {
 	r := newRand(t)
 	for _, d := range tensor.DTypes() {
@@ -285,9 +294,9 @@ func TestExactAliasing(t *testing.T) {
 			continue
 		}
 		for _, n := range []int{1, 7, 64, 301} {
-			x, y := aligned(n*d.Size(), 0), aligned(n*d.Size(), 0)
-			fill(r, d, x)
-			fill(r, d, y)
+			x, y := newAligned(n*d.Size(), 0), newAligned(n*d.Size(), 0)
+			fillRandomly(r, d, x)
+			fillRandomly(r, d, y)
 			for _, k := range kernel.Impls() {
 				check := func(name string, separate, aliased func(out []byte)) {
 					t.Helper()
@@ -331,15 +340,16 @@ func TestExactAliasing(t *testing.T) {
 	}
 }
 
+// TestNoAllocations: no call allocates.
 func TestNoAllocations(t *testing.T) {
 	const n = 333
 	r := newRand(t)
-	forEach(t, func(t *testing.T, c call, d tensor.DType) {
-		od, xd := c.types(d)
-		out, x, y := aligned(n*od.Size(), od.Size()), aligned(n*xd.Size(), 0),
-			aligned(n*xd.Size(), 0)
-		fill(r, xd, x)
-		fill(r, xd, y)
+	forEachCall(t, func(t *testing.T, c call, d tensor.DType) {
+		od, xd := c.operandTypes(d)
+		out, x, y := newAligned(n*od.Size(), od.Size()), newAligned(n*xd.Size(), 0),
+			newAligned(n*xd.Size(), 0)
+		fillRandomly(r, xd, x)
+		fillRandomly(r, xd, y)
 		for _, k := range kernel.Impls() {
 			if got := testing.AllocsPerRun(10, func() { c.run(k, d, out, x, y, 2) }); got != 0 {
 				t.Errorf("%s: %v allocations a call", k.Name, got)
@@ -348,12 +358,13 @@ func TestNoAllocations(t *testing.T) {
 	})
 }
 
+// TestSwap: runs of all lengths change places.
 func TestSwap(t *testing.T) {
 	r := newRand(t)
 	for _, n := range []int{0, 1, 4095, 4096, 4097, 10_000} {
 		x, y := make([]byte, n), make([]byte, n)
-		fill(r, tensor.U8, x)
-		fill(r, tensor.U8, y)
+		fillRandomly(r, tensor.U8, x)
+		fillRandomly(r, tensor.U8, y)
 		wantX, wantY := bytes.Clone(y), bytes.Clone(x)
 		kernel.Best().Swap(x, y)
 		if !bytes.Equal(x, wantX) || !bytes.Equal(y, wantY) {
@@ -362,6 +373,7 @@ func TestSwap(t *testing.T) {
 	}
 }
 
+// TestMisuse: slices that are too short, and types and operations that there are not, panic.
 func TestMisuse(t *testing.T) {
 	b := make([]byte, 64)
 	k := kernel.Best()
@@ -389,6 +401,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
+// TestNames: implementations have names of their own, and Best is listed.
 func TestNames(t *testing.T) {
 	names := map[string]bool{}
 	for i, k := range kernel.Impls() {

@@ -18,6 +18,7 @@ type real struct {
 
 const exact = 4400 // bits, enough for the product of any two float64
 
+// realOf returns a float64 as an exact number.
 func realOf(f float64) real {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return real{nil, f}
@@ -25,9 +26,9 @@ func realOf(f float64) real {
 	return real{new(big.Float).SetPrec(exact).SetFloat64(f), f}
 }
 
-// combine is op on exact numbers, without a rounding; what is not finite is left to float64, for
-// which every finite operand here is as good as any other of its sign.
-func combine(op kernel.Op, x, y real) real {
+// combineExactly returns x op y on exact numbers, without a rounding; what is not finite is left to
+// float64, for which every finite operand here is as good as any other of its sign.
+func combineExactly(op kernel.Op, x, y real) real {
 	if math.IsNaN(x.f) || math.IsNaN(y.f) {
 		return realOf(math.NaN())
 	}
@@ -53,7 +54,7 @@ func combine(op kernel.Op, x, y real) real {
 	return real{z, f}
 }
 
-// round gives the nearest number of type d, as its bits.
+// round returns the nearest number of type d, f64 or f32, as its bits.
 func (x real) round(d tensor.DType) uint64 {
 	if d == tensor.F64 {
 		return math.Float64bits(x.f)
@@ -65,8 +66,8 @@ func (x real) round(d tensor.DType) uint64 {
 	return uint64(math.Float32bits(f))
 }
 
-// at reads element i of type d.
-func at(d tensor.DType, b []byte, i int) real {
+// elementAt reads element i of type d.
+func elementAt(d tensor.DType, b []byte, i int) real {
 	switch d {
 	case tensor.F64:
 		return realOf(math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:])))
@@ -78,30 +79,32 @@ func at(d tensor.DType, b []byte, i int) real {
 	return realOf(float64(tensor.BFloat16(binary.LittleEndian.Uint16(b[2*i:])).Float32()))
 }
 
-func put(d tensor.DType, b []byte, i int, bits uint64) {
+// putElement writes the bits of element i of type d.
+func putElement(d tensor.DType, b []byte, i int, bits uint64) {
 	var le [8]byte
 	binary.LittleEndian.PutUint64(le[:], bits)
 	copy(b[i*d.Size():(i+1)*d.Size()], le[:])
 }
 
+// TestGenericFloats compares the plain Go for floats with exact arithmetic that is rounded once.
 func TestGenericFloats(t *testing.T) {
 	const n = 3000
 	r := newRand(t)
 	k := kernel.Impls()[0]
 	for _, d := range []tensor.DType{tensor.F64, tensor.F32, tensor.F16, tensor.BF16} {
 		ad := kernel.AccType(d)
-		x, y := aligned(n*d.Size(), 0), aligned(n*d.Size(), 0)
-		before, got, want := aligned(n*ad.Size(), 0), aligned(n*ad.Size(), 0),
+		x, y := newAligned(n*d.Size(), 0), newAligned(n*d.Size(), 0)
+		before, got, want := newAligned(n*ad.Size(), 0), newAligned(n*ad.Size(), 0),
 			make([]byte, n*ad.Size())
-		fill(r, d, x)
-		fill(r, d, y)
-		fill(r, ad, before)
+		fillRandomly(r, d, x)
+		fillRandomly(r, d, y)
+		fillRandomly(r, ad, before)
 		check := func(name string, run func(), element func(i int) uint64) {
 			t.Helper()
 			copy(got, before)
 			run()
 			for i := range n {
-				put(ad, want, i, element(i))
+				putElement(ad, want, i, element(i))
 			}
 			if s := diff(ad, got, want); s != "" {
 				t.Errorf("%s %v: %s", name, d, s)
@@ -109,9 +112,14 @@ func TestGenericFloats(t *testing.T) {
 		}
 		for _, op := range ops {
 			check("Pair "+op.String(), func() { k.Pair(d, op, got, x, y) },
-				func(i int) uint64 { return combine(op, at(d, x, i), at(d, y, i)).round(ad) })
+				func(i int) uint64 {
+					return combineExactly(op, elementAt(d, x, i), elementAt(d, y, i)).round(ad)
+				})
 			check("Fold "+op.String(), func() { k.Fold(d, op, got, x) },
-				func(i int) uint64 { return combine(op, at(ad, before, i), at(d, x, i)).round(ad) })
+				func(i int) uint64 {
+					return combineExactly(op, elementAt(ad, before, i),
+						elementAt(d, x, i)).round(ad)
+				})
 		}
 		a := r.NormFloat64()
 		factor := realOf(a)
@@ -120,37 +128,42 @@ func TestGenericFloats(t *testing.T) {
 		}
 		scaled := make([]byte, n*ad.Size())
 		for i := range n {
-			put(ad, scaled, i, combine(kernel.Prod, factor, at(d, x, i)).round(ad))
+			putElement(ad, scaled, i,
+				combineExactly(kernel.Prod, factor, elementAt(d, x, i)).round(ad))
 		}
 		check("Load", func() {
 			k.Load(d, got, x)
-		}, func(i int) uint64 { return at(d, x, i).round(ad) })
+		}, func(i int) uint64 { return elementAt(d, x, i).round(ad) })
 		check("LoadScaled", func() {
 			k.LoadScaled(d, got, x, a)
-		}, func(i int) uint64 { return at(ad, scaled, i).round(ad) })
+		}, func(i int) uint64 { return elementAt(ad, scaled, i).round(ad) })
 		check("FoldScaled", func() { k.FoldScaled(d, got, x, a) },
 			func(i int) uint64 {
-				return combine(kernel.Sum, at(ad, before, i), at(ad, scaled, i)).round(ad)
+				return combineExactly(kernel.Sum, elementAt(ad, before, i),
+					elementAt(ad, scaled, i)).round(ad)
 			})
 		check("Scale", func() { k.Scale(d, got, a) },
-			func(i int) uint64 { return combine(kernel.Prod, factor, at(ad, before, i)).round(ad) })
+			func(i int) uint64 {
+				return combineExactly(kernel.Prod, factor, elementAt(ad, before, i)).round(ad)
+			})
 	}
 }
 
+// TestGenericNarrows compares the plain Go that rounds to 16 bits with package tensor.
 func TestGenericNarrows(t *testing.T) {
 	const n = 3000
 	r := newRand(t)
-	acc := aligned(4*n, 0)
-	fill(r, tensor.F32, acc)
+	acc := newAligned(4*n, 0)
+	fillRandomly(r, tensor.F32, acc)
 	for _, d := range []tensor.DType{tensor.F16, tensor.BF16} {
-		got, want := aligned(2*n, 0), make([]byte, 2*n)
+		got, want := newAligned(2*n, 0), make([]byte, 2*n)
 		kernel.Impls()[0].Store(d, got, acc)
 		for i := range n {
 			f := math.Float32frombits(binary.LittleEndian.Uint32(acc[4*i:]))
 			if d == tensor.F16 {
-				put(d, want, i, uint64(tensor.Float16From(f)))
+				putElement(d, want, i, uint64(tensor.Float16From(f)))
 			} else {
-				put(d, want, i, uint64(tensor.BFloat16From(f)))
+				putElement(d, want, i, uint64(tensor.BFloat16From(f)))
 			}
 		}
 		if s := diff(d, got, want); s != "" {
@@ -159,14 +172,15 @@ func TestGenericNarrows(t *testing.T) {
 	}
 }
 
+// TestGenericIntegers compares the plain Go for integers with big numbers that wrap around.
 func TestGenericIntegers(t *testing.T) {
 	const n = 3000
 	r := newRand(t)
 	for _, d := range []tensor.DType{tensor.I64, tensor.I32, tensor.U8} {
-		x, y := aligned(n*d.Size(), 0), aligned(n*d.Size(), 0)
-		got, want := aligned(n*d.Size(), 0), make([]byte, n*d.Size())
-		fill(r, d, x)
-		fill(r, d, y)
+		x, y := newAligned(n*d.Size(), 0), newAligned(n*d.Size(), 0)
+		got, want := newAligned(n*d.Size(), 0), make([]byte, n*d.Size())
+		fillRandomly(r, d, x)
+		fillRandomly(r, d, y)
 		integer := func(b []byte, i int) *big.Int {
 			var le [8]byte
 			copy(le[:], b[i*d.Size():(i+1)*d.Size()])
@@ -193,7 +207,7 @@ func TestGenericIntegers(t *testing.T) {
 				default:
 					z = b
 				}
-				put(d, want, i, z.And(z, wrap).Uint64())
+				putElement(d, want, i, z.And(z, wrap).Uint64())
 			}
 			k := kernel.Impls()[0]
 			k.Pair(d, op, got, x, y)

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// simd lists the SIMD implementations that this CPU can run, the best last.
-func simd() []*Impl {
+// simdImpls lists the SIMD implementations that this CPU can run, the best last.
+func simdImpls() []*Impl {
 	var found []*Impl
 	if cpu.X86.HasAVX2 && cpu.X86.HasF16C {
 		found = append(found, &avx2)

@@ -2,4 +2,5 @@
 
 package kernel
 
-func simd() []*Impl { return nil }
+// simdImpls lists none: this build has no SIMD code.
+func simdImpls() []*Impl { return nil }

@@ -34,20 +34,20 @@ func weighGeneric(weight []uint64, data []byte) (hi, lo uint64) {
 	for ; i+4 <= len(weight); i += 4 {
 		w, d := weight[i:i+4:i+4], data[4*i:4*i+16:4*i+16]
 		x := binary.LittleEndian.Uint64(d[0:8])
-		hi, lo = accumulate(hi, lo, x&0xffffffff, w[0])
-		hi, lo = accumulate(hi, lo, x>>32, w[1])
+		hi, lo = addProduct(hi, lo, x&0xffffffff, w[0])
+		hi, lo = addProduct(hi, lo, x>>32, w[1])
 		x = binary.LittleEndian.Uint64(d[8:16])
-		hi, lo = accumulate(hi, lo, x&0xffffffff, w[2])
-		hi, lo = accumulate(hi, lo, x>>32, w[3])
+		hi, lo = addProduct(hi, lo, x&0xffffffff, w[2])
+		hi, lo = addProduct(hi, lo, x>>32, w[3])
 	}
 	for ; i < len(weight); i++ {
-		hi, lo = accumulate(hi, lo, uint64(binary.LittleEndian.Uint32(data[4*i:])), weight[i])
+		hi, lo = addProduct(hi, lo, uint64(binary.LittleEndian.Uint32(data[4*i:])), weight[i])
 	}
 	return hi, lo
 }
 
-// accumulate adds a product to a number of 128 bits.
-func accumulate(hi, lo, word, weight uint64) (uint64, uint64) {
+// addProduct returns the sum of a number of 128 bits and a product, modulo 2^128.
+func addProduct(hi, lo, word, weight uint64) (uint64, uint64) {
 	h, l := bits.Mul64(word, weight)
 	lo, carry := bits.Add64(lo, l, 0)
 	hi, _ = bits.Add64(hi, h, carry)

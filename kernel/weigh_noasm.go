@@ -2,4 +2,5 @@
 
 package kernel
 
+// weigh is Weigh, for this build has no SIMD code.
 func weigh(weight []uint64, data []byte) (hi, lo uint64) { return weighGeneric(weight, data) }

@@ -18,7 +18,7 @@ func (w *Window) Add(sample float64) {
 	w.n++
 }
 
-// Count is the number of samples ever added.
+// Count returns the number of samples ever added.
 func (w *Window) Count() int { return w.n }
 
 // Min returns the least sample of the window, which must not be empty.

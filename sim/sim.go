@@ -27,7 +27,7 @@ func (q *Queue[E]) Reset() {
 	q.heap, q.added = q.heap[:0], 0
 }
 
-// Add plans an event for a time.
+// Add plans an event for a time, which may lie before those of other events.
 func (q *Queue[E]) Add(at float64, event E) {
 	q.heap = append(q.heap, entry[E]{at, q.added, event})
 	q.added++
@@ -36,8 +36,8 @@ func (q *Queue[E]) Add(at float64, event E) {
 	}
 }
 
-// Next removes the event that happens next and returns it with its time. Events of the same time
-// happen in the order in which they were added. The queue must not be empty.
+// Next removes the event that happens next from the queue and returns it with its time. Events of
+// the same time happen in the order in which they were added. The queue must not be empty.
 func (q *Queue[E]) Next() (at float64, event E) {
 	first, last := q.heap[0], len(q.heap)-1
 	q.heap[0] = q.heap[last]

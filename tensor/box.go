@@ -9,7 +9,7 @@ import (
 // A Span is the indices from From up to, not including, To. It is empty when To is not above From.
 type Span struct{ From, To int }
 
-// Len is the number of indices in the span.
+// Len returns the number of indices in the span.
 func (s Span) Len() int { return max(s.To-s.From, 0) }
 
 // Intersect returns what both spans have in common.
@@ -37,8 +37,8 @@ func (b Box) Shape() Shape {
 	return s
 }
 
-// Elements is the number of elements in the box, its volume. The box must lie in a tensor whose
-// elements an int can count.
+// Elements returns the number of elements in the box, its volume. The box must lie in a tensor
+// whose elements an int can count.
 func (b Box) Elements() int {
 	n := 1
 	for _, x := range b {
@@ -90,7 +90,7 @@ func (b Box) Intersect(c Box) Box {
 }
 
 // Subtract returns the part of b outside c as at most twice as many disjoint boxes as there are
-// dimensions.
+// dimensions. One of them may be b itself.
 func (b Box) Subtract(c Box) []Box {
 	if b.Empty() {
 		return nil
@@ -123,8 +123,8 @@ func (b Box) Range(from, to int) []Box {
 	return appendRange(nil, slices.Clone(b), 0, from, to)
 }
 
-// appendRange adds the row-major positions [from, to) of the box at, which is one index wide in the
-// dimensions before d. It changes at on the way, and restores it.
+// appendRange appends to parts the row-major positions [from, to) of the box at, which is one index
+// wide in the dimensions before d. It changes at on the way, and restores it.
 func appendRange(parts []Box, at Box, d, from, to int) []Box {
 	if d == len(at) {
 		return append(parts, slices.Clone(at))
@@ -156,7 +156,8 @@ func appendRange(parts []Box, at Box, d, from, to int) []Box {
 	return parts
 }
 
-// Compare orders boxes by their spans, the first dimension first.
+// Compare returns how boxes are ordered, as cmp.Compare does: by their spans, the first dimension
+// first.
 func (b Box) Compare(c Box) int {
 	return slices.CompareFunc(b, c, func(x, y Span) int {
 		if x.From != y.From {
@@ -166,7 +167,7 @@ func (b Box) Compare(c Box) int {
 	})
 }
 
-// String writes the box as "[0:4,2:3]".
+// String returns the box as "[0:4,2:3]".
 func (b Box) String() string {
 	var s strings.Builder
 	s.WriteByte('[')

@@ -13,8 +13,8 @@ var shapes = rapid.Custom(func(t *rapid.T) tensor.Shape {
 	return rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(t, "shape")
 })
 
-// boxIn draws a box, perhaps an empty one, in a tensor of the shape.
-func boxIn(t *rapid.T, s tensor.Shape, name string) tensor.Box {
+// drawBox draws a box, perhaps an empty one, in a tensor of the shape.
+func drawBox(t *rapid.T, s tensor.Shape, name string) tensor.Box {
 	b := s.Box()
 	for d := range b {
 		from := rapid.IntRange(0, s[d]).Draw(t, name)
@@ -23,9 +23,9 @@ func boxIn(t *rapid.T, s tensor.Shape, name string) tensor.Box {
 	return b
 }
 
-// members lists the row-major places in a tensor of shape s of the elements of b, by asking every
-// element.
-func members(s tensor.Shape, b tensor.Box) (places []int) {
+// elementsOf lists the row-major places in a tensor of shape s of the elements of b, by asking
+// every element.
+func elementsOf(s tensor.Shape, b tensor.Box) (places []int) {
 	n, _ := s.Elements()
 	for place := range n {
 		inside, rest := true, place
@@ -41,11 +41,12 @@ func members(s tensor.Shape, b tensor.Box) (places []int) {
 	return places
 }
 
+// Elements, Intersect, Overlaps, Contains and Subtract agree with sets of elements.
 func TestBoxAlgebra(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := shapes.Draw(t, "shape")
-		a, b := boxIn(t, s, "a"), boxIn(t, s, "b")
-		inA, inB := members(s, a), members(s, b)
+		a, b := drawBox(t, s, "a"), drawBox(t, s, "b")
+		inA, inB := elementsOf(s, a), elementsOf(s, b)
 		var both, onlyA []int
 		for _, p := range inA {
 			if slices.Contains(inB, p) {
@@ -57,7 +58,7 @@ func TestBoxAlgebra(t *testing.T) {
 		if a.Elements() != len(inA) || a.Empty() != (len(inA) == 0) {
 			t.Fatalf("%v has %d elements, Empty %v; want %d", a, a.Elements(), a.Empty(), len(inA))
 		}
-		if got := members(s, a.Intersect(b)); !slices.Equal(got, both) ||
+		if got := elementsOf(s, a.Intersect(b)); !slices.Equal(got, both) ||
 			a.Overlaps(b) != (len(both) > 0) {
 			t.Fatalf("%v and %v share %v, Overlaps %v; want %v", a, b, got, a.Overlaps(b), both)
 		}
@@ -66,7 +67,7 @@ func TestBoxAlgebra(t *testing.T) {
 		}
 		var rest []int
 		for _, part := range a.Subtract(b) {
-			rest = append(rest, members(s, part)...)
+			rest = append(rest, elementsOf(s, part)...)
 		}
 		slices.Sort(rest)
 		if !slices.Equal(rest, onlyA) || len(a.Subtract(b)) > max(2*len(s), 1) {
@@ -75,19 +76,20 @@ func TestBoxAlgebra(t *testing.T) {
 	})
 }
 
+// Range returns the elements at the positions, in their order, in few boxes.
 func TestBoxRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := shapes.Draw(t, "shape")
-		b := boxIn(t, s, "box")
+		b := drawBox(t, s, "box")
 		n := b.Elements()
 		from := rapid.IntRange(0, n).Draw(t, "from")
 		to := rapid.IntRange(from, n).Draw(t, "to")
 		parts := b.Range(from, to)
 		var got []int
 		for _, part := range parts {
-			got = append(got, members(s, part)...)
+			got = append(got, elementsOf(s, part)...)
 		}
-		if diff := cmp.Diff(members(s, b)[from:to], got,
+		if diff := cmp.Diff(elementsOf(s, b)[from:to], got,
 			cmp.Transformer("len", func(x []int) []int {
 				return append([]int{}, x...)
 			})); diff != "" {
@@ -104,9 +106,9 @@ func TestBoxRange(t *testing.T) {
 func TestRuns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := shapes.Draw(t, "shape")
-		part := boxIn(t, s, "part")
-		b := boxIn(t, s, "box").Intersect(part)
-		order := rapid.Permutation(identity(len(s))).Draw(t, "order")
+		part := drawBox(t, s, "part")
+		b := drawBox(t, s, "box").Intersect(part)
+		order := rapid.Permutation(ascendingTo(len(s))).Draw(t, "order")
 		v, w := s.View(), tensor.View{Base: rapid.IntRange(0, 9).Draw(t, "base"),
 			Strides: make([]int, len(s))}
 		step := 1
@@ -123,7 +125,7 @@ func TestRuns(t *testing.T) {
 				a, z = append(a, r.A+i), append(z, r.B+i)
 			}
 		}
-		places := members(s, b)
+		places := elementsOf(s, b)
 		if !slices.Equal(a, places) {
 			t.Fatalf("runs of %v in the packed tensor: %v, want %v", b, a, places)
 		}
@@ -140,7 +142,8 @@ func TestRuns(t *testing.T) {
 	})
 }
 
-func identity(n int) []int {
+// ascendingTo returns 0 to n−1.
+func ascendingTo(n int) []int {
 	order := make([]int, n)
 	for i := range order {
 		order[i] = i
@@ -171,6 +174,7 @@ func TestRunsAreLong(t *testing.T) {
 	}
 }
 
+// Compare, Equal and String of two boxes.
 func TestBoxOrderAndText(t *testing.T) {
 	a, b := tensor.Box{{0, 4}, {2, 3}}, tensor.Box{{0, 4}, {3, 9}}
 	if a.Compare(b) >= 0 || b.Compare(a) <= 0 || a.Compare(a) != 0 || !a.Equal(a) || a.Equal(b) {
@@ -181,12 +185,13 @@ func TestBoxOrderAndText(t *testing.T) {
 	}
 }
 
+// Overlaps yields each pair that shares an element, once.
 func TestOverlaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := shapes.Draw(t, "shape")
 		draw := func(name string) (boxes []tensor.Box) {
 			for range rapid.IntRange(0, 8).Draw(t, name) {
-				boxes = append(boxes, boxIn(t, s, name))
+				boxes = append(boxes, drawBox(t, s, name))
 			}
 			return boxes
 		}

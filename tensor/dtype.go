@@ -74,7 +74,7 @@ func StoredDTypes() (all []DType) {
 // Valid reports whether calls carry d.
 func (d DType) Valid() bool { return d >= F64 && d <= U8 }
 
-// Bits is the number of bits of one element; 0 for an unknown type.
+// Bits returns the number of bits of one element; 0 for an unknown type.
 func (d DType) Bits() int {
 	if int(d) >= len(dtypes) {
 		return 0
@@ -82,8 +82,8 @@ func (d DType) Bits() int {
 	return dtypes[d].bits
 }
 
-// Size is the number of bytes of one element; 0 for an unknown type, and for one whose elements
-// share bytes.
+// Size returns the number of bytes of one element; 0 for an unknown type, and for one whose
+// elements share bytes.
 func (d DType) Size() int { return d.Bits() / 8 }
 
 // Float reports whether d is a floating-point type that kernels compute with.
@@ -97,7 +97,7 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// ParseDType is the inverse of String.
+// ParseDType returns the type whose String is s.
 func ParseDType(s string) (DType, error) {
 	for _, d := range StoredDTypes() {
 		if dtypes[d].name == s {

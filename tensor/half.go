@@ -13,7 +13,8 @@ const (
 	f32Sign = 0x80000000
 )
 
-// Float32 converts exactly. A NaN keeps its payload and becomes quiet, as with VCVTPH2PS.
+// Float32 returns the same number as a float32. A NaN keeps its payload and becomes quiet, as with
+// VCVTPH2PS.
 func (h Float16) Float32() float32 {
 	sign := uint32(h&0x8000) << 16
 	// In the place of a float32, the number is too small by 2^112, the difference of the two
@@ -28,7 +29,7 @@ func (h Float16) Float32() float32 {
 	return math.Float32frombits(sign | abs)
 }
 
-// Float16From rounds to the nearest, ties to even: beyond 65504 by half a unit and more to
+// Float16From rounds f to the nearest, ties to even: beyond 65504 by half a unit and more to
 // infinity. A NaN keeps the upper bits of its payload and becomes quiet, as with VCVTPS2PH.
 func Float16From(f float32) Float16 {
 	bits := math.Float32bits(f)
@@ -46,10 +47,10 @@ func Float16From(f float32) Float16 {
 	return sign | Float16((abs-112<<23+0x0fff+abs>>13&1)>>13)
 }
 
-// Float32 converts exactly; every bit is kept, a NaN's too.
+// Float32 returns the same number as a float32; every bit is kept, a NaN's too.
 func (b BFloat16) Float32() float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// BFloat16From rounds to the nearest, ties to even. A NaN keeps the upper bits of its payload and
+// BFloat16From rounds f to the nearest, ties to even. A NaN keeps the upper bits of its payload and
 // becomes quiet.
 func BFloat16From(f float32) BFloat16 {
 	bits := math.Float32bits(f)

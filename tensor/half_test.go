@@ -26,11 +26,17 @@ var formats = []format{
 		func(f float32) uint16 { return uint16(tensor.BFloat16From(f)) }, false},
 }
 
-func (f format) inf() uint16           { return uint16(1<<f.exp-1) << f.frac }
-func (f format) isNaN(b uint16) bool   { return b&0x7fff > f.inf() }
+// inf returns the bits of +Inf.
+func (f format) inf() uint16 { return uint16(1<<f.exp-1) << f.frac }
+
+// isNaN reports whether these are the bits of a NaN.
+func (f format) isNaN(b uint16) bool { return b&0x7fff > f.inf() }
+
+// isQuiet reports whether these bits of a NaN are those of a quiet one.
 func (f format) isQuiet(b uint16) bool { return b>>(f.frac-1)&1 == 1 }
 
-// value is the number that the bits of a finite one stand for, by the definition of the format.
+// value returns the number that the bits of a finite one stand for, by the definition of the
+// format.
 func (f format) value(b uint16) float64 {
 	bias := 1<<(f.exp-1) - 1
 	e, m := int(b&0x7fff)>>f.frac, int(b)&(1<<f.frac-1)
@@ -40,7 +46,8 @@ func (f format) value(b uint16) float64 {
 	return math.Copysign(math.Ldexp(float64(m), max(e, 1)-bias-f.frac), float64(1-2*int(b>>15)))
 }
 
-// nearest rounds a number that is no NaN to even, by counting in units of the last place.
+// nearest rounds a number that is no NaN to even, by counting in units of the last place, and
+// returns its bits.
 func (f format) nearest(x float32) uint16 {
 	var sign uint16
 	if math.Signbit(float64(x)) {
@@ -61,6 +68,7 @@ func (f format) nearest(x float32) uint16 {
 	return sign | uint16(min(bits, uint64(f.inf())))
 }
 
+// All numbers of 16 bits become the same float32.
 func TestHalfWiden(t *testing.T) {
 	for _, f := range formats {
 		for i := range 1 << 16 {
@@ -93,6 +101,7 @@ func TestHalfWiden(t *testing.T) {
 	}
 }
 
+// Numbers of float32 are rounded to the nearest number of 16 bits; NaNs stay NaNs.
 func TestHalfNarrow(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)

@@ -16,8 +16,8 @@ const MaxDims = 64
 // scalar.
 type Shape []int
 
-// Elements is the product of the dimensions: 1 for a scalar. It fails on a negative dimension, on
-// more than MaxDims, and when the product exceeds an int.
+// Elements returns the product of the dimensions: 1 for a scalar. It fails on a negative dimension,
+// on more than MaxDims, and when the product exceeds an int.
 func (s Shape) Elements() (int, error) {
 	if len(s) > MaxDims {
 		return 0, fmt.Errorf("tensor: %d dimensions; there are at most %d", len(s), MaxDims)
@@ -41,7 +41,7 @@ func (s Shape) Elements() (int, error) {
 // Equal reports whether both shapes have the same dimensions.
 func (s Shape) Equal(t Shape) bool { return slices.Equal(s, t) }
 
-// String writes the shape as "[4,3]".
+// String returns the shape as "[4,3]".
 func (s Shape) String() string {
 	var b strings.Builder
 	b.WriteByte('[')

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// Shapes are written, compared and multiplied out, and those that cannot be are refused.
 func TestShape(t *testing.T) {
 	for _, c := range []struct {
 		shape tensor.Shape
@@ -43,6 +44,7 @@ func TestShape(t *testing.T) {
 	}
 }
 
+// Every element type has bits, and a name that ParseDType reads.
 func TestDTypeNames(t *testing.T) {
 	for _, d := range tensor.StoredDTypes() {
 		if d.Bits() == 0 || d.Size() != d.Bits()/8 {

@@ -12,7 +12,7 @@ import (
 // of dimensions. The order of the pairs depends on the boxes alone.
 func Overlaps(a, b []Box) iter.Seq2[int, int] {
 	return func(yield func(int, int) bool) {
-		d := widest(a, b)
+		d := mostCutDimension(a, b)
 		if d < 0 { // scalars
 			for i := range a {
 				for j := range b {
@@ -23,7 +23,7 @@ func Overlaps(a, b []Box) iter.Seq2[int, int] {
 			}
 			return
 		}
-		orderA, orderB := ascending(a, d), ascending(b, d)
+		orderA, orderB := orderByStart(a, d), orderByStart(b, d)
 		var openA, openB []int
 		for len(orderA)+len(orderB) > 0 {
 			if len(orderB) == 0 || len(orderA) > 0 && a[orderA[0]][d].From <= b[orderB[0]][d].From {
@@ -53,8 +53,9 @@ func Overlaps(a, b []Box) iter.Seq2[int, int] {
 	}
 }
 
-// widest returns the dimension in which the boxes start at the most places, -1 without dimensions.
-func widest(a, b []Box) int {
+// mostCutDimension returns the dimension in which the boxes start at the most places, -1 without
+// dimensions.
+func mostCutDimension(a, b []Box) int {
 	best, most := -1, 0
 	for _, boxes := range [2][]Box{a, b} {
 		if len(boxes) == 0 {
@@ -73,9 +74,9 @@ func widest(a, b []Box) int {
 	return best
 }
 
-// ascending returns the numbers of the boxes that are not empty, by where they start in dimension
-// d.
-func ascending(boxes []Box, d int) []int {
+// orderByStart returns the indices of the boxes that are not empty, by where they start in
+// dimension d.
+func orderByStart(boxes []Box, d int) []int {
 	order := make([]int, 0, len(boxes))
 	for i, b := range boxes {
 		if !b.Empty() {

@@ -48,14 +48,14 @@ func (v View) At(b Box) int {
 // A Run is N elements that lie side by side in two memories, from the places A and B on.
 type Run struct{ A, B, N int }
 
-// Runs walks the elements of a box in row-major order, as the fewest runs that are contiguous under
-// both views.
+// Runs yields the elements of a box in row-major order, as the fewest runs that are contiguous
+// under both views.
 func Runs(b Box, v, w View) iter.Seq[Run] {
 	return func(yield func(Run) bool) {
 		if b.Empty() {
 			return
 		}
-		outer, n := contiguous(b, v, w)
+		outer, n := splitContiguous(b, v, w)
 		index := make([]int, outer)
 		run := Run{v.At(b), w.At(b), n}
 		for {
@@ -80,9 +80,9 @@ func Runs(b Box, v, w View) iter.Seq[Run] {
 	}
 }
 
-// contiguous returns how many dimensions of b must be walked index by index, and the number n of
-// elements in the remaining dimensions, which lie side by side in both views.
-func contiguous(b Box, v, w View) (outer, n int) {
+// splitContiguous returns how many dimensions of b must be walked index by index, and the number n
+// of elements in the remaining dimensions, which lie side by side in both views.
+func splitContiguous(b Box, v, w View) (outer, n int) {
 	outer, n = len(b), 1
 	for outer > 0 {
 		d := outer - 1

@@ -35,21 +35,22 @@ type View struct {
 	Members    []Member
 }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (v View) Size() int { return len(v.Members) }
 
-// Rank finds the rank of a worker; false if it is no member.
+// Rank returns the rank of a worker; false if it is no member.
 func (v View) Rank(w WorkerID) (Rank, bool) {
 	i := slices.IndexFunc(v.Members, func(m Member) bool { return m.Worker == w })
 	return Rank(i), i >= 0
 }
 
-// With returns the next generation with the joiners behind the members.
+// With returns the next generation with the joiners after the members. V stays as it is.
 func (v View) With(joiners ...Member) View {
 	return View{v.Generation + 1, append(slices.Clone(v.Members), joiners...)}
 }
 
-// Without returns the next generation less some workers; the others close ranks.
+// Without returns the next generation less some workers; those after them move up. V stays as it
+// is.
 func (v View) Without(gone ...WorkerID) View {
 	return View{v.Generation + 1, slices.DeleteFunc(slices.Clone(v.Members), func(m Member) bool {
 		return slices.Contains(gone, m.Worker)

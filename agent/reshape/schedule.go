@@ -33,7 +33,7 @@ func Schedule(s *collective.Schedule, c *statereshape.Change, old, new []int,
 		s.Bytes += m.N * (1 + len(m.To))
 		if i, known := together[string(way)]; known && m.N < shortRun &&
 			s.Moves[i].N < mostTogether {
-			s.Moves[i].Add(m.N, offs...)
+			s.Moves[i].AddRun(m.N, offs...)
 			continue
 		}
 		move := collective.Move{Src: []collective.Span{{Member: old[m.From.Rank], Off: m.From.At}}}
@@ -48,7 +48,7 @@ func Schedule(s *collective.Schedule, c *statereshape.Change, old, new []int,
 		}
 		if move.N = m.N; m.N < shortRun {
 			together[string(way)], move.N = len(s.Moves), 0
-			move.Add(m.N, offs...)
+			move.AddRun(m.N, offs...)
 		}
 		s.Moves = append(s.Moves, move)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// An object with a name of protocol 1 is refused with the name that took its place.
 func TestRetiredNamesAreRefused(t *testing.T) {
 	for object, want := range map[string]string{
 		`{"job":"train","back":"to step 8"}`:        `"last_rollback"`,
@@ -21,6 +22,7 @@ func TestRetiredNamesAreRefused(t *testing.T) {
 	}
 }
 
+// No field of this protocol has a retired name.
 func TestNamesOfThisProtocolAreAccepted(t *testing.T) {
 	seconds := 1.5
 	for _, v := range []any{

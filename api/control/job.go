@@ -98,7 +98,7 @@ type MeshStatus struct {
 	LastRollback string `json:"last_rollback,omitempty"`
 }
 
-// Alive counts the worker processes that run.
+// Alive returns the number of worker processes that run.
 func (j Job) Alive() (n int) {
 	for _, w := range j.Workers {
 		if w.Running {
@@ -108,7 +108,7 @@ func (j Job) Alive() (n int) {
 	return n
 }
 
-// Waiting counts the worker processes that ask to be members.
+// Waiting returns the number of worker processes that ask to be members.
 func (j Job) Waiting() (n int) {
 	for _, w := range j.Workers {
 		if w.Waiting {

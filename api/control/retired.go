@@ -23,8 +23,8 @@ var retired = map[string]string{
 	"waited":      "awaited",
 }
 
-// CheckNames fails for an object of protocol 1: it names a field that has another name now. It
-// looks at the object itself and at its workers.
+// CheckNames returns an error for an object of protocol 1: it names a field that has another name
+// now. It looks at the object itself and at its workers.
 func CheckNames(object []byte) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(object, &fields); err != nil {

@@ -37,9 +37,10 @@ type Header struct {
 	Serial uint64 `json:"serial,omitempty"`
 }
 
+// header implements Message for every struct that holds a Header.
 func (h *Header) header() *Header { return h }
 
-// Tag fills in the header of a message, which must be done before the message is sent.
+// Tag fills in the header of m, which must be done before the message is sent, and returns m.
 func Tag(m Message, serial uint64) Message {
 	*m.header() = Header{Type: m.TypeName(), Serial: serial}
 	return m
@@ -48,6 +49,7 @@ func Tag(m Message, serial uint64) Message {
 // UnknownType is the error for a message whose type is not part of this protocol.
 type UnknownType struct{ Name string }
 
+// Error implements error.
 func (e *UnknownType) Error() string { return fmt.Sprintf("%q names no message", e.Name) }
 
 // ParseRequest reads a request. An unknown type and an unknown field are errors. Whatever could be
@@ -67,7 +69,7 @@ func ParseRequest(packet []byte) (m Message, serial uint64, err error) {
 }
 
 // ParseReply reads a reply into the struct of the type that is due. An ErrorReply is returned as
-// the error. Unknown fields are ignored.
+// the error, and into stays as it is. Unknown fields are ignored.
 func ParseReply(packet []byte, into Message) error {
 	var h Header
 	if err := json.Unmarshal(packet, &h); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/api"
 )
 
+// Every request that is written with all its fields is read as it was.
 func TestRequestsComeBackAsTheyWere(t *testing.T) {
 	for name, create := range requests {
 		sent := Tag(create(), 7)
@@ -54,6 +55,7 @@ func fill(v reflect.Value) {
 	}
 }
 
+// A loss that is NaN or infinite comes through JSON as it is.
 func TestReportsKeepWhatIsNotFinite(t *testing.T) {
 	text, err := json.Marshal(Tag(&ReportRequest{Metrics: api.Metrics{"step": 12,
 		"loss": math.NaN(), "best": math.Inf(-1), "worst": math.Inf(1)}}, 0))
@@ -74,6 +76,7 @@ func TestReportsKeepWhatIsNotFinite(t *testing.T) {
 	}
 }
 
+// Unknown types, unknown fields and trailing bytes are refused, with the serial of the request.
 func TestRequestsThatAreRefused(t *testing.T) {
 	for packet, want := range map[string]string{
 		`{"type":"dance","serial":3}`:              `"dance" names no message`,
@@ -102,6 +105,7 @@ func TestJoinOfAnotherProtocolIsRead(t *testing.T) {
 	}
 }
 
+// A reply is read into its struct, a refusal is an error, and so is a reply of another type.
 func TestReplies(t *testing.T) {
 	var segment SegmentReply
 	err := ParseReply([]byte(`{"type":"segment","id":4,"bytes":4096,"new":1}`), &segment)

@@ -181,4 +181,5 @@ type ErrorReply struct {
 // TypeName implements Message.
 func (*ErrorReply) TypeName() string { return "error" }
 
+// Error implements error: a refusal is returned as one.
 func (e *ErrorReply) Error() string { return e.Problem }

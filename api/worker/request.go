@@ -22,6 +22,7 @@ var requests = byTypeName(
 	func() Message { return new(LeaveRequest) },
 )
 
+// byTypeName returns a map from the type of each request to the function that creates its struct.
 func byTypeName(create ...func() Message) map[string]func() Message {
 	m := map[string]func() Message{}
 	for _, c := range create {

@@ -193,7 +193,7 @@ func probeTransfers() []cost.Sample {
 func (l *tuneLead) fitModel(rounds int) (cost.Model, error) {
 	m := cost.Default()
 	start := time.Now()
-	m.Gamma = probe.Add(func() sense.Duration { return sense.Duration(time.Since(start)) })
+	m.Gamma = probe.MeasureAdd(func() sense.Duration { return sense.Duration(time.Since(start)) })
 	samples := probeTransfers()
 	if err := l.measureAll(samples, rounds); err != nil {
 		return m, err

@@ -201,7 +201,7 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 			cli.FormatMicros(model.Piece*1e6), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)
 	}
 	for _, bytes := range sizes {
-		chosen := policy.Best(model, o.hosts, int(bytes))
+		chosen := policy.BestRoute(model, o.hosts, int(bytes))
 		var samples []cost.Sample
 		for _, r := range collective.Candidates(o.hosts, int(bytes)) {
 			samples = append(samples, cost.Sample{Route: r, Bytes: int(bytes)})
@@ -211,7 +211,7 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 		}
 		var lines []tuneLine
 		for _, s := range samples {
-			predicted := 1e6 * model.Time(s.Route, s.Hosts, s.Bytes)
+			predicted := 1e6 * model.AllReduceSeconds(s.Route, s.Hosts, s.Bytes)
 			lines = append(lines,
 				tuneLine{Hosts: s.Hosts, Bytes: bytes, Route: s.Route, PredictedUS: predicted,
 					MeasuredUS: 1e6 * s.Seconds, Chosen: s.Route == chosen})
@@ -233,13 +233,13 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 func (o tuneOptions) measureBuckets(lead *tuneLead, model cost.Model, bytes int,
 	out io.Writer) error {
 	step := cost.Step{Hosts: o.hosts, Bytes: bytes,
-		Backward: model.Time(policy.Best(model, o.hosts, bytes), o.hosts, bytes)}
+		Backward: model.AllReduceSeconds(policy.BestRoute(model, o.hosts, bytes), o.hosts, bytes)}
 	sizes := policy.BucketSizes(step.Bytes)
 	if len(sizes) < 2 {
 		return nil
 	}
-	route := func(bytes int) collective.Route { return policy.Best(model, o.hosts, bytes) }
-	chosen := policy.Bucket(model, step, sizes[0], route).To
+	route := func(bytes int) collective.Route { return policy.BestRoute(model, o.hosts, bytes) }
+	chosen := policy.DecideBucketSize(model, step, sizes[0], route).To
 	took, err := medianTimes(len(sizes), o.runs, func(i int) (float64, error) {
 		return lead.timeExchange(route(sizes[i]), step, (bytes+sizes[i]-1)/sizes[i])
 	})
@@ -251,7 +251,7 @@ func (o tuneOptions) measureBuckets(lead *tuneLead, model cost.Model, bytes int,
 		r := route(size)
 		lines = append(lines,
 			tuneLine{o.hosts, int64(bytes), r, int64(size), 1e6 * step.Backward,
-				1e6 * model.Step(step, size, r), 1e6 * took[i], size == chosen})
+				1e6 * model.StepSeconds(step, size, r), 1e6 * took[i], size == chosen})
 	}
 	title := "buckets, backward of " + cli.FormatMicros(1e6*step.Backward)
 	return o.printLines(out, lines, title, func(l tuneLine) string {

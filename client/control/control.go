@@ -42,17 +42,17 @@ type Job struct {
 	socket  string // path of the launcher's socket
 }
 
-// At is the job whose launcher answers on a socket; Refresh fills it in.
+// At returns the job whose launcher answers on a socket, without asking it; Refresh fills it in.
 func At(socket string) *Job { return &Job{socket: socket} }
 
-// List finds the running jobs, oldest first. An error beside them is about launchers that do not
-// answer.
+// List asks all launchers of this user on this host, and returns the running jobs, oldest first. An
+// error beside them is about launchers that do not answer.
 func List(ctx context.Context) ([]*Job, error) {
 	jobs, _, err := Look(ctx)
 	return jobs, err
 }
 
-// Look is List, and tells what launchers say that answer for no job: it ends, or is led from
+// Look is List, and returns also what launchers say that answer for no job: it ends, or is led from
 // another host.
 func Look(ctx context.Context) (jobs []*Job, refused []string, err error) {
 	dir, err := rundir.Path()
@@ -102,6 +102,7 @@ type Unknown struct {
 	Silent error
 }
 
+// Error implements error.
 func (e *Unknown) Error() string {
 	silent := ""
 	if e.Silent != nil {
@@ -125,9 +126,9 @@ func (e *Unknown) Error() string {
 		e.Name)
 }
 
-// Find returns the running job with a name, or with the directory of its run. A name that no
-// running job has is that of the one that was started with it and is called NAME-2, say, because an
-// earlier run has the name.
+// Find returns the running job with a name, or with the directory of its run, as List finds it.
+// Where no running job has the name, it is the job that was started with that name and is called
+// NAME-2, say, because an earlier run has the name.
 func Find(ctx context.Context, name string) (*Job, error) {
 	jobs, refused, err := Look(ctx)
 	if ctx.Err() != nil {
@@ -155,7 +156,8 @@ func Find(ctx context.Context, name string) (*Job, error) {
 	return nil, unknown
 }
 
-// sameDir compares a directory with what may be a path to it. A name without a slash is no path.
+// sameDir reports whether a directory is what may be a path to it. A name without a slash is no
+// path.
 func sameDir(dir, path string) bool {
 	if !strings.ContainsRune(path, filepath.Separator) {
 		return false
@@ -165,44 +167,47 @@ func sameDir(dir, path string) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
-// Refresh asks how the job is now.
+// Refresh asks the launcher how the job is now, and sets j.Job.
 func (j *Job) Refresh(ctx context.Context) error {
-	return j.ask(ctx, http.MethodGet, api.PathJob, nil)
+	return j.askForJob(ctx, http.MethodGet, api.PathJob, nil)
 }
 
-// Resize asks for another number of workers. It does not wait for them.
+// Resize asks the launcher for another number of workers, and sets j.Job. It does not wait for
+// them.
 func (j *Job) Resize(ctx context.Context, workers int, who string) error {
-	return j.ask(ctx, http.MethodPost, api.PathResize, api.Resize{Workers: workers, Who: who})
+	return j.askForJob(ctx, http.MethodPost, api.PathResize, api.Resize{Workers: workers, Who: who})
 }
 
-// Reshape asks for another mesh. It does not wait for it.
+// Reshape asks the launcher for another mesh, and sets j.Job. It does not wait for the mesh.
 func (j *Job) Reshape(ctx context.Context, mesh, who string) error {
-	return j.ask(ctx, http.MethodPost, api.PathReshape, api.Reshape{Mesh: mesh, Who: who})
+	return j.askForJob(ctx, http.MethodPost, api.PathReshape, api.Reshape{Mesh: mesh, Who: who})
 }
 
-// PlanReshape asks what another mesh would cost.
+// PlanReshape asks the launcher what another mesh would cost.
 func (j *Job) PlanReshape(ctx context.Context, mesh, who string) (p api.Plan, err error) {
 	err = j.askFor(ctx, http.MethodPost, api.PathReshape,
 		api.Reshape{Mesh: mesh, Plan: true, Who: who}, &p)
 	return p, err
 }
 
-// Stop asks for the end of the job: when its step ends, or now. It does not wait for it.
+// Stop asks the launcher for the end of the job: when its step ends, or now; and sets j.Job. It
+// does not wait for the end.
 func (j *Job) Stop(ctx context.Context, now bool, who string) error {
-	return j.ask(ctx, http.MethodPost, api.PathStop, api.Stop{Now: now, Who: who})
+	return j.askForJob(ctx, http.MethodPost, api.PathStop, api.Stop{Now: now, Who: who})
 }
 
-// Drain asks for a host to be freed of the job's workers. It does not wait for them.
+// Drain asks the launcher to free a host of the job's workers, and sets j.Job. It does not wait
+// until they are gone.
 func (j *Job) Drain(ctx context.Context, host, who string) error {
-	return j.ask(ctx, http.MethodPost, api.PathDrain, api.Drain{Host: host, Who: who})
+	return j.askForJob(ctx, http.MethodPost, api.PathDrain, api.Drain{Host: host, Who: who})
 }
 
-// Recover has the host lead the job, without the hosts that are gone for good.
+// Recover has this host lead the job, without the hosts that are gone for good, and sets j.Job.
 func (j *Job) Recover(ctx context.Context, who string) error {
-	return j.ask(ctx, http.MethodPost, api.PathRecover, api.Recover{Force: true, Who: who})
+	return j.askForJob(ctx, http.MethodPost, api.PathRecover, api.Recover{Force: true, Who: who})
 }
 
-// Invite asks for a token with which other hosts join, for so long.
+// Invite asks the launcher for a token with which other hosts join within a lifetime.
 func (j *Job) Invite(ctx context.Context, life time.Duration, who string) (i api.Invitation,
 	err error) {
 	err = j.askFor(ctx, http.MethodPost, api.PathToken,
@@ -213,10 +218,11 @@ func (j *Job) Invite(ctx context.Context, life time.Duration, who string) (i api
 // Refusal is a launcher's answer to a request that it does not carry out.
 type Refusal struct{ Reason string }
 
+// Error implements error.
 func (e *Refusal) Error() string { return e.Reason }
 
-// ask sends a request and takes over the answer.
-func (j *Job) ask(ctx context.Context, method, path string, body any) error {
+// askForJob sends a request, waits for the answer, which is how the job is now, and sets j.Job.
+func (j *Job) askForJob(ctx context.Context, method, path string, body any) error {
 	var now api.Job
 	if err := j.askFor(ctx, method, path, body, &now); err != nil {
 		return err
@@ -225,7 +231,8 @@ func (j *Job) ask(ctx context.Context, method, path string, body any) error {
 	return nil
 }
 
-// askFor sends a request and reads its answer.
+// askFor sends a request with a body, nil = none, and waits for its answer, which it reads into
+// into.
 func (j *Job) askFor(ctx context.Context, method, path string, body, into any) error {
 	var payload io.Reader
 	if body != nil {
@@ -247,12 +254,12 @@ func (j *Job) askFor(ctx context.Context, method, path string, body, into any) e
 		}}
 	reply, err := transport.RoundTrip(request)
 	if err != nil {
-		return j.fault(ctx, err)
+		return j.explainFailure(ctx, err)
 	}
 	defer reply.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(reply.Body, maxAnswer))
 	if err != nil {
-		return j.fault(ctx, err)
+		return j.explainFailure(ctx, err)
 	}
 	if reply.StatusCode == http.StatusNotFound {
 		return j.otherProtocol(answer)
@@ -278,7 +285,7 @@ func (j *Job) askFor(ctx context.Context, method, path string, body, into any) e
 
 var protocolPath = regexp.MustCompile(`there are GET /v([0-9]+)/`)
 
-// otherProtocol is the error for a launcher that knows none of our paths. It lists its own.
+// otherProtocol returns the error for a launcher that knows none of our paths. It lists its own.
 func (j *Job) otherProtocol(answer []byte) error {
 	theirs := "another protocol"
 	if m := protocolPath.FindSubmatch(answer); m != nil {
@@ -289,8 +296,9 @@ func (j *Job) otherProtocol(answer []byte) error {
 		version.Version, api.Protocol)}
 }
 
-// fault explains a conversation that failed: mostly the launcher has ended before it or in it.
-func (j *Job) fault(ctx context.Context, err error) error {
+// explainFailure returns the error for a conversation that failed: mostly the launcher has ended
+// before it or in it.
+func (j *Job) explainFailure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

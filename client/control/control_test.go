@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// place makes an empty directory for sockets and returns it.
-func place(t *testing.T) string {
+// socketDir makes the empty directory in which this process looks for sockets, until the test ends.
+func socketDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -31,14 +31,15 @@ func place(t *testing.T) string {
 	return own
 }
 
-// serve answers every request on a socket with a code and a text.
-func serve(t *testing.T, socket string, code int, text string) {
+// serveText answers every request on a socket with a code and a text, until the test ends.
+func serveText(t *testing.T, socket string, code int, text string) {
 	serveWith(t, socket, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
 		w.Write([]byte(text))
 	})
 }
 
+// serveWith answers requests on a socket, until the test ends.
 func serveWith(t *testing.T, socket string, answer http.HandlerFunc) {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -50,8 +51,10 @@ func serveWith(t *testing.T, socket string, answer http.HandlerFunc) {
 	t.Cleanup(func() { server.Close(); g.Wait() })
 }
 
+// List returns the jobs that answer, oldest first, and leaves out sockets of launchers that are
+// gone.
 func TestListSkipsTheDead(t *testing.T) {
-	dir := place(t)
+	dir := socketDir(t)
 	l, err := net.ListenUnix("unix",
 		&net.UnixAddr{Name: filepath.Join(dir, "dead.ctl"), Net: "unix"})
 	if err != nil {
@@ -59,10 +62,10 @@ func TestListSkipsTheDead(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	serve(t, filepath.Join(dir, "old.ctl"), 200,
+	serveText(t, filepath.Join(dir, "old.ctl"), 200,
 		`{"job":"old","dir":"/old","started":"2026-01-02T03:04:05Z"}`)
-	serve(t, filepath.Join(dir, "ending.ctl"), 503, `{"error":"the job is at its end"}`)
-	serve(t, filepath.Join(dir, "a-new.ctl"), 200,
+	serveText(t, filepath.Join(dir, "ending.ctl"), 503, `{"error":"the job is at its end"}`)
+	serveText(t, filepath.Join(dir, "a-new.ctl"), 200,
 		`{"job":"new","dir":"/new","started":"2026-02-02T03:04:05Z"}`)
 	jobs, err := control.List(t.Context())
 	if err != nil || len(jobs) != 2 || jobs[0].Name != "old" || jobs[1].Name != "new" {
@@ -77,9 +80,9 @@ func TestListSkipsTheDead(t *testing.T) {
 
 // A launcher of the protocol before is refused with both versions, however it answers.
 func TestOtherProtocolsAreRefused(t *testing.T) {
-	dir := place(t)
+	dir := socketDir(t)
 	old := filepath.Join(dir, "old.ctl")
-	serve(t, old, 404,
+	serveText(t, old, 404,
 		`{"error":"GET /v2/job is no request of this version; there are GET /v1/job and others"}`)
 	err := control.At(old).Refresh(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "speaks protocol 1 of control sockets") ||
@@ -87,7 +90,7 @@ func TestOtherProtocolsAreRefused(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	mixed := filepath.Join(dir, "mixed.ctl")
-	serve(t, mixed, 200, `{"job":"train","back":"it went back to step 8"}`)
+	serveText(t, mixed, 200, `{"job":"train","back":"it went back to step 8"}`)
 	if err := control.At(mixed).Refresh(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), `it is called "last_rollback" since protocol 2`) {
 		t.Errorf("%v", err)
@@ -96,8 +99,9 @@ func TestOtherProtocolsAreRefused(t *testing.T) {
 
 // A name is first that of a job that has it, then that of the only one that was started with it.
 func TestFindByTheNameThatWasAsked(t *testing.T) {
-	dir := place(t)
-	serve(t, filepath.Join(dir, "2.ctl"), 200, `{"job":"train-2","requested_name":"train","dir":"/train-2"}`)
+	dir := socketDir(t)
+	serveText(t, filepath.Join(dir, "2.ctl"), 200,
+		`{"job":"train-2","requested_name":"train","dir":"/train-2"}`)
 	find := func(name, want string) {
 		t.Helper()
 		if j, err := control.Find(t.Context(), name); err != nil || j.Name != want {
@@ -105,13 +109,14 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 		}
 	}
 	find("train", "train-2")
-	serve(t, filepath.Join(dir, "3.ctl"), 200, `{"job":"train-3","requested_name":"train","dir":"/train-3"}`)
+	serveText(t, filepath.Join(dir, "3.ctl"), 200,
+		`{"job":"train-3","requested_name":"train","dir":"/train-3"}`)
 	if _, err := control.Find(t.Context(), "train"); err == nil ||
 		!strings.Contains(err.Error(), "/train-2, /train-3") &&
 			!strings.Contains(err.Error(), "/train-3, /train-2") {
 		t.Errorf("%v", err)
 	}
-	serve(t, filepath.Join(dir, "1.ctl"), 200, `{"job":"train","dir":"/train"}`)
+	serveText(t, filepath.Join(dir, "1.ctl"), 200, `{"job":"train","dir":"/train"}`)
 	find("train", "train")
 	find("train-3", "train-3")
 }
@@ -120,7 +125,7 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 // never.
 func TestListAsksAtOnce(t *testing.T) {
 	const launchers = 4
-	dir := place(t)
+	dir := socketDir(t)
 	var asked atomic.Int32
 	all := make(chan struct{})
 	for i := range launchers {
@@ -141,10 +146,11 @@ func TestListAsksAtOnce(t *testing.T) {
 	}
 }
 
+// List and Find return the jobs that answer, and tell of sockets on which something else answers.
 func TestListTellsOfStrangers(t *testing.T) {
-	dir := place(t)
-	serve(t, filepath.Join(dir, "stranger.ctl"), 200, "hello")
-	serve(t, filepath.Join(dir, "train.ctl"), 200, `{"job":"train","dir":"/train"}`)
+	dir := socketDir(t)
+	serveText(t, filepath.Join(dir, "stranger.ctl"), 200, "hello")
+	serveText(t, filepath.Join(dir, "train.ctl"), 200, `{"job":"train","dir":"/train"}`)
 	jobs, err := control.List(t.Context())
 	if len(jobs) != 1 || err == nil ||
 		!strings.Contains(err.Error(), "stranger.ctl does not speak this version's language") {
@@ -163,20 +169,21 @@ func TestListTellsOfStrangers(t *testing.T) {
 
 // Where a launcher does not answer, the job may well run.
 func TestFindDoesNotSayThatNoneRuns(t *testing.T) {
-	serve(t, filepath.Join(place(t), "stranger.ctl"), 200, "hello")
+	serveText(t, filepath.Join(socketDir(t), "stranger.ctl"), 200, "hello")
 	if _, err := control.Find(t.Context(), "train"); err == nil ||
 		!strings.HasPrefix(err.Error(), "no running job that answers is called train; control: ") {
 		t.Errorf("%v", err)
 	}
 }
 
+// What a launcher refuses is an error with its text.
 func TestRefusal(t *testing.T) {
-	dir := place(t)
+	dir := socketDir(t)
 	for text, want := range map[string]string{`{"error":"no room"}`: "no room",
 		"teapot": "answers 418"} {
 		socket := filepath.Join(dir, "j.ctl")
 		serveOnce := func(t *testing.T) {
-			serve(t, socket, 418, text)
+			serveText(t, socket, 418, text)
 			jobs, err := control.List(t.Context())
 			if len(jobs) != 0 || err != nil {
 				t.Errorf("%v, %v", jobs, err)
@@ -196,8 +203,9 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
+// A launcher that is gone is ErrEnded, and a context that has ended its cause.
 func TestOneThatIsGone(t *testing.T) {
-	dir := place(t)
+	dir := socketDir(t)
 	j := control.At(filepath.Join(dir, "gone.ctl"))
 	if err := j.Refresh(t.Context()); !errors.Is(err, control.ErrEnded) {
 		t.Errorf("%v", err)

@@ -50,7 +50,7 @@ type Cursor struct {
 // [1, MaxSamples].
 func New(samples, batch, seed uint64, shuffle bool) (Cursor, error) {
 	c := Cursor{Samples: samples, Batch: batch, Seed: seed, Plain: !shuffle}
-	return c, c.check()
+	return c, c.validate()
 }
 
 // SameData reports whether two cursors are places in the same data: as many samples, in the same
@@ -82,7 +82,7 @@ func (c Cursor) Part(rank, size int) []Span {
 	if rank < 0 || rank >= size {
 		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
 	}
-	return c.cut(nil, c.partStart(rank, size), c.partStart(rank+1, size))
+	return c.appendPositions(nil, c.partStart(rank, size), c.partStart(rank+1, size))
 }
 
 // Parts returns the parts of all ranks of the next batch. It panics when size is below 1.
@@ -97,7 +97,7 @@ func (c Cursor) Parts(size int) [][]Span {
 
 // Commit returns the cursor after the step of the next batch, in which size workers took their
 // parts and those whose done is true are part of the result. The others' parts come first in the
-// batch after. When all of an epoch is committed, the next one begins.
+// batch after. When all of an epoch is committed, the next one begins. C stays as it is.
 //
 // It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then
 // leave it, and run the step again from c with those who are there: a step without a loss always
@@ -115,7 +115,8 @@ func (c Cursor) Commit(size int, done []bool) Cursor {
 	next.Step++
 	for rank := range done {
 		if !done[rank] {
-			next.Left = c.cut(next.Left, c.partStart(rank, size), c.partStart(rank+1, size))
+			next.Left = c.appendPositions(next.Left, c.partStart(rank, size),
+				c.partStart(rank+1, size))
 		}
 	}
 	if next.Next == next.Samples && len(next.Left) == 0 {
@@ -146,9 +147,9 @@ func (c Cursor) partStart(rank, size int) uint64 {
 	return each*uint64(rank) + min(more, uint64(rank))
 }
 
-// cut appends to dst the positions from the lo-th to before the hi-th of the next batch. They lie
-// behind those that dst has already.
-func (c Cursor) cut(dst []Span, lo, hi uint64) []Span {
+// appendPositions appends to dst the positions from the lo-th to before the hi-th of the next
+// batch. They come after those that dst has already.
+func (c Cursor) appendPositions(dst []Span, lo, hi uint64) []Span {
 	for i := 0; i <= len(c.Left) && lo < hi; i++ {
 		span := Span{c.Next, c.Samples}
 		if i < len(c.Left) {
@@ -163,7 +164,7 @@ func (c Cursor) cut(dst []Span, lo, hi uint64) []Span {
 	return dst
 }
 
-// appendSpan appends a span, or lets the last one grow when they touch.
+// appendSpan appends a span to dst, or extends the last one where they touch.
 func appendSpan(dst []Span, s Span) []Span {
 	if n := len(dst); n > 0 && dst[n-1].To == s.From {
 		dst[n-1].To = s.To

@@ -11,7 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 )
 
-func start(t interface{ Fatal(...any) }, samples, batch, seed uint64, shuffle bool) cursor.Cursor {
+// newCursor returns the cursor at the start of data that New must accept.
+func newCursor(t interface{ Fatal(...any) }, samples, batch, seed uint64,
+	shuffle bool) cursor.Cursor {
 	c, err := cursor.New(samples, batch, seed, shuffle)
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +21,8 @@ func start(t interface{ Fatal(...any) }, samples, batch, seed uint64, shuffle bo
 	return c
 }
 
-func all(size int, done bool) []bool { return slices.Repeat([]bool{done}, size) }
+// repeatDone returns that all workers are done, or that none is.
+func repeatDone(size int, done bool) []bool { return slices.Repeat([]bool{done}, size) }
 
 // A book counts how often each position of an epoch was committed, independently of the cursor.
 type book struct {
@@ -27,7 +30,7 @@ type book struct {
 	epoch uint64
 }
 
-// enter takes the parts of a step and checks what must hold for every batch.
+// enter records the parts of a step, and fails unless they are what must hold for every batch.
 func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []bool) {
 	if c.Epoch != b.epoch {
 		for p, n := range b.times {
@@ -69,10 +72,12 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 	}
 }
 
+// Whatever workers there are and are lost, every position is committed once an epoch, and an
+// encoding comes back as it was.
 func TestEverySampleExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.Uint64Range(1, 200).Draw(t, "samples")
-		c := start(t, samples, rapid.Uint64Range(1, 64).Draw(t, "batch"),
+		c := newCursor(t, samples, rapid.Uint64Range(1, 64).Draw(t, "batch"),
 			rapid.Uint64().Draw(t, "seed"), true)
 		b := &book{times: make([]int, samples)}
 		runs := 0 // of lost ranks since the last step without a loss
@@ -80,7 +85,7 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 			size := rapid.IntRange(1, 12).Draw(t, "size")
 			done := rapid.SliceOfN(rapid.Bool(), size, size).Draw(t, "done")
 			if rapid.Bool().Draw(t, "calm") {
-				done = all(size, true)
+				done = repeatDone(size, true)
 			}
 			before := slices.Clone(c.Left)
 			b.enter(t, c, c.Parts(size), done)
@@ -88,7 +93,7 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 			if diff := cmp.Diff(before, c.Left); diff != "" {
 				t.Fatalf("the commit changed the cursor before it: %s", diff)
 			}
-			runs = bound(t, next, runs, done)
+			runs = checkLeft(t, next, runs, done)
 			if next.Step != c.Step+1 {
 				t.Fatalf("step %d follows %d", next.Step, c.Step)
 			}
@@ -96,15 +101,16 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 		}
 		// and the rest of the epoch, so that its last batches are checked too
 		for epoch := c.Epoch; c.Epoch == epoch; {
-			b.enter(t, c, c.Parts(3), all(3, true))
-			c = c.Commit(3, all(3, true))
+			b.enter(t, c, c.Parts(3), repeatDone(3, true))
+			c = c.Commit(3, repeatDone(3, true))
 		}
-		b.enter(t, c, c.Parts(1), all(1, true))
+		b.enter(t, c, c.Parts(1), repeatDone(1, true))
 	})
 }
 
-// bound checks the two promises about the size of Left, and returns the new number of lost runs.
-func bound(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
+// checkLeft fails unless the two promises about the size of Left are kept, and returns the new
+// number of lost runs.
+func checkLeft(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
 	if !slices.Contains(done, false) {
 		runs = 0
 	}
@@ -124,6 +130,7 @@ func bound(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
 	return runs
 }
 
+// roundTrip returns a cursor that was encoded and parsed, which must be the same.
 func roundTrip(t *rapid.T, c cursor.Cursor) cursor.Cursor {
 	b, err := c.AppendBinary(nil)
 	if err != nil {
@@ -139,22 +146,24 @@ func roundTrip(t *rapid.T, c cursor.Cursor) cursor.Cursor {
 	return back
 }
 
+// Another epoch and another seed have other orders, and data that is not shuffled its own.
 func TestEpochsHaveTheirOwnOrder(t *testing.T) {
-	c := start(t, 100, 100, 7, true)
-	first, second := samplesOf(c.Order()), samplesOf(c.Commit(2, all(2, true)).Order())
+	c := newCursor(t, 100, 100, 7, true)
+	first, second := samplesOf(c.Order()), samplesOf(c.Commit(2, repeatDone(2, true)).Order())
 	if slices.Equal(first, second) {
 		t.Error("the second epoch has the order of the first")
 	}
-	if other := samplesOf(start(t, 100, 100, 8, true).Order()); slices.Equal(first, other) {
+	if other := samplesOf(newCursor(t, 100, 100, 8, true).Order()); slices.Equal(first, other) {
 		t.Error("another seed has the same order")
 	}
-	if plain := samplesOf(start(t, 100, 100, 7, false).Order()); !slices.IsSorted(plain) {
+	if plain := samplesOf(newCursor(t, 100, 100, 7, false).Order()); !slices.IsSorted(plain) {
 		t.Error("data that is not shuffled is not in order")
 	}
 }
 
+// The last batch of an epoch, and what was lost of it, is divided among the workers.
 func TestTailIsShared(t *testing.T) {
-	c := start(t, 10, 8, 0, false).Commit(2, []bool{true, false}) // positions 4 to 8 were lost
+	c := newCursor(t, 10, 8, 0, false).Commit(2, []bool{true, false}) // positions 4 to 8 were lost
 	want := [][]cursor.Span{{{From: 4, To: 6}}, {{From: 6, To: 8}}, {{From: 8, To: 9}},
 		{{From: 9, To: 10}}}
 	if diff := cmp.Diff(want, c.Parts(4)); diff != "" {
@@ -165,7 +174,7 @@ func TestTailIsShared(t *testing.T) {
 	if diff := cmp.Diff(want, c.Parts(5)); diff != "" {
 		t.Errorf("parts of what was lost of it (-want +got): %s", diff)
 	}
-	if c = c.Commit(1, all(1, true)); c.Epoch != 1 || c.Next != 0 || c.Step != 3 {
+	if c = c.Commit(1, repeatDone(1, true)); c.Epoch != 1 || c.Next != 0 || c.Step != 3 {
 		t.Errorf("the next epoch has not begun: %+v", c)
 	}
 }
@@ -174,8 +183,8 @@ func TestTailIsShared(t *testing.T) {
 // again.
 func TestTooManyLosses(t *testing.T) {
 	const size = 1000
-	c := start(t, 1<<40, 100*size, 0, true)
-	done := all(size, true)
+	c := newCursor(t, 1<<40, 100*size, 0, true)
+	done := repeatDone(size, true)
 	for rank := 0; rank < size; rank += 2 {
 		done[rank] = false
 	}
@@ -186,17 +195,20 @@ func TestTooManyLosses(t *testing.T) {
 	if _, err := next.AppendBinary(nil); err == nil {
 		t.Error("a cursor beyond the limit was encoded")
 	}
-	if next = next.Commit(size/2, all(size/2, true)); len(next.Left) > 0 || next.Next != 150*size {
+	if next = next.Commit(size/2, repeatDone(size/2, true)); len(next.Left) > 0 ||
+		next.Next != 150*size {
 		t.Errorf("the losses were not made good: %d spans, next %d", len(next.Left), next.Next)
 	}
-	if !c.Commit(size/2, all(size/2, true)).Fits() {
+	if !c.Commit(size/2, repeatDone(size/2, true)).Fits() {
 		t.Error("the step does not fit when it is run again")
 	}
 }
 
+// With the most samples there can be, parts join without a gap and no sum overflows.
 func TestLargestNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := start(t, cursor.MaxSamples, cursor.MaxSamples-rapid.Uint64Range(0, 10).Draw(t, "less"),
+		c := newCursor(t, cursor.MaxSamples,
+			cursor.MaxSamples-rapid.Uint64Range(0, 10).Draw(t, "less"),
 			0, true)
 		size := 1 << rapid.IntRange(0, 10).Draw(t, "size")
 		end := uint64(0)
@@ -212,13 +224,15 @@ func TestLargestNumbers(t *testing.T) {
 	})
 }
 
+// A step without a loss allocates nothing.
 func TestCalmStepAllocatesNothing(t *testing.T) {
-	c, done := start(t, 1<<40, 4096, 1, true), all(64, true)
+	c, done := newCursor(t, 1<<40, 4096, 1, true), repeatDone(64, true)
 	if n := testing.AllocsPerRun(100, func() { c = c.Commit(64, done) }); n > 0 {
 		t.Errorf("%.0f allocations", n)
 	}
 }
 
+// Numbers of samples out of range are refused.
 func TestNewRefuses(t *testing.T) {
 	for _, c := range []struct{ samples, batch uint64 }{{0, 1}, {1, 0}, {cursor.MaxSamples + 1, 1},
 		{1, cursor.MaxSamples + 1}} {

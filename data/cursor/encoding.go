@@ -17,11 +17,11 @@ const (
 	MaxBytes = headBytes + MaxLeft*spanBytes
 )
 
-// Fits tells whether the cursor can be encoded: Left has at most MaxLeft spans. It takes more
+// Fits reports whether the cursor can be encoded: Left has at most MaxLeft spans. It takes more
 // separate losses than that, in a row of steps of which none went without, to get beyond.
 func (c Cursor) Fits() bool { return len(c.Left) <= MaxLeft }
 
-// AppendBinary appends the encoding, at most MaxBytes. It fails when the cursor does not fit.
+// AppendBinary appends the encoding to b, at most MaxBytes. It fails when the cursor does not fit.
 func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 	if !c.Fits() {
 		return b, fmt.Errorf("cursor: %d spans are left over from lost workers, the limit is "+
@@ -43,25 +43,25 @@ func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// Parse reads an encoding, all of b. It fails when b is not what AppendBinary writes for a cursor
-// that can be.
+// Parse reads an encoding, all of b, which it does not keep. It fails when b is not what
+// AppendBinary writes for a cursor that can be.
 func Parse(b []byte) (Cursor, error) {
 	if len(b) < headBytes {
-		return Cursor{}, broken("%d bytes, the head alone has %d", len(b), headBytes)
+		return Cursor{}, brokenf("%d bytes, the head alone has %d", len(b), headBytes)
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 	c := Cursor{Epoch: word(0), Next: word(1), Step: word(2), Samples: word(3), Batch: word(4),
 		Seed: word(5)}
 	flags, spans := binary.LittleEndian.Uint32(b[48:]), binary.LittleEndian.Uint32(b[52:])
 	if flags > plainFlag {
-		return Cursor{}, broken("unknown flags %#x", flags)
+		return Cursor{}, brokenf("unknown flags %#x", flags)
 	}
 	c.Plain = flags == plainFlag
 	if spans > MaxLeft {
-		return Cursor{}, broken("%d spans, the limit is %d", spans, MaxLeft)
+		return Cursor{}, brokenf("%d spans, the limit is %d", spans, MaxLeft)
 	}
 	if want := headBytes + int(spans)*spanBytes; len(b) != want {
-		return Cursor{}, broken("%d bytes, with %d spans it has %d", len(b), spans, want)
+		return Cursor{}, brokenf("%d bytes, with %d spans it has %d", len(b), spans, want)
 	}
 	if spans > 0 {
 		c.Left = make([]Span, spans)
@@ -70,41 +70,41 @@ func Parse(b []byte) (Cursor, error) {
 		at := (headBytes + i*spanBytes) / 8
 		c.Left[i] = Span{word(at), word(at + 1)}
 	}
-	if err := c.check(); err != nil {
+	if err := c.validate(); err != nil {
 		return Cursor{}, err
 	}
 	return c, nil
 }
 
-// check tells what is wrong with a cursor that no sequence of commits can give.
-func (c Cursor) check() error {
+// validate returns what is wrong with a cursor that no sequence of commits can give; nil = nothing.
+func (c Cursor) validate() error {
 	switch {
 	case c.Samples < 1 || c.Samples > MaxSamples:
-		return broken("%d samples; it takes 1 to 2^62", c.Samples)
+		return brokenf("%d samples; it takes 1 to 2^62", c.Samples)
 	case c.Batch < 1 || c.Batch > MaxSamples:
-		return broken("a batch of %d samples; it takes 1 to 2^62", c.Batch)
+		return brokenf("a batch of %d samples; it takes 1 to 2^62", c.Batch)
 	case c.Epoch > MaxSamples || c.Step > MaxSamples:
-		return broken("epoch %d and step %d; neither goes beyond 2^62", c.Epoch, c.Step)
+		return brokenf("epoch %d and step %d; neither goes beyond 2^62", c.Epoch, c.Step)
 	case c.Next > c.Samples:
-		return broken("position %d of %d", c.Next, c.Samples)
+		return brokenf("position %d of %d", c.Next, c.Samples)
 	case c.Next == c.Samples && len(c.Left) == 0:
-		return broken("nothing is left of the epoch, and the next has not begun")
+		return brokenf("nothing is left of the epoch, and the next has not begun")
 	}
 	end := uint64(0)
 	for i, s := range c.Left {
 		if s.From >= s.To || s.To > c.Next || (i > 0 && s.From <= end) {
-			return broken("span %d, from %d to %d, is empty, out of order, touches the one "+
+			return brokenf("span %d, from %d to %d, is empty, out of order, touches the one "+
 				"before or goes beyond %d", i, s.From, s.To, c.Next)
 		}
 		end = s.To
 	}
 	if n := c.countLeft(); n > c.Batch {
-		return broken("%d samples are left over from a batch of %d", n, c.Batch)
+		return brokenf("%d samples are left over from a batch of %d", n, c.Batch)
 	}
 	return nil
 }
 
-// broken makes the error of an encoding that is no cursor.
-func broken(format string, args ...any) error {
+// brokenf returns the error of an encoding that is no cursor.
+func brokenf(format string, args ...any) error {
 	return fmt.Errorf("cursor: this is no place in a data set: "+format, args...)
 }

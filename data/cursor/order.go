@@ -26,11 +26,11 @@ func NewOrder(samples, seed, epoch uint64) Order {
 	o := Identity(samples)
 	o.plain = false
 	o.half = max(1, uint(bits.Len64(max(samples, 1)-1)+1)/2)
-	state := mix(seed + golden)
-	state = mix((state ^ epoch) + golden)
+	state := mixBits(seed + golden)
+	state = mixBits((state ^ epoch) + golden)
 	for i := range o.keys {
 		state += golden
-		o.keys[i] = mix(state)
+		o.keys[i] = mixBits(state)
 	}
 	return o
 }
@@ -61,8 +61,8 @@ func (o Order) At(position uint64) uint64 {
 	return position
 }
 
-// Fill writes the samples at the positions of a span to the front of dst and returns how many these
-// are. It panics when dst is too short.
+// Fill writes the samples at the positions of a span to the beginning of dst and returns how many
+// these are. It panics when dst is too short.
 func (o Order) Fill(dst []int64, from Span) int {
 	dst = dst[:from.Len()]
 	for i := range dst {
@@ -71,11 +71,12 @@ func (o Order) Fill(dst []int64, from Span) int {
 	return len(dst)
 }
 
-// permute is the network: a permutation of the domain, which may lie outside the samples.
+// permute returns the place of x in a permutation of the domain, which may lie outside the samples:
+// the network.
 func (o *Order) permute(x uint64) uint64 {
 	left, right := x>>o.half, x&(1<<o.half-1)
 	for _, key := range o.keys {
-		left, right = right, left^scramble(right^key)>>(64-o.half)
+		left, right = right, left^mixUpperBits(right^key)>>(64-o.half)
 	}
 	return left<<o.half | right
 }
@@ -83,14 +84,15 @@ func (o *Order) permute(x uint64) uint64 {
 // golden is the increment of splitmix64 (Steele, Lea and Flood, 2014).
 const golden = 0x9E3779B97F4A7C15
 
-// mix is the output function of splitmix64: it spreads each bit over all 64.
-func mix(z uint64) uint64 {
-	z = scramble(z)
+// mixBits is the output function of splitmix64: it spreads each bit over all 64.
+func mixBits(z uint64) uint64 {
+	z = mixUpperBits(z)
 	return z ^ z>>31
 }
 
-// scramble is mix without its last step, which does not reach the upper bits that a round takes.
-func scramble(z uint64) uint64 {
+// mixUpperBits is mixBits without its last step, which does not reach the upper bits that a round
+// takes.
+func mixUpperBits(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
 	return (z ^ z>>27) * 0x94D049BB133111EB
 }

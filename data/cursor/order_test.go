@@ -9,12 +9,14 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 )
 
+// samplesOf returns all samples of an order, by position.
 func samplesOf(o cursor.Order) []int64 {
 	all := make([]int64, o.Samples())
 	o.Fill(all, cursor.Span{From: 0, To: o.Samples()})
 	return all
 }
 
+// Of small orders of all lengths, each has every sample once.
 func TestOrderIsAPermutation(t *testing.T) {
 	for n := uint64(0); n <= 2000; n++ {
 		seen := make([]bool, n)
@@ -46,6 +48,7 @@ func TestLargeOrderRepeatsNothing(t *testing.T) {
 	})
 }
 
+// The order of data that is not shuffled is its own.
 func TestIdentity(t *testing.T) {
 	for i, s := range samplesOf(cursor.Identity(100)) {
 		if int64(i) != s {
@@ -54,6 +57,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// A position that the order does not have panics.
 func TestPositionOutsidePanics(t *testing.T) {
 	for _, o := range []cursor.Order{cursor.NewOrder(0, 1, 1), cursor.NewOrder(5, 1, 1),
 		cursor.Identity(5)} {
@@ -135,6 +139,7 @@ func TestOrderLooksRandom(t *testing.T) {
 	}
 }
 
+// BenchmarkFill measures what the samples of a batch cost.
 func BenchmarkFill(b *testing.B) {
 	o := cursor.NewOrder(1281167, 1, 1)
 	dst := make([]int64, 1024)

@@ -44,6 +44,7 @@ type stepVector struct {
 	After string  // hex of the encoding after the commit
 }
 
+// This package gives what the file says that Python shares; with -update it writes the file.
 func TestVectors(t *testing.T) {
 	got := makeVectors(t)
 	if *update {
@@ -75,6 +76,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
+// makeVectors computes the vectors anew, always the same.
 func makeVectors(t *testing.T) (v vectors) {
 	const most = ^uint64(0)
 	for _, o := range []orderVector{
@@ -109,11 +111,11 @@ func makeVectors(t *testing.T) (v vectors) {
 	return v
 }
 
-// makeSteps runs some 25 steps with a third of them lossy.
+// makeSteps returns some 25 steps of a run, a third of them with losses.
 func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector) {
-	c := start(t, r.Samples, r.Batch, r.Seed, r.Shuffle)
+	c := newCursor(t, r.Samples, r.Batch, r.Seed, r.Shuffle)
 	for range 25 {
-		done := all(1+random.IntN(6), true)
+		done := repeatDone(1+random.IntN(6), true)
 		if random.IntN(3) == 0 {
 			for rank := range done {
 				done[rank] = random.IntN(2) == 0
@@ -143,7 +145,7 @@ func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector
 	return steps
 }
 
-// brokenEncodings changes one thing each about good encodings.
+// brokenEncodings returns good encodings with one thing wrong in each.
 func brokenEncodings() (list [][]byte) {
 	c := cursor.Cursor{Next: 40, Step: 2, Samples: 100, Batch: 20,
 		Left: []cursor.Span{{From: 22, To: 25}, {From: 30, To: 40}}}

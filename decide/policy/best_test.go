@@ -12,16 +12,16 @@ import (
 // slower than another route.
 func TestBest(t *testing.T) {
 	m := cost.Default()
-	if s, ok := policy.Best(m, 8, 1<<10).Strategy.(collective.Star); !ok {
+	if s, ok := policy.BestRoute(m, 8, 1<<10).Strategy.(collective.Star); !ok {
 		t.Errorf("1 KiB over 8 hosts: %v", s)
 	}
-	if r := policy.Best(m, 4, 16<<20); r.Strategy.String() != "ring" {
+	if r := policy.BestRoute(m, 4, 16<<20); r.Strategy.String() != "ring" {
 		t.Errorf("16 MiB over 4 hosts: %v", r)
 	}
 	for _, bytes := range []int{64, 64 << 10, 4 << 20} {
-		chosen := policy.Best(m, 8, bytes)
+		chosen := policy.BestRoute(m, 8, bytes)
 		for _, r := range collective.Candidates(8, bytes) {
-			if m.Time(r, 8, bytes) < m.Time(chosen, 8, bytes) {
+			if m.AllReduceSeconds(r, 8, bytes) < m.AllReduceSeconds(chosen, 8, bytes) {
 				t.Errorf("%d bytes go by %v, and %v is faster", bytes, chosen, r)
 			}
 		}

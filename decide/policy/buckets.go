@@ -31,12 +31,12 @@ func BucketSizes(bytes int) (sizes []int) {
 	return sizes
 }
 
-// Bucket decides of how many bytes the buckets of a step should be. Route says how an all-reduce of
-// so many bytes goes, and now is the size until now, which stays unless another one is clearly
-// better.
-func Bucket(m cost.Model, s cost.Step, now int,
+// DecideBucketSize decides of how many bytes the buckets of a step should be. Route says how an
+// all-reduce of so many bytes goes, and now is the size until now, which stays unless another one
+// is clearly better.
+func DecideBucketSize(m cost.Model, s cost.Step, now int,
 	route func(bytes int) collective.Route) decide.Decision[int] {
 	return decide.Prefer(now, BucketSizes(s.Bytes), bucketMargin, func(size int) float64 {
-		return m.Step(s, size, route(size))
+		return m.StepSeconds(s, size, route(size))
 	})
 }

@@ -84,9 +84,9 @@ type classState struct {
 // NewRoutes returns a policy that has seen nothing. Its fits start from a model, whose Gamma stays.
 func NewRoutes(start cost.Model) *Routes { return &Routes{start, map[cost.Class]*classState{}} }
 
-// Decide takes what an all-reduce took: by itself, or its share of what several took beside each
+// Decide learns what an all-reduce took: by itself, or its share of what several took beside each
 // other. On the agent that leads it decides, now and then, that the all-reduces of the same class
-// go another way from now on.
+// go another way from now on; it keeps that in p too.
 func (p *Routes) Decide(o decide.Observation[cost.Sample]) (d RouteDecision, changed bool) {
 	s := o.Sample
 	class := cost.ClassOf(s.Hosts, s.Bytes)
@@ -115,10 +115,10 @@ func (p *Routes) Decide(o decide.Observation[cost.Sample]) (d RouteDecision, cha
 	switch {
 	case !o.Leads || s.Route != c.route:
 	case c.trial && c.since == earlyLength && w.Min() > c.seconds[c.previous].Median():
-		return c.revert(), true
+		return c.revertTrial(), true
 	case c.trial && c.since == trialLength, c.since >= c.patience,
-		c.since%trialLength == 0 && c.drifted(w):
-		return p.decide(c)
+		c.since%trialLength == 0 && c.hasDrifted(w):
+		return p.decideClass(c)
 	}
 	return RouteDecision{}, false
 }
@@ -128,7 +128,7 @@ func (p *Routes) Decide(o decide.Observation[cost.Sample]) (d RouteDecision, cha
 func (p *Routes) Model(hosts int) (cost.Model, bool) {
 	var longest *classState
 	for _, c := range p.classes {
-		if c.Hosts == hosts && len(c.sample(c.route, nil)) > 0 &&
+		if c.Hosts == hosts && len(c.appendSample(c.route, nil)) > 0 &&
 			(longest == nil || c.Bytes > longest.Bytes) {
 			longest = c
 		}
@@ -136,19 +136,19 @@ func (p *Routes) Model(hosts int) (cost.Model, bool) {
 	if longest == nil {
 		return cost.Model{}, false
 	}
-	return p.start.Fit(p.samples(longest)), true
+	return p.start.Fit(p.fitSamples(longest)), true
 }
 
-// Cable returns the seconds of a byte that a host sends: the time of the longest all-reduces that
-// were measured, by the bytes that each host sent for one. It is not the Beta of the model, which
-// has to explain short ones as well, and may be off by a third for it. False as long as none was so
-// long that its bytes took most of its time.
-func (p *Routes) Cable() (float64, bool) {
+// CableSecondsPerByte returns the seconds of a byte that a host sends: the time of the longest
+// all-reduces that were measured, by the bytes that each host sent for one. It is not the Beta of
+// the model, which has to explain short ones as well, and may be off by a third for it. False as
+// long as none was so long that its bytes took most of its time.
+func (p *Routes) CableSecondsPerByte() (float64, bool) {
 	all := slices.SortedFunc(maps.Values(p.classes), func(a, b *classState) int {
-		return cmp.Or(cmp.Compare(b.sent(), a.sent()), cmp.Compare(a.Hosts, b.Hosts))
+		return cmp.Or(cmp.Compare(b.bytesSent(), a.bytesSent()), cmp.Compare(a.Hosts, b.Hosts))
 	})
 	i := slices.IndexFunc(all, func(c *classState) bool {
-		return c.seconds[c.route] != nil && c.sent() > 0
+		return c.seconds[c.route] != nil && c.bytesSent() > 0
 	})
 	if i < 0 {
 		return 0, false
@@ -157,79 +157,85 @@ func (p *Routes) Cable() (float64, bool) {
 	took := longest.seconds[longest.route].Median()
 	model, known := p.Model(longest.Hosts)
 	model.Beta = 0
-	return took / longest.sent(), known &&
-		took > 2*model.Time(longest.route, longest.Hosts, longest.bytes)
+	return took / longest.bytesSent(), known &&
+		took > 2*model.AllReduceSeconds(longest.route, longest.Hosts, longest.bytes)
 }
 
-// decide keeps the route of a class, or changes it.
-func (p *Routes) decide(c *classState) (RouteDecision, bool) {
+// decideClass keeps the route of a class, or changes it in c, and begins the time to its next
+// decision.
+func (p *Routes) decideClass(c *classState) (RouteDecision, bool) {
 	now := c.seconds[c.route].Median()
 	c.since = 0
 	switch {
 	case c.trial && now > keepMargin*c.seconds[c.previous].Median():
-		return c.revert(), true
+		return c.revertTrial(), true
 	case c.trial:
 		c.patience = trialLength
-	case c.drifted(c.seconds[c.route]): // what other routes took once says nothing any more
+	case c.hasDrifted(c.seconds[c.route]): // what other routes took once says nothing any more
 		maps.DeleteFunc(c.seconds, func(r collective.Route, _ *sense.Window) bool {
 			return r != c.route
 		})
 		c.patience = trialLength
 	}
 	c.trial, c.settled = false, now
-	to, expected := c.best(p.start.Fit(p.samples(c)), now)
+	to, expected := c.routeToTry(p.start.Fit(p.fitSamples(c)), now)
 	if to == c.route {
 		c.patience = min(2*c.patience, maxPatience)
 		return RouteDecision{}, false
 	}
 	c.trial, c.previous = true, c.route
-	return c.change(to, now, decide.Estimate{Seconds: expected, Predicted: true}), true
+	return c.changeRoute(to, now, decide.Estimate{Seconds: expected, Predicted: true}), true
 }
 
-// sent is how many bytes each host sends for the newest all-reduce: the least possible number,
-// which all routes but stars reach.
-func (c *classState) sent() float64 {
+// bytesSent returns how many bytes each host sends for the newest all-reduce: the least possible
+// number, which all routes but stars reach.
+func (c *classState) bytesSent() float64 {
 	return 2 * float64(c.bytes) * float64(c.Hosts-1) / float64(c.Hosts)
 }
 
-// drifted reports whether the route takes longer or shorter than at the last decision, and not only
-// because some all-reduces were held up.
-func (c *classState) drifted(w *sense.Window) bool {
+// hasDrifted reports whether the route takes longer or shorter than at the last decision, and not
+// only because some all-reduces were held up.
+func (c *classState) hasDrifted(w *sense.Window) bool {
 	return !c.trial && c.settled > 0 &&
 		(w.Min() > driftFactor*c.settled || c.settled > driftFactor*driftFactor*w.Median())
 }
 
-// revert ends a trial that brought nothing, and doubles the time until the next one.
-func (c *classState) revert() RouteDecision {
+// revertTrial ends a trial that brought nothing, takes the route before it again, and doubles the
+// time until the next one.
+func (c *classState) revertTrial() RouteDecision {
 	c.trial, c.patience, c.since = false, min(2*c.patience, maxPatience), 0
-	return c.change(c.previous, c.seconds[c.route].Median(),
+	return c.changeRoute(c.previous, c.seconds[c.route].Median(),
 		decide.Estimate{Seconds: c.seconds[c.previous].Median()})
 }
 
-// change has a class take another route. now is how many seconds the present route takes.
-func (c *classState) change(to collective.Route, now float64, then decide.Estimate) RouteDecision {
+// changeRoute sets the route of a class, and returns that as a decision. Now is how many seconds
+// the present route takes.
+func (c *classState) changeRoute(to collective.Route, now float64,
+	then decide.Estimate) RouteDecision {
 	from := c.route
 	c.route = to
 	return RouteDecision{c.Class, decide.Decision[collective.Route]{From: from, To: to,
 		Because: decide.Because{From: decide.Estimate{Seconds: now}, To: then}}}
 }
 
-// best returns the route that should be tried in place of the present one, which takes so many
-// seconds now, and the seconds that it is expected to take; the present route if there is none. It
-// prefers candidates that tell the model much, and else the one that is expected to take least. A
-// measured candidate is expected to take its median, another one as much more or less than the
-// present route as the model says. A route that was tried under another name is not tried again.
-func (c *classState) best(model cost.Model, now float64) (best collective.Route, expected float64) {
+// routeToTry returns the route that should be tried in place of the present one, which takes so
+// many seconds now, and the seconds that it is expected to take; the present route if there is
+// none. It prefers candidates that tell the model much, and else the one that is expected to take
+// least. A measured candidate is expected to take its median, another one as much more or less than
+// the present route as the model says. A route that was tried under another name is not tried
+// again.
+func (c *classState) routeToTry(model cost.Model, now float64) (best collective.Route,
+	expected float64) {
 	best, expected = c.route, trialMargin*now
-	predicted := model.Time(c.route, c.Hosts, c.Bytes)
+	predicted := model.AllReduceSeconds(c.route, c.Hosts, c.Bytes)
 	for _, r := range collective.Candidates(c.Hosts, c.Bytes) {
-		if r.Same(c.route, c.Hosts, c.Bytes) || c.seconds[r] == nil && c.triedAs(r) {
+		if r.Same(c.route, c.Hosts, c.Bytes) || c.seconds[r] == nil && c.wasTriedAsOther(r) {
 			continue
 		}
-		seconds := model.Time(r, c.Hosts, c.Bytes) / predicted * now
+		seconds := model.AllReduceSeconds(r, c.Hosts, c.Bytes) / predicted * now
 		if w := c.seconds[r]; w != nil && w.Count() >= earlyLength {
 			seconds = w.Median()
-		} else if c.informs(r) && seconds < probeMargin*now {
+		} else if c.wouldInform(r) && seconds < probeMargin*now {
 			return r, seconds
 		}
 		if seconds < expected {
@@ -239,8 +245,8 @@ func (c *classState) best(model cost.Model, now float64) (best collective.Route,
 	return best, expected
 }
 
-// triedAs reports whether a route was measured under another name.
-func (c *classState) triedAs(r collective.Route) bool {
+// wasTriedAsOther reports whether a route was measured under another name.
+func (c *classState) wasTriedAsOther(r collective.Route) bool {
 	for o, w := range c.seconds {
 		if w.Count() >= earlyLength && r.Same(o, c.Hosts, c.Bytes) {
 			return true
@@ -249,10 +255,10 @@ func (c *classState) triedAs(r collective.Route) bool {
 	return false
 }
 
-// informs reports whether a route would tell the model much: the ring has the most steps and the
-// clique the fewest, small pieces show what a piece costs, and the same route on all streams what
-// one of them cannot carry.
-func (c *classState) informs(r collective.Route) bool {
+// wouldInform reports whether a route would tell the model much: the ring has the most steps and
+// the clique the fewest, small pieces show what a piece costs, and the same route on all streams
+// what one of them cannot carry.
+func (c *classState) wouldInform(r collective.Route) bool {
 	if r.Streams > 1 {
 		return c.Bytes >= minStreamBytes && r == collective.Route{Strategy: c.route.Strategy,
 			Piece: c.route.Piece, Streams: collective.MaxStreams}
@@ -263,13 +269,13 @@ func (c *classState) informs(r collective.Route) bool {
 		r.Piece == collective.MinPiece && (ring || clique)
 }
 
-// samples returns what the model is fitted to: all routes of a class, and the present routes of
+// fitSamples returns what the model is fitted to: all routes of a class, and the present routes of
 // some other classes.
-func (p *Routes) samples(c *classState) (list []cost.Sample) {
+func (p *Routes) fitSamples(c *classState) (list []cost.Sample) {
 	for _, r := range slices.SortedFunc(maps.Keys(c.seconds), func(a, b collective.Route) int {
 		return cmp.Compare(a.String(), b.String())
 	}) {
-		list = c.sample(r, list)
+		list = c.appendSample(r, list)
 	}
 	others := slices.SortedFunc(maps.Keys(p.classes), func(a, b cost.Class) int {
 		return cmp.Or(cmp.Compare(a.Hosts, b.Hosts), cmp.Compare(a.Bytes, b.Bytes))
@@ -277,14 +283,14 @@ func (p *Routes) samples(c *classState) (list []cost.Sample) {
 	step := (len(others) + maxFitClasses - 1) / maxFitClasses
 	for i := 0; i < len(others); i += step {
 		if other := p.classes[others[i]]; other != c {
-			list = other.sample(other.route, list)
+			list = other.appendSample(other.route, list)
 		}
 	}
 	return list
 }
 
-// sample appends how long a route takes to a list, if that was measured.
-func (c *classState) sample(r collective.Route, list []cost.Sample) []cost.Sample {
+// appendSample appends how long a route takes to a list, if that was measured.
+func (c *classState) appendSample(r collective.Route, list []cost.Sample) []cost.Sample {
 	if w := c.seconds[r]; w != nil && w.Count() >= earlyLength {
 		list = append(list, cost.Sample{Route: r, Hosts: c.Hosts, Bytes: c.bytes,
 			Seconds: w.Median()})

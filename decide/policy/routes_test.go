@@ -21,20 +21,24 @@ type network struct {
 	route map[cost.Class]collective.Route
 }
 
+// newNetwork returns a network whose all-reduces take what truth says, and up to the share noise
+// longer.
 func newNetwork(truth cost.Model, noise float64) *network {
 	return &network{truth: truth, noise: noise, rng: rand.New(rand.NewPCG(1, 1)),
 		odd: map[collective.Route]float64{}, route: map[cost.Class]collective.Route{}}
 }
 
-// reduce makes an all-reduce and tells the tuners; the first one leads.
-func (n *network) reduce(hosts, bytes int, tuners ...*policy.Routes) (policy.RouteDecision, bool) {
+// allReduce makes an all-reduce by the route of its class, tells the tuners what it took, and takes
+// the route that the first one, which leads, decides on.
+func (n *network) allReduce(hosts, bytes int, tuners ...*policy.Routes) (policy.RouteDecision,
+	bool) {
 	class := cost.ClassOf(hosts, bytes)
 	route, known := n.route[class]
 	if !known {
 		route = collective.DefaultRoute(bytes)
 	}
 	s := cost.Sample{Route: route, Hosts: hosts, Bytes: bytes,
-		Seconds: n.truth.Time(route, hosts, bytes) * (1 + n.noise*n.rng.Float64())}
+		Seconds: n.truth.AllReduceSeconds(route, hosts, bytes) * (1 + n.noise*n.rng.Float64())}
 	if f := n.odd[route]; f > 0 {
 		s.Seconds *= f
 	}
@@ -50,12 +54,13 @@ func (n *network) reduce(hosts, bytes int, tuners ...*policy.Routes) (policy.Rou
 	return c, changed
 }
 
-// settle makes all-reduces of some lengths in turn, and returns the changes.
-func (n *network) settle(times, hosts int, lengths []int,
+// allReduceInTurn makes all-reduces of some lengths in turn, so many times, and returns the changes
+// of routes.
+func (n *network) allReduceInTurn(times, hosts int, lengths []int,
 	tuners ...*policy.Routes) (changes []policy.RouteDecision) {
 	for range times {
 		for _, bytes := range lengths {
-			if c, changed := n.reduce(hosts, bytes, tuners...); changed {
+			if c, changed := n.allReduce(hosts, bytes, tuners...); changed {
 				changes = append(changes, c)
 			}
 		}
@@ -75,20 +80,20 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 		{Fixed: 2e-3, Alpha: 20e-3, Piece: 10e-6, Beta: 8e-9, Gamma: 0.1e-9}} {
 		n := newNetwork(truth, 0.02)
 		tuner := policy.NewRoutes(cost.Default())
-		n.settle(150, 4, lengths, tuner)
+		n.allReduceInTurn(150, 4, lengths, tuner)
 		for _, bytes := range lengths {
 			route, known := n.route[cost.ClassOf(4, bytes)]
 			if !known {
 				route = collective.DefaultRoute(bytes)
 			}
-			best := policy.Best(truth, 4, bytes)
-			if took, least := truth.Time(route, 4, bytes),
-				truth.Time(best, 4, bytes); took > least/0.88 {
+			best := policy.BestRoute(truth, 4, bytes)
+			if took, least := truth.AllReduceSeconds(route, 4, bytes),
+				truth.AllReduceSeconds(best, 4, bytes); took > least/0.88 {
 				t.Errorf("%d bytes go %v, which takes %v; %v takes %v", bytes, route, took, best,
 					least)
 			}
 		}
-		if late := n.settle(150, 4, lengths, tuner); len(late) > 0 {
+		if late := n.allReduceInTurn(150, 4, lengths, tuner); len(late) > 0 {
 			t.Errorf("it does not settle: %+v", late)
 		}
 	}
@@ -104,7 +109,7 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 			n.odd[r] = 3
 		}
 	}
-	changes := n.settle(1000, 3, []int{bytes}, tuner)
+	changes := n.allReduceInTurn(1000, 3, []int{bytes}, tuner)
 	if len(changes) == 0 || len(changes)%2 != 0 {
 		t.Fatalf("%d changes: %+v", len(changes), changes)
 	}
@@ -127,8 +132,8 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 func TestTunerIsPatientWithNoise(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
 	tuner := policy.NewRoutes(cost.Default())
-	n.settle(500, 3, []int{1 << 20}, tuner)
-	if late := n.settle(500, 3, []int{1 << 20}, tuner); len(late) > 10 {
+	n.allReduceInTurn(500, 3, []int{1 << 20}, tuner)
+	if late := n.allReduceInTurn(500, 3, []int{1 << 20}, tuner); len(late) > 10 {
 		t.Errorf("%d changes in 500 all-reduces: %+v", len(late), late)
 	}
 }
@@ -143,10 +148,10 @@ func TestTunerKnowsTheCable(t *testing.T) {
 		route := collective.DefaultRoute(bytes)
 		for range times {
 			tuner.Decide(decide.Observation[cost.Sample]{Sample: cost.Sample{Route: route, Hosts: 4,
-				Bytes: bytes, Seconds: truth.Time(route, 4, bytes)}})
+				Bytes: bytes, Seconds: truth.AllReduceSeconds(route, 4, bytes)}})
 		}
 	}
-	if s, known := tuner.Cable(); known {
+	if s, known := tuner.CableSecondsPerByte(); known {
 		t.Errorf("%v before anything was measured", s)
 	}
 	for bytes := 8; bytes <= 1<<20; bytes *= 4 {
@@ -154,7 +159,7 @@ func TestTunerKnowsTheCable(t *testing.T) {
 	}
 	measure(slow, 35<<20, 1)
 	measure(burst, 300, 8)
-	if s, known := tuner.Cable(); !known || s < slow.Beta || s > 1.1*slow.Beta {
+	if s, known := tuner.CableSecondsPerByte(); !known || s < slow.Beta || s > 1.1*slow.Beta {
 		t.Errorf("a byte takes %v (known: %v), not %v", s, known, slow.Beta)
 	}
 }
@@ -168,14 +173,14 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 	bytes := 1 << 20
 	for i, truth := range []cost.Model{near, far, near} {
 		n.truth = truth
-		n.settle(600, 6, []int{bytes}, tuner)
+		n.allReduceInTurn(600, 6, []int{bytes}, tuner)
 		route, known := n.route[cost.ClassOf(6, bytes)]
 		if !known {
 			route = collective.DefaultRoute(bytes)
 		}
-		best := policy.Best(truth, 6, bytes)
-		if took, least := truth.Time(route, 6, bytes),
-			truth.Time(best, 6, bytes); took > least/0.88 {
+		best := policy.BestRoute(truth, 6, bytes)
+		if took, least := truth.AllReduceSeconds(route, 6, bytes),
+			truth.AllReduceSeconds(best, 6, bytes); took > least/0.88 {
 			t.Errorf("%d: %v takes %v; %v takes %v", i, route, took, best, least)
 		}
 	}
@@ -186,12 +191,13 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 func TestTunersAgree(t *testing.T) {
 	n := newNetwork(slowCables, 0)
 	one, other := policy.NewRoutes(cost.Default()), policy.NewRoutes(cost.Default())
-	n.settle(200, 4, []int{1 << 20, 300 << 10}, one, other)
+	n.allReduceInTurn(200, 4, []int{1 << 20, 300 << 10}, one, other)
 	before := fmt.Sprint(n.route)
 	if len(n.route) == 0 {
 		t.Fatal("nothing was chosen")
 	}
-	if changes := n.settle(200, 4, []int{1 << 20, 300 << 10}, other, one); len(changes) > 0 {
+	if changes := n.allReduceInTurn(200, 4, []int{1 << 20, 300 << 10}, other,
+		one); len(changes) > 0 {
 		t.Errorf("the other one changes %s: %+v", before, changes)
 	}
 }
@@ -202,13 +208,13 @@ func TestTunerHasBounds(t *testing.T) {
 	tuner := policy.NewRoutes(cost.Default())
 	for bytes := 1 << 10; bytes < 1<<30; bytes += bytes / 8 {
 		for range 3 {
-			n.reduce(2, bytes, tuner)
+			n.allReduce(2, bytes, tuner)
 		}
 	}
-	if changes := n.settle(100, 2, []int{1 << 33}, tuner); len(changes) > 0 {
+	if changes := n.allReduceInTurn(100, 2, []int{1 << 33}, tuner); len(changes) > 0 {
 		t.Errorf("a length beyond the bound is decided on: %+v", changes)
 	}
-	if changes := n.settle(100, 17, []int{1 << 20},
+	if changes := n.allReduceInTurn(100, 17, []int{1 << 20},
 		policy.NewRoutes(cost.Default())); len(changes) > 0 {
 		t.Errorf("too many hosts are decided on: %+v", changes)
 	}
@@ -223,7 +229,8 @@ func TestTunerTriesStreams(t *testing.T) {
 		n := newNetwork(truth, 0.02)
 		bytes := 16 << 20
 		tried := false
-		for _, c := range n.settle(300, 3, []int{bytes}, policy.NewRoutes(cost.Default())) {
+		for _, c := range n.allReduceInTurn(300, 3, []int{bytes},
+			policy.NewRoutes(cost.Default())) {
 			tried = tried || c.To.Streams > 1
 		}
 		route, known := n.route[cost.ClassOf(3, bytes)]
@@ -239,10 +246,11 @@ func TestTunerTriesStreams(t *testing.T) {
 // times differ.
 func TestTunerKnowsOneWayByAllNames(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
-	changes := n.settle(500, 2, []int{72 << 10, 1 << 20}, policy.NewRoutes(cost.Default()))
+	changes := n.allReduceInTurn(500, 2, []int{72 << 10, 1 << 20}, policy.NewRoutes(cost.Default()))
 	for _, c := range changes {
 		if c.From.Streams == c.To.Streams &&
-			n.truth.Time(c.From, 2, c.Bytes) == n.truth.Time(c.To, 2, c.Bytes) {
+			n.truth.AllReduceSeconds(c.From, 2, c.Bytes) == n.truth.AllReduceSeconds(c.To, 2,
+				c.Bytes) {
 			t.Errorf("%v go %v instead of %v: %s", c.Class, c.To, c.From, c.Reason())
 		}
 	}
@@ -254,7 +262,7 @@ func TestTunerBeginsWithAModel(t *testing.T) {
 	for _, gamma := range []float64{0.1e-9, 100e-9} {
 		m := cost.Default()
 		m.Gamma = gamma
-		for _, c := range newNetwork(slowCables, 0).settle(2*8, 4, []int{16 << 20},
+		for _, c := range newNetwork(slowCables, 0).allReduceInTurn(2*8, 4, []int{16 << 20},
 			policy.NewRoutes(m)) {
 			said[c.Reason()] = true
 		}

@@ -37,14 +37,15 @@ type Detector[D ~int64] struct {
 	pause        D               // the longest in the window
 }
 
-// New judges a peer that says something at least once an interval, and has been heard now.
+// New returns a Detector for a peer that says something at least once an interval, and has been
+// heard now.
 func New[D ~int64](interval, now D) *Detector[D] {
 	d := &Detector[D]{interval: interval, last: now, sampled: now}
-	d.learn()
+	d.updateStatistics()
 	return d
 }
 
-// Heard tells that something came from the peer. What comes in a burst counts as the longest
+// Heard records in d that something came from the peer. What comes in a burst counts as the longest
 // silence in it: of each interval one is remembered, so that a stream of data does not make the
 // pause after it suspicious.
 func (d *Detector[D]) Heard(now D) {
@@ -56,18 +57,18 @@ func (d *Detector[D]) Heard(now D) {
 	d.silences[d.count%window] = seconds(d.longest)
 	d.count++
 	d.sampled, d.longest = now, 0
-	d.learn()
+	d.updateStatistics()
 }
 
-// Excuse takes a time out of the present silence in which the peer could not have been heard,
-// because nobody listened.
+// Excuse takes a time out of the present silence, in d, in which the peer could not have been
+// heard, because nobody listened.
 func (d *Detector[D]) Excuse(pause D) {
 	d.last += pause
 	d.sampled += pause
 }
 
-// learn computes the statistics of the window.
-func (d *Detector[D]) learn() {
+// updateStatistics computes d.mean, d.spread and d.pause from the silences in the window.
+func (d *Detector[D]) updateStatistics() {
 	known := d.silences[:min(d.count, window)]
 	n := math.Max(float64(len(known)), 1)
 	var mean, variance, longest float64
@@ -83,11 +84,11 @@ func (d *Detector[D]) learn() {
 	d.pause = D(longest * 1e9)
 }
 
-// Silence is for how long the peer has not been heard.
+// Silence returns for how long the peer has not been heard.
 func (d *Detector[D]) Silence(now D) D { return max(0, now-d.last) }
 
-// Phi is −log₁₀ of the probability that one who is alive is silent for as long as this peer has
-// been.
+// Phi returns −log₁₀ of the probability that one who is alive is silent for as long as this peer
+// has been.
 func (d *Detector[D]) Phi(now D) float64 {
 	deviations := (seconds(d.Silence(now)) - d.mean) / d.spread
 	return -math.Log10(math.Erfc(deviations/math.Sqrt2) / 2)
@@ -98,5 +99,5 @@ func (d *Detector[D]) Suspect(now D) bool {
 	return d.Phi(now) >= Threshold && d.Silence(now) > pauseFactor*d.pause
 }
 
-// seconds converts as time.Duration does.
+// seconds returns a number of nanoseconds in seconds, as time.Duration does.
 func seconds[D ~int64](d D) float64 { return float64(d/1e9) + float64(d%1e9)/1e9 }

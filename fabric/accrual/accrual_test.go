@@ -61,6 +61,8 @@ func suspectAfter(d *Detector[time.Duration], now time.Duration) time.Duration {
 	}
 }
 
+// TestSuspectAfter: the first silence that is suspicious follows from the silences before, in calm,
+// slow and uneven rhythms.
 func TestSuspectAfter(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -96,6 +98,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
+// TestForgets: a long pause counts for a while, and no longer once the window is full of other
+// silences.
 func TestForgets(t *testing.T) {
 	d, now := rhythm(1, 900*ms)
 	if got := suspectAfter(d, now); got <= 1800*ms {
@@ -110,6 +114,8 @@ func TestForgets(t *testing.T) {
 	}
 }
 
+// TestExcuse: a pause in which nobody listened neither counts as silence nor makes later ones look
+// normal.
 func TestExcuse(t *testing.T) {
 	d, now := rhythm(window, interval)
 	now += 30 * time.Second // this process was stopped

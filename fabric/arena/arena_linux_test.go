@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// Decode reads what Encode has written.
 func TestDescriptorRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ref := func(name string) Ref {
@@ -80,6 +81,8 @@ func TestDescriptorBytes(t *testing.T) {
 	}
 }
 
+// newControl returns the control block of a worker with rank 3, in memory that is freed when the
+// test ends.
 func newControl(t *testing.T) *Control {
 	t.Helper()
 	s, err := NewSegment("test", ControlBytes)
@@ -94,6 +97,8 @@ func newControl(t *testing.T) *Control {
 	return InitControl(s.Mem, 3)
 }
 
+// A worker sees that its call has ended, and how, though later calls use the same slot; a long
+// error is cut.
 func TestCompletion(t *testing.T) {
 	agent := newControl(t)
 	worker, err := OpenControl(agent.mem)
@@ -104,10 +109,11 @@ func TestCompletion(t *testing.T) {
 		t.Error("a fresh agent does not want to be rung")
 	}
 	for ticket := uint64(1); ticket < 3*Slots; ticket++ {
-		worker.Write(&Descriptor{Ticket: ticket, Tag: uint32(ticket)})
+		worker.WriteDescriptor(&Descriptor{Ticket: ticket, Tag: uint32(ticket)})
 		worker.SetTail(ticket)
 		var d Descriptor
-		if agent.Read(agent.Tail(), &d); d.Tag != uint32(ticket) || worker.Completion(ticket) != 0 {
+		if agent.ReadDescriptor(agent.Tail(), &d); d.Tag != uint32(ticket) ||
+			worker.Completion(ticket) != 0 {
 			t.Fatalf("ticket %d: read %d, completion %d", ticket, d.Tag, worker.Completion(ticket))
 		}
 		agent.Complete(ticket, Done, "")
@@ -122,6 +128,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// A worker reads the view that its agent has written; a cursor that is too long is refused.
 func TestViewRoundTrip(t *testing.T) {
 	agent := newControl(t)
 	want := View{Generation: 3, Rank: 2, Size: 5, Steps: 1 << 40, Joined: 2, New: true,
@@ -141,6 +148,7 @@ func TestViewRoundTrip(t *testing.T) {
 	}
 }
 
+// A worker refuses memory that is no control block, or one of another version or size.
 func TestOpenControlRefusesOtherMemory(t *testing.T) {
 	for name, change := range map[string]func(mem []byte){
 		"magic":   func(mem []byte) { mem[offMagic]++ },
@@ -158,6 +166,7 @@ func TestOpenControlRefusesOtherMemory(t *testing.T) {
 	}
 }
 
+// Sizes of segments are rounded up to pages, and those that no host has are refused.
 func TestSegmentSizes(t *testing.T) {
 	for n, want := range map[int64]int{0: 4096, 1: 4096, 4096: 4096, 4097: 8192} {
 		s, err := NewSegment("test", n)
@@ -179,8 +188,8 @@ func TestSegmentSizes(t *testing.T) {
 	}
 }
 
-// pipe is a listener and one conversation over it.
-func pipe(t *testing.T) (worker, agent *Conn) {
+// connPair returns both ends of a control socket, which are closed when the test ends.
+func connPair(t *testing.T) (worker, agent *Conn) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := Listen(path)
@@ -243,8 +252,9 @@ func TestAcceptOutlastsTooManyFiles(t *testing.T) {
 	agent.Close()
 }
 
+// A descriptor that is sent over the control socket maps the same memory, and no child inherits it.
 func TestDescriptorsTravelCloseOnExec(t *testing.T) {
-	worker, agent := pipe(t)
+	worker, agent := connPair(t)
 	s, err := NewSegment("test", 1)
 	if err != nil {
 		t.Fatal(err)
@@ -272,8 +282,9 @@ func TestDescriptorsTravelCloseOnExec(t *testing.T) {
 	}
 }
 
+// Messages that are too large are neither sent nor taken, and a closed socket is io.EOF.
 func TestMessagesAreBounded(t *testing.T) {
-	worker, agent := pipe(t)
+	worker, agent := connPair(t)
 	if err := worker.Send(strings.Repeat("x", MaxMessage)); err == nil {
 		t.Error("a message over the limit was sent")
 	}
@@ -289,8 +300,9 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-func TestParkWakesByBellAndByHangUp(t *testing.T) {
-	worker, agent := pipe(t)
+// A ring wakes who waits, and so does the end of the other side.
+func TestWaitOrHangUpWakesByBoth(t *testing.T) {
+	worker, agent := connPair(t)
 	b, err := NewPolledBell()
 	if err != nil {
 		t.Fatal(err)
@@ -298,21 +310,22 @@ func TestParkWakesByBellAndByHangUp(t *testing.T) {
 	defer b.Close()
 	b.Ring()
 	b.Ring()
-	if err := b.Park(worker); err != nil {
+	if err := b.WaitOrHangUp(worker); err != nil {
 		t.Errorf("rung: %v", err)
 	}
 	agent.Close()
-	if err := b.Park(worker); !errors.Is(err, io.EOF) {
+	if err := b.WaitOrHangUp(worker); !errors.Is(err, io.EOF) {
 		t.Errorf("hung up: %v, want EOF", err)
 	}
 }
 
+// Each bell of a set wakes its Wait, without allocating, and a closed set fails.
 func TestWaitWakesByEachBell(t *testing.T) {
 	set, err := NewBellSet()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bell, err := set.New()
+	bell, err := set.NewBell()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +370,7 @@ func TestBellsAreApart(t *testing.T) {
 	defer set.Close()
 	var bells [2]*Bell
 	for i := range bells {
-		if bells[i], err = set.New(); err != nil {
+		if bells[i], err = set.NewBell(); err != nil {
 			t.Fatal(err)
 		}
 		defer bells[i].Close()
@@ -383,6 +396,7 @@ func TestBellsAreApart(t *testing.T) {
 	}
 }
 
+// A path that is too long for the kernel is refused with advice.
 func TestSocketPathTooLong(t *testing.T) {
 	if _, err := Listen("/" + strings.Repeat("x", 120)); err == nil ||
 		!strings.Contains(err.Error(), "XDG_RUNTIME_DIR") {
@@ -417,6 +431,7 @@ func TestLatePagesArePromised(t *testing.T) {
 	}
 }
 
+// OpenSegment takes the descriptor over also when it fails.
 func TestOpenSegmentClosesWhatItCannotMap(t *testing.T) {
 	bell, err := NewPolledBell()
 	if err != nil {
@@ -443,7 +458,7 @@ func TestAClosedBellLeavesItsSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	bell, err := set.New()
+	bell, err := set.NewBell()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,8 +47,8 @@ func NewWindow(int) (*Window, error) { return nil, ErrUnsupported }
 // Show fails here.
 func (w *Window) Show(int) error { return ErrUnsupported }
 
-// Own fails here.
-func (w *Window) Own() error { return ErrUnsupported }
+// MakeOwn fails here.
+func (w *Window) MakeOwn() error { return ErrUnsupported }
 
 // Close does nothing.
 func (w *Window) Close() error { return nil }
@@ -62,8 +62,8 @@ type BellSet struct{}
 // NewBellSet fails here.
 func NewBellSet() (*BellSet, error) { return nil, ErrUnsupported }
 
-// New fails here.
-func (s *BellSet) New() (*Bell, error) { return nil, ErrUnsupported }
+// NewBell fails here.
+func (s *BellSet) NewBell() (*Bell, error) { return nil, ErrUnsupported }
 
 // Ring does nothing.
 func (s *BellSet) Ring() {}
@@ -92,8 +92,8 @@ func (b *Bell) Ring() {}
 // Wait fails here.
 func (b *Bell) Wait() error { return ErrUnsupported }
 
-// Park fails here.
-func (b *Bell) Park(*Conn) error { return ErrUnsupported }
+// WaitOrHangUp fails here.
+func (b *Bell) WaitOrHangUp(*Conn) error { return ErrUnsupported }
 
 // Close does nothing.
 func (b *Bell) Close() error { return nil }
@@ -134,5 +134,5 @@ func (c *Conn) Shutdown() error { return nil }
 // CloseFDs does nothing.
 func CloseFDs([]int) {}
 
-// Yield does nothing.
-func Yield() {}
+// YieldCore does nothing.
+func YieldCore() {}

@@ -17,9 +17,10 @@ type Bell struct {
 	set    *BellSet // the set that the bell is in; nil = none
 }
 
-// NewPolledBell makes a bell for a side that polls it before it waits, as Park does. To ring it
-// does not block: a broken worker that fills the counter of its bell must not stop the agent, also
-// when it has taken the flag O_NONBLOCK from the bell, which both sides share.
+// NewPolledBell makes a bell for a side that polls it before it waits, as WaitOrHangUp does.
+// Ringing it does not block: a broken worker that fills the counter of its bell must not stop the
+// agent, also when it has taken the flag O_NONBLOCK from the bell, which both sides share. The
+// caller closes it.
 func NewPolledBell() (*Bell, error) {
 	b, err := newBell(unix.EFD_CLOEXEC | unix.EFD_NONBLOCK)
 	if err == nil {
@@ -28,9 +29,11 @@ func NewPolledBell() (*Bell, error) {
 	return b, err
 }
 
-// NewThreadBell makes a bell for a thread of its own, which waits in the kernel.
+// NewThreadBell makes a bell for a thread of its own, which waits in the kernel. The caller closes
+// it.
 func NewThreadBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC) }
 
+// newBell makes a bell on an eventfd with these flags.
 func newBell(flags int) (*Bell, error) {
 	fd, err := unix.Eventfd(0, flags)
 	if err != nil {
@@ -39,13 +42,13 @@ func newBell(flags int) (*Bell, error) {
 	return &Bell{fd: fd}, nil
 }
 
-// OpenBell takes over a bell that arrived as a descriptor.
+// OpenBell returns a bell that arrived as a descriptor. The bell's Close closes the descriptor.
 func OpenBell(fd int) *Bell { return &Bell{fd: fd} }
 
-// FD is the descriptor to hand over or to poll.
+// FD returns the descriptor, to hand over or to poll. It stays the bell's.
 func (b *Bell) FD() int { return b.fd }
 
-// Ring wakes whoever waits, now or next.
+// Ring wakes whoever waits, or else the next Wait returns at once. Any goroutine may call it.
 func (b *Bell) Ring() {
 	one := [8]byte{1}
 	if b.polled && !b.writable() {
@@ -70,7 +73,7 @@ func (b *Bell) writable() bool {
 	return err != 0 || n > 0
 }
 
-// Wait parks until the bell rings. Several rings count as one.
+// Wait blocks the thread until the bell rings. Several rings count as one.
 func (b *Bell) Wait() error {
 	var count uint64
 	buf := (*[8]byte)(unsafe.Pointer(&count))[:]
@@ -94,9 +97,9 @@ func (b *Bell) Close() error {
 	return unix.Close(b.fd)
 }
 
-// Park waits until the bell rings, or until the other side of the socket hangs up: then it returns
-// io.EOF.
-func (b *Bell) Park(c *Conn) error {
+// WaitOrHangUp blocks the thread until the bell rings, or until the other side of the socket hangs
+// up: then it returns io.EOF.
+func (b *Bell) WaitOrHangUp(c *Conn) error {
 	fds := [2]unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLIN},
 		{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
 	for {
@@ -114,5 +117,5 @@ func (b *Bell) Park(c *Conn) error {
 	}
 }
 
-// Yield gives the core to another thread that can run.
-func Yield() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// YieldCore gives the core to another thread that can run.
+func YieldCore() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -39,7 +39,7 @@ func NewBellSet() (*BellSet, error) {
 	}
 	s := &BellSet{epoll: os.NewFile(uintptr(fd), "bells")}
 	if s.raw, err = s.epoll.SyscallConn(); err == nil {
-		s.own, err = s.New()
+		s.own, err = s.NewBell()
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.epoll.Close())
@@ -52,8 +52,8 @@ func NewBellSet() (*BellSet, error) {
 	return s, nil
 }
 
-// New makes a bell that wakes Wait. It leaves the set when it is closed.
-func (s *BellSet) New() (*Bell, error) {
+// NewBell makes a bell that wakes Wait. It leaves the set when it is closed, which the caller does.
+func (s *BellSet) NewBell() (*Bell, error) {
 	b, err := NewPolledBell()
 	if err != nil {
 		return nil, err
@@ -77,11 +77,12 @@ func (s *BellSet) remove(b *Bell) {
 	})
 }
 
-// Ring wakes Wait, now or next.
+// Ring wakes Wait, or else the next Wait returns at once. Any goroutine may call it.
 func (s *BellSet) Ring() { s.own.Ring() }
 
-// Wait parks until a bell of the set rings. Several rings count as one.
+// Wait blocks its goroutine until a bell of the set rings. Several rings count as one. Only one
+// goroutine may wait.
 func (s *BellSet) Wait() error { return s.raw.Read(s.look) }
 
-// Close frees the set. The bells from New are closed by those who asked for them.
+// Close frees the set. The bells from NewBell are closed by those who asked for them.
 func (s *BellSet) Close() error { return errors.Join(s.own.Close(), s.epoll.Close()) }

@@ -14,7 +14,8 @@ type Control struct {
 	mem []byte // at least ControlBytes of shared memory, laid out as layout.go says
 }
 
-// InitControl writes the header of a fresh, zeroed control block.
+// InitControl writes the header of a fresh, zeroed control block, and returns a Control that keeps
+// mem.
 func InitControl(mem []byte, rank int) *Control {
 	le := binary.LittleEndian
 	le.PutUint32(mem[offVersion:], Protocol)
@@ -27,7 +28,8 @@ func InitControl(mem []byte, rank int) *Control {
 	return c
 }
 
-// OpenControl checks the header of a control block that an agent made.
+// OpenControl checks the header of a control block that an agent made, and returns a Control that
+// keeps mem.
 func OpenControl(mem []byte) (*Control, error) {
 	le := binary.LittleEndian
 	if len(mem) < ControlBytes || le.Uint64(mem) != magic {
@@ -45,50 +47,52 @@ func OpenControl(mem []byte) (*Control, error) {
 	return &Control{mem}, nil
 }
 
-// word64 and word32 are words of the block, at an offset in bytes.
+// word64 returns the word of the block at an offset in bytes.
 func (c *Control) word64(off int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&c.mem[off]))
 }
 
+// word32 returns the word of the block at an offset in bytes.
 func (c *Control) word32(off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&c.mem[off]))
 }
 
-// set64 and set32 store a word, with a full fence behind: who parks and who has news each store one
-// word and then load the other's, and both loads must not come too early. By Go's memory model a
-// Store does that, but a program that is built with the race detector stores a word outside of Go's
-// own memory without the fence. An exchange has it always, at the same price.
+// set64 stores a word, followed by a full fence: who parks and who has news each store one word and
+// then load the other's, and both loads must not come too early. By Go's memory model a Store does
+// that, but a program that is built with the race detector stores a word outside of Go's own memory
+// without the fence. An exchange has it always, at the same price.
 func (c *Control) set64(off int, v uint64) { c.word64(off).Swap(v) }
 
+// set32 is set64 for a shorter word.
 func (c *Control) set32(off int, v uint32) { c.word32(off).Swap(v) }
 
 // slotOffset returns the offset in the block of the slot of a ticket, in bytes.
 func slotOffset(ticket uint64) int { return headerBytes + int((ticket-1)%Slots)*SlotBytes }
 
-// slot returns the memory of the slot of a ticket.
+// slot returns the memory of the slot of a ticket, which both sides share.
 func (c *Control) slot(ticket uint64) []byte {
 	off := slotOffset(ticket)
 	return c.mem[off : off+SlotBytes : off+SlotBytes]
 }
 
-// Tail is the number of calls that the worker has submitted: the ticket of the newest.
+// Tail returns the number of calls that the worker has submitted: the ticket of the newest.
 func (c *Control) Tail() uint64 { return c.word64(offTail).Load() }
 
-// SetTail publishes every descriptor up to ticket t.
+// SetTail publishes every descriptor up to ticket t to the agent. The worker calls it.
 func (c *Control) SetTail(t uint64) { c.set64(offTail, t) }
 
 // AgentParked reports whether a submission must ring the agent's bell.
 func (c *Control) AgentParked() bool { return c.word32(offAgentParked).Load() != 0 }
 
-// SetAgentParked says whether the agent is parked. The agent calls it before it looks a last time
-// and parks.
+// SetAgentParked tells the worker whether the agent is parked. The agent calls it before it looks a
+// last time and parks.
 func (c *Control) SetAgentParked(parked bool) { c.set32(offAgentParked, boolWord(parked)) }
 
 // WorkerParked reports whether a completion must ring the worker's bell.
 func (c *Control) WorkerParked() bool { return c.word32(offWorkerParked).Load() != 0 }
 
-// SetWorkerParked says whether the worker is parked. The worker calls it before it looks a last
-// time and parks.
+// SetWorkerParked tells the agent whether the worker is parked. The worker calls it before it looks
+// a last time and parks.
 func (c *Control) SetWorkerParked(parked bool) { c.set32(offWorkerParked, boolWord(parked)) }
 
 // boolWord returns 1 for true and 0 for false.
@@ -99,17 +103,19 @@ func boolWord(b bool) uint32 {
 	return 0
 }
 
-// Write stores a descriptor in its slot; SetTail publishes it.
-func (c *Control) Write(d *Descriptor) { d.Encode(c.slot(d.Ticket)) }
+// WriteDescriptor stores a descriptor in its slot; SetTail publishes it. The worker calls it.
+func (c *Control) WriteDescriptor(d *Descriptor) { d.Encode(c.slot(d.Ticket)) }
 
-// Read copies the descriptor of a ticket out of the shared memory, once, and decodes the copy.
-func (c *Control) Read(ticket uint64, d *Descriptor) {
+// ReadDescriptor copies the descriptor of a ticket out of the shared memory, once, and decodes the
+// copy into d.
+func (c *Control) ReadDescriptor(ticket uint64, d *Descriptor) {
 	var private [descriptorBytes]byte
 	copy(private[:], c.slot(ticket))
 	d.Decode(&private)
 }
 
-// Complete ends a call; text explains a failure and is cut to what a slot holds.
+// Complete tells the worker that a call has ended; text explains a failure and is cut to what a
+// slot holds. The agent calls it.
 func (c *Control) Complete(ticket uint64, s Status, text string) {
 	if !s.OK() {
 		slot := c.slot(ticket)
@@ -128,13 +134,13 @@ func (c *Control) SetSource(ticket uint64, rank int) {
 // GivenUp is what Fed says of a call that its worker will not feed any more.
 const GivenUp = math.MaxUint64
 
-// Fed is how many pieces of a call the worker has put into its window, or GivenUp.
+// Fed returns how many pieces of a call the worker has put into its window, or GivenUp.
 func (c *Control) Fed(ticket uint64) uint64 { return c.word64(slotOffset(ticket) + offFed).Load() }
 
 // SetFed sets Fed. The worker calls it when another piece is in the window.
 func (c *Control) SetFed(ticket, n uint64) { c.set64(slotOffset(ticket)+offFed, n) }
 
-// Through is how many pieces of a call have their result in the window.
+// Through returns how many pieces of a call have their result in the window.
 func (c *Control) Through(ticket uint64) uint64 {
 	return c.word64(slotOffset(ticket) + offThrough).Load()
 }
@@ -151,7 +157,7 @@ func (c *Control) Completion(ticket uint64) Status {
 	return Status(w)
 }
 
-// ErrorText is why the call of a ticket failed.
+// ErrorText returns why the call of a ticket failed.
 func (c *Control) ErrorText(ticket uint64) string {
 	slot := c.slot(ticket)
 	n := min(int(binary.LittleEndian.Uint32(slot[offErrLen:])), SlotBytes-offErrText)

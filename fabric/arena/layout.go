@@ -137,7 +137,8 @@ func (d *Descriptor) Encode(slot []byte) {
 	}
 }
 
-// Decode reads a descriptor from a private copy of the first bytes of a slot.
+// Decode sets d to the descriptor in a private copy of the first bytes of a slot. It checks
+// nothing.
 func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 	le := binary.LittleEndian
 	d.Ticket = le.Uint64(b[0:])

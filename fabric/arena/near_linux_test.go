@@ -37,8 +37,8 @@ func policyAt(t *testing.T, mem []byte) (mode int32, nodes uint64) {
 	return mode, mask[0]
 }
 
-// another maps the memory of a segment once more, as a worker does.
-func another(t *testing.T, s *Segment) []byte {
+// mapAgain maps the memory of a segment once more, as a worker does, until the test ends.
+func mapAgain(t *testing.T, s *Segment) []byte {
 	t.Helper()
 	fd, err := unix.FcntlInt(uintptr(s.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -52,8 +52,8 @@ func another(t *testing.T, s *Segment) []byte {
 	return w.Mem
 }
 
-// canPlace skips a test where the kernel sets no policies.
-func canPlace(t *testing.T) {
+// skipWithoutPolicies skips a test where the kernel sets no policies.
+func skipWithoutPolicies(t *testing.T) {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -68,7 +68,7 @@ func canPlace(t *testing.T) {
 
 // The policy is the file's: every mapping has it, in the agent and in the worker.
 func TestSegmentsLieOnTheirNodes(t *testing.T) {
-	canPlace(t)
+	skipWithoutPolicies(t)
 	const absent = 1000 // no host has it: the kernel refuses
 	for what, c := range map[string]struct {
 		bytes int64
@@ -86,7 +86,7 @@ func TestSegmentsLieOnTheirNodes(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		for _, mem := range [][]byte{s.Mem, another(t, s)} {
+		for _, mem := range [][]byte{s.Mem, mapAgain(t, s)} {
 			for off := int64(0); off < c.bytes; off += hugeBytes {
 				if mode, nodes := policyAt(t, mem[off:]); mode != c.want ||
 					mode != unix.MPOL_DEFAULT && nodes != 1 {
@@ -103,7 +103,7 @@ func TestSegmentsLieOnTheirNodes(t *testing.T) {
 // Several nodes have a huge page each in turns, and small files begin with each in turns. The
 // kernel refuses a node that is absent, which shows where its turn is.
 func TestNodesTakeTurns(t *testing.T) {
-	canPlace(t)
+	skipWithoutPolicies(t)
 	nodes := []int{0, 1000}
 	seen := map[int32]int{}
 	for range 2 {
@@ -137,7 +137,7 @@ func TestNodesTakeTurns(t *testing.T) {
 
 // A file of many stripes has no more mappings than a process may.
 func TestLargeFilesHaveWiderStripes(t *testing.T) {
-	canPlace(t)
+	skipWithoutPolicies(t)
 	const n = 5 << 30
 	fd, err := unix.MemfdCreate("wide", unix.MFD_CLOEXEC)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 // effect.
 const hugeBytes = 2 << 20
 
-// mapFile maps the first n bytes of a file: from a huge page on at such an address that huge pages
-// are mapped as what they are.
+// mapFile maps the first n bytes of a file, to be read and written: from the size of a huge page on
+// at such an address that huge pages are mapped as what they are.
 func mapFile(fd int, n int64, flags int) ([]byte, error) {
 	size, at := uintptr(n), unsafe.Pointer(nil)
 	if n >= hugeBytes {
@@ -78,7 +78,7 @@ func collapse(mem []byte) {
 }
 
 // makeMappedPages makes the pages of mapped memory that may be in use, huge ones where it can and
-// small ones behind them. mem starts at a huge page if it is as large as one.
+// small ones for the rest. mem starts at a huge page if it is as large as one.
 func makeMappedPages(mem []byte) {
 	if huge := mem[:len(mem)-len(mem)%hugeBytes]; len(huge) > 0 {
 		for off := 0; off < len(huge); off += hugeBytes {

@@ -16,13 +16,15 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// Segments, and late ones that are filled, have all their pages, huge ones where they fit, in the
+// agent and in the worker.
 func TestSegmentsLieInHugePages(t *testing.T) {
 	const setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 	if allowed, err := os.ReadFile(setting); err != nil ||
 		strings.Contains(string(allowed), "[deny]") {
 		t.Skipf("%s forbids huge pages: %q, %v", setting, allowed, err)
 	}
-	if err := collapseOne(t); err != nil {
+	if err := tryCollapse(t); err != nil {
 		t.Skipf("the kernel makes no huge page of private memory either: %v", err)
 	}
 	const n = 3*hugeBytes + pageBytes
@@ -48,13 +50,13 @@ func TestSegmentsLieInHugePages(t *testing.T) {
 	for late.Fill() {
 	}
 	for who, s := range map[string]*Segment{"agent": agent, "agent, later,": late} {
-		if got := reserved(t, s); got != n {
+		if got := bytesReserved(t, s); got != n {
 			t.Errorf("the %s reserves %d bytes, want %d", who, got, n)
 		}
 	}
 	for who, s := range map[string]*Segment{"agent": agent, "worker": worker,
 		"agent, later,": late} {
-		if got := hugeMapped(t, s.Mem); len(s.Mem) != n || got != 3*hugeBytes {
+		if got := bytesMappedHuge(t, s.Mem); len(s.Mem) != n || got != 3*hugeBytes {
 			t.Errorf("the %s maps %d bytes in huge pages, of %d, want %d of %d", who, got,
 				len(s.Mem), 3*hugeBytes, n)
 		}
@@ -66,8 +68,8 @@ func TestSegmentsLieInHugePages(t *testing.T) {
 	}
 }
 
-// reserved is how many bytes of a segment have pages.
-func reserved(t *testing.T, s *Segment) int64 {
+// bytesReserved returns how many bytes of a segment have pages.
+func bytesReserved(t *testing.T, s *Segment) int64 {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Fstat(s.FD(), &st); err != nil {
@@ -76,8 +78,8 @@ func reserved(t *testing.T, s *Segment) int64 {
 	return st.Blocks * 512
 }
 
-// lateSegment makes one of several stretches, without a page.
-func lateSegment(t *testing.T) *Segment {
+// newLateSegment makes a segment that Fill fills in several calls, without a page.
+func newLateSegment(t *testing.T) *Segment {
 	t.Helper()
 	if !overcommits() {
 		t.Skip("this kernel promises no more memory than it has")
@@ -86,14 +88,15 @@ func lateSegment(t *testing.T) *Segment {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := reserved(t, s); got != 0 {
+	if got := bytesReserved(t, s); got != 0 {
 		t.Errorf("%d bytes are reserved before anybody fills the segment", got)
 	}
 	return s
 }
 
+// What two processes write while others fill the segment is still there afterwards.
 func TestWhatIsWrittenWhileASegmentIsFilledStays(t *testing.T) {
-	s := lateSegment(t)
+	s := newLateSegment(t)
 	defer s.Close()
 	fd, err := unix.FcntlInt(uintptr(s.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -129,7 +132,7 @@ func TestWhatIsWrittenWhileASegmentIsFilledStays(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if got := reserved(t, s); got != int64(len(s.Mem)) {
+	if got := bytesReserved(t, s); got != int64(len(s.Mem)) {
 		t.Errorf("%d bytes are reserved, want %d", got, len(s.Mem))
 	}
 	for _, mem := range [][]byte{s.Mem, worker} {
@@ -141,9 +144,10 @@ func TestWhatIsWrittenWhileASegmentIsFilledStays(t *testing.T) {
 	}
 }
 
+// Close waits for Fill, and then Fill does nothing.
 func TestASegmentIsClosedWhileItIsFilled(t *testing.T) {
 	for range 20 {
-		s := lateSegment(t)
+		s := newLateSegment(t)
 		g, begun := group.New(context.Background()), make(chan bool, 2)
 		for range cap(begun) {
 			g.Go("filler", func(context.Context) error {
@@ -166,8 +170,9 @@ func TestASegmentIsClosedWhileItIsFilled(t *testing.T) {
 	}
 }
 
-// collapseOne says why no huge page can be had even where no setting of shared memory counts.
-func collapseOne(t *testing.T) error {
+// tryCollapse returns why no huge page can be had even where no setting of shared memory counts;
+// nil = one can.
+func tryCollapse(t *testing.T) error {
 	mem, err := unix.Mmap(-1, 0, 2*hugeBytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -179,8 +184,8 @@ func collapseOne(t *testing.T) error {
 	return unix.Madvise(mem[whole:whole+hugeBytes], unix.MADV_COLLAPSE)
 }
 
-// hugeMapped is how many bytes of a mapping are mapped as huge pages.
-func hugeMapped(t *testing.T, mem []byte) (bytes int) {
+// bytesMappedHuge returns how many bytes of a mapping are mapped as huge pages.
+func bytesMappedHuge(t *testing.T, mem []byte) (bytes int) {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		t.Fatal(err)
@@ -201,6 +206,7 @@ func hugeMapped(t *testing.T, mem []byte) (bytes int) {
 	return 0
 }
 
+// mapFile maps large files from a huge page on, and unmap frees all addresses.
 func TestMappingsStartAtHugePagesAndLeaveNothingBehind(t *testing.T) {
 	fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -224,11 +230,11 @@ func TestMappingsStartAtHugePagesAndLeaveNothingBehind(t *testing.T) {
 		}
 	}
 	if grown := addressSpace(t) - before; grown > rounds/2*hugeBytes {
-		t.Errorf("%d mappings left %d bytes of address space behind", rounds, grown)
+		t.Errorf("%d mappings left %d bytes of address space mapped", rounds, grown)
 	}
 }
 
-// addressSpace is how many bytes of addresses this process has mapped.
+// addressSpace returns how many bytes of addresses this process has mapped.
 func addressSpace(t *testing.T) (pages int) {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err == nil {

@@ -12,17 +12,18 @@ import (
 // meeting lets two threads go on at the same moment, again and again.
 type meeting struct{ arrived atomic.Int64 }
 
+// wait spins until both threads have come to the round; rounds count from 1.
 func (m *meeting) wait(round int64) {
 	m.arrived.Add(1)
 	for looks := 1; m.arrived.Load() < 2*round; looks++ {
 		if looks%1024 == 0 {
-			Yield() // the other one may not be running
+			YieldCore() // the other one may not be running
 		}
 	}
 }
 
-// dawdle lets a while pass, so that over the rounds the one side is early as often as the other.
-func dawdle(while int64) (n int64) {
+// spin lets a while pass, so that over the rounds the one side is early as often as the other.
+func spin(while int64) (n int64) {
 	for n < while {
 		n++
 	}
@@ -68,7 +69,7 @@ func TestNobodyParksUnheard(t *testing.T) {
 					// longest
 					side.awake(c, uint64(i))
 					start.wait(i)
-					dawdle(i % 97)
+					spin(i % 97)
 					side.news(c, uint64(i))
 					silent = side.awake(c, uint64(i))
 					end.wait(i)
@@ -82,7 +83,7 @@ func TestNobodyParksUnheard(t *testing.T) {
 				ready.wait(i)
 				side.blind(c, uint64(i))
 				start.wait(i)
-				dawdle(i % 89)
+				spin(i % 89)
 				side.park(c, uint64(i))
 				asleep := side.blind(c, uint64(i))
 				end.wait(i)

@@ -30,7 +30,7 @@ type Segment struct {
 // NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so
 // that a later access cannot fail, and maps it. They are huge pages where the kernel has some, and
 // lie on these memory nodes, on several in turns, where these have room; no nodes = wherever they
-// come to lie. name is what /proc/PID/maps shows.
+// come to lie. name is what /proc/PID/maps shows. The caller closes it.
 func NewSegment(name string, n int64, nodes ...int) (*Segment, error) {
 	return newSegment(name, n, 0, false, nodes)
 }
@@ -47,7 +47,7 @@ func NewResult(name string, n int64, nodes ...int) (*Segment, error) {
 	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE, false, nodes)
 }
 
-// newSegment makes a segment; late: its pages come later, and seals are added to the usual ones.
+// newSegment makes a segment. If late, its pages come later; seals are added to the usual ones.
 func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
 		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that "+
@@ -63,7 +63,7 @@ func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segme
 	if err != nil {
 		return nil, fmt.Errorf("arena: memfd_create: %w", err)
 	}
-	s, err := reserve(fd, n, seals, late, nodes)
+	s, err := makeSegment(fd, n, seals, late, nodes)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("arena: a segment of %s: %w", bytesText(n), err)
@@ -71,9 +71,9 @@ func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segme
 	return s, nil
 }
 
-// reserve makes a memfd n bytes long and maps it before it is sealed: a seal may leave what is
-// mapped and forbid more of it.
-func reserve(fd int, n int64, seals int, late bool, nodes []int) (*Segment, error) {
+// makeSegment gives a memfd n bytes and maps it before it is sealed: a seal may leave what is
+// mapped and forbid more of it. The segment takes the descriptor over only where that succeeds.
+func makeSegment(fd int, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if err := unix.Ftruncate(fd, n); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func reserve(fd int, n int64, seals int, late bool, nodes []int) (*Segment, erro
 	return s, nil
 }
 
-// makePages reserves all pages of a file.
+// makePages reserves all pages of a file, huge ones where it can.
 func makePages(fd int, n int64) error {
 	fillHuge(fd, n)
 	const piece = 64 << 20 // a signal makes fallocate start over; pieces bound what is lost
@@ -165,10 +165,10 @@ func mapFD(fd int, n int64, flags int) (*Segment, error) {
 	return &Segment{Mem: mem, fd: fd}, nil
 }
 
-// FD is the descriptor to hand over.
+// FD returns the descriptor to hand over. It stays the segment's.
 func (s *Segment) FD() int { return s.fd }
 
-// Close unmaps the segment. Nothing may use Mem afterwards.
+// Close unmaps the segment, once Fill is not running. Nothing may use Mem afterwards.
 func (s *Segment) Close() error {
 	s.filling.Lock()
 	defer s.filling.Unlock()
@@ -185,8 +185,9 @@ func (s *Segment) Close() error {
 // they will be needed.
 var promised atomic.Int64
 
-// availableMemory is what the kernel and the control groups of this process would still give, less
-// what is promised, and less a twentieth to stay alive.
+// availableMemory returns what the kernel and the control groups of this process would still give,
+// in bytes, less what is promised, and less a twentieth to stay alive; false: they do not say. It
+// reads files of the kernel.
 func availableMemory() (int64, bool) {
 	root := os.DirFS("/")
 	free, ok := cgroup.Machine(root, "MemAvailable")
@@ -196,7 +197,7 @@ func availableMemory() (int64, bool) {
 	return free - free/20 - promised.Load(), ok
 }
 
-// overcommits reports whether the kernel promises pages without counting them.
+// overcommits reports whether the kernel promises pages without counting them, as its file says.
 func overcommits() bool {
 	b, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	return err == nil && strings.TrimSpace(string(b)) != "2"

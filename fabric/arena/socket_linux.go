@@ -25,7 +25,7 @@ type Listener struct {
 	wait func() // waits until the process may have a free descriptor; tests replace it
 }
 
-// Listen makes the socket with mode 0600.
+// Listen makes a Unix socket at a path, which only its owner can open (mode 0600).
 func Listen(path string) (*Listener, error) {
 	if len(path) > 100 {
 		return nil, fmt.Errorf("arena: the socket path %q is longer than the 100 bytes that the "+
@@ -45,8 +45,8 @@ func Listen(path string) (*Listener, error) {
 // retryAccept is how long Accept waits for a descriptor where the process has none left.
 const retryAccept = 50 * time.Millisecond
 
-// Accept waits for the next worker. Another user's process is turned away (root is let in). While
-// this process has too many open files, workers wait to be accepted.
+// Accept blocks until the next worker dials, or Close is called. Another user's process is turned
+// away (root is let in). While this process has too many open files, workers wait to be accepted.
 func (l *Listener) Accept() (*Conn, error) {
 	for {
 		c, err := l.l.AcceptUnix()
@@ -70,7 +70,8 @@ func (c *Conn) sameUser() bool {
 	return err == nil && (cred.Uid == uint32(os.Getuid()) || cred.Uid == 0)
 }
 
-// PID is the process that opened the socket; 0 = one that is not to be seen from here.
+// PID returns the number of the process that opened the socket; 0 = one that is not to be seen from
+// here.
 func (c *Conn) PID() int {
 	cred, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -85,9 +86,10 @@ func (l *Listener) Close() error { return l.l.Close() }
 // Conn is a control socket: JSON objects, one a packet, with descriptors beside them.
 type Conn struct {
 	c  *net.UnixConn
-	fd int // the descriptor of c, for Bell.Park; valid until Close
+	fd int // the descriptor of c, for Bell.WaitOrHangUp; valid until Close
 }
 
+// newConn returns a Conn that takes over a connection, also when it fails to find its descriptor.
 func newConn(c *net.UnixConn) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -98,7 +100,7 @@ func newConn(c *net.UnixConn) (*Conn, error) {
 	return conn, err
 }
 
-// Dial opens the agent's socket.
+// Dial connects with the agent's socket at a path.
 func Dial(ctx context.Context, path string) (*Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", path)
@@ -108,7 +110,8 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	return newConn(c.(*net.UnixConn))
 }
 
-// Send writes v as JSON, with copies of the descriptors.
+// Send writes v as JSON, with copies of the descriptors. It blocks while the socket is full. Any
+// goroutine may call it.
 func (c *Conn) Send(v any, fds ...int) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -125,9 +128,9 @@ func (c *Conn) Send(v any, fds ...int) error {
 	return err
 }
 
-// Receive waits for a packet and returns its bytes and descriptors, which are closed on exec.
-// io.EOF means that the other side is gone. A packet larger than MaxMessage is an error and drops
-// its descriptors.
+// Receive blocks until a packet comes and returns its bytes, in buf, and its descriptors, which are
+// the caller's and closed on exec. io.EOF means that the other side is gone. A packet larger than
+// MaxMessage is an error and drops its descriptors.
 func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
 	rights := make([]byte, unix.CmsgSpace(maxFDs*4))
 	n, rn, flags, _, err := c.c.ReadMsgUnix(buf, rights)
@@ -151,7 +154,7 @@ func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
 	return buf[:n], fds, nil
 }
 
-// parseRights returns the descriptors in the control data of a packet, which the caller owns.
+// parseRights returns the descriptors in the control data of a packet. The caller owns them.
 func parseRights(b []byte) ([]int, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -172,7 +175,7 @@ func parseRights(b []byte) ([]int, error) {
 	return fds, nil
 }
 
-// CloseFDs closes descriptors that nobody wants.
+// CloseFDs closes descriptors that nobody needs.
 func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
@@ -182,5 +185,5 @@ func CloseFDs(fds []int) {
 // Shutdown hangs up: both sides see the end, and Receive returns. Close still has to follow.
 func (c *Conn) Shutdown() error { return errors.Join(c.c.CloseRead(), c.c.CloseWrite()) }
 
-// Close ends the conversation.
+// Close ends the conversation and frees the socket.
 func (c *Conn) Close() error { return c.c.Close() }

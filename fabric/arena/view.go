@@ -22,8 +22,8 @@ const (
 	viewNew      = 2
 )
 
-// SetView writes a view. The agent does so before it completes the call that tells the worker to
-// look.
+// SetView writes a view into the control block. The agent does so before it completes the call that
+// tells the worker to look.
 func (c *Control) SetView(v View) error {
 	if len(v.Cursor) > MaxCursor {
 		return fmt.Errorf("arena: a cursor of %d bytes; a view has room for %d", len(v.Cursor),
@@ -47,7 +47,7 @@ func (c *Control) SetView(v View) error {
 	return nil
 }
 
-// View reads the view that the agent wrote.
+// View returns a copy of the view that the agent wrote.
 func (c *Control) View() View {
 	le := binary.LittleEndian
 	flags := le.Uint32(c.mem[offViewFlags:])

@@ -19,7 +19,7 @@ type Cluster interface {
 	Kill(m fabric.Network)
 }
 
-// Run runs the suite; fresh makes a Cluster for one test and cleans up after it.
+// Run runs the suite as subtests; fresh makes a Cluster for one test and cleans up after it.
 func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 	for _, test := range []struct {
 		name string
@@ -39,10 +39,10 @@ func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 		{"PlaceBlocks", placeBlocks},
 		{"PlaceBlocksUntilDown", placeBlocksUntilDown},
 		{"PlaceBlocksUntilClose", placeBlocksUntilClose},
-		{"Drop", drop},
+		{"Drop", dropTellsBoth},
 		{"DropFromMessage", dropFromMessage},
-		{"Seek", seek},
-		{"NobodyThere", nobodyThere},
+		{"Seek", seekFindsLostPeers},
+		{"NobodyThere", sendToNobody},
 		{"ManyHosts", manyHosts},
 		{"PeerDies", peerDies},
 		{"PeerDiesInTransfer", peerDiesInTransfer},
@@ -75,11 +75,12 @@ type host struct {
 // add makes a host and waits until it is linked with those before it that live.
 func (h *hosts) add(name fabric.Host) *host { return h.addWith(name, NewRecorder(h.t)) }
 
+// addWith is add with this Recorder as the handler.
 func (h *hosts) addWith(name fabric.Host, r *Recorder) *host {
 	h.t.Helper()
 	added := &host{h.cluster.Add(h.t, name, r), r}
 	for _, other := range h.all {
-		if !other.closed() {
+		if !other.isClosed() {
 			added.WaitUp(other.Self())
 			other.WaitUp(added.Self())
 		}
@@ -88,12 +89,14 @@ func (h *hosts) addWith(name fabric.Host, r *Recorder) *host {
 	return added
 }
 
-// kill ends a host; its network is closed later with the others.
+// kill ends a host as the death of its process would; its network is closed later with the others.
 func (h *hosts) kill(victim *host) {
 	victim.setClosed()
 	h.cluster.Kill(victim.Network)
 }
 
+// closeAll closes the networks of all hosts, and fails the test for what their recorders have seen
+// go wrong.
 func (h *hosts) closeAll() {
 	for _, m := range h.all {
 		m.setClosed()
@@ -105,7 +108,7 @@ func (h *hosts) closeAll() {
 }
 
 // checkLeaks fails if a goroutine of the fabric is left. What Close waited for has only its last
-// instructions to run.
+// instructions to run, for which it waits.
 func checkLeaks(t *testing.T) {
 	t.Helper()
 	left := ""
@@ -117,6 +120,7 @@ func checkLeaks(t *testing.T) {
 	t.Errorf("goroutines that are left:\n%s", left)
 }
 
+// fabricGoroutines returns the stacks of the goroutines that run code of the fabric.
 func fabricGoroutines() string {
 	buf := make([]byte, 4<<20)
 	var left []string

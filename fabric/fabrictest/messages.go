@@ -22,8 +22,10 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-func number(i int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(i)) }
+// numberBytes returns the message with a number.
+func numberBytes(i int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(i)) }
 
+// messagesInOrder sends many messages both ways at once: all arrive, in the order of sending.
 func messagesInOrder(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	const n = 5000
@@ -41,13 +43,14 @@ func messagesInOrder(t *testing.T, h *hosts) {
 	g.Wait()
 	for _, pair := range [][2]*host{{a, b}, {b, a}} {
 		for i, m := range pair[1].WaitMessages(pair[0].Self(), n) {
-			if !bytes.Equal(m, number(i)) {
+			if !bytes.Equal(m, numberBytes(i)) {
 				t.Fatalf("message %d is %x", i, m)
 			}
 		}
 	}
 }
 
+// messagesOfAllSizes sends messages from no byte to the most that one may have: their bytes arrive.
 func messagesOfAllSizes(t *testing.T, h *hosts) {
 	random := seeded(t)
 	a, b := h.add("a"), h.add("b")
@@ -68,6 +71,7 @@ func messagesOfAllSizes(t *testing.T, h *hosts) {
 	}
 }
 
+// upMaySend sends from within Up, which may come before the network is returned to its maker.
 func upMaySend(t *testing.T, h *hosts) {
 	a := h.add("a")
 	r := NewRecorder(t)
@@ -91,11 +95,13 @@ func upMaySend(t *testing.T, h *hosts) {
 	}
 }
 
+// queuedMessagesBeforeClose closes a network at once after sending: all that was queued arrives
+// before Down.
 func queuedMessagesBeforeClose(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	const n = 1000
 	for i := range n {
-		a.Send(b.Self(), number(i))
+		a.Send(b.Self(), numberBytes(i))
 	}
 	a.setClosed()
 	if err := a.Close(); err != nil {
@@ -109,6 +115,7 @@ func queuedMessagesBeforeClose(t *testing.T, h *hosts) {
 	}
 }
 
+// closeTellsBoth closes one network: the handlers of both sides are told Down with ErrClosed.
 func closeTellsBoth(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	a.setClosed()
@@ -123,6 +130,7 @@ func closeTellsBoth(t *testing.T, h *hosts) {
 	b.Send(a.Self(), []byte("too late"))
 }
 
+// closeTwice closes a network twice, which is allowed.
 func closeTwice(t *testing.T, h *hosts) {
 	a := h.add("a")
 	h.add("b")
@@ -134,7 +142,8 @@ func closeTwice(t *testing.T, h *hosts) {
 	}
 }
 
-func drop(t *testing.T, h *hosts) {
+// dropTellsBoth drops a link: both sides are told why, nothing comes over it, and other links stay.
+func dropTellsBoth(t *testing.T, h *hosts) {
 	a, b, c := h.add("a"), h.add("b"), h.add("c")
 	reason := errors.New("it lied about its step")
 	a.Drop(b.Self(), reason)
@@ -158,8 +167,9 @@ func drop(t *testing.T, h *hosts) {
 	}
 }
 
-// Who has lost a link finds out whether the other one lives, and whom it is linked with.
-func seek(t *testing.T, h *hosts) {
+// seekFindsLostPeers has hosts that have lost their link find out whether the other one lives, and
+// whom it is linked with.
+func seekFindsLostPeers(t *testing.T, h *hosts) {
 	a, b, c := h.add("a"), h.add("b"), h.add("c")
 	if found := a.Seek(t.Context()); len(found) != 0 {
 		t.Errorf("with all its links a host finds %v", found)
@@ -182,6 +192,7 @@ func seek(t *testing.T, h *hosts) {
 	}
 }
 
+// dropFromMessage drops a link from within the handler, as a reason to refuse a message.
 func dropFromMessage(t *testing.T, h *hosts) {
 	r := NewRecorder(t)
 	reason := errors.New("enough")
@@ -202,7 +213,8 @@ func dropFromMessage(t *testing.T, h *hosts) {
 	b.WaitDown(a.Self())
 }
 
-func nobodyThere(t *testing.T, h *hosts) {
+// sendToNobody sends to hosts without a link, which does nothing.
+func sendToNobody(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	for _, nobody := range []fabric.Host{"nobody", a.Self(), ""} {
 		a.Send(nobody, []byte("x"))
@@ -213,6 +225,7 @@ func nobodyThere(t *testing.T, h *hosts) {
 	b.WaitMessages(a.Self(), 1)
 }
 
+// manyHosts has each of several hosts send messages and pieces to all others at once.
 func manyHosts(t *testing.T, h *hosts) {
 	const n, each = 5, 50
 	for i := range n {
@@ -222,7 +235,7 @@ func manyHosts(t *testing.T, h *hosts) {
 	for _, from := range h.all {
 		for _, to := range h.all {
 			for i := range each {
-				from.Send(to.Self(), number(i))
+				from.Send(to.Self(), numberBytes(i))
 				from.SendPiece(to.Self(),
 					fabric.Piece{Transfer: uint64(i), Length: uint32(len(payload))}, payload)
 			}
@@ -235,7 +248,7 @@ func manyHosts(t *testing.T, h *hosts) {
 			}
 			to.WaitArrived(from.Self(), each)
 			for i, m := range to.WaitMessages(from.Self(), each) {
-				if !bytes.Equal(m, number(i)) {
+				if !bytes.Equal(m, numberBytes(i)) {
 					t.Fatalf("message %d from %s to %s is %x", i, from.Self(), to.Self(), m)
 				}
 			}
@@ -243,10 +256,12 @@ func manyHosts(t *testing.T, h *hosts) {
 	}
 }
 
+// lateJoiner adds a host after others have talked: it is linked with all of them, and gets nothing
+// from before.
 func lateJoiner(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	for i := range 100 {
-		a.Send(b.Self(), number(i))
+		a.Send(b.Self(), numberBytes(i))
 	}
 	b.WaitMessages(a.Self(), 100)
 	c := h.add("c")
@@ -259,6 +274,7 @@ func lateJoiner(t *testing.T, h *hosts) {
 	}
 }
 
+// sameNameAgain adds hosts with a name that is or was used: each gets a name of its own.
 func sameNameAgain(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	h.kill(b)
@@ -273,6 +289,7 @@ func sameNameAgain(t *testing.T, h *hosts) {
 	}
 }
 
+// peerDies kills a host: its peers are told, and go on.
 func peerDies(t *testing.T, h *hosts) {
 	a, b, c := h.add("a"), h.add("b"), h.add("c")
 	h.kill(b)

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// randomBytes draws n bytes.
 func randomBytes(random *rand.Rand, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -18,9 +19,8 @@ func randomBytes(random *rand.Rand, n int) []byte {
 	return b
 }
 
-// cut divides a payload into pieces of random sizes, from one byte to the largest, and some of
-// none.
-func cut(random *rand.Rand, transfer uint64, part uint32, n int) (pieces []fabric.Piece) {
+// cutRandomly divides a payload into pieces of random sizes, from one byte to the largest.
+func cutRandomly(random *rand.Rand, transfer uint64, part uint32, n int) (pieces []fabric.Piece) {
 	for offset := 0; offset < n; {
 		length := random.IntN(fabric.MaxPiece) + 1
 		if random.IntN(4) == 0 {
@@ -38,10 +38,12 @@ func cut(random *rand.Rand, transfer uint64, part uint32, n int) (pieces []fabri
 // transfers gives the pieces of each transfer their place in memory of its own.
 type transfers map[uint64][]byte
 
+// place returns the memory of a piece, as Recorder.OnPlace does.
 func (f transfers) place(_ fabric.Host, p fabric.Piece) []byte {
 	return f[p.Transfer][p.Offset:][:p.Length:p.Length]
 }
 
+// piecesInPlace sends pieces of many transfers in a random order: each arrives where Place says.
 func piecesInPlace(t *testing.T, h *hosts) {
 	random := seeded(t)
 	const n, size = 20, 100_000
@@ -55,7 +57,7 @@ func piecesInPlace(t *testing.T, h *hosts) {
 	count := map[fabric.Piece]bool{}
 	for i := range uint64(n) {
 		sent[i] = randomBytes(random, size)
-		pieces := cut(random, i, uint32(i)*7, size)
+		pieces := cutRandomly(random, i, uint32(i)*7, size)
 		random.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
 		for _, p := range pieces {
 			count[p] = true
@@ -71,6 +73,8 @@ func piecesInPlace(t *testing.T, h *hosts) {
 	}
 }
 
+// piecesThrownAway has Place return nil for some pieces: these are not told of, and the others
+// arrive.
 func piecesThrownAway(t *testing.T, h *hosts) {
 	r := NewRecorder(t)
 	r.OnPlace = func(_ fabric.Host, p fabric.Piece) []byte {
@@ -97,6 +101,7 @@ func piecesThrownAway(t *testing.T, h *hosts) {
 	}
 }
 
+// emptyPiece sends a piece without payload, which arrives too.
 func emptyPiece(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	p := fabric.Piece{Transfer: 1, Part: 2, Offset: 3}
@@ -106,6 +111,7 @@ func emptyPiece(t *testing.T, h *hosts) {
 	}
 }
 
+// largeTransfer sends many MiB both ways at once, on random streams.
 func largeTransfer(t *testing.T, h *hosts) {
 	random := seeded(t)
 	const size = 64 << 20
@@ -123,7 +129,7 @@ func largeTransfer(t *testing.T, h *hosts) {
 		landing[i] = transfers{9: make([]byte, size)}
 		r.OnPlace = landing[i].place
 		all[i] = h.addWith(name, r)
-		pieces[i] = cut(random, 9, 0, size)
+		pieces[i] = cutRandomly(random, 9, 0, size)
 	}
 	g := group.New(t.Context())
 	for i := range all {
@@ -152,8 +158,8 @@ func largeTransfer(t *testing.T, h *hosts) {
 	}
 }
 
-// gated is a Recorder whose Place waits for the gate.
-func gated(t *testing.T) (*Recorder, chan struct{}) {
+// newGatedRecorder returns a Recorder whose Place waits until the channel is closed.
+func newGatedRecorder(t *testing.T) (*Recorder, chan struct{}) {
 	r, gate := NewRecorder(t), make(chan struct{})
 	r.OnPlace = func(_ fabric.Host, p fabric.Piece) []byte {
 		<-gate
@@ -162,10 +168,10 @@ func gated(t *testing.T) (*Recorder, chan struct{}) {
 	return r, gate
 }
 
-// A network tells when it does not touch payloads any more: when they have been sent, and when they
-// never will be.
+// unusedPayloads has a network tell when it no longer touches payloads: when they have been sent,
+// and when they never will be.
 func unusedPayloads(t *testing.T, h *hosts) {
-	r, gate := gated(t)
+	r, gate := newGatedRecorder(t)
 	a, b, c := h.add("a"), h.addWith("b", r), h.add("c")
 	unused := func() chan struct{} {
 		told := make(chan struct{})
@@ -180,7 +186,7 @@ func unusedPayloads(t *testing.T, h *hosts) {
 		}
 	}
 	flood(b)
-	b.Wait(a.Self(), "a Place", placing)
+	b.Wait(a.Self(), "a Place", isPlacing)
 	told := unused()
 	flood(c)
 	c.WaitArrived(a.Self(), 50)
@@ -198,17 +204,19 @@ func unusedPayloads(t *testing.T, h *hosts) {
 	clear(payload)
 }
 
-func placing(s *Seen) bool { return s.Placing > 0 }
+// isPlacing reports whether a call of Place is under way.
+func isPlacing(s *Seen) bool { return s.Placing > 0 }
 
+// placeBlocks has Place wait: messages, other peers and the other direction go on meanwhile.
 func placeBlocks(t *testing.T, h *hosts) {
-	r, gate := gated(t)
+	r, gate := newGatedRecorder(t)
 	a, b, c := h.add("a"), h.addWith("b", r), h.add("c")
 	payload := make([]byte, fabric.MaxPiece)
 	const n = 10
 	for i := range uint64(n) {
 		a.SendPiece(b.Self(), fabric.Piece{Transfer: i, Length: fabric.MaxPiece}, payload)
 	}
-	b.Wait(a.Self(), "a Place", placing)
+	b.Wait(a.Self(), "a Place", isPlacing)
 	// Messages, other peers and the other direction do not wait behind it.
 	a.Send(b.Self(), []byte("m"))
 	b.WaitMessages(a.Self(), 1)
@@ -220,12 +228,13 @@ func placeBlocks(t *testing.T, h *hosts) {
 	b.WaitArrived(a.Self(), n)
 }
 
+// placeBlocksUntilDown has Place wait for longer than the link lives: Down does not wait for it.
 func placeBlocksUntilDown(t *testing.T, h *hosts) {
-	r, gate := gated(t)
+	r, gate := newGatedRecorder(t)
 	a, b := h.add("a"), h.addWith("b", r)
 	payload := make([]byte, 1000)
 	a.SendPiece(b.Self(), fabric.Piece{Length: 1000}, payload)
-	b.Wait(a.Self(), "a Place", placing)
+	b.Wait(a.Self(), "a Place", isPlacing)
 	h.kill(a)
 	b.WaitDown(a.Self()) // which does not wait for Place
 	close(gate)
@@ -233,11 +242,13 @@ func placeBlocksUntilDown(t *testing.T, h *hosts) {
 	// That nothing arrives now is checked by the recorder.
 }
 
+// placeBlocksUntilClose has Place wait while the network is closed: Down does not wait for it,
+// Close does.
 func placeBlocksUntilClose(t *testing.T, h *hosts) {
-	r, gate := gated(t)
+	r, gate := newGatedRecorder(t)
 	a, b := h.add("a"), h.addWith("b", r)
 	a.SendPiece(b.Self(), fabric.Piece{Length: 1000}, make([]byte, 1000))
-	b.Wait(a.Self(), "a Place", placing)
+	b.Wait(a.Self(), "a Place", isPlacing)
 	g := group.New(t.Context())
 	g.Go("close", func(context.Context) error { return b.Close() })
 	b.WaitDown(a.Self())
@@ -257,6 +268,7 @@ func startTransfer(a, b *host) (payload []byte) {
 	return payload
 }
 
+// peerDiesInTransfer kills a host to which pieces are sent: after Down nobody reads their payloads.
 func peerDiesInTransfer(t *testing.T, h *hosts) {
 	a, b, c := h.add("a"), h.add("b"), h.add("c")
 	payload := startTransfer(a, b)
@@ -268,6 +280,8 @@ func peerDiesInTransfer(t *testing.T, h *hosts) {
 	c.WaitDown(b.Self())
 }
 
+// closeInTransfer closes a network that sends and gets pieces: after Close nobody reads its
+// payloads.
 func closeInTransfer(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
 	payload := startTransfer(a, b)

@@ -44,39 +44,39 @@ type Seen struct {
 	calling bool // an Up or a Message is under way
 }
 
-// NewRecorder returns a Recorder that fails t.
+// NewRecorder returns a Recorder that fails t. Any goroutine may call its methods.
 func NewRecorder(t testing.TB) *Recorder {
 	r := &Recorder{t: t, peers: map[fabric.Host]*Seen{}}
 	r.news.L = &r.mu
 	return r
 }
 
-// peer returns what is known of a peer; r.mu is held.
-func (r *Recorder) peer(h fabric.Host) *Seen {
+// seen returns what is known of a peer, which it may have to begin; r.mu is held.
+func (r *Recorder) seen(h fabric.Host) *Seen {
 	if r.peers[h] == nil {
 		r.peers[h] = &Seen{Placed: map[fabric.Piece][]byte{}, Arrived: map[fabric.Piece][]byte{}}
 	}
 	return r.peers[h]
 }
 
-// expect notes a break of the promises; r.mu is held.
+// expect records a break of the promises unless ok; r.mu is held.
 func (r *Recorder) expect(ok bool, format string, args ...any) {
 	if !ok {
 		r.violations = append(r.violations, fmt.Sprintf(format, args...))
 	}
 }
 
-// change runs f on what is known of a peer and wakes those who wait.
-func (r *Recorder) change(h fabric.Host, f func(s *Seen)) {
+// update runs f on what is known of a peer, with r.mu held, and wakes those who wait.
+func (r *Recorder) update(h fabric.Host, f func(s *Seen)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f(r.peer(h))
+	f(r.seen(h))
 	r.news.Broadcast()
 }
 
 // Up implements fabric.Handler.
 func (r *Recorder) Up(peer fabric.Host) {
-	r.change(peer, func(s *Seen) {
+	r.update(peer, func(s *Seen) {
 		r.expect(s.Ups == 0, "a second Up(%s)", peer)
 		s.Ups++
 		s.calling = true
@@ -84,12 +84,12 @@ func (r *Recorder) Up(peer fabric.Host) {
 	if r.OnUp != nil {
 		r.OnUp(peer)
 	}
-	r.change(peer, func(s *Seen) { s.calling = false })
+	r.update(peer, func(s *Seen) { s.calling = false })
 }
 
 // Message implements fabric.Handler.
 func (r *Recorder) Message(from fabric.Host, b []byte) {
-	r.change(from, func(s *Seen) {
+	r.update(from, func(s *Seen) {
 		r.expect(s.Ups == 1 && s.Downs == 0, "a message of %s after %d Ups and %d Downs", from,
 			s.Ups, s.Downs)
 		r.expect(!s.calling, "two calls about messages of %s at once", from)
@@ -99,12 +99,12 @@ func (r *Recorder) Message(from fabric.Host, b []byte) {
 	if r.OnMessage != nil {
 		r.OnMessage(from, b)
 	}
-	r.change(from, func(s *Seen) { s.calling = false })
+	r.update(from, func(s *Seen) { s.calling = false })
 }
 
 // Place implements fabric.Handler.
 func (r *Recorder) Place(from fabric.Host, p fabric.Piece) []byte {
-	r.change(from, func(s *Seen) {
+	r.update(from, func(s *Seen) {
 		r.expect(s.Ups == 1, "a piece of %s before Up", from)
 		s.Placing++
 	})
@@ -114,7 +114,7 @@ func (r *Recorder) Place(from fabric.Host, p fabric.Piece) []byte {
 	} else {
 		mem = make([]byte, p.Length)
 	}
-	r.change(from, func(s *Seen) {
+	r.update(from, func(s *Seen) {
 		s.Placing--
 		if mem != nil {
 			s.Placed[p] = mem
@@ -125,7 +125,7 @@ func (r *Recorder) Place(from fabric.Host, p fabric.Piece) []byte {
 
 // Arrived implements fabric.Handler.
 func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
-	r.change(from, func(s *Seen) {
+	r.update(from, func(s *Seen) {
 		mem, ok := s.Placed[p]
 		r.expect(ok, "piece %v of %s arrived without a place", p, from)
 		r.expect(s.Downs == 0, "piece %v of %s arrived after Down", p, from)
@@ -136,7 +136,7 @@ func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
 
 // Down implements fabric.Handler.
 func (r *Recorder) Down(peer fabric.Host, err error) {
-	r.change(peer, func(s *Seen) {
+	r.update(peer, func(s *Seen) {
 		r.expect(s.Ups == 1 && s.Downs == 0, "Down(%s) after %d Ups and %d Downs", peer, s.Ups,
 			s.Downs)
 		r.expect(!s.calling, "Down(%s) during another call", peer)
@@ -150,17 +150,18 @@ func (r *Recorder) Down(peer fabric.Host, err error) {
 	})
 }
 
-// Wait waits until what is known of a peer satisfies the condition, and returns what cond saw.
+// Wait blocks until what is known of a peer satisfies cond, which is called with r.mu held; what
+// names it where it takes too long.
 func (r *Recorder) Wait(peer fabric.Host, what string, cond func(s *Seen) bool) {
 	r.t.Helper()
 	expired := false
-	timer := time.AfterFunc(patience, func() { r.change(peer, func(*Seen) { expired = true }) })
+	timer := time.AfterFunc(patience, func() { r.update(peer, func(*Seen) { expired = true }) })
 	defer timer.Stop()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !cond(r.peer(peer)) {
+	for !cond(r.seen(peer)) {
 		if expired {
-			s := r.peer(peer)
+			s := r.seen(peer)
 			r.t.Fatalf("waited in vain for %s from %s: %d Ups, %d Downs (%v), %d messages, %d "+
 				"pieces arrived, %d placed, %d being placed; broken promises: %q",
 				what, peer, s.Ups, s.Downs, s.Why, len(s.Messages), len(s.Arrived), len(s.Placed),
@@ -170,20 +171,20 @@ func (r *Recorder) Wait(peer fabric.Host, what string, cond func(s *Seen) bool) 
 	}
 }
 
-// WaitUp waits for Up.
+// WaitUp blocks until Up was told of a peer.
 func (r *Recorder) WaitUp(peer fabric.Host) {
 	r.t.Helper()
 	r.Wait(peer, "Up", func(s *Seen) bool { return s.Ups > 0 })
 }
 
-// WaitDown waits for Down and returns its reason.
+// WaitDown blocks until Down was told of a peer, and returns its reason.
 func (r *Recorder) WaitDown(peer fabric.Host) (why error) {
 	r.t.Helper()
 	r.Wait(peer, "Down", func(s *Seen) bool { why = s.Why; return s.Downs > 0 })
 	return why
 }
 
-// WaitMessages waits for n messages and returns them.
+// WaitMessages blocks until n messages of a peer have come and returns all that have.
 func (r *Recorder) WaitMessages(peer fabric.Host, n int) (messages [][]byte) {
 	r.t.Helper()
 	r.Wait(peer, fmt.Sprint(n, " messages"), func(s *Seen) bool {
@@ -193,7 +194,7 @@ func (r *Recorder) WaitMessages(peer fabric.Host, n int) (messages [][]byte) {
 	return messages
 }
 
-// WaitArrived waits for n pieces and returns where they are.
+// WaitArrived blocks until n pieces of a peer have come and returns where they are.
 func (r *Recorder) WaitArrived(peer fabric.Host, n int) (pieces map[fabric.Piece][]byte) {
 	r.t.Helper()
 	r.Wait(peer, fmt.Sprint(n, " pieces"), func(s *Seen) bool {
@@ -203,12 +204,14 @@ func (r *Recorder) WaitArrived(peer fabric.Host, n int) (pieces map[fabric.Piece
 	return pieces
 }
 
-func (r *Recorder) closed() bool {
+// isClosed reports whether its network was closed or killed.
+func (r *Recorder) isClosed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.finished
 }
 
+// setClosed records that its network is closed or killed.
 func (r *Recorder) setClosed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

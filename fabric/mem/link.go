@@ -37,7 +37,7 @@ type piece struct {
 	payload []byte
 }
 
-// connect links two networks.
+// connect links two networks, and starts a goroutine for either end.
 func connect(a, b *Network) {
 	ends := []*link{newLink(a, b), newLink(b, a)}
 	for i, l := range ends {
@@ -51,13 +51,15 @@ func connect(a, b *Network) {
 	}
 }
 
+// newLink returns self's end of a link, which is not connected yet.
 func newLink(self, peer *Network) *link {
 	return &link{self: self, peer: peer.self,
 		calls:  fabric.NewCalls(self.handler, peer.self, &self.payloads),
 		broken: make(chan error, 1)}
 }
 
-// run lives as long as the link does.
+// run tells the handler of Up, delivers what comes until the link ends, and tells it of Down. It is
+// the goroutine of the link.
 func (l *link) run(ctx context.Context) error {
 	l.calls.Up()
 	g := group.New(ctx)
@@ -75,9 +77,11 @@ func (l *link) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// end ends this end; the first reason counts.
+// end ends this end of the link, without waiting; the first reason counts.
 func (l *link) end(why error) { l.once.Do(func() { l.broken <- why }) }
 
+// deliverMessages hands the messages that come to the handler, one after the other, until the link
+// ends. It is a goroutine of the link.
 func (l *link) deliverMessages(context.Context) error {
 	for {
 		m, ok := l.messages.Take()
@@ -94,6 +98,8 @@ func (l *link) deliverMessages(context.Context) error {
 	}
 }
 
+// deliverPieces copies the pieces that come to where the handler places them, until the link ends.
+// It is a goroutine of the link; there are several.
 func (l *link) deliverPieces(context.Context) error {
 	for {
 		p, ok := l.pieces.Take()
@@ -105,18 +111,18 @@ func (l *link) deliverPieces(context.Context) error {
 			return nil
 		}
 		if mem == nil {
-			l.calls.End()
-			l.other.calls.Sent(1)
+			l.calls.EndUse()
+			l.other.calls.PayloadsSent(1)
 			continue
 		}
-		sent := l.other.calls.Begin() // the payload is the sender's memory
+		sent := l.other.calls.BeginUse() // the payload is the sender's memory
 		if sent {
 			copy(mem, p.payload)
-			l.other.calls.Sent(1)
-			l.other.calls.End()
+			l.other.calls.PayloadsSent(1)
+			l.other.calls.EndUse()
 			l.calls.Arrived(p.Piece)
 		} else {
-			l.calls.End()
+			l.calls.EndUse()
 		}
 	}
 }

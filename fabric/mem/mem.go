@@ -29,7 +29,8 @@ func NewHub() *Hub {
 	return &Hub{networks: map[fabric.Host]*Network{}, used: map[fabric.Host]bool{}}
 }
 
-// Add adds a host and links it with all others. A name that was used before gets a number.
+// Add adds a host and links it with all others. A name that was used before gets a number. Any
+// goroutine may call the methods of a Hub.
 func (n *Hub) Add(name fabric.Host, h fabric.Handler) *Network {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -69,7 +70,7 @@ func (n *Hub) Kill(host fabric.Host) {
 	if m == nil {
 		return
 	}
-	links := m.all()
+	links := m.allLinks()
 	m.mu.Lock()
 	clear(m.links) // while one link after the other ends, it says no more
 	m.mu.Unlock()
@@ -94,7 +95,7 @@ type Network struct {
 
 var _ fabric.Network = (*Network)(nil)
 
-// Self is this host.
+// Self returns the name of this host.
 func (m *Network) Self() fabric.Host { return m.self }
 
 // Send implements fabric.Network.
@@ -115,7 +116,7 @@ func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 			p.Length, len(payload), fabric.MaxPiece))
 	}
 	if l := m.link(to); l != nil {
-		if l.calls.Queue() {
+		if l.calls.QueuePayload() {
 			p.Streams = 0 // it is the sender's own
 			l.other.pieces.Put(piece{p, payload})
 		}
@@ -143,7 +144,7 @@ func (m *Network) Seek(context.Context) map[fabric.Host][]fabric.Host {
 	}
 	for name, other := range m.hub.networks {
 		if other != m && m.link(name) == nil {
-			found[name] = slices.Sorted(other.linked())
+			found[name] = slices.Sorted(other.linkedHosts())
 		}
 	}
 	return found
@@ -156,27 +157,29 @@ func (m *Network) Close() error {
 		delete(m.hub.networks, m.self)
 	}
 	m.hub.mu.Unlock()
-	for _, l := range m.all() {
+	for _, l := range m.allLinks() {
 		l.end(fabric.ErrClosed)
 		l.other.messages.Put(message{goodbye: fabric.ErrClosed})
 	}
 	return m.group.Wait()
 }
 
+// link returns the link with a peer; nil = there is none.
 func (m *Network) link(peer fabric.Host) *link {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.links[peer]
 }
 
-func (m *Network) all() []*link {
+// allLinks returns the links that live, in no order.
+func (m *Network) allLinks() []*link {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.links))
 }
 
-// linked are the hosts to which there is a link.
-func (m *Network) linked() iter.Seq[fabric.Host] {
+// linkedHosts returns the hosts to which there is a link, in no order.
+func (m *Network) linkedHosts() iter.Seq[fabric.Host] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Keys(maps.Clone(m.links))

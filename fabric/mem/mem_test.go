@@ -15,10 +15,12 @@ func (c cluster) Add(_ testing.TB, name fabric.Host, h fabric.Handler) fabric.Ne
 }
 func (c cluster) Kill(m fabric.Network) { c.Hub.Kill(m.Self()) }
 
+// TestSuite: this network does what every network must do.
 func TestSuite(t *testing.T) {
 	fabrictest.Run(t, func(*testing.T) fabrictest.Cluster { return cluster{NewHub()} })
 }
 
+// TestCut: hosts whose link is cut are told of silence, and keep their other links.
 func TestCut(t *testing.T) {
 	n := NewHub()
 	hosts := map[fabric.Host]*fabrictest.Recorder{}

@@ -35,18 +35,21 @@ type logged struct {
 	text bytes.Buffer
 }
 
+// Write implements io.Writer; any goroutine may call it.
 func (l *logged) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(b)
 }
 
+// String returns what was logged so far.
 func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
+// newJob starts a job with the agents a and b, which are linked and closed when the test ends.
 func newJob(t *testing.T, config Config) *job {
 	t.Helper()
 	j := &job{t: t, atA: fabrictest.NewRecorder(t), atB: fabrictest.NewRecorder(t), log: &logged{}}
@@ -60,11 +63,11 @@ func newJob(t *testing.T, config Config) *job {
 	t.Cleanup(func() { j.a.Close() })
 	config.Name = "b"
 	j.b = j.join(config, j.atB)
-	j.unhurt()
+	j.checkUnhurt()
 	return j
 }
 
-// join lets somebody in through a.
+// join has another agent join through a; it is closed when the test ends.
 func (j *job) join(config Config, h fabric.Handler) *Network {
 	j.t.Helper()
 	m, err := Join(j.t.Context(), j.a.Addr(), j.a.Token(time.Minute), config, h)
@@ -75,10 +78,13 @@ func (j *job) join(config Config, h fabric.Handler) *Network {
 	return m
 }
 
-func (j *job) config() Config { return Config{Name: "c", Version: "1.0", Listen: "127.0.0.1:0"} }
+// newcomerConfig returns the config of an agent c that may join.
+func (j *job) newcomerConfig() Config {
+	return Config{Name: "c", Version: "1.0", Listen: "127.0.0.1:0"}
+}
 
-// unhurt checks that a and b have their link still, and that messages and pieces pass.
-func (j *job) unhurt() {
+// checkUnhurt fails the test unless a and b have their link still, and messages and pieces pass.
+func (j *job) checkUnhurt() {
 	j.t.Helper()
 	j.said++
 	j.a.Send("b", []byte("still there?"))
@@ -87,8 +93,8 @@ func (j *job) unhurt() {
 	j.atA.WaitArrived("b", j.said)
 }
 
-// says fails the test if an error does not contain all of the words.
-func says(t *testing.T, err error, words ...string) {
+// wantError fails the test if an error does not contain all of the words.
+func wantError(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if err == nil {
 		t.Fatalf("no error; it should say %q", words)
@@ -100,8 +106,8 @@ func says(t *testing.T, err error, words ...string) {
 	}
 }
 
-// raw dials a without any manners.
-func (j *job) raw() net.Conn {
+// dialRaw connects with a and says nothing; the connection is closed when the test ends.
+func (j *job) dialRaw() net.Conn {
 	j.t.Helper()
 	c, err := net.Dial("tcp", j.a.Addr())
 	if err != nil {
@@ -111,31 +117,33 @@ func (j *job) raw() net.Conn {
 	return c
 }
 
-// secure dials a under TLS with these settings.
-func (j *job) secure(config *tls.Config) *tls.Conn {
+// dialTLS connects with a under TLS with these settings, before the handshake.
+func (j *job) dialTLS(config *tls.Config) *tls.Conn {
 	j.t.Helper()
-	return tls.Client(j.raw(), config)
+	return tls.Client(j.dialRaw(), config)
 }
 
-// stranger is TLS settings of one without a certificate who believes anybody.
-func stranger() *tls.Config {
+// strangerTLS returns the TLS settings of one without a certificate who believes anybody.
+func strangerTLS() *tls.Config {
 	c := baseTLS()
 	c.InsecureSkipVerify = true
 	return c
 }
 
-// answer says hello and returns the refusal.
-func (j *job) answer(c net.Conn, h hello) error {
+// sayHello says hello on a connection and returns the refusal; nil = there is none.
+func (j *job) sayHello(c net.Conn, h hello) error {
 	j.t.Helper()
 	h.Protocol, h.Version = Protocol, "1.0"
 	_, err := exchangeHello(c, &frames{from: c}, h)
 	return err
 }
 
+// TestStrangers: who has neither a certificate nor a token is refused whatever it asks for, and
+// hurts nobody.
 func TestStrangers(t *testing.T) {
 	j := newJob(t, Config{})
 	t.Run("plain TCP", func(t *testing.T) {
-		c := j.raw()
+		c := j.dialRaw()
 		io.WriteString(c, "GET / HTTP/1.1\r\n\r\n")
 		got, _ := io.ReadAll(c)
 		if string(got) != advice {
@@ -143,7 +151,7 @@ func TestStrangers(t *testing.T) {
 		}
 	})
 	t.Run("data without TLS", func(t *testing.T) {
-		c := j.raw()
+		c := j.dialRaw()
 		io.WriteString(c, plainMagic)
 		if got, _ := io.ReadAll(c); string(got) != advice {
 			t.Errorf("it is told %q, though data is encrypted here", got)
@@ -159,50 +167,52 @@ func TestStrangers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, config, err := foreign.configTLS(certificate, key)
+		_, config, err := foreign.tlsConfigs(certificate, key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		says(t, explain(j.secure(config).Handshake()), "certificate") // it does not believe a
+		// it does not believe a
+		wantError(t, explainConnError(j.dialTLS(config).Handshake()), "certificate")
 		config.InsecureSkipVerify = true
-		says(t, j.answer(j.secure(config), hello{Want: wantLink}),
+		wantError(t, j.sayHello(j.dialTLS(config), hello{Want: wantLink}),
 			"does not believe this one's certificate", "join with a token")
 	})
 	t.Run("TLS 1.2", func(t *testing.T) {
-		config := stranger()
+		config := strangerTLS()
 		config.MinVersion, config.MaxVersion = 0, tls.VersionTLS12
-		says(t, j.secure(config).Handshake(), "version")
+		wantError(t, j.dialTLS(config).Handshake(), "version")
 	})
 	for _, want := range []string{wantLink, wantData, wantAgents, "", "the crown"} {
 		t.Run("no certificate, wants "+want, func(t *testing.T) {
-			says(t, j.answer(j.secure(stranger()), hello{Want: want, Job: "digits"}),
+			wantError(t, j.sayHello(j.dialTLS(strangerTLS()), hello{Want: want, Job: "digits"}),
 				"no member of this job", "join it with a token")
 		})
 	}
 	t.Run("another protocol", func(t *testing.T) {
-		_, err := j.hold(hello{Protocol: Protocol + 1, Want: wantJoin})
-		says(t, err, "a refused", "link protocol", fmt.Sprint(Protocol), fmt.Sprint(Protocol+1),
+		_, err := j.helloWithToken(hello{Protocol: Protocol + 1, Want: wantJoin})
+		wantError(t, err, "a refused", "link protocol", fmt.Sprint(Protocol),
+			fmt.Sprint(Protocol+1),
 			"use the same version")
 	})
 	t.Run("no JSON", func(t *testing.T) {
-		c := j.secure(stranger())
+		c := j.dialTLS(strangerTLS())
 		c.Write(append(appendHead(nil, kindHello, 3), "{]}"...))
-		k, body, err := (&frames{from: c}).next(kindRefusal)
+		k, body, err := (&frames{from: c}).nextFrame(kindRefusal)
 		if err != nil || k != kindRefusal || !json.Valid(body) {
 			t.Errorf("answered with kind %d, %q, %v", k, body, err)
 		}
 	})
-	j.unhurt()
+	j.checkUnhurt()
 }
 
-// hold says hello as somebody who holds a token of the job.
-func (j *job) hold(h hello) (welcome, error) {
+// helloWithToken says hello as somebody who holds a token of the job, and returns the answer.
+func (j *job) helloWithToken(h hello) (welcome, error) {
 	j.t.Helper()
 	tok, err := parseToken(j.a.Token(time.Minute))
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	c := j.secure(stranger())
+	c := j.dialTLS(strangerTLS())
 	if err := c.Handshake(); err != nil {
 		j.t.Fatal(err)
 	}
@@ -233,8 +243,8 @@ func TestStrangersLearnNothing(t *testing.T) {
 		{Protocol: Protocol + 1, Version: "1.0", Want: wantJoin, Proof: keyless},
 		{Protocol: Protocol, Version: config.Version, Want: wantJoin, Job: "digits"},
 	} {
-		c := j.secure(stranger())
-		if err := writeJSON(c, kindHello, h); err != nil {
+		c := j.dialTLS(strangerTLS())
+		if err := writeJSONFrame(c, kindHello, h); err != nil {
 			t.Fatal(err)
 		}
 		answer, err := io.ReadAll(c)
@@ -256,43 +266,9 @@ func TestStrangersLearnNothing(t *testing.T) {
 // TestLinkWithAnother: who dials the address of one agent and means another is told who is there.
 func TestLinkWithAnother(t *testing.T) {
 	j := newJob(t, Config{})
-	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits", To: "c"}),
+	wantError(t, j.sayHello(j.dialTLS(j.b.client), hello{Want: wantLink, Job: "digits", To: "c"}),
 		"a refused", "a listens here, and not c")
-	j.unhurt()
-}
-
-// TestNamesOfHosts: names that a shell, a terminal or a file system takes for something else are
-// none for hosts, whoever says them.
-func TestNamesOfHosts(t *testing.T) {
-	j := newJob(t, Config{})
-	for _, name := range []fabric.Host{"", ".", "..", "-rf", "--help", "a b", "a/b", "a\nb",
-		"\x1b[31m", ".hidden", "_", fabric.Host(strings.Repeat("a", 65))} {
-		says(t, CheckName(name), "cannot be the name of a host", "letter or digit")
-		public, key, _ := ed25519.GenerateKey(nil)
-		_, err := j.hold(hello{Protocol: Protocol, Version: "1.0", Want: wantJoin, Name: name,
-			Key: public})
-		says(t, err, "cannot be the name of a host")
-		certificate, err := j.a.authority.certify(name, public)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, config, err := j.a.authority.configTLS(certificate, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = j.answer(j.secure(config), hello{Want: wantLink, Job: "digits", To: "a"})
-		if name == "" {
-			says(t, err, "no member of this job")
-		} else {
-			says(t, err, "cannot be the name of a host")
-		}
-	}
-	for _, name := range []fabric.Host{"a", "7", "host-1.example.org", "A_b"} {
-		if err := CheckName(name); err != nil {
-			t.Error(err)
-		}
-	}
-	j.unhurt()
+	j.checkUnhurt()
 }
 
 // TestProofIsBound: the proof of a token that an attacker gets to see is worth nothing on another
@@ -314,19 +290,19 @@ func TestProofIsBound(t *testing.T) {
 		return p
 	}
 	public, _, _ := ed25519.GenerateKey(nil)
-	one, two := j.secure(stranger()), j.secure(stranger())
+	one, two := j.dialTLS(strangerTLS()), j.dialTLS(strangerTLS())
 	stolen := proof(one)
 	proof(two)
 	h := hello{Want: wantJoin, Name: "thief", Key: public, Expires: tok.expires.Unix(),
 		Proof: stolen}
-	says(t, j.answer(two, h), "not one of this job")
-	if err := j.answer(one, h); err != nil {
+	wantError(t, j.sayHello(two, h), "not one of this job")
+	if err := j.sayHello(one, h); err != nil {
 		t.Errorf("on its own connection the proof is refused: %v", err)
 	}
 	h.Expires += 3600 // the secret of a token is for its expiry only
-	three := j.secure(stranger())
+	three := j.dialTLS(strangerTLS())
 	h.Proof = proof(three)
-	says(t, j.answer(three, h), "not one of this job")
+	wantError(t, j.sayHello(three, h), "not one of this job")
 }
 
 // TestGarbage writes what is no frame, with and without being a member.
@@ -353,8 +329,8 @@ func TestGarbage(t *testing.T) {
 			strings.Repeat("[", 16<<10)...),
 		"a list, not an object": append(appendHead(nil, kindHello, 2), "[]"...),
 	} {
-		for _, config := range []*tls.Config{stranger(), j.b.client} {
-			c := j.secure(config)
+		for _, config := range []*tls.Config{strangerTLS(), j.b.client} {
+			c := j.dialTLS(config)
 			c.Write(bytes)
 			c.CloseWrite()
 			// it answers or hangs up, and does not wait
@@ -364,7 +340,7 @@ func TestGarbage(t *testing.T) {
 			c.Close()
 		}
 	}
-	j.unhurt()
+	j.checkUnhurt()
 }
 
 // TestMadMember: an agent that is linked and then writes nonsense loses its own links, and the
@@ -392,17 +368,17 @@ func TestMadMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, Config{})
 			atC := fabrictest.NewRecorder(t)
-			c := j.join(j.config(), atC)
+			c := j.join(j.newcomerConfig(), atC)
 			j.atA.WaitUp("c")
 			l := c.link("a")
 			nonsense(l)
 			for _, s := range l.streams() {
 				s.raw.Flush()
 			}
-			says(t, j.atA.WaitDown("c"), "no frame of shoal's link protocol")
+			wantError(t, j.atA.WaitDown("c"), "no frame of shoal's link protocol")
 			// it is told what it did
-			says(t, atC.WaitDown("a"), "no frame of shoal's link protocol")
-			j.unhurt()
+			wantError(t, atC.WaitDown("a"), "no frame of shoal's link protocol")
+			j.checkUnhurt()
 			c.Send("b", []byte("and we are linked still"))
 			j.atB.WaitMessages("c", 1)
 		})
@@ -419,22 +395,23 @@ func TestTakenName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, config, err := j.a.authority.configTLS(certificate, key)
+		_, config, err := j.a.authority.tlsConfigs(certificate, key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		says(t, j.answer(j.secure(config), hello{Want: wantLink, Job: "digits", To: "a"}),
+		wantError(t, j.sayHello(j.dialTLS(config), hello{Want: wantLink, Job: "digits", To: "a"}),
 			"belongs to another agent", "join again")
 	}
-	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits", To: "a"}),
+	wantError(t, j.sayHello(j.dialTLS(j.b.client), hello{Want: wantLink, Job: "digits", To: "a"}),
 		"there is a link with b")
-	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "letters"}),
+	wantError(t, j.sayHello(j.dialTLS(j.b.client), hello{Want: wantLink, Job: "letters"}),
 		`this is job "digits" and not "letters"`)
-	j.unhurt()
+	j.checkUnhurt()
 	b := j.b
 	b.Drop("a", errors.New("enough"))
 	j.atA.WaitDown("b")
-	says(t, j.answer(j.secure(b.client), hello{Want: wantLink, Job: "digits", To: "a"}), "was lost",
+	wantError(t, j.sayHello(j.dialTLS(b.client), hello{Want: wantLink, Job: "digits", To: "a"}),
+		"was lost",
 		"join again as a new host")
 }
 
@@ -445,19 +422,20 @@ func TestTickets(t *testing.T) {
 			j := newJob(t, Config{PlainData: plain})
 			dial := func() net.Conn {
 				if plain {
-					c := j.raw()
+					c := j.dialRaw()
 					io.WriteString(c, plainMagic)
 					return c
 				}
-				return j.secure(j.b.client)
+				return j.dialTLS(j.b.client)
 			}
 			for _, ticket := range [][]byte{nil, make([]byte, 32)} {
-				says(t, j.answer(dial(), hello{Want: wantData, Job: "digits", Ticket: ticket}),
+				wantError(t, j.sayHello(dial(),
+					hello{Want: wantData, Job: "digits", Ticket: ticket}),
 					"belongs to no link")
 			}
 			if plain {
-				says(t, j.answer(dial(), hello{Want: wantLink, Job: "digits"}), "no member")
-				says(t, j.answer(dial(), hello{Want: wantJoin, Job: "digits"}), "no member")
+				wantError(t, j.sayHello(dial(), hello{Want: wantLink, Job: "digits"}), "no member")
+				wantError(t, j.sayHello(dial(), hello{Want: wantJoin, Job: "digits"}), "no member")
 			}
 			// A certificate of another agent does not help with a ticket that is good.
 			j.a.mu.Lock()
@@ -465,11 +443,11 @@ func TestTickets(t *testing.T) {
 				came: make(chan arrival, 1)}
 			j.a.mu.Unlock()
 			if !plain {
-				says(t, j.answer(dial(),
+				wantError(t, j.sayHello(dial(),
 					hello{Want: wantData, Job: "digits", Ticket: []byte("good")}),
 					"belongs to no link")
 			}
-			j.unhurt()
+			j.checkUnhurt()
 		})
 	}
 }
@@ -477,23 +455,24 @@ func TestTickets(t *testing.T) {
 // TestFlood: connections that say nothing are bounded in number, and keep nobody out.
 func TestFlood(t *testing.T) {
 	j := newJob(t, Config{})
-	first := j.raw()
+	first := j.dialRaw()
 	for range maxPending + 10 {
-		j.raw()
+		j.dialRaw()
 	}
 	if n, err := first.Read(make([]byte, 1)); err == nil {
 		t.Errorf("the oldest of too many got %d bytes", n)
 	}
-	j.join(j.config(), fabrictest.NewRecorder(t))
-	j.unhurt()
+	j.join(j.newcomerConfig(), fabrictest.NewRecorder(t))
+	j.checkUnhurt()
 }
 
-// answering listens and treats all who come in the same way.
-func answering(t *testing.T, f func(net.Conn)) (address string) {
+// listenAndServe listens until the test ends, and calls f for each connection on a goroutine of its
+// own.
+func listenAndServe(t *testing.T, f func(net.Conn)) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, l, f)
+	serveUntilEnd(t, l, f)
 	return l.Addr().String()
 }

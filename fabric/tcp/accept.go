@@ -22,10 +22,10 @@ type arrival struct {
 	stream *stream
 }
 
-// acceptLink makes a link with an agent that has dialled; taken: the control stream is now the
-// link's.
+// acceptLink makes a link with an agent that has dialled, and waits until the agent has opened its
+// streams of data. If taken, the control stream is now the link's, which runs.
 func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool, err error) {
-	if err := m.accept(who, h.Address); err != nil {
+	if err := m.startAccepting(who, h.Address); err != nil {
 		return false, err
 	}
 	o := &opening{peer: who, index: map[string]int{}, came: make(chan arrival, fabric.MaxStreams)}
@@ -35,13 +35,13 @@ func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool
 	if err == nil {
 		l := newLink(m, who.host, control, data)
 		l.send(kindReady, nil)
-		if m.linkMade(l, who.key, stateAccepting) {
+		if m.setLinked(l, who.key, stateAccepting) {
 			l.start()
 			return true, nil
 		}
 		err = errors.New("the network is closing")
 	}
-	m.linkFailed(who.host, stateAccepting)
+	m.setLinkFailed(who.host, stateAccepting)
 	close(o.came)
 	for a := range o.came {
 		a.stream.abandon()
@@ -54,7 +54,7 @@ func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool
 	return false, err
 }
 
-// issueTickets makes the tickets of a link's streams of data.
+// issueTickets makes the tickets of a link's streams of data, and adds them to m.tickets.
 func (m *Network) issueTickets(o *opening) (tickets [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,7 +68,8 @@ func (m *Network) issueTickets(o *opening) (tickets [][]byte) {
 	return tickets
 }
 
-// withdrawTickets makes tickets worthless. Afterwards nobody puts anything into their opening.
+// withdrawTickets makes tickets worthless. Afterwards no goroutine puts anything into their
+// opening.
 func (m *Network) withdrawTickets(tickets [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,10 +79,10 @@ func (m *Network) withdrawTickets(tickets [][]byte) {
 }
 
 // awaitData welcomes the peer with the tickets, and waits for the streams of data that belong to
-// them.
+// them, for at most handshakeTime. What has come is returned also where it fails.
 func (m *Network) awaitData(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
-	if err := writeJSON(control, kindWelcome,
-		welcome{Agents: m.agents(), Tickets: tickets,
+	if err := writeJSONFrame(control, kindWelcome,
+		welcome{Agents: m.knownAgents(), Tickets: tickets,
 			OtherAddresses: m.otherAddresses}); err != nil {
 		return nil, err
 	}
@@ -101,18 +102,19 @@ func (m *Network) awaitData(control *stream, o *opening, tickets [][]byte) ([]*s
 	return data, nil
 }
 
-// acceptData hands a stream of data to the link that its ticket is from. Each ticket is good once.
+// acceptData hands a stream of data to the opening that its ticket is from. Each ticket is good
+// once. If taken, the stream is the link's.
 func (m *Network) acceptData(s *stream, who identity, h hello, at *pendingConn) (taken bool,
 	err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := m.tickets[string(h.Ticket)]
 	if o == nil || s.secure() == m.plainData || s.secure() && o.peer != who {
-		return false, refuse("this stream of data belongs to no link: dial the link first")
+		return false, refusef("this stream of data belongs to no link: dial the link first")
 	}
 	delete(m.tickets, string(h.Ticket))
 	if !m.waiting.leave(at) {
-		return false, refuse("there were too many connections: dial the link again")
+		return false, refusef("there were too many connections: dial the link again")
 	}
 	o.came <- arrival{o.index[string(h.Ticket)], s} // has room for all tickets
 	return true, nil

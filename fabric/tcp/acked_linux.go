@@ -7,29 +7,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acked returns for how long the kernel at the other end has acknowledged nothing. It does so also
-// while the process there is not scheduled or is stopped; what does not, is a host without power or
-// behind a cut cable.
-func acked(c *net.TCPConn) (ago time.Duration, ok bool) {
-	info, ok := infoOf(c)
+// timeSinceAck returns for how long the kernel at the other end has acknowledged nothing; false:
+// that is not known. The kernel acknowledges also while the process there is not scheduled or is
+// stopped; a host without power, or whose cable is cut, does not.
+func timeSinceAck(c *net.TCPConn) (ago time.Duration, ok bool) {
+	info, ok := tcpInfo(c)
 	if !ok {
 		return 0, false
 	}
 	return time.Duration(info.Last_ack_recv) * time.Millisecond, true
 }
 
-// owed returns for how long the kernel at the other end owes an acknowledgement of what has left: 0
-// if it owes none.
-func owed(c *net.TCPConn) time.Duration {
-	info, ok := infoOf(c)
+// ackOwedFor returns for how long the kernel at the other end owes an acknowledgement of what has
+// left: 0 if it owes none.
+func ackOwedFor(c *net.TCPConn) time.Duration {
+	info, ok := tcpInfo(c)
 	if !ok || info.Unacked == 0 {
 		return 0
 	}
 	return time.Duration(info.Last_ack_recv) * time.Millisecond
 }
 
-// infoOf returns what the kernel knows of a connection (TCP_INFO); false: it does not say.
-func infoOf(c *net.TCPConn) (*unix.TCPInfo, bool) {
+// tcpInfo returns what the kernel knows of a connection (TCP_INFO); false: it does not say.
+func tcpInfo(c *net.TCPConn) (*unix.TCPInfo, bool) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil, false

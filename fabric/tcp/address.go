@@ -5,20 +5,21 @@ import (
 	"strconv"
 )
 
+// port returns the port at which this agent listens.
 func (m *Network) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
 
-// reachedAt finds out by which addresses others reach this agent, which they do at ip unless it was
-// told otherwise. Its other interfaces count where it listens on all of them.
-func (m *Network) reachedAt(ip net.IP) {
-	m.address = advertised(m.config.Advertise, m.port(), ip)
+// setAddresses sets m.address and m.otherAddresses, by which others reach this agent: at ip unless
+// it was told otherwise. Its other interfaces count where it listens on all of them.
+func (m *Network) setAddresses(ip net.IP) {
+	m.address = advertisedAddress(m.config.Advertise, m.port(), ip)
 	if m.config.Advertise == "" && m.listener.Addr().(*net.TCPAddr).IP.IsUnspecified() {
-		m.otherAddresses = offered(ownInterfaces(), ip, m.port())
+		m.otherAddresses = addressesToOffer(ownInterfaces(), ip, m.port())
 	}
 }
 
-// advertised is HOST:PORT by which others reach an agent: what it was told to say, completed by its
-// port, or its IP.
-func advertised(told string, port int, ip net.IP) string {
+// advertisedAddress returns the HOST:PORT by which others reach an agent: what it was told to say,
+// completed by its port, or its IP.
+func advertisedAddress(told string, port int, ip net.IP) string {
 	switch {
 	case told == "":
 		told = ip.String()
@@ -30,8 +31,8 @@ func advertised(told string, port int, ip net.IP) string {
 	return net.JoinHostPort(told, strconv.Itoa(port))
 }
 
-// localIP is the IP of one who listens: the one it listens at, or if that is all of them, the first
-// of this host that others can have a route to.
+// localIP returns the IP of one who listens: the one it listens at, or if that is all of them, the
+// first of this host that others can have a route to.
 func localIP(l *net.TCPListener) net.IP {
 	if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsUnspecified() {
 		return ip
@@ -51,7 +52,7 @@ func localIP(l *net.TCPListener) net.IP {
 	return found
 }
 
-// hostIP is the IP in HOST:PORT, or nil if it is a name.
+// hostIP returns the IP in HOST:PORT, or nil if it is a name.
 func hostIP(address string) net.IP {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -15,6 +15,7 @@ type landing struct {
 	arrived chan struct{}
 }
 
+// newLanding returns a landing for pieces of up to n bytes.
 func newLanding(n int) *landing {
 	return &landing{make([]byte, n), make(chan fabric.Host, 1), make(chan struct{}, 64)}
 }
@@ -25,8 +26,9 @@ func (l *landing) Place(_ fabric.Host, p fabric.Piece) []byte { return l.mem[:p.
 func (l *landing) Arrived(_ fabric.Host, _ fabric.Piece)      { l.arrived <- struct{}{} }
 func (l *landing) Down(fabric.Host, error)                    {}
 
-// pair links two agents over the loopback.
-func pair(b testing.TB, plain bool, n int) (from *Network, to *landing, peer fabric.Host) {
+// linkedPair links two agents over the loopback, until the test ends. From sends to the host peer,
+// whose handler is to.
+func linkedPair(b testing.TB, plain bool, n int) (from *Network, to *landing, peer fabric.Host) {
 	b.Helper()
 	one, two := newLanding(n), newLanding(n)
 	config := Config{Listen: "127.0.0.1:0", PlainData: plain}
@@ -48,7 +50,7 @@ func BenchmarkPieces(b *testing.B) {
 	for _, plain := range []bool{false, true} {
 		for _, n := range []int{4 << 10, 64 << 10, fabric.MaxPiece} {
 			b.Run(fmt.Sprintf("plain=%v/bytes=%d", plain, n), func(b *testing.B) {
-				a, to, peer := pair(b, plain, n)
+				a, to, peer := linkedPair(b, plain, n)
 				payload := make([]byte, n)
 				b.SetBytes(int64(n))
 				b.ReportAllocs()
@@ -68,9 +70,9 @@ func BenchmarkPieces(b *testing.B) {
 	}
 }
 
-// BenchmarkMessage is the time from Send to Message, one after the other.
+// BenchmarkMessage measures the time from Send to Message, one message after the other.
 func BenchmarkMessage(b *testing.B) {
-	a, to, peer := pair(b, false, 0)
+	a, to, peer := linkedPair(b, false, 0)
 	message := make([]byte, 100)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -83,7 +85,7 @@ func BenchmarkMessage(b *testing.B) {
 // allocates 24 bytes a record.)
 func TestPiecesDoNotAllocate(t *testing.T) {
 	const n = 100_000
-	a, to, peer := pair(t, true, n)
+	a, to, peer := linkedPair(t, true, n)
 	payload := make([]byte, n)
 	if allocations := testing.AllocsPerRun(500, func() {
 		a.SendPiece(peer, fabric.Piece{Transfer: 1, Length: n}, payload)

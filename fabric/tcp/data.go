@@ -17,8 +17,9 @@ type outgoing struct {
 	payload []byte
 }
 
-// receive reads pieces from a stream of data until it ends, on a goroutine of its own.
-func (l *link) receive(s *stream) error {
+// receivePieces reads pieces from a stream of data into the memory that the handler gives, until
+// the stream ends. It is a goroutine of the link.
+func (l *link) receivePieces(s *stream) error {
 	name := make([]byte, headBytes+pieceBytes)
 	var scratch []byte // for what nobody wants
 	for {
@@ -42,7 +43,7 @@ func (l *link) receive(s *stream) error {
 			_, err = io.ReadFull(s, mem)
 		}
 		if err != nil || mem == nil {
-			l.calls.End()
+			l.calls.EndUse()
 		} else {
 			l.calls.Arrived(p)
 		}
@@ -52,7 +53,7 @@ func (l *link) receive(s *stream) error {
 	}
 }
 
-// discard reads n bytes that nobody wants.
+// discard reads n bytes that nobody needs, into scratch.
 func discard(from io.Reader, scratch []byte, n int) error {
 	for n > 0 {
 		step := min(n, len(scratch))
@@ -64,9 +65,9 @@ func discard(from io.Reader, scratch []byte, n int) error {
 	return nil
 }
 
-// transmit writes pieces to stream i of data until the link ends, on a goroutine of its own. Small
-// pieces that wait are written together.
-func (l *link) transmit(i int) error {
+// transmitPieces writes pieces to stream i of data until the link ends. It is a goroutine of the
+// link. Small pieces that wait are written together.
+func (l *link) transmitPieces(i int) error {
 	s := l.data[i]
 	var w pieceWriter = &plainWriter{to: s.raw}
 	if s.secure() {
@@ -74,7 +75,7 @@ func (l *link) transmit(i int) error {
 	}
 	for {
 		o, ok := l.pieces.take(i)
-		if !ok || !l.calls.Begin() { // from here to End the payloads are there
+		if !ok || !l.calls.BeginUse() { // from here to End the payloads are there
 			return nil
 		}
 		err, pieces := w.write(o), 1
@@ -89,9 +90,9 @@ func (l *link) transmit(i int) error {
 			err = w.flush()
 		}
 		if err == nil {
-			l.calls.Sent(pieces)
+			l.calls.PayloadsSent(pieces)
 		}
-		l.calls.End()
+		l.calls.EndUse()
 		if err != nil {
 			return err
 		}
@@ -116,6 +117,8 @@ type plainWriter struct {
 // maxVectors is how many pieces go into one write.
 const maxVectors = 32
 
+// write adds a piece to the vectors, which keep the payload until flush, and flushes where they are
+// full.
 func (w *plainWriter) write(o outgoing) error {
 	if w.vectors == nil {
 		w.used, w.vectors = w.names[:0], w.room[:0]
@@ -129,6 +132,7 @@ func (w *plainWriter) write(o outgoing) error {
 	return nil
 }
 
+// flush writes all vectors; it blocks until the kernel has taken them.
 func (w *plainWriter) flush() error {
 	err := w.to.writeVectors(w.vectors)
 	clear(w.room[:])
@@ -143,6 +147,7 @@ type secureWriter struct {
 	first [16 << 10]byte
 }
 
+// write writes a piece to TLS, and may leave the end of it in the stream's buffer.
 func (w *secureWriter) write(o outgoing) error {
 	name := appendPiece(w.first[:0], o.Piece)
 	n := copy(w.first[len(name):], o.payload)
@@ -156,4 +161,5 @@ func (w *secureWriter) write(o outgoing) error {
 	return err
 }
 
+// flush writes what is in the stream's buffer; it blocks until the kernel has taken it.
 func (w *secureWriter) flush() error { return w.to.raw.Flush() }

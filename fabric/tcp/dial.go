@@ -29,7 +29,8 @@ type call struct {
 }
 
 // connect opens one more connection, to an address of the other one, under TLS unless config is
-// nil. It is closed when the context or the network ends.
+// nil, and adds it to c.streams, also where it fails later. It is closed when the context or the
+// network ends.
 func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(c.ctx, "tcp", address)
@@ -52,51 +53,52 @@ func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	}
 	secure := tls.Client(w, config)
 	s.Conn, s.frames.from = secure, secure
-	return s, explain(secure.HandshakeContext(c.ctx))
+	return s, explainConnError(secure.HandshakeContext(c.ctx))
 }
 
-// hangUp closes all connections.
-func (c *call) hangUp() {
+// closeStreams closes all connections of the call that did not become a link's.
+func (c *call) closeStreams() {
 	for _, s := range c.streams {
 		s.abandon()
 	}
 }
 
-// hello is what this agent says first.
-func (m *Network) hello(want string) hello {
+// newHello returns what this agent says first on a connection on which it wants this.
+func (m *Network) newHello(want string) hello {
 	return hello{Protocol: Protocol, Version: m.config.Version, Job: m.config.Job, Want: want}
 }
 
-// meet makes a link with another agent, unless there is one or one is on its way. It returns the
-// agents that the other one knows.
-func (m *Network) meet(ctx context.Context, a agent) (others []agent, err error) {
+// dialLink makes a link with another agent, unless there is one or one is on its way, and starts
+// it. It waits for the other agent, and returns the agents that this one knows.
+func (m *Network) dialLink(ctx context.Context, a agent) (others []agent, err error) {
 	if !m.startDialling(a) {
 		return nil, nil
 	}
 	c := &call{network: m, ctx: ctx, to: a}
 	control, data, who, others, err := c.openLink()
 	if err != nil {
-		c.hangUp()
-		m.linkFailed(a.Host, stateDialling)
+		c.closeStreams()
+		m.setLinkFailed(a.Host, stateDialling)
 		return others, fmt.Errorf("%s at %s: %w", a.Host, a.Address, err)
 	}
 	l := newLink(m, a.Host, control, data)
-	if !m.linkMade(l, who.key, stateDialling) {
-		c.hangUp()
+	if !m.setLinked(l, who.key, stateDialling) {
+		c.closeStreams()
 		return others, nil
 	}
 	l.start()
 	return others, nil
 }
 
-// openLink opens all streams of a link and waits until the other side is ready.
+// openLink opens all streams of a link and waits until the other side is ready. Others are the
+// agents that the other side knows.
 func (c *call) openLink() (control *stream, data []*stream, who identity, others []agent,
 	err error) {
 	if control, err = c.connect(c.to.Address, c.network.client); err != nil {
 		return nil, nil, who, nil, err
 	}
 	who, _ = identify(control.Conn.(*tls.Conn).ConnectionState())
-	h := c.network.hello(wantLink)
+	h := c.network.newHello(wantLink)
 	h.To, h.Address = c.to.Host, c.network.address
 	w, err := exchangeHello(control, &control.frames, h)
 	if err != nil {
@@ -107,15 +109,15 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 			fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets),
 				fabric.MaxStreams)
 	}
-	if data, err = c.openData(w.Tickets, c.paths(control, w.OtherAddresses)); err != nil {
+	if data, err = c.openData(w.Tickets, c.dataPaths(control, w.OtherAddresses)); err != nil {
 		return nil, nil, who, w.Agents, err
 	}
-	_, _, err = control.frames.next(kindReady)
-	return control, data, who, w.Agents, explain(err)
+	_, _, err = control.frames.nextFrame(kindReady)
+	return control, data, who, w.Agents, explainConnError(err)
 }
 
-// openData opens the streams of data, all at once and over the paths in turn; that all are open is
-// told on the control stream.
+// openData opens the streams of data, all at once, over the paths in turn. That the other side has
+// all of them, it says on the control stream.
 func (c *call) openData(tickets [][]byte, paths []string) ([]*stream, error) {
 	config := c.network.client
 	if c.network.plainData {
@@ -128,49 +130,51 @@ func (c *call) openData(tickets [][]byte, paths []string) ([]*stream, error) {
 			if data[i], errs[i] = c.connect(paths[i%len(paths)], config); errs[i] != nil {
 				return nil
 			}
-			h := c.network.hello(wantData)
+			h := c.network.newHello(wantData)
 			h.Ticket = ticket
-			errs[i] = writeJSON(data[i], kindHello, h)
+			errs[i] = writeJSONFrame(data[i], kindHello, h)
 			return nil
 		})
 	}
 	return data, errors.Join(g.Wait(), errors.Join(errs...))
 }
 
-// ask returns the agents that any of those with a link know.
-func (m *Network) ask(ctx context.Context) (agents []agent, err error) {
+// askAnyAgent returns the agents that one of those with a link knows: the first one that answers.
+func (m *Network) askAnyAgent(ctx context.Context) (agents []agent, err error) {
 	err = errors.New("there is no link with anybody")
-	for _, a := range m.inState(stateUp) {
-		if agents, err = m.askOne(ctx, a); err == nil {
+	for _, a := range m.agentsInState(stateUp) {
+		if agents, err = m.askAgent(ctx, a); err == nil {
 			return agents, nil
 		}
 	}
 	return nil, err
 }
 
-// askOne returns the agents that another one knows, itself first.
-func (m *Network) askOne(ctx context.Context, a agent) ([]agent, error) {
+// askAgent asks another agent over a connection of its own, and returns the agents that it knows,
+// itself first.
+func (m *Network) askAgent(ctx context.Context, a agent) ([]agent, error) {
 	c := &call{network: m, ctx: ctx, to: a}
-	defer c.hangUp()
+	defer c.closeStreams()
 	s, err := c.connect(a.Address, m.client)
 	if err != nil {
 		return nil, err
 	}
-	w, err := exchangeHello(s, &s.frames, m.hello(wantAgents))
+	w, err := exchangeHello(s, &s.frames, m.newHello(wantAgents))
 	if err == nil && (len(w.Agents) == 0 || w.Agents[0].Host != a.Host) {
 		err = fmt.Errorf("it is not %s who listens there", a.Host)
 	}
 	return w.Agents, err
 }
 
-// Seek implements fabric.Network.
+// Seek implements fabric.Network. It asks all agents whose link is gone at once, and waits for the
+// slowest.
 func (m *Network) Seek(ctx context.Context) map[fabric.Host][]fabric.Host {
-	gone := m.inState(stateGone)
+	gone := m.agentsInState(stateGone)
 	answers := make([][]agent, len(gone))
 	g := group.New(ctx)
 	for i, a := range gone {
 		g.Go("seek", func(ctx context.Context) error {
-			answers[i], _ = m.askOne(ctx, a) // who does not answer is not there
+			answers[i], _ = m.askAgent(ctx, a) // who does not answer is not there
 			return nil
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// descriptors is how many this process has open.
-func descriptors(t *testing.T) int {
+// countDescriptors returns how many descriptors this process has open.
+func countDescriptors(t *testing.T) int {
 	t.Helper()
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -25,7 +25,7 @@ func descriptors(t *testing.T) int {
 func TestFloodTakesNoDescriptors(t *testing.T) {
 	j := newJob(t, Config{})
 	const clients, each = 100, 100
-	before, most := descriptors(t), 0
+	before, most := countDescriptors(t), 0
 	g := group.New(t.Context())
 	for i := range clients {
 		g.Go("client", func(context.Context) error {
@@ -37,7 +37,7 @@ func TestFloodTakesNoDescriptors(t *testing.T) {
 				c.Write([]byte{0x16, 3, 1}) // as TLS begins
 				c.Close()
 				if i == 0 {
-					most = max(most, descriptors(t))
+					most = max(most, countDescriptors(t))
 				}
 			}
 			return nil
@@ -50,6 +50,6 @@ func TestFloodTakesNoDescriptors(t *testing.T) {
 		t.Errorf("%d descriptors were open at once, with %d before: more than %d", most, before,
 			limit)
 	}
-	j.join(j.config(), fabrictest.NewRecorder(t))
-	j.unhurt()
+	j.join(j.newcomerConfig(), fabrictest.NewRecorder(t))
+	j.checkUnhurt()
 }

@@ -50,7 +50,7 @@ func appendHead(b []byte, k kind, n int) []byte {
 	return append(binary.LittleEndian.AppendUint32(b, uint32(n)), byte(k), 0, 0, 0)
 }
 
-// parseHead reads the head of a frame and checks it. b has headBytes.
+// parseHead reads the head of a frame from b, which has headBytes, and checks it.
 func parseHead(b []byte) (k kind, n int, err error) {
 	length, k := binary.LittleEndian.Uint32(b), kind(b[4])
 	switch {
@@ -75,7 +75,7 @@ func appendPiece(b []byte, p fabric.Piece) []byte {
 	return binary.LittleEndian.AppendUint32(b, 0)
 }
 
-// parsePiece reads what appendPiece wrote and checks it. b has headBytes + pieceBytes.
+// parsePiece reads what appendPiece wrote from b, which has headBytes + pieceBytes, and checks it.
 func parsePiece(b []byte) (p fabric.Piece, err error) {
 	k, n, err := parseHead(b)
 	if err != nil {
@@ -105,10 +105,10 @@ type frames struct {
 	body []byte          // memory for bodies; grows, and is used again
 }
 
-// next returns the next frame; the body is valid until the next call. A stream that ends inside a
-// frame gives io.ErrUnexpectedEOF, between frames io.EOF. The memory grows with what comes, not
-// with what a head claims.
-func (f *frames) next(allowed ...kind) (k kind, body []byte, err error) {
+// nextFrame waits for the next frame, which must be of an allowed kind; the body is valid until the
+// next call. A stream that ends inside a frame gives io.ErrUnexpectedEOF, between frames io.EOF.
+// The memory grows with what comes, not with what a head claims.
+func (f *frames) nextFrame(allowed ...kind) (k kind, body []byte, err error) {
 	if _, err := io.ReadFull(f.from, f.head[:]); err != nil {
 		return 0, nil, err
 	}
@@ -133,7 +133,7 @@ func (f *frames) next(allowed ...kind) (k kind, body []byte, err error) {
 	return k, f.body[:n], nil
 }
 
-// noEOF turns io.EOF into io.ErrUnexpectedEOF, for reads inside a frame.
+// noEOF returns io.ErrUnexpectedEOF in place of io.EOF, for reads inside a frame.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

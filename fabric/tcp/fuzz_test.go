@@ -33,7 +33,7 @@ func FuzzFrames(f *testing.F) {
 		from := frames{from: bytes.NewReader(stream)}
 		var again []byte
 		for {
-			k, body, err := from.next(kindHello, kindWelcome, kindRefusal, kindReady, kindBeat,
+			k, body, err := from.nextFrame(kindHello, kindWelcome, kindRefusal, kindReady, kindBeat,
 				kindMessage, kindGoodbye)
 			if len(from.body) > 2*len(stream)+4096 {
 				t.Fatalf("%d bytes of memory for a stream of %d", len(from.body), len(stream))
@@ -105,7 +105,7 @@ func FuzzHello(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	state := handshake(f, a)
+	state := serverHandshake(f, a)
 	for _, h := range []hello{
 		{Protocol: Protocol, Want: wantJoin, Name: "c", Expires: math.MaxInt64,
 			Key: make([]byte, 32), Proof: make([]byte, 32)},
@@ -128,7 +128,7 @@ func FuzzHello(f *testing.F) {
 			return
 		}
 		for _, err := range []error{h.checkVersion("1.0"), h.checkJob("digits"), CheckName(h.Name),
-			a.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
+			a.checkProof(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
 			if err != nil && sanitize(err.Error()) == "" {
 				t.Fatal("an error without words")
 			}
@@ -136,19 +136,19 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// handshake returns the server's side of a TLS connection that a newcomer has made.
-func handshake(tb testing.TB, a *authority) tls.ConnectionState {
+// serverHandshake returns the server's side of a TLS connection that a newcomer has made.
+func serverHandshake(tb testing.TB, a *authority) tls.ConnectionState {
 	public, key, _ := ed25519.GenerateKey(nil)
 	certificate, err := a.certify("a", public)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	config, _, err := a.configTLS(certificate, key)
+	config, _, err := a.tlsConfigs(certificate, key)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	near, far := net.Pipe()
-	server, client := tls.Server(near, config), tls.Client(far, newcomerTLS(a.token(time.Now())))
+	server, client := tls.Server(near, config), tls.Client(far, newcomerTLS(a.newToken(time.Now())))
 	g := group.New(context.Background())
 	g.Go("server", server.HandshakeContext)
 	g.Go("client", client.HandshakeContext)
@@ -167,7 +167,7 @@ func TestTokens(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		at := func(name string) token {
-			return a.token(time.Unix(rapid.Int64Range(0, 1e11).Draw(t, name),
+			return a.newToken(time.Unix(rapid.Int64Range(0, 1e11).Draw(t, name),
 				rapid.Int64Range(0, 999_999_999).Draw(t, "ns")))
 		}
 		one, other := at("one"), at("other")
@@ -186,7 +186,8 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-func TestClean(t *testing.T) {
+// TestSanitize: text from a peer is shown without control characters, and is short.
+func TestSanitize(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain words, schön":               "plain words, schön",
 		"\x1b[31mred\x1b[0m\r\n":           "\uFFFD[31mred\uFFFD[0m\uFFFD\uFFFD",

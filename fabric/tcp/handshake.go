@@ -92,6 +92,7 @@ const (
 	codeGone      = "gone"      // we were linked, and that does not come again
 )
 
+// Error implements error.
 func (r *refusal) Error() string {
 	if r.By == "" {
 		return "refused: " + r.Text
@@ -99,36 +100,36 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%s refused: %s", r.By, r.Text)
 }
 
-// refuse makes a refusal for people.
-func refuse(format string, args ...any) *refusal {
+// refusef returns a refusal for people, whose text is formatted as by fmt.Sprintf.
+func refusef(format string, args ...any) *refusal {
 	return &refusal{Text: fmt.Sprintf(format, args...)}
 }
 
-// checkVersion refuses agents that may mean other things by the same words.
+// checkVersion returns a refusal for agents that may mean other things by the same words.
 func (h *hello) checkVersion(version string) error {
 	switch {
 	case h.Protocol != Protocol:
-		return refuse("the link protocol is %d here and %d there: use the same version of shoal "+
+		return refusef("the link protocol is %d here and %d there: use the same version of shoal "+
 			"on all hosts", Protocol, h.Protocol)
 	case h.Version != version:
-		return refuse("shoal is %q here and %q there: use the same version on all hosts", version,
+		return refusef("shoal is %q here and %q there: use the same version on all hosts", version,
 			sanitize(h.Version))
 	}
 	return nil
 }
 
-// checkJob refuses agents of other jobs; a newcomer may leave the name to the token.
+// checkJob returns a refusal for agents of other jobs; a newcomer may leave the name to the token.
 func (h *hello) checkJob(job string) error {
 	if h.Job != job && (h.Job != "" || h.Want != wantJoin) {
-		return refuse(
+		return refusef(
 			"this is job %q and not %q: use the address and the token of the job that you mean",
 			job, sanitize(h.Job))
 	}
 	return nil
 }
 
-// writeJSON sends a frame of the handshake.
-func writeJSON(to io.Writer, k kind, v any) error {
+// writeJSONFrame writes a frame of the handshake.
+func writeJSONFrame(to io.Writer, k kind, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -141,9 +142,9 @@ func writeJSON(to io.Writer, k kind, v any) error {
 	return err
 }
 
-// readHello waits for the first word on a connection.
+// readHello waits for the first frame on a connection, which must be a hello.
 func readHello(f *frames) (h hello, err error) {
-	_, body, err := f.next(kindHello)
+	_, body, err := f.nextFrame(kindHello)
 	if err != nil {
 		return h, err
 	}
@@ -154,14 +155,14 @@ func readHello(f *frames) (h hello, err error) {
 	return h, nil
 }
 
-// exchangeHello says hello and returns the answer.
+// exchangeHello says hello and waits for the answer. A refusal is returned as the error.
 func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
-	if err := writeJSON(c, kindHello, h); err != nil {
+	if err := writeJSONFrame(c, kindHello, h); err != nil {
 		return w, err
 	}
-	k, body, err := f.next(kindWelcome, kindRefusal)
+	k, body, err := f.nextFrame(kindWelcome, kindRefusal)
 	if err != nil {
-		return w, explain(err)
+		return w, explainConnError(err)
 	}
 	if k == kindRefusal {
 		r := &refusal{}
@@ -182,8 +183,8 @@ func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
 	return w, nil
 }
 
-// explain adds to errors of a connection what they mean.
-func explain(err error) error {
+// explainConnError adds to errors of a connection what they mean.
+func explainConnError(err error) error {
 	var record tls.RecordHeaderError
 	var op *net.OpError
 	switch {
@@ -213,8 +214,8 @@ func sanitize(text string) string {
 	return text
 }
 
-// CheckName refuses host names that a terminal, a shell or a file system takes for something else:
-// ".." is a folder, and "-rf" a flag.
+// CheckName returns an error for host names that a terminal, a shell or a file system takes for
+// something else: ".." is a folder, and "-rf" a flag.
 func CheckName(name fabric.Host) error {
 	ok := len(name) > 0 && len(name) <= 64 && !strings.ContainsRune("._-", rune(name[0]))
 	for _, r := range name {

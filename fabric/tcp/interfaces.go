@@ -17,7 +17,7 @@ type nic struct {
 	networks []*net.IPNet // one an address: its IP, and the network reached without a router
 }
 
-// ownInterfaces are the interfaces of this host that are up.
+// ownInterfaces asks the kernel for the interfaces of this host that are up.
 func ownInterfaces() (nics []nic) {
 	interfaces, _ := net.Interfaces() // without any, there is one address as before
 	for _, i := range interfaces {
@@ -36,9 +36,9 @@ func ownInterfaces() (nics []nic) {
 	return nics
 }
 
-// offered are the addresses by which an agent is reached beside the one at ip: one of each other
-// interface, as many as there are streams for.
-func offered(nics []nic, ip net.IP, port int) (addresses []string) {
+// addressesToOffer returns the addresses by which an agent is reached beside the one at ip: one of
+// each other interface, as many as there are streams for.
+func addressesToOffer(nics []nic, ip net.IP, port int) (addresses []string) {
 	for _, c := range nics {
 		var found net.IP
 		for _, n := range c.networks {
@@ -57,11 +57,11 @@ func offered(nics []nic, ip net.IP, port int) (addresses []string) {
 	return addresses
 }
 
-// reachable returns those of the addresses that another agent offers which an interface of this
-// host reaches without a router: one for each interface but the one that has the address at.
+// reachableAddresses returns those of the addresses that another agent offers which an interface of
+// this host reaches without a router: one for each interface but the one that has the address at.
 // Networks that exist on both hosts and lead nowhere, such as those of containers, often give both
 // the same address.
-func reachable(nics []nic, at net.IP, addresses []string) (reached []string) {
+func reachableAddresses(nics []nic, at net.IP, addresses []string) (reached []string) {
 	used, own := map[int]bool{}, map[string]bool{}
 	for _, c := range nics {
 		for _, n := range c.networks {
@@ -89,21 +89,22 @@ func (c *nic) reaches(ip net.IP) bool {
 	return slices.ContainsFunc(c.networks, func(n *net.IPNet) bool { return n.Contains(ip) })
 }
 
-// paths are the addresses over which the streams of data go in turn: the one of the control stream,
-// and those that other interfaces reach and where the same agent answers.
-func (c *call) paths(control *stream, addresses []string) []string {
+// dataPaths returns the addresses over which the streams of data go in turn: the one of the control
+// stream, and those that other interfaces reach and where the same agent answers. It dials these,
+// and waits for at most connectTime.
+func (c *call) dataPaths(control *stream, addresses []string) []string {
 	paths := []string{c.to.Address}
 	if len(addresses) == 0 {
 		return paths
 	}
-	reached := reachable(ownInterfaces(), control.LocalAddr().(*net.TCPAddr).IP, addresses)
+	reached := reachableAddresses(ownInterfaces(), control.LocalAddr().(*net.TCPAddr).IP, addresses)
 	answered := make([]bool, len(reached))
 	g := group.New(c.ctx)
 	for i, address := range reached {
 		g.Go("probe of an address", func(ctx context.Context) error {
 			ctx, stop := context.WithTimeout(ctx, connectTime)
 			defer stop()
-			_, err := c.network.askOne(ctx, agent{c.to.Host, address})
+			_, err := c.network.askAgent(ctx, agent{c.to.Host, address})
 			answered[i] = err == nil
 			return nil
 		})

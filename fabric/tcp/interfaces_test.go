@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/accrual"
 )
 
-// nicWith has addresses such as 10.0.0.1/24.
-func nicWith(t *testing.T, index int, addresses ...string) nic {
+// newNIC returns an interface that has addresses such as 10.0.0.1/24; number 1 is the loopback.
+func newNIC(t *testing.T, index int, addresses ...string) nic {
 	t.Helper()
 	c := nic{index: index, loopback: index == 1}
 	for _, a := range addresses {
@@ -23,41 +23,43 @@ func nicWith(t *testing.T, index int, addresses ...string) nic {
 	return c
 }
 
-func TestCardsThatAreOffered(t *testing.T) {
+// An agent offers an address of each interface but the one that it is reached at, and not more than
+// there are streams.
+func TestAddressesToOffer(t *testing.T) {
 	interfaces := []nic{
-		nicWith(t, 1, "127.0.0.1/8"),
-		nicWith(t, 2, "fe80::1/64", "10.0.0.1/24"),
-		nicWith(t, 3, "fe80::2/64", "2001:db8::1/64", "10.0.1.1/24"),
-		nicWith(t, 4, "2001:db8:1::1/64"),
-		nicWith(t, 5, "fe80::3/64"),
-		nicWith(t, 6),
+		newNIC(t, 1, "127.0.0.1/8"),
+		newNIC(t, 2, "fe80::1/64", "10.0.0.1/24"),
+		newNIC(t, 3, "fe80::2/64", "2001:db8::1/64", "10.0.1.1/24"),
+		newNIC(t, 4, "2001:db8:1::1/64"),
+		newNIC(t, 5, "fe80::3/64"),
+		newNIC(t, 6),
 	}
 	for at, want := range map[string][]string{
 		"10.0.0.1":  {"10.0.1.1:7077", "[2001:db8:1::1]:7077"},
 		"10.0.1.1":  {"10.0.0.1:7077", "[2001:db8:1::1]:7077"},
 		"127.0.0.1": {"10.0.0.1:7077", "10.0.1.1:7077", "[2001:db8:1::1]:7077"},
 	} {
-		if got := offered(interfaces, net.ParseIP(at), 7077); !slices.Equal(got, want) {
+		if got := addressesToOffer(interfaces, net.ParseIP(at), 7077); !slices.Equal(got, want) {
 			t.Errorf("beside %s: %q, want %q", at, got, want)
 		}
 	}
 	for i := range 5 {
-		interfaces = append(interfaces, nicWith(t, 7+i, net.IPv4(10, 1, byte(i), 1).String()+"/24"))
+		interfaces = append(interfaces, newNIC(t, 7+i, net.IPv4(10, 1, byte(i), 1).String()+"/24"))
 	}
-	if got := offered(interfaces, net.ParseIP("10.0.0.1"), 7077); len(got) != 3 {
+	if got := addressesToOffer(interfaces, net.ParseIP("10.0.0.1"), 7077); len(got) != 3 {
 		t.Errorf("%d interfaces are offered beside the first: %q", len(got), got)
 	}
 }
 
 // Of the addresses that another agent offers those count that another interface of this host
 // reaches by itself.
-func TestCardsThatAreReached(t *testing.T) {
+func TestReachableAddresses(t *testing.T) {
 	own := []nic{
-		nicWith(t, 1, "127.0.0.1/8"),
-		nicWith(t, 2, "10.0.0.1/24", "10.0.9.1/24"),
-		nicWith(t, 3, "10.0.1.1/24", "2001:db8::1/64"),
-		nicWith(t, 4, "10.0.2.1/24"),
-		nicWith(t, 5, "172.17.0.1/16"),
+		newNIC(t, 1, "127.0.0.1/8"),
+		newNIC(t, 2, "10.0.0.1/24", "10.0.9.1/24"),
+		newNIC(t, 3, "10.0.1.1/24", "2001:db8::1/64"),
+		newNIC(t, 4, "10.0.2.1/24"),
+		newNIC(t, 5, "172.17.0.1/16"),
 	}
 	for _, c := range []struct {
 		name           string
@@ -76,7 +78,8 @@ func TestCardsThatAreReached(t *testing.T) {
 		{"what is none", "10.0.0.1", []string{"", "here", "10.0.1.2", "host:1", "10.0.1.2:1"},
 			[]string{"10.0.1.2:1"}},
 	} {
-		if got := reachable(own, net.ParseIP(c.at), c.offered); !slices.Equal(got, c.reach) {
+		if got := reachableAddresses(own, net.ParseIP(c.at), c.offered); !slices.Equal(got,
+			c.reach) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.reach)
 		}
 	}
@@ -84,13 +87,13 @@ func TestCardsThatAreReached(t *testing.T) {
 
 // An interface that acknowledges nothing of what has left is dead; one that is idle is not, nor one
 // that answers now and then.
-func TestCardsThatDie(t *testing.T) {
+func TestDeadInterfaces(t *testing.T) {
 	now, owed := time.Duration(0), time.Duration(0)
 	a := &otherPath{accrual.New(patience*beatInterval, 0), func() time.Duration { return owed }}
 	run := func(upTo time.Duration, next func()) (died bool) {
 		for ; now < upTo; now += tick {
 			next()
-			died = a.silent(now, tick) || died
+			died = a.isDead(now, tick) || died
 		}
 		return died
 	}
@@ -100,7 +103,7 @@ func TestCardsThatDie(t *testing.T) {
 	if run(2*time.Minute, func() { owed = (owed + tick) % (400 * time.Millisecond) }) {
 		t.Error("it acknowledges what it gets after a while, and is taken for dead")
 	}
-	if a.silent(now+time.Minute, time.Minute) {
+	if a.isDead(now+time.Minute, time.Minute) {
 		t.Error("this process stood still, and that is held against the interface")
 	}
 	now += time.Minute

@@ -22,13 +22,14 @@ import (
 const reachTime = 10 * time.Second
 
 // Join makes this agent a member of the job that the token is for, through any of the job's agents,
-// and links it with all of them. The context bounds the joining only.
+// and links it with all of them. It waits for them; the context bounds the joining only. The caller
+// closes the Network.
 func Join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (
 	*Network, error) {
 	t, err := parseToken(tokenText)
 	var m *Network
 	if err == nil {
-		m, err = joinReachable(ctx, address, t, config, h)
+		m, err = joinWithRetries(ctx, address, t, config, h)
 	}
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) { // what failed was cut short
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -43,6 +44,7 @@ func Join(ctx context.Context, address, tokenText string, config Config, h fabri
 // network may not be up.
 type errUnreachable struct{ error }
 
+// Unwrap returns the failure itself.
 func (e errUnreachable) Unwrap() error { return e.error }
 
 // firstRetry and lastRetry are how long a newcomer waits until it dials again, at first and in the
@@ -52,12 +54,14 @@ const (
 	lastRetry  = 8 * time.Second
 )
 
-// joinReachable joins, and if it is told to, waits until an agent can be reached.
-func joinReachable(ctx context.Context, address string, t token, config Config, h fabric.Handler) (
+// joinWithRetries joins, and if it is told to, tries again until an agent can be reached or the
+// context ends.
+func joinWithRetries(ctx context.Context, address string, t token, config Config,
+	h fabric.Handler) (
 	*Network, error) {
 	wait := firstRetry
 	for attempts := 1; ; attempts++ {
-		m, err := join(ctx, address, t, config, h)
+		m, err := joinOnce(ctx, address, t, config, h)
 		if !errors.As(err, &errUnreachable{}) || config.Unreachable == nil || ctx.Err() != nil {
 			return m, err
 		}
@@ -71,16 +75,17 @@ func joinReachable(ctx context.Context, address string, t token, config Config, 
 	}
 }
 
-// join joins in one attempt.
-func join(ctx context.Context, address string, t token, config Config, h fabric.Handler) (*Network,
+// joinOnce joins in one attempt.
+func joinOnce(ctx context.Context, address string, t token, config Config,
+	h fabric.Handler) (*Network,
 	error) {
 	m, key, err := newNetwork(config, h)
 	if err != nil {
 		return nil, err
 	}
-	agents, err := m.enter(ctx, address, t, key)
+	agents, err := m.becomeMember(ctx, address, t, key)
 	if err == nil {
-		err = m.meetAll(ctx, agents)
+		err = m.linkWithAll(ctx, agents)
 	}
 	if err != nil {
 		m.Close()
@@ -89,13 +94,13 @@ func join(ctx context.Context, address string, t token, config Config, h fabric.
 	return m, nil
 }
 
-// enter asks to be let in, becomes a member and begins to answer. It returns the agents to be
-// linked with.
-func (m *Network) enter(ctx context.Context, address string, t token,
+// becomeMember asks an agent of the job to be let in, takes over what it is given, and begins to
+// answer others. It returns the agents to be linked with.
+func (m *Network) becomeMember(ctx context.Context, address string, t token,
 	key ed25519.PrivateKey) ([]agent,
 	error) {
 	c := &call{network: m, ctx: ctx, to: agent{Address: address}}
-	defer c.hangUp()
+	defer c.closeStreams()
 	s, err := c.connect(address, newcomerTLS(t))
 	if name := (*net.DNSError)(nil); errors.As(err, &name) {
 		return nil, errUnreachable{fmt.Errorf(
@@ -114,7 +119,7 @@ func (m *Network) enter(ctx context.Context, address string, t token,
 	if err != nil {
 		return nil, err
 	}
-	h := m.hello(wantJoin)
+	h := m.newHello(wantJoin)
 	h.Name, h.Key, h.Expires = m.config.Name, key.Public().(ed25519.PublicKey), t.expires.Unix()
 	if h.Proof, err = t.proof(s.Conn.(*tls.Conn).ConnectionState()); err != nil {
 		return nil, err
@@ -132,8 +137,8 @@ func (m *Network) enter(ctx context.Context, address string, t token,
 		return nil, err
 	}
 	m.self.host, m.config.Job, m.plainData = j.Host, j.Job, j.PlainData
-	by := m.findAddresses(s, j.By)
-	m.noteNames(j.Used)
+	by := m.setAddressesFrom(s, j.By)
+	m.addUsedNames(j.Used)
 	if err := m.startServing(a, j.Certificate, key); err != nil {
 		return nil, err
 	}
@@ -146,7 +151,8 @@ func (m *Network) enter(ctx context.Context, address string, t token,
 	return agents, nil
 }
 
-// verify checks what a newcomer was given.
+// verify checks what a newcomer was given against its token and key, and returns the authority of
+// the job.
 func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
 	if sha256.Sum256(j.Authority) != t.authority {
 		return nil, errOtherAuthority
@@ -169,9 +175,10 @@ func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
 	return a, CheckName(j.Host)
 }
 
-// findAddresses finds out where this agent can be reached, and where the one that let it in can. A
-// newcomer that came over the loopback is on the host of the other, and reached where that one is.
-func (m *Network) findAddresses(s *stream, by agent) agent {
+// setAddressesFrom sets where this agent can be reached by the stream over which it was let in, and
+// returns where the agent that let it in can. A newcomer that came over the loopback is on the host
+// of the other, and reached where that one is.
+func (m *Network) setAddressesFrom(s *stream, by agent) agent {
 	local, remote := s.LocalAddr().(*net.TCPAddr), s.RemoteAddr().(*net.TCPAddr)
 	ip := local.IP
 	if elsewhere := hostIP(by.Address); remote.IP.IsLoopback() && elsewhere != nil {
@@ -182,19 +189,20 @@ func (m *Network) findAddresses(s *stream, by agent) agent {
 	if listens := m.listener.Addr().(*net.TCPAddr).IP; !listens.IsUnspecified() {
 		ip = listens
 	}
-	m.reachedAt(ip)
+	m.setAddresses(ip)
 	return by
 }
 
-// meetAll links this agent with all agents of the job, also those that it hears of on the way.
-func (m *Network) meetAll(ctx context.Context, agents []agent) error {
+// linkWithAll links this agent with all agents of the job, also those that it hears of on the way,
+// and waits until it is done.
+func (m *Network) linkWithAll(ctx context.Context, agents []agent) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	tried := map[fabric.Host]bool{}
 	var insist <-chan time.Time // ends reachTime after the first attempt; nil before that
 	var failure error           // why the last attempt failed; nil = none has
 	for {
-		todo, changed := m.unlinked(agents)
+		todo, changed := m.unlinkedAgents(agents)
 		if len(todo) == 0 {
 			return nil
 		}
@@ -206,15 +214,15 @@ func (m *Network) meetAll(ctx context.Context, agents []agent) error {
 			case <-changed: // perhaps the agent that is dialling this one
 			case <-time.After(100 * time.Millisecond):
 			}
-			if now, err := m.ask(ctx); err == nil {
+			if now, err := m.askAnyAgent(ctx); err == nil {
 				agents = now // who was lost meanwhile is no longer in it
-				todo, _ = m.unlinked(agents)
+				todo, _ = m.unlinkedAgents(agents)
 			}
 		}
 		for _, a := range todo {
 			tried[a.Host] = true
 		}
-		more, err := m.meetEach(ctx, todo)
+		more, err := m.dialEach(ctx, todo)
 		agents = append(agents, more...)
 		if insist == nil {
 			insist = time.After(reachTime)
@@ -246,9 +254,9 @@ func expired(c <-chan time.Time) bool {
 	}
 }
 
-// unlinked are those of the agents that this one neither is nor was linked with; changed tells
-// when that may be different.
-func (m *Network) unlinked(agents []agent) (list []agent, changed <-chan struct{}) {
+// unlinkedAgents returns those of the agents that this one neither is nor was linked with; changed
+// is closed when that may be different.
+func (m *Network) unlinkedAgents(agents []agent) (list []agent, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	seen := map[fabric.Host]bool{}
@@ -263,14 +271,14 @@ func (m *Network) unlinked(agents []agent) (list []agent, changed <-chan struct{
 	return list, m.changed
 }
 
-// meetEach dials all of the agents at once, and returns whom they know and why some could not be
-// met.
-func (m *Network) meetEach(ctx context.Context, agents []agent) (more []agent, err error) {
+// dialEach dials all of the agents at once, waits for all, and returns whom they know and why some
+// could not be linked.
+func (m *Network) dialEach(ctx context.Context, agents []agent) (more []agent, err error) {
 	others, errs := make([][]agent, len(agents)), make([]error, len(agents))
 	g := group.New(ctx)
 	for i, a := range agents {
 		g.Go("meet", func(ctx context.Context) error {
-			others[i], errs[i] = m.meet(ctx, a)
+			others[i], errs[i] = m.dialLink(ctx, a)
 			return nil
 		})
 	}

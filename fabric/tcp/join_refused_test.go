@@ -14,10 +14,12 @@ import (
 	"github.com/shoal-ml/shoal/fabric/fabrictest"
 )
 
+// TestJoinRefused: who joins with a wrong token, name or version is told what is wrong and what to
+// do; no token is logged.
 func TestJoinRefused(t *testing.T) {
 	j, other := newJob(t, Config{}), newJob(t, Config{})
 	good := j.a.Token(time.Minute)
-	forged := j.a.authority.token(time.Now().Add(time.Hour))
+	forged := j.a.authority.newToken(time.Now().Add(time.Hour))
 	forged.secret[0] ^= 1
 	for _, c := range []struct {
 		name, token string
@@ -46,16 +48,16 @@ func TestJoinRefused(t *testing.T) {
 		}, []string{"cannot be the name of a host", "use up to 64 letters"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			config := j.config()
+			config := j.newcomerConfig()
 			if c.change != nil {
 				c.change(&config)
 			}
 			_, err := Join(t.Context(), j.a.Addr(), c.token, config, fabrictest.NewRecorder(t))
-			says(t, err, c.says...)
+			wantError(t, err, c.says...)
 		})
 	}
-	j.unhurt()
-	j.join(j.config(), fabrictest.NewRecorder(t))
+	j.checkUnhurt()
+	j.join(j.newcomerConfig(), fabrictest.NewRecorder(t))
 	for _, secret := range []string{good, forged.String()} {
 		if strings.Contains(j.log.String(), secret) {
 			t.Error("a token is in the log")
@@ -63,6 +65,7 @@ func TestJoinRefused(t *testing.T) {
 	}
 }
 
+// TestJoinElsewhere: who joins at an address where no agent listens is told so, whatever is there.
 func TestJoinElsewhere(t *testing.T) {
 	j := newJob(t, Config{})
 	deaf, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,13 +73,14 @@ func TestJoinElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	deaf.Close()
-	_, err = Join(t.Context(), deaf.Addr().String(), j.a.Token(time.Minute), j.config(),
+	_, err = Join(t.Context(), deaf.Addr().String(), j.a.Token(time.Minute), j.newcomerConfig(),
 		fabrictest.NewRecorder(t))
-	says(t, err, "cannot join the job at "+deaf.Addr().String(), "refused")
+	wantError(t, err, "cannot join the job at "+deaf.Addr().String(), "refused")
 
-	other := answering(t, func(c net.Conn) { io.WriteString(c, "220 mail.example ESMTP\r\n") })
-	_, err = Join(t.Context(), other, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
-	says(t, err, "no agent of shoal", "check the address")
+	other := listenAndServe(t, func(c net.Conn) { io.WriteString(c, "220 mail.example ESMTP\r\n") })
+	_, err = Join(t.Context(), other, j.a.Token(time.Minute), j.newcomerConfig(),
+		fabrictest.NewRecorder(t))
+	wantError(t, err, "no agent of shoal", "check the address")
 
 	authority, err := newAuthority()
 	if err != nil {
@@ -87,23 +91,24 @@ func TestJoinElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secure, _, err := authority.configTLS(certificate, key)
+	secure, _, err := authority.tlsConfigs(certificate, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	secure.NextProtos = []string{"h2"}
-	web := answering(t, func(c net.Conn) { tls.Server(c, secure).Handshake() })
-	_, err = Join(t.Context(), web, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
-	says(t, err, "no agent of shoal", "check the address")
-
-	_, err = Join(t.Context(), "nowhere.invalid:7077", j.a.Token(time.Minute), j.config(),
+	web := listenAndServe(t, func(c net.Conn) { tls.Server(c, secure).Handshake() })
+	_, err = Join(t.Context(), web, j.a.Token(time.Minute), j.newcomerConfig(),
 		fabrictest.NewRecorder(t))
-	says(t, err, "no address is known for nowhere.invalid here", "check the name")
+	wantError(t, err, "no agent of shoal", "check the address")
 
-	silent := answering(t, func(c net.Conn) { io.Copy(io.Discard, c) })
+	_, err = Join(t.Context(), "nowhere.invalid:7077", j.a.Token(time.Minute), j.newcomerConfig(),
+		fabrictest.NewRecorder(t))
+	wantError(t, err, "no address is known for nowhere.invalid here", "check the name")
+
+	silent := listenAndServe(t, func(c net.Conn) { io.Copy(io.Discard, c) })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err = Join(ctx, silent, j.a.Token(time.Minute), j.config(),
+	if _, err = Join(ctx, silent, j.a.Token(time.Minute), j.newcomerConfig(),
 		fabrictest.NewRecorder(t)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("joining somebody silent: %v", err)
 	}
@@ -116,10 +121,10 @@ func TestJoinWaits(t *testing.T) {
 	way := newCable(t)
 	address := way.address()
 	way.listener.Close()
-	config, told := j.config(), 0
+	config, told := j.newcomerConfig(), 0
 	config.Unreachable = func(attempts int, why error) {
 		told++
-		says(t, why, "no host of a job answers there", "connection refused")
+		wantError(t, why, "no host of a job answers there", "connection refused")
 		if attempts != told {
 			t.Errorf("attempt %d is told as attempt %d", told, attempts)
 		}
@@ -130,7 +135,7 @@ func TestJoinWaits(t *testing.T) {
 		if way.listener, err = net.Listen("tcp", address); err != nil {
 			t.Fatal(err)
 		}
-		way.to(t, j.a.Addr())
+		way.leadTo(t, j.a.Addr())
 	}
 	m, err := Join(t.Context(), address, j.a.Token(time.Minute), config, fabrictest.NewRecorder(t))
 	if err != nil || told != 2 {
@@ -141,12 +146,12 @@ func TestJoinWaits(t *testing.T) {
 	config.Unreachable = func(int, error) { t.Error("waits, though it is refused") }
 	for _, token := range []string{"nonsense", j.a.Token(-time.Second)} {
 		_, err := Join(t.Context(), j.a.Addr(), token, config, fabrictest.NewRecorder(t))
-		says(t, err, "token")
+		wantError(t, err, "token")
 	}
 	config.Version = "0.9"
 	_, err = Join(t.Context(), j.a.Addr(), j.a.Token(time.Minute), config,
 		fabrictest.NewRecorder(t))
-	says(t, err, "use the same version")
+	wantError(t, err, "use the same version")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	config.Unreachable = func(int, error) { cancel() }

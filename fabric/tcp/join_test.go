@@ -20,13 +20,13 @@ func TestHeadGone(t *testing.T) {
 	j.a.Crash()
 	j.atB.WaitDown("a")
 	atC := fabrictest.NewRecorder(t)
-	c, err := Join(t.Context(), j.b.Addr(), token, j.config(), atC)
+	c, err := Join(t.Context(), j.b.Addr(), token, j.newcomerConfig(), atC)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	atC.WaitUp("b")
-	config := j.config()
+	config := j.newcomerConfig()
 	config.Name = "a" // the head's, which is not given again
 	d, err := Join(t.Context(), c.Addr(), c.Token(time.Minute), config, fabrictest.NewRecorder(t))
 	if err != nil {
@@ -45,7 +45,7 @@ func TestHeadGone(t *testing.T) {
 func TestLostWhileJoining(t *testing.T) {
 	j := newJob(t, Config{})
 	j.b.Crash()
-	c := j.join(j.config(), fabrictest.NewRecorder(t))
+	c := j.join(j.newcomerConfig(), fabrictest.NewRecorder(t))
 	j.atA.WaitUp(c.Self())
 }
 
@@ -58,14 +58,14 @@ func TestUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	deaf.Close()
-	config := j.config()
+	config := j.newcomerConfig()
 	config.Name, config.Advertise = "behind-a-wall", deaf.Addr().String()
 	j.join(config, fabrictest.NewRecorder(t))
 	atD := fabrictest.NewRecorder(t)
-	_, err = Join(t.Context(), j.a.Addr(), j.a.Token(time.Minute), j.config(), atD)
-	says(t, err, "behind-a-wall at "+deaf.Addr().String(), "must be", "firewall")
+	_, err = Join(t.Context(), j.a.Addr(), j.a.Token(time.Minute), j.newcomerConfig(), atD)
+	wantError(t, err, "behind-a-wall at "+deaf.Addr().String(), "must be", "firewall")
 	atD.WaitDown("a") // those that it had a link with
-	j.unhurt()
+	j.checkUnhurt()
 }
 
 // TestJoinAtOnce: newcomers that join at the same moment through different agents find each other.
@@ -79,7 +79,7 @@ func TestJoinAtOnce(t *testing.T) {
 		recorders[i] = fabrictest.NewRecorder(t)
 		through := []*Network{j.a, j.b}[i%2]
 		g.Go("join", func(ctx context.Context) (err error) {
-			config := j.config()
+			config := j.newcomerConfig()
 			config.Name = fabric.Host(fmt.Sprintf("n%d", i))
 			networks[i], err = Join(ctx, through.Addr(), through.Token(time.Minute), config,
 				recorders[i])
@@ -115,7 +115,8 @@ func TestSameNameAtOnce(t *testing.T) {
 	g := group.New(t.Context())
 	for i, through := range []*Network{j.a, j.b} {
 		g.Go("join", func(ctx context.Context) error {
-			networks[i], errs[i] = Join(ctx, through.Addr(), through.Token(time.Minute), j.config(),
+			networks[i], errs[i] = Join(ctx, through.Addr(), through.Token(time.Minute),
+				j.newcomerConfig(),
 				fabrictest.NewRecorder(t))
 			return nil
 		})
@@ -123,7 +124,7 @@ func TestSameNameAtOnce(t *testing.T) {
 	g.Wait()
 	for i, m := range networks {
 		if m == nil {
-			says(t, errs[i], "belongs to another agent", "join again")
+			wantError(t, errs[i], "belongs to another agent", "join again")
 			continue
 		}
 		defer m.Close()
@@ -131,20 +132,22 @@ func TestSameNameAtOnce(t *testing.T) {
 	if networks[0] != nil && networks[1] != nil && networks[0].Self() == networks[1].Self() {
 		t.Errorf("both are %s", networks[0].Self())
 	}
-	j.unhurt()
+	j.checkUnhurt()
 }
 
+// TestJoinGivenUp: a join whose context has ended fails, and hurts nobody.
 func TestJoinGivenUp(t *testing.T) {
 	j := newJob(t, Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Join(ctx, j.a.Addr(), j.a.Token(time.Minute), j.config(),
+	if _, err := Join(ctx, j.a.Addr(), j.a.Token(time.Minute), j.newcomerConfig(),
 		fabrictest.NewRecorder(t)); err == nil || !strings.Contains(err.Error(), "canceled") {
 		t.Errorf("joining in a context that has ended: %v", err)
 	}
-	j.unhurt()
+	j.checkUnhurt()
 }
 
+// TestAdvertised: what an agent was told to advertise is completed by its port or its IP.
 func TestAdvertised(t *testing.T) {
 	ten := net.IPv4(10, 0, 0, 7)
 	for _, c := range []struct{ told, want string }{
@@ -155,7 +158,7 @@ func TestAdvertised(t *testing.T) {
 		{"2001:db8::1", "[2001:db8::1]:4444"},
 		{"[2001:db8::1]:99", "[2001:db8::1]:99"},
 	} {
-		if got := advertised(c.told, 4444, ten); got != c.want {
+		if got := advertisedAddress(c.told, 4444, ten); got != c.want {
 			t.Errorf("told %q it advertises %q, want %q", c.told, got, c.want)
 		}
 	}

@@ -29,6 +29,8 @@ type stream struct {
 	unbind func()
 }
 
+// newStream returns a stream over a wire that carries its frames in c: the wire itself, or TLS on
+// it.
 func newStream(w *wire, c net.Conn) *stream {
 	return &stream{Conn: c, raw: w, frames: frames{from: c}}
 }
@@ -78,7 +80,7 @@ type ending struct {
 	reason  string // what the peer is told; "" = the network closes
 }
 
-// newLink makes a link of streams that are open, and takes them over. It does not start it.
+// newLink makes a link of streams that are open, and takes them over. It starts no goroutine.
 func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *link {
 	now := sinceStart()
 	l := &link{
@@ -86,21 +88,21 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 		control: control,
 		data:    data, ended: make(chan ending, 1),
 		host: accrual.New(beatInterval, now), process: accrual.New(patience*beatInterval, now),
-		acked: func() (time.Duration, bool) { return acked(control.raw.TCPConn) },
+		acked: func() (time.Duration, bool) { return timeSinceAck(control.raw.TCPConn) },
 	}
 	l.heard.Store(int64(now))
 	l.outbox.init()
 	l.pieces.init()
 	control.raw.setGatherLimit(gatherWords)
 	for _, s := range data {
-		s.raw.limit(mostUnsent)
+		s.raw.limitUnsent(mostUnsent)
 		if s.secure() {
 			s.raw.setGatherLimit(gatherPieces)
 		}
 		if !s.raw.RemoteAddr().(*net.TCPAddr).IP.Equal(control.raw.RemoteAddr().(*net.TCPAddr).IP) {
 			l.others = append(l.others,
 				&otherPath{accrual.New(patience*beatInterval, now), func() time.Duration {
-					return owed(s.raw.TCPConn)
+					return ackOwedFor(s.raw.TCPConn)
 				}})
 		}
 	}
@@ -115,15 +117,16 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 // streams returns all streams of the link, the control stream first.
 func (l *link) streams() []*stream { return append([]*stream{l.control}, l.data...) }
 
-// start begins run, once linkMade has noted the link.
+// start starts the goroutine of run, once setLinked has recorded the link.
 func (l *link) start() { l.network.group.Go("link with "+string(l.peer), l.run) }
 
-// end ends the link and does not wait; the first reason counts.
+// end has run end the link and does not wait; the first reason counts. Any goroutine may call it.
 func (l *link) end(e ending) { l.once.Do(func() { l.ended <- e }) }
 
-// send writes a frame to the control stream, or queues it where that would have to wait.
+// send writes a frame to the control stream, or queues a copy of it where that would have to wait.
+// Any goroutine may call it.
 func (l *link) send(k kind, body []byte) {
-	if len(body) <= directBytes && l.outbox.claim() {
+	if len(body) <= directBytes && l.outbox.tryClaim() {
 		l.writeDirect(k, body)
 	} else if !l.outbox.put(k, body) {
 		l.end(ending{err: fmt.Errorf("it leaves more than %d MiB of messages unread",
@@ -134,17 +137,18 @@ func (l *link) send(k kind, body []byte) {
 // directBytes is how long a frame may be, in bytes, that send writes itself.
 const directBytes = 8 << 10
 
-// writeDirect writes a frame to the control stream, which its caller has claimed. To wake the
-// goroutine of writeQueued takes longer than to write, and what the caller sends next, such as
+// writeDirect writes a frame to the control stream, which its caller has claimed. Waking the
+// goroutine of writeQueued takes longer than writing, and what the caller sends next, such as
 // pieces, must not get ahead. What the kernel does not take at once is left to writeQueued.
 func (l *link) writeDirect(k kind, body []byte) {
 	l.directFrame = append(appendHead(l.directFrame[:0], k, len(body)), body...)
 	_, err := l.control.Write(l.directFrame)
 	l.outbox.release(err == nil && !l.control.raw.flushNow())
-	l.fail(err)
+	l.endByError(err)
 }
 
-// run is the life of a link, on a goroutine of its own: it returns when all streams are closed.
+// run is the goroutine of a link: it tells the handler of Up, starts those that read and write,
+// waits for the end, and tells it of Down. It returns when all streams are closed.
 func (l *link) run(ctx context.Context) error {
 	l.network.config.Log.Info("linked", "agent", string(l.peer), "address",
 		l.control.RemoteAddr().String())
@@ -155,13 +159,19 @@ func (l *link) run(ctx context.Context) error {
 	talk.Go("listens", l.readControl)
 	talk.Go("talks", l.writeQueued)
 	for i, s := range l.data {
-		data.Go("receives", func(context.Context) error { l.fail(l.receive(s)); return nil })
-		data.Go("sends", func(context.Context) error { l.fail(l.transmit(i)); return nil })
+		data.Go("receives", func(context.Context) error {
+			l.endByError(l.receivePieces(s))
+			return nil
+		})
+		data.Go("sends", func(context.Context) error {
+			l.endByError(l.transmitPieces(i))
+			return nil
+		})
 	}
 
 	e := <-l.ended
 	l.network.config.Log.Info("link ended", "agent", string(l.peer), "reason", e.err)
-	l.network.linkLost(l)
+	l.network.setLinkLost(l)
 	// A deadline in the past stops all goroutines that use the streams of data. To close them now
 	// could look to the peer like a crash.
 	for _, s := range l.data {
@@ -183,8 +193,8 @@ func (l *link) run(ctx context.Context) error {
 	return data.Wait()
 }
 
-// fail ends the link because of an error on one of its streams, unless err is nil.
-func (l *link) fail(err error) {
+// endByError ends the link because of an error on one of its streams, unless err is nil.
+func (l *link) endByError(err error) {
 	if err == nil {
 		return
 	}
@@ -197,14 +207,14 @@ func (l *link) fail(err error) {
 		err)})
 }
 
-// readControl reads the control stream until the peer hangs up, on a goroutine of its own, and
-// calls the handler. After the end of the link it only waits for the peer to hang up.
+// readControl reads the control stream until the peer hangs up, and calls the handler. It is a
+// goroutine of the link. After the end of the link it only waits for the peer to hang up.
 func (l *link) readControl(context.Context) error {
 	for {
-		k, body, err := l.control.frames.next(kindMessage, kindBeat, kindGoodbye)
+		k, body, err := l.control.frames.nextFrame(kindMessage, kindBeat, kindGoodbye)
 		switch {
 		case err != nil:
-			l.fail(err)
+			l.endByError(err)
 			if errors.Is(err, errFrame) { // the peer is told so, and hangs up
 				io.Copy(io.Discard, l.control)
 			}
@@ -227,22 +237,24 @@ func (l *link) readControl(context.Context) error {
 	}
 }
 
-// writeQueued writes what is queued for the control stream, on a goroutine of its own.
+// writeQueued writes what is queued for the control stream until the link ends. It is a goroutine
+// of the link.
 func (l *link) writeQueued(context.Context) error {
 	var chunk []byte
 	for {
-		if chunk = l.outbox.take(chunk); chunk == nil {
+		if chunk = l.outbox.takeChunk(chunk); chunk == nil {
 			l.control.raw.CloseWrite()
 			return nil
 		}
 		if err := l.writeChunk(chunk); err != nil {
-			l.fail(err)
+			l.endByError(err)
 			return nil
 		}
 	}
 }
 
-// writeChunk writes frames, which may be none, and all that is in the stream's buffer.
+// writeChunk writes frames, which may be none, and all that is in the stream's buffer, and blocks
+// until the kernel has taken it. Its caller has claimed the stream.
 func (l *link) writeChunk(chunk []byte) error {
 	if len(chunk) > 0 {
 		if _, err := l.control.Write(chunk); err != nil {

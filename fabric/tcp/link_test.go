@@ -13,13 +13,13 @@ func TestUnread(t *testing.T) {
 	gate := make(chan struct{})
 	atC := fabrictest.NewRecorder(t)
 	atC.OnMessage = func(fabric.Host, []byte) { <-gate }
-	j.join(j.config(), atC)
+	j.join(j.newcomerConfig(), atC)
 	j.atA.WaitUp("c")
 	for range 2 * maxUnread / fabric.MaxMessage {
 		j.a.Send("c", make([]byte, fabric.MaxMessage))
 	}
-	says(t, j.atA.WaitDown("c"), "64 MiB", "unread")
+	wantError(t, j.atA.WaitDown("c"), "64 MiB", "unread")
 	close(gate)
 	atC.WaitDown("a")
-	j.unhurt()
+	j.checkUnhurt()
 }

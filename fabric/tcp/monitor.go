@@ -18,7 +18,8 @@ const (
 	patience = 4
 )
 
-// monitor gives signs of life to all peers and judges the silence of each.
+// monitor gives signs of life to all peers and judges the silence of each, until the network
+// closes. It is a goroutine of the network.
 func (m *Network) monitor(context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -35,25 +36,25 @@ func (m *Network) monitor(context.Context) error {
 	}
 }
 
-// judgeLinks judges all links, and beats if it is time to. Nothing in it waits. passed is the time
-// since the last call.
+// judgeLinks judges all links, and sends a sign of life on each if beat. Nothing in it waits.
+// Passed is the time since the last call.
 func (m *Network) judgeLinks(now, passed time.Duration, beat bool) {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
 	for _, l := range m.links {
 		if beat {
-			l.outbox.beat()
+			l.outbox.addBeat()
 		}
-		l.judge(now, passed)
+		l.judgeSilence(now, passed)
 	}
 }
 
-// judge ends the link if the peer is suspicious. passed is the time since the last call. Silence
-// while this side did not listen is not held against the peer.
+// judgeSilence ends the link if the peer is suspicious. Passed is the time since the last call.
+// Silence while this side did not listen is not held against the peer.
 //
 // A host that is lost is told from a process that is slow: as long as the peer's kernel
-// acknowledges what it gets, its process has the longer patience.
-func (l *link) judge(now, passed time.Duration) {
+// acknowledges what it gets, its process has the longer patience. Only monitor calls it.
+func (l *link) judgeSilence(now, passed time.Duration) {
 	if l.delivering.Load() || passed > standstill {
 		l.host.Excuse(passed)
 		l.process.Excuse(passed)
@@ -67,7 +68,7 @@ func (l *link) judge(now, passed time.Duration) {
 	}
 	l.host.Heard(heard)
 	for _, a := range l.others {
-		if a.silent(now, passed) {
+		if a.isDead(now, passed) {
 			err := fmt.Errorf(
 				"%w: on another network interface than the one that control goes over",
 				fabric.ErrSilent)
@@ -94,8 +95,9 @@ type otherPath struct {
 	owed func() time.Duration
 }
 
-// silent reports whether the other interface is dead. passed is the time since the last call.
-func (a *otherPath) silent(now, passed time.Duration) bool {
+// isDead reports whether the other interface is dead, after recording in a.silence what is owed
+// now. Passed is the time since the last call.
+func (a *otherPath) isDead(now, passed time.Duration) bool {
 	if passed > standstill {
 		a.silence.Excuse(passed)
 	}

@@ -13,7 +13,7 @@ const (
 // outbox is what waits to be written to a control stream: whole frames, in chunks of several.
 type outbox struct {
 	mu      sync.Mutex
-	filled  sync.Cond // signals that take may have something to return
+	filled  sync.Cond // signals that takeChunk may have something to return
 	chunks  [][]byte  // frames to be written; no chunk is empty
 	waiting int       // bytes in chunks
 	spares  [][]byte  // chunks that were written: one can be filled while another is on its way
@@ -22,11 +22,12 @@ type outbox struct {
 	rest    bool      // whether the last writer has left bytes in the stream's buffer
 }
 
-// init makes an outbox whose stream is claimed until the first take: before, the link is being
-// made.
+// init prepares an outbox whose stream is claimed until the first takeChunk: before, the link is
+// being made.
 func (o *outbox) init() { o.filled.L, o.claimed = &o.mu, true }
 
-// put adds a frame; false: more than maxUnread bytes wait. After finish it does nothing.
+// put adds a frame, which it copies; false: more than maxUnread bytes wait. After finish it does
+// nothing.
 func (o *outbox) put(k kind, body []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -36,16 +37,16 @@ func (o *outbox) put(k kind, body []byte) bool {
 	if o.waiting > maxUnread {
 		return false
 	}
-	o.add(k, body)
+	o.addFrame(k, body)
 	return true
 }
 
-// add adds a frame; o.mu is held.
-func (o *outbox) add(k kind, body []byte) {
+// addFrame adds a copy of a frame to the chunks; o.mu is held.
+func (o *outbox) addFrame(k kind, body []byte) {
 	n := headBytes + len(body)
 	i := len(o.chunks) - 1
 	if i < 0 || cap(o.chunks[i])-len(o.chunks[i]) < n {
-		o.chunks = append(o.chunks, o.empty(n))
+		o.chunks = append(o.chunks, o.emptyChunk(n))
 		i++
 	}
 	o.chunks[i] = append(appendHead(o.chunks[i], k, len(body)), body...)
@@ -53,8 +54,9 @@ func (o *outbox) add(k kind, body []byte) {
 	o.filled.Signal()
 }
 
-// empty returns a chunk with room for n bytes; o.mu is held.
-func (o *outbox) empty(n int) []byte {
+// emptyChunk returns a chunk with room for n bytes, one that was written if there is one; o.mu is
+// held.
+func (o *outbox) emptyChunk(n int) []byte {
 	if i := len(o.spares) - 1; i >= 0 && n <= chunkBytes {
 		chunk := o.spares[i]
 		o.spares = o.spares[:i]
@@ -63,9 +65,9 @@ func (o *outbox) empty(n int) []byte {
 	return make([]byte, 0, max(n, chunkBytes))
 }
 
-// claim lets its caller write to the stream at once, until release; false: something waits, or is
-// being written.
-func (o *outbox) claim() bool {
+// tryClaim lets its caller write to the stream at once, until release; false: something waits, or
+// is being written. It does not wait.
+func (o *outbox) tryClaim() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.claimed || o.rest || len(o.chunks) > 0 || o.last {
@@ -75,7 +77,8 @@ func (o *outbox) claim() bool {
 	return true
 }
 
-// release ends a claim; rest: something is left in the stream's buffer.
+// release ends a claim; rest is whether something is left in the stream's buffer, which takeChunk's
+// caller then writes.
 func (o *outbox) release(rest bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,29 +86,29 @@ func (o *outbox) release(rest bool) {
 	o.filled.Signal()
 }
 
-// beat adds a sign of life, unless something is queued that is one too, or is just being added: it
-// does not wait, for it is called on behalf of all peers.
-func (o *outbox) beat() {
+// addBeat adds a sign of life, unless something is queued that is one too, or is just being added:
+// it does not wait, for it is called on behalf of all peers.
+func (o *outbox) addBeat() {
 	if !o.mu.TryLock() {
 		return
 	}
 	defer o.mu.Unlock()
 	if o.waiting == 0 && !o.last {
-		o.add(kindBeat, nil)
+		o.addFrame(kindBeat, nil)
 	}
 }
 
-// finish adds a goodbye; nothing can be added after it.
+// finish adds a goodbye; nothing can be added after it, and takeChunk ends when it is written.
 func (o *outbox) finish(reason string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.last {
-		o.add(kindGoodbye, []byte(sanitize(reason)))
+		o.addFrame(kindGoodbye, []byte(sanitize(reason)))
 	}
 	o.last = true
 }
 
-// close throws away what is queued.
+// close throws away what is queued; nothing can be added after it, and takeChunk ends.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,9 +116,10 @@ func (o *outbox) close() {
 	o.filled.Signal()
 }
 
-// take claims the stream and waits for a chunk of frames, after the one before has been written,
-// which is used again. An empty chunk: something is left in the stream's buffer; nil: that was all.
-func (o *outbox) take(written []byte) []byte {
+// takeChunk claims the stream and blocks until there is a chunk of frames. It takes back the chunk
+// that its caller has written, to be used again. An empty chunk: something is left in the stream's
+// buffer; nil: that was all. Only writeQueued calls it.
+func (o *outbox) takeChunk(written []byte) []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if cap(written) == chunkBytes && len(o.spares) < 2 {

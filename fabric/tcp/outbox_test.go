@@ -17,35 +17,35 @@ func TestOneAtATimeWrites(t *testing.T) {
 	o.init()
 	claims := func(want bool, when string) {
 		t.Helper()
-		if got := o.claim(); got != want {
+		if got := o.tryClaim(); got != want {
 			t.Fatalf("%s: claimed %v, want %v", when, got, want)
 		}
 	}
 	o.put(kindMessage, []byte("a"))
 	claims(false, "while the link is being made")
-	chunk := o.take(nil)
+	chunk := o.takeChunk(nil)
 	claims(false, "while a chunk is being written")
 	o.put(kindMessage, []byte("b"))
-	chunk = o.take(chunk)
-	written(t, o, chunk)
+	chunk = o.takeChunk(chunk)
+	finishChunk(t, o, chunk)
 	claims(true, "when all is written")
 	claims(false, "while somebody writes")
 	o.release(true)
 	claims(false, "when something is left in the buffer")
-	if rest := o.take(nil); rest == nil || len(rest) > 0 {
+	if rest := o.takeChunk(nil); rest == nil || len(rest) > 0 {
 		t.Fatalf("took %q, want word of the rest", rest)
 	}
 	claims(false, "while the rest is being written")
-	written(t, o, nil)
+	finishChunk(t, o, nil)
 	o.finish("")
 	claims(false, "at the end")
 }
 
-// written ends the writing of a chunk, as the next take does, which would wait.
-func written(t *testing.T, o *outbox, chunk []byte) {
+// finishChunk ends the writing of a chunk, as the next takeChunk does, which would wait.
+func finishChunk(t *testing.T, o *outbox, chunk []byte) {
 	t.Helper()
 	o.put(kindBeat, nil)
-	if o.take(chunk) == nil {
+	if o.takeChunk(chunk) == nil {
 		t.Fatal("nothing to take")
 	}
 	o.release(false)

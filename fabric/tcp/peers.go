@@ -28,8 +28,9 @@ const (
 	stateSelf                   // the name is that of this agent
 )
 
-// reserve finds a unique name for a newcomer.
-func (m *Network) reserve(asked fabric.Host, key string) fabric.Host {
+// reserveName finds a name for a newcomer that nobody has or had, and adds it to m.peers with the
+// newcomer's key.
+func (m *Network) reserveName(asked fabric.Host, key string) fabric.Host {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	unique := asked
@@ -47,8 +48,9 @@ func (m *Network) usedNames() []fabric.Host {
 	return slices.Sorted(maps.Keys(m.peers))
 }
 
-// noteNames notes names that other agents have told, so that none of them is given again.
-func (m *Network) noteNames(names []fabric.Host) {
+// addUsedNames adds names to m.peers that other agents have told, so that none of them is given
+// again.
+func (m *Network) addUsedNames(names []fabric.Host) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range names {
@@ -58,16 +60,16 @@ func (m *Network) noteNames(names []fabric.Host) {
 	}
 }
 
-// agents lists the agents that this one has, or is about to have, a link with, and itself first.
-// Who is accepted is in the list that the next one gets: so of two newcomers at least one hears of
-// the other, from any agent that both meet.
-func (m *Network) agents() []agent {
+// knownAgents lists the agents that this one has, or is about to have, a link with, and itself
+// first. Who is accepted is in the list that the next one gets: so of two newcomers at least one
+// hears of the other, from any agent that both meet.
+func (m *Network) knownAgents() []agent {
 	return append([]agent{{m.self.host, m.address}},
-		m.inState(stateDialling, stateAccepting, stateUp)...)
+		m.agentsInState(stateDialling, stateAccepting, stateUp)...)
 }
 
-// inState lists the agents in any of these states, by name.
-func (m *Network) inState(states ...state) (list []agent) {
+// agentsInState lists the agents in any of these states, by name.
+func (m *Network) agentsInState(states ...state) (list []agent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(m.peers)) {
@@ -78,9 +80,10 @@ func (m *Network) inState(states ...state) (list []agent) {
 	return list
 }
 
-// accept decides whether an agent that has dialled gets a link. Of two that dial each other, the
-// call of the one whose name comes first is the one that counts.
-func (m *Network) accept(who identity, address string) error {
+// startAccepting records that an agent that has dialled gets a link, or returns why it gets none,
+// as a refusal. Of two that dial each other, the call of the one whose name comes first is the one
+// that counts.
+func (m *Network) startAccepting(who identity, address string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.peers[who.host]
@@ -106,11 +109,11 @@ func (m *Network) accept(who identity, address string) error {
 			Text: fmt.Sprintf("this agent is dialling %s", who.host)}
 	}
 	k.state, k.key, k.address = stateAccepting, who.key, address
-	m.announce()
+	m.announceChange()
 	return nil
 }
 
-// startDialling notes that this agent dials another one; false: there is no need to.
+// startDialling records that this agent dials another one; false: there is no need to.
 func (m *Network) startDialling(a agent) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,19 +129,19 @@ func (m *Network) startDialling(a agent) bool {
 	return true
 }
 
-// linkFailed takes back accept or startDialling, if the peer is in the state was still.
-func (m *Network) linkFailed(host fabric.Host, was state) {
+// setLinkFailed takes back startAccepting or startDialling, if the peer is in the state was still.
+func (m *Network) setLinkFailed(host fabric.Host, was state) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if k := m.peers[host]; k.state == was {
 		k.state = stateHeard
-		m.announce()
+		m.announceChange()
 	}
 }
 
-// linkMade makes an accepted or dialled agent linked; false: the network is closing, or another
-// link was quicker.
-func (m *Network) linkMade(l *link, key string, was state) bool {
+// setLinked records in m.links that there is a link with a peer that was accepted or dialled;
+// false: the network is closing, or another link was quicker.
+func (m *Network) setLinked(l *link, key string, was state) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.peers[l.peer]
@@ -149,23 +152,23 @@ func (m *Network) linkMade(l *link, key string, was state) bool {
 	m.linksMu.Lock()
 	m.links[l.peer] = l
 	m.linksMu.Unlock()
-	m.announce()
+	m.announceChange()
 	return true
 }
 
-// linkLost notes that a link has ended, for all time.
-func (m *Network) linkLost(l *link) {
+// setLinkLost records that a link has ended, for all time.
+func (m *Network) setLinkLost(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.peers[l.peer].state = stateGone
 	m.linksMu.Lock()
 	delete(m.links, l.peer)
 	m.linksMu.Unlock()
-	m.announce()
+	m.announceChange()
 }
 
-// announce wakes those who wait for a change of peers; m.mu is held.
-func (m *Network) announce() {
+// announceChange wakes those who wait for a change of peers; m.mu is held.
+func (m *Network) announceChange() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }

@@ -34,8 +34,8 @@ type pendingConn struct {
 	evicted bool          // whether it was closed because there was no room
 }
 
-// newPending makes room for as many connections as a process may have that is allowed so many
-// descriptors; 0 = the number is not known.
+// newPending returns a pending with room for as many connections as a process may have that is
+// allowed so many descriptors; 0 = the number is not known. Any goroutine may call its methods.
 func newPending(descriptors uint64) *pending {
 	bound := uint64(maxPending)
 	if descriptors > 0 {
@@ -44,13 +44,13 @@ func newPending(descriptors uint64) *pending {
 	return &pending{slots: make(chan struct{}, bound)}
 }
 
-// enter counts a connection. Where there is no room it closes the oldest one, and waits until a
-// connection has left; false: the context has ended before.
+// enter begins to count a connection. Where there is no room it closes the oldest one, and waits
+// until a connection has left; false: the context has ended before.
 func (p *pending) enter(ctx context.Context, c net.Conn) (*pendingConn, bool) {
 	select {
 	case p.slots <- struct{}{}:
 	default:
-		p.evict()
+		p.evictOldest()
 		select {
 		case p.slots <- struct{}{}:
 		case <-ctx.Done():
@@ -64,8 +64,9 @@ func (p *pending) enter(ctx context.Context, c net.Conn) (*pendingConn, bool) {
 	return at, true
 }
 
-// evict closes the oldest connection. The goroutine that serves it notices, and calls leave.
-func (p *pending) evict() {
+// evictOldest closes the oldest connection. The goroutine that serves it gets an error from it, and
+// calls leave.
+func (p *pending) evictOldest() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if oldest := p.conns.Front(); oldest != nil {
@@ -76,7 +77,7 @@ func (p *pending) evict() {
 	}
 }
 
-// leave counts a connection no longer, and returns whether it was kept until then: one that was
+// leave ends the counting of a connection, and returns whether it was kept until then: one that was
 // evicted is closed. Only the first call does anything.
 func (p *pending) leave(at *pendingConn) (kept bool) {
 	p.mu.Lock()

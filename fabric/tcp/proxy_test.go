@@ -9,8 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// serve accepts connections until the test ends.
-func serve(t *testing.T, l net.Listener, f func(net.Conn)) {
+// serveUntilEnd accepts connections until the test ends, and calls f for each on a goroutine of its
+// own.
+func serveUntilEnd(t *testing.T, l net.Listener, f func(net.Conn)) {
 	g := group.New(context.Background())
 	var mu sync.Mutex
 	var open []net.Conn
@@ -49,6 +50,7 @@ type cable struct {
 	listener net.Listener
 }
 
+// newCable returns a cable that leads nowhere yet.
 func newCable(t *testing.T) *cable {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -57,11 +59,12 @@ func newCable(t *testing.T) *cable {
 	return &cable{listener: l}
 }
 
+// address returns the HOST:PORT of its near end.
 func (c *cable) address() string { return c.listener.Addr().String() }
 
-// to makes the cable lead to an address.
-func (c *cable) to(t *testing.T, address string) {
-	serve(t, c.listener, func(near net.Conn) {
+// leadTo makes the cable lead to an address, until the test ends.
+func (c *cable) leadTo(t *testing.T, address string) {
+	serveUntilEnd(t, c.listener, func(near net.Conn) {
 		far, err := net.Dial("tcp", address)
 		if err != nil {
 			return
@@ -94,6 +97,7 @@ func (c *cable) carry(to, from net.Conn) {
 	}
 }
 
+// Cut cuts the cable; connections over it stay open and carry nothing.
 func (c *cable) Cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

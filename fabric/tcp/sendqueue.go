@@ -18,13 +18,14 @@ type sendQueue struct {
 	closed bool                         // whether the link has ended
 }
 
+// init prepares an empty sendQueue, before any goroutine uses it.
 func (p *sendQueue) init() {
 	for i := range p.free {
 		p.free[i].L = &p.mu
 	}
 }
 
-// put adds a piece; after close it is lost.
+// put adds a piece, whose payload it keeps; after close it is lost.
 func (p *sendQueue) put(o outgoing) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,11 +36,11 @@ func (p *sendQueue) put(o outgoing) {
 	p.wake()
 }
 
-// take waits for a piece that stream i may carry, and removes it; false: the link ends.
+// take blocks until there is a piece that stream i may carry, and removes it; false: the link ends.
 func (p *sendQueue) take(i int) (outgoing, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for !p.closed && !p.has(i) {
+	for !p.closed && !p.hasFor(i) {
 		p.free[i].Wait()
 	}
 	return p.takeFor(i)
@@ -62,16 +63,16 @@ func (p *sendQueue) close() {
 	}
 }
 
-// has reports whether there is a first piece, which stream i may carry; p.mu is held.
-func (p *sendQueue) has(i int) bool {
+// hasFor reports whether there is a first piece, which stream i may carry; p.mu is held.
+func (p *sendQueue) hasFor(i int) bool {
 	first := p.items.First()
-	return first != nil && i < first.streams()
+	return first != nil && i < first.maxStreams()
 }
 
-// takeFor takes the first piece, if it is for stream i, and lets those look that may take the next
-// one; p.mu is held.
+// takeFor removes the first piece, if stream i may carry it, and wakes the streams that may carry
+// the next one; p.mu is held.
 func (p *sendQueue) takeFor(i int) (o outgoing, ok bool) {
-	if !p.has(i) {
+	if !p.hasFor(i) {
 		return o, false
 	}
 	o, ok = p.items.Take()
@@ -79,14 +80,14 @@ func (p *sendQueue) takeFor(i int) (o outgoing, ok bool) {
 	return o, ok
 }
 
-// wake lets the streams look that may take the first piece; p.mu is held.
+// wake wakes the takes of the streams that may carry the first piece; p.mu is held.
 func (p *sendQueue) wake() {
 	if first := p.items.First(); first != nil {
-		for i := range first.streams() {
+		for i := range first.maxStreams() {
 			p.free[i].Signal()
 		}
 	}
 }
 
-// streams is how many streams may carry a piece.
-func (o *outgoing) streams() int { return min(max(int(o.Streams), 1), fabric.MaxStreams) }
+// maxStreams returns how many streams may carry a piece.
+func (o *outgoing) maxStreams() int { return min(max(int(o.Streams), 1), fabric.MaxStreams) }

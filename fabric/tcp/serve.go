@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// serve accepts connections until the network closes.
+// serve accepts connections until the network closes, and starts a goroutine to answer each. It is
+// a goroutine of the network.
 func (m *Network) serve(context.Context) error {
 	for {
 		conn, err := m.listener.AcceptTCP()
@@ -25,7 +26,7 @@ func (m *Network) serve(context.Context) error {
 		if err != nil {
 			// Most likely this process has too many open files. Those in the handshake go first.
 			m.config.Log.Error("no connection can be accepted", "error", err)
-			m.waiting.evict()
+			m.waiting.evictOldest()
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-m.ctx.Done():
@@ -46,8 +47,8 @@ func (m *Network) serve(context.Context) error {
 	}
 }
 
-// answerConnection finds out what a connection is for, and does that. The connection is closed in
-// the end, unless it became a stream of a link.
+// answerConnection finds out what a connection is for, and does that, for at most handshakeTime.
+// The connection is closed in the end, unless it became a stream of a link.
 func (m *Network) answerConnection(conn *net.TCPConn, at *pendingConn) {
 	defer m.waiting.leave(at)
 	unbind := context.AfterFunc(m.ctx, func() { conn.Close() })
@@ -61,7 +62,7 @@ func (m *Network) answerConnection(conn *net.TCPConn, at *pendingConn) {
 		m.waiting.leave(at)
 	}
 	if err == nil {
-		taken, err = m.dispatch(s, who, at)
+		taken, err = m.serveHello(s, who, at)
 	}
 	if err != nil && m.ctx.Err() == nil {
 		m.config.Log.Warn("a connection was refused", "from", conn.RemoteAddr().String(), "agent",
@@ -69,21 +70,21 @@ func (m *Network) answerConnection(conn *net.TCPConn, at *pendingConn) {
 		if s != nil {
 			r := &refusal{}
 			if !errors.As(err, &r) {
-				r = refuse("%v", err)
+				r = refusef("%v", err)
 			}
-			writeJSON(s, kindRefusal,
+			writeJSONFrame(s, kindRefusal,
 				refusal{By: r.By, Code: r.Code, Text: sanitize(r.Text)})
 		}
 	}
 	if !taken {
-		hangUp(conn)
+		closeGently(conn)
 		unbind()
 	}
 }
 
-// hangUp closes a connection so that what was written last arrives: one that is closed with bytes
-// unread is reset.
-func hangUp(conn *net.TCPConn) {
+// closeGently closes a connection so that what was written last arrives: one that is closed with
+// bytes unread is reset. It waits a second for the peer to hang up.
+func closeGently(conn *net.TCPConn) {
 	conn.CloseWrite()
 	conn.SetReadDeadline(time.Now().Add(time.Second))
 	io.Copy(io.Discard, io.LimitReader(conn, 1<<20))
@@ -94,8 +95,9 @@ func hangUp(conn *net.TCPConn) {
 const advice = "shoal: this port is for the agents of a job, which speak TLS. Join with: shoal " +
 	"agent --join HOST:PORT --token-file FILE\n"
 
-// openStream takes a connection to the point where its first frame can be read, and returns who is
-// at its other end.
+// openStream takes a connection to the point where its first frame can be read, with a TLS
+// handshake unless it is plain, and returns who is at its other end. S may be returned with an
+// error, to be closed.
 func (m *Network) openStream(w *wire) (s *stream, who identity, err error) {
 	first, err := w.in.Peek(1)
 	switch {
@@ -120,8 +122,9 @@ func (m *Network) openStream(w *wire) (s *stream, who identity, err error) {
 	return newStream(w, conn), who, nil
 }
 
-// dispatch does what the hello asks for; taken: the connection is now a stream of a link.
-func (m *Network) dispatch(s *stream, who identity, at *pendingConn) (taken bool, err error) {
+// serveHello reads the hello of a connection and does what it asks for, if who sent it may. If
+// taken, the connection is now a stream of a link.
+func (m *Network) serveHello(s *stream, who identity, at *pendingConn) (taken bool, err error) {
 	h, err := readHello(&s.frames)
 	if err != nil {
 		return false, err
@@ -144,70 +147,73 @@ func (m *Network) dispatch(s *stream, who identity, at *pendingConn) (taken bool
 	return taken, m.asRefusal(err)
 }
 
-// authenticate checks that who dialled is a member, or has a token to become one.
+// authenticate returns an error unless who dialled is a member, or has a token to become one.
 func (m *Network) authenticate(s *stream, who identity, h hello) error {
 	conn, secure := s.Conn.(*tls.Conn)
 	switch {
 	case h.Want == wantJoin && secure:
-		return m.authority.admits(time.Unix(h.Expires, 0), h.Proof, conn.ConnectionState(),
+		return m.authority.checkProof(time.Unix(h.Expires, 0), h.Proof, conn.ConnectionState(),
 			time.Now())
 	case who.host == "":
-		return refuse("you are no member of this job: join it with a token first")
+		return refusef("you are no member of this job: join it with a token first")
 	}
 	return CheckName(who.host)
 }
 
-// asRefusal makes an error a refusal that says that this host refuses.
+// asRefusal returns an error as a refusal that says that this host refuses; nil for nil.
 func (m *Network) asRefusal(err error) error {
 	if err == nil {
 		return nil
 	}
 	r := &refusal{}
 	if !errors.As(err, &r) {
-		r = refuse("%v", err)
+		r = refusef("%v", err)
 	}
 	return &refusal{m.self.host, r.Code, r.Text}
 }
 
-// serveWant does what the hello of an agent of the job asks for.
+// serveWant does what the hello of an agent of the job asks for. If taken, the connection is now a
+// stream of a link.
 func (m *Network) serveWant(s *stream, who identity, h hello, at *pendingConn) (taken bool,
 	err error) {
 	switch h.Want {
 	case wantJoin:
-		return false, m.admit(s, h)
+		return false, m.admitNewcomer(s, h)
 	case wantLink:
 		if h.To != m.self.host {
-			return false, refuse("%s listens here, and not %s", m.self.host, sanitize(string(h.To)))
+			return false, refusef("%s listens here, and not %s", m.self.host,
+				sanitize(string(h.To)))
 		}
 		return m.acceptLink(s, who, h)
 	case wantData:
 		return m.acceptData(s, who, h, at)
 	case wantAgents:
-		return false, writeJSON(s, kindWelcome, welcome{Agents: m.agents()})
+		return false, writeJSONFrame(s, kindWelcome, welcome{Agents: m.knownAgents()})
 	}
-	return false, refuse(
+	return false, refusef(
 		"%q is nothing that can be wanted: use the same version of shoal on all hosts",
 		sanitize(h.Want))
 }
 
-// admit lets a newcomer into the job, which has shown that it knows the secret of a token.
-func (m *Network) admit(s *stream, h hello) error {
+// admitNewcomer lets a newcomer into the job, which has shown that it knows the secret of a token:
+// it gives it a name, a certificate and the authority's key.
+func (m *Network) admitNewcomer(s *stream, h hello) error {
 	if err := CheckName(h.Name); err != nil {
 		return err
 	}
 	if len(h.Key) != ed25519.PublicKeySize {
-		return refuse("the key has %d bytes instead of %d", len(h.Key), ed25519.PublicKeySize)
+		return refusef("the key has %d bytes instead of %d", len(h.Key), ed25519.PublicKeySize)
 	}
 	key := ed25519.PublicKey(h.Key)
 	used := m.usedNames()
-	name := m.reserve(h.Name, publicKeyInfo(key))
+	name := m.reserveName(h.Name, publicKeyInfo(key))
 	certificate, err := m.authority.certify(name, key)
 	if err != nil {
 		return err
 	}
 	m.config.Log.Info("a newcomer was let in", "agent", string(name), "from",
 		s.RemoteAddr().String())
-	return writeJSON(s, kindWelcome, welcome{Agents: m.agents(), Joined: &joined{
+	return writeJSONFrame(s, kindWelcome, welcome{Agents: m.knownAgents(), Joined: &joined{
 		Job:          m.config.Job,
 		Host:         name,
 		Certificate:  certificate,
@@ -219,7 +225,7 @@ func (m *Network) admit(s *stream, h hello) error {
 	}})
 }
 
-// publicKeyInfo is a key as it stands in certificates.
+// publicKeyInfo returns a key as it stands in certificates.
 func publicKeyInfo(key ed25519.PublicKey) string {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestSilence(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.Close()
-		way.to(t, a.listener.Addr().String())
+		way.leadTo(t, a.listener.Addr().String())
 		join := func(name fabric.Host, through string, h fabric.Handler) *Network {
 			m, err := Join(t.Context(), through, a.Token(time.Minute),
 				Config{Name: name, Listen: "127.0.0.1:0"}, h)
@@ -53,8 +53,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// judged is a link that only the monitor touches.
-func judged() *link {
+// newJudgedLink returns a link without connections, for monitor's judgement only.
+func newJudgedLink() *link {
 	return &link{
 		ended: make(chan ending, 1), host: accrual.New(beatInterval, 0),
 		process: accrual.New(patience*beatInterval, 0),
@@ -62,85 +62,86 @@ func judged() *link {
 	}
 }
 
-func (l *link) dead() bool { return len(l.ended) > 0 }
+// hasEnded reports whether the link was ended.
+func (l *link) hasEnded() bool { return len(l.ended) > 0 }
 
 // TestJudge plays the monitor's clock: silence of the peer counts, pauses of this process and of
 // its handler do not.
 func TestJudge(t *testing.T) {
 	run := func(l *link, from, to time.Duration) {
 		for now := from; now < to; now += tick {
-			l.judge(now, tick)
+			l.judgeSilence(now, tick)
 		}
 	}
 	t.Run("silence", func(t *testing.T) {
-		l := judged()
+		l := newJudgedLink()
 		run(l, 0, 500*time.Millisecond)
-		if l.dead() {
+		if l.hasEnded() {
 			t.Error("dead after half a second")
 		}
 		run(l, 500*time.Millisecond, time.Second)
-		if !l.dead() {
+		if !l.hasEnded() {
 			t.Error("alive after a second of silence")
 		}
 	})
 	t.Run("the host answers, the process does not", func(t *testing.T) {
-		l := judged()
+		l := newJudgedLink()
 		l.acked = func() (time.Duration, bool) { return 40 * time.Millisecond, true }
 		run(l, 0, 2*time.Second)
-		if l.dead() {
+		if l.hasEnded() {
 			t.Error("dead after two seconds, though its host answers")
 		}
 		run(l, 2*time.Second, 4*time.Second)
-		if !l.dead() {
+		if !l.hasEnded() {
 			t.Error("alive after four seconds without a word of its process")
 		}
 	})
 	t.Run("the host does not answer any more", func(t *testing.T) {
-		l := judged()
+		l := newJudgedLink()
 		l.acked = func() (time.Duration, bool) { return 40 * time.Millisecond, true }
 		run(l, 0, 400*time.Millisecond)
 		last := 360 * time.Millisecond
 		for now := 400 * time.Millisecond; now < 1100*time.Millisecond; now += tick {
 			l.acked = func() (time.Duration, bool) { return now - last, true }
-			l.judge(now, tick)
+			l.judgeSilence(now, tick)
 		}
-		if !l.dead() {
+		if !l.hasEnded() {
 			t.Error("alive after 0.7 s in which its host acknowledged nothing")
 		}
 	})
 	t.Run("signs of life", func(t *testing.T) {
-		l := judged()
+		l := newJudgedLink()
 		for now := tick; now < 10*time.Second; now += tick {
 			l.heard.Store(int64(now))
-			l.judge(now, tick)
+			l.judgeSilence(now, tick)
 		}
-		if l.dead() {
+		if l.hasEnded() {
 			t.Error("dead though it was heard all the time")
 		}
 	})
 	t.Run("this process stood still", func(t *testing.T) {
-		l := judged()
-		l.judge(time.Minute, time.Minute)
+		l := newJudgedLink()
+		l.judgeSilence(time.Minute, time.Minute)
 		run(l, time.Minute, time.Minute+500*time.Millisecond)
-		if l.dead() {
+		if l.hasEnded() {
 			t.Error("dead, though nobody could hear it")
 		}
 		run(l, time.Minute+500*time.Millisecond, time.Minute+time.Second)
-		if !l.dead() {
+		if !l.hasEnded() {
 			t.Error("alive after a second in which it could have been heard")
 		}
 	})
 	t.Run("the handler is slow", func(t *testing.T) {
-		l := judged()
+		l := newJudgedLink()
 		l.delivering.Store(true)
 		run(l, 0, time.Minute)
 		l.delivering.Store(false)
 		run(l, time.Minute, time.Minute+500*time.Millisecond)
-		if l.dead() {
+		if l.hasEnded() {
 			t.Error("dead, though the handler kept this side from listening")
 		}
 		run(l, time.Minute+500*time.Millisecond, time.Minute+time.Second)
-		if !l.dead() {
+		if !l.hasEnded() {
 			t.Error("alive after a second of silence")
 		}
 	})

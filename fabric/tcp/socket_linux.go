@@ -32,17 +32,18 @@ type move struct {
 	once func(fd uintptr) bool // makes the system call; false: it would have to wait
 }
 
+// newSocket returns a socket that takes over a connection.
 func newSocket(c *net.TCPConn) *socket {
 	s := &socket{TCPConn: c}
 	s.raw, _ = c.SyscallConn() // fails for a nil connection only
 	s.in.once = func(fd uintptr) bool {
-		return s.in.call(unix.SYS_READ, fd, unsafe.Pointer(&s.in.b[0]), len(s.in.b))
+		return s.in.tryCall(unix.SYS_READ, fd, unsafe.Pointer(&s.in.b[0]), len(s.in.b))
 	}
 	s.out.once = func(fd uintptr) bool {
-		return s.out.call(unix.SYS_WRITE, fd, unsafe.Pointer(&s.out.b[0]), len(s.out.b))
+		return s.out.tryCall(unix.SYS_WRITE, fd, unsafe.Pointer(&s.out.b[0]), len(s.out.b))
 	}
 	s.writev = func(fd uintptr) bool {
-		return s.out.call(unix.SYS_WRITEV, fd, unsafe.Pointer(&s.vectors[0]), len(s.vectors))
+		return s.out.tryCall(unix.SYS_WRITEV, fd, unsafe.Pointer(&s.vectors[0]), len(s.vectors))
 	}
 	s.try = func(fd uintptr) bool {
 		s.out.once(fd)
@@ -51,16 +52,16 @@ func newSocket(c *net.TCPConn) *socket {
 	return s
 }
 
-// limit lets the kernel take no more than so many bytes ahead of what the cable takes. A kernel
-// that has no such limit does without.
-func (s *socket) limit(unsent int) {
+// limitUnsent has the kernel take no more than so many bytes ahead of what the cable takes. A
+// kernel that has no such limit does without.
+func (s *socket) limitUnsent(unsent int) {
 	_ = s.raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	})
 }
 
-// call makes a system call and notes what became of it; false: it would have to wait.
-func (m *move) call(number, fd uintptr, at unsafe.Pointer, n int) bool {
+// tryCall makes a system call and keeps its result in m; false: it would have to wait.
+func (m *move) tryCall(number, fd uintptr, at unsafe.Pointer, n int) bool {
 	moved, _, err := unix.RawSyscall(number, fd, uintptr(at), uintptr(n))
 	for err == unix.EINTR {
 		moved, _, err = unix.RawSyscall(number, fd, uintptr(at), uintptr(n))
@@ -71,7 +72,8 @@ func (m *move) call(number, fd uintptr, at unsafe.Pointer, n int) bool {
 	return err != unix.EAGAIN
 }
 
-// result is what became of a system call; err is why it could not be made.
+// result returns what became of a system call; err is why it could not be made. It forgets the
+// memory.
 func (m *move) result(err error) (int, error) {
 	if err == nil && m.err != 0 {
 		err = m.err
@@ -82,7 +84,7 @@ func (m *move) result(err error) (int, error) {
 	return m.n, nil
 }
 
-// Read reads what is there, and waits where that is nothing.
+// Read reads what is there, and blocks where that is nothing.
 func (s *socket) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -96,7 +98,7 @@ func (s *socket) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write writes all of b.
+// Write writes all of b, and blocks until the kernel has taken it.
 func (s *socket) Write(b []byte) (written int, err error) {
 	toKernel(b)
 	for n := 0; written < len(b) && err == nil; written += n {
@@ -106,36 +108,37 @@ func (s *socket) Write(b []byte) (written int, err error) {
 	return written, err
 }
 
-// writeVectors writes all of some vectors, up to 2·maxVectors.
+// writeVectors writes all of some vectors, up to 2·maxVectors, and blocks until the kernel has
+// taken them.
 func (s *socket) writeVectors(vectors [][]byte) (err error) {
 	s.vectors = s.room[:0]
 	for _, v := range vectors {
 		if len(v) > 0 {
 			toKernel(v)
-			s.vectors = append(s.vectors, vector(v))
+			s.vectors = append(s.vectors, iovec(v))
 		}
 	}
-	for n := 0; len(s.vectors) > 0 && err == nil; s.advance(n) {
+	for n := 0; len(s.vectors) > 0 && err == nil; s.dropWritten(n) {
 		n, err = s.out.result(s.raw.Write(s.writev))
 	}
 	clear(s.room[:])
 	return err
 }
 
-// advance drops n bytes that are written.
-func (s *socket) advance(n int) {
+// dropWritten drops the first n bytes of s.vectors, which are written.
+func (s *socket) dropWritten(n int) {
 	for len(s.vectors) > 0 && uint64(n) >= s.vectors[0].Len {
 		n -= int(s.vectors[0].Len)
 		s.vectors = s.vectors[1:]
 	}
 	if n > 0 {
 		first := &s.vectors[0]
-		*first = vector(unsafe.Slice(first.Base, first.Len)[n:])
+		*first = iovec(unsafe.Slice(first.Base, first.Len)[n:])
 	}
 }
 
-// vector returns b as writev(2) takes it; b is not empty.
-func vector(b []byte) (v unix.Iovec) {
+// iovec returns b as writev(2) takes it; b is not empty.
+func iovec(b []byte) (v unix.Iovec) {
 	v.Base = &b[0]
 	v.SetLen(len(b))
 	return v
@@ -154,7 +157,7 @@ func (s *socket) writeNow(b []byte) (written int) {
 	return s.out.n
 }
 
-// descriptorLimit is how many descriptors this process may have open; 0 = that is not known.
+// descriptorLimit returns how many descriptors this process may have open; 0 = that is not known.
 func descriptorLimit() uint64 {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {

@@ -7,10 +7,10 @@ import "testing"
 func TestSocketLimitsWhatWaits(t *testing.T) {
 	const limit = 64 << 10
 	taken := func(limited bool) (bytes int) {
-		one, _ := sockets(t)
+		one, _ := socketPair(t)
 		one.SetWriteBuffer(4 << 20)
 		if limited {
-			one.limit(limit)
+			one.limitUnsent(limit)
 		}
 		for b := make([]byte, 4<<10); ; {
 			n := one.writeNow(b)

@@ -7,10 +7,11 @@ import "net"
 // socket is a TCP connection.
 type socket struct{ *net.TCPConn }
 
+// newSocket returns a socket that takes over a connection.
 func newSocket(c *net.TCPConn) *socket { return &socket{c} }
 
-// limit would let the kernel take no more than so many bytes ahead of what the cable takes.
-func (*socket) limit(int) {}
+// limitUnsent would have the kernel take no more than so many bytes ahead of what the cable takes.
+func (*socket) limitUnsent(int) {}
 
 // writeVectors writes all of some vectors.
 func (s *socket) writeVectors(vectors [][]byte) error {

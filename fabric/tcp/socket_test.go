@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// sockets are the two ends of a connection whose kernel takes little at a time.
-func sockets(t *testing.T) (one, other *socket) {
+// socketPair returns the two ends of a connection whose kernel takes little at a time.
+func socketPair(t *testing.T) (one, other *socket) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -46,7 +46,7 @@ func TestSocketCarriesAllInOrder(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(draw.Uint32())
 	}
-	from, to := sockets(t)
+	from, to := socketPair(t)
 	g := group.New(context.Background())
 	g.Go("writer", func(context.Context) error {
 		rest := sent
@@ -79,8 +79,9 @@ func TestSocketCarriesAllInOrder(t *testing.T) {
 	}
 }
 
+// Reads and writes after a deadline, or to a closed end, return an error.
 func TestSocketTellsWhatFails(t *testing.T) {
-	one, other := sockets(t)
+	one, other := socketPair(t)
 	one.SetDeadline(time.Unix(1, 0))
 	if _, err := one.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read after the deadline: %v", err)
@@ -103,7 +104,7 @@ func TestSocketTellsWhatFails(t *testing.T) {
 
 // A piece costs no memory.
 func TestSocketDoesNotAllocate(t *testing.T) {
-	one, other := sockets(t)
+	one, other := socketPair(t)
 	b, vectors := make([]byte, 3), [][]byte{{1}, {2}}
 	if n := testing.AllocsPerRun(100, func() {
 		one.Write(b[:1])

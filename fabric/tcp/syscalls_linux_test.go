@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// writes is how many system calls that write this thread has made.
-func writes(t *testing.T) (n int) {
+// countWrites returns how many system calls that write this thread has made.
+func countWrites(t *testing.T) (n int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/thread-self/io")
 	if err != nil {
@@ -53,14 +53,14 @@ func TestPiecesShareASystemCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			from, to := sockets(t)
+			from, to := socketPair(t)
 			from.SetWriteBuffer(1 << 20)
 			to.SetReadBuffer(1 << 20)
-			before := writes(t)
+			before := countWrites(t)
 			if err := send(newWire(from.TCPConn)); err != nil {
 				t.Fatal(err)
 			}
-			if made := writes(t) - before; made != 1 {
+			if made := countWrites(t) - before; made != 1 {
 				t.Errorf("%d system calls, want 1", made)
 			}
 		})

@@ -45,6 +45,7 @@ type Config struct {
 	Unreachable func(attempts int, why error)
 }
 
+// withDefaults returns c with the zero values replaced that stand for others.
 func (c Config) withDefaults() Config {
 	if c.Name == "" {
 		c.Name = "host"
@@ -92,7 +93,8 @@ type Network struct {
 
 var _ fabric.Network = (*Network)(nil)
 
-// Create makes a job: a new authority, and its first agent, which listens.
+// Create makes a job: a new authority, and its first agent, which listens and answers from now on.
+// The caller closes the Network.
 func Create(config Config, h fabric.Handler) (*Network, error) {
 	m, key, err := newNetwork(config, h)
 	if err != nil {
@@ -102,7 +104,7 @@ func Create(config Config, h fabric.Handler) (*Network, error) {
 	if err == nil {
 		var certificate []byte
 		m.self.host, m.plainData = m.config.Name, m.config.PlainData
-		m.reachedAt(localIP(m.listener))
+		m.setAddresses(localIP(m.listener))
 		if certificate, err = a.certify(m.self.host, key.Public().(ed25519.PublicKey)); err == nil {
 			err = m.startServing(a, certificate, key)
 		}
@@ -114,7 +116,7 @@ func Create(config Config, h fabric.Handler) (*Network, error) {
 	return nil, err
 }
 
-// newNetwork listens, and does not answer yet.
+// newNetwork returns a Network that listens and does not answer yet, and the key of its agent.
 func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, error) {
 	config = config.withDefaults()
 	if err := CheckName(config.Name); err != nil {
@@ -145,11 +147,12 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 	return m, key, nil
 }
 
-// startServing makes the agent a member of the job and begins to answer other agents.
+// startServing makes the agent a member of the job and starts the goroutines that answer and judge
+// other agents.
 func (m *Network) startServing(a *authority, certificate []byte,
 	key ed25519.PrivateKey) (err error) {
 	m.authority = a
-	if m.server, m.client, err = a.configTLS(certificate, key); err != nil {
+	if m.server, m.client, err = a.tlsConfigs(certificate, key); err != nil {
 		return err
 	}
 	m.peers[m.self.host] = &peer{state: stateSelf, key: m.self.key}
@@ -161,21 +164,21 @@ func (m *Network) startServing(a *authority, certificate []byte,
 	return nil
 }
 
-// Self is the name of this agent, unique in the job for all time.
+// Self returns the name of this agent, unique in the job for all time.
 func (m *Network) Self() fabric.Host { return m.self.host }
 
-// Job is the name of the job.
+// Job returns the name of the job.
 func (m *Network) Job() string { return m.config.Job }
 
-// Addr is HOST:PORT by which others reach this agent, for them to join.
+// Addr returns the HOST:PORT by which others reach this agent, for them to join.
 func (m *Network) Addr() string { return m.address }
 
-// Token returns a line that lets its holder join at any agent of the job for so long.
+// Token returns a line that lets its holder join at any agent of the job, from now on for ttl.
 func (m *Network) Token(ttl time.Duration) string {
-	return m.authority.token(time.Now().Add(ttl)).String()
+	return m.authority.newToken(time.Now().Add(ttl)).String()
 }
 
-// Send implements fabric.Network.
+// Send implements fabric.Network. It copies b.
 func (m *Network) Send(to fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		panic(fmt.Sprintf("tcp: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
@@ -185,14 +188,14 @@ func (m *Network) Send(to fabric.Host, b []byte) {
 	}
 }
 
-// SendPiece implements fabric.Network.
+// SendPiece implements fabric.Network. It does not copy the payload.
 func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
 		panic(fmt.Sprintf("tcp: a piece of %d bytes with a payload of %d; the limit is %d",
 			p.Length, len(payload), fabric.MaxPiece))
 	}
 	if l := m.link(to); l != nil {
-		if l.calls.Queue() {
+		if l.calls.QueuePayload() {
 			l.pieces.put(outgoing{p, payload})
 		}
 	}

@@ -14,6 +14,7 @@ type cluster struct {
 	alive  []*Network
 }
 
+// Add implements fabrictest.Cluster: the first agent makes the job, each other one joins it.
 func (c *cluster) Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.Network {
 	t.Helper()
 	config := c.config
@@ -33,6 +34,7 @@ func (c *cluster) Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.N
 	return m
 }
 
+// Kill implements fabrictest.Cluster.
 func (c *cluster) Kill(m fabric.Network) {
 	m.(*Network).Crash()
 	for i, other := range c.alive {
@@ -42,6 +44,7 @@ func (c *cluster) Kill(m fabric.Network) {
 	}
 }
 
+// TestSuite: this network does what every network must do, under TLS and without.
 func TestSuite(t *testing.T) {
 	for name, config := range map[string]Config{"TLS": {Job: "digits"},
 		"PlainData": {Job: "digits", PlainData: true}} {

@@ -29,7 +29,7 @@ const (
 	tokenBytes    = sha256.Size + 8 + 16 + tokenSumBytes
 )
 
-// String is the token in one line without spaces.
+// String returns the token in one line without spaces.
 func (t token) String() string {
 	b := append([]byte(nil), t.authority[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(t.expires.Unix()))
@@ -42,6 +42,7 @@ var errToken = errors.New(
 	"this is no join token, or not all of it: it is one line that begins with " + tokenPrefix +
 		"; copy it again from the host that made it")
 
+// parseToken reads what String wrote, and refuses everything else.
 func parseToken(text string) (t token, err error) {
 	text, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
 	if !ok {
@@ -61,8 +62,8 @@ func parseToken(text string) (t token, err error) {
 	return t, nil
 }
 
-// token makes the token that expires at a time, of which whole seconds count.
-func (a *authority) token(expires time.Time) token {
+// newToken returns the token that expires at a time, of which whole seconds count.
+func (a *authority) newToken(expires time.Time) token {
 	t := token{authority: sha256.Sum256(a.certificate.Raw), expires: time.Unix(expires.Unix(), 0)}
 	secret, err := hkdf.Key(sha256.New, a.key.Seed(), nil,
 		fmt.Sprintf("shoal join token %d", t.expires.Unix()), len(t.secret))
@@ -73,7 +74,8 @@ func (a *authority) token(expires time.Time) token {
 	return t
 }
 
-// proof shows that its maker knows the secret, on this TLS connection and no other.
+// proof returns bytes which show that their maker knows the secret, on this TLS connection and no
+// other.
 func (t token) proof(state tls.ConnectionState) ([]byte, error) {
 	bound, err := state.ExportKeyingMaterial("EXPORTER-shoal-join", nil, sha256.Size)
 	if err != nil {
@@ -84,10 +86,11 @@ func (t token) proof(state tls.ConnectionState) ([]byte, error) {
 	return mac.Sum(nil), nil
 }
 
-// admits checks the proof of a newcomer who claims to hold a token that expires then.
-func (a *authority) admits(expires time.Time, proof []byte, state tls.ConnectionState,
+// checkProof returns an error unless a newcomer has proved that it holds the token that expires
+// then, and it is good now.
+func (a *authority) checkProof(expires time.Time, proof []byte, state tls.ConnectionState,
 	now time.Time) error {
-	want, err := a.token(expires).proof(state)
+	want, err := a.newToken(expires).proof(state)
 	if err != nil {
 		return err
 	}

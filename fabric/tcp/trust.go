@@ -40,7 +40,7 @@ func newAuthority() (*authority, error) {
 		return nil, fmt.Errorf("tcp: %w", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber:          serial(),
+		SerialNumber:          randomSerial(),
 		Subject:               pkix.Name{CommonName: "authority of a job"},
 		NotBefore:             notBefore,
 		NotAfter:              notAfter,
@@ -55,7 +55,8 @@ func newAuthority() (*authority, error) {
 	return openAuthority(der, key.Seed())
 }
 
-// openAuthority takes over an authority as another agent sent it.
+// openAuthority returns the authority that another agent sent, once it has checked that the key is
+// that of the certificate.
 func openAuthority(der, seed []byte) (*authority, error) {
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -72,18 +73,18 @@ func openAuthority(der, seed []byte) (*authority, error) {
 	return a, nil
 }
 
-// serial returns a random serial number for a certificate.
-func serial() *big.Int {
+// randomSerial returns a random serial number for a certificate.
+func randomSerial() *big.Int {
 	var b [16]byte
 	rand.Read(b[:])
 	return new(big.Int).SetBytes(b[:])
 }
 
-// certify gives an agent a certificate for its name and key, as DER. One without a name is good to
+// certify returns a certificate for an agent's name and key, as DER. One without a name is good to
 // answer with.
 func (a *authority) certify(host fabric.Host, key ed25519.PublicKey) ([]byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial(),
+		SerialNumber: randomSerial(),
 		Subject:      pkix.Name{CommonName: string(host)},
 		DNSNames:     []string{serverName},
 		NotBefore:    notBefore,
@@ -97,10 +98,10 @@ func (a *authority) certify(host fabric.Host, key ed25519.PublicKey) ([]byte, er
 	return der, nil
 }
 
-// configTLS returns the TLS settings of an agent: one for the connections that it accepts, one for
+// tlsConfigs returns the TLS settings of an agent: one for the connections that it accepts, one for
 // those that it dials. Who dials shows its name, to an agent of the job and to nobody else; who
 // answers must show a certificate to strangers too, so that one has no name in it.
-func (a *authority) configTLS(certificate []byte, key ed25519.PrivateKey) (server,
+func (a *authority) tlsConfigs(certificate []byte, key ed25519.PrivateKey) (server,
 	client *tls.Config, err error) {
 	nameless, err := a.certify("", key.Public().(ed25519.PublicKey))
 	if err != nil {

@@ -33,9 +33,10 @@ const (
 // start is where sinceStart begins.
 var start = time.Now()
 
-// sinceStart is the clock of this process: it never goes back.
+// sinceStart returns the time since this process began, by a clock that never goes back.
 func sinceStart() time.Duration { return time.Since(start) }
 
+// newWire returns a wire that takes over a connection.
 func newWire(c *net.TCPConn) *wire {
 	w := &wire{socket: newSocket(c)}
 	w.in = bufio.NewReaderSize((*source)(w), readAhead)
@@ -45,6 +46,8 @@ func newWire(c *net.TCPConn) *wire {
 // source is a wire as its buffer reads it: from the socket, noting when something came.
 type source wire
 
+// Read reads from the socket, blocks where nothing is there, and stores in s.heard when something
+// came.
 func (s *source) Read(b []byte) (int, error) {
 	n, err := s.socket.Read(b)
 	if n > 0 && s.heard != nil {
@@ -53,18 +56,21 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Read reads what the peer sent, through the buffer.
+// Read reads what the peer sent, through the buffer, and blocks where there is nothing. One
+// goroutine may read while others write.
 func (w *wire) Read(b []byte) (int, error) { return w.in.Read(b) }
 
-// setGatherLimit makes Write keep bytes until Flush, or until there are more than n.
+// setGatherLimit makes Write keep bytes until Flush, or until there are more than n. It is called
+// before the first Write of the link.
 func (w *wire) setGatherLimit(n int) { w.gatherLimit = n }
 
-// Write gathers b, or writes it together with what was gathered before.
+// Write keeps b to be written with what follows, or writes it together with what was kept before,
+// and then blocks until the kernel has taken it.
 func (w *wire) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.out)+len(b) > w.gatherLimit {
-		if err := w.flush(); err != nil {
+		if err := w.flushLocked(); err != nil {
 			return 0, err
 		}
 		if len(b) > w.gatherLimit {
@@ -78,15 +84,15 @@ func (w *wire) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush writes what was gathered.
+// Flush writes what was kept, and blocks until the kernel has taken it.
 func (w *wire) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.flush()
+	return w.flushLocked()
 }
 
-// flush is Flush; w.mu is held.
-func (w *wire) flush() error {
+// flushLocked is Flush; w.mu is held.
+func (w *wire) flushLocked() error {
 	if len(w.out) == 0 {
 		return nil
 	}
@@ -95,8 +101,8 @@ func (w *wire) flush() error {
 	return err
 }
 
-// flushNow writes what was gathered as far as the kernel takes it without waiting, and reports
-// whether that was all of it. Of an error the next Flush tells.
+// flushNow writes what was kept as far as the kernel takes it without waiting, and reports whether
+// that was all of it. The next Flush returns an error that there was.
 func (w *wire) flushNow() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

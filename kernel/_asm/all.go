@@ -15,29 +15,29 @@ const sliceBytes = 24
 func (v isa) sumAll(name, how string, e element, put func(r, m Op)) {
 	stream := name == "StreamSumAll"
 	name = v.name + name + e.name
-	what, floats := "the sum of all src", e.acc().mul != nil
+	what, floats := "the sum of all src", e.accElement().mul != nil
 	if floats {
 		what = "a times " + what
 	}
 	TEXT(name, NOSPLIT, "func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)")
-	Doc(name + ": each dst = " + what + ", in their order" + how + ".")
+	Doc(name+": each dst = "+what+", in their order"+how+".", blockDoc)
 	Pragma("noescape")
 	l := all{v: v, e: e, put: put, at: GP64()}
 	dst, dsts := Load(Param("dst"), GP64()), Load(Param("dsts"), GP64())
 	src, srcs := Load(Param("src"), GP64()), Load(Param("srcs"), GP64())
 	blocks := Load(Param("blocks"), GP64())
 	if floats {
-		a := v.factor(e.acc())
-		l.scale = func(r VecVirtual) { e.acc().mul(a, r, r) }
+		a := v.factor(e.accElement())
+		l.scale = func(r VecVirtual) { e.accElement().mul(a, r, r) }
 	}
 	l.narrow = func(r VecVirtual) Register { return r }
-	if e.size < e.acc().size {
+	if e.size < e.accElement().size {
 		l.narrow = v.narrow(e)
 	}
 	step := func(n int, name string) {
-		l.gather(src, srcs, n, name)
-		l.spread(dst, dsts, n, name)
-		ADDQ(U32(n*e.block()), l.at)
+		l.sumSources(src, srcs, n, name)
+		l.writeDestinations(dst, dsts, n, name)
+		ADDQ(U32(n*e.blockBytes()), l.at)
 	}
 	XORQ(l.at, l.at)
 	SUBQ(Imm(unroll), blocks)
@@ -73,20 +73,21 @@ type all struct {
 	narrow func(VecVirtual) Register
 }
 
-// place is the vector of number i in the array whose slice slices points to.
-func (l *all) place(array GPVirtual, i int) Mem {
-	return Mem{Base: array, Index: l.at, Scale: 1, Disp: i * l.v.bytes * l.e.block() / block}
+// vectorAt returns the operand for vector number i, from the bytes at l.at on, of the array whose
+// slice slices points to.
+func (l *all) vectorAt(array GPVirtual, i int) Mem {
+	return Mem{Base: array, Index: l.at, Scale: 1, Disp: i * l.v.bytes * l.e.blockBytes() / block}
 }
 
-// gather adds up n blocks of all sources.
-func (l *all) gather(slices, count Register, n int, name string) {
+// sumSources emits the code that adds up n blocks of all sources in the registers l.sum.
+func (l *all) sumSources(slices, count Register, n int, name string) {
 	slice, left, array := GP64(), GP64(), GP64()
 	MOVQ(slices, slice)
 	MOVQ(count, left)
 	MOVQ(Mem{Base: slice}, array)
 	l.sum = l.sum[:0]
 	for i := range n * block / l.v.bytes {
-		l.sum = append(l.sum, l.v.widen(l.e, l.place(array, i)))
+		l.sum = append(l.sum, l.v.widen(l.e, l.vectorAt(array, i)))
 	}
 	Label(name + "Sources")
 	ADDQ(Imm(sliceBytes), slice)
@@ -94,18 +95,19 @@ func (l *all) gather(slices, count Register, n int, name string) {
 	JZ(LabelRef(name + "Summed"))
 	MOVQ(Mem{Base: slice}, array)
 	for i, r := range l.sum {
-		if l.e.size < l.e.acc().size {
-			l.e.acc().add(l.v.widen(l.e, l.place(array, i)), r, r)
+		if l.e.size < l.e.accElement().size {
+			l.e.accElement().add(l.v.widen(l.e, l.vectorAt(array, i)), r, r)
 		} else {
-			l.e.add(l.place(array, i), r, r)
+			l.e.add(l.vectorAt(array, i), r, r)
 		}
 	}
 	JMP(LabelRef(name + "Sources"))
 	Label(name + "Summed")
 }
 
-// spread scales and rounds the sum and writes it to all destinations.
-func (l *all) spread(slices, count Register, n int, name string) {
+// writeDestinations emits the code that scales and rounds the sum and writes it to all
+// destinations.
+func (l *all) writeDestinations(slices, count Register, n int, name string) {
 	var out []Register
 	for _, r := range l.sum {
 		if l.scale != nil {
@@ -119,7 +121,7 @@ func (l *all) spread(slices, count Register, n int, name string) {
 	Label(name + "Destinations")
 	MOVQ(Mem{Base: slice}, array)
 	for i, r := range out {
-		l.put(r, l.place(array, i))
+		l.put(r, l.vectorAt(array, i))
 	}
 	ADDQ(Imm(sliceBytes), slice)
 	DECQ(left)

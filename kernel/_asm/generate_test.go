@@ -20,14 +20,16 @@ func TestCommitted(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", name, err, out)
 		}
 		for _, file := range []string{asm, stubs} {
-			if body(t, filepath.Join(dir, file)) != body(t, filepath.Join("..", file)) {
+			if afterHeader(t, filepath.Join(dir, file)) != afterHeader(t,
+				filepath.Join("..", file)) {
 				t.Errorf("%s is not what the generator makes: run go generate in kernel", file)
 			}
 		}
 	}
 }
 
-func body(t *testing.T, path string) string {
+// afterHeader returns a generated file without its first line.
+func afterHeader(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -12,6 +12,8 @@ const (
 	block = 64 // bytes of accumulator, as in package kernel
 	// blocks in the main loop: the vectors of both instruction sets reach the width of the caches
 	unroll = 4
+	// blockDoc ends the doc comments of functions that take a number of blocks.
+	blockDoc = "A block is 64 bytes of accumulators."
 )
 
 // loop is a function that walks arrays in step, block by block.
@@ -28,33 +30,34 @@ type array struct {
 	stride int
 }
 
-// at is the place that belongs to the accumulator's byte off.
-func (a array) at(off int) Mem { return Mem{Base: a.base, Disp: off * a.stride / block} }
+// vectorAt returns the operand that belongs to the accumulator's byte off.
+func (a array) vectorAt(off int) Mem { return Mem{Base: a.base, Disp: off * a.stride / block} }
 
-// begin opens a function of the pointers named, of a number of blocks, and of the factor "a" if
-// that is the last name.
-func (v isa) begin(name, doc string, params ...string) *loop {
+// beginFunc begins a function that takes the pointers named, a number of blocks, and the factor "a"
+// if that is the last name.
+func (v isa) beginFunc(name, doc string, params ...string) *loop {
 	tail := " *byte, blocks int)"
 	if last := len(params) - 1; params[last] == "a" {
 		params, tail = params[:last], " *byte, blocks int, a float64)"
 	}
 	name = v.name + name
 	TEXT(name, NOSPLIT, "func("+strings.Join(params, ", ")+tail)
-	Doc(name + ": " + doc + ".")
+	Doc(name+": "+doc+".", blockDoc)
 	Pragma("noescape")
 	return &loop{v: v, blocks: Load(Param("blocks"), GP64())}
 }
 
-// array takes the parameter name as an array of stride bytes a block.
-func (l *loop) array(name string, stride int) array {
+// addArray emits the code that loads the parameter name, as an array of stride bytes a block, which
+// the loop walks.
+func (l *loop) addArray(name string, stride int) array {
 	a := array{Load(Param(name), GP64()), stride}
 	l.arrays = append(l.arrays, a)
 	return a
 }
 
-// each emits body for each vector of the accumulator, unrolled over several blocks, then block by
-// block, and returns.
-func (l *loop) each(body func(off int)) {
+// eachVector emits body for each vector of the accumulator, unrolled over several blocks, then
+// block by block, and then the return.
+func (l *loop) eachVector(body func(off int)) {
 	blocks := func(n int) {
 		for off := 0; off < n*block; off += l.v.bytes {
 			body(off)

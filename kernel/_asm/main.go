@@ -12,6 +12,7 @@ import (
 	. "github.com/mmcloughlin/avo/operand"
 )
 
+// main writes the file of one instruction set and its stubs, as the flags say.
 func main() {
 	// avo asks the go command about the package it generates for; the answer must not depend on the
 	// machine.
@@ -25,12 +26,12 @@ func main() {
 		os.Exit(2)
 	}
 	ConstraintExpr("!purego")
-	v.kernels()
+	v.emitAll()
 	Generate()
 }
 
-// kernels emits every function that the tables of package kernel name.
-func (v isa) kernels() {
+// emitAll emits every function that the tables of package kernel name.
+func (v isa) emitAll() {
 	for _, e := range []element{f64, f32} {
 		v.pair("Sum", "x + y", e, v.sum)
 		v.pair("Min", "min(x, y)", e, v.min)
@@ -57,62 +58,78 @@ func (v isa) kernels() {
 	}
 }
 
+// pair emits the function acc = x op y for a type of element.
 func (v isa) pair(op, formula string, e element, prepare func(element) combine) {
-	l := v.begin(op+e.name, "acc = "+formula, "acc", "x", "y")
-	acc, x, y := l.array("acc", block), l.array("x", e.block()), l.array("y", e.block())
-	f := prepare(e.acc())
-	l.each(func(off int) { VMOVUPS(f(v.widen(e, x.at(off)), v.widen(e, y.at(off))), acc.at(off)) })
+	l := v.beginFunc(op+e.name, "acc = "+formula, "acc", "x", "y")
+	acc, x, y := l.addArray("acc", block), l.addArray("x", e.blockBytes()),
+		l.addArray("y", e.blockBytes())
+	f := prepare(e.accElement())
+	l.eachVector(func(off int) {
+		VMOVUPS(f(v.widen(e, x.vectorAt(off)), v.widen(e, y.vectorAt(off))), acc.vectorAt(off))
+	})
 }
 
-// fold is for an element narrower than its accumulator; for others pair is enough.
+// fold emits the function acc = acc + src for an element narrower than its accumulator; for others
+// pair is enough.
 func (v isa) fold(e element) {
-	l := v.begin("Fold"+e.name, "acc = acc + src", "acc", "src")
-	acc, src := l.array("acc", block), l.array("src", e.block())
-	f := v.sum(e.acc())
-	l.each(func(off int) {
-		VMOVUPS(f(v.widen(e.acc(), acc.at(off)), v.widen(e, src.at(off))), acc.at(off))
+	l := v.beginFunc("Fold"+e.name, "acc = acc + src", "acc", "src")
+	acc, src := l.addArray("acc", block), l.addArray("src", e.blockBytes())
+	f := v.sum(e.accElement())
+	l.eachVector(func(off int) {
+		VMOVUPS(f(v.widen(e.accElement(), acc.vectorAt(off)), v.widen(e, src.vectorAt(off))),
+			acc.vectorAt(off))
 	})
 }
 
+// load emits the function that widens elements to accumulators.
 func (v isa) load(e element) {
-	l := v.begin("Load"+e.name, "dst = src", "dst", "src")
-	dst, src := l.array("dst", block), l.array("src", e.block())
-	l.each(func(off int) { VMOVUPS(v.widen(e, src.at(off)), dst.at(off)) })
+	l := v.beginFunc("Load"+e.name, "dst = src", "dst", "src")
+	dst, src := l.addArray("dst", block), l.addArray("src", e.blockBytes())
+	l.eachVector(func(off int) { VMOVUPS(v.widen(e, src.vectorAt(off)), dst.vectorAt(off)) })
 }
 
+// store emits a function that rounds accumulators to elements and writes them with put.
 func (v isa) store(name, how string, e element, put func(r, m Op)) {
-	l := v.begin(name+e.name, "dst = src, rounded to the nearest"+how, "dst", "src")
+	l := v.beginFunc(name+e.name, "dst = src, rounded to the nearest"+how, "dst", "src")
 	l.fence = name == "Stream"
-	dst, src := l.array("dst", e.block()), l.array("src", block)
+	dst, src := l.addArray("dst", e.blockBytes()), l.addArray("src", block)
 	narrow := v.narrow(e)
-	l.each(func(off int) { put(narrow(v.widen(e.acc(), src.at(off))), dst.at(off)) })
-}
-
-func (v isa) streamCopy() {
-	l := v.begin("StreamCopy", "dst = src past the caches", "dst", "src")
-	l.fence = true
-	dst, src := l.array("dst", block), l.array("src", block)
-	l.each(func(off int) { VMOVNTDQ(v.widen(i32, src.at(off)), dst.at(off)) })
-}
-
-func (v isa) loadScaled(e element) {
-	l := v.begin("LoadScaled"+e.name, "acc = a*src", "acc", "src", "a")
-	acc, src, a := l.array("acc", block), l.array("src", e.block()), v.factor(e.acc())
-	l.each(func(off int) {
-		r := v.widen(e, src.at(off))
-		e.acc().mul(a, r, r)
-		VMOVUPS(r, acc.at(off))
+	l.eachVector(func(off int) {
+		put(narrow(v.widen(e.accElement(), src.vectorAt(off))), dst.vectorAt(off))
 	})
 }
 
+// streamCopy emits the function that copies past the caches.
+func (v isa) streamCopy() {
+	l := v.beginFunc("StreamCopy", "dst = src past the caches", "dst", "src")
+	l.fence = true
+	dst, src := l.addArray("dst", block), l.addArray("src", block)
+	l.eachVector(func(off int) { VMOVNTDQ(v.widen(i32, src.vectorAt(off)), dst.vectorAt(off)) })
+}
+
+// loadScaled emits the function acc = a*src for a type of element.
+func (v isa) loadScaled(e element) {
+	l := v.beginFunc("LoadScaled"+e.name, "acc = a*src", "acc", "src", "a")
+	acc, src, a := l.addArray("acc", block), l.addArray("src", e.blockBytes()),
+		v.factor(e.accElement())
+	l.eachVector(func(off int) {
+		r := v.widen(e, src.vectorAt(off))
+		e.accElement().mul(a, r, r)
+		VMOVUPS(r, acc.vectorAt(off))
+	})
+}
+
+// foldScaled emits the function acc = acc + a*src for a type of element.
 func (v isa) foldScaled(e element) {
-	l := v.begin("FoldScaled"+e.name, "acc = acc + a*src, the product rounded for itself", "acc",
+	l := v.beginFunc("FoldScaled"+e.name, "acc = acc + a*src, the product rounded for itself",
+		"acc",
 		"src", "a")
-	acc, src, a := l.array("acc", block), l.array("src", e.block()), v.factor(e.acc())
-	l.each(func(off int) {
-		r := v.widen(e, src.at(off))
-		e.acc().mul(a, r, r)
-		e.acc().add(acc.at(off), r, r)
-		VMOVUPS(r, acc.at(off))
+	acc, src, a := l.addArray("acc", block), l.addArray("src", e.blockBytes()),
+		v.factor(e.accElement())
+	l.eachVector(func(off int) {
+		r := v.widen(e, src.vectorAt(off))
+		e.accElement().mul(a, r, r)
+		e.accElement().add(acc.vectorAt(off), r, r)
+		VMOVUPS(r, acc.vectorAt(off))
 	})
 }

@@ -18,6 +18,7 @@ var isas = map[string]isa{
 	"avx512": {"avx512", 64, ZMM},
 }
 
+// and emits dst = x & y, by bits.
 func (v isa) and(x, y, dst Op) {
 	if v.bytes == 32 {
 		VPAND(x, y, dst)
@@ -26,6 +27,7 @@ func (v isa) and(x, y, dst Op) {
 	}
 }
 
+// or emits dst = x | y, by bits.
 func (v isa) or(x, y, dst Op) {
 	if v.bytes == 32 {
 		VPOR(x, y, dst)
@@ -50,18 +52,18 @@ var (
 	bf16 = element{name: "BF16", size: 2}
 )
 
-// acc is the type in which e accumulates.
-func (e element) acc() element {
+// accElement returns the type in which e accumulates.
+func (e element) accElement() element {
 	if e.size == 2 {
 		return f32
 	}
 	return e
 }
 
-// block is how many bytes of e make one block of accumulator.
-func (e element) block() int { return block / e.acc().size * e.size }
+// blockBytes returns how many bytes of e make one block of accumulator.
+func (e element) blockBytes() int { return block / e.accElement().size * e.size }
 
-// widen loads one vector of accumulators from numbers of type e.
+// widen emits the code that loads one vector of accumulators from numbers of type e.
 func (v isa) widen(e element, m Mem) VecVirtual {
 	r := v.reg()
 	switch e.name {
@@ -76,7 +78,8 @@ func (v isa) widen(e element, m Mem) VecVirtual {
 	return r
 }
 
-// narrow rounds a vector of float32 to type e, in a register of half the width.
+// narrow returns what emits the code that rounds a vector of float32 to type e, in a register of
+// half the width.
 func (v isa) narrow(e element) func(r VecVirtual) Register {
 	half := func(r VecVirtual) Register {
 		if v.bytes == 32 {
@@ -123,6 +126,7 @@ const unordered = 3 // a predicate of VCMPPS
 // combine makes one vector of two, which it may overwrite.
 type combine func(x, y VecVirtual) VecVirtual
 
+// sum returns what emits the code that adds two vectors.
 func (v isa) sum(e element) combine {
 	return func(x, y VecVirtual) VecVirtual {
 		e.add(y, x, x)
@@ -130,9 +134,10 @@ func (v isa) sum(e element) combine {
 	}
 }
 
-// The minimum of the processor is its second operand if one is NaN or both are zeros, so it is
-// taken in both orders. Where the two differ, one is NaN, and so is their union; or both are zeros,
-// and the union has the sign if one has.
+// min returns what emits the code for the minimum of two vectors. The minimum of the processor is
+// its second operand if one is NaN or both are zeros, so it is taken in both orders. Where the two
+// differ, one is NaN, and so is their union; or both are zeros, and the union has the sign if one
+// has.
 func (v isa) min(e element) combine {
 	return func(x, y VecVirtual) VecVirtual {
 		r := v.reg()
@@ -143,7 +148,7 @@ func (v isa) min(e element) combine {
 	}
 }
 
-// As min, but the sign is that of both.
+// max is as min, but the sign is that of both.
 func (v isa) max(e element) combine {
 	magnitude := v.broadcast(e, 1<<(8*e.size-1)-1)
 	return func(x, y VecVirtual) VecVirtual {
@@ -158,7 +163,7 @@ func (v isa) max(e element) combine {
 	}
 }
 
-// broadcast fills a vector with integers of the size of e.
+// broadcast emits the code that fills a vector with integers of the size of e.
 func (v isa) broadcast(e element, bits uint64) VecVirtual {
 	r, x := v.reg(), GP64()
 	MOVQ(U64(bits), x)
@@ -172,7 +177,7 @@ func (v isa) broadcast(e element, bits uint64) VecVirtual {
 	return r
 }
 
-// factor fills a vector with the parameter "a", in the type of e.
+// factor emits the code that fills a vector with the parameter "a", in the type of e.
 func (v isa) factor(e element) VecVirtual {
 	r := v.reg()
 	Load(Param("a"), r.AsX())

@@ -23,7 +23,8 @@ type AllReduces struct {
 	samples []cost.Sample  // all-reduces of the period, one of each class and route
 }
 
-// Begin adds a transfer of a kind that begins now. The Seconds of its sample are not known yet.
+// Begin adds a transfer of a kind that begins now to the busy period. The Seconds of its sample are
+// not known yet.
 func (m *AllReduces) Begin(s cost.Sample, kind collective.Kind, now sense.Duration) {
 	if m.open++; m.open == 1 {
 		*m = AllReduces{open: 1, began: now, ended: now, samples: m.samples[:0]}
@@ -32,25 +33,25 @@ func (m *AllReduces) Begin(s cost.Sample, kind collective.Kind, now sense.Durati
 	m.longest = max(m.longest, s.Bytes)
 	m.invalid = m.invalid || kind == collective.Reshape
 	if kind == collective.AllReduce && s.Bytes > 0 &&
-		!slices.ContainsFunc(m.samples, func(o cost.Sample) bool { return alike(o, s) }) {
+		!slices.ContainsFunc(m.samples, func(o cost.Sample) bool { return isAlike(o, s) }) {
 		m.samples = append(m.samples, s)
 	}
 }
 
-// alike reports whether one of two all-reduces tells what the other one takes.
-func alike(a, b cost.Sample) bool {
+// isAlike reports whether one of two all-reduces tells what the other one takes.
+func isAlike(a, b cost.Sample) bool {
 	return a.Route == b.Route && cost.ClassOf(a.Hosts, a.Bytes) == cost.ClassOf(b.Hosts, b.Bytes)
 }
 
-// Abort removes transfers that were given up. Their period yields no samples.
+// Abort removes transfers that were given up from the busy period, which then yields no samples.
 func (m *AllReduces) Abort(transfers int) {
 	m.open -= transfers
 	m.invalid = m.invalid || transfers > 0
 }
 
-// End removes transfers that ended at a time. With the last one of a period it calls took with a
-// sample of each class and route. Nothing is known of all-reduces less than half as long as the
-// longest transfer: their time depends on their steps and not on their bytes.
+// End removes transfers that ended at a time from the busy period. With the last one of a period it
+// calls took with a sample of each class and route. Nothing is known of all-reduces less than half
+// as long as the longest transfer: their time depends on their steps and not on their bytes.
 func (m *AllReduces) End(transfers int, at sense.Duration, took func(cost.Sample)) {
 	if transfers == 0 {
 		return

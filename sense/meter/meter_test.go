@@ -16,18 +16,22 @@ type metered struct {
 	told []cost.Sample
 }
 
+// starts begins a transfer of each of some lengths, at a time in milliseconds.
 func (w *metered) starts(ms int, kind collective.Kind, bytes ...int) {
 	for _, n := range bytes {
-		w.Begin(cost.Sample{Route: collective.DefaultRoute(n), Hosts: 3, Bytes: n}, kind, at(ms))
+		w.Begin(cost.Sample{Route: collective.DefaultRoute(n), Hosts: 3, Bytes: n}, kind,
+			timeAt(ms))
 	}
 }
 
+// ends ends so many transfers, at a time in milliseconds.
 func (w *metered) ends(ms, transfers int) {
-	w.End(transfers, at(ms), func(s cost.Sample) { w.told = append(w.told, s) })
+	w.End(transfers, timeAt(ms), func(s cost.Sample) { w.told = append(w.told, s) })
 }
 
-// tells checks what was told since it was asked last: pairs of bytes and milliseconds.
-func (w *metered) tells(t *testing.T, want ...int) {
+// wantTold fails the test unless these samples were told since it was last called: pairs of bytes
+// and milliseconds.
+func (w *metered) wantTold(t *testing.T, want ...int) {
 	t.Helper()
 	var got []int
 	for _, s := range w.told {
@@ -44,7 +48,8 @@ func (w *metered) tells(t *testing.T, want ...int) {
 	}
 }
 
-func at(ms int) sense.Duration { return sense.Second + sense.Duration(ms)*sense.Second/1000 }
+// timeAt returns the time so many milliseconds after the first.
+func timeAt(ms int) sense.Duration { return sense.Second + sense.Duration(ms)*sense.Second/1000 }
 
 const mib = 1 << 20
 
@@ -53,13 +58,13 @@ func TestBusyPeriods(t *testing.T) {
 	w := &metered{}
 	w.starts(0, collective.AllReduce, mib)
 	w.ends(10, 1)
-	w.tells(t, mib, 10) // alone
+	w.wantTold(t, mib, 10) // alone
 
 	w.starts(20, collective.AllReduce, 4*mib, 4)
 	w.ends(21, 1)
-	w.tells(t)
+	w.wantTold(t)
 	w.ends(40, 1)
-	w.tells(t, 4*mib, 20) // with a number that all share
+	w.wantTold(t, 4*mib, 20) // with a number that all share
 
 	w.starts(100, collective.AllReduce, mib)
 	w.starts(105, collective.AllReduce, 2*mib)
@@ -67,30 +72,30 @@ func TestBusyPeriods(t *testing.T) {
 	w.starts(116, collective.AllReduce, mib+4)
 	w.ends(140, 1) // the last one's news come before those of the one that ended later
 	w.ends(136, 1)
-	w.tells(t, mib, 10, 2*mib, 20) // buckets of a step that overlap, one of each class
+	w.wantTold(t, mib, 10, 2*mib, 20) // buckets of a step that overlap, one of each class
 	w.ends(150, 0)
-	w.tells(t)
+	w.wantTold(t)
 
 	w.starts(200, collective.Broadcast, 3*mib)
 	w.starts(200, collective.AllReduce, mib, 2*mib)
 	w.starts(200, collective.Barrier, 0)
 	w.ends(260, 4)
-	w.tells(t, 2*mib, 20)
+	w.wantTold(t, 2*mib, 20)
 
 	w.starts(300, collective.AllReduce, mib, mib)
 	w.ends(310, 1)
 	w.Abort(1)
 	w.ends(320, 0)
-	w.tells(t) // what was given up says nothing
+	w.wantTold(t) // what was given up says nothing
 
 	w.starts(400, collective.AllReduce, mib)
 	w.starts(400, collective.Reshape, 0)
 	w.ends(410, 2)
-	w.tells(t)
+	w.wantTold(t)
 
 	w.starts(500, collective.AllReduce, mib)
 	w.ends(507, 1)
-	w.tells(t, mib, 7)
+	w.wantTold(t, mib, 7)
 }
 
 // Whatever overlaps, no more time is told than has passed.
@@ -124,9 +129,9 @@ func TestMeterAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		for bytes := mib; bytes < 8*mib; bytes += mib {
 			x.Begin(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes},
-				collective.AllReduce, at(0))
+				collective.AllReduce, timeAt(0))
 		}
-		x.End(7, at(0), func(cost.Sample) { told++ })
+		x.End(7, timeAt(0), func(cost.Sample) { told++ })
 	}); n > 0 || told == 0 {
 		t.Errorf("%v allocations, %d told", n, told)
 	}

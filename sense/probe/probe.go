@@ -12,9 +12,9 @@ import (
 // Clock returns the time since some moment that stays the same.
 type Clock func() sense.Duration
 
-// Add measures the seconds to add a byte of f32 to a partial sum, which are the Gamma of a
-// cost.Model. It takes some milliseconds.
-func Add(clock Clock) (secondsPerByte float64) {
+// MeasureAdd measures the seconds to add a byte of f32 to a partial sum, which are the Gamma of a
+// cost.Model. It computes for some milliseconds, on memory of its own.
+func MeasureAdd(clock Clock) (secondsPerByte float64) {
 	const n, rounds = 1 << 20, 10
 	k, x, y := kernel.Best(), make([]byte, n), make([]byte, n)
 	var best sense.Duration
@@ -28,10 +28,10 @@ func Add(clock Clock) (secondsPerByte float64) {
 	return best.Seconds() / n
 }
 
-// Reshape measures the seconds that a byte of the new state costs in memory when a job changes its
-// mesh: three copies (out of the model, to its place, into the model) and two fingerprints, on one
-// core. It takes some milliseconds.
-func Reshape(clock Clock) (secondsPerByte float64) {
+// MeasureReshape measures the seconds that a byte of the new state costs in memory when a job
+// changes its mesh: three copies (out of the model, to its place, into the model) and two
+// fingerprints, on one core. It computes for some milliseconds, on memory of its own.
+func MeasureReshape(clock Clock) (secondsPerByte float64) {
 	const n = 8 << 20
 	from, to, key := make([]byte, n), make([]byte, n), digest.NewKey(1)
 	kernel.Best().Copy(to, from) // the first access maps the memory

@@ -16,11 +16,11 @@ func TestProbesGoByTheClock(t *testing.T) {
 		calls++
 		return steps[min(calls, len(steps))-1] + sense.Duration(max(0, calls-len(steps)))*7000
 	}
-	if got, want := probe.Add(clock), 2000e-9/(1<<20); got != want {
+	if got, want := probe.MeasureAdd(clock), 2000e-9/(1<<20); got != want {
 		t.Errorf("a byte is added in %v s, want %v", got, want)
 	}
 	calls = 0
-	if got, want := probe.Reshape(clock), 9000e-9/(8<<20); got != want {
+	if got, want := probe.MeasureReshape(clock), 9000e-9/(8<<20); got != want {
 		t.Errorf("a byte is reshaped in %v s, want %v", got, want)
 	}
 }

@@ -27,9 +27,9 @@ type ended struct {
 	at   sense.Duration // when the stall was over
 }
 
-// learn takes a stall that has ended.
-func (b *baseline) learn(begin, end sense.Duration) {
-	if b.outdated(begin) {
+// addStall adds a stall that has ended, and forgets all others if they are outdated.
+func (b *baseline) addStall(begin, end sense.Duration) {
+	if b.isOutdated(begin) {
 		*b = nil
 	}
 	*b = append(*b, ended{end - begin, end})
@@ -38,10 +38,10 @@ func (b *baseline) learn(begin, end sense.Duration) {
 	}
 }
 
-// usual returns how long a stall that began at a time may last and be like others before it: twice
-// their weighted median; 0 = there were too few of them.
-func (b baseline) usual(begin sense.Duration) sense.Duration {
-	if len(b) < minEnded || b.outdated(begin) {
+// usualDuration returns how long a stall that began at a time may last and be like others before
+// it: twice their weighted median; 0 = there were too few of them.
+func (b baseline) usualDuration(begin sense.Duration) sense.Duration {
+	if len(b) < minEnded || b.isOutdated(begin) {
 		return 0
 	}
 	type weighted struct {
@@ -61,9 +61,9 @@ func (b baseline) usual(begin sense.Duration) sense.Duration {
 	return 2 * list[at].took
 }
 
-// outdated reports whether the last stall is more than twice as long ago as the stalls were apart,
-// from the first to the last.
-func (b baseline) outdated(now sense.Duration) bool {
+// isOutdated reports whether the last stall is more than twice as long ago as the stalls were
+// apart, from the first to the last.
+func (b baseline) isOutdated(now sense.Duration) bool {
 	if len(b) < minEnded {
 		return false
 	}
@@ -71,8 +71,8 @@ func (b baseline) outdated(now sense.Duration) bool {
 	return now-last > 2*(last-first)
 }
 
-// excuse takes a pause in which nobody observed out of all times.
-func (b baseline) excuse(pause sense.Duration) {
+// excusePause takes a pause in which nobody observed out of all times in b.
+func (b baseline) excusePause(pause sense.Duration) {
 	for i := range b {
 		b[i].at += pause
 	}

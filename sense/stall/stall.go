@@ -16,7 +16,7 @@ import (
 const (
 	// Interval is how often Observe should be called.
 	Interval = sense.Second / 4
-	// maxGap is how much longer than Interval two calls can lie apart while the agent runs: behind
+	// maxGap is how much longer than Interval two calls can lie apart while the agent runs: after
 	// a longer gap the agent itself stood still.
 	maxGap = sense.Second
 	// resolution is a time that a person would not notice: steps that follow each other faster
@@ -69,13 +69,13 @@ func New(gone func(topo.WorkerID) bool) *Detector {
 	return &Detector{rhythm: accrual.New(resolution, 0), gone: gone}
 }
 
-// Observe takes the waits of this moment, whether this agent leads the job, and how many entries of
-// the log it has applied. It returns the stalls that have become unusual, and the unusual ones that
-// are over, each in the order of the workers.
+// Observe records in d the waits of this moment, whether this agent leads the job, and how many
+// entries of the log it has applied. It returns the stalls that have become unusual, and the
+// unusual ones that are over, each in the order of the workers. The stalls stay the Detector's.
 func (d *Detector) Observe(now sense.Duration, leads bool, applied uint64,
 	waits []collective.Wait) (unusual, over []*Stall) {
 	if gap := now - d.now - Interval; gap > maxGap {
-		d.excuse(gap)
+		d.excusePause(gap)
 	}
 	d.now = now
 	changed := applied != d.applied
@@ -102,11 +102,11 @@ func (d *Detector) Observe(now sense.Duration, leads bool, applied uint64,
 	changed = changed || continued < len(waits) || continued < len(oldSince)
 	over = d.carryOver(now, leads, oldStalls)
 	if changed {
-		d.learn(now)
+		d.recordChange(now)
 	}
 	for _, s := range d.stalls {
-		s.suspicious = s.suspicious || d.suspects(now-s.since)
-		if s.suspicious && !s.reported && now-s.since > d.baseline.usual(s.begin) {
+		s.suspicious = s.suspicious || d.isSuspicious(now-s.since)
+		if s.suspicious && !s.reported && now-s.since > d.baseline.usualDuration(s.begin) {
 			s.reported = true
 			unusual = append(unusual, s)
 		}
@@ -115,8 +115,8 @@ func (d *Detector) Observe(now sense.Duration, leads bool, applied uint64,
 	return unusual, over
 }
 
-// learn tells the rhythm that something in the job has changed.
-func (d *Detector) learn(now sense.Duration) {
+// recordChange tells the rhythms that something in the job has changed.
+func (d *Detector) recordChange(now sense.Duration) {
 	d.rhythm.Heard(now)
 	if d.steady != nil {
 		d.steady.Heard(now)
@@ -138,12 +138,12 @@ func (d *Detector) carryOver(now sense.Duration, leads bool,
 	before map[topo.WorkerID]*Stall) (over []*Stall) {
 	for w, s := range before {
 		if next := d.stalls[w]; next != nil &&
-			(next.since == s.since || s.suspicious && d.suspects(now-next.since)) {
+			(next.since == s.since || s.suspicious && d.isSuspicious(now-next.since)) {
 			next.begin, next.suspicious, next.reported = s.begin, s.suspicious, s.reported
 			continue
 		}
 		if leads && s.suspicious && !d.gone(s.Worker) && !d.gone(s.Of) {
-			d.baseline.learn(s.begin, now)
+			d.baseline.addStall(s.begin, now)
 		}
 		if s.reported {
 			over = append(over, s)
@@ -159,8 +159,8 @@ func (d *Detector) carryOver(now sense.Duration, leads bool,
 	return over
 }
 
-// End forgets who is waited for, and returns the stalls that were reported.
-func (d *Detector) End() (over []*Stall) {
+// EndAll forgets who is waited for, and returns the stalls that were reported.
+func (d *Detector) EndAll() (over []*Stall) {
 	for _, s := range d.stalls {
 		if s.reported {
 			over = append(over, s)
@@ -178,19 +178,19 @@ func (d *Detector) Stalls() []*Stall {
 	return list
 }
 
-// Waited is how long others had waited for the worker at the last observation, in the call that
-// they wait in.
+// Waited returns how long others had waited for the worker at the last observation, in the call
+// that they wait in.
 func (d *Detector) Waited(s *Stall) sense.Duration { return d.now - s.since }
 
-// Took is how long the stall had lasted at the last observation, over all of its calls.
+// Took returns how long the stall had lasted at the last observation, over all of its calls.
 func (d *Detector) Took(s *Stall) sense.Duration { return d.now - s.begin }
 
-// suspects reports whether a wait is longer than the rhythm explains.
-func (d *Detector) suspects(wait sense.Duration) bool {
+// isSuspicious reports whether a wait is longer than the rhythm explains.
+func (d *Detector) isSuspicious(wait sense.Duration) bool {
 	return d.rhythm.Suspect(d.now - d.rhythm.Silence(d.now) + wait)
 }
 
-// excuseSilence takes a time out of the present silence of the rhythms.
+// excuseSilence takes a time out of the present silence of both rhythms.
 func (d *Detector) excuseSilence(part sense.Duration) {
 	d.rhythm.Excuse(part)
 	if d.steady != nil {
@@ -198,10 +198,11 @@ func (d *Detector) excuseSilence(part sense.Duration) {
 	}
 }
 
-// excuse takes a pause, in which this process stood still and observed nothing, out of all times.
-func (d *Detector) excuse(pause sense.Duration) {
+// excusePause takes a pause, in which this process stood still and observed nothing, out of all
+// times in d.
+func (d *Detector) excusePause(pause sense.Duration) {
 	d.excuseSilence(pause)
-	d.baseline.excuse(pause)
+	d.baseline.excusePause(pause)
 	for id := range d.since {
 		d.since[id] += pause
 	}
@@ -210,7 +211,7 @@ func (d *Detector) excuse(pause sense.Duration) {
 	}
 }
 
-// sortByWorker sorts stalls by the numbers of their workers.
+// sortByWorker sorts stalls, in place, by the numbers of their workers.
 func sortByWorker(list []*Stall) {
 	slices.SortFunc(list, func(a, b *Stall) int { return cmp.Compare(a.Worker, b.Worker) })
 }

@@ -22,6 +22,7 @@ type watched struct {
 	gone    map[topo.WorkerID]bool
 }
 
+// newWatched returns a job at time 0, with a new detector.
 func newWatched() *watched {
 	w := &watched{gone: map[topo.WorkerID]bool{}}
 	w.d = New(func(x topo.WorkerID) bool { return w.gone[x] })
@@ -37,11 +38,12 @@ func (w *watched) pass(d time.Duration, workers ...topo.WorkerID) {
 	}
 	for end := w.now + d; w.now < end; {
 		w.now += min(interval, end-w.now)
-		w.look(true, waits)
+		w.observe(true, waits)
 	}
 }
 
-func (w *watched) look(leads bool, waits []collective.Wait) {
+// observe has the detector observe waits, and adds what it returns to w.news.
+func (w *watched) observe(leads bool, waits []collective.Wait) {
 	told, over := w.d.Observe(sense.Duration(w.now), leads, w.applied, waits)
 	for _, v := range over {
 		w.news = append(w.news,
@@ -63,14 +65,16 @@ func (w *watched) step(work, slowest time.Duration) {
 	w.applied++
 }
 
-func (w *watched) said() string {
+// takeNews returns the news since it was last called, in words.
+func (w *watched) takeNews() string {
 	defer func() { w.news = nil }()
 	return strings.Join(w.news, ", ")
 }
 
-func (w *watched) want(t *testing.T, what, want string) {
+// wantNews fails the test unless the news since it was last called are these.
+func (w *watched) wantNews(t *testing.T, what, want string) {
 	t.Helper()
-	if got := w.said(); got != want {
+	if got := w.takeNews(); got != want {
 		t.Errorf("%s: %q, want %q", what, got, want)
 	}
 }
@@ -100,18 +104,18 @@ func TestDetectorGoesByTheRhythm(t *testing.T) {
 		for range c.steps {
 			w.step(c.work, c.slowest)
 		}
-		w.want(t, c.name, "")
+		w.wantNews(t, c.name, "")
 		w.pass(600*second, 1)
-		w.want(t, c.name+", one hangs", c.wait)
+		w.wantNews(t, c.name+", one hangs", c.wait)
 		w.calls++
 		w.applied++
 		w.step(c.work, c.slowest)
-		w.want(t, c.name+", it goes on", c.over)
+		w.wantNews(t, c.name+", it goes on", c.over)
 		for range c.steps {
 			w.step(c.work, c.slowest)
 		}
 		w.pass(600*second, 1)
-		w.want(t, c.name+", it hangs again", c.wait) // the first time is no part of the rhythm
+		w.wantNews(t, c.name+", it hangs again", c.wait) // the first time is no part of the rhythm
 	}
 }
 
@@ -126,7 +130,7 @@ func TestDetectorBearsUnevenSteps(t *testing.T) {
 		w.step(time.Duration(rng.Int64N(int64(30*second))),
 			time.Duration(rng.Int64N(int64(20*second))))
 	}
-	w.want(t, "uneven steps", "")
+	w.wantNews(t, "uneven steps", "")
 }
 
 // The first call waits for those who still read their libraries: as long as that took the others is
@@ -135,19 +139,19 @@ func TestDetectorAtTheStart(t *testing.T) {
 	w := newWatched()
 	w.pass(30 * second)
 	w.pass(20*second, 1, 2)
-	w.want(t, "two come later", "")
+	w.wantNews(t, "two come later", "")
 	w.pass(20*second, 2)
-	w.want(t, "one comes very late", "")
+	w.wantNews(t, "one comes very late", "")
 	w.pass(30*second, 2)
-	w.want(t, "one does not come", "wait 2 for 1m1s")
+	w.wantNews(t, "one does not come", "wait 2 for 1m1s")
 	w.calls++
 	w.applied++
 	for range 40 {
 		w.step(700*time.Millisecond, 300*time.Millisecond)
 	}
-	w.said()
+	w.takeNews()
 	w.pass(7*second, 1)
-	w.want(t, "one hangs when the beginning is forgotten", "wait 1 for 6s")
+	w.wantNews(t, "one hangs when the beginning is forgotten", "wait 1 for 6s")
 }
 
 // A worker that is late from the first step on, much later than the others needed to begin, is told
@@ -157,11 +161,11 @@ func TestDetectorLearnsTheSlow(t *testing.T) {
 	for range 30 {
 		w.step(second, 30*second)
 	}
-	if got := strings.Count(w.said(), "wait"); got != minEnded {
+	if got := strings.Count(w.takeNews(), "wait"); got != minEnded {
 		t.Errorf("told %d times", got)
 	}
 	w.pass(600*second, 1)
-	w.want(t, "it hangs", "wait 1 for 1m37s")
+	w.wantNews(t, "it hangs", "wait 1 for 1m37s")
 }
 
 // So is one that saves a model now and then while the others wait.
@@ -173,7 +177,7 @@ func TestDetectorLearnsHabits(t *testing.T) {
 			w.step(200*time.Millisecond, 50*time.Millisecond)
 		}
 		w.step(200*time.Millisecond, 20*second)
-		told += strings.Count(w.said(), "wait")
+		told += strings.Count(w.takeNews(), "wait")
 	}
 	if told != minEnded {
 		t.Errorf("told %d times", told)
@@ -182,22 +186,22 @@ func TestDetectorLearnsHabits(t *testing.T) {
 		w.step(200*time.Millisecond, 50*time.Millisecond)
 	}
 	w.pass(100*second, 1)
-	w.want(t, "it hangs", "wait 1 for 40s")
+	w.wantNews(t, "it hangs", "wait 1 for 40s")
 }
 
-// stands has a worker be waited for so long, and a thousand steps follow.
-func (w *watched) stands(d time.Duration) {
+// stallOnce has a worker be waited for so long, and a thousand steps follow.
+func (w *watched) stallOnce(d time.Duration) {
 	w.step(200*time.Millisecond, d)
 	for range 1000 {
 		w.step(200*time.Millisecond, 50*time.Millisecond)
 	}
 }
 
-// hangs is after how long it is told that one hangs, if nobody is lost for it.
-func (w *watched) hangs() string {
-	w.said()
+// newsOfHang returns after how long it is told that one hangs, if nobody is lost for it.
+func (w *watched) newsOfHang() string {
+	w.takeNews()
 	w.pass(600*second, 1)
-	said, _, _ := strings.Cut(w.said(), ",")
+	said, _, _ := strings.Cut(w.takeNews(), ",")
 	return said
 }
 
@@ -212,25 +216,25 @@ func TestDetectorLearnsNothingFromLosses(t *testing.T) {
 		{"they come in the end", func(w *watched) {}, "wait 1 for 1m40s"},
 		{"they are lost", func(w *watched) { w.gone[1] = true }, "wait 1 for 6s"},
 		{"who waits is lost", func(w *watched) { w.gone[2] = true }, "wait 1 for 6s"},
-		{"another leads", func(w *watched) { w.look(false, nil) }, "wait 1 for 6s"},
+		{"another leads", func(w *watched) { w.observe(false, nil) }, "wait 1 for 6s"},
 	} {
 		w := newWatched()
 		for range minEnded {
-			w.stands(0)
+			w.stallOnce(0)
 		}
 		for range minEnded {
 			wait := []collective.Wait{
 				{WaitID: collective.WaitID{Worker: 1, Of: 2, Number: w.calls}}}
 			for end := w.now + 50*second; w.now < end; {
 				w.now += interval
-				w.look(true, wait)
+				w.observe(true, wait)
 			}
 			c.end(w)
 			w.calls++
-			w.stands(0)
+			w.stallOnce(0)
 			clear(w.gone)
 		}
-		if got := w.hangs(); got != c.want {
+		if got := w.newsOfHang(); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -241,19 +245,19 @@ func TestDetectorLearnsNothingFromLosses(t *testing.T) {
 func TestDetectorForgetsHabitsForNewerOnes(t *testing.T) {
 	w := newWatched()
 	for range maxEnded {
-		w.stands(20 * second)
+		w.stallOnce(20 * second)
 	}
-	w.said()
+	w.takeNews()
 	for range maxEnded {
-		w.stands(60 * second)
+		w.stallOnce(60 * second)
 	}
-	if got := strings.Count(w.said(), "wait"); got != minEnded {
+	if got := strings.Count(w.takeNews(), "wait"); got != minEnded {
 		t.Errorf("of longer waits it is told %d times", got)
 	}
 	for range minEnded {
-		w.stands(20 * second)
+		w.stallOnce(20 * second)
 	}
-	if got, want := w.hangs(), "wait 1 for 40s"; got != want {
+	if got, want := w.newsOfHang(), "wait 1 for 40s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -263,12 +267,12 @@ func TestDetectorForgetsHabitsThatEnd(t *testing.T) {
 	for quiet, want := range map[int]string{5: "wait 1 for 40s", 40: "wait 1 for 6s"} {
 		w := newWatched()
 		for range minEnded + 1 {
-			w.stands(20 * second)
+			w.stallOnce(20 * second)
 		}
 		for range quiet {
-			w.stands(0)
+			w.stallOnce(0)
 		}
-		if got := w.hangs(); got != want {
+		if got := w.newsOfHang(); got != want {
 			t.Errorf("after %d times a thousand steps: %q, want %q", quiet, got, want)
 		}
 	}
@@ -282,18 +286,18 @@ func TestDetectorTellsWorkersApart(t *testing.T) {
 		w.step(time.Second, 0)
 	}
 	w.pass(8*second, 1, 2)
-	w.want(t, "two hang", "wait 1 for 7s, wait 2 for 7s")
+	w.wantNews(t, "two hang", "wait 1 for 7s, wait 2 for 7s")
 	w.pass(4*second, 2)
-	w.want(t, "one comes", "over 1 after 8s")
+	w.wantNews(t, "one comes", "over 1 after 8s")
 	w.calls++
 	w.applied++
 	w.pass(3*second, 1, 3)
-	w.want(t, "the other comes, and others have not come to the next call", "over 2 after 12s")
+	w.wantNews(t, "the other comes, and others have not come to the next call", "over 2 after 12s")
 	w.calls++
 	w.pass(3*second, 1, 3)
-	w.want(t, "nor to the one after it", "")
+	w.wantNews(t, "nor to the one after it", "")
 	w.pass(8*second, 1, 3)
-	w.want(t, "and hang", "wait 1 for 7s, wait 3 for 7s")
+	w.wantNews(t, "and hang", "wait 1 for 7s, wait 3 for 7s")
 }
 
 // A time in which the agent itself was stopped is not held against anybody, and waits that another
@@ -306,16 +310,16 @@ func TestDetectorExcuses(t *testing.T) {
 	w.pass(2*second, 1)
 	w.now += time.Hour
 	w.pass(2*second, 1)
-	w.want(t, "the agent was stopped", "")
+	w.wantNews(t, "the agent was stopped", "")
 	w.pass(3*second, 1)
-	w.want(t, "the worker hangs", "wait 1 for 7s")
+	w.wantNews(t, "the worker hangs", "wait 1 for 7s")
 	w.now += interval
-	w.look(false, nil)
-	w.want(t, "another leads", "")
+	w.observe(false, nil)
+	w.wantNews(t, "another leads", "")
 	w.pass(6*second, 1)
-	w.want(t, "and does no more", "")
+	w.wantNews(t, "and does no more", "")
 	w.pass(second, 1)
-	w.want(t, "and it still hangs", "wait 1 for 7s")
+	w.wantNews(t, "and it still hangs", "wait 1 for 7s")
 }
 
 // Looking costs no memory while nobody is waited for.
