@@ -1,9 +1,9 @@
-"""Times all-reduce: the worker behind ``shoal bench allreduce --python``, and the method that
+"""Times all-reduce: the worker of ``shoal bench allreduce --python``, and the method that
 bench/peers shares.
 
 A call takes as long as on its slowest rank, and the median over the calls counts. Before each call
 every buffer is filled anew, after each call every element is checked; neither is timed, and a
-barrier before and behind the call keeps it from taking the processors of a rank that is still in
+barrier before and after the call keeps it from taking the processors of a rank that is still in
 it.
 """
 
@@ -38,29 +38,32 @@ class Payload:
         self._pool = np.concatenate([once, once])
 
     def fill(self, x: Any, rank: int) -> None:
-        """Fills the 1-d array x of this rank for the next call."""
+        """Fill the 1-d array x of this rank for the next call. Draws the starts of all ranks, so
+        every rank calls it once before each call.
+        """
         self._starts = [int(s) for s in self._draw.integers(0, POOL, self._ranks)]
-        self._each(x, self._pool[self._starts[rank] :][:POOL], self._np.copyto)
+        self._for_each_block(x, self._pool[self._starts[rank] :][:POOL], self._np.copyto)
 
     def holds_sum(self, x: Any) -> bool:
-        """Reports whether every element of x is the sum over what the ranks were filled with
-        last.
-        """
+        """Whether every element of x is the sum over what the ranks were filled with last."""
         want = sum(self._pool[s : s + min(POOL, x.size)] for s in self._starts)
         good = []
-        self._each(x, want, lambda part, w: good.append(self._np.array_equal(part, w)))
+        self._for_each_block(x, want, lambda part, w: good.append(self._np.array_equal(part, w)))
         return all(good)
 
     @staticmethod
-    def _each(x: Any, period: Any, do: Callable[[Any, Any], None]) -> None:
+    def _for_each_block(x: Any, period: Any, do: Callable[[Any, Any], None]) -> None:
+        """Call do(block, period) for each block of x as long as the period; the last may be
+        shorter.
+        """
         for at in range(0, x.size, POOL):
             part = x[at : at + POOL]
             do(part, period[: part.size])
 
 
-def plan(nbytes: int, seconds: float) -> Tuple[int, int]:
-    """Returns how many calls warm up and how many are measured, for a size in bytes and the time of
-    one call.
+def plan_iterations(nbytes: int, seconds: float) -> Tuple[int, int]:
+    """Return how many calls warm up and how many are measured, for a size in bytes and the time of
+    one call in seconds.
 
     As many calls as 512 MiB hold buffers and two seconds of calls allow, from FEWEST to MOST.
     """
@@ -78,8 +81,8 @@ def measure(
     slowest: Callable[[List[float]], List[float]],
     result: Any = None,
 ) -> Dict[str, float]:
-    """Measures the sum all-reduce of x and returns bytes, iterations, median_us, p99_us and
-    verified (0 or 1).
+    """Measure the sum all-reduce of x with the other ranks, and return bytes, iterations,
+    median_us, p99_us and verified (0 or 1), the same on all ranks.
 
     ``array`` is a 1-d NumPy view of x, and ``result`` one of where the result comes, if that is not
     x. ``slowest`` returns, for a list of numbers of this rank, the largest over the ranks place by
@@ -89,6 +92,9 @@ def measure(
     good = True
 
     def call() -> float:
+        """Make one call between two barriers, check its result, and return the seconds that it
+        took.
+        """
         nonlocal good
         payload.fill(array, rank)
         barrier()
@@ -99,9 +105,9 @@ def measure(
         good = payload.holds_sum(array if result is None else result) and good
         return took / 1e9
 
-    warm_up, _ = plan(array.nbytes, 1.0)
+    warm_up, _ = plan_iterations(array.nbytes, 1.0)
     last = [call() for _ in range(warm_up)][-1]
-    _, count = plan(array.nbytes, slowest([last])[0])
+    _, count = plan_iterations(array.nbytes, slowest([last])[0])
     *times, wrong = slowest([call() for _ in range(count)] + [0.0 if good else 1.0])
     times.sort()
     return {
@@ -116,9 +122,13 @@ def measure(
 def _measure_shoal(
     job: Any, sizes: List[int], dtype: str, foreign: bool, shared: bool
 ) -> Iterator[Dict[str, float]]:
+    """Measure shoal's all-reduce for each size in bytes. `foreign`: x lies in ordinary memory;
+    `shared`: the result goes into a shared result.
+    """
     import numpy as np
 
     def slowest(values: List[float]) -> List[float]:
+        """The largest of each number over the ranks."""
         largest = np.array(values, "float64")
         job.allreduce(largest, op="max")
         return [float(x) for x in largest]
@@ -140,7 +150,9 @@ def _measure_shoal(
 
 
 def main() -> int:
-    """Measures every size given in bytes; rank 0 reports one set of metrics a size."""
+    """Measure every size given in bytes; rank 0 reports one set of metrics a size to the launcher.
+    Returns the exit code.
+    """
     parser = argparse.ArgumentParser(
         prog="python3 -m shoal.bench", description="worker of `shoal bench allreduce --python`"
     )

@@ -1,4 +1,4 @@
-"""A worker that trains without end and tells what changes of the members cost it, behind ``go run
+"""A worker that trains without end and tells what changes of the members cost it, for ``go run
 ./bench/recovery --client``.
 """
 
@@ -28,12 +28,14 @@ class Clock:
         self._first: Optional[float] = None  # when this worker began its first step
         self._pending: Optional[Dict[str, float]] = None
 
-    def begin(self) -> None:
-        """A step begins."""
+    def begin_step(self) -> None:
+        """Note that a step begins."""
         self._first = self._first or time.time()
 
-    def tick(self) -> None:
-        """A step has ended."""
+    def end_step(self) -> None:
+        """Note that a step has ended, and report a change of the members that happened before
+        it.
+        """
         now, generation = time.perf_counter(), self._job.generation
         took, self._last = now - self._last, now
         if self._pending is not None:
@@ -55,7 +57,9 @@ class Clock:
 
 
 def train_numpy(gradient: int, state: int) -> None:
-    """Train with a gradient of so many float32 and so many bytes of other state."""
+    """Train with a gradient of so many float32 and so many bytes of other state, until the process
+    is killed.
+    """
     import numpy as np
 
     job = shoal.join()
@@ -64,14 +68,16 @@ def train_numpy(gradient: int, state: int) -> None:
     job.register("state", lambda: memory, lambda value: np.copyto(memory, value))
     clock = Clock(job)
     for step in job.steps(SAMPLES, BATCH, epochs=1):
-        clock.begin()
+        clock.begin_step()
         average[:] = step.indices[0] % 1000
         step.allreduce(average)
-        clock.tick()
+        clock.end_step()
 
 
 def train_torch(_: int, state: int) -> None:
-    """Train a model that is so many bytes with its gradient averages in Adam."""
+    """Train a model that is so many bytes with its gradient averages in Adam, until the process is
+    killed. The first argument is for train_numpy.
+    """
     import torch
 
     import shoal.torch
@@ -90,15 +96,15 @@ def train_torch(_: int, state: int) -> None:
     optimizer = shoal.torch.optimizer(torch.optim.Adam(model.parameters(), lr=1e-6))
     clock = Clock(shoal.join())
     for x in batches:
-        clock.begin()
+        clock.begin_step()
         optimizer.zero_grad()
         (model((x[:1] % 1000 + 1.0).expand(1, width) / 1000) - 1).square().mean().backward()
         optimizer.step()
-        clock.tick()
+        clock.end_step()
 
 
 def main() -> None:
-    """bench_recovery numpy|torch ELEMENTS STATE"""
+    """Train as the command line says: bench_recovery numpy|torch ELEMENTS STATE."""
     train = {"numpy": train_numpy, "torch": train_torch}[sys.argv[1]]
     train(int(sys.argv[2]), int(sys.argv[3]))
 

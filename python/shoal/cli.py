@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn, Optional
 
 
-def binary() -> Optional[Path]:
+def find_binary() -> Optional[Path]:
     """The binary of this installation (inside the wheel), or of the checkout that holds this file;
     None without either.
     """
@@ -22,8 +22,10 @@ def binary() -> Optional[Path]:
 
 
 def main() -> NoReturn:
-    """Replace this process by the binary, with the same arguments."""
-    path = binary()
+    """Replace this process by the binary, with the same arguments. Exits with a message where there
+    is none.
+    """
+    path = find_binary()
     if path is None:
         sys.exit(
             "shoal: this installation has no `shoal` binary: it is a wheel for any platform, or a"

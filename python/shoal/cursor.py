@@ -36,7 +36,9 @@ _PLAIN = 1  # flag of an encoding: not shuffled
 
 
 def _scramble(z: int) -> int:
-    """splitmix64 without its last step, which does not reach the upper bits that a round takes."""
+    """The steps of splitmix64's mixing but the last, which does not reach the upper bits that a
+    round takes.
+    """
     z = (z ^ z >> 30) * _FIRST & _WORD
     return (z ^ z >> 27) * _SECOND & _WORD
 
@@ -107,7 +109,9 @@ class Order:
             raise IndexError(f"positions {start} to {stop} of an order of {self.samples} samples")
 
     def _permute(self, x: int) -> int:
-        """The network: a permutation of the domain, whose values may lie outside the samples."""
+        """What the network makes of x: a permutation of its domain, whose values may lie outside
+        the samples.
+        """
         half, mask = self._half, (1 << self._half) - 1
         left, right = x >> half, x & mask
         for key in self._keys:
@@ -115,7 +119,7 @@ class Order:
         return left << half | right
 
     def _permute_all(self, walking: Any) -> None:
-        """`at` for every element of a uint64 array, in place."""
+        """Replace every element of a uint64 array by `at` of it, in place."""
         import numpy
         from numpy import uint64
 
@@ -176,7 +180,7 @@ class Cursor:
         cursor = cls(samples, batch, seed, shuffle)
         if not 0 <= seed <= _WORD:
             raise ValueError(f"seed {seed}; it takes 0 to 2^64-1")
-        cursor._check()
+        cursor._validate()
         return cursor
 
     def order(self) -> Order:
@@ -209,7 +213,7 @@ class Cursor:
             raise ValueError(f"rank {rank} of {size} workers")
         each, more = divmod(self.count(), size)
         start = each * rank + min(more, rank)
-        return _joined(self._cut(start, start + each + (rank < more)))
+        return _join_touching(self._batch_spans(start, start + each + (rank < more)))
 
     def parts(self, size: int) -> List[List[Span]]:
         """The parts of all ranks of the next batch."""
@@ -233,7 +237,7 @@ class Cursor:
                 f"a commit of {size} workers says for {len(done)} of them whether they are done"
             )
         lost = (span for rank in range(size) if not done[rank] for span in self.part(rank, size))
-        left = tuple(_joined(lost))
+        left = tuple(_join_touching(lost))
         epoch, next = self.epoch, self.next + self.count() - self._count_left()
         if next == self.samples and not left:
             epoch, next = epoch + 1, 0
@@ -271,15 +275,15 @@ class Cursor:
         cursor that can be.
         """
         if len(data) < _HEAD.size:
-            raise _broken(f"{len(data)} bytes, the head alone has {_HEAD.size}")
+            raise _invalid_cursor(f"{len(data)} bytes, the head alone has {_HEAD.size}")
         head = _Head(*_HEAD.unpack_from(data))
         if head.flags > _PLAIN:
-            raise _broken(f"unknown flags {head.flags:#x}")
+            raise _invalid_cursor(f"unknown flags {head.flags:#x}")
         if head.spans > MAX_LEFT:
-            raise _broken(f"{head.spans} spans, the limit is {MAX_LEFT}")
+            raise _invalid_cursor(f"{head.spans} spans, the limit is {MAX_LEFT}")
         want = _HEAD.size + head.spans * _SPAN.size
         if len(data) != want:
-            raise _broken(f"{len(data)} bytes, with {head.spans} spans it has {want}")
+            raise _invalid_cursor(f"{len(data)} bytes, with {head.spans} spans it has {want}")
         left = tuple(
             (first, second) for first, second in _SPAN.iter_unpack(memoryview(data)[_HEAD.size :])
         )
@@ -287,7 +291,7 @@ class Cursor:
         cursor = cls(
             head.samples, head.batch, head.seed, shuffle, head.epoch, head.step, head.next, left
         )
-        cursor._check()
+        cursor._validate()
         return cursor
 
     def committed(self) -> int:
@@ -298,8 +302,8 @@ class Cursor:
         """The number of positions in `left`."""
         return sum(stop - start for start, stop in self.left)
 
-    def _cut(self, lo: int, hi: int) -> Iterator[Span]:
-        """The positions from the lo-th to before the hi-th of the next batch."""
+    def _batch_spans(self, lo: int, hi: int) -> Iterator[Span]:
+        """The positions of the next batch from the lo-th to before the hi-th, as spans."""
         for start, stop in (*self.left, (self.next, self.samples)):
             if lo >= hi:
                 return
@@ -308,28 +312,30 @@ class Cursor:
                 yield start + first, start + second
             lo, hi = lo - first, hi - second
 
-    def _check(self) -> None:
-        """Refuses what no sequence of commits can give."""
+    def _validate(self) -> None:
+        """Raise ValueError for what no sequence of commits can give."""
         if not 1 <= self.samples <= MAX_SAMPLES:
-            raise _broken(f"{self.samples} samples; it takes 1 to 2^62")
+            raise _invalid_cursor(f"{self.samples} samples; it takes 1 to 2^62")
         if not 1 <= self.batch <= MAX_SAMPLES:
-            raise _broken(f"a batch of {self.batch} samples; it takes 1 to 2^62")
+            raise _invalid_cursor(f"a batch of {self.batch} samples; it takes 1 to 2^62")
         if self.epoch > MAX_SAMPLES or self.step > MAX_SAMPLES:
-            raise _broken(f"epoch {self.epoch} and step {self.step}; neither goes beyond 2^62")
+            raise _invalid_cursor(
+                f"epoch {self.epoch} and step {self.step}; neither goes beyond 2^62"
+            )
         if self.next > self.samples:
-            raise _broken(f"position {self.next} of {self.samples}")
+            raise _invalid_cursor(f"position {self.next} of {self.samples}")
         if self.next == self.samples and not self.left:
-            raise _broken("nothing is left of the epoch, and the next has not begun")
+            raise _invalid_cursor("nothing is left of the epoch, and the next has not begun")
         end = -1
         for start, stop in self.left:
             if not end < start < stop <= self.next:
-                raise _broken(
+                raise _invalid_cursor(
                     f"span {start} to {stop} is empty, out of order, touches the one before or goes"
                     f" beyond {self.next}"
                 )
             end = stop
         if self._count_left() > self.batch:
-            raise _broken(
+            raise _invalid_cursor(
                 f"{self._count_left()} samples are left over from a batch of {self.batch}"
             )
 
@@ -347,16 +353,18 @@ class _Head(NamedTuple):
     spans: int
 
 
-def _broken(why: str) -> ValueError:
+def _invalid_cursor(why: str) -> ValueError:
+    """The error for what is no place in a data set, for the caller to raise."""
     return ValueError(f"this is no place in a data set: {why}")
 
 
 def _check_size(size: int) -> None:
+    """Raise ValueError for a number of workers below 1."""
     if size < 1:
         raise ValueError(f"{size} workers; it takes one at least")
 
 
-def _joined(spans: Iterable[Span]) -> List[Span]:
+def _join_touching(spans: Iterable[Span]) -> List[Span]:
     """The spans, those that touch as one."""
     joined: List[Span] = []
     for start, stop in spans:

@@ -6,7 +6,7 @@ from typing import Any, Optional, Sequence, Tuple, TypeVar, Union
 
 from ._runtime.backend import Backend
 from ._runtime.collectives import AsyncCollectives
-from ._runtime.tensor import dense, elements, readable
+from ._runtime.tensor import check_dtype_and_shape, element_count, read_only_view
 
 T = TypeVar("T")
 
@@ -27,6 +27,9 @@ class Group(AsyncCollectives):
     """
 
     def __init__(self, backend: Backend, number: int, rank: int, ranks: Sequence[int]) -> None:
+        """A group with this number in descriptors, in which this process has the rank; `ranks` are
+        its members in the job. `World.group` makes groups.
+        """
         self._backend = backend
         self._id: Optional[int] = number
         self.rank = rank
@@ -66,8 +69,8 @@ class Group(AsyncCollectives):
         return self.reduce_scatter_async(x, op, weight, out).wait()
 
     def allgather(self, x: Any, out: Any = None) -> Any:
-        """Return all ranks' x, of shape [n, ...], one behind the other in rank order: shape
-        [size*n, ...].
+        """Return all ranks' x, of shape [n, ...], one after the other in rank order: shape [size*n,
+        ...].
 
         With `out`, the ranks' lengths may differ; `out` holds their sum. For unknown lengths see
         allgatherv.
@@ -75,7 +78,7 @@ class Group(AsyncCollectives):
         return self.allgather_async(x, out).wait()
 
     def allgatherv(self, x: Any) -> Any:
-        """Return all ranks' x, of shape [n_rank, ...] with an n of their own, one behind the other
+        """Return all ranks' x, of shape [n_rank, ...] with an n of their own, one after the other
         in rank order.
         """
         return self.allgatherv_async(x).wait()
@@ -123,7 +126,9 @@ class Group(AsyncCollectives):
         self.send_async(x, to, tag).wait()
 
     def recv(self, x: T, source: int, tag: int = 0) -> T:
-        """Fill x with what `source` sends, and return it."""
+        """Fill x with what `source` sends with the same tag, and return it. Blocks until it is
+        here.
+        """
         return self.recv_async(x, source, tag).wait()
 
     def shared(self, name: str, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
@@ -143,9 +148,9 @@ class Group(AsyncCollectives):
         content. Raises ArenaError when the other ranks have another number of bytes, or there is no
         memory.
         """
-        kind, dims = dense(shape, dtype)
-        return readable(
-            kind, dims, self._backend.shared(self.id, name, elements(dims) * kind.itemsize)
+        kind, dims = check_dtype_and_shape(shape, dtype)
+        return read_only_view(
+            kind, dims, self._backend.shared(self.id, name, element_count(dims) * kind.itemsize)
         )
 
     def barrier(self) -> None:

@@ -22,15 +22,14 @@ from typing import (
 from ._checkpoint.checkpoints import Checkpoints
 from ._live.epochs import End
 from ._live.transfer import State
-from ._runtime.arguments import whole, wrong
+from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend
 from ._runtime.solo import Solo
 from ._runtime.worker import Worker
 from .cursor import MAX_SAMPLES
 from .errors import JoinError, ShoalError
 from .mesh import Mesh
-from .steps import Progress, Step
-from .steps import steps as steps_until
+from .steps import Progress, Step, steps_until
 from .world import World
 
 
@@ -51,10 +50,11 @@ class Job(World):
         self._pid = os.getpid()
         atexit.register(self._at_exit)
 
-    def _follow(self) -> None:
-        super()._follow()
+    def _adopt_view(self) -> None:
+        """As World's, and have the loop take notice."""
+        super()._adopt_view()
         if self._progress is not None:
-            self._progress.changed()
+            self._progress.mark_view_changed()
 
     def steps(
         self,
@@ -90,24 +90,24 @@ class Job(World):
         return steps_until(self.place(samples, batch, seed, shuffle), End(epochs, steps))
 
     def place(self, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> Progress:
-        """The place of the job in a data set, for loops of other kinds than `steps`; see `steps`
-        for the arguments and errors.
+        """The place of the job in a data set, made by the first call: for loops of other kinds than
+        `steps`; see `steps` for the arguments and errors.
         """
-        samples = whole(
+        samples = as_integer(
             "samples",
             samples,
             1,
             "how many samples the data set has, an integer from 1 to 2**62",
             MAX_SAMPLES,
         )
-        batch = whole(
+        batch = as_integer(
             "batch",
             batch,
             1,
             "how many samples a step takes over all workers, an integer from 1 to 2**62",
             MAX_SAMPLES,
         )
-        seed = whole(
+        seed = as_integer(
             "seed",
             seed,
             0,
@@ -142,10 +142,10 @@ class Job(World):
         cannot be sent.
         """
         if not isinstance(name, str):
-            raise wrong("name", name, "the name of a part of the state, a text")
+            raise wrong_type("name", name, "the name of a part of the state, a text")
         for which, given in (("get", get), ("set", set)):
             if not callable(given):
-                raise wrong(
+                raise wrong_type(
                     which,
                     given,
                     "a function; get() returns the value to give, and set(value) takes it over, as"
@@ -196,7 +196,7 @@ class Job(World):
                 "the job trains on a mesh already: call job.checkpoint before shoal.train"
             )
         if not isinstance(folder, (str, bytes, os.PathLike)):
-            raise wrong("folder", folder, "a path, or s3://BUCKET/PREFIX")
+            raise wrong_type("folder", folder, "a path, or s3://BUCKET/PREFIX")
         self._checkpoints = Checkpoints(self, self._state, os.fsdecode(folder), every, keep)
         if self._progress is not None:
             self._progress.checkpoints = self._checkpoints
@@ -246,7 +246,9 @@ class Job(World):
             _current = None
 
     def _at_exit(self) -> None:
-        # A forked child inherits the exit handlers, and must not leave for its parent.
+        """Leave the job in the process that joined it. A forked child inherits the exit handlers,
+        and must not leave for its parent.
+        """
         if os.getpid() == self._pid:
             self.leave()
 
@@ -293,6 +295,9 @@ def leave_at_exit() -> None:
 
 
 def _connect(env: Mapping[str, str]) -> Backend:
+    """The job that the launcher's environment names, as a Worker; a Solo without one. Raises
+    JoinError where the environment is not complete.
+    """
     path = env.get("SHOAL_SOCKET")
     if not path:
         return Solo()
@@ -309,7 +314,7 @@ def _connect(env: Mapping[str, str]) -> Backend:
     if not (rank.isascii() and rank.isdigit()):
         raise JoinError(f"SHOAL_RANK={rank!r} is not a number: start the program with `shoal run`")
     worker = Worker(path, job, int(rank), token)
-    worker.link.watch()
+    worker.link.start_watcher()
     return worker
 
 

@@ -22,9 +22,9 @@ from typing import (
 from ._checkpoint.mesh_state import MeshState
 from ._live import packing
 from ._live.epochs import End
-from ._runtime.arguments import wrong
+from ._runtime.arguments import wrong_type
 from ._runtime.backend import Call
-from ._runtime.log import say
+from ._runtime.log import log_line
 from ._runtime.protocol import KINDS, STEP
 from ._runtime.view import View
 from .cursor import Cursor
@@ -118,31 +118,31 @@ def train(
     and tensor.
     """
     if not callable(build):
-        raise wrong(
+        raise wrong_type(
             "build", build, "a function that makes this rank's part of the model for a mesh"
         )
     job = join()
     live = _Live(
         job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh
     )
-    live.state_layout()
+    live.declare_layout()
     progress = job.place(samples, batch, seed, shuffle)
     # Checkpoints are made once the mesh is known.
     progress.checkpoints, progress.meshed = None, True
     end = End(1 if epochs is None and steps is None else epochs, steps)
-    progress.begin(end)
+    progress.begin_loop(end)
     while True:
         try:
-            ended = progress.over(end)
+            ended = progress.finish_step(end)
             if job.released or ended and live.checkpoints is None or not live.follow_mesh(progress):
                 return
-            if live.keep(progress.cursor, end):
+            if live.save_if_due_or_ended(progress.cursor, end):
                 return
-            step = progress.whole()
+            step = progress.open_whole_step()
             loss = live.model.gradients(step.indices)
             step.share(loss, last=True, op="sum").wait()
         except LostError:
-            live.drop(progress)
+            live.drop_step(progress)
             continue
         live.allocate_ahead()
         live.model.update()
@@ -150,8 +150,8 @@ def train(
 
 
 class _Live:
-    """The model of this rank, as the mesh changes. All methods but `_allocate` run on the thread of
-    the training loop.
+    """The model of this rank, as the mesh changes. All methods but `_allocate_next_memory` run on
+    the thread of the training loop, and on all workers at the same place.
     """
 
     model: Any
@@ -190,17 +190,17 @@ class _Live:
         self._starting = not job.outside
         self._warned = False  # `_warn_unreplicated` was called
 
-    def state_layout(self, local: Optional[Mapping[str, Any]] = None) -> None:
+    def declare_layout(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and that this rank has the tensors `local`; None = not
         known yet.
         """
-        self._job._backend.state_layout(
-            packing.statement(self._layout, self._first_mesh, self._catalogue, local)
+        self._job._backend.declare_layout(
+            packing.layout_statement(self._layout, self._first_mesh, self._catalogue, local)
         )
 
     def follow_mesh(self, progress: Progress) -> bool:
-        """Go to the mesh that the job should have. False when that mesh does not need this
-        worker.
+        """Go to the mesh that the job should have: move the state, and build the model. False when
+        that mesh does not need this worker.
         """
         backend = self._job._backend
         self._join_allocator()
@@ -222,7 +222,7 @@ class _Live:
                 self._seen = backend.view
                 return True
             self._move_state(status.nbytes, status.next_nbytes)
-            if not progress.cross():
+            if not progress.cross_step_boundary():
                 return False
         return True
 
@@ -231,7 +231,7 @@ class _Live:
         self.mesh = self._job.mesh(mesh)
         self.model = self._build(self.mesh)
         mine = self.model.tensors()
-        self.state_layout(mine)
+        self.declare_layout(mine)
         moved = self._memory is not None
         if hasattr(self.model, "adopt"):
             self._lend_memory(mine, moved or hasattr(self.model, "initialize"))
@@ -241,14 +241,14 @@ class _Live:
         if not moved and hasattr(self.model, "initialize"):
             self.model.initialize()
         if self._mesh_state is not None:
-            self._mesh_state.hold(self.mesh, self.model)
+            self._mesh_state.set_model(self.mesh, self.model)
 
     def _lend_memory(self, mine: Mapping[str, Any], filled: bool) -> None:
         """Have the model keep its tensors in memory of the job: in that of the state that was moved
         here, if any was. `filled`: the memory has the values, or will get them.
         """
         if self._memory is None:
-            nbytes = packing.places(mine)[1]
+            nbytes = packing.lay_out(mine)[1]
             self._memory = self._job._backend.buffer(nbytes)
             if not filled:
                 packing.pack(mine, self._memory, nbytes)
@@ -256,7 +256,7 @@ class _Live:
 
     def _resume(self, progress: Progress, lost: str) -> None:
         """Go on from the newest checkpoint, if there is one. `lost` says which part of the state is
-        lost, so that there must be one; "" = none is.
+        lost, so that there must be one; "" = none is. Raises ShoalError where there is none then.
         """
         if self.checkpoints is None or self._mesh_state is None:
             return
@@ -266,8 +266,8 @@ class _Live:
             self._job.barrier()
         place = self.checkpoints.resume(progress.cursor)
         if place is not progress.cursor:
-            self._mesh_state.take()
-            progress.go_to(place)
+            self._mesh_state.load_into_model()
+            progress.move_to(place)
         elif lost:
             raise ShoalError(
                 f"{lost}. There is no checkpoint in {self.checkpoints.root} to go back to"
@@ -280,14 +280,16 @@ class _Live:
         if self.checkpoints is None and not self._job.rank:
             alone = self._job._backend.ask_mesh().unreplicated
             if alone:
-                say(
+                log_line(
                     f"{alone}, and this job makes no checkpoints: if that is lost, the job ends;"
                     " job.checkpoint before shoal.train has it go back instead"
                 )
 
-    def keep(self, cursor: Cursor, end: End) -> bool:
-        """Make a checkpoint if one is due. Returns whether the training has come to its end."""
-        ended = end.at(cursor)
+    def save_if_due_or_ended(self, cursor: Cursor, end: End) -> bool:
+        """Make a checkpoint if one is due, or the last one at the end. Returns whether the training
+        has come to its end.
+        """
+        ended = end.is_reached_at(cursor)
         if not self._warned and cursor.step:
             self._warn_unreplicated()
         if self.checkpoints is not None:
@@ -329,10 +331,12 @@ class _Live:
         """
         view = self._job._backend.view
         if view is not self._seen and not view.released:
-            self._allocator = threading.Thread(target=self._allocate, name="shoal reshape")
+            self._allocator = threading.Thread(
+                target=self._allocate_next_memory, name="shoal reshape"
+            )
             self._allocator.start()
 
-    def _allocate(self) -> None:
+    def _allocate_next_memory(self) -> None:
         """Allocate `_next_memory`, on the allocator thread."""
         backend = self._job._backend
         try:
@@ -347,9 +351,9 @@ class _Live:
             self._allocator.join()
             self._allocator = None
 
-    def drop(self, progress: Progress) -> None:
+    def drop_step(self, progress: Progress) -> None:
         """Drop the step under way, which has lost a worker, and go on from its start when all other
         workers have dropped it.
         """
-        progress.drop()
+        progress.drop_open_step()
         self._job._backend.enter()

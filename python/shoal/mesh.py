@@ -6,7 +6,7 @@ import re
 from math import prod
 from typing import Dict, List
 
-from ._runtime.arguments import wrong
+from ._runtime.arguments import wrong_type
 from .group import Group
 from .world import World
 
@@ -30,13 +30,13 @@ class Mesh:
     def __init__(self, job: World, text: str) -> None:
         """Every rank of the job makes the mesh, with the same text; see Job.mesh for the errors."""
         self.job = job
-        self.axes = degrees(text)
+        self.axes = parse_degrees(text)
         if prod(self.axes.values()) != job.size:
             raise ValueError(
                 f"a mesh {text!r} of {prod(self.axes.values())} ranks for a job of {job.size}: give"
                 " degrees that multiply to the number of workers"
             )
-        strides = _strides(self.axes)
+        strides = _rank_strides(self.axes)
         self.coordinate = {
             axis: job.rank // strides[axis] % degree for axis, degree in self.axes.items()
         }
@@ -49,7 +49,9 @@ class Mesh:
                 )
 
     def __getitem__(self, axis: str) -> Group:
-        """The group of the ranks along an axis."""
+        """The group of the ranks along an axis; a new one of this rank alone where the axis is not
+        named.
+        """
         if axis not in self._groups:
             self._groups[axis] = self.job.alone()
         return self._groups[axis]
@@ -66,10 +68,12 @@ class Mesh:
         return f"<shoal.Mesh {self}: rank {self.job.rank} at {self.coordinate}>"
 
 
-def degrees(text: str) -> Dict[str, int]:
-    """The degrees of a text such as dp=2,tp=4. The empty text is one rank."""
+def parse_degrees(text: str) -> Dict[str, int]:
+    """The degree of each axis in a text such as dp=2,tp=4. The empty text is one rank. Raises
+    TypeError or ValueError for any other text.
+    """
     if not isinstance(text, str):
-        raise wrong("mesh", text, "a text with the degree of each axis, as 'dp=2,tp=4'")
+        raise wrong_type("mesh", text, "a text with the degree of each axis, as 'dp=2,tp=4'")
     axes: Dict[str, int] = {}
     for item in text.split(",") if text.strip() else []:
         found = _AXIS.fullmatch(item)
@@ -84,7 +88,7 @@ def degrees(text: str) -> Dict[str, int]:
     return axes
 
 
-def _strides(axes: Dict[str, int]) -> Dict[str, int]:
-    """How far apart in rank neighbours on each axis are."""
+def _rank_strides(axes: Dict[str, int]) -> Dict[str, int]:
+    """The difference in rank of neighbours on each axis."""
     degrees: List[int] = list(axes.values())
     return {axis: prod(degrees[i + 1 :]) for i, axis in enumerate(axes)}

@@ -34,16 +34,16 @@ from typing import (
 )
 
 from ._checkpoint import values
-from ._checkpoint.commit import MANIFEST, sync
-from ._checkpoint.parts import Part, Source, parts, shoal, write
-from ._checkpoint.placements import local, placed
+from ._checkpoint.commit import MANIFEST, sync_folder
+from ._checkpoint.parts import Part, TensorReader, parts_of_rank, run_shoal, write_rank_file
+from ._checkpoint.placements import dtensor_placement, local_part
 from ._checkpoint.shards import TensorInfo
 from ._checkpoint.shards import catalogue as as_kept
 from ._runtime.tensor import is_torch
 from ._runtime.tree import Item, flatten
 from .errors import ShoalError
 from .job import Job, join
-from .mesh import Mesh, degrees
+from .mesh import Mesh, parse_degrees
 
 T = TypeVar("T")
 Path = Union[str, "os.PathLike[str]"]
@@ -76,13 +76,13 @@ def save(
     The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every
     worker when any of them fails, and then there is no folder. All hosts need the same file system.
     """
-    job, target = join(), _local(folder)
+    job, target = join(), _local_path(folder)
     staging = target + ".partial"
-    here = _describe(job, state, mesh, layout, catalogue)
-    _together(job, lambda: None if job.rank else _make_staging(target, staging))
+    here = _describe_state(job, state, mesh, layout, catalogue)
+    _all_succeed(job, lambda: None if job.rank else _make_staging(target, staging))
     try:
-        _together(job, lambda: _write(job, here, staging))
-        _together(job, lambda: None if job.rank else _publish(staging, target))
+        _all_succeed(job, lambda: _write_part(job, here, staging))
+        _all_succeed(job, lambda: None if job.rank else _publish(staging, target))
     except BaseException:
         if not job.rank:
             shutil.rmtree(staging, ignore_errors=True)
@@ -104,10 +104,10 @@ def load(
     verifies it first. Raises ShoalError on every worker when any of them fails, such as for a
     missing tensor or value, or a tensor of another shape or type; the arrays then hold anything.
     """
-    job, source = join(), _local(path)
-    here = _describe(job, state, mesh, layout, catalogue)
-    _together(job, lambda: None if job.rank else _verify(source))
-    _together(job, lambda: _fill(here, source))
+    job, source = join(), _local_path(path)
+    here = _describe_state(job, state, mesh, layout, catalogue)
+    _all_succeed(job, lambda: None if job.rank else _verify(source))
+    _all_succeed(job, lambda: _fill_state(here, source))
 
 
 class _Tensor(NamedTuple):
@@ -128,7 +128,8 @@ class _Here(NamedTuple):
     wanted: List[values.Leaf]  # the values of this worker
 
 
-def _local(path: Path) -> str:
+def _local_path(path: Path) -> str:
+    """The absolute path of a file or folder. Raises ShoalError for a URL."""
     text = os.fspath(path)
     if "://" in text:
         raise ShoalError(
@@ -138,34 +139,39 @@ def _local(path: Path) -> str:
     return os.path.abspath(text)
 
 
-def _describe(
+def _describe_state(
     job: Job,
     state: Mapping[str, Any],
     mesh: "Union[Mesh, str, None]",
     layout: Optional[Layout],
     catalogue: Optional[Catalogue],
 ) -> _Here:
-    """The state that the workers have together. All of them call this, to compare theirs."""
+    """The state that the workers have together. All of them call this, and compare theirs. Reads
+    the arrays, and changes nothing.
+    """
     leaves = list(values.leaves("", state))
     wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
-    tensors = _together(
+    tensors = _all_succeed(
         job,
         lambda: {
-            leaf.name: _tensor(leaf.name, leaf.value)
+            leaf.name: _describe_tensor(leaf.name, leaf.value)
             for leaf in leaves
             if values.is_array(leaf.value)
         },
     )
-    said = _together(
+    said = _all_succeed(
         job,
         lambda: {
             **_known_layout(job, tensors, mesh, layout),
-            "values": {leaf.name: values.plan(leaf) for leaf in wanted},
+            "values": {leaf.name: values.plan_value(leaf) for leaf in wanted},
         },
     )
-    everyone = _exchange(job, said)
+    everyone = _gather_json(job, said)
 
     def merge() -> _Here:
+        """Put together what all workers have said. Raises ValueError where they contradict each
+        other.
+        """
         if any((one["mesh"], one["layout"]) != (said["mesh"], said["layout"]) for one in everyone):
             raise ValueError(
                 "the workers gave different meshes or layouts: give the same on all of them"
@@ -181,16 +187,16 @@ def _describe(
             else _unique(tensor for one in everyone for tensor in one["tensors"])
         )
         spec = {"shoal": "layout/1", **given, "mesh": said["mesh"], "rules": rules}
-        merged = values.together(one["values"] for one in everyone)
+        merged = values.merge_plans(one["values"] for one in everyone)
         text = json.dumps(
             {"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(merged)},
             indent=1,
         ).encode()
-        here = _Here(text, parts(text, job.rank), tensors, merged, wanted)
-        _compare(here)
+        here = _Here(text, parts_of_rank(text, job.rank), tensors, merged, wanted)
+        _check_layout(here)
         return here
 
-    return _together(job, merge)
+    return _all_succeed(job, merge)
 
 
 def _known_layout(
@@ -203,7 +209,7 @@ def _known_layout(
     axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
     rules, whole = [], []
     for name, tensor in tensors.items():
-        where = placed(tensor.array)
+        where = dtensor_placement(tensor.array)
         if where is not None:
             if axes and where.mesh != axes:
                 raise ValueError(
@@ -229,24 +235,27 @@ def _known_layout(
         [
             *(
                 f"{axis}=1"
-                for axis in degrees(str(spec.get("mesh", "")))
-                if axis not in degrees(axes)
+                for axis in parse_degrees(str(spec.get("mesh", "")))
+                if axis not in parse_degrees(axes)
             ),
             axes,
         ]
     )
-    if math.prod(degrees(axes).values()) != job.size:
+    if math.prod(parse_degrees(axes).values()) != job.size:
         raise ValueError(
             f"a mesh {axes} for a job of {job.size} workers: give the one on which the state lies"
         )
     return {"mesh": axes, "layout": spec, "rules": rules, "tensors": whole}
 
 
-def _tensor(name: str, array: Any) -> _Tensor:
+def _describe_tensor(name: str, array: Any) -> _Tensor:
+    """A tensor with its bytes on this worker, which are not copied where they are dense on the CPU.
+    Raises TypeError for elements that a file cannot hold.
+    """
     items: List[Item] = []
-    flatten(name, local(array), items)
+    flatten(name, local_part(array), items)
     kept = as_kept(items)[0]
-    if kept.shape != [int(n) for n in local(array).shape]:
+    if kept.shape != [int(n) for n in local_part(array).shape]:
         raise TypeError(
             f"{name} has elements of {array.dtype}, which a safetensors file cannot hold:"
             " convert it"
@@ -254,8 +263,8 @@ def _tensor(name: str, array: Any) -> _Tensor:
     return _Tensor(array, items[0], kept)
 
 
-def _compare(here: _Here) -> None:
-    """Refuse a layout that is not that of the arrays."""
+def _check_layout(here: _Here) -> None:
+    """Raise ValueError where the layout and the arrays of this worker are not the same."""
     listed = {part.name: part for part in here.parts}
     for name, tensor in here.tensors.items():
         part = listed.pop(name, None)
@@ -276,7 +285,9 @@ def _compare(here: _Here) -> None:
 
 
 def _make_staging(target: str, staging: str) -> None:
-    """Make the folder in which the checkpoint is written until it is whole."""
+    """Make the folder in which the checkpoint is written until it is whole. Raises ShoalError where
+    the target is there.
+    """
     if os.path.lexists(target):
         raise ShoalError(
             f"{target} is there already; shoal overwrites nothing: remove it, or choose another"
@@ -286,11 +297,12 @@ def _make_staging(target: str, staging: str) -> None:
     os.makedirs(staging)
 
 
-def _write(job: Job, here: _Here, staging: str) -> None:
+def _write_part(job: Job, here: _Here, staging: str) -> None:
+    """Write this worker's file, and on rank 0 also the layout and the values."""
     name = f"rank-{job.rank:05d}.safetensors"
     own = [here.tensors[part.name] for part in here.parts if part.file == name]
     if own:
-        write(
+        write_rank_file(
             os.path.join(staging, name),
             [(tensor.kept, tensor.item) for tensor in own],
             job.rank,
@@ -302,30 +314,32 @@ def _write(job: Job, here: _Here, staging: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         if here.values:
-            values.write(staging, here.values)
+            values.write_values(staging, here.values)
 
 
 def _publish(staging: str, target: str) -> None:
     """Seal the checkpoint, and give its folder the name that the user wants."""
-    shoal("state", "seal", staging)
-    sync(staging)
+    run_shoal("state", "seal", staging)
+    sync_folder(staging)
     os.rename(staging, target)
-    sync(os.path.dirname(target))
+    sync_folder(os.path.dirname(target))
 
 
 def _verify(path: str) -> None:
-    """Have the `shoal` binary verify a checkpoint with a seal, or check one without."""
+    """Have the `shoal` binary verify a checkpoint with a seal, or check one without. Raises
+    ShoalError for a damaged one.
+    """
     if os.path.exists(os.path.join(path, MANIFEST)) or os.path.exists(f"{path}.{MANIFEST}"):
-        shoal("state", "verify", path)
+        run_shoal("state", "verify", path)
     else:
-        shoal("state", "check", path)
+        run_shoal("state", "check", path)
 
 
-def _fill(here: _Here, path: str) -> None:
-    """Read the parts and values of this worker from a checkpoint."""
+def _fill_state(here: _Here, path: str) -> None:
+    """Set the arrays and values of this worker from a checkpoint."""
     import numpy
 
-    source = Source(path)
+    source = TensorReader(path)
     whole = {
         str(t["name"]): (str(t["dtype"]), list(t["shape"]))
         for t in json.loads(here.text)["tensors"]
@@ -335,9 +349,9 @@ def _fill(here: _Here, path: str) -> None:
         if tensor is None or not tensor.item.nbytes:
             continue
         memory = numpy.empty(tensor.item.nbytes, numpy.uint8)
-        source.fill(part, whole, memory)
-        _assign(local(tensor.array), memory)
-    values.fill(here.wanted, path)
+        source.read_part(part, whole, memory)
+        _assign(local_part(tensor.array), memory)
+    values.replace_values(here.wanted, path)
 
 
 def _assign(array: Any, memory: Any) -> None:
@@ -354,8 +368,8 @@ def _unique(listed: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return list({json.dumps(x, sort_keys=True): x for x in listed}.values())
 
 
-def _exchange(job: Job, value: Any) -> List[Any]:
-    """The values of all workers, by rank; each consists of JSON types."""
+def _gather_json(job: Job, value: Any) -> List[Any]:
+    """The values of all workers, by rank; each consists of JSON types. All of them call this."""
     import numpy
 
     text = json.dumps(value).encode() + b"\n"
@@ -363,9 +377,9 @@ def _exchange(job: Job, value: Any) -> List[Any]:
     return [json.loads(line) for line in bytes(everyone).splitlines()]
 
 
-def _together(job: Job, what: Callable[[], T]) -> T:
-    """Call a function on every worker. When it fails on any worker, all of them raise ShoalError,
-    so that none waits for another.
+def _all_succeed(job: Job, what: Callable[[], T]) -> T:
+    """Call a function on every worker, and return its result when it has succeeded on all. When it
+    fails on any worker, all of them raise ShoalError, so that none waits for another.
     """
     result: Optional[T] = None
     error = ""
@@ -374,7 +388,7 @@ def _together(job: Job, what: Callable[[], T]) -> T:
     except Exception as err:
         error = f"worker {job.rank}: {err}"
         own = err
-    failed = [e for e in _exchange(job, error) if e]
+    failed = [e for e in _gather_json(job, error) if e]
     if error:
         raise ShoalError(failed[0]) from own
     if failed:

@@ -22,7 +22,7 @@ from ._checkpoint.checkpoints import Checkpoints
 from ._live.epochs import End, Epochs
 from ._live.transfer import State
 from ._runtime.handle import Handle
-from ._runtime.log import say
+from ._runtime.log import log_line
 from ._runtime.protocol import ASIDE, MORE, NARROW, SPARING, STEP
 from .cursor import Cursor, Order, Samples, Span
 from .errors import LostError, MismatchError, ShoalError
@@ -85,10 +85,11 @@ class Step:
     def share(
         self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None
     ) -> Handle[Any]:
-        """Begin the all-reduce of one array as a part of the step. The last part commits the step,
-        and no part is complete before every worker has submitted the last one. With another op than
-        the mean, workers without samples count too. With `narrow`, partial sums of float16 and
-        bfloat16 are rounded to that type between hosts, which takes half the bytes.
+        """Begin the all-reduce of one array as a part of the step, in place or into `out`. The last
+        part commits the step, and no part is complete before every worker has submitted the last
+        one. With another op than the mean, workers without samples count too. With `narrow`,
+        partial sums of float16 and bfloat16 are rounded to that type between hosts, which takes
+        half the bytes.
         """
         if self.committed:
             raise ShoalError(
@@ -100,7 +101,7 @@ class Step:
         if op == "mean":
             weight = float(self.weight)
             if not self.weight:
-                x = self._clear(x if out is None else self._like(x))
+                x = self._set_to_zero(x if out is None else self._new_like(x))
         return self._progress.job.allreduce_async(
             x, op, weight, out, self._flags(last) | (NARROW if narrow else 0)
         )
@@ -110,7 +111,7 @@ class Step:
         `root` gets the mean in `out`, and the others leave `out` None.
         """
         if not self.weight:
-            self._clear(x)
+            self._set_to_zero(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
 
     def begin(self, group: Group) -> Handle[None]:
@@ -133,7 +134,7 @@ class Step:
         return done
 
     def held(self, ranks: Sequence[int]) -> int:
-        """The number of samples of the batch that these ranks have."""
+        """The number of samples of the batch that these ranks have together."""
         cursor, size = self._progress.cursor, self._progress.job.size
         return (
             self.count
@@ -158,12 +159,12 @@ class Step:
             return MORE
         return STEP | SPARING if self._progress.state.sharded else STEP
 
-    def _like(self, x: Any) -> Any:
+    def _new_like(self, x: Any) -> Any:
         """A new array like x, for a call that must not change x."""
         tensor = self._progress.job._backend.describe(x)
-        return self._progress.job._backend.make(x, tensor.dtype, tensor.shape)
+        return self._progress.job._backend.new_like(x, tensor.dtype, tensor.shape)
 
-    def _clear(self, x: Any) -> Any:
+    def _set_to_zero(self, x: Any) -> Any:
         """Set x to zeros, and return it."""
         # A weight of 0 is not enough: 0 times a gradient that is not finite would not be 0.
         tensor = self._progress.job._backend.describe(x)
@@ -183,7 +184,7 @@ class Step:
                 "what comes after a step is known when it is committed, by step.allreduce for"
                 " example"
             )
-        return self._progress.next()
+        return self._progress.next_cursor()
 
     @property
     def last(self) -> bool:
@@ -201,7 +202,7 @@ class LocalBatch(NamedTuple):
 
 class Progress:
     """The place of a job in its data, and what happens between one step and the next. A job has
-    one.
+    one. The thread of the training loop uses it; all workers call the methods at the same places.
     """
 
     def __init__(
@@ -227,31 +228,39 @@ class Progress:
         self.begun = False  # a loop of this process has taken the state of the job
         self._trained = False  # this process has opened a step
         self.epochs = Epochs(job, state)
-        job._backend.state_data(self.cursor)
+        job._backend.declare_data(self.cursor)
 
-    def changed(self) -> None:
-        """The agent has written another view."""
+    def mark_view_changed(self) -> None:
+        """Note that the agent has written another view, which `cross_step_boundary` follows. Any
+        thread may call it.
+        """
         self._changed = True
 
-    def begin(self, end: End) -> None:
-        """Begin a loop.
+    def begin_loop(self, end: End) -> None:
+        """Begin a loop, and end the one before if it was left by `break`.
 
         Raises ShoalError when an earlier loop of this process has reached the same end, such as a
         second loop with the number of epochs of the first: it would silently make no step.
         """
-        self.leave()
-        self.epochs.begin(end)
-        if self._trained and not end.each and not self.job.released and end.at(self.cursor):
+        self._end_broken_loop()
+        self.epochs.begin_loop(end)
+        if (
+            self._trained
+            and not end.each
+            and not self.job.released
+            and end.is_reached_at(self.cursor)
+        ):
             raise ShoalError(
-                f"all {end.whole(self.cursor)} steps of this loop are over, and the job has made"
-                f" {self.cursor.step}: a loop goes on where the job is, so give it the epochs or"
-                " the steps of the whole training, and loop once; or give it neither, and each"
+                f"all {end.step_count(self.cursor)} steps of this loop are over, and the job has"
+                f" made {self.cursor.step}: a loop goes on where the job is, so give it the epochs"
+                " or the steps of the whole training, and loop once; or give it neither, and each"
                 " loop is one epoch"
             )
 
-    def over(self, end: End) -> bool:
-        """Go to the place between this step and the next. Returns whether the training ends there,
-        or the epoch of this loop.
+    def finish_step(self, end: End) -> bool:
+        """Go from the committed step to the place between it and the next: members join and leave,
+        and checkpoints are made. Returns whether the training ends there, or the epoch of this
+        loop.
 
         Raises ShoalError when the step was not committed.
         """
@@ -264,21 +273,21 @@ class Progress:
                 f"step {self.step.number} ended without an average of its gradients."
                 f" {'. '.join(why)}"
             )
-        self._settle()
-        if not self.arrive(end):
+        self._advance_cursor()
+        if not self._catch_up(end):
             return True
-        ended = end.at(self.cursor)
+        ended = end.is_reached_at(self.cursor)
         if self.checkpoints is not None:
             (
                 self.checkpoints.save_last(self.cursor)
-                if ended and self.epochs.final(end)
+                if ended and self.epochs.is_final_loop(end)
                 else self.checkpoints.save_if_due(self.cursor)
             )
         if ended:
-            self.epochs.end(end)
+            self.epochs.count_ended_loop(end)
         return ended
 
-    def arrive(self, end: Optional[End] = None) -> bool:
+    def _catch_up(self, end: Optional[End] = None) -> bool:
         """Go to where the job is; in the first loop, take the state of the others or of a
         checkpoint. False when this loop makes no more steps: this worker is released, or the job is
         beyond the epoch of the loop.
@@ -288,32 +297,32 @@ class Progress:
             if (
                 self.checkpoints is not None
                 and not self.job._backend.late
-                and not self.epochs.behind(end, self.cursor)
+                and not self.epochs.is_behind_job(end, self.cursor)
             ):
-                self._resume(self.checkpoints)
+                self._resume_from_checkpoint(self.checkpoints)
         # A state of a later epoch is set again in the loop of that epoch, because the code after
         # this loop changes it.
-        if not self.cross(end) or self.epochs.behind(end, self.cursor):
-            self.epochs.end(end, empty=True)
+        if not self.cross_step_boundary(end) or self.epochs.is_behind_job(end, self.cursor):
+            self.epochs.count_ended_loop(end, empty=True)
             return False
         self.begun = True
         return True
 
-    def leave(self) -> None:
+    def _end_broken_loop(self) -> None:
         """End the loop before this one, if it was left by `break`."""
-        self.drop()
-        self._settle()
-        self._replan()
-        self.epochs.left(self.cursor.epoch if self.begun else None)
+        self.drop_open_step()
+        self._advance_cursor()
+        self._discard_drawn()
+        self.epochs.count_broken_loop(self.cursor.epoch if self.begun else None)
 
-    def loops(self, count: int) -> Iterator[int]:
+    def epoch_loops(self, count: int) -> Iterator[int]:
         """The numbers of the epochs from the one that the job is in, up to `count`: each is for one
         loop. Raises ShoalError where all of them are over already.
         """
         epochs = self.epochs
-        self.leave()
+        self._end_broken_loop()
         if not self.begun:
-            if not self.arrive():
+            if not self._catch_up():
                 return
             epochs.over = self.cursor.reached if epochs.others is None else epochs.others
         elif epochs.over >= count and not self.job.released:
@@ -326,35 +335,37 @@ class Progress:
             while epochs.over < count and not self.job.released:
                 number = epochs.over
                 yield number
-                self.leave()
+                self._end_broken_loop()
                 epochs.over = max(epochs.over, number + 1)
         finally:
             epochs.count = None
 
-    def _settle(self) -> None:
-        """Go to the place after the committed step."""
+    def _advance_cursor(self) -> None:
+        """Go to the place after the committed step, if there is one."""
         if self.step is not None:
-            self.cursor, self._next, self.step = self.next(), None, None
+            self.cursor, self._next, self.step = self.next_cursor(), None, None
 
-    def _resume(self, checkpoints: Checkpoints) -> None:
+    def _resume_from_checkpoint(self, checkpoints: Checkpoints) -> None:
         """Go on from the newest checkpoint, if there is one."""
         place = checkpoints.resume(self.cursor)
         if place != self.cursor:
-            self.go_to(place)
+            self.move_to(place)
 
-    def go_to(self, place: Cursor) -> None:
+    def move_to(self, place: Cursor) -> None:
         """Go to the place of a checkpoint, and tell the agent."""
         self.cursor = place
-        self.job._backend.state_data(place)
-        self._replan()
+        self.job._backend.declare_data(place)
+        self._discard_drawn()
 
     @property
     def place(self) -> Cursor:
         """The place after the last committed step."""
-        return self.next() if self.step is not None and self.step.committed else self.cursor
+        return self.next_cursor() if self.step is not None and self.step.committed else self.cursor
 
-    def next(self) -> Cursor:
-        """The cursor after the committed step."""
+    def next_cursor(self) -> Cursor:
+        """The cursor after the committed step: that of the agent's view where the members have
+        changed.
+        """
         if self._next is None:
             view = self.job._backend.view
             if self._changed and view.cursor:
@@ -363,9 +374,9 @@ class Progress:
                 self._next = self.cursor.commit(self.job.size, [True] * self.job.size)
         return self._next
 
-    def open(self) -> Step:
-        """The next step."""
-        part = self.ahead(0)
+    def open_step(self) -> Step:
+        """Begin the next step, with this worker's samples."""
+        part = self.batch_ahead(0)
         self._ahead.popleft()
         self.opened += 1
         self.epochs.made += 1
@@ -373,8 +384,8 @@ class Progress:
         self.step = Step(self, part.indices, part.weight)
         return self.step
 
-    def whole(self) -> Step:
-        """The next step with all samples of its batch, for workers that divide them among
+    def open_whole_step(self) -> Step:
+        """Begin the next step with all samples of its batch, for workers that divide them among
         themselves.
         """
         if self._order is None or self._epoch != self.cursor.epoch:
@@ -383,33 +394,36 @@ class Progress:
         self.step = Step(self, self._order.take(self.cursor.part(0, 1)), 1)
         return self.step
 
-    def ahead(self, k: int) -> LocalBatch:
-        """This worker's samples of the k-th next step, if the members stay the same."""
+    def batch_ahead(self, k: int) -> LocalBatch:
+        """This worker's samples of the k-th next step, if the members stay the same. Draws them
+        where they are not drawn yet.
+        """
         while len(self._ahead) <= k:
-            self._draw()
+            self._draw_batches()
         return self._ahead[k]
 
-    def drop(self) -> None:
-        """Drop a step that was opened and not committed."""
+    def drop_open_step(self) -> None:
+        """Drop a step that was opened and not committed: it is made again."""
         if self.step is not None and not self.step.committed:
             self.step = None
             self.epochs.made -= 1
-            self._replan()
+            self._discard_drawn()
 
-    def _replan(self) -> None:
+    def _discard_drawn(self) -> None:
         """Throw away the samples that were drawn ahead."""
         self.plan += 1
         self.opened = 0
         self._ahead.clear()
         self._drawn = None
 
-    def cross(self, end: Optional[End] = None) -> bool:
-        """Pass from one step to the next, where members join and leave. False when this worker has
+    def cross_step_boundary(self, end: Optional[End] = None) -> bool:
+        """Pass from one step to the next, where members join and leave: send the state to
+        newcomers, or receive it as one. Waits for the other members. False when this worker has
         left, or cannot join in the epoch of this loop.
         """
-        job, backend, epoch = self.job, self.job._backend, self.epochs.only(end)
+        job, backend, epoch = self.job, self.job._backend, self.epochs.entry_epoch(end)
         if backend.late:
-            self.state.allocate()
+            self.state.allocate_buffers()
             if not backend.enter(epoch):
                 return False
         while self._changed:
@@ -418,15 +432,15 @@ class Progress:
                 return False
             if view.cursor:
                 self.cursor = Cursor.unpack(view.cursor)
-            self._replan()
+            self._discard_drawn()
             if view.new:
-                if not self.state.receive(job, view.joined):
+                if not self.state.receive_from_members(job, view.joined):
                     if not backend.enter(epoch):
                         return False
                     continue
-                self.epochs.check(end)
-                if self.state.empty and not self.meshed:
-                    say(
+                self.epochs.check_joined_loop(end)
+                if self.state.is_empty and not self.meshed:
+                    log_line(
                         "this worker has joined a job that trains already, and has got no state"
                         " from the others, because none is registered: if the loop changes any"
                         " (parameters, an optimizer), this worker's differs now; call"
@@ -435,17 +449,17 @@ class Progress:
             else:
                 self.state.absorb_losses()
                 if view.joined:
-                    backend.admit()
+                    backend.admit_newcomers()
                     # Optimizers that were made since the loop began: a worker that joins names what
                     # it lacks.
                     self.state.discover()
-                    self.state.send(job, view.joined, self.cursor.step)
+                    self.state.send_to_newcomers(job, view.joined, self.cursor.step)
             if view.joined:
                 self.state.include_newcomers()
             self._changed = False
         return True
 
-    def _draw(self) -> None:
+    def _draw_batches(self) -> None:
         """Draw the samples of this worker for the next steps, up to the end of an epoch."""
         rank, size = self.job.rank, self.job.size
         cursor = self._drawn or self.cursor
@@ -471,8 +485,8 @@ class Progress:
             at += count
 
 
-def steps(progress: Progress, end: End) -> Iterator[Step]:
-    """The steps of a job until its end."""
-    progress.begin(end)
-    while not progress.over(end):
-        yield progress.open()
+def steps_until(progress: Progress, end: End) -> Iterator[Step]:
+    """The steps of a loop until its end, each opened when it is asked for."""
+    progress.begin_loop(end)
+    while not progress.finish_step(end):
+        yield progress.open_step()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
-from ._runtime.arguments import whole, wrong
+from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend, Call
 from ._runtime.handle import Handle
 from ._runtime.protocol import KINDS, OPS
-from ._runtime.tensor import dense, elements, ndarray
+from ._runtime.tensor import check_dtype_and_shape, element_count, numpy_view
 from .group import Group
 
 
@@ -24,9 +24,12 @@ class World(Group):
         self.name = backend.name
         self.host = backend.host
         self.generation = backend.generation
-        backend.on_change(self._follow)
+        backend.on_change(self._adopt_view)
 
-    def _follow(self) -> None:
+    def _adopt_view(self) -> None:
+        """Take over rank, size and generation from the backend, after each change of the
+        members.
+        """
         backend = self._backend
         self.rank, self.size, self.generation = backend.rank, backend.size, backend.generation
         self.ranks = tuple(range(backend.size))
@@ -51,8 +54,8 @@ class World(Group):
         """
         self._backend.check()
         if isinstance(ranks, str) or not isinstance(ranks, Iterable):
-            raise wrong("ranks", ranks, "a list of ranks of the job, as [0, 1]")
-        members = [self._member(r, "rank") for r in ranks]
+            raise wrong_type("ranks", ranks, "a list of ranks of the job, as [0, 1]")
+        members = [self._checked_rank(r, "rank") for r in ranks]
         if len(set(members)) != len(members):
             raise ValueError(f"group({members}) names a rank twice: name each once")
         if self.rank not in members:
@@ -64,7 +67,7 @@ class World(Group):
 
     def alone(self) -> Group:
         """A group of this rank alone. Its collectives need no other rank and no agent."""
-        return Group(self._backend, self._backend.own_group(), 0, [self.rank])
+        return Group(self._backend, self._backend.new_solo_group(), 0, [self.rank])
 
     @contextlib.contextmanager
     def grouped(self) -> Iterator[None]:
@@ -73,11 +76,11 @@ class World(Group):
 
         A `wait` inside the block submits what was collected so far.
         """
-        self._backend.hold()
+        self._backend.hold_calls()
         try:
             yield
         finally:
-            self._backend.release()
+            self._backend.release_calls()
 
     def empty(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
         """A NumPy array in the arena, aligned to 64 bytes; collectives on it copy nothing. Its
@@ -86,8 +89,8 @@ class World(Group):
         dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when
         the agent has no memory.
         """
-        kind, dims = dense(shape, dtype)
-        return ndarray(kind, dims, self._backend.buffer(elements(dims) * kind.itemsize))
+        kind, dims = check_dtype_and_shape(shape, dtype)
+        return numpy_view(kind, dims, self._backend.buffer(element_count(dims) * kind.itemsize))
 
     def zeros(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
         """Like empty, filled with 0."""
@@ -100,7 +103,7 @@ class World(Group):
         torch.frombuffer and the like.
         """
         return self._backend.buffer(
-            whole("nbytes", nbytes, 0, "how many bytes, an integer from 0 on")
+            as_integer("nbytes", nbytes, 0, "how many bytes, an integer from 0 on")
         )
 
     def submit(
@@ -118,7 +121,8 @@ class World(Group):
         counts: Optional[Sequence[int]] = None,
         shape: Optional[Sequence[int]] = None,
     ) -> Handle[Any]:
-        """Submit a call as docs/formats/arena.md describes it; the handle's `wait` returns `out`.
+        """Submit a call as docs/formats/arena.md describes it, from any thread; the handle's `wait`
+        returns `out`.
 
         kind and op are names of its tables. inp and out are arrays or None. `dtype` names the
         elements where the arrays cannot ("bf16" in int16 memory). `peer` is the root or partner, a
@@ -155,17 +159,21 @@ class World(Group):
         run's metrics.jsonl.
         """
         if metrics is not None and not isinstance(metrics, Mapping):
-            raise wrong(
+            raise wrong_type(
                 "metrics",
                 metrics,
                 "numbers by name, as in report(loss=0.3) or report({'loss': 0.3})",
             )
         self._backend.report(
-            {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
+            {
+                name: _checked_number(name, value)
+                for name, value in {**(metrics or {}), **more}.items()
+            }
         )
 
 
-def _number(name: str, value: Any) -> float:
+def _checked_number(name: str, value: Any) -> float:
+    """A metric as a number. Raises TypeError where it is none that a float64 can hold."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -28,6 +28,7 @@ class Session:
     """One rank as the double sees it."""
 
     def __init__(self, rank, slots):
+        """Make the control block and the bell of a rank. The agent is always parked."""
         size = protocol.HEADER_BYTES + slots * 1024
         self.fd = os.memfd_create("control")
         os.ftruncate(self.fd, size)
@@ -44,7 +45,7 @@ class Session:
         struct.pack_into("<I", self.block, 128, 1)
 
     def view(self, segment, offset, count, dtype):
-        """The elements of a descriptor as a NumPy array."""
+        """The elements of a descriptor as a NumPy array over the segment."""
         if not count:
             return numpy.empty(0, dtype)
         return numpy.frombuffer(self.segments[segment], dtype, count, offset)
@@ -77,12 +78,14 @@ class AgentDouble:
         self._over = False
 
     def __enter__(self):
+        """Start the threads that accept connections and execute calls."""
         threading.Thread(target=self._accept, daemon=True).start()
         self._engine = threading.Thread(target=self._run, daemon=True)
         self._engine.start()
         return self
 
     def __exit__(self, *_):
+        """Leave all jobs, and end the threads."""
         for job in self._jobs:
             job.leave()
         self.hang_up()
@@ -114,6 +117,7 @@ class AgentDouble:
                 pass
 
     def _accept(self):
+        """Accept connections, and start a thread for each."""
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -123,6 +127,7 @@ class AgentDouble:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
+        """Answer the requests of one connection until it ends."""
         rank = None
         with connection:
             while True:
@@ -163,6 +168,7 @@ class AgentDouble:
                     )
 
     def _reply(self, rank, request):
+        """Do what a request asks; return the answer and its descriptors, None for no answer."""
         kind = request["type"]
         if kind == "join":
             session = self.sessions[rank] = Session(rank, self.slots)
@@ -190,6 +196,9 @@ class AgentDouble:
         return None, []
 
     def _run(self):
+        """Wait for the bell, take the new calls of all ranks, and execute those that all ranks have
+        made.
+        """
         while True:
             self.rings += struct.unpack("<Q", os.read(self._bell, 8))[0]
             self.going.wait()
@@ -198,7 +207,7 @@ class AgentDouble:
             for rank, session in sorted(self.sessions.items()):
                 (tail,) = struct.unpack_from("<Q", session.block, 64)
                 while session.taken < tail:
-                    call = self._take(session, session.taken)
+                    call = self._read_call(session, session.taken)
                     session.taken += 1
                     session.waiting.append(call)
                     self.calls.append({**call, "rank": rank})
@@ -207,7 +216,8 @@ class AgentDouble:
             ):
                 self._execute([(s, s.waiting.pop(0)) for _, s in sorted(self.sessions.items())])
 
-    def _take(self, session, number):
+    def _read_call(self, session, number):
+        """Read the descriptor of a call from its slot, and check what every descriptor has."""
         at = protocol.HEADER_BYTES + number % self.slots * 1024
         names = (
             "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out"
@@ -226,6 +236,9 @@ class AgentDouble:
         return call
 
     def _execute(self, calls):
+        """Compute the result of one call of every rank, or fail it with `error`, and ring those who
+        sleep.
+        """
         error, self.error = self.error, None
         if error is None:
             dtype = DTYPES[calls[0][1]["dtype"]]

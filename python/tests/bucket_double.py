@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 
 
 class Store:
-    """One bucket, `models`. `refuse` is the status with which every request is answered, None for
-    none.
+    """One bucket, `models`, and the server that serves it on a thread. `refuse` is the status with
+    which every request is answered, None for none.
     """
 
     def __init__(self):
@@ -31,6 +31,7 @@ class Store:
         }
 
     def close(self):
+        """Stop the server, and wait for its thread."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -46,17 +47,21 @@ class Store:
             reverse=True,
         )
 
-    def begin(self):
+    def new_upload_id(self):
+        """A new number for an upload."""
         return f"u{next(self._numbers)}"
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
+    """Answers the requests of one connection from the store."""
+
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):
-        """Nothing to standard error."""
+        """Print nothing to standard error."""
 
     def _answer(self, status=200, body=b"", **headers):
+        """Send an answer with these headers; a HEAD gets no body."""
         self.send_response(status)
         headers.setdefault("Content_Length", str(len(body)))
         for name, value in headers.items():
@@ -66,13 +71,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _refuse(self, status, code):
+        """Answer with an error of S3's."""
         self._answer(
             status,
             f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
             Content_Type="application/xml",
         )
 
-    def _content(self):
+    def _read_body(self):
+        """Read the body of the request, out of its chunks where it has some."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if not self.headers.get("X-Amz-Content-Sha256", "").startswith("STREAMING-"):
             return body
@@ -86,10 +93,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             at = line + 4 + size
 
     def _serve(self):
+        """Answer a request of any method."""
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
         bucket, _, key = urllib.parse.unquote(url.path).lstrip("/").partition("/")
-        body, store = self._content(), self.store
+        body, store = self._read_body(), self.store
         with store.lock:
             if store.refuse:
                 self._refuse(store.refuse, "AccessDenied")
@@ -108,11 +116,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             elif key not in store.objects:
                 self._refuse(404, "NoSuchKey")
             else:
-                self._read(store.objects[key])
+                self._send_object(store.objects[key])
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
 
-    def _read(self, found):
+    def _send_object(self, found):
+        """Answer with an object, or with the range of it that is asked for."""
         dated = {"ETag": '"whole"', "Last_Modified": "Sun, 09 Sep 2001 01:46:40 GMT"}
         part = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if self.command == "HEAD":
@@ -129,6 +138,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(200, found, **dated)
 
     def _list(self, query):
+        """Answer with the keys, or the uploads, that begin with a prefix."""
         prefix = query.get("prefix", "")
         if "uploads" in query:
             found = "".join(
@@ -136,24 +146,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 for u, (k, _) in self.store.uploads.items()
                 if k.startswith(prefix)
             )
-            return self._xml("ListMultipartUploadsResult", found)
+            return self._send_xml("ListMultipartUploadsResult", found)
         keys = sorted(k for k in self.store.objects if k.startswith(prefix))
         line = (
             "<Contents><Key>{}</Key><Size>{}</Size>"
             "<LastModified>2001-09-09T01:46:40Z</LastModified><ETag>x</ETag></Contents>"
         )
-        return self._xml(
+        return self._send_xml(
             "ListBucketResult",
             "<Name>models</Name>"
             + "".join(line.format(escape(k), len(self.store.objects[k])) for k in keys),
         )
 
     def _upload(self, key, query, body):
+        """Begin an upload in parts, take a part, or complete or abort the upload."""
         store, name = self.store, query.get("uploadId")
         if "uploads" in query:
-            name = store.begin()
+            name = store.new_upload_id()
             store.uploads[name] = (key, {})
-            self._xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
+            self._send_xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
         elif name not in store.uploads:
             self._refuse(404, "NoSuchUpload")
         elif self.command == "PUT":
@@ -163,11 +174,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             parts = store.uploads.pop(name)[1]
             if self.command == "POST":
                 store.objects[key] = b"".join(parts[n] for n in sorted(parts))
-                self._xml(
+                self._send_xml(
                     "CompleteMultipartUploadResult", f"<Key>{escape(key)}</Key><ETag>x</ETag>"
                 )
             else:
                 self._answer(204)
 
-    def _xml(self, kind, inner):
+    def _send_xml(self, kind, inner):
+        """Answer with a document of S3's."""
         self._answer(200, f"<{kind}>{inner}</{kind}>".encode(), Content_Type="application/xml")

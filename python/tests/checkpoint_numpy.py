@@ -21,7 +21,7 @@ from shoal._checkpoint.writer import AgentWriter
 
 
 def no_room(*_):
-    """As where the system gives no more memory."""
+    """Refuse memory, as where the system gives no more."""
     raise shoal.ArenaError("the job has no more")
 
 

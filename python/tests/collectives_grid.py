@@ -40,7 +40,9 @@ REDUCE = {
 
 
 class Grid:
-    """Draws inputs, in arena and foreign memory in turns, and compares."""
+    """Draws inputs, in arena and foreign memory in turns, and compares results; `wrong` collects
+    what differs.
+    """
 
     def __init__(self, job):
         self.job = job
@@ -49,14 +51,14 @@ class Grid:
         self.wrong = []
 
     def draw(self, shapes, dtype, op="sum"):
-        """One array a rank."""
+        """Draw the input of every rank, one array of each shape."""
         top = 3 if op == "prod" else 25
         low = 1 if op == "prod" or dtype == "uint8" else -25
         return [self.rng.integers(low, top, s).astype(dtype) for s in shapes]
 
     def place(self, x):
-        """x in arena memory, foreign memory, strided memory, by turns that are the same on every
-        rank.
+        """A copy of x in arena memory, foreign memory or strided memory, by turns that are the same
+        on every rank.
         """
         kind = self.cases % 3
         if kind == 0:
@@ -68,7 +70,8 @@ class Grid:
         y[...] = x
         return y
 
-    def equal(self, got, want, *what, rtol=0.0):
+    def expect_equal(self, got, want, *what, rtol=0.0):
+        """Count a case, and record it where a result is not what it must be."""
         self.cases += 1
         want = numpy.asarray(want)
         ok = got.shape == want.shape and numpy.allclose(
@@ -77,7 +80,8 @@ class Grid:
         if not ok:
             self.wrong.append(f"rank {self.job.rank}: {what}: got {got!r}, want {want!r}")
 
-    def same_bytes(self, x, *what):
+    def expect_same_bytes(self, x, *what):
+        """Record where the ranks hold different bytes. All ranks call it."""
         digest = numpy.frombuffer(
             hashlib.sha256(numpy.ascontiguousarray(x).tobytes()).digest(), "uint8"
         )
@@ -87,6 +91,7 @@ class Grid:
 
 
 def allreduce(grid):
+    """Every reduction of every type and shape, in place and into `out`."""
     job = grid.job
     for dtype in DTYPES:
         for shape in SHAPES:
@@ -95,15 +100,16 @@ def allreduce(grid):
                 want = reference(inputs)
                 x = grid.place(inputs[job.rank])
                 assert job.allreduce(x, op) is x
-                grid.equal(x, want, "allreduce", dtype, shape, op)
+                grid.expect_equal(x, want, "allreduce", dtype, shape, op)
                 x, out = grid.place(inputs[job.rank]), grid.place(numpy.zeros(shape, dtype))
                 assert job.allreduce(x, op, out=out) is out
-                grid.equal(out, want, "allreduce out", dtype, shape, op)
-                grid.equal(x, inputs[job.rank], "allreduce out: input", dtype, shape, op)
-            grid.same_bytes(out, "allreduce", dtype, shape)
+                grid.expect_equal(out, want, "allreduce out", dtype, shape, op)
+                grid.expect_equal(x, inputs[job.rank], "allreduce out: input", dtype, shape, op)
+            grid.expect_same_bytes(out, "allreduce", dtype, shape)
 
 
 def mean(grid):
+    """Means with equal weights, different ones and zeros."""
     job = grid.job
     for dtype, rtol in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3)):
         for shape in SHAPES:
@@ -116,18 +122,20 @@ def mean(grid):
                 x = grid.place(inputs[job.rank])
                 job.allreduce(x, "mean", weight=weights[job.rank])
                 want = sum(w * a.astype("float64") for w, a in zip(weights, inputs)) / sum(weights)
-                grid.equal(x, want, "mean", dtype, shape, weights, rtol=rtol)
-                grid.same_bytes(x, "mean", dtype, shape, weights)
+                grid.expect_equal(x, want, "mean", dtype, shape, weights, rtol=rtol)
+                grid.expect_same_bytes(x, "mean", dtype, shape, weights)
 
 
 def bfloat16(grid):
-    """bf16 as NumPy can hold it: the upper half of a float32."""
+    """Sums of bf16 as NumPy can hold it: the upper half of a float32."""
     job = grid.job
 
     def narrow(x):
+        """The upper halves of float32."""
         return (x.astype("float32").view("uint32") >> 16).astype("uint16")
 
     def widen(x):
+        """float32 from their upper halves."""
         return (x.astype("uint32") << 16).view("float32")
 
     for n in (0, 1, 33, 5000):
@@ -135,17 +143,18 @@ def bfloat16(grid):
         x = grid.place(narrow(inputs[job.rank]))
         x = numpy.ascontiguousarray(x)
         job.submit("all_reduce", x, x, dtype="bf16", op="sum").wait()
-        grid.equal(widen(x), sum(inputs), "bf16", n)
+        grid.expect_equal(widen(x), sum(inputs), "bf16", n)
 
 
 def logic(grid):
+    """The minimum and maximum of bool, which are and and or."""
     job = grid.job
     for shape in SHAPES:
         inputs = [grid.rng.integers(0, 2, shape).astype(bool) for _ in range(job.size)]
         for op, reference in (("min", numpy.logical_and), ("max", numpy.logical_or)):
             x = grid.place(numpy.asarray(inputs[job.rank]))
-            grid.equal(job.allreduce(x, op), reference.reduce(inputs), "bool", op, shape)
-        grid.equal(
+            grid.expect_equal(job.allreduce(x, op), reference.reduce(inputs), "bool", op, shape)
+        grid.expect_equal(
             job.allgather(numpy.asarray(inputs[job.rank])).reshape(-1),
             numpy.concatenate([i.reshape(-1) for i in inputs]),
             "bool",
@@ -153,13 +162,14 @@ def logic(grid):
 
 
 def reduce_scatter(grid):
+    """Even blocks of every reduction, and uneven ones."""
     job = grid.job
     for dtype in DTYPES:
         for rows, rest in ((0, ()), (1, ()), (3, (2,)), (1000, ()), (100, (4, 5))):
             for op, reference in REDUCE.items():
                 inputs = grid.draw([(job.size * rows, *rest)] * job.size, dtype, op)
                 want = reference(inputs)[job.rank * rows : (job.rank + 1) * rows]
-                grid.equal(
+                grid.expect_equal(
                     job.reduce_scatter(grid.place(inputs[job.rank]), op),
                     want,
                     "reduce_scatter",
@@ -173,18 +183,19 @@ def reduce_scatter(grid):
         begin = sum(lengths[: job.rank])
         out = grid.place(numpy.zeros(lengths[job.rank], dtype))
         job.reduce_scatter(grid.place(inputs[job.rank]), out=out)
-        grid.equal(
+        grid.expect_equal(
             out, sum(inputs)[begin : begin + lengths[job.rank]], "reduce_scatter uneven", dtype
         )
 
 
 def allgather(grid):
+    """Even blocks, and uneven ones with and without `out`."""
     job = grid.job
     for dtype in DTYPES + ["bool"]:
         for shape in SHAPES:
             inputs = grid.draw([shape] * job.size, dtype)
             got = job.allgather(grid.place(inputs[job.rank]))
-            grid.equal(
+            grid.expect_equal(
                 got,
                 numpy.concatenate([numpy.atleast_1d(x) for x in inputs]),
                 "allgather",
@@ -194,13 +205,14 @@ def allgather(grid):
         for rest in ((), (3,)):
             inputs = grid.draw([(r * 7 % 5, *rest) for r in range(job.size)], dtype)
             got = job.allgatherv(grid.place(inputs[job.rank]))
-            grid.equal(got, numpy.concatenate(inputs), "allgatherv", dtype, rest)
+            grid.expect_equal(got, numpy.concatenate(inputs), "allgatherv", dtype, rest)
             out = grid.place(numpy.zeros(got.shape, dtype))
             assert job.allgather(grid.place(inputs[job.rank]), out=out) is out
-            grid.equal(out, numpy.concatenate(inputs), "allgather uneven", dtype, rest)
+            grid.expect_equal(out, numpy.concatenate(inputs), "allgather uneven", dtype, rest)
 
 
 def rooted(grid):
+    """Broadcast, reduce, gather and scatter, with every root."""
     job = grid.job
     for dtype in DTYPES:
         for shape in SHAPES:
@@ -209,16 +221,16 @@ def rooted(grid):
                 inputs = grid.draw([shape] * job.size, dtype)
                 x = grid.place(inputs[job.rank])
                 assert job.broadcast(x, root) is x
-                grid.equal(x, inputs[root], "broadcast", dtype, shape, root)
+                grid.expect_equal(x, inputs[root], "broadcast", dtype, shape, root)
                 x = grid.place(inputs[job.rank])
                 result = job.reduce(x, "sum", root)
                 assert result is (x if here else None)
-                grid.equal(
+                grid.expect_equal(
                     x, sum(inputs) if here else inputs[job.rank], "reduce", dtype, shape, root
                 )
                 got = job.gather(grid.place(inputs[job.rank]), root)
                 if here:
-                    grid.equal(
+                    grid.expect_equal(
                         got,
                         numpy.concatenate([numpy.atleast_1d(i) for i in inputs]),
                         "gather",
@@ -232,12 +244,13 @@ def rooted(grid):
                 (whole,) = grid.draw([(job.size * 3, *shape)], dtype)
                 out = grid.place(numpy.zeros((3, *shape), dtype))
                 assert job.scatter(grid.place(whole) if here else None, root, out) is out
-                grid.equal(
+                grid.expect_equal(
                     out, whole[3 * job.rank : 3 * job.rank + 3], "scatter", dtype, shape, root
                 )
 
 
 def alltoall(grid):
+    """Even blocks, and uneven ones with and without `out`."""
     job = grid.job
     for dtype in DTYPES:
         for rest in ((), (3,), (2, 2)):
@@ -247,18 +260,19 @@ def alltoall(grid):
                 want = numpy.concatenate(
                     [i[job.rank * rows : (job.rank + 1) * rows] for i in inputs]
                 )
-                grid.equal(got, want, "alltoall", dtype, rows, rest)
+                grid.expect_equal(got, want, "alltoall", dtype, rows, rest)
             splits = [[(a + 2 * b) % 4 for b in range(job.size)] for a in range(job.size)]
             inputs = grid.draw([(sum(s), *rest) for s in splits], dtype)
             parts = [numpy.split(i, numpy.cumsum(s)[:-1])[job.rank] for i, s in zip(inputs, splits)]
             got = job.alltoall(grid.place(inputs[job.rank]), splits=splits[job.rank])
-            grid.equal(got, numpy.concatenate(parts), "alltoall splits", dtype, rest)
+            grid.expect_equal(got, numpy.concatenate(parts), "alltoall splits", dtype, rest)
             out = grid.place(numpy.zeros(got.shape, dtype))
             job.alltoall(grid.place(inputs[job.rank]), out, splits[job.rank])
-            grid.equal(out, numpy.concatenate(parts), "alltoall splits out", dtype, rest)
+            grid.expect_equal(out, numpy.concatenate(parts), "alltoall splits out", dtype, rest)
 
 
 def pairs(grid):
+    """Sends and receives around a ring, with tags, and from any source."""
     job = grid.job
     after, before = (job.rank + 1) % job.size, (job.rank - 1) % job.size
     if job.size == 1:
@@ -272,14 +286,14 @@ def pairs(grid):
                 job.send_async(grid.place(inputs[job.rank]), after, tag=7),
             ]
             assert handles[0].wait() is x and handles[1].wait() is None
-            grid.equal(x, inputs[before], "send and recv", dtype, shape)
+            grid.expect_equal(x, inputs[before], "send and recv", dtype, shape)
     a, b = numpy.zeros(2), numpy.zeros(2)
     first, second = job.recv_async(a, before, tag=1), job.recv_async(b, before, tag=2)
     job.send_async(numpy.full(2, 22.0), after, tag=2)
     job.send(numpy.full(2, 11.0), after, tag=1)
     first.wait(), second.wait()
-    grid.equal(a, [11, 11], "tag 1")
-    grid.equal(b, [22, 22], "tag 2")
+    grid.expect_equal(a, [11, 11], "tag 1")
+    grid.expect_equal(b, [22, 22], "tag 2")
     job.barrier()
     if job.rank:
         job.send(numpy.full(3, float(job.rank)), to=0, tag=3)
@@ -290,13 +304,14 @@ def pairs(grid):
             handle = job.submit("recv", None, x, peer=-1, tag=3)
             handle.wait()
             seen.append(handle.source)
-            grid.equal(x, [handle.source] * 3, "any source")
+            grid.expect_equal(x, [handle.source] * 3, "any source")
         else:
             grid.cases += 1
     assert sorted(seen) == (list(range(1, job.size)) if job.rank == 0 else [])
 
 
 def groups(grid):
+    """Calls of groups beside calls of all ranks."""
     job = grid.job
     evens, odds = [list(range(job.size))[k::2] for k in (0, 1)]
     mine = evens if job.rank % 2 == 0 else odds
@@ -309,12 +324,12 @@ def groups(grid):
         x, y = grid.place(inputs[job.rank]), grid.place(inputs[job.rank])
         with job.grouped():
             handles = [group.allreduce_async(x), job.allreduce_async(y)]
-        grid.equal(handles[1].wait(), sum(inputs), "all beside a group", round)
-        grid.equal(handles[0].wait(), sum(inputs[r] for r in mine), "group", round)
+        grid.expect_equal(handles[1].wait(), sum(inputs), "all beside a group", round)
+        grid.expect_equal(handles[0].wait(), sum(inputs[r] for r in mine), "group", round)
         whole = backwards.allgather(inputs[job.rank])
-        grid.equal(whole, numpy.concatenate(inputs[::-1]), "backwards", round)
+        grid.expect_equal(whole, numpy.concatenate(inputs[::-1]), "backwards", round)
         z = numpy.array([float(job.rank)])
-        grid.equal(
+        grid.expect_equal(
             group.broadcast(z, root=group.size - 1), [mine[-1]], "broadcast in a group", round
         )
         again = job.group(mine)
@@ -339,11 +354,11 @@ def overlapped(grid):
         handles[n].wait()
         assert handles[n].done()
     for n in range(700):
-        grid.equal(arrays[n], sum(inputs[n]), "overlapped", n)
+        grid.expect_equal(arrays[n], sum(inputs[n]), "overlapped", n)
 
 
 def buffers(grid):
-    """Without NumPy arrays: array.array, bytearray, memoryview, bytes as input."""
+    """Arrays that are not NumPy's: array.array, bytearray, memoryview, bytes as input."""
     job, n = grid.job, grid.job.size
     x = array("i", [job.rank, 1])
     assert job.allreduce(x) is x and list(x) == [n * (n - 1) // 2, n]
@@ -359,6 +374,7 @@ def buffers(grid):
 
 
 def main():
+    """Run the kind of collectives that the command line names, and print what is wrong."""
     name = sys.argv[1]
     with shoal.join() as job:
         grid = Grid(job)

@@ -19,7 +19,7 @@ for name in [n for n in os.environ if n.startswith("SHOAL_")]:
 
 
 def pytest_addoption(parser):
-    """Options of ours."""
+    """Declare the options of these tests."""
     parser.addoption(
         "--every-combination",
         action="store_true",
@@ -33,7 +33,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Marks of ours."""
+    """Declare the marks of these tests."""
     config.addinivalue_line("markers", "combination: repeats pairs that other parameters have")
 
 
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config, items):
         left += [item for item in items if item.get_closest_marker("combination")]
     if config.getoption("--slice"):
         part, parts = map(int, config.getoption("--slice").split("/"))
-        left += outside(part, parts, [item for item in items if item not in left])
+        left += items_outside_part(part, parts, [item for item in items if item not in left])
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
 
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config, items):
 STARTS_JOBS = ("elastic", "torch", "live", "transfer", "checkpoint", "collectives", "signals")
 
 
-def outside(part, parts, items):
+def items_outside_part(part, parts, items):
     """The items that are not in a part. Of each test with parameters at least one case is in it."""
     tests = collections.defaultdict(list)
     for item in items:
@@ -70,7 +70,9 @@ def outside(part, parts, items):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    """Report what a test takes of the processors, with the processes that it has waited for."""
+    """Report the processor seconds of a test, with those of the processes that it has waited
+    for.
+    """
     before = os.times()
     yield
     used = sum(os.times()[:4]) - sum(before[:4])
@@ -79,7 +81,7 @@ def pytest_runtest_protocol(item):
 
 @pytest.fixture(scope="session")
 def binary():
-    """The path of bin/shoal."""
+    """The path of bin/shoal, which is built where it is not there."""
     path = ROOT / "bin" / "shoal"
     if not path.exists():
         subprocess.run(["make", "build"], cwd=ROOT, check=True)
@@ -88,7 +90,7 @@ def binary():
 
 @pytest.fixture
 def agent():
-    """An agent for one rank, made of Python (see agent_double)."""
+    """An agent for one rank, made of Python (see agent_double), until the end of the test."""
     from agent_double import AgentDouble
 
     with AgentDouble() as double:
@@ -98,10 +100,11 @@ def agent():
 @pytest.fixture(scope="session")
 def launch(binary, tmp_path_factory):
     """Returns launch(n, script or source, *arguments): runs it on n ranks, expects exit code 0,
-    returns what they printed.
+    returns what they printed. launch.start only starts the job, and returns its process.
     """
 
     def run(n, program, *arguments, code=0, env=None):
+        """Run a job to its end."""
         process = start(n, program, *arguments, env=env)
         try:
             output, _ = process.communicate(timeout=HANG)
@@ -114,6 +117,7 @@ def launch(binary, tmp_path_factory):
         return output
 
     def start(n, program, *arguments, env=None, options=()):
+        """Start a job; its output is a pipe."""
         if not isinstance(program, pathlib.Path):
             path = tmp_path_factory.mktemp("program") / "worker.py"
             path.write_text(program)

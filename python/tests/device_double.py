@@ -1,6 +1,6 @@
 """A CUDA device made of CPU tensors, for tests on machines without one.
 
-Copies on a stream other than the default one happen only when somebody waits for an event behind
+Copies on a stream other than the default one happen only when somebody waits for an event after
 them, on the CPU or, as the default stream here computes at once, by a wait of that. So what does
 not wait sees old numbers, as it may on a device. `log` has what was asked for, in order.
 """
@@ -15,11 +15,16 @@ import torch.distributed as dist
 
 
 class Stream:
+    """A stream whose tasks wait in a queue until somebody waits for an event after them."""
+
     def __init__(self, device, name):
         self.device, self.name = device, name
         self.queue, self.ran = [], 0
 
     def wait_event(self, event):
+        """Have what comes later wait for an event. The default stream computes at once, so it waits
+        now.
+        """
         self.device.note("wait", self.name, event.stream.name)
         if self is self.device.default:
             event.run()
@@ -28,10 +33,13 @@ class Stream:
 
 
 class Event:
+    """A place in the queue of a stream."""
+
     def __init__(self, stream):
         self.stream, self.place = stream, len(stream.queue)
 
     def run(self):
+        """Run the tasks of the stream up to this event, in the calling thread."""
         with self.stream.device.lock:
             while self.stream.ran < self.place:
                 task = self.stream.queue[self.stream.ran]
@@ -39,16 +47,18 @@ class Event:
                 task()
 
     def synchronize(self):
+        """Log that the CPU waits here, and run the tasks."""
         self.stream.device.note("sync", self.stream.name, self.place)
         self.run()
 
 
 class Future(torch.futures.Future):
-    """Whoever waits for it computes behind the stream on which it was completed."""
+    """A future whose waiters compute after the stream on which it was completed."""
 
     def set_result(self, value):
+        """Log it, run the stream's tasks, and complete the future."""
         self.device.note("complete", self.device.current_stream().name)
-        self.device.record(self.device.current_stream()).run()
+        self.device.record_event(self.device.current_stream()).run()
         super().set_result(value)
 
 
@@ -67,16 +77,17 @@ class Communicator:
         self._tasks = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._open, self._error = 0, None
-        threads.Thread("gloo", lambda: self._work(store, rank, size), self.abort).start()
+        threads.Thread("gloo", lambda: self._sum_queued(store, rank, size), self.abort).start()
 
-    def _work(self, store, rank, size):
+    def _sum_queued(self, store, rank, size):
+        """Sum the tensors of the queue one after the other by Gloo, on a thread."""
         try:
             group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=20))
             for tensor in iter(self._tasks.get, None):
                 copy = tensor.clone()
                 self._hook("within the collective")
                 group.allreduce([copy]).wait()
-                self._hook("behind a part of the collective")
+                self._hook("after a part of the collective")
                 with self._changed:
                     if self._error is not None:
                         return
@@ -87,23 +98,27 @@ class Communicator:
             self._fail(error)
 
     def _fail(self, error):
+        """Keep the first error, and wake `wait`."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
     def all_reduce(self, tensor):
+        """Queue a tensor to be summed."""
         with self._changed:
             self._open += 1
         self._tasks.put(tensor)
 
     def wait(self):
+        """Block until all queued tensors are summed; raise RuntimeError after an error."""
         with self._changed:
             self._changed.wait_for(lambda: not self._open or self._error is not None)
             if self._error is not None:
                 raise RuntimeError(str(self._error))
-        self._hook("behind the collective")
+        self._hook("after the collective")
 
     def abort(self):
+        """Have `wait` raise, and the thread end."""
         self._fail(RuntimeError("aborted"))
         self._tasks.put(None)
 
@@ -123,10 +138,12 @@ class DeviceDouble:
         return "double"
 
     def note(self, *entry):
+        """Append an entry to the log, with the name of the thread."""
         with self.lock:
             self.log.append((*entry, threading.current_thread().name))
 
     def pin(self, address, nbytes):
+        """Log that memory is pinned; refuses it twice, and always with `refuses`."""
         if self.refuses:
             raise RuntimeError("cudaError 2")
         assert address not in self.pinned, "pinned twice"
@@ -134,25 +151,31 @@ class DeviceDouble:
         self.note("pin", address, nbytes)
 
     def unpin(self, address):
+        """Log that memory is not pinned any more."""
         self.note("unpin", address, self.pinned.pop(address))
 
-    def stream(self):
+    def new_stream(self):
+        """A stream of its own."""
         return Stream(self, "side")
 
     def current_stream(self):
+        """The stream of this thread."""
         return getattr(self._here, "stream", self.default)
 
     @contextlib.contextmanager
-    def on(self, stream):
+    def using_stream(self, stream):
+        """A block in which this thread computes on a stream."""
         before, self._here.stream = self.current_stream(), stream
         yield
         self._here.stream = before
 
-    def record(self, stream):
+    def record_event(self, stream):
+        """An event after all tasks of a stream so far."""
         with self.lock:
             return Event(stream)
 
     def copy(self, to, source):
+        """Queue a copy on the current stream, which must not be the default one."""
         stream = self.current_stream()
         assert stream is not self.default, "a copy that the computation waits for"
         with self.lock:
@@ -160,22 +183,27 @@ class DeviceDouble:
             stream.queue.append(lambda: to.detach().copy_(source))
 
     def to_cpu(self, tensor):
-        self.record(self.current_stream()).run()
+        """A copy, after the tasks of the current stream."""
+        self.record_event(self.current_stream()).run()
         return tensor.clone()
 
     def empty(self, count, dtype):
+        """A tensor on the device, which is the CPU here."""
         return torch.empty(count, dtype=dtype)
 
     def identity(self):
+        """The name of the device, and a version of NCCL; RuntimeError without a name."""
         if self.device is None:
             raise RuntimeError("no NCCL")
         return self.device, 7
 
     def communicator(self, store, rank, size):
+        """A communicator by Gloo, after a place at which a worker may die."""
         self.hook("before the communicator")
         return Communicator(store, rank, size, self.hook)
 
-    def future(self):
+    def new_future(self):
+        """A future that is ordered after streams."""
         future = Future()
         future.device = self
         return future

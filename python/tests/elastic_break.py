@@ -1,4 +1,4 @@
-"""A worker that leaves its loop over each epoch behind three batches: elastic_break.py range|epochs
+"""A worker that leaves its loop over each epoch after three batches: elastic_break.py range|epochs
 END. It trains until the file END exists.
 """
 

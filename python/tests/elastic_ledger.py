@@ -18,6 +18,9 @@ class Ledger:
     """
 
     def __init__(self, path, output, **config):
+        """Read what the workers wrote. Fails where two of them wrote different things of one step,
+        or one that was not killed raised an error.
+        """
         config = {**elastic_torch.DEFAULTS, **config}
         self.samples, self.batch, self.optimizer, self.wrap, self.nest = (
             config[name] for name in ("samples", "batch", "optimizer", "wrap", "nest")
@@ -40,10 +43,10 @@ class Ledger:
         self.joined = [line for line in self.lines if line["joined"]]
 
     def check(self, survivors, losses=0):
-        """What must hold. `losses` is how many workers were killed while they trained."""
-        self.alike(survivors)
-        self._once()
-        self._constant(losses)
+        """Check all that must hold. `losses` is how many workers were killed while they trained."""
+        self.check_agreement(survivors)
+        self._check_every_sample_once()
+        self._check_batch_sizes(losses)
         for line in self.lines:
             assert set(line["own"]) <= set(line["taken"]), (
                 f"a worker that went on was left out: {line}"
@@ -55,18 +58,20 @@ class Ledger:
                     for other in self.lines
                     if other["step"] == line["step"] and other["rank"] == 0
                 ]
-        self._replay()
+        self._check_against_one_worker()
 
     def check_nested(self):
-        """What must hold of a loop in a loop: each epoch ended once for rank 0, which is never a
-        worker that has not joined.
+        """Check a loop in a loop: each epoch ended once for rank 0, which is never a worker that
+        has not joined.
         """
         saved = re.findall(r"SAVED (\d+) (\w+)", self.output)
         assert saved == [(str(epoch), "False") for epoch in range(len(saved))]
         assert len(saved) >= max(step["epoch"] for step in self.steps.values())
 
-    def alike(self, survivors):
-        """What must hold also where gradients were rounded."""
+    def check_agreement(self, survivors):
+        """Check what must hold also where gradients were rounded: the survivors agree, and no step
+        is missing.
+        """
         assert len(self.results) == len(self.states) == survivors, self.output
         assert len({tuple(r[2:]) for r in self.results}) == 1, f"the workers differ: {self.results}"
         assert {r[1] for r in self.results} == {survivors} and sorted(
@@ -74,7 +79,8 @@ class Ledger:
         ) == list(range(survivors)), self.results
         assert sorted(self.steps) == list(range(self.results[0][2])), "a step is missing"
 
-    def _once(self):
+    def _check_every_sample_once(self):
+        """Check that every sample came exactly once an epoch."""
         times = collections.defaultdict(collections.Counter)
         for step in self.steps.values():
             times[step["epoch"]].update(step["taken"])
@@ -84,7 +90,8 @@ class Ledger:
                 f"epoch {epoch}: {counter.most_common(3)}"
             )
 
-    def _constant(self, losses):
+    def _check_batch_sizes(self, losses):
+        """Check that every step had a whole batch, but at the ends of epochs and after losses."""
         epochs = {step["epoch"] for step in self.steps.values()}
         short = sum(len(step["taken"]) < self.batch for step in self.steps.values())
         tails = len(epochs) if self.samples % self.batch else 0
@@ -95,10 +102,11 @@ class Ledger:
         )
         assert losses or short == tails
 
-    def _replay(self):
+    def _check_against_one_worker(self):
+        """Make the same steps by one worker, and compare its state with that of the survivors."""
         model = elastic_torch.Net(self.samples)
-        optimizer, scheduler = elastic_torch.training(model, self.optimizer)
-        x, y, index = elastic_torch.data(self.samples).tensors
+        optimizer, scheduler = elastic_torch.make_optimizer(model, self.optimizer)
+        x, y, index = elastic_torch.make_data(self.samples).tensors
         epoch = 0
         for _, step in sorted(self.steps.items()):
             if self.nest and step["epoch"] != epoch:
@@ -110,7 +118,7 @@ class Ledger:
             optimizer.step()
             if not self.nest:
                 scheduler.step()
-            model.marked()
+            model.take_marks()
         alone = elastic_torch.arrays(elastic_torch.state_of(model, optimizer, scheduler, self.wrap))
         assert len(self.states[0]) == len(alone)
         for value, want in zip(self.states[0], alone):

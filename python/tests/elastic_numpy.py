@@ -33,6 +33,9 @@ if number not in doomed:
 
 
 def die(here, submitted=0):
+    """Die by SIGKILL if this is the step and place for it, after submitting so many parts of the
+    step.
+    """
     if step.number >= fatal and place == here:
         for i, g in enumerate(gradients[:submitted]):
             step.share(g, last=i == parts - 1, out=averages and averages[i])
@@ -74,13 +77,13 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     done[0] = os.path.exists(end)
     if parts > 1:
         gradients[1][0] = done[0]
-    if averages:  # and a call behind the commit that is not waited for
+    if averages:  # and a call after the commit that is not waited for
         shares = [
             step.share(g, last=i == parts - 1, out=averages[i]) for i, g in enumerate(gradients)
         ]
-        behind = job.allreduce_async(np.full(1, float(step.number)), "max", out=latest)
+        later = job.allreduce_async(np.full(1, float(step.number)), "max", out=latest)
         means = [share.wait() for share in shares]
-        assert behind.wait()[0] == step.number
+        assert later.wait()[0] == step.number
     else:
         means = step.allreduce(*gradients)
         means = means if parts > 1 else [means]

@@ -13,7 +13,7 @@ there is none. The scheduler steps once an epoch then, and workers compare thems
 epochs, where `doomed` lists [number, epoch, "between epochs"].
 
 The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off
-it, which is above 0 exactly for them; `ending` whether a worker has seen FILE. Both become 0 behind
+it, which is above 0 exactly for them; `ending` whether a worker has seen FILE. Both become 0 after
 each step.
 """
 
@@ -68,15 +68,16 @@ class Net(nn.Module):
         self.ending = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
     def forward(self, x, index, ending):
+        """The outputs, and the value by which the samples of a step are marked."""
         return self.layers(x), self.taken[index].mean() + self.ending * ending
 
     def marks(self):
-        """The parameters by which a step is known."""
+        """The parameters by which the samples of a step are known."""
         return [self.taken, self.ending]
 
-    def marked(self):
+    def take_marks(self):
         """The samples of the step that was just made, and whether a worker has seen the end; both
-        are forgotten.
+        are set back to 0.
         """
         found = self.taken.detach().nonzero().flatten().tolist(), bool(self.ending > 0)
         with torch.no_grad():
@@ -85,16 +86,16 @@ class Net(nn.Module):
         return found
 
 
-def data(samples):
+def make_data(samples):
     """The data set: rows, labels and their numbers."""
     generator = torch.Generator().manual_seed(SEED)
     x = torch.randn(samples, 6, generator=generator, dtype=torch.float64)
     return torch.utils.data.TensorDataset(x, (x[:, :3] + x[:, 3:]).argmax(1), torch.arange(samples))
 
 
-def training(model, name):
-    """The optimizer, which adds to `taken` and `ending` what their gradients are, or a number of
-    that sign, and a scheduler.
+def make_optimizer(model, name):
+    """A new optimizer and its scheduler. The optimizer adds to `taken` and `ending` what their
+    gradients are, or a number of that sign.
     """
     marks = {"params": model.marks(), "lr": -1.0}
     if name == "adam":
@@ -111,9 +112,7 @@ def training(model, name):
 
 
 def loss_of(model, x, y, index, ending=False):
-    """What is minimised: a mean over the samples, which is also in the gradients of `taken` and
-    `ending`.
-    """
+    """The loss: a mean over the samples, which is also in the gradients of `taken` and `ending`."""
     outputs, marks = model(x, index, float(ending))
     return F.cross_entropy(outputs, y) + marks
 
@@ -146,6 +145,7 @@ def digest(value):
     hashed = hashlib.sha256()
 
     def add(value):
+        """Add a value to the checksum."""
         if isinstance(value, dict):
             for key in sorted(value, key=str):
                 hashed.update(str(key).encode())
@@ -162,7 +162,7 @@ def digest(value):
     return hashed.hexdigest()[:12]
 
 
-def wrapped(config, net, here):
+def wrap_for_averaging(config, net, here):
     """What is called for the outputs, the optimizer that averages, and the scheduler, as the config
     has them.
     """
@@ -171,41 +171,43 @@ def wrapped(config, net, here):
 
     shoal.torch.elastic._LEAST_BYTES = 2000  # several buckets
     flat.CHUNK_ELEMENTS = 256  # several chunks
-    inner, scheduler = training(net, config["optimizer"])
+    inner, scheduler = make_optimizer(net, config["optimizer"])
     if config["wrap"] == "zero":
         optimizer = shoal.torch.zero(net, inner, scheduler, stage=config["stage"])
-        before(optimizer._shards, "step", lambda: here("behind the commit"))
-        before(optimizer._shards, "gather", lambda: here("behind the update"))
+        call_before(optimizer._shards, "step", lambda: here("after the commit"))
+        call_before(optimizer._shards, "gather", lambda: here("after the update"))
         return net, optimizer, scheduler
     compress = eval(
         config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD}
     )
     if config["sizes"]:
-        propose(config["sizes"])
+        propose_bucket_sizes(config["sizes"])
     model = shoal.torch.ddp(net, compress=compress) if config["wrap"] == "ddp" else net
     return model, shoal.torch.optimizer(inner, scheduler, compress=compress), scheduler
 
 
-def propose(sizes):
-    """Have the agent propose sizes of buckets, soon and often."""
+def propose_bucket_sizes(sizes):
+    """Have the agent propose these sizes of buckets in turn, soon and often; print when buckets are
+    replaced.
+    """
     import shoal
     from shoal.torch import sizes as module
     from shoal.torch import path
 
     module._FIRST, module._TRIAL = 3, 2
     proposals = itertools.cycle(sizes)
-    shoal.join()._backend.bucket = lambda *_: next(proposals)
-    before(path.Paths, "rebuild", lambda: print("RECUT", flush=True))
+    shoal.join()._backend.best_bucket_bytes = lambda *_: next(proposals)
+    call_before(path.Paths, "rebuild", lambda: print("RECUT", flush=True))
 
 
-def before(thing, name, call):
+def call_before(thing, name, call):
     """Have `call` made before each call of a method."""
     method = getattr(thing, name)
     setattr(thing, name, lambda *arguments, **options: (call(), method(*arguments, **options))[1])
 
 
 def batches(config, loader, between):
-    """The batches of all epochs; between(epoch) is called behind each epoch of a nested loop."""
+    """The batches of all epochs; between(epoch) is called after each epoch of a nested loop."""
     if config["nest"] is None:
         yield from loader
         return
@@ -219,7 +221,7 @@ def batches(config, loader, between):
 
 
 def main(config, end):
-    """Train."""
+    """Train as the config says, and write down every step."""
     import shoal
     import shoal.torch
 
@@ -230,12 +232,14 @@ def main(config, end):
     ledger = open(pathlib.Path(config["out"]) / f"{number}.jsonl", "w")
 
     def here(place):
+        """Die if this worker is doomed at this place of the step."""
         if [number, loader.step.number, place] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(place):
+        """What the device's double calls at each of its places."""
         if (
-            place == "behind the collective"
+            place == "after the collective"
             and [number, loader.step.number, "NCCL fails"] in config["doomed"]
         ):
             raise RuntimeError("a cable is loose")
@@ -245,7 +249,7 @@ def main(config, end):
         device = None if config["device"] is None else config["device"].format(number)
         device_double.install(device=device, hook=hook)
     loader = shoal.torch.loader(
-        data(config["samples"]),
+        make_data(config["samples"]),
         config["batch"],
         seed=7,
         epochs=None if config["nest"] else config["epochs"],
@@ -257,7 +261,7 @@ def main(config, end):
         with torch.no_grad():
             for p in net.parameters():
                 p.normal_()
-    model, optimizer, scheduler = wrapped(config, net, here)
+    model, optimizer, scheduler = wrap_for_averaging(config, net, here)
     if config["checkpoint"]:
         job.checkpoint(config["checkpoint"], every=5)
     torch.manual_seed(number)
@@ -266,6 +270,7 @@ def main(config, end):
         subprocess.Popen(["sleep", "1000"])
 
     def between(epoch):
+        """Between two epochs of a nested loop: what the outer loop does."""
         scheduler.step()
         if [number, epoch, "between epochs"] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -283,7 +288,7 @@ def main(config, end):
         step = loader.step
         # the end of the step may bring another rank
         begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)
-        running_job.breathe(end)
+        running_job.rest_if_calm(end)
         here("before backward")
         optimizer.zero_grad()
         loss_of(model, x, y, index, os.path.exists(end)).backward()
@@ -298,7 +303,7 @@ def main(config, end):
         # which has not got the parameters of its last step
         if job.released and config["wrap"] == "zero":
             break
-        taken, ending = net.marked()
+        taken, ending = net.take_marks()
         line = dict(
             step=step.number,
             epoch=step.epoch,

@@ -23,19 +23,20 @@ number = int(os.environ["SHOAL_RANK"])
 calls, armed = 0, False
 # how many bytes of memory were made for the state since this worker has entered
 entered, made = False, 0
-make = transfer.memory
+make = transfer.allocate_touched
 
 
-def memory(nbytes):
+def counted_memory(nbytes):
+    """Allocate memory, and count what is made after this worker has entered."""
     global made
     made += nbytes * entered
     return make(nbytes)
 
 
-transfer.memory = memory
+transfer.allocate_touched = counted_memory
 
 
-def fatal(name):
+def count_and_die(name):
     """Count a call, and die where it is the one."""
     global calls, entered
     entered = entered or name == "broadcast"
@@ -45,28 +46,32 @@ def fatal(name):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def watched(name):
+def watch_method(name):
+    """Have `fatal` called before each call of a method of the job."""
     original = getattr(job, name)
 
     def call(*args, **options):
-        fatal(name)
+        """Call the method after `fatal`."""
+        count_and_die(name)
         return original(*args, **options)
 
     setattr(job, name, call)
 
 
-watched("broadcast")
-watched("send_async")
+watch_method("broadcast")
+watch_method("send_async")
 expected = np.arange(8 << 20, dtype="float64")
 state = expected.copy() if not job.outside else np.full(expected.shape, -1.0)
 
 
 def get():
-    fatal("get")
+    """The state, for a worker that joins."""
+    count_and_die("get")
     return state
 
 
 def take(value):
+    """Print how much memory was made, and take over the state."""
     print("MADE", made, flush=True)
     np.copyto(state, value)
 

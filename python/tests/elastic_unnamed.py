@@ -48,6 +48,7 @@ class Odd(torch.optim.SGD):
     """Has something in its state that is no number."""
 
     def state_dict(self):
+        """The state, with an object in it that cannot be sent."""
         return {**super().state_dict(), "odd": object()}
 
 
@@ -84,7 +85,7 @@ for x, y in loader:
     elif job.rank == 0:
         draws.append([step.number, *drawn])
     late = False
-    running_job.breathe(end)
+    running_job.rest_if_calm(end)
     for optimizer in optimizers:
         optimizer.zero_grad()
     stop = step.share(torch.full((1,), float(os.path.exists(end))), last=False, op="max")

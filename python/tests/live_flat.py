@@ -19,7 +19,9 @@ rules:
 
 
 class Flat(live_numpy.Perceptron):
-    """Has what its ranks of tp share out over dp, and the whole of it only in a step."""
+    """A perceptron that has its part over dp of what its rank of tp has, and all of that only in a
+    step.
+    """
 
     def __init__(self, mesh):
         super().__init__(mesh)
@@ -32,11 +34,14 @@ class Flat(live_numpy.Perceptron):
         }
 
     def own(self, x):
-        """This rank's part of the elements; the last ones end in zeros."""
+        """This rank's part of the elements of x; the last ones end in zeros."""
         n = -(-x.size // self.dp.size)
         return np.pad(x.ravel(), (0, n * self.dp.size - x.size))[n * self.dp.rank :][:n].copy()
 
     def gradients(self, indices):
+        """Gather what this rank of tp has, compute with it, and keep this rank's part of the
+        gradients.
+        """
         parts = self.mine
         for name, w in self.whole.items():
             w.flat[:] = self.dp.allgather(parts[name])[: w.size]

@@ -29,24 +29,28 @@ TENSORS = [
 TENSORS.append({"name": "optimizer.step", "dtype": "i64", "shape": []})
 
 
-def data():
+def make_data():
+    """The inputs and the outputs that the perceptron learns."""
     source = np.random.default_rng(1)
     x = source.normal(size=(SAMPLES, IN))
     return x, np.tanh(x @ source.normal(size=(IN, OUT)))
 
 
-def part(n, group):
+def rows_of_rank(n, group):
+    """The slice of n rows that this rank of a group has."""
     each, more = divmod(n, group.size)
     begin = each * group.rank + min(group.rank, more)
     return slice(begin, begin + each + (group.rank < more))
 
 
 class Perceptron:
+    """A model for shoal.train, cut over tp, and its batch over dp."""
+
     def __init__(self, mesh):
         self.dp, self.tp = mesh["dp"], mesh["tp"]
         source = np.random.default_rng(2)
         whole = {name: source.normal(size=SHAPES[name]) / 4 for name in NAMES}
-        rows = part(HIDDEN, self.tp)
+        rows = rows_of_rank(HIDDEN, self.tp)
         self.mine = {
             "up": whole["up"][rows].copy(),
             "down": whole["down"][:, rows].copy(),
@@ -56,13 +60,15 @@ class Perceptron:
             kind + name: np.zeros_like(w) for kind in KINDS[1:] for name, w in self.mine.items()
         }
         self.count = np.zeros((), np.int64)
-        self.x, self.y = data()
+        self.x, self.y = make_data()
 
     def tensors(self):
+        """This rank's part of the state, by name."""
         return {**self.mine, **self.state, "optimizer.step": self.count}
 
     def gradients(self, indices):
-        here = indices[part(len(indices), self.dp)]
+        """Compute the gradients of a batch, and return this rank's share of the loss."""
+        here = indices[rows_of_rank(len(indices), self.dp)]
         x, y = self.x[here], self.y[here]
         hidden = np.tanh(x @ self.mine["up"].T)
         wrong = self.tp.allreduce(hidden @ self.mine["down"].T) + self.mine["bias"] - y
@@ -77,6 +83,7 @@ class Perceptron:
         return np.array([(wrong**2).sum() / len(indices)]) * (self.tp.rank == 0)
 
     def update(self):
+        """A step of Adam."""
         self.count += 1
         for name, w in self.mine.items():
             mean, square = (self.state[kind + name] for kind in KINDS[1:])
@@ -87,9 +94,10 @@ class Perceptron:
 
 
 class Lodger(Perceptron):
-    """A perceptron whose state lies in the memory of the job."""
+    """A perceptron that keeps its state in memory of the job."""
 
     def adopt(self, tensors):
+        """Take these arrays for the state; their values stay as they are."""
         for lent, own in ((tensors[name], x) for name, x in self.tensors().items()):
             assert (
                 lent.shape == own.shape
@@ -101,9 +109,9 @@ class Lodger(Perceptron):
         self.count = tensors["optimizer.step"]
 
 
-def either(mesh):
-    """Some ranks train the one, some the other, and some the other one behind a change of the
-    mesh.
+def build_either(mesh):
+    """A perceptron for a mesh: the ranks differ in which of the two kinds they build, and a rank
+    may differ after a change of the mesh.
     """
     return (Lodger if mesh.job.rank % 2 else Perceptron)(mesh)
 
@@ -114,11 +122,12 @@ class Alone:
     rank, size = 0, 1
 
     def allreduce(self, x):
+        """x itself."""
         return x
 
 
-def reference():
-    """The losses of the undisturbed training, without end."""
+def reference_losses():
+    """Yield the losses of the undisturbed training, without end."""
     model, place = Perceptron({"dp": Alone(), "tp": Alone()}), Cursor.start(SAMPLES, BATCH, SEED)
     while True:
         yield model.gradients(place.order().take(place.part(0, 1))).item()
@@ -126,7 +135,8 @@ def reference():
         place = place.commit(1, [True])
 
 
-def main(mesh, steps, folder=None, every=0, model=either, layout=LAYOUT):
+def main(mesh, steps, folder=None, every=0, model=build_either, layout=LAYOUT):
+    """Train on a mesh that may change, and print every step."""
     job = shoal.join()
     if folder:
         source = np.random.default_rng(job.rank)

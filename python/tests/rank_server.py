@@ -20,8 +20,10 @@ import sys
 import types
 
 
-def serve(path):
-    """Fork for everybody who asks; return in each fork what it shall run."""
+def serve_forks(path):
+    """Fork for everybody who asks, until standard input ends; return in each fork what it shall
+    run, and its standard files.
+    """
     import torch.distributed
     import torch.nn.parallel
     import torch.utils.data  # noqa: F401
@@ -43,7 +45,7 @@ def serve(path):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                 os._exit(0)
             if descriptor == listener.fileno():
-                asked = accept(listener)
+                asked = accept_request(listener)
                 if asked is None:
                     continue
                 connection, request, files = asked
@@ -59,14 +61,16 @@ def serve(path):
             elif descriptor in forks:
                 connection, process = forks[descriptor]
                 if descriptor == process:
-                    end(poll, forks, connection, process)
+                    report_end(poll, forks, connection, process)
                 else:  # the one that asked is gone
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     poll.unregister(connection)
 
 
-def accept(listener):
-    """The next who asks: the connection, what is asked, and the standard files."""
+def accept_request(listener):
+    """Take the next who asks: the connection, what is asked, and the standard files; None where it
+    is gone.
+    """
     connection, _ = listener.accept()
     size = 3 * array.array("i").itemsize
     message, ancillary, _, _ = connection.recvmsg(1 << 20, socket.CMSG_SPACE(size))
@@ -79,8 +83,8 @@ def accept(listener):
     return connection, json.loads(message), list(files)
 
 
-def end(poll, forks, connection, process):
-    """Say how a fork has ended."""
+def report_end(poll, forks, connection, process):
+    """Tell the one that asked how its fork has ended, and forget both."""
     status = os.waitid(os.P_PIDFD, process, os.WEXITED)
     poll.unregister(process)
     try:
@@ -94,8 +98,8 @@ def end(poll, forks, connection, process):
     os.close(process)
 
 
-def become(request, files):
-    """Take the place of a process that has just started; return the program."""
+def become_process(request, files):
+    """Make this fork what a process is that has just started; return the program."""
     for standard, file in enumerate(files):
         os.dup2(file, standard)
     os.closerange(3, 1 << 16)
@@ -108,7 +112,7 @@ def become(request, files):
 
 
 if __name__ == "__main__":
-    program = become(*serve(sys.argv[1]))
+    program = become_process(*serve_forks(sys.argv[1]))
     module = types.ModuleType("__main__")
     module.__file__ = program
     sys.modules["__main__"] = module

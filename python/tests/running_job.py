@@ -11,14 +11,14 @@ import threading
 import time
 
 HANG = 1500  # seconds; reached only by a hang, on however busy a machine
-# behind the name of the file that ends a training: as long as it is there, those that train leave
+# after the name of the file that ends a training: as long as it is there, those that train leave
 # the processors to those that start
 CALM = ".calm"
 
 
-def breathe(end):
-    """What a worker calls at the start of a step: with `CALM` it takes fifty steps a second, not as
-    many as it can.
+def rest_if_calm(end):
+    """What a worker calls at the start of a step: with `CALM` it sleeps, and so takes fifty steps a
+    second, not as many as it can.
     """
     if os.path.exists(f"{end}{CALM}"):
         time.sleep(0.02)
@@ -31,8 +31,10 @@ class Running:
         self._binary, self._process, self._end = binary, process, end
         self.output = ""
 
-    def until(self, pattern):
-        """Read on until a line has the pattern, and return the match."""
+    def read_until(self, pattern):
+        """Read the output until a line has the pattern, and return the match. Blocks; fails when
+        the job ends before.
+        """
         for line in self._process.stdout:
             self.output += line
             found = re.search(pattern, line)
@@ -40,12 +42,12 @@ class Running:
                 return found
         raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
 
-    def goes_on(self):
+    def wait_for_new_step(self):
         """Return when a step was made that had not begun yet: lines that are printed already are of
         earlier ones, and of other members.
         """
         made = next(j["steps"] for j in self._ps() if j["job"] == self.name)
-        while int(self.until(r"STEP (\d+)")[1]) <= made:
+        while int(self.read_until(r"STEP (\d+)")[1]) <= made:
             pass
 
     def resize(self, n, *options):
@@ -62,17 +64,19 @@ class Running:
 
     @property
     def name(self):
+        """The name of the job, as it was printed."""
         return re.search(r"job ([^,]+),", self.output)[1]
 
     def workers(self):
-        """The members by rank: their process ids."""
+        """The process ids of the members, by rank."""
         return {w["rank"]: w["pid"] for w in self.members()}
 
     def members(self):
-        """The members, as the job says."""
+        """The members, as `shoal ps` lists them."""
         return [w for w in self._ps(self.name) if w["rank"] >= 0]
 
     def _ps(self, *job):
+        """What `shoal ps` lists: the jobs, or the workers of one."""
         listed = subprocess.run(
             [self._binary, "ps", "--json", *job],
             stdout=subprocess.PIPE,
@@ -82,7 +86,7 @@ class Running:
         ).stdout
         return list(map(json.loads, listed.splitlines()))
 
-    def spare(self):
+    def wait_for_spare(self):
         """Return when a worker waits to be let in."""
         with self._calm():
             while not any(w.get("waiting") for w in self._ps(self.name)):
@@ -90,7 +94,9 @@ class Running:
 
     @contextlib.contextmanager
     def _calm(self):
-        """Workers come meanwhile: see `breathe`."""
+        """A block in which workers start: the others take fewer steps meanwhile, see
+        `rest_if_calm`.
+        """
         calm = pathlib.Path(f"{self._end}{CALM}")
         calm.touch()
         try:
@@ -118,11 +124,11 @@ class Running:
 
 
 def results(output):
-    """What the workers that finished printed."""
+    """What the workers that finished printed as their results."""
     return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
 
 
-def agree(output):
+def check_results(output):
     """Check what every run of elastic_numpy.py must end with; return the results."""
     ended = results(output)
     assert ended and "Traceback" not in output, output
@@ -139,13 +145,14 @@ def freeze(pid):
     """
     os.kill(pid, signal.SIGSTOP)
     while any(
-        _state(thread) not in "TtXZ" for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+        _thread_state(thread) not in "TtXZ"
+        for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
     ):
         pass
 
 
-def _state(stat):
-    """A thread's state, one letter."""
+def _thread_state(stat):
+    """The state of a thread, one letter, by its file `stat`; X where it is gone."""
     try:
         return stat.read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):
@@ -154,13 +161,15 @@ def _state(stat):
 
 @contextlib.contextmanager
 def running(launch, binary, end, n, program, *arguments, options=()):
-    """A job of n workers that trains until the file `end` is there, which is its last argument."""
+    """A block with a job of n workers that trains until the file `end` is there, which is its last
+    argument. The job is killed at the end of the block.
+    """
     process = launch.start(n, program, *arguments, end, options=options)
     job = Running(str(binary), process, end)
     hang = threading.Timer(HANG, process.terminate)
     hang.start()
     try:
-        job.until("STEP 0")
+        job.read_until("STEP 0")
         yield job
     finally:
         hang.cancel()

@@ -12,6 +12,7 @@ import shoal.torch  # noqa: F401  the backend
 
 
 def whole(*shape):
+    """A tensor of this shape whose elements all differ."""
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float64).view(shape)
 
 
@@ -30,7 +31,7 @@ def chunk(x, dim, parts, i):
     return chunks[i] if i < len(chunks) else x.narrow(dim, 0, 0)
 
 
-def cut(mesh, x, placements):
+def dtensor_of(mesh, x, placements):
     """A DTensor of which this rank has what the placements say, cut here by hand: strided shards
     after all others.
     """
@@ -50,18 +51,21 @@ def cut(mesh, x, placements):
 
 
 def state(mesh, placements):
-    return {name: cut(mesh, WHOLE[name], placements[name]) for name in placements} | {
+    """The state as DTensors on a mesh, and one plain tensor."""
+    return {name: dtensor_of(mesh, WHOLE[name], placements[name]) for name in placements} | {
         "plain": WHOLE["plain"].clone()
     }
 
 
-def zeroed(tensors):
+def set_to_zero(tensors):
+    """The same tensors, set to 0."""
     for x in tensors.values():
         getattr(x, "_local_tensor", x).zero_()
     return tensors
 
 
 def equal(tensors, others):
+    """Whether the parts that are here are equal."""
     return all(
         torch.equal(
             getattr(x, "_local_tensor", x), getattr(others[name], "_local_tensor", others[name])
@@ -84,7 +88,7 @@ if __name__ == "__main__":
     on_line = {"both": [Shard(1)], "uneven": [Shard(0)], "few": [Shard(0)], "twice": [Replicate()]}
     shoal.state.save({"model": state(square, on_square)}, folder)
     for mesh, placements in (square, on_square), (line, on_line):
-        tensors = zeroed(state(mesh, placements))
+        tensors = set_to_zero(state(mesh, placements))
         shoal.state.load({"model": tensors}, folder)
         assert equal(tensors, state(mesh, placements)), (mesh, tensors)
     # Beside DTensors a tensor that is cut by hand, of which a layout tells.
@@ -99,7 +103,7 @@ if __name__ == "__main__":
         "catalogue": catalogue,
     }
     shoal.state.save(state(square, on_square) | rows, folder + "-mixed", **where)
-    tensors = zeroed(state(square, on_square) | {"rows": rows["rows"].clone()})
+    tensors = set_to_zero(state(square, on_square) | {"rows": rows["rows"].clone()})
     shoal.state.load(tensors, folder + "-mixed", **where)
     assert equal(tensors, state(square, on_square) | rows), tensors
     try:

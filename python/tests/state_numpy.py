@@ -13,6 +13,7 @@ import shoal
 
 
 def whole(name, shape, dtype):
+    """An array of this shape whose elements differ, by its name too."""
     count = int(numpy.prod(shape))
     return (numpy.arange(count) * 7 + len(name)).astype(dtype).reshape(shape)
 
@@ -39,10 +40,11 @@ CATALOGUE = [
 
 
 def bounds(count, parts):
+    """Where the parts begin and end if a count is cut as equally as whole numbers allow."""
     return [count // parts * i + min(i, count % parts) for i in range(parts + 1)]
 
 
-def on(mesh):
+def state_on_mesh(mesh):
     """The layout of a mesh, and what this rank has by it, cut here by hand."""
     rules, here = [], dict(WHOLE)
     if "tp" in mesh.axes:
@@ -76,7 +78,7 @@ if __name__ == "__main__":
     axes, *folders = sys.argv[1:]
     job = shoal.join()
     mesh = job.mesh(axes)
-    layout, here = on(mesh)
+    layout, here = state_on_mesh(mesh)
     there = os.path.exists(folders[0])
     job.barrier()
     if not there:

@@ -9,7 +9,8 @@ from shoal._runtime.allocator import ALIGN, FreeList, size_class
 SIZE = 64 * 64
 
 
-def test_random_takes_and_gives_never_overlap():
+def test_random_allocations_never_overlap():
+    """Random allocations and frees, against a model that knows every byte."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
@@ -18,11 +19,11 @@ def test_random_takes_and_gives_never_overlap():
         if live and rng.random() < 0.5:
             at = rng.choice(sorted(live))
             n = live.pop(at)
-            free.give(at, n)
+            free.free(at, n)
             owner[at : at + n] = [None] * n
             continue
         n = rng.choice([0, 1, 63, 64, 65, 200, 1000])
-        at = free.take(n)
+        at = free.allocate(n)
         rounded = max(64, -(-n // 64) * 64)
         if at is None:
             gap = max(
@@ -37,28 +38,31 @@ def test_random_takes_and_gives_never_overlap():
         owner[at : at + rounded] = [step] * rounded
         live[at] = rounded
     for at, n in live.items():
-        free.give(at, n)
-    assert free.empty
+        free.free(at, n)
+    assert free.is_unused
 
 
 def test_neighbours_merge():
+    """What is freed in any order becomes one free range again."""
     free = FreeList(SIZE)
-    parts = [free.take(64) for _ in range(4)]
+    parts = [free.allocate(64) for _ in range(4)]
     for i in (0, 2, 3, 1):
-        free.give(parts[i], 64)
-    assert free.empty and free.take(SIZE) == 0
+        free.free(parts[i], 64)
+    assert free.is_unused and free.allocate(SIZE) == 0
 
 
 @pytest.mark.parametrize("start, n", [(0, 64), (64, 64), (64, 128), (SIZE, 64), (-64, 64)])
-def test_a_wrong_give_is_refused(start, n):
+def test_a_wrong_free_is_refused(start, n):
+    """Bytes that are free already, or outside of the segment, cannot be freed."""
     free = FreeList(SIZE)
-    free.take(64)
-    free.give(0, 64)
+    free.allocate(64)
+    free.free(0, 64)
     with pytest.raises(ValueError, match="not allocated"):
-        free.give(start, n)
+        free.free(start, n)
 
 
 def test_size_classes_waste_at_most_a_quarter():
+    """A size class is at least the request, and at most a quarter larger."""
     classes = set()
     for n in list(range(0, 70000, 7)) + [(1 << 28) + 1]:
         size = size_class(n)

@@ -12,6 +12,7 @@ from shoal._runtime.protocol import HUGE_PAGE
 
 
 def test_arrays_are_aligned_and_apart(agent):
+    """Arrays begin at multiples of 64 bytes and do not overlap."""
     job = agent.join()
     arrays = [
         job.zeros(n, dtype)
@@ -26,6 +27,7 @@ def test_arrays_are_aligned_and_apart(agent):
 
 
 def test_shapes(agent):
+    """A shape may be an integer or integers of any kind; one that no memory can hold is refused."""
     job = agent.join()
     for shape, want in (
         (3, (3,)),
@@ -40,6 +42,7 @@ def test_shapes(agent):
 
 
 def test_an_array_that_became_read_only_gets_no_result(agent):
+    """The description that is kept of an array does not outlive a change of its flags."""
     job = agent.join()
     x = job.zeros(3)
     job.allreduce(x)
@@ -89,6 +92,7 @@ def test_the_pool_grows_in_steps_and_is_reused(agent):
 
 
 def test_only_memory_of_its_own_may_come_later(agent):
+    """`later` is asked for only for a buffer that has a segment of its own."""
     job = agent.join()
     blocks = [
         job._backend.buffer(nbytes, later)
@@ -123,6 +127,7 @@ def test_segments_start_where_huge_pages_do(agent, nbytes):
 
 
 def test_an_array_of_a_call_under_way_is_kept(agent):
+    """The arrays of a call are not freed before the agent is done with them."""
     job = agent.join()
     agent.going.clear()
     x = job.zeros(1000)
@@ -132,11 +137,12 @@ def test_an_array_of_a_call_under_way_is_kept(agent):
     assert job.empty(1000).ctypes.data != address
     agent.going.set()
     job.barrier()
-    job._backend.calls.settle()
+    job._backend.calls.settle_completed()
     assert job.empty(1000).ctypes.data == address
 
 
 def test_views_are_found_in_the_arena(agent):
+    """Views of an arena array are used where they lie."""
     job = agent.join()
     x = job.zeros((4, 100), "float64")
     job.allreduce(x)
@@ -156,6 +162,7 @@ def test_views_are_found_in_the_arena(agent):
 
 
 def test_what_the_agent_cannot_address_goes_through_a_stand_in(agent):
+    """Arena memory that is not aligned or not contiguous is copied as foreign memory is."""
     job = agent.join()
     raw = job.zeros(100, "uint8")
     odd = raw[1:41].view("float32")
@@ -170,6 +177,7 @@ def test_what_the_agent_cannot_address_goes_through_a_stand_in(agent):
 
 @pytest.mark.parametrize("kind", ["numpy", "strided", "bytearray", "torch"])
 def test_foreign_memory_costs_no_new_memory_in_steady_state(agent, kind):
+    """The same few buffers stage foreign memory again and again."""
     job = agent.join()
     if kind == "torch":
         x = pytest.importorskip("torch").ones(1000)
@@ -192,6 +200,7 @@ def test_foreign_memory_costs_no_new_memory_in_steady_state(agent, kind):
 
 
 def test_a_handle_that_nobody_waits_for_gives_its_stand_in_back(agent):
+    """The staging of a call is given back when its handle is garbage."""
     job = agent.join()
     for _ in range(3 * agent.slots):
         job.allreduce_async(numpy.ones(1000))
@@ -200,6 +209,7 @@ def test_a_handle_that_nobody_waits_for_gives_its_stand_in_back(agent):
 
 
 def test_no_memory(agent):
+    """Where the agent refuses memory, ArenaError has its reason."""
     job = agent.join()
     agent.answer = lambda request: (
         b'{"type":"error","error":"arena: 1 TiB asked for, 8 GiB free: use fewer workers"}'

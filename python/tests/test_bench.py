@@ -1,4 +1,4 @@
-"""The measurement behind ``shoal bench allreduce --python``: it must see wrong results, and count
+"""The measurement of ``shoal bench allreduce --python``: it must see wrong results, and count
 as it says.
 """
 
@@ -10,7 +10,7 @@ from shoal import bench  # noqa: E402
 
 
 def summed(dtype: str, n: int, ranks: int):
-    """Returns a payload after one call, and the right result of that call."""
+    """A payload after one call, and the right result of that call."""
     total = np.zeros(n, dtype)
     for rank in range(ranks):
         payload = bench.Payload(dtype, ranks)
@@ -23,6 +23,7 @@ def summed(dtype: str, n: int, ranks: int):
 @pytest.mark.parametrize("dtype", sorted(bench.DTYPES.values()))
 @pytest.mark.parametrize("n", [1, 1000, bench.POOL, 2 * bench.POOL + 3])
 def test_payload_sees_wrong_results(dtype: str, n: int) -> None:
+    """One wrong element, or a result that is shifted, is seen."""
     payload, total = summed(dtype, n, ranks=3)
     assert payload.holds_sum(total)
     for at in (0, n // 2, n - 1):
@@ -36,17 +37,20 @@ def test_payload_sees_wrong_results(dtype: str, n: int) -> None:
 
 
 def test_plan() -> None:
-    assert bench.plan(4, 1e-6) == (53, 500)
-    assert bench.plan(1 << 20, 0.01) == (53, 200)
-    assert bench.plan(16 << 20, 1e-6) == (6, 31)
-    assert bench.plan(1 << 30, 1.0) == (3, 8)
+    """The number of calls follows from the size and the time of a call, within its limits."""
+    assert bench.plan_iterations(4, 1e-6) == (53, 500)
+    assert bench.plan_iterations(1 << 20, 0.01) == (53, 200)
+    assert bench.plan_iterations(16 << 20, 1e-6) == (6, 31)
+    assert bench.plan_iterations(1 << 30, 1.0) == (3, 8)
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_measure(right: bool) -> None:
+    """The numbers of a measurement, of a right and of a wrong all-reduce."""
     x = np.empty(1024, "float32")
 
     def allreduce(array) -> None:
+        """A reduction that leaves the array as it is, or spoils an element."""
         if not right:
             array[7] += 1
 

@@ -13,6 +13,7 @@ DONE_SOON = 30  # seconds; reached only by a hang
 
 
 def test_a_descriptor(agent):
+    """Every field of a descriptor has what the call says."""
     job = agent.join()
     x = job.zeros((3, 4), "float64")
     job.allreduce(x, "mean", weight=2.5)
@@ -39,6 +40,7 @@ def test_a_call_without_elements_names_no_memory(agent):
 
 
 def test_the_ring_of_slots_turns(agent):
+    """Slots are used again, and tickets go on."""
     job = agent.join()
     x = job.zeros(1)
     for _ in range(5 * agent.slots + 3):
@@ -47,6 +49,7 @@ def test_the_ring_of_slots_turns(agent):
 
 
 def test_more_calls_under_way_than_slots(agent):
+    """A call waits for its slot, and none is lost."""
     job = agent.join()
     arrays = [job.zeros(1) + i for i in range(3 * agent.slots)]
     handles = [job.allreduce_async(x) for x in arrays]
@@ -55,6 +58,7 @@ def test_more_calls_under_way_than_slots(agent):
 
 
 def test_grouped_calls_ring_once(agent):
+    """Calls of a block, of inner blocks too, reach the agent at its end with one bell."""
     job = agent.join()
     job.barrier()
     before = agent.rings
@@ -71,6 +75,7 @@ def test_grouped_calls_ring_once(agent):
 
 
 def test_waiting_inside_a_group_submits_what_there_is(agent):
+    """A wait inside a block does not hang."""
     job = agent.join()
     with job.grouped():
         job.allreduce(job.zeros(4))
@@ -79,6 +84,7 @@ def test_waiting_inside_a_group_submits_what_there_is(agent):
 
 
 def test_more_grouped_calls_than_slots(agent):
+    """A block with more calls than slots does not hang."""
     job = agent.join()
     x = job.zeros(1)
     with job.grouped():
@@ -132,6 +138,7 @@ def test_a_failed_call_leaves_foreign_memory_alone(agent):
 
 
 def test_an_error_outlives_its_slot(agent):
+    """An error is kept although another call has used the slot since."""
     job = agent.join()
     agent.error = "this one"
     handle = job.barrier_async()
@@ -142,11 +149,13 @@ def test_an_error_outlives_its_slot(agent):
 
 
 def test_many_threads_submit_and_wait():
+    """Calls of several threads neither mix nor get lost."""
     with AgentDouble(slots=8) as agent:
         job = agent.join()
         wrong = []
 
         def work(number):
+            """Make calls one after the other, and note what is wrong."""
             x = (
                 numpy.full(10, number, "float64")
                 if number % 2
@@ -186,12 +195,14 @@ def test_several_threads_wait_for_one_handle(agent):
 
 
 def test_an_agent_that_vanishes_wakes_every_waiter(agent):
+    """All threads that wait get LostError, and so does every later call."""
     job = agent.join()
     agent.going.clear()
     handle = job.barrier_async()
     errors = []
 
     def work():
+        """Wait, and keep the error."""
         try:
             handle.wait()
         except shoal.LostError as err:
@@ -216,6 +227,7 @@ def test_an_agent_that_vanishes_wakes_every_waiter(agent):
 
 
 def test_what_was_complete_before_the_agent_vanished_counts(agent):
+    """A call that was complete has its result, although the agent is gone."""
     job = agent.join()
     handle = job.allreduce_async(numpy.ones(3))
     while not handle.done():
@@ -225,6 +237,7 @@ def test_what_was_complete_before_the_agent_vanished_counts(agent):
 
 
 def test_two_ranks():
+    """Two workers of one agent get the sum of both arrays."""
     with AgentDouble(size=2) as agent:
         jobs = [agent.join(0), agent.join(1)]
         arrays = [numpy.full(4, 1.0), jobs[1].zeros(4, "float64") + 2]

@@ -20,7 +20,7 @@ from running_job import HANG
 
 import shoal
 from shoal._checkpoint import commit, shards, source, writer
-from shoal._checkpoint.fingerprint import PRIME, Key, text
+from shoal._checkpoint.fingerprint import PRIME, Key, format_fingerprint
 
 WORKER = pathlib.Path(__file__).with_name("checkpoint_numpy.py")
 SAMPLES, BATCH, EPOCHS = 300, 16, 4  # 76 steps
@@ -33,6 +33,7 @@ def train(launch, tmp_path):
     """
 
     def run(n, folder="checkpoints", every=5, keep=2, more=1, **env):
+        """Start a job, and return what it printed, however it ended."""
         process = launch.start(
             n,
             WORKER,
@@ -58,8 +59,8 @@ def results(output):
 
 
 def steps(folder):
-    """The steps of the sealed checkpoints."""
-    return [s.step for s in commit.sealed(str(folder))]
+    """The steps of the sealed checkpoints in a folder."""
+    return [s.step for s in commit.sealed_checkpoints(str(folder))]
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -81,6 +82,7 @@ def test_another_number_of_workers_takes_every_sample_once(train, before, after)
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_where_rank_0_is_killed_before_it_has_looked_the_next_one_looks(train, n):
+    """The next rank lists the checkpoints where rank 0 is lost before it has."""
     train(2, STOP=31)
     output = train(n, LOOKING=0)
     assert (
@@ -89,6 +91,7 @@ def test_where_rank_0_is_killed_before_it_has_looked_the_next_one_looks(train, n
 
 
 def test_the_last_one_is_that_of_the_end_and_so_many_are_kept(train, tmp_path):
+    """There is a checkpoint of the last step, and `keep` of them stay."""
     train(2, keep=1)
     assert steps(tmp_path / "checkpoints") == [76]
     assert os.readlink(tmp_path / "checkpoints" / "latest") == "step-000000000076"
@@ -97,12 +100,14 @@ def test_the_last_one_is_that_of_the_end_and_so_many_are_kept(train, tmp_path):
 
 
 def damage(path):
+    """Change a bit near the end of a file."""
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
 
 
 def test_a_damaged_one_is_passed_over(train, tmp_path, binary):
+    """The checkpoint before a damaged one is used."""
     train(2, keep=3)
     newest, *older = steps(tmp_path / "checkpoints")
     damage(tmp_path / "checkpoints" / f"step-{newest:012d}" / "shard-00002-of-00002.safetensors")
@@ -121,6 +126,7 @@ def test_a_damaged_one_is_passed_over(train, tmp_path, binary):
 
 
 def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
+    """The job ends with an error instead."""
     train(1, keep=1)
     damage(next((tmp_path / "checkpoints").glob("step-*/*.safetensors")))
     output = train(1, keep=1)
@@ -131,7 +137,7 @@ def test_the_checkpoint_of_another_job_at_the_same_step_is_told(tmp_path):
     attempts = []
     for seed in 1, 2:
         staging = commit.Unsealed(str(tmp_path), 5, seed)
-        staging.begin()
+        staging.make_folder()
         pathlib.Path(staging.path, commit.MANIFEST).write_text("{}")
         attempts.append(staging)
     assert attempts[0].seal(keep=2)
@@ -142,6 +148,7 @@ def test_the_checkpoint_of_another_job_at_the_same_step_is_told(tmp_path):
 
 @pytest.mark.parametrize("doomed", [0, 1])
 def test_a_worker_that_is_killed_while_it_writes(train, tmp_path, doomed):
+    """The checkpoint under way is abandoned, and the workers that are left make the later ones."""
     output = train(3, DOOMED=doomed)
     assert "checkpoint of step 5 in" in output and "is abandoned: a worker was lost" in output, (
         output
@@ -152,6 +159,7 @@ def test_a_worker_that_is_killed_while_it_writes(train, tmp_path, doomed):
 
 @pytest.mark.parametrize("orphaned", [0, 2])
 def test_a_part_is_written_when_its_worker_is_killed(train, tmp_path, orphaned):
+    """The agent writes the part of a worker that is dead."""
     output = train(3, ORPHANED=orphaned, more=1_000_000, keep=100)
     # The first one may wait for memory; the worker is killed in it.
     assert (
@@ -163,6 +171,7 @@ def test_a_part_is_written_when_its_worker_is_killed(train, tmp_path, orphaned):
 
 @pytest.mark.parametrize("more", [1, 1_000_000])
 def test_without_memory_for_a_part_nobody_writes(train, tmp_path, more):
+    """Where one worker has no memory for its part, there is no checkpoint, and training goes on."""
     output = train(2, CRAMPED=1, more=more)
     said = re.findall(
         r"there is no memory for a checkpoint in .*, and training goes on: (.*)", output
@@ -176,10 +185,13 @@ def test_without_memory_for_a_part_nobody_writes(train, tmp_path, more):
 
 @pytest.mark.parametrize("elements", [1, 1_000_000])
 def test_a_job_of_one_without_memory_for_a_part(tmp_path, monkeypatch, capfd, elements):
+    """Without an agent too, training goes on where there is no memory for a checkpoint."""
+
     def refused(*_):
+        """Refuse memory."""
         raise MemoryError
 
-    monkeypatch.setattr(writer, "memory", refused)
+    monkeypatch.setattr(writer, "allocate_touched", refused)
     with shoal.join() as job:
         job.register("large", lambda: np.zeros(elements), lambda _: None)
         job.checkpoint(tmp_path / "checkpoints", every=10)
@@ -194,7 +206,10 @@ def test_a_job_of_one_without_memory_for_a_part(tmp_path, monkeypatch, capfd, el
 
 @pytest.mark.parametrize("error", [KeyError("step"), ValueError("another shape")], ids=repr)
 def test_state_that_the_program_cannot_take(tmp_path, error):
+    """An error of a registered setter names the checkpoint."""
+
     def take(_):
+        """Refuse a state."""
         raise error
 
     for _ in range(2):
@@ -214,7 +229,10 @@ def test_state_that_the_program_cannot_take(tmp_path, error):
 
 
 def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
+    """A checkpoint that the agent wrote is read without one, and the other way round."""
+
     def alone(folder, **env):
+        """Train without an agent."""
         command = [
             sys.executable,
             WORKER,
@@ -250,6 +268,7 @@ def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
 
 
 def test_what_others_can_read(train, tmp_path, binary):
+    """The commands of `shoal state` read and verify a checkpoint."""
     train(3, more=5000)
     for tool in ("ls", "check", "verify"):
         done = subprocess.run(
@@ -314,6 +333,9 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk(train, small_disk):
+    """Training goes on where the disk is full, no half a checkpoint appears, and the user is
+    told.
+    """
     output = train(2, folder=small_disk / "checkpoints", more=1_000_000)
     assert (
         "training goes on" in output
@@ -327,6 +349,7 @@ def test_a_full_disk(train, small_disk):
 
 
 def test_a_full_disk_without_an_agent(small_disk):
+    """The same where this process writes."""
     args = [small_disk / "checkpoints", *map(str, (40, 4, 1, 4, 2, 1_000_000))]
     env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1])}
     output = subprocess.run(
@@ -349,6 +372,7 @@ def test_a_full_disk_without_an_agent(small_disk):
 
 @pytest.mark.parametrize("folder", ["", " ", b"", "s3://", "a\0b"], ids=repr)
 def test_a_name_of_nothing_is_refused(folder):
+    """A name that is neither a folder nor a bucket is refused at once."""
     with (
         shoal.join() as job,
         pytest.raises(ValueError, match=re.escape("): name a folder, or s3://BUCKET/PREFIX")),
@@ -357,6 +381,7 @@ def test_a_name_of_nothing_is_refused(folder):
 
 
 def test_state_in_itself_is_refused():
+    """A value that contains itself is refused when it is registered."""
     state = []
     state.append(state)
     with (
@@ -369,6 +394,9 @@ def test_state_in_itself_is_refused():
 
 
 def test_what_is_no_folder_is_said_to_be_none(tmp_path):
+    """A file in the place of the folder is named; where there is nothing, there is no
+    checkpoint.
+    """
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(
@@ -380,6 +408,7 @@ def test_what_is_no_folder_is_said_to_be_none(tmp_path):
 
 
 def test_a_folder_called_latest_stays(tmp_path):
+    """The link to the newest checkpoint never replaces a folder of that name."""
     sealed = tmp_path / "step-000000000005"
     sealed.mkdir()
     (sealed / commit.MANIFEST).write_text("{}")
@@ -389,17 +418,25 @@ def test_a_folder_called_latest_stays(tmp_path):
 
 
 def test_the_fingerprint_has_the_values_of_the_format():
+    """Fingerprints are those of docs/formats/fingerprint.md."""
     key, ramp = Key(42), np.arange(20000).astype(np.uint8)
-    assert text(key.run(3, np.array([1, 2, 3], np.uint8)), 3) == "10d789e83ddacd6b/3"
-    assert text(key.run(1 << 40, ramp), 20000) == "1c56b3b30ed50583/20000"
     assert (
-        text(key.tensor("w", "bf16", [2, 3], key.run(0, ramp)), 20000) == "149e72d2d376f2b4/20000"
+        format_fingerprint(key.weighted_sum(3, np.array([1, 2, 3], np.uint8)), 3)
+        == "10d789e83ddacd6b/3"
+    )
+    assert format_fingerprint(key.weighted_sum(1 << 40, ramp), 20000) == "1c56b3b30ed50583/20000"
+    assert (
+        format_fingerprint(key.state_term("w", "bf16", [2, 3], key.weighted_sum(0, ramp)), 20000)
+        == "149e72d2d376f2b4/20000"
     )
     for cut in (1, 8191, 8192, 9001):
-        assert (key.run(0, ramp[:cut]) + key.run(cut, ramp[cut:])) % PRIME == key.run(0, ramp)
+        assert (
+            key.weighted_sum(0, ramp[:cut]) + key.weighted_sum(cut, ramp[cut:])
+        ) % PRIME == key.weighted_sum(0, ramp)
 
 
 def test_shares_are_whole_rows_and_all_of_them():
+    """The ranges of all ranks cover every tensor once, in whole rows."""
     seed = random.randrange(1 << 30)
     print("seed", seed)
     choice = random.Random(seed)
@@ -412,7 +449,7 @@ def test_shares_are_whole_rows_and_all_of_them():
             shards.TensorInfo(f"t{i}", "F32", s, 4 * int(np.prod(s))) for i, s in enumerate(shapes)
         ]
         size = choice.randrange(1, 6)
-        runs = sorted(run for rank in range(size) for run in shards.share(kept, rank, size))
+        runs = sorted(run for rank in range(size) for run in shards.shard_ranges(kept, rank, size))
         for i, k in enumerate(kept):
             mine = [(a, b) for j, a, b in runs if j == i]
             assert mine and mine[0][0] == 0 and mine[-1][1] == k.nbytes
@@ -428,6 +465,7 @@ def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
     pytest.importorskip("torch")
 
     def train(folder, n, **env):
+        """Train on n workers; return what they printed."""
         output, _ = launch.start(n, TORCH, tmp_path / folder, env=env).communicate(timeout=HANG)
         return results(output)
 

@@ -25,6 +25,7 @@ URL = "s3://models/runs/a"
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
+    """A store in memory, named by the environment."""
     it = Store()
     for name, value in {"TMPDIR": tmp_path, "HOME": tmp_path, **it.env}.items():
         monkeypatch.setenv(name, str(value))
@@ -39,6 +40,7 @@ def train(launch, store):
     """
 
     def run(n, folder=URL, keep=2, more=1, **env):
+        """Start a job, and return what it printed, however it ended."""
         process = launch.start(
             n, WORKER, folder, 300, 16, 4, 5, keep, more, env={k: str(v) for k, v in env.items()}
         )
@@ -55,6 +57,7 @@ def results(output):
 
 
 def test_the_same_number_of_workers_ends_with_the_same_bits(train, store, tmp_path):
+    """A job that was killed goes on from the bucket as if nothing had happened."""
     whole = results(train(2, tmp_path / "undisturbed"))
     train(2, STOP=31)
     output = train(2)
@@ -73,12 +76,14 @@ def test_the_same_number_of_workers_ends_with_the_same_bits(train, store, tmp_pa
 
 
 def test_another_number_of_workers_takes_every_sample_once(train):
+    """Other numbers of workers go on from the bucket."""
     train(1, STOP=23, more=6_000_000)  # in several parts of an upload
     output = train(3, more=6_000_000)
     assert int(re.search(r"FROM (\d+)", output)[1]) >= 5 and len(results(output)) == 3, output
 
 
 def test_a_damaged_one_is_passed_over_and_kept(train, store):
+    """The one before a damaged checkpoint is used, and the damaged one is marked."""
     train(2)
     newest, older = store.steps()
     shard = next(k for k in store.objects if f"{newest:012d}-" in k and "shard-00002" in k)
@@ -94,6 +99,7 @@ def test_a_damaged_one_is_passed_over_and_kept(train, store):
 
 
 def test_a_store_that_is_away_when_the_job_begins_ends_it(train, store):
+    """A job does not begin anew because the store does not answer."""
     store.refuse = 403
     output = train(2)
     assert (
@@ -115,12 +121,13 @@ def test_a_job_on_a_mesh_starts_again_on_any_other(launch, store, tmp_path):
 
 
 def test_a_job_on_a_mesh_goes_back_by_itself(training, store, binary, tmp_path):  # noqa: F811
+    """State that is lost with its only worker comes from the bucket."""
     with training(4, "dp=2,tp=2", URL, 5) as job:
-        job.until(f"checkpoint of step [1-9][0-9]* in {URL} is sealed")
+        job.read_until(f"checkpoint of step [1-9][0-9]* in {URL} is sealed")
         pids = job.workers()
         for rank in (0, 2):
             os.kill(pids[rank], signal.SIGKILL)
-        job.until("STEP [0-9]+ on dp=1,tp=2 ")
+        job.read_until("STEP [0-9]+ on dp=1,tp=2 ")
         subprocess.run([binary, "stop", job.name], check=True, timeout=running_job.HANG)
         output = job.finish()
     back = int(

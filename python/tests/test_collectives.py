@@ -28,6 +28,7 @@ KINDS = [
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_against_numpy(launch, kind, n):
+    """Every collective of a kind gives what NumPy computes."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     output = launch(n, GRID, kind, seed)
@@ -39,6 +40,7 @@ def test_against_numpy(launch, kind, n):
 
 @pytest.mark.parametrize("kind", ["overlapped", "groups"])
 def test_more_ranks_than_processors(launch, kind):
+    """The same with more ranks than the machine has processors."""
     launch(8, GRID, kind, 1)
 
 
@@ -110,6 +112,7 @@ def test_a_rank_that_is_gone_is_lost(launch, call):
 
 
 def test_a_transfer_of_different_lengths(launch):
+    """A send and a receive of different lengths fail on both sides."""
     output = launch(
         2,
         DISAGREE.format(

@@ -19,7 +19,7 @@ VECTORS = json.loads(
 
 @pytest.fixture(params=["numpy", "plain"])
 def arrays(request, monkeypatch):
-    """Runs a test with NumPy and without."""
+    """Whether there is NumPy: runs a test with it and without."""
     if request.param == "numpy":
         pytest.importorskip("numpy")
     else:
@@ -29,6 +29,7 @@ def arrays(request, monkeypatch):
 
 @pytest.mark.parametrize("vector", VECTORS["Orders"], ids=lambda v: str(v["Samples"]))
 def test_order_is_that_of_go(vector, arrays):
+    """The order of samples is that of the Go package, by its vectors."""
     order = Order(vector["Samples"], vector["Seed"], vector["Epoch"])
     start, want = vector["From"], vector["Sample"]
     assert [order.at(start + i) for i in range(len(want))] == want
@@ -41,6 +42,7 @@ def test_order_is_that_of_go(vector, arrays):
 
 @pytest.mark.parametrize("run", VECTORS["Runs"], ids=lambda r: str(r["Samples"]))
 def test_steps_are_those_of_go(run, arrays):
+    """Runs of steps with losses are those of the Go package, by its vectors."""
     cursor = Cursor.start(run["Samples"], run["Batch"], run["Seed"], run["Shuffle"])
     for step in run["Steps"]:
         size = len(step["Done"])
@@ -59,6 +61,7 @@ def test_broken_encodings_are_refused(text):
 
 
 def test_random_bytes_are_refused_or_read():
+    """Encodings with random changes raise ValueError, or pack to the same bytes again."""
     good = bytes.fromhex(VECTORS["Runs"][0]["Steps"][7]["After"])
     chance = random.Random(5)
     read = 0
@@ -81,6 +84,7 @@ def test_order_is_a_permutation(arrays):
 
 
 def test_plain_order_and_nothing_to_take(arrays):
+    """Without shuffle position i holds sample i; no spans hold no samples."""
     assert list(Order(10, shuffle=False).take([(2, 5), (9, 10)])) == [2, 3, 4, 9]
     assert len(Order(10).take([])) == 0
 
@@ -123,6 +127,7 @@ def test_every_sample_exactly_once(seed):
 
 
 def test_too_many_losses_do_not_fit():
+    """A cursor with too many left spans cannot be packed, and a step without a loss mends it."""
     cursor = Cursor.start(1 << 40, 100_000)
     lossy = cursor.commit(1000, [rank % 2 == 0 for rank in range(1000)])
     assert len(lossy.left) == 500 and not lossy.fits()
@@ -137,11 +142,13 @@ def test_too_many_losses_do_not_fit():
     [(0, 1, 0), (1, 0, 0), (MAX_SAMPLES + 1, 1, 0), (1, 1, -1), (1, 1, 1 << 64)],
 )
 def test_bad_starts_are_refused(samples, batch, seed):
+    """A cursor of numbers beyond its limits is refused."""
     with pytest.raises(ValueError):
         Cursor.start(samples, batch, seed)
 
 
 def test_bad_sizes_are_refused():
+    """Numbers of workers and ranks that cannot be are refused."""
     cursor = Cursor.start(10, 2)
     for refused in (
         lambda: cursor.parts(0),
@@ -155,6 +162,7 @@ def test_bad_sizes_are_refused():
 
 
 def test_a_cursor_is_a_value():
+    """A commit leaves the cursor as it is, and nobody can set its fields."""
     cursor = Cursor.start(10, 4)
     cursor.commit(2, [True, False])
     assert cursor == Cursor.start(10, 4)

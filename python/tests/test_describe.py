@@ -12,6 +12,7 @@ from shoal._runtime.tensor import describe
     "name", ["float64", "float32", "float16", "int64", "int32", "uint8", "bool"]
 )
 def test_numpy(name):
+    """A NumPy array of each type is described as it is."""
     x = numpy.ones((3, 4), name)
     t = describe(x)
     assert (t.dtype.name, t.shape, t.count, t.nbytes, t.address) == (
@@ -36,6 +37,7 @@ def test_numpy(name):
     ],
 )
 def test_array_and_memoryview(code, name):
+    """So is an array.array, and a memoryview of one."""
     x = array(code, [1, 2, 3])
     for y in (x, memoryview(x)):
         t = describe(y)
@@ -43,6 +45,7 @@ def test_array_and_memoryview(code, name):
 
 
 def test_bytes_are_an_input_only():
+    """bytes can be read, and not written to."""
     t = describe(b"abc")
     assert t.dtype.name == "uint8" and not t.writable
     target = bytearray(3)
@@ -51,6 +54,7 @@ def test_bytes_are_an_input_only():
 
 
 def test_torch():
+    """A torch tensor on the CPU is described as it is; others are refused."""
     torch = pytest.importorskip("torch")
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"):
         x = torch.ones((2, 3), dtype=getattr(torch, name))
@@ -63,24 +67,28 @@ def test_torch():
 
 
 class OnlyDlpack:
-    """An array of another library."""
+    """An array of another library, which knows DLPack only."""
 
     def __init__(self, x):
         self.x = x
 
     def __dlpack__(self, **options):
+        """NumPy's."""
         return self.x.__dlpack__(**options)
 
     def __dlpack_device__(self):
+        """NumPy's."""
         return self.x.__dlpack_device__()
 
 
 def test_dlpack():
+    """An array of another library is found through DLPack."""
     x = numpy.arange(5.0)
     assert describe(OnlyDlpack(x)).address == x.ctypes.data
 
 
 def test_another_name_for_the_elements():
+    """The same bytes can be described as elements of another type, where their number fits."""
     x = numpy.zeros(6, "int16")
     t = describe(x, "bf16")
     assert (t.dtype.name, t.shape, t.address) == ("bfloat16", (6,), x.ctypes.data)
@@ -106,6 +114,7 @@ def test_another_name_for_the_elements():
     ],
 )
 def test_what_is_no_array_of_ours(x, advice):
+    """The error for what cannot be described says what to do."""
     with pytest.raises(TypeError, match=advice):
         describe(x)
 
@@ -128,6 +137,7 @@ def test_strided_copies_are_in_c_order(view):
 
 
 def test_strided_memoryview():
+    """The elements of a strided memoryview are copied out and back."""
     x = array("d", range(6))
     t = describe(memoryview(x)[::2])
     flat = array("d", [0] * 3)

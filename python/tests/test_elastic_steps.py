@@ -10,7 +10,7 @@ import signal
 import pytest
 
 import running_job
-from running_job import agree, results
+from running_job import check_results, results
 
 pytest.importorskip("numpy")
 WORKER = pathlib.Path(__file__).with_name("elastic_numpy.py")
@@ -19,7 +19,7 @@ WORKER = pathlib.Path(__file__).with_name("elastic_numpy.py")
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize("samples, batch", [(100, 8), (97, 10), (3, 2)])
 def test_every_sample_once_an_epoch(launch, n, samples, batch):
-    ended = agree(launch(n, WORKER, samples, batch, 2, 7, 0, 3))
+    ended = check_results(launch(n, WORKER, samples, batch, 2, 7, 0, 3))
     assert ended[0][1:3] == [n, 3 * -(-samples // batch)] and ended[0][4] == 3 * samples
 
 
@@ -27,8 +27,9 @@ def test_every_sample_once_an_epoch(launch, n, samples, batch):
 @pytest.mark.parametrize("n, kills", [(2, 1), (3, 2), (4, 1), (4, 3)])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_workers(launch, n, kills, parts, seed):
+    """Workers die at random places of a step; every sample counts once."""
     output = launch(n, WORKER, 500, 32, parts, seed, kills, 8)
-    ended = agree(output)
+    ended = check_results(output)
     assert len(ended) == n - kills, output
     assert ended[0][4] == 8 * 500
 
@@ -36,8 +37,9 @@ def test_killed_workers(launch, n, kills, parts, seed):
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_workers_with_shared_results(launch, parts, seed):
+    """The same where the means go into shared results."""
     output = launch(3, WORKER, 500, 32, parts, seed, 1, 8, "shared")
-    ended = agree(output)
+    ended = check_results(output)
     assert len(ended) == 2 and ended[0][4] == 8 * 500, output
 
 
@@ -53,14 +55,15 @@ def running(launch, binary, tmp_path):
 
 @pytest.mark.parametrize("n, to", [(1, 2), (2, 4)])
 def test_workers_join_and_are_released(running, n, to):
+    """The job goes to another number of workers and back."""
     with running(n, 700, 32, 2, 3, 0) as job:
         job.resize(to)
-        job.goes_on()
+        job.wait_for_new_step()
         job.resize(n)
-        job.goes_on()
+        job.wait_for_new_step()
         job.resize(to)
         output = job.finish()
-    ended = agree(output)
+    ended = check_results(output)
     assert len(ended) == to and len(re.findall("RELEASED", output)) == to - n, output
 
 
@@ -68,21 +71,22 @@ def test_shared_results_while_workers_join_and_are_released(running):
     with running(2, 700, 32, 2, 3, 0, "shared") as job:
         for size in (4, 2, 3):
             job.resize(size)
-            job.goes_on()
+            job.wait_for_new_step()
         output = job.finish()
-    ended = agree(output)
+    ended = check_results(output)
     assert len(ended) == 3 and len(re.findall("RELEASED", output)) == 2, output
 
 
 def test_a_stopped_worker_is_waited_for(running):
+    """The others wait for a worker that is stopped for a while."""
     with running(3, 700, 32, 3, 3, 0) as job:
         pid = job.workers()[1]
         running_job.freeze(pid)
         os.kill(job.workers()[2], 0)  # the others are there, and wait
         os.kill(pid, signal.SIGCONT)
-        job.goes_on()
+        job.wait_for_new_step()
         job.resize(4)
-        ended = agree(job.finish())
+        ended = check_results(job.finish())
     assert len(ended) == 4
 
 
@@ -95,27 +99,30 @@ TRANSFER = pathlib.Path(__file__).with_name("elastic_transfer.py")
     [("get", 1), ("broadcast", 1), ("broadcast", 2), ("send_async", 1), ("send_async", 3)],
 )
 def test_a_member_is_killed_while_it_hands_over(running, doomed, place, count):
+    """A newcomer whose sender dies asks again, and gets the state from the member that is left."""
     with running(2, doomed, place, count, program=TRANSFER) as job:
         job.resize(3, "--no-wait")
-        job.until(r"asks again")
-        job.until(r"generation \d+ .* 2 workers: .* asked for 3 workers")
-        job.goes_on()
+        job.read_until(r"asks again")
+        job.read_until(r"generation \d+ .* 2 workers: .* asked for 3 workers")
+        job.wait_for_new_step()
         output = job.finish()
-    assert len(agree(output)) == 2
+    assert len(check_results(output)) == 2
 
 
 def test_the_others_do_not_wait_for_a_joiner_to_make_memory(running):
+    """A newcomer has its memory before it asks to enter."""
     with running(2, -1, "", 0, program=TRANSFER) as job:
         job.resize(3)
         output = job.finish()
-    assert len(agree(output)) == 3
+    assert len(check_results(output)) == 3
     assert re.findall(r"MADE (\d+)", output) == ["0"], output
 
 
 def test_the_last_member_is_killed_while_it_hands_over(running):
+    """Without a member that has the state the job fails."""
     with running(1, 0, "send_async", 2, program=TRANSFER) as job:
         job.resize(2, "--no-wait")
-        job.until("w0 was killed by SIGKILL")
+        job.read_until("w0 was killed by SIGKILL")
         output = job.finish(code=1)
     assert "failed: rank 0 of 2 was killed by SIGKILL" in output and "Traceback" not in output, (
         output
@@ -125,7 +132,7 @@ def test_the_last_member_is_killed_while_it_hands_over(running):
 def test_a_job_whose_members_are_all_killed_has_failed(running):
     with running(2, 700, 32, 2, 3, 0) as job:
         job.resize(1)
-        job.until("RELEASED")
+        job.read_until("RELEASED")
         job.kill(0)
         output = job.finish(code=1)
     assert "failed: rank 0 of 2 was killed by SIGKILL" in output, output
@@ -145,4 +152,5 @@ job.leave()
 
 
 def test_an_input_stays_as_it_is_also_on_a_worker_without_samples(launch):
+    """With `out`, a gradient of weight 0 is not set to zeros."""
     assert len(results(launch(4, IDLE))) == 4

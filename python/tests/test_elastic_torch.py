@@ -36,8 +36,8 @@ ZERO1, ZERO2 = (
 REPEATED = pytest.mark.combination
 
 
-def ways(*listed, repeated=()):
-    """Parametrizes a test by `way`, a part of the config."""
+def parametrize_ways(*listed, repeated=()):
+    """Parametrize a test by `way`, a part of the config."""
     return pytest.mark.parametrize(
         "way",
         [
@@ -58,6 +58,7 @@ def training(launch, binary, tmp_path):
     """
 
     def start(n, options=(), **config):
+        """A job of n workers with this config."""
         config.update(out=str(tmp_path))
         return running_job.running(
             launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options
@@ -67,20 +68,21 @@ def training(launch, binary, tmp_path):
 
 
 def test_without_faults(training, tmp_path):
+    """What all tests here check holds where nothing happens."""
     with training(2, samples=100) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
 
 
-@ways(ADAM, ZERO1, repeated=(MOMENTUM, ITSELF, ZERO2))
+@parametrize_ways(ADAM, ZERO1, repeated=(MOMENTUM, ITSELF, ZERO2))
 def test_join_and_release_within_an_epoch(training, tmp_path, way):
     way = dict(way, samples=1600)
     with training(2, **way) as job:
         job.resize(5)
         for _ in range(3):  # members that are let go before their first step have joined nothing
-            job.until("JOINED")
+            job.read_until("JOINED")
         job.resize(1)
-        job.goes_on()
+        job.wait_for_new_step()
         job.resize(3)
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(3)
@@ -88,7 +90,7 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
     assert [line for line in ledger.joined if line["step"] % 100], "nobody joined within an epoch"
 
 
-@ways(
+@parametrize_ways(
     dict(ADAM, samples=300, nest="range"),
     dict(MOMENTUM, samples=40, nest="epochs"),
     dict(ITSELF, samples=300, nest="range"),
@@ -102,12 +104,12 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
 )
 def test_a_loop_for_each_epoch_while_workers_join_and_are_released(training, tmp_path, way):
     with training(2, **way) as job:
-        job.until(r"SAVED 2 ")
+        job.read_until(r"SAVED 2 ")
         job.resize(4)
-        job.until("JOINED")
-        job.until("JOINED")
+        job.read_until("JOINED")
+        job.read_until("JOINED")
         job.resize(2)
-        job.goes_on()
+        job.wait_for_new_step()
         job.resize(3)
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(3)
@@ -121,40 +123,46 @@ def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest
         4, ["--spares", "1"], doomed=[[1, 2, "between epochs"], [2, 40, "within backward"]], **way
     ) as job:
         for worker in (1, 2):
-            job.until(f"w{worker} was killed by SIGKILL")
-            job.until("JOINED")
+            job.read_until(f"w{worker} was killed by SIGKILL")
+            job.read_until("JOINED")
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(4, losses=2)
     ledger.check_nested()
 
 
 def test_loops_left_by_break_over_the_epochs_of_the_loader(launch, binary, tmp_path):
+    """With loader.epochs a new worker begins with the epoch of the others although loops were left
+    by break.
+    """
     with running_job.running(
         launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "epochs"
     ) as job:
         job.resize(3)
-        assert int(job.until(r"JOINED (\d+)")[1]) > 0, "the new worker began with the first epoch"
+        assert int(job.read_until(r"JOINED (\d+)")[1]) > 0, (
+            "the new worker began with the first epoch"
+        )
         assert "Error" not in job.finish()
 
 
 def test_loops_left_by_break_that_a_new_worker_cannot_know(launch, binary, tmp_path):
+    """Without it, a new worker that cannot know the epoch ends with an error that says so."""
     with running_job.running(
         launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "range"
     ) as job:
         job.resize(3, "--no-wait")
-        job.until(r"ShoalError: .* in loop \d+ .*Loop over `loader.epochs")
-        job.until("2 workers: w2 exited with code 1")  # the others go on
+        job.read_until(r"ShoalError: .* in loop \d+ .*Loop over `loader.epochs")
+        job.read_until("2 workers: w2 exited with code 1")  # the others go on
         job.finish()
 
 
-@ways(ZERO1, repeated=(ADAM,))
+@parametrize_ways(ZERO1, repeated=(ADAM,))
 def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
     with training(3, ["--spares", "1"], **way) as job:
         for rank in (0, 2):
-            job.spare()
+            job.wait_for_spare()
             job.kill(rank)
-            job.until("JOINED")
-        job.spare()  # it is ended without a word
+            job.read_until("JOINED")
+        job.wait_for_spare()  # it is ended without a word
         output = job.finish()
     ledger = Ledger(tmp_path, output, **way)
     ledger.check(3, losses=2)
@@ -170,8 +178,8 @@ def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
         pytest.param(3, 1, "after the step", MOMENTUM, marks=REPEATED),
         pytest.param(4, 0, "before backward", ZERO1, marks=REPEATED),
         pytest.param(4, 1, "after backward", ZERO2, marks=REPEATED),
-        (4, 2, "behind the commit", ZERO1),
-        (4, 0, "behind the update", ZERO2),
+        (4, 2, "after the commit", ZERO1),
+        (4, 0, "after the update", ZERO2),
         (4, 1, "after the step", ZERO1),
     ],
     ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else None,
@@ -179,7 +187,7 @@ def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
 def test_a_worker_is_killed_within_a_step(training, tmp_path, n, worker, place, way):
     way = dict(way, samples=300)
     with training(n, **way, doomed=[[worker, 7, place]]) as job:
-        job.until(f"w{worker} was killed by SIGKILL")
+        job.read_until(f"w{worker} was killed by SIGKILL")
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(n - 1, losses=1)
 
@@ -193,16 +201,17 @@ def test_a_worker_is_killed_within_a_step(training, tmp_path, n, worker, place, 
 )
 def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_path, wrap, place):
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], gpu=True) as job:
-        job.until("w1 was killed by SIGKILL")
-        job.goes_on()
+        job.read_until("w1 was killed by SIGKILL")
+        job.wait_for_new_step()
         job.resize(3)
-        job.goes_on()
+        job.wait_for_new_step()
         ledger = Ledger(tmp_path, job.finish(), wrap=wrap, samples=300)
     ledger.check(3, losses=1)
 
 
 @pytest.mark.parametrize("gpu", [pytest.param(False, marks=REPEATED), True])
 def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_path, gpu):
+    """Buckets change their size while members come and go."""
     with training(
         3,
         wrap="ddp",
@@ -211,10 +220,10 @@ def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_
         gpu=gpu,
         sizes=[9000, 700, 4000],
     ) as job:
-        job.until("w1 was killed by SIGKILL")
-        job.goes_on()
+        job.read_until("w1 was killed by SIGKILL")
+        job.wait_for_new_step()
         job.resize(3)
-        job.goes_on()
+        job.wait_for_new_step()
         ledger = Ledger(tmp_path, job.finish(), wrap="ddp", samples=300)
     ledger.check(3, losses=1)
     assert ledger.output.count("RECUT") >= 3, "all three workers before the loss"
@@ -233,20 +242,20 @@ def test_compressed_gradients_of_workers_that_are_killed_and_join(
     training, tmp_path, wrap, place, compress
 ):
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], compress=compress) as job:
-        job.until("w1 was killed by SIGKILL")
-        job.goes_on()
+        job.read_until("w1 was killed by SIGKILL")
+        job.wait_for_new_step()
         job.resize(3)
-        job.goes_on()
-        Ledger(tmp_path, job.finish(), wrap=wrap, samples=300).alike(3)
+        job.wait_for_new_step()
+        Ledger(tmp_path, job.finish(), wrap=wrap, samples=300).check_agreement(3)
 
 
-@ways(MOMENTUM, ITSELF, ZERO2, repeated=(dict(ZERO1, optimizer="momentum"),))
+@parametrize_ways(MOMENTUM, ITSELF, ZERO2, repeated=(dict(ZERO1, optimizer="momentum"),))
 def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
     way = dict(way, samples=1000)
     with training(3, **way) as job:
         job.resize(5, "--no-wait")
         job.kill(0)
-        job.until("asked for 5 workers")
+        job.read_until("asked for 5 workers")
         job.kill(1)
         job.resize(3)  # which it is, as soon as all have come
         ledger = Ledger(tmp_path, job.finish(), **way)
@@ -254,6 +263,7 @@ def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
 
 
 def test_two_who_hold_the_same_are_lost_at_once(training):
+    """The job fails, and says which part of the state is lost."""
     with training(
         4, wrap="zero", doomed=[[1, 7, "after backward"], [2, 7, "after backward"]], samples=300
     ) as job:
@@ -261,9 +271,14 @@ def test_two_who_hold_the_same_are_lost_at_once(training):
     assert "is gone with the two workers that held it" in output
 
 
-@ways(ZERO2, repeated=(ZERO1,))
+@parametrize_ways(ZERO2, repeated=(ZERO1,))
 def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
+    """The same number of workers ends with the same bits as undisturbed, another number with nearly
+    the same values.
+    """
+
     def train(name, n, folder, doomed=()):
+        """Train on n workers; return the state that each of them wrote at its end."""
         out = tmp_path / name
         out.mkdir()
         config = dict(
@@ -306,6 +321,7 @@ def children(pid):
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_the_processes_of_a_worker_end_with_it(training, tmp_path):
+    """The DataLoader's processes of a killed worker end."""
     with training(2, workers=2, samples=300, child=True) as job:
         descriptors = [os.pidfd_open(p) for p in children(job.workers()[1])]
         assert len(descriptors) == 3, "two load data, and one would live for long"
@@ -315,6 +331,6 @@ def test_the_processes_of_a_worker_end_with_it(training, tmp_path):
                 "a process outlives the worker that has started it"
             )
             os.close(descriptor)
-        job.goes_on()  # the others go on all the while
+        job.wait_for_new_step()  # the others go on all the while
         ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(1, losses=1)

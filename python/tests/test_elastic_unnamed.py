@@ -20,9 +20,10 @@ def joined(launch, binary, tmp_path):
     """
 
     def run(program, *arguments):
+        """Start the job, and return results and output."""
         with running_job.running(launch, binary, tmp_path / "end", 2, program, *arguments) as job:
             job.resize(3)
-            job.goes_on()
+            job.wait_for_new_step()
             output = job.finish()
         return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)], output
 
@@ -69,6 +70,7 @@ def test_what_belongs_to_the_model_is_handed_over(joined, kind):
 
 
 def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
+    """The registry has the objects that belong to a model, and no copies and no garbage."""
     torch = pytest.importorskip("torch")
     from shoal.torch import registry
 
@@ -93,10 +95,13 @@ def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
 
 
 def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
+    """A new worker that lacks what the others have made in the loop ends with an error that names
+    it.
+    """
     pytest.importorskip("torch")
     with running_job.running(launch, binary, tmp_path / "end", 2, TORCH, "late") as job:
         job.resize(3, "--no-wait")
-        job.until(
+        job.read_until(
             r"ShoalError: the state comes from workers that registered \[.*'ExponentialLR'.*make"
             r" all of it before the loop"
         )
@@ -104,6 +109,7 @@ def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
 
 
 def test_a_state_that_cannot_travel_is_left_aloud(joined):
+    """The user is told of a state that is not sent."""
     pytest.importorskip("torch")
     results, output = joined(TORCH, "odd")
     assert len(results) == 3 and "Traceback" not in output, output

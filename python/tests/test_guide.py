@@ -58,6 +58,7 @@ def pattern(lines):
 
 
 def test_pattern():
+    """Numbers and dots stand for what they may, and for nothing else."""
     shown = pattern(["job ..., 2 workers", "...", "[0] loss 1.5e-03"])
     assert re.fullmatch(shown, "job a, 10 workers\nwhat\nnot\n[3] loss 0.25\n")
     assert re.fullmatch(shown, "job a, 10 workers\n[3] loss 7\n")
@@ -67,6 +68,7 @@ def test_pattern():
 
 
 def test_steps():
+    """Commands over several lines are one command."""
     block = "$ cat <<END\n> a\n> END\na\n$ true\n"
     assert steps(block) == [("cat <<END\na\nEND", ["a"]), ("true", [])]
 
@@ -75,7 +77,7 @@ def test_steps():
     "page", [p for p in GUIDE if blocks(p, "console")], ids=lambda page: page.stem
 )
 def test_commands(page, binary, tmp_path):
-    """Runs the commands of a page one after the other, in one new folder."""
+    """The commands of a page, one after the other in one new folder, print what the page shows."""
     env = {
         **os.environ,
         "PATH": f"{tmp_path / 'bin'}:{binary.parent}:{os.environ['PATH']}",
@@ -110,15 +112,17 @@ def test_commands(page, binary, tmp_path):
 
 
 @functools.lru_cache(maxsize=None)
-def helped(binary, *command):
-    """The help of a command of shoal; of what is no command, that of the one above it."""
+def help_text(binary, *command):
+    """The help of a command of shoal; of what is no command, that of the one above it. Asked once
+    for each.
+    """
     return subprocess.run(
         [binary, *command, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ).stdout
 
 
-def mentioned(page):
-    """Every command line of shoal on a page: the words behind "shoal", up to what ends it."""
+def mentioned_commands(page):
+    """Every command line of shoal on a page: the words after "shoal", up to what ends it."""
     text = page.read_text().replace("\\\n", " ")
     code = [body for kind, body in BLOCK.findall(text) if kind != "python"]
     code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", BLOCK.sub("", text))]
@@ -131,11 +135,12 @@ def mentioned(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_flags(page, binary):
-    for words in mentioned(page):
+    """Every command and flag that a page mentions is in the help of shoal."""
+    for words in mentioned_commands(page):
         depth = 2 if words[0] in ("state", "bench") and words[1:] else 1
-        usage = re.search(r"^Usage:\n  shoal (.*)", helped(binary, *words[:depth]), re.MULTILINE)
+        usage = re.search(r"^Usage:\n  shoal (.*)", help_text(binary, *words[:depth]), re.MULTILINE)
         assert usage and usage[1].split()[:depth] == words[:depth], f"shoal {' '.join(words)}"
-        help = helped(binary, *words[:depth])
+        help = help_text(binary, *words[:depth])
         for flag in (word.split("=")[0] for word in words[depth:] if re.match(r"--?[a-z]", word)):
             listed = rf"^ +(?:-\w, )?{flag}[ ,]|^ +{flag}, "
             assert re.search(listed, help, re.MULTILINE), f"shoal {' '.join(words)}: no {flag}"

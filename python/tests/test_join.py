@@ -13,6 +13,7 @@ from shoal.job import _connect
 
 
 def environment(agent, **changes):
+    """The environment of a worker of this agent, with changes; None removes a variable."""
     env = {
         "SHOAL_SOCKET": agent.path,
         "SHOAL_JOB": "double",
@@ -25,6 +26,7 @@ def environment(agent, **changes):
 
 
 def test_join_and_leave(agent):
+    """A worker joins, is who the agent says, and leaves; then every call fails."""
     job = agent.join()
     assert (job.name, job.host, job.rank, job.size, job.generation) == ("double", "here", 0, 1, 1)
     request = agent.requests[0]
@@ -67,11 +69,13 @@ def test_join_and_leave(agent):
     ],
 )
 def test_a_broken_environment(agent, changes, message):
+    """A missing or wrong variable is named."""
     with pytest.raises(shoal.JoinError, match=message):
         _connect(environment(agent, **changes))
 
 
 def joined(**changes):
+    """The agent's right answer to a join, with changes."""
     reply = {
         "type": "joined",
         "job": "j",
@@ -107,6 +111,7 @@ def joined(**changes):
     ],
 )
 def test_a_wrong_welcome(agent, answer, message):
+    """A welcome that cannot be is refused with its reason."""
     agent.answer = lambda request: answer
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(shoal.JoinError, match=message):
@@ -116,12 +121,14 @@ def test_a_wrong_welcome(agent, answer, message):
 
 @pytest.mark.parametrize("field", ["magic", "protocol", "slots", "rank"])
 def test_a_control_block_that_does_not_match(agent, field):
+    """A control block with other numbers than the welcome is refused."""
     from shoal._runtime import protocol
 
     at = {"magic": 0, "protocol": 8, "slots": 12, "rank": 20}[field]
     true = agent._reply
 
     def spoiled(rank, request):
+        """Answer with a control block of which one field is wrong."""
         reply, fds = true(rank, request)
         agent.sessions[0].block[at] ^= 1
         return reply, fds
@@ -133,6 +140,7 @@ def test_a_control_block_that_does_not_match(agent, field):
 
 
 def test_wrong_answers_later(agent):
+    """Wrong answers to later requests raise errors that say what came."""
     job = agent.join()
     for answer, error, message in (
         (b'{"type":"error","error":"arena: no memory left"}', shoal.ArenaError, "no memory left"),
@@ -182,6 +190,7 @@ except shoal.JoinError as err:
 
 
 def test_a_stopped_launcher_is_named(tmp_path):
+    """Where nobody listens, the error names the socket."""
     env = {
         "PYTHONPATH": str(pathlib.Path(shoal.__file__).parents[1]),
         "SHOAL_SOCKET": str(tmp_path / "agent"),

@@ -72,6 +72,7 @@ def test_every_import_points_down():
 
 
 def test_all_forms_of_imports_are_seen():
+    """Imports of every form count, in functions too."""
     known = modules()
     text = "import shoal.torch\nfrom . import fork\nfrom ..errors import LostError\n"
     text += "def f():\n    from .._live import packing\n"

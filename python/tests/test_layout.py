@@ -10,11 +10,13 @@ PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/formats/arena.md").r
 
 
 def test_kinds():
+    """The kinds of calls have the codes of the page."""
     kinds = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| ([a-z_]+) \|", PAGE, re.M)}
     assert len(kinds) == 13 and kinds == protocol.KINDS
 
 
 def test_dtypes_and_reductions():
+    """Element types and reductions have the codes of the page."""
     (line,) = re.findall(r"dtype: (1 f64.*) \|", PAGE)
     for code, name in re.findall(r"(\d) (\w+)", line):
         assert protocol.DTYPES[name].code == int(code)
@@ -23,6 +25,7 @@ def test_dtypes_and_reductions():
 
 
 def test_header():
+    """The words of the header lie where the page says."""
     (magic,) = re.findall(r"magic `0x([0-9A-F]+)`", PAGE)
     assert int(magic, 16) == protocol.MAGIC
     for word, index, size in (

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("numpy")
 
 import running_job
-from live_numpy import reference
+from live_numpy import reference_losses
 
 WORKER = pathlib.Path(__file__).with_name("live_numpy.py")
 MESHES = ["dp=4", "dp=2,tp=2", "tp=4", "dp=3", "tp=3", "dp=5", "tp=5"]
@@ -37,11 +37,11 @@ class Training(running_job.Running):
         )
         assert done.returncode == 0, done.stdout + self.output[-3000:]
         if not options:
-            self.until(f"STEP [0-9]+ on {mesh} ")
+            self.read_until(f"STEP [0-9]+ on {mesh} ")
         return done.stdout
 
     def stop(self):
-        """End the training; check all losses, and return the meshes in their order."""
+        """Stop the job; check all losses, and return the meshes in their order."""
         subprocess.run([self._binary, "stop", self.name], check=True, timeout=running_job.HANG)
         output = self.finish()
         assert "Traceback" not in output, output[-6000:]
@@ -57,7 +57,7 @@ def meshes_of(output):
         for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)
     ]
     assert [n for n, _, _ in steps] == list(range(len(steps)))
-    for (n, mesh, loss), want in zip(steps, reference()):
+    for (n, mesh, loss), want in zip(steps, reference_losses()):
         assert abs(loss - want) <= 1e-9 * want, (
             f"step {n} on {mesh}: loss {loss}, undisturbed {want}"
         )
@@ -74,6 +74,7 @@ def training(launch, binary, tmp_path, monkeypatch):
 
 
 def test_from_every_mesh_to_every_other(training):
+    """One training goes from every mesh to every other one."""
     walk = ["dp=4"]
     left = {mesh: [m for m in MESHES if m != mesh] for mesh in MESHES}
     while left[walk[-1]]:
@@ -87,6 +88,7 @@ def test_from_every_mesh_to_every_other(training):
 
 
 def test_state_that_is_flat_over_dp(training):
+    """State that is cut without regard to rows moves too."""
     way = ["dp=4", "dp=2,tp=2", "dp=3", "tp=4", "dp=5", "dp=2,tp=2", "dp=4"]
     with training(4, way[0], worker=WORKER.with_name("live_flat.py")) as job:
         for mesh in way[1:]:
@@ -122,13 +124,15 @@ def test_an_axis_that_the_layout_does_not_name_is_refused(training, launch):
 
 @pytest.mark.parametrize("mesh, then", [("dp=2,tp=2", "dp=1,tp=2"), ("dp=4", "dp=3")])
 def test_a_killed_worker_costs_no_step(training, mesh, then):
+    """The job goes on with the same losses on the mesh that is left."""
     with training(4, mesh) as job:
         os.kill(job.workers()[1], signal.SIGKILL)
-        job.until(f"STEP [0-9]+ on {then} ")
+        job.read_until(f"STEP [0-9]+ on {then} ")
         assert job.stop() == [mesh, then]
 
 
 def test_a_worker_killed_in_a_reshape_leaves_the_old_state(training):
+    """The job goes on from the state before the reshape."""
     with training(4, "dp=2,tp=2") as job:
         victim = job.workers()[3]
         running_job.freeze(victim)  # so the reshape waits for it
@@ -138,11 +142,12 @@ def test_a_worker_killed_in_a_reshape_leaves_the_old_state(training):
             timeout=running_job.HANG,
         )
         os.kill(victim, signal.SIGKILL)
-        job.until("STEP [0-9]+ on dp=1,tp=2 ")
+        job.read_until("STEP [0-9]+ on dp=1,tp=2 ")
         assert job.stop() == ["dp=2,tp=2", "dp=1,tp=2"]
 
 
 def test_what_only_a_lost_worker_had_is_named(training):
+    """The job ends and says which part of the state is lost."""
     with training(2, "dp=1,tp=2") as job:
         os.kill(job.workers()[1], signal.SIGKILL)
         output = job.finish(code=1)
@@ -154,6 +159,9 @@ def test_what_only_a_lost_worker_had_is_named(training):
 
 
 def test_contradictions_are_named(launch):
+    """A model that does not fit the layout, and a mesh of another size, are refused with what each
+    side says.
+    """
     program = WORKER.read_text().replace('"dtype": "f64"', '"dtype": "f32"')
     assert re.search(
         r'rank \d of mesh tp=2 has "\S+" as f64\S+; the layout says f32',
@@ -163,6 +171,7 @@ def test_contradictions_are_named(launch):
 
 
 def test_alone():
+    """A job of one trains without an agent."""
     done = subprocess.run(
         [
             sys.executable,

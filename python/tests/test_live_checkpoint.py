@@ -17,11 +17,12 @@ import pytest
 numpy = pytest.importorskip("numpy")
 
 import running_job
-from live_numpy import LAYOUT, reference
+from live_numpy import LAYOUT, reference_losses
 from test_live import WORKER, training  # noqa: F401  (a fixture)
 
 
 def ranks(mesh):
+    """The number of ranks of a mesh."""
     return math.prod(int(degree) for degree in re.findall(r"=(\d+)", mesh))
 
 
@@ -34,7 +35,7 @@ def history(output):
         (int(n), mesh, float(loss))
         for n, mesh, loss in re.findall(r"STEP (\d+) on (\S+) loss (\S+)", output)
     ]
-    wanted = list(itertools.islice(reference(), max(n for n, _, _ in steps) + 1))
+    wanted = list(itertools.islice(reference_losses(), max(n for n, _, _ in steps) + 1))
     for n, mesh, loss in steps:
         assert abs(loss - wanted[n]) <= 1e-9 * wanted[n], (
             f"step {n} on {mesh}: loss {loss}, undisturbed {wanted[n]}"
@@ -46,8 +47,8 @@ def history(output):
 
 
 def noise(rank, step):
-    """What a rank says of its random numbers and of its table in a step, when nothing has disturbed
-    it.
+    """What a rank prints of its random numbers and of its table in a step, when nothing has
+    disturbed it.
     """
     drawn = numpy.random.default_rng(rank).integers(1 << 30, size=step + 1)[-1]
     return f"{drawn} table {10.0 + 5 * step}"
@@ -58,19 +59,20 @@ def noise(rank, step):
     [("dp=1,tp=3", [1], "dp=1,tp=2"), ("dp=2,tp=2", [0, 2], "dp=1,tp=2"), ("tp=2", [0], "tp=1")],
 )
 def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, then):  # noqa: F811
+    """A job that has lost a part of its state goes on from its newest checkpoint."""
     with training(ranks(mesh), mesh, tmp_path / "checkpoints", 5) as job:
-        job.until("checkpoint of step [1-9][0-9]* in .* is sealed")
+        job.read_until("checkpoint of step [1-9][0-9]* in .* is sealed")
         pids = job.workers()
         for rank in lost:
             os.kill(pids[rank], signal.SIGKILL)
-        job.until(f"STEP [0-9]+ on {then} ")
+        job.read_until(f"STEP [0-9]+ on {then} ")
         shown = subprocess.run(
             [binary, "ps", "--json"], stdout=subprocess.PIPE, text=True, check=True
         ).stdout
         people = subprocess.run(
             [binary, "ps", job.name], stdout=subprocess.PIPE, text=True, check=True
         ).stdout
-        job.until("is sealed")
+        job.read_until("is sealed")
         subprocess.run([binary, "stop", job.name], check=True, timeout=running_job.HANG)
         output = job.finish()
     back = re.search(
@@ -92,6 +94,7 @@ def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, the
 
 
 def test_a_cold_start_on_any_mesh(launch, binary, tmp_path):
+    """A job that was stopped goes on from its checkpoint, on any mesh."""
     folder, at = tmp_path / "checkpoints", 0
     other = tmp_path / "other.yaml"
     other.write_text(LAYOUT.replace("dp=1,tp=1", "tp=4"))
@@ -145,6 +148,7 @@ def test_everything_is_killed_at_random_moments(launch, binary, tmp_path):
 
 
 def test_damage_is_found_and_the_one_before_is_taken(launch, tmp_path):
+    """The checkpoint before a damaged one is used."""
     folder = tmp_path / "checkpoints"
     launch(2, WORKER, "tp=2", 4, folder, 4, "-")
     launch(2, WORKER, "tp=2", 8, folder, 4, "-")
@@ -160,6 +164,7 @@ def test_damage_is_found_and_the_one_before_is_taken(launch, tmp_path):
 
 
 def test_without_a_checkpoint_to_go_back_to(training, tmp_path):  # noqa: F811
+    """A job that loses state before its first checkpoint ends and says so."""
     with training(2, "tp=2", tmp_path / "checkpoints", 1 << 20) as job:
         os.kill(job.workers()[1], signal.SIGKILL)
         output = job.finish(code=1)

@@ -26,6 +26,7 @@ class Hosts:
     """
 
     def __init__(self, job, head, other, folder):
+        """The job, the launcher of host a, that of host b, and the folder of their files."""
         self.job, self.head, self.other, self._folder = job, head, other, folder
 
     def shoal(self, host, *words):
@@ -42,7 +43,7 @@ class Hosts:
         return done.returncode, done.stdout
 
     def said_by_b(self, pattern=""):
-        """Return what host b has printed, when it has the pattern."""
+        """Wait until what host b has printed has the pattern; return all of it."""
         while not re.search(pattern, said := (self._folder / "b.txt").read_text()):
             assert self.other.poll() is None, said
         return said
@@ -56,6 +57,7 @@ def two_hosts(binary, tmp_path, monkeypatch):
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts")))
 
         def start(host, *words):
+            """Start a launcher of a host."""
             (folder / host).mkdir()
             env = {
                 **os.environ,
@@ -77,6 +79,7 @@ def two_hosts(binary, tmp_path, monkeypatch):
             return process
 
         def train(mesh, *options):
+            """Begin a job on both hosts, and return it when it trains."""
             lent = ["--token-file", folder / "token", "--slots", 2]
             head = start(
                 "a",
@@ -104,7 +107,7 @@ def two_hosts(binary, tmp_path, monkeypatch):
                 "b",
                 "agent",
                 "--join",
-                job.until(r"shoal agent --join (\S+) ")[1],
+                job.read_until(r"shoal agent --join (\S+) ")[1],
                 "--name",
                 "b",
                 *lent,
@@ -116,18 +119,18 @@ def two_hosts(binary, tmp_path, monkeypatch):
 
 
 def test_a_lost_host_costs_no_state_of_a_redundant_job(two_hosts):
-    """Each host begins with both replicas of a part of the state. Behind the first step they are on
+    """Each host begins with both replicas of a part of the state. After the first step they are on
     two hosts, so everything on one can be killed.
     """
     hosts = two_hosts("tp=2,dp=2", "--redundant")
     job = hosts.job
-    job.until("the workers take other ranks of mesh tp=2,dp=2")
-    job.until("STEP [2-9] on tp=2,dp=2")
+    job.read_until("the workers take other ranks of mesh tp=2,dp=2")
+    job.read_until("STEP [2-9] on tp=2,dp=2")
     plan = job.reshape("dp=2,tp=1", "--dry-run")
     assert "alone          0 bytes on one host only" in plan, plan
     for pid in [hosts.other.pid, *(w["pid"] for w in job.members() if w["host"] == "b")]:
         os.kill(pid, signal.SIGKILL)
-    job.until("STEP [0-9]+ on tp=2,dp=1 ")
+    job.read_until("STEP [0-9]+ on tp=2,dp=1 ")
     assert job.stop() == ["tp=2,dp=2", "tp=2,dp=1"]
     assert "only lost ones had" not in job.output
 
@@ -141,15 +144,15 @@ def test_a_host_is_left(two_hosts, mesh, then, ask):
     """
     hosts = two_hosts(mesh)
     job = hosts.job
-    job.until(f"STEP [2-9] on {mesh} ")
+    job.read_until(f"STEP [2-9] on {mesh} ")
     if ask == "drain":
         code, said = hosts.shoal("a", "drain", "train", "b")
         assert code == 0 and "released when those on other hosts have the state" in said, said
     else:
         hosts.other.send_signal(signal.SIGTERM)
-    job.until(f"STEP [0-9]+ on {then} ")
+    job.read_until(f"STEP [0-9]+ on {then} ")
     assert hosts.other.wait(running_job.HANG) == 0, hosts.said_by_b()
-    job.goes_on()
+    job.wait_for_new_step()
     assert job.stop() == [mesh, then]
     assert (
         f"the job leaves b; from mesh {mesh} to {then}" in job.output and "void" not in job.output
@@ -157,8 +160,9 @@ def test_a_host_is_left(two_hosts, mesh, then, ask):
 
 
 def test_the_host_that_leads_is_left(two_hosts):
+    """The other host leads then, and no step is made again."""
     hosts = two_hosts("dp=2,tp=2")
-    hosts.job.until("STEP [2-9] on dp=2,tp=2 ")
+    hosts.job.read_until("STEP [2-9] on dp=2,tp=2 ")
     hosts.head.send_signal(signal.SIGTERM)
     hosts.said_by_b("STEP [0-9]+ on dp=1,tp=2 ")
     output = hosts.job.output + hosts.head.stdout.read()
@@ -187,13 +191,13 @@ def test_hosts_that_the_job_needs_are_kept(two_hosts):
             " on other hosts first"
         ),
     )
-    job.until("STEP [2-9] on ")
+    job.read_until("STEP [2-9] on ")
     code, said = hosts.shoal("a", "drain", "train", "b")
     assert code == 1 and f"host b keeps its workers: the job needs b: {why}" in said, said
     hosts.other.send_signal(signal.SIGTERM)
-    job.until(f"host b asks to leave .*{why}")
+    job.read_until(f"host b asks to leave .*{why}")
     hosts.said_by_b(f"this host cannot leave: the job needs b: {why}")
     hosts.head.send_signal(signal.SIGTERM)
-    job.until(f"this host cannot leave: .*{why}")
-    job.goes_on()
+    job.read_until(f"this host cannot leave: .*{why}")
+    job.wait_for_new_step()
     assert job.stop() == ["dp=2,tp=2"]

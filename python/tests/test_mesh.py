@@ -22,6 +22,7 @@ import shoal
     ],
 )
 def test_what_is_no_mesh_of_this_job(text, why):
+    """A text that is no mesh, or of another number of ranks, is refused."""
     with shoal.join() as job, pytest.raises(ValueError, match=why):
         job.mesh(text)
 
@@ -30,6 +31,7 @@ def test_what_is_no_mesh_of_this_job(text, why):
     "text, axes", [("", {}), ("dp=1", {"dp": 1}), (" tp = 1 , p_2=1", {"tp": 1, "p_2": 1})]
 )
 def test_a_job_of_one(text, axes):
+    """Every axis of a job of one is a group of this rank."""
     with shoal.join() as job:
         mesh = job.mesh(text)
         assert mesh.axes == axes and mesh.coordinate == dict.fromkeys(axes, 0)
@@ -72,6 +74,7 @@ print(len(sys.argv) - 1, "meshes")
     ],
 )
 def test_groups(launch, n, texts):
+    """The group of an axis has the ranks that differ on that axis only."""
     assert re.findall(r"(\d) meshes", launch(n, GRID, *texts)) == [str(len(texts))] * n
 
 
@@ -97,4 +100,5 @@ print("freed")
 
 
 def test_groups_that_are_freed_make_room(launch):
+    """More groups than a job has room for, one after the other."""
     assert launch(2, FREED).count("freed") == 2

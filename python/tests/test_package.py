@@ -139,11 +139,13 @@ def test_an_sdist_builds_a_wheel(backend, tmp_path):
 
 
 def new_environment(path, python):
+    """Make an environment of an interpreter, and return its python."""
     run(python, "-m", "venv", path)
     return path / "bin" / "python"
 
 
 def run(*command, **options):
+    """Run a command, and return what it prints; fails where it does."""
     ran = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
     )
@@ -153,6 +155,7 @@ def run(*command, **options):
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_install_without_a_network(binary, tmp_path, which):
+    """The wheel, the sdist and the editable install work without a network."""
     python = new_environment(tmp_path / "venv", interpreters()[which == "newest"])
     run(python, "-m", "pip", "install", "-q", "--no-index", ROOT / "python")
     assert "site-packages" in run(python, "-W", "error", "-c", SOLO, cwd=tmp_path)

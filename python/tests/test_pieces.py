@@ -29,6 +29,7 @@ assert (job.allreduce(strided) == job.size).all()
 
 
 def test_values(launch):
+    """Results are those of arena memory, at every length around whole pieces."""
     launch(3, VALUES)
     launch(1, VALUES)
 
@@ -48,6 +49,7 @@ print("held", held() >> 20)
 
 
 def test_the_arena_holds_a_window_and_not_the_tensor(launch):
+    """A large foreign tensor takes no arena memory of its size."""
     output = launch(2, MEMORY)
     assert output.count("held 16") == 2 and output.count("held 80") == 2, output
 
@@ -60,12 +62,13 @@ for step in job.steps(8, 4):
     step.allreduce(x)
 place = job._backend
 x_there = place.describe(x)
-assert not place._submitter._takes_pieces(x_there, x_there, None)
+assert not place._submitter._can_move_in_pieces(x_there, x_there, None)
 assert (job.allreduce(x) == 2).all(), x
 """
 
 
 def test_what_may_be_repeated_is_copied_before(launch):
+    """In a job with steps nothing moves in pieces."""
     launch(2, STEPS)
 
 
@@ -93,6 +96,7 @@ assert (job.allreduce(numpy.ones(4 << 20, "f4")) == 2).all()
 
 
 def test_who_gives_up_in_the_middle_lets_the_others_know(launch):
+    """The others get an error where a rank is interrupted, and the next call works."""
     output = launch(2, GIVES_UP)
     assert (
         output.count("interrupted") == 1
@@ -111,5 +115,6 @@ job.allreduce(numpy.ones(4 << 20, "f4"))
 
 
 def test_who_dies_in_the_middle_is_named(launch):
+    """The others are told who died."""
     output = launch(2, DIES, code=1)
     assert "failed: rank 1 of 2 exited with code 3" in output, output

@@ -37,6 +37,7 @@ pair.free()
 
 
 def test_values(launch):
+    """Shared results of all ranks and of groups have the right values on every rank."""
     launch(4, VALUES)
 
 
@@ -87,6 +88,7 @@ assert (job.allreduce(x, out=total) == 2).all()
 
 
 def test_what_cannot_be_is_refused(launch):
+    """Writes to shared results, and results of different sizes, are refused."""
     launch(2, REFUSED)
 
 
@@ -120,10 +122,12 @@ assert again.tolist() == [job.size] * 3
 
 
 def test_life(launch):
+    """A shared result is mapped once, stays while something refers to it, and is gone then."""
     launch(2, LIFE)
 
 
 def test_a_worker_that_writes_is_ended(launch):
+    """The memory of a shared result is read-only for workers."""
     output = launch(
         2,
         """
@@ -141,6 +145,7 @@ job.barrier()
 
 
 def test_torch(launch):
+    """Tensors over a shared result can be outputs, and nothing else."""
     pytest.importorskip("torch")
     launch(
         2,
@@ -167,6 +172,7 @@ for call in (job.allreduce, lambda y: job.broadcast(y, root=1 - job.rank),
 
 
 def test_a_job_of_one():
+    """Without an agent a shared result is memory of this process."""
     with shoal.join() as job:
         x, total = numpy.arange(6.0).reshape(2, 3), job.shared("total", (2, 3), "float64")
         assert (
@@ -181,6 +187,7 @@ def test_a_job_of_one():
 
 
 def test_bench(binary):
+    """The bench measures shared results."""
     command = [
         str(binary),
         "bench",

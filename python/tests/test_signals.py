@@ -27,7 +27,9 @@ def hears_ctrl_c():
 
 
 def interrupt_when(condition):
-    """Send Ctrl-C to this process as soon as the condition holds."""
+    """Start a thread that sends Ctrl-C to this process as soon as the condition holds; return
+    it.
+    """
 
     def run():
         while not condition():
@@ -40,10 +42,12 @@ def interrupt_when(condition):
 
 
 def parked(agent):
+    """Whether the worker of rank 0 says that it sleeps."""
     return struct.unpack_from("<I", agent.sessions[0].block, 192)[0] == 1
 
 
 def test_ctrl_c_while_sleeping_on_the_bell(agent):
+    """The wait ends, the worker is not parked any more, and the call can be waited for again."""
     job = agent.join()
     agent.going.clear()
     handle = job.barrier_async()
@@ -58,6 +62,7 @@ def test_ctrl_c_while_sleeping_on_the_bell(agent):
 
 
 def test_ctrl_c_while_looking(monkeypatch):
+    """A wait that polls ends."""
     looks = set()
     monkeypatch.setattr("shoal._runtime.calls._sched_yield", lambda: looks.add(1))
     with AgentDouble(spin_us=600_000_000) as agent:  # never sleeps
@@ -73,6 +78,7 @@ def test_ctrl_c_while_looking(monkeypatch):
 
 
 def test_ctrl_c_while_another_thread_sleeps_on_the_bell(agent):
+    """A wait that sleeps on the condition ends, and the other thread goes on."""
     job = agent.join()
     agent.going.clear()
     first, second = job.barrier_async(), job.barrier_async()
@@ -90,10 +96,12 @@ def test_ctrl_c_while_another_thread_sleeps_on_the_bell(agent):
 
 
 def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):
+    """The answer to an interrupted request is not taken for that to the next one."""
     job = agent.join()
     release = threading.Event()
 
     def slow(request):
+        """Hold back the answer to one request."""
         if request["type"] == "group":
             release.wait()
 
@@ -113,12 +121,16 @@ def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):
 
 
 class Interrupted:
-    """A socket with a Ctrl-C at one place of its next call of that kind."""
+    """A socket that raises KeyboardInterrupt at one place of its next call of that kind, before or
+    after it.
+    """
 
     def __init__(self, true, kind, done):
         self.true, self.kind, self.done = true, kind, done
 
     def __getattr__(self, name):
+        """The socket's, or the call that is interrupted."""
+
         def call(*args):
             self.kind = None
             if self.done:
@@ -133,6 +145,7 @@ class Interrupted:
     "kind, done", [("send", False), ("send", True), ("recvmsg", False), ("recvmsg", True)]
 )
 def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kind, done):
+    """The same for a Ctrl-C before or after each call on the socket."""
     job = agent.join()
     true = agent._reply
     agent._reply = lambda rank, r: (
@@ -158,6 +171,7 @@ except shoal.LostError: print("caught", flush=True)
 
 @pytest.mark.parametrize("doing", [COMPUTE, WAIT])
 def test_workers_end_when_the_launcher_is_killed(launch, doing):
+    """Workers end at once, whatever they are doing."""
     program = f"""
 import os, shoal
 job = shoal.join()
@@ -188,6 +202,7 @@ if job.rank == 0: {WAIT}
     "doing, status, said", [(COMPUTE, -9, ""), (WAIT, 1, ""), (CATCH, -9, "caught\n")]
 )
 def test_a_worker_ends_when_its_agent_is_gone(doing, status, said):
+    """A worker gets LostError, or is killed after a moment where it computes."""
     with AgentDouble(size=2) as agent:
         program = f"import shoal\njob = shoal.join()\nprint('joined', flush=True)\n{doing}"
         env = {

@@ -35,8 +35,8 @@ class Chaos:
         self.choice, self.tally = choice, collections.Counter()
 
     def disturb(self, job, at_once):
-        """One fault, and a step behind it. `at_once` is how many workers are killed at most in one
-        moment: one at least keeps the state.
+        """Give a job one fault, and wait for a step after it. `at_once` is how many workers are
+        killed at most in one moment: one at least keeps the state.
         """
         ranks = sorted(job.workers())
         kind = self.choice.choice(["killed", "stopped", "ordered", "resized"])
@@ -55,7 +55,7 @@ class Chaos:
         else:
             job.resize(self.choice.randint(1, MOST))
             self.tally["resized"] += 1
-        job.goes_on()
+        job.wait_for_new_step()
 
     def stop(self, pid):
         """Stop a worker for a moment; the others wait for it."""
@@ -65,7 +65,9 @@ class Chaos:
         self.tally["workers stopped"] += 1
 
     def numpy(self, running, folder, *options):
-        """A training with NumPy, which checks by itself that every sample came once an epoch."""
+        """Disturb a training with NumPy, which checks by itself that every sample came once an
+        epoch.
+        """
         with running(
             folder,
             4,
@@ -79,10 +81,12 @@ class Chaos:
         ) as job:
             for _ in range(FAULTS):
                 self.disturb(job, at_once=3)
-            self.tally["steps"] += running_job.agree(job.finish())[0][2]
+            self.tally["steps"] += running_job.check_results(job.finish())[0][2]
 
     def torch(self, running, folder, **way):
-        """A training with PyTorch, whose steps are made again by one worker and compared."""
+        """Disturb a training with PyTorch, whose steps are made again by one worker and
+        compared.
+        """
         way.update(
             optimizer=self.choice.choice(["adam", "momentum"]), samples=1000, out=str(folder)
         )
@@ -106,6 +110,7 @@ WAYS = {
 
 
 def test_soak(launch, binary, tmp_path):
+    """Random faults in every way of training."""
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"SEED={seed}")
     chaos, end, turn = (
@@ -115,6 +120,7 @@ def test_soak(launch, binary, tmp_path):
     )
 
     def running(folder, n, program, *arguments):
+        """A job in a folder of its own."""
         return running_job.running(launch, binary, folder / "end", n, program, *arguments)
 
     while turn < len(WAYS) or time.monotonic() < end:

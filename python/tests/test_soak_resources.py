@@ -41,22 +41,23 @@ class Watched:
         self.slowest = []
 
     def jobs(self, *words):
-        """What ps --json lists."""
+        """The jobs that ps --json lists."""
         command = [self.binary, "ps", "--json", *words]
         printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         return list(map(json.loads, printed.splitlines()))
 
-    def asked(self):
+    def time_ps(self):
         """Ask ps, and keep how long the answer took."""
         began = time.monotonic()
         self.jobs(self.job.name)
         self.slowest.append(time.monotonic() - began)
 
     def descriptors(self):
+        """The number of open descriptors of the agent."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def open_files(self):
-        """How many descriptors are of what kind: names without numbers."""
+        """The number of descriptors of each kind: names without numbers."""
         found = collections.Counter()
         for entry in os.scandir(f"/proc/{self.pid}/fd"):
             with contextlib.suppress(OSError):
@@ -64,17 +65,18 @@ class Watched:
         return dict(found.most_common())
 
     def anonymous(self):
-        """Anonymous memory in kB."""
+        """The anonymous memory of the agent in kB."""
         status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"RssAnon:\s+(\d+)", status)[1])
 
-    def settled(self, before):
-        """Demand that descriptors and memory are within a tenth of what they were; before is
-        (descriptors, memory). The runtime gives memory back when it has time.
+    def wait_until_settled(self, before):
+        """Wait until descriptors and memory are within a tenth of what they were; fail when that
+        takes too long. `before` is (descriptors, memory). The runtime gives memory back when it has
+        time.
         """
         until = time.monotonic() + SETTLE
         while True:
-            self.asked()
+            self.time_ps()
             now = self.descriptors(), self.anonymous()
             # What is small grows by whole arenas of the allocator.
             if now[0] <= 1.1 * before[0] + 2 and now[1] <= 1.1 * before[1] + 4096:
@@ -90,7 +92,7 @@ def watched(launch, binary, tmp_path):
     options = ["--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"), "--slots", "4"]
     end = tmp_path / "end"
     with running_job.running(launch, binary, end, 4, WORKER, 0, folder, options=options) as job:
-        job.until(r"STEP 200$")  # the first checkpoint is under way
+        job.read_until(r"STEP 200$")  # the first checkpoint is under way
         yield Watched(job, binary)
         assert "Traceback" not in job.finish()
     check = [str(binary), "state", "check", str(max(folder.glob("step-*"), key=step_of))]
@@ -98,10 +100,11 @@ def watched(launch, binary, tmp_path):
 
 
 def step_of(path):
+    """The step in the name of a checkpoint."""
     return int(path.name.rpartition("-")[2])
 
 
-def kill(watched):
+def kill_and_replace(watched):
     """Kill a worker, and order another one."""
     ranks = watched.job.workers()
     watched.job.kill(random.choice(sorted(ranks)))
@@ -109,29 +112,32 @@ def kill(watched):
 
 
 def test_descriptors_come_back_after_kills(watched):
+    """Killed workers leave nothing in the agent."""
     for _ in range(3):  # what is made once
-        kill(watched)
+        kill_and_replace(watched)
     before = watched.descriptors(), watched.anonymous()
     for _ in range(KILLS):
-        kill(watched)
-        watched.asked()
-    watched.settled(before)
-    report(watched)
+        kill_and_replace(watched)
+        watched.time_ps()
+    watched.wait_until_settled(before)
+    report_ps_times(watched)
 
 
 def test_short_jobs_leave_nothing(watched, launch, tmp_path):
+    """Jobs of others on the host leave nothing."""
     before = watched.descriptors(), watched.anonymous()
     for _ in range(JOBS):
         output = launch(2, WORKER, 1, "-", tmp_path / "never")
         assert output.count("RESULT") == 2
-        watched.asked()
-    watched.settled(before)
+        watched.time_ps()
+    watched.wait_until_settled(before)
     left = [j["job"] for j in watched.jobs() if j.get("requested_name") == "soak-worker"]
     assert left == [watched.job.name], "a job that has ended is listed"
-    report(watched)
+    report_ps_times(watched)
 
 
-def test_connections_that_nobody_goes_on_with(watched):
+def test_connections_that_are_left_open_or_dropped(watched):
+    """Connections that are open or dropped without a word leave nothing, and training goes on."""
     host, _, port = watched.join.rpartition(":")
     before = watched.descriptors(), watched.anonymous()
     with contextlib.ExitStack() as stack:
@@ -139,29 +145,30 @@ def test_connections_that_nobody_goes_on_with(watched):
             with contextlib.suppress(OSError):  # it may refuse
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
             if i % 50 == 0:
-                watched.asked()
-        watched.job.goes_on()
+                watched.time_ps()
+        watched.job.wait_for_new_step()
         assert watched.descriptors() < before[0] + 600, "more connections are pending than may be"
     ended = threading.Event()
     droppers = [
-        threading.Thread(target=drop, args=(host, int(port), ended)) for _ in range(AT_ONCE // 10)
+        threading.Thread(target=drop_connections, args=(host, int(port), ended))
+        for _ in range(AT_ONCE // 10)
     ]
     for d in droppers:
         d.start()
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
-        watched.asked()
+        watched.time_ps()
         assert watched.descriptors() < before[0] + 600, "more connections are pending than may be"
     ended.set()
     for d in droppers:
         d.join()
-    watched.job.goes_on()
-    watched.settled(before)
-    report(watched)
+    watched.job.wait_for_new_step()
+    watched.wait_until_settled(before)
+    report_ps_times(watched)
 
 
-def drop(host, port, ended):
-    """Open ten connections and drop them, again and again."""
+def drop_connections(host, port, ended):
+    """Open ten connections and drop them, again and again, until `ended` is set."""
     while not ended.is_set():
         with contextlib.ExitStack() as stack:
             for _ in range(10):
@@ -169,8 +176,8 @@ def drop(host, port, ended):
                     stack.enter_context(socket.create_connection((host, port), timeout=5))
 
 
-def report(watched):
-    """Say how long ps took; the long version demands that it always answers soon."""
+def report_ps_times(watched):
+    """Print how long ps took; the long version demands that it always answers soon."""
     times = sorted(watched.slowest)
     print(f"ps: median {times[len(times) // 2] * 1e3:.0f} ms, slowest {times[-1] * 1e3:.0f} ms")
     assert not LONG or times[-1] <= PS, f"ps took {times[-1]:.3f} s"

@@ -15,11 +15,13 @@ from shoal._runtime.solo import Solo
 
 @pytest.fixture
 def job():
+    """A job of one, left at the end of the test."""
     with shoal.join() as job:
         yield job
 
 
 def test_join_is_the_same_job_until_it_is_left(job):
+    """Joining again gives the same job; after leave() another one."""
     assert shoal.join() is job and (job.rank, job.size, job.generation) == (0, 1, 1)
     job.leave()
     with pytest.raises(shoal.ShoalError, match="was left"):
@@ -40,6 +42,7 @@ def test_reductions_are_identities(job, op):
 
 
 def test_moves_are_copies(job):
+    """Collectives that only move elements return copies of x."""
     x = numpy.arange(6).reshape(2, 3)
     for y in (
         job.allgather(x),
@@ -57,6 +60,7 @@ def test_moves_are_copies(job):
 
 
 def test_nobody_to_send_to(job):
+    """Send and receive are refused."""
     with pytest.raises(ValueError, match="to=1 is not a rank"):
         job.send(numpy.zeros(1), to=1)
     with pytest.raises(ValueError, match="job of one"):
@@ -64,6 +68,7 @@ def test_nobody_to_send_to(job):
 
 
 def test_handles_groups_and_the_rest(job):
+    """Handles, groups and allocation work as with an agent."""
     x = job.zeros((2, 2), "float64")
     with job.grouped():
         handle = job.allreduce_async(x)
@@ -179,11 +184,13 @@ def test_handles_groups_and_the_rest(job):
     ],
 )
 def test_bad_arguments(job, call, error, message):
+    """A wrong argument raises an error that names it."""
     with pytest.raises(error, match=message):
         call(job, numpy.zeros(4))
 
 
 def test_integers_of_numpy_are_integers(job, tmp_path):
+    """NumPy's integers are taken wherever integers are."""
     two = numpy.int64(2)
     job.checkpoint(tmp_path, every=two, keep=two)
     assert [
@@ -195,6 +202,7 @@ def test_integers_of_numpy_are_integers(job, tmp_path):
 
 
 def test_bool_has_and_and_or(job):
+    """The minimum of bool is and, the maximum or."""
     x = numpy.array([True, False])
     assert job.allreduce(x, "min") is x and x.dtype == bool
     assert job.allgather(x).dtype == bool
@@ -213,6 +221,7 @@ def test_bool_has_and_and_or(job):
     ids=str,
 )
 def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
+    """Whichever of `epochs` and `steps` comes first ends the loop."""
     made = []
     for step in job.steps(10, 4, **end):
         counted = step.share(numpy.ones(1), last=False, op="sum")
@@ -224,7 +233,9 @@ def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
 
 
 def train(job, stop=None, **end):
-    """A loop over the steps of 10 samples in batches of 4: the numbers of those made."""
+    """Loop over the steps of 10 samples in batches of 4, with a `break` after `stop` of them;
+    return the numbers of those made.
+    """
     made = []
     for step in job.steps(10, 4, **end):
         step.allreduce(numpy.zeros(1))
@@ -235,13 +246,14 @@ def train(job, stop=None, **end):
 
 
 def test_a_loop_for_each_epoch(job):
+    """Each loop without an end is one epoch."""
     assert [train(job) for _ in range(3)] == [[(e, 3 * e + i) for i in range(3)] for e in range(3)]
     assert train(job, epochs=5) == [(3 + i // 3, 9 + i) for i in range(6)]  # goes on
     assert train(job) == [(5, 15), (5, 16), (5, 17)]
 
 
 def test_a_second_loop_over_all_epochs_is_refused(job):
-    """It would make no step."""
+    """A second loop with the same end would make no step, so it raises an error."""
     train(job, epochs=1)
     with pytest.raises(
         shoal.ShoalError,
@@ -258,6 +270,7 @@ def test_a_second_loop_over_all_epochs_is_refused(job):
 
 
 def test_a_loop_that_is_left_by_break_is_gone_on_with(job):
+    """The next loop goes on after the last committed step."""
     assert train(job, stop=2) == [(0, 0), (0, 1)]
     assert train(job, stop=2) == [(0, 2), (1, 3)]
     assert train(job) == [
@@ -271,17 +284,19 @@ def test_a_loop_that_is_left_by_break_is_gone_on_with(job):
 
 
 def test_a_look_at_the_first_batch_is_no_loop(job):
+    """A loop that is left before its first step does not count."""
     for _ in range(2):
         next(job.steps(10, 4))
     assert train(job) == [(0, 0), (0, 1), (0, 2)] and job.committed == 3
 
 
 def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path):
-    """Loops over the epochs that the checkpoint has behind it make no step, and what is done behind
+    """Loops over the epochs that the checkpoint has done make no step, and what is done after
     them is forgotten.
     """
 
     def run(stop):
+        """Train until a step, in a program of its own."""
         job, trained, rates, found = Job(Solo()), [], [1.0], []
         job.register("rate", lambda: rates[0], lambda value: rates.__setitem__(0, value))
         job.checkpoint(tmp_path, every=2)
@@ -303,6 +318,7 @@ def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path
 
 
 def test_a_name_is_registered_once(job):
+    """A second registration of a name is refused."""
     job.register("weights", lambda: 1, lambda value: None)
     with pytest.raises(
         ValueError,
@@ -318,10 +334,13 @@ def test_a_name_is_registered_once(job):
 
 
 def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
+    """epoch_loops begins with the epoch of the checkpoint, and the last epoch ends with one."""
+
     def run(stop):
+        """Train until a step, in a program of its own."""
         job, seen = Job(Solo()), []
         job.checkpoint(tmp_path, every=5)
-        for epoch in job.place(10, 4).loops(4):  # loader.epochs
+        for epoch in job.place(10, 4).epoch_loops(4):  # loader.epochs
             seen.append((epoch, train(job, None if stop > 3 else stop)))
             job._checkpoints.wait()
             if epoch == stop:
@@ -331,7 +350,7 @@ def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
     assert run(1) == [(0, [(0, 0)]), (1, [(0, 1)])]
     assert [epoch for epoch, _ in run(9)] == [0, 1, 2, 3]
     assert run(9) == [(3, [])], (
-        "all steps are made, and what is behind the last epoch is done again"
+        "all steps are made, and what comes after the last epoch is done again"
     )
 
 

@@ -25,6 +25,7 @@ def state(binary):
     """Runs `shoal state` and returns what it prints."""
 
     def run(*arguments, code=0):
+        """Run a command of `shoal state`; fails on another exit code."""
         done = subprocess.run(
             [binary, "state", *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -38,6 +39,9 @@ def state(binary):
 
 
 def test_from_mesh_to_mesh(launch, state, tmp_path):
+    """A state that is saved on one mesh is loaded on others, also after `shoal state` has resharded
+    it.
+    """
     saved, flat, rows = tmp_path / "saved", tmp_path / "flat", tmp_path / "rows.yaml"
     assert launch(4, WORKER, "pp=2,tp=2", saved).count("EQUAL") == 4
     assert sorted(p.name for p in tmp_path.iterdir()) == ["saved"], "nothing else stays behind"
@@ -58,6 +62,7 @@ def test_from_mesh_to_mesh(launch, state, tmp_path):
 
 
 def test_a_job_of_one(state, tmp_path):
+    """A job of one saves and loads, and what does not fit is refused with its reason."""
     wide = {"a": numpy.arange(6.0).reshape(2, 3), "b": {"c": numpy.array(3)}}
     with shoal.join():
         shoal.state.save(wide, tmp_path / "saved")
@@ -89,9 +94,11 @@ def test_a_job_of_one(state, tmp_path):
 
 
 def test_what_is_no_array(state, tmp_path):
+    """Values are saved and loaded with their types; what differs or is missing is named."""
     moments = numpy.arange(4.0)
 
     def wide(first):
+        """A state with every kind of value."""
         group = {
             "lr": 0.5,
             "betas": (0.9, 1.0),
@@ -137,7 +144,7 @@ def test_what_is_no_array(state, tmp_path):
                 {"optimizer": {"state": {}}},
                 (
                     "optimizer.state is empty here, and not in .*: an optimizer has its state"
-                    " behind the first step"
+                    " after its first step"
                 ),
             ),
             (
@@ -153,15 +160,17 @@ def test_what_is_no_array(state, tmp_path):
         ):
             shoal.state.save({"a": moments}, "s3://models/x")
         with pytest.raises(ValueError, match="step is 2 on one worker and 1 on another"):
-            shoal._checkpoint.values.together(
+            shoal._checkpoint.values.merge_plans(
                 [{"step": 1}, {"step": 1, "rank": {"tuple": [0]}}, {"step": 2}]
             )
 
 
 def test_an_optimizer(tmp_path):
+    """The state of an optimizer is saved and loaded."""
     torch = pytest.importorskip("torch")
 
     def trained(steps):
+        """A model and its optimizer after some steps."""
         torch.manual_seed(1)
         model = torch.nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 / steps)
@@ -178,6 +187,7 @@ def test_an_optimizer(tmp_path):
 
 
 def test_damage_is_found(tmp_path):
+    """A damaged checkpoint is not loaded."""
     with shoal.join():
         shoal.state.save({"a": numpy.arange(100)}, tmp_path / "saved")
         (file,) = (tmp_path / "saved").glob("*.safetensors")
@@ -189,6 +199,7 @@ def test_damage_is_found(tmp_path):
 
 
 def test_what_a_killed_save_left_is_removed(tmp_path):
+    """A save removes the folder of one that was killed."""
     (tmp_path / "saved.partial").mkdir()
     (tmp_path / "saved.partial" / "rank-00007.safetensors").write_bytes(b"half")
     with shoal.join():
@@ -201,6 +212,7 @@ def test_what_a_killed_save_left_is_removed(tmp_path):
 
 
 def test_dtensors(launch, state, tmp_path):
+    """DTensors are saved from a mesh and loaded on others."""
     pytest.importorskip("torch.distributed.tensor")
     assert launch(4, WORKER.with_name("state_dtensor.py"), tmp_path / "saved").count("EQUAL") == 4
     assert sorted(p.name for p in tmp_path.iterdir()) == ["saved", "saved-mixed"]

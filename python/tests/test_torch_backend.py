@@ -28,7 +28,8 @@ TYPES = [
 ]
 
 
-def _setup():
+def _init_group():
+    """Make the process group of this rank; return its rank and size."""
     import shoal.torch  # noqa: F401
 
     dist.init_process_group("shoal")
@@ -36,21 +37,23 @@ def _setup():
 
 
 def _tensor(rank, dtype, shape=(3, 5)):
-    """The same small whole numbers wherever it is computed, so that every type holds sums
-    exactly.
+    """Small whole numbers of a rank, the same wherever they are computed, so that every type holds
+    sums exactly.
     """
     numbers = torch.randint(0, 5, shape, generator=torch.Generator().manual_seed(SEED + rank))
     return numbers.to(getattr(torch, dtype))
 
 
-def _same(got, want):
+def _expect_same(got, want):
+    """Check that two tensors have the same type, shape and elements."""
     assert got.dtype == want.dtype and got.shape == want.shape and torch.equal(got, want), (
         f"got {got}\nwant {want}"
     )
 
 
 def _every_type():
-    rank, size = _setup()
+    """Make every collective with every element type."""
+    rank, size = _init_group()
     for dtype in TYPES:
         rows = [_tensor(r, dtype) for r in range(size)]
         total = (
@@ -60,33 +63,35 @@ def _every_type():
         )
         mine = rows[rank].clone()
         dist.all_reduce(mine)
-        _same(mine, total)
+        _expect_same(mine, total)
         mine = rows[rank].clone()
         dist.reduce(mine, dst=1)
-        _same(mine, total if rank == 1 else rows[rank])
+        _expect_same(mine, total if rank == 1 else rows[rank])
         mine = rows[rank].clone()
         dist.broadcast(mine, src=2)
-        _same(mine, rows[2])
+        _expect_same(mine, rows[2])
         gathered = [torch.empty_like(mine) for _ in range(size)]
         dist.all_gather(gathered, rows[rank])
         for got, want in zip(gathered, rows):
-            _same(got, want)
+            _expect_same(got, want)
         gathered = [torch.empty_like(mine) for _ in range(size)] if rank == 1 else None
         dist.gather(rows[rank], gathered, dst=1)
         for got, want in zip(gathered or [], rows):
-            _same(got, want)
+            _expect_same(got, want)
         dist.scatter(mine, rows if rank == 0 else None, src=0)
-        _same(mine, rows[rank])
+        _expect_same(mine, rows[rank])
         dist.reduce_scatter(mine, rows)
-        _same(mine, rows[rank] if dtype == "bool" else (rows[rank] * size).to(rows[rank].dtype))
+        _expect_same(
+            mine, rows[rank] if dtype == "bool" else (rows[rank] * size).to(rows[rank].dtype)
+        )
         blocks = [torch.empty_like(mine) for _ in range(size)]
         dist.all_to_all(blocks, [rows[rank]] * size)
         for got, want in zip(blocks, rows):
-            _same(got, want)
+            _expect_same(got, want)
         request = dist.isend(rows[rank], (rank + 1) % size, tag=7)
         dist.recv(mine, (rank - 1) % size, tag=7)
         request.wait()
-        _same(mine, rows[(rank - 1) % size])
+        _expect_same(mine, rows[(rank - 1) % size])
 
 
 def test_every_collective_on_every_type():
@@ -94,7 +99,8 @@ def test_every_collective_on_every_type():
 
 
 def _every_reduction():
-    rank, size = _setup()
+    """Make every reduction that torch knows, of the types that have it."""
+    rank, size = _init_group()
     fold = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
     fold.update(BAND=torch.bitwise_and, BOR=torch.bitwise_or, BXOR=torch.bitwise_xor)
     for (name, combine), dtype in itertools.product(
@@ -107,10 +113,10 @@ def _every_reduction():
             want = combine(want, _tensor(r, dtype))
         got = _tensor(rank, dtype)
         dist.all_reduce(got, getattr(dist.ReduceOp, name))
-        _same(got, want)
+        _expect_same(got, want)
         got = _tensor(rank, dtype)
         dist.reduce(got, 0, getattr(dist.ReduceOp, name))
-        _same(got, want if rank == 0 else _tensor(rank, dtype))
+        _expect_same(got, want if rank == 0 else _tensor(rank, dtype))
     got = _tensor(rank, "float64")
     dist.all_reduce(got, dist.ReduceOp.AVG)
     torch.testing.assert_close(got, sum(_tensor(r, "float64") for r in range(size)) / size)
@@ -120,57 +126,64 @@ def test_every_reduction():
     world(3, _every_reduction)
 
 
-def _layouts():
-    rank, size = _setup()
+def _every_layout():
+    """Make calls with strided tensors, scalars, empty tensors, parameters and tensors of the
+    arena.
+    """
+    rank, size = _init_group()
     whole = torch.zeros(4, 6)
     for view in (whole.t(), whole[:, ::2], whole[1], whole[2, 3], whole[:0]):
         want = torch.full_like(view, sum(range(size)))
         view.fill_(rank)
         dist.all_reduce(view)
-        _same(view, want)
+        _expect_same(view, want)
         view.fill_(rank)
         dist.broadcast(view, 1)
-        _same(view, torch.ones_like(view))
+        _expect_same(view, torch.ones_like(view))
     leaf = torch.nn.Parameter(torch.full((3,), float(rank)))
     dist.broadcast(leaf, 1)
-    _same(leaf.detach(), torch.ones(3))
+    _expect_same(leaf.detach(), torch.ones(3))
     import shoal.torch
 
     inside = shoal.torch.empty((2, 3), torch.bfloat16).fill_(rank)
     dist.all_reduce(inside)
-    _same(inside, torch.full((2, 3), float(sum(range(size))), dtype=torch.bfloat16))
+    _expect_same(inside, torch.full((2, 3), float(sum(range(size))), dtype=torch.bfloat16))
     assert shoal.torch.empty(0).shape == (0,) and shoal.torch.empty(()).shape == ()
 
 
 def test_strides_scalars_nothing_parameters_and_the_arena():
-    world(2, _layouts)
+    """All layouts of a tensor can take part in calls."""
+    world(2, _every_layout)
 
 
-def _uneven():
-    rank, size = _setup()
+def _uneven_sizes():
+    """Gather, exchange and scatter different lengths."""
+    rank, size = _init_group()
     mine = torch.full((rank + 1,), float(rank))
     parts = [torch.empty(r + 1) for r in range(size)]
     dist.all_gather(parts, mine)
     for r, part in enumerate(parts):
-        _same(part, torch.full((r + 1,), float(r)))
+        _expect_same(part, torch.full((r + 1,), float(r)))
     # Rank s sends s + d rows to rank d.
     send = torch.cat([torch.full((rank + d, 2), 10.0 * rank + d) for d in range(size)])
     got = torch.empty(sum(s + rank for s in range(size)), 2)
     dist.all_to_all_single(
         got, send, [s + rank for s in range(size)], [rank + d for d in range(size)]
     )
-    _same(got, torch.cat([torch.full((s + rank, 2), 10.0 * s + rank) for s in range(size)]))
+    _expect_same(got, torch.cat([torch.full((s + rank, 2), 10.0 * s + rank) for s in range(size)]))
     out = torch.empty(rank + 1)
     dist.reduce_scatter(out, [torch.full((r + 1,), float(r)) for r in range(size)])
-    _same(out, torch.full((rank + 1,), float(rank * size)))
+    _expect_same(out, torch.full((rank + 1,), float(rank * size)))
 
 
 def test_uneven_sizes():
-    world(3, _uneven)
+    """Blocks may differ in length where torch lets them."""
+    world(3, _uneven_sizes)
 
 
-def _groups():
-    rank, size = _setup()
+def _use_groups():
+    """Make calls in sub-groups, and a second process group after the first one was destroyed."""
+    rank, size = _init_group()
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3]), dist.new_group([0, 2])]
     own = pairs[rank % 2]
     x = torch.tensor([float(rank)])
@@ -202,11 +215,13 @@ def _groups():
 
 
 def test_sub_groups_and_a_second_init():
-    world(4, _groups)
+    """Groups of the same ranks do not mix, and a new process group can follow."""
+    world(4, _use_groups)
 
 
-def _works():
-    rank, size = _setup()
+def _use_works():
+    """Use works and futures, with callbacks that make calls, raise errors, or wait long."""
+    rank, size = _init_group()
     x = torch.ones(1000) * rank
     work = dist.all_reduce(x, async_op=True)
     work.wait()
@@ -217,6 +232,7 @@ def _works():
     seen = []
 
     def then(future):
+        """Make another collective in a callback."""
         y = future.value()[0] + 1
         seen.append(dist.all_reduce(y, async_op=True).get_future().wait()[0][0].item())
         return y
@@ -234,6 +250,7 @@ def _works():
     assert [f.wait().item() for f in futures] == [size * (size * i + 1) for i in range(20)] == seen
 
     def fails(future):
+        """Raise an error in a callback."""
         raise ValueError("on purpose")
 
     with pytest.raises(ValueError, match="on purpose"):
@@ -255,11 +272,15 @@ def _works():
 
 
 def test_works_and_futures():
-    world(2, _works)
+    """Works and futures behave as torch's own, and callbacks run in the same order on every
+    rank.
+    """
+    world(2, _use_works)
 
 
-def _sparse():
-    rank, size = _setup()
+def _sum_sparse():
+    """Sum sparse tensors."""
+    rank, size = _init_group()
     indices = torch.tensor([[rank, rank + 1, rank]])
     x = torch.sparse_coo_tensor(indices, torch.ones(3, 2), (size + 1, 2))
     want = torch.zeros(size + 1, 2)
@@ -268,15 +289,18 @@ def _sparse():
             torch.tensor([[r, r + 1, r]]), torch.ones(3, 2), (size + 1, 2)
         ).to_dense()
     dist.all_reduce(x)
-    _same(x.to_dense(), want)
+    _expect_same(x.to_dense(), want)
 
 
 def test_sparse_sum():
-    world(3, _sparse)
+    world(3, _sum_sparse)
 
 
 def _mismatch(kind):
-    rank, size = _setup()
+    """Make a call that differs between the ranks; return what it says, and the result of the next
+    call.
+    """
+    rank, size = _init_group()
     x = torch.zeros(
         4 + rank if kind == "shape" else 4,
         dtype=torch.float64 if kind == "dtype" and rank else torch.float32,
@@ -304,7 +328,8 @@ def test_a_mismatch_names_both_calls_on_both_ranks(kind, words):
 
 
 def _future_error():
-    rank, _ = _setup()
+    """Make calls that differ; return what the future raises."""
+    rank, _ = _init_group()
     future = dist.all_reduce(torch.zeros(2 + rank), async_op=True).get_future()
     try:
         future.wait()
@@ -314,12 +339,14 @@ def _future_error():
 
 
 def test_a_future_raises_too():
+    """The error of a call is raised by its future as well."""
     for text in world(2, _future_error):
         assert "rank 0" in text and "rank 1" in text, text
 
 
 def _refused():
-    rank, _ = _setup()
+    """Make calls that mean nothing; return what they raise."""
+    rank, _ = _init_group()
     texts = []
     for call in (
         lambda: dist.all_reduce(torch.zeros(2, dtype=torch.complex64), dist.ReduceOp.MAX),
@@ -338,6 +365,7 @@ def test_calls_without_meaning_are_refused():
 
 
 def _wrong_rank():
+    """Check that a group with another size than the job's is refused."""
     import shoal.torch  # noqa: F401
 
     with pytest.raises(RuntimeError, match="shoal run -n 1"):
@@ -349,7 +377,8 @@ def test_a_group_that_is_not_the_job_is_refused():
 
 
 def _failing():
-    rank, _ = _setup()
+    """End one rank with an error, while the other waits for it."""
+    rank, _ = _init_group()
     if rank == 1:
         raise SystemExit(3)
     dist.barrier()

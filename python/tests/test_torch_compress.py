@@ -17,35 +17,37 @@ SEED = 20261122
 LOSSY = ["int8", "topk", "power"]
 
 
-def _value(name):
+def _compression(name):
+    """The value of `compress` of a name."""
     import shoal.torch
 
     return {"topk": shoal.torch.TopK(0.05), "power": shoal.torch.PowerSGD(rank=2)}.get(name, name)
 
 
 def _parameters():
+    """Parameters of several shapes, for one bucket."""
     return [nn.Parameter(torch.zeros(shape)) for shape in ((40, 30), (40,), (7, 5, 6), ())]
 
 
-def _team(name, size):
+def _make_buckets(name, size):
     """The buckets of `size` workers, all in this process."""
-    from shoal.torch.compress import maker
+    from shoal.torch.compress import bucket_maker
 
-    return [maker(_value(name))(_parameters()) for _ in range(size)]
+    return [bucket_maker(_compression(name))(_parameters()) for _ in range(size)]
 
 
 def _step(team, number, gradients, shares, lost=None, fresh=False):
-    """A step of buckets; the agent's work is done here. A lost worker asks, and gives nothing.
-    Returns the means and the bytes of a worker.
+    """Make a step of buckets as the workers would, with the agent's work done here; return the
+    means, and the bytes that a worker sends. A lost worker negotiates, and sends nothing.
     """
     from shoal.torch.bucket import StepInfo
 
     for rank, bucket in enumerate(team):
-        bucket.begin(StepInfo(rank, len(team), number, shares[rank], fresh or number == 0))
+        bucket.begin_step(StepInfo(rank, len(team), number, shares[rank], fresh or number == 0))
         bucket.pack(gradients[rank])
-    nbytes = _reduce([bucket.negotiate() for bucket in team])
+    nbytes = _reduce([bucket.negotiation_calls() for bucket in team])
     members = [bucket for rank, bucket in enumerate(team) if rank != lost]
-    nbytes += _reduce([bucket.payload() for bucket in members])
+    nbytes += _reduce([bucket.payload_calls() for bucket in members])
     means = [bucket.unpack() for bucket in members]
     for other in means[1:]:
         for one, two in zip(means[0], other):
@@ -56,6 +58,7 @@ def _step(team, number, gradients, shares, lost=None, fresh=False):
 
 
 def _reduce(asked):
+    """Do what the agent does with the calls of all workers; return the bytes of a worker."""
     nbytes = 0
     for parts in zip(*asked):
         tensors = [part.tensor for part in parts]
@@ -74,6 +77,7 @@ def _reduce(asked):
 
 
 def _gradients(generator, size, dtype=torch.float32):
+    """Random gradients of so many workers."""
     return [
         [torch.randn(p.shape, generator=generator).to(dtype) for p in _parameters()]
         for _ in range(size)
@@ -81,6 +85,7 @@ def _gradients(generator, size, dtype=torch.float32):
 
 
 def _flat(tensors):
+    """All elements of some tensors as one vector."""
     return torch.cat([t.reshape(-1).double() for t in tensors])
 
 
@@ -88,17 +93,19 @@ def _flat(tensors):
     "name, factor", [("bf16", 2), ("fp16", 2), ("int8", 3.8), ("topk", 10), ("power", 3.5)]
 )
 def test_bytes_fall_by_the_factor(name, factor):
+    """A compression sends that many times fewer bytes."""
     gradients = _gradients(torch.Generator().manual_seed(SEED), 2)
-    _, plain = _step(_team(None, 2), 0, gradients, [0.5, 0.5])
-    _, small = _step(_team(name, 2), 0, gradients, [0.5, 0.5])
+    _, plain = _step(_make_buckets(None, 2), 0, gradients, [0.5, 0.5])
+    _, small = _step(_make_buckets(name, 2), 0, gradients, [0.5, 0.5])
     print(name, plain / small)
     assert plain / small >= 0.95 * factor  # of a small model, whose marks count
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_halves_are_means_that_were_rounded(name):
+    """16-bit gradients give the mean up to their rounding."""
     gradients = _gradients(torch.Generator().manual_seed(SEED), 3)
-    means, _ = _step(_team(name, 3), 0, gradients, [1 / 3] * 3)
+    means, _ = _step(_make_buckets(name, 3), 0, gradients, [1 / 3] * 3)
     want = sum(_flat(g) for g in gradients) / 3
     torch.testing.assert_close(_flat(means), want, rtol=2**-7, atol=2**-7)
 
@@ -108,7 +115,7 @@ def test_halves_are_means_that_were_rounded(name):
 def test_what_is_not_given_is_remembered(name, size):
     """Over any number of steps, what all got and what all still have is what all had."""
     generator = torch.Generator().manual_seed(SEED)
-    team = _team(name, size)
+    team = _make_buckets(name, size)
     given = had = 0
     for number in range(12):
         weights = torch.rand(size, generator=generator)
@@ -129,10 +136,11 @@ def test_what_is_not_given_is_remembered(name, size):
 
 @pytest.mark.parametrize("name", LOSSY)
 def test_a_worker_lost_between_asking_and_giving_is_no_part_of_the_mean(name):
+    """A worker that is lost between negotiation and payload does not count."""
     generator = torch.Generator().manual_seed(SEED)
-    team = _team(name, 3)
+    team = _make_buckets(name, 3)
     for lost in range(3):
-        whole, gradients = _team(name, 3), _gradients(generator, 3)
+        whole, gradients = _make_buckets(name, 3), _gradients(generator, 3)
         means, _ = _step(whole, lost, gradients, [0.5, 0.25, 0.25], lost=lost, fresh=True)
         rest = [(s, b) for r, (s, b) in enumerate(zip([0.5, 0.25, 0.25], whole)) if r != lost]
         weight = sum(s for s, _ in rest)
@@ -147,7 +155,7 @@ def test_a_worker_lost_between_asking_and_giving_is_no_part_of_the_mean(name):
 @pytest.mark.parametrize("name", LOSSY)
 def test_what_is_not_finite_reaches_all_and_is_not_remembered(name):
     generator = torch.Generator().manual_seed(SEED)
-    team, gradients = _team(name, 2), _gradients(generator, 2)
+    team, gradients = _make_buckets(name, 2), _gradients(generator, 2)
     gradients[1][0][3, 3] = math.inf
     means, _ = _step(team, 0, gradients, [0.5, 0.5])
     assert all(m.isnan().any() for m in means)
@@ -157,15 +165,17 @@ def test_what_is_not_finite_reaches_all_and_is_not_remembered(name):
 
 
 def test_missing_gradients_are_none_where_nobody_has_one():
+    """A parameter without a gradient on any worker gets None."""
     for name in LOSSY:
         gradients = _gradients(torch.Generator().manual_seed(SEED), 2)
         gradients[0][1] = gradients[1][1] = gradients[0][2] = None
-        means, _ = _step(_team(name, 2), 0, gradients, [0.5, 0.5])
+        means, _ = _step(_make_buckets(name, 2), 0, gradients, [0.5, 0.5])
         assert [m is None for m in means] == [False, True, False, False]
 
 
 def test_what_is_left_is_given_also_where_nobody_has_a_gradient():
-    team = _team("int8", 2)
+    """What earlier steps have left is sent in a step without gradients."""
+    team = _make_buckets("int8", 2)
     one = [
         [
             torch.full((40, 30), 0.4),
@@ -203,6 +213,7 @@ def test_bytes_never_wrap():
 
 
 def test_power_is_exact_for_a_matrix_of_that_rank():
+    """PowerSGD gives a matrix of low rank exactly."""
     from shoal.torch import PowerSGD
 
     generator = torch.Generator().manual_seed(SEED)
@@ -218,6 +229,7 @@ def test_power_is_exact_for_a_matrix_of_that_rank():
 
 
 def test_top_k_gives_the_largest_of_who_chooses():
+    """The elements of a step are the largest of the worker whose turn it is."""
     from shoal.torch import TopK
 
     team = [TopK(0.2).bucket([nn.Parameter(torch.zeros(10))]) for _ in range(2)]
@@ -230,10 +242,10 @@ def test_top_k_gives_the_largest_of_who_chooses():
 
 @pytest.mark.parametrize("wrong", ["int4", 8, True])
 def test_what_is_no_compression_is_refused(wrong):
-    from shoal.torch.compress import maker
+    from shoal.torch.compress import bucket_maker
 
     with pytest.raises(ValueError, match="use one of 'bf16'"):
-        maker(wrong)
+        bucket_maker(wrong)
 
 
 def test_parameters_of_compressions():
@@ -249,14 +261,15 @@ def test_parameters_of_compressions():
 # Between processes, in a job whose workers stay.
 
 
-def _learn(wrap):
+def _train_with_each(wrap):
+    """Train with each compression on this rank; return a curve for each."""
     import shoal
     import shoal.torch
 
     torch.set_num_threads(1)
     shoal.torch.elastic._LEAST_BYTES = 3000  # several buckets
     return {
-        str(name): _curve(shoal.join(), wrap, _value(name))
+        str(name): _curve(shoal.join(), wrap, _compression(name))
         for name in [None, "bf16", "fp16", *LOSSY]
     }
 
@@ -294,7 +307,8 @@ def _curve(job, wrap, compress):
 
 @pytest.mark.parametrize("wrap", ["ddp", "optimizer"])
 def test_workers_learn_with_fewer_bytes(wrap):
-    ranks = world(2, _learn, wrap)
+    """Every compression learns, with the same parameters on all workers."""
+    ranks = world(2, _train_with_each, wrap)
     for name, (first, last, _) in ranks[0].items():
         assert ranks[1][name] == ranks[0][name], f"{name}: the workers differ"
         print(f"{wrap}, {name}: loss {first:.4f} falls to {last:.4f}")
@@ -303,12 +317,13 @@ def test_workers_learn_with_fewer_bytes(wrap):
         assert last < 0.5 * first, f"{name}: nothing was learned"
 
 
-def _write(steps):
+def _train_gpt_with_each(steps):
+    """Train the GPT of the examples with each compression; return a curve for each."""
     import shoal
 
     torch.set_num_threads(1)
     return {
-        str(name): _gpt(shoal.join(), _value(name), steps)
+        str(name): _gpt(shoal.join(), _compression(name), steps)
         for name in [None, "bf16", "fp16", *LOSSY]
     }
 
@@ -348,7 +363,7 @@ def _gpt(job, compress, steps):
 
 
 def test_the_gpt_of_the_examples_learns_with_fewer_bytes():
-    ranks = world(2, _write, 100)
+    ranks = world(2, _train_gpt_with_each, 100)
     plain = ranks[0]["None"][1]
     for name, (first, last, parameters) in ranks[0].items():
         assert ranks[1][name][2] == parameters, f"{name}: the workers differ"

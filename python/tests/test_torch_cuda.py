@@ -29,6 +29,7 @@ _real = pytest.mark.skipif(
 
 
 def _net():
+    """A small model with a batch norm."""
     torch.manual_seed(SEED)
     return nn.Sequential(
         nn.Linear(30, 40),
@@ -41,7 +42,7 @@ def _net():
 
 
 def _train(job, wrap, elastic, compress, device="cpu"):
-    """Train for a few steps; the parameters."""
+    """Train for a few steps; return the parameters."""
     import shoal.torch
     from shoal.torch import elastic as steps
 
@@ -65,7 +66,7 @@ def _train(job, wrap, elastic, compress, device="cpu"):
 
 
 def _as_on_the_cpu(wrap, elastic, compress, device):
-    """What comes out on a device, and the double's log."""
+    """Train on a device, a real one or the double; return the parameters and the double's log."""
     import shoal
 
     job = shoal.join()
@@ -77,6 +78,7 @@ def _as_on_the_cpu(wrap, elastic, compress, device):
 
 
 def _plain(wrap, elastic, compress):
+    """Train on the CPU; return the parameters."""
     import shoal
 
     return _train(shoal.join(), wrap, elastic, compress)
@@ -84,6 +86,7 @@ def _plain(wrap, elastic, compress):
 
 @_ways
 def test_the_same_as_on_the_cpu(wrap, elastic, compress):
+    """A device gives the same bits as the CPU, with copies in the right order."""
     want = world(2, _plain, wrap, elastic, compress)[0]
     for got, log in world(2, _as_on_the_cpu, wrap, elastic, compress, "double"):
         assert got == want, "other bits than without a device"
@@ -100,15 +103,16 @@ def _asides(wrap):
     return len(asked)
 
 
-# of parameters, behind 1, 2, 4 and 8 of 12 steps
+# of parameters, after 1, 2, 4 and 8 of 12 steps
 @pytest.mark.parametrize("wrap, comparisons", [("ddp", 4), ("optimizer", 0)])
 def test_workers_on_cpus_ask_each_other_nothing_else(wrap, comparisons):
+    """Without devices, workers make no calls but those that compare their parameters."""
     assert world(2, _asides, wrap) == [comparisons] * 2
 
 
 def _check_order(log, wrap, compress):
-    """Every copy is behind what made its source, and the thread that runs backward never waits for
-    one.
+    """Every copy comes after what made its source, and the thread that runs backward never waits
+    for one.
     """
     kinds = [entry[0] for entry in log]
     assert kinds.count("wait") >= 5, "the side stream does not wait for the computation"
@@ -140,6 +144,7 @@ def test_on_a_device(wrap, elastic, compress):
 
 
 def _calls():
+    """Make calls of the backend with tensors on a device."""
     import torch.distributed as dist
 
     import shoal.torch  # noqa: F401  registers the backend
@@ -164,16 +169,18 @@ def test_calls_of_the_backend_on_a_device():
 def test_memory_is_pinned_once_and_unpinned(agent, monkeypatch):
     from shoal.torch.cuda import Device
 
-    _pins(agent, Device(torch.device("cuda:0")), monkeypatch)
+    _adopt_and_drop(agent, Device(torch.device("cuda:0")), monkeypatch)
 
 
 def test_pins_are_balanced(agent, monkeypatch):
+    """Everything that is pinned is unpinned."""
     double = DeviceDouble()
-    _pins(agent, double, monkeypatch)
+    _adopt_and_drop(agent, double, monkeypatch)
     assert [entry[0] for entry in double.log] == ["pin", "unpin", "pin"] and len(double.pinned) == 1
 
 
 def _joined(agent, monkeypatch):
+    """A job of the agent's double, as the one that this process has joined."""
     from shoal import job as jobs
 
     job = agent.join()
@@ -181,7 +188,8 @@ def _joined(agent, monkeypatch):
     return job
 
 
-def _pins(agent, double, monkeypatch):
+def _adopt_and_drop(agent, double, monkeypatch):
+    """Have a copier adopt buckets that are then dropped, and check which segments stay."""
     from shoal.torch.bucket import Bucket
     from shoal.torch.bucket_copy import StreamCopier
 
@@ -202,6 +210,7 @@ def _pins(agent, double, monkeypatch):
 
 
 def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, capsys):
+    """Training goes on without pinned memory, and the user is told once."""
     from shoal.torch.bucket import Bucket
     from shoal.torch.bucket_copy import StreamCopier
 
@@ -212,15 +221,16 @@ def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, cap
 
 
 def test_an_error_of_a_task_is_in_the_future_and_the_next_step_is_clean():
+    """The future of a step has the error of its tasks, and later steps have none."""
     from shoal.torch.bucket_copy import StreamCopier
 
     copier = StreamCopier(None, DeviceDouble())
     ran = []
     for task, error in ((lambda: 1 / 0, "division"), (lambda: ran.append(1), None)):
-        future = copier.future()
-        copier.then(task)
-        copier.then(lambda: ran.append(2))
-        copier.complete([(future, torch.ones(1))])
+        future = copier.new_future()
+        copier.run_after_copies(task)
+        copier.run_after_copies(lambda: ran.append(2))
+        copier.complete_futures([(future, torch.ones(1))])
         if error:
             with pytest.raises(Exception, match=error):
                 future.wait()
@@ -238,10 +248,10 @@ def test_what_the_agent_may_read_was_copied():
     with copier.copying_in():
         copier.copy_in(place, torch.ones(4))
     assert not place.any(), "the double copies at once, and shows nothing"
-    future = copier.future()
-    copier.then(lambda: seen.append((place.tolist(), threading.current_thread())))
-    copier.then(lambda: copier.copy_out(place, torch.full((4,), 2.0)))
-    copier.complete([(future, place)])
+    future = copier.new_future()
+    copier.run_after_copies(lambda: seen.append((place.tolist(), threading.current_thread())))
+    copier.run_after_copies(lambda: copier.copy_out(place, torch.full((4,), 2.0)))
+    copier.complete_futures([(future, place)])
     assert future.wait().tolist() == [2.0] * 4
     assert seen[0][0] == [1.0] * 4 and seen[0][1] is not threading.current_thread()
 

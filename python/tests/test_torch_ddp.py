@@ -16,6 +16,7 @@ SEED = 20261121
 
 
 def _model(dtype=torch.float32):
+    """A small model, the same on every rank."""
     torch.manual_seed(SEED)
     return nn.Sequential(
         nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 5)
@@ -23,6 +24,7 @@ def _model(dtype=torch.float32):
 
 
 def _batches(steps, batch, dtype):
+    """So many batches with labels, the same on every rank."""
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(steps):
         x = torch.randn(batch, 12, generator=generator, dtype=torch.float64)
@@ -30,11 +32,13 @@ def _batches(steps, batch, dtype):
 
 
 def _part(x, job):
+    """This rank's part of a batch."""
     size = len(x) // job.size
     return x[job.rank * size : (job.rank + 1) * size]
 
 
 def _digest(model):
+    """A checksum of the parameters."""
     return [p.detach().double().sum().item() for p in model.parameters()] + [
         b.double().sum().item() for b in model.buffers()
     ]
@@ -92,6 +96,7 @@ def _plain():
     ids=str,
 )
 def test_options_change_nothing(options):
+    """Options of DistributedDataParallel give the same losses."""
     plain, with_option = _plain(), world(2, _curve, 20, "float64", options)
     assert plain[0] == plain[1] and with_option[0] == with_option[1]
     torch.testing.assert_close(
@@ -100,18 +105,20 @@ def test_options_change_nothing(options):
 
 
 class _Branches(nn.Module):
-    """Uses a layer on some ranks only, and one nowhere."""
+    """A model that uses a layer on some ranks only, and one nowhere."""
 
     def __init__(self):
         super().__init__()
         self.always, self.odd, self.never = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x, odd):
+        """The outputs, through the layer `odd` if asked for."""
         x = self.always(x)
         return self.odd(x) if odd else x
 
 
 def _unused():
+    """Train with layers that are not used everywhere; return the gradients."""
     import shoal
     import shoal.torch
 
@@ -124,11 +131,15 @@ def _unused():
 
 
 def test_unused_parameters():
+    """A layer that one rank does not use is averaged, and one that nobody uses has no gradient."""
     ranks = world(2, _unused)
     assert ranks[0] == ranks[1]
 
 
 def _hook(name):
+    """Train with a communication hook of torch's or of the test; return first and last losses and a
+    checksum.
+    """
     import shoal
     import shoal.torch
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -146,6 +157,7 @@ def _hook(name):
     elif name == "own":
 
         def mean(_state, bucket):
+            """A hook that averages by the backend."""
             work = dist.all_reduce(bucket.buffer(), async_op=True)
             return work.get_future().then(lambda future: future.value()[0] / job.size)
 
@@ -163,12 +175,14 @@ def _hook(name):
 
 @pytest.mark.parametrize("name", ["own", "halves", "power"])
 def test_communication_hooks(name):
+    """Hooks of torch's own work on the backend."""
     ranks = world(2, _hook, name)
     assert ranks[0][2] == ranks[1][2], "the ranks differ"
     assert all(last < 0.7 * first for first, last, _ in ranks), "nothing was learned"
 
 
 def _buffers():
+    """Train a batch norm; return its buffers before and after a forward pass."""
     import shoal
     import shoal.torch
 
@@ -190,6 +204,7 @@ def test_batch_norm_buffers_are_those_of_rank_0():
 
 
 def _no_sync():
+    """Accumulate gradients under no_sync(); check that only the last pass averages."""
     import shoal
     import shoal.torch
 
@@ -216,6 +231,7 @@ def test_no_sync_accumulates_locally():
 
 
 def _join():
+    """Train with different numbers of batches under torch's join()."""
     import shoal
     import shoal.torch
 
@@ -233,12 +249,14 @@ def _join():
 
 
 def test_uneven_inputs():
+    """torch's join() works with ranks that have fewer batches."""
     ranks = world(3, _join)
     assert [steps for steps, _ in ranks] == [3, 5, 7]
     assert ranks[0][1] == ranks[1][1] == ranks[2][1]
 
 
 def _different_models():
+    """Wrap models that differ between the ranks; return what it raises."""
     import shoal
     import shoal.torch
 
@@ -282,6 +300,7 @@ def test_gradients_are_submitted_while_backward_goes_on():
 
 
 def _alone():
+    """Train without a launcher."""
     import shoal.torch
 
     model = shoal.torch.ddp(_model())

@@ -15,28 +15,32 @@ PORTABLE = 1  # cudaHostRegisterPortable
 
 
 class Driver:
-    """libcudart, as torch shows it."""
+    """A stand-in for libcudart as torch shows it, which keeps its calls."""
 
     def __init__(self):
         self.calls, self.error = [], 0
 
     def cudaHostRegister(self, address, nbytes, flags):  # noqa: N802, CUDA's name
+        """Keep the call, and return `error`."""
         self.calls.append(("register", address, nbytes, flags))
         return self.error
 
     def cudaHostUnregister(self, address):  # noqa: N802
+        """Keep the call, and return `error`."""
         self.calls.append(("unregister", address))
         return self.error
 
 
 @pytest.fixture
 def driver(monkeypatch):
+    """The stand-in for the driver."""
     one = Driver()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: one)
     return one
 
 
 def test_memory_is_registered_for_every_context(driver):
+    """Pinned memory is registered with the flag for all contexts."""
     device = Device(torch.device("cuda:0"))
     device.pin(1 << 40, 16 << 20)
     device.unpin(1 << 40)
@@ -53,25 +57,28 @@ def test_what_the_driver_refuses_is_an_error(driver, call):
 
 
 class Operation:
-    """A reduction of NCCL's. The second wait tells of errors: before, the device only thinks that
-    it is over.
+    """A stand-in for a reduction of NCCL's. The second wait tells of errors: before, the device
+    only thinks that it is over.
     """
 
     def __init__(self, error):
         self.error, self.waits = error, 0
 
     def wait(self, timeout=None):
+        """Count the wait; the second one raises the error."""
         self.waits += 1
         if self.waits == 2 and self.error:
             raise RuntimeError(self.error)
 
 
 class Group:
-    """torch.distributed.ProcessGroupNCCL."""
+    """A stand-in for torch.distributed.ProcessGroupNCCL, which keeps what is made of it."""
 
     made, error = [], ""
 
     class Options:
+        """Options that can be set."""
+
         def __init__(self):
             self.config = types.SimpleNamespace(blocking=None)
 
@@ -81,11 +88,13 @@ class Group:
         Group.made.append(self)
 
     def allreduce(self, tensors):
+        """Keep the tensors, and return an operation."""
         self.tensors += tensors
         self.operations.append(Operation(Group.error))
         return self.operations[-1]
 
     def abort(self):
+        """Count the abort."""
         self.aborts += 1
 
 
@@ -93,14 +102,17 @@ class Silent(Device):
     """A device whose streams have nothing to do."""
 
     def current_stream(self):
+        """No stream."""
         return None
 
-    def record(self, stream):
+    def record_event(self, stream):
+        """An event that has happened."""
         return types.SimpleNamespace(synchronize=lambda: None)
 
 
 @pytest.fixture
 def group(monkeypatch):
+    """The stand-in for NCCL's process group."""
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
     monkeypatch.setattr(Group, "made", [])
     monkeypatch.setattr(Group, "error", "")
@@ -108,12 +120,14 @@ def group(monkeypatch):
     return Group
 
 
-def communicator():
+def make_communicator():
+    """A communicator of rank 1 of 3, by the stand-in for NCCL's process group."""
     return Silent(torch.device("cuda:0")).communicator("store", 1, 3)
 
 
 def test_sums_are_waited_for_until_they_tell_of_errors(group):
-    one = communicator()
+    """Each sum is waited for twice: for the device, and for its error."""
+    one = make_communicator()
     assert isinstance(one, Communicator)
     tensors = [torch.zeros(2), torch.zeros(3)]
     for tensor in tensors:
@@ -132,7 +146,7 @@ def test_sums_are_waited_for_until_they_tell_of_errors(group):
 
 def test_an_error_of_nccl_is_raised(group):
     group.error = "a cable is loose"
-    one = communicator()
+    one = make_communicator()
     one.all_reduce(torch.zeros(1))
     with pytest.raises(RuntimeError, match="a cable is loose"):
         one.wait()
@@ -140,7 +154,7 @@ def test_an_error_of_nccl_is_raised(group):
 
 def test_what_was_aborted_never_counts(group):
     """To the device an operation that was aborted is one that is over."""
-    one = communicator()
+    one = make_communicator()
     one.all_reduce(torch.zeros(1))
     one.abort()
     assert group.made[0].aborts == 1
@@ -150,16 +164,18 @@ def test_what_was_aborted_never_counts(group):
 
 @pytest.mark.parametrize("given, want", [(None, "2"), ("3", "3")])
 def test_a_lost_partner_does_not_end_the_process(group, monkeypatch, given, want):
+    """torch is told not to end the process on errors, unless the user has said otherwise."""
     import os
 
     monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")
     if given:
         monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", given)
-    communicator()
+    make_communicator()
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == want
 
 
 def test_who_can_use_nccl(group, monkeypatch):
+    """The identity of a device is its UUID and the version of NCCL."""
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="GPU-7")
     )
@@ -169,6 +185,7 @@ def test_who_can_use_nccl(group, monkeypatch):
 
 @pytest.mark.parametrize("lacks", ["uuid", "abort", "NCCL"])
 def test_who_cannot(group, monkeypatch, lacks):
+    """A torch without a UUID or an abort cannot use NCCL."""
     properties = types.SimpleNamespace() if lacks == "uuid" else types.SimpleNamespace(uuid="GPU-7")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     if lacks == "abort":

@@ -41,10 +41,10 @@ def test_a_rank_with_fewer_steps_is_named(ending, wants, wrap):
 
 
 def test_a_failed_future_raises_its_error():
-    from shoal.torch.future import fail
+    from shoal.torch.future import set_error
 
     future = torch.futures.Future()
-    fail(future, ValueError("what was wrong"))
+    set_error(future, ValueError("what was wrong"))
     with pytest.raises(ValueError, match="what was wrong"):
         future.wait()
     with pytest.raises(Exception, match="what was wrong"):
@@ -52,6 +52,7 @@ def test_a_failed_future_raises_its_error():
 
 
 def _refusals():
+    """The wrong uses: for each a call, and the type and the text of its error."""
     import shoal.torch
 
     linear = torch.nn.Linear(1, 1)
@@ -116,6 +117,7 @@ def _refusals():
 
 
 def _is_refused():
+    """Check every refusal on this rank."""
     for call, error, message in _refusals():
         with pytest.raises(error, match=message):
             call()

@@ -57,11 +57,13 @@ ENDINGS = {
 
 
 def program(ending, first=""):
+    """The source of a script that trains and ends in this way."""
     return PROGRAM.replace("ENDING", ending).replace("FIRST", first)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_threads_end_before_the_interpreter(launch, ending):
+    """Whatever way a script ends, its exit code is its own."""
     text, code = ENDINGS[ending]
     output = launch(2, program(text), code=1 if code else 0)
     # Of ranks that failed the launcher ends the second.
@@ -75,6 +77,7 @@ def test_a_job_that_was_joined_before_torch_was_there(launch):
 
 
 def test_a_callback_under_way_ends_first(launch):
+    """A callback that runs when the script ends is finished."""
     ending = """
 begun, leaving = threading.Event(), threading.Event()
 

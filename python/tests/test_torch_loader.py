@@ -11,21 +11,26 @@ from torch_world import main, world
 
 
 class _Rows(Dataset):
-    """Rows of a tensor in the arena, which the workers read."""
+    """A dataset of rows of a tensor in the arena, which the DataLoader's workers read."""
 
     def __init__(self, rows, labels):
         self.rows, self.labels = rows, labels
 
     def __len__(self):
+        """The number of rows."""
         return len(self.rows)
 
     def __getitem__(self, i):
+        """A row and its label, copied out of the arena."""
         row = self.rows[i].clone()
         self.rows[i] = -1  # a worker's write stays its own
         return row, self.labels[i], i
 
 
 def _train():
+    """Train with forked DataLoader workers, which read the arena; return the number of losses,
+    whether they fell, and the parameters.
+    """
     import shoal
     import shoal.torch
 
@@ -57,6 +62,7 @@ def _train():
 
 
 def test_two_fork_workers_a_rank():
+    """Training with forked workers does not hang, and the ranks stay the same."""
     ranks = world(2, _train)
     assert ranks[0][0] == 16 and ranks[0][2] == ranks[1][2]
 

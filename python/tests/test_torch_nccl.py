@@ -14,6 +14,7 @@ OWN = dict(gpu=True, device="GPU-{}")
 
 @pytest.mark.parametrize("wrap, optimizer", [("ddp", "adam"), ("optimizer", "momentum")])
 def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
+    """Gradients go by NCCL, with what all these tests check."""
     with training(3, wrap=wrap, optimizer=optimizer, samples=100, **OWN) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=100, wrap=wrap, optimizer=optimizer)
     ledger.check(3)
@@ -26,22 +27,24 @@ def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
         ("ddp", "before backward", 0),
         ("ddp", "within backward", 1),
         ("ddp", "within the collective", 1),
-        ("ddp", "behind a part of the collective", 0),
-        ("ddp", "behind the collective", 2),
-        ("optimizer", "behind a part of the collective", 1),
-        ("optimizer", "behind the collective", 0),
+        ("ddp", "after a part of the collective", 0),
+        ("ddp", "after the collective", 2),
+        ("optimizer", "after a part of the collective", 1),
+        ("optimizer", "after the collective", 0),
         ("ddp", "after the step", 0),
     ],
 )
 def test_a_worker_is_killed(training, tmp_path, wrap, place, worker):  # noqa: F811
+    """The step is made again by the workers that are left."""
     with training(3, wrap=wrap, samples=300, doomed=[[worker, 7, place]], **OWN) as job:
-        job.until(f"w{worker} was killed by SIGKILL")
+        job.read_until(f"w{worker} was killed by SIGKILL")
         ledger = Ledger(tmp_path, job.finish(), samples=300, wrap=wrap)
     ledger.check(2, losses=1)
     assert BY_NCCL % 2 in ledger.output and "arena" not in ledger.output
 
 
 def test_a_worker_is_killed_before_it_is_connected(training, tmp_path):  # noqa: F811
+    """The same where a worker dies before the devices are connected."""
     with training(3, samples=300, doomed=[[1, 0, "before the communicator"]], **OWN) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(2, losses=1)
@@ -52,10 +55,10 @@ def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
     with training(2, samples=2400, **OWN) as job:
         for n in (4, 3):
             job.resize(n)
-            job.until(BY_NCCL % n)
+            job.read_until(BY_NCCL % n)
         # torch 1.13 ends who is just connecting to a store that is killed, and rank 0 has it; it
         # has no NCCL that can be aborted either
-        job.goes_on()
+        job.wait_for_new_step()
         job.kill(0)
         ledger = Ledger(tmp_path, job.finish(), samples=2400)
     ledger.check(2, losses=1)
@@ -67,9 +70,9 @@ def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa
     others.
     """
     with training(3, samples=300, doomed=[[1, 7, "NCCL fails"]], **OWN) as job:
-        job.until("gradients go through the arena: rank 1 could not use NCCL")
+        job.read_until("gradients go through the arena: rank 1 could not use NCCL")
         job.kill(0)
-        job.until(BY_NCCL % 2)
+        job.read_until(BY_NCCL % 2)
         ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(2, losses=1)
     assert "NCCL failed in this worker: a cable is loose" in ledger.output
@@ -84,6 +87,7 @@ def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa
     ],
 )
 def test_workers_that_cannot_use_it(training, tmp_path, gpu, device, why):  # noqa: F811
+    """Where one worker cannot use NCCL, all go through the arena, and the user is told why."""
     with training(2, samples=100, gpu=gpu, device=device) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
@@ -91,6 +95,7 @@ def test_workers_that_cannot_use_it(training, tmp_path, gpu, device, why):  # no
 
 
 def test_turned_off(training, tmp_path, monkeypatch):  # noqa: F811
+    """SHOAL_NCCL=0 has all gradients go through the arena."""
     monkeypatch.setenv("SHOAL_NCCL", "0")
     with training(2, samples=100, **OWN) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=100)

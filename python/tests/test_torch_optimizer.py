@@ -12,11 +12,13 @@ STEPS = 30
 
 
 def _model(dtype=torch.float64):
+    """A small model, the same on every rank."""
     torch.manual_seed(SEED)
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)
 
 
 def _data(step, dtype=torch.float64):
+    """The batch of a step, the same on every rank."""
     x = torch.randn(
         12, 6, generator=torch.Generator().manual_seed(SEED + step), dtype=torch.float64
     )
@@ -24,6 +26,7 @@ def _data(step, dtype=torch.float64):
 
 
 def _part(x, job):
+    """This rank's part of a batch."""
     size = len(x) // job.size
     return x[job.rank * size : (job.rank + 1) * size]
 
@@ -56,6 +59,7 @@ def _train(name):
         x, y = (_part(t, job) for t in _data(step))
 
         def closure():
+            """The loss of this rank's part, with its gradients."""
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
@@ -76,6 +80,7 @@ def _train(name):
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "lbfgs", "scheduled"])
 def test_three_workers_step_as_one(name):
+    """Three workers with a third of each batch get the parameters of one with all of it."""
     alone, ranks = world(1, _train, name)[0], world(3, _train, name)
     assert ranks[0] == ranks[1] == ranks[2], "the ranks differ"
     torch.testing.assert_close(
@@ -84,6 +89,7 @@ def test_three_workers_step_as_one(name):
 
 
 def _details():
+    """Use groups, clipping, missing gradients and checkpoints, and check each."""
     import shoal
     import shoal.torch
 
@@ -127,10 +133,12 @@ def _details():
 
 
 def test_groups_clipping_missing_gradients_and_checkpoints():
+    """The wrapper behaves as the wrapped optimizer does."""
     world(2, _details)
 
 
 def _scaled():
+    """Do what GradScaler does around a step, with an infinity on one rank; return the weights."""
     import shoal
     import shoal.torch
 
@@ -154,6 +162,7 @@ def test_scaled_gradients_step_on_all_ranks_or_none():
 
 
 def _managed():
+    """Give parameters of ddp, and sparse gradients, to the optimizer, and check what it does."""
     import shoal.torch
 
     model = shoal.torch.ddp(_model())

@@ -16,31 +16,34 @@ class Steps:
     def __init__(self, monkeypatch, size, seconds, proposals):
         self.asked, self.rank, self.generation, self.number = [], 0, 1, 100
         self._proposals, self._seconds = list(proposals), seconds
-        self._backend = types.SimpleNamespace(bucket=self._bucket)
+        self._backend = types.SimpleNamespace(best_bucket_bytes=self._best_bucket_bytes)
         self.sizes = module.Sizes(self, 64 << 20, size)
         monkeypatch.setattr(
-            self.sizes.clock, "read", lambda: (0.25, 0.5 * seconds[self.sizes.size])
+            self.sizes.clock, "take_medians", lambda: (0.25, 0.5 * seconds[self.sizes.size])
         )
 
-    def _bucket(self, nbytes, now, backward):
+    def _best_bucket_bytes(self, nbytes, now, backward):
+        """What the agent is asked; it answers with the next proposal."""
         self.asked.append((self.number, nbytes, now, backward))
         return self._proposals.pop(0) if self._proposals else 0
 
     def aside(self, known, op):
+        """The exchange with the slowest worker."""
         assert op == "max"
         known[1] = max(known[1], round(1e6 * self._seconds[self.sizes.size]))
         return types.SimpleNamespace(wait=lambda: None)
 
     def run(self, steps):
-        """The sizes of so many steps."""
+        """Make so many steps; return the size of each."""
         found = []
         for _ in range(steps):
-            found.append(self.sizes.look(self))
+            found.append(self.sizes.size_for_step(self))
             self.number += 1
         return found
 
 
 def test_a_size_that_is_better_stays(monkeypatch):
+    """A proposal that makes steps shorter is kept."""
     job = Steps(monkeypatch, 4, {4: 1.0, 2: 0.9, 1: 0.8}, [2, 1, 4])
     assert job.run(16) == [4] * 16 and not job.asked
     assert job.run(8 + 16) == [2] * 24
@@ -50,12 +53,14 @@ def test_a_size_that_is_better_stays(monkeypatch):
 
 
 def test_a_size_that_is_no_better_goes_and_does_not_come_back(monkeypatch):
+    """A proposal that does not is undone, and not tried again."""
     job = Steps(monkeypatch, 4, {4: 1.0, 2: 0.98}, [2] * 9)
     assert job.run(16 + 8) == [4] * 16 + [2] * 8
     assert set(job.run(1000)) == {4}
 
 
 def test_who_knows_nothing_is_asked_ever_more_rarely(monkeypatch):
+    """An agent without a proposal is asked after ever more steps."""
     job = Steps(monkeypatch, 4, {4: 1.0}, [])
     assert set(job.run(5000)) == {4}
     times = [number for number, *_ in job.asked]
@@ -72,6 +77,7 @@ def test_who_knows_nothing_is_asked_ever_more_rarely(monkeypatch):
 
 
 def test_other_members_begin_anew(monkeypatch):
+    """After a change of the members sizes are tried anew."""
     job = Steps(monkeypatch, 4, {4: 1.0, 2: 1.5}, [2] * 9)
     job.run(16 + 8 + 100)
     job.generation += 1
@@ -88,13 +94,14 @@ def test_only_rank_0_asks(monkeypatch):
 
 
 def test_the_clock(monkeypatch):
+    """The clock gives the medians of backward passes and steps, once."""
     now = iter([0.0, 1.0, 3.0, 10.0, 14.0, 18.0])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
     clock = module.Clock()
-    assert clock.read() == (0.0, 0.0)
+    assert clock.take_medians() == (0.0, 0.0)
     for _ in range(2):
-        clock.full(True, False)
-        clock.full(False, True)
-        clock.over()
-    assert clock.read() == (2.5, 5.5)
-    assert clock.read() == (0.0, 0.0)
+        clock.record_full(True, False)
+        clock.record_full(False, True)
+        clock.record_end()
+    assert clock.take_medians() == (2.5, 5.5)
+    assert clock.take_medians() == (0.0, 0.0)

@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from shoal.torch.state import OwnedState, _zeros, initialize_state, load
+from shoal.torch.state import OwnedState, _zeros_like_each, initialize_state, load_state
 
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
@@ -14,6 +14,7 @@ OPTIMIZERS = {
 
 
 def described(optimizer):
+    """The types and shapes of an optimizer's state."""
     return {
         name: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else type(value)
         for state in optimizer.state.values()
@@ -23,6 +24,7 @@ def described(optimizer):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_has_its_state_before_its_first_step(name):
+    """initialize_state makes the same kinds of state as a step, and leaves no gradient."""
     frozen, trained = (
         torch.nn.Parameter(torch.ones(2), requires_grad=False),
         torch.nn.Parameter(torch.ones(3, 4)),
@@ -54,8 +56,9 @@ def test_what_an_optimizer_makes_before_its_first_step_is_laid_out_as_its_parame
 
 
 def test_zeros_of_a_type_share_their_memory():
+    """Zeros of one type share memory."""
     some = [torch.ones(3), torch.ones(2, 4), torch.ones(2, dtype=torch.float64)]
-    zeros = _zeros(some)
+    zeros = _zeros_like_each(some)
     assert [(z.shape, z.dtype) for z in zeros] == [(t.shape, t.dtype) for t in some] and not any(
         z.any() for z in zeros
     )
@@ -63,6 +66,7 @@ def test_zeros_of_a_type_share_their_memory():
 
 
 def test_an_optimizer_that_cannot_make_its_state_stays_as_it_is():
+    """An optimizer that needs a closure is left alone."""
     trained = torch.nn.Parameter(torch.ones(3, 4))
     for optimizer in torch.optim.LBFGS([trained]), torch.optim.SparseAdam([trained]):
         initialize_state(optimizer)
@@ -85,9 +89,10 @@ def test_an_optimizer_takes_a_state_without_a_copy(name):
 
 
 class Watched(torch.nn.Linear):
-    """A layer that tells what it loads."""
+    """A layer that keeps what it is asked to load."""
 
     def _load_from_state_dict(self, state_dict, prefix, *rest):
+        """Keep the tensors, and load them."""
         self.loaded = dict(state_dict)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -97,7 +102,7 @@ def test_a_module_does_not_copy_what_lies_in_its_memory():
     weight = torch.frombuffer(memoryview(model.weight.detach().numpy()), dtype=torch.float32).view(
         2, 3
     )
-    load(model, {"weight": weight, "bias": there})
+    load_state(model, {"weight": weight, "bias": there})
     assert model.loaded["weight"] is model.weight and model.weight.data_ptr() == weight.data_ptr()
     assert (
         model.loaded["bias"] is there

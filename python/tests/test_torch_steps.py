@@ -11,18 +11,19 @@ from torch_world import Failed, main, world
 
 
 class _TwoHeads(torch.nn.Module):
-    """The loss of a step depends on one head only."""
+    """A model with two heads, of which the loss of a step depends on one."""
 
     def __init__(self):
         super().__init__()
         self.used, self.spare = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
 
     def forward(self, x):
+        """The output of the head that is used."""
         return self.used(x)
 
 
 def _loop(make, batch=8, samples=32):
-    """Returns the loader, the model by shoal.torch.ddp and its optimizer."""
+    """A loader, a model made by `make`, and its optimizer."""
     import shoal.torch
 
     torch.manual_seed(1)
@@ -33,12 +34,14 @@ def _loop(make, batch=8, samples=32):
 
 
 def _linear():
+    """A linear layer under shoal.torch.ddp."""
     import shoal.torch
 
     return shoal.torch.ddp(torch.nn.Linear(3, 1))
 
 
 def _train(parts):
+    """Train, with each batch cut into so many parts; return the parameters."""
     loader, model, optimizer = _loop(_linear)
     for x, y in loader:
         optimizer.zero_grad(set_to_none=True)
@@ -53,6 +56,7 @@ def _train(parts):
 
 
 def test_gradients_accumulate_within_a_step():
+    """Parts of a batch give the gradients of the whole batch."""
     whole, cut = world(2, _train, 1), world(2, _train, 4)
     assert cut[0] == cut[1]
     for one, other in zip(whole[0], cut[0]):
@@ -60,6 +64,9 @@ def test_gradients_accumulate_within_a_step():
 
 
 def _nested(how, options):
+    """Train with a loop of this kind; return steps, length, what a second loop raises, and the
+    parameters.
+    """
     import shoal.torch
 
     torch.manual_seed(1)
@@ -71,6 +78,7 @@ def _nested(how, options):
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
     def train(batches):
+        """Train on the batches."""
         for x, y in batches:
             optimizer.zero_grad()
             F.mse_loss(model(x), y).backward()
@@ -111,6 +119,9 @@ def test_a_loop_for_each_epoch_trains_as_one_over_all_of_them(options):
 
 
 def _no_average(how):
+    """Train so, in this way, that the first step has no average, or has one; return the committed
+    steps.
+    """
     import shoal.torch
 
     two = how in ("unused", "find")
@@ -131,6 +142,7 @@ def _no_average(how):
 
 
 def test_a_step_without_an_average_says_what_may_be_wrong():
+    """The error names the step, and what is likely to be the cause."""
     for how, wants in {
         "unused": [
             "step 0",
@@ -148,6 +160,7 @@ def test_a_step_without_an_average_says_what_may_be_wrong():
 
 
 def _twice(how):
+    """Average twice in the first step, in this way."""
     import shoal.torch
 
     loader, first, optimizer = _loop(_linear)
@@ -175,6 +188,7 @@ def test_a_second_average_is_refused_with_what_to_do(how):
 
 
 def _in_turns():
+    """Train two models in turns."""
     import shoal
     import shoal.torch
 
@@ -229,6 +243,7 @@ def test_drop_last_leaves_out_others_in_each_epoch():
 
 
 def _too_few():
+    """Ask for a loader with drop_last of fewer samples than a batch; return what it says."""
     import shoal.torch
 
     try:
@@ -242,10 +257,13 @@ def test_drop_last_of_less_than_a_batch_is_refused():
 
 
 def _thaw(wrapped_first):
-    """Trains a layer from the third step on."""
+    """Train a layer from the third step on, which ddp has seen frozen, or with `wrapped_first` has
+    not; return the parameters.
+    """
     import shoal.torch
 
     def make():
+        """The model, and the layer that is frozen at first."""
         model = _TwoHeads()
         model.used.requires_grad_(wrapped_first)
         return shoal.torch.ddp(model, find_unused_parameters=True)
@@ -277,7 +295,7 @@ def test_a_layer_that_thaws_is_averaged_or_refused():
 
 
 def _add(how):
-    """Trains a parameter from the third step on that comes then."""
+    """Train a parameter that is made in the third step, in the model or in an optimizer only."""
     import shoal.torch
 
     loader, model, optimizer = _loop(
@@ -317,6 +335,7 @@ def test_a_parameter_that_comes_later_is_refused(how, named):
 
 
 def _one_steps_alone():
+    """Train with an optimizer that only rank 0 steps."""
     loader, model, optimizer = _loop(_linear)
     for x, y in loader:
         optimizer.zero_grad()
@@ -327,10 +346,11 @@ def _one_steps_alone():
 
 
 def test_a_worker_that_steps_alone_is_told_once():
+    """The user is told once that the parameters differ."""
     with pytest.raises(
         Failed,
         match=(
-            "the parameters of the workers differ behind 1 step, though all gradients are averaged."
+            "the parameters of the workers differ after 1 step, though all gradients are averaged."
             " Every worker must call optimizer.step"
         ),
     ) as ended:

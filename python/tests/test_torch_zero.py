@@ -9,11 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch_world import main, world
 
-from shoal.torch.zero.kinds import kinds
+from shoal.torch.zero.kinds import state_kinds
 from shoal.torch.zero.layout import GRAIN, partition, round_up, slices
 
 
 def shuffled(seed):
+    """A random number of elements and hosts."""
     choice = random.Random(seed)
     hosts = [choice.randrange(-1, 4) for _ in range(choice.randrange(1, 9))]
     return choice.randrange(5000), hosts if max(hosts) >= 0 else [0]
@@ -21,6 +22,9 @@ def shuffled(seed):
 
 @pytest.mark.parametrize("seed", range(100))
 def test_every_element_has_an_owner_and_a_buddy(seed):
+    """The shares cover all elements once, and every one has two holders where there are two
+    workers.
+    """
     total, hosts = shuffled(seed)
     dealt, here = partition(total, hosts), [r for r, host in enumerate(hosts) if host >= 0]
     at = 0
@@ -51,6 +55,7 @@ def test_a_host_does_not_hold_both_copies(hosts):
 
 @pytest.mark.parametrize("seed", range(50))
 def test_runs_are_what_of_the_parameters_is_held(seed):
+    """Slices are the parts of parameters within the held shares."""
     choice = random.Random(seed)
     places, at = [], 0
     for _ in range(choice.randrange(1, 8)):
@@ -80,8 +85,9 @@ OPTIMIZERS = {
 
 
 def test_what_an_optimizer_keeps():
+    """The kinds of state of several optimizers; one that works on rows is refused."""
     p = torch.nn.Parameter(torch.zeros(4, 3))
-    known = kinds(OPTIMIZERS["adam"]([p]), 0, p)
+    known = state_kinds(OPTIMIZERS["adam"]([p]), 0, p)
     assert {name: kind.dtype for name, kind in known.items()} == {
         "step": None,
         "exp_avg": torch.float32,
@@ -89,11 +95,13 @@ def test_what_an_optimizer_keeps():
         "max_exp_avg_sq": torch.float32,
     }
     assert float(known["step"].number(7.0)) == 7
-    assert kinds(torch.optim.SGD([p], lr=1.0), 0, p) == {}
+    assert state_kinds(torch.optim.SGD([p], lr=1.0), 0, p) == {}
     with pytest.raises(TypeError, match="LBFGS cannot be sharded"):
-        kinds(torch.optim.LBFGS([p]), 0, p)
+        state_kinds(torch.optim.LBFGS([p]), 0, p)
 
     class Rows(torch.optim.Optimizer):
+        """An optimizer with a state for each row."""
+
         def __init__(self, params):
             super().__init__(params, {})
 
@@ -102,12 +110,13 @@ def test_what_an_optimizer_keeps():
                 self.state[p]["rows"] = torch.zeros(2)
 
     with pytest.raises(TypeError, match="neither a number nor as large"):
-        kinds(Rows([p]), 0, p)
+        state_kinds(Rows([p]), 0, p)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_part_is_updated_as_the_whole_is(name, dtype):
+    """An update of a part of a parameter gives the same bits as one of all of it."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     whole = torch.randn(1003, generator=generator, dtype=dtype)
@@ -221,7 +230,7 @@ def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
 
 
 def _refused():
-    """What is said of every misuse."""
+    """Use the optimizer in every wrong way; return what is said."""
     import shoal
     import shoal.torch
 
@@ -229,6 +238,7 @@ def _refused():
     said = []
 
     def refuse(function, *args, **options):
+        """Call a function that must fail, and keep what it says."""
         try:
             function(*args, **options)
         except Exception as err:
@@ -250,7 +260,7 @@ def _refused():
 
 
 def _clip_late():
-    """Clips what stage 2 has averaged already."""
+    """Clip what stage 2 has averaged already; return what it raises."""
     import shoal
     import shoal.torch
 
@@ -266,7 +276,7 @@ def _clip_late():
             return str(err)
 
 
-def test_clipping_behind_the_average_of_stage_2_is_refused():
+def test_clipping_after_the_average_of_stage_2_is_refused():
     assert "in place of average_gradients()" in world(1, _clip_late)[0]
 
 

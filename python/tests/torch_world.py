@@ -31,7 +31,7 @@ class Failed(AssertionError):
 
 @functools.lru_cache
 def server():
-    """Start rank_server.py, once for all tests; return its socket."""
+    """Start rank_server.py, once for all tests, and wait until it is ready; return its socket."""
     folder = tempfile.TemporaryDirectory()
     path = os.path.join(folder.name, "socket")
     env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", OMP_NUM_THREADS="1")
@@ -43,6 +43,7 @@ def server():
     )
 
     def stop():
+        """End the server."""
         process.stdin.close()
         process.wait()
         folder.cleanup()
@@ -54,8 +55,9 @@ def server():
 
 
 def world(n, function, *args, forked=True):
-    """Call function(*args) on n ranks under `shoal run`; return what the ranks return (JSON
-    values), in rank order. Where it matters how a rank ends, it must not be forked.
+    """Call function(*args) on n ranks under `shoal run`, and wait for them; return what the ranks
+    return (JSON values), in rank order. Raises Failed where the job does. Where it matters how a
+    rank ends, it must not be forked.
     """
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
@@ -92,7 +94,7 @@ def world(n, function, *args, forked=True):
 
 
 def main(functions):
-    """What a test file does when it is run as a script: one rank's part."""
+    """Run one rank's part of a test file, which was started as a script, and write its result."""
     name, args = sys.argv[1], json.loads(sys.argv[2])
     result = functions[name](*args)
     (pathlib.Path(os.environ["RESULTS"]) / os.environ["SHOAL_RANK"]).write_text(json.dumps(result))

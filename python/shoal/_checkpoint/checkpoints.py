@@ -18,16 +18,16 @@ from datetime import timedelta
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from .._live.transfer import State
-from .._runtime.arguments import whole
-from .._runtime.log import counted, say
+from .._runtime.arguments import as_integer
+from .._runtime.log import counted, log_line
 from .._runtime.protocol import HUGE_PAGE
 from .._runtime.tree import Item
 from ..cursor import Cursor
 from ..errors import ShoalError
 from ..group import Group
-from .commit import VERSION, Sealed, Unsealed, tensors
-from .shards import ByteRange, Reader, TensorInfo, catalogue, share
-from .source import Candidate, is_url
+from .commit import VERSION, Sealed, Unsealed, listed_tensors
+from .shards import ByteRange, Reader, TensorInfo, catalogue, shard_ranges
+from .source import Candidate, is_bucket
 from .writer import Shard, writer_of
 
 _FAR = 1 << 40
@@ -60,29 +60,37 @@ class Meshed(Protocol):
     """The state of a model that is cut over a mesh: each worker has a part of it."""
 
     def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
-        """What this worker writes; `items` are the registered values, alike on all workers."""
+        """What this worker writes of the state as it is now; `items` are the registered values,
+        alike on all workers.
+        """
 
     def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
-        """Read this worker's part. Raises ValueError when the checkpoint cannot be used."""
+        """Read this worker's part, which is not set yet. Raises ValueError when the checkpoint
+        cannot be used.
+        """
 
 
 class Checkpoints:
-    """The checkpoints of a job in a folder or a bucket. A job has one such place."""
+    """The checkpoints of a job in a folder or a bucket. A job has one such place. The thread of the
+    training loop calls the methods, on all workers at the same place between two steps.
+    """
 
     def __init__(
         self, job: Group, state: State, root: str, every: "int | timedelta", keep: int
     ) -> None:
         if root.rstrip("/ ") in ("", "s3:") or "\0" in root:
             raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
-        self.root = root.rstrip("/") if is_url(root) else os.path.abspath(root)
-        self.keep = keep = whole("keep", keep, 1, "how many checkpoints stay, an integer from 1 on")
+        self.root = root.rstrip("/") if is_bucket(root) else os.path.abspath(root)
+        self.keep = keep = as_integer(
+            "keep", keep, 1, "how many checkpoints stay, an integer from 1 on"
+        )
         self._job, self._state = job, state
         what = (
             "after how many steps the next one is made, an integer from 1 on, or after what time,"
             " as timedelta(minutes=10)"
         )
         if not isinstance(every, timedelta):
-            self._steps, self._seconds = whole("every", every, 1, what), 0.0
+            self._steps, self._seconds = as_integer("every", every, 1, what), 0.0
         elif every > timedelta(0):
             self._steps, self._seconds = 0, every.total_seconds()
         else:
@@ -112,10 +120,13 @@ class Checkpoints:
         )
 
     def _set_schedule(self, value: List[int]) -> None:
+        """Take over when the next checkpoint is due from the members, when this worker joins."""
         self._next, self._last = value
 
     def save_if_due(self, cursor: Cursor) -> None:
-        """Make a checkpoint if one is due, between two steps."""
+        """Make a checkpoint if one is due, between two steps. Blocks for a copy of this worker's
+        share; the rest is written later.
+        """
         if cursor.step >= self._next and self._agree_to_save(cursor, bool(self._steps)):
             self._save(cursor)
 
@@ -129,8 +140,8 @@ class Checkpoints:
             self._writer.wait()
 
     def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
-        """Whether all workers make a checkpoint here: one is due, and no worker still writes the
-        one before.
+        """Ask all workers whether they make a checkpoint here: one is due, and no worker still
+        writes the one before. Sets the step at which they ask each other next.
         """
         now = time.monotonic()
         due = due or now - self._due >= self._seconds
@@ -138,7 +149,7 @@ class Checkpoints:
         away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
         self._looked, self._looked_at = now, cursor.step
         making = self._allocator is not None and self._allocator.is_alive()
-        room = 0 if making or self._writer.busy() else self._have_buffer(wait=ended) if due else 1
+        room = 0 if making or self._writer.busy() else self._buffer_state(wait=ended) if due else 1
         # The minimum over the workers is the same on all, whichever are lost meanwhile.
         said = self._job.allreduce(
             array("q", [-due, room, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min"
@@ -152,47 +163,50 @@ class Checkpoints:
         self._next = cursor.step + (1 if said[0] else int(said[2]))
         return False
 
-    def _have_buffer(self, wait: bool) -> int:
-        """1 when there is memory for the copy, -1 when there is none. Without `wait`, 0 while a
-        thread allocates it: to touch the memory takes far longer than to copy.
+    def _buffer_state(self, wait: bool) -> int:
+        """1 when there is memory for the copy, -1 when there is none. Where it is not allocated
+        yet, this allocates it: with `wait` here, else on a thread, and returns 0 until that is
+        done, because to touch the memory takes far longer than to copy.
 
         When one worker has no memory for a checkpoint, no worker makes it.
         """
         nbytes = self._contents().nbytes
-        if self._fits(nbytes):
+        if self._buffer_fits(nbytes):
             return 1
         if wait or nbytes < HUGE_PAGE:
-            self._allocate(nbytes)
+            self._allocate_buffer(nbytes)
         elif self._missing_bytes < nbytes:
             self._allocator = threading.Thread(
-                target=self._allocate, args=(nbytes,), name="shoal checkpoint"
+                target=self._allocate_buffer, args=(nbytes,), name="shoal checkpoint"
             )
             self._allocator.start()
             return 0
         self._missing_bytes = 0  # the next checkpoint tries again
-        return 1 if self._fits(nbytes) else -1
+        return 1 if self._buffer_fits(nbytes) else -1
 
-    def _fits(self, nbytes: int) -> bool:
+    def _buffer_fits(self, nbytes: int) -> bool:
         """Whether the buffer is there and large enough."""
         return self._buffer is not None and self._buffer.nbytes >= nbytes
 
-    def _allocate(self, nbytes: int) -> None:
+    def _allocate_buffer(self, nbytes: int) -> None:
         """Allocate the buffer, on the training thread or the allocator."""
         self._buffer = None  # free the smaller buffer first
         try:
             self._buffer = self._writer.allocate(max(nbytes, 1))
         except ShoalError as err:
             self._missing_bytes = nbytes
-            say(f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}")
+            log_line(
+                f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}"
+            )
 
     def _contents(self) -> Contents:
-        """What this worker writes now."""
+        """What this worker writes of the state as it is now. The arrays are not copied yet."""
         items: List[Item] = []
-        notes, own = self._state.plans(items)
+        notes, own = self._state.plan_checkpoint(items)
         if self.meshed is not None:
             return self.meshed.contents(notes, own, items)
         kept = catalogue(items)
-        runs = share(kept, self._job.rank, self._job.size)
+        runs = shard_ranges(kept, self._job.rank, self._job.size)
         listed = [
             {
                 "name": k.name,
@@ -205,6 +219,7 @@ class Checkpoints:
         ]
 
         def copy_to(at: int) -> None:
+            """Copy this worker's ranges to memory at an address, one after the other."""
             for run in runs:
                 items[run.tensor].copy_to(at, run.start, run.stop)
                 at += run.stop - run.start
@@ -219,11 +234,11 @@ class Checkpoints:
         )
 
     def _save(self, cursor: Cursor) -> None:
-        """Copy this worker's share, and have it written."""
+        """Copy this worker's share into the buffer, and have the writer write it."""
         mine = self._contents()
-        if not self._fits(mine.nbytes):
+        if not self._buffer_fits(mine.nbytes):
             # A worker was lost just now, and this one has more to write.
-            self._allocate(mine.nbytes)
+            self._allocate_buffer(mine.nbytes)
         if self._buffer is None:
             return
         body = self._buffer[: mine.nbytes]
@@ -259,16 +274,16 @@ class Checkpoints:
         self._writer.wait()
 
     def resume(self, cursor: Cursor) -> Cursor:
-        """Restore the newest checkpoint that is whole. Returns the place of the job after that:
-        `cursor` when there is no checkpoint.
+        """Restore the newest checkpoint that is whole, and rename the damaged ones. All workers
+        call it. Returns the place of the job after that: `cursor` when there is no checkpoint.
 
         Raises ShoalError when there are checkpoints, and none of them can be used.
         """
         damaged: List[Candidate] = []
         self._lister = 0
-        for chosen in iter(lambda: self._choose(len(damaged)), None):
-            found = self._read(chosen)
-            self._source.done()
+        for chosen in iter(lambda: self._choose_checkpoint(len(damaged)), None):
+            found = self._read_checkpoint(chosen)
+            self._source.release()
             if found is None:
                 damaged.append(chosen)
                 continue
@@ -286,9 +301,9 @@ class Checkpoints:
             )
         return cursor
 
-    def _choose(self, tried: int) -> Optional[Candidate]:
-        """The newest checkpoint after the `tried` newest ones, as the first rank that is not lost
-        sees it.
+    def _choose_checkpoint(self, tried: int) -> Optional[Candidate]:
+        """Agree with all workers on the newest checkpoint after the `tried` newest ones, as the
+        first rank that is not lost sees it; None = there is none.
         """
         nobody, none, one = range(3)
         while True:
@@ -302,9 +317,10 @@ class Checkpoints:
             # The rank was lost before it had looked, and another rank's empty answer came instead.
             self._lister += 1
 
-    def _read(self, chosen: Candidate) -> Optional[Tuple[Dict[str, Any], Found]]:
-        """Read all of a checkpoint, or this worker's part. Each worker compares its share of the
-        hashes, and all of them agree on what they have seen.
+    def _read_checkpoint(self, chosen: Candidate) -> Optional[Tuple[Dict[str, Any], Found]]:
+        """Read all of a checkpoint into memory, or this worker's part; None where it cannot be used
+        on all workers. Each worker compares its share of the hashes, and all of them agree on what
+        they have seen.
         """
         found: Optional[Tuple[Dict[str, Any], Found]] = None
         fetched: Optional[Sealed] = None
@@ -319,7 +335,7 @@ class Checkpoints:
             try:
                 if fetched is None:
                     raise ValueError(broken)
-                state = fetched.state()
+                state = fetched.read_state()
                 if ("mesh" in state) != (self.meshed is not None):
                     raise ValueError(
                         "it is of a job with a mesh"
@@ -329,8 +345,8 @@ class Checkpoints:
                 if self.meshed is not None:
                     found = state, self.meshed.read(fetched, state)
                 else:
-                    reader = Reader(tensors(state))
-                    for file in fetched.files():
+                    reader = Reader(listed_tensors(state))
+                    for file in fetched.file_hashes():
                         blocks += len(file["sha256"])
                         reader.read(
                             os.path.join(fetched.path, file["name"]),
@@ -341,7 +357,7 @@ class Checkpoints:
                         )
                     found, hashed = (state, reader), reader.hashed
             except (OSError, ValueError, KeyError, TypeError, IndexError) as err:
-                say(
+                log_line(
                     f"checkpoint of step {chosen.step} cannot be used: {err}; the one before it is"
                     " tried"
                 )
@@ -354,7 +370,9 @@ class Checkpoints:
             rank, size = 0, 1  # a worker was lost that had compared a share
 
     def _restore(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
-        """Set the registered state to that of a checkpoint that was read, and return its place."""
+        """Set the registered state to that of a checkpoint that was read, and return its place.
+        Raises ShoalError where it does not fit this program.
+        """
         place = Cursor.unpack(bytes.fromhex(state["cursor"]))
         ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))
         if ours != theirs:
@@ -381,7 +399,7 @@ class Checkpoints:
         self._due = self._looked = time.monotonic()
         self._looked_at = place.step
         if self._job.rank == self._lister:
-            say(
+            log_line(
                 f"goes on from the checkpoint of step {place.step} in {self.root}, of"
                 f" {counted(int(state['workers']), 'worker')}, with {self._job.size}"
             )

@@ -17,9 +17,9 @@ import re
 import shutil
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from .._runtime.log import say
-from .fingerprint import PRIME, Key, text
-from .shards import HASHED, TensorInfo, write
+from .._runtime.log import log_line
+from .fingerprint import PRIME, Key, format_fingerprint
+from .shards import HASHED, TensorInfo, write_hashed
 
 VERSION = "job/1"
 STATE = "shoal-checkpoint.json"
@@ -49,26 +49,28 @@ class Unsealed(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its folder."""
+        """The folder into which it is written."""
         return os.path.join(self.root, f".staging-{self.step:012d}-{self.seed:016x}")
 
-    def begin(self) -> None:
+    def make_folder(self) -> None:
         """Make the folder, unless it is there."""
         os.makedirs(self.path, exist_ok=True)
 
-    def file(self, name: str, head: bytes, body: memoryview) -> Dict[str, Any]:
-        """Write a file; returns its line for the receipt."""
+    def write_file(self, name: str, head: bytes, body: memoryview) -> Dict[str, Any]:
+        """Write a file durably into the folder; returns its line for the receipt."""
         return {
             "name": name,
             "size": len(head) + body.nbytes,
-            "sha256": write(os.path.join(self.path, name), head, body),
+            "sha256": write_hashed(os.path.join(self.path, name), head, body),
         }
 
-    def receipt(
+    def write_receipt(
         self, rank: int, size: int, files: List[Dict[str, Any]], sums: Dict[int, int]
     ) -> None:
-        """Record that the part of a rank is written."""
-        _put(self.path, f".part-{rank:05d}-of-{size:05d}.json", {"files": files, "sums": sums})
+        """Write the receipt that says that the part of a rank is complete."""
+        _write_json(
+            self.path, f".part-{rank:05d}-of-{size:05d}.json", {"files": files, "sums": sums}
+        )
 
     def abandon(self) -> None:
         """Remove the folder."""
@@ -89,11 +91,15 @@ class Unsealed(NamedTuple):
                 parts = [int(m[1]) for m in map(_RECEIPT.match, names) if m]
                 if not parts or len(parts) < parts[0]:
                     return False
-                _put(self.path, MANIFEST, self._manifest([_load(self.path, n) for n in receipts]))
+                _write_json(
+                    self.path,
+                    MANIFEST,
+                    self._manifest([_read_json(self.path, n) for n in receipts]),
+                )
             for name in receipts:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.path, name))
-            sync(self.path)
+            sync_folder(self.path)
             os.rename(self.path, os.path.join(self.root, f"step-{self.step:012d}"))
         except FileNotFoundError:  # another has published it
             return False
@@ -102,36 +108,42 @@ class Unsealed(NamedTuple):
                 self.abandon()
                 raise AlreadySealed from None
             raise
-        sync(self.root)
+        sync_folder(self.root)
         update_latest(self.root)
         prune(self.root, keep)
         return True
 
     def _manifest(self, receipts: List[Dict[str, Any]]) -> Dict[str, Any]:
-        kept, key = tensors(_load(self.path, STATE)), Key(self.seed)
+        """The manifest of the checkpoint, made of the receipts of all its parts."""
+        kept, key = listed_tensors(_read_json(self.path, STATE)), Key(self.seed)
         totals = [
             sum(int(r["sums"].get(str(i), 0)) for r in receipts) % PRIME for i in range(len(kept))
         ]
         state, nbytes, lines = 0, 0, []
         for k, total in sorted(zip(kept, totals)):
             dtype = k.dtype.lower()
-            state = (state + key.tensor(k.name, dtype, k.shape, total)) % PRIME
+            state = (state + key.state_term(k.name, dtype, k.shape, total)) % PRIME
             nbytes += k.nbytes
             lines.append(
-                {"name": k.name, "dtype": dtype, "shape": k.shape, "sum": text(total, k.nbytes)}
+                {
+                    "name": k.name,
+                    "dtype": dtype,
+                    "shape": k.shape,
+                    "sum": format_fingerprint(total, k.nbytes),
+                }
             )
         files = sorted((f for r in receipts for f in r["files"]), key=lambda f: str(f["name"]))
         return {
             "shoal": "manifest/1",
             "seed": f"{self.seed:016x}",
-            "state": text(state, nbytes),
+            "state": format_fingerprint(state, nbytes),
             "tensors": lines,
             "files": files,
         }
 
 
-def tensors(state: Dict[str, Any]) -> List[TensorInfo]:
-    """The tensors that the content of STATE lists."""
+def listed_tensors(state: Dict[str, Any]) -> List[TensorInfo]:
+    """The tensors that a state lists, which is the content of STATE."""
     return [
         TensorInfo(str(t["name"]), str(t["dtype"]), [int(n) for n in t["shape"]], int(t["bytes"]))
         for t in state["tensors"]
@@ -146,27 +158,25 @@ class Sealed(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its folder."""
+        """The folder in which it lies."""
         return os.path.join(self.root, f"step-{self.step:012d}")
 
-    def state(self) -> Dict[str, Any]:
-        """The content of STATE. Raises ValueError when it cannot be read, OSError when it is
-        missing.
-        """
-        found = _load(self.path, STATE)
+    def read_state(self) -> Dict[str, Any]:
+        """Read STATE. Raises ValueError when it cannot be read, OSError when it is missing."""
+        found = _read_json(self.path, STATE)
         if found.get("shoal") != VERSION:
             raise ValueError(
                 f"{self.path}/{STATE} is of version {found.get('shoal')!r}, not {VERSION!r}"
             )
         return found
 
-    def files(self) -> List[Dict[str, Any]]:
-        """The files, with their hashes."""
-        return list(_load(self.path, MANIFEST)["files"])
+    def file_hashes(self) -> List[Dict[str, Any]]:
+        """Read the list of files from the manifest: for each its name, size and hashes."""
+        return list(_read_json(self.path, MANIFEST)["files"])
 
-    def text(self, name: str) -> bytes:
-        """The content of a small file. Raises ValueError when it does not have its hashes."""
-        hashes = {f["name"]: f["sha256"] for f in self.files()}[name]
+    def read_small_file(self, name: str) -> bytes:
+        """Read a file that fits into memory. Raises ValueError when it does not have its hashes."""
+        hashes = {f["name"]: f["sha256"] for f in self.file_hashes()}[name]
         with open(os.path.join(self.path, name), "rb") as file:
             text = file.read()
         if [
@@ -184,9 +194,9 @@ class Sealed(NamedTuple):
             )
 
 
-def sealed(root: str) -> List[Sealed]:
-    """The checkpoints of a folder, the newest first."""
-    found = (_SEALED.match(name) for name in _names(root))
+def sealed_checkpoints(root: str) -> List[Sealed]:
+    """The sealed checkpoints in a folder, the newest first."""
+    found = (_SEALED.match(name) for name in _list_names(root))
     listed = [Sealed(root, int(m[1])) for m in found if m]
     return sorted(
         (s for s in listed if os.path.exists(os.path.join(s.path, MANIFEST))), reverse=True
@@ -194,10 +204,10 @@ def sealed(root: str) -> List[Sealed]:
 
 
 def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
-    """Seal or remove the checkpoints that earlier workers did not finish: seal those that have all
-    their parts, and remove the others but `besides`.
+    """Finish what earlier workers left in a folder: seal the checkpoints that have all their parts,
+    and remove the others but `besides`.
     """
-    for left in _stagings(root):
+    for left in _unsealed_checkpoints(root):
         if left == besides:
             continue
         try:
@@ -205,24 +215,24 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
         except AlreadySealed:
             continue
         if whole:
-            say(
+            log_line(
                 f"checkpoint of step {left.step} in {root}: all its parts were there, and it is"
                 " sealed now"
             )
         elif os.path.exists(left.path):
             left.abandon()
-            say(
+            log_line(
                 f"checkpoint of step {left.step} in {root} is abandoned: a worker was lost while it"
                 " was written; the ones before it are there"
             )
-    for name in _names(root):
+    for name in _list_names(root):
         if name.startswith(".old-"):
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
 def update_latest(root: str) -> None:
     """Make the link `latest` lead to the newest checkpoint."""
-    newest = sealed(root)
+    newest = sealed_checkpoints(root)
     if newest:
         # Where the file system has no links, the numbers in the names say which is the newest.
         link = os.path.join(root, f".{LATEST}-{os.getpid()}")
@@ -231,51 +241,54 @@ def update_latest(root: str) -> None:
                 os.unlink(link)
             os.symlink(os.path.basename(newest[0].path), link)
             os.replace(link, os.path.join(root, LATEST))
-            sync(root)
+            sync_folder(root)
         with contextlib.suppress(OSError):  # a folder may have the name
             os.unlink(link)
 
 
 def prune(root: str, keep: int) -> None:
-    """Remove all but the newest checkpoints. Each is renamed first, so that it disappears at
+    """Remove all but the `keep` newest checkpoints. Each is renamed first, so that it disappears at
     once.
     """
-    for old in sealed(root)[keep:]:
+    for old in sealed_checkpoints(root)[keep:]:
         gone = os.path.join(root, f".old-{os.path.basename(old.path)}-{os.getpid()}")
         with contextlib.suppress(OSError):
             os.rename(old.path, gone)
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def _stagings(root: str) -> Iterator[Unsealed]:
-    for name in _names(root):
+def _unsealed_checkpoints(root: str) -> Iterator[Unsealed]:
+    """The checkpoints in a folder that are being written, or were left so."""
+    for name in _list_names(root):
         found = _STAGING.match(name)
         if found:
             yield Unsealed(root, int(found[1]), int(found[2], 16))
 
 
-def _names(root: str) -> Sequence[str]:
+def _list_names(root: str) -> Sequence[str]:
+    """The names in a folder, sorted; none where there is no folder."""
     try:
         return sorted(os.listdir(root))
     except FileNotFoundError:
         return []
 
 
-def _load(folder: str, name: str) -> Dict[str, Any]:
+def _read_json(folder: str, name: str) -> Dict[str, Any]:
+    """The content of a file of JSON. Raises ValueError for what is none."""
     with open(os.path.join(folder, name), "rb") as file:
         return dict(json.loads(file.read()))
 
 
-def _put(folder: str, name: str, value: Any) -> None:
-    """Write a file of JSON durably and atomically."""
+def _write_json(folder: str, name: str, value: Any) -> None:
+    """Write a file of JSON, durably and atomically."""
     path = os.path.join(folder, name)
-    write(
+    write_hashed(
         f"{path}.{os.getpid()}", json.dumps(value, separators=(",", ":")).encode(), memoryview(b"")
     )
     os.replace(f"{path}.{os.getpid()}", path)
 
 
-def sync(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:

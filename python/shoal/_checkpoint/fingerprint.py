@@ -28,6 +28,7 @@ class Key:
         state = seed & _MASK
 
         def weight() -> int:
+            """The next weight that the seed draws."""
             nonlocal state
             while True:
                 state = (state + 0x9E3779B97F4A7C15) & _MASK
@@ -40,11 +41,13 @@ class Key:
         words = [weight() for _ in range(_WORDS)]
         self._turn = weight()
         of_bytes = [(word << 8 * j) % PRIME for word in words for j in range(4)]
-        self._bytes, self._halves = _limbs(of_bytes), _limbs(of_bytes[::2])
+        self._bytes, self._halves = _split_into_limbs(of_bytes), _split_into_limbs(of_bytes[::2])
         self._ones = sum(of_bytes) % PRIME
 
-    def run(self, start: int, data: "numpy.ndarray[Any, Any]") -> int:
-        """What the bytes of a tensor (uint8) from `start` on add to its fingerprint."""
+    def weighted_sum(self, start: int, data: "numpy.ndarray[Any, Any]") -> int:
+        """What a run of bytes of a tensor (uint8), of which the first is byte `start` of the
+        tensor, adds to its fingerprint.
+        """
         import numpy
 
         block, inside = divmod(start, _BLOCK)
@@ -52,7 +55,10 @@ class Key:
         factor = pow(self._turn, block, PRIME)
         if inside:
             at = min(_BLOCK - inside, len(data))
-            total, factor = self._partial(inside, data[:at]) * factor, factor * self._turn % PRIME
+            total, factor = (
+                self._sum_within_block(inside, data[:at]) * factor,
+                factor * self._turn % PRIME,
+            )
         whole = (len(data) - at) // _BLOCK
         halves = data[at : at + whole * _BLOCK].view("<u2").reshape(whole, _BLOCK // 2)
         room = numpy.empty((min(_TURNS, whole), _BLOCK // 2))
@@ -63,17 +69,22 @@ class Key:
                 numpy.einsum("ij,j->i", room[: len(some)], limb).tolist() for limb in self._halves
             ]
             for parts in zip(*limbs):
-                total = (total + (_whole(parts) + self._ones) * factor) % PRIME
+                total = (total + (_join_limbs(parts) + self._ones) * factor) % PRIME
                 factor = factor * self._turn % PRIME
-        return (total + self._partial(0, data[at + whole * _BLOCK :]) * factor) % PRIME
+        return (total + self._sum_within_block(0, data[at + whole * _BLOCK :]) * factor) % PRIME
 
-    def _partial(self, inside: int, data: "numpy.ndarray[Any, Any]") -> int:
+    def _sum_within_block(self, inside: int, data: "numpy.ndarray[Any, Any]") -> int:
+        """The sum of bytes that lie within one block, from byte `inside` of it on, each times its
+        weight.
+        """
         values = data.astype("float64") + 1
-        return _whole([float(values @ limb[inside : inside + len(data)]) for limb in self._bytes])
+        return _join_limbs(
+            [float(values @ limb[inside : inside + len(data)]) for limb in self._bytes]
+        )
 
-    def tensor(self, name: str, dtype: str, shape: Sequence[int], total: int) -> int:
-        """What a tensor adds to the fingerprint of the whole state. The name has nothing in it that
-        Go would quote.
+    def state_term(self, name: str, dtype: str, shape: Sequence[int], total: int) -> int:
+        """What a tensor with the fingerprint `total` adds to the fingerprint of the whole state.
+        The name has nothing in it that Go would quote.
         """
         dims = ",".join(map(str, shape))
         text = f'{self.seed:016x} "{name}" {dtype} [{dims}]'
@@ -85,12 +96,13 @@ class Key:
         )
 
 
-def text(total: int, nbytes: int) -> str:
-    """A fingerprint as it is written."""
+def format_fingerprint(total: int, nbytes: int) -> str:
+    """A fingerprint as it is written in manifests."""
     return f"{total:016x}/{nbytes}"
 
 
-def _limbs(weights: List[int]) -> List[Any]:
+def _split_into_limbs(weights: List[int]) -> List[Any]:
+    """The three limbs of each weight, each limb as an array of float64."""
     import numpy
 
     return [
@@ -99,5 +111,6 @@ def _limbs(weights: List[int]) -> List[Any]:
     ]
 
 
-def _whole(parts: Sequence[float]) -> int:
+def _join_limbs(parts: Sequence[float]) -> int:
+    """The number modulo PRIME whose three limbs these are; a limb may be larger than _LIMB bits."""
     return sum(int(part) << i * _LIMB for i, part in enumerate(parts)) % PRIME

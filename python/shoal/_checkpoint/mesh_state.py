@@ -43,14 +43,16 @@ class MeshState:
         self._model: Any = None
         # A bit for each tensor: whether this worker writes it; None = not asked yet.
         self._writes: Optional[bytes] = None
-        self._read: Optional[memoryview] = None  # what `read` has got, until `take`
+        self._read: Optional[memoryview] = None  # what `read` has got, until `load_into_model`
 
-    def hold(self, mesh: Mesh, model: Any) -> None:
+    def set_model(self, mesh: Mesh, model: Any) -> None:
         """Write and read the tensors of another model from now on."""
         self._mesh, self._model, self._writes = mesh, model, None
 
     def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
-        """What this worker writes. The agents divide the tensors that several workers have."""
+        """What this worker writes of the model as it is now. The agent is asked which of the
+        tensors that several workers have are this worker's to write.
+        """
         if self._writes is None:
             self._writes = self._job._backend.ask_mesh().writes
         tensors = ((name, describe(x)) for name, x in sorted(self._model.tensors().items()))
@@ -67,15 +69,15 @@ class MeshState:
             "items": [base64.b64encode(item.memory()).decode() for item in items],
         }
         nbytes = sum(tensor.nbytes for tensor in widest_first)
-        return Contents(about, own, [], [], nbytes, lambda at: _copy(widest_first, at))
+        return Contents(about, own, [], [], nbytes, lambda at: _copy_in_order(widest_first, at))
 
     def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
-        """Have the agent read this worker's part, whatever mesh it was written on; `take` moves it
-        to the model.
+        """Have the agent read this worker's part into memory, whatever mesh it was written on, and
+        wait for that; `load_into_model` moves it to the model.
         """
         rank, workers = self._job.rank, int(state["workers"])
-        own = json.loads(chosen.text(f"own-{rank % workers:05d}-of-{workers:05d}.json"))
-        nbytes = packing.places(self._model.tensors())[1]
+        own = json.loads(chosen.read_small_file(f"own-{rank % workers:05d}-of-{workers:05d}.json"))
+        nbytes = packing.lay_out(self._model.tensors())[1]
         self._read = self._writer.allocate(nbytes) if nbytes else memoryview(b"")
         self._writer.read(chosen.root, chosen.step, str(self._mesh), rank, self._read)
         return Found(
@@ -83,7 +85,7 @@ class MeshState:
             {rank % workers: own},
         )
 
-    def take(self) -> None:
+    def load_into_model(self) -> None:
         """Set the model's tensors to what was read last."""
         if self._read:
             packing.unpack(
@@ -92,7 +94,8 @@ class MeshState:
         self._read = None
 
 
-def _copy(tensors: List[Tensor], at: int) -> None:
+def _copy_in_order(tensors: List[Tensor], at: int) -> None:
+    """Copy tensors, one after the other, to memory at an address."""
     for tensor in tensors:
         tensor.copy_to(at)
         at += tensor.nbytes

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from .._runtime.tree import Item
 from ..errors import ShoalError
-from .shards import TensorInfo, frame
+from .shards import TensorInfo, safetensors_head
 
 
 class Piece(NamedTuple):
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
     at: int
     strides: List[int]
 
-    def common(self, other: "Piece") -> "Tuple[List[int], List[int]]":
+    def intersect(self, other: "Piece") -> "Tuple[List[int], List[int]]":
         """The start and the shape of the intersection of two boxes, with a length of 0 or less
         where it is empty.
         """
@@ -38,7 +38,9 @@ class Piece(NamedTuple):
     def view(
         self, memory: Any, itemsize: int, begin: int, start: Sequence[int], shape: Sequence[int]
     ) -> Any:
-        """The elements of a box inside this one, in memory whose elements begin at byte `begin`."""
+        """The elements of a box inside this one as an array, in memory whose elements begin at byte
+        `begin`.
+        """
         import numpy
 
         first = self.at + sum(
@@ -60,13 +62,15 @@ class Part(NamedTuple):
     pieces: List[Tuple[str, Piece]]  # boxes of whole tensors, with the names of these
 
 
-def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
-    """Run the binary, and return its output. Raises ShoalError with its message when it fails."""
+def run_shoal(*arguments: str, stdin: bytes = b"") -> bytes:
+    """Run a command of the binary, and return its output when it has ended. Raises ShoalError with
+    its message when it fails.
+    """
     import subprocess  # not at the top, because most workers start faster without it
 
-    from ..cli import binary
+    from ..cli import find_binary
 
-    own = binary()
+    own = find_binary()
     path = str(own) if own else shutil.which("shoal")
     if path is None:
         raise ShoalError(
@@ -82,10 +86,12 @@ def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
     return done.stdout
 
 
-def parts(description: bytes, rank: int) -> List[Part]:
-    """The tensors that a description, the content of shoal-layout.json, puts on a rank."""
+def parts_of_rank(description: bytes, rank: int) -> List[Part]:
+    """The tensors that a description, the content of shoal-layout.json, puts on a rank. The binary
+    says it.
+    """
     found = []
-    for line in shoal(
+    for line in run_shoal(
         "state", "layout", "--json", "--rank", str(rank), "-", stdin=description
     ).splitlines():
         part = json.loads(line)
@@ -97,42 +103,45 @@ def parts(description: bytes, rank: int) -> List[Part]:
     return found
 
 
-def write(path: str, own: Sequence[Tuple[TensorInfo, Item]], rank: int, ranks: int) -> None:
+def write_rank_file(
+    path: str, own: Sequence[Tuple[TensorInfo, Item]], rank: int, ranks: int
+) -> None:
     """Write the tensors of a rank to a safetensors file, durably. The file names the rank."""
     entries: Dict[str, Any] = {
         "__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}
     }
     at = 0
     # The widest elements first, so that all are aligned.
-    own = sorted(own, key=lambda pair: (-_itemsize(pair[0]), pair[0].name))
+    own = sorted(own, key=lambda pair: (-_element_bytes(pair[0]), pair[0].name))
     for k, _ in own:
         entries[k.name] = {"dtype": k.dtype, "shape": k.shape, "data_offsets": [at, at + k.nbytes]}
         at += k.nbytes
     with open(path, "wb") as file:
-        file.write(frame(entries))
+        file.write(safetensors_head(entries))
         for _, item in own:
             file.write(item.memory())
         file.flush()
         os.fsync(file.fileno())
 
 
-def _itemsize(k: TensorInfo) -> int:
+def _element_bytes(k: TensorInfo) -> int:
+    """The bytes of an element of a tensor."""
     return k.nbytes // (math.prod(k.shape) or 1) or 1
 
 
-class Source:
-    """Reads the tensors of a checkpoint of any format."""
+class TensorReader:
+    """Reads the tensors of a checkpoint of any format, which the binary lists."""
 
     def __init__(self, path: str) -> None:
         self._folder = path if os.path.isdir(path) else os.path.dirname(path)
         self._tensors: Dict[str, Dict[str, Any]] = {}
-        for line in shoal("state", "ls", "--json", path).splitlines():
+        for line in run_shoal("state", "ls", "--json", path).splitlines():
             tensor = json.loads(line)
             if not tensor.get("place"):
                 self._tensors[str(tensor["tensor"])] = tensor
         self._files: Dict[str, Any] = {}
 
-    def fill(self, part: Part, whole: Dict[str, Tuple[str, List[int]]], memory: Any) -> None:
+    def read_part(self, part: Part, whole: Dict[str, Tuple[str, List[int]]], memory: Any) -> None:
         """Read a part into memory of its size, without gaps. `whole` has the types and shapes of
         the whole tensors. Raises ShoalError for a missing tensor, or one of another type or shape.
         """
@@ -147,21 +156,23 @@ class Source:
                     f"tensor {name} is {tensor['type']} {tensor['shape']} in {self._folder}, and"
                     f" {whole[name][0]} {whole[name][1]} in this program"
                 )
-            self._copy(tensor, piece, memory)
+            self._copy_piece(tensor, piece, memory)
 
-    def _copy(self, tensor: Dict[str, Any], piece: Piece, memory: Any) -> None:
+    def _copy_piece(self, tensor: Dict[str, Any], piece: Piece, memory: Any) -> None:
+        """Copy the elements of a piece from the files of a tensor to memory."""
         count = math.prod(tensor["shape"])
         if not count:
             return
         itemsize = tensor["bytes"] // count
-        for file, offset, source in _sources(tensor):
-            start, shape = piece.common(source)
+        for file, offset, source in _stored_pieces(tensor):
+            start, shape = piece.intersect(source)
             if min(shape, default=1) > 0:
                 piece.view(memory, itemsize, 0, start, shape)[...] = source.view(
-                    self._memory(file), itemsize, offset, start, shape
+                    self._map_file(file), itemsize, offset, start, shape
                 )
 
-    def _memory(self, file: str) -> Any:
+    def _map_file(self, file: str) -> Any:
+        """The bytes of a file, mapped once."""
         import numpy
 
         if file not in self._files:
@@ -169,7 +180,10 @@ class Source:
         return self._files[file]
 
 
-def _sources(tensor: Dict[str, Any]) -> Iterator[Tuple[str, int, Piece]]:
+def _stored_pieces(tensor: Dict[str, Any]) -> Iterator[Tuple[str, int, Piece]]:
+    """The pieces of a tensor in the files of a checkpoint: for each the file, the byte at which it
+    begins, and its box.
+    """
     for p in tensor["pieces"]:
         strides = p.get("strides")
         if strides is None:

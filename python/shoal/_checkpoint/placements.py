@@ -15,8 +15,8 @@ class Placed(NamedTuple):
     place: str
 
 
-def placed(x: Any) -> Optional[Placed]:
-    """Where x lies; None when it is no DTensor. Raises ValueError for what a layout cannot say."""
+def dtensor_placement(x: Any) -> Optional[Placed]:
+    """Where a DTensor lies; None when x is none. Raises ValueError for what a layout cannot say."""
     torch = sys.modules.get("torch")
     if (
         torch is None
@@ -55,6 +55,6 @@ def placed(x: Any) -> Optional[Placed]:
     )
 
 
-def local(x: Any) -> Any:
+def local_part(x: Any) -> Any:
     """The part of a DTensor that is here, sharing its memory; any other array as it is."""
-    return x.to_local() if placed(x) is not None else x
+    return x.to_local() if dtensor_placement(x) is not None else x

@@ -12,7 +12,7 @@ import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .._runtime.tensor import is_torch
-from .._runtime.tree import Item, memory
+from .._runtime.tree import Item, allocate_touched
 from .fingerprint import PRIME, Key
 
 HASHED = 4 << 20  # bytes of a file that each hash covers
@@ -67,20 +67,22 @@ class TensorInfo(NamedTuple):
     # Rank r writes the bytes from cuts[r] to cuts[r+1]; None = every rank has all bytes.
     cuts: Optional[List[int]] = None
 
-    def axis(self) -> int:
+    def cut_axis(self) -> int:
         """The dimension along which the tensor is cut, the first one longer than 1, so that every
         part is one range of bytes.
         """
         return next((i for i, n in enumerate(self.shape) if n > 1), 0)
 
-    def row(self) -> int:
+    def row_bytes(self) -> int:
         """The bytes of one index of that dimension; cuts lie between such rows."""
-        rows = self.shape[self.axis()] if self.shape else 1
+        rows = self.shape[self.cut_axis()] if self.shape else 1
         return max(self.nbytes // rows, 1) if rows else 1
 
 
 def catalogue(items: Sequence[Item]) -> List[TensorInfo]:
-    """The items of a state as tensors, each with a name of its own."""
+    """The tensors that a checkpoint has for the items of a state, in their order, each with a name
+    of its own.
+    """
     kept: List[TensorInfo] = []
     taken = set()
     for item in items:
@@ -108,7 +110,7 @@ class ByteRange(NamedTuple):
     stop: int
 
 
-def share(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
+def shard_ranges(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
     """The ranges that a rank writes: the bytes that only it has, and of all other bytes, in the
     order of the tensors, a share that is as equal as whole rows allow.
     """
@@ -120,7 +122,8 @@ def share(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
                 runs.append(ByteRange(index, k.cuts[rank], k.cuts[rank + 1]))
             continue
         start, stop = (
-            min(max(cut - at, 0), k.nbytes) // k.row() * k.row() for cut in (first, last)
+            min(max(cut - at, 0), k.nbytes) // k.row_bytes() * k.row_bytes()
+            for cut in (first, last)
         )
         if start < stop or not k.nbytes and not rank:
             runs.append(ByteRange(index, start, stop))
@@ -128,18 +131,21 @@ def share(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
     return runs
 
 
-def header(
+def shard_header(
     kept: Sequence[TensorInfo], runs: Sequence[ByteRange], rank: int, size: int, own: Any
 ) -> bytes:
-    """The header of the shard of a rank. `own` has the values of this worker alone."""
+    """The start of the file of a rank's shard. `own` has the values of this worker alone."""
     offsets, shapes = {}, {}
     entries: Dict[str, Any] = {}
     at = 0
     for run in runs:
         k = kept[run.tensor]
-        shape, starts, axis = list(k.shape), [0] * len(k.shape), k.axis()
+        shape, starts, axis = list(k.shape), [0] * len(k.shape), k.cut_axis()
         if shape and k.nbytes:
-            shape[axis], starts[axis] = (run.stop - run.start) // k.row(), run.start // k.row()
+            shape[axis], starts[axis] = (
+                (run.stop - run.start) // k.row_bytes(),
+                run.start // k.row_bytes(),
+            )
         entries[k.name] = {
             "dtype": k.dtype,
             "shape": shape,
@@ -155,23 +161,28 @@ def header(
         "shapes": dict(sorted(shapes.items())),
         "own": own,
     }
-    return frame({"__metadata__": {_OFFSETS: _json(offsets), _ORIGIN: _json(origin)}, **entries})
+    return safetensors_head(
+        {
+            "__metadata__": {_OFFSETS: _compact_json(offsets), _ORIGIN: _compact_json(origin)},
+            **entries,
+        }
+    )
 
 
-def frame(entries: Dict[str, Any]) -> bytes:
+def safetensors_head(entries: Dict[str, Any]) -> bytes:
     """The start of a safetensors file: the length of the header, and the header, padded so that the
     data is aligned.
     """
-    text = _json(entries).encode()
+    text = _compact_json(entries).encode()
     text += b" " * (-len(text) % 8)
     return _LENGTH.pack(len(text)) + text
 
 
-def write(path: str, head: bytes, body: memoryview) -> List[str]:
+def write_hashed(path: str, head: bytes, body: memoryview) -> List[str]:
     """Write a file, durably. Returns the SHA-256 of each block of it."""
     hashes = []
     with open(path, "wb", buffering=0) as file:
-        for parts in _blocks(head, body):
+        for parts in _hash_blocks(head, body):
             hashed = hashlib.sha256()
             for part in parts:
                 hashed.update(part)
@@ -182,7 +193,8 @@ def write(path: str, head: bytes, body: memoryview) -> List[str]:
     return hashes
 
 
-def _blocks(head: bytes, body: memoryview) -> Iterator[List[memoryview]]:
+def _hash_blocks(head: bytes, body: memoryview) -> Iterator[List[memoryview]]:
+    """The blocks of a file that are hashed, each as its parts of the head and of the body."""
     whole = len(head) + body.nbytes
     for at in range(0, whole, HASHED):
         stop, cut = min(at + HASHED, whole), len(head)
@@ -190,7 +202,9 @@ def _blocks(head: bytes, body: memoryview) -> Iterator[List[memoryview]]:
 
 
 def fingerprints(key: Key, runs: Sequence[ByteRange], body: memoryview) -> Dict[int, int]:
-    """The fingerprints of the runs, by tensor."""
+    """The fingerprints of the runs, by the index of their tensor. The body has the bytes of the
+    runs, one after the other.
+    """
     import numpy
 
     found, at = {}, 0
@@ -198,7 +212,7 @@ def fingerprints(key: Key, runs: Sequence[ByteRange], body: memoryview) -> Dict[
         total, size = 0, run.stop - run.start
         for start in range(0, size, HASHED):
             piece = numpy.frombuffer(body[at + start : at + min(start + HASHED, size)], numpy.uint8)
-            total = (total + key.run(run.start + start, piece)) % PRIME
+            total = (total + key.weighted_sum(run.start + start, piece)) % PRIME
         found[run.tensor] = total
         at += size
     return found
@@ -210,13 +224,13 @@ class Reader:
     def __init__(self, kept: Sequence[TensorInfo]) -> None:
         self._kept = kept
         self._index = {k.name: i for i, k in enumerate(kept)}
-        self.parts = [memory(k.nbytes) for k in kept]
+        self.parts = [allocate_touched(k.nbytes) for k in kept]
         self.own: Dict[int, Any] = {}  # what each rank had for itself, by rank
         self.hashed = 0  # number of blocks that were compared with their hashes
 
     def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
-        """Read a file, and compare each `turn`-th block, from block `rank` on, with its hash.
-        Raises ValueError when the file is damaged.
+        """Read a file into `parts`, on several threads, and wait for them. Each `turn`-th block,
+        from block `rank` on, is compared with its hash. Raises ValueError when the file is damaged.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -226,17 +240,18 @@ class Reader:
             raise ValueError(f"{path}: {len(hashes)} hashes for {size} bytes")
         with open(path, "rb", buffering=0) as file:
             runs = (
-                sorted(self._runs(file, path, size), key=lambda run: run[0])
+                sorted(self._read_header(file, path, size), key=lambda run: run[0])
                 if path.endswith(".safetensors")
                 else []
             )
 
-        def block(i: int) -> bool:
+        def read_block(i: int) -> bool:
+            """Read block i, and return whether it was compared with its hash."""
             at = i * HASHED
             stop, hashed = min(at + HASHED, size), hashlib.sha256()
             with open(path, "rb", buffering=0) as file:  # a place of its own for each thread
-                for piece in _cover(runs, at, stop):
-                    _fill(file, piece, at, path)
+                for piece in _memory_for(runs, at, stop):
+                    _read_fully(file, piece, at, path)
                     at += piece.nbytes
                     if i % turn == rank:
                         hashed.update(piece)
@@ -246,17 +261,19 @@ class Reader:
 
         # Reading and hashing let other threads run.
         with ThreadPoolExecutor(_THREADS) as pool:
-            self.hashed += sum(pool.map(block, range(len(hashes))))
+            self.hashed += sum(pool.map(read_block, range(len(hashes))))
 
-    def _runs(self, file: Any, path: str, size: int) -> List[Tuple[int, memoryview]]:
-        """The ranges of the file, each as its offset and the memory that it is read into."""
+    def _read_header(self, file: Any, path: str, size: int) -> List[Tuple[int, memoryview]]:
+        """Read the header of a file, and keep the values of its rank in `own`. Returns the ranges
+        of the file, each as its offset and the memory that it is read into.
+        """
         length = memoryview(bytearray(_LENGTH.size))
-        _fill(file, length, 0, path)
+        _read_fully(file, length, 0, path)
         (nbytes,) = _LENGTH.unpack(length)
         if nbytes > min(_MAX_HEADER, size - _LENGTH.size):
             raise ValueError(f"{path}: a header of {nbytes} bytes")
         text = memoryview(bytearray(nbytes))
-        _fill(file, text, _LENGTH.size, path)
+        _read_fully(file, text, _LENGTH.size, path)
         try:
             entries = json.loads(bytes(text))
             metadata = entries.pop("__metadata__")
@@ -265,7 +282,9 @@ class Reader:
             runs = []
             for name, entry in entries.items():
                 k = self._kept[self._index[name]]
-                start = offsets[name]["saved_offsets"][k.axis()] * k.row() if k.shape else 0
+                start = (
+                    offsets[name]["saved_offsets"][k.cut_axis()] * k.row_bytes() if k.shape else 0
+                )
                 first, last = entry["data_offsets"]
                 part = self.parts[self._index[name]][start : start + last - first]
                 if not 0 <= first <= last or part.nbytes != last - first:
@@ -276,7 +295,7 @@ class Reader:
             raise ValueError(f"{path}: the header cannot be read ({err!r})") from None
 
 
-def _cover(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterator[memoryview]:
+def _memory_for(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterator[memoryview]:
     """The memory for the bytes of a file from `at` to `stop`: that of the runs, and spare memory
     for the bytes between them.
     """
@@ -291,7 +310,8 @@ def _cover(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterat
         yield memoryview(bytearray(stop - at))
 
 
-def _fill(file: Any, room: memoryview, at: int, path: str) -> None:
+def _read_fully(file: Any, room: memoryview, at: int, path: str) -> None:
+    """Fill memory from byte `at` of a file on. Raises ValueError where the file ends before."""
     file.seek(at)
     while room:
         n = file.readinto(room)
@@ -300,5 +320,6 @@ def _fill(file: Any, room: memoryview, at: int, path: str) -> None:
         room = room[n:]
 
 
-def _json(value: Any) -> str:
+def _compact_json(value: Any) -> str:
+    """A value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)

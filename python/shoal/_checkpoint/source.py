@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any, Dict, NamedTuple, Optional, Protocol
 
 from .._runtime.link import Link, Refused
-from .._runtime.log import say
+from .._runtime.log import log_line
 from ..errors import ShoalError
-from .commit import Sealed, recover, sealed, update_latest
+from .commit import Sealed, recover, sealed_checkpoints, update_latest
 
 
-def is_url(root: str) -> bool:
-    """Whether only the agent can read and write checkpoints there."""
+def is_bucket(root: str) -> bool:
+    """Whether a place for checkpoints is a bucket, which only the agent can read and write."""
     return root.startswith("s3://")
 
 
@@ -29,14 +29,17 @@ class Source(Protocol):
 
     def newest(self, tried: int) -> Optional[Candidate]:
         """The newest checkpoint after the `tried` newest ones; None = there is none. With 0, what
-        earlier workers did not finish is sealed or removed first.
+        earlier workers did not finish is sealed or removed first. Raises ShoalError where the place
+        cannot be read.
         """
 
     def fetch(self, chosen: Candidate) -> Sealed:
-        """Make a checkpoint readable until `done`. Raises ValueError when it is damaged."""
+        """Make a checkpoint readable until `release`, and wait for that. Raises ValueError when it
+        is damaged.
+        """
 
-    def done(self) -> None:
-        """End the reading of what was fetched."""
+    def release(self) -> None:
+        """End the reading of what was fetched, so that it may be removed."""
 
     def quarantine(self, damaged: Candidate) -> None:
         """Rename or mark a damaged checkpoint, so that it is not chosen again."""
@@ -49,16 +52,16 @@ class FolderSource:
         self._root, self._keep = root, keep
 
     def newest(self, tried: int) -> Optional[Candidate]:
-        """The newest by the numbers in the names."""
+        """The newest by the numbers in the names. With 0, the folder is tidied up first."""
         if not tried:
             try:
                 recover(self._root, self._keep)
             except OSError as err:
-                say(f"what is left in {self._root} of earlier checkpoints stays there: {err}")
+                log_line(f"what is left in {self._root} of earlier checkpoints stays there: {err}")
         try:
             if not tried:
                 update_latest(self._root)
-            listed = sealed(self._root)[tried:]
+            listed = sealed_checkpoints(self._root)[tried:]
         except OSError as err:
             raise ShoalError(
                 f"nobody can look for checkpoints in {self._root}: {err}; name a folder, which need"
@@ -70,7 +73,7 @@ class FolderSource:
         """The checkpoint where it lies: nothing has to be fetched."""
         return Sealed(self._root, chosen.step)
 
-    def done(self) -> None:
+    def release(self) -> None:
         """Do nothing: nothing was fetched."""
 
     def quarantine(self, damaged: Candidate) -> None:
@@ -80,13 +83,18 @@ class FolderSource:
 
 
 class BucketSource:
-    """A bucket that the agent reads. What it fetches lies in a folder of this host until `done`."""
+    """A bucket that the agent reads. What it fetches lies in a folder of this host until
+    `release`.
+    """
 
     def __init__(self, link: Link, root: str, keep: int) -> None:
         self._link, self._root, self._keep = link, root, keep
 
-    def _ask(self, do: str, **more: int) -> Dict[str, Any]:
-        asked = {"do": do, "folder": self._root, "keep": self._keep, **more}
+    def _ask_agent(self, action: str, **more: int) -> Dict[str, Any]:
+        """Ask the agent to do something with the checkpoints of this place, and wait for its
+        answer. Raises ShoalError where it refuses.
+        """
+        asked = {"do": action, "folder": self._root, "keep": self._keep, **more}
         try:
             return self._link.request({"type": "resume", **asked}, "resume")[0]
         except Refused as err:
@@ -94,20 +102,20 @@ class BucketSource:
 
     def newest(self, tried: int) -> Optional[Candidate]:
         """The newest as the agent lists them."""
-        reply = self._ask("newest", tried=tried)
+        reply = self._ask_agent("newest", tried=tried)
         return Candidate(reply.get("step", 0), reply.get("seed", 0)) if reply.get("done") else None
 
     def fetch(self, chosen: Candidate) -> Sealed:
         """Have the agent fetch a checkpoint, once for all workers of this host."""
-        reply = self._ask("fetch", step=chosen.step, seed=chosen.seed)
+        reply = self._ask_agent("fetch", step=chosen.step, seed=chosen.seed)
         if not reply.get("done"):
             raise ValueError(str(reply.get("damaged")))
         return Sealed(str(reply["folder"]), chosen.step)
 
-    def done(self) -> None:
-        """Have the agent remove what it fetched, when no worker reads it any more."""
-        self._ask("done")
+    def release(self) -> None:
+        """Have the agent remove what it fetched, once no worker reads it any more."""
+        self._ask_agent("done")
 
     def quarantine(self, damaged: Candidate) -> None:
         """Have the agent mark it."""
-        self._ask("damaged", step=damaged.step, seed=damaged.seed)
+        self._ask_agent("damaged", step=damaged.step, seed=damaged.seed)

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, MutableMapping,
 
 from .._runtime.tree import Item, flatten, unflatten
 from ..errors import ShoalError
-from .parts import shoal
+from .parts import run_shoal
 
 FILE = "values.pt"
 
@@ -32,7 +32,7 @@ class Leaf(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    """Whether it has a shape and a type of elements."""
+    """Whether a value is an array: it has a shape and a type of elements."""
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
@@ -41,22 +41,23 @@ def leaves(prefix: str, state: Any) -> Iterator[Leaf]:
     a dict or an array in it.
     """
     for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
-        if _comes_apart(value):
+        if _is_nested(value):
             yield from leaves(f"{prefix}{key}.", value)
         else:
             yield Leaf(f"{prefix}{key}", value, state, key)
 
 
-def _comes_apart(value: Any) -> bool:
+def _is_nested(value: Any) -> bool:
+    """Whether the parts of a value are leaves, and not the value itself."""
     if isinstance(value, Mapping):
         return bool(value)
     return isinstance(value, (list, tuple)) and any(
-        is_array(x) or isinstance(x, Mapping) or _comes_apart(x) for x in value
+        is_array(x) or isinstance(x, Mapping) or _is_nested(x) for x in value
     )
 
 
-def plan(leaf: Leaf) -> Any:
-    """A value as JSON. Raises TypeError for an object of another kind."""
+def plan_value(leaf: Leaf) -> Any:
+    """The plan of a value, which is JSON. Raises TypeError for an object of another kind."""
     items: List[Item] = []
     try:
         return flatten(leaf.name, {} if isinstance(leaf.value, Mapping) else leaf.value, items)
@@ -68,8 +69,10 @@ def plan(leaf: Leaf) -> Any:
         ) from None
 
 
-def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
-    """The values of all workers, from the plans of each. Raises ValueError where workers differ."""
+def merge_plans(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
+    """The values of all workers, by name, from the plans of each. Raises ValueError where workers
+    differ.
+    """
     plans: Dict[str, Any] = {}
     for one in everyone:
         for name, value in one.items():
@@ -82,12 +85,12 @@ def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
     return {name: unflatten(value, []) for name, value in plans.items()}
 
 
-def write(folder: str, values: Mapping[str, Any]) -> None:
-    """Write values durably, as torch.save writes a dict."""
+def write_values(folder: str, values: Mapping[str, Any]) -> None:
+    """Write values durably into a folder, as torch.save writes a dict."""
     path = os.path.join(folder, FILE)
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in [
-            ("data.pkl", b"\x80\x02" + _pickled(dict(values)) + b"."),
+            ("data.pkl", b"\x80\x02" + _pickle(dict(values)) + b"."),
             ("byteorder", b"little"),
             ("version", b"3\n"),
         ]:
@@ -96,7 +99,7 @@ def write(folder: str, values: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _pickled(value: Any) -> bytes:
+def _pickle(value: Any) -> bytes:
     """The pickle instructions (protocol 2) of a value, which comes from `unflatten`."""
     if value is None or isinstance(value, bool):
         return {None: b"N", True: b"\x88", False: b"\x89"}[value]
@@ -110,29 +113,29 @@ def _pickled(value: Any) -> bytes:
         return b"X" + struct.pack("<I", len(text)) + text
     if isinstance(value, bytes):
         return (
-            b"c_codecs\nencode\n" + _pickled(value.decode("latin1")) + _pickled("latin1") + b"\x86R"
+            b"c_codecs\nencode\n" + _pickle(value.decode("latin1")) + _pickle("latin1") + b"\x86R"
         )
     if isinstance(value, dict):
-        return b"}(" + b"".join(_pickled(x) for pair in value.items() for x in pair) + b"u"
-    inside = b"".join(map(_pickled, value))
+        return b"}(" + b"".join(_pickle(x) for pair in value.items() for x in pair) + b"u"
+    inside = b"".join(map(_pickle, value))
     return b"(" + inside + b"t" if isinstance(value, tuple) else b"](" + inside + b"e"
 
 
-def fill(wanted: List[Leaf], path: str) -> None:
-    """Replace the values of a state by those of a checkpoint. Raises ShoalError for a missing
-    one.
+def replace_values(wanted: List[Leaf], path: str) -> None:
+    """Replace the values of a state, in the containers that the leaves name, by those of a
+    checkpoint. Raises ShoalError for a missing one, before any is replaced.
     """
     if not wanted:
         return
     found: Dict[str, Any] = {}
-    for line in shoal("state", "ls", "--json", "--values", path).splitlines():
+    for line in run_shoal("state", "ls", "--json", "--values", path).splitlines():
         value = json.loads(line)
         found[value["value"]] = value["is"]
     for leaf in wanted:
         if leaf.name not in found and leaf.value == {}:
             raise ShoalError(
-                f"{leaf.name} is empty here, and not in {path}: an optimizer has its state behind"
-                " the first step; make one before"
+                f"{leaf.name} is empty here, and not in {path}: an optimizer has its state after"
+                " its first step: make one step before"
             )
         if leaf.name not in found:
             raise ShoalError(
@@ -144,15 +147,15 @@ def fill(wanted: List[Leaf], path: str) -> None:
                 " changed: make it a list or a dict"
             )
     for leaf in wanted:
-        leaf.holder[leaf.key] = _like(leaf.value, found[leaf.name])
+        leaf.holder[leaf.key] = _with_type_of(leaf.value, found[leaf.name])
 
 
-def _like(before: Any, value: Any) -> Any:
+def _with_type_of(before: Any, value: Any) -> Any:
     """A value from JSON, of the type of the one before where JSON has none of its own."""
     if isinstance(before, bool) or value is None:
         return value
     if isinstance(before, float) and isinstance(value, (int, float, str)):
-        return _float(value)
+        return _parse_float(value)
     if isinstance(before, int) and isinstance(value, str):
         return int(value)  # more than JSON's numbers are good for
     if isinstance(before, bytes) and isinstance(value, str):
@@ -162,12 +165,13 @@ def _like(before: Any, value: Any) -> Any:
             zip(before, value) if len(before) == len(value) else zip(value, value)
         )
         return (
-            type(before)(_like(a, b) for a, b in same)
+            type(before)(_with_type_of(a, b) for a, b in same)
             if type(before) in (list, tuple)
-            else [_like(a, b) for a, b in same]
+            else [_with_type_of(a, b) for a, b in same]
         )
     return value
 
 
-def _float(value: Any) -> float:
+def _parse_float(value: Any) -> float:
+    """A float from a number, or from a text that stands for one."""
     return {"+Inf": math.inf, "-Inf": -math.inf, "NaN": math.nan}.get(value) or float(value)

@@ -14,14 +14,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Protocol
 
 from .._runtime.backend import Backend
 from .._runtime.link import Refused
-from .._runtime.log import counted, say
-from .._runtime.tree import memory
+from .._runtime.log import counted, log_line
+from .._runtime.tree import allocate_touched
 from .._runtime.worker import Worker
 from ..errors import ShoalError
 from .commit import STATE, Unsealed, recover
 from .fingerprint import Key
-from .shards import ByteRange, TensorInfo, fingerprints, header
-from .source import BucketSource, FolderSource, Source, is_url
+from .shards import ByteRange, TensorInfo, fingerprints, shard_header
+from .source import BucketSource, FolderSource, Source, is_bucket
 
 
 class Shard(NamedTuple):
@@ -42,12 +42,14 @@ class Writer(Protocol):
     """Writes one shard at a time."""
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Memory to copy a shard into, with all of its pages touched, which may take a while.
-        Raises ShoalError when there is none.
+        """New memory to copy a shard into, with all of its pages touched, which may take a while.
+        Any thread may call it. Raises ShoalError when there is none.
         """
 
     def write(self, shard: Shard) -> None:
-        """Begin to write a shard. Errors go to the log, and training goes on."""
+        """Begin to write a shard, whose body must not change until that is done. Errors go to the
+        log, and training goes on.
+        """
 
     def busy(self) -> bool:
         """Whether a shard is still being written."""
@@ -62,7 +64,7 @@ class Writer(Protocol):
 
 
 def writer_of(backend: Backend) -> Writer:
-    """Who writes for this rank."""
+    """A writer for this rank: its agent, or a thread where there is none."""
     if isinstance(backend, Worker):
         return AgentWriter(backend)
     return ThreadWriter()
@@ -80,11 +82,11 @@ class AgentWriter:
         return memoryview(self._worker.buffer(nbytes)).cast("B")
 
     def write(self, shard: Shard) -> None:
-        """Hand the shard over to the agent."""
+        """Hand the shard over to the agent, which writes it while this worker goes on."""
         arena, checkpoint = self._worker.arena, shard.checkpoint
         self._texts = [
-            arena.copy(shard.state),
-            arena.copy(json.dumps(shard.own, separators=(",", ":"), allow_nan=False).encode()),
+            arena.copy_in(shard.state),
+            arena.copy_in(json.dumps(shard.own, separators=(",", ":"), allow_nan=False).encode()),
         ]
         state, own, body = map(arena.extent, [*self._texts, shard.body])
         asked = {
@@ -99,14 +101,14 @@ class AgentWriter:
         try:
             self._worker.link.request({"type": "save", **asked}, "save")
         except Refused as err:
-            say(
+            log_line(
                 f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and"
                 f" training goes on: the agent refused its part: {err}"
             )
 
     def read(self, root: str, step: int, mesh: str, rank: int, into: memoryview) -> None:
-        """Have the agent read what a rank holds on a mesh from a checkpoint. Raises ValueError when
-        it cannot.
+        """Have the agent read what a rank holds on a mesh from a checkpoint into arena memory, and
+        wait for that. Raises ValueError when it cannot.
         """
         asked = {
             "folder": root,
@@ -122,19 +124,22 @@ class AgentWriter:
 
     def busy(self) -> bool:
         """Whether the agent still writes a shard of this worker, or of a lost one of this host."""
-        return not self._written(wait=False)
+        return not self._ask_written(wait=False)
 
     def wait(self) -> None:
         """Return when the agent writes no shard."""
-        self._written(wait=True)
+        self._ask_written(wait=True)
 
     def source(self, root: str, keep: int) -> Source:
         """A folder that this worker reads, or a bucket that the agent reads."""
-        if is_url(root):
+        if is_bucket(root):
             return BucketSource(self._worker.link, root, keep)
         return FolderSource(root, keep)
 
-    def _written(self, wait: bool) -> bool:
+    def _ask_written(self, wait: bool) -> bool:
+        """Ask the agent whether it has written all shards of this worker, and of lost ones of this
+        host; with `wait` it answers when it has.
+        """
         reply, _ = self._worker.link.request({"type": "saved", "wait": wait}, "saved")
         return bool(reply.get("done"))
 
@@ -148,16 +153,16 @@ class ThreadWriter:
     def allocate(self, nbytes: int) -> memoryview:
         """Memory of this process."""
         try:
-            return memory(nbytes)
+            return allocate_touched(nbytes)
         except (MemoryError, OSError) as err:
             raise ShoalError(
                 f"the system does not give {nbytes} bytes: free arrays, or raise `ulimit -v`"
             ) from err
 
     def write(self, shard: Shard) -> None:
-        """Start the thread."""
+        """Start a thread that writes the shard."""
         # No daemon thread: a program that ends writes its shard first.
-        self._thread = threading.Thread(target=_write, args=(shard,), name="shoal checkpoint")
+        self._thread = threading.Thread(target=_write_shard, args=(shard,), name="shoal checkpoint")
         self._thread.start()
 
     def busy(self) -> bool:
@@ -171,7 +176,7 @@ class ThreadWriter:
 
     def source(self, root: str, keep: int) -> Source:
         """A folder: without an agent no bucket can be reached."""
-        if is_url(root):
+        if is_bucket(root):
             raise ShoalError(
                 f"{root} is read and written by the agent, and there is none: start the program"
                 " with `shoal run -n 1 -- python …`, or name a folder"
@@ -179,22 +184,25 @@ class ThreadWriter:
         return FolderSource(root, keep)
 
 
-def _write(shard: Shard) -> None:
+def _write_shard(shard: Shard) -> None:
+    """Write a shard and its receipt, and seal the checkpoint if it is complete. Runs on the thread
+    of a ThreadWriter, at a low priority.
+    """
     with contextlib.suppress(AttributeError, OSError):  # training has the higher priority
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     checkpoint, begun = shard.checkpoint, time.monotonic()
     try:
         recover(checkpoint.root, shard.keep, besides=checkpoint)
-        checkpoint.begin()
-        files = [checkpoint.file(STATE, shard.state, memoryview(b""))]
-        head = header(shard.tensors, shard.ranges, shard.rank, shard.size, shard.own)
+        checkpoint.make_folder()
+        files = [checkpoint.write_file(STATE, shard.state, memoryview(b""))]
+        head = shard_header(shard.tensors, shard.ranges, shard.rank, shard.size, shard.own)
         name = f"shard-{shard.rank + 1:05d}-of-{shard.size:05d}.safetensors"
-        files.append(checkpoint.file(name, head, shard.body))
+        files.append(checkpoint.write_file(name, head, shard.body))
         sums = fingerprints(Key(checkpoint.seed), shard.ranges, shard.body)
-        checkpoint.receipt(shard.rank, shard.size, files, sums)
+        checkpoint.write_receipt(shard.rank, shard.size, files, sums)
         if checkpoint.seal(shard.keep):
             nbytes, took = sum(t.nbytes for t in shard.tensors), time.monotonic() - begun
-            say(
+            log_line(
                 f"checkpoint of step {checkpoint.step} in {checkpoint.root} is sealed: {nbytes}"
                 f" bytes by {counted(shard.size, 'worker')}, the last in {took:.1f} s"
             )
@@ -205,7 +213,7 @@ def _write(shard: Shard) -> None:
             if err.errno in (errno.ENOSPC, errno.EDQUOT)
             else ""
         )
-        say(
+        log_line(
             f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and training"
             f" goes on: {err}; the ones before it are there{room}"
         )

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .._runtime.arguments import whole
-from .._runtime.log import say
+from .._runtime.arguments import as_integer
+from .._runtime.log import log_line
 from ..cursor import Cursor
 from ..errors import ShoalError
 from ..world import World
@@ -25,25 +25,29 @@ class End:
     def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
         self.each = epochs is None and steps is None  # each loop is one epoch
         if epochs is not None:
-            epochs = whole(
+            epochs = as_integer(
                 "epochs", epochs, 0, "how many epochs the whole training has, an integer, or None"
             )
         if steps is not None:
-            steps = whole(
+            steps = as_integer(
                 "steps", steps, 0, "how many steps the whole training has, an integer, or None"
             )
         self.epochs = 1 if self.each else epochs
         self.steps = steps
 
-    def at(self, cursor: Cursor) -> bool:
+    def is_reached_at(self, cursor: Cursor) -> bool:
         """Whether the training has come to its end at a place in the data."""
-        return self.behind(cursor.epoch) or self.steps is not None and cursor.step >= self.steps
+        return (
+            self.excludes_epoch(cursor.epoch)
+            or self.steps is not None
+            and cursor.step >= self.steps
+        )
 
-    def behind(self, epoch: int) -> bool:
+    def excludes_epoch(self, epoch: int) -> bool:
         """Whether an epoch lies beyond the end."""
         return self.epochs is not None and epoch >= self.epochs
 
-    def whole(self, cursor: Cursor) -> int:
+    def step_count(self, cursor: Cursor) -> int:
         """The number of steps of the training, or of one epoch where each loop is one, as long as
         no worker is lost.
         """
@@ -56,7 +60,7 @@ class End:
 
 class Epochs:
     """Counts the loops of this process that are one epoch each: the n-th ends with the n-th epoch
-    of the job.
+    of the job. Only the thread of the training loop uses it.
 
     A worker that joins has an outer loop that begins at 0. It makes no step in the loops of epochs
     that the job has already done, and is no member during them. It enters in the epoch that the
@@ -82,10 +86,11 @@ class Epochs:
         )
 
     def _set_others(self, value: int) -> None:
+        """Take over the number of loops that have ended on the others, when this worker joins."""
         self.others = value
 
-    def begin(self, end: End) -> None:
-        """Begin a loop.
+    def begin_loop(self, end: End) -> None:
+        """Note which kind of loop begins, and set the `epochs` of an `end` of one epoch.
 
         The program of a worker that the job has released ends here, with SystemExit: it would go
         through all epochs that remain without a step.
@@ -96,7 +101,7 @@ class Epochs:
         if end.each:
             end.epochs = self.over + 1
 
-    def left(self, epoch: Optional[int]) -> None:
+    def count_broken_loop(self, epoch: Optional[int]) -> None:
         """Count a loop that was left by `break`, if it made a step: one without was a look at the
         first batch. `epoch` is that of the job, None before its first step.
         """
@@ -106,33 +111,35 @@ class Epochs:
             self.over = max(self.over, epoch)
         self._each, self.made = False, 0
 
-    def end(self, end: Optional[End], empty: bool = False) -> None:
-        """Count a loop that has come to its end; `empty`: it made no step."""
+    def count_ended_loop(self, end: Optional[End], empty: bool = False) -> None:
+        """Count a loop that has come to its end; `empty`: it made no step, which the user is told
+        once.
+        """
         if end is None or not end.each:
             return
         job = self._job
         if empty and not self._warned and not job.released and (job.outside or job.rank == 0):
             self._warned = True
-            say(
+            log_line(
                 f"the job has done epoch {self.over} already: loops over such epochs make no step"
                 " here. `for epoch in loader.epochs(…)`, with shoal.torch.loader, leaves them out"
             )
         self.over += 1
         self._each, self.made = False, 0
 
-    def final(self, end: End) -> bool:
+    def is_final_loop(self, end: End) -> bool:
         """Whether the training ends with this loop, as far as that is known."""
         return not end.each or self.over + 1 == self.count
 
-    def only(self, end: Optional[End]) -> Optional[int]:
+    def entry_epoch(self, end: Optional[End]) -> Optional[int]:
         """The only epoch in which a worker can join during this loop; None = any."""
         return self.over if end is not None and end.each else None
 
-    def behind(self, end: Optional[End], cursor: Cursor) -> bool:
+    def is_behind_job(self, end: Optional[End], cursor: Cursor) -> bool:
         """Whether the job, at `cursor`, is beyond the epoch of this loop."""
         return end is not None and end.each and cursor.reached > self.over
 
-    def check(self, end: Optional[End]) -> None:
+    def check_joined_loop(self, end: Optional[End]) -> None:
         """Compare the loop of this worker, which has just joined, with that of the others.
 
         Raises ShoalError where they are in another one.

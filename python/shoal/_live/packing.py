@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .._runtime.protocol import DTYPES
-from .._runtime.tensor import Tensor, describe, like
+from .._runtime.tensor import Tensor, array_like, describe
 from ..errors import ShoalError
 
 _ALIGN = 64
@@ -16,9 +16,9 @@ _SHORT: Dict[str, str] = {t.name: name for name, t in DTYPES.items() if name != 
 _SHORT["bool"] = "bool"
 
 
-def places(tensors: Mapping[str, Any]) -> Tuple[List[Tuple[Tensor, int]], int]:
-    """The tensors in the order of their names, each with its offset in bytes, and the number of
-    bytes that they need together.
+def lay_out(tensors: Mapping[str, Any]) -> Tuple[List[Tuple[Tensor, int]], int]:
+    """The tensors in the order of their names, each with its offset in bytes in one memory, and the
+    number of bytes that they need together.
     """
     found, end = [], 0
     for name in sorted(tensors):
@@ -29,8 +29,8 @@ def places(tensors: Mapping[str, Any]) -> Tuple[List[Tuple[Tensor, int]], int]:
 
 
 def pack(tensors: Mapping[str, Any], memory: Any, nbytes: int) -> None:
-    """Copy the tensors to a memory of nbytes."""
-    found, end = places(tensors)
+    """Copy the tensors to a memory of nbytes. Raises ShoalError where they need another number."""
+    found, end = lay_out(tensors)
     if end != nbytes:
         raise ShoalError(
             f"the state of this worker has {end} bytes, and the layout says {nbytes}: what"
@@ -42,24 +42,24 @@ def pack(tensors: Mapping[str, Any], memory: Any, nbytes: int) -> None:
 
 
 def unpack(memory: Any, tensors: Mapping[str, Any]) -> None:
-    """Set the tensors from a memory."""
-    for tensor, at in places(tensors)[0]:
+    """Copy the content of a memory to the tensors."""
+    for tensor, at in lay_out(tensors)[0]:
         if tensor.nbytes:
             tensor.copy_from(ctypes.addressof(memory) + at)
 
 
 def views(tensors: Mapping[str, Any], memory: Any) -> Dict[str, Any]:
-    """Arrays like the tensors, by name, at their offsets in a memory."""
+    """Arrays like the tensors, by name, at their offsets in a memory, which they share."""
     flat = memoryview(memory).cast("B")
-    placed = zip(sorted(tensors), places(tensors)[0])
+    placed = zip(sorted(tensors), lay_out(tensors)[0])
     return {
-        name: like(tensors[name], tensor.dtype, tensor.shape, flat[at : at + tensor.nbytes])
+        name: array_like(tensors[name], tensor.dtype, tensor.shape, flat[at : at + tensor.nbytes])
         for name, (tensor, at) in placed
     }
 
 
-def listed(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    """The tensors by name, type and shape."""
+def tensor_list(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """The name, type and shape of each tensor, as a statement lists them."""
     found = []
     for name, x in tensors.items():
         tensor = describe(x)
@@ -69,11 +69,13 @@ def listed(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
     return found
 
 
-def statement(
+def layout_statement(
     layout: str, mesh: str, catalogue: Sequence[Mapping[str, Any]], local: Any = None
 ) -> bytes:
-    """The statement of a worker about the state of the job, as JSON; see Backend.state_layout."""
+    """The statement of a worker about the state of the job, as JSON; see Backend.declare_layout.
+    `local` has the tensors of this worker; None = not known yet.
+    """
     said: Dict[str, Any] = {"layout": layout, "mesh": mesh, "tensors": list(catalogue)}
     if local is not None:
-        said["local"] = listed(local)
+        said["local"] = tensor_list(local)
     return json.dumps(said).encode()

@@ -25,7 +25,7 @@ from typing import (
 )
 
 from .._runtime.handle import Handle
-from .._runtime.tree import Item, flatten, memory, unflatten
+from .._runtime.tree import Item, allocate_touched, flatten, unflatten
 from ..errors import LostError, MismatchError, ShoalError
 from ..group import Group
 
@@ -73,7 +73,9 @@ class Sharded(Protocol):
 
 
 class State:
-    """The state that a worker that joins needs, by name."""
+    """The parts of the state that are registered, by name: what a worker that joins needs, and what
+    checkpoints have. Only the thread of the training loop uses it.
+    """
 
     def __init__(self) -> None:
         self._entries: Dict[str, Entry] = {}
@@ -91,13 +93,14 @@ class State:
         in_place: bool = False,
         checkpointed: bool = True,
     ) -> None:
-        """See Job.register. With `in_place` a worker that joins receives into the arrays that `get`
-        returns, and `set` finds the values there. What is not `checkpointed` is in no checkpoint:
-        it says how these workers go about it, not what they have learned.
+        """Add a part of the state; see Job.register. With `in_place` a worker that joins receives
+        into the arrays that `get` returns, and `set` finds the values there. What is not
+        `checkpointed` is in no checkpoint: it says how these workers go about it, not what they
+        have learned.
         """
         entry = Entry(get, set, alike, in_place, checkpointed)
         # A value that cannot be sent is refused now, and not when a worker joins.
-        self._plan(name, entry, [])
+        self._plan_entry(name, entry, [])
         self._entries[name] = entry
 
     def absorb_losses(self) -> None:
@@ -111,19 +114,19 @@ class State:
             part.include_newcomers()
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing is registered that is the same on all workers."""
         return not self.sharded and not any(entry.alike for entry in self._entries.values())
 
     def unused(self, name: str) -> str:
-        """See Job.unused."""
+        """The name, or one with a number where it is registered already."""
         tries = (f"{name} {i}" for i in itertools.count(2))
         return (
             name if name not in self._entries else next(t for t in tries if t not in self._entries)
         )
 
     def digest(self) -> int:
-        """See Job.digest."""
+        """A checksum of the values that are alike on all workers, of 48 bits; see Job.digest."""
         hashed = hashlib.blake2b(digest_size=6)
         for name, entry in sorted(self._entries.items()):
             if entry.alike:
@@ -133,82 +136,91 @@ class State:
                     hashed.update(item.memory())
         return int.from_bytes(hashed.digest(), "little")
 
-    def send(self, world: Group, joined: int, step: int) -> None:
-        """Send this member's pieces of the state to the last `joined` ranks, and return when they
-        have them: the state may change after that.
+    def send_to_newcomers(self, world: Group, joined: int, step: int) -> None:
+        """Send this member's pieces of the state to the last `joined` ranks. All members but these
+        call it. Returns when they have the pieces: the state may change after that.
         """
         items: List[Item] = []
-        notes = {name: self._plan(name, entry, items) for name, entry in self._entries.items()}
+        notes = {
+            name: self._plan_entry(name, entry, items) for name, entry in self._entries.items()
+        }
         listed = [{"name": item.name, "bytes": item.nbytes} for item in items]
         header = json.dumps(
             {"step": step, "items": listed, "notes": notes}, separators=(",", ":"), allow_nan=False
         ).encode()
-        _share_header(world, header + b" " * (-len(header) % _HEADER_STEP))
+        _broadcast_header(world, header + b" " * (-len(header) % _HEADER_STEP))
         joiners = range(world.size - joined, world.size)
         ends = list(itertools.accumulate(item.nbytes for item in items))
 
-        def begin(block: Any, start: int, stop: int) -> List[Handle[Any]]:
+        def send_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
+            """Copy a piece into arena memory, and begin to send it to all newcomers."""
             at = ctypes.addressof(block)
-            for i, first, last in _ranges(ends, start, stop):
+            for i, first, last in _item_ranges(ends, start, stop):
                 items[i].copy_to(at, first, last)
                 at += last - first
             piece = memoryview(block).cast("B")[: stop - start]
             return [world.send_async(piece, rank, TAG) for rank in joiners]
 
-        def end(_: Any, start: int, stop: int, calls: List[Handle[Any]]) -> None:
+        def wait_for_piece(_: Any, start: int, stop: int, calls: List[Handle[Any]]) -> None:
+            """Wait until the newcomers that are left have a piece."""
             for call in calls:
                 # A newcomer that is gone needs nothing, and one that asks for something else gets
                 # an error itself.
                 with contextlib.suppress(LostError, MismatchError):
                     call.wait()
 
-        _move(world, _pieces(ends)[world.rank :: joiners.start], begin, end)
+        _move_pieces(
+            world, _piece_bounds(ends)[world.rank :: joiners.start], send_piece, wait_for_piece
+        )
 
-    def allocate(self) -> None:
-        """Allocate memory for a state like this worker's own. To touch the memory takes longer than
-        everything else, so call this before the worker asks to enter: after that the others wait
-        for it.
+    def allocate_buffers(self) -> None:
+        """Allocate memory for a state like this worker's own, which `receive_from_members` uses. To
+        touch the memory takes longer than everything else, so call this before the worker asks to
+        enter: after that the others wait for it.
         """
         self._buffers.clear()
         found: List[Tuple[Item, bool]] = []
         for name, entry in self._entries.items():
             items: List[Item] = []
-            self._plan(name, entry, items)
+            self._plan_entry(name, entry, items)
             found += ((item, entry.in_place) for item in items)
         end = 0
         for item, own in sorted(found, key=lambda f: f[0].address):
             # Two names that share memory here may have separate memory on the sender.
             shared = item.address < end or item.name in self._buffers
-            self._buffers[item.name] = item.memory() if own and not shared else memory(item.nbytes)
+            self._buffers[item.name] = (
+                item.memory() if own and not shared else allocate_touched(item.nbytes)
+            )
             end = max(end, item.address + item.nbytes)
 
-    def receive(self, world: Group, joined: int) -> bool:
-        """Take the state of the other members. False when a member that had to send a part is gone:
-        this worker must enter again then.
+    def receive_from_members(self, world: Group, joined: int) -> bool:
+        """Wait for the state of the members from before, and set all parts of this worker's to it.
+        False when a member that had to send a part is gone: this worker must enter again then.
 
         Raises ShoalError when the state is not that of this program.
         """
         try:
             self.absorb_losses()
-            text = _share_header(world, b"")
+            text = _broadcast_header(world, b"")
             if not any(text):  # the header of a member that had none
                 return False
-            header = _parse(text)
-            parts = self._fetch(world, joined, header)
+            header = _parse_header(text)
+            parts = self._receive_items(world, joined, header)
         except LostError:
             return False
         self.restore(header["notes"], parts)
         self._buffers.clear()
         return True
 
-    def plans(self, items: List[Item]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """The plans of a checkpoint: of the values that are alike on all workers, and of the values
-        of this worker alone. Appends the arrays to `items`.
+    def plan_checkpoint(self, items: List[Item]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """The plans of a checkpoint, by name: of the values that are alike on all workers, and of
+        the values of this worker alone. Appends the arrays to `items`, without a copy of those that
+        `get` returns.
         """
         notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
         for name, entry in self._entries.items():
             if entry.checkpointed:
-                notes[not entry.alike][name] = self._plan(name, entry, items)
+                notes[not entry.alike][name] = self._plan_entry(name, entry, items)
         for sharded in self.sharded:
             notes[0][sharded.name] = flatten(sharded.name, sharded.get(), items)
         return notes
@@ -216,8 +228,9 @@ class State:
     def restore(
         self, notes: Dict[str, Any], parts: List[memoryview], checkpoint: bool = False
     ) -> None:
-        """Set all parts of the state, or those of a checkpoint. Raises ShoalError when it is not
-        that of this program.
+        """Call the `set` of all parts of the state, or of those that a checkpoint has, with the
+        values of the plans `notes`, whose arrays lie in `parts`. Raises ShoalError when the state
+        is not that of this program.
         """
         setters = {
             name: entry.set
@@ -241,35 +254,43 @@ class State:
         for name, set in setters.items():
             set(unflatten(notes[name], parts))
 
-    def _fetch(self, world: Group, joined: int, header: Dict[str, Any]) -> List[memoryview]:
-        """The bytes of all items, from all members but the newcomers."""
+    def _receive_items(self, world: Group, joined: int, header: Dict[str, Any]) -> List[memoryview]:
+        """Receive the bytes of all items, from all members but the newcomers, into the allocated
+        buffers where they fit.
+        """
         buffers = dict(self._buffers)
         parts = [
-            _buffer(buffers.pop(item["name"], None), int(item["bytes"])) for item in header["items"]
+            _memory_of_size(buffers.pop(item["name"], None), int(item["bytes"]))
+            for item in header["items"]
         ]
         ends, givers = (
             list(itertools.accumulate(part.nbytes for part in parts)),
             world.size - joined,
         )
 
-        def begin(block: Any, start: int, stop: int) -> List[Handle[Any]]:
+        def receive_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
+            """Begin to receive a piece into arena memory."""
             return [
                 world.recv_async(
                     memoryview(block).cast("B")[: stop - start], start // PIECE % givers, TAG
                 )
             ]
 
-        def end(block: Any, start: int, stop: int, calls: List[Handle[Any]]) -> None:
+        def store_piece(block: Any, start: int, stop: int, calls: List[Handle[Any]]) -> None:
+            """Wait for a piece, and copy it to where its items lie."""
             calls[0].wait()
             piece, at = memoryview(block).cast("B"), 0
-            for i, first, last in _ranges(ends, start, stop):
+            for i, first, last in _item_ranges(ends, start, stop):
                 parts[i][first:last] = piece[at : at + last - first]
                 at += last - first
 
-        _move(world, _pieces(ends), begin, end)
+        _move_pieces(world, _piece_bounds(ends), receive_piece, store_piece)
         return parts
 
-    def _plan(self, name: str, entry: Entry, items: List[Item]) -> Any:
+    def _plan_entry(self, name: str, entry: Entry, items: List[Item]) -> Any:
+        """The plan of a registered value; appends its arrays to `items`. Raises TypeError for a
+        value that cannot be sent.
+        """
         if entry.alike:
             return flatten(name, entry.get(), items)
         # Every member sends pieces of the items, so a value that differs between members can only
@@ -284,13 +305,14 @@ class State:
         return plan
 
 
-def _buffer(room: Optional[memoryview], nbytes: int) -> memoryview:
-    return room if room is not None and room.nbytes == nbytes else memory(nbytes)
+def _memory_of_size(room: Optional[memoryview], nbytes: int) -> memoryview:
+    """The allocated memory where it has the size, else other memory of that size."""
+    return room if room is not None and room.nbytes == nbytes else allocate_touched(nbytes)
 
 
-def _share_header(world: Group, mine: bytes) -> bytearray:
+def _broadcast_header(world: Group, mine: bytes) -> bytearray:
     """The header of rank 0, or of another rank where rank 0 is lost: zeros where that rank has no
-    header of this length.
+    header of this length. All ranks call it, each with its own header.
     """
     length = world.broadcast(array("q", [len(mine)]))[0]
     text = bytearray(mine if length == len(mine) else length)
@@ -299,7 +321,8 @@ def _share_header(world: Group, mine: bytes) -> bytearray:
     return text
 
 
-def _parse(text: bytearray) -> Dict[str, Any]:
+def _parse_header(text: bytearray) -> Dict[str, Any]:
+    """The content of a header. Raises ShoalError for what is none."""
     try:
         found = json.loads(text.decode())
         if isinstance(found["items"], list) and isinstance(found["notes"], dict):
@@ -312,17 +335,17 @@ def _parse(text: bytearray) -> Dict[str, Any]:
         ) from None
 
 
-def _pieces(ends: Sequence[int]) -> List[Tuple[int, int]]:
-    """Where the pieces of the state begin and end. The members before take turns in sending
-    them.
+def _piece_bounds(ends: Sequence[int]) -> List[Tuple[int, int]]:
+    """Where the pieces of the state begin and end. The members from before the newcomers take turns
+    in sending them.
     """
     whole = ends[-1] if ends else 0
     return [(at, min(at + PIECE, whole)) for at in range(0, whole, PIECE)]
 
 
-def _ranges(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, int, int]]:
-    """The item, first and last byte of each range of items between two places of the state. The
-    items end at `ends`.
+def _item_ranges(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, int, int]]:
+    """The ranges of items that lie between two places of the state, each as the index of its item
+    and the first and last byte in that. The items end at `ends`.
     """
     i = bisect_right(ends, start)
     while start < stop:
@@ -332,11 +355,11 @@ def _ranges(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, i
         start, i = last, i + 1
 
 
-def _move(
+def _move_pieces(
     world: Group, cuts: List[Tuple[int, int]], begin: Callable[..., Any], end: Callable[..., None]
 ) -> None:
-    """Move pieces through arena memory: `begin` returns the calls of a piece, and `end` waits for
-    them.
+    """Send or receive pieces, up to WINDOW of them at once, each in arena memory of its own:
+    `begin` makes the calls of a piece and returns them, and `end` waits for them.
     """
     in_flight: Deque[Tuple[Any, int, int, Any]] = deque()
     for start, stop in cuts:

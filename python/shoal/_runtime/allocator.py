@@ -14,7 +14,9 @@ def round_up(n: int, step: int) -> int:
 
 
 class FreeList:
-    """The free ranges of one segment, sorted by offset, never touching each other."""
+    """The free ranges of one segment, sorted by offset, never touching each other. It has no lock:
+    the arena's guards it.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -22,13 +24,13 @@ class FreeList:
         self._ends: List[int] = [size]
 
     @property
-    def empty(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether nothing is allocated."""
         return self._starts == [0] and self._ends == [self.size]
 
-    def take(self, n: int) -> Optional[int]:
-        """Allocate n bytes (rounded up to whole cache lines); the offset, a multiple of 64, or
-        None.
+    def allocate(self, n: int) -> Optional[int]:
+        """Take n bytes, rounded up to whole cache lines, out of the first range that has room.
+        Returns their offset, a multiple of 64; None where no range has room.
         """
         n = round_up(max(n, 1), ALIGN)
         for i, start in enumerate(self._starts):
@@ -40,8 +42,10 @@ class FreeList:
                 return start
         return None
 
-    def give(self, start: int, n: int) -> None:
-        """Free what `take(n)` returned, and merge it with its free neighbours."""
+    def free(self, start: int, n: int) -> None:
+        """Make free what `allocate(n)` returned, and merge it with its free neighbours. Raises
+        ValueError for bytes that are free already, or outside of the segment.
+        """
         end = start + round_up(max(n, 1), ALIGN)
         i = bisect_left(self._starts, start)
         overlaps_left = i > 0 and self._ends[i - 1] > start
@@ -63,8 +67,8 @@ class FreeList:
 
 
 def size_class(n: int) -> int:
-    """The staging size for n bytes: the next of 1, 1.25, 1.5, 1.75 times a power of two, at least a
-    page.
+    """The bytes that are staged for a request of n: the next of 1, 1.25, 1.5, 1.75 times a power of
+    two, at least a page.
     """
     n = max(n, 4096)
     quarter = (1 << (n - 1).bit_length()) >> 3

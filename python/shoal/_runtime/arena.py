@@ -28,6 +28,10 @@ class Segment:
     """One mapped memfd of the agent."""
 
     def __init__(self, number: int, size: int, fd: int, pooled: bool, later: bool) -> None:
+        """Map the agent's memfd `fd` of `size` bytes, with `later` before it has pages. The segment
+        owns the descriptor from now on. Raises ArenaError, and closes the descriptor, where there
+        is no room for it.
+        """
         try:
             self.memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE)
         except (OSError, ValueError) as err:
@@ -42,16 +46,16 @@ class Segment:
         self.pooled = pooled
         # at a multiple of a huge page: else each would be mapped as 512 small pages
         self.mapping = Mapping(self.memory, -1, HUGE_PAGE)
-        self.mapping.show(fd, writable=True, populate=not later)
+        self.mapping.map_fd(fd, writable=True, populate=not later)
         self.base = self.mapping.address
-        self.free = FreeList(size)
+        self.free_list = FreeList(size)
         # Called with the base before the segment is unmapped; None = the segment is not pinned.
         self.unpin: Optional[Callable[[int], None]] = None
 
 
 class Staging:
-    """Arena memory that holds a copy of foreign memory during a call. Give it back with
-    `Arena.retire`.
+    """Arena memory that holds a copy of foreign memory during a call. Who borrowed it with
+    `Arena.stage` gives it back with `Arena.give_back`.
     """
 
     __slots__ = ("place", "address", "size")
@@ -83,7 +87,9 @@ class Arena:
         self._spare: Dict[int, List[Staging]] = {}
 
     def locate(self, address: int, nbytes: int) -> Optional[Place]:
-        """Where [address, address+nbytes) lies in the arena; None when it is foreign memory."""
+        """The segment and offset at which [address, address+nbytes) lies; None for foreign memory.
+        Takes no lock.
+        """
         bases, segments = self._table
         i = bisect_right(bases, address) - 1
         if i < 0:
@@ -95,37 +101,43 @@ class Arena:
         return segment.id, offset
 
     def buffer(self, nbytes: int, later: bool = False) -> Any:
-        """A writable object of nbytes with the buffer protocol, aligned to 64 bytes, freed when
-        nothing refers to it.
+        """A new writable object of nbytes with the buffer protocol, aligned to 64 bytes. The caller
+        owns it; the memory is freed when nothing refers to it.
 
-        Its bytes are whatever the last user left. With `later` it returns before the agent has
-        made the pages.
+        Its bytes are whatever the last user left. Where no segment has room, this asks the agent
+        for another one and waits for it. With `later` it returns before the agent has made the
+        pages.
         """
         self._link.check()  # before the lock, which a forked child may have inherited taken
         with self._lock:
-            segment, offset = self._take(nbytes, later)
+            segment, offset = self._allocate(nbytes, later)
             block = (ctypes.c_ubyte * nbytes).from_buffer(
                 segment.memory, segment.mapping.first + offset
             )
             weakref.finalize(block, self._dropped.append, (segment, offset, nbytes)).atexit = False
         return block
 
-    def copy(self, text: bytes) -> memoryview:
-        """The same bytes in the arena, for the agent to read."""
+    def copy_in(self, text: bytes) -> memoryview:
+        """A new copy of some bytes in the arena, for the agent to read. It lies there as long as
+        the caller keeps the result.
+        """
         block = memoryview(self.buffer(len(text))).cast("B")
         block[:] = text
         return block
 
-    def extent(self, some: memoryview) -> Dict[str, int]:
-        """Where arena memory lies, as messages to the agent say it."""
-        if not some.nbytes:
+    def extent(self, memory: memoryview) -> Dict[str, int]:
+        """The segment, offset and length of arena memory, as messages to the agent name it."""
+        if not memory.nbytes:
             return {"id": 0, "offset": 0, "bytes": 0}
-        place = self.locate(ctypes.addressof(ctypes.c_ubyte.from_buffer(some)), some.nbytes)
+        place = self.locate(ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)), memory.nbytes)
         assert place is not None
-        return {"id": place[0], "offset": place[1], "bytes": some.nbytes}
+        return {"id": place[0], "offset": place[1], "bytes": memory.nbytes}
 
     def stage(self, nbytes: int) -> Staging:
-        """Borrow at least nbytes. A steady program gets the same few buffers again and again."""
+        """Borrow at least nbytes, which nobody else uses until they are given back. A steady
+        program gets the same few buffers again and again; for a new one the agent may be asked and
+        waited for.
+        """
         size = size_class(nbytes)
         spare = self._spare.get(size)
         if spare:
@@ -135,11 +147,11 @@ class Arena:
                 pass  # another thread was faster
         self._link.check()
         with self._lock:
-            segment, offset = self._take(size)
+            segment, offset = self._allocate(size)
         return Staging((segment.id, offset), segment.base + offset, size)
 
-    def retire(self, staging: Staging) -> None:
-        """Give back what `stage` lent, once no call uses it."""
+    def give_back(self, staging: Staging) -> None:
+        """Put memory from `stage` with the spare memory, once no call uses it. Takes no lock."""
         self._spare.setdefault(staging.size, []).append(staging)
 
     def pin(
@@ -156,45 +168,53 @@ class Arena:
                 segment.unpin = unpin
 
     def mappings(self) -> List[Mapping]:
-        """What a forked child must make private."""
+        """The mappings of all segments, which a forked child makes private. Takes no lock."""
         return [s.mapping for s in self._table[1]]
 
-    def _take(self, nbytes: int, later: bool = False) -> Tuple[Segment, int]:
-        """Allocate memory: its segment and offset. The lock is held, and the agent may be asked."""
-        self._collect()
-        found = self._fit(nbytes)
+    def _allocate(self, nbytes: int, later: bool = False) -> Tuple[Segment, int]:
+        """Allocate memory; returns its segment and offset. Where no segment has room, this frees
+        what is not used any more, and then asks the agent for a segment. The lock is held.
+        """
+        self._free_dropped()
+        found = self._allocate_in_pool(nbytes)
         if found is None:
             self._settle()
-            self._collect()
-            found = self._fit(nbytes)
+            self._free_dropped()
+            found = self._allocate_in_pool(nbytes)
         if found is None:
-            segment = self._grow(nbytes, later and nbytes >= POOL_BYTES)
-            offset = segment.free.take(nbytes)
+            segment = self._add_segment(nbytes, later and nbytes >= POOL_BYTES)
+            offset = segment.free_list.allocate(nbytes)
             assert offset is not None
             found = segment, offset
         return found
 
-    def _fit(self, nbytes: int) -> Optional[Tuple[Segment, int]]:
-        """Allocate memory in a segment that is there; None where none has room."""
+    def _allocate_in_pool(self, nbytes: int) -> Optional[Tuple[Segment, int]]:
+        """Allocate memory in a segment of many buffers that is there; None where none has room. The
+        lock is held.
+        """
         if nbytes >= POOL_BYTES:
             return None  # a segment of its own, so that freeing it gives memory back
         for segment in self._table[1]:
             if segment.pooled:
-                offset = segment.free.take(nbytes)
+                offset = segment.free_list.allocate(nbytes)
                 if offset is not None:
                     return segment, offset
         return None
 
-    def _collect(self) -> None:
-        """Free what finalizers have dropped. The lock is held."""
+    def _free_dropped(self) -> None:
+        """Free the memory that finalizers have put in `_dropped`. The lock is held, and the agent
+        may be told.
+        """
         while self._dropped:
             segment, offset, nbytes = self._dropped.popleft()
-            segment.free.give(offset, nbytes)
+            segment.free_list.free(offset, nbytes)
             if not segment.pooled:
-                self._release(segment)
+                self._remove_segment(segment)
 
-    def _grow(self, nbytes: int, later: bool) -> Segment:
-        """Ask the agent for another segment, and wait for the answer. The lock is held."""
+    def _add_segment(self, nbytes: int, later: bool) -> Segment:
+        """Ask the agent for another segment, wait for the answer, and put it in the table. The lock
+        is held.
+        """
         size = max(POOL_BYTES, round_up(nbytes, PAGE))
         if size >> 63:
             raise ArenaError(
@@ -224,14 +244,14 @@ class Arena:
         )
         return segment
 
-    def _release(self, segment: Segment) -> None:
-        """Unmap a segment, and tell the agent. The lock is held."""
+    def _remove_segment(self, segment: Segment) -> None:
+        """Take a segment out of the table, unmap it, and tell the agent. The lock is held."""
         bases, segments = self._table
         at = segments.index(segment)
         self._table = (bases[:at] + bases[at + 1 :], segments[:at] + segments[at + 1 :])
         if segment.unpin is not None:
             segment.unpin(segment.base)
-        segment.mapping.close()
+        segment.mapping.close_fd()
         try:
             self._link.request({"type": "free", "id": segment.id}, "freed")
         except ShoalError:

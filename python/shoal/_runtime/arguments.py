@@ -9,21 +9,24 @@ import reprlib
 from typing import Any, Optional
 
 
-def whole(name: str, value: Any, least: int, what: str, most: Optional[int] = None) -> int:
-    """The value as an int. Raises TypeError for a value that is no integer (NumPy's integers are),
-    and ValueError for one below `least` or above `most`.
+def as_integer(name: str, value: Any, least: int, what: str, most: Optional[int] = None) -> int:
+    """The value of an argument as an int. Raises TypeError for a value that is no integer (NumPy's
+    integers are), and ValueError for one below `least` or above `most`. `what` says in the error
+    what is wanted.
     """
     try:
         number = operator.index(value)
     except TypeError:
-        raise wrong(name, value, what) from None
+        raise wrong_type(name, value, what) from None
     if isinstance(value, bool):
-        raise wrong(name, value, what)
+        raise wrong_type(name, value, what)
     if number < least or most is not None and number > most:
         raise ValueError(f"{name}={number}: {what}")
     return number
 
 
-def wrong(name: str, value: Any, what: str) -> TypeError:
-    """The error for an argument of a wrong type."""
+def wrong_type(name: str, value: Any, what: str) -> TypeError:
+    """The TypeError for an argument of a wrong type, for the caller to raise. `what` says what is
+    wanted.
+    """
     return TypeError(f"{name}={reprlib.repr(value)}: {what}")

@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 
 class Backend(Protocol):
-    """The calls of one rank. See Worker, whose docstrings these methods share."""
+    """One rank of a job, with its agent (Worker) or without one (Solo)."""
 
     name: str
     host: str
@@ -55,48 +55,82 @@ class Backend(Protocol):
     late: bool  # started when the job already ran, and not a member yet: a job of one
     view: View
 
-    def check(self) -> None: ...
+    def check(self) -> None:
+        """Raise what broke the job, if anything did: a lost agent, a fork, the end."""
 
-    def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor: ...
+    def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor:
+        """Describe an array, and find where it lies in the arena or in a shared result. `dtype`
+        names the elements where the array's own type cannot.
+        """
 
-    def make(self, x: Any, dtype: DType, shape: Shape) -> Any: ...
+    def new_like(self, x: Any, dtype: DType, shape: Shape) -> Any:
+        """A new array of the kind that x is, in memory that collectives use in place."""
 
-    def buffer(self, nbytes: int, later: bool = False) -> Any: ...
+    def buffer(self, nbytes: int, later: bool = False) -> Any:
+        """New memory of nbytes that collectives use in place, freed when nothing refers to it.
+        `later`: its pages need not be there yet.
+        """
 
-    def shared(self, group: int, name: str, nbytes: int) -> memoryview: ...
+    def shared(self, group: int, name: str, nbytes: int) -> memoryview:
+        """Memory to read, which all workers of the host see who give its group and name."""
 
     def pin(
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
-    ) -> None: ...
+    ) -> None:
+        """Have the arena memory around an address pinned for a device; see Arena.pin."""
 
-    def submit(self, call: Call, held: Any, result: T) -> Handle[T]: ...
+    def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
+        """Submit a call, from any thread. `held` is kept alive until the call is complete, and the
+        handle's `wait` returns `result`.
+        """
 
-    def on_change(self, changed: Callable[[], None]) -> None: ...
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each change of `view`, before the call that told of it
+        returns.
+        """
 
-    def state_data(self, place: Cursor) -> None: ...
+    def declare_data(self, place: Cursor) -> None:
+        """Tell the agent what the job trains on, and from which place. Waits for its answer."""
 
-    def state_layout(self, statement: bytes) -> None: ...
+    def declare_layout(self, statement: bytes) -> None:
+        """Tell the agent how the state of the job lies on its workers. Waits for its answer."""
 
-    def ask_mesh(self) -> MeshStatus: ...
+    def ask_mesh(self) -> MeshStatus:
+        """Ask the agent how the state of the job lies now, and what comes next."""
 
-    def bucket(self, nbytes: int, now: int, backward: float) -> int: ...
+    def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
+        """Ask the agent for the best size of gradient buckets; 0 = it does not know."""
 
-    def enter(self, epoch: Optional[int] = None) -> bool: ...
+    def enter(self, epoch: Optional[int] = None) -> bool:
+        """Ask to be a member of the next view, and wait for that. False when the job is beyond
+        `epoch`.
+        """
 
-    def admit(self) -> None: ...
+    def admit_newcomers(self) -> None:
+        """Count the newcomers as members from now on: they have the state."""
 
-    def with_newcomers(self) -> ContextManager[None]: ...
+    def with_newcomers(self) -> ContextManager[None]:
+        """A block whose calls on all ranks the newcomers make too, before they have the state."""
 
-    def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]: ...
+    def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
+        """Make a group of these ranks of the job, together with them; returns its id, and this
+        worker's rank in it.
+        """
 
-    def own_group(self) -> int: ...
+    def new_solo_group(self) -> int:
+        """The id of a new group of this worker alone, which needs no agent."""
 
-    def close_group(self, number: int) -> None: ...
+    def close_group(self, number: int) -> None:
+        """Make no more calls of a group."""
 
-    def hold(self) -> None: ...
+    def hold_calls(self) -> None:
+        """Collect the calls that follow, until as many `release_calls`."""
 
-    def release(self) -> None: ...
+    def release_calls(self) -> None:
+        """Submit the collected calls as one."""
 
-    def report(self, metrics: Dict[str, float]) -> None: ...
+    def report(self, metrics: Dict[str, float]) -> None:
+        """Send numbers to the launcher."""
 
-    def leave(self) -> None: ...
+    def leave(self) -> None:
+        """Leave the job: later calls raise ShoalError."""

@@ -93,8 +93,10 @@ class Calls:
         self.on_change: Callable[[], None] = lambda: None
 
     def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
-        """Describe a call in the next slot, and tell the agent unless `hold` is in effect. Takes
-        all fields of the descriptor but the ticket.
+        """Describe a call in the next slot of the control block, and tell the agent unless `hold`
+        is in effect. Takes all fields of the descriptor but the ticket, and sets the handle's.
+        Waits where the slot still has the call that used it last; raises ShoalError where that one
+        has timed out.
         """
         while True:
             with self._lock:
@@ -114,7 +116,7 @@ class Calls:
                     if not self._holds:
                         self._publish()
                     return
-            if before.given_up and not self.look(before):
+            if before.given_up and not self.poll(before):
                 raise ShoalError(
                     f"call {before.ticket} timed out and still waits for other ranks, in the slot"
                     f" that comes next after {self._slots} calls: end the job after a timeout, or"
@@ -131,21 +133,25 @@ class Calls:
             os.write(self._agent_bell, _ONE)
 
     def hold(self) -> None:
-        """Collect calls until `release`, or until a thread waits for one of them."""
+        """Collect the calls of all threads until `release`, or until a thread waits for one of
+        them. Blocks may be nested.
+        """
         self._link.check()
         with self._lock:
             self._holds += 1
 
     def release(self) -> None:
-        """Publish the collected calls, with one store and one bell."""
+        """End a `hold`. The last one publishes the collected calls, with one store and one bell."""
         self._link.check()
         with self._lock:
             self._holds -= 1
             if not self._holds and self._published != self._tail:
                 self._publish()
 
-    def look(self, handle: Handle[Any]) -> bool:
-        """Whether the call is complete; settles the handle if so."""
+    def poll(self, handle: Handle[Any]) -> bool:
+        """Whether the call is complete; settles the handle if so. Never blocks. Raises what broke
+        the link where the call can never be complete.
+        """
         if handle.status:
             return True
         if isinstance(self._link.broken, ForkError):
@@ -165,36 +171,36 @@ class Calls:
                     handle.settle(DONE)
                 elif not handle.status:
                     handle.settle(
-                        LOST if word == handle.floor + LOST else FAILED, self._error(handle)
+                        LOST if word == handle.floor + LOST else FAILED, self._error_text(handle)
                     )
         self._open.pop(handle.ticket, None)
         return True
 
-    def _error(self, handle: Handle[Any]) -> str:
+    def _error_text(self, handle: Handle[Any]) -> str:
         """Why a call failed, read from its slot. The slots' lock is held."""
         slot = handle.word * 8 - COMPLETION
         (length,) = ERROR_LENGTH.unpack_from(self._bytes, slot + ERROR_LENGTH_AT)
         end = min(slot + ERROR_TEXT_AT + length, slot + self._slot_bytes)
         return str(self._bytes[slot + ERROR_TEXT_AT : end], "utf-8", "replace")
 
-    def view(self) -> View:
-        """The view that the agent wrote last."""
+    def read_view(self) -> View:
+        """The view that the agent wrote last into the control block."""
         return View.read(self._bytes)
 
-    def source(self, handle: Handle[Any]) -> int:
-        """The rank inside the group from which a receive got its message; valid until the slot is
-        used again.
+    def source_rank(self, handle: Handle[Any]) -> int:
+        """The rank inside the group from which a receive got its message, read from its slot; valid
+        until the slot is used again.
         """
         (rank,) = ERROR_LENGTH.unpack_from(
             self._bytes, handle.word * 8 - COMPLETION + ERROR_LENGTH_AT
         )
         return int(rank)
 
-    def settle(self) -> None:
-        """Settle all calls that are complete, which frees their arrays."""
+    def settle_completed(self) -> None:
+        """Settle all calls that are complete, which lets go of their arrays. Never blocks."""
         for handle in list(self._open.values()):
             if self._words[handle.word] > handle.floor:
-                self.look(handle)
+                self.poll(handle)
 
     def wait(self, handle: Handle[Any], timeout: Optional[float] = None) -> None:
         """Block until the call is complete: look, then yield the processor between looks, then
@@ -217,16 +223,16 @@ class Calls:
                 before, now = now, perf_counter_ns()
                 if now > stop:
                     if now - before > CROWDED_NS and self._core is not None and self._spin_ns:
-                        self._core.leave(now)
+                        self._core.move_thread_here(now)
                     try:
-                        self._park(lambda: words[word] > floor, deadline)
+                        self._sleep_until(lambda: words[word] > floor, deadline)
                     except TimeoutError:
                         handle.given_up = True
                         raise
                     break
-        self.look(handle)
+        self.poll(handle)
 
-    def feed(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
+    def publish_pieces(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
         """Tell the agent how many pieces of a call are in its window, or that no more will come."""
         self._order()
         self._words[handle.word + FED_WORD - COMPLETION // 8] = pieces
@@ -234,7 +240,7 @@ class Calls:
         if self._words32[AGENT_PARKED_WORD32]:
             os.write(self._agent_bell, _ONE)
 
-    def wait_through(self, handle: Handle[Any], pieces: int) -> bool:
+    def wait_for_pieces(self, handle: Handle[Any], pieces: int) -> bool:
         """Block until so many pieces of a call have their result in the window. False when the call
         has failed.
         """
@@ -251,19 +257,22 @@ class Calls:
         while not over():
             _sched_yield()
             if perf_counter_ns() > stop:
-                self._park(over, None)
+                self._sleep_until(over, None)
         self._order()
         return words[through] >= pieces
 
-    def complete(self, ticket: int) -> None:
-        """Block until the call of a ticket is complete."""
+    def wait_for_ticket(self, ticket: int) -> None:
+        """Block until the call of a ticket is complete; returns at once where that was seen
+        before.
+        """
         handle = self._open.get(ticket)
         if handle is not None:
             self.wait(handle)
 
-    def _park(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
-        """Sleep until `over`, as the leader if there is none. `deadline` is in nanoseconds of
-        perf_counter_ns(); None = wait without end.
+    def _sleep_until(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
+        """Sleep until `over` is true, polling the bell where no other thread does. Raises
+        TimeoutError at the `deadline`, in nanoseconds of perf_counter_ns(); None = wait without
+        end.
         """
         leading = False
         try:
@@ -275,7 +284,7 @@ class Calls:
                         break
                     self._parking.wait(_seconds_left(deadline))
             if leading:
-                self._lead(over, deadline)
+                self._poll_bell(over, deadline)
         finally:
             if leading:
                 self._words32[WORKER_PARKED_WORD32] = 0
@@ -283,8 +292,10 @@ class Calls:
                     self._leading = False
                     self._parking.notify_all()
 
-    def _lead(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
-        """Poll the bell until `over`, and wake the other threads after each ring."""
+    def _poll_bell(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
+        """Poll the worker's bell until `over` is true, and wake the other threads after each ring.
+        This thread is the leader. Raises LostError when the agent hangs up.
+        """
         self._words32[WORKER_PARKED_WORD32] = 1
         self._fence()
         while not over():
@@ -297,32 +308,38 @@ class Calls:
                     hung_up = True
             if hung_up and not over():
                 self._link.check()
-                raise self._link.lose()
+                raise self._link.mark_lost()
             with self._parking_lock:
                 self._parking.notify_all()
 
     def close(self) -> None:
-        """Close the bells. The link must be closed already, so that no thread submits and the
-        leader returns.
+        """Close the bells and the descriptor of the control block. The link must be closed already,
+        so that no thread submits and the leader returns; this waits for the leader.
         """
         with self._parking_lock:
             while self._leading:
                 self._parking.wait()
         with self._lock:
             self._close_bells()
-        self.mapping.close()
+        self.mapping.close_fd()
 
     def _close_bells(self) -> None:
+        """Close the descriptors of both bells."""
         os.close(self._agent_bell)
         os.close(self._worker_bell)
 
     def disown(self) -> None:
-        """In a forked child: write no more to the control block of the parent."""
+        """In a forked child: write no more to the control block of the parent, and close the
+        descriptors. Takes no lock.
+        """
         self.mapping.make_private()
         self._close_bells()
 
 
 def _seconds_left(deadline: Optional[int]) -> Optional[float]:
+    """The seconds until a deadline of perf_counter_ns(); None = there is no deadline. Raises
+    TimeoutError once it has passed.
+    """
     if deadline is None:
         return None
     seconds = (deadline - perf_counter_ns()) / 1e9
@@ -333,8 +350,8 @@ def _seconds_left(deadline: Optional[int]) -> Optional[float]:
     return seconds
 
 
-def left(job: str) -> ShoalError:
-    """The error of every call after `leave`."""
+def error_after_leave(job: str) -> ShoalError:
+    """The error that every call raises after `leave`."""
     return ShoalError(
         f"job {job} was left: call shoal.join() before the first collective, and leave() after the"
         " last"

@@ -9,11 +9,11 @@ import operator
 from array import array
 from typing import Any, List, Optional, Sequence, Tuple, TypeVar
 
-from .arguments import whole, wrong
+from .arguments import as_integer, wrong_type
 from .backend import Backend, Call
 from .handle import Handle
 from .protocol import BF16, BOOL, F16, F32, F64, KINDS, OPS
-from .tensor import Shape, Tensor, elements
+from .tensor import Shape, Tensor, element_count
 
 T = TypeVar("T")
 
@@ -56,15 +56,15 @@ class AsyncCollectives:
         *,
         at_once: bool = False,
     ) -> Handle[T]:
-        """See allreduce. `flags` are those of docs/formats/arena.md; steps set them. `at_once`:
-        nothing is done but to wait for it.
+        """Begin an all-reduce; see Group.allreduce. `flags` are those of docs/formats/arena.md;
+        steps set them. `at_once`: the caller does nothing but wait for it next.
         """
         inp = self._backend.describe(x)
-        target = inp if out is None else self._output(out, inp, inp.count, shared=True)
+        target = inp if out is None else self._describe_output(out, inp, inp.count, shared=True)
         result = x if out is None else out
         if not target.writable and (target is inp or target.shared is None):
-            raise _read_only(result)
-        code = _reduction(op, weight, inp)
+            raise _read_only_error(result)
+        code = _reduction_code(op, weight, inp)
         # By position: names cost time, and every step makes this call.
         return self._backend.submit(
             Call(_ALL_REDUCE, inp, target, code, self.id, 0, 0, weight, None, None, flags, at_once),
@@ -75,47 +75,58 @@ class AsyncCollectives:
     def reduce_scatter_async(
         self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None
     ) -> Handle[Any]:
-        """See reduce_scatter."""
+        """Begin a reduce-scatter; see Group.reduce_scatter."""
         inp = self._backend.describe(x)
         if out is None:
-            out = self._backend.make(
-                x, inp.dtype, self._block(inp, "give `out` to receive another number of elements")
+            out = self._backend.new_like(
+                x,
+                inp.dtype,
+                self._block_shape(inp, "give `out` to receive another number of elements"),
             )
-        target = self._output(out, inp)
-        code = _reduction(op, weight, inp)
+        target = self._describe_output(out, inp)
+        code = _reduction_code(op, weight, inp)
         return self._backend.submit(
             Call(KINDS["reduce_scatter"], inp, target, code, self.id, weight=weight), (x, out), out
         )
 
     def allgather_async(self, x: Any, out: Any = None) -> Handle[Any]:
-        """See allgather."""
+        """Begin an all-gather; see Group.allgather."""
         inp = self._backend.describe(x)
         if out is None:
-            out = self._backend.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
+            out = self._backend.new_like(
+                x, inp.dtype, _shape_with_rows(inp, self.size * _row_count(inp))
+            )
         return self._backend.submit(
-            Call(KINDS["all_gather"], inp, self._output(out, inp, shared=True), group=self.id),
+            Call(
+                KINDS["all_gather"],
+                inp,
+                self._describe_output(out, inp, shared=True),
+                group=self.id,
+            ),
             (x, out),
             out,
         )
 
     def allgatherv_async(self, x: Any) -> Handle[Any]:
-        """See allgatherv. Blocks for the exchange of the counts; only the data travels
-        asynchronously.
+        """Begin an all-gather of uneven lengths; see Group.allgatherv. Blocks for the exchange of
+        the counts; only the data travels asynchronously.
         """
         inp = self._backend.describe(x)
-        counts = self.allgather_async(array("q", [_first(inp)])).wait()
-        return self.allgather_async(x, self._backend.make(x, inp.dtype, _rows(inp, sum(counts))))
+        counts = self.allgather_async(array("q", [_row_count(inp)])).wait()
+        return self.allgather_async(
+            x, self._backend.new_like(x, inp.dtype, _shape_with_rows(inp, sum(counts)))
+        )
 
     def broadcast_async(self, x: T, root: int = 0, flags: int = 0) -> Handle[T]:
-        """See broadcast, and allreduce_async for `flags`."""
-        root = self._member(root, "root")
+        """Begin a broadcast; see Group.broadcast, and allreduce_async for `flags`."""
+        root = self._checked_rank(root, "root")
         tensor = self._backend.describe(x)
         if root == self.rank:
             return self._backend.submit(
                 Call(KINDS["broadcast"], tensor, None, group=self.id, peer=root, flags=flags), x, x
             )
         if not tensor.writable:
-            raise _read_only(x)
+            raise _read_only_error(x)
         return self._backend.submit(
             Call(KINDS["broadcast"], None, tensor, group=self.id, peer=root, flags=flags), x, x
         )
@@ -129,16 +140,16 @@ class AsyncCollectives:
         weight: float = 1.0,
         flags: int = 0,
     ) -> Handle[Any]:
-        """See reduce. `flags` are those of docs/formats/arena.md; steps set them."""
-        root = self._member(root, "root")
+        """Begin a reduce; see Group.reduce, and allreduce_async for `flags`."""
+        root = self._checked_rank(root, "root")
         inp = self._backend.describe(x)
         target, result = None, None
         if root == self.rank:
-            target = inp if out is None else self._output(out, inp, inp.count)
+            target = inp if out is None else self._describe_output(out, inp, inp.count)
             result = x if out is None else out
             if not target.writable:
-                raise _read_only(result)
-        code = _reduction(op, weight, inp)
+                raise _read_only_error(result)
+        code = _reduction_code(op, weight, inp)
         return self._backend.submit(
             Call(KINDS["reduce"], inp, target, code, self.id, root, weight=weight, flags=flags),
             (x, out),
@@ -146,24 +157,26 @@ class AsyncCollectives:
         )
 
     def gather_async(self, x: Any, root: int = 0, out: Any = None) -> Handle[Any]:
-        """See gather."""
-        root = self._member(root, "root")
+        """Begin a gather; see Group.gather."""
+        root = self._checked_rank(root, "root")
         inp = self._backend.describe(x)
         if root != self.rank:
             return self._backend.submit(
                 Call(KINDS["gather"], inp, None, group=self.id, peer=root), x, None
             )
         if out is None:
-            out = self._backend.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
+            out = self._backend.new_like(
+                x, inp.dtype, _shape_with_rows(inp, self.size * _row_count(inp))
+            )
         return self._backend.submit(
-            Call(KINDS["gather"], inp, self._output(out, inp), group=self.id, peer=root),
+            Call(KINDS["gather"], inp, self._describe_output(out, inp), group=self.id, peer=root),
             (x, out),
             out,
         )
 
     def scatter_async(self, x: Any = None, root: int = 0, out: Any = None) -> Handle[Any]:
-        """See scatter."""
-        root = self._member(root, "root")
+        """Begin a scatter; see Group.scatter."""
+        root = self._checked_rank(root, "root")
         if root != self.rank:
             if out is None:
                 raise ValueError(
@@ -172,7 +185,7 @@ class AsyncCollectives:
                 )
             target = self._backend.describe(out)
             if not target.writable:
-                raise _read_only(out)
+                raise _read_only_error(out)
             return self._backend.submit(
                 Call(KINDS["scatter"], None, target, group=self.id, peer=root), out, out
             )
@@ -182,11 +195,11 @@ class AsyncCollectives:
             )
         inp = self._backend.describe(x)
         if out is None:
-            out = self._backend.make(
-                x, inp.dtype, self._block(inp, "give `out` on every rank for uneven parts")
+            out = self._backend.new_like(
+                x, inp.dtype, self._block_shape(inp, "give `out` on every rank for uneven parts")
             )
         return self._backend.submit(
-            Call(KINDS["scatter"], inp, self._output(out, inp), group=self.id, peer=root),
+            Call(KINDS["scatter"], inp, self._describe_output(out, inp), group=self.id, peer=root),
             (x, out),
             out,
         )
@@ -194,29 +207,29 @@ class AsyncCollectives:
     def alltoall_async(
         self, x: Any, out: Any = None, splits: Optional[Sequence[int]] = None
     ) -> Handle[Any]:
-        """See alltoall. With `splits` and without `out` it blocks for the exchange of the
-        counts.
+        """Begin an all-to-all; see Group.alltoall. With `splits` and without `out` it blocks for
+        the exchange of the counts.
         """
         inp = self._backend.describe(x)
         counts = None
         if splits is None:
             if out is None:
-                self._block(inp, "give `splits` for uneven parts")
-                out = self._backend.make(x, inp.dtype, inp.shape)
+                self._block_shape(inp, "give `splits` for uneven parts")
+                out = self._backend.new_like(x, inp.dtype, inp.shape)
         else:
-            rows = self._splits(inp, splits)
-            counts = [n * elements(inp.shape[1:]) for n in rows]
+            rows = self._checked_splits(inp, splits)
+            counts = [n * element_count(inp.shape[1:]) for n in rows]
             if out is None:
                 received = self.alltoall_async(array("q", rows)).wait()
-                out = self._backend.make(x, inp.dtype, _rows(inp, sum(received)))
-        target = self._output(out, inp)
+                out = self._backend.new_like(x, inp.dtype, _shape_with_rows(inp, sum(received)))
+        target = self._describe_output(out, inp)
         return self._backend.submit(
             Call(KINDS["all_to_all"], inp, target, group=self.id, counts=counts), (x, out), out
         )
 
     def send_async(self, x: Any, to: int, tag: int = 0) -> Handle[None]:
-        """See send."""
-        to = self._member(to, "to")
+        """Begin to send x to a rank; see Group.send."""
+        to = self._checked_rank(to, "to")
         return self._backend.submit(
             Call(
                 KINDS["send"],
@@ -224,31 +237,37 @@ class AsyncCollectives:
                 None,
                 group=self.id,
                 peer=to,
-                tag=_tag(tag),
+                tag=_checked_tag(tag),
             ),
             x,
             None,
         )
 
     def recv_async(self, x: T, source: int, tag: int = 0) -> Handle[T]:
-        """See recv."""
-        source = self._member(source, "source")
+        """Begin to receive into x what a rank sends; see Group.recv."""
+        source = self._checked_rank(source, "source")
         target = self._backend.describe(x)
         if not target.writable:
-            raise _read_only(x)
+            raise _read_only_error(x)
         return self._backend.submit(
-            Call(KINDS["recv"], None, target, group=self.id, peer=source, tag=_tag(tag)), x, x
+            Call(KINDS["recv"], None, target, group=self.id, peer=source, tag=_checked_tag(tag)),
+            x,
+            x,
         )
 
     def barrier_async(self, flags: int = 0) -> Handle[None]:
-        """See barrier, and allreduce_async for `flags`."""
+        """Begin a barrier; see Group.barrier, and allreduce_async for `flags`."""
         return self._backend.submit(
             Call(KINDS["barrier"], None, None, group=self.id, flags=flags), None, None
         )
 
-    def _output(
+    def _describe_output(
         self, out: Any, inp: Tensor, count: Optional[int] = None, shared: bool = False
     ) -> Tensor:
+        """The description of an output, checked against that of the input: the same type, `count`
+        elements if that is given, and writable or, with `shared`, a shared result. It is the
+        input's own description where both are the same memory.
+        """
         target = self._backend.describe(out)
         if target.dtype.code != inp.dtype.code:
             raise TypeError(
@@ -261,7 +280,7 @@ class AsyncCollectives:
                 " the same"
             )
         if not target.writable and not (shared and target.shared):
-            raise _read_only(out)
+            raise _read_only_error(out)
         # One description for one array, so that foreign memory gets one stand-in.
         same = (
             target.address == inp.address
@@ -271,8 +290,11 @@ class AsyncCollectives:
         )
         return inp if same else target
 
-    def _block(self, inp: Tensor, otherwise: str) -> Shape:
-        first = _first(inp)
+    def _block_shape(self, inp: Tensor, otherwise: str) -> Shape:
+        """The shape of one rank's block of an input. Raises ValueError, with the advice
+        `otherwise`, where the first dimension cannot be divided by the number of ranks.
+        """
+        first = _row_count(inp)
         if not inp.shape or first % self.size:
             raise ValueError(
                 f"shape {inp.shape} does not split evenly over {self.size} ranks along its first"
@@ -280,7 +302,8 @@ class AsyncCollectives:
             )
         return (first // self.size, *inp.shape[1:])
 
-    def _splits(self, inp: Tensor, splits: Sequence[int]) -> List[int]:
+    def _checked_splits(self, inp: Tensor, splits: Sequence[int]) -> List[int]:
+        """The rows for each rank, as ints. Raises ValueError where they do not fit the input."""
         rows = [int(n) for n in splits]
         if len(rows) != self.size or min(rows) < 0 or not inp.shape or sum(rows) != inp.shape[0]:
             raise ValueError(
@@ -289,11 +312,14 @@ class AsyncCollectives:
             )
         return rows
 
-    def _member(self, rank: int, what: str) -> int:
+    def _checked_rank(self, rank: int, what: str) -> int:
+        """A rank of this group as an int. Raises TypeError or ValueError, which name the argument
+        `what`, where it is none.
+        """
         try:
             rank = operator.index(rank)
         except TypeError:
-            raise wrong(what, rank, f"a rank, an integer from 0 to {self.size - 1}") from None
+            raise wrong_type(what, rank, f"a rank, an integer from 0 to {self.size - 1}") from None
         if not 0 <= rank < self.size:
             raise ValueError(
                 f"{what}={rank} is not a rank of this group: ranks go from 0 to {self.size - 1}"
@@ -301,19 +327,25 @@ class AsyncCollectives:
         return rank
 
 
-def _first(t: Tensor) -> int:
+def _row_count(t: Tensor) -> int:
+    """The length of the first dimension; 1 for a scalar."""
     return t.shape[0] if t.shape else 1
 
 
-def _rows(t: Tensor, n: int) -> Shape:
+def _shape_with_rows(t: Tensor, n: int) -> Shape:
+    """The shape of a tensor with n rows in place of its own."""
     return (n, *t.shape[1:])
 
 
-def _tag(tag: int) -> int:
-    return whole("tag", tag, 0, "a tag is a number from 0 to 2**32 - 1", (1 << 32) - 1)
+def _checked_tag(tag: int) -> int:
+    """The tag as an int. Raises TypeError or ValueError where it is none."""
+    return as_integer("tag", tag, 0, "a tag is a number from 0 to 2**32 - 1", (1 << 32) - 1)
 
 
-def _reduction(op: str, weight: float, t: Tensor) -> int:
+def _reduction_code(op: str, weight: float, t: Tensor) -> int:
+    """The code of a reduction in descriptors. Raises TypeError or ValueError where it is none, or
+    where it is not defined for the type of t or for the weight.
+    """
     code = OPS.get(op, 0)
     if not code:
         raise ValueError(f"op={op!r} is no reduction: use sum, mean, min, max or prod")
@@ -330,7 +362,7 @@ def _reduction(op: str, weight: float, t: Tensor) -> int:
         try:
             weight = float(weight)
         except (TypeError, ValueError):
-            raise wrong("weight", weight, what) from None
+            raise wrong_type("weight", weight, what) from None
         if not 0 <= weight < math.inf:
             raise ValueError(f"weight={weight}: {what}")
     elif weight != 1.0:
@@ -338,7 +370,8 @@ def _reduction(op: str, weight: float, t: Tensor) -> int:
     return code
 
 
-def _read_only(x: Any) -> Exception:
+def _read_only_error(x: Any) -> Exception:
+    """The error for a result that would go into read-only memory, for the caller to raise."""
     return ValueError(
         f"the result cannot be written to this read-only {type(x).__name__}: give a writable array"
         " as `out`"

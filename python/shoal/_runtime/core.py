@@ -18,7 +18,7 @@ _PAUSE_NS = 20_000_000
 
 
 class Core:
-    """The core of rank r: the r-th that this process may use, so that each rank has its own where
+    """The core that a rank has for its own: the r-th that this process may use for rank r, where
     there are as many cores as ranks.
     """
 
@@ -26,9 +26,9 @@ class Core:
         self._rank = rank
         self._earliest = 0
 
-    def leave(self, now: int) -> None:
-        """Move the calling thread to its own core, free to leave again. `now` is
-        perf_counter_ns().
+    def move_thread_here(self, now: int) -> None:
+        """Move the calling thread to this core, free to leave it again; at most once in _PAUSE_NS,
+        else it does nothing. `now` is perf_counter_ns().
         """
         if now < self._earliest or not hasattr(os, "sched_setaffinity"):
             return

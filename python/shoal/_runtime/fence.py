@@ -20,7 +20,8 @@ _MEMBARRIER_GLOBAL_EXPEDITED = 1 << 1
 _MEMBARRIER_SYSCALL = {"aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}
 
 
-def _locked_instruction() -> Callable[[], object]:
+def _fence_by_lock() -> Callable[[], object]:
+    """A full fence for x86-64: a function that takes and releases a lock of its own."""
     # x86-64 reorders only a store with a later load, and any locked instruction forbids that.
     # Taking a free lock is one (a compare-and-swap), and the cheapest that Python offers. `with`,
     # so that a Ctrl-C cannot leave it taken.
@@ -33,7 +34,10 @@ def _locked_instruction() -> Callable[[], object]:
     return fence
 
 
-def _membarrier(machine: str) -> Callable[[], object]:
+def _fence_by_membarrier(machine: str) -> Callable[[], object]:
+    """A full fence for other processors: a function that makes the system call membarrier. Raises
+    OSError where the kernel has none.
+    """
     # Elsewhere a lock is only acquire and release, which lets the pair pass; the system call is a
     # full barrier on the processor that calls it.
     syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -53,18 +57,19 @@ def _membarrier(machine: str) -> Callable[[], object]:
     return fence
 
 
-def _nothing() -> None:
+def _no_fence() -> None:
+    """Nothing, where the processor keeps the order by itself."""
     pass
 
 
 def fences() -> "tuple[Callable[[], object], Callable[[], object]]":
-    """Return (full, order).
+    """Return two functions for any thread, (full, order).
 
     `full` orders everything. `order` keeps stores after stores and loads after loads: before a word
     is published, and after a word was seen. On x86-64 the processor does that on its own.
     """
     machine = platform.machine()
     if machine in ("x86_64", "AMD64"):
-        return _locked_instruction(), _nothing
-    full = _membarrier(machine)
+        return _fence_by_lock(), _no_fence
+    full = _fence_by_membarrier(machine)
     return full, full

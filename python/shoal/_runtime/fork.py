@@ -46,9 +46,10 @@ class Mapping:
         self.address = start + self.first
         self._fd = fd
 
-    def show(self, fd: int, writable: bool = False, populate: bool = True) -> None:
-        """Map the memory of a descriptor here, shared, and with `populate` its pages at once. The
-        mapping owns the descriptor from now on.
+    def map_fd(self, fd: int, writable: bool = False, populate: bool = True) -> None:
+        """Map the memory of a descriptor at this address, shared, and with `populate` its pages at
+        once. The mapping owns the descriptor from now on. Raises ArenaError, and closes it, where
+        that fails.
         """
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
         flags = mmap.MAP_SHARED | _MAP_FIXED | (_MAP_POPULATE if populate else 0)
@@ -58,7 +59,7 @@ class Mapping:
                 f"cannot map {self.size} bytes of shared memory: {os.strerror(ctypes.get_errno())}."
                 " Free arrays, or raise `ulimit -v`"
             )
-        self.close()
+        self.close_fd()
         self._fd = fd
 
     def make_private(self) -> None:
@@ -75,9 +76,9 @@ class Mapping:
             # No memory to promise for copies (strict overcommit): then reads go on and a write
             # faults.
             _mmap(self.address, self.size, mmap.PROT_READ, flags, self._fd, 0)
-        self.close()
+        self.close_fd()
 
-    def close(self) -> None:
+    def close_fd(self) -> None:
         """Close the descriptor; the mapping stays as long as its memory is referred to."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -88,21 +89,24 @@ class Mapping:
 _live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def guard(owner: Any) -> None:
-    """Call owner.after_fork() in every child that this process forks from now on."""
+def register(owner: Any) -> None:
+    """Call owner.after_fork() in every child that this process forks from now on. The owner is not
+    kept alive.
+    """
     _live.add(owner)
 
 
-def forget(owner: Any) -> None:
-    """Undo `guard`: the owner's descriptors are closed, and their numbers may be another's."""
+def unregister(owner: Any) -> None:
+    """Undo `register`: the owner's descriptors are closed, and their numbers may be another's."""
     _live.discard(owner)
 
 
-def _in_child() -> None:
+def _run_after_fork() -> None:
+    """Call `after_fork` of all registered owners, in a child that has just been forked."""
     for owner in list(_live):
         owner.after_fork()
     _live.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where the package can still be a job of one
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_run_after_fork)

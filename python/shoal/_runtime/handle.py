@@ -16,19 +16,19 @@ T = TypeVar("T")
 class Waiter(Protocol):
     """What a handle needs of those who know the completion words: the Calls of its worker."""
 
-    def look(self, handle: "Handle[Any]") -> bool:
+    def poll(self, handle: "Handle[Any]") -> bool:
         """Whether the call is complete; settles the handle if so. Never blocks."""
 
     def wait(self, handle: "Handle[Any]", timeout: Optional[float] = None) -> None:
         """Block until the call is complete, for at most `timeout` seconds."""
 
-    def source(self, handle: "Handle[Any]") -> int:
+    def source_rank(self, handle: "Handle[Any]") -> int:
         """The rank inside the group from which a complete receive got its message."""
 
-    def feed(self, handle: "Handle[Any]", pieces: int = GIVEN_UP) -> None:
+    def publish_pieces(self, handle: "Handle[Any]", pieces: int = GIVEN_UP) -> None:
         """Tell the agent how many pieces of a call are in its window."""
 
-    def wait_through(self, handle: "Handle[Any]", pieces: int) -> bool:
+    def wait_for_pieces(self, handle: "Handle[Any]", pieces: int) -> bool:
         """Block until so many pieces have their result in the window; False on failure."""
 
 
@@ -66,7 +66,7 @@ class Handle(Generic[T]):
         Raises LostError when the agent is gone before the call was complete, ForkError in a forked
         child.
         """
-        return self._waiter.look(self)
+        return self._waiter.poll(self)
 
     def wait(self, timeout: Optional[float] = None) -> T:
         """Block until the call is complete and return its result; the same again when called again.
@@ -82,8 +82,8 @@ class Handle(Generic[T]):
         return self._result
 
     def settle(self, status: int, error: str = "") -> None:
-        """For the owner of the slot: the call is complete, and the agent is done with the
-        arrays.
+        """Record how the call has ended, and let go of its arrays, which the agent does not use any
+        more. Called once, by the owner of the slot.
         """
         self.error = error
         self.status = status
@@ -107,16 +107,19 @@ class StagedHandle(Handle[T]):
         self._once = threading.Lock()  # several threads may wait for one handle
 
     def borrow(self, nbytes: int) -> Staging:
-        """Memory that is given back when the call is complete and waited for."""
+        """Arena memory that is given back when the call is complete and waited for."""
         staging = self._arena.stage(nbytes)
         self._stagings.append(staging)
         return staging
 
-    def copy_back(self, tensor: Tensor, staging: Staging) -> None:
+    def copy_back_at_wait(self, tensor: Tensor, staging: Staging) -> None:
         """Have `wait` copy the staging to the tensor."""
         self._back = tensor, staging
 
     def wait(self, timeout: Optional[float] = None) -> T:
+        """As Handle.wait. The first thread that comes here also copies the result to the caller's
+        array, and gives the borrowed memory back.
+        """
         if not self.status:
             self._waiter.wait(self, timeout)
         with self._once:
@@ -131,7 +134,7 @@ class StagedHandle(Handle[T]):
         """Return the borrowed memory to the arena."""
         self._back = None
         while self._stagings:
-            self._arena.retire(self._stagings.pop())
+            self._arena.give_back(self._stagings.pop())
 
     def __del__(self) -> None:
         # Nobody waited. The waiter keeps the handle of a call under way alive, so the agent is done
@@ -144,7 +147,7 @@ class PiecewiseHandle(StagedHandle[T]):
     """A call on foreign memory that passes through a window in the arena piece by piece, so that
     nothing of it leaves the caches in between.
 
-    Who submits it must `carry` it at once, and `give_up` if that is not to be.
+    Who submits it must call `move_pieces` at once, and `give_up` if that is not to be.
     """
 
     __slots__ = ("_source", "_target", "_window", "_piece", "_places")
@@ -168,28 +171,30 @@ class PiecewiseHandle(StagedHandle[T]):
 
     @property
     def window(self) -> Place:
-        """Where the window is."""
+        """The place of the window in the arena."""
         return self._window.place
 
-    def carry(self) -> None:
-        """Put pieces into the window and take their results out, until the last is through or the
-        call has failed.
+    def move_pieces(self) -> None:
+        """Copy pieces into the window and their results out of it. Blocks until the last one is
+        through or the call has failed.
         """
         size, places, last = self._piece, self._places, -(-self._source.nbytes // self._piece)
         for i in range(last + places):
             place = self._window.address + i % places * size
             if i >= places:
-                if not self._waiter.wait_through(self, i - places + 1):
+                if not self._waiter.wait_for_pieces(self, i - places + 1):
                     return
                 self._target.copy_from(place, (i - places) * size, size)
             if i < last:
                 self._source.copy_to(place, i * size, size)
-                self._waiter.feed(self, i + 1)
+                self._waiter.publish_pieces(self, i + 1)
 
     def give_up(self) -> None:
-        """Put in no more, and have the others not wait for it."""
+        """Put no more pieces in, and tell the agent, so that the other ranks do not wait for
+        them.
+        """
         if self.ticket and not self.status:
-            self._waiter.feed(self)
+            self._waiter.publish_pieces(self)
 
 
 class AnySourceHandle(StagedHandle[T]):
@@ -200,7 +205,8 @@ class AnySourceHandle(StagedHandle[T]):
     __slots__ = ("source",)
 
     def settle(self, status: int, error: str = "") -> None:
-        source = self._waiter.source(self) if status == DONE else -1
+        """As Handle.settle, and note the sender's rank, which is in the slot."""
+        source = self._waiter.source_rank(self) if status == DONE else -1
         if not self.status:  # once it is settled, another call may have the slot
             self.source = source
         super().settle(status, error)
@@ -217,4 +223,5 @@ class Finished(Handle[T]):
         self.error = ""
 
     def done(self) -> bool:
+        """True."""
         return True

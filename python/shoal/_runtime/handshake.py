@@ -33,7 +33,8 @@ class Welcome(NamedTuple):
 
 
 def join(link: Link, rank: int, token: str) -> Welcome:
-    """Join the job of a link as a rank.
+    """Join the job of a link as a rank: send one request and wait for the answer. The caller owns
+    the descriptors of the welcome.
 
     Raises JoinError where the agent refuses, or is of another version.
     """
@@ -53,7 +54,7 @@ def join(link: Link, rank: int, token: str) -> Welcome:
     except ShoalError as err:
         raise JoinError(f"joining as rank {rank} of job {link.job}: {err}") from None
     try:
-        return _read(reply, fds, rank)
+        return _read_welcome(reply, fds, rank)
     except (KeyError, TypeError, ValueError, OSError) as err:
         for fd in fds:
             os.close(fd)
@@ -63,7 +64,10 @@ def join(link: Link, rank: int, token: str) -> Welcome:
         ) from None
 
 
-def _read(reply: Dict[str, Any], fds: List[int], rank: int) -> Welcome:
+def _read_welcome(reply: Dict[str, Any], fds: List[int], rank: int) -> Welcome:
+    """Check the agent's answer, and map the control block. Raises an error of Python's own where
+    something is missing or wrong; the descriptors stay the caller's.
+    """
     slots, slot_bytes, spin_us = (int(reply[k]) for k in ("slots", "slot_bytes", "spin_us"))
     number, size = int(reply["rank"]), int(reply["size"])
     if (

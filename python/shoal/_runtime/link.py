@@ -25,7 +25,9 @@ _MAX_FDS = 4
 
 
 class Refused(ShoalError):
-    """The agent answered with an error; `link.request` callers turn it into their own kind."""
+    """The agent answered with an error. Callers of `Link.request` raise it again as an error of
+    their own.
+    """
 
 
 class Link:
@@ -34,6 +36,7 @@ class Link:
     """
 
     def __init__(self, path: str, job: str) -> None:
+        """Connect to the agent's socket at `path`. Raises JoinError where nobody listens."""
         self.job = job
         self._turn = threading.Lock()  # held from a request to its answer
         self._serial = 0  # number of the last request; 0 = none yet
@@ -54,12 +57,14 @@ class Link:
             ) from None
 
     def check(self) -> None:
-        """Raise what broke the link, if anything did."""
+        """Raise what broke the link, if anything did. Takes no lock."""
         if self.broken is not None:
             raise type(self.broken)(*self.broken.args)
 
-    def lose(self) -> LostError:
-        """Mark the agent as gone."""
+    def mark_lost(self) -> LostError:
+        """Note that the agent is gone, so that every call fails from now on. Returns the error, for
+        the caller to raise.
+        """
         if self.broken is None:
             self.broken = LostError(
                 f"the agent of job {self.job} is gone (its control socket hung up), so this call"
@@ -69,7 +74,9 @@ class Link:
         return LostError(*self.broken.args)
 
     def send(self, message: Message) -> None:
-        """Send a message that has no answer."""
+        """Send a message that has no answer. Raises ValueError for one that is too long, LostError
+        when the agent is gone.
+        """
         self.check()
         packet = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
         if len(packet) > MESSAGE_BYTES:
@@ -81,11 +88,11 @@ class Link:
             self.socket.send(packet)
         except OSError:
             self.check()
-            raise self.lose() from None
+            raise self.mark_lost() from None
 
     def request(self, message: Message, answer: str) -> Tuple[Message, List[int]]:
-        """Ask, and return the answer of the type `answer` and its descriptors, which the caller
-        owns.
+        """Send a message, and wait for the answer of the type `answer`. Returns it and its
+        descriptors, which the caller owns. Requests of several threads wait for each other.
 
         Raises Refused when the agent answers with an error, LostError when it is gone.
         """
@@ -95,15 +102,15 @@ class Link:
             self.send({**message, "serial": self._serial})
             while True:
                 packet, fds = self._receive()
-                reply = _parse(packet, fds)
-                # A signal can interrupt a request before or behind anything: its answer comes
+                reply = _parse_reply(packet, fds)
+                # A signal can interrupt a request at any place: its answer comes
                 # later, if it was asked at all.
                 if reply.get("serial", self._serial) == self._serial:
                     break
-                _close(fds)
+                _close_all(fds)
         if reply.get("type") == answer:
             return reply, fds
-        _close(fds)
+        _close_all(fds)
         if reply.get("type") == "error":
             raise Refused(str(reply.get("error", "the agent gave no reason")))
         raise ShoalError(
@@ -123,29 +130,31 @@ class Link:
             packet, ancillary = b"", []
         if not packet:
             self.check()
-            raise self.lose()
+            raise self.mark_lost()
         fds = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         return packet, list(fds)
 
-    def watch(self) -> None:
-        """Start the thread that ends this process after the agent is gone, also while it
+    def start_watcher(self) -> None:
+        """Start the thread that ends this process when the agent is gone, also while it
         computes.
         """
         self._watcher = threading.Thread(target=self._watch, name="shoal-watch", daemon=True)
         self._watcher.start()
 
     def _watch(self) -> None:
-        """Wait for the end of the socket, on the watcher thread."""
+        """Wait for the end of the socket, on the watcher thread. If this side has not closed it,
+        kill this process after a moment.
+        """
         # No POLLIN: answers belong to `request`.
         poll = select.poll()
         poll.register(self.socket, POLLRDHUP)
         poll.poll()
         if self._closing.is_set():
             return
-        self.lose()
+        self.mark_lost()
         # A thread that waits gets LostError now; it has a moment for its last output and its
         # exit handlers.
         if self._closing.wait(_EXIT_SECONDS):
@@ -158,7 +167,9 @@ class Link:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def close(self, reason: ShoalError, last: Optional[Message] = None) -> None:
-        """Close the link, after a last message if there is one. Every later use raises `reason`."""
+        """Close the link, after a last message if there is one, and wait for the watcher thread.
+        Every later use raises `reason`.
+        """
         if self._closing.is_set():
             return
         self._closing.set()  # first: the agent hangs up when it reads the last message
@@ -178,20 +189,23 @@ class Link:
         self.socket.close()
 
     def disown(self, reason: ShoalError) -> None:
-        """In a forked child: close the descriptor without a message. A shutdown would close the
-        parent's connection too.
+        """In a forked child: close the descriptor without a message, and have every later use raise
+        `reason`. A shutdown would close the parent's connection too.
         """
         self.broken = reason
         self.socket.close()
 
 
-def _parse(packet: bytes, fds: List[int]) -> Message:
+def _parse_reply(packet: bytes, fds: List[int]) -> Message:
+    """The JSON object in a packet. Raises ShoalError, and closes the descriptors, where there is
+    none.
+    """
     try:
         reply = json.loads(packet)
         if not isinstance(reply, dict):
             raise ValueError("not a JSON object")
     except ValueError as err:
-        _close(fds)
+        _close_all(fds)
         raise ShoalError(
             f"the agent's answer cannot be read ({err}): the package and the `shoal` binary do not"
             " match, or SHOAL_SOCKET is the socket of another program"
@@ -199,6 +213,7 @@ def _parse(packet: bytes, fds: List[int]) -> Message:
     return reply
 
 
-def _close(fds: List[int]) -> None:
+def _close_all(fds: List[int]) -> None:
+    """Close the descriptors."""
     for fd in fds:
         os.close(fd)

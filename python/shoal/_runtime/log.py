@@ -3,8 +3,8 @@
 import sys
 
 
-def say(what: str) -> None:
-    """Write a line to the log of this worker."""
+def log_line(what: str) -> None:
+    """Write a line to the log of this worker, which is its standard error."""
     print(f"shoal: {what}", file=sys.stderr, flush=True)
 
 

@@ -21,7 +21,7 @@ TAIL_WORD = 64 // 8
 AGENT_PARKED_WORD32 = 128 // 4
 WORKER_PARKED_WORD32 = 192 // 4
 # generation, rank, size, committed steps, new members, flags, bytes of the cursor; the cursor lies
-# behind.
+# after them.
 VIEW = struct.Struct("<QIIQIII")
 VIEW_AT = 320
 CURSOR_AT = 384

@@ -22,6 +22,9 @@ class Result:
     """
 
     def __init__(self, group: int, name: str, nbytes: int) -> None:
+        """Reserve addresses for nbytes. Until `Results.bind` the memory there is of this process
+        alone.
+        """
         self.group, self.name, self.nbytes = group, name, nbytes
         self.memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE)
         self.mapping = Mapping(self.memory, -1)
@@ -31,8 +34,10 @@ class Result:
         # A weak reference to the object that arrays over the memory keep alive.
         self.block: Callable[[], Any] = lambda: None
 
-    def own(self) -> None:
-        """Make the memory private, because a job of one writes the result itself."""
+    def make_private(self) -> None:
+        """Put memory of this process alone in the place of the shared memory, because a job of one
+        writes the result itself.
+        """
         if self.generation:
             self.generation = 0
             self.mapping.make_private()
@@ -54,14 +59,15 @@ class Results:
         # written by finalizers, which may interrupt any line of any thread
         self._dropped: Deque[Result] = deque()
 
-    def get(self, group: int, name: str, nbytes: int) -> Tuple[Result, memoryview]:
-        """The result of a name, and its memory to read, kept as long as something refers to that.
-        It is this process's own until `bind`.
+    def find_or_make(self, group: int, name: str, nbytes: int) -> Tuple[Result, memoryview]:
+        """The result of a name, and its memory to read, kept as long as something refers to that. A
+        new one has memory of this process alone, until `bind`. Raises ValueError where the name is
+        taken by another size.
         """
         if not 1 <= len(name.encode()) <= 255:
             raise ValueError(f"name={name!r}: a shared result has a name of 1 to 255 bytes")
         with self._lock:
-            self._collect()
+            self._free_dropped()
             for result in self.all:
                 if (result.group, result.name) == (group, name):
                     if result.nbytes != nbytes:
@@ -80,19 +86,23 @@ class Results:
             return result, memoryview(block).toreadonly()
 
     def bind(self, share: Share, generation: int) -> Place:
-        """See the memory that the members of a generation share, and where that is in the arena.
+        """Map the memory that the members of a generation share at the result's addresses. Returns
+        where in the arena the share lies.
 
-        The agent is asked once a generation: it may be another memory then.
+        The agent is asked, and waited for, once a generation: it may be another memory then.
         """
         result, offset = share
         if result.generation != generation:
             assert self._link is not None
             self._link.check()  # before the lock, which a forked child may have inherited taken
             with self._lock:
-                self._ask(self._link, result, generation)
+                self._request_memory(self._link, result, generation)
         return result.id, offset
 
-    def _ask(self, link: Link, result: Result, generation: int) -> None:
+    def _request_memory(self, link: Link, result: Result, generation: int) -> None:
+        """Ask the agent for the memory of a result in a generation, and map it. The lock is
+        held.
+        """
         if result.generation != generation:  # unless another thread was faster
             message = {
                 "type": "shared",
@@ -111,11 +121,13 @@ class Results:
                 raise ArenaError(
                     f"the agent's answer is no shared result: {reply}, {len(fds)} descriptors"
                 )
-            result.mapping.show(fds[0])
+            result.mapping.map_fd(fds[0])
             result.id, result.generation = number, generation
 
     def locate(self, address: int, nbytes: int) -> Optional[Share]:
-        """The shared result that [address, address+nbytes) lies in; None when it does not."""
+        """The shared result in which [address, address+nbytes) lies; None when it lies in none.
+        Takes no lock.
+        """
         for result in self.all:
             offset = address - result.mapping.address
             if 0 <= offset < max(result.nbytes, 1) and offset + nbytes <= result.nbytes:
@@ -123,14 +135,17 @@ class Results:
         return None
 
     def mappings(self) -> List[Mapping]:
-        """What a forked child must make private."""
+        """The mappings of all results, which a forked child makes private. Takes no lock."""
         return [result.mapping for result in self.all]
 
-    def _collect(self) -> None:
+    def _free_dropped(self) -> None:
+        """Close and forget the results that nothing refers to any more, and tell the agent. The
+        lock is held.
+        """
         while self._dropped:
             result = self._dropped.popleft()
             self.all = [r for r in self.all if r is not result]
-            result.mapping.close()
+            result.mapping.close_fd()
             # A new result of the same name may have the same number.
             if result.id and self._link is not None and all(r.id != result.id for r in self.all):
                 try:

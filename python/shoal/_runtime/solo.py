@@ -15,15 +15,15 @@ from .backend import Call
 from .handle import Finished, Handle
 from .protocol import KINDS, DType
 from .shared import Results
-from .tensor import Shape, Tensor, describe, elements, like, mark_shared
+from .tensor import Shape, Tensor, array_like, describe, element_count, mark_shared
 from .view import MeshStatus, View
 
 T = TypeVar("T")
 _PAIRWISE = (KINDS["send"], KINDS["recv"])
 
 
-def alone(call: Call, result: T) -> Handle[T]:
-    """Make a call in a job of one, at once: copy the input to the output.
+def run_alone(call: Call, result: T) -> Handle[T]:
+    """Make a call in a job of one, at once and in this thread: copy the input to the output.
 
     Raises ValueError for a partner, who cannot be there, and where the two differ in length.
     """
@@ -69,23 +69,23 @@ class Solo:
         self._gone: Optional[ShoalError] = None
 
     def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor:
-        """Describe an array."""
+        """Describe an array, and find its place in a shared result."""
         tensor = describe(x, dtype)
         if self._results.all:
             mark_shared(tensor, self._results)
         return tensor
 
-    def make(self, x: Any, dtype: DType, shape: Shape) -> Any:
+    def new_like(self, x: Any, dtype: DType, shape: Shape) -> Any:
         """A new array of the kind that x is."""
-        return like(x, dtype, shape, self.buffer(elements(shape) * dtype.itemsize))
+        return array_like(x, dtype, shape, self.buffer(element_count(shape) * dtype.itemsize))
 
     def buffer(self, nbytes: int, later: bool = False) -> Any:
-        """New memory."""
+        """New zeroed memory of this process."""
         return (ctypes.c_ubyte * nbytes)()
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
-        """New memory to read from. No other rank shares it."""
-        return self._results.get(group, name, nbytes)[1]
+        """Memory of this process to read; the same again for the same group and name."""
+        return self._results.find_or_make(group, name, nbytes)[1]
 
     def pin(
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
@@ -93,34 +93,34 @@ class Solo:
         """Do nothing: there is no arena, and the memory of a job of one stays as it is."""
 
     def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
-        """Make the call now."""
+        """Make the call now, in this thread."""
         self.check()
-        return alone(call, result)
+        return run_alone(call, result)
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Do nothing: the members never change."""
 
-    def state_data(self, place: Cursor) -> None:
+    def declare_data(self, place: Cursor) -> None:
         """Do nothing: there is no agent to tell."""
         self.check()
 
-    def state_layout(self, statement: bytes) -> None:
+    def declare_layout(self, statement: bytes) -> None:
         """Do nothing: there is no agent to tell."""
         self.check()
 
     def ask_mesh(self) -> MeshStatus:
-        """This rank has all of the state, and keeps it."""
+        """A status without news: this rank has all of the state, and keeps it."""
         return MeshStatus()
 
-    def bucket(self, nbytes: int, now: int, backward: float) -> int:
-        """0, for there is no network."""
+    def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
+        """0 = not known, for there is no network."""
         return 0
 
     def enter(self, epoch: Optional[int] = None) -> bool:
         """True: this rank is the only member."""
         return True
 
-    def admit(self) -> None:
+    def admit_newcomers(self) -> None:
         """Do nothing: no worker ever joins."""
 
     def with_newcomers(self) -> ContextManager[None]:
@@ -133,11 +133,11 @@ class Solo:
             raise ShoalError(*self._gone.args)
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
-        """A new number for the group of this rank alone, and this rank's number in it."""
+        """A new number for the group of this rank alone, and this rank's number in it, 0."""
         self.check()
-        return self.own_group(), 0
+        return self.new_solo_group(), 0
 
-    def own_group(self) -> int:
+    def new_solo_group(self) -> int:
         """A new number for a group of this rank alone."""
         self._groups += 1
         return self._groups
@@ -145,10 +145,10 @@ class Solo:
     def close_group(self, number: int) -> None:
         """Do nothing: no agent knows the group."""
 
-    def hold(self) -> None:
+    def hold_calls(self) -> None:
         """Do nothing: calls are made at once."""
 
-    def release(self) -> None:
+    def release_calls(self) -> None:
         """Do nothing: calls are made at once."""
 
     def report(self, metrics: Dict[str, float]) -> None:
@@ -156,5 +156,5 @@ class Solo:
         self.check()
 
     def leave(self) -> None:
-        """End the job: later calls fail as they would with an agent."""
+        """End the job: later calls raise ShoalError, as they would with an agent."""
         self._gone = ShoalError(f"job {self.name} was left: call leave() after the last collective")

@@ -14,7 +14,7 @@ from .calls import Calls
 from .handle import AnySourceHandle, Handle, PiecewiseHandle, StagedHandle
 from .protocol import KINDS, MORE, PIECES, STEP, U8, pack_shape
 from .shared import Results
-from .tensor import Tensor, elements
+from .tensor import Tensor, element_count
 
 T = TypeVar("T")
 _NOWHERE = (0, 0)
@@ -24,7 +24,7 @@ _BROADCAST = KINDS["broadcast"]
 
 
 class Submitter:
-    """Submits the calls of one worker to its agent."""
+    """Submits the calls of one worker to its agent. Any thread may call it."""
 
     def __init__(
         self, calls: Calls, arena: Arena, results: Results, piece_bytes: int, pieces_open: int
@@ -35,16 +35,17 @@ class Submitter:
         self.elastic = False  # the job trains in steps, so a call may have to be made again
         self._commit = 0  # the ticket of the last call that commits a step; 0 = none
 
-    def settle_commit(self, out: Optional[Tensor]) -> None:
-        """Wait for the commit under way before a call writes to a shared result: the members may
-        change with it, and with them the memory.
+    def wait_for_commit(self, out: Optional[Tensor]) -> None:
+        """Wait for the commit under way before a call writes `out`, if that is a shared result: the
+        members may change with the commit, and with them the memory.
         """
         if out is not None and out.shared is not None:
-            self._calls.complete(self._commit)
+            self._calls.wait_for_ticket(self._commit)
 
     def submit(self, call: Call, group: int, held: Any, result: T, generation: int) -> Handle[T]:
-        """Submit a call of a group. `held` is kept alive until the agent is done, and `wait`
-        returns `result`.
+        """Submit a call of a group; foreign arrays are copied to the arena first. `held` is kept
+        alive until the agent is done, and the handle's `wait` returns `result`. Blocks only where
+        the call moves in pieces: then until it is complete.
         """
         inp, out, counts, flags = call.inp, call.out, call.counts, call.flags
         target = out.place if out is not None and out.count else None
@@ -59,7 +60,7 @@ class Submitter:
             handle = Handle(self._calls, result, held)
             in_place = inp.place if inp is not None and inp.count else None
             out_place, counts_place = target, None
-        elif call.at_once and self._takes_pieces(inp, out, target):
+        elif call.at_once and self._can_move_in_pieces(inp, out, target):
             assert inp is not None and out is not None
             handle = carried = PiecewiseHandle(
                 self._calls,
@@ -77,7 +78,7 @@ class Submitter:
             handle = staged = (StagedHandle if call.peer >= 0 else AnySourceHandle)(
                 self._calls, result, held, self._arena
             )
-            in_place, out_place = _stage(staged, call, target)
+            in_place, out_place = _stage_arrays(staged, call, target)
             counts_place = _stage_counts(staged, counts)
         self._submit_placed(handle, call, group, flags, in_place, out_place, counts_place, carried)
         if flags & (MORE | STEP):
@@ -97,7 +98,7 @@ class Submitter:
         counts_place: Optional[Place],
         carried: Optional[PiecewiseHandle[T]],
     ) -> None:
-        """Submit a call whose memory is found. Where it passes in pieces, carry them through the
+        """Submit a call whose memory is found. Where it passes in pieces, move them through the
         window.
         """
         inp, out, counts = call.inp, call.out, call.counts
@@ -106,7 +107,7 @@ class Submitter:
             (lead.dtype.code, lead.ndim, lead.shape_bytes) if lead is not None else _NOTHING
         )
         if call.shape is not None:
-            ndim, shape_bytes = pack_shape(call.shape, elements(call.shape))
+            ndim, shape_bytes = pack_shape(call.shape, element_count(call.shape))
         in_segment, in_offset = in_place or _NOWHERE
         out_segment, out_offset = out_place or _NOWHERE
         counts_segment, counts_offset = counts_place or _NOWHERE
@@ -134,13 +135,13 @@ class Submitter:
                 flags,
             )
             if carried is not None:
-                carried.carry()
+                carried.move_pieces()
         except BaseException:
             if carried is not None:
                 carried.give_up()
             raise
 
-    def _takes_pieces(
+    def _can_move_in_pieces(
         self, inp: Optional[Tensor], out: Optional[Tensor], target: Optional[Place]
     ) -> bool:
         """Whether foreign memory can pass through a window, piece by piece. Not in a job that
@@ -164,10 +165,12 @@ class Submitter:
         )
 
 
-def _stage(
+def _stage_arrays(
     handle: "StagedHandle[Any]", call: Call, target: Optional[Place]
 ) -> Tuple[Optional[Place], Optional[Place]]:
-    """Arena memory for the foreign arrays of a call; one where input and output are the same."""
+    """Borrow arena memory for the foreign arrays of a call, and copy the input there. Returns the
+    places of input and output, which are one where the arrays are the same.
+    """
     places: List[Optional[Place]] = [None, None]
     for i, tensor in enumerate((call.inp, call.out)):
         if tensor is None or not tensor.count:
@@ -185,12 +188,14 @@ def _stage(
             if i == 0 or call.kind == _BROADCAST:
                 tensor.copy_to(staging.address)
         if i == 1:
-            handle.copy_back(tensor, staging)
+            handle.copy_back_at_wait(tensor, staging)
     return places[0], places[1]
 
 
 def _stage_counts(handle: "StagedHandle[Any]", counts: Optional[Sequence[int]]) -> Optional[Place]:
-    """Arena memory that holds the counts of an all-to-all; None where there are none."""
+    """Borrow arena memory that holds the counts of an all-to-all; returns its place, None where
+    there are no counts.
+    """
     if counts is None:
         return None
     packed = struct.pack(f"<{len(counts)}q", *counts)

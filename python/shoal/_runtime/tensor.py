@@ -12,7 +12,7 @@ import operator
 import sys
 from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
 
-from .arguments import wrong
+from .arguments import wrong_type
 from .protocol import BF16, DTYPES, DType, pack_shape
 from .shared import Results, Share
 
@@ -69,7 +69,7 @@ class Tensor:
     def __init__(
         self, array: Any, dtype: DType, shape: Shape, address: int, contiguous: bool, writable: bool
     ) -> None:
-        count = elements(shape)
+        count = element_count(shape)
         self.array = array
         self.dtype = dtype
         self.shape = shape
@@ -84,8 +84,8 @@ class Tensor:
         self.shared: Optional[Share] = None
 
     def copy_to(self, address: int, start: int = 0, nbytes: int = -1) -> None:
-        """Copy the elements, in C order, to memory of nbytes; of contiguous ones also the part that
-        begins with byte `start`, of at most so many bytes.
+        """Copy the elements, in C order, to memory at an address. Of contiguous ones it can be the
+        part that begins with byte `start`, of at most nbytes.
         """
         if self.contiguous:
             ctypes.memmove(
@@ -97,7 +97,7 @@ class Tensor:
             self._copy_strided(address, into=True)
 
     def copy_from(self, address: int, start: int = 0, nbytes: int = -1) -> None:
-        """Set the elements from memory of nbytes, or a part of them, as in `copy_to`."""
+        """Set the elements from memory at an address, or a part of them, as in `copy_to`."""
         if self.contiguous:
             ctypes.memmove(
                 self.address + start,
@@ -108,6 +108,9 @@ class Tensor:
             self._copy_strided(address, into=False)
 
     def _copy_strided(self, address: int, into: bool) -> None:
+        """Copy all elements, which are not contiguous, to memory at an address, or with into=False
+        from there.
+        """
         memory = (ctypes.c_ubyte * self.nbytes).from_address(address)
         if isinstance(self.array, memoryview):
             flat = memoryview(memory).cast("B")
@@ -122,7 +125,7 @@ class Tensor:
                     " contiguous one"
                 )
             return
-        other = like(self.array, self.dtype, self.shape, memory)
+        other = array_like(self.array, self.dtype, self.shape, memory)
         target, source = (other, self.array) if into else (self.array, other)
         if is_torch(self.array):
             target.detach().copy_(source.detach())
@@ -131,7 +134,9 @@ class Tensor:
 
 
 def mark_shared(tensor: Tensor, results: Results) -> None:
-    """Note where a tensor lies in a shared result, if it does: only the agent writes it then."""
+    """Set the `shared` and `writable` of a tensor that lies in a shared result: only the agent
+    writes it.
+    """
     found = results.locate(tensor.address, tensor.nbytes if tensor.contiguous else 1)
     if found is not None:
         tensor.writable = False
@@ -140,31 +145,35 @@ def mark_shared(tensor: Tensor, results: Results) -> None:
 
 
 def is_torch(x: Any) -> bool:
-    """Whether x is a torch tensor; False, without importing torch, where nobody has."""
+    """Whether x is a torch tensor. Where nobody has imported torch this is False, and does not
+    import it.
+    """
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, getattr(torch, "Tensor", ()))
 
 
 def describe(x: Any, dtype: Optional[str] = None) -> Tensor:
-    """Describe an array. `dtype` names what the elements are where the array's own type cannot
-    (bf16 in int16 memory).
+    """Describe an array, which stays the caller's. `dtype` names what the elements are where the
+    array's own type cannot (bf16 in int16 memory).
 
     Raises TypeError for what is no array, is not on the CPU, or has elements that shoal does not
     compute on.
     """
     if is_torch(x):
-        t = _from_torch(x, dtype is not None)
+        t = _describe_torch(x, dtype is not None)
     else:
         interface = getattr(x, "__array_interface__", None)
         if interface is not None:
-            t = _from_interface(x, interface, dtype is not None)
+            t = _describe_interface(x, interface, dtype is not None)
         else:
-            t = _from_buffer(x, dtype is not None)
-    return t if dtype is None else _reinterpret(t, named(dtype))
+            t = _describe_buffer(x, dtype is not None)
+    return t if dtype is None else _reinterpret(t, find_dtype(dtype))
 
 
-def named(dtype: Any) -> DType:
-    """The element type of a name ("float32", "bf16"), a NumPy dtype or a torch dtype."""
+def find_dtype(dtype: Any) -> DType:
+    """The element type of a name ("float32", "bf16"), a NumPy dtype or a torch dtype. Raises
+    TypeError where there is none.
+    """
     if isinstance(dtype, str):
         name = dtype
     elif isinstance(dtype, type):
@@ -177,35 +186,35 @@ def named(dtype: Any) -> DType:
     return found
 
 
-def like(x: Any, dtype: DType, shape: Shape, memory: Any) -> Any:
-    """An array of x's kind over writable memory (of at least the size): torch for torch, NumPy for
-    NumPy, else a memoryview.
+def array_like(x: Any, dtype: DType, shape: Shape, memory: Any) -> Any:
+    """An array of x's kind over writable memory (of at least the size), which it keeps alive: torch
+    for torch, NumPy for NumPy, else a memoryview.
     """
     if is_torch(x):
         torch = sys.modules["torch"]
-        if not elements(shape):
+        if not element_count(shape):
             return torch.empty(shape, dtype=getattr(torch, dtype.name))
         return torch.frombuffer(
-            memory, dtype=getattr(torch, dtype.name), count=elements(shape)
+            memory, dtype=getattr(torch, dtype.name), count=element_count(shape)
         ).view(shape)
     if hasattr(x, "__array_interface__"):
-        return ndarray(x.dtype if hasattr(x, "dtype") else dtype.name, shape, memory)
+        return numpy_view(x.dtype if hasattr(x, "dtype") else dtype.name, shape, memory)
     form: Any = next(f for f, name in _FORMATS.items() if name == dtype.name)
-    return memoryview(memory).cast("B")[: elements(shape) * dtype.itemsize].cast(form)
+    return memoryview(memory).cast("B")[: element_count(shape) * dtype.itemsize].cast(form)
 
 
-def ndarray(dtype: Any, shape: Shape, memory: Any) -> Any:
-    """A NumPy array over memory."""
+def numpy_view(dtype: Any, shape: Shape, memory: Any) -> Any:
+    """A NumPy array over memory, which it keeps alive."""
     import numpy
 
     return numpy.ndarray(shape, dtype, buffer=memory)
 
 
-def readable(dtype: Any, shape: Shape, memory: memoryview) -> Any:
+def read_only_view(dtype: Any, shape: Shape, memory: memoryview) -> Any:
     """A NumPy array over memory that is read-only, for good."""
     import numpy
 
-    # numpy.ndarray would look behind the memoryview, and find that one may write
+    # numpy.ndarray would look through the memoryview, and find that one may write
     return numpy.asarray(memory).view(dtype).reshape(shape)
 
 
@@ -232,8 +241,10 @@ def numpy_dtype(dtype: Any) -> Any:
     return numpy.dtype(dtype)
 
 
-def dense(shape: Union[int, Sequence[int]], dtype: Any) -> Tuple[Any, Shape]:
-    """The NumPy type and the dimensions of an array to be made."""
+def check_dtype_and_shape(shape: Union[int, Sequence[int]], dtype: Any) -> Tuple[Any, Shape]:
+    """The NumPy type and the dimensions of an array to be made. Raises TypeError or ValueError for
+    what shared memory cannot hold.
+    """
     kind = numpy_dtype(dtype)
     if kind.hasobject:
         raise TypeError(
@@ -243,7 +254,7 @@ def dense(shape: Union[int, Sequence[int]], dtype: Any) -> Tuple[Any, Shape]:
     try:
         dims: Shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
     except TypeError:
-        raise wrong(
+        raise wrong_type(
             "shape",
             shape,
             "the length of an array, an integer, or a list of one for each dimension",
@@ -253,7 +264,7 @@ def dense(shape: Union[int, Sequence[int]], dtype: Any) -> Tuple[Any, Shape]:
     return kind, dims
 
 
-def elements(shape: Shape) -> int:
+def element_count(shape: Shape) -> int:
     """The product of the dimensions; 1 for a scalar."""
     count = 1
     for n in shape:
@@ -264,7 +275,8 @@ def elements(shape: Shape) -> int:
 _torch_dtypes: Dict[Any, DType] = {}
 
 
-def _from_torch(x: Any, opaque: bool) -> Tensor:
+def _describe_torch(x: Any, opaque: bool) -> Tensor:
+    """Describe a torch tensor. `opaque`: a type that shoal does not know is taken as bytes."""
     torch = sys.modules["torch"]
     if not _torch_dtypes:
         _torch_dtypes.update({getattr(torch, t.name): t for t in DTYPES.values()})
@@ -285,7 +297,10 @@ def _from_torch(x: Any, opaque: bool) -> Tensor:
     return Tensor(x, dtype, tuple(x.shape), x.data_ptr(), x.is_contiguous(), True)
 
 
-def _from_interface(x: Any, interface: Dict[str, Any], opaque: bool) -> Tensor:
+def _describe_interface(x: Any, interface: Dict[str, Any], opaque: bool) -> Tensor:
+    """Describe an array by its `__array_interface__`. `opaque`: a type that shoal does not know is
+    taken as bytes.
+    """
     typestr = interface["typestr"]
     name = _TYPESTRS.get(typestr)
     if name is None and getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":
@@ -312,6 +327,7 @@ def _from_interface(x: Any, interface: Dict[str, Any], opaque: bool) -> Tensor:
 
 
 def _is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
+    """Whether elements with these strides in bytes lie in C order without gaps."""
     if 0 in shape:
         return True
     expected = itemsize
@@ -322,12 +338,15 @@ def _is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
     return True
 
 
-def _from_buffer(x: Any, opaque: bool) -> Tensor:
+def _describe_buffer(x: Any, opaque: bool) -> Tensor:
+    """Describe an object with the buffer protocol or `__dlpack__`. Of read-only memory it describes
+    a copy. `opaque`: a type that shoal does not know is taken as bytes.
+    """
     try:
         view = memoryview(x)
     except TypeError:
         if hasattr(x, "__dlpack__"):
-            return _from_dlpack(x, opaque)
+            return _describe_dlpack(x, opaque)
         raise TypeError(
             "a collective works on an array (NumPy, torch CPU tensor, array.array, memoryview),"
             f" not on {type(x).__name__}: wrap it, for example with numpy.array(x)"
@@ -350,7 +369,8 @@ def _from_buffer(x: Any, opaque: bool) -> Tensor:
     return Tensor(held, dtype, shape, address, True, writable)
 
 
-def _from_dlpack(x: Any, opaque: bool) -> Tensor:
+def _describe_dlpack(x: Any, opaque: bool) -> Tensor:
+    """Describe an array of another library as NumPy sees it through DLPack."""
     import numpy
 
     try:
@@ -360,10 +380,13 @@ def _from_dlpack(x: Any, opaque: bool) -> Tensor:
             f"a {type(x).__name__} that NumPy cannot take through DLPack ({err}): move it to the"
             " CPU first"
         ) from None
-    return _from_interface(array, array.__array_interface__, opaque)
+    return _describe_interface(array, array.__array_interface__, opaque)
 
 
 def _reinterpret(t: Tensor, dtype: DType) -> Tensor:
+    """The description of the same memory with elements of another type. Raises TypeError where they
+    do not fit.
+    """
     if t.dtype is dtype:
         return t
     shape = t.shape

@@ -40,11 +40,11 @@ class Item(NamedTuple):
     first: int = 0  # number of the byte of the array that lies at the address
 
     def copy_to(self, address: int, start: int, stop: int) -> None:
-        """Copy the bytes from start to stop."""
+        """Copy the bytes from start to stop of the array to memory at an address."""
         ctypes.memmove(address, self.address + start - self.first, stop - start)
 
     def memory(self) -> memoryview:
-        """All bytes, not copied."""
+        """A view of all bytes, which keeps the array alive; nothing is copied."""
         if not self.nbytes:
             return memoryview(bytearray())
         block = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
@@ -62,9 +62,9 @@ class RowSharded(NamedTuple):
     cuts: List[int]
 
 
-def memory(nbytes: int) -> memoryview:
-    """Zeroed memory for an item, all of it touched: with huge pages, where the system has them, in
-    a fifth of the time.
+def allocate_touched(nbytes: int) -> memoryview:
+    """New zeroed memory for an item, with all of its pages there: with huge pages, where the system
+    has them, in a fifth of the time. Blocks for as long as that takes.
     """
     if nbytes < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return memoryview(bytearray(nbytes))
@@ -82,10 +82,11 @@ def flatten(name: str, value: Any, items: List[Item]) -> Any:
     try:
         return _flatten(name, value, items)
     except RecursionError:
-        raise _immovable(name, "in itself, or nested too deeply") from None
+        raise _immovable_error(name, "in itself, or nested too deeply") from None
 
 
 def _flatten(name: str, value: Any, items: List[Item]) -> Any:
+    """`flatten` without the check for values in themselves."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -95,31 +96,36 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, RowSharded):
-        return _row_sharded(name, value, items)
+        return _flatten_row_sharded(name, value, items)
     if isinstance(value, list):
         return [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]
     if isinstance(value, tuple):
         return {"tuple": [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]}
     if isinstance(value, dict):
         return {
-            "dict": [[_key(name, k), _flatten(f"{name}/{k}", v, items)] for k, v in value.items()]
+            "dict": [
+                [_key_plan(name, k), _flatten(f"{name}/{k}", v, items)] for k, v in value.items()
+            ]
         }
     if is_torch(value):
         dense = value.detach().cpu().contiguous()
         items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
-        return _plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
+        return _array_plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
     if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
         import numpy
 
         dense = numpy.ascontiguousarray(value).reshape(value.shape)
         if dense.dtype.hasobject or dense.dtype.kind == "V":
-            raise _immovable(name, f"an array of {dense.dtype}")
+            raise _immovable_error(name, f"an array of {dense.dtype}")
         items.append(Item(name, dense.nbytes, dense.__array_interface__["data"][0], dense))
-        return _plan("numpy", dense.dtype.str, dense.shape, items)
-    raise _immovable(name, f"a {type(value).__name__}")
+        return _array_plan("numpy", dense.dtype.str, dense.shape, items)
+    raise _immovable_error(name, f"a {type(value).__name__}")
 
 
-def _row_sharded(name: str, value: RowSharded, items: List[Item]) -> Any:
+def _flatten_row_sharded(name: str, value: RowSharded, items: List[Item]) -> Any:
+    """The plan of a row-sharded tensor as if it were whole. Appends this worker's rows to
+    `items`.
+    """
     part = value.part.contiguous()
     shape = (value.cuts[-1], *part.shape[1:])
     row = part.element_size() * math.prod(shape[1:])
@@ -130,22 +136,25 @@ def _row_sharded(name: str, value: RowSharded, items: List[Item]) -> Any:
     items.append(
         Item(name, row * shape[0], part.data_ptr(), whole, cuts, row * value.cuts[value.rank])
     )
-    return _plan("torch", str(part.dtype).rpartition(".")[2], shape, items)
+    return _array_plan("torch", str(part.dtype).rpartition(".")[2], shape, items)
 
 
-def _plan(kind: str, dtype: str, shape: Sequence[int], items: List[Item]) -> Dict[str, Any]:
+def _array_plan(kind: str, dtype: str, shape: Sequence[int], items: List[Item]) -> Dict[str, Any]:
+    """The plan of an array that is the last of `items`."""
     return {"item": len(items) - 1, "kind": kind, "dtype": dtype, "shape": [int(n) for n in shape]}
 
 
-def _key(name: str, key: Any) -> Any:
+def _key_plan(name: str, key: Any) -> Any:
+    """The plan of a key of a dict. Raises TypeError for one with an array in it."""
     inside: List[Item] = []
     plan = flatten(f"{name} (a key)", key, inside)
     if inside:
-        raise _immovable(name, "a dict with arrays as keys")
+        raise _immovable_error(name, "a dict with arrays as keys")
     return plan
 
 
-def _immovable(name: str, what: str) -> TypeError:
+def _immovable_error(name: str, what: str) -> TypeError:
+    """The error for a value that cannot travel, for the caller to raise."""
     return TypeError(
         f"{name} is {what}, which cannot move to a worker that joins: let the `get` of job.register"
         " return arrays, numbers, strings, bytes, None, and lists, tuples and dicts of these"
@@ -153,8 +162,8 @@ def _immovable(name: str, what: str) -> TypeError:
 
 
 def unflatten(plan: Any, parts: List[memoryview]) -> Any:
-    """The value of a plan; its arrays lie in the bytes of the items. Raises ValueError for what
-    `flatten` does not write.
+    """The value of a plan; its arrays lie in the memory of `parts`, the bytes of the items. Raises
+    ValueError for what `flatten` does not write.
     """
     if plan is None or isinstance(plan, (bool, int, float, str)):
         return plan
@@ -162,7 +171,7 @@ def unflatten(plan: Any, parts: List[memoryview]) -> Any:
         return [unflatten(p, parts) for p in plan]
     if isinstance(plan, dict):
         if "item" in plan:
-            return _array(plan, parts)
+            return _unflatten_array(plan, parts)
         if len(plan) == 1:
             ((kind, inner),) = plan.items()
             if kind == "float" and inner in ("nan", "inf", "-inf"):
@@ -176,7 +185,10 @@ def unflatten(plan: Any, parts: List[memoryview]) -> Any:
     raise ValueError(f"no plan of a value: {str(plan)[:80]}")
 
 
-def _array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
+def _unflatten_array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
+    """The array of a plan, over the bytes of its item. Raises ValueError for what is no plan of an
+    array.
+    """
     index, shape = plan["item"], tuple(plan["shape"])
     if (
         not isinstance(index, int)

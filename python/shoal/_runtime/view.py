@@ -20,7 +20,7 @@ class View(NamedTuple):
 
     @classmethod
     def read(cls, block: memoryview) -> "View":
-        """The view in a control block."""
+        """The view that a control block has now."""
         generation, rank, size, steps, joined, flags, nbytes = VIEW.unpack_from(block, VIEW_AT)
         return cls(
             generation,

@@ -13,16 +13,16 @@ from ..errors import ForkError, ShoalError
 from . import fork
 from .arena import Arena
 from .backend import Call
-from .calls import Calls, left
+from .calls import Calls, error_after_leave
 from .core import Core
 from .handle import Handle
 from .handshake import Welcome, join
 from .link import Link, Message, Refused
 from .protocol import KINDS, DType
 from .shared import Results
-from .solo import alone
+from .solo import run_alone
 from .submitter import Submitter
-from .tensor import Shape, Tensor, describe, elements, like, mark_shared
+from .tensor import Shape, Tensor, array_like, describe, element_count, mark_shared
 from .view import MeshStatus, View
 
 T = TypeVar("T")
@@ -30,36 +30,39 @@ T = TypeVar("T")
 _ENTER = (KINDS["enter"], 0, 0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, bytes(64), 0)
 # Groups that a job of one makes are numbered from here, beyond those of the agent: they never have
 # another member.
-_OWN_GROUPS = 1 << 31
+_SOLO_GROUPS = 1 << 31
 
 
 class Worker:
     """One rank of a job, connected to the agent of its host."""
 
     def __init__(self, path: str, job: str, rank: int, token: str) -> None:
-        """Join a job as a rank, by the agent's socket at `path`. Raises JoinError."""
+        """Join a job as a rank, by the agent's socket at `path`, and wait for the agent's welcome.
+        Raises JoinError.
+        """
         self.link = Link(path, job)
         try:
-            self._connect(join(self.link, rank, token), rank)
+            self._set_up(join(self.link, rank, token), rank)
         except BaseException:
-            self.link.close(left(job))
+            self.link.close(error_after_leave(job))
             raise
-        self._own_groups = 0
+        self._solo_groups = 0
         self._changed: Callable[[], None] = lambda: None
-        self.calls.on_change = self._read_view
+        self.calls.on_change = self._adopt_view
         # Descriptions of arena arrays by id(array): a steady program describes the same few again
         # and again.
         self._described: Dict[int, Tuple["weakref.ref[Any]", Any, Tensor]] = {}
-        fork.guard(self)
+        fork.register(self)
 
-    def _connect(self, welcome: Welcome, rank: int) -> None:
+    def _set_up(self, welcome: Welcome, rank: int) -> None:
+        """Make what a worker has from the agent's welcome: who it is, its calls, its arena."""
         self.name, self.host = welcome.job, welcome.host
         self.rank, self.size, self.generation = welcome.rank, welcome.size, welcome.generation
         self.late = welcome.late
         self.view = View(self.generation, self.rank, self.size)
         # Calls on groups numbered from here on do not go to the agent as they are: from 0 on while
         # this worker is a job of one, or while newcomers wait for the state.
-        self._redirected_from = 0 if self.late else _OWN_GROUPS
+        self._redirected_from = 0 if self.late else _SOLO_GROUPS
         self._alone = self.late
         self._rank_at_join = rank
         self._early = False  # let in while the job is in a later epoch than this worker's program
@@ -74,7 +77,7 @@ class Worker:
             welcome.spin_us,
             None if welcome.crowded else Core(self.rank),
         )
-        self.arena = Arena(self.link, self.calls.settle)
+        self.arena = Arena(self.link, self.calls.settle_completed)
         self.results = Results(self.link)
         self._submitter = Submitter(
             self.calls, self.arena, self.results, welcome.piece_bytes, welcome.pieces_open
@@ -86,7 +89,9 @@ class Worker:
         self.link.check()
 
     def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor:
-        """Describe an array, and find its place in the arena."""
+        """Describe an array, and find its place in the arena or in a shared result. Takes no
+        lock.
+        """
         known = self._described.get(id(x))
         if known is not None and dtype is None:
             ref, numpy_dtype, tensor = known
@@ -111,35 +116,38 @@ class Worker:
             and type(x).__module__ == "numpy"
             and x.base is not None
         ):
-            self._remember(x, tensor)
+            self._remember_description(x, tensor)
         return tensor
 
-    def _remember(self, x: Any, tensor: Tensor) -> None:
+    def _remember_description(self, x: Any, tensor: Tensor) -> None:
+        """Keep the description of an array for the next call with it, as long as the array
+        lives.
+        """
         # Only NumPy views of the arena: nothing can move their data while they live, as torch's
         # `set_` or a resize can.
         key, described = id(x), self._described
         described[key] = weakref.ref(x, lambda _: described.pop(key, None)), x.dtype, tensor
         tensor.array = None  # the description must not keep the array alive
 
-    def make(self, x: Any, dtype: DType, shape: Shape) -> Any:
+    def new_like(self, x: Any, dtype: DType, shape: Shape) -> Any:
         """A new array in the arena, of the kind that x is. Its elements are whatever the last user
         left.
         """
-        return like(x, dtype, shape, self.buffer(elements(shape) * dtype.itemsize))
+        return array_like(x, dtype, shape, self.buffer(element_count(shape) * dtype.itemsize))
 
     def buffer(self, nbytes: int, later: bool = False) -> Any:
-        """New arena memory, freed when nothing refers to it. `later`: its pages are made while
-        others go on.
+        """New arena memory, freed when nothing refers to it; the agent may be asked for it, and
+        waited for. `later`: its pages are made while others go on.
         """
         return self.arena.buffer(nbytes, later)
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
-        """Memory to be read that all workers of the host see who give its group and name; own
-        memory in a job of one.
+        """Memory to read that all workers of the host see who give its group and name; memory of
+        this worker alone in a job of one.
         """
         self.link.check()  # before the lock, which a forked child may have inherited taken
-        result, memory = self.results.get(group, name, nbytes)
-        if not self._alone and group < _OWN_GROUPS:
+        result, memory = self.results.find_or_make(group, name, nbytes)
+        if not self._alone and group < _SOLO_GROUPS:
             self.results.bind((result, 0), self.generation)
         return memory
 
@@ -150,32 +158,35 @@ class Worker:
         self.arena.pin(address, pin, unpin)
 
     def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
-        """Submit a call. `held` is kept alive until the agent is done with the arrays, and the
-        handle's `wait` returns `result`.
+        """Submit a call, from any thread. `held` is kept alive until the agent is done with the
+        arrays, and the handle's `wait` returns `result`. It blocks where a commit must be waited
+        for first; see Submitter.
         """
         self.link.check()
         group, out = call.group, call.out
-        self._submitter.settle_commit(out)
+        self._submitter.wait_for_commit(out)
         if group >= self._redirected_from:
-            if self._alone or group >= _OWN_GROUPS:
+            if self._alone or group >= _SOLO_GROUPS:
                 if out is not None and out.shared is not None:
-                    out.shared[0].own()
-                return alone(call, result)
+                    out.shared[0].make_private()
+                return run_alone(call, result)
             group = group or self._incumbent_group()
         return self._submitter.submit(call, group, held, result, self.generation)
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
-        """The id of a group, and this worker's rank inside."""
+        """Make a group with the other ranks of it, and wait until the agent has it. Returns its id,
+        and this worker's rank inside.
+        """
         if self._alone:
-            return self.own_group(), 0
-        reply = self._ask({"type": "group", "ranks": list(ranks)}, "group")
+            return self.new_solo_group(), 0
+        reply = self._request({"type": "group", "ranks": list(ranks)}, "group")
         return int(reply["id"]), int(reply["rank"])
 
     def close_group(self, number: int) -> None:
         """Tell the agent that this worker makes no more calls of a group. The agent does not know
         the groups of this worker alone.
         """
-        if number < _OWN_GROUPS:
+        if number < _SOLO_GROUPS:
             self.link.send({"type": "ungroup", "id": number})
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -184,8 +195,11 @@ class Worker:
         """
         self._changed = changed
 
-    def _read_view(self) -> None:
-        self.view = view = self.calls.view()
+    def _adopt_view(self) -> None:
+        """Take over rank, size and generation from the view that the agent has just written, and
+        call the function of `on_change`. Runs in the thread that has seen the change.
+        """
+        self.view = view = self.calls.read_view()
         self.generation, self.late, self._alone = view.generation, False, view.released
         self._free_incumbent_group()
         if view.released:
@@ -193,50 +207,53 @@ class Worker:
         else:
             # Those who were members before are among themselves until the newcomers have the state.
             self.rank, self.size = view.rank, view.size if view.new else view.size - view.joined
-        self._redirected_from = 0 if self._alone or self.size < view.size else _OWN_GROUPS
+        self._redirected_from = 0 if self._alone or self.size < view.size else _SOLO_GROUPS
         self._changed()
 
-    def own_group(self) -> int:
+    def new_solo_group(self) -> int:
         """The id of a new group of this worker alone, which needs no agent."""
-        self._own_groups += 1
-        return _OWN_GROUPS + self._own_groups
+        self._solo_groups += 1
+        return _SOLO_GROUPS + self._solo_groups
 
     def _incumbent_group(self) -> int:
-        """The group for calls on all ranks that newcomers do not make yet."""
+        """The id of the group of all ranks but the newcomers, who do not make calls yet; made when
+        it is first needed.
+        """
         if self._incumbents is None:
             self._incumbents, _ = self.open_group(range(self.size))
         return self._incumbents
 
     def _free_incumbent_group(self) -> None:
+        """Close that group, if it was made."""
         if self._incumbents is not None:
             self.close_group(self._incumbents)
             self._incumbents = None
 
-    def admit(self) -> None:
+    def admit_newcomers(self) -> None:
         """Count the newcomers as members from now on: they have the state."""
         self.size = self.view.size
-        self._redirected_from = _OWN_GROUPS
+        self._redirected_from = _SOLO_GROUPS
         self._free_incumbent_group()
         self._changed()
 
     @contextlib.contextmanager
     def with_newcomers(self) -> Iterator[None]:
-        """Make the calls of the block with all members: the newcomers make them too, before they
-        have the state.
+        """Have all members make the calls of the block together: the newcomers make them too,
+        before they have the state.
         """
         before = self._redirected_from
         if not self._alone:
-            self._redirected_from = _OWN_GROUPS
+            self._redirected_from = _SOLO_GROUPS
         try:
             yield
         finally:
             self._redirected_from = before
 
-    def state_data(self, place: Cursor) -> None:
-        """State what the job trains on, and from which place; every worker states the same. The job
-        is elastic from then on.
+    def declare_data(self, place: Cursor) -> None:
+        """Tell the agent what the job trains on, and from which place; every worker says the same.
+        Waits for the answer. The job is elastic from then on.
 
-        A worker may state a later place again before the first step. Raises ShoalError where the
+        A worker may declare a later place again before the first step. Raises ShoalError where the
         workers contradict each other.
         """
         self._submitter.elastic = True
@@ -249,21 +266,21 @@ class Worker:
         }
         if place.committed():
             message["cursor"] = base64.b64encode(place.pack()).decode()
-        self._ask(message, "data")
+        self._request(message, "data")
 
-    def state_layout(self, statement: bytes) -> None:
-        """State how the state of the job lies on its workers, as docs/formats/reshape.md says;
-        every worker states the same.
+    def declare_layout(self, statement: bytes) -> None:
+        """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md
+        says; every worker says the same. Waits for the answer.
 
         Raises ShoalError where the statement contradicts itself, the other workers, or what this
         worker holds.
         """
-        block = self.arena.copy(statement)  # kept until the agent has answered
-        self._ask({"type": "state", **self.arena.extent(block)}, "state")
+        block = self.arena.copy_in(statement)  # kept until the agent has answered
+        self._request({"type": "state", **self.arena.extent(block)}, "state")
 
     def ask_mesh(self) -> MeshStatus:
-        """How the state of the job lies now, and what comes next."""
-        reply = self._ask({"type": "shape"}, "shape")
+        """Ask the agent how the state of the job lies now, and what comes next."""
+        reply = self._request({"type": "shape"}, "shape")
         return MeshStatus(
             mesh=str(reply.get("mesh", "")),
             next_mesh=str(reply.get("next_mesh", "")),
@@ -275,11 +292,12 @@ class Worker:
             writes=base64.b64decode(reply.get("writes", "")),
         )
 
-    def bucket(self, nbytes: int, now: int, backward: float) -> int:
-        """The best size of the buckets, in bytes, for `nbytes` of gradients that a backward pass of
-        `backward` seconds makes. `now` is their size now. 0 = the agent does not know.
+    def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
+        """Ask the agent for the best size of the buckets, in bytes, for `nbytes` of gradients that
+        a backward pass of `backward` seconds makes. `now` is their size now. 0 = the agent does not
+        know.
         """
-        reply = self._ask(
+        reply = self._request(
             {"type": "bucket", "bytes": nbytes, "now": now, "seconds": backward}, "bucket"
         )
         return int(reply.get("bytes", 0))
@@ -293,7 +311,7 @@ class Worker:
         because rank 0 writes the results and is a member.
         """
         if self._early:
-            self._read_view()
+            self._adopt_view()
         else:
             before, handle = self.view, Handle[None](self.calls, None, None)
             self.calls.submit(handle, *_ENTER[:6], 0 if epoch is None else epoch + 1, *_ENTER[7:])
@@ -317,41 +335,48 @@ class Worker:
         self._changed()
         return False
 
-    def _ask(self, message: Message, answer: str) -> Message:
+    def _request(self, message: Message, answer: str) -> Message:
+        """Send a message to the agent, and wait for its answer. Raises ShoalError where it
+        refuses.
+        """
         try:
             return self.link.request(message, answer)[0]
         except Refused as err:
             raise ShoalError(str(err)) from None
 
-    def hold(self) -> None:
-        """Collect calls until `release`."""
+    def hold_calls(self) -> None:
+        """Collect the calls that follow, until as many `release_calls`."""
         self.calls.hold()
 
-    def release(self) -> None:
+    def release_calls(self) -> None:
         """Submit the collected calls as one."""
         self.calls.release()
 
     def report(self, metrics: Dict[str, float]) -> None:
-        """Send numbers to the launcher."""
+        """Send numbers to the launcher, without an answer."""
         self.link.send(
             {
                 "type": "report",
-                "metrics": {name: _in_json(value) for name, value in metrics.items()},
+                "metrics": {name: _json_number(value) for name, value in metrics.items()},
             }
         )
 
     def leave(self) -> None:
-        """Leave the job and close the link. Arrays of the arena stay readable."""
+        """Leave the job and close the link and its descriptors; nothing where that has happened.
+        Arrays of the arena stay readable.
+        """
         if self.link.broken is not None:
             if isinstance(self.link.broken, ForkError):
                 self.link.check()
             return
-        self.link.close(left(self.name), {"type": "leave"})
+        self.link.close(error_after_leave(self.name), {"type": "leave"})
         self.calls.close()
-        fork.forget(self)
+        fork.unregister(self)
 
     def after_fork(self) -> None:
-        """In a forked child: no more calls, no descriptors, and only private memory."""
+        """In a forked child: no more calls, no descriptors, and only private memory. Takes no
+        lock.
+        """
         self.link.disown(
             ForkError(
                 f"this process was forked from a worker of job {self.name}, and a job belongs to"
@@ -364,8 +389,10 @@ class Worker:
             mapping.make_private()
 
 
-def _in_json(value: float) -> Union[float, str]:
-    # JSON has no numbers that are not finite; the launcher reads these strings.
+def _json_number(value: float) -> Union[float, str]:
+    """A number as the launcher reads it: JSON has none that are not finite, so these are
+    strings.
+    """
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -21,6 +21,6 @@ from .loader import loader
 from .optimizer import optimizer
 from .zero.optimizer import zero
 
-registry.install()
+registry.patch_constructors()
 
 __all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "zero"]

@@ -8,7 +8,7 @@ from typing import Iterable, Sequence, Union
 import torch
 
 import shoal
-from shoal._runtime.arguments import wrong
+from shoal._runtime.arguments import wrong_type
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -21,7 +21,7 @@ def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) 
     try:
         shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])
     except TypeError:
-        raise wrong(
+        raise wrong_type(
             "shape",
             shape,
             "the length of a tensor, an integer, or a list of one for each dimension",

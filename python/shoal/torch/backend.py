@@ -30,7 +30,7 @@ import shoal
 
 from . import bitwise, c10d, cuda, monitored, sparse
 from .executor import Executor, on_executor
-from .wire import Wire, end_to_end, moved, reduced
+from .wire import Wire, concatenate, wire_to_move, wire_to_reduce
 from .work import Transfer, Work
 
 
@@ -48,6 +48,7 @@ class ProcessGroup(dist.ProcessGroup):
     """
 
     def __init__(self, job: "shoal.Job", ranks: Optional[List[int]], timeout: timedelta):
+        """Make the group, and another one for callbacks, together with the other ranks."""
         self._job = job
         self._whole = ranks is None
         # A group of its own even for all ranks, so that torch's calls do not mix with the script's
@@ -61,17 +62,19 @@ class ProcessGroup(dist.ProcessGroup):
         c10d.attach_backend(self)
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
+        """A new group of these ranks of the job; None = all of them. The ranks make it together."""
         return self._job.group(list(range(self._job.size)) if ranks is None else ranks)
 
     def rank(self) -> int:
-        """This process in the group."""
-        return self._now().rank
+        """The rank of this process in the group."""
+        return self._current_group().rank
 
     def size(self) -> int:
         """The number of processes in the group."""
-        return self._now().size
+        return self._current_group().size
 
-    def _now(self) -> "shoal.Group":
+    def _current_group(self) -> "shoal.Group":
+        """The group for a call of this thread: callbacks have one of their own."""
         if self._whole and self._job.elastic:
             return self._job  # only the whole job can go on without a member
         return self._callbacks_group if on_executor() else self._group
@@ -84,17 +87,17 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: List[Tensor], opts=AllreduceOptions()) -> Work:
         """Reduce each tensor over all ranks, in place; sparse tensors can be summed."""
-        work = self._work(tensors, opts)
+        work = self._new_work(tensors, opts)
         if tensors[0].is_sparse:
             sparse.all_reduce(self, work, tensors[0], opts.reduceOp)
             return work
         with self._job.grouped():
             for tensor in tensors:
                 if bitwise.is_bitwise(opts.reduceOp):
-                    self._bitwise(work, tensor, tensor, opts)
+                    self._submit_bitwise(work, tensor, tensor, opts)
                 else:
-                    wire, op = reduced(tensor, opts.reduceOp)
-                    self.call(work, "all_reduce", wire, wire, op=op)
+                    wire, op = wire_to_reduce(tensor, opts.reduceOp)
+                    self.submit_call(work, "all_reduce", wire, wire, op=op)
         return work
 
     def allreduce_coalesced(self, tensors: List[Tensor], opts=AllreduceCoalescedOptions()) -> Work:
@@ -103,14 +106,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: List[Tensor], opts=ReduceOptions()) -> Work:
         """Reduce each tensor into the root's."""
-        work = self._work(tensors, opts)
+        work = self._new_work(tensors, opts)
         at_root = self.rank() == opts.rootRank
         for tensor in tensors:
             if bitwise.is_bitwise(opts.reduceOp):
-                self._bitwise(work, tensor, tensor if at_root else None, opts)
+                self._submit_bitwise(work, tensor, tensor if at_root else None, opts)
             else:
-                wire, op = reduced(tensor, opts.reduceOp)
-                self.call(
+                wire, op = wire_to_reduce(tensor, opts.reduceOp)
+                self.submit_call(
                     work, "reduce", wire, wire if at_root else None, op=op, peer=opts.rootRank
                 )
         return work
@@ -119,38 +122,41 @@ class ProcessGroup(dist.ProcessGroup):
         self, outputs: List[Tensor], inputs: List[List[Tensor]], opts=ReduceScatterOptions()
     ) -> Work:
         """Reduce every rank's list of blocks; rank r gets the r-th. Blocks may differ in size."""
-        work = self._work(outputs, opts)
+        work = self._new_work(outputs, opts)
         for output, blocks in zip(outputs, inputs):
-            wires = [reduced(block, opts.reduceOp)[0] for block in blocks]
-            wire, op = reduced(output, opts.reduceOp)
-            self.call(work, "reduce_scatter", end_to_end(wires, fill=True), wire, op=op)
+            wires = [wire_to_reduce(block, opts.reduceOp)[0] for block in blocks]
+            wire, op = wire_to_reduce(output, opts.reduceOp)
+            self.submit_call(work, "reduce_scatter", concatenate(wires, fill=True), wire, op=op)
         return work
 
     def _reduce_scatter_base(
         self, output: Tensor, input: Tensor, opts=ReduceScatterOptions()
     ) -> Work:
+        """Reduce the input over all ranks; rank r gets its r-th equal block."""
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: List[Tensor], inputs: List[Tensor], opts=ReduceScatterOptions()
     ) -> Work:
         """Reduce each input over all ranks; rank r gets its r-th equal block."""
-        work = self._work(outputs, opts)
+        work = self._new_work(outputs, opts)
         with self._job.grouped():
             for output, tensor in zip(outputs, inputs):
-                wire, op = reduced(output, opts.reduceOp)
-                self.call(work, "reduce_scatter", reduced(tensor, opts.reduceOp)[0], wire, op=op)
+                wire, op = wire_to_reduce(output, opts.reduceOp)
+                self.submit_call(
+                    work, "reduce_scatter", wire_to_reduce(tensor, opts.reduceOp)[0], wire, op=op
+                )
         return work
 
     # Movements
 
     def broadcast(self, tensors: List[Tensor], opts=BroadcastOptions()) -> Work:
         """Copy the root's tensors to every rank."""
-        work = self._work(tensors, opts)
+        work = self._new_work(tensors, opts)
         at_root = self.rank() == opts.rootRank
         for tensor in tensors:
-            wire = moved(tensor)
-            self.call(
+            wire = wire_to_move(tensor)
+            self.submit_call(
                 work,
                 "broadcast",
                 wire if at_root else None,
@@ -165,14 +171,14 @@ class ProcessGroup(dist.ProcessGroup):
         """Copy every rank's tensor to the list of every rank. The tensors of the ranks may differ
         in size.
         """
-        work = self._work(outputs[0] if outputs else [], opts)
+        work = self._new_work(outputs[0] if outputs else [], opts)
         with self._job.grouped():
             for places, tensor in zip(outputs, inputs):
-                self.call(
+                self.submit_call(
                     work,
                     "all_gather",
-                    moved(tensor),
-                    end_to_end([moved(p) for p in places], fill=False),
+                    wire_to_move(tensor),
+                    concatenate([wire_to_move(p) for p in places], fill=False),
                 )
         return work
 
@@ -183,16 +189,17 @@ class ProcessGroup(dist.ProcessGroup):
         return self.allgather([list(places) for places in zip(*outputs)], inputs, opts)
 
     def _allgather_base(self, output: Tensor, input: Tensor, opts=AllgatherOptions()) -> Work:
+        """Copy the input of every rank, one after the other, into the output."""
         return self.allgather_into_tensor_coalesced([output], [input], opts)
 
     def allgather_into_tensor_coalesced(
         self, outputs: List[Tensor], inputs: List[Tensor], opts=AllgatherOptions()
     ) -> Work:
-        """Copy each input of every rank, one behind the other, into the output."""
-        work = self._work(outputs, opts)
+        """Copy each input of every rank, one after the other, into the output."""
+        work = self._new_work(outputs, opts)
         with self._job.grouped():
             for output, tensor in zip(outputs, inputs):
-                self.call(work, "all_gather", moved(tensor), moved(output))
+                self.submit_call(work, "all_gather", wire_to_move(tensor), wire_to_move(output))
         return work
 
     def gather(
@@ -200,12 +207,12 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """Copy every rank's tensor to the list of the root."""
         places = (
-            end_to_end([moved(p) for p in outputs[0]], fill=False)
+            concatenate([wire_to_move(p) for p in outputs[0]], fill=False)
             if self.rank() == opts.rootRank
             else None
         )
-        work = self._work(outputs[0] if outputs else [], opts)
-        self.call(work, "gather", moved(inputs[0]), places, peer=opts.rootRank)
+        work = self._new_work(outputs[0] if outputs else [], opts)
+        self.submit_call(work, "gather", wire_to_move(inputs[0]), places, peer=opts.rootRank)
         return work
 
     def scatter(
@@ -213,25 +220,25 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """Copy the r-th tensor of the root's list to rank r."""
         blocks = (
-            end_to_end([moved(b) for b in inputs[0]], fill=True)
+            concatenate([wire_to_move(b) for b in inputs[0]], fill=True)
             if self.rank() == opts.rootRank
             else None
         )
-        work = self._work(outputs, opts)
-        self.call(work, "scatter", blocks, moved(outputs[0]), peer=opts.rootRank)
+        work = self._new_work(outputs, opts)
+        self.submit_call(work, "scatter", blocks, wire_to_move(outputs[0]), peer=opts.rootRank)
         return work
 
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor], opts=AllToAllOptions()) -> Work:
         """Copy tensor r to rank r; outputs[r] becomes what rank r has for this one. Sizes may
         differ.
         """
-        work = self._work(outputs, opts)
-        blocks = [moved(block) for block in inputs]
-        places = end_to_end([moved(p) for p in outputs], fill=False)
-        self.call(
+        work = self._new_work(outputs, opts)
+        blocks = [wire_to_move(block) for block in inputs]
+        places = concatenate([wire_to_move(p) for p in outputs], fill=False)
+        self.submit_call(
             work,
             "all_to_all",
-            end_to_end(blocks, fill=True),
+            concatenate(blocks, fill=True),
             places,
             counts=[b.data.numel() for b in blocks],
         )
@@ -248,24 +255,24 @@ class ProcessGroup(dist.ProcessGroup):
         """Cut the input along its first dimension, piece r for rank r; equal pieces where
         `input_splits` is empty.
         """
-        work = self._work([output], opts)
-        wire = moved(input)
+        work = self._new_work([output], opts)
+        wire = wire_to_move(input)
         row = wire.data.numel() // max(1, input.size(0))
         rows = input_splits or [input.size(0) // self.size()] * self.size()
         counts = [n * row for n in rows] if input_splits or output_splits else None
-        self.call(work, "all_to_all", wire, moved(output), counts=counts)
+        self.submit_call(work, "all_to_all", wire, wire_to_move(output), counts=counts)
         return work
 
     def send(self, tensors: List[Tensor], dst: int, tag: int) -> Work:
         """Send a tensor to rank `dst` of the group."""
         work = Transfer(self._executor, tensors, self._timeout)
-        self.call(work, "send", moved(tensors[0]), None, peer=dst, tag=tag)
+        self.submit_call(work, "send", wire_to_move(tensors[0]), None, peer=dst, tag=tag)
         return work
 
     def recv(self, tensors: List[Tensor], src: int, tag: int) -> Work:
         """Receive into a tensor what rank `src` of the group sends."""
         work = Transfer(self._executor, tensors, self._timeout)
-        self.call(work, "recv", None, moved(tensors[0]), peer=src, tag=tag)
+        self.submit_call(work, "recv", None, wire_to_move(tensors[0]), peer=src, tag=tag)
         return work
 
     def recv_anysource(self, tensors: List[Tensor], tag: int) -> Work:
@@ -273,17 +280,17 @@ class ProcessGroup(dist.ProcessGroup):
         return self.recv(tensors, -1, tag)
 
     def barrier(self, opts=BarrierOptions()) -> Work:
-        """Wait for every rank."""
-        work = self._work([], opts)
-        self.call(work, "barrier", None, None)
+        """Begin to wait for every rank; the work's `wait` does it."""
+        work = self._new_work([], opts)
+        self.submit_call(work, "barrier", None, None)
         return work
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
-        """Wait for every rank; at the timeout, rank 0 raises an error that names the first that did
-        not come, or all.
+        """Block until every rank is here; at the timeout, rank 0 raises an error that names the
+        first that did not come, or all.
         """
         self._monitored += 1
-        monitored.barrier(
+        monitored.monitored_barrier(
             self, self._monitored, self._timeout if timeout is None else timeout, wait_all_ranks
         )
 
@@ -297,36 +304,49 @@ class ProcessGroup(dist.ProcessGroup):
 
     # What they are made of
 
-    def _work(self, result: List[Tensor], opts) -> Work:
+    def _new_work(self, result: List[Tensor], opts) -> Work:
+        """A work without calls yet, whose result these tensors will hold."""
         return Work(
             self._executor, result, opts.timeout if opts.timeout > timedelta(0) else self._timeout
         )
 
-    def call(
+    def submit_call(
         self, work: Work, kind: str, inp: Optional[Wire], out: Optional[Wire], **arguments
     ) -> None:
-        """Submit one call of the agent's as a part of `work`."""
+        """Submit one call to the agent as a part of `work`, which copies the result home when it is
+        waited for.
+        """
         if inp and out and inp.data.dtype != out.data.dtype:
             raise RuntimeError(
                 f"shoal: {kind} from {inp.data.dtype} to {out.data.dtype}: give the output the type"
                 " of the input"
             )
-        work.add(
+        work.add_call(
             kind,
             self._job.submit(
-                kind, inp and inp.data, out and out.data, group=self._now().id, **arguments
+                kind,
+                inp and inp.data,
+                out and out.data,
+                group=self._current_group().id,
+                **arguments,
             ),
         )
         if out is not None and out.back is not None:
-            work.after(out.back)
+            work.add_finisher(out.back)
 
-    def _bitwise(self, work: Work, tensor: Tensor, result: Optional[Tensor], opts) -> None:
-        place, finish = bitwise.gathered(tensor, result, opts.reduceOp, self.size())
-        self.call(work, "all_gather", moved(tensor), moved(place))
-        work.after(finish)
+    def _submit_bitwise(self, work: Work, tensor: Tensor, result: Optional[Tensor], opts) -> None:
+        """Submit a bitwise reduction as a part of `work`: the result goes into `result`, which is
+        None on ranks that get none.
+        """
+        place, finish = bitwise.prepare_bitwise(tensor, result, opts.reduceOp, self.size())
+        self.submit_call(work, "all_gather", wire_to_move(tensor), wire_to_move(place))
+        work.add_finisher(finish)
 
 
-def _create(opts, _pg_options) -> ProcessGroup:
+def _create_process_group(opts, _pg_options) -> ProcessGroup:
+    """The process group that torch asks for, of this job's ranks. Raises RuntimeError where torch
+    counts the ranks otherwise.
+    """
     # The extended registration (torch 1.13 and later) says which ranks of the job form the group,
     # so nothing has to be exchanged through the store. The default group comes with an empty list
     # and must be the whole job.
@@ -341,25 +361,25 @@ def _create(opts, _pg_options) -> ProcessGroup:
     return ProcessGroup(job, ranks or None, opts.timeout)
 
 
-def _stand_alone() -> None:
-    # Without a launcher a script is a job of one; tell torch's env:// so, and let the store take
-    # any free port.
+def _set_solo_environment() -> None:
+    """Without a launcher, set the environment variables of torch's env:// for a job of one."""
     if not {"SHOAL_SOCKET", "RANK", "WORLD_SIZE"} & os.environ.keys():
         os.environ.update(RANK="0", WORLD_SIZE="1")
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "0")
 
 
-def _register() -> None:
+def _register_with_torch() -> None:
+    """Register the backend "shoal" with torch.distributed."""
     # torch 2 asks for the kinds of device; torch 1.13 does not know the argument.
     takes_devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters
     dist.Backend.register_backend(
         "shoal",
-        _create,
+        _create_process_group,
         extended_api=True,
         **({"devices": cuda.device_types()} if takes_devices else {}),
     )
 
 
-_stand_alone()
-_register()
+_set_solo_environment()
+_register_with_torch()

@@ -20,11 +20,11 @@ def is_bitwise(op: Any) -> bool:
     return op_name(op) in _OPS
 
 
-def gathered(
+def prepare_bitwise(
     tensor: Tensor, result: Optional[Tensor], op: Any, size: int
 ) -> Tuple[Tensor, Callable[[], object]]:
     """Return a tensor of shape [size, ...] for the tensors of all ranks, and a function that
-    reduces them into `result` once they are there.
+    reduces them into `result` once they are there; it does nothing where `result` is None.
     """
     place = torch.empty((size, *tensor.shape), dtype=tensor.dtype)
 

@@ -42,9 +42,9 @@ class Bucket:
     The mark says whether a rank had that tensor: after a mean it is above 0 where any rank had. All
     ranks must have the same parameters in the same order; the agent refuses anything else.
 
-    In each step come `begin`, a `put` for each parameter, `negotiate`, `payload` and `unpack`, in
-    this order. With another `dtype` than that of the parameters, such as bfloat16, the buffer takes
-    fewer bytes, and every rank rounds what it puts.
+    In each step come `begin_step`, a `put` for each parameter, `negotiation_calls`, `payload_calls`
+    and `unpack`, in this order. With another `dtype` than that of the parameters, such as bfloat16,
+    the buffer takes fewer bytes, and every rank rounds what it puts.
     """
 
     copier: Copier = HOST
@@ -63,40 +63,44 @@ class Bucket:
         self._marks.fill_(1)
         self.parts = [part.view(p.shape) for part, p in zip(parts, self.parameters)]
 
-    def begin(self, info: StepInfo) -> None:
-        """Before the first `put` of a step."""
+    def begin_step(self, info: StepInfo) -> None:
+        """Make the bucket ready for the first `put` of a step."""
         self._marks.fill_(1)
 
     def pack(self, tensors: Sequence[Optional[Tensor]]) -> None:
-        """Put a tensor a parameter."""
+        """Put one tensor for each parameter, in their order."""
         for i, tensor in enumerate(tensors):
             self.put(i, tensor)
 
     def put(self, i: int, tensor: Optional[Tensor]) -> None:
-        """Copy the tensor of parameter i into the buffer, by the copier; None counts as zeros."""
+        """Have the copier copy the tensor of parameter i into the buffer; None counts as zeros."""
         if tensor is None:
             self.parts[i].zero_()
             self._marks[i] = 0
         else:
-            self.copier.copy_in(self.parts[i], dense(tensor))
+            self.copier.copy_in(self.parts[i], check_dense(tensor))
 
-    def negotiate(self) -> List[BucketCall]:
-        """The calls by which the workers agree on how to write their payload; most need none."""
+    def negotiation_calls(self) -> List[BucketCall]:
+        """The calls by which the workers agree on how to write their payload; most need none. The
+        caller submits them.
+        """
         return []
 
-    def payload(self) -> List[BucketCall]:
-        """The calls that make up the mean, once those of `negotiate` are complete."""
+    def payload_calls(self) -> List[BucketCall]:
+        """The calls that make up the mean, once those of `negotiation_calls` are complete. The
+        caller submits them.
+        """
         return [BucketCall(self.buffer, narrow=self._narrow)]
 
     def unpack(self) -> List[Optional[Tensor]]:
-        """The means, one a parameter, valid until the next step; None where no rank had the
-        tensor.
+        """The means, one for each parameter, which lie in the buffer until the next step; None
+        where no rank had the tensor.
         """
         return [part if mark else None for part, mark in zip(self.parts, self._marks.tolist())]
 
 
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor. Raises RuntimeError where it is sparse."""
+def check_dense(tensor: Tensor) -> Tensor:
+    """The tensor itself. Raises RuntimeError where it is sparse."""
     if tensor.is_sparse:
         raise RuntimeError(
             "shoal: sparse gradients cannot be fused: use shoal.torch.ddp, or layers with"
@@ -105,13 +109,13 @@ def dense(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def buckets(
+def make_buckets(
     parameters: Sequence[Tensor],
     nbytes: int = MOST_BYTES,
     make: Callable[[Sequence[Tensor]], Bucket] = Bucket,
 ) -> List[Bucket]:
-    """The parameters, in their order, in buckets of one element type and at most nbytes each (or
-    one parameter).
+    """Buckets for the parameters, in their order, of one element type and at most nbytes each (or
+    one parameter). `make` makes one.
     """
     lists: List[List[Tensor]] = []
     filling: Dict[torch.dtype, List[Tensor]] = {}

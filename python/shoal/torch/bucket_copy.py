@@ -23,50 +23,51 @@ class Copier:
     """Copies between tensors on the CPU, at once: there is nothing to order."""
 
     def adopt(self, bucket: Any) -> None:
-        """Move the tensors of a bucket."""
+        """Become the copier of a bucket; on the CPU every bucket has this one already."""
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """Wait, before the first copy of a step, until the last step's copies have left the
         arena.
         """
 
     def copying_in(self) -> ContextManager[Any]:
-        """A block for `copy_in` and `to_cpu`, ordered after what computes the tensors."""
+        """A block in which `copy_in` and `to_cpu` copy what was computed before it."""
         return contextlib.nullcontext()
 
     def copy_in(self, place: Tensor, tensor: Tensor) -> None:
-        """Copy a tensor to a place in the arena."""
+        """Copy a tensor to a place in the arena; from a device the copy may still go on."""
         place.copy_(tensor)
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
-        """The tensor on the CPU, now."""
+        """The tensor on the CPU; waits for it."""
         return tensor
 
-    def copied_in(self) -> "Copier":
+    def after_copies_in(self) -> "Copier":
         """What to `synchronize` with before the agent may see what was copied in so far."""
         return self
 
     def synchronize(self) -> None:
         """Return at once: copies on the CPU are complete when they return."""
 
-    def then(self, task: Callable[[], object]) -> None:
+    def run_after_copies(self, task: Callable[[], object]) -> None:
         """Call `task` after all copies into the arena so far, and after the tasks before. On the
-        CPU its errors are raised here, else by `complete`.
+        CPU that is now, and its errors are raised here; else it is on the executor's thread, and
+        `complete_futures` has them.
         """
         task()
 
     def copy_out(self, tensor: Tensor, mean: Tensor) -> None:
-        """Copy a mean from the arena to a tensor."""
+        """Copy a mean from the arena to a tensor; to a device the copy may still go on."""
         tensor.copy_(mean)
 
-    def copied_out(self) -> None:
-        """Order what this thread computes from now on after the copies out of the arena."""
+    def order_after_copies_out(self) -> None:
+        """Have what this thread computes from now on wait for the copies out of the arena."""
 
-    def future(self) -> "torch.futures.Future[Tensor]":
-        """A future for `complete`."""
+    def new_future(self) -> "torch.futures.Future[Tensor]":
+        """A future for `complete_futures`."""
         return torch.futures.Future()
 
-    def complete(self, futures: Futures) -> None:
+    def complete_futures(self, futures: Futures) -> None:
         """Complete futures with their values, after all tasks and all copies of these."""
         for future, value in futures:
             future.set_result(value)
@@ -82,7 +83,7 @@ class StreamCopier(Copier):
 
     def __init__(self, job: "shoal.Job", device: cuda.Device):
         self._job, self._device = job, device
-        self._side = device.stream()
+        self._side = device.new_stream()
         self._executor = Executor()
         self._pins = True  # arena memory is pinned for the device; False once the driver refuses
         # The event after the last copy out of the arena; None = no copy was made.
@@ -91,6 +92,7 @@ class StreamCopier(Copier):
         self._error: Optional[Exception] = None
 
     def adopt(self, bucket: Any) -> None:
+        """As Copier's, and pin the arena memory of the bucket for the device."""
         bucket.copier = self
         # A bucket with error feedback has no buffer: it copies on the CPU.
         buffer = getattr(bucket, "buffer", None)
@@ -106,14 +108,14 @@ class StreamCopier(Copier):
                 file=sys.stderr,
             )
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         if self._copied_out is not None:
             self._copied_out.synchronize()
 
     @contextlib.contextmanager
     def copying_in(self) -> Iterator[None]:
-        self._side.wait_event(self._device.record(self._device.current_stream()))
-        with self._device.on(self._side):
+        self._side.wait_event(self._device.record_event(self._device.current_stream()))
+        with self._device.using_stream(self._side):
             yield
 
     def copy_in(self, place: Tensor, tensor: Tensor) -> None:
@@ -122,15 +124,17 @@ class StreamCopier(Copier):
     def to_cpu(self, tensor: Tensor) -> Tensor:
         return self._device.to_cpu(tensor)
 
-    def copied_in(self) -> Any:
-        return self._device.record(self._side)
+    def after_copies_in(self) -> Any:
+        return self._device.record_event(self._side)
 
-    def then(self, task: Callable[[], object]) -> None:
-        there = self.copied_in()
+    def run_after_copies(self, task: Callable[[], object]) -> None:
+        there = self.after_copies_in()
         self._executor.run(lambda: self._attempt(there, task))
 
     def _attempt(self, there: Any, task: Callable[[], object]) -> None:
-        """Call a task after an event, on the executor's thread, unless one before has failed."""
+        """Wait for an event and call a task, on the executor's thread, unless one before has
+        failed. Keeps its error.
+        """
         if self._error is None:
             try:
                 there.synchronize()
@@ -139,24 +143,26 @@ class StreamCopier(Copier):
                 self._error = error
 
     def copy_out(self, tensor: Tensor, mean: Tensor) -> None:
-        with self._device.on(self._side):
+        with self._device.using_stream(self._side):
             self._device.copy(tensor, mean)
-        self._copied_out = self._device.record(self._side)
+        self._copied_out = self._device.record_event(self._side)
 
-    def copied_out(self) -> None:
+    def order_after_copies_out(self) -> None:
         if self._copied_out is not None:
             self._device.current_stream().wait_event(self._copied_out)
 
-    def future(self) -> "torch.futures.Future[Tensor]":
-        return self._device.future()
+    def new_future(self) -> "torch.futures.Future[Tensor]":
+        return self._device.new_future()
 
-    def complete(self, futures: Futures) -> None:
+    def complete_futures(self, futures: Futures) -> None:
         self._executor.run(lambda: self._complete(futures))
 
     def _complete(self, futures: Futures) -> None:
-        """Complete futures on the executor's thread."""
+        """Complete futures, on the executor's thread, with their values or with the error of a
+        task.
+        """
         error, self._error = self._error, None
-        with self._device.on(self._side):
+        with self._device.using_stream(self._side):
             for future, value in futures:
                 if error is None:
                     future.set_result(value)
@@ -168,7 +174,7 @@ HOST = Copier()
 
 
 def copier_of(job: "shoal.Job", tensors: Sequence[Tensor]) -> Copier:
-    """What moves these tensors, which all lie on one device. Raises RuntimeError where they do
+    """A copier for these tensors, which all lie on one device. Raises RuntimeError where they do
     not.
     """
     device = cuda.device_of(tensors)

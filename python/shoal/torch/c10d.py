@@ -25,7 +25,7 @@ def attach_backend(group: Any) -> None:
         for name in vars(type(group))
         if name == "getBackendName" or name[:2] != "__" and hasattr(base, name)
     ]
-    body: Dict[str, Any] = {name: _passed_on(name) for name in calls}
+    body: Dict[str, Any] = {name: _forwarding_method(name) for name in calls}
     # torch 2.15 asks a Python backend for these without end unless it says something itself.
     body.update(
         {
@@ -43,7 +43,9 @@ def attach_backend(group: Any) -> None:
         group._register_backend(torch.device(device), custom, backend)
 
 
-def _passed_on(name: str) -> Callable[..., Any]:
+def _forwarding_method(name: str) -> Callable[..., Any]:
+    """A method of a Backend that calls the group's method of that name."""
+
     def call(self: Any, *args: Any) -> Any:
         return getattr(self.group(), name)(*args)
 

@@ -26,16 +26,16 @@ class Device:
         return f"{self.device} ({torch.cuda.get_device_name(self.device)})"
 
     def pin(self, address: int, nbytes: int) -> None:
-        """Lock host memory for copies that need no staging. Raises RuntimeError where the driver
-        refuses.
+        """Lock host memory for copies that need no staging, until `unpin`. Raises RuntimeError
+        where the driver refuses.
         """
-        _check(torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE))
+        _check_cuda_error(torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE))
 
     def unpin(self, address: int) -> None:
         """Undo `pin`, before the memory is unmapped."""
-        _check(torch.cuda.cudart().cudaHostUnregister(address))
+        _check_cuda_error(torch.cuda.cudart().cudaHostUnregister(address))
 
-    def stream(self) -> Any:
+    def new_stream(self) -> Any:
         """A new stream."""
         return torch.cuda.Stream(self.device)
 
@@ -43,12 +43,12 @@ class Device:
         """The stream that this thread computes on."""
         return torch.cuda.current_stream(self.device)
 
-    def on(self, stream: Any) -> ContextManager[Any]:
-        """Have this thread compute on a stream."""
+    def using_stream(self, stream: Any) -> ContextManager[Any]:
+        """A block in which this thread computes on a stream."""
         return torch.cuda.stream(stream)
 
-    def record(self, stream: Any) -> Any:
-        """An event behind all that the stream has to do so far. Whoever waits for it on the CPU
+    def record_event(self, stream: Any) -> Any:
+        """A new event after all that the stream has to do so far. Whoever waits for it on the CPU
         sleeps.
         """
         event = torch.cuda.Event(blocking=True)
@@ -56,23 +56,25 @@ class Device:
         return event
 
     def copy(self, to: Tensor, source: Tensor) -> None:
-        """Have the current stream copy a tensor, and keep the memory of both until that is done."""
+        """Have the current stream copy a tensor, and keep the memory of both until that is done;
+        this does not wait for it.
+        """
         for tensor in (to, source):
             if tensor.is_cuda:
                 tensor.record_stream(self.current_stream())
         to.copy_(source, non_blocking=True)
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
-        """A copy on the CPU, once the current stream has come so far."""
+        """A copy on the CPU; waits until the current stream has come so far."""
         return tensor.cpu()
 
     def empty(self, count: int, dtype: torch.dtype) -> Tensor:
-        """A tensor on the device."""
+        """A new tensor on the device, with arbitrary elements."""
         return torch.empty(count, dtype=dtype, device=self.device)
 
     def identity(self) -> Tuple[str, int]:
-        """What only this device is called, and the version of NCCL here. Raises RuntimeError where
-        NCCL cannot be used, or not be aborted.
+        """The name that only this device has, and the version of NCCL here. Raises RuntimeError
+        where NCCL cannot be used, or not be aborted.
         """
         name = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
         if name is None or not hasattr(getattr(dist, "ProcessGroupNCCL", None), "abort"):
@@ -81,10 +83,12 @@ class Device:
         return str(name), major << 32 | minor << 16 | patch
 
     def communicator(self, store: Any, rank: int, size: int) -> "Communicator":
-        """The devices of `size` processes, one each, that meet at a store of torch's."""
+        """A communicator of the devices of `size` processes, one each, that find each other by a
+        store of torch's.
+        """
         return Communicator(self, store, rank, size)
 
-    def future(self) -> "torch.futures.Future[Any]":
+    def new_future(self) -> "torch.futures.Future[Any]":
         """A future whose waiters' streams wait for the stream on which it was completed."""
         return torch.futures.Future(devices=[self.device])
 
@@ -108,26 +112,28 @@ class Communicator:
         self._aborted = False
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace a tensor by the sum of all processes', behind what the current stream
+        """Begin to replace a tensor by the sum of all processes', after what the current stream
         computes.
         """
         self._works.append(self._group.allreduce([tensor]))
 
     def wait(self) -> None:
-        """Return when all sums are there, for the CPU and for the current stream. Raises
+        """Block until all sums are there, for the CPU and for the current stream. Raises
         RuntimeError when they never will be.
         """
         works, self._works = self._works, []
         for work in works:
             work.wait()
-        self._device.record(self._device.current_stream()).synchronize()
+        self._device.record_event(self._device.current_stream()).synchronize()
         for work in works:
             work.wait(_FOREVER)  # the operation is over, and this wait raises its error
         if self._aborted:
             raise RuntimeError("aborted")
 
     def abort(self) -> None:
-        """Have `all_reduce` and `wait`, on any thread, come to an end. Needs no other process."""
+        """Have `all_reduce` and `wait`, on any thread, come to an end. Needs no other process, and
+        any thread may call it.
+        """
         self._aborted = True
         self._group.abort()
 
@@ -152,6 +158,7 @@ def device_types() -> List[str]:
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
-def _check(result: Any) -> None:
+def _check_cuda_error(result: Any) -> None:
+    """Raise RuntimeError for a result of the CUDA runtime that is an error."""
     if int(result):
         raise RuntimeError(f"cudaError {int(result)}")

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal
-from shoal._runtime.arguments import wrong
+from shoal._runtime.arguments import wrong_type
 
 from . import cuda, elastic, registry
-from .compress import Compression, maker
-from .state import keep
-from .wire import moved
+from .compress import Compression, bucket_maker
+from .state import register_state
+from .wire import wire_to_move
 
 
 def ddp(
@@ -41,7 +41,7 @@ def ddp(
     each worker had, running means of batch norms and the like are averaged with them, and the end
     of the backward pass commits the step. To torch the model is then alone, whatever workers join
     or are lost; workers that join get it from the others, with the state of its optimizers, their
-    schedulers and a GradScaler, if these were made behind `import shoal.torch` and before the loop.
+    schedulers and a GradScaler, if these were made after `import shoal.torch` and before the loop.
     How large buckets are is found out while it trains on several hosts, unless bucket_cap_mb says
     it or gradients are compressed.
 
@@ -49,24 +49,24 @@ def ddp(
     either: the forward pass raises RuntimeError, unless shoal.torch.optimizer has it. A parameter
     that takes no gradient now must not take one later, because it would not be averaged: the
     forward pass then raises RuntimeError. To train some layers later, wrap the model while all of
-    its parameters take gradients, with find_unused_parameters=True, and freeze those behind it.
+    its parameters take gradients, with find_unused_parameters=True, and freeze those after it.
 
     Raises RuntimeError where the ranks' models differ, or where the model has no parameter that
     takes a gradient.
     """
     if not isinstance(model, torch.nn.Module):
-        raise wrong("model", model, "a torch.nn.Module; of several wrap each")
+        raise wrong_type("model", model, "a torch.nn.Module; of several wrap each")
     if not dist.is_initialized():
         dist.init_process_group("shoal")
-    job, make = shoal.join(), maker(compress)
+    job, make = shoal.join(), bucket_maker(compress)
     if job.elastic:
         for tensor in (*model.parameters(), *model.buffers()):
-            wire = moved(tensor)
+            wire = wire_to_move(tensor)
             job.broadcast(wire.data)
             if wire.back is not None:
                 wire.back()
-        wrapped = elastic.wrap(job, model, options, make)
-        keep(job, "model", model)
+        wrapped = elastic.wrap_elastic(job, model, options, make)
+        register_state(job, "model", model)
     else:
         wrapped = DistributedDataParallel(model, **options)
         if (
@@ -79,14 +79,14 @@ def ddp(
                     "process_group cannot be chosen with compress, which averages over all workers"
                     " of the job"
                 )
-            elastic.register(
+            elastic.average_gradients_with(
                 wrapped,
                 elastic.Average(
                     job,
                     job.group(list(range(job.size))),
                     model,
                     make,
-                    elastic.bucket_bytes(model, options),
+                    elastic.largest_bucket_bytes(model, options),
                     find_unused=False,
                 ),
             )
@@ -95,14 +95,14 @@ def ddp(
         parameter.averaged_by_ddp = parameter.requires_grad
     frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
     if frozen:
-        wrapped.register_forward_pre_hook(functools.partial(_still_frozen, frozen))
-    wrapped.register_forward_pre_hook(_Newcomers(model))
+        wrapped.register_forward_pre_hook(functools.partial(_check_still_frozen, frozen))
+    wrapped.register_forward_pre_hook(_UnaveragedParameters(model))
     return wrapped
 
 
-class _Newcomers:
-    """Before a forward pass: parameters that optimizers have and nobody averages, of this model or
-    beside its own. Looked for when optimizers have others.
+class _UnaveragedParameters:
+    """A hook for forward passes that finds parameters that optimizers have and nobody averages, of
+    this model or beside its own. It looks when optimizers have got others.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -110,7 +110,8 @@ class _Newcomers:
         self._seen = -1
 
     def __call__(self, *_: Any) -> None:
-        optimizers = registry.optimizers()
+        """Raise RuntimeError where there are such parameters."""
+        optimizers = registry.live_optimizers()
         count = sum(len(group["params"]) for opt in optimizers for group in opt.param_groups)
         if count == self._seen or not torch.is_grad_enabled():
             return
@@ -139,9 +140,10 @@ class _Newcomers:
         self._seen = count
 
 
-def _still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:
-    """Before a forward pass: what DistributedDataParallel took for frozen it never averages, so
-    each worker would train it on its own samples.
+def _check_still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:
+    """Raise RuntimeError, before a forward pass, where a parameter takes a gradient that was
+    frozen: DistributedDataParallel never averages it, so each worker would train it on its own
+    samples.
     """
     thawed = [
         name for name, p in frozen if p.requires_grad and not hasattr(p, "averaged_by_optimizer")
@@ -151,5 +153,5 @@ def _still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:
         raise RuntimeError(
             f"{some} took no gradient when shoal.torch.ddp wrapped the model, and takes one now,"
             " which would not be averaged: wrap it while all of its parameters take gradients,"
-            " with find_unused_parameters=True, and call requires_grad_(False) behind it"
+            " with find_unused_parameters=True, and call requires_grad_(False) after that"
         )

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal
-from shoal._runtime.arguments import wrong
-from shoal._runtime.log import counted, say
+from shoal._runtime.arguments import wrong_type
+from shoal._runtime.log import counted, log_line
 
 from .backend import ProcessGroup
-from .bucket import MOST_BYTES, Bucket, buckets
+from .bucket import MOST_BYTES, Bucket, make_buckets
 from .path import Path, Paths
 from .sizes import Sizes
 
@@ -39,7 +39,7 @@ _UNSYNCED: Dict[str, Any] = (
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
 
-def wrap(
+def wrap_elastic(
     job: "shoal.Job",
     model: torch.nn.Module,
     options: Dict[str, Any],
@@ -58,8 +58,8 @@ def wrap(
             "process_group cannot be chosen in a job with shoal.torch.loader: it averages over the"
             " members of the job"
         )
-    limit = bucket_bytes(model, options)
-    total = total_bytes(model)
+    limit = largest_bucket_bytes(model, options)
+    total = gradient_bytes(model)
     # Whether the workers find the size of buckets while they train.
     adaptive = make is Bucket and not options.get("bucket_cap_mb")
     # DDP's buckets say when gradients are ready, so they are no larger than the smallest buckets of
@@ -84,15 +84,15 @@ def wrap(
         [b for b in model.buffers() if b.is_floating_point()],
     )
     if adaptive:
-        average.find_sizes(total)
-    register(wrapped, average)
+        average.find_bucket_size(total)
+    average_gradients_with(wrapped, average)
     if job._progress is not None:
-        job._progress.hints.append(lambda: _without_average(model))
+        job._progress.hints.append(lambda: _advice_without_average(model))
     return wrapped
 
 
-def _without_average(model: torch.nn.Module) -> str:
-    """Advice for a step that was not averaged."""
+def _advice_without_average(model: torch.nn.Module) -> str:
+    """Advice for the error of a step that was not averaged."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     without = [name for name, p in trained if p.grad is None]
     unused = "use shoal.torch.ddp(model, find_unused_parameters=True)"
@@ -109,26 +109,28 @@ def _without_average(model: torch.nn.Module) -> str:
     )
 
 
-def register(wrapped: DistributedDataParallel, average: "Average") -> None:
-    """Have the gradients of a DistributedDataParallel averaged by `average`."""
+def average_gradients_with(wrapped: DistributedDataParallel, average: "Average") -> None:
+    """Have the gradients of a DistributedDataParallel averaged by `average`, in every backward
+    pass.
+    """
     # DDP reads the annotations of a hook, and does not understand them as strings: a lambda has
     # none.
-    wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
+    wrapped.register_comm_hook(average, lambda average, bucket: average.take_bucket(bucket))
 
 
-def bucket_bytes(model: torch.nn.Module, options: Dict[str, Any]) -> int:
+def largest_bucket_bytes(model: torch.nn.Module, options: Dict[str, Any]) -> int:
     """The largest size of a bucket in bytes: DDP's option, or else so small that most of a step is
     sent while the backward pass goes on, but large enough that a bucket is worth a call.
     """
     most = options.get("bucket_cap_mb") or 0
     if not isinstance(most, (int, float)):
-        raise wrong("bucket_cap_mb", most, "how large a bucket may be, a number of MiB")
-    wanted = most * (1 << 20) or min(total_bytes(model) / _BUCKETS, MOST_BYTES)
+        raise wrong_type("bucket_cap_mb", most, "how large a bucket may be, a number of MiB")
+    wanted = most * (1 << 20) or min(gradient_bytes(model) / _BUCKETS, MOST_BYTES)
     return max(int(wanted), _LEAST_BYTES)
 
 
-def total_bytes(model: torch.nn.Module) -> int:
-    """The bytes of all gradients."""
+def gradient_bytes(model: torch.nn.Module) -> int:
+    """The bytes of all gradients of a model."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
@@ -136,6 +138,7 @@ class _Alone(ProcessGroup):
     """A group of this process only, which nothing outside can change."""
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
+        """A group of this process, whatever the ranks are."""
         return self._job.alone()
 
 
@@ -182,7 +185,7 @@ class Average:
         self._told_differ = False
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
-        self._statistics = buckets(statistics)
+        self._statistics = make_buckets(statistics)
         self._sizes: Optional[Sizes] = None  # None = buckets keep their size
         self._size = bucket_bytes  # the largest size of a bucket, in bytes
         self._paths = Paths(
@@ -200,7 +203,7 @@ class Average:
             for p in parameters:
                 p.register_hook(lambda _, p=p: self._used.add(p))  # type: ignore[misc, union-attr]
 
-    def find_sizes(self, total: int) -> None:
+    def find_bucket_size(self, total: int) -> None:
         """Let the workers find the size of buckets while they train, in a job with a loop. `total`
         is the size of all gradients in bytes.
         """
@@ -214,8 +217,10 @@ class Average:
         )
 
     def _make_buckets(self) -> List[Bucket]:
-        """New buckets of the current size. Notes in `_place` where each parameter lies in them."""
-        all_buckets = [*self._statistics, *buckets(self._parameters, self._size, self._make)]
+        """New buckets of the current size, those of statistics first. Notes in `_place` where each
+        parameter lies in them.
+        """
+        all_buckets = [*self._statistics, *make_buckets(self._parameters, self._size, self._make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
             p: (i, j)
             for i, bucket in enumerate(all_buckets)
@@ -224,32 +229,34 @@ class Average:
         return all_buckets
 
     def _resize_buckets(self) -> None:
-        """Replace the buckets where their size changes."""
+        """Replace the buckets where their size changes, before anything of the step is in them."""
         if self._sizes is None or self._job.step is None or self._path is not self._paths.arena:
             return
-        size = self._sizes.look(self._job.step)
+        size = self._sizes.size_for_step(self._job.step)
         if size != self._size:
             self._size = size
-            self._path.copier.begin()  # waits until the last copies have left the old buckets
+            self._path.copier.begin_step()  # waits until the last copies have left the old buckets
             del self._path
             self._paths.rebuild(self._make_buckets)
 
-    def take(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Take a bucket of DDP's. All futures of a step are complete after its last bucket."""
+    def take_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Take a bucket of DDP's, in the thread that runs backward, and return the future of its
+        mean. The last bucket of a step waits for all means.
+        """
         if not self._taken:
             self._compare_parameters()
             self._resize_buckets()
             self._begin_step(self._paths.choose())
-        future = self._path.copier.future()
+        future = self._path.copier.new_future()
         self._taken.append((bucket, future))
-        self._put(bucket)
+        self._copy_in(bucket)
         if bucket.is_last():
             taken, self._taken = self._taken, []
-            self._end(taken)
+            self._end_step(taken)
         return future
 
     def _compare_parameters(self) -> None:
-        """Compare the parameters of all workers behind 1, 2, 4, 8 … steps: where they differ, each
+        """Compare the parameters of all workers after 1, 2, 4, 8 … steps: where they differ, each
         trains a model of its own, and nobody would know. No error, for processors of several kinds
         may round differently in the optimizer.
         """
@@ -268,8 +275,8 @@ class Average:
         if most != -least and not self._told_differ:
             self._told_differ = True
             if self._job.rank == 0:
-                say(
-                    f"the parameters of the workers differ behind {counted(step.number, 'step')},"
+                log_line(
+                    f"the parameters of the workers differ after {counted(step.number, 'step')},"
                     " though all gradients are averaged. Every worker must call optimizer.step(),"
                     " and change its model in no other path than the others: `if rank == 0:` is for"
                     " what is written and printed. Where processors or GPUs are of several kinds"
@@ -279,8 +286,8 @@ class Average:
     def _begin_step(self, path: Path) -> None:
         """Begin a step on a path, or begin it again, with the statistics of the model."""
         self._path = path
-        path.copier.begin()
-        path.exchange.begin()
+        path.copier.begin_step()
+        path.exchange.begin_step()
         statistics = len(self._statistics)  # the buckets of statistics come first, and are full
         self._missing, self._full = (
             [0] * statistics + [len(b.parameters) for b in path.buckets[statistics:]],
@@ -290,7 +297,7 @@ class Average:
             for bucket in path.buckets[:statistics]:
                 bucket.pack([b.detach() for b in bucket.parameters])
 
-    def _put(self, bucket: dist.GradBucket) -> None:
+    def _copy_in(self, bucket: dist.GradBucket) -> None:
         """Copy the gradients of a bucket of DDP's into shoal's buckets, and submit those that are
         full once the copies are there.
         """
@@ -304,46 +311,52 @@ class Average:
         while self._full < len(self._missing) and not self._missing[self._full]:
             self._full += 1
         full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
-        path.copier.then(lambda: self._submit(path, full, first, end))
+        path.copier.run_after_copies(lambda: self._submit_full(path, full, first, end))
 
-    def _submit(self, path: Path, full: int, first: bool, end: bool) -> None:
+    def _submit_full(self, path: Path, full: int, first: bool, end: bool) -> None:
         """Submit the first `full` buckets of a path, on the thread of the copier's tasks. `first`
         and `end`: this is for the first or the last of DDP's buckets in the step.
         """
         if self._sizes is not None:
-            self._sizes.clock.full(first, end)
-        path.exchange.submit(full, end)
+            self._sizes.clock.record_full(first, end)
+        path.exchange.submit_full(full, end)
 
-    def _end(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
-        """End the step after the last of DDP's buckets, and complete the futures with the means."""
-        while not self._path.exchange.committed():
+    def _end_step(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
+        """Commit the step after the last of DDP's buckets, as often as it is void, and complete the
+        futures with the means.
+        """
+        while not self._path.exchange.try_commit():
             # The step is void, and is made again: DDP's buckets have the gradients still.
             self._begin_step(self._paths.choose(void=True))
             for bucket, _ in taken:
-                self._put(bucket)
+                self._copy_in(bucket)
         path = self._path
-        path.copier.then(lambda: self._finish(path, [bucket for bucket, _ in taken]))
-        path.copier.complete([(future, bucket.buffer()) for bucket, future in taken])
+        path.copier.run_after_copies(
+            lambda: self._copy_means_out(path, [bucket for bucket, _ in taken])
+        )
+        path.copier.complete_futures([(future, bucket.buffer()) for bucket, future in taken])
 
-    def _finish(self, path: Path, taken: List[dist.GradBucket]) -> None:
-        """Copy the means into DDP's buckets and the model's buffers, on the thread of the copier's
-        tasks.
+    def _copy_means_out(self, path: Path, taken: List[dist.GradBucket]) -> None:
+        """Wait for the means, and copy them into DDP's buckets and the model's buffers, on the
+        thread of the copier's tasks.
         """
         gradients = {
             p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())
         }
-        for bucket in path.exchange.averaged():
+        for bucket in path.exchange.averaged_buckets():
             for tensor, average in zip(bucket.parameters, bucket.unpack()):
                 if tensor in gradients:
-                    self._copy_out(tensor, gradients[tensor], average)
+                    self._copy_mean_out(tensor, gradients[tensor], average)
                 elif average is not None:  # a buffer of the model
                     path.copier.copy_out(tensor.detach(), average)
         if self._used is not None:
             self._used.clear()
         if self._sizes is not None:
-            self._sizes.clock.over()
+            self._sizes.clock.record_end()
 
-    def _copy_out(self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]) -> None:
+    def _copy_mean_out(
+        self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]
+    ) -> None:
         """Copy a mean to the place of the gradient in DDP's bucket; None = no worker has one."""
         if average is None:
             return

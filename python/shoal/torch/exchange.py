@@ -10,9 +10,9 @@ from shoal._runtime.protocol import NARROW
 from .bucket import Bucket, BucketCall, StepInfo
 
 
-def open_step(job: "shoal.Job") -> "shoal.Step":
-    """The open step, which an average commits. Raises RuntimeError where no step is open, or it is
-    committed already.
+def require_open_step(job: "shoal.Job") -> "shoal.Step":
+    """The step of the job under way, which an average commits. Raises RuntimeError where no step is
+    open, or it is committed already.
     """
     step = job.step
     if step is None:
@@ -36,9 +36,9 @@ class Exchange:
     With a group the calls are those of the group. Without one they make up the open step of the
     job, and the last call commits it.
 
-    The calls of a bucket's `negotiate` complete while the next bucket is filled; those of its
-    `payload` are submitted after the `negotiate` of that next one. So every worker makes the same
-    calls in the same order, however many buckets are full at once.
+    The negotiation calls of a bucket complete while the next bucket is filled; its payload calls
+    are submitted after the negotiation calls of that next one. So every worker makes the same calls
+    in the same order, however many buckets are full at once.
     """
 
     def __init__(
@@ -49,25 +49,28 @@ class Exchange:
         self._step: "Optional[shoal.Step]" = None
         self._steps = 0  # number of steps begun with a group
         self._generation: Optional[int] = None  # generation of the last step; None = none yet
-        self._answers: List[List[Any]] = []  # the calls of `negotiate` in this step, by bucket
-        self._submitted = 0  # number of buckets whose calls of `payload` are submitted
-        self._calls: List[List[Any]] = []  # the calls of `payload` in this step, by bucket
+        self._answers: List[List[Any]] = []  # the negotiation calls of this step, by bucket
+        self._submitted = 0  # number of buckets whose payload calls are submitted
+        self._calls: List[List[Any]] = []  # the payload calls of this step, by bucket
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """Begin a step, before any bucket is filled. Raises RuntimeError where no step is open."""
         info = self._step_info()
         for bucket in self._buckets:
-            bucket.begin(info)
+            bucket.begin_step(info)
         self._answers, self._submitted, self._calls = [], 0, []
 
     def _step_info(self) -> StepInfo:
+        """What the buckets must know of the step that begins; takes the open step of the job, or
+        counts one of the group.
+        """
         fresh, self._generation = self._generation != self._job.generation, self._job.generation
         if self._group is not None:
             self._steps += 1
             return StepInfo(
                 self._group.rank, self._group.size, self._steps, 1 / self._group.size, fresh
             )
-        self._step = open_step(self._job)
+        self._step = require_open_step(self._job)
         return StepInfo(
             self._job.rank,
             self._job.size,
@@ -76,27 +79,31 @@ class Exchange:
             fresh,
         )
 
-    def submit(self, full: int, end: bool) -> None:
+    def submit_full(self, full: int, end: bool) -> None:
         """Submit the calls of the first `full` buckets, which are full. `end`: no more buckets will
-        be filled in this step, and all are submitted.
+        be filled in this step, and all are submitted. It may wait for the negotiation calls of
+        earlier buckets.
         """
         with self._job.grouped():
             while len(self._answers) < (len(self._buckets) if end else full):
-                asked = [self._ask(part) for part in self._buckets[len(self._answers)].negotiate()]
+                asked = [
+                    self._submit_negotiation(part)
+                    for part in self._buckets[len(self._answers)].negotiation_calls()
+                ]
                 self._answers.append(asked)
                 self._submit_payloads(len(self._answers) - bool(asked))
             if end:
                 self._submit_payloads(len(self._buckets))
 
-    def committed(self) -> bool:
-        """Whether the step is committed, after the last `submit`. False when it is void, and must
-        be made again from `begin`.
+    def try_commit(self) -> bool:
+        """Return whether the step is committed, after the last `submit_full`. False when it is
+        void, and must be made again from `begin_step`.
         """
         return True
 
-    def averaged(self) -> Iterator[Bucket]:
-        """The buckets in their order, each as soon as it has its mean. An error of any call is
-        raised once all calls are complete.
+    def averaged_buckets(self) -> Iterator[Bucket]:
+        """The buckets in their order, each as soon as it has its mean, for which this waits. An
+        error of any call is raised once all calls are complete.
         """
         calls = [call for given in self._calls for call in given]
         try:
@@ -109,13 +116,13 @@ class Exchange:
                 call.wait()
 
     def _submit_payloads(self, upto: int) -> None:
-        """Submit the calls of `payload` of the first `upto` buckets, after waiting for those of
-        `negotiate`.
+        """Submit the payload calls of the first `upto` buckets, after waiting for their negotiation
+        calls.
         """
         for i in range(self._submitted, upto):
             for call in self._answers[i]:
                 call.wait()
-            parts = self._buckets[i].payload()
+            parts = self._buckets[i].payload_calls()
             last = i == len(self._buckets) - 1
             self._calls.append(
                 [self._submit_part(part, last and part is parts[-1]) for part in parts]
@@ -123,12 +130,14 @@ class Exchange:
         self._submitted = max(self._submitted, upto)
 
     def _submit_part(self, part: BucketCall, last: bool) -> Any:
+        """Begin one payload call; the last one of a step of the job commits it."""
         if self._group is None:
             assert self._step is not None
             return self._step.share(part.tensor, last, part.op, narrow=part.narrow)
         return self._group.allreduce_async(part.tensor, part.op, flags=NARROW if part.narrow else 0)
 
-    def _ask(self, part: BucketCall) -> Any:
+    def _submit_negotiation(self, part: BucketCall) -> Any:
+        """Begin one negotiation call."""
         if self._group is None:
             return self._step.aside(part.tensor, part.op, part.root)  # type: ignore[union-attr]
         if part.root is not None:

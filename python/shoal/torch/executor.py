@@ -31,10 +31,10 @@ class Executor:
         weakref.finalize(self, self._queue.put, None)
 
     def run(self, task: Callable[[], object]) -> None:
-        """Call `task` on the thread, after the tasks before; at once when called on that thread, or
-        when the interpreter is about to end.
+        """Have the executor's thread call `task` after the tasks before, and return; call it here
+        and now when this is that thread, or when the interpreter is about to end.
         """
-        if threading.current_thread() is self._thread or threads.over():
+        if threading.current_thread() is self._thread or threads.interpreter_is_ending():
             task()
             return
         with self._starting:
@@ -64,13 +64,16 @@ def on_executor() -> bool:
 
 
 class _Thread(threads.Thread):
-    # Knows the queue, not the Executor, which it would otherwise keep alive.
+    """The thread of an executor. It knows the queue, not the Executor, which it would otherwise
+    keep alive.
+    """
 
     def __init__(self, tasks: queue.SimpleQueue):
-        super().__init__("shoal-executor", self._work, lambda: tasks.put(None))
+        super().__init__("shoal-executor", self._run_tasks, lambda: tasks.put(None))
         self._tasks = tasks
 
-    def _work(self) -> None:
+    def _run_tasks(self) -> None:
+        """Call the tasks of the queue, until None comes."""
         for task in iter(self._tasks.get, None):
             task()
             del task

@@ -22,13 +22,15 @@ class _Failed:
         self._error = error
 
     def reraise(self) -> None:
+        """Raise the error, for Python code that waits."""
         raise self._error
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raise the error, for C++ code that pickles the value."""
         raise self._error
 
 
-def fail(future: torch.futures.Future, error: Exception) -> None:
+def set_error(future: torch.futures.Future, error: Exception) -> None:
     """Complete a future with an error: set_exception, but for C++ code too."""
     future._set_unwrap_func(_Failed.reraise)
     future.set_result(_Failed(error))
@@ -52,7 +54,9 @@ class Future(torch.futures.Future):
         executor.run(self.finish)
 
     def finish(self) -> None:
-        """Complete the future, unless it is complete."""
+        """Complete the future, unless it is complete. Any thread may call it; others that do wait
+        for the first.
+        """
         with self._once:
             if self._finish is not None:
                 finish, self._finish = self._finish, None
@@ -61,18 +65,20 @@ class Future(torch.futures.Future):
     def wait(self) -> Any:
         """Block until the future is complete; return its value or raise its error."""
         if on_executor():
-            self.finish()  # what would is behind this very callback in the queue
+            self.finish()  # what would do it comes after this very callback in the queue
         return super().wait()
 
     def then(self, callback: Callable[["Future"], Any]) -> "Future":
-        """A future of callback(self), called once this one is complete."""
+        """A future of callback(self), which the executor's thread calls once this one is
+        complete.
+        """
 
         def finish(result: Future) -> None:
             self.finish()
             try:
                 value = callback(self)
             except Exception as error:
-                fail(result, error)
+                set_error(result, error)
             else:
                 result.set_result(value)
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 import shoal
 from shoal._live.epochs import End
-from shoal._runtime.arguments import whole
+from shoal._runtime.arguments import as_integer
 from shoal.cursor import MAX_SAMPLES
 from shoal.steps import Progress
 
@@ -54,9 +54,9 @@ def loader(
 
     A loop over the loader is one epoch: the n-th ends with the n-th epoch of the job, wherever that
     is when it begins. `for epoch in range(10)` works as the outer loop too. But a worker that joins
-    then goes through the epochs that the job has behind it without a step, as a job of one that is
-    not rank 0: what the outer loop does behind each, an evaluation say, takes its time, and what it
-    changes is replaced when the worker enters. loader.epochs leaves them out. A worker that is
+    then goes through the epochs that the job has done already without a step, as a job of one that
+    is not rank 0: what the outer loop does after each, an evaluation say, takes its time, and what
+    it changes is replaced when the worker enters. loader.epochs leaves them out. A worker that is
     released has no step any more: the loop ends early, job.released tells, and with the next one
     its program ends. With `epochs` or `steps` one loop goes over all of them, or as many steps of
     the job.
@@ -68,7 +68,7 @@ def loader(
 
     Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every
     worker. A worker that joins gets what they manage, and the schedulers, the GradScaler and other
-    optimizers of that, made behind `import shoal.torch` and before the loop; anything else that the
+    optimizers of that, made after `import shoal.torch` and before the loop; anything else that the
     loop changes is for `job.register`. `loader.step` tells the epoch, the step and the weight.
     `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …); its
     workers start with each loop, or once with persistent_workers.
@@ -85,7 +85,7 @@ def loader(
             " which dataset[i] and len(dataset) are asked, since every sample is dealt out by its"
             " number. Of a DataLoader give the dataset; a stream has to become one first"
         )
-    global_batch = whole(
+    global_batch = as_integer(
         "global_batch",
         global_batch,
         1,
@@ -138,7 +138,7 @@ class Loader:
         self._arriving: Optional[Iterator[Any]] = None
         orders, batches = _Orders(progress, end, turn), _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(
-            batches, batch_size=None, sampler=orders, collate_fn=_as_it_is, **options
+            batches, batch_size=None, sampler=orders, collate_fn=_unchanged, **options
         )  # type: ignore[arg-type]
 
     @property
@@ -159,7 +159,7 @@ class Loader:
         """The number of steps of a loop from the beginning to the end, as long as no worker is
         lost.
         """
-        return self._end.whole(self._progress.cursor)
+        return self._end.step_count(self._progress.cursor)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs of a training of `count` epochs, each with one loop over the loader in it.
@@ -169,34 +169,39 @@ class Loader:
                 schedule.step()
 
         As `range(10)`, but a worker that joins begins with the epoch that the job is in, and so
-        does a program that goes on from a checkpoint; the last checkpoint is behind the last epoch;
-        and it ends early where the job goes on without this worker. Raises ShoalError when all of
-        them are over already.
+        does a program that goes on from a checkpoint; the last checkpoint comes after the last
+        epoch; and it ends early where the job goes on without this worker. Raises ShoalError when
+        all of them are over already.
         """
         if not self._end.each:
             raise ValueError(
                 "this loader has epochs or steps of its own, for one loop over all of them: give"
                 " them to loader.epochs only"
             )
-        count = whole("epochs", count, 0, "how many epochs the whole training has, an integer")
-        self._load()
-        return self._progress.loops(count)
+        count = as_integer("epochs", count, 0, "how many epochs the whole training has, an integer")
+        self._start_loading()
+        return self._progress.epoch_loops(count)
 
-    def _load(self) -> Iterator[Any]:
-        # Before the worker joins, so that its processes are there before the others wait for it.
+    def _start_loading(self) -> Iterator[Any]:
+        """Have the DataLoader begin to load, and return its batches. Before the worker joins, so
+        that the loader's processes are there before the others wait for it.
+        """
         if self._arriving is None:
             self._arriving = iter(self._batches)
         return self._arriving
 
     def __iter__(self) -> Iterator[Any]:
+        """The batches of one loop. A step is opened for each before it is given out, and must be
+        committed before the next is asked for.
+        """
         progress = self._progress
-        progress.begin(self._end)
-        arriving = self._load()
-        while not progress.over(self._end):
+        progress.begin_loop(self._end)
+        arriving = self._start_loading()
+        while not progress.finish_step(self._end):
             self._arriving = None
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.plan)
-            progress.open()
+            progress.open_step()
             yield batch
         if progress.begun:  # the others begin to load anew too, which draws a random number
             self._arriving = None
@@ -216,12 +221,15 @@ class _Orders:
         self._turn = turn
 
     def __iter__(self) -> Iterator[Order]:
+        """The orders, without end: drawn from the job's place in the data when the DataLoader
+        asks.
+        """
         progress, plan, asked = self._progress, -1, 0
         while True:
             if plan != progress.plan:
                 plan, asked = progress.plan, 0
-            part = None if progress.job.outside else progress.ahead(asked - progress.opened)
-            if part is None or self._end.behind(part.epoch):
+            part = None if progress.job.outside else progress.batch_ahead(asked - progress.opened)
+            if part is None or self._end.excludes_epoch(part.epoch):
                 yield _NOTHING
             else:
                 asked += 1
@@ -242,6 +250,9 @@ class _Batches(Dataset):  # type: ignore[type-arg]
         self._collate = collate
 
     def __getitem__(self, order: Order) -> Tuple[int, Any]:
+        """The batch of an order, collated, and the plan that it belongs to. It runs in the
+        DataLoader's worker processes.
+        """
         plan, indices = order
         if not indices:
             return plan, None
@@ -250,5 +261,6 @@ class _Batches(Dataset):  # type: ignore[type-arg]
         return plan, self._collate([self._dataset[i] for i in indices])
 
 
-def _as_it_is(found: Any) -> Any:
+def _unchanged(found: Any) -> Any:
+    """The batch itself: it is collated already."""
     return found

@@ -14,17 +14,20 @@ import torch
 _TAGS = 1 << 31
 
 
-def barrier(group: Any, number: int, timeout: Union[timedelta, float], all_ranks: bool) -> None:
-    """Run barrier `number` of a ProcessGroup. The words of the errors are those that torch's users
-    know from gloo.
+def monitored_barrier(
+    group: Any, number: int, timeout: Union[timedelta, float], all_ranks: bool
+) -> None:
+    """Run barrier `number` of a ProcessGroup: block until every rank is here. Rank 0 raises
+    RuntimeError at the timeout, which names the first missing rank or all. The words of the errors
+    are those that torch's users know from gloo.
     """
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
     end, tag = time.monotonic() + seconds, _TAGS + number
     token = torch.zeros(1, dtype=torch.uint8)
     if group.rank() != 0:
         try:
-            group.send([token], 0, tag).wait(_left(end))
-            group.recv([token], 0, tag).wait(_left(end))
+            group.send([token], 0, tag).wait(_time_left(end))
+            group.recv([token], 0, tag).wait(_time_left(end))
         except RuntimeError as error:
             raise RuntimeError(
                 f"Rank {group.rank()} successfully reached monitoredBarrier, but received errors"
@@ -41,7 +44,7 @@ def barrier(group: Any, number: int, timeout: Union[timedelta, float], all_ranks
                 " time"
             )
         try:
-            arrival.wait(_left(end))
+            arrival.wait(_time_left(end))
         except RuntimeError:
             missing.append(rank)
             if not all_ranks:
@@ -53,6 +56,6 @@ def barrier(group: Any, number: int, timeout: Union[timedelta, float], all_ranks
         answer.wait()
 
 
-def _left(end: float) -> timedelta:
-    # Never 0, which means "no timeout given".
+def _time_left(end: float) -> timedelta:
+    """The time until a moment of time.monotonic(); never 0, which means "no timeout given"."""
     return timedelta(seconds=max(0.001, end - time.monotonic()))

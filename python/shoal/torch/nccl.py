@@ -46,11 +46,11 @@ class DeviceGroup:
         self._communicator: Optional[cuda.Communicator] = None
         self._aborted = False
         self._error: Optional[Exception] = None
-        self._store, self._place = self._meet()
+        self._store, self._place = self._open_store()
 
-    def _meet(self) -> Tuple[Any, List[str]]:
-        """The store by which the devices find each other, on the first worker only, and its
-        address.
+    def _open_store(self) -> Tuple[Any, List[str]]:
+        """Open the store by which the devices find each other, on the first worker only. Returns
+        it, None on the others, and its address, which all workers get by a broadcast.
         """
         address, store = bytearray(_ADDRESS_BYTES), None
         if self.group.rank == 0:
@@ -66,21 +66,27 @@ class DeviceGroup:
         self.group.broadcast(address)
         return store, address.rstrip(b"\0").decode().split()
 
-    def begin(self, step: "shoal.Step") -> Any:
-        """Begin a step; when it is void, what waits for others is aborted."""
+    def begin_step(self, step: "shoal.Step") -> Any:
+        """Begin a step on the group, and connect the devices in the first one. Returns the handle
+        of the step; when it is void, what waits for others is aborted.
+        """
         begun = step.begin(self.group)
-        self._executor.run(lambda: self._guard(begun))
+        self._executor.run(lambda: self._abort_when_void(begun))
         if self._communicator is None:
             self._try(self._connect)
         return begun
 
-    def _guard(self, begun: Any) -> None:
+    def _abort_when_void(self, begun: Any) -> None:
+        """Wait for the end of a step, on the executor's thread, and abort where it is void."""
         try:
             begun.wait()
         except (LostError, MismatchError):
             self.abort()
 
     def _connect(self) -> None:
+        """Find the other devices by the store, and make the communicator. Waits for the other
+        workers.
+        """
         if not self._place:
             raise RuntimeError("the worker that was to open a store for the others could not")
         if self._store is None:
@@ -98,15 +104,16 @@ class DeviceGroup:
             self._communicator.abort()
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Add a tensor up over the workers, in place. `wait` tells when."""
+        """Begin to add a tensor up over the workers, in place; see `wait`."""
         self._try(lambda: self._communicator.all_reduce(tensor))  # type: ignore[union-attr]
 
     def wait(self) -> Optional[Exception]:
-        """Return when all sums are there, or why they will not be."""
+        """Block until all sums are there; returns why they will never be, else None."""
         self._try(lambda: self._communicator.wait())  # type: ignore[union-attr]
         return self._error
 
     def _try(self, task: Any) -> None:
+        """Call a task unless one before has failed; keep its error for `wait`."""
         if self._error is None:
             try:
                 task()
@@ -114,7 +121,9 @@ class DeviceGroup:
                 self._error = error
 
     def abort(self) -> None:
-        """Abort what waits for other devices. The group cannot be used after that."""
+        """Abort what waits for other devices, from any thread. The group cannot be used after
+        that.
+        """
         self._aborted = True
         if self._communicator is not None:
             self._communicator.abort()
@@ -134,16 +143,18 @@ class NcclExchange(Exchange):
         self._devices, self._ranks = devices, ranks
         self.error: Optional[Exception] = None  # an error that was not the loss of a worker
 
-    def begin(self) -> None:
-        super().begin()
+    def begin_step(self) -> None:
+        """As Exchange's, and begin the step on the devices."""
+        super().begin_step()
         self._submitted = 0  # buckets
         step = self._step
         assert step is not None
         held = step.held(self._ranks)
         self._weight = step.weight / held if held else 1 / len(self._ranks)
-        self._begun = self._devices.begin(step)
+        self._begun = self._devices.begin_step(step)
 
-    def submit(self, full: int, end: bool) -> None:
+    def submit_full(self, full: int, end: bool) -> None:
+        """Weigh the full buckets by this worker's samples, and begin their sums."""
         upto = len(self._buckets) if end else full
         for bucket in self._buckets[self._submitted : upto]:
             if self._weight:
@@ -153,7 +164,10 @@ class NcclExchange(Exchange):
             self._devices.all_reduce(bucket.buffer)
         self._submitted = max(self._submitted, upto)
 
-    def committed(self) -> bool:
+    def try_commit(self) -> bool:
+        """Wait for the sums, and end the step with the other workers: it is committed where all of
+        them have the sums.
+        """
         error = self._devices.wait()
         if self._step.end(self._devices.group, error is None):  # type: ignore[union-attr]
             return True
@@ -164,7 +178,8 @@ class NcclExchange(Exchange):
             pass  # the loss is why
         return False
 
-    def averaged(self) -> Iterator[Bucket]:
+    def averaged_buckets(self) -> Iterator[Bucket]:
+        """All buckets: they have their means once the step is committed."""
         return iter(self._buckets)
 
 

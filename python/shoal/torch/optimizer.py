@@ -13,9 +13,9 @@ from torch import Tensor
 import shoal
 
 from .bucket import Bucket
-from .compress import Compression, maker
+from .compress import Compression, bucket_maker
 from .path import Path, Paths
-from .state import check, keep
+from .state import check_arguments, register_state
 
 
 def optimizer(
@@ -32,7 +32,7 @@ def optimizer(
     Gradients are averaged by `step()`. What has to happen between the two, clipping say, calls
     `average_gradients()` first. In a job with `shoal.torch.loader` (make it first) the gradients
     are weighted by the samples that each worker had, and the average commits the step; workers that
-    join get the state of `opt`, of its schedulers and a GradScaler (made behind `import
+    join get the state of `opt`, of its schedulers and a GradScaler (made after `import
     shoal.torch` and before the loop), and of what else is given, anything with a `state_dict`.
     (Buffers of the model, of batch norms say, are for `shoal.torch.ddp`.) A closure returns the
     loss of this worker's data; `step(closure)` returns its average over the workers.
@@ -41,19 +41,19 @@ def optimizer(
 
     Raises RuntimeError for sparse gradients, and where the ranks' parameters differ.
     """
-    check(opt, others)
+    check_arguments(opt, others)
     job = shoal.join()
     if job.elastic:
-        keep(job, "optimizer", opt)
+        register_state(job, "optimizer", opt)
         for other in others:
-            keep(job, type(other).__name__, other)
+            register_state(job, type(other).__name__, other)
     own = [
         p
         for group in opt.param_groups
         for p in group["params"]
         if not getattr(p, "averaged_by_ddp", False)
     ]
-    return Averaging(opt, own, maker(compress)) if own else opt
+    return Averaging(opt, own, bucket_maker(compress)) if own else opt
 
 
 class Averaging(torch.optim.Optimizer):
@@ -87,9 +87,10 @@ class Averaging(torch.optim.Optimizer):
             plain=make is Bucket,
         )
         self._averaged = False
-        self._manage(parameters)
+        self._add_parameters(parameters)
 
     def __getattr__(self, name: str) -> Any:
+        """What this wrapper does not have is the wrapped optimizer's."""
         if name == "inner":  # not there yet while a copy is being made
             raise AttributeError(name)
         return getattr(self.inner, name)
@@ -102,7 +103,7 @@ class Averaging(torch.optim.Optimizer):
         loss of the closure.
         """
         if closure is not None:
-            return self.inner.step(lambda: self._evaluate(closure))
+            return self.inner.step(lambda: self._average_loss(closure))
         # Set by GradScaler. Each rank divides by its own scale before the average, and looks for
         # infinities after it, so all ranks take the step or none, even where their scales differ.
         scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
@@ -116,36 +117,41 @@ class Averaging(torch.optim.Optimizer):
         return self.inner.step()
 
     def average_gradients(self) -> None:
-        """Average the gradients now, in place; the next `step()` does not do it again."""
+        """Average the gradients now, in place, and wait for that; the next `step()` does not do it
+        again.
+        """
         if self._averaged:
             return
-        path = self._reduce(self._paths.choose())
-        while not path.exchange.committed():
-            path = self._reduce(self._paths.choose(void=True))
-        for bucket in path.exchange.averaged():
+        path = self._submit_buckets(self._paths.choose())
+        while not path.exchange.try_commit():
+            path = self._submit_buckets(self._paths.choose(void=True))
+        for bucket in path.exchange.averaged_buckets():
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
                 if average is not None:
                     if parameter.grad is None:
                         parameter.grad = torch.empty_like(parameter)
                     path.copier.copy_out(parameter.grad, average)
-        path.copier.copied_out()
+        path.copier.order_after_copies_out()
         self._averaged = True
 
-    def _reduce(self, path: Path) -> Path:
-        path.copier.begin()
-        path.exchange.begin()
+    def _submit_buckets(self, path: Path) -> Path:
+        """Begin a step on a path, copy the gradients into its buckets, and submit these. Returns
+        the path.
+        """
+        path.copier.begin_step()
+        path.exchange.begin_step()
         copied = []
         for bucket in path.buckets:
             with path.copier.copying_in():
                 bucket.pack([p.grad for p in bucket.parameters])
-            copied.append(path.copier.copied_in())
+            copied.append(path.copier.after_copies_in())
         for full, there in enumerate(copied, 1):
             there.synchronize()
-            path.exchange.submit(full, end=full == len(copied))
+            path.exchange.submit_full(full, end=full == len(copied))
         return path
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As torch's."""
+        """As torch's; the next `step()` averages again."""
         self._averaged = False
         self.inner.zero_grad(*args, **kwargs)
 
@@ -160,15 +166,18 @@ class Averaging(torch.optim.Optimizer):
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Add a group, on every rank; its parameters become those of rank 0."""
         self.inner.add_param_group(param_group)
-        self._manage(self.inner.param_groups[-1]["params"])
+        self._add_parameters(self.inner.param_groups[-1]["params"])
 
-    def _manage(self, parameters: List[Tensor]) -> None:
+    def _add_parameters(self, parameters: List[Tensor]) -> None:
+        """Average these parameters from now on; they become those of rank 0. All ranks call it
+        together.
+        """
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
         for parameter in parameters:
             parameter.averaged_by_optimizer = True
             by_type[parameter.dtype].append(parameter)
         if self._job.elastic:
-            self._keep(parameters)
+            self._register_parameters(parameters)
         for members in by_type.values():
             start = Bucket(members)
             start.pack([p.detach() for p in members])
@@ -178,7 +187,9 @@ class Averaging(torch.optim.Optimizer):
             self._buckets.append(self._make(members))
             self._paths.arena.copier.adopt(self._buckets[-1])
 
-    def _keep(self, parameters: List[Tensor]) -> None:
+    def _register_parameters(self, parameters: List[Tensor]) -> None:
+        """Have workers that join get the values of these parameters."""
+
         def set(values: List[Tensor]) -> None:
             for parameter, value in zip(parameters, values):
                 parameter.detach().copy_(value)
@@ -188,9 +199,13 @@ class Averaging(torch.optim.Optimizer):
         )
 
     def _gradients(self) -> List[Tensor]:
+        """The gradients that there are."""
         return [p.grad for bucket in self._buckets for p in bucket.parameters if p.grad is not None]
 
-    def _evaluate(self, closure: Callable[[], Tensor]) -> Tensor:
+    def _average_loss(self, closure: Callable[[], Tensor]) -> Tensor:
+        """Call the closure, average the gradients that it has made, and return the average of its
+        loss.
+        """
         if self._job.elastic:
             raise RuntimeError(
                 "shoal: step(closure) averages as often as the closure is called, and a step of the"

@@ -42,7 +42,7 @@ class _DeviceCopier(Copier):
     """Tensors and buckets lie on one device, and the stream that computes copies."""
 
     def __init__(self, device: cuda.Device):
-        self.future = device.future
+        self.new_future = device.new_future
 
 
 class Capability(NamedTuple):
@@ -73,7 +73,7 @@ class Paths:
         plain: bool,
     ):
         self._job, self._device, self._group = job, cuda.device_of(tensors), group
-        self.arena = self._through_the_arena(copier_of(job, tensors), buckets)
+        self.arena = self._arena_path(copier_of(job, tensors), buckets)
         # Whether the workers ask each other for their devices in every generation. The same on all
         # of them.
         self._asks = False
@@ -93,9 +93,11 @@ class Paths:
         self._printed = ""  # the last line about the path that this worker printed
 
     def _set_asks(self, asks: bool) -> None:
+        """Take over from the members whether workers ask each other, when this worker joins."""
         self._asks = asks
 
-    def _through_the_arena(self, copier: Copier, buckets: Sequence[Bucket]) -> Path:
+    def _arena_path(self, copier: Copier, buckets: Sequence[Bucket]) -> Path:
+        """The path of these buckets through the arena."""
         for bucket in buckets:
             copier.adopt(bucket)
         return Path(copier, buckets, Exchange(self._job, buckets, self._group))
@@ -106,22 +108,22 @@ class Paths:
         """
         copier, self._device_buckets, self._generation = self.arena.copier, [], -1
         del self.arena, self._path
-        self.arena = self._path = self._through_the_arena(copier, make())
+        self.arena = self._path = self._arena_path(copier, make())
 
     def choose(self, void: bool = False) -> Path:
-        """The path of the open step. `void`: the step was void on the path before, which is not
-        chosen again.
+        """The path of the open step, on which all workers agree in it; where none has a device,
+        without a call. `void`: the step was void on the path before, which is not chosen again.
         """
         if not self._asks or self._job.step is None:
             return self.arena
         before = self._device_group.names if void and self._device_group is not None else None
         if void:
-            self._note_failure()
+            self._record_failure()
             self._drop_device_group()
         while void or self._generation != self._job.generation:
             self._generation = self._job.generation
             try:
-                self._path, void = self._agree(self._ask_capabilities(), before), False
+                self._path, void = self._common_path(self._ask_capabilities(), before), False
             except LostError:
                 self._job._backend.check()  # another worker was lost: ask who is left
                 void = True
@@ -132,11 +134,13 @@ class Paths:
         return self._path
 
     def _drop_device_group(self) -> None:
+        """Free the device group, if there is one."""
         if self._device_group is not None:
             self._device_group.group.free()
         self._device_group = None
 
-    def _note_failure(self) -> None:
+    def _record_failure(self) -> None:
+        """Note, and tell the user, that NCCL has failed here, if it has."""
         error = self._path.exchange.error if isinstance(self._path.exchange, NcclExchange) else None
         if error is not None:
             self._broken = self._job.generation
@@ -152,7 +156,7 @@ class Paths:
         return [Capability(*table[i : i + columns]) for i in range(0, len(table), columns)]
 
     def _own_capability(self) -> Capability:
-        """Whether this worker can use NCCL now."""
+        """Whether this worker can use NCCL now, as the others must know it."""
         if self._device is None:
             return Capability(self._name, _ON_THE_CPU, 0, 0)
         if os.environ.get(SWITCH) == "0":
@@ -170,9 +174,10 @@ class Paths:
             version,
         )
 
-    def _agree(self, workers: List[Capability], before: Optional[List[int]]) -> Path:
-        """The path that these workers have in common; all of them find the same. `before` names
-        the workers of a device group on which the step was void.
+    def _common_path(self, workers: List[Capability], before: Optional[List[int]]) -> Path:
+        """The path that these workers have in common; all of them find the same. Makes a device
+        group where they have none. `before` names the workers of a device group on which the step
+        was void.
         """
         ranks = [r for r, w in enumerate(workers) if w.name]
         names = [workers[r].name for r in ranks]
@@ -193,6 +198,7 @@ class Paths:
         )
 
     def _print_path(self, workers: List[Capability], ranks: List[int], why: str) -> None:
+        """Tell the user, on the first rank, when the path changes and why."""
         line = (
             f"shoal: gradients go through the arena: {why}"
             if why

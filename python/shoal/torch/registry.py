@@ -29,16 +29,18 @@ _OTHER_SCHEDULERS = [
 _SCHEDULERS = (_Scheduler, *_OTHER_SCHEDULERS)
 
 
-def install() -> None:
-    """Register the objects that are made from now on, by their __init__. Copies and unpickled
-    objects are not registered.
+def patch_constructors() -> None:
+    """Replace the __init__ of torch's classes, so that objects that are made from now on are
+    registered. Copies and unpickled objects are not.
     """
     for kind in (_Optimizer, _Scaler, *_SCHEDULERS):
         if "__init__" in vars(kind) and not hasattr(kind.__init__, "registered_by_shoal"):
-            kind.__init__ = _registering(kind.__init__)
+            kind.__init__ = _registering_init(kind.__init__)
 
 
-def _registering(init: Callable[..., None]) -> Callable[..., None]:
+def _registering_init(init: Callable[..., None]) -> Callable[..., None]:
+    """An __init__ that does what `init` does, and registers the object."""
+
     @functools.wraps(init)
     def register(self: Any, *arguments: Any, **options: Any) -> None:
         init(self, *arguments, **options)
@@ -49,7 +51,7 @@ def _registering(init: Callable[..., None]) -> Callable[..., None]:
     return register
 
 
-def optimizers() -> List[torch.optim.Optimizer]:
+def live_optimizers() -> List[torch.optim.Optimizer]:
     """The registered optimizers that are alive."""
     return [thing for thing in (ref() for ref in _created) if isinstance(thing, _Optimizer)]
 
@@ -65,21 +67,24 @@ def belonging_to(managed: List[Any]) -> List[Any]:
 
 
 def _belonging(managed: List[Any]) -> Iterator[Any]:
+    """What `belonging_to` returns, without collecting garbage before."""
     known = {id(thing) for thing in managed}
     made = [
         thing
         for thing in (ref() for ref in _created)
         if thing is not None and id(thing) not in known
     ]
-    parameters = {id(p) for thing in managed for p in _parameters(thing)}
+    parameters = {id(p) for thing in managed for p in _parameters_of(thing)}
     for thing in made:
-        if isinstance(thing, _Optimizer) and any(id(p) in parameters for p in _parameters(thing)):
+        if isinstance(thing, _Optimizer) and any(
+            id(p) in parameters for p in _parameters_of(thing)
+        ):
             known.add(id(thing))
             yield thing
     for thing in made:
         if (
             isinstance(thing, _SCHEDULERS)
-            and id(_inner(getattr(thing, "optimizer", None))) in known
+            and id(_user_optimizer(getattr(thing, "optimizer", None))) in known
         ):
             yield thing
     for thing in made:
@@ -87,7 +92,8 @@ def _belonging(managed: List[Any]) -> Iterator[Any]:
             yield thing
 
 
-def _parameters(thing: Any) -> List[torch.Tensor]:
+def _parameters_of(thing: Any) -> List[torch.Tensor]:
+    """The parameters of a module or an optimizer; none of anything else."""
     if isinstance(thing, torch.nn.Module):
         return list(thing.parameters())
     return (
@@ -97,7 +103,7 @@ def _parameters(thing: Any) -> List[torch.Tensor]:
     )
 
 
-def _inner(optimizer: Any) -> Any:
+def _user_optimizer(optimizer: Any) -> Any:
     """The user's optimizer, where it is one of shoal's around it."""
     return (
         vars(optimizer).get("inner", optimizer)

@@ -23,19 +23,21 @@ class Clock:
         self._backward: Deque[float] = deque(maxlen=_TRIAL)
         self._took: Deque[float] = deque(maxlen=_TRIAL)
 
-    def full(self, first: bool, last: bool) -> None:
-        """Record that a bucket of DDP's is ready."""
+    def record_full(self, first: bool, last: bool) -> None:
+        """Note the time at which a bucket of DDP's is ready; it may be the first or the last of the
+        step.
+        """
         self._filled = time.perf_counter()
         if first:
             self._began = self._filled
         if last:
             self._backward.append(self._filled - self._began)
 
-    def over(self) -> None:
-        """Record that all means are in their places."""
+    def record_end(self) -> None:
+        """Note the time at which all means are in their places."""
         self._took.append(time.perf_counter() - self._began)
 
-    def read(self) -> Tuple[float, float]:
+    def take_medians(self) -> Tuple[float, float]:
         """The seconds of a backward pass and of a whole step, as medians of the newest ones, which
         are then forgotten; 0 where there are none.
         """
@@ -65,11 +67,13 @@ class Sizes:
         self._before = 0  # the size before the trial under way; 0 = no trial
         self._took: Dict[int, int] = {}  # microseconds of a step, by size
 
-    def look(self, step: "shoal.Step") -> int:
-        """The size for the open step, of which nothing is submitted yet."""
+    def size_for_step(self, step: "shoal.Step") -> int:
+        """The size for the open step, of which nothing is submitted yet. In some steps the workers
+        decide on it first, by a call that all of them make.
+        """
         if self._generation != self._job.generation:
             self._generation = self._job.generation
-            self.clock.read()
+            self.clock.take_medians()
             self._due, self._patience, self._before, self._took = (
                 step.number + _FIRST,
                 _FIRST,
@@ -77,9 +81,13 @@ class Sizes:
                 {},
             )
         if step.number >= self._due:
-            backward, took = self.clock.read()
+            backward, took = self.clock.take_medians()
             asks = self._job.rank == 0 and not self._before
-            proposal = self._job._backend.bucket(self._nbytes, self.size, backward) if asks else 0
+            proposal = (
+                self._job._backend.best_bucket_bytes(self._nbytes, self.size, backward)
+                if asks
+                else 0
+            )
             known = array("q", [proposal, round(1e6 * took)])
             step.aside(known, "max").wait()
             self._decide(*known)
@@ -87,6 +95,9 @@ class Sizes:
         return self.size
 
     def _decide(self, proposal: int, took: int) -> None:
+        """Begin a trial of the proposed size, or end the trial under way; `took` are the
+        microseconds of a step of the slowest worker.
+        """
         self._took[self.size] = took
         if self._before:
             if took > _WORTH * self._took[self._before]:

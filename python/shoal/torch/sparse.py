@@ -7,13 +7,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .wire import moved, op_name
+from .wire import op_name, wire_to_move
 from .work import Work
 
 
 def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
     """Sum a sparse COO tensor over the ranks of a ProcessGroup, in place: gather all entries and
-    add them up here.
+    add them up here, when `work` is waited for.
 
     How many entries the others have is asked first, and waited for; the entries themselves are a
     part of `work`.
@@ -29,8 +29,8 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
     total = int(counts.sum())
     indices = torch.empty((total, own.sparse_dim()), dtype=torch.int64)
     values = torch.empty((total, *own.values().shape[1:]), dtype=own.dtype)
-    group.call(work, "all_gather", moved(own.indices().t()), moved(indices))
-    group.call(work, "all_gather", moved(own.values()), moved(values))
+    group.submit_call(work, "all_gather", wire_to_move(own.indices().t()), wire_to_move(indices))
+    group.submit_call(work, "all_gather", wire_to_move(own.values()), wire_to_move(values))
 
     def finish() -> None:
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
@@ -38,4 +38,4 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
         with torch.no_grad():
             tensor.copy_(total / group.size() if op_name(op) == "AVG" else total)
 
-    work.after(finish)
+    work.add_finisher(finish)

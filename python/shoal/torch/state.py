@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import torch
 
 import shoal
-from shoal._runtime.arguments import wrong
-from shoal._runtime.log import say
+from shoal._runtime.arguments import wrong_type
+from shoal._runtime.log import log_line
 from shoal._runtime.tree import flatten
 
 from . import registry
@@ -23,17 +23,17 @@ from . import registry
 _managed: "weakref.WeakKeyDictionary[shoal.Job, List[Any]]" = weakref.WeakKeyDictionary()
 
 
-def check(opt: Any, others: Sequence[Any]) -> None:
+def check_arguments(opt: Any, others: Sequence[Any]) -> None:
     """Raise TypeError where `opt` is no optimizer, or one of `others` has no state_dict."""
     if isinstance(opt, type) or not hasattr(opt, "param_groups"):
-        raise wrong("opt", opt, "an optimizer, as torch.optim.SGD(model.parameters(), lr=0.1)")
+        raise wrong_type("opt", opt, "an optimizer, as torch.optim.SGD(model.parameters(), lr=0.1)")
     for other in others:
         if (
             isinstance(other, type)
             or not hasattr(other, "state_dict")
             or not hasattr(other, "load_state_dict")
         ):
-            raise wrong(
+            raise wrong_type(
                 "others",
                 other,
                 "what workers that join get too, with a state_dict() and a load_state_dict(); of"
@@ -41,9 +41,9 @@ def check(opt: Any, others: Sequence[Any]) -> None:
             )
 
 
-def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
-    """Register the state of a module, an optimizer, a scheduler or a GradScaler, under a name that
-    is not taken. `named`: the script has asked for it.
+def register_state(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
+    """Register the state of a module, an optimizer, a scheduler or a GradScaler with the job, under
+    a name that is not taken. `named`: the script has asked for it.
     """
 
     def get() -> Any:
@@ -56,25 +56,26 @@ def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
     job._state.register(
         job.unused(name),
         get if named else _guarded(type(holder).__name__, get),
-        lambda value: load(holder, value),
+        lambda value: load_state(holder, value),
         in_place=in_place,
     )
-    manage(job, holder)
+    mark_registered(job, holder)
 
 
-def manage(job: "shoal.Job", holder: Any) -> None:
-    """Record that the state of a module or an optimizer is registered. The objects that belong to
-    it are registered too when the loop begins.
+def mark_registered(job: "shoal.Job", holder: Any) -> None:
+    """Note that the state of a module or an optimizer is registered. The objects that belong to it
+    are registered too when the loop begins.
     """
     if job not in _managed:
         _managed[job] = []
-        job._state.discover = lambda: _keep_registered(job)
+        job._state.discover = lambda: _register_belonging(job)
     _managed[job].append(holder)
 
 
-def _keep_registered(job: "shoal.Job") -> None:
+def _register_belonging(job: "shoal.Job") -> None:
+    """Register the objects that belong to the registered ones."""
     for thing in registry.belonging_to(_managed[job]):
-        keep(
+        register_state(
             job,
             "optimizer" if isinstance(thing, torch.optim.Optimizer) else type(thing).__name__,
             thing,
@@ -83,8 +84,8 @@ def _keep_registered(job: "shoal.Job") -> None:
 
 
 def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
-    """`get`, or a function that returns None where the state cannot be sent: the script did not ask
-    for it, and must not fail because of it.
+    """A function like `get` that returns None where the state cannot be sent: the script did not
+    ask for it, and must not fail because of it. The user is told once.
     """
     said: List[str] = []
 
@@ -98,13 +99,14 @@ def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
                 said.append(
                     f"workers that join do not get the state of a {kind} that was made here: {err}"
                 )
-                say(said[0])
+                log_line(said[0])
             return None
 
     return guarded
 
 
 def _without_tensors(value: Any) -> Any:
+    """A nested value with None in the place of its tensors."""
     if isinstance(value, dict):
         return {key: _without_tensors(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -113,20 +115,21 @@ def _without_tensors(value: Any) -> Any:
 
 
 def _without_functions(value: Any) -> Any:
+    """A nested value without the entries of dicts that are functions."""
     if isinstance(value, dict):
         return {key: _without_functions(v) for key, v in value.items() if not callable(v)}
     return [_without_functions(v) for v in value] if isinstance(value, list) else value
 
 
-def load(holder: Any, value: Optional[Dict[str, Any]]) -> None:
+def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
     """Load the state of a module, an optimizer, a scheduler or a GradScaler, which may lie in its
-    own memory already. None = the state could not be sent.
+    own memory already. None = the state could not be sent, and nothing is loaded.
     """
     if value is None:
         return
     if isinstance(holder, torch.nn.Module):
         for key, tensor in holder.state_dict(keep_vars=True).items():
-            if _same(tensor, value.get(key)):
+            if _is_same_memory(tensor, value.get(key)):
                 # torch copies no tensor onto itself, but does so with its memory
                 value[key] = tensor
     groups = vars(holder).get("param_groups") if isinstance(holder, torch.optim.Optimizer) else None
@@ -138,7 +141,8 @@ def load(holder: Any, value: Optional[Dict[str, Any]]) -> None:
         holder.param_groups = groups
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same_memory(one: Any, other: Any) -> bool:
+    """Whether two tensors are the same elements of the same memory."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
     return one.data_ptr() == other.data_ptr() and (one.dtype, one.shape, one.stride()) == (
@@ -160,7 +164,7 @@ def initialize_state(optimizer: torch.optim.Optimizer) -> None:
         for p in group["params"]
         if p.requires_grad and p.grad is None
     ]
-    for p, gradient in zip(parameters, _zeros(parameters)):
+    for p, gradient in zip(parameters, _zeros_like_each(parameters)):
         p.grad = gradient
     # An optimizer that needs a closure or sparse gradients gets its state when the worker joins,
     # for which the others wait somewhat longer.
@@ -170,7 +174,7 @@ def initialize_state(optimizer: torch.optim.Optimizer) -> None:
         p.grad = None
 
 
-def _zeros(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+def _zeros_like_each(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
     """Zeros like each tensor. Those of one type share memory, so that less memory is touched."""
     most: Dict[Any, int] = {}
     for t in tensors:
@@ -189,6 +193,7 @@ class OwnedState(Dict[str, Any]):
     """
 
     def __deepcopy__(self, _: Any) -> "OwnedState":
+        """The state itself: nothing is copied."""
         return self
 
 
@@ -200,8 +205,8 @@ def keep_random_state(job: "shoal.Job") -> None:
     def get() -> Dict[str, Any]:
         on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         state = {
-            "torch": _bytes(torch.get_rng_state()),
-            "cuda": [_bytes(s) for s in on_devices],
+            "torch": _bytes_of_state(torch.get_rng_state()),
+            "cuda": [_bytes_of_state(s) for s in on_devices],
             "python": random.getstate(),
         }
         if "numpy" in sys.modules:
@@ -210,9 +215,9 @@ def keep_random_state(job: "shoal.Job") -> None:
         return state
 
     def set(value: Dict[str, Any]) -> None:
-        torch.set_rng_state(_tensor(value["torch"]))
+        torch.set_rng_state(_state_of_bytes(value["torch"]))
         for device, state in enumerate(value["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(_tensor(state), device)
+            torch.cuda.set_rng_state(_state_of_bytes(state), device)
         random.setstate(value["python"])
         if "numpy" in value and "numpy" in sys.modules:
             sys.modules["numpy"].random.set_state(value["numpy"])
@@ -221,9 +226,11 @@ def keep_random_state(job: "shoal.Job") -> None:
         job.register("random state", get, set, alike=False)
 
 
-def _bytes(state: torch.Tensor) -> bytes:
+def _bytes_of_state(state: torch.Tensor) -> bytes:
+    """The state of a generator as bytes."""
     return state.numpy().tobytes()
 
 
-def _tensor(state: bytes) -> torch.Tensor:
+def _state_of_bytes(state: bytes) -> torch.Tensor:
+    """The state of a generator from bytes."""
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)

@@ -27,22 +27,24 @@ class Thread(threading.Thread):
         self.stop = stop
 
 
-def over() -> bool:
+def interpreter_is_ending() -> bool:
     """Whether the interpreter is about to end, so that no thread may start."""
     return _over.is_set()
 
 
-def _running() -> List[Thread]:
+def _running_threads() -> List[Thread]:
+    """The threads of this class that run."""
     return [t for t in threading.enumerate() if isinstance(t, Thread)]
 
 
-def _end() -> None:
+def _end_threads() -> None:
+    """Leave the job, and end all threads, when the interpreter is about to end."""
     _over.set()
     jobs.leave_at_exit()
-    while _running():  # again, because a thread may have started another
-        for thread in _running():
+    while _running_threads():  # again, because a thread may have started another
+        for thread in _running_threads():
             thread.stop()
             thread.join()
 
 
-atexit.register(_end)
+atexit.register(_end_threads)

@@ -40,11 +40,11 @@ class Wire(NamedTuple):
     back: Optional[Callable[[], object]] = None
 
 
-def moved(tensor: Tensor) -> Wire:
-    """`tensor` for a call that only moves elements: any type, types that the agent does not know as
-    bytes.
+def wire_to_move(tensor: Tensor) -> Wire:
+    """The wire of a tensor for a call that only moves elements: of any type; types that the agent
+    does not know go as bytes.
     """
-    home = _dense(tensor)
+    home = _check_dense(tensor)
     dense = home.cpu().resolve_conj().resolve_neg().contiguous()
     back = None if dense.data_ptr() == home.data_ptr() else lambda: home.copy_(dense)
     if dense.is_complex():
@@ -56,8 +56,9 @@ def moved(tensor: Tensor) -> Wire:
     return Wire(data, back)
 
 
-def reduced(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
-    """`tensor` for a call that reduces it by torch's `op`; also the agent's name of the reduction.
+def wire_to_reduce(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
+    """The wire of a tensor for a call that reduces it by torch's `op`, and the agent's name of the
+    reduction. Raises RuntimeError where there is none.
 
     A bool is a byte of 0 or 1, so its sum (or) is a maximum and its product (and) a minimum. Small
     integers are widened to 32 bits and narrowed again, which wraps around as torch's own arithmetic
@@ -70,21 +71,21 @@ def reduced(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
             " PRODUCT, MIN, MAX"
         )
     if tensor.dtype == torch.bool and name != "mean":
-        return moved(tensor), {"sum": "max", "prod": "min"}.get(name, name)
+        return wire_to_move(tensor), {"sum": "max", "prod": "min"}.get(name, name)
     if tensor.dtype in _WIDENED:
-        home = _dense(tensor)
+        home = _check_dense(tensor)
         wide = home.cpu().to(torch.int32).contiguous()
         return Wire(wide, lambda: home.copy_(wide)), name
     if tensor.dtype in _NATIVE or (tensor.is_complex() and name in ("sum", "mean")):
-        return moved(tensor), name
+        return wire_to_move(tensor), name
     raise RuntimeError(
         f"shoal: {name} of {tensor.dtype} tensors is not supported: reduce them as a number type"
     )
 
 
-def end_to_end(wires: Sequence[Wire], fill: bool) -> Wire:
-    """Several tensors as one, each behind the other; with `fill` their contents too, else room for
-    a result.
+def concatenate(wires: Sequence[Wire], fill: bool) -> Wire:
+    """Several wires as one, one after the other; with `fill` their contents too, else room for a
+    result.
     """
     sizes = [wire.data.numel() for wire in wires]
     if fill:
@@ -101,7 +102,10 @@ def end_to_end(wires: Sequence[Wire], fill: bool) -> Wire:
     return Wire(data, back)
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def _check_dense(tensor: Tensor) -> Tensor:
+    """The tensor, detached. Raises RuntimeError where it is not dense, or on another kind of
+    device.
+    """
     if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
         raise RuntimeError(
             f"shoal: a {tensor.layout} tensor on {tensor.device} cannot take part in this call:"

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Work as _Work
 
 from . import threads
 from .executor import Executor
-from .future import Future, fail
+from .future import Future, set_error
 
 _NOT_GIVEN = timedelta(0)
 
@@ -39,14 +39,14 @@ class Work(_Work):
         self._future: Optional[torch.futures.Future] = None
         executor.hold(self)
 
-    def add(self, kind: str, handle: Any) -> None:
+    def add_call(self, kind: str, handle: Any) -> None:
         """Make a call of this kind, by its shoal.Handle, a part of this work."""
         self._kind = kind
         self._handles.append(handle)
 
-    def after(self, finish: Callable[[], object]) -> None:
-        """Run `finish` once all handles are done: it brings the result to where the caller wants
-        it.
+    def add_finisher(self, finish: Callable[[], object]) -> None:
+        """Have `finish` called once all handles are done: it brings the result to where the caller
+        wants it.
         """
         self._finishers.append(finish)
 
@@ -67,7 +67,9 @@ class Work(_Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether wait() would return, or raise, at once."""
+        """Whether wait() would return, or raise, at once. Never waits for other ranks, but finishes
+        the results where it can.
+        """
         if not self._settled and all(handle.done() for handle in self._handles):
             self._settle(self._timeout)
         return self._settled
@@ -87,12 +89,14 @@ class Work(_Work):
     def get_future(self) -> torch.futures.Future:
         """A future of `result()`, which the executor of the process group completes."""
         if self._future is None:
-            self._future = Future(self._executor, self._fulfil)
+            self._future = Future(self._executor, self._complete_future)
         self._executor.release(self)
         return self._future
 
     def _settle(self, timeout: timedelta) -> None:
-        """Wait for the handles and finish the results; keep the error for whoever asks."""
+        """Wait for the handles and finish the results; keep the error for whoever asks. Any thread
+        may call it; the first one does the work.
+        """
         with self._settling:
             if self._settled:
                 return
@@ -111,12 +115,13 @@ class Work(_Work):
             self._settled = True
             self._handles, self._finishers = [], []
 
-    def _fulfil(self, future: torch.futures.Future) -> None:
+    def _complete_future(self, future: torch.futures.Future) -> None:
+        """Wait for the call, and complete the future with its result or its error."""
         self._settle(self._timeout)
         if self._error is None:
             future.set_result(self._result)
         else:
-            fail(future, self._error)
+            set_error(future, self._error)
 
 
 class Transfer(Work):
@@ -124,9 +129,9 @@ class Transfer(Work):
     of its own.
     """
 
-    def add(self, kind: str, handle: Any) -> None:
+    def add_call(self, kind: str, handle: Any) -> None:
         """As Work's, and remember whom to ask for the source."""
-        super().add(kind, handle)
+        super().add_call(kind, handle)
         self._handle = handle
 
     def source_rank(self) -> int:
@@ -138,11 +143,11 @@ class Transfer(Work):
     _source_rank = source_rank  # torch's own name for it
 
     def get_future(self) -> torch.futures.Future:
-        """A future of `result()`."""
+        """A future of `result()`, which a new thread completes."""
         if self._future is None:
             self._future = torch.futures.Future()
-            fulfil = functools.partial(self._fulfil, self._future)
-            if threads.over():
+            fulfil = functools.partial(self._complete_future, self._future)
+            if threads.interpreter_is_ending():
                 fulfil()
             else:
                 threads.Thread("shoal-transfer", fulfil).start()

@@ -77,6 +77,9 @@ def run(index: int, name: str) -> tuple:
 
 
 def main() -> None:
+    """Run the tests of $TESTS one after another, and write their outcomes, up to the first
+    failure.
+    """
     with open(os.environ["TESTS"]) as f:
         tests = f.read().split()
     with open(f"{TEMP_DIR}/results.{RANK}", "w", buffering=1) as results:

@@ -63,6 +63,7 @@ def launch(backend: str, size: int, tests: list, temp: pathlib.Path) -> list:
 
 
 def read(path: pathlib.Path) -> list:
+    """The outcomes that a rank has written."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -97,7 +98,7 @@ def select(pattern: str) -> tuple:
 
 
 def run_all(backend: str, size: int, tests: list) -> list:
-    """Run every test, starting a new set of ranks after each failure."""
+    """Run every test, starting a new set of ranks after each failure; return the outcomes."""
     outcomes = []
     while len(outcomes) < len(tests):
         with tempfile.TemporaryDirectory() as temp:
@@ -114,6 +115,7 @@ def run_all(backend: str, size: int, tests: list) -> list:
 
 
 def main() -> int:
+    """Run the suite as the command line says, print the counts, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="shoal")
     parser.add_argument("-n", type=int, default=3, help="ranks")

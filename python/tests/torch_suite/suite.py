@@ -30,6 +30,8 @@ def load(backend: str):
     _open_monitored_barrier(distributed_test.dist)
 
     class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+        """The suite, aimed at a backend."""
+
         pass
 
     if backend != "gloo":
@@ -57,11 +59,13 @@ def names(case) -> list:
 
 
 def _open_monitored_barrier(dist) -> None:
+    """Let other backends than gloo call monitored_barrier."""
     # torch 1.13 refuses it to every backend not called gloo; torch 2 asks the backend. This asks
     # the backend.
     refusing = dist.monitored_barrier
 
     def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        """torch's, without its check of the backend's name."""
         group = group or dist.group.WORLD
         if dist.get_rank(group) < 0 or dist.get_backend(group) == "gloo":
             return refusing(group, timeout, wait_all_ranks)
@@ -71,6 +75,7 @@ def _open_monitored_barrier(dist) -> None:
 
 
 def _open_all_to_all(case) -> None:
+    """Let the backend run the tests of all-to-all that are open to some backends only."""
     # On the CPU torch runs these for MPI alone, as gloo had no all-to-all when they were written.
     for name in names(case):
         test = getattr(case, name)
@@ -79,6 +84,7 @@ def _open_all_to_all(case) -> None:
 
 
 def _stand_in_for_expecttest() -> None:
+    """Make importable what the suite imports and does not need."""
     # torch's test base imports expecttest for expected-output tests, which this suite has none of.
     try:
         import expecttest  # noqa: F401

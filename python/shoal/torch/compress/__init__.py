@@ -31,7 +31,7 @@ _NAMES: Dict[str, Callable[[Sequence[Tensor]], Bucket]] = {
 }
 
 
-def maker(compress: Compression) -> Callable[[Sequence[Tensor]], Bucket]:
+def bucket_maker(compress: Compression) -> Callable[[Sequence[Tensor]], Bucket]:
     """The function that makes a bucket of parameters for a value of `compress`. Raises ValueError
     for any other value.
     """

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arena import empty
-from ..bucket import Bucket, BucketCall, StepInfo, dense
+from ..bucket import Bucket, BucketCall, StepInfo, check_dense
 
 
 class Feedback(Bucket):
@@ -34,28 +34,36 @@ class Feedback(Bucket):
         self.length = -(-sum(sizes) // multiple) * multiple
         self.memory = torch.zeros(self.length)
         self.average = torch.zeros(self.length)
-        self._own = self._cut(self.memory, sizes)
-        self.parts = self._cut(self.average, sizes)
+        self._own = self._views_by_parameter(self.memory, sizes)
+        self.parts = self._views_by_parameter(self.average, sizes)
         self._marks_and_share = empty(len(sizes) + 1)  # the marks, and the share
 
-    def _cut(self, flat: Tensor, sizes: List[int]) -> List[Tensor]:
+    def _views_by_parameter(self, flat: Tensor, sizes: List[int]) -> List[Tensor]:
+        """The parts of a flat tensor that belong to the parameters, each in its shape; nothing is
+        copied.
+        """
         return [
             part.view(p.shape)
             for part, p in zip(flat.split([*sizes, len(flat) - sum(sizes)]), self.parameters)
         ]
 
-    def begin(self, info: StepInfo) -> None:
+    def begin_step(self, info: StepInfo) -> None:
+        """Take this worker's share of the batch for the step, and mark all gradients as there."""
         self.info = info
         self._marks_and_share.fill_(1 if info.share else 0)
         self._marks_and_share[-1] = info.share
 
     def put(self, i: int, tensor: Optional[Tensor]) -> None:
+        """Add the gradient of parameter i to the memory, weighted by this worker's share; None adds
+        nothing.
+        """
         if tensor is None:
             self._marks_and_share[i] = 0
         elif self.info.share:
-            self._own[i].add_(self.copier.to_cpu(dense(tensor)), alpha=self.info.share)
+            self._own[i].add_(self.copier.to_cpu(check_dense(tensor)), alpha=self.info.share)
 
-    def negotiate(self) -> List[BucketCall]:
+    def negotiation_calls(self) -> List[BucketCall]:
+        """As Bucket's: those of `propose`."""
         # A value that is not finite would stay in the memory for ever. All workers get NaN now, as
         # they would without compression.
         if not math.isfinite(self.memory.sum().item()):
@@ -63,10 +71,12 @@ class Feedback(Bucket):
             self._marks_and_share[-1] = math.nan
         return self.propose()
 
-    def payload(self) -> List[BucketCall]:
+    def payload_calls(self) -> List[BucketCall]:
+        """As Bucket's: those of `encode`, and one for the marks."""
         return [*self.encode(), BucketCall(self._marks_and_share, "sum")]
 
     def unpack(self) -> List[Optional[Tensor]]:
+        """As Bucket's, decoded."""
         *marks, shares = self._marks_and_share.tolist()
         self.decode()
         if shares not in (0, 1):  # a lost worker's is missing
@@ -75,11 +85,13 @@ class Feedback(Bucket):
         return [part if mark or part.any() else None for part, mark in zip(self.parts, marks)]
 
     def propose(self) -> List[BucketCall]:
-        """The calls by which the workers agree on how to encode."""
+        """The calls by which the workers agree on how to encode; the memory stays as it is."""
         raise NotImplementedError
 
     def encode(self) -> List[BucketCall]:
-        """The calls that send a part of `memory`, which is taken out of it."""
+        """Take a part of `memory` out of it, and return the calls that sum up the parts of all
+        workers.
+        """
         raise NotImplementedError
 
     def decode(self) -> None:

@@ -34,10 +34,12 @@ class Int8(Feedback):
         self._codes = self._bytes.view(torch.int8).view(-1, BLOCK)
 
     def propose(self) -> List[BucketCall]:
+        """The sum of the workers' largest values, by block."""
         self._scales.copy_(self._blocks.abs().amax(1))
         return [BucketCall(self._scales, "sum")]
 
     def encode(self) -> List[BucketCall]:
+        """Round the memory to bytes on the common scales, and keep what rounding leaves."""
         if self.info.size > _MOST:
             raise RuntimeError(
                 f"shoal: compress='int8' is for up to {_MOST} workers, and the job has"
@@ -52,4 +54,5 @@ class Int8(Feedback):
         return [BucketCall(self._bytes, "sum")]  # modulo 256, in which signs do not matter
 
     def decode(self) -> None:
+        """Set the average to the summed bytes times their scales."""
         torch.mul(self._codes.float(), self._scales[:, None], out=self.average.view(-1, BLOCK))

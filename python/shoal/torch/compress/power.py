@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from shoal._runtime.arguments import whole
+from shoal._runtime.arguments import as_integer
 
 from ..arena import empty
 from ..bucket import BucketCall
@@ -25,7 +25,7 @@ class PowerSGD:
     """
 
     def __init__(self, rank: int = 4):
-        self.rank = whole(
+        self.rank = as_integer(
             "rank", rank, 1, "how many columns the factors of a matrix have, an integer from 1 on"
         )
 
@@ -47,19 +47,23 @@ class _Matrix(NamedTuple):
 
 
 class _LowRank(Feedback):
+    """A bucket whose matrices travel as two factors, and whose other parameters travel as they
+    are.
+    """
+
     def __init__(self, parameters: Sequence[Tensor], rank: int):
         super().__init__(parameters)
-        thin = [i for i, p in enumerate(self.parameters) if _gains(p, rank)]
+        thin = [i for i, p in enumerate(self.parameters) if _gets_smaller(p, rank)]
         rows = [len(self.parameters[i]) for i in thin]
         columns = [self.parameters[i].numel() // n for i, n in zip(thin, rows)]
         self._whole = [
             (self._own[i], self.parts[i]) for i in range(len(self.parameters)) if i not in thin
         ]
-        self._copied_out = empty(sum(n * rank for n in rows))
+        self._left = empty(sum(n * rank for n in rows))
         self._right = empty(
             sum(m * rank for m in columns) + sum(own.numel() for own, _ in self._whole)
         )
-        lefts = self._copied_out.split([n * rank for n in rows])
+        lefts = self._left.split([n * rank for n in rows])
         *rights, self._tail = self._right.split(
             [*(m * rank for m in columns), sum(own.numel() for own, _ in self._whole)]
         )
@@ -74,15 +78,21 @@ class _LowRank(Feedback):
         ]
 
     def propose(self) -> List[BucketCall]:
+        """The sum of the left factors, each of this worker's memory times the right factor of the
+        step before.
+        """
         if self.info.fresh:
             generator = torch.Generator().manual_seed(0)
             for m in self._matrices:
                 m.right.normal_(generator=generator)
         for m in self._matrices:
             torch.mm(m.own, m.right, out=m.left)
-        return [BucketCall(self._copied_out, "sum")] if self._matrices else []
+        return [BucketCall(self._left, "sum")] if self._matrices else []
 
     def encode(self) -> List[BucketCall]:
+        """Make the left factors orthonormal, take what they span out of the memory, and return the
+        sum of the right factors and of what travels as it is.
+        """
         for m in self._matrices:
             # Orthonormal even where the gradient is 0, so that the next factor is not 0.
             m.left.copy_(torch.linalg.qr(m.left).Q)
@@ -96,6 +106,7 @@ class _LowRank(Feedback):
         return [BucketCall(self._right, "sum")]
 
     def decode(self) -> None:
+        """Set the average to the products of the factors, and to what came as it is."""
         for m in self._matrices:
             torch.mm(m.left, m.right.t(), out=m.mean)
         for part, (_, mean) in zip(
@@ -104,7 +115,10 @@ class _LowRank(Feedback):
             mean.copy_(part.view(mean.shape))
 
 
-def _gains(p: Tensor, rank: int) -> bool:
+def _gets_smaller(p: Tensor, rank: int) -> bool:
+    """Whether a parameter is a matrix, or taken as one, whose factors of this rank have fewer
+    elements.
+    """
     if p.dim() < 2 or not p.numel():
         return False
     n, m = len(p), p.numel() // len(p)

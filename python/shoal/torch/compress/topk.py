@@ -7,7 +7,7 @@ from typing import List, Sequence
 import torch
 from torch import Tensor
 
-from shoal._runtime.arguments import wrong
+from shoal._runtime.arguments import wrong_type
 
 from ..arena import empty
 from ..bucket import BucketCall
@@ -27,7 +27,7 @@ class TopK:
     def __init__(self, density: float = 0.01):
         what = "the density is the part of the elements that a step moves, above 0 and up to 1"
         if not isinstance(density, (int, float)):
-            raise wrong("density", density, what)
+            raise wrong_type("density", density, what)
         if not 0 < density <= 1:
             raise ValueError(f"TopK({density}): {what}")
         self.density = density
@@ -41,6 +41,8 @@ class TopK:
 
 
 class _Sparse(Feedback):
+    """A bucket of which in each step the elements travel that one worker has chosen."""
+
     def __init__(self, parameters: Sequence[Tensor], density: float):
         super().__init__(parameters)
         count = max(1, round(density * self.length))
@@ -52,17 +54,20 @@ class _Sparse(Feedback):
         self._chosen = self._indices.long()
 
     def propose(self) -> List[BucketCall]:
+        """The indices that the worker whose turn it is has chosen, by a broadcast."""
         root = self.info.number % self.info.size
         if root == self.info.rank:
             self._indices.copy_(self.memory.abs().topk(len(self._indices), sorted=False).indices)
         return [BucketCall(self._indices, root=root)]
 
     def encode(self) -> List[BucketCall]:
+        """Take the chosen elements out of the memory, and return the sum of them."""
         self._chosen = self._indices.long()
         self._values.copy_(self.memory[self._chosen])
         self.memory[self._chosen] = 0
         return [BucketCall(self._values, "sum")]
 
     def decode(self) -> None:
+        """Set the average to the sums of the chosen elements, and to 0 elsewhere."""
         self.average.zero_()
         self.average[self._chosen] = self._values

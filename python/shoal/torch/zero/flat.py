@@ -28,12 +28,12 @@ class FlatBuffer(NamedTuple):
     values: Tensor
 
     def part(self, tensor: Tensor, span: Span) -> Tensor:
-        """Of a tensor as long as the buffer, the elements of a span."""
+        """The elements of a span, of a tensor as long as the buffer; nothing is copied."""
         start, stop = (min(max(at, self.start), self.stop) - self.start for at in span)
         return tensor[start:stop]
 
     def pieces(self, tensor: Tensor, held: Sequence[Span]) -> "List[Piece]":
-        """Of a tensor as long as the buffer, what lies within the spans."""
+        """What lies within the spans, of a tensor as long as the buffer; nothing is copied."""
         shared = [overlap((self.start, self.stop), span) for span in held]
         return [(span, self.part(tensor, span)) for span in shared if span]
 
@@ -47,6 +47,7 @@ class FlatParameters:
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
+        """Copy the parameters into the arena, and make them views of it."""
         self.parameters = sorted(parameters, key=lambda p: str(p.dtype))
         self.places: List[Span] = []
         self.buffers: List[FlatBuffer] = []
@@ -62,7 +63,7 @@ class FlatParameters:
             self._buffer_of += [len(self.buffers) - 1] * len(some)
         self.total = at
         for i, p in enumerate(self.parameters):
-            place = self.of(i, [s.values for s in self.buffers])
+            place = self.elements_of(i, [s.values for s in self.buffers])
             place.copy_(p.detach().reshape(-1))
             p.data = place.view(p.shape)
 
@@ -70,13 +71,13 @@ class FlatParameters:
         """Arena memory for as many elements as the parameters have, by buffer."""
         return [empty(s.stop - s.start, s.dtype) for s in self.buffers]
 
-    def of(self, parameter: int, tensors: Sequence[Tensor]) -> Tensor:
-        """The elements of a parameter in tensors as long as the buffers."""
+    def elements_of(self, parameter: int, tensors: Sequence[Tensor]) -> Tensor:
+        """The elements of a parameter in tensors as long as the buffers; nothing is copied."""
         i = self._buffer_of[parameter]
         return self.buffers[i].part(tensors[i], self.places[parameter])
 
-    def within(self, buffer: FlatBuffer) -> List[int]:
-        """The parameters in a buffer."""
+    def parameters_in(self, buffer: FlatBuffer) -> List[int]:
+        """The numbers of the parameters in a buffer."""
         return [i for i, s in enumerate(self._buffer_of) if self.buffers[s] is buffer]
 
 
@@ -94,8 +95,8 @@ class Chunk(NamedTuple):
     marks: Tensor
 
     @classmethod
-    def make(cls, span: Span, dtype: torch.dtype) -> "Chunk":
-        """A chunk in which no worker has put anything."""
+    def blank(cls, span: Span, dtype: torch.dtype) -> "Chunk":
+        """A new chunk in which no worker has put anything."""
         size = torch.empty(0, dtype=dtype).element_size()
         word = torch.int64 if size == 8 else torch.int32
         words, grains = (
@@ -105,8 +106,8 @@ class Chunk(NamedTuple):
         buffer = empty(words + grains, word).fill_(torch.iinfo(word).min)
         return cls(span, buffer, buffer[:words].view(dtype), buffer[words:])
 
-    def give(self, piece: Piece) -> None:
-        """Put the elements of a piece that are in this chunk."""
+    def put_in(self, piece: Piece) -> None:
+        """Copy the elements of a piece that lie in this chunk into it, and mark them."""
         (first, last), values = piece
         shared = overlap(self.span, (first, last))
         if shared:
@@ -114,16 +115,16 @@ class Chunk(NamedTuple):
             self.data[start:stop] = values[shared[0] - first : shared[1] - first]
             self.marks[start // GRAIN : round_up(stop) // GRAIN] = 1
 
-    def whole(self, span: Span) -> bool:
-        """Whether the workers have put all elements of a span that are in this chunk."""
+    def is_whole(self, span: Span) -> bool:
+        """Whether the workers have put in all elements of a span that lie in this chunk."""
         shared = overlap(self.span, span)
         if not shared:
             return True
         start, stop = (at - self.span[0] for at in shared)
         return bool((self.marks[start // GRAIN : round_up(stop) // GRAIN] == 1).all())
 
-    def put(self, span: Span, values: Tensor) -> None:
-        """Copy the elements of this chunk to a tensor of a span."""
+    def copy_out(self, span: Span, values: Tensor) -> None:
+        """Copy the elements of this chunk that lie in a span to `values`, a tensor of that span."""
         shared = overlap(self.span, span)
         if shared:
             values[shared[0] - span[0] : shared[1] - span[0]] = self.data[
@@ -131,11 +132,11 @@ class Chunk(NamedTuple):
             ]
 
 
-def merge(
+def gather_chunks(
     job: "shoal.Job", buffer: FlatBuffer, dtype: torch.dtype, give: Sequence[Piece]
 ) -> Iterator[Chunk]:
-    """Gather a buffer, of which every member gives the pieces that it has, chunk by chunk. Elements
-    are of type `dtype`.
+    """Gather a buffer, of which every member gives the pieces that it has, chunk by chunk. All
+    members call it and go through all chunks. Elements are of type `dtype`.
 
     This is an all-reduce, which goes on without a lost member, and gives all members the same. Two
     members that give the same element have the same value, or nearly (processors may round
@@ -144,16 +145,17 @@ def merge(
     """
     in_flight: Deque[Tuple[Chunk, Any]] = deque()
     for start in range(buffer.start, buffer.stop, CHUNK_ELEMENTS):
-        words = Chunk.make((start, min(start + CHUNK_ELEMENTS, buffer.stop)), dtype)
+        words = Chunk.blank((start, min(start + CHUNK_ELEMENTS, buffer.stop)), dtype)
         for piece in give:
-            words.give(piece)
+            words.put_in(piece)
         in_flight.append((words, job.allreduce_async(words.buffer, op="max")))
         if len(in_flight) == _WINDOW:
-            yield _finished(*in_flight.popleft())
+            yield _wait_for_chunk(*in_flight.popleft())
     while in_flight:
-        yield _finished(*in_flight.popleft())
+        yield _wait_for_chunk(*in_flight.popleft())
 
 
-def _finished(words: Chunk, call: Any) -> Chunk:
+def _wait_for_chunk(words: Chunk, call: Any) -> Chunk:
+    """The chunk, once the call that gathers it is complete."""
     call.wait()
     return words

@@ -20,24 +20,27 @@ class Kind(NamedTuple):
     number: Callable[[float], Any]  # makes a number as the optimizer keeps it
 
 
-def kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor) -> Dict[str, Kind]:
-    """The state that an optimizer has or will have for a parameter of a group, by name.
+def state_kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor) -> Dict[str, Kind]:
+    """The state that an optimizer has or will have for a parameter of a group, by name. The
+    optimizer stays as it is.
 
     Raises TypeError for an optimizer whose state is of another kind: it cannot work on a part of a
     parameter.
     """
     state, shape = optimizer.state.get(parameter, {}), parameter.shape
     if not state:
-        state, shape = _tried(optimizer, group, parameter.dtype), torch.Size([3])
+        state, shape = _state_after_trial(optimizer, group, parameter.dtype), torch.Size([3])
     return {
-        name: _kind(optimizer, name, value, shape)
+        name: _kind_of(optimizer, name, value, shape)
         for name, value in state.items()
         if value is not None
     }
 
 
-def _tried(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> Dict[str, Any]:
-    """The state of an optimizer after one step with a small parameter."""
+def _state_after_trial(
+    optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype
+) -> Dict[str, Any]:
+    """The state of a copy of an optimizer after one step with a small parameter."""
     trial = copy.copy(optimizer)
     p = torch.zeros(3, dtype=dtype)
     p.grad = torch.zeros_like(p)
@@ -46,11 +49,14 @@ def _tried(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> 
     try:
         type(optimizer).step(trial)
     except Exception as err:  # whatever an optimizer of another kind may raise
-        raise _unfit(optimizer, f"a step with one parameter fails: {err}") from err
+        raise _unfit_error(optimizer, f"a step with one parameter fails: {err}") from err
     return dict(trial.state[p])
 
 
-def _kind(optimizer: torch.optim.Optimizer, name: str, value: Any, shape: torch.Size) -> Kind:
+def _kind_of(optimizer: torch.optim.Optimizer, name: str, value: Any, shape: torch.Size) -> Kind:
+    """The kind of one value in an optimizer's state of a parameter of this shape. Raises TypeError
+    for one that cannot be cut.
+    """
     if torch.is_tensor(value) and value.shape == shape and shape:
         return Kind(value.dtype, float)
     if torch.is_tensor(value) and value.numel() == 1:
@@ -58,10 +64,13 @@ def _kind(optimizer: torch.optim.Optimizer, name: str, value: Any, shape: torch.
         return Kind(None, lambda x: torch.full(like, x, dtype=dtype))
     if isinstance(value, (int, float)):
         return Kind(None, type(value))
-    raise _unfit(optimizer, f"its state {name!r} is neither a number nor as large as the parameter")
+    raise _unfit_error(
+        optimizer, f"its state {name!r} is neither a number nor as large as the parameter"
+    )
 
 
-def _unfit(optimizer: torch.optim.Optimizer, why: str) -> TypeError:
+def _unfit_error(optimizer: torch.optim.Optimizer, why: str) -> TypeError:
+    """The error for an optimizer whose state cannot be cut, for the caller to raise."""
     return TypeError(
         f"{type(optimizer).__name__} cannot be sharded: {why}. shoal.torch.zero takes optimizers"
         " that treat each element by itself, as SGD and Adam do; use shoal.torch.ddp with this one"

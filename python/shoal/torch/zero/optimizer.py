@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal._runtime.arguments import wrong
+from shoal._runtime.arguments import wrong_type
 
 from ..arena import empty
-from ..bucket import buckets
-from ..exchange import open_step
-from ..state import check, keep, manage
-from ..wire import moved
+from ..bucket import make_buckets
+from ..exchange import require_open_step
+from ..state import check_arguments, mark_registered, register_state
+from ..wire import wire_to_move
 from .flat import FlatParameters, Piece
 from .shards import Shards
 
@@ -59,8 +59,8 @@ def zero(
     SC'20, section 5 (P_os and P_os+g).
     """
     if not isinstance(model, torch.nn.Module):
-        raise wrong("model", model, "a torch.nn.Module")
-    check(opt, others)
+        raise wrong_type("model", model, "a torch.nn.Module")
+    check_arguments(opt, others)
     job = shoal.join()
     if not job.elastic:
         raise RuntimeError(
@@ -71,15 +71,15 @@ def zero(
             f"stage={stage}: 1 shards the optimizer's state, 2 the averaged gradients too"
         )
     for tensor in (*model.parameters(), *model.buffers()):
-        wire = moved(tensor)
+        wire = wire_to_move(tensor)
         job.broadcast(wire.data)
         if wire.back is not None:
             wire.back()
     sharded = Zero(job, model, opt, stage)
-    manage(job, opt)
-    keep(job, "model", model)
+    mark_registered(job, opt)
+    register_state(job, "model", model)
     for other in others:
-        keep(job, type(other).__name__, other)
+        register_state(job, type(other).__name__, other)
     return sharded
 
 
@@ -96,7 +96,7 @@ class Zero(torch.optim.Optimizer):
             [p for group in inner.param_groups for p in group["params"] if p.requires_grad]
         )
         self._shards = Shards(job, inner, self._flat)
-        self._statistics = buckets([b for b in model.buffers() if b.is_floating_point()])
+        self._statistics = make_buckets([b for b in model.buffers() if b.is_floating_point()])
         # A mark for each parameter: above 0 where a worker had a gradient.
         self._marks = empty(len(self._flat.parameters))
         self._gradients: List[Tensor] = []  # memory of the gradients, by buffer
@@ -106,6 +106,7 @@ class Zero(torch.optim.Optimizer):
         job._state.sharded.append(self._shards)
 
     def __getattr__(self, name: str) -> Any:
+        """What this wrapper does not have is the wrapped optimizer's."""
         if name == "inner":  # not there yet while a copy is being made
             raise AttributeError(name)
         return getattr(self.inner, name)
@@ -115,7 +116,7 @@ class Zero(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> None:
         """Average the gradients, which commits the step, update this worker's part of the
-        parameters, and get the others.
+        parameters, and get the others from the other workers.
 
         A worker that is released with this step keeps the parameters of the step before.
         """
@@ -145,7 +146,7 @@ class Zero(torch.optim.Optimizer):
     ) -> Tensor:
         """Average the gradients now, which commits the step, and scale them so that their norm,
         over all parameters, is `max_norm` at most; returns the norm that they had. As
-        torch.nn.utils.clip_grad_norm_ does behind `average_gradients()`, but with stage 2 too: then
+        torch.nn.utils.clip_grad_norm_ does after `average_gradients()`, but with stage 2 too: then
         the averages of all parameters are on all workers until `step()`. Raises RuntimeError where
         stage 2 has averaged already.
         """
@@ -164,17 +165,17 @@ class Zero(torch.optim.Optimizer):
         return norm
 
     def _average(self, whole: bool) -> None:
-        """Commit the step with the average of all gradients: for each worker of its parts, or of
-        the `whole` model.
+        """Commit the step with the average of all gradients, and wait for it: for each worker of
+        its parts, or of the `whole` model.
         """
-        step = open_step(self._job)
-        room = self._pack()
+        step = require_open_step(self._job)
+        room = self._pack_gradients()
         calls = []
         with self._job.grouped():
             for bucket in self._statistics:
                 bucket.pack([b.detach() for b in bucket.parameters])
                 calls.append(step.share(bucket.buffer, last=False))
-            kept = self._reduce(step, room, calls, whole)
+            kept = self._submit_sums(step, room, calls, whole)
             calls.append(step.share(self._marks, last=True))
         for call in reversed(calls):
             call.wait()
@@ -185,7 +186,7 @@ class Zero(torch.optim.Optimizer):
         self._averaged = True
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As torch's."""
+        """As torch's; the next `step()` averages again."""
         self._averaged = False
         self.inner.zero_grad(*args, **kwargs)
 
@@ -218,15 +219,15 @@ class Zero(torch.optim.Optimizer):
             "shoal: add the group to the optimizer before shoal.torch.zero shards it"
         )
 
-    def _pack(self) -> List[Tensor]:
-        """This worker's gradients, one behind the other in the arena. The parameters let go of
-        theirs.
+    def _pack_gradients(self) -> List[Tensor]:
+        """Copy this worker's gradients into the arena, one after the other, and return them by
+        buffer. The parameters let go of theirs.
         """
         if not self._gradients:
             self._gradients = self._flat.allocate()
         self._marks.fill_(1)
         for i, parameter in enumerate(self._flat.parameters):
-            place, gradient = self._flat.of(i, self._gradients), parameter.grad
+            place, gradient = self._flat.elements_of(i, self._gradients), parameter.grad
             if gradient is None:
                 place.zero_()
                 self._marks[i] = 0
@@ -239,10 +240,12 @@ class Zero(torch.optim.Optimizer):
             parameter.grad = None
         return self._gradients
 
-    def _reduce(
+    def _submit_sums(
         self, step: "shoal.Step", room: List[Tensor], calls: List[Any], whole: bool
     ) -> List[Piece]:
-        """Submit the sums of gradients; returns where those of this worker's parts will lie."""
+        """Submit the sums of gradients, and append the calls to `calls`; returns where those of
+        this worker's parts will lie.
+        """
         flat, partition = self._flat, self._shards.partition
         sums = 2 * len(partition.shares) * len(flat.buffers)
         if whole or len(partition.shares) < 3 or sums > _MOST_CALLS:
@@ -277,24 +280,30 @@ class Zero(torch.optim.Optimizer):
         if whole:
             for i, parameter in enumerate(self._flat.parameters):
                 parameter.grad = (
-                    self._flat.of(i, self._gradients).view(parameter.shape) if used[i] else None
+                    self._flat.elements_of(i, self._gradients).view(parameter.shape)
+                    if used[i]
+                    else None
                 )
         else:
             self._drop_gradients()
         self._kept = sum(tensor.numel() * tensor.element_size() for _, tensor in kept)
 
     def _drop_gradients(self) -> None:
-        """Keep gradients in the parts of this worker only."""
+        """Let go of all gradients but those in the parts of this worker."""
         for parameter in self._flat.parameters:
             parameter.grad = None
         self._gradients = []
 
     def _settings(self) -> List[Dict[str, Any]]:
+        """The settings of all parameter groups, such as learning rates."""
         return [
             {key: value for key, value in group.items() if key != "params"}
             for group in self.inner.param_groups
         ]
 
     def _set_settings(self, value: List[Dict[str, Any]]) -> None:
+        """Take over the settings of all parameter groups, when this worker joins or goes on from a
+        checkpoint.
+        """
         for group, given in zip(self.inner.param_groups, value):
             group.update(given)

@@ -16,8 +16,8 @@ from torch import Tensor
 import shoal
 from shoal._runtime.tree import RowSharded
 
-from .flat import FlatParameters, merge
-from .kinds import Kind, kinds
+from .flat import FlatParameters, gather_chunks
+from .kinds import Kind, state_kinds
 from .layout import Partition, Slice, Span, partition, slices
 
 
@@ -32,8 +32,9 @@ class MemberRow(NamedTuple):
 class Shards:
     """The parts of parameters that this worker updates, and the optimizer for them.
 
-    `deal` says what each member holds, `parts` are the runs of parameters held here, and `inner` is
-    an optimizer like the user's for them.
+    `partition` says what each member holds, `parts` are the slices of parameters held here, and
+    `inner` is an optimizer like the user's for them. The thread of the training loop uses it; where
+    a method makes calls, all members call it together.
     """
 
     def __init__(
@@ -44,19 +45,19 @@ class Shards:
         groups = {p: g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._group = [groups[p] for p in flat.parameters]
         self._kinds: List[Dict[str, Kind]] = [
-            kinds(optimizer, g, p) for g, p in zip(self._group, flat.parameters)
+            state_kinds(optimizer, g, p) for g, p in zip(self._group, flat.parameters)
         ]
         self._names = sorted({name for known in self._kinds for name in known})
         self.inner = copy.copy(optimizer)
         self.parts: List[Tuple[Slice, Tensor]] = []
         self.partition = Partition((), ())
-        self._drop()
+        self._hold_nothing()
         if not job.outside:
-            self._begin()
+            self._take_own_share()
 
-    def _begin(self) -> None:
-        """Take this worker's share of the state that the optimizer has already, as on all
-        others.
+    def _take_own_share(self) -> None:
+        """Take this worker's share of the state that the optimizer has already, as on all others,
+        and clear that of the optimizer.
         """
         hosts = [row.host for row in self._census()]
         self._set_partition(partition(self.flat.total, hosts), len(hosts))
@@ -66,7 +67,7 @@ class Shards:
             for name, value in self.optimizer.state.get(
                 self.flat.parameters[run.parameter], {}
             ).items():
-                cut = self._cut(run.parameter, name)
+                cut = self._is_cut(run.parameter, name)
                 self.inner.state[part][name] = (
                     value.reshape(-1)[run.start - first : run.stop - first].clone()
                     if cut
@@ -83,10 +84,10 @@ class Shards:
             part.grad = None
 
     def gather(self) -> None:
-        """After an update: give all members all parameters, and deal the state anew where members
+        """After an update: give all members all parameters, and divide the state anew where members
         have gone.
         """
-        if self._moved:
+        if self._members_changed:
             self.absorb_losses()
             return
         share = self.partition.shares[self._rank]
@@ -105,17 +106,17 @@ class Shards:
             self._spread_parameters()
 
     def absorb_losses(self) -> None:
-        """When the members have changed: give all of them all parameters, and deal the shares of
-        those who are gone to those who are left.
+        """When the members have changed: give all of them all parameters, and divide the shares of
+        those who are gone among those who are left.
 
         Those who have just joined make the same calls, and hold nothing yet. Raises ShoalError
         where both who held something are gone.
         """
         view = self._job._backend.view
-        if view.released or not self._moved:
+        if view.released or not self._members_changed:
             return
         if view.new:
-            self._drop()
+            self._hold_nothing()
         elders = view.size - view.joined
         with self._job._backend.with_newcomers():
             self._spread_parameters()
@@ -128,7 +129,7 @@ class Shards:
             )
 
     def include_newcomers(self) -> None:
-        """When those who have just joined have all else: deal the state to all members."""
+        """When those who have just joined have all else: divide the state among all members."""
         self._repartition([row.host for row in self._census()], move=True)
 
     def get(self) -> Dict[str, Any]:
@@ -160,7 +161,7 @@ class Shards:
             first, _ = self.flat.places[run.parameter]
             for name in self._kinds[run.parameter]:
                 if (
-                    self._cut(run.parameter, name)
+                    self._is_cut(run.parameter, name)
                     and table[run.parameter, self._names.index(name)] > -math.inf
                 ):
                     self.inner.state[part][name] = value[f"{run.parameter}.{name}"][
@@ -179,10 +180,11 @@ class Shards:
         )
 
     @property
-    def _moved(self) -> bool:
+    def _members_changed(self) -> bool:
+        """Whether the members are others than when the state was divided."""
         return self._job._backend.view.generation != self._generation
 
-    def _drop(self) -> None:
+    def _hold_nothing(self) -> None:
         """Hold nothing: what this worker may have held belongs to members of an earlier
         generation.
         """
@@ -197,12 +199,14 @@ class Shards:
         values = [s.values for s in self.flat.buffers]
         for run in slices(self.flat.places, held):
             first, _ = self.flat.places[run.parameter]
-            part = self.flat.of(run.parameter, values)[run.start - first : run.stop - first]
+            part = self.flat.elements_of(run.parameter, values)[
+                run.start - first : run.stop - first
+            ]
             self.parts.append((run, part))
             self.inner.param_groups[self._group[run.parameter]]["params"].append(part)
 
     def _set_partition(self, new: Partition, size: int) -> None:
-        """Note a deal among so many members."""
+        """Note a partition among `size` members, for the generation of now."""
         view = self._job._backend.view
         self.partition, self._generation, self._rank, self._size = (
             new,
@@ -212,7 +216,9 @@ class Shards:
         )
 
     def _census(self) -> List[MemberRow]:
-        """What each member says of itself. One that is lost before it could is not here."""
+        """What each member says of itself, by rank; all members call it. One that is lost before it
+        could has a row of -1.
+        """
         view = self._job._backend.view
         said = array("q", [-1]) * (len(MemberRow._fields) * view.size)
         host = int.from_bytes(
@@ -229,28 +235,30 @@ class Shards:
 
     def _spread_parameters(self) -> None:
         """Give all members all parameters, from both who update each of them. It goes on without a
-        member that is lost.
+        member that is lost. Raises ShoalError where both are.
         """
         held, missing = self.partition.held(self._rank), False
         for buffer in self.flat.buffers:
-            for words in merge(self._job, buffer, buffer.dtype, buffer.pieces(buffer.values, held)):
-                missing = missing or not words.whole(words.span)
-                words.put((buffer.start, buffer.stop), buffer.values)
+            for words in gather_chunks(
+                self._job, buffer, buffer.dtype, buffer.pieces(buffer.values, held)
+            ):
+                missing = missing or not words.is_whole(words.span)
+                words.copy_out((buffer.start, buffer.stop), buffer.values)
         if missing:
-            raise _lost()
+            raise _lost_error()
 
     def _repartition(self, hosts: Sequence[int], move: bool) -> None:
-        """Partition the state to members on these hosts (-1: gets nothing). Without `move` they
-        have it.
+        """Divide the state among members on these hosts (-1: gets nothing), and move it. Without
+        `move` they have it already. Raises ShoalError where a part is lost.
         """
         new = partition(self.flat.total, hosts)
         if move:
-            table = self._table()
+            table = self._merged_known()
             before, state = self.parts, self.inner.state
             self._make_parts(new.held(self._job._backend.view.rank))
             # All members take part in all calls, so all of them find what is missing.
             if not all([self._move_tensor(name, table, before, state) for name in self._names]):
-                raise _lost()
+                raise _lost_error()
             self._set_numbers(table)
         self._set_partition(new, sum(host >= 0 for host in hosts))
 
@@ -261,13 +269,15 @@ class Shards:
         before: Sequence[Tuple[Slice, Tensor]],
         state: Dict[Tensor, Dict[str, Tensor]],
     ) -> bool:
-        """Pass on one of the tensors that the optimizer keeps; false where some of it is lost."""
+        """Move one of the tensors that the optimizer keeps to those who hold it from now on; false
+        where some of it is lost.
+        """
         whole = True
         for buffer in self.flat.buffers:
             there = [
                 i
-                for i in self.flat.within(buffer)
-                if self._cut(i, name) and table[i, self._names.index(name)] > -math.inf
+                for i in self.flat.parameters_in(buffer)
+                if self._is_cut(i, name) and table[i, self._names.index(name)] > -math.inf
             ]
             if not there:
                 continue
@@ -280,26 +290,27 @@ class Shards:
             mine = [(run, part) for run, part in self.parts if run.parameter in there]
             for _, part in mine:
                 self.inner.state[part][name] = torch.empty(part.shape, dtype=dtype)
-            for words in merge(self._job, buffer, dtype, give):
-                whole = whole and all(words.whole(self.flat.places[i]) for i in there)
+            for words in gather_chunks(self._job, buffer, dtype, give):
+                whole = whole and all(words.is_whole(self.flat.places[i]) for i in there)
                 for run, part in mine:
-                    words.put(run[1:], self.inner.state[part][name])
+                    words.copy_out(run[1:], self.inner.state[part][name])
         return whole
 
-    def _cut(self, parameter: int, name: str) -> bool:
+    def _is_cut(self, parameter: int, name: str) -> bool:
+        """Whether the optimizer keeps a tensor of this name that is cut with the parameter."""
         kind = self._kinds[parameter].get(name)
         return kind is not None and kind.dtype is not None
 
-    def _table(self) -> Tensor:
-        """What all members together know of the state: see _known."""
+    def _merged_known(self) -> Tensor:
+        """What all members together know of the state, by a call of all of them: see _known."""
         table = self._known()
         if table.numel():
             self._job.allreduce(table, op="max")
         return table
 
     def _known(self) -> Tensor:
-        """Which parameters have which state here, and the numbers of it: a row a parameter, and
-        -inf where it has none.
+        """Which parameters have which state here, and the numbers of it: a row for each parameter,
+        and -inf where it has none.
         """
         table = torch.full(
             (len(self.flat.parameters), len(self._names)), -math.inf, dtype=torch.float64
@@ -308,11 +319,12 @@ class Shards:
             for name, value in self.inner.state[part].items():
                 if value is not None:
                     table[run.parameter, self._names.index(name)] = (
-                        1.0 if self._cut(run.parameter, name) else float(value)
+                        1.0 if self._is_cut(run.parameter, name) else float(value)
                     )
         return table
 
     def _set_numbers(self, table: Tensor) -> None:
+        """Set the numbers in the state of the parts from a table: see _known."""
         for run, part in self.parts:
             for name, kind in self._kinds[run.parameter].items():
                 value = float(table[run.parameter, self._names.index(name)])
@@ -320,7 +332,8 @@ class Shards:
                     self.inner.state[part][name] = kind.number(value)
 
 
-def _lost() -> shoal.ShoalError:
+def _lost_error() -> shoal.ShoalError:
+    """The error for a part of the state that is lost, for the caller to raise."""
     return shoal.ShoalError(
         "a part of the optimizer's state is gone with the two workers that held it, which were lost"
         " at once. Start the job again: it goes on from its newest checkpoint, if it writes any"
