@@ -7,7 +7,7 @@ import time
 from stage import MARK, ROOT
 
 
-def tree():
+def work_tree_state():
     """What git sees of the work tree: the changes, and the content of changed files."""
     shown = [["git", "status", "--porcelain"], ["git", "diff"]]
     return "".join(
@@ -18,28 +18,31 @@ def tree():
     )
 
 
-def survivors():
-    """The processes that tests started and that outlived them, given two seconds to end."""
+def surviving_processes():
+    """The ids of the processes that tests started and that outlived them. Waits up to two seconds
+    for them to end.
+    """
     for _ in range(20):
-        found = [p.name for p in pathlib.Path("/proc").glob("[0-9]*") if ours(p)]
+        found = [p.name for p in pathlib.Path("/proc").glob("[0-9]*") if is_from_test(p)]
         if not found:
             break
         time.sleep(0.1)
     return found
 
 
-def ours(process):
-    """Whether a test started the process: it bears our mark, or is a guard (no environment) that
-    nobody waits for.
+def is_from_test(process):
+    """Whether a test started the process, a folder of /proc: it bears our mark, or is a guard (no
+    environment) that nobody waits for.
     """
     try:
         if "=".join(MARK).encode() in (process / "environ").read_bytes().split(b"\0"):
             return True
         status = (process / "status").read_text()
-        return command(process).startswith("shoal-guard ") and "\nPPid:\t1\n" in status
+        return command_line(process).startswith("shoal-guard ") and "\nPPid:\t1\n" in status
     except OSError:  # ended meanwhile, or somebody else's
         return False
 
 
-def command(process):
+def command_line(process):
+    """The words of a process, joined by spaces. Raises OSError where it has ended."""
     return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

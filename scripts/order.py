@@ -12,11 +12,12 @@ SIDE_BY_SIDE = 2  # one alone keeps less than two processors busy
 
 
 def stage(after, *tiers):
-    """Make a function a stage of tiers. Its name is the stage's, its first line what --list
-    shows.
+    """Make a function a stage of tiers. Its name is the stage's, its first line what --list shows.
+    `after` says of an earlier stage whether it must have ended before.
     """
 
     def register(function):
+        """Enter a function into the tables, and return it."""
         name = function.__name__.replace("_", "-")
         STAGES[name], AFTER[name] = function, after
         for tier in tiers:
@@ -26,33 +27,33 @@ def stage(after, *tiers):
     return register
 
 
-def nothing(_):
-    """For what can begin at any time."""
+def after_nothing(_):
+    """For a stage that can begin at any time."""
     return False
 
 
-def other_go(earlier):
-    """For what compiles Go: two at a time would compile the same things twice."""
-    return AFTER[earlier] in (other_go, setup_and_other_go)
+def after_other_go(earlier):
+    """For a stage that compiles Go: two at a time would compile the same things twice."""
+    return AFTER[earlier] in (after_other_go, after_setup_and_other_go)
 
 
-def setup_and_other_go(earlier):
-    """For what compiles Go and may start frameworks: they must be there first."""
-    return earlier == "setup" or other_go(earlier)
+def after_setup_and_other_go(earlier):
+    """For a stage that compiles Go and may start frameworks: they must be there first."""
+    return earlier == "setup" or after_other_go(earlier)
 
 
-def tools(earlier):
-    """For what needs the binary and the Python environment."""
+def after_tools(earlier):
+    """For a stage that needs the binary and the Python environment."""
     return earlier in ("build", "setup")
 
 
-def everything(_):
-    """For what looks at what is left."""
+def after_everything(_):
+    """For a stage that looks at what is left."""
     return True
 
 
-def run(name):
-    """Run one stage, and say what came of it."""
+def run_stage(name):
+    """Run one stage in this thread, print a line about it, and return it."""
     s, start = Stage(name), time.monotonic()
     s.log.unlink(missing_ok=True)
     try:
@@ -75,8 +76,8 @@ def run(name):
 
 
 def run_all(names):
-    """Run stages side by side, each when those that it comes after have ended; return them in the
-    order of their ends.
+    """Run stages on threads side by side, each when those that it comes after have ended; return
+    them in the order of their ends.
     """
     waiting, under_way, ended = list(names), {}, []
     with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -86,7 +87,7 @@ def run_all(names):
                     earlier = [*under_way.values(), *waiting[: waiting.index(name)]]
                     if len(under_way) < SIDE_BY_SIDE and not any(map(AFTER[name], earlier)):
                         waiting.remove(name)
-                        under_way[pool.submit(run, name)] = name
+                        under_way[pool.submit(run_stage, name)] = name
                         break
                 else:
                     first = concurrent.futures.FIRST_COMPLETED

@@ -7,21 +7,21 @@ SLOWEST = 10
 BUDGETS = pathlib.Path(__file__).with_name("budgets.txt")
 
 
-def show(stages):
+def show_costs(stages):
     """Print the slowest tests and the processor seconds of each room."""
     slow = sorted((pair for s in stages for pair in s.slow), reverse=True)[:SLOWEST]
     if slow:
         print(f"\nthe {len(slow)} slowest tests, in seconds on the wall")
         for seconds, test in slow:
             print(f"{seconds:8.1f}  {test}")
-    rooms = used(stages)
+    rooms = room_seconds(stages)
     if rooms:
         print("\nprocessor seconds of the tests of each room, and its budget")
         for room, seconds in rooms.most_common():
             print(f"{seconds:8.1f} {budget(room):6.0f}  {room}")
 
 
-def used(stages):
+def room_seconds(stages):
     """The processor seconds of each room: those of the stage that takes most for it."""
     rooms = collections.Counter()
     for s in stages:
@@ -31,7 +31,7 @@ def used(stages):
 
 
 def budget(room):
-    """The processor seconds that a room may take."""
+    """The processor seconds that a room may take, read from budgets.txt."""
     limits = {}
     for line in BUDGETS.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -40,11 +40,11 @@ def budget(room):
     return limits.get(room, limits["*"])
 
 
-def over(stages):
+def rooms_over_budget(stages):
     """The rooms that take more than their budget, each in a line."""
     return [
         f"the tests of {room} took {seconds:.0f} processor seconds, and may take {budget(room):.0f}"
         f" by {BUDGETS.name}"
-        for room, seconds in sorted(used(stages).items())
+        for room, seconds in sorted(room_seconds(stages).items())
         if seconds > budget(room)
     ]

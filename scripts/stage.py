@@ -29,12 +29,17 @@ MARK = (
 
 
 class Running:
-    """The commands that all stages run at the moment, so that they can be stopped together."""
+    """The commands that all stages run at the moment, so that they can be stopped together. Any
+    thread may call it.
+    """
 
     def __init__(self):
         self.lock, self.processes, self.stopped = threading.Lock(), set(), False
 
     def start(self, *arguments, **options):
+        """Start a command in a session of its own, and return its process. Raises InterruptedError
+        after `stop`.
+        """
         with self.lock:
             if self.stopped:
                 raise InterruptedError("the tests were stopped")
@@ -101,8 +106,8 @@ class Stage:
         with Usage(process.pid, limit) as usage:
             output = process.stdout.read()
         self.busy += RUNNING.end(process)
-        for folder, seconds in usage.folders().items():
-            self.rooms[room(folder)] += seconds
+        for folder, seconds in usage.folder_seconds().items():
+            self.rooms[room_of(folder)] += seconds
         if usage.verdict:
             output += f"\nended: {usage.verdict}\n"
         with self.log.open("a") as log:
@@ -110,7 +115,7 @@ class Stage:
         return process.returncode, output
 
     def check(self, title, *command, **options):
-        """A command that must succeed, counted as one test; return whether it did."""
+        """Run a command that must succeed, counted as one test; return whether it did."""
         status, output = self.run(*command, **options)
         self.count(
             title, status == 0, f"$ {' '.join(map(str, command))}\n{output}exit status {status}"
@@ -118,13 +123,14 @@ class Stage:
         return status == 0
 
     def count(self, title, ok, text=""):
+        """Count one test, with the text to show where it failed."""
         if ok:
             self.passed += 1
         else:
             self.failures.append((title, text))
 
     def go(self, *arguments, env=None):
-        """go test, counted by its own report."""
+        """Run go test, and count its tests by its own report."""
         # Without a limit of Go's own, which counts time on the wall: see usage.py.
         status, output = self.run("go", "test", "-json", "-timeout=0", *arguments, env=env)
         printed = collections.defaultdict(str)  # (package, test): text
@@ -147,7 +153,9 @@ class Stage:
             if test and "/" not in test:
                 self.passed += action == "pass"
                 self.skipped += action == "skip"
-                self.timed(event.get("Elapsed", 0), f"{package.partition('/shoal/')[2]} {test}")
+                self.note_duration(
+                    event.get("Elapsed", 0), f"{package.partition('/shoal/')[2]} {test}"
+                )
                 if action == "fail":
                     broken.append(package)
                     seed = re.findall(r"-test.shuffle .*", printed[package, ""])
@@ -164,7 +172,7 @@ class Stage:
             self.failures.append((f"go test {' '.join(arguments)}", "".join(printed.values())))
 
     def pytest(self, python, *arguments):
-        """pytest with an interpreter, counted by its JUnit report."""
+        """Run pytest with an interpreter, and count its tests by its JUnit report."""
         report = LOGS / f"{self.name}.xml"
         report.unlink(missing_ok=True)
         status, output = self.run(
@@ -181,7 +189,7 @@ class Stage:
         for case in xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ():
             bad = [e for kind in ("failure", "error") for e in case.findall(kind)]
             title = f"{case.get('classname')}.{case.get('name')}"
-            self.timed(float(case.get("time", 0)), title)
+            self.note_duration(float(case.get("time", 0)), title)
             for used in case.iter("property"):
                 if used.get("name") == "processor_seconds":
                     self.rooms[
@@ -194,12 +202,13 @@ class Stage:
         if status != 0 and len(self.failures) == failures:
             self.failures.append(("pytest", output))
 
-    def timed(self, seconds, test):
+    def note_duration(self, seconds, test):
+        """Keep a test that took a second or more."""
         if seconds >= 1:
             self.slow.append((seconds, test))
 
 
-def room(folder):
+def room_of(folder):
     """The room of the house in which a folder lies."""
     parts = pathlib.PurePath(folder).parts
     return parts[0] if parts else "."

@@ -38,14 +38,16 @@ class Usage:
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self):
+        """Start the thread that watches."""
         self._thread.start()
         return self
 
     def __exit__(self, *_):
+        """Stop watching, and wait for the thread."""
         self._left.set()
         self._thread.join()
 
-    def folders(self):
+    def folder_seconds(self):
         """The processor seconds of the tests of each folder, as far as they were seen."""
         seconds = collections.Counter()
         for folder, used in self._tests.values():
@@ -53,9 +55,12 @@ class Usage:
         return seconds
 
     def _watch(self):
+        """Measure every second, and end the command when it has used too much or hangs. Runs on the
+        thread.
+        """
         most, before, since = 0.0, 0.0, time.monotonic()
         while not self._left.wait(EVERY):
-            used = self._look()
+            used = self._measure()
             most = max(most, used)
             if abs(used - before) > LEAST:
                 before, since = used, time.monotonic()
@@ -72,9 +77,9 @@ class Usage:
                 self._end()
                 return
 
-    def _look(self):
-        """The processor seconds of the command and its descendants, alive or waited for; those
-        of tests are noted.
+    def _measure(self):
+        """The processor seconds of the command and its descendants, alive or waited for. Keeps who
+        they are, and what Go tests have used.
         """
         processes, children = {}, collections.defaultdict(list)
         for entry in os.scandir("/proc"):
@@ -91,17 +96,20 @@ class Usage:
         self._family = set()
 
         def total(pid):
+            """The processor seconds of a process and its descendants."""
             self._family.add(pid)
             name, used = processes.get(pid, ("", 0.0))
             used += sum(map(total, children[pid]))
             if name.endswith(".test") or len(name) == 15:  # the kernel keeps 15 letters
-                self._note(pid, used)
+                self._record_test(pid, used)
             return used
 
         return total(self._pid)
 
-    def _note(self, pid, used):
-        """Keep what a Go test has used; its working directory is its package's."""
+    def _record_test(self, pid, used):
+        """Keep what a process has used if it is a Go test; its working directory is its
+        package's.
+        """
         if pid not in self._tests:
             with contextlib.suppress(OSError, ValueError):
                 if not os.readlink(f"/proc/{pid}/exe").endswith(".test"):
@@ -114,18 +122,19 @@ class Usage:
             self._tests[pid] = self._tests[pid][0], used
 
     def _end(self):
-        """End the command and its descendants. What tests first print where it hangs: Go its
+        """Kill the command and its descendants. Tests first print where it hangs: Go its
         goroutines, pytest its threads.
         """
         tests = self._tests.keys() & self._family
         for pid in tests or {self._pid}:
-            send(pid, signal.SIGQUIT if tests else signal.SIGABRT)
+            send_signal(pid, signal.SIGQUIT if tests else signal.SIGABRT)
         self._left.wait(GRACE)
-        self._look()
+        self._measure()
         for pid in self._family:
-            send(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
 
 
-def send(pid, number):
+def send_signal(pid, number):
+    """Send a signal to a process, unless it is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
