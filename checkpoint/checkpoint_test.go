@@ -224,7 +224,7 @@ type dying struct {
 	left *atomic.Int64
 }
 
-// Open implements fs.FS.
+// Open implements fs.FS: the reads of one file are counted.
 func (d dying) Open(name string) (fs.File, error) {
 	f, err := d.FS.Open(name)
 	if err == nil && name == d.name {
@@ -347,7 +347,7 @@ func TestReplicasDiffer(t *testing.T) {
 	}
 }
 
-// TestRefused asks for what cannot be done.
+// TestRefused asks for moves that cannot be made, and checks what is said.
 func TestRefused(t *testing.T) {
 	dir := writeSealed(t)
 	c, err := Open(dir)

@@ -90,8 +90,8 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 // A pair is a tensor that both checkpoints have.
 type pair struct{ a, b *format.Tensor }
 
-// compareElements compares the elements of pairs of tensors, by so many goroutines. Each pair is a
-// row of boxes that both sides read packed.
+// compareElements reads and compares the elements of pairs of tensors. Each pair is a row of boxes
+// that both sides read packed. workers is the number of goroutines.
 func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 	workers int) ([]Difference,
 	error) {

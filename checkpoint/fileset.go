@@ -34,7 +34,8 @@ type openFile struct {
 // Name returns the file of a region.
 func (m *fileSet) Name(region int) string { return m.names[region] }
 
-// Read implements move.Source.
+// Read implements move.Source: it fills b with the bytes of a file from an offset on. Fewer bytes
+// are an error.
 func (m *fileSet) Read(region int, b []byte, at int64) error {
 	return m.withFile(region, func(h handle) error {
 		n, err := h.ReadAt(b, at)
@@ -49,7 +50,7 @@ func (m *fileSet) Read(region int, b []byte, at int64) error {
 	})
 }
 
-// Write implements move.Target.
+// Write implements move.Target: it writes b into a file from an offset on.
 func (m *fileSet) Write(region int, b []byte, at int64) error {
 	return m.withFile(region, func(h handle) error {
 		_, err := h.(io.WriterAt).WriteAt(b, at)

@@ -100,7 +100,7 @@ type transfer struct {
 }
 
 // run moves what is not there yet, from replicas where a file cannot be read, and publishes it. It
-// reads and writes with so many goroutines as the options say.
+// uses as many goroutines as the options say.
 func (t *transfer) run(ctx context.Context) (*Report, error) {
 	dead := map[int]bool{}
 	var cause error

@@ -94,12 +94,12 @@ func (p *partWriter) countBlocks(blocks []move.Block) {
 	}
 }
 
-// Name implements move.Target.
+// Name implements move.Target: it returns the URL of a file.
 func (p *partWriter) Name(region int) string {
 	return p.bucket.String() + "/" + p.files[region].name
 }
 
-// Write implements move.Target.
+// Write implements move.Target: it copies b into the parts in memory, from an offset of a file on.
 func (p *partWriter) Write(region int, b []byte, at int64) error {
 	return p.forEachPart(region, b, at, func(part, b []byte) { copy(part, b) })
 }

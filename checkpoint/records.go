@@ -113,8 +113,8 @@ func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader
 	return records, err
 }
 
-// sumRecords returns the checksums of records, computed from those of blocks by so many goroutines.
-// It adds files that it cannot read to unread.
+// sumRecords returns the checksums of records, computed from those of blocks. It adds files that it
+// cannot read to unread. workers is the number of goroutines.
 func sumRecords(ctx context.Context, workers int, files *reader, records []format.Record,
 	unread map[string]error) ([]uint32, error) {
 	type block struct {
@@ -155,7 +155,7 @@ type readerFile struct {
 	name string
 }
 
-// ReadAt implements io.ReaderAt.
+// ReadAt implements io.ReaderAt; it returns all bytes or an error.
 func (r *readerFile) ReadAt(b []byte, at int64) (int, error) {
 	if err := r.readBytes(r.name, b, at); err != nil {
 		return 0, err

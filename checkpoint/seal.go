@@ -142,7 +142,8 @@ func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	return names, err
 }
 
-// hashFiles returns the hashes of the blocks of files, which it reads with so many goroutines.
+// hashFiles reads files and returns the hashes of their blocks. workers is the number of
+// goroutines.
 func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]manifest.File,
 	error) {
 	type item struct{ file, block int }
@@ -179,8 +180,8 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 	return files, errors.Join(err, m.Close())
 }
 
-// fingerprints returns the fingerprint of each tensor of a checkpoint, and of the part of each rank
-// where the parts are not joined. It reads with so many goroutines.
+// fingerprints reads a checkpoint and returns the fingerprint of each tensor, and of the part of
+// each rank where the parts are not joined. workers is the number of goroutines.
 func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	workers int) ([]manifest.Tensor, error) {
 	list := make([]manifest.Tensor, len(c.Tensors))

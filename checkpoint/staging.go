@@ -89,12 +89,14 @@ func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*s
 	return s, nil
 }
 
-// plan implements target.
+// plan implements target: it plans the move to the staged files, and reads no dead source file as
+// long as replicas allow it.
 func (s *staging) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
 	return newPlan(from, s.to.layout, dead)
 }
 
-// prepare implements target. What the journal records is not moved again.
+// prepare implements target: it has the job write to the staged files. What the journal records is
+// not moved again.
 func (s *staging) prepare(_ context.Context, job *move.Job) error {
 	job.New, job.Target, job.Done = s.to.location, &s.to.files, s.records
 	job.Record = func(r move.Record) error {
@@ -104,7 +106,7 @@ func (s *staging) prepare(_ context.Context, job *move.Job) error {
 	return nil
 }
 
-// close implements target.
+// close implements target: it closes the staged files.
 func (s *staging) close() error { return s.to.files.Close() }
 
 // fail implements target. What was moved well stays for a later run; where nothing was moved,

@@ -64,8 +64,8 @@ func TestPartialOnAnotherDisk(t *testing.T) {
 	}
 }
 
-// TestAppears has somebody else write what is to be published, at the last moment.
-func TestAppears(t *testing.T) {
+// TestPublishedMeanwhile has somebody else write what is to be published, at the last moment.
+func TestPublishedMeanwhile(t *testing.T) {
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to.safetensors")
 	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)

@@ -272,7 +272,7 @@ func (u *upload) fail(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// close implements target.
+// close implements target; there is nothing to close.
 func (u *upload) close() error { return nil }
 
 // openURL opens the folder that a URL names, and its parent with the name in it; a whole bucket has

@@ -98,6 +98,7 @@ func TestClaimOvertaken(t *testing.T) {
 	}
 }
 
+// TestTakenSaysWhatToDo checks that the error names who leads, and what to do.
 func TestTakenSaysWhatToDo(t *testing.T) {
 	text := (&store.TakenError{Owner: owner("run1", "h1", 0)}).Error()
 	for _, want := range []string{`"digits"`, "h1", "10.0.0.1:7000", "run1",

@@ -21,7 +21,7 @@ type Recorder struct {
 
 	mu      sync.Mutex      // guards the fields below; not held while the store is asked
 	writer  record.Writer   // decides what is written, and in which order
-	store   Store           // nil before Learn or Claimed
+	store   Store           // nil before SetRecord or SetOwner
 	away    error           // why the store did not answer the last call; nil = it did
 	refused error           // why the end of the job is not written; nil = it can be
 	work    chan struct{}   // holds one token when there may be something to write

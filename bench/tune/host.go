@@ -79,15 +79,16 @@ func newTuneHost() *tuneHost {
 	return &tuneHost{scratch: sync.Pool{New: func() any { return collective.NewScratch() }}}
 }
 
-// Up implements fabric.Handler.
+// Up implements fabric.Handler: it puts the new link into the news.
 func (h *tuneHost) Up(peer fabric.Host) { h.news.Put(tuneNews{from: peer, up: true}) }
 
-// Down implements fabric.Handler.
+// Down implements fabric.Handler: it puts the lost link into the news.
 func (h *tuneHost) Down(peer fabric.Host, err error) {
 	h.news.Put(tuneNews{from: peer, err: fmt.Errorf("the link with %s is gone: %w", peer, err)})
 }
 
-// Message implements fabric.Handler.
+// Message implements fabric.Handler: it puts the word of another host into the news, and keeps
+// nothing of b.
 func (h *tuneHost) Message(from fabric.Host, b []byte) {
 	n := tuneNews{from: from}
 	if err := json.Unmarshal(b, &n.word); err != nil {
@@ -105,7 +106,8 @@ func (h *tuneHost) findBatch(id uint64) *tuneBatch {
 	return h.batches[id-h.first]
 }
 
-// Place implements fabric.Handler.
+// Place implements fabric.Handler: it returns where a piece belongs in the memory of its batch; nil
+// for none of a prepared one.
 func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
 	h.busy.RLock()
 	defer h.busy.RUnlock()
@@ -116,7 +118,8 @@ func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
 	return f.relay.Place(slices.Index(f.hosts, from), p.Part, p.Offset, p.Length)
 }
 
-// Arrived implements fabric.Handler.
+// Arrived implements fabric.Handler: it adds a piece that has arrived, sends what follows from it,
+// and may complete the batch.
 func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 	h.busy.RLock()
 	defer h.busy.RUnlock()

@@ -109,12 +109,12 @@ func (b *Bucket) Files(ctx context.Context, a snapshot.Attempt) ([]string, error
 	return names, err
 }
 
-// Read implements snapshot.Store.
+// Read implements snapshot.Store: it reads a whole file of an attempt.
 func (b *Bucket) Read(ctx context.Context, a snapshot.Attempt, name string) ([]byte, error) {
 	return b.readAll(ctx, folderName(a)+name, maxReadBytes)
 }
 
-// Put implements snapshot.Store.
+// Put implements snapshot.Store: it writes a small file of an attempt.
 func (b *Bucket) Put(ctx context.Context, a snapshot.Attempt, name string, text []byte) error {
 	return b.put(ctx, folderName(a)+name, text)
 }
@@ -140,7 +140,8 @@ func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) erro
 	return nil
 }
 
-// Abandon implements snapshot.Store.
+// Abandon implements snapshot.Store: it marks the attempt as void and removes its files, unless it
+// is sealed, or complete says that it has all parts; then it removes the mark and returns false.
 func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 	complete func(names []string) bool) (bool, error) {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
@@ -167,7 +168,7 @@ func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 	return false, nil
 }
 
-// Remove implements snapshot.Store.
+// Remove implements snapshot.Store: it marks a sealed attempt as void and removes its files.
 func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return err
@@ -244,7 +245,7 @@ func (b *Bucket) isComplete(ctx context.Context, a snapshot.Attempt, objects []o
 	return true, nil
 }
 
-// Quarantine implements snapshot.Store.
+// Quarantine implements snapshot.Store: it marks a sealed attempt as damaged.
 func (b *Bucket) Quarantine(ctx context.Context, a snapshot.Attempt) error {
 	return b.Put(ctx, a, damagedMark, []byte("a job could not go on from this\n"))
 }

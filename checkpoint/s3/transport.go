@@ -43,7 +43,8 @@ func isTransportError(err error) bool {
 // objects, and accepts an object from its first byte where bytes from its middle were requested.
 type checkedTransport struct{ next http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper: it sends the request, and fails for an answer that no S3
+// store gives. It reads the whole answer, except where that is an object.
 func (a checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	w, err := a.next.RoundTrip(r)
 	if err != nil {

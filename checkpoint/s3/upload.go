@@ -155,22 +155,23 @@ type writer struct {
 	ctx    context.Context // context of Create, since snapshot.Writer passes none
 }
 
-// Create implements snapshot.Store.
+// Create implements snapshot.Store: it begins a file of size bytes.
 func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string,
 	size int) (snapshot.Writer, error) {
 	u := b.newUpload(folderName(a)+name, size)
 	return writer{u, ctx}, u.begin(ctx)
 }
 
-// Unit implements snapshot.Writer.
+// Unit implements snapshot.Writer: it returns the bytes of a part.
 func (w writer) Unit() int { return w.upload.unit }
 
-// Write implements snapshot.Writer.
+// Write implements snapshot.Writer: it sends the part that begins at an offset. Several goroutines
+// may call it at once.
 func (w writer) Write(at int, head, body []byte) error {
 	return w.upload.write(w.ctx, at, head, body)
 }
 
-// Close implements snapshot.Writer.
+// Close implements snapshot.Writer: it completes the upload, or aborts it if it has failed.
 func (w writer) Close(failed error) error {
 	if failed != nil {
 		return errors.Join(failed, w.upload.Abort(w.ctx))

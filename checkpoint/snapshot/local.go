@@ -59,7 +59,7 @@ func (l localStore) List(context.Context) (sealed, unsealed []Attempt, err error
 	return sealed, unsealed, err
 }
 
-// Files implements Store.
+// Files implements Store: it returns the names of the files of an unsealed attempt.
 func (l localStore) Files(_ context.Context, a Attempt) (names []string, err error) {
 	entries, err := os.ReadDir(l.stagingPath(a))
 	for _, e := range entries {
@@ -68,22 +68,22 @@ func (l localStore) Files(_ context.Context, a Attempt) (names []string, err err
 	return names, err
 }
 
-// Read implements Store.
+// Read implements Store: it reads a whole file of an unsealed attempt.
 func (l localStore) Read(_ context.Context, a Attempt, name string) ([]byte, error) {
 	return durable.Read(filepath.Join(l.stagingPath(a), name), MaxTextBytes)
 }
 
-// Put implements Store.
+// Put implements Store: it writes a small file, whole and durably.
 func (l localStore) Put(_ context.Context, a Attempt, name string, text []byte) error {
 	return durable.Write(filepath.Join(l.stagingPath(a), name), text)
 }
 
-// Begin implements Store.
+// Begin implements Store: it makes the folder of an attempt, if nobody has.
 func (l localStore) Begin(_ context.Context, a Attempt) error {
 	return os.MkdirAll(l.stagingPath(a), 0o777)
 }
 
-// Create implements Store.
+// Create implements Store: it makes a file of an attempt.
 func (l localStore) Create(_ context.Context, a Attempt, name string, _ int) (Writer, error) {
 	f, err := os.OpenFile(filepath.Join(l.stagingPath(a), name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC,
 		0o666)
@@ -95,10 +95,11 @@ func (l localStore) Create(_ context.Context, a Attempt, name string, _ int) (Wr
 
 type localFile struct{ *os.File }
 
-// Unit implements Writer.
+// Unit implements Writer: it returns the bytes of a block.
 func (f localFile) Unit() int { return manifest.BlockBytes }
 
-// Write implements Writer.
+// Write implements Writer: it writes a head and a body from an offset on. Several goroutines may
+// call it at once.
 func (f localFile) Write(at int, head, body []byte) error {
 	for _, b := range [][]byte{head, body} {
 		if _, err := f.WriteAt(b, int64(at)); err != nil {
@@ -109,7 +110,8 @@ func (f localFile) Write(at int, head, body []byte) error {
 	return nil
 }
 
-// Close implements Writer.
+// Close implements Writer: it waits until the file is on the disk, unless it has failed, and closes
+// it.
 func (f localFile) Close(failed error) error {
 	if failed != nil {
 		return errors.Join(failed, f.File.Close())
@@ -117,7 +119,8 @@ func (f localFile) Close(failed error) error {
 	return errors.Join(f.Sync(), f.File.Close())
 }
 
-// Seal implements Store.
+// Seal implements Store: it writes the manifest, removes the receipts, and renames the folder of
+// the attempt.
 func (l localStore) Seal(ctx context.Context, a Attempt, text []byte) error {
 	dir := l.stagingPath(a)
 	if text != nil {
@@ -147,13 +150,13 @@ func (l localStore) Seal(ctx context.Context, a Attempt, text []byte) error {
 	return durable.Sync(string(l))
 }
 
-// Abandon implements Store.
+// Abandon implements Store: it removes an unsealed attempt.
 func (l localStore) Abandon(_ context.Context, a Attempt, _ func([]string) bool) (bool, error) {
 	err := l.remove(l.stagingPath(a)) // sealing needs the path
 	return !isGone(err), err
 }
 
-// Remove implements Store.
+// Remove implements Store: it removes a sealed attempt.
 func (l localStore) Remove(_ context.Context, a Attempt) error {
 	return l.remove(l.sealedPath(a.Step))
 }
@@ -168,7 +171,7 @@ func (l localStore) remove(dir string) error {
 	return os.RemoveAll(doomed)
 }
 
-// Quarantine implements Store.
+// Quarantine implements Store: it renames a damaged sealed attempt, so that it is not listed.
 func (l localStore) Quarantine(_ context.Context, a Attempt) error {
 	dir := l.sealedPath(a.Step)
 	err := os.Rename(dir,

@@ -168,6 +168,8 @@ func awaitPidfd(t *testing.T, fd int) {
 	}
 }
 
+// TestNothingOutlivesAnInterrupt interrupts the launcher: all processes of the workers end, and no
+// file stays.
 func TestNothingOutlivesAnInterrupt(t *testing.T) {
 	l := startRun(t, 2, 8, family)
 	l.signal(t, os.Interrupt)
@@ -180,6 +182,8 @@ func TestNothingOutlivesAnInterrupt(t *testing.T) {
 	l.checkNoFiles(t)
 }
 
+// TestNothingOutlivesAFailure has a worker fail: all processes of the others end, and no file
+// stays.
 func TestNothingOutlivesAFailure(t *testing.T) {
 	l := startRun(t, 2, 8, strings.TrimSuffix(family, "wait")+`
 		until [ $RANK = 1 ] && [ -e "$XDG_RUNTIME_DIR/fail" ]; do sleep 0.01; done; exit 1`)

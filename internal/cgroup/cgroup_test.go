@@ -39,6 +39,7 @@ const (
 	groups1 = "4:memory:/user/me\n1:cpu:/\n0::/\n"
 )
 
+// TestRead checks which of several groups is the tightest, in both versions.
 func TestRead(t *testing.T) {
 	v2 := func() machine {
 		return machine{"proc/self/mountinfo": mounts2, "proc/self/cgroup": "0::/user/me\n"}

@@ -5,6 +5,7 @@ import (
 	"testing/fstest"
 )
 
+// TestMachine checks which lines of /proc/meminfo are read.
 func TestMachine(t *testing.T) {
 	const text = "MemTotal:       16384 kB\nMemAvailable:    8192 kB\nHugePages_Total:       x\n"
 	root := fstest.MapFS{"proc/meminfo": {Data: []byte(text)}}

@@ -6,8 +6,8 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
-// What a prediction is made of is in it.
-func TestPredicted(t *testing.T) {
+// TestPredictionText checks that what a prediction is made of is in it.
+func TestPredictionText(t *testing.T) {
 	links, none := 4.3321, 0.0
 	for want, p := range map[string]api.Plan{
 		"4.42s: 4.33s on links, 92.35ms in memory, for 7 bytes of new state": {Copied: 7,

@@ -35,18 +35,6 @@ func WriteToken(path, token string) error {
 	return nil
 }
 
-// HostName returns given, or if that is empty the name of this machine.
-func HostName(given string) string {
-	if given != "" {
-		return given
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return "host"
-	}
-	return name
-}
-
 // maxToken bounds what a token file may hold.
 const maxToken = 4 << 10
 

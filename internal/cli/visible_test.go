@@ -2,6 +2,7 @@ package cli
 
 import "testing"
 
+// TestVisible checks which characters are escaped.
 func TestVisible(t *testing.T) {
 	for _, c := range []struct {
 		text, want string

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/durable"
 )
 
+// TestRead checks that Read refuses large files, pipes, devices, folders and loops.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	file, pipe, loop := filepath.Join(dir, "file"), filepath.Join(dir, "pipe"),

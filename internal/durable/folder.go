@@ -19,7 +19,7 @@ type folder struct {
 	path string
 }
 
-// Open implements fs.FS.
+// Open implements fs.FS. It fails for what is neither a regular file nor a folder, and never waits.
 func (f folder) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}

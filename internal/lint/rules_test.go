@@ -281,6 +281,7 @@ func TestExempt(t *testing.T) {
 	}
 }
 
+// TestLayersSyntax checks what is said of lines that are no lines of layers.txt.
 func TestLayersSyntax(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"tensor", "layers.txt:1: \"tensor\" is neither"},

@@ -40,6 +40,7 @@ func writeStatus(t *testing.T, cpus, mems string) string {
 	return path
 }
 
+// TestRead checks which nodes a process can use, and when there is nothing to choose.
 func TestRead(t *testing.T) {
 	two := map[string]string{"online": "0-1", "has_memory": "0-1", "node0/cpulist": "0-3,8-11",
 		"node1/cpulist": "4-7,12-15"}
@@ -91,6 +92,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestHome checks on which node a process is kept.
 func TestHome(t *testing.T) {
 	nodes := []Node{{0, []int{0, 1}}, {2, []int{4, 5}}}
 	for cpus, want := range map[string]struct {
@@ -108,6 +110,7 @@ func TestHome(t *testing.T) {
 	}
 }
 
+// TestNext checks on which nodes workers come, one after the other.
 func TestNext(t *testing.T) {
 	cpus := func(n int) []int { return make([]int, n) }
 	for what, c := range map[string]struct {

@@ -37,6 +37,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
+// TestCloseWakesAll closes a queue on which several goroutines wait, and uses it afterwards.
 func TestCloseWakesAll(t *testing.T) {
 	var q Queue[string]
 	g := group.New(context.Background())
@@ -62,6 +63,7 @@ func TestCloseWakesAll(t *testing.T) {
 	}
 }
 
+// TestNoAllocationOnceGrown checks that a queue that is never empty uses its memory again.
 func TestNoAllocationOnceGrown(t *testing.T) {
 	var q Queue[[4]uint64]
 	q.Put([4]uint64{})

@@ -7,6 +7,7 @@ import (
 	"testing"
 )
 
+// TestPath checks where the folder lies, and that it is made private.
 func TestPath(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -27,6 +28,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
+// TestPathRefuses checks what is said of a folder that others can reach.
 func TestPathRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(dir string) error

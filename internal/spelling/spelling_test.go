@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
+// TestNearest checks which name is offered for a wrong one.
 func TestNearest(t *testing.T) {
 	for _, x := range []struct{ word, want string }{
 		{"pd", "dp"}, {"dp", "dp"}, {"dpp", "dp"}, {"wor", "workers"}, {"wrokers", "workers"},

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/strict"
 )
 
+// TestJSON checks which texts are read.
 func TestJSON(t *testing.T) {
 	for text, good := range map[string]bool{
 		`{"a":1}`:        true,

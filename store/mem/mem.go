@@ -67,7 +67,7 @@ type client struct {
 	cancel context.CancelCauseFunc
 }
 
-// Get implements store.Store.
+// Get implements store.Store: it returns what a key holds, or ErrNotFound.
 func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
 	if err := record.CheckKey(key); err != nil {
 		return e, err
@@ -81,7 +81,7 @@ func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error)
 	return e, err
 }
 
-// Create implements store.Store.
+// Create implements store.Store: it writes a key that holds nothing, or returns ErrExists.
 func (c *client) Create(ctx context.Context, key string, value []byte) (r store.Revision,
 	err error) {
 	if err := record.CheckEntry(key, value); err != nil {
@@ -97,7 +97,8 @@ func (c *client) Create(ctx context.Context, key string, value []byte) (r store.
 	return r, err
 }
 
-// Update implements store.Store.
+// Update implements store.Store: it replaces the value with the revision was, or returns
+// ErrConflict.
 func (c *client) Update(ctx context.Context, key string, value []byte,
 	was store.Revision) (r store.Revision, err error) {
 	if err := record.CheckEntry(key, value); err != nil {
@@ -113,7 +114,7 @@ func (c *client) Update(ctx context.Context, key string, value []byte,
 	return r, err
 }
 
-// Keys implements store.Store.
+// Keys implements store.Store: it returns the keys below a prefix, in ascending order.
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	if err := record.CheckKey(prefix); err != nil {
 		return nil, err
@@ -129,13 +130,13 @@ func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err er
 	return keys, err
 }
 
-// Close implements store.Store.
+// Close implements store.Store: later calls of this client fail.
 func (c *client) Close() error {
 	c.cancel(fmt.Errorf("%w: it was closed", store.ErrUnavailable))
 	return nil
 }
 
-// String implements store.Store.
+// String implements store.Store: it says where the store is.
 func (c *client) String() string { return "in memory" }
 
 // call runs do with the server locked, unless the call is lost on the way, and returns

@@ -11,17 +11,18 @@ import (
 // server is a store in memory as the suite takes it.
 type server struct{ *mem.Server }
 
-// Open implements storetest.Server.
+// Open implements storetest.Server: it returns a new client.
 func (s server) Open(testing.TB) store.Store { return s.Server.Open() }
 
-// Start implements storetest.Server.
+// Start implements storetest.Server: it makes the store reachable again.
 func (s server) Start(testing.TB) { s.Fail(nil) }
 
-// Stop implements storetest.Server.
+// Stop implements storetest.Server: all calls are lost from now on.
 func (s server) Stop(testing.TB) {
 	s.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
 }
 
+// TestStore runs the suite of package storetest.
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Server { return server{mem.New()} })
 }

@@ -83,10 +83,10 @@ type client struct {
 	use   func() (*session, error) // returns a session that works, or says why there is none
 }
 
-// String implements store.Store.
+// String implements store.Store: it says where the store is.
 func (c *client) String() string { return c.where }
 
-// Get implements store.Store.
+// Get implements store.Store: it returns what a key holds, or ErrNotFound.
 func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
 	if err := record.CheckKey(key); err != nil {
 		return e, err
@@ -101,14 +101,15 @@ func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error)
 	return e, err
 }
 
-// Create implements store.Store.
+// Create implements store.Store: it writes a key that holds nothing, or returns ErrExists.
 func (c *client) Create(ctx context.Context, key string, value []byte) (store.Revision, error) {
 	return c.write(ctx, key, value, func(ctx context.Context, s *session) (uint64, error) {
 		return s.kv.Create(ctx, key, value)
 	})
 }
 
-// Update implements store.Store.
+// Update implements store.Store: it replaces the value with the revision was, or returns
+// ErrConflict.
 func (c *client) Update(ctx context.Context, key string, value []byte,
 	was store.Revision) (store.Revision, error) {
 	return c.write(ctx, key, value, func(ctx context.Context, s *session) (uint64, error) {
@@ -134,8 +135,9 @@ func (c *client) write(ctx context.Context, key string, value []byte,
 	return r, err
 }
 
-// Keys implements store.Store. It asks for the names alone; the lister of the client library takes
-// a lost connection for the end of the list.
+// Keys implements store.Store: it returns the keys below a prefix, in ascending order. It asks for
+// the names alone; the lister of the client library takes a lost connection for the end of the
+// list.
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	if err := record.CheckKey(prefix); err != nil {
 		return nil, err

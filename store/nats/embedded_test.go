@@ -22,7 +22,7 @@ type shared struct {
 // Close ends this client, and leaves the store open.
 func (s shared) Close() error { s.cancel(); return nil }
 
-// Open implements storetest.Server.
+// Open implements storetest.Server: it returns a new client.
 func (f folder) Open(testing.TB) store.Store {
 	ctx, cancel := context.WithCancel(context.Background())
 	return shared{&client{f.where, func() (*session, error) {
@@ -39,7 +39,7 @@ func (f folder) Stop(testing.TB) {
 	f.now.fail(errors.New("pulled out"))
 }
 
-// Start implements storetest.Server.
+// Start implements storetest.Server: it makes the store reachable again.
 func (f folder) Start(testing.TB) { f.setStart(startServer) }
 
 // setStart replaces the function that starts a server.
@@ -64,12 +64,14 @@ func openFolder(t testing.TB, path string) *embedded {
 	return s.(*embedded)
 }
 
+// TestEmbedded runs the suite of package storetest on a store in a folder.
 func TestEmbedded(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Server {
 		return folder{openFolder(t, t.TempDir())}
 	})
 }
 
+// TestOpenAgain opens a folder several times: what was written before is there.
 func TestOpenAgain(t *testing.T) {
 	path := t.TempDir()
 	for n := range 3 {

@@ -53,7 +53,7 @@ func startElsewhere(t testing.TB, change func(*server.Options)) *elsewhere {
 	return e
 }
 
-// Open implements storetest.Server.
+// Open implements storetest.Server: it returns a new client.
 func (e *elsewhere) Open(t testing.TB) store.Store {
 	t.Helper()
 	s, err := Connect(t.Context(), e.servers)
@@ -63,7 +63,7 @@ func (e *elsewhere) Open(t testing.TB) store.Store {
 	return s
 }
 
-// Start implements storetest.Server.
+// Start implements storetest.Server: it makes the store reachable again.
 func (e *elsewhere) Start(t testing.TB) {
 	t.Helper()
 	options := e.options // the server writes into it
@@ -78,12 +78,13 @@ func (e *elsewhere) Start(t testing.TB) {
 	e.running = s
 }
 
-// Stop implements storetest.Server.
+// Stop implements storetest.Server: it ends the server, and keeps its folder.
 func (e *elsewhere) Stop(testing.TB) {
 	e.running.Shutdown()
 	e.running.WaitForShutdown()
 }
 
+// TestExternal runs the suite of package storetest on a server elsewhere.
 func TestExternal(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Server { return startElsewhere(t, nil) })
 }
@@ -122,6 +123,7 @@ func checkWorks(t *testing.T, s Servers) {
 	}
 }
 
+// TestNobodyThere connects to a server that does not run.
 func TestNobodyThere(t *testing.T) {
 	e := startElsewhere(t, nil)
 	e.Stop(t)
@@ -129,6 +131,7 @@ func TestNobodyThere(t *testing.T) {
 	e.Start(t)
 }
 
+// TestPassword connects with and without the password, which is never shown.
 func TestPassword(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) { o.Username, o.Password = "shoal", "secret" })
 	address := strings.TrimPrefix(e.servers.URL, "nats://")
@@ -138,12 +141,14 @@ func TestPassword(t *testing.T) {
 	checkWorks(t, Servers{URL: "nats://127.0.0.1:1,nats://shoal:secret@" + address})
 }
 
+// TestToken connects with and without the token of the server.
 func TestToken(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) { o.Authorization = "secret" })
 	checkRefused(t, e.servers, "Authorization Violation")
 	checkWorks(t, Servers{URL: strings.Replace(e.servers.URL, "//", "//secret@", 1)})
 }
 
+// TestCredentialsFile connects with and without a file of credentials.
 func TestCredentialsFile(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) {
 		if err := o.ProcessConfigFile("testdata/operator.conf"); err != nil {
@@ -157,6 +162,7 @@ func TestCredentialsFile(t *testing.T) {
 	checkWorks(t, Servers{URL: e.servers.URL, Credentials: "testdata/user.creds"})
 }
 
+// TestNoJetStream connects to a server without JetStream.
 func TestNoJetStream(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) { o.JetStream = false })
 	checkRefused(t, e.servers, "JetStream does not answer", "nats-server -js")
@@ -187,6 +193,7 @@ func TestManyMakeTheBucket(t *testing.T) {
 	}
 }
 
+// TestUnfitBucket connects to servers whose bucket forgets, or lets any replica answer.
 func TestUnfitBucket(t *testing.T) {
 	for _, test := range []struct {
 		change func(*jetstream.StreamConfig)
@@ -253,6 +260,7 @@ func TestTakenOutByHand(t *testing.T) {
 	}
 }
 
+// TestFullBucket fills a bucket: what was acknowledged stays, and the error says what to do.
 func TestFullBucket(t *testing.T) {
 	e := startElsewhere(t, nil)
 	s := e.Open(t).(*external)

@@ -88,6 +88,7 @@ func TestKilledInMidWrite(t *testing.T) {
 	}
 }
 
+// TestFolderInUse opens a folder that another process has open: the error names that.
 func TestFolderInUse(t *testing.T) {
 	folder := t.TempDir()
 	c, out := startWriting(t, folder)
@@ -105,6 +106,7 @@ func TestFolderInUse(t *testing.T) {
 	}
 }
 
+// TestBadFolder opens a file as a folder.
 func TestBadFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -115,6 +117,7 @@ func TestBadFolder(t *testing.T) {
 	}
 }
 
+// BenchmarkOpenAndClose opens and closes the store in a folder.
 func BenchmarkOpenAndClose(b *testing.B) {
 	folder := b.TempDir()
 	for b.Loop() {
@@ -128,6 +131,7 @@ func BenchmarkOpenAndClose(b *testing.B) {
 	}
 }
 
+// BenchmarkCreate writes values of 1000 bytes.
 func BenchmarkCreate(b *testing.B) {
 	s := openFolder(b, b.TempDir())
 	value := make([]byte, 1000)

@@ -11,9 +11,10 @@ import (
 // patient opens clients that do not ask whether the server is there.
 type patient struct{ *elsewhere }
 
-// Open implements storetest.Server.
+// Open implements storetest.Server: it returns a new client.
 func (p patient) Open(testing.TB) store.Store { return Later(p.servers) }
 
+// TestLater runs the suite of package storetest on a store that connects later.
 func TestLater(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Server { return patient{startElsewhere(t, nil)} })
 }

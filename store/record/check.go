@@ -18,13 +18,13 @@ type checker interface {
 	key() string
 }
 
-// key implements checker.
+// key returns the key under which the owner is kept.
 func (v *Owner) key() string { return OwnerKey(v.Job) }
 
-// key implements checker.
+// key returns the key under which the generation is kept.
 func (v *generationValue) key() string { return GenerationKey(v.Job, v.Run, v.Record.Generation) }
 
-// check implements checker.
+// check fails for an owner with a name or time that cannot be.
 func (v *Owner) check() error {
 	if v.Since < 0 || v.Ended < 0 {
 		return errors.New("a time before 1970")
@@ -33,7 +33,7 @@ func (v *Owner) check() error {
 		checkText("address", v.Address))
 }
 
-// check implements checker.
+// check fails for a generation without a record, or with a name that cannot be.
 func (v *generationValue) check() error {
 	if v.Record == nil {
 		return errors.New("no record")

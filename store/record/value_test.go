@@ -42,6 +42,7 @@ func TestDecodeWhatIsDocumented(t *testing.T) {
 	}
 }
 
+// TestDecodeRefuses checks that any text but that which shoal writes is refused.
 func TestDecodeRefuses(t *testing.T) {
 	for _, test := range []struct{ kind, text, from, to, want string }{
 		{kindOwner, ownerText, ``, ` `, ""},
@@ -83,6 +84,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
+// TestDecodeUnderAnotherKey reads an owner under the key of another job.
 func TestDecodeUnderAnotherKey(t *testing.T) {
 	if _, err := DecodeOwner("owner.digits", []byte(ownerText)); err != nil {
 		t.Error(err)
@@ -93,6 +95,7 @@ func TestDecodeUnderAnotherKey(t *testing.T) {
 	}
 }
 
+// TestEncodeRefuses writes a name that is not UTF-8.
 func TestEncodeRefuses(t *testing.T) {
 	if _, err := (Owner{Job: "digits", Run: "r", Host: "h\xff"}).encode(); err == nil {
 		t.Error("a name that is not UTF-8 is written")
@@ -123,6 +126,7 @@ func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 	return r
 }
 
+// TestRoundTrip reads random records that were written.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := topo.Generation(rapid.Uint64().Draw(t, "generation"))

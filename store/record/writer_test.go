@@ -179,7 +179,8 @@ func TestTheNewestOwner(t *testing.T) {
 	}
 }
 
-func TestGenerationsOfKeys(t *testing.T) {
+// TestParseGenerations reads the keys of generations, and refuses any other.
+func TestParseGenerations(t *testing.T) {
 	good := []string{GenerationKey("train", "r", 12), GenerationKey("train", "r", 3)}
 	if all, err := ParseGenerations("train", "r", good); err != nil || fmt.Sprint(all) != "[3 12]" {
 		t.Errorf("%v, %v", all, err)

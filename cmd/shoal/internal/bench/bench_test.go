@@ -9,50 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-func TestParseBytes(t *testing.T) {
-	for text, want := range map[string]int64{
-		"0": 0, "4096": 4096, "1B": 1, "4KiB": 4096, "256MiB": 256 << 20, "2GiB": 2 << 30,
-		"64kB": 64000, "3MB": 3e6, "1GB": 1e9,
-		"8589934591GiB": 8589934591 << 30,
-	} {
-		if got, err := cli.ParseBytes(text); err != nil || got != want {
-			t.Errorf("parseBytes(%q) = %d, %v, want %d", text, got, err, want)
-		}
-	}
-	for text, want := range map[string]string{
-		"": "no size", "KiB": "no size", "4 KiB": "no size", "4kib": "no size", "4K": "no size",
-		"-4": "no size", "+4": "no size",
-		"1.5MiB": "no size", "0x10": "no size", "1_000": "no size", "4KiBKiB": "no size",
-		"8589934592GiB": "more than any machine", "9223372036854775808": "more than any machine",
-	} {
-		if got, err := cli.ParseBytes(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("parseBytes(%q) = %d, %v, want an error with %q", text, got, err, want)
-		}
-	}
-}
-
-func TestFormatBytes(t *testing.T) {
-	for n, want := range map[int64]string{1: "1 B", 1000: "1000 B", 4096: "4 KiB", 3 << 20: "3 MiB",
-		1 << 30: "1 GiB", 1025 << 10: "1025 KiB"} {
-		if got := cli.FormatBytes(n); got != want {
-			t.Errorf("formatBytes(%d) = %q, want %q", n, got, want)
-		}
-	}
-}
-
-func TestFormatMicros(t *testing.T) {
-	for us, want := range map[float64]string{0.2: "0.20 µs", 9.99: "9.99 µs", 12.34: "12.3 µs",
-		999.4: "999 µs", 999.6: "1.00 ms", 163267: "163 ms", 2.5e6: "2.50 s"} {
-		if got := cli.FormatMicros(us); got != want {
-			t.Errorf("formatMicros(%v) = %q, want %q", us, got, want)
-		}
-	}
-}
-
+// TestBenchRefusesFlags checks what is said of flags that cannot be.
 func TestBenchRefusesFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"-n 0":              "-n 0: the number of processes must be from 1 to",
@@ -75,6 +34,7 @@ func TestBenchRefusesFlags(t *testing.T) {
 	}
 }
 
+// TestBenchCommandOfARank checks the command line that a rank gets.
 func TestBenchCommandOfARank(t *testing.T) {
 	o := benchOptions{n: 2, dtype: "f64", python: "python3", foreign: true, shared: true}
 	got, err := o.workerCommand([]int64{8, 4096})
@@ -127,7 +87,8 @@ func checkPayload(t *testing.T, n int) {
 	}
 }
 
-func TestBenchPlan(t *testing.T) {
+// TestCallCounts checks the bounds of the number of calls.
+func TestCallCounts(t *testing.T) {
 	for _, c := range []struct {
 		bytes, us    int64
 		warm, counts int
@@ -143,6 +104,7 @@ func TestBenchPlan(t *testing.T) {
 	}
 }
 
+// TestBenchPrinter checks the table, and the objects with --json.
 func TestBenchPrinter(t *testing.T) {
 	o := benchOptions{n: 2, dtype: "f32", python: "python3"}
 	line := newBenchLine(o,

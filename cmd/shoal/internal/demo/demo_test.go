@@ -46,6 +46,7 @@ func report(step, samples, loss, accuracy float64) map[string]float64 {
 	return map[string]float64{"step": step, "samples": samples, "loss": loss, "accuracy": accuracy}
 }
 
+// TestDemoViewOfLines shows a run where the output is no terminal: line by line.
 func TestDemoViewOfLines(t *testing.T) {
 	var out bytes.Buffer
 	v := testView(&out, demoFlags{})
@@ -73,6 +74,7 @@ the run's files are in /runs/demo-go
 	}
 }
 
+// TestDemoViewOnATerminal shows a run on a terminal: on a line that rewrites itself.
 func TestDemoViewOnATerminal(t *testing.T) {
 	var out bytes.Buffer
 	v := testView(&out, demoFlags{})
@@ -92,6 +94,7 @@ func TestDemoViewOnATerminal(t *testing.T) {
 	}
 }
 
+// TestDemoViewLeavesOutWhatIsNotANumber has a worker report a loss that JSON cannot hold.
 func TestDemoViewLeavesOutWhatIsNotANumber(t *testing.T) {
 	var out bytes.Buffer
 	v := testView(&out, demoFlags{json: true})
@@ -105,6 +108,7 @@ func TestDemoViewLeavesOutWhatIsNotANumber(t *testing.T) {
 	}
 }
 
+// TestDemoThatStopsReporting ends a run whose last step nobody has reported: that is an error.
 func TestDemoThatStopsReporting(t *testing.T) {
 	v := testView(io.Discard, demoFlags{})
 	v.setProgress(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
@@ -114,6 +118,7 @@ func TestDemoThatStopsReporting(t *testing.T) {
 	}
 }
 
+// TestDemoWithoutAPythonThatServes checks what is said of an interpreter that lacks something.
 func TestDemoWithoutAPythonThatServes(t *testing.T) {
 	dir := t.TempDir()
 	fake := filepath.Join(dir, "python")

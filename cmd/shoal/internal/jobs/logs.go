@@ -102,24 +102,6 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	return dir, live, silent, nil
 }
 
-// completeRuns completes a command line with the names of the running jobs and of those that have
-// ended.
-func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
-	cobra.ShellCompDirective) {
-	names, directive := completeJobs(cmd, args, word)
-	if len(args) > 0 {
-		return names, directive
-	}
-	for _, name := range launcher.RunNames() {
-		if !slices.ContainsFunc(names, func(n cobra.Completion) bool {
-			return strings.HasPrefix(n, name+"\t")
-		}) {
-			names = append(names, name)
-		}
-	}
-	return names, directive
-}
-
 // logs shows the output of a run.
 type logs struct {
 	logsFlags

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,34 +233,4 @@ func timeOrDate(t, now time.Time) string {
 		return t.Format("15:04:05")
 	}
 	return t.Format("2006-01-02 15:04")
-}
-
-// completeJobs completes the first argument of a command with the names of the running jobs, for
-// which it asks the launchers of this machine.
-func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,
-	cobra.ShellCompDirective) {
-	var names []cobra.Completion
-	if len(args) == 0 {
-		jobs, _ := control.List(cmd.Context()) // completion has no place for errors
-		for _, j := range jobs {
-			names = append(names,
-				cobra.CompletionWithDesc(j.Name,
-					fmt.Sprintf("%s, %s workers", j.State, sizeText(j.Job))))
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// requester returns user@host of this process, which the ledger of a job names as who asked for a
-// change.
-func requester() string {
-	name := os.Getenv("USER")
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return name
-	}
-	return name + "@" + host
 }

@@ -8,9 +8,9 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
-// What is advised is what can be done: by what the process does, where it is, and what the job can
-// do without it.
-func TestAdvise(t *testing.T) {
+// TestAdviceLines checks that what is advised is what can be done: by what the process does, where
+// it is, and what the job can do without it.
+func TestAdviceLines(t *testing.T) {
 	train := api.Job{Name: "train", Head: "a", Size: 4, Want: 4, Elastic: true}
 	with := func(change func(j *api.Job)) api.Job {
 		j := train
@@ -78,7 +78,8 @@ func TestAdvise(t *testing.T) {
 	}
 }
 
-func TestWaitsInWords(t *testing.T) {
+// TestWaitText checks what is said of a worker that others wait for.
+func TestWaitText(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.Local)
 	for _, c := range []struct {
 		wait api.Wait
@@ -101,8 +102,8 @@ func TestWaitsInWords(t *testing.T) {
 	}
 }
 
-// A job that goes on only when somebody does something says what.
-func TestHeldInWords(t *testing.T) {
+// TestPrintNeed checks what is said of a job that goes on only when somebody does something.
+func TestPrintNeed(t *testing.T) {
 	paused := api.Job{Name: "train", State: api.Paused, Size: 1, Min: 2}
 	mesh, full := paused, paused
 	mesh.Mesh, full.Unplaced = "dp=2", 1

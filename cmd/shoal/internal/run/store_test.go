@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+// TestStoreFlags checks which texts of --store are servers, which are folders, and which are
+// refused.
 func TestStoreFlags(t *testing.T) {
 	for at, want := range map[string]string{
 		"db:4222":        "write nats://db:4222 for servers, ./db:4222 for a folder",

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestGoOn says what to do after a full disk, and nothing after an error that the same command
-// would meet again.
-func TestGoOn(t *testing.T) {
+// TestNextStepError checks what is said after a full disk, and that nothing is said after an error
+// that the same command would meet again.
+func TestNextStepError(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("out.partial", 0o777); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,20 @@
+package jobs
+
+import (
+	"os"
+	"os/user"
+)
+
+// requester returns user@host of this process, which the ledger of a job names as who asked for a
+// change.
+func requester() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
+}
