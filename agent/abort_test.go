@@ -34,8 +34,8 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 			reshapes: id > 0})
 	}
 	for id := range uint64(2) {
-		e.abort(id)
-		e.abort(id) // it is gone already
+		e.abortTransfer(id)
+		e.abortTransfer(id) // it is gone already
 	}
 	for range 2 {
 		if m.reap(func(s *arena.Segment) { s.Close() }) {
@@ -67,11 +67,11 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	other.In, other.Out, other.Far = nil, nil, &collective.Far{In: 2, Out: 2}
 	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}},
 		Of: []int{0, 1}, Route: collective.DefaultRoute(8)}
-	c.execute(&head.Execute{Batch: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
+	c.beginBatch(&head.Execute{Batch: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
 	if c.batches.running[1].open != 1 {
 		t.Fatalf("%d transfers are under way", c.batches.running[1].open)
 	}
-	c.drop(1)
+	c.dropBatch(1)
 	for _, held := range c.batches.begun[:cap(c.batches.begun)] {
 		if held != nil {
 			t.Error("a transfer that was dropped is held")
@@ -99,7 +99,7 @@ func TestMemoryOfTheDeadIsUnmappedBesideTheEngine(t *testing.T) {
 		return m.block.Mem != nil && own.Mem != nil
 	}
 	for _, ends := range []bool{false, true} {
-		m, err := (&Agent{engine: e}).newMember(0)
+		m, err := (&Agent{engine: e}).newWorker(0)
 		if err != nil {
 			t.Fatal(err)
 		}

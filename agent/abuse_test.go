@@ -213,7 +213,7 @@ func TestAsksTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := a.Expect(1, true)
-	a.Started(1)
+	a.WorkerStarted(1)
 	late := joinRawWith(t, a, 1, token)
 	enter := arena.Descriptor{Kind: arena.KindEnter}
 	first, second := late.submit(enter), late.submit(enter)

@@ -124,7 +124,7 @@ func New(cfg Config) (*Agent, error) {
 		group: group.New(context.Background())}
 	lanes, err := newLanes(a.group)
 	if err == nil {
-		a.engine, err = newEngine(lanes, a.brokeProtocol)
+		a.engine, err = newEngine(lanes, a.cutOff)
 	}
 	if err != nil {
 		l.Close()
@@ -137,15 +137,16 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.OnLostPeer != nil {
 		a.engine.lostPeer = func(w topo.WorkerID, why string) { cfg.OnLostPeer(int(w), why) }
 	}
-	if err := a.link(); err != nil {
+	if err := a.makeDriver(); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes(), a.engine.close())
 	}
 	return a, nil
 }
 
-// link opens the network and gives the agent its part in the job.
-func (a *Agent) link() error {
+// makeDriver opens the network to other hosts, if there are to be any, and makes the driver with
+// its head.Agent. New calls it, before any other goroutine knows the agent.
+func (a *Agent) makeDriver() error {
 	name, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
@@ -172,43 +173,44 @@ func (a *Agent) link() error {
 	}
 	a.engine.name = fabric.Host(name)
 	a.driver.head, a.engine.driver = head.New(cfg), a.driver
-	a.driver.stalls = stall.New(a.driver.head.Gone)
+	a.driver.stalls = stall.New(a.driver.head.WorkerGone)
 	for id, token := range a.cfg.Tokens {
 		a.sessions[id] = &workerSession{token: token}
-		a.driver.head.Started(topo.WorkerID(id))
+		a.driver.head.WorkerStarted(topo.WorkerID(id))
 	}
 	a.driver.published.changed = true
-	a.driver.publish()
+	a.driver.publishStatus()
 	return nil
 }
 
-// stopLanes ends all goroutines of the group, the lanes among them, and waits for them.
+// stopLanes ends all goroutines of the group, the lanes among them, and blocks until they have
+// ended.
 func (a *Agent) stopLanes() error {
 	a.group.Stop(nil)
 	return a.group.Wait()
 }
 
-// Run serves workers until ctx ends; then it closes every conversation, waits for all that it
-// started, and removes the socket.
+// Run serves workers and blocks until ctx ends; then it closes every conversation, waits for all
+// that it started, and removes the socket. It is called once.
 func (a *Agent) Run(ctx context.Context) error {
 	engine := group.New(context.Background())
 	engine.Go("engine", func(context.Context) error { a.engine.serve(); return nil })
-	stop := context.AfterFunc(ctx, a.shut)
+	stop := context.AfterFunc(ctx, a.shutDown)
 	defer stop()
-	_ = a.engine.later(func() { a.driver.settle() }) // a job that begins wants workers
-	a.group.Go("watch", a.watch)
+	_ = a.engine.runLater(func() { a.driver.carryOutActions() }) // a job that begins wants workers
+	a.group.Go("watch", a.watchWaits)
 	if a.network != nil || a.cfg.Spares > 0 {
-		a.group.Go("ticks", a.tick)
+		a.group.Go("ticks", a.runTicks)
 	}
 	if a.network != nil {
-		a.group.Go("seek", a.seek)
-		a.group.Go("routes", a.tune)
+		a.group.Go("seek", a.seekOthers)
+		a.group.Go("routes", a.tuneRoutes)
 	}
 	err := a.accept()
-	a.shut()
-	_ = a.engine.do(a.driver.endWaits)
+	a.shutDown()
+	_ = a.engine.runAndWait(a.driver.endWaits)
 	if a.network != nil {
-		_ = a.engine.do(func() { a.driver.left = true })
+		_ = a.engine.runAndWait(func() { a.driver.left = true })
 		a.engine.transfers.close()
 		err = errors.Join(err, a.network.Close())
 	}
@@ -218,24 +220,27 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.stopLanes(), a.engine.close())
 }
 
-// tick has the head's agent repeat what was not answered, and start spares again.
-func (a *Agent) tick(ctx context.Context) error {
+// runTicks has the engine's thread, at every tick until ctx ends, let the head's agent repeat what
+// was not answered and start spares again. It is a goroutine of Run.
+func (a *Agent) runTicks(ctx context.Context) error {
 	ticker := time.NewTicker(ticks)
 	defer ticker.Stop()
 	next := a.driver.head.Tick
-	tick := func() { a.driver.inputOfSteps(next) }
+	tick := func() { a.driver.runStepInput(next) }
 	for {
 		select {
 		case <-ticker.C:
-			_ = a.engine.later(tick)
+			_ = a.engine.runLater(tick)
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// seek finds out, while this host is stuck, whether the others go on without it.
-func (a *Agent) seek(ctx context.Context) error {
+// seekOthers asks the other hosts once a second, while this host is stuck, with whom they are
+// linked, and tells the head: it so learns whether they go on without it. It is a goroutine of Run,
+// and blocks until ctx ends.
+func (a *Agent) seekOthers(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -252,14 +257,14 @@ func (a *Agent) seek(ctx context.Context) error {
 			for i, l := range linked {
 				names[i] = string(l)
 			}
-			_ = a.engine.later(func() {
-				a.driver.input(func() { a.driver.head.Seen(string(host), names) })
+			_ = a.engine.runLater(func() {
+				a.driver.runInput(func() { a.driver.head.HostSeen(string(host), names) })
 			})
 		}
 	}
 }
 
-// ticks is the time between two calls of tick's function. It says nothing about when a host counts
+// ticks is the time between two ticks of runTicks. It says nothing about when a host counts
 // as lost: the network decides that.
 const ticks = 50 * time.Millisecond
 
@@ -273,22 +278,22 @@ func (a *Agent) accept() error {
 		if err != nil {
 			return fmt.Errorf("agent: accepting workers: %w", err)
 		}
-		if !a.track(conn) {
+		if !a.trackConn(conn) {
 			conn.Close()
 			return nil
 		}
 		a.group.Go("session", func(context.Context) error {
 			s := &session{agent: a, conn: conn}
 			s.serve()
-			a.finish(s)
-			_ = s.giveBack() // the next agent removes a folder that stays
+			a.endSession(s)
+			_ = s.releaseCheckpoint() // the next agent removes a folder that stays
 			return nil
 		})
 	}
 }
 
-// track notes a conversation, for shut to end; false = the agent is closed already.
-func (a *Agent) track(c *arena.Conn) bool {
+// trackConn adds a conversation to those that shutDown ends; false = the agent is closed already.
+func (a *Agent) trackConn(c *arena.Conn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.closed {
@@ -297,9 +302,10 @@ func (a *Agent) track(c *arena.Conn) bool {
 	return !a.closed
 }
 
-// shut closes the socket and hangs up on every worker, which takes that as the end of the agent.
-// Requests that a worker had sent before are still served: its session reads on until the end.
-func (a *Agent) shut() {
+// shutDown closes the socket, ends fetches of checkpoints, and hangs up on every worker, which
+// takes that as the end of the agent. It waits for nobody: requests that a worker had sent before
+// are still served, since its session reads on until the end. A second call changes nothing.
+func (a *Agent) shutDown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
@@ -328,8 +334,9 @@ func (a *Agent) authenticate(n int, token string) (late bool, err error) {
 	return p.late, nil
 }
 
-// admit makes a worker known, once. It returns the size of the job that the worker is to
-// know at first, and the generation.
+// admit makes a worker known to the engine, and waits for the engine's thread. A second worker of
+// the same number gets an error. It returns the size of the job that the worker is to know at
+// first, and the generation.
 func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64,
 	err error) {
 	a.mu.Lock()
@@ -343,8 +350,8 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start "+
 			"another worker with another rank", m.id, a.cfg.Job)
 	}
-	err = a.engine.do(func() {
-		size, generation = a.driver.head.Known().View.Size(), a.driver.number(1)
+	err = a.engine.runAndWait(func() {
+		size, generation = a.driver.head.State().View.Size(), a.driver.generationNumber(1)
 		a.engine.admit(m, late)
 	})
 	return size, generation, err
@@ -363,12 +370,13 @@ func (a *Agent) workersOnHost() (n int) {
 	return n
 }
 
-// groupOf gives a worker a group of the ranks that it lists, and waits for the head to agree.
-func (a *Agent) groupOf(w topo.WorkerID, ranks []int) (head.Grouped, error) {
+// requestGroup asks the head for a group of the ranks that a worker lists, and blocks until the
+// head has answered or the agent stops.
+func (a *Agent) requestGroup(w topo.WorkerID, ranks []int) (head.Grouped, error) {
 	answer := make(chan head.Grouped, 1)
 	var err error
-	if stopped := a.engine.do(func() {
-		err = a.driver.group(w, ranks, answer)
+	if stopped := a.engine.runAndWait(func() {
+		err = a.driver.requestGroup(w, ranks, answer)
 	}); stopped != nil || err != nil {
 		return head.Grouped{}, cmp.Or(stopped, err)
 	}
@@ -380,33 +388,35 @@ func (a *Agent) groupOf(w topo.WorkerID, ranks []int) (head.Grouped, error) {
 	}
 }
 
-// ungroup notes that a worker needs a group no more. A stopped engine has forgotten all groups.
+// ungroup tells the head and the engine, without waiting, that a worker needs a group no more. A
+// stopped engine has forgotten all groups.
 func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
-	_ = a.engine.later(func() {
-		a.driver.input(func() { a.driver.head.Ungroup(w, id) })
+	_ = a.engine.runLater(func() {
+		a.driver.runInput(func() { a.driver.head.Ungroup(w, id) })
 		if m := a.engine.byID[w]; m != nil {
-			m.forget(id)
+			m.forgetResults(id)
 		}
 	})
 }
 
-// state notes what data the job trains on.
-func (a *Agent) state(w topo.WorkerID, d cursor.Cursor) (err error) {
-	if stopped := a.engine.do(func() { err = a.driver.state(w, d) }); stopped != nil {
+// setData states for a worker what data the job trains on, and waits for the engine's thread.
+func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor) (err error) {
+	if stopped := a.engine.runAndWait(func() { err = a.driver.setData(w, d) }); stopped != nil {
 		return stopped
 	}
 	return err
 }
 
-// finish cleans up after a conversation. The calls that the worker has posted stay until they end.
-func (a *Agent) finish(s *session) {
+// endSession closes the socket of a conversation that is over, and has the engine free its worker.
+// The calls that the worker has posted stay until they end.
+func (a *Agent) endSession(s *session) {
 	a.mu.Lock()
 	delete(a.conns, s.conn)
 	a.mu.Unlock()
 	s.conn.Close()
 	if s.joined {
 		// When the engine has stopped, its own end frees the member.
-		_ = a.engine.do(func() {
+		_ = a.engine.runAndWait(func() {
 			if m := a.engine.byID[s.worker]; m != nil {
 				m.left = true
 			}
@@ -414,14 +424,16 @@ func (a *Agent) finish(s *session) {
 	}
 }
 
-// leave takes it that a worker has said goodbye. Calls that wait for the worker go on without it
-// when its process ends, or after Config.Linger.
-func (a *Agent) leave(w topo.WorkerID, joined bool) {
+// loseAfterLinger counts a worker that has said goodbye as lost after Config.Linger, on a goroutine
+// of its own, so that calls which wait for the worker go on without it. If its process ends before,
+// the launcher says how. Without a Linger it counts at once, and this waits for the engine's
+// thread.
+func (a *Agent) loseAfterLinger(w topo.WorkerID, joined bool) {
 	if !joined {
 		return
 	}
 	lose := func() {
-		_ = a.engine.do(func() { a.driver.lost(w, "has left the job", true) })
+		_ = a.engine.runAndWait(func() { a.driver.loseWorker(w, "has left the job", true) })
 	}
 	if a.cfg.Linger == 0 {
 		lose()
@@ -437,8 +449,9 @@ func (a *Agent) leave(w topo.WorkerID, joined bool) {
 	})
 }
 
-// update changes what is known of a worker, with a.mu held.
-func (a *Agent) update(id int, change func(p *workerSession)) {
+// updateSession runs change on what is known of a worker, with a.mu held meanwhile; nothing for an
+// unknown worker.
+func (a *Agent) updateSession(id int, change func(p *workerSession)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p := a.sessions[id]; p != nil {
@@ -446,18 +459,19 @@ func (a *Agent) update(id int, change func(p *workerSession)) {
 	}
 }
 
-// report hands the metrics of a worker to the launcher, on the goroutine of the session.
-func (a *Agent) report(w topo.WorkerID, metrics map[string]float64) {
+// reportMetrics hands the metrics of a worker to the launcher, on the goroutine of the session.
+func (a *Agent) reportMetrics(w topo.WorkerID, metrics map[string]float64) {
 	if a.cfg.OnReport != nil {
 		a.cfg.OnReport(int(w), metrics)
 	}
 }
 
-// brokeProtocol hangs up on a worker that broke the protocol. It runs on the engine's thread.
-func (a *Agent) brokeProtocol(w topo.WorkerID, err error) {
+// cutOff hangs up on a worker that broke the protocol, and logs it. It runs on the engine's
+// thread.
+func (a *Agent) cutOff(w topo.WorkerID, err error) {
 	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
 		a.Host(), "worker", w, "error", err)
-	a.update(int(w), func(p *workerSession) {
+	a.updateSession(int(w), func(p *workerSession) {
 		if p.conn != nil {
 			_ = p.conn.Shutdown()
 		}

@@ -49,7 +49,7 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 					first := client.AllReduceAsync(j, x, collective.Sum, client.More())
 					<-sent
 					if s.number == dies {
-						s.agent.Lost(s.number, "was killed by SIGKILL")
+						s.agent.WorkerLost(s.number, "was killed by SIGKILL")
 						return nil
 					}
 					if err := client.AllReduce(ctx, j, y, collective.Sum,
@@ -69,7 +69,7 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 								y[i], want, 10*want)
 						}
 					}
-					s.agent.Finished(s.number, "exited with code 0")
+					s.agent.WorkerFinished(s.number, "exited with code 0")
 					return nil
 				})
 			}

@@ -9,15 +9,18 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// apply lets a batch count: workers get their results, and a new view of the job if it has changed.
-func (d *driver) apply(a *head.Apply) {
-	d.bringResults(a)
+// All functions of this file run on the engine's thread, and write the control blocks of workers.
+
+// applyBatch lets a batch count: workers get their results, and a new view of the job if it has
+// changed.
+func (d *driver) applyBatch(a *head.Apply) {
+	d.deliverResults(a)
 	if a.Changed {
 		for _, m := range d.engine.members {
 			entering := slices.Contains(a.Entered, m.id)
 			if rank, member := a.View.Rank(m.id); member && (m.entered || entering) {
 				m.entered, m.fresh = true, entering
-				d.sendView(m, arena.View{Rank: int(rank), Size: a.View.Size(), Joined: a.Joined,
+				d.writeView(m, arena.View{Rank: int(rank), Size: a.View.Size(), Joined: a.Joined,
 					New: entering}, a.State)
 				if a.Aborted {
 					d.answerEnter(m)
@@ -28,11 +31,11 @@ func (d *driver) apply(a *head.Apply) {
 	released := d.workersHere(a.Released)
 	for _, m := range released {
 		m.entered = false
-		d.sendView(m, arena.View{Size: 1, Released: true}, a.State)
+		d.writeView(m, arena.View{Size: 1, Released: true}, a.State)
 	}
 	d.engine.detachResults(released)
 	for i, part := range a.Parts {
-		d.complete(part, d.batches.errs[i], a.Changed)
+		d.completePart(part, d.batches.errs[i], a.Changed)
 	}
 	for _, m := range d.workersHere(a.Entered) {
 		d.answerAdmitted(m)
@@ -46,9 +49,9 @@ func (d *driver) apply(a *head.Apply) {
 	if a.AllReleased != "" && !d.allReleased {
 		d.allReleased = true
 		if d.head.Leads() {
-			e := Event{What: "stop", Generation: d.number(a.View.Generation),
+			e := Event{What: "stop", Generation: d.generationNumber(a.View.Generation),
 				Size: a.View.Size(), Step: a.Steps, Because: a.AllReleased}
-			d.order(func(o *Orders) { o.Event(e) })
+			d.giveOrder(func(o *Orders) { o.Event(e) })
 		}
 	}
 }
@@ -56,31 +59,32 @@ func (d *driver) apply(a *head.Apply) {
 // answerEnter completes the call of a worker that asks to take part, if one waits.
 func (d *driver) answerEnter(m *worker) {
 	if m.enter != 0 {
-		d.engine.finish(m.id, m.enter, -1, arena.Changed, "")
+		d.engine.completeCall(m.id, m.enter, -1, arena.Changed, "")
 		m.enter = 0
 	}
 }
 
-// complete completes the calls of this host in a part of a batch.
-func (d *driver) complete(part head.Part, err error, changed bool) {
+// completePart completes the calls of this host in a part of a batch.
+func (d *driver) completePart(part head.Part, err error, changed bool) {
 	for _, p := range part.Calls {
 		switch {
 		case p.Call.Far != nil:
 		case err != nil:
-			d.engine.fail(p, err)
+			d.engine.failCall(p, err)
 		case changed && p.Call.Step:
-			d.engine.finish(p.Worker, p.Ticket, -1, arena.Changed, "")
+			d.engine.completeCall(p.Worker, p.Ticket, -1, arena.Changed, "")
 		case p.Call.Kind == collective.Recv:
-			d.engine.finish(p.Worker, p.Ticket, p.Call.Peer, arena.Done, "")
+			d.engine.completeCall(p.Worker, p.Ticket, p.Call.Peer, arena.Done, "")
 		default:
-			d.engine.finish(p.Worker, p.Ticket, -1, arena.Done, "")
+			d.engine.completeCall(p.Worker, p.Ticket, -1, arena.Done, "")
 		}
 	}
 }
 
-// sendView writes a worker's view of the job into its control block.
-func (d *driver) sendView(m *worker, v arena.View, s head.State) {
-	v.Generation, v.Steps = d.number(s.View.Generation), s.Steps
+// writeView writes a worker's view of the job into its control block. A worker for which that fails
+// is expelled.
+func (d *driver) writeView(m *worker, v arena.View, s head.State) {
+	v.Generation, v.Steps = d.generationNumber(s.View.Generation), s.Steps
 	if s.Data != nil {
 		var err error
 		if v.Cursor, err = s.Data.AppendBinary(nil); err != nil {

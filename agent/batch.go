@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
+// All functions of this file run on the engine's thread.
+
 // batch is what this agent executes before the head lets it count: until then the batch can be
 // taken back. Only the engine's thread touches a batch.
 type batch struct {
@@ -52,12 +54,12 @@ func transferOf(n head.BatchID, part int) uint64 {
 	return uint64(n)*collective.MaxStep + uint64(part)
 }
 
-// execute begins this agent's parts of a batch, or the parts that have come since. A part of which
-// one host has all calls is executed when it counts: nobody else needs it.
-func (d *driver) execute(x *head.Execute) {
+// beginBatch begins this agent's parts of a batch, or the parts that have come since. A part of
+// which one host has all calls is executed when it counts: nobody else needs it.
+func (d *driver) beginBatch(x *head.Execute) {
 	f := d.batches.running[x.Batch]
 	if f == nil {
-		f = d.freshBatch()
+		f = d.newBatch()
 		d.batches.running[x.Batch] = f
 	}
 	told := len(f.parts)
@@ -75,14 +77,14 @@ func (d *driver) execute(x *head.Execute) {
 			d.engine.startStream(x.Batch, i, part.Calls)
 			continue
 		}
-		t := d.transfer(x, part)
+		t := d.newPartTransfer(x, part)
 		if t == nil {
 			continue
 		}
 		if part.Calls[0].Call.Kind == collective.Reshape {
-			f.errs[i] = d.schedule(f, t, part)
+			f.errs[i] = d.scheduleReshape(f, t, part)
 		} else {
-			f.errs[i] = build(&t.schedule, t.calls)
+			f.errs[i] = buildSchedule(&t.schedule, t.calls)
 		}
 		if f.errs[i] != nil {
 			d.engine.transfers.spare = append(d.engine.transfers.spare, t)
@@ -92,10 +94,10 @@ func (d *driver) execute(x *head.Execute) {
 		f.open++
 		begun = append(begun, t)
 	}
-	d.observe(f, begun)
+	d.beginMeasuring(f, begun)
 	d.batches.begun = begun
 	for _, t := range begun {
-		d.engine.begin(t)
+		d.engine.beginTransfer(t)
 		if t.reshapes {
 			d.engine.beginReshape(f.moves, x.Batch)
 		}
@@ -105,16 +107,16 @@ func (d *driver) execute(x *head.Execute) {
 		d.engine.transfers.setParts(uint64(x.Batch), len(f.parts), x.More)
 	}
 	if f.open == 0 && !f.more {
-		d.executed(x.Batch, f.proof)
+		d.reportExecuted(x.Batch, f.proof)
 	}
 }
 
-// schedule finds what a reshape moves. A reshape that this host cannot execute gets a proof that
-// fails.
-func (d *driver) schedule(f *batch, t *transfer, part head.Part) error {
-	moves, err := d.reshapeStep(part.Calls)
+// scheduleReshape fills in the schedule of a transfer with what a reshape moves, and makes the
+// reshape part of the batch. A reshape that this host cannot execute gets a proof that fails.
+func (d *driver) scheduleReshape(f *batch, t *transfer, part head.Part) error {
+	moves, err := d.newReshapeStep(part.Calls)
 	if err == nil {
-		err = moves.schedule(&t.schedule, t.sites)
+		err = moves.fillSchedule(&t.schedule, t.sites)
 	}
 	if err != nil {
 		f.proof.New.Bytes = 1
@@ -129,9 +131,10 @@ func (d *driver) schedule(f *batch, t *transfer, part head.Part) error {
 	return nil
 }
 
-// transfer makes the transfer by which this agent executes a part; nil = the part needs none here.
-// A reshape is proved before it counts, so it gets a transfer on one host too.
-func (d *driver) transfer(x *head.Execute, part head.Part) *transfer {
+// newPartTransfer makes the transfer by which this agent executes a part, but for its schedule; nil
+// = the part needs none here. A reshape is proved before it counts, so it gets a transfer on one
+// host too.
+func (d *driver) newPartTransfer(x *head.Execute, part head.Part) *transfer {
 	sites := d.batches.sites[:0]
 	for _, host := range part.Of {
 		if !slices.Contains(sites, host) {
@@ -145,7 +148,7 @@ func (d *driver) transfer(x *head.Execute, part head.Part) *transfer {
 	if self < 0 || len(sites) == 1 && part.Calls[0].Call.Kind != collective.Reshape {
 		return nil
 	}
-	t := d.engine.transfers.fresh(d)
+	t := d.engine.transfers.newTransfer(d)
 	t.network, t.route, t.calls, t.workers, t.peers = d.network, part.Route, t.calls[:0],
 		t.workers[:0],
 		t.peers[:0]
@@ -163,8 +166,8 @@ func (d *driver) transfer(x *head.Execute, part head.Part) *transfer {
 	return t
 }
 
-// freshBatch returns a batch to fill in.
-func (d *driver) freshBatch() *batch {
+// newBatch returns a batch to fill in, a spare one if there is any.
+func (d *driver) newBatch() *batch {
 	n := len(d.batches.spare)
 	if n == 0 {
 		return &batch{}
@@ -174,20 +177,21 @@ func (d *driver) freshBatch() *batch {
 	return f
 }
 
-// transferred notes that a transfer is done.
-func (d *driver) transferred(t *transfer) {
+// transferDone counts a transfer that is done as a part of its batch that is done.
+func (d *driver) transferDone(t *transfer) {
 	n := t.batch
 	f := d.batches.running[n]
 	if f == nil {
 		return // dropped meanwhile
 	}
 	if f.ahead { // the batch counts when its step ends, which says nothing about this transfer
-		d.observed(f, 1, t.ended)
+		d.endMeasuring(f, 1, t.ended)
 	}
 	d.partDone(f, n)
 }
 
-// partDone notes that this host has the result of one more part of a batch.
+// partDone counts one more part of a batch of which this host has the result. With the last one it
+// tells the head.
 func (d *driver) partDone(f *batch, n head.BatchID) {
 	if f.open--; f.open > 0 || f.more {
 		return
@@ -195,41 +199,42 @@ func (d *driver) partDone(f *batch, n head.BatchID) {
 	if f.moves != nil {
 		f.proof = d.engine.verifyReshape(f.moves)
 	}
-	d.executed(n, f.proof)
+	d.reportExecuted(n, f.proof)
 }
 
-// executed tells the head that this host has the result of a batch.
-func (d *driver) executed(n head.BatchID, proof digest.Proof) {
+// reportExecuted tells the head that this host has the result of a batch, at once or after the
+// actions that are being carried out.
+func (d *driver) reportExecuted(n head.BatchID, proof digest.Proof) {
 	if d.carrying {
-		d.later = append(d.later, func() { d.head.Executed(n, proof) })
+		d.later = append(d.later, func() { d.head.BatchExecuted(n, proof) })
 		return
 	}
-	d.head.Executed(n, proof)
-	d.settle()
+	d.head.BatchExecuted(n, proof)
+	d.carryOutActions()
 }
 
-// drop takes back a batch that will not count: its inputs and outputs are what they were.
-func (d *driver) drop(n head.BatchID) {
+// dropBatch takes back a batch that will not count: its inputs and outputs are then what they were.
+func (d *driver) dropBatch(n head.BatchID) {
 	if f := d.batches.running[n]; f != nil {
 		delete(d.batches.running, n)
 		d.routes.meter.Abort(f.timed)
 		for i := range f.parts {
-			d.engine.abort(transferOf(n, i))
+			d.engine.abortTransfer(transferOf(n, i))
 		}
 		d.engine.streams = slices.DeleteFunc(d.engine.streams, func(s *stream) bool {
 			return s.batch == n
 		})
-		d.engine.transfers.end(uint64(n))
+		d.engine.transfers.endBatch(uint64(n))
 	}
 }
 
-// bringResults brings the results of a batch to the workers' memory, and notes in batches.errs
-// which parts have failed.
-func (d *driver) bringResults(a *head.Apply) {
+// deliverResults ends a batch that counts: it brings the results to the workers' memory, and stores
+// in batches.errs which parts have failed.
+func (d *driver) deliverResults(a *head.Apply) {
 	f := d.batches.running[a.Batch]
 	delete(d.batches.running, a.Batch)
 	if f != nil {
-		d.observed(f, f.timed, time.Now())
+		d.endMeasuring(f, f.timed, time.Now())
 	}
 	d.batches.errs = d.batches.errs[:0]
 	for i, part := range a.Parts {
@@ -237,12 +242,12 @@ func (d *driver) bringResults(a *head.Apply) {
 		switch {
 		case err != nil:
 		case f != nil && f.errs[i] != nil:
-			err = d.engine.blame(part.Calls, f.errs[i])
+			err = d.engine.withCulprit(part.Calls, f.errs[i])
 		case f != nil && f.by[i] == byPieces:
 		case f != nil && f.by[i] == byTransfer:
-			d.engine.deliver(transferOf(a.Batch, i))
+			d.engine.deliverTransfer(transferOf(a.Batch, i))
 		case part.Calls[0].Call.Far == nil:
-			err = d.engine.execute(part.Calls)
+			err = d.engine.executeCalls(part.Calls)
 		}
 		d.batches.errs = append(d.batches.errs, err)
 	}
@@ -254,45 +259,46 @@ func (d *driver) bringResults(a *head.Apply) {
 	}
 }
 
-// begin starts a transfer: pieces for it may come, and this agent's own are sent.
-func (e *engine) begin(t *transfer) {
+// beginTransfer starts a transfer: pieces for it may come, and this agent's own are sent. The lanes
+// help.
+func (e *engine) beginTransfer(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
 	e.transfers.add(t)
 	if t.relay.Turns() > 0 {
 		e.transfers.sendTurns(t.id, 0)
 		return
 	}
-	e.shareInOrder(t, t.relay.BytesSummed())
+	e.executeInOrder(t, t.relay.BytesSummed())
 	t.finishIfDone()
 }
 
-// deliver copies the results of a transfer to the workers' outputs, and ends the transfer.
-func (e *engine) deliver(id uint64) {
-	t := e.transfers.take(id)
+// deliverTransfer copies the results of a transfer to the workers' outputs, and ends the transfer.
+func (e *engine) deliverTransfer(id uint64) {
+	t := e.transfers.remove(id)
 	t.waitUnused()
 	if t.reshapes {
 		return // the transfer is not used again: it has room for all of the state
 	}
-	e.share(delivery{t}, t.relay.BytesDelivered())
+	e.executeOnLanes(delivery{t}, t.relay.BytesDelivered())
 	clear(t.calls)
 	e.transfers.spare = append(e.transfers.spare, t)
 }
 
-// abort takes back a transfer, whose inputs and outputs are then what they were. The memory of the
-// transfer is not used again, for a piece may be on its way into it; the memory of its workers
-// stays until no piece is on its way out.
-func (e *engine) abort(id uint64) {
-	t := e.transfers.take(id)
+// abortTransfer takes back a transfer, whose inputs and outputs are then what they were. The memory
+// of the transfer is not used again, for a piece may be on its way into it; the memory of its
+// workers stays until no piece is on its way out.
+func (e *engine) abortTransfer(id uint64) {
+	t := e.transfers.remove(id)
 	if t == nil {
 		return
 	}
 	t.waitUnused()
-	e.share(reversal{t}, t.relay.BytesPlaced())
+	e.executeOnLanes(reversal{t}, t.relay.BytesPlaced())
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
 			m.pins++
 			// a stopped engine frees all
-			t.network.Unused(func() { _ = e.later(func() { m.pins-- }) })
+			t.network.Unused(func() { _ = e.runLater(func() { m.pins-- }) })
 		}
 	}
 }

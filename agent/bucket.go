@@ -13,9 +13,9 @@ import (
 // mostStep bounds the numbers of bytes that a worker says of a step.
 const mostStep = 1 << 53
 
-// bucket tells a worker how large the buckets of its gradients should be. It runs on the session's
-// goroutine.
-func (s *session) bucket(r *api.BucketRequest) error {
+// serveBucket answers how large the buckets of a worker's gradients should be. It runs on the
+// session's goroutine.
+func (s *session) serveBucket(r *api.BucketRequest) error {
 	switch {
 	case r.Bytes < 1 || r.Bytes > mostStep:
 		return &collective.FieldError{Field: "bytes",
@@ -27,7 +27,7 @@ func (s *session) bucket(r *api.BucketRequest) error {
 		return &collective.FieldError{Field: "seconds",
 			Problem: fmt.Sprintf("%v: a backward pass takes no time or some", r.Seconds)}
 	}
-	size, err := s.agent.bucket(cost.Step{Bytes: int(r.Bytes), Backward: r.Seconds},
+	size, err := s.agent.bucketBytes(cost.Step{Bytes: int(r.Bytes), Backward: r.Seconds},
 		int(r.Now))
 	if err != nil {
 		return err
@@ -35,23 +35,23 @@ func (s *session) bucket(r *api.BucketRequest) error {
 	return s.reply(&api.BucketReply{Bytes: int64(size)})
 }
 
-// bucket returns how many bytes the buckets of a step should have, which have now until now; 0
+// bucketBytes returns how many bytes the buckets of a step should have, which have now until now; 0
 // where nothing is known, or nothing is to be chosen. The hosts of the step are those of the newest
-// all-reduce. It fits a model, which is not for the engine's thread.
-func (a *Agent) bucket(step cost.Step, now int) (int, error) {
+// all-reduce. It waits for the engine's thread, and fits a model, so it is not for that thread.
+func (a *Agent) bucketBytes(step cost.Step, now int) (int, error) {
 	r := &a.driver.routes
 	var ways map[int]collective.Route
-	if err := a.engine.do(func() {
-		step.Hosts, ways = r.hosts, r.ways(append(policy.BucketSizes(step.Bytes), now))
+	if err := a.engine.runAndWait(func() {
+		step.Hosts, ways = r.hosts, r.routesByLength(append(policy.BucketSizes(step.Bytes), now))
 	}); err != nil || ways == nil {
 		return 0, err
 	}
-	return r.bucket(step, now, ways), nil
+	return r.bestBucketBytes(step, now, ways), nil
 }
 
-// ways are the routes of all-reduces by their lengths in bytes; nil if nothing is to be chosen. It
-// runs on the engine's thread.
-func (r *routes) ways(lengths []int) map[int]collective.Route {
+// routesByLength returns the routes of all-reduces by their lengths in bytes; nil if nothing is to
+// be chosen. It runs on the engine's thread.
+func (r *routes) routesByLength(lengths []int) map[int]collective.Route {
 	if r.fixed {
 		return nil
 	}
@@ -62,8 +62,9 @@ func (r *routes) ways(lengths []int) map[int]collective.Route {
 	return ways
 }
 
-// bucket is the best size of buckets, in bytes, as the tuner's model has it; 0 = it has none yet.
-func (r *routes) bucket(step cost.Step, now int, ways map[int]collective.Route) int {
+// bestBucketBytes is the best size of buckets, in bytes, as the tuner's model has it; 0 = it has
+// none yet. It locks r.mu and fits a model, which is not for the engine's thread.
+func (r *routes) bestBucketBytes(step cost.Step, now int, ways map[int]collective.Route) int {
 	model, known := r.model(step.Hosts)
 	if !known {
 		return 0

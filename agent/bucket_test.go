@@ -14,7 +14,8 @@ import (
 func TestBucketOfWhatWasMeasured(t *testing.T) {
 	step := cost.Step{Hosts: 3, Bytes: 64 << 20, Backward: 0.5}
 	ask := func(r *routes) int {
-		return r.bucket(step, 4<<20, r.ways(append(policy.BucketSizes(step.Bytes), 4<<20)))
+		return r.bestBucketBytes(step, 4<<20,
+			r.routesByLength(append(policy.BucketSizes(step.Bytes), 4<<20)))
 	}
 	sizes := map[string]int{}
 	for name, m := range map[string]cost.Model{
@@ -39,7 +40,7 @@ func TestBucketOfWhatWasMeasured(t *testing.T) {
 		}
 		step.Hosts = 3
 		r.fixed = true
-		if r.ways([]int{1 << 20}) != nil {
+		if r.routesByLength([]int{1 << 20}) != nil {
 			t.Error("routes are fixed, and some are chosen")
 		}
 	}

@@ -41,8 +41,9 @@ func (s *saves) end() {
 	}
 }
 
-// done reports whether no part is being written. With wait it blocks until that is so.
-func (s *saves) done(wait bool) bool {
+// isDone reports whether no part is being written. With wait it blocks until that is so, and is
+// true.
+func (s *saves) isDone(wait bool) bool {
 	s.mu.Lock()
 	writing, idle := s.writing, s.idle
 	s.mu.Unlock()
@@ -53,11 +54,12 @@ func (s *saves) done(wait bool) bool {
 	return writing == 0
 }
 
-// save begins to write a worker's part of a checkpoint. It is written to the end, whatever becomes
-// of the worker.
-func (s *session) save(r *api.SaveRequest) error {
+// serveSave begins to write a worker's part of a checkpoint, on a goroutine of its own, and answers
+// before it is written. The part is written to the end, whatever becomes of the worker, whose
+// memory is not freed until then.
+func (s *session) serveSave(r *api.SaveRequest) error {
 	a := s.agent
-	p, err := s.part(r)
+	p, err := s.pinnedPart(r)
 	if err != nil {
 		return err
 	}
@@ -75,9 +77,10 @@ func (s *session) save(r *api.SaveRequest) error {
 	return s.reply(&api.SaveReply{})
 }
 
-// part finds the memory of the worker's part of a checkpoint, and keeps that memory until unpin.
-func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
-	folder, err := s.agent.stores.folder(r.Folder, r.Keep, s.say)
+// pinnedPart finds the memory of the worker's part of a checkpoint, and keeps that memory until
+// unpin.
+func (s *session) pinnedPart(r *api.SaveRequest) (*snapshot.Part, error) {
+	folder, err := s.agent.stores.openFolder(r.Folder, r.Keep, s.reportLine)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +88,7 @@ func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
 	err = s.pin(func(m *worker) (err error) {
 		extent := func(field string, x api.Extent) (memory []byte) {
 			if err == nil {
-				memory, err = m.memory(field,
+				memory, err = m.memoryOf(field,
 					arena.Ref{Segment: x.ID, Offset: x.Offset, Count: x.Bytes}, 1)
 			}
 			return memory
@@ -93,7 +96,8 @@ func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
 		p.State, p.Own, p.Body = extent("state", r.State), extent("own", r.Own),
 			extent("body", r.Body)
 		if n := len(p.State) + len(p.Own); err == nil && n > maxPartText {
-			err = fieldOf(m, "state", "%d bytes of description, the limit is %d", n, maxPartText)
+			err = fieldErrorOf(m, "state", "%d bytes of description, the limit is %d", n,
+				maxPartText)
 		}
 		return err
 	})
@@ -105,11 +109,12 @@ func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
 	return p, nil
 }
 
-// pin runs find on the engine's thread, and keeps the memory of the worker from being freed until
-// unpin. A worker has one pin at a time.
+// pin runs find on the engine's thread and waits for it. If find returns no error, the memory of
+// the worker is not freed until unpin. A worker has one pin at a time; for a second one the result
+// is an error.
 func (s *session) pin(find func(m *worker) error) (err error) {
 	e := s.agent.engine
-	stopped := e.do(func() {
+	stopped := e.runAndWait(func() {
 		m := e.byID[s.worker]
 		if m.saving {
 			err = errors.New("the part before is still being written: ask with saved whether it is")
@@ -125,10 +130,11 @@ func (s *session) pin(find func(m *worker) error) (err error) {
 // the engine has stopped, its own end frees the memory.
 func (s *session) unpin() {
 	e := s.agent.engine
-	_ = e.later(func() { e.byID[s.worker].saving = false })
+	_ = e.runLater(func() { e.byID[s.worker].saving = false })
 }
 
-// saved tells whether all parts are written that this host was asked for.
-func (s *session) saved(wait bool) error {
-	return s.reply(&api.SavedReply{Done: s.agent.saves.done(wait)})
+// serveSaved answers whether all parts are written that this host was asked for; with wait it
+// blocks until they are.
+func (s *session) serveSaved(wait bool) error {
+	return s.reply(&api.SavedReply{Done: s.agent.saves.isDone(wait)})
 }

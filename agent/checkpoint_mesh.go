@@ -16,14 +16,15 @@ import (
 // Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it
 // needs.
 
-// layoutOn returns how the state of the job lies on a mesh.
+// layoutOn returns how the state of the job lies on a mesh. It waits for the engine's thread.
 func (s *session) layoutOn(mesh string) (l *reshape.Layout, err error) {
 	e := s.agent.engine
-	stopped := e.do(func() { l, err = e.driver.planner.Layout(mesh) })
+	stopped := e.runAndWait(func() { l, err = e.driver.planner.Layout(mesh) })
 	return l, errors.Join(stopped, err)
 }
 
-// meshState returns what a part of a checkpoint must know of the state on a mesh.
+// meshState returns what a part of a checkpoint must know of the state on a mesh. It waits for the
+// engine's thread.
 func (s *session) meshState(mesh string) (*snapshot.MeshState, error) {
 	l, err := s.layoutOn(mesh)
 	if err != nil {
@@ -33,9 +34,9 @@ func (s *session) meshState(mesh string) (*snapshot.MeshState, error) {
 	return &snapshot.MeshState{Layout: l.Layout, Text: text}, err
 }
 
-// load reads what a rank has on a mesh from a checkpoint into the worker's memory. It runs on the
-// session's goroutine, and reads files.
-func (s *session) load(r *api.LoadRequest) error {
+// serveLoad reads what a rank has on a mesh from a checkpoint into the worker's memory, and
+// answers. It runs on the session's goroutine, reads files, and pins the worker's memory meanwhile.
+func (s *session) serveLoad(r *api.LoadRequest) error {
 	l, err := s.layoutOn(r.Mesh)
 	if err != nil {
 		return err
@@ -46,7 +47,7 @@ func (s *session) load(r *api.LoadRequest) error {
 	}
 	var into []byte
 	if err := s.pin(func(m *worker) (err error) {
-		into, err = m.memory("into",
+		into, err = m.memoryOf("into",
 			arena.Ref{Segment: r.Into.ID, Offset: r.Into.Offset, Count: r.Into.Bytes}, 1)
 		return err
 	}); err != nil {

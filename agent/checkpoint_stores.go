@@ -53,8 +53,9 @@ func newCheckpointStores() *checkpointStores {
 	return p
 }
 
-// folder is the folder of checkpoints that a worker names, with its bucket if root is a URL.
-func (p *checkpointStores) folder(root string, keep int, say func(string)) (snapshot.Folder,
+// openFolder returns the folder of checkpoints that a worker names. If root is a URL it opens the
+// bucket, once, and keeps it.
+func (p *checkpointStores) openFolder(root string, keep int, say func(string)) (snapshot.Folder,
 	error) {
 	f := snapshot.Folder{Root: root, Keep: keep, Log: say}
 	if !snapshot.IsURL(root) {
@@ -74,8 +75,8 @@ func (p *checkpointStores) folder(root string, keep int, say func(string)) (snap
 	return f, nil
 }
 
-// fetch brings a checkpoint into a folder, and waits until it is there; the first of those that ask
-// does the work. The caller gives the checkpoint back.
+// fetch downloads a checkpoint into a folder of this host, and blocks until it is there; the first
+// of those that ask does the work. The caller ends its use by release.
 func (p *checkpointStores) fetch(s source) (*fetched, error) {
 	p.mu.Lock()
 	f := p.fetched[s]
@@ -94,13 +95,14 @@ func (p *checkpointStores) fetch(s source) (*fetched, error) {
 	}
 	<-f.ready
 	if f.err != nil {
-		return nil, errors.Join(f.err, p.giveBack(s))
+		return nil, errors.Join(f.err, p.release(s))
 	}
 	return f, nil
 }
 
-// giveBack ends one use of a checkpoint, and removes its folder when nobody reads there any more.
-func (p *checkpointStores) giveBack(s source) error {
+// release ends one use of a fetched checkpoint, and removes its folder when nobody reads there any
+// more.
+func (p *checkpointStores) release(s source) error {
 	p.mu.Lock()
 	f := p.fetched[s]
 	if f.users--; f.users > 0 {
@@ -115,7 +117,8 @@ func (p *checkpointStores) giveBack(s source) error {
 	return errors.Join(os.RemoveAll(f.dir), f.lock.Close())
 }
 
-// makeSpool makes a folder and locks it, and removes the folders of agents that were killed.
+// makeSpool makes a folder for temporary files and locks it, and removes the folders of agents that
+// were killed. It returns the path and the lock, which the caller closes.
 func makeSpool() (string, *os.File, error) {
 	old, err := filepath.Glob(filepath.Join(os.TempDir(), spools))
 	if err != nil {
@@ -144,7 +147,8 @@ func makeSpool() (string, *os.File, error) {
 	}
 }
 
-// lockFolder opens a folder and locks it; an error if another process has the lock.
+// lockFolder opens a folder and locks it until the file is closed; it does not wait: an error if
+// another process has the lock.
 func lockFolder(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -156,21 +160,21 @@ func lockFolder(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// resume carries out a request by which a worker finds and reads its checkpoint in a bucket, where
-// it cannot look itself. It runs on the session's goroutine, and waits for the store.
-func (s *session) resume(r *api.ResumeRequest) error {
+// serveResume carries out a request by which a worker finds and reads its checkpoint in a bucket,
+// where it cannot look itself. It runs on the session's goroutine, and waits for the store.
+func (s *session) serveResume(r *api.ResumeRequest) error {
 	if !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
 		return &collective.FieldError{Field: "folder",
 			Problem: "it takes the URL of a place: in folders, workers look themselves"}
 	}
 	reply, attempt := &api.ResumeReply{}, snapshot.Attempt{Step: r.Step, Seed: r.Seed}
 	if r.Do == api.ResumeDone {
-		if err := s.giveBack(); err != nil {
+		if err := s.releaseCheckpoint(); err != nil {
 			return err
 		}
 		return s.reply(reply)
 	}
-	f, err := s.agent.stores.folder(r.Folder, max(r.Keep, 1), s.say)
+	f, err := s.agent.stores.openFolder(r.Folder, max(r.Keep, 1), s.reportLine)
 	if err != nil {
 		return err
 	}
@@ -179,7 +183,7 @@ func (s *session) resume(r *api.ResumeRequest) error {
 		attempt, reply.Done, err = f.Newest(r.Tried)
 		reply.Step, reply.Seed = attempt.Step, attempt.Seed
 	case api.ResumeFetch:
-		err = s.fetch(source{f.Store.(*s3.Bucket), attempt}, reply)
+		err = s.fetchCheckpoint(source{f.Store.(*s3.Bucket), attempt}, reply)
 	case api.ResumeDamaged:
 		f.Quarantine(attempt)
 	default:
@@ -192,12 +196,13 @@ func (s *session) resume(r *api.ResumeRequest) error {
 	return s.reply(reply)
 }
 
-// say tells people a line about a checkpoint of this worker.
-func (s *session) say(line string) { s.agent.cfg.OnSave(int(s.worker), line) }
+// reportLine tells people a line about a checkpoint of this worker.
+func (s *session) reportLine(line string) { s.agent.cfg.OnSave(int(s.worker), line) }
 
-// fetch answers where a checkpoint can be read, or what is wrong with it.
-func (s *session) fetch(from source, reply *api.ResumeReply) error {
-	if err := s.giveBack(); err != nil {
+// fetchCheckpoint fetches a checkpoint in place of the one that the worker has read before, and
+// fills in the reply: where it can be read, or what is wrong with it. It waits for the store.
+func (s *session) fetchCheckpoint(from source, reply *api.ResumeReply) error {
+	if err := s.releaseCheckpoint(); err != nil {
 		return err
 	}
 	f, err := s.agent.stores.fetch(from)
@@ -213,12 +218,13 @@ func (s *session) fetch(from source, reply *api.ResumeReply) error {
 	return nil
 }
 
-// giveBack ends the use of the checkpoint that was fetched for this worker, if there is one.
-func (s *session) giveBack() error {
+// releaseCheckpoint ends the use of the checkpoint that was fetched for this worker, if there is
+// one.
+func (s *session) releaseCheckpoint() error {
 	if s.reads == nil {
 		return nil
 	}
 	from := *s.reads
 	s.reads = nil
-	return s.agent.stores.giveBack(from)
+	return s.agent.stores.release(from)
 }

@@ -14,7 +14,7 @@ func TestGenerationsCountOn(t *testing.T) {
 	c := startHosts(t, 3, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
 	c.join("c", 1)
 	for _, a := range c.agents {
-		a.CountFrom(before)
+		a.CountGenerationsFrom(before)
 	}
 	workers := map[string]*rawWorker{}
 	for range 3 {

@@ -40,10 +40,10 @@ type driver struct {
 	began    time.Time // time 0 of the clock of stalls and transfers
 
 	published publisher         // the newest Status
-	depth     int               // calls of inputOfSteps and settle that are under way
+	depth     int               // calls of runStepInput and carryOutActions that are under way
 	waiting   []func(o *Orders) // orders that are given when depth is 0
 
-	carrying    bool            // settle carries out actions
+	carrying    bool            // carryOutActions is at work
 	later       []func()        // inputs that came up meanwhile
 	decisions   []member.Action // decisions of the membership that are to be reported
 	allReleased bool            // the job has let all members go
@@ -53,31 +53,31 @@ type driver struct {
 	repeats repeats // long frames that were sent to hosts
 }
 
-// input gives the head's agent an input, by f, and carries out the actions that follow. While
-// actions are being carried out, f is kept until they are.
-func (d *driver) input(f func()) {
+// runInput runs f, which gives the head's agent an input, and carries out the actions that follow.
+// While actions are being carried out, f is kept until they are.
+func (d *driver) runInput(f func()) {
 	d.published.changed = true
 	if d.carrying {
 		d.later = append(d.later, f)
 		return
 	}
-	d.inputOfSteps(f)
+	d.runStepInput(f)
 }
 
-// inputOfSteps is input for an f that changes nothing of the Status by itself: only what steps
+// runStepInput is runInput for an f that changes nothing of the Status by itself: only what steps
 // change, or what actions tell of.
-func (d *driver) inputOfSteps(f func()) {
+func (d *driver) runStepInput(f func()) {
 	d.depth++
 	f()
-	d.settle()
+	d.carryOutActions()
 	d.depth--
-	d.giveOrders()
+	d.giveWaitingOrders()
 }
 
-// settle carries out the actions of the head's agent, until there are none. Messages are sent
-// first: other hosts shall not wait while this one begins a batch or copies its results, nor shall
-// messages queue behind tensors.
-func (d *driver) settle() {
+// carryOutActions carries out the actions of the head's agent, until there are none. Messages are
+// sent first: other hosts shall not wait while this one begins a batch or copies its results, nor
+// shall messages wait for tensors in a queue.
+func (d *driver) carryOutActions() {
 	d.carrying = true
 	d.depth++
 	for actions := d.head.Ready(); len(actions) > 0; actions = d.head.Ready() {
@@ -92,9 +92,9 @@ func (d *driver) settle() {
 				d.published.changed = true
 			}
 		}
-		d.publish() // before a worker or the launcher can learn of the changes
+		d.publishStatus() // before a worker or the launcher can learn of the changes
 		for _, a := range actions {
-			d.carryOut(a)
+			d.carryOutAction(a)
 		}
 		for len(d.later) > 0 {
 			f := d.later[0]
@@ -103,32 +103,32 @@ func (d *driver) settle() {
 		}
 	}
 	d.carrying = false
-	d.publish()
+	d.publishStatus()
 	for _, n := range d.decisions { // only now, when the steps before are counted
 		d.reportDecision(n)
 	}
 	d.decisions = d.decisions[:0]
 	d.depth--
-	d.giveOrders()
+	d.giveWaitingOrders()
 }
 
-// carryOut carries out an action other than a message, which settle sends.
-func (d *driver) carryOut(action head.Action) {
+// carryOutAction carries out one action, other than a message, which carryOutActions sends.
+func (d *driver) carryOutAction(action head.Action) {
 	switch a := action.(type) {
 	case *head.Execute:
-		d.execute(a)
+		d.beginBatch(a)
 	case head.Drop:
-		d.drop(a.Batch)
+		d.dropBatch(a.Batch)
 	case *head.Apply:
-		d.apply(a)
+		d.applyBatch(a)
 	case head.Start:
 		if int(a.First) >= d.initial {
 			start := StartOrder{First: int(a.First), Count: a.Count}
-			d.order(func(o *Orders) { o.Start(start) })
+			d.giveOrder(func(o *Orders) { o.Start(start) })
 		}
 	case head.Stop:
 		d.rejected[a.Worker] = true
-		d.order(func(o *Orders) { o.Stop(int(a.Worker), string(a.Because)) })
+		d.giveOrder(func(o *Orders) { o.Stop(int(a.Worker), string(a.Because)) })
 	case head.Grouped:
 		if list := d.asking[a.Worker]; len(list) > 0 {
 			list[0] <- a
@@ -139,7 +139,7 @@ func (d *driver) carryOut(action head.Action) {
 			d.engine.expel(m, errors.New(a.Why))
 		}
 	case head.Decided:
-		d.decided(a.Record)
+		d.reportRecord(a.Record)
 	case head.Meshed:
 		d.reportChange("mesh", a.Because)
 	case head.DrainBlocked:
@@ -149,15 +149,16 @@ func (d *driver) carryOut(action head.Action) {
 	case head.Layout:
 		d.learnLayout(a.Text)
 	case head.Leave:
-		d.order(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
+		d.giveOrder(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
 	case head.Finish:
-		d.order(func(o *Orders) { o.End(a.OK, string(a.Because)) })
+		d.giveOrder(func(o *Orders) { o.End(a.OK, string(a.Because)) })
 	}
 }
 
-// send sends a message to the agent of another host. A frame that is too long, such as one that
-// repeats all that was not answered, is cut between its bodies, and a message that cannot be cut
-// goes in parts. One that is too long for that ends the link: the other side would wait in vain.
+// send sends a message to the agent of another host, through d.encoded, and does not wait. A frame
+// that is too long, such as one that repeats all that was not answered, is cut between its bodies,
+// and a message that cannot be cut goes in parts. One that is too long for that ends the link: the
+// other side would wait in vain.
 func (d *driver) send(to fabric.Host, m head.Message) {
 	d.encoded = head.Append(d.encoded[:0], m)
 	b := d.encoded
@@ -173,63 +174,67 @@ func (d *driver) send(to fabric.Host, m head.Message) {
 		d.network.Drop(to,
 			fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB "+
 				"at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
-	case !frame || !d.repeats.tooSoon(to, f, len(b), time.Now()):
+	case !frame || !d.repeats.isRepeatedTooSoon(to, f, len(b), time.Now()):
 		sendInParts(d.network, to, b)
 		d.encoded = nil // messages are seldom so long
 	}
 }
 
-// decided tells the launcher of a new generation, of another head, and of hosts that the job goes
-// on without, even if they can still be reached. It does not tell of a host that was drained, whose
-// workers have been let go and end in their own time.
-func (d *driver) decided(r member.Record) {
-	d.order(func(o *Orders) { o.Decided(r) })
+// reportRecord tells the launcher of a new generation, of another head, and of hosts that the job
+// goes on without, even if they can still be reached; it keeps the hosts and the head in d. It does
+// not tell of a host that was drained, whose workers have been let go and end in their own time.
+func (d *driver) reportRecord(r member.Record) {
+	d.giveOrder(func(o *Orders) { o.Decided(r) })
 	for _, h := range d.hosts {
 		if !h.Draining && !r.Belongs(h.Name) {
-			d.order(func(o *Orders) { o.Gone(h.Name, "is no part of the job any more") })
+			d.giveOrder(func(o *Orders) { o.Gone(h.Name, "is no part of the job any more") })
 		}
 	}
 	d.hosts = append(d.hosts[:0], r.Hosts...)
 	if r.Head != d.leads {
 		d.leads = r.Head
-		d.order(func(o *Orders) { o.Lead(r.Head) })
+		d.giveOrder(func(o *Orders) { o.Lead(r.Head) })
 	}
 }
 
-// arrived notes that a worker has joined. One that the job begins with takes part at once.
-func (d *driver) arrived(m *worker, late bool) {
+// registerWorker has the head let a worker that has joined take part at once, if the job begins
+// with it. A late one asks for that itself, by a call.
+func (d *driver) registerWorker(m *worker, late bool) {
 	if !late {
 		m.rank, m.entered = topo.Rank(m.id), true
-		d.input(func() { d.head.Asks(m.id) })
+		d.runInput(func() { d.head.WorkerAsks(m.id) })
 	}
 }
 
-// post takes a call of a worker. The memory of the call was checked; the rest is checked here.
-func (d *driver) post(m *worker, p *collective.Posted) {
+// postCall gives the head a call of a worker, or fails the call. The memory of the call was
+// checked; the rest is checked here. The head copies what it keeps of p, which the engine uses
+// again.
+func (d *driver) postCall(m *worker, p *collective.Posted) {
 	if p.Call.Kind == arena.KindEnter {
-		d.enter(m, p)
+		d.requestEntry(m, p)
 		return
 	}
-	if err := d.check(m, &p.Call); err != nil {
-		d.engine.fail(p, m.blame(err))
+	if err := d.checkCall(m, &p.Call); err != nil {
+		d.engine.failCall(p, m.withRank(err))
 		return
 	}
 	if p.Call.More || p.Call.Step || p.Call.Aside {
 		m.fresh = false
 	}
-	d.head.Post(p)
+	d.head.PostCall(p)
 	if !d.carrying {
-		d.settle()
+		d.carryOutActions()
 	}
 }
 
-// check finds what is wrong with a call as a part of the job, beside its memory.
-func (d *driver) check(m *worker, call *collective.Call) error {
+// checkCall returns what is wrong with a call as a part of the job, beside its memory; nil =
+// nothing is.
+func (d *driver) checkCall(m *worker, call *collective.Call) error {
 	if !m.entered {
 		return &collective.FieldError{Field: "group",
 			Problem: "this worker has not entered the job yet: it is a job of one"}
 	}
-	self, size, ok := d.head.Index(call.Group, m.id)
+	self, size, ok := d.head.IndexInGroup(call.Group, m.id)
 	if !ok {
 		return &collective.FieldError{Field: "group",
 			Problem: fmt.Sprintf("%d is no group of this rank", call.Group)}
@@ -263,30 +268,31 @@ func (d *driver) check(m *worker, call *collective.Call) error {
 	return call.Check(size, self)
 }
 
-// lost notes that a worker is gone, or will post no more; with done its work is finished. The calls
-// that it has posted in full still count.
-func (d *driver) lost(w topo.WorkerID, how string, done bool) {
-	d.input(func() {
+// loseWorker tells the head that a worker is gone, or will post no more; with done its work is
+// finished. The calls that it has posted in full are taken before, and still count; those in the
+// middle of their pieces fail.
+func (d *driver) loseWorker(w topo.WorkerID, how string, done bool) {
+	d.runInput(func() {
 		if m := d.engine.byID[w]; m != nil {
-			d.engine.drain(m)
+			d.engine.takeCalls(m)
 			d.engine.failStreamsOf(m, how)
 			if m.enter != 0 {
-				d.engine.finish(w, m.enter, -1, arena.Lost, "this worker is gone")
+				d.engine.completeCall(w, m.enter, -1, arena.Lost, "this worker is gone")
 				m.enter = 0
 			}
 		}
 		if done {
-			d.head.Finished(w, how)
+			d.head.WorkerFinished(w, how)
 		} else {
-			d.head.Lost(w, how)
+			d.head.WorkerLost(w, how)
 		}
 	})
 }
 
-// group asks for a group of ranks on behalf of a worker. answer gets the group, and must have room
-// for it.
-func (d *driver) group(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
-	members := d.head.Known().View.Members
+// requestGroup asks the head for a group of ranks on behalf of a worker, and does not wait. answer
+// gets the group, and must have room for it.
+func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
+	members := d.head.State().View.Members
 	list := make([]topo.WorkerID, len(ranks))
 	for i, rank := range ranks {
 		if rank < 0 || rank >= len(members) {
@@ -296,36 +302,37 @@ func (d *driver) group(w topo.WorkerID, ranks []int, answer chan<- head.Grouped)
 		list[i] = members[rank].Worker
 	}
 	d.asking[w] = append(d.asking[w], answer)
-	d.input(func() { d.head.Group(w, list) })
+	d.runInput(func() { d.head.RequestGroup(w, list) })
 	return nil
 }
 
-// state notes the job's data; every worker must state the same.
-func (d *driver) state(w topo.WorkerID, data cursor.Cursor) error {
-	if have := d.head.Known().Data; have != nil && !have.SameData(data) {
+// setData tells the head what data the job trains on; every worker must state the same.
+func (d *driver) setData(w topo.WorkerID, data cursor.Cursor) error {
+	if have := d.head.State().Data; have != nil && !have.SameData(data) {
 		return &collective.FieldError{Field: "samples",
 			Problem: fmt.Sprintf("the job's data was stated as %s; every worker must state the "+
-				"same, this one said %s", describe(*have), describe(data))}
+				"same, this one said %s", describeData(*have), describeData(data))}
 	}
-	d.input(func() { d.head.State(w, data) })
+	d.runInput(func() { d.head.ReportData(w, data) })
 	return nil
 }
 
-func describe(d cursor.Cursor) string {
+// describeData puts the data of a job into words, for an error.
+func describeData(d cursor.Cursor) string {
 	return fmt.Sprintf("%d samples, batch %d, seed %d, shuffle %v", d.Samples, d.Batch, d.Seed,
 		!d.Plain)
 }
 
-// number is the number of a generation for workers and people, which counts those before this start
-// of the job; 0 = the job has not begun.
-func (d *driver) number(g topo.Generation) uint64 {
+// generationNumber is the number of a generation for workers and people, which counts those before
+// this start of the job; 0 = the job has not begun.
+func (d *driver) generationNumber(g topo.Generation) uint64 {
 	if g > 0 {
 		g += d.after
 	}
 	return uint64(g)
 }
 
-// workersHere lists the workers of this host that are in a list.
+// workersHere returns those workers of a list that this host has, in the order of the list.
 func (d *driver) workersHere(list []topo.WorkerID) (found []*worker) {
 	for _, w := range list {
 		if m := d.engine.byID[w]; m != nil {

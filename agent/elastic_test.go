@@ -97,10 +97,10 @@ func (f *elasticJob) runAt(at *agent.Agent, number int, token string, does scrip
 			return nil // the head hears it from the link
 		}
 		if errors.Is(err, errDies) {
-			at.Lost(number, "was killed by SIGKILL")
+			at.WorkerLost(number, "was killed by SIGKILL")
 			return nil
 		}
-		at.Finished(number, "exited with code 0")
+		at.WorkerFinished(number, "exited with code 0")
 		return err
 	})
 }
@@ -279,7 +279,7 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	for range 2 {
 		number := <-f.started
 		token := f.agent.Expect(number, true)
-		f.agent.Started(number)
+		f.agent.WorkerStarted(number)
 		f.run(number, token, stays)
 	}
 	f.check(0)

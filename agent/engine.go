@@ -14,8 +14,8 @@ import (
 
 // engine serves the workers of this host: it takes their calls out of the control blocks, executes
 // what the driver says counts, and completes the slots. One thread, the one of serve, owns all of
-// its state but the inbox: the methods of engine, driver and worker run there, except do, later and
-// stop, which any other goroutine may call, and close, which follows serve.
+// its state but the inbox: the methods of engine, driver and worker run there, except runAndWait,
+// runLater and stop, which any other goroutine may call, and close, which follows serve.
 type engine struct {
 	bells   *arena.BellSet // wakes the engine's thread
 	lanes   *lanes
@@ -49,8 +49,8 @@ type engine struct {
 // A worker has a slot for every collective of a step.
 const _ uint = arena.Slots - collective.MaxStep
 
-// newEngine makes an engine. broke is called on the engine's thread with a worker that broke the
-// protocol.
+// newEngine makes an engine, with bells of its own that close frees. broke is called on the
+// engine's thread with a worker that broke the protocol.
 func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error) {
 	bells, err := arena.NewBellSet()
 	if err != nil {
@@ -60,29 +60,31 @@ func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error
 		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
 }
 
-// admit makes a worker known.
+// admit adds a worker to those whose calls are taken, and tells the driver.
 func (e *engine) admit(m *worker, late bool) {
 	e.members = append(e.members, m)
 	e.byID[m.id] = m
-	e.driver.arrived(m, late)
+	e.driver.registerWorker(m, late)
 }
 
 var errStopped = errors.New("the agent is stopping")
 
-// do runs f on the engine's thread and waits until it has run. On that thread itself, do would wait
+// runAndWait runs f on the engine's thread and blocks until it has run; an error = the engine has
+// stopped, and f is not run. Any goroutine but the engine's thread may call it: there it would wait
 // for ever.
-func (e *engine) do(f func()) error {
+func (e *engine) runAndWait(f func()) error {
 	done := make(chan struct{})
-	if err := e.later(func() { f(); close(done) }); err != nil {
+	if err := e.runLater(func() { f(); close(done) }); err != nil {
 		return err
 	}
 	<-done
 	return nil
 }
 
-// later has f run on the engine's thread, after what was asked for before, and does not wait. Any
-// goroutine may call it, the engine's thread too.
-func (e *engine) later(f func()) error {
+// runLater has f run on the engine's thread, after what was asked for before, and does not wait; an
+// error = the engine has stopped, and f is not run. Any goroutine may call it, the engine's thread
+// too.
+func (e *engine) runLater(f func()) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stopped {
@@ -113,7 +115,7 @@ func (e *engine) serve() {
 		switch {
 		case worked:
 			since = time.Now()
-		case e.isStopped():
+		case e.canReturn():
 			return
 		case len(e.driver.batches.running) == 0 && time.Since(since) < linger:
 			arena.YieldCore()
@@ -127,7 +129,7 @@ func (e *engine) serve() {
 // it parks, so that no call is missed.
 func (e *engine) park() {
 	e.setParked(true)
-	if !e.scan() && !e.hasInbox() {
+	if !e.scan() && !e.hasInboxOrStop() {
 		if err := e.bells.Wait(); err != nil {
 			panic("agent: the engine's bell is broken: " + err.Error())
 		}
@@ -135,22 +137,23 @@ func (e *engine) park() {
 	e.setParked(false)
 }
 
-// setParked tells all workers whether they must ring the bell for a new call.
+// setParked writes into the control blocks of all workers whether they must ring the bell for a new
+// call.
 func (e *engine) setParked(parked bool) {
 	for _, m := range e.members {
 		m.control.SetAgentParked(parked)
 	}
 }
 
-// hasInbox reports whether a function waits, or the engine is to stop.
-func (e *engine) hasInbox() bool {
+// hasInboxOrStop reports whether a function waits, or the engine is to stop.
+func (e *engine) hasInboxOrStop() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.inbox) > 0 || e.stopped
 }
 
-// isStopped reports whether the engine is to stop and no function waits.
-func (e *engine) isStopped() bool {
+// canReturn reports whether serve can return: the engine is to stop and no function waits.
+func (e *engine) canReturn() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stopped && len(e.inbox) == 0
@@ -170,7 +173,8 @@ func (e *engine) runInbox() bool {
 	return len(work) > 0
 }
 
-// stop ends serve after the work that is in the inbox.
+// stop has serve return after the work that is in the inbox, and does not wait for that. Any
+// goroutine may call it.
 func (e *engine) stop() {
 	e.mu.Lock()
 	e.stopped = true
@@ -183,7 +187,7 @@ func (e *engine) stop() {
 func (e *engine) scan() bool {
 	worked, over := false, false
 	for _, m := range e.members {
-		if e.drain(m) {
+		if e.takeCalls(m) {
 			worked = true
 		}
 	}
@@ -191,7 +195,7 @@ func (e *engine) scan() bool {
 		worked = true
 	}
 	for _, m := range e.members { // only now: a call of one worker can end calls of another
-		over = m.open == 0 && m.reap(e.free) || over
+		over = m.open == 0 && m.reap(e.freeLater) || over
 	}
 	e.unmapFreed()
 	if over {
@@ -205,11 +209,12 @@ func (e *engine) scan() bool {
 	return worked
 }
 
-// free has the memory of a segment given back to the kernel.
-func (e *engine) free(s *arena.Segment) { e.freed = append(e.freed, s) }
+// freeLater adds a segment to those whose memory unmapFreed gives back to the kernel.
+func (e *engine) freeLater(s *arena.Segment) { e.freed = append(e.freed, s) }
 
-// unmapFreed gives freed memory back. That takes long where it is much, so the engine's thread, for
-// which all workers of the host wait, leaves it to somebody else while there is one.
+// unmapFreed gives the memory of freed segments back to the kernel. That takes long where it is
+// much, so the engine's thread, for which all workers of the host wait, leaves it to a goroutine of
+// e.background, if that is set.
 func (e *engine) unmapFreed() {
 	if len(e.freed) == 0 {
 		return
@@ -228,37 +233,38 @@ func (e *engine) unmapFreed() {
 	e.background("unmap", unmap)
 }
 
-// drain takes all calls that a worker has submitted, and reports whether there were any.
-func (e *engine) drain(m *worker) bool {
+// takeCalls takes all calls that a worker has submitted, and reports whether there were any.
+func (e *engine) takeCalls(m *worker) bool {
 	worked := false
 	for !m.broken && m.taken != m.control.Tail() {
 		worked = true
-		e.take(m)
+		e.takeCall(m)
 	}
 	return worked
 }
 
-// take reads the next descriptor of a worker and hands the call to the driver, or fails it.
-func (e *engine) take(m *worker) {
+// takeCall reads the next descriptor of a worker into e.posted and hands the call to the driver, or
+// fails it.
+func (e *engine) takeCall(m *worker) {
 	p := &e.posted
 	p.Worker, p.Ticket = m.id, m.taken+1
 	p.Call = collective.Call{Shape: p.Call.Shape[:0]}
 	m.taken++
 	m.open++
-	err := e.read(m, p)
+	err := e.readCall(m, p)
 	if err == nil {
-		e.driver.post(m, p)
+		e.driver.postCall(m, p)
 		return
 	}
-	e.fail(p, err)
+	e.failCall(p, err)
 	// only after an error: errors.As allocates
 	if broken := (*protocolError)(nil); errors.As(err, &broken) {
 		e.expel(m, err)
 	}
 }
 
-// fail completes a call with an error.
-func (e *engine) fail(p *collective.Posted, err error) {
+// failCall completes a call with an error.
+func (e *engine) failCall(p *collective.Posted, err error) {
 	status := arena.Failed
 	var lost *collective.LostError
 	if errors.As(err, &lost) {
@@ -267,41 +273,48 @@ func (e *engine) fail(p *collective.Posted, err error) {
 			e.lostPeer(p.Worker, err.Error())
 		}
 	}
-	e.finish(p.Worker, p.Ticket, -1, status, err.Error())
+	e.completeCall(p.Worker, p.Ticket, -1, status, err.Error())
 }
 
-// expel takes nothing more from a worker that broke the protocol, and fails what waits for it.
+// expel takes nothing more from a worker that broke the protocol, fails what waits for it, and has
+// e.broke hang up on it.
 func (e *engine) expel(m *worker, err error) {
 	m.broken = true
-	e.driver.lost(m.id, "broke the protocol ("+err.Error()+")", false)
+	e.driver.loseWorker(m.id, "broke the protocol ("+err.Error()+")", false)
 	e.broke(m.id, err)
 }
 
-// execute executes calls whose memory is all on this host, from inputs to outputs, and returns when
-// the results are there.
-func (e *engine) execute(posted []*collective.Posted) error {
+// executeCalls executes the calls of one collective whose memory is all on this host, from inputs
+// to outputs, and returns when the results are there. The lanes help.
+func (e *engine) executeCalls(posted []*collective.Posted) error {
 	e.calls = e.calls[:0]
 	for _, p := range posted {
 		e.calls = append(e.calls, &p.Call)
 	}
-	if err := build(&e.schedule, e.calls); err != nil {
-		return e.blame(posted, err)
+	if err := buildSchedule(&e.schedule, e.calls); err != nil {
+		return e.withCulprit(posted, err)
 	}
 	if len(e.schedule.Moves) > 0 {
 		e.run.Prepare(&e.schedule, e.calls)
-		e.share(&e.run, e.schedule.Bytes)
+		e.executeOnLanes(&e.run, e.schedule.Bytes)
 	}
 	return nil
 }
 
-// share executes work of so many bytes on the lanes.
-func (e *engine) share(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members), false) }
+// executeOnLanes executes work of so many bytes on the lanes, in any order, and returns when it is
+// done.
+func (e *engine) executeOnLanes(w work, bytes int) {
+	e.lanes.execute(w, bytes, len(e.members), false)
+}
 
-// shareInOrder is share for work of which somebody waits for the first chunks.
-func (e *engine) shareInOrder(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members), true) }
+// executeInOrder is executeOnLanes for work of which somebody waits for the first chunks.
+func (e *engine) executeInOrder(w work, bytes int) {
+	e.lanes.execute(w, bytes, len(e.members), true)
+}
 
-// build fills in the schedule of the calls of one collective, or of a send and its receive.
-func build(s *collective.Schedule, calls []*collective.Call) error {
+// buildSchedule fills s in with the schedule of the calls of one collective, or of a send and its
+// receive.
+func buildSchedule(s *collective.Schedule, calls []*collective.Call) error {
 	if calls[0].Kind.Pairwise() {
 		s.BuildTransfer(calls[0], calls[1])
 		return nil
@@ -309,9 +322,10 @@ func build(s *collective.Schedule, calls []*collective.Call) error {
 	return s.Build(calls)
 }
 
-// finish completes the slot of a call and wakes its worker if that is parked. source is the rank
-// that sent what was received from any rank; -1 for other calls. A worker that is gone is ignored.
-func (e *engine) finish(w topo.WorkerID, ticket uint64, source int, status arena.Status,
+// completeCall completes the slot of a call in the worker's control block, and wakes the worker if
+// it is parked. source is the rank that sent what was received from any rank; -1 for other calls. A
+// worker that is gone is ignored.
+func (e *engine) completeCall(w topo.WorkerID, ticket uint64, source int, status arena.Status,
 	text string) {
 	m := e.byID[w]
 	if m == nil {
@@ -327,12 +341,13 @@ func (e *engine) finish(w topo.WorkerID, ticket uint64, source int, status arena
 	m.open--
 }
 
-// close frees what is left after serve has ended.
+// close frees the workers, the bells and the lanes that are left after serve has ended; any
+// goroutine.
 func (e *engine) close() error {
 	e.background = nil // the goroutines for it have ended
 	for _, m := range e.members {
 		m.left, m.pins, m.saving = true, 0, false
-		m.reap(e.free)
+		m.reap(e.freeLater)
 	}
 	e.unmapFreed()
 	return errors.Join(e.bells.Close(), e.lanes.close())

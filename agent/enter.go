@@ -6,37 +6,41 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// enter takes the call by which a late worker asks to take part. A worker that was let in asks
-// again when the one that was to give it the state is lost. The tag of the call says how many
-// epochs the job may have reached when the worker is let in, 0 for any number: a program that loops
-// over the epochs can begin only in the one that the others are in.
-func (d *driver) enter(m *worker, p *collective.Posted) {
+// All functions of this file run on the engine's thread, and answer by completing a worker's call.
+
+// requestEntry answers the call by which a late worker asks to take part, or keeps the call and
+// asks the head. A worker that was let in asks again when the one that was to give it the state is
+// lost. The tag of the call says how many epochs the job may have reached when the worker is let
+// in, 0 for any number: a program that loops over the epochs can begin only in the one that the
+// others are in.
+func (d *driver) requestEntry(m *worker, p *collective.Posted) {
 	ticket, during := p.Ticket, uint64(p.Call.Tag)
 	switch {
 	case m.admittedEarly:
 		m.admittedEarly = false
-		d.engine.finish(m.id, ticket, -1, arena.Changed, "")
+		d.engine.completeCall(m.id, ticket, -1, arena.Changed, "")
 	// a member drops the step, and asks to go on from the start of the step
-	case m.entered && m.enter == 0 && d.head.Known().Shape != nil:
+	case m.entered && m.enter == 0 && d.head.State().Shape != nil:
 		m.enter = ticket
-		d.input(func() { d.head.Asks(m.id) })
+		d.runInput(func() { d.head.WorkerAsks(m.id) })
 	case m.entered && !m.fresh:
-		d.engine.finish(m.id, ticket, -1, arena.Done, "")
-	case d.rejected[m.id] || d.head.Known().AllReleased != "":
+		d.engine.completeCall(m.id, ticket, -1, arena.Done, "")
+	case d.rejected[m.id] || d.head.State().AllReleased != "":
 		m.enter = ticket
 		d.turnAway(m)
 	case m.enter != 0:
-		d.engine.finish(m.id, ticket, -1, arena.Failed, "this worker asks to take part already")
+		d.engine.completeCall(m.id, ticket, -1, arena.Failed,
+			"this worker asks to take part already")
 	// a worker that comes too late for its epoch: the others would wait for it
-	case !m.entered && !m.asked && epochPassed(during, d.head.Known()):
-		d.engine.finish(m.id, ticket, -1, arena.Done, "")
+	case !m.entered && !m.asked && epochPassed(during, d.head.State()):
+		d.engine.completeCall(m.id, ticket, -1, arena.Done, "")
 	default:
 		asked := m.asked && !m.entered
 		m.entered, m.fresh, m.enter, m.epochLimit, m.asked = false, false, ticket, during, true
 		if !asked {
-			d.input(func() { d.head.Asks(m.id) })
+			d.runInput(func() { d.head.WorkerAsks(m.id) })
 		}
-		d.answerPassedEpoch(m, d.head.Known())
+		d.answerPassedEpoch(m, d.head.State())
 	}
 }
 
@@ -44,7 +48,7 @@ func (d *driver) enter(m *worker, p *collective.Posted) {
 // the worker still asks, and it will ask again in a later epoch.
 func (d *driver) answerPassedEpoch(m *worker, s head.State) {
 	if m.enter != 0 && epochPassed(m.epochLimit, s) {
-		d.engine.finish(m.id, m.enter, -1, arena.Done, "")
+		d.engine.completeCall(m.id, m.enter, -1, arena.Done, "")
 		m.enter = 0
 	}
 }
@@ -63,7 +67,7 @@ func (d *driver) answerAdmitted(m *worker) {
 
 // turnAway answers a worker whose request to take part is rejected: it goes on as a job of one.
 func (d *driver) turnAway(m *worker) {
-	d.sendView(m, arena.View{Size: 1, Released: true}, d.head.Known())
-	d.engine.finish(m.id, m.enter, -1, arena.Changed, "")
+	d.writeView(m, arena.View{Size: 1, Released: true}, d.head.State())
+	d.engine.completeCall(m.id, m.enter, -1, arena.Changed, "")
 	m.enter = 0
 }

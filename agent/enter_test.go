@@ -32,7 +32,7 @@ func TestEntersInAnEpoch(t *testing.T) {
 	}
 	steps(4, arena.Done) // the first epoch, and a step of the second
 	token := a.Expect(1, true)
-	a.Started(1)
+	a.WorkerStarted(1)
 	late := joinRawWith(t, a, 1, token)
 	asks := func(epoch uint32) uint64 {
 		return late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: epoch + 1})
@@ -79,7 +79,7 @@ func TestEntersWithTheEndOfAnEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := a.Expect(1, true)
-	a.Started(1)
+	a.WorkerStarted(1)
 	late := joinRawWith(t, a, 1, token)
 	late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: 2})
 	await(t, a, func(s agent.Status) bool { return s.Entering > 0 })

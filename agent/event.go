@@ -35,7 +35,8 @@ type Orders struct {
 // StartOrder asks for workers; First and those after it are their numbers.
 type StartOrder struct{ First, Count int }
 
-// withDefaults fills in functions that do nothing, but for what the agent itself must do.
+// withDefaults returns o with functions that do nothing in place of those that are nil, but for
+// what the agent itself must do.
 func (o Orders) withDefaults(a *Agent) Orders {
 	if o.Stop == nil {
 		o.Stop = func(worker int, _ string) { a.TurnAway(worker) }
@@ -101,9 +102,10 @@ func (e Event) String() string {
 		plural.Of(e.Size, "worker"), e.Because)
 }
 
-// reportDecision gives the launcher an event about a decision of the membership.
+// reportDecision gives the launcher an event about a decision of the membership, unless the job is
+// about to end. It runs on the engine's thread.
 func (d *driver) reportDecision(decision member.Action) {
-	known := d.head.Known()
+	known := d.head.State()
 	e, view := Event{What: "generation", Step: known.Steps}, d.head.Record().View
 	switch m := decision.(type) {
 	case member.Activate:
@@ -115,21 +117,24 @@ func (d *driver) reportDecision(decision member.Action) {
 	case member.Resume:
 		e.What, e.Because = "resume", string(m.Because)
 	}
-	e.Generation, e.Size, e.First = d.number(view.Generation), view.Size(), view.Generation <= 1
+	e.Generation, e.Size, e.First = d.generationNumber(view.Generation), view.Size(),
+		view.Generation <= 1
 	if d.allReleased || !known.Elastic && !e.First {
 		return // the job is about to end; its launcher says why
 	}
-	d.order(func(o *Orders) { o.Event(e) })
+	d.giveOrder(func(o *Orders) { o.Event(e) })
 }
 
-// reportChange gives the launcher an event about a change that is no decision of the membership.
+// reportChange gives the launcher an event about a change that is no decision of the membership. It
+// runs on the engine's thread.
 func (d *driver) reportChange(what string, why member.Because) {
-	known := d.head.Known()
-	e := Event{What: what, Generation: d.number(known.View.Generation),
+	known := d.head.State()
+	e := Event{What: what, Generation: d.generationNumber(known.View.Generation),
 		Size: known.View.Size(), Step: known.Steps, Because: string(why)}
-	d.order(func(o *Orders) { o.Event(e) })
+	d.giveOrder(func(o *Orders) { o.Event(e) })
 }
 
+// workerIDs returns the numbers of workers as a new list of ints.
 func workerIDs(ws []topo.WorkerID) (list []int) {
 	for _, w := range ws {
 		list = append(list, int(w))

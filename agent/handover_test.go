@@ -103,7 +103,7 @@ func (f *elasticJob) runAndGrow(size int) {
 	for range size - f.size {
 		number := <-f.started
 		token := f.agent.Expect(number, true)
-		f.agent.Started(number)
+		f.agent.WorkerStarted(number)
 		f.run(number, token, stays)
 	}
 }

@@ -95,7 +95,7 @@ func (d *doomed) begin(s startOrder) {
 			delete(d.finals, s.number) // it did not come to its end
 			return nil
 		}
-		s.agent.Finished(s.number, "exited with code 0")
+		s.agent.WorkerFinished(s.number, "exited with code 0")
 		return err
 	})
 }

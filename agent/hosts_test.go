@@ -83,7 +83,7 @@ func (c *testHosts) start(host string, number int) {
 	a := c.agents[host]
 	c.mu.Unlock()
 	token := a.Expect(number, number >= c.workers)
-	a.Started(number)
+	a.WorkerStarted(number)
 	c.started <- startOrder{number, a, token}
 }
 

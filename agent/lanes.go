@@ -48,11 +48,12 @@ type helper struct {
 // through with theirs: memory is read fastest in a row.
 type share struct {
 	next atomic.Int64 // the next chunk to do
-	end  int64        // the chunk behind the last
+	end  int64        // the chunk after the last
 	_    [48]byte     // fills the cache line, so that lanes do not share one
 }
 
-// newLanes starts the helpers in a group. When the group has ended, close frees their bells.
+// newLanes starts the helpers as goroutines of a group, which end with the group; then close frees
+// their bells.
 func newLanes(g *group.Group) (*lanes, error) {
 	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
 	for i := 1; i < len(l.shares); i++ {
@@ -62,10 +63,10 @@ func newLanes(g *group.Group) (*lanes, error) {
 		}
 		up := make(chan *thread)
 		g.Go(fmt.Sprintf("lane %d", i), func(ctx context.Context) (err error) {
-			up <- thisThread()
+			up <- lockThread()
 			defer context.AfterFunc(ctx, bell.Ring)()
 			for scratch := collective.NewScratch(); err == nil &&
-				ctx.Err() == nil; l.help(i, scratch) {
+				ctx.Err() == nil; l.helpOnce(i, scratch) {
 				err = bell.Wait()
 			}
 			return err
@@ -98,16 +99,16 @@ func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 		shares[i].end = int64((i + 1) * r.Chunks() / len(shares))
 	}
 	if len(helpers) > 0 {
-		l.publish(r, shares)
-		here := processor()
+		l.setRunning(r, shares)
+		here := currentProcessor()
 		for _, h := range helpers {
-			h.thread.avoid(here)
+			h.thread.avoidProcessor(here)
 			h.bell.Ring()
 		}
 	}
 	runChunks(r, shares, 0, l.own)
 	if len(helpers) > 0 {
-		l.publish(nil, nil)
+		l.setRunning(nil, nil)
 		for l.helping.Load() > 0 { // with a chunk each
 			arena.YieldCore()
 		}
@@ -126,15 +127,17 @@ func (l *lanes) helpersWorth(chunks, bytes, workers int) int {
 	return max(0, most)
 }
 
-// publish lets the helpers that wake up join the work; nil = they find none.
-func (l *lanes) publish(r work, shares []share) {
+// setRunning lets the helpers that wake up from now on join work r, by these shares; nil = they
+// find none.
+func (l *lanes) setRunning(r work, shares []share) {
 	l.mu.Lock()
 	l.running, l.shared = r, shares
 	l.mu.Unlock()
 }
 
-// help runs chunks of the running work, if there is any, as the lane of this number.
-func (l *lanes) help(lane int, s *collective.Scratch) {
+// helpOnce runs chunks of the running work, if there is any, as the lane of this number, and
+// returns when none is left.
+func (l *lanes) helpOnce(lane int, s *collective.Scratch) {
 	l.mu.Lock()
 	r, shares := l.running, l.shared
 	if r != nil {
@@ -147,7 +150,7 @@ func (l *lanes) help(lane int, s *collective.Scratch) {
 	}
 }
 
-// runChunks runs the chunks of a lane's share, and then what is left of the others'.
+// runChunks runs the chunks of a lane's share, and then those of the others' that nobody has begun.
 func runChunks(r work, shares []share, lane int, s *collective.Scratch) {
 	for i := range shares {
 		mine := &shares[(lane+i)%len(shares)]

@@ -59,7 +59,7 @@ func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
 		l.execute(c, 1<<30, 1, false)
 		once(t, c)
 	}
-	l.help(1, collective.NewScratch()) // late: there is nothing left to do
+	l.helpOnce(1, collective.NewScratch()) // late: there is nothing left to do
 	if err := l.close(); err != nil {
 		t.Error(err)
 	}

@@ -25,36 +25,40 @@ type links struct {
 type received struct {
 	from  fabric.Host
 	bytes []byte
-	read  func() // calls links.read with this message; made once, so that a message costs no memory
+	// calls links.readBinary with this message; made once, so that a message costs no memory
+	read func()
 }
 
-// Up takes it from the network that there is a new link.
-func (l *links) Up(peer fabric.Host) { l.input(func(d *driver) { d.head.Up(string(peer)) }) }
+// Up tells the head that there is a new link. A goroutine of the network calls it.
+func (l *links) Up(peer fabric.Host) {
+	l.inputLater(func(d *driver) { d.head.LinkUp(string(peer)) })
+}
 
-// Down takes it from the network that a link is gone.
+// Down tells the head and the launcher that a link is gone. A goroutine of the network calls it.
 func (l *links) Down(peer fabric.Host, err error) {
 	l.parts.forget(peer)
-	l.input(func(d *driver) {
+	l.inputLater(func(d *driver) {
 		how := fmt.Sprintf("was lost: %v", err)
-		d.head.Down(string(peer), how)
-		d.order(func(o *Orders) { o.Gone(string(peer), how) })
+		d.head.LinkDown(string(peer), how)
+		d.giveOrder(func(o *Orders) { o.Gone(string(peer), how) })
 	})
 }
 
-// Message takes a message of another agent from the network. b is the network's again afterwards.
+// Message passes a message of another agent on to the head, or to the launcher if it is of one. A
+// goroutine of the network calls it; b is the network's again afterwards.
 func (l *links) Message(from fabric.Host, b []byte) {
 	if isPart(b) {
 		whole, err := l.parts.add(from, b)
 		if err != nil {
-			l.input(func(d *driver) { l.refuse(d, from, err) })
+			l.inputLater(func(d *driver) { l.refuse(d, from, err) })
 		}
 		if len(whole) == 0 {
 			return
 		}
 		b = whole // the whole text is no part of a longer one
 	}
-	if message, is := unwrap(b); is {
-		l.input(func(d *driver) {
+	if message, is := unwrapMessage(b); is {
+		l.inputLater(func(d *driver) {
 			if err := d.orders.Message(string(from), message); err != nil {
 				l.refuse(d, from, err)
 			}
@@ -62,11 +66,11 @@ func (l *links) Message(from fabric.Host, b []byte) {
 		return
 	}
 	if head.IsBinary(b) {
-		l.deliver(from, b)
+		l.deliverBinary(from, b)
 		return
 	}
 	m, err := head.Decode(b) // here, since it can be long
-	l.input(func(d *driver) {
+	l.inputLater(func(d *driver) {
 		if err != nil {
 			l.refuse(d, from, err)
 			return
@@ -75,21 +79,21 @@ func (l *links) Message(from fabric.Host, b []byte) {
 	})
 }
 
-// deliver brings a binary message to the engine's thread, to be read there: the reader's memory,
+// deliverBinary copies a binary message and has the engine's thread read it: the reader's memory,
 // which is used again, belongs to that thread.
-func (l *links) deliver(from fabric.Host, b []byte) {
+func (l *links) deliverBinary(from fabric.Host, b []byte) {
 	m, ok := l.spare.Get().(*received)
 	if !ok {
 		m = &received{}
-		m.read = func() { l.read(m) }
+		m.read = func() { l.readBinary(m) }
 	}
 	m.from, m.bytes = from, append(m.bytes[:0], b...)
-	_ = l.engine.later(m.read) // a stopped engine hears nothing
+	_ = l.engine.runLater(m.read) // a stopped engine hears nothing
 }
 
-// read reads a message and gives it to the head, unless this agent ends. It runs on the engine's
-// thread.
-func (l *links) read(m *received) {
+// readBinary reads a binary message and gives it to the head, unless this agent ends; m is then
+// used again. It runs on the engine's thread.
+func (l *links) readBinary(m *received) {
 	if d := l.engine.driver; !d.left {
 		said, err := l.reader.Read(m.bytes)
 		if err != nil {
@@ -97,22 +101,23 @@ func (l *links) read(m *received) {
 		} else {
 			d.head.Receive(string(m.from), said)
 		}
-		d.settle()
+		d.carryOutActions()
 	}
 	l.spare.Put(m)
 }
 
-// refuse ends the link to a host that sent what cannot be read.
+// refuse drops the link to a host that sent what cannot be read. It runs on the engine's thread.
 func (l *links) refuse(d *driver, from fabric.Host, err error) {
 	d.network.Drop(from, fmt.Errorf(
 		"it sent what makes no sense: %w; are both sides the same version of shoal?", err))
 }
 
-// input runs f on the engine's thread, unless this agent ends.
-func (l *links) input(f func(d *driver)) {
-	_ = l.engine.later(func() {
+// inputLater has f run on the engine's thread as an input of the head's agent, unless this agent
+// ends, and does not wait.
+func (l *links) inputLater(f func(d *driver)) {
+	_ = l.engine.runLater(func() {
 		if d := l.engine.driver; !d.left {
-			d.input(func() { f(d) })
+			d.runInput(func() { f(d) })
 		}
 	})
 }
@@ -121,14 +126,14 @@ func (l *links) input(f func(d *driver)) {
 // of agents.
 var messageBegins, messageEnds = []byte(`{"note":`), []byte(`}`)
 
-// wrap encloses a message of this host's launcher for the way to another host.
-func wrap(message []byte) []byte {
+// wrapMessage encloses a message of this host's launcher for the way to another host.
+func wrapMessage(message []byte) []byte {
 	return bytes.Join([][]byte{messageBegins, messageEnds}, message)
 }
 
-// unwrap returns a copy of the launcher's message in a message between hosts; false if it is an
-// agent's.
-func unwrap(b []byte) (json.RawMessage, bool) {
+// unwrapMessage returns a copy of the launcher's message in a message between hosts; false if it is
+// an agent's.
+func unwrapMessage(b []byte) (json.RawMessage, bool) {
 	message, is := bytes.CutPrefix(b, messageBegins)
 	if !is {
 		return nil, false

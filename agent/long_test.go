@@ -43,11 +43,11 @@ func TestLongWordsBetweenHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.agents["b"].Send("a", message)
+	c.agents["b"].SendToLauncher("a", message)
 	if got := <-notes; !bytes.Equal(got, message) {
 		t.Errorf("a note of %d bytes came as one of %d", len(message), len(got))
 	}
-	c.agents["b"].Lost(workerIDs["b"], "was lost because "+long)
+	c.agents["b"].WorkerLost(workerIDs["b"], "was lost because "+long)
 	for {
 		e := <-events
 		if len(e.Lost) == 0 {

@@ -122,7 +122,7 @@ func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 
 // end lets the workers go. It is for a defer: what workers clean up must wait for them.
 func (s *meshJob) end() {
-	s.head().Release("the test is over")
+	s.head().ReleaseWorkers("the test is over")
 	s.starts.Stop(nil)
 	if err := errors.Join(s.starts.Wait(), s.workers.Wait()); err != nil {
 		s.t.Error(err)

@@ -58,10 +58,10 @@ func (s *meshJob) work(at startOrder) error {
 	case errHostDies:
 		return nil
 	case errDies:
-		at.agent.Lost(at.number, "was killed by SIGKILL")
+		at.agent.WorkerLost(at.number, "was killed by SIGKILL")
 		return nil
 	}
-	at.agent.Finished(at.number, "exited with code 0")
+	at.agent.WorkerFinished(at.number, "exited with code 0")
 	return err
 }
 

@@ -53,7 +53,7 @@ func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 }
 
 // Who leads tells the others of a batch before it begins it itself: else they would wait until it
-// has, and their words behind its pieces.
+// has, and their words after its pieces.
 func TestWordsGoBeforePieces(t *testing.T) {
 	pieces := &atomic.Int64{}
 	// of a ring of three hosts: two partial sums and two results, a piece each
@@ -67,7 +67,7 @@ func TestWordsGoBeforePieces(t *testing.T) {
 		s := <-c.started
 		j := joinWith(t, s.agent, s.number, s.token)
 		g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
-			defer s.agent.Finished(s.number, "exited with code 0")
+			defer s.agent.WorkerFinished(s.number, "exited with code 0")
 			for range calls {
 				if err := client.AllReduce(ctx, j, make([]float32, 128<<10),
 					collective.Sum); err != nil {

@@ -12,19 +12,20 @@ import (
 
 // Agents send each other texts that are longer than a message of a link may be: what is known of a
 // step of many collectives on many workers, say, when another host leads. Such a text travels in
-// parts, one behind the other. docs/formats/hosts.md has their form.
+// parts, one after the other. docs/formats/hosts.md has their form.
 const (
 	// partFollowed and partLast are the first byte of a part; no other message begins with them.
 	partFollowed, partLast = 2, 3
 	// partBytes is the most bytes of a text in one part: few enough that signs of life do not wait
-	// long behind the part.
+	// long for the part.
 	partBytes = 1 << 20
 	// maxSaid bounds a text in parts, in bytes. It is less than a link keeps for a peer that does
 	// not read, and enough for a step of collective.MaxStep collectives on job.MaxWorkers workers.
 	maxSaid = 48 << 20
 )
 
-// sendInParts sends a text of up to maxSaid bytes that is too long for one message.
+// sendInParts sends a text of up to maxSaid bytes that is too long for one message. It does not
+// wait, and keeps nothing of b.
 func sendInParts(network fabric.Network, to fabric.Host, b []byte) {
 	var part []byte
 	for len(b) > 0 {
@@ -53,9 +54,9 @@ type repeat struct {
 // patienceByte is how long each byte of a long frame may take to be answered.
 const patienceByte = 100 * time.Nanosecond
 
-// tooSoon reports whether a frame of so many bytes is one that was just sent; else it is noted as
-// sent.
-func (r *repeats) tooSoon(to fabric.Host, f *head.Frame, bytes int, now time.Time) bool {
+// isRepeatedTooSoon reports whether a frame of so many bytes is one that was just sent to a host;
+// else it records the frame as sent now.
+func (r *repeats) isRepeatedTooSoon(to fabric.Host, f *head.Frame, bytes int, now time.Time) bool {
 	if *r == nil {
 		*r = repeats{}
 	}
@@ -80,7 +81,8 @@ var errTooMuch = errors.New("something in parts that has no end")
 // isPart reports whether a message is a part.
 func isPart(b []byte) bool { return len(b) > 0 && (b[0] == partFollowed || b[0] == partLast) }
 
-// add takes a part from a host; with the last part it returns the whole text.
+// add adds a part from a host to the text that it belongs to; with the last part it returns the
+// whole text. It copies from b.
 func (p *parts) add(from fabric.Host, b []byte) (whole []byte, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
+// All functions of this file run on the engine's thread.
+
 // stream is a part of a batch of this host whose memory comes in pieces: a piece is executed when
 // every worker that feeds the stream has put its share into its window. Only the engine's thread
 // touches a stream.
@@ -29,7 +31,7 @@ var errAhead = fmt.Errorf(
 var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl-C does: what " +
 	"the others have of the result is worth nothing")
 
-// startStream begins to execute a part of a batch in pieces.
+// startStream begins to execute a part of a batch in pieces. It keeps calls until the stream ends.
 func (e *engine) startStream(n head.BatchID, part int, calls []*collective.Posted) {
 	s := &stream{batch: n, part: part, calls: calls, piece: make([]collective.Call, len(calls))}
 	s.pieces = calls[0].Call.Pieces()
@@ -37,7 +39,7 @@ func (e *engine) startStream(n head.BatchID, part int, calls []*collective.Poste
 }
 
 // advanceStreams executes the pieces that workers have put into their windows, and reports whether
-// there were any. It runs on the engine's thread, which calls it over and over.
+// there were any. The engine calls it over and over.
 func (e *engine) advanceStreams() (worked bool) {
 	for i := 0; i < len(e.streams); i++ {
 		s, err := e.streams[i], error(nil)
@@ -52,7 +54,8 @@ func (e *engine) advanceStreams() (worked bool) {
 	return worked
 }
 
-// nextPieceReady reports whether the next piece of a stream is there, or never will be.
+// nextPieceReady reports whether the next piece of a stream is in all windows, or a call was given
+// up, so that it never will be.
 func (e *engine) nextPieceReady(s *stream) bool {
 	for _, p := range s.calls {
 		if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
@@ -78,11 +81,11 @@ func (e *engine) executePiece(s *stream) error {
 		s.piece[i].SetToPiece(&p.Call, s.through)
 		e.calls = append(e.calls, &s.piece[i])
 	}
-	if err := build(&e.schedule, e.calls); err != nil {
+	if err := buildSchedule(&e.schedule, e.calls); err != nil {
 		return err
 	}
 	e.run.Prepare(&e.schedule, e.calls)
-	e.share(&e.run, e.schedule.Bytes)
+	e.executeOnLanes(&e.run, e.schedule.Bytes)
 	s.through++
 	for _, p := range s.calls {
 		if m := e.byID[p.Worker]; p.Call.Window != nil {
@@ -140,7 +143,7 @@ func (e *engine) streamWaits() (list []collective.Wait) {
 	return list
 }
 
-// streamDone notes that a part in pieces is executed, or has failed with err.
+// streamDone stores that a part in pieces is executed, or has failed with err.
 func (d *driver) streamDone(s *stream, err error) {
 	f := d.batches.running[s.batch]
 	f.errs[s.part] = err

@@ -209,7 +209,7 @@ func TestPiecesThatDoNotCome(t *testing.T) {
 	zero.mustEnd(zero.ticket, arena.Done, "")
 
 	mine, _ = begin()
-	a.Lost(1, "was killed")
+	a.WorkerLost(1, "was killed")
 	zero.mustEnd(mine, arena.Lost,
 		"rank 1 was killed, while rank 0 waits for it in all_reduce(f32[786432], sum)")
 }

@@ -23,13 +23,14 @@ type placement struct {
 	placed  bool   // replicas were placed on two hosts, where that is possible
 }
 
-// placement finds where a worker is on the mesh of a shape.
-func (d *driver) placement(shape *head.Shape, w topo.WorkerID) (*placement, error) {
+// placementOf finds where a worker is on the mesh of a shape, on the engine's thread. The result
+// keeps nothing that changes.
+func (d *driver) placementOf(shape *head.Shape, w topo.WorkerID) (*placement, error) {
 	l, err := d.planner.Layout(shape.Mesh)
 	if err != nil {
 		return nil, err
 	}
-	at, hosts := reshape.Locate(shape, d.head.Known().View)
+	at, hosts := reshape.Locate(shape, d.head.State().View)
 	s := &placement{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
 	switch {
 	case slices.Contains(at.Ranks, statereshape.Lost):
@@ -44,8 +45,9 @@ func (d *driver) placement(shape *head.Shape, w topo.WorkerID) (*placement, erro
 	return s, nil
 }
 
-// writes has a bit for each of the worker's tensors: 1 = the worker writes it into checkpoints.
-func (s *placement) writes() []byte {
+// writtenMarks has a bit for each of the worker's tensors: 1 = the worker writes it into
+// checkpoints.
+func (s *placement) writtenMarks() []byte {
 	if s == nil || s.rank < 0 {
 		return nil
 	}

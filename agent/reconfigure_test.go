@@ -113,7 +113,7 @@ func reconfigured(t *testing.T, n int, phases ...phase) {
 		select {
 		case number := <-f.started:
 			token := f.agent.Expect(number, true)
-			f.agent.Started(number)
+			f.agent.WorkerStarted(number)
 			f.begin(number, token)
 		case <-f.over:
 			running = false
@@ -134,10 +134,10 @@ func (f *recast) begin(number int, token string) {
 	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
 		err := f.train(ctx, j, number)
 		if errors.Is(err, errDies) {
-			f.agent.Lost(number, "was killed by SIGKILL")
+			f.agent.WorkerLost(number, "was killed by SIGKILL")
 			return nil
 		}
-		f.agent.Finished(number, "exited with code 0")
+		f.agent.WorkerFinished(number, "exited with code 0")
 		return err
 	})
 }

@@ -19,7 +19,7 @@ func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 			switch {
 			case number == 1 && step == 3:
 				return errDies
-			case number == 2 && step == 30 && !f.agent.Release("the test asked for the end"):
+			case number == 2 && step == 30 && !f.agent.ReleaseWorkers("the test asked for the end"):
 				return fmt.Errorf("this job trains in steps, but is not released")
 			}
 			return nil
@@ -58,7 +58,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 		if err := f.agent.Resize(2, "the test"); err != nil {
 			return err
 		}
-		if !f.agent.Release("the test") {
+		if !f.agent.ReleaseWorkers("the test") {
 			return fmt.Errorf("not released")
 		}
 		close(late)
@@ -67,7 +67,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	<-late
 	number := <-f.started
 	token := f.agent.Expect(number, true)
-	f.agent.Started(number)
+	f.agent.WorkerStarted(number)
 	f.run(number, token, func(*elasticJob, int, int) error {
 		return fmt.Errorf("a worker trains in a job that has ended")
 	})
@@ -81,7 +81,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 
 func TestReleaseOfAJobWithoutSteps(t *testing.T) {
 	agent := startAgentWith(t, context.Background(), 2, agent.Orders{})
-	if agent.Release("the test") {
+	if agent.ReleaseWorkers("the test") {
 		t.Error("a job whose workers call plain collectives has no moment to release them")
 	}
 }

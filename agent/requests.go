@@ -9,14 +9,17 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The methods of Agent in this file may be called from any goroutine. Those that wait for the
+// engine's thread must not be called there.
+
 // Host is the name of this host in the job.
 func (a *Agent) Host() string { return string(a.engine.name) }
 
 // Socket is the path that workers connect to.
 func (a *Agent) Socket() string { return a.cfg.Socket }
 
-// Expect makes room for a worker that the launcher is about to start, and returns its secret. late
-// says that the job runs already.
+// Expect has a worker that the launcher is about to start be known, and returns the secret by which
+// it joins. late says that the job runs already.
 func (a *Agent) Expect(worker int, late bool) (token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -25,30 +28,31 @@ func (a *Agent) Expect(worker int, late bool) (token string) {
 	return token
 }
 
-// Started notes that the process of a worker of this host runs, or is about to.
-func (a *Agent) Started(worker int) {
-	_ = a.engine.do(func() {
-		a.driver.input(func() { a.driver.head.Started(topo.WorkerID(worker)) })
+// WorkerStarted tells the head that the process of a worker of this host runs, or is about to.
+func (a *Agent) WorkerStarted(worker int) {
+	_ = a.engine.runAndWait(func() {
+		a.driver.runInput(func() { a.driver.head.WorkerStarted(topo.WorkerID(worker)) })
 	})
 }
 
-// Finished notes that the process of a worker has ended well, and how ("exited with code 0"). An
-// elastic job goes on without the worker; in another, calls that wait for it fail.
-func (a *Agent) Finished(worker int, how string) {
-	a.update(worker, func(p *workerSession) { p.ended = true })
-	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, true) })
+// WorkerFinished tells the head that the process of a worker has ended well, and how ("exited with
+// code 0"). An elastic job goes on without the worker; in another, calls that wait for it fail.
+func (a *Agent) WorkerFinished(worker int, how string) {
+	a.updateSession(worker, func(p *workerSession) { p.ended = true })
+	_ = a.engine.runAndWait(func() { a.driver.loseWorker(topo.WorkerID(worker), how, true) })
 }
 
-// Lost notes that the process of a worker is gone in another way ("was killed by SIGKILL").
-func (a *Agent) Lost(worker int, how string) {
-	a.update(worker, func(p *workerSession) { p.ended = true })
-	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, false) })
+// WorkerLost tells the head that the process of a worker is gone in another way than by ending well
+// ("was killed by SIGKILL").
+func (a *Agent) WorkerLost(worker int, how string) {
+	a.updateSession(worker, func(p *workerSession) { p.ended = true })
+	_ = a.engine.runAndWait(func() { a.driver.loseWorker(topo.WorkerID(worker), how, false) })
 }
 
 // TurnAway answers a worker that asks to take part and that was ordered to be stopped. Its program
-// goes on if nothing has ended it.
+// goes on if nothing has ended it. TurnAway does not wait, and the engine's thread may call it too.
 func (a *Agent) TurnAway(worker int) {
-	_ = a.engine.later(func() {
+	_ = a.engine.runLater(func() {
 		if m := a.engine.byID[topo.WorkerID(worker)]; m != nil && m.enter != 0 {
 			a.driver.turnAway(m)
 		}
@@ -58,52 +62,59 @@ func (a *Agent) TurnAway(worker int) {
 // Resize asks for another number of workers, on the head. who asks is part of the reason that
 // people read.
 func (a *Agent) Resize(n int, who string) error {
-	return a.ask(func() error { return a.driver.head.Resize(n, who) })
+	return a.askHead(func() error { return a.driver.head.Resize(n, who) })
 }
 
 // Drain releases the workers of a host when their step ends, without a replacement if there is no
 // room, and on a mesh when others have their parts of the state; on the head. who asks is part of
 // the reason that people read.
 func (a *Agent) Drain(host, who string) error {
-	return a.ask(func() error { return a.driver.head.Drain(host, who) })
+	return a.askHead(func() error { return a.driver.head.Drain(host, who) })
 }
 
-// ask runs f as an input of the head's agent, on the engine's thread, and waits for its error.
-func (a *Agent) ask(f func() error) (err error) {
-	if stopped := a.engine.do(func() { a.driver.input(func() { err = f() }) }); stopped != nil {
+// askHead runs f, which gives the head's agent an input, on the engine's thread, waits for it, and
+// returns its error.
+func (a *Agent) askHead(f func() error) (err error) {
+	if stopped := a.engine.runAndWait(func() {
+		a.driver.runInput(func() { err = f() })
+	}); stopped != nil {
 		return stopped
 	}
 	return err
 }
 
-// Release lets every worker go when the step ends that is under way: its training loop ends as at
-// the end of the data. It returns false in a job that does not train in steps, whose workers have
-// no such moment. why is what people read.
-func (a *Agent) Release(why string) (ok bool) {
-	_ = a.ask(func() error { ok = a.driver.head.Release(why); return nil })
+// ReleaseWorkers lets every worker go when the step ends that is under way: its training loop ends
+// as at the end of the data. It returns false in a job that does not train in steps, whose workers
+// have no such moment. why is what people read.
+func (a *Agent) ReleaseWorkers(why string) (ok bool) {
+	_ = a.askHead(func() error { ok = a.driver.head.ReleaseWorkers(why); return nil })
 	return ok
 }
 
-// CountFrom numbers generations on from those that the job had before this start, on a host that
-// learns that after it has joined it.
-func (a *Agent) CountFrom(after topo.Generation) {
-	_ = a.engine.later(func() { // a stopped engine tells nobody
-		a.driver.input(func() { a.driver.after = after })
+// CountGenerationsFrom numbers generations on from those that the job had before this start, on a
+// host that learns that after it has joined the job. It does not wait.
+func (a *Agent) CountGenerationsFrom(after topo.Generation) {
+	_ = a.engine.runLater(func() { // a stopped engine tells nobody
+		a.driver.runInput(func() { a.driver.after = after })
 	})
 }
 
-// Force makes this agent the head of a job whose other hosts a person knows to be gone.
-func (a *Agent) Force() { _ = a.ask(func() error { a.driver.head.Force(); return nil }) }
-
-// Send sends a message to the launcher of another host. The message is on its way when Send
-// returns: closing the links does not lose it.
-func (a *Agent) Send(host string, message []byte) {
-	_ = a.engine.do(func() { a.driver.sendLauncher(fabric.Host(host), wrap(message)) })
+// ForceHead makes this agent the head of a job whose other hosts a person knows to be gone.
+func (a *Agent) ForceHead() {
+	_ = a.askHead(func() error { a.driver.head.ForceHead(); return nil })
 }
 
-// sendLauncher sends a message of this host's launcher, in parts if it is long. One that is too
-// long for that ends the link. It runs on the engine's thread.
-func (d *driver) sendLauncher(to fabric.Host, message []byte) {
+// SendToLauncher sends a message to the launcher of another host. The message is on its way when
+// SendToLauncher returns: closing the links does not lose it.
+func (a *Agent) SendToLauncher(host string, message []byte) {
+	_ = a.engine.runAndWait(func() {
+		a.driver.sendLauncherMessage(fabric.Host(host), wrapMessage(message))
+	})
+}
+
+// sendLauncherMessage sends a message of this host's launcher, in parts if it is long. One that is
+// too long for that ends the link. It runs on the engine's thread.
+func (d *driver) sendLauncherMessage(to fabric.Host, message []byte) {
 	switch {
 	case len(message) <= fabric.MaxMessage:
 		d.network.Send(to, message)
@@ -116,7 +127,7 @@ func (d *driver) sendLauncher(to fabric.Host, message []byte) {
 	}
 }
 
-// newToken makes a secret by which an agent knows a worker.
+// newToken returns a random secret by which an agent knows a worker.
 func newToken() string {
 	var secret [16]byte
 	rand.Read(secret[:])

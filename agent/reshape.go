@@ -11,19 +11,23 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// All functions of this file but KeepRedundant run on the engine's thread.
+
 // KeepRedundant has replicas on a mesh placed on two hosts, on a host that learns what the job
-// wants after it has joined the job.
+// wants after it has joined the job. It does not wait.
 func (a *Agent) KeepRedundant() {
-	_ = a.engine.later(func() { a.driver.planner.Redundant = true }) // a stopped engine has no mesh
+	// a stopped engine has no mesh
+	_ = a.engine.runLater(func() { a.driver.planner.Redundant = true })
 }
 
 // maxStatement bounds a worker's statement of the state, in bytes.
 const maxStatement = 64 << 20
 
-// takeLayout takes a worker's statement of the state of the job, and compares what the worker holds
-// with what it should hold.
-func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.State) error {
-	shape, stated := d.head.Known().Shape, state.ID()
+// acceptStatement accepts a worker's statement of the state of the job, or returns why it does not:
+// it compares what the worker holds with what it should hold, gives the planner a layout that it
+// does not know yet, and tells the head of the shape if the job has none. It keeps state.
+func (d *driver) acceptStatement(m *worker, s *reshape.Statement, state *reshape.State) error {
+	shape, stated := d.head.State().Shape, state.ID()
 	if shape != nil {
 		stated = shape.State
 	} else if d.planner.State() != nil {
@@ -59,9 +63,10 @@ func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.Stat
 		if err != nil {
 			return err
 		}
-		d.input(func() {
-			d.head.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
-				Layout: text, Redundant: d.planner.Redundant})
+		d.runInput(func() {
+			d.head.ReportLayout(
+				head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
+					Layout: text, Redundant: d.planner.Redundant})
 		})
 	}
 	return nil
@@ -83,8 +88,8 @@ func statementText(s *reshape.Statement) (string, error) {
 	return string(text), nil
 }
 
-// learnLayout takes the layout from another host, where no worker of this host has stated one. A
-// text that cannot be read is ignored.
+// learnLayout gives the planner the layout that another host has sent, where no worker of this host
+// has stated one. A text that cannot be read is ignored.
 func (d *driver) learnLayout(text string) {
 	if d.planner.State() != nil || text == "" {
 		return
@@ -105,30 +110,30 @@ type shapeOf struct {
 	placement    *placement // nil while the job goes to another mesh
 }
 
-// shapeOf finds what a worker is told of the shape of the job.
+// shapeOf returns what a worker is told of the shape of the job.
 func (d *driver) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
-	shape := d.head.Known().Shape
+	shape := d.head.State().Shape
 	if shape == nil {
 		return s, nil
 	}
 	s.mesh, s.next, s.broken, s.lost = shape.Mesh, shape.Next, shape.Broken, shape.Lost
 	switch {
 	case shape.Next == "":
-		s.placement, err = d.placement(shape, w)
+		s.placement, err = d.placementOf(shape, w)
 	case shape.Lost != "":
 		return s, nil // nothing is moved
 	}
 	if err != nil {
 		return s, err
 	}
-	if s.in, err = d.held(shape.Mesh, shape.Workers, w); err == nil && shape.Next != "" {
-		s.out, err = d.held(shape.Next, shape.Order, w)
+	if s.in, err = d.heldBytes(shape.Mesh, shape.Workers, w); err == nil && shape.Next != "" {
+		s.out, err = d.heldBytes(shape.Next, shape.Order, w)
 	}
 	return s, err
 }
 
-// held is how many bytes of state a worker has on a mesh; workers are those of the ranks.
-func (d *driver) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
+// heldBytes is how many bytes of state a worker has on a mesh; workers are those of the ranks.
+func (d *driver) heldBytes(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
 	l, err := d.planner.Layout(mesh)
 	if rank := slices.Index(workers, w); err == nil && rank >= 0 {
 		return l.Bytes(rank), nil
@@ -136,7 +141,7 @@ func (d *driver) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (in
 	return 0, err
 }
 
-// checkReshape finds what is wrong with a worker's part in a reshape.
+// checkReshape returns what is wrong with a worker's call of a reshape; nil = nothing is.
 func (d *driver) checkReshape(w topo.WorkerID, call *collective.Call) error {
 	s, err := d.shapeOf(w)
 	switch {

@@ -12,10 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
-// Reshape asks for another mesh, on the head. who asks is part of the reason that people read.
+// Reshape asks for another mesh, on the head, and waits for the engine's thread; the reshape comes
+// later. who asks is part of the reason that people read.
 func (a *Agent) Reshape(mesh, who string) error {
-	return a.ask(func() error {
-		l, err := a.driver.layoutFor(mesh)
+	return a.askHead(func() error {
+		l, err := a.driver.layoutOnMesh(mesh)
 		if err != nil {
 			return err
 		}
@@ -23,25 +24,25 @@ func (a *Agent) Reshape(mesh, who string) error {
 	})
 }
 
-// planChange plans what Reshape would do, and the contrary, as Planner.Ask does, on the engine's
-// thread. It changes nothing.
+// planChange plans what Reshape would do, and the contrary, as Planner.PlanBoth does. It waits for
+// the engine's thread, and changes nothing.
 func (a *Agent) planChange(mesh string) (c, contrary *reshape.Change, err error) {
-	err = a.ask(func() error {
-		l, err := a.driver.layoutFor(mesh)
+	err = a.askHead(func() error {
+		l, err := a.driver.layoutOnMesh(mesh)
 		if err != nil {
 			return err
 		}
-		known := a.driver.head.Known()
-		c, contrary, err = a.driver.planner.Ask(known.Shape, known.View, l)
+		known := a.driver.head.State()
+		c, contrary, err = a.driver.planner.PlanBoth(known.Shape, known.View, l)
 		return err
 	})
 	return c, contrary, err
 }
 
-// layoutFor places the state of the job on a mesh that somebody asks for. It runs on the engine's
-// thread.
-func (d *driver) layoutFor(mesh string) (*reshape.Layout, error) {
-	shape := d.head.Known().Shape
+// layoutOnMesh places the state of the job on a mesh that somebody asks for, or returns why that
+// cannot be. It runs on the engine's thread.
+func (d *driver) layoutOnMesh(mesh string) (*reshape.Layout, error) {
+	shape := d.head.State().Shape
 	if shape == nil {
 		return nil, head.ErrShapeless
 	}
@@ -58,7 +59,8 @@ func (d *driver) layoutFor(mesh string) (*reshape.Layout, error) {
 	return d.planner.Layout(m.String())
 }
 
-// PlanReshape returns what a reshape would cost. It changes nothing.
+// PlanReshape returns what a reshape would cost. It waits for the engine's thread, and changes
+// nothing.
 func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 	c, contrary, err := a.planChange(mesh)
 	if err != nil {
@@ -82,7 +84,7 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 func predict(p *api.Plan, r *routes) {
 	p.MemorySeconds = float64(p.Copied) * probe.MeasureReshape(newClock())
 	p.Seconds = p.MemorySeconds
-	beta, known := r.cable()
+	beta, known := r.cableSecondsPerByte()
 	if links := float64(p.Busiest) * beta; known || p.Busiest == 0 {
 		p.LinkSeconds, p.Seconds = &links, p.Seconds+links
 	}

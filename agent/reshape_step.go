@@ -11,6 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// All functions of this file run on the engine's thread, but for the chunks of proving, which run
+// on the lanes.
+
 // reshapeStep is a reshape that this host takes part in. The engine's thread makes it, and has the
 // lanes compute its proof.
 type reshapeStep struct {
@@ -22,42 +25,43 @@ type reshapeStep struct {
 	proof                digest.Proof // proof of the memory that was summed up so far
 }
 
-// reshapeStep works out the reshape that the calls of a part of a batch make.
-func (d *driver) reshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
-	known := d.head.Known()
+// newReshapeStep works out the reshape that the calls of a part of a batch make, by the plan that
+// was prepared. It keeps calls.
+func (d *driver) newReshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
+	known := d.head.State()
 	if known.Shape.Lost != "" {
 		return &reshapeStep{shape: known.Shape, calls: calls}, nil
 	}
-	change, err := d.planner.Take(known.Shape, known.View)
+	change, err := d.planner.TakePlan(known.Shape, known.View)
 	if err != nil {
 		return nil, err
 	}
 	return &reshapeStep{Change: change, shape: known.Shape, calls: calls}, nil
 }
 
-// prepare plans the reshape that comes, while workers make memory for it. Workers learn what is
-// wrong with a reshape when they call it.
-func (d *driver) prepare() {
-	known := d.head.Known()
+// prepareReshape plans the reshape that comes, while workers make memory for it; the planner keeps
+// the plan. Workers learn what is wrong with a reshape when they call it.
+func (d *driver) prepareReshape() {
+	known := d.head.State()
 	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" {
-		if change, err := d.planner.Prepare(s, known.View); err == nil {
+		if change, err := d.planner.PreparePlan(s, known.View); err == nil {
 			change.Moves()
 		}
 	}
 }
 
-// schedule fills in a schedule with the moves of the reshape between the memories of the calls.
-func (p *reshapeStep) schedule(s *collective.Schedule, sites collective.Sites) error {
+// fillSchedule fills s in with the moves of the reshape between the memories of the calls.
+func (p *reshapeStep) fillSchedule(s *collective.Schedule, sites collective.Sites) error {
 	if p.Change == nil {
 		s.Moves, s.Bytes = s.Moves[:0], 0
 		return nil
 	}
-	return reshape.Schedule(s, p.Change, p.members(p.shape.Workers), p.members(p.shape.Order),
+	return reshape.Schedule(s, p.Change, p.callsOf(p.shape.Workers), p.callsOf(p.shape.Order),
 		sites)
 }
 
-// members finds the calls of workers, as positions in calls; -1 = the worker has made none.
-func (p *reshapeStep) members(workers []topo.WorkerID) (list []int) {
+// callsOf lists the calls of workers, as positions in p.calls; -1 = the worker has made none.
+func (p *reshapeStep) callsOf(workers []topo.WorkerID) (list []int) {
 	for _, w := range workers {
 		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool {
 			return c.Worker == w
@@ -70,18 +74,18 @@ func (p *reshapeStep) members(workers []topo.WorkerID) (list []int) {
 // host has of the old state, while that is sent: the calls do not change the old state.
 func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 	if p.Change != nil {
-		e.fill(p.transfer.workers)
-		e.share(delivery{p.transfer}, p.transfer.relay.BytesDelivered())
+		e.fillSegments(p.transfer.workers)
+		e.executeOnLanes(delivery{p.transfer}, p.transfer.relay.BytesDelivered())
 		p.key = digest.NewKey(uint64(n))
-		e.prove(p, p.memory(p.shape.Workers, func(c *collective.Call) []byte {
+		e.addProof(p, p.memoryByRank(p.shape.Workers, func(c *collective.Call) []byte {
 			return c.In
 		}), noMemory)
 	}
 }
 
-// fill makes the pages of those segments of workers that are still being made, before state is
-// copied there.
-func (e *engine) fill(workers []topo.WorkerID) {
+// fillSegments makes the pages of those segments of workers that are still being made, before state
+// is copied there.
+func (e *engine) fillSegments(workers []topo.WorkerID) {
 	for _, w := range workers {
 		if m := e.byID[w]; m != nil {
 			for _, s := range m.segments {
@@ -93,21 +97,22 @@ func (e *engine) fill(workers []topo.WorkerID) {
 }
 
 // verifyReshape sums up the new state, which is in its place, and returns the whole proof of this
-// host. Workers read the new state only when the batch counts.
+// host. It reads all of the memory; the lanes help. Workers read the new state only when the batch
+// counts.
 func (e *engine) verifyReshape(p *reshapeStep) digest.Proof {
 	if p.Change != nil {
-		e.prove(p, noMemory, p.memory(p.shape.Order, func(c *collective.Call) []byte {
+		e.addProof(p, noMemory, p.memoryByRank(p.shape.Order, func(c *collective.Call) []byte {
 			return c.Out
 		}))
 	}
 	return p.proof
 }
 
-// memory returns a function from a rank of a mesh to the memory that its worker gave to its call:
-// the part of the call that of selects, or nil if the worker is on another host.
-func (p *reshapeStep) memory(workers []topo.WorkerID,
+// memoryByRank returns a function from a rank of a mesh to the memory that its worker gave to its
+// call: the part of the call that of selects, or nil if the worker is on another host.
+func (p *reshapeStep) memoryByRank(workers []topo.WorkerID,
 	of func(*collective.Call) []byte) func(rank int) []byte {
-	at := p.members(workers)
+	at := p.callsOf(workers)
 	return func(rank int) []byte {
 		if at[rank] < 0 {
 			return nil
@@ -119,10 +124,11 @@ func (p *reshapeStep) memory(workers []topo.WorkerID,
 // noMemory is a memory function of a state that is not summed up now.
 func noMemory(int) []byte { return nil }
 
-// prove adds the sums of the old and of the new state in memory to the proof, on the lanes.
-func (e *engine) prove(p *reshapeStep, old, new func(rank int) []byte) {
+// addProof adds the fingerprints of the old and of the new state in memory to p.proof, on the
+// lanes, and returns when that is done.
+func (e *engine) addProof(p *reshapeStep, old, new func(rank int) []byte) {
 	proving := &proving{p, old, new, make([]digest.Proof, len(p.New.Tensors))}
-	e.share(proving, p.transfer.schedule.Bytes)
+	e.executeOnLanes(proving, p.transfer.schedule.Bytes)
 	for _, one := range proving.found {
 		p.proof = p.proof.Plus(one)
 	}
@@ -135,8 +141,10 @@ type proving struct {
 	found    []digest.Proof
 }
 
+// Chunks is the number of tensors.
 func (p *proving) Chunks() int { return len(p.found) }
 
+// Chunk computes the proof of tensor i, on any lane.
 func (p *proving) Chunk(i int, _ *collective.Scratch) {
 	p.found[i] = p.ProveTensor(p.key, i, p.old, p.new)
 }

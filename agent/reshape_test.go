@@ -117,7 +117,7 @@ func TestALossInAReshape(t *testing.T) {
 }
 
 // Every host has a stage alone when the job begins. In a redundant job the ranks are on other hosts
-// behind the first step, so that one of the hosts is lost, the one that leads too, and the others
+// after the first step, so that one of the hosts is lost, the one that leads too, and the others
 // have all of the state.
 func TestRedundantRanks(t *testing.T) {
 	for _, c := range []struct {

@@ -31,13 +31,13 @@ type routes struct {
 }
 
 // FixRoutes has the routes of collectives follow from their lengths alone, on a host that learns
-// what the job wants after it has joined the job.
+// what the job wants after it has joined the job. It does not wait.
 func (a *Agent) FixRoutes() {
-	_ = a.engine.later(func() { a.driver.routes.fixed = true }) // a stopped engine goes no way
+	_ = a.engine.runLater(func() { a.driver.routes.fixed = true }) // a stopped engine goes no way
 }
 
-// choose is the route of a collective of so many bytes over hosts, where this agent leads. It runs
-// on the engine's thread.
+// choose returns the route of a collective of so many bytes over so many hosts, where this agent
+// leads. It runs on the engine's thread.
 func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
 	if route, ok := r.chosen[cost.ClassOf(hosts, bytes)]; ok &&
 		kind == collective.AllReduce && !r.fixed {
@@ -46,8 +46,9 @@ func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route
 	return collective.DefaultRoute(bytes)
 }
 
-// observe begins to measure the transfers of a batch that were begun, and learns their routes.
-func (d *driver) observe(f *batch, begun []*transfer) {
+// beginMeasuring begins to measure how long the transfers of a batch take that were begun, and
+// learns their routes. It runs on the engine's thread.
+func (d *driver) beginMeasuring(f *batch, begun []*transfer) {
 	if d.routes.fixed {
 		return
 	}
@@ -66,9 +67,10 @@ func (d *driver) observe(f *batch, begun []*transfer) {
 	}
 }
 
-// observed ends the measurement of a transfer of a step that began ahead, or of all transfers of a
-// batch that counts.
-func (d *driver) observed(f *batch, transfers int, at time.Time) {
+// endMeasuring ends, at a time, the measurement of a transfer of a step that began ahead, or of all
+// transfers of a batch that counts, and passes the samples to tuneRoutes. It runs on the engine's
+// thread.
+func (d *driver) endMeasuring(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
 	d.routes.meter.End(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
@@ -76,9 +78,9 @@ func (d *driver) observed(f *batch, transfers int, at time.Time) {
 	})
 }
 
-// tune finds better routes from what all-reduces take. It has a goroutine of its own, since a
-// decision takes milliseconds.
-func (a *Agent) tune(ctx context.Context) error {
+// tuneRoutes finds better routes from what all-reduces take, and has the engine's thread change to
+// them, until ctx ends. It has a goroutine of its own, since a decision takes milliseconds.
+func (a *Agent) tuneRoutes(ctx context.Context) error {
 	r := &a.driver.routes
 	defer context.AfterFunc(ctx, r.measured.Close)()
 	for {
@@ -87,7 +89,8 @@ func (a *Agent) tune(ctx context.Context) error {
 			return nil
 		}
 		if change, is := r.decide(o); is {
-			_ = a.engine.later(func() { a.driver.reroute(change) }) // a stopped engine goes no way
+			// a stopped engine goes no way
+			_ = a.engine.runLater(func() { a.driver.reroute(change) })
 		}
 	}
 }
@@ -115,9 +118,9 @@ func (r *routes) model(hosts int) (cost.Model, bool) {
 	return r.tuner.Model(hosts)
 }
 
-// cable returns how many seconds a byte takes on the cable of a host; false as long as that is not
-// known. It locks r.mu and fits a model, which is not for the engine's thread.
-func (r *routes) cable() (float64, bool) {
+// cableSecondsPerByte returns how many seconds a byte takes on the cable of a host; false as long
+// as that is not known. It locks r.mu and fits a model, which is not for the engine's thread.
+func (r *routes) cableSecondsPerByte() (float64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tuner == nil {
@@ -126,13 +129,14 @@ func (r *routes) cable() (float64, bool) {
 	return r.tuner.CableSecondsPerByte()
 }
 
-// reroute has all-reduces of a class that begin from now on go another route.
+// reroute has all-reduces of a class that begin from now on go another route, and tells the
+// launcher. It runs on the engine's thread.
 func (d *driver) reroute(change policy.RouteDecision) {
 	d.routes.chosen[change.Class] = change.To
-	known := d.head.Known()
-	e := Event{What: "route", Generation: d.number(known.View.Generation),
+	known := d.head.State()
+	e := Event{What: "route", Generation: d.generationNumber(known.View.Generation),
 		Size: known.View.Size(), Step: known.Steps,
 		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From,
 			change.Reason())}
-	d.order(func(o *Orders) { o.Event(e) })
+	d.giveOrder(func(o *Orders) { o.Event(e) })
 }

@@ -50,7 +50,7 @@ func (r recurring) untilRouted(t *testing.T) {
 		s := <-c.started
 		j := joinWith(t, s.agent, s.number, s.token)
 		g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
-			defer s.agent.Finished(s.number, "exited with code 0")
+			defer s.agent.WorkerFinished(s.number, "exited with code 0")
 			return r.until(ctx, j, sent, enough)
 		})
 	}

@@ -113,7 +113,7 @@ func TestLongFramesAreRepeated(t *testing.T) {
 	}{{0, false}, {0, true}, {999 * time.Millisecond, true}, {time.Millisecond, false},
 		{time.Millisecond, true}} {
 		now = now.Add(c.after)
-		if got := r.tooSoon("b", f, 10_000_000, now); got != c.soon {
+		if got := r.isRepeatedTooSoon("b", f, 10_000_000, now); got != c.soon {
 			t.Errorf("%d: too soon: %v", i, got)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // session is the conversation with one worker on its control socket. A goroutine of its own runs
 // serve, and with it all methods: they may block, and reach the engine's state only through
-// engine.do and engine.later.
+// engine.runAndWait and engine.runLater.
 type session struct {
 	agent   *Agent
 	conn    *arena.Conn
@@ -30,7 +30,7 @@ type session struct {
 	reads   *source // checkpoint that was fetched for the worker; nil = none
 }
 
-// serve answers requests until the worker leaves or its socket closes.
+// serve answers requests, one after another, until the worker leaves or its socket closes.
 func (s *session) serve() {
 	buf := make([]byte, arena.MaxMessage)
 	for {
@@ -45,10 +45,10 @@ func (s *session) serve() {
 		m, serial, err := api.ParseRequest(b)
 		s.serial = serial
 		if _, is := m.(*api.LeaveRequest); is && err == nil {
-			s.agent.leave(s.worker, s.joined)
+			s.agent.loseAfterLinger(s.worker, s.joined)
 			return
 		}
-		if err = s.answer(m, err); err != nil {
+		if err = s.serveRequest(m, err); err != nil {
 			s.refuse(err)
 		}
 	}
@@ -65,13 +65,15 @@ func (s *session) refuse(err error) {
 	_ = s.reply(reply)
 }
 
-// reply answers the request that is served.
+// reply sends the answer to the request that is served, with file descriptors for the worker; they
+// stay open here.
 func (s *session) reply(m api.Message, fds ...int) error {
 	return s.conn.Send(api.Tag(m, s.serial), fds...)
 }
 
-// answer carries a request out. invalid is what is wrong with its fields; nil if nothing is.
-func (s *session) answer(m api.Message, invalid error) error {
+// serveRequest carries a request out and answers it; an error = it is not answered yet. invalid is
+// what is wrong with its fields; nil if nothing is.
+func (s *session) serveRequest(m api.Message, invalid error) error {
 	join, joins := m.(*api.JoinRequest)
 	var unknown *api.UnknownType
 	switch {
@@ -86,52 +88,53 @@ func (s *session) answer(m api.Message, invalid error) error {
 	case invalid != nil:
 		return fmt.Errorf("a message that is no request: %w", invalid)
 	case joins:
-		return s.join(join)
+		return s.serveJoin(join)
 	case !s.joined:
 		return fmt.Errorf("%q before join: the first message must be join", m.TypeName())
 	}
-	return s.serveMember(m)
+	return s.serveMemberRequest(m)
 }
 
-// serveMember carries out a request of a worker that has joined.
-func (s *session) serveMember(m api.Message) error {
+// serveMemberRequest carries out a request of a worker that has joined.
+func (s *session) serveMemberRequest(m api.Message) error {
 	switch r := m.(type) {
 	case *api.SegmentRequest:
-		return s.segment(r.Bytes, r.Later)
+		return s.serveSegment(r.Bytes, r.Later)
 	case *api.SharedRequest:
-		return s.shared(r)
+		return s.serveShared(r)
 	case *api.FreeRequest:
-		return s.free(r.ID)
+		return s.serveFree(r.ID)
 	case *api.GroupRequest:
-		return s.group(r.Ranks)
+		return s.serveGroup(r.Ranks)
 	case *api.UngroupRequest:
 		s.agent.ungroup(s.worker, topo.GroupID(r.ID))
 		return nil
 	case *api.DataRequest:
-		return s.data(r)
+		return s.serveData(r)
 	case *api.SaveRequest:
-		return s.save(r)
+		return s.serveSave(r)
 	case *api.SavedRequest:
-		return s.saved(r.Wait)
+		return s.serveSaved(r.Wait)
 	case *api.ResumeRequest:
-		return s.resume(r)
+		return s.serveResume(r)
 	case *api.LoadRequest:
-		return s.load(r)
+		return s.serveLoad(r)
 	case *api.StateRequest:
-		return s.state(r)
+		return s.serveState(r)
 	case *api.ShapeRequest:
-		return s.shape()
+		return s.serveShape()
 	case *api.BucketRequest:
-		return s.bucket(r)
+		return s.serveBucket(r)
 	case *api.ReportRequest:
-		s.agent.report(s.worker, r.Metrics)
+		s.agent.reportMetrics(s.worker, r.Metrics)
 		return nil
 	}
 	return fmt.Errorf("the agent has no answer to %q", m.TypeName())
 }
 
-// join lets a worker with the right token join, and hands it its control block and bells.
-func (s *session) join(r *api.JoinRequest) error {
+// serveJoin lets a worker with the right token join, and hands it its control block and bells. A
+// second worker of that number is refused.
+func (s *session) serveJoin(r *api.JoinRequest) error {
 	a := s.agent
 	if s.joined {
 		return fmt.Errorf("rank %d has joined already on this socket", s.worker)
@@ -140,7 +143,7 @@ func (s *session) join(r *api.JoinRequest) error {
 	if err != nil {
 		return err
 	}
-	m, err := a.newMember(topo.WorkerID(r.Rank))
+	m, err := a.newWorker(topo.WorkerID(r.Rank))
 	if err != nil {
 		return err
 	}
@@ -166,8 +169,9 @@ func (s *session) join(r *api.JoinRequest) error {
 	return s.reply(reply, m.block.FD(), m.rings.FD(), m.bell.FD())
 }
 
-// newMember makes the control block and the bells of a worker that joins.
-func (a *Agent) newMember(w topo.WorkerID) (*worker, error) {
+// newWorker makes a worker that joins, with its control block and bells. The caller closes it,
+// unless admit takes it.
+func (a *Agent) newWorker(w topo.WorkerID) (*worker, error) {
 	block, err := arena.NewSegment(fmt.Sprintf("control-%d", w), arena.ControlBytes)
 	if err != nil {
 		return nil, err
@@ -187,9 +191,9 @@ func (a *Agent) newMember(w topo.WorkerID) (*worker, error) {
 		rings: rings, segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
 }
 
-// segment makes a segment of n bytes for the worker. With later its pages are made while the worker
-// goes on, by a goroutine beside the session.
-func (s *session) segment(n int64, later bool) error {
+// serveSegment makes a segment of n bytes for the worker, and answers with its file descriptor.
+// With later its pages are made while the worker goes on, by a goroutine beside the session.
+func (s *session) serveSegment(n int64, later bool) error {
 	if n <= 0 {
 		return &collective.FieldError{Field: "bytes",
 			Problem: fmt.Sprintf("%d: a segment needs at least one byte", n)}
@@ -204,7 +208,7 @@ func (s *session) segment(n int64, later bool) error {
 	}
 	s.lastSeg++
 	id := s.lastSeg
-	if err := s.agent.engine.do(func() {
+	if err := s.agent.engine.runAndWait(func() {
 		s.agent.engine.byID[s.worker].segments[id] = seg
 	}); err != nil {
 		seg.Close()
@@ -220,10 +224,11 @@ func (s *session) segment(n int64, later bool) error {
 	return s.reply(&api.SegmentReply{ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
 }
 
-// free gives back a segment or a shared result of the worker, when no open call uses it any more.
-func (s *session) free(id uint32) error {
+// serveFree takes a segment or a shared result from the worker, and answers. The memory is freed
+// when no open call uses it any more.
+func (s *session) serveFree(id uint32) error {
 	known := false
-	err := s.agent.engine.do(func() {
+	err := s.agent.engine.runAndWait(func() {
 		m := s.agent.engine.byID[s.worker]
 		if seg := m.segments[id]; seg != nil {
 			delete(m.segments, id)
@@ -244,17 +249,18 @@ func (s *session) free(id uint32) error {
 	return s.reply(&api.FreeReply{ID: id})
 }
 
-// group answers the worker's request for a group of ranks.
-func (s *session) group(list []int) error {
-	g, err := s.agent.groupOf(s.worker, list)
+// serveGroup answers the worker's request for a group of ranks.
+func (s *session) serveGroup(list []int) error {
+	g, err := s.agent.requestGroup(s.worker, list)
 	if err != nil {
 		return err
 	}
 	return s.reply(&api.GroupReply{ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
 }
 
-// data notes what data the job trains on, and the cursor at which it goes on.
-func (s *session) data(r *api.DataRequest) error {
+// serveData states for the worker what data the job trains on, and the cursor at which it goes on,
+// and answers.
+func (s *session) serveData(r *api.DataRequest) error {
 	d, err := cursor.New(r.Samples, r.Batch, r.Seed, r.Shuffle)
 	if err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
@@ -269,7 +275,7 @@ func (s *session) data(r *api.DataRequest) error {
 		}
 		d = place
 	}
-	if err := s.agent.state(s.worker, d); err != nil {
+	if err := s.agent.setData(s.worker, d); err != nil {
 		return err
 	}
 	return s.reply(&api.DataReply{})

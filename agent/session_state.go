@@ -9,9 +9,10 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
-// state takes the worker's statement of the state of the job, which lies in its arena. It is copied
-// on the engine's thread and parsed on the session's goroutine.
-func (s *session) state(r *api.StateRequest) error {
+// serveState takes the worker's statement of the state of the job, which lies in its arena, and
+// answers whether it is accepted. The text is copied on the engine's thread and parsed on the
+// session's goroutine.
+func (s *session) serveState(r *api.StateRequest) error {
 	if r.Bytes > maxStatement {
 		return &collective.FieldError{Field: "bytes",
 			Problem: "a statement of the state has up to 64 MiB"}
@@ -19,9 +20,9 @@ func (s *session) state(r *api.StateRequest) error {
 	e := s.agent.engine
 	var text []byte
 	var err error
-	if stopped := e.do(func() {
+	if stopped := e.runAndWait(func() {
 		var memory []byte
-		memory, err = e.byID[s.worker].memory("state",
+		memory, err = e.byID[s.worker].memoryOf("state",
 			arena.Ref{Segment: r.ID, Offset: r.Offset, Count: r.Bytes}, 1)
 		text = slices.Clone(memory)
 	}); stopped != nil {
@@ -38,8 +39,8 @@ func (s *session) state(r *api.StateRequest) error {
 	if err != nil {
 		return err
 	}
-	if stopped := e.do(func() {
-		err = e.driver.takeLayout(e.byID[s.worker], said, state)
+	if stopped := e.runAndWait(func() {
+		err = e.driver.acceptStatement(e.byID[s.worker], said, state)
 	}); stopped != nil {
 		return stopped
 	}
@@ -49,11 +50,12 @@ func (s *session) state(r *api.StateRequest) error {
 	return s.reply(&api.StateReply{})
 }
 
-// shape tells the worker on which mesh the state of the job lies, and which mesh comes next.
-func (s *session) shape() error {
+// serveShape answers on which mesh the state of the job lies, and which mesh comes next. Then the
+// engine's thread plans the way there.
+func (s *session) serveShape() error {
 	var shape shapeOf
 	var err error
-	if stopped := s.agent.engine.do(func() {
+	if stopped := s.agent.engine.runAndWait(func() {
 		shape, err = s.agent.driver.shapeOf(s.worker)
 	}); stopped != nil {
 		return stopped
@@ -63,11 +65,11 @@ func (s *session) shape() error {
 	}
 	err = s.reply(&api.ShapeReply{Mesh: shape.mesh, NextMesh: shape.next,
 		Bytes: int64(shape.in), NextBytes: int64(shape.out), MeshError: shape.broken,
-		RollbackReason: shape.lost, Writes: shape.placement.writes(),
+		RollbackReason: shape.lost, Writes: shape.placement.writtenMarks(),
 		Unreplicated: shape.placement.unreplicatedText()})
 	if shape.next != "" {
 		// only now: planning would delay the answer; a stopped engine has nothing to plan
-		_ = s.agent.engine.later(s.agent.driver.prepare)
+		_ = s.agent.engine.runLater(s.agent.driver.prepareReshape)
 	}
 	return err
 }

@@ -18,10 +18,10 @@ func TestEndedWorkersDoNotCrowdAHost(t *testing.T) {
 			cores := runtime.NumCPU()
 			for worker := 1; worker <= cores; worker++ {
 				a.Expect(worker, true)
-				a.Started(worker)
+				a.WorkerStarted(worker)
 			}
 			for worker := 1; worker <= ended; worker++ {
-				a.Lost(worker, "was killed by SIGKILL")
+				a.WorkerLost(worker, "was killed by SIGKILL")
 			}
 			crowded := joinRaw(t, a, 0).joined.Crowded
 			if want := ended == 0; crowded != want {

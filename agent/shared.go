@@ -45,8 +45,8 @@ type result struct {
 	holders int   // guarded by results.mu; at 0 the memory is freed
 }
 
-// open returns the result of a name with one more holder, and makes it if it is not there. Sessions
-// that ask at the same time wait for the first.
+// open returns the result of a name with one more holder, and makes it if it is not there. The
+// caller releases it. Sessions that ask at the same time wait for the first.
 func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	rs.mu.Lock()
 	r := rs.of[name]
@@ -66,7 +66,7 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	}
 	r.holders++
 	rs.mu.Unlock()
-	r.once.Do(r.make)
+	r.once.Do(r.makeMemory)
 	if r.err != nil {
 		_ = r.Close()
 		return nil, r.err
@@ -74,9 +74,9 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	return r, nil
 }
 
-// make makes the memory. Where there is no room for a copy, released workers go on seeing the
-// results of the others.
-func (r *result) make() {
+// makeMemory makes the memory of a result, once. Where there is no room for a copy, released
+// workers go on seeing the results of the others.
+func (r *result) makeMemory() {
 	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes,
 		r.results.nodes...)
 	switch before := r.before; {
@@ -90,7 +90,7 @@ func (r *result) make() {
 	}
 }
 
-// retain adds a holder.
+// retain adds a holder, who releases the result, and returns the result.
 func (r *result) retain() *result {
 	r.results.mu.Lock()
 	defer r.results.mu.Unlock()
@@ -98,13 +98,14 @@ func (r *result) retain() *result {
 	return r
 }
 
-// Close removes a holder, and frees the memory after the last.
+// Close is release for the caller's own holding: it frees the memory itself after the last holder.
 func (r *result) Close() (err error) {
 	r.release(func(s *arena.Segment) { err = s.Close() })
 	return err
 }
 
-// release removes a holder, and gives free the memory after the last.
+// release removes a holder, and passes the memory to free after the last. Any goroutine may call
+// it.
 func (r *result) release(free func(*arena.Segment)) {
 	r.results.mu.Lock()
 	r.holders--
@@ -122,9 +123,10 @@ func (r *result) release(free func(*arena.Segment)) {
 	}
 }
 
-// shared lets a worker map a shared result. The worker asks again in each generation: the memory
-// may be another one then. It runs on the session's goroutine.
-func (s *session) shared(r *api.SharedRequest) error {
+// serveShared answers a request to map a shared result. The worker asks again in each generation:
+// the memory may be another one then. It runs on the session's goroutine, and waits for the
+// engine's thread.
+func (s *session) serveShared(r *api.SharedRequest) error {
 	name := resultName{topo.GroupID(r.Group), r.Name}
 	switch {
 	case len(r.Name) < 1 || len(r.Name) > collective.MaxName:
@@ -137,9 +139,9 @@ func (s *session) shared(r *api.SharedRequest) error {
 	}
 	e := s.agent.engine
 	in := name.group == topo.World
-	if err := e.do(func() {
+	if err := e.runAndWait(func() {
 		if !in {
-			_, _, in = e.driver.head.Index(name.group, s.worker)
+			_, _, in = e.driver.head.IndexInGroup(name.group, s.worker)
 		}
 	}); err != nil {
 		return err
@@ -154,7 +156,7 @@ func (s *session) shared(r *api.SharedRequest) error {
 	}
 	defer found.Close()
 	id := s.lastSeg + 1
-	if err := e.do(func() { id = e.byID[s.worker].takeResult(found, id) }); err != nil {
+	if err := e.runAndWait(func() { id = e.byID[s.worker].holdResult(found, id) }); err != nil {
 		return err
 	}
 	s.lastSeg = max(s.lastSeg, id)
@@ -162,9 +164,10 @@ func (s *session) shared(r *api.SharedRequest) error {
 		found.segment.FD())
 }
 
-// takeResult makes a worker a holder of a result, and returns the number of its segment: the one
-// that the worker knows by the name of the result already, or else next.
-func (m *worker) takeResult(r *result, next uint32) (id uint32) {
+// holdResult makes a worker a holder of a result, and returns the number of its segment: the one
+// that the worker knows by the name of the result already, or else next. It runs on the engine's
+// thread.
+func (m *worker) holdResult(r *result, next uint32) (id uint32) {
 	if id, have := m.findResult(r.resultName); have != nil {
 		m.dying = append(m.dying, have)
 		m.results[id] = r.retain()
@@ -184,8 +187,9 @@ func (m *worker) findResult(name resultName) (id uint32, r *result) {
 	return 0, nil
 }
 
-// forget removes the results of a group from a worker.
-func (m *worker) forget(g topo.GroupID) {
+// forgetResults removes the results of a group from a worker; their memory goes when no open call
+// uses it. It runs on the engine's thread.
+func (m *worker) forgetResults(g topo.GroupID) {
 	for id, r := range m.results {
 		if r.group == g {
 			delete(m.results, id)
@@ -195,7 +199,8 @@ func (m *worker) forget(g topo.GroupID) {
 }
 
 // detachResults lets released workers keep their results as they are. The workers that stay ask
-// again before their next call, which waits for nobody who is released, and go on with a copy.
+// again before their next call, which waits for nobody who is released, and go on with a copy. It
+// runs on the engine's thread.
 func (e *engine) detachResults(released []*worker) {
 	for _, gone := range released {
 		if gone.left {
@@ -207,15 +212,17 @@ func (e *engine) detachResults(released []*worker) {
 	}
 }
 
-// detach has the name of a result mean another memory for whoever asks next.
+// detach has the name of a result mean another memory for whoever asks next. Any goroutine may call
+// it.
 func (r *result) detach() {
 	r.results.mu.Lock()
 	defer r.results.mu.Unlock()
 	r.left = true
 }
 
-// checkShared finds a worker that is not in the group of a call, and reads the shared result which
-// the call is to write. The workers that make the call have read that result.
+// checkShared returns an error if a worker that is not in the group of a call reads the shared
+// result which the call is to write. The workers that make the call have read that result. It runs
+// on the engine's thread.
 func (d *driver) checkShared(call *collective.Call) error {
 	at := call.Shared
 	if at.Name == "" || at.Group == call.Group {
@@ -226,7 +233,7 @@ func (d *driver) checkShared(call *collective.Call) error {
 			m.fresh {
 			continue // this worker reads nothing, or has not begun to
 		}
-		if _, _, in := d.head.Index(call.Group, m.id); !in {
+		if _, _, in := d.head.IndexInGroup(call.Group, m.id); !in {
 			return &collective.FieldError{Field: "out.segment",
 				Problem: fmt.Sprintf("rank %d has the shared result %q too, and is not in group "+
 					"%d: give each group results of its own", m.rank, at.Name, call.Group)}

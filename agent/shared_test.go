@@ -201,7 +201,7 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	for range 2 {
 		number := <-f.started
 		token := f.agent.Expect(number, true)
-		f.agent.Started(number)
+		f.agent.WorkerStarted(number)
 		f.run(number, token, does)
 	}
 	f.check(0)

@@ -37,7 +37,7 @@ func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
 		select {
 		case number := <-f.started:
 			token := f.agent.Expect(number, true)
-			f.agent.Started(number)
+			f.agent.WorkerStarted(number)
 			f.run(number, token, does)
 		case <-over:
 			running = false

@@ -84,8 +84,9 @@ type statusKey struct {
 	requested                   string
 }
 
-// read returns the newest Status. The steps are read last, so they are never behind the rest. The
-// Status of an agent that has ended has no steps.
+// read returns the newest Status, and a channel that is closed when it is no longer the newest. The
+// steps are read last, so they are never older than the rest. The Status of an agent that has ended
+// has no steps. Any goroutine may call it.
 func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 	newest := p.newest.Load()
 	if newest == nil {
@@ -97,7 +98,8 @@ func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 	return s, newest.outdated
 }
 
-// publish replaces the newest Status by one that differs from it.
+// publish replaces the newest Status by one that differs from it, and wakes those who wait in
+// Await. The engine's thread calls it.
 func (p *publisher) publish(s Status) {
 	if !s.Ended {
 		p.steps.Store(s.Steps)
@@ -113,17 +115,18 @@ func (p *publisher) publish(s Status) {
 	}
 }
 
-// Status returns the newest snapshot of the state of the job, and never waits for the engine. It
-// has the effects of every method of Agent that has returned, of what the Orders were told, and of
-// every step whose end a worker of this host has seen.
+// Status returns the newest snapshot of the state of the job, and never waits for the engine; any
+// goroutine may call it, the engine's thread too. It has the effects of every method of Agent that
+// has returned, of what the Orders were told, and of every step whose end a worker of this host has
+// seen.
 func (a *Agent) Status() Status {
 	s, _ := a.driver.published.read()
 	return s
 }
 
-// Await returns the first snapshot that fits, which may be the newest one, or the newest one and an
-// error when ctx ends before. It does not see every step, so fits must not be about Steps, and it
-// may miss what holds for a moment only.
+// Await blocks until a snapshot fits, and returns it: the newest one if that fits already, or the
+// newest one and an error when ctx ends before. It does not see every step, so fits must not be
+// about Steps, and it may miss what holds for a moment only.
 func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, error) {
 	for {
 		s, outdated := a.driver.published.read()
@@ -138,10 +141,10 @@ func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, erro
 	}
 }
 
-// publish replaces the newest Status if it has changed. It is called before workers and the
-// launcher can learn of a change in another way.
-func (d *driver) publish() {
-	key := d.statusKey()
+// publishStatus replaces the newest Status if it has changed. The engine's thread calls it before
+// workers and the launcher can learn of a change in another way.
+func (d *driver) publishStatus() {
+	key := d.newStatusKey()
 	if !d.published.changed && key == d.published.key {
 		return
 	}
@@ -153,13 +156,13 @@ func (d *driver) publish() {
 		return
 	}
 	d.published.changed = false
-	d.published.publish(d.status())
+	d.published.publish(d.newStatus())
 }
 
-// statusKey is the key of the Status as it is now. While no step has ended and nothing else has
-// changed, it is the key of the newest Status.
-func (d *driver) statusKey() statusKey {
-	known := d.head.Known()
+// newStatusKey is the key of the Status as it is now. While no step has ended and nothing else has
+// changed, it is the key of the newest Status. It runs on the engine's thread.
+func (d *driver) newStatusKey() statusKey {
+	known := d.head.State()
 	if !d.published.changed && known.Steps == d.published.key.steps {
 		return d.published.key
 	}
@@ -168,16 +171,16 @@ func (d *driver) statusKey() statusKey {
 		size: record.View.Size(), elastic: known.Elastic, shape: known.Shape,
 		requested: d.head.RequestedMesh()}
 	if m := d.head.Machine(); m != nil {
-		key.want, key.entering, key.short, key.paused = m.Want(), m.Asking(), m.Unplaced(),
+		key.want, key.entering, key.short, key.paused = m.Want(), m.CountEntering(), m.Unplaced(),
 			m.Paused()
 	}
 	return key
 }
 
-// status makes a Status of what this agent knows of the job.
-func (d *driver) status() Status {
-	known, record := d.head.Known(), d.head.Record()
-	s := Status{Head: record.Head, Generation: d.number(record.View.Generation),
+// newStatus makes a Status of what this agent knows of the job, on the engine's thread.
+func (d *driver) newStatus() Status {
+	known, record := d.head.State(), d.head.Record()
+	s := Status{Head: record.Head, Generation: d.generationNumber(record.View.Generation),
 		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
 		Stuck: d.head.Stuck()}
 	if shape := known.Shape; shape != nil {
@@ -186,8 +189,8 @@ func (d *driver) status() Status {
 	}
 	if m := d.head.Machine(); m != nil {
 		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
-			m.Paused(), m.Asking(), m.Unplaced(), workerIDs(m.Waiting())
-		s.Slots = m.Slots()
+			m.Paused(), m.CountEntering(), m.Unplaced(), workerIDs(m.WaitingWorkers())
+		s.Slots = m.TotalSlots()
 	}
 	for _, m := range record.View.Members {
 		s.Members = append(s.Members, int(m.Worker))
@@ -198,15 +201,15 @@ func (d *driver) status() Status {
 	return s
 }
 
-// order gives the launcher an order, by f, when the inputs that are under way are dealt with: the
-// launcher then finds in Status what the order follows from.
-func (d *driver) order(f func(o *Orders)) {
+// giveOrder has f give the launcher an order on the engine's thread, when the inputs that are under
+// way are dealt with: the launcher then finds in Status what the order follows from.
+func (d *driver) giveOrder(f func(o *Orders)) {
 	d.waiting = append(d.waiting, f)
-	d.giveOrders()
+	d.giveWaitingOrders()
 }
 
-// giveOrders gives the orders that wait, unless an input is under way.
-func (d *driver) giveOrders() {
+// giveWaitingOrders gives the orders that wait, unless an input is under way.
+func (d *driver) giveWaitingOrders() {
 	if d.depth > 0 {
 		return
 	}

@@ -56,7 +56,7 @@ func TestStatusIsNeverBehind(t *testing.T) {
 		for {
 			select {
 			case number := <-f.started:
-				f.agent.Lost(number, "could not be started")
+				f.agent.WorkerLost(number, "could not be started")
 			case <-ctx.Done():
 				return nil
 			}

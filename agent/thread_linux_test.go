@@ -13,7 +13,7 @@ import (
 func TestAThreadShunsAProcessor(t *testing.T) {
 	g := group.New(context.Background())
 	g.Go("thread", func(context.Context) error {
-		own := thisThread()
+		own := lockThread()
 		where := func() (set unix.CPUSet) {
 			if err := unix.SchedGetaffinity(own.id, &set); err != nil {
 				t.Error(err)
@@ -25,7 +25,7 @@ func TestAThreadShunsAProcessor(t *testing.T) {
 				if !own.may.IsSet(cpu) {
 					continue
 				}
-				own.avoid(cpu)
+				own.avoidProcessor(cpu)
 				set, want := where(), own.may
 				if want.Count() > 1 {
 					want.Clear(cpu)
@@ -33,7 +33,7 @@ func TestAThreadShunsAProcessor(t *testing.T) {
 				if set != want {
 					t.Errorf("off processor %d it runs on %v, want %v", cpu, set, want)
 				}
-				if here := processor(); !want.IsSet(here) {
+				if here := currentProcessor(); !want.IsSet(here) {
 					t.Errorf("off processor %d it runs on %d", cpu, here)
 				}
 			}

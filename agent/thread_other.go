@@ -5,8 +5,11 @@ package agent
 // thread is the thread of a lane.
 type thread struct{}
 
-func thisThread() *thread { return &thread{} }
+// lockThread does nothing: elsewhere than on Linux, lanes are plain goroutines.
+func lockThread() *thread { return &thread{} }
 
-func (*thread) avoid(int) {}
+// avoidProcessor does nothing.
+func (*thread) avoidProcessor(int) {}
 
-func processor() int { return 0 }
+// currentProcessor is 0: nobody asks for more.
+func currentProcessor() int { return 0 }

@@ -62,9 +62,9 @@ func newTransfers() *transfers {
 	return t
 }
 
-// fresh returns a transfer to fill in, of which the driver will be told when it is done. It runs on
-// the engine's thread.
-func (ts *transfers) fresh(c *driver) *transfer {
+// newTransfer returns a transfer to fill in, a spare one if there is any. When it is done the
+// engine's thread runs driver.transferDone. It runs on the engine's thread.
+func (ts *transfers) newTransfer(c *driver) *transfer {
 	if n := len(ts.spare); n > 0 {
 		t := ts.spare[n-1]
 		ts.spare = ts.spare[:n-1]
@@ -73,8 +73,8 @@ func (ts *transfers) fresh(c *driver) *transfer {
 		return t
 	}
 	t := &transfer{}
-	transferred := func() { c.transferred(t) }
-	t.done = func() { _ = c.engine.later(transferred) } // a stopped engine needs no news
+	transferred := func() { c.transferDone(t) }
+	t.done = func() { _ = c.engine.runLater(transferred) } // a stopped engine needs no news
 	return t
 }
 
@@ -87,8 +87,9 @@ func (ts *transfers) add(t *transfer) {
 	ts.changed.Broadcast()
 }
 
-// take removes a transfer and returns it; nil if it is not there.
-func (ts *transfers) take(id uint64) *transfer {
+// remove removes a transfer from the open ones and returns it; nil if it is not there. Pieces that
+// come for it from now on are dropped.
+func (ts *transfers) remove(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	t := ts.open[id]
@@ -96,16 +97,17 @@ func (ts *transfers) take(id uint64) *transfer {
 	return t
 }
 
-// waitUnused blocks until no goroutine of the network uses a transfer that was taken.
+// waitUnused blocks until no goroutine of the network uses a transfer that was removed.
 func (t *transfer) waitUnused() {
 	t.busy.Lock()
 	defer t.busy.Unlock()
 }
 
-// wait finds the transfer of a piece. The piece may be here before the head's word of its batch:
-// wait blocks until then, so it runs on goroutines of the network and never on the engine's thread.
-// It returns nil for a batch that is over. The transfer stays busy until the caller unlocks busy.
-func (ts *transfers) wait(id uint64) *transfer {
+// waitFor finds the transfer of a piece. The piece may be here before the head's word of its batch:
+// waitFor blocks until then, so it runs on goroutines of the network and never on the engine's
+// thread. It returns nil for a batch that is over. The transfer stays busy until the caller unlocks
+// busy.
+func (ts *transfers) waitFor(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for ts.open[id] == nil && ts.mayCome(id) && !ts.closed {
@@ -141,9 +143,9 @@ func (ts *transfers) setParts(batch uint64, parts int, more bool) {
 	ts.changed.Broadcast()
 }
 
-// end notes that no part of a batch, or of an earlier one that has all its parts, will be added any
-// more.
-func (ts *transfers) end(batch uint64) {
+// endBatch has nobody wait for parts of a batch any more, nor for those of an earlier one that has
+// all its parts: none will be added.
+func (ts *transfers) endBatch(batch uint64) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	delete(ts.partsKnown, batch)
@@ -151,7 +153,7 @@ func (ts *transfers) end(batch uint64) {
 	ts.changed.Broadcast()
 }
 
-// close lets nobody wait any more.
+// close wakes all that wait in waitFor, and has nobody wait there any more.
 func (ts *transfers) close() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -159,10 +161,11 @@ func (ts *transfers) close() {
 	ts.changed.Broadcast()
 }
 
-// Place returns where a piece that comes goes, for the network, on a goroutine of it; nil = the
-// piece is of a batch that is over.
+// Place returns the memory into which the network writes a piece that comes; nil = the piece is of
+// a batch that is over. It is a method of fabric.Handler: a goroutine of the network calls it, and
+// it blocks until the transfer of the piece has begun.
 func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
-	t := ts.wait(p.Transfer)
+	t := ts.waitFor(p.Transfer)
 	if t == nil {
 		return nil
 	}
@@ -181,14 +184,17 @@ var pieceBufferPool = sync.Pool{
 	New: func() any { return &pieceBuffers{scratch: collective.NewScratch()} },
 }
 
-// sendAndRecycle sends the pieces in the buffers, and gives the buffers back to the pool.
+// sendAndRecycle sends the pieces in y and gives y back to pieceBufferPool: the caller uses it no
+// more.
 func (t *transfer) sendAndRecycle(y *pieceBuffers) {
-	t.send(y.out)
+	t.sendPieces(y.out)
 	clear(y.out)
 	pieceBufferPool.Put(y)
 }
 
-// Arrived takes it from the network, on a goroutine of it, that a piece is in its place.
+// Arrived adds a piece that is in its place to the sums, sends on what that completes, and finishes
+// the transfer with the last piece. It is a method of fabric.Handler, and runs on a goroutine of
+// the network.
 func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	ts.mu.Lock()
 	t := ts.acquire(p.Transfer)
@@ -208,8 +214,8 @@ func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 // or this does not compile.
 const _ = uint(fabric.MaxStreams-collective.MaxStreams) + uint(fabric.MaxPiece-collective.MaxPiece)
 
-// send hands pieces to the network.
-func (t *transfer) send(out []collective.Outgoing) {
+// sendPieces hands pieces to the network, which reads the payloads until they have left.
+func (t *transfer) sendPieces(out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Transfer: t.id, Part: o.Part, Offset: o.Offset,
 			Length: uint32(len(o.Payload)), Streams: uint8(t.route.Streams)}
@@ -217,7 +223,8 @@ func (t *transfer) send(out []collective.Outgoing) {
 	}
 }
 
-// finishIfDone calls done, once, when the transfer has all of its pieces.
+// finishIfDone calls done, once, when the transfer has all of its pieces. Any goroutine may call
+// it.
 func (t *transfer) finishIfDone() {
 	if t.relay.Done() && !t.doneCalled.Swap(true) {
 		t.ended = time.Now()
@@ -228,7 +235,8 @@ func (t *transfer) finishIfDone() {
 // Chunks is the number of pieces of this agent's inputs, which the lanes share.
 func (t *transfer) Chunks() int { return t.relay.Chunks() }
 
-// Chunk folds piece i of this agent's inputs, on any lane, and sends what that completes.
+// Chunk adds piece i of this agent's inputs to the sums, on any lane, and sends what that
+// completes.
 func (t *transfer) Chunk(i int, s *collective.Scratch) {
 	y := pieceBufferPool.Get().(*pieceBuffers)
 	y.out = t.relay.Chunk(i, s, y.out[:0])
@@ -241,7 +249,7 @@ type reversal struct{ *transfer }
 // Chunks is the number of pieces that may have come.
 func (r reversal) Chunks() int { return r.relay.Pieces() }
 
-// Chunk brings piece i back.
+// Chunk writes back to the outputs what was in piece i before the transfer.
 func (r reversal) Chunk(i int, _ *collective.Scratch) { r.relay.Revert(i) }
 
 // delivery is work for the lanes: it copies the results of a transfer to the workers' outputs.
@@ -250,7 +258,7 @@ type delivery struct{ *transfer }
 // Chunks is the number of pieces of results.
 func (d delivery) Chunks() int { return d.relay.Deliveries() }
 
-// Chunk delivers piece i.
+// Chunk copies piece i of the results to the workers' outputs.
 func (d delivery) Chunk(i int, s *collective.Scratch) { d.relay.Deliver(i, s) }
 
 // sendTurns has a transfer send what is of its turn k, and then what is of each later one when all

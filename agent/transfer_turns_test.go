@@ -69,7 +69,7 @@ func TestSendTurns(t *testing.T) {
 					done)
 			}
 			if givenUp {
-				ts.take(x.id).waitUnused()
+				ts.remove(x.id).waitUnused()
 			}
 			f := network.left[0]
 			network.left = nil

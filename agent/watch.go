@@ -18,26 +18,27 @@ const listedAfter = sense.Second
 // manyWaits is how many awaited workers an event describes one by one.
 const manyWaits = 4
 
-// watch has the engine's thread observe who is waited for, four times a second.
-func (a *Agent) watch(ctx context.Context) error {
+// watchWaits has the engine's thread observe who is waited for, four times a second, until ctx
+// ends. It is a goroutine of Run.
+func (a *Agent) watchWaits(ctx context.Context) error {
 	ticker := time.NewTicker(time.Duration(stall.Interval))
 	defer ticker.Stop()
 	look := a.driver.observeWaits
 	for {
 		select {
 		case <-ticker.C:
-			_ = a.engine.later(look)
+			_ = a.engine.runLater(look)
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// Waits lists the workers for which others have waited a while, by their numbers, where the job is
-// led.
+// Waits returns the workers for which others have waited a while, by their numbers, where the job
+// is led. It waits for the engine's thread.
 func (a *Agent) Waits() map[int]api.Wait {
 	list := map[int]api.Wait{}
-	_ = a.engine.do(func() {
+	_ = a.engine.runAndWait(func() {
 		a.driver.observeWaits()
 		for _, s := range a.driver.stalls.Stalls() {
 			if a.driver.stalls.Waited(s) >= listedAfter {
@@ -48,21 +49,22 @@ func (a *Agent) Waits() map[int]api.Wait {
 	return list
 }
 
-// observeWaits takes an observation of the waits, and reports those that have become unusual, and
-// their ends. It runs on the engine's thread.
+// observeWaits gives the stall detector the waits of now, and the launcher events about those that
+// have become unusual, or have ended. It runs on the engine's thread.
 func (d *driver) observeWaits() {
 	if d.allReleased || d.left {
 		d.endWaits()
 		return
 	}
 	now := sense.Duration(time.Since(d.began))
-	unusual, over := d.stalls.Observe(now, d.head.Leads(), d.head.Applied(),
+	unusual, over := d.stalls.Observe(now, d.head.Leads(), d.head.AppliedIndex(),
 		append(d.head.Waits(), d.engine.streamWaits()...))
 	d.reportWaits("waited", over, d.endedWaitText)
 	d.reportWaits("wait", unusual, d.unusualWaitText)
 }
 
-// endWaits reports the end of all unusual waits, when the job or this agent ends.
+// endWaits gives the launcher an event about the end of all unusual waits, when the job or this
+// agent ends. It runs on the engine's thread.
 func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.EndAll(), d.endedWaitText) }
 
 // reportWaits gives the launcher an event about a list of waits, each of which say puts into words.
@@ -71,8 +73,9 @@ func (d *driver) reportWaits(what string, list []*stall.Stall,
 	if len(list) == 0 {
 		return
 	}
-	known := d.head.Known()
-	e := Event{What: what, Generation: d.number(known.View.Generation), Size: known.View.Size(),
+	known := d.head.State()
+	e := Event{What: what, Generation: d.generationNumber(known.View.Generation),
+		Size: known.View.Size(),
 		Step: known.Steps}
 	var words []string
 	for i, s := range list {
@@ -85,7 +88,7 @@ func (d *driver) reportWaits(what string, list []*stall.Stall,
 	if more := len(list) - manyWaits; more > 0 {
 		e.Because += fmt.Sprintf("; and so for %d more", more)
 	}
-	d.order(func(o *Orders) { o.Event(e) })
+	d.giveOrder(func(o *Orders) { o.Event(e) })
 }
 
 // unusualWaitText says in words that a wait is unusual.

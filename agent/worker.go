@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// All functions of this file but worker.close run on the engine's thread. A worker can change its
+// memory at any time, so its numbers are copied before they are checked.
+
 // worker is a worker process as the engine sees it. Only the engine's thread touches it.
 type worker struct {
 	id       topo.WorkerID
@@ -44,8 +47,8 @@ type worker struct {
 	saving bool   // the worker's part of a checkpoint is being written, from its memory
 }
 
-// reap gives free the memory that a worker without open calls needs no more. It returns true when
-// the worker itself is done with.
+// reap passes the memory that a worker without open calls needs no more to free. With a worker that
+// is gone that is all of its memory: the result is then true, and the worker can be forgotten.
 func (m *worker) reap(free func(*arena.Segment)) bool {
 	if m.pins > 0 || m.saving {
 		return false
@@ -75,7 +78,7 @@ func (m *worker) reap(free func(*arena.Segment)) bool {
 	return m.over
 }
 
-// close frees a worker that was not admitted, on any goroutine.
+// close frees a worker that was not admitted, which no other goroutine knows.
 func (m *worker) close() {
 	m.left = true
 	m.reap(func(s *arena.Segment) { _ = s.Close() })
@@ -89,18 +92,18 @@ func (e *protocolError) Error() string { return e.err.Error() }
 
 func (e *protocolError) Unwrap() error { return e.err }
 
-// read checks a descriptor and resolves it to a call over mapped memory. The errors name the worker
-// and the field.
-func (e *engine) read(m *worker, p *collective.Posted) error {
+// readCall reads the descriptor of call p.Ticket from the control block, checks it, and fills
+// p.Call in with slices of mapped memory. The errors name the worker and the field.
+func (e *engine) readCall(m *worker, p *collective.Posted) error {
 	if m.open > arena.Slots || m.control.Tail()-p.Ticket >= arena.Slots {
 		return &protocolError{
-			fieldOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
+			fieldErrorOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
 	}
 	var d arena.Descriptor
 	m.control.ReadDescriptor(p.Ticket, &d)
 	if d.Ticket != p.Ticket {
 		return &protocolError{
-			fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
+			fieldErrorOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
 	}
 	c := &p.Call
 	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType),
@@ -113,24 +116,24 @@ func (e *engine) read(m *worker, p *collective.Posted) error {
 	case c.Kind == collective.Barrier && c.DType == 0:
 		c.DType = tensor.U8 // a barrier moves nothing
 	}
-	return m.resolve(&d, c)
+	return m.resolveMemory(&d, c)
 }
 
-// resolve finds the memory of a call.
-func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
+// resolveMemory fills c in with the memory that a descriptor names, its shape and its splits.
+func (m *worker) resolveMemory(d *arena.Descriptor, c *collective.Call) (err error) {
 	if !c.DType.Valid() {
-		return fieldOf(m, "dtype", "%d names no element type", d.DType)
+		return fieldErrorOf(m, "dtype", "%d names no element type", d.DType)
 	}
 	if d.Pieces {
-		err = m.window(d, c)
-	} else if c.In, err = m.memory("in", d.In, c.DType.Size()); err == nil {
-		c.Out, err = m.output(d, c)
+		err = m.resolveWindow(d, c)
+	} else if c.In, err = m.memoryOf("in", d.In, c.DType.Size()); err == nil {
+		c.Out, err = m.outputMemory(d, c)
 	}
 	if err != nil {
 		return err
 	}
 	if d.NDim > arena.MaxDims {
-		return fieldOf(m, "ndim", "%d exceeds %d", d.NDim, arena.MaxDims)
+		return fieldErrorOf(m, "ndim", "%d exceeds %d", d.NDim, arena.MaxDims)
 	}
 	c.Shape = c.Shape[:0]
 	for _, n := range d.Shape[:d.NDim] {
@@ -138,67 +141,72 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 	}
 	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier &&
 		(err != nil || uint64(n) != d.In.Count && uint64(n) != d.Out.Count) {
-		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape,
+		return fieldErrorOf(m, "shape", "%v does not hold the %d input or %d output elements",
+			c.Shape,
 			d.In.Count, d.Out.Count)
 	}
-	return m.splits(d, c)
+	return m.readSplits(d, c)
 }
 
-// window finds the memory through which the elements of a call in pieces pass.
-func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
+// resolveWindow fills c in with the memory through which the elements of a call in pieces pass.
+func (m *worker) resolveWindow(d *arena.Descriptor, c *collective.Call) (err error) {
 	if d.In != d.Out || d.In.Count == 0 {
-		return fieldOf(m, "in.count", "a call in pieces states its %d elements and their window "+
-			"twice, as input and as output", d.In.Count)
+		return fieldErrorOf(m, "in.count",
+			"a call in pieces states its %d elements and their window "+
+				"twice, as input and as output", d.In.Count)
 	}
 	if most := uint64(math.MaxInt64) / 16; d.In.Count > most {
-		return fieldOf(m, "in.count",
+		return fieldErrorOf(m, "in.count",
 			"%d elements are more than the %d that a call in pieces can have", d.In.Count, most)
 	}
 	at := d.In
 	at.Count = uint64(collective.PiecesOpen * collective.PieceBytes / c.DType.Size())
-	c.Window, err = m.memory("in", at, c.DType.Size())
+	c.Window, err = m.memoryOf("in", at, c.DType.Size())
 	return err
 }
 
-// output is the memory for the result of a call: in a segment of the worker, or in a shared result.
-func (m *worker) output(d *arena.Descriptor, c *collective.Call) ([]byte, error) {
+// outputMemory is the memory for the result of a call: in a segment of the worker, or in a shared
+// result, which is then named in c.
+func (m *worker) outputMemory(d *arena.Descriptor, c *collective.Call) ([]byte, error) {
 	r := m.results[d.Out.Segment]
 	if r == nil {
-		return m.memory("out", d.Out, c.DType.Size())
+		return m.memoryOf("out", d.Out, c.DType.Size())
 	}
 	if d.Out.Count > 0 {
 		c.Shared = collective.Shared{Group: r.group, Name: r.name, Off: int(d.Out.Offset)}
 	}
-	return m.part("out", d.Out, c.DType.Size(), r.segment.Mem)
+	return m.sliceOf("out", d.Out, c.DType.Size(), r.segment.Mem)
 }
 
-// memory is the part of a segment that a Ref points to; nil for no elements.
-func (m *worker) memory(field string, r arena.Ref, size int) ([]byte, error) {
+// memoryOf is the part of the worker's segment that a Ref points to, in elements of size bytes; nil
+// for no elements. The slice is mapped memory, valid until the segment is freed.
+func (m *worker) memoryOf(field string, r arena.Ref, size int) ([]byte, error) {
 	if r.Segment == 0 {
 		if r.Count != 0 {
-			return nil, fieldOf(m, field+".segment", "no segment for %d elements", r.Count)
+			return nil, fieldErrorOf(m, field+".segment", "no segment for %d elements", r.Count)
 		}
 		return nil, nil
 	}
 	s := m.segments[r.Segment]
 	if s == nil {
-		return nil, fieldOf(m, field+".segment", "%d is no segment of this worker", r.Segment)
+		return nil, fieldErrorOf(m, field+".segment", "%d is no segment of this worker", r.Segment)
 	}
-	return m.part(field, r, size, s.Mem)
+	return m.sliceOf(field, r, size, s.Mem)
 }
 
-// part is what a Ref points to in the memory of its segment.
-func (m *worker) part(field string, r arena.Ref, size int, mem []byte) ([]byte, error) {
+// sliceOf is the part of mem, the memory of the Ref's segment, that the Ref points to.
+func (m *worker) sliceOf(field string, r arena.Ref, size int, mem []byte) ([]byte, error) {
 	total := uint64(len(mem))
 	switch {
 	case r.Offset%uint64(size) != 0:
-		return nil, fieldOf(m, field+".offset", "%d is not a multiple of the element size %d",
+		return nil, fieldErrorOf(m, field+".offset", "%d is not a multiple of the element size %d",
 			r.Offset, size)
 	case r.Offset > total:
-		return nil, fieldOf(m, field+".offset", "%d is outside segment %d of %d bytes", r.Offset,
+		return nil, fieldErrorOf(m, field+".offset", "%d is outside segment %d of %d bytes",
+			r.Offset,
 			r.Segment, total)
 	case r.Count > (total-r.Offset)/uint64(size):
-		return nil, fieldOf(m, field+".count",
+		return nil, fieldErrorOf(m, field+".count",
 			"%d elements of %d bytes at offset %d exceed segment %d of %d bytes", r.Count, size,
 			r.Offset, r.Segment, total)
 	}
@@ -206,17 +214,18 @@ func (m *worker) part(field string, r arena.Ref, size int, mem []byte) ([]byte, 
 	return mem[r.Offset:end:end], nil
 }
 
-// splits copies the split counts of an all-to-all out of the arena.
-func (m *worker) splits(d *arena.Descriptor, c *collective.Call) error {
+// readSplits copies the split counts of an all-to-all out of the worker's memory into c.
+func (m *worker) readSplits(d *arena.Descriptor, c *collective.Call) error {
 	if d.Splits.Segment == 0 || c.Kind != collective.AllToAll {
 		c.Splits = nil
 		return nil
 	}
 	if d.Splits.Count > collective.MaxMembers {
-		return fieldOf(m, "splits.count", "%d split counts, and no group has more than %d members",
+		return fieldErrorOf(m, "splits.count",
+			"%d split counts, and no group has more than %d members",
 			d.Splits.Count, collective.MaxMembers)
 	}
-	mem, err := m.memory("splits", d.Splits, tensor.I64.Size())
+	mem, err := m.memoryOf("splits", d.Splits, tensor.I64.Size())
 	if err != nil {
 		return err
 	}
@@ -227,20 +236,21 @@ func (m *worker) splits(d *arena.Descriptor, c *collective.Call) error {
 	return nil
 }
 
-// fieldOf is an error about a field of a call of a worker.
-func fieldOf(m *worker, field, format string, args ...any) error {
-	return m.blame(&collective.FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
+// fieldErrorOf is an error about a field of a call of a worker.
+func fieldErrorOf(m *worker, field, format string, args ...any) error {
+	return m.withRank(&collective.FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
 }
 
-// blame adds the rank of the worker to an error that names a field.
-func (m *worker) blame(err error) error { return fmt.Errorf("rank %d, %w", m.rank, err) }
+// withRank returns err with the rank of the worker before it.
+func (m *worker) withRank(err error) error { return fmt.Errorf("rank %d, %w", m.rank, err) }
 
-// blame adds the rank whose call does not fit the others' to an error, if the error knows it.
-func (e *engine) blame(posted []*collective.Posted, err error) error {
+// withCulprit returns err with the rank before it whose call does not fit the others', if the error
+// knows it.
+func (e *engine) withCulprit(posted []*collective.Posted, err error) error {
 	var culprit *collective.MemberError
 	if errors.As(err, &culprit) {
 		if m := e.byID[posted[culprit.Member].Worker]; m != nil {
-			return m.blame(err)
+			return m.withRank(err)
 		}
 	}
 	return err

@@ -35,12 +35,12 @@ type Part struct {
 	Err error
 }
 
-// Execute asks for the result of a batch, part after part; with More, other parts of it follow,
-// and it is executed when they are. Calls of this host's workers are those that were posted here,
-// with their memory; those of others are Far. Until Apply says that the results count, the shell
-// must be able to bring back what was in the workers' memory. The shell answers with Executed. A
-// part with Err needs no execution. Hosts and Parts are the agent's again after the Apply or the
-// Drop of the batch, and the Execute itself with the next call of Ready.
+// Execute asks for the result of a batch, part after part; with More, other parts of it follow, and
+// it is executed when they are. Calls of this host's workers are those that were posted here, with
+// their memory; those of others are Far. Until Apply says that the results count, the shell must be
+// able to bring back what was in the workers' memory. The shell answers with BatchExecuted. A part
+// with Err needs no execution. Hosts and Parts are the agent's again after the Apply or the Drop of
+// the batch, and the Execute itself with the next call of Ready.
 type Execute struct {
 	Batch BatchID
 	// Hosts are the hosts that execute the batch, in order. All of them have calls in it, or have
@@ -87,8 +87,8 @@ type Apply struct {
 	// Aborted says that the step under way does not count: the calls "enter" of members that run
 	// here are complete.
 	Aborted bool
-	staged  *staged // the memory behind Parts; nil where they are Here
-	room    room    // the memory behind Parts where they are Here
+	staged  *staged // the memory of Parts; nil where they are Here
+	room    room    // the memory of Parts where they are Here
 }
 
 // State is what a job is after an entry of the log.
@@ -109,8 +109,8 @@ type State struct {
 	Shape *Shape
 }
 
-// Start orders new workers on this host; First and those after it are their numbers. Started or
-// Lost answers for each.
+// Start orders new workers on this host; First and those after it are their numbers. WorkerStarted
+// or WorkerLost answers for each.
 type Start struct {
 	Count int           // how many workers, at least 1
 	First topo.WorkerID // the number of the first
@@ -123,7 +123,7 @@ type Stop struct {
 	member.Because
 }
 
-// Grouped answers Group.
+// Grouped answers RequestGroup.
 type Grouped struct {
 	Worker     topo.WorkerID // the worker that asked
 	ID         topo.GroupID
@@ -152,8 +152,8 @@ type Meshed struct{ member.Because }
 // what helps.
 type DrainBlocked struct{ member.Because }
 
-// Layout is the layout of the state, as the shell of another agent may have given it to Shape, on
-// the head.
+// Layout is the layout of the state, as the shell of another agent may have given it to
+// ReportLayout, on the head.
 type Layout struct{ Text string }
 
 // Leave tells this agent that it is not part of the job any more, and why: it was drained, or the
@@ -168,6 +168,8 @@ type Finish struct {
 	OK bool // whether the members have finished their work
 	member.Because
 }
+
+// The methods action mark the types that are actions; they do nothing.
 
 func (*Send) action()        {}
 func (*Execute) action()     {}

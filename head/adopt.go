@@ -26,11 +26,11 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		}
 		aborted = aborted || c.Aborted && c.Index > rep.Index
 	}
-	r.machine.Host(host, rep.Slots)
+	r.machine.SetHost(host, rep.Slots)
 	for _, w := range rep.Workers {
 		id := w.Worker
 		rank, member := r.machine.View().Rank(id)
-		if member && r.machine.View().Members[rank].Host != host || !r.runs(id, host) {
+		if member && r.machine.View().Members[rank].Host != host || !r.runsOn(id, host) {
 			r.send(host, Stops{Stop{id, duplicateNumber}})
 			continue
 		}
@@ -46,17 +46,17 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		}
 		switch {
 		case w.Done:
-			r.machine.Finished(id)
+			r.machine.WorkerFinished(id)
 		case w.Ended != "":
-			r.machine.Lost(id, w.Ended)
+			r.machine.WorkerLost(id, w.Ended)
 		case member && asked && w.Again:
-			r.machine.Asks(id)
+			r.machine.WorkerAsks(id)
 		case member:
 		case asked:
-			r.machine.Started(id, host)
-			r.machine.Asks(id)
+			r.machine.WorkerStarted(id, host)
+			r.machine.WorkerAsks(id)
 		case !told && !w.Released && !released[id] && !entered[id]:
-			r.machine.Started(id, host)
+			r.machine.WorkerStarted(id, host)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 // adoptGroups gives the matcher the groups that workers have, and answers those who wait for one.
 func (r *leader) adoptGroups(reports map[string]Report) {
 	var groups []GroupReport
-	for _, host := range sorted(reports) {
+	for _, host := range sortedKeys(reports) {
 		groups = append(groups, reports[host].Groups...)
 	}
 	slices.SortStableFunc(groups, func(a, b GroupReport) int { return cmp.Compare(a.ID, b.ID) })
@@ -73,10 +73,10 @@ func (r *leader) adoptGroups(reports map[string]Report) {
 			r.matcher.AdoptGroup(g.ID, g.Members, w, slices.Contains(g.Free, w))
 		}
 	}
-	for _, host := range sorted(reports) {
+	for _, host := range sortedKeys(reports) {
 		for _, w := range reports[host].Workers {
 			for _, list := range w.Groups {
-				r.group(WantsGroup{w.Worker, list}, host)
+				r.onWantsGroup(WantsGroup{w.Worker, list}, host)
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 			}
 		}
 	}
-	for _, host := range sorted(reports) {
+	for _, host := range sortedKeys(reports) {
 		rep := reports[host]
 		for _, s := range rep.Batches {
 			if slices.ContainsFunc(r.log, func(c Commit) bool { return c.Batch == s.Batch }) {
@@ -109,16 +109,16 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 				case taken[ticket{c.Worker, c.Ticket}]:
 				case r.aborted[c.Worker]:
 					r.addBatches([]collective.Ready{
-						{Calls: []*collective.Posted{r.agent.pool.call(c)},
+						{Calls: []*collective.Posted{r.agent.pool.newCall(c)},
 							Err: &collective.LostError{Why: "has dropped the step",
 								Call: c.String()}}})
 				default:
-					r.post(c)
+					r.postCall(c)
 				}
 			}
 		}
 		if rep.Stated != nil {
-			r.acceptStated(*rep.Stated)
+			r.acceptPlace(*rep.Stated)
 		}
 	}
 }
@@ -126,10 +126,10 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 // adoptLosses tells the matcher and the membership who is gone.
 func (r *leader) adoptLosses(reports map[string]Report) {
 	lives := map[topo.WorkerID]bool{}
-	for _, host := range sorted(reports) {
+	for _, host := range sortedKeys(reports) {
 		for _, w := range reports[host].Workers {
 			switch {
-			case !r.runs(w.Worker, host): // another one has its number, and lives elsewhere
+			case !r.runsOn(w.Worker, host): // another one has its number, and lives elsewhere
 			case w.Ended != "":
 				r.dead[w.Worker] = w.Ended
 			default:
@@ -139,7 +139,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 	for _, m := range r.machine.View().Members {
 		if _, reported := r.home[m.Worker]; !reported {
-			r.machine.Lost(m.Worker, "is not known on its host")
+			r.machine.WorkerLost(m.Worker, "is not known on its host")
 		}
 	}
 	r.endWithoutState()
@@ -158,12 +158,12 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 		}
 	}
 	maps.DeleteFunc(gone, func(_ topo.WorkerID, is bool) bool { return !is })
-	for _, w := range sorted(gone) {
+	for _, w := range sortedKeys(gone) {
 		how := cmp.Or(r.dead[w], "is lost with its host")
 		r.addBatches(r.matcher.Lost(w, how, nil))
 	}
-	for _, w := range sorted(r.aborted) {
-		r.dropsStep(w)
+	for _, w := range sortedKeys(r.aborted) {
+		r.dropStepOf(w)
 	}
 }
 
@@ -184,6 +184,6 @@ func (r *leader) endWithoutState() {
 		return
 	}
 	for _, m := range members {
-		r.machine.Lost(m.Worker, "has not got the state of the job")
+		r.machine.WorkerLost(m.Worker, "has not got the state of the job")
 	}
 }

@@ -15,12 +15,12 @@ type delivery struct {
 	payload Payload
 }
 
-// begin makes an agent the head of a job that begins.
-func (a *Agent) begin(job member.Config) {
+// beginJob makes an agent the head of a job that begins.
+func (a *Agent) beginJob(job member.Config) {
 	job.Head, job.Hosts = a.cfg.Self, []member.Host{{Name: a.cfg.Self, Slots: a.cfg.Slots}}
 	m := member.New(job)
 	record := m.Record()
-	a.acceptor.Decide(record)
+	a.acceptor.LearnDecision(record)
 	a.proposer = member.NewProposer(a.cfg.Self, record)
 	first := topo.View{}
 	for w := range m.Want() {
@@ -29,11 +29,12 @@ func (a *Agent) begin(job member.Config) {
 	a.follower.state.View = first
 	a.leader = newLeader(a, record.Since, m)
 	a.leader.peers[a.cfg.Self] = &peer{}
-	a.queue(true, a.follower.report())
+	a.queueInner(true, a.follower.newReport())
 }
 
-// queue has a payload delivered inside this agent, after those before it.
-func (a *Agent) queue(up bool, b Payload) {
+// queueInner has a payload delivered inside this agent, from its follower up to its head or the
+// other way, after those before it. It copies the payload.
+func (a *Agent) queueInner(up bool, b Payload) {
 	a.inner = append(a.inner, delivery{up, a.pool.retain(b)})
 }
 
@@ -43,38 +44,43 @@ func (a *Agent) canCallDirectly() bool {
 	return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0
 }
 
-// tellHead sends a payload to the head, if there is one. A head that comes later gets it with the
-// report.
+// tellHead sends a payload to the head, if there is one, and copies it. A head that comes later
+// gets it with the report.
 func (a *Agent) tellHead(b Payload) {
 	switch {
 	case a.leader != nil:
-		a.queue(true, b)
+		a.queueInner(true, b)
 	case a.uplink != nil:
 		a.uplink.push(b)
 	}
 }
 
+// emit adds an action to those that the next Ready returns.
 func (a *Agent) emit(action Action) { a.out = append(a.out, action) }
 
+// send emits a Send of a message to the agent of another host.
 func (a *Agent) send(to string, m Message) {
-	s := get(&a.pool.sends)
+	s := popOrNew(&a.pool.sends)
 	s.To, s.Message = to, m
 	a.emit(s)
 }
 
+// sendFrame emits a Send of a frame to the agent of another host. What the frame points to is used
+// until the Ready after the next.
 func (a *Agent) sendFrame(to string, f Frame) {
-	s := get(&a.pool.sends)
+	s := popOrNew(&a.pool.sends)
 	s.To, s.frame = to, f
 	s.Message = &s.frame
 	a.emit(s)
 }
 
-// settle does all that follows from an input. Votes are taken last, so that a head that hands over
-// has told its own workers what it has committed.
-func (a *Agent) settle() {
+// finishInput does all that follows from an input: it delivers the payloads inside this agent and
+// asks the voters, until there is nothing left. Votes are taken last, so that a head that hands
+// over has told its own workers what it has committed.
+func (a *Agent) finishInput() {
 	for !a.left {
 		if len(a.inner) == 0 {
-			if !a.vote() {
+			if !a.askVoters() {
 				return
 			}
 			continue
@@ -90,21 +96,23 @@ func (a *Agent) settle() {
 	}
 }
 
-// flush sends what the streams have to send.
-func (a *Agent) flush() {
-	a.eachStream(func(to string, s *stream) {
+// flushStreams emits a frame for each stream that has something to send.
+func (a *Agent) flushStreams() {
+	a.forEachStream(func(to string, s *stream) {
 		if f, ok := s.flush(); ok {
 			a.sendFrame(to, f)
 		}
 	})
 }
 
-func (a *Agent) eachStream(do func(to string, s *stream)) {
+// forEachStream calls do with every stream of this agent to another, and its host: that to the
+// head, or those to the followers in the order of their names.
+func (a *Agent) forEachStream(do func(to string, s *stream)) {
 	if a.uplink != nil {
 		do(a.Head(), a.uplink)
 	}
 	if a.leader != nil && len(a.leader.peers) > 1 {
-		a.hosts = sortedInto(a.hosts, a.leader.peers)
+		a.hosts = sortedKeysInto(a.hosts, a.leader.peers)
 		for _, host := range a.hosts {
 			if s := a.leader.peers[host].stream; s != nil {
 				do(host, s)
@@ -113,25 +121,27 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 	}
 }
 
-// remindOfHead tells others who leads. A head tells the hosts that have not reported. An agent that
-// has heard nothing from its head tells the head, and one that has lost its head tells everybody.
-func (a *Agent) remindOfHead() {
+// announceHead emits messages that tell others who leads. A head tells the hosts that have not
+// reported. An agent that has heard nothing from its head tells the head, and one that has lost its
+// head tells everybody.
+func (a *Agent) announceHead() {
 	switch {
 	case a.leader != nil:
-		a.hosts = sortedInto(a.hosts, a.up)
+		a.hosts = sortedKeysInto(a.hosts, a.up)
 		for _, host := range a.hosts {
 			if a.leader.peers[host] == nil && !a.leader.lostHosts[host] {
 				a.send(host, Answer{member.Decision{Record: a.Record()}})
 			}
 		}
 	case !a.reaches(a.Head()):
-		a.proclaim(a.Record())
+		a.sendDecision(a.Record())
 	case a.uplink != nil && a.uplink.heard == 0:
 		a.send(a.Head(), Answer{member.Decision{Record: a.Record()}})
 	}
 }
 
-// onFrame takes a frame. An agent that still speaks with an earlier head is told who leads now.
+// onFrame handles a frame from another agent. An agent that still speaks with an earlier head is
+// told who leads now.
 func (a *Agent) onFrame(from string, f *Frame) {
 	record, known := a.acceptor.Record()
 	switch {
@@ -142,13 +152,13 @@ func (a *Agent) onFrame(from string, f *Frame) {
 		a.leader.onFrame(from, f)
 	case !f.Up && a.uplink != nil && from == record.Head:
 		for _, b := range a.uplink.receive(f, nil) {
-			a.queue(false, b)
+			a.queueInner(false, b)
 		}
 	}
 }
 
-// onFrame takes a frame of a follower. The first frame opens the stream. A host that counts as lost
-// is told the decision, from which it learns that.
+// onFrame handles a frame of a follower. The first frame opens the stream. A host that counts as
+// lost is told the decision, from which it learns that.
 func (r *leader) onFrame(from string, f *Frame) {
 	p := r.peers[from]
 	switch {
@@ -173,7 +183,7 @@ func (r *leader) onFrame(from string, f *Frame) {
 		}
 	})
 	if left {
-		r.hostLost(from, "has left")
+		r.loseHost(from, "has left")
 		return
 	}
 	for _, b := range news {
@@ -185,8 +195,8 @@ func (r *leader) onFrame(from string, f *Frame) {
 	}
 }
 
-// sortedInto lists the keys of a map in order, in the memory of a list.
-func sortedInto[K cmp.Ordered, V any](room []K, m map[K]V) []K {
+// sortedKeysInto lists the keys of a map in order, in the memory of room, which it returns.
+func sortedKeysInto[K cmp.Ordered, V any](room []K, m map[K]V) []K {
 	room = room[:0]
 	for k := range m {
 		room = append(room, k)
@@ -195,5 +205,5 @@ func sortedInto[K cmp.Ordered, V any](room []K, m map[K]V) []K {
 	return room
 }
 
-// sorted lists the keys of a map in order.
-func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+// sortedKeys lists the keys of a map in order, in new memory.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -17,7 +17,7 @@ type batch struct {
 	number   BatchID
 	replaces BatchID              // the batch that was withdrawn for this one; 0 = none
 	sets     []collective.Ready   // the collectives, in the order in which they became ready
-	calls    []*collective.Posted // the memory behind the calls of sets
+	calls    []*collective.Posted // the memory of the calls of sets
 	hosts    []string             // the hosts that execute the batch, sorted
 	waiting  []string             // the hosts of the batch that have not executed it
 	here     bool                 // whether this host alone executes the batch, at its commit
@@ -31,15 +31,16 @@ func batchID(term topo.Generation, count uint64) BatchID {
 	return BatchID(uint64(term)<<32 | count)
 }
 
-// receiveCall handles a call of this host that need not wait behind other payloads.
+// receiveCall handles a call of this host that need not wait for other payloads.
 func (r *leader) receiveCall(c Call) {
-	r.post(c)
-	r.obey()
-	r.advance()
+	r.postCall(c)
+	r.carryOutOrders()
+	r.advanceLog()
 }
 
-// post hands a call to the matcher.
-func (r *leader) post(c Call) {
+// postCall gives a copy of a call to the matcher, and makes batches of what is ready with it. A
+// call of a worker that is gone is ignored.
+func (r *leader) postCall(c Call) {
 	self, size, ok := r.matcher.IndexInGroup(c.Group, c.Worker)
 	if !ok || r.matcher.Gone(c.Worker) {
 		return
@@ -47,12 +48,12 @@ func (r *leader) post(c Call) {
 	if c.Kind.Pairwise() {
 		if err := c.Check(size, self); err != nil { // the group is smaller than when it was posted
 			r.addBatches([]collective.Ready{
-				{Calls: []*collective.Posted{r.agent.pool.call(c)}, Err: err}})
+				{Calls: []*collective.Posted{r.agent.pool.newCall(c)}, Err: err}})
 			return
 		}
 	}
 	r.applyFlags(&c.Call)
-	r.sets = r.matcher.Post(r.agent.pool.call(c), r.sets[:0])
+	r.sets = r.matcher.Post(r.agent.pool.newCall(c), r.sets[:0])
 	r.addBatches(r.sets)
 	clear(r.sets)
 }
@@ -61,7 +62,7 @@ func (r *leader) post(c Call) {
 // the call asks for it.
 func (r *leader) applyFlags(c *collective.Call) {
 	if c.Sparing {
-		r.machine.Sparing()
+		r.machine.SetSparing()
 	}
 	if (c.More || c.Step) && !r.state.Elastic {
 		r.setElastic()
@@ -71,14 +72,14 @@ func (r *leader) applyFlags(c *collective.Call) {
 // addBatches makes batches of sets that are ready, and dispatches those that can be. A run of sets
 // up to one that does not say More commits together.
 func (r *leader) addBatches(sets []collective.Ready) {
-	r.checkEarly(sets)
+	r.withdrawStaleEarly(sets)
 	var f *batch
 	for _, s := range sets {
 		if s.Err == nil && s.Calls[0].Call.Step && !r.coversMembers(s.Calls) {
 			s.Err = errPartial
 		}
 		if f == nil {
-			f = get(&r.agent.pool.batches)
+			f = popOrNew(&r.agent.pool.batches)
 			r.batches = append(r.batches, f)
 		}
 		from := len(f.calls)
@@ -103,19 +104,19 @@ var errPartial = &collective.FieldError{Field: "group",
 // world are.
 func (r *leader) coversMembers(calls []*collective.Posted) bool {
 	return calls[0].Call.Group == topo.World ||
-		!slices.ContainsFunc(r.living(), func(w topo.WorkerID) bool {
+		!slices.ContainsFunc(r.livingMembers(), func(w topo.WorkerID) bool {
 			return !slices.ContainsFunc(calls, func(p *collective.Posted) bool {
 				return p.Worker == w
 			})
 		})
 }
 
-// dispatchFree sends off the batches whose workers are free: none of them takes part in one that is
-// under way or waits longer. So what a worker has posted happens in its order.
+// dispatchFree dispatches the batches whose workers are free: none of them takes part in one that
+// is under way or waits longer. So what a worker has posted happens in its order.
 func (r *leader) dispatchFree() {
 	clear(r.busy)
 	for i, f := range r.batches {
-		if f.number == 0 && !f.takesAny(r.busy) {
+		if f.number == 0 && !f.hasCallOfAny(r.busy) {
 			r.dispatch(f)
 		}
 		if i < len(r.batches)-1 {
@@ -138,17 +139,17 @@ func (r *leader) dispatch(f *batch) {
 		}
 	}
 	told := 0
-	if a := r.early; a != nil && a.begins(f.sets) {
+	if a := r.early; a != nil && a.isPrefixOf(f.sets) {
 		f.number, told, r.early = a.number, a.sets, nil
 	}
 	if f.number == 0 {
-		f.number = r.nextBatch()
+		f.number = r.nextBatchID()
 	}
 	f.waiting, f.proof = f.waiting[:0], digest.Proof{}
-	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes() &&
-		!f.inPieces(); f.here {
+	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.isReshape() &&
+		!f.hasCallInPieces(); f.here {
 		if f.replaces != 0 {
-			r.drop(f)
+			r.sendDrops(f)
 		}
 		return
 	}
@@ -156,18 +157,20 @@ func (r *leader) dispatch(f *batch) {
 	r.requestExecution(f, f.sets[told:], false)
 }
 
-func (r *leader) nextBatch() BatchID {
+// nextBatchID counts a batch and returns its number.
+func (r *leader) nextBatchID() BatchID {
 	r.count++
 	return batchID(r.term, r.count)
 }
 
 // requestExecution has the hosts of a batch execute some of its sets; more says that others follow.
+// The payload is made in r.agent.scratch.
 func (r *leader) requestExecution(f *batch, sets []collective.Ready, more bool) {
 	e := &r.agent.scratch.exec
 	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.undecidedLosses(), more
 	e.Hosts, e.Sets = copyInto(e.Hosts, f.hosts), resized(e.Sets, len(sets))
 	for i, s := range sets {
-		r.encodeSet(&e.Sets[i], f.hosts, s)
+		r.fillSet(&e.Sets[i], f.hosts, s)
 	}
 	for _, h := range f.hosts {
 		r.send(h, e)
@@ -180,7 +183,7 @@ func (r *leader) undecidedLosses() (hosts []string) {
 	if len(r.lostHosts) == 0 {
 		return nil
 	}
-	for _, h := range sorted(r.lostHosts) {
+	for _, h := range sortedKeys(r.lostHosts) {
 		if r.agent.Record().Belongs(h) {
 			hosts = append(hosts, h)
 		}
@@ -188,8 +191,8 @@ func (r *leader) undecidedLosses() (hosts []string) {
 	return hosts
 }
 
-// encodeSet makes a set of a batch as its hosts get it.
-func (r *leader) encodeSet(set *Set, hosts []string, s collective.Ready) {
+// fillSet fills set in with a set of a batch as its hosts get it, and chooses its route.
+func (r *leader) fillSet(set *Set, hosts []string, s collective.Ready) {
 	set.Err, set.Lost, set.Route = "", false, collective.Route{}
 	set.Calls, set.Of = resized(set.Calls, len(s.Calls)), resized(set.Of, len(s.Calls))
 	r.hasCalls = resized(r.hasCalls, len(hosts))
@@ -212,8 +215,9 @@ func (r *leader) encodeSet(set *Set, hosts []string, s collective.Ready) {
 	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, hostCount, s.MaxBytes())
 }
 
-// findHosts finds the hosts that execute a batch: those of its workers, and for the world's sake
-// those of all members, so that a commit means that each of them has the result.
+// findHosts fills f.hosts in with the hosts that execute a batch: those of its workers, and of one
+// with collectives of the world those of all members, so that a commit means that each of them has
+// the result.
 func (r *leader) findHosts(f *batch) {
 	f.hosts = f.hosts[:0]
 	for _, s := range f.sets {
@@ -221,7 +225,7 @@ func (r *leader) findHosts(f *batch) {
 			r.addHost(f, r.home[p.Worker])
 		}
 	}
-	if f.world() {
+	if f.hasWorldCollective() {
 		next := r.machine.View().Members
 		for i, m := range r.state.View.Members {
 			still := i < len(next) && next[i].Worker == m.Worker
@@ -251,8 +255,8 @@ func (f *batch) addWorkersTo(set map[topo.WorkerID]bool) {
 	}
 }
 
-// takesAny reports whether one of a set of workers has a call in the batch.
-func (f *batch) takesAny(set map[topo.WorkerID]bool) bool {
+// hasCallOfAny reports whether one of a set of workers has a call in the batch.
+func (f *batch) hasCallOfAny(set map[topo.WorkerID]bool) bool {
 	return len(set) > 0 && slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool {
 			return set[p.Worker]
@@ -260,29 +264,29 @@ func (f *batch) takesAny(set map[topo.WorkerID]bool) bool {
 	})
 }
 
-// world reports whether the batch has collectives of the world.
-func (f *batch) world() bool {
+// hasWorldCollective reports whether the batch has collectives of the world.
+func (f *batch) hasWorldCollective() bool {
 	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return s.Err == nil && s.Calls[0].Call.Group == topo.World &&
 			!s.Calls[0].Call.Kind.Pairwise()
 	})
 }
 
-// inPieces reports whether the batch takes time on one host too, since memory comes piece by
+// hasCallInPieces reports whether the batch takes time on one host too, since memory comes piece by
 // piece.
-func (f *batch) inPieces() bool {
+func (f *batch) hasCallInPieces() bool {
 	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return s.Err == nil && collective.InPieces(s.Calls)
 	})
 }
 
-// done reports whether the batch was dispatched and all its hosts have executed it. A batch of this
-// host alone is done as soon as it is dispatched.
-func (f *batch) done() bool { return f.number != 0 && len(f.waiting) == 0 }
+// isDone reports whether the batch was dispatched and all its hosts have executed it. A batch of
+// this host alone is done as soon as it is dispatched.
+func (f *batch) isDone() bool { return f.number != 0 && len(f.waiting) == 0 }
 
-// executed notes that a host has executed a batch. A reshape of which the parts do not add up to
-// the state as it was is revoked.
-func (r *leader) executed(e *Executed, host string) {
+// onExecuted records that a host has executed a batch. A reshape of which the parts do not add up
+// to the state as it was is revoked.
+func (r *leader) onExecuted(e *Executed, host string) {
 	i := slices.IndexFunc(r.batches, func(f *batch) bool {
 		return f.number == e.Batch && slices.Contains(f.waiting, host)
 	})
@@ -290,8 +294,8 @@ func (r *leader) executed(e *Executed, host string) {
 		return
 	}
 	f := r.batches[i]
-	f.waiting, f.proof = without(f.waiting, host), f.proof.Plus(e.Proof)
-	if f.done() && f.proof.Old != f.proof.New {
-		r.revoke(f, errUnproved)
+	f.waiting, f.proof = removeValue(f.waiting, host), f.proof.Plus(e.Proof)
+	if f.isDone() && f.proof.Old != f.proof.New {
+		r.revokeReshape(f, errUnproved)
 	}
 }

@@ -36,11 +36,11 @@ func collectives(n int, step bool) (once func()) {
 		}
 	}
 	for w := range topo.WorkerID(n) {
-		a.Started(w)
+		a.WorkerStarted(w)
 		if data, err := cursor.New(1<<40, 64, 1, true); step && err == nil {
-			a.State(w, data)
+			a.ReportData(w, data)
 		}
-		a.Asks(w)
+		a.WorkerAsks(w)
 		run()
 	}
 	p := collective.Posted{Call: sum(topo.World)}
@@ -48,7 +48,7 @@ func collectives(n int, step bool) (once func()) {
 	return func() {
 		p.Ticket++
 		for p.Worker = range topo.WorkerID(n) {
-			a.Post(&p)
+			a.PostCall(&p)
 			run()
 		}
 	}
@@ -107,7 +107,7 @@ func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
 						p.agents[x.To].Receive(host, m)
 					case *head.Execute:
 						if !x.More {
-							p.agents[host].Executed(x.Batch, digest.Proof{})
+							p.agents[host].BatchExecuted(x.Batch, digest.Proof{})
 						}
 					}
 				}
@@ -120,7 +120,7 @@ func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
 			posted.Ticket++
 			posted.Call = c
 			for posted.Worker = range topo.WorkerID(4) {
-				p.home(posted.Worker).Post(&posted)
+				p.home(posted.Worker).PostCall(&posted)
 				run()
 			}
 		}

@@ -11,11 +11,11 @@ import (
 // What a follower does with the calls of its workers: they are told to the head, executed with
 // others in batches, and completed.
 
-// post keeps a call of this host as open, and tells the head of it.
-func (f *follower) post(p *collective.Posted) {
-	l := f.worker(p.Worker)
+// reportCall keeps a copy of a call of this host as open, and tells the head of it.
+func (f *follower) reportCall(p *collective.Posted) {
+	l := f.ensureWorker(p.Worker)
 	mine := Call{p.Worker, p.Ticket, p.Call}
-	l.open = append(l.open, f.agent.pool.call(mine))
+	l.open = append(l.open, f.agent.pool.newCall(mine))
 	if f.agent.canCallDirectly() {
 		f.agent.leader.receiveCall(mine)
 	} else {
@@ -24,36 +24,37 @@ func (f *follower) post(p *collective.Posted) {
 	}
 }
 
-// exec stages a batch, or further sets of one, and has the shell execute them.
-func (f *follower) exec(e *Exec) {
-	f.drop(e.Replaces)
+// onExec stages a batch, or further sets of one, and emits an Execute of it. What e replaces is
+// dropped.
+func (f *follower) onExec(e *Exec) {
+	f.dropBatch(e.Replaces)
 	s := f.staged[e.Batch]
 	if s == nil {
-		s = get(&f.agent.pool.staged)
-		s.exec.assign(e)
+		s = popOrNew(&f.agent.pool.staged)
+		s.exec.copyFrom(e)
 		f.staged[e.Batch] = s
 	} else { // what was told before stays
-		s.exec.extend(e)
+		s.exec.appendSets(e)
 		s.exec.Without, s.exec.More = copyInto(s.exec.Without, e.Without), e.More
 	}
 	told := len(s.parts)
 	for _, set := range s.exec.Sets[told:] {
 		from := len(s.calls)
 		for _, c := range set.Calls {
-			s.calls = append(s.calls, f.bind(c))
+			s.calls = append(s.calls, f.bindMemory(c))
 		}
 		s.parts = append(s.parts,
 			Part{Calls: s.calls[from:len(s.calls):len(s.calls)], Of: set.Of, Route: set.Route,
 				Err: set.failure()})
 	}
-	x := get(&f.agent.pool.executes)
+	x := popOrNew(&f.agent.pool.executes)
 	*x = Execute{e.Batch, s.exec.Hosts, slices.Clip(s.parts[told:]), e.More}
 	f.agent.emit(x)
 }
 
-// executed tells the head that a staged batch is executed. Nothing is told of one that was dropped
-// meanwhile.
-func (f *follower) executed(n BatchID, proof digest.Proof) {
+// reportExecuted tells the head that a staged batch is executed. Nothing is told of one that was
+// dropped meanwhile.
+func (f *follower) reportExecuted(n BatchID, proof digest.Proof) {
 	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
 		f.agent.scratch.executed = Executed{n, proof}
@@ -61,18 +62,18 @@ func (f *follower) executed(n BatchID, proof digest.Proof) {
 	}
 }
 
-// bind gives a call its memory when that is here. What the head has found out about it counts: who
-// its root is now, and whether it has taken the root's part.
-func (f *follower) bind(c Call) *collective.Posted {
+// bindMemory returns a copy of a call, with its memory when that is here. What the head has found
+// out about it counts: who its root is now, and whether it has taken the root's part.
+func (f *follower) bindMemory(c Call) *collective.Posted {
 	l := f.workers[c.Worker]
 	if l == nil {
-		return f.agent.pool.call(c)
+		return f.agent.pool.newCall(c)
 	}
-	i := l.find(c.Ticket)
+	i := l.openIndex(c.Ticket)
 	if i < 0 {
-		return f.agent.pool.call(c)
+		return f.agent.pool.newCall(c)
 	}
-	p := f.agent.pool.call(Call{c.Worker, c.Ticket, l.open[i].Call})
+	p := f.agent.pool.newCall(Call{c.Worker, c.Ticket, l.open[i].Call})
 	p.Call.Peer = c.Peer
 	if c.Promoted && !p.Call.Promoted {
 		p.Call.Promote()
@@ -80,18 +81,19 @@ func (f *follower) bind(c Call) *collective.Posted {
 	return p
 }
 
-// find returns the place of a call among those that are open; -1 if it is not.
-func (l *localWorker) find(ticket uint64) int {
+// openIndex returns the index of a call in l.open; -1 if it is not open.
+func (l *localWorker) openIndex(ticket uint64) int {
 	return slices.IndexFunc(l.open, func(p *collective.Posted) bool { return p.Ticket == ticket })
 }
 
-// deliver gives the calls of a batch of this host alone their memory.
-func (f *follower) deliver(a *Apply, here *batch) {
+// bindLocalBatch fills an Apply in with the parts of a batch of this host alone, whose calls get
+// their memory. The batch goes back to the pool.
+func (f *follower) bindLocalBatch(a *Apply, here *batch) {
 	with := &a.room
 	for _, s := range here.sets {
 		from := len(with.calls)
 		for _, p := range s.Calls {
-			with.calls = append(with.calls, f.bind(Call{p.Worker, p.Ticket, p.Call}))
+			with.calls = append(with.calls, f.bindMemory(Call{p.Worker, p.Ticket, p.Call}))
 		}
 		with.parts = append(with.parts,
 			Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
@@ -100,15 +102,15 @@ func (f *follower) deliver(a *Apply, here *batch) {
 	f.agent.pool.putBatch(here)
 }
 
-// removeOpen removes the calls of parts from the open calls of their workers.
-func (f *follower) removeOpen(parts []Part) {
+// removeOpenCalls removes the calls of parts from the open calls of their workers.
+func (f *follower) removeOpenCalls(parts []Part) {
 	for _, part := range parts {
 		for _, p := range part.Calls {
 			l := f.workers[p.Worker]
 			if l == nil {
 				continue
 			}
-			if i := l.find(p.Ticket); i >= 0 {
+			if i := l.openIndex(p.Ticket); i >= 0 {
 				f.agent.pool.putCall(l.open[i])
 				l.open = slices.Delete(l.open, i, i+1)
 			}

@@ -41,8 +41,8 @@ const (
 // IsBinary reports whether a message is a frame in bytes.
 func IsBinary(b []byte) bool { return len(b) > 0 && b[0] == binaryForm }
 
-// steady reports whether a frame has only payloads that can be encoded in bytes.
-func (f *Frame) steady() bool {
+// fitsBinary reports whether a frame has only payloads that can be encoded in bytes.
+func (f *Frame) fitsBinary() bool {
 	for _, b := range f.Payloads {
 		switch b := b.(type) {
 		case *Posted, *Exec:
@@ -66,10 +66,10 @@ func (f *Frame) steady() bool {
 // nothing is appended.
 func AppendBinary(b []byte, m Message) ([]byte, bool) {
 	f, is := m.(*Frame)
-	if !is || !f.steady() {
+	if !is || !f.fitsBinary() {
 		return b, false
 	}
-	b = append(b, binaryForm, flag(f.Up, 1))
+	b = append(b, binaryForm, flagBit(f.Up, 1))
 	b = binary.AppendUvarint(b, uint64(f.Term))
 	b = binary.AppendUvarint(b, f.First)
 	b = binary.AppendUvarint(b, f.Ack)
@@ -89,7 +89,8 @@ func AppendBinary(b []byte, m Message) ([]byte, bool) {
 	return b, true
 }
 
-func flag(is bool, bit byte) byte {
+// flagBit is bit where is, else 0.
+func flagBit(is bool, bit byte) byte {
 	if is {
 		return bit
 	}
@@ -104,10 +105,12 @@ func appendCount[T any](b []byte, list []T) []byte {
 	return binary.AppendUvarint(b, uint64(len(list))+1)
 }
 
+// appendText appends a text after its length.
 func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
+// appendTexts appends a list of texts after its length.
 func appendTexts(b []byte, list []string) []byte {
 	b = appendCount(b, list)
 	for _, s := range list {
@@ -116,6 +119,7 @@ func appendTexts(b []byte, list []string) []byte {
 	return b
 }
 
+// appendInts appends a list of numbers after its length.
 func appendInts(b []byte, list []int) []byte {
 	b = appendCount(b, list)
 	for _, n := range list {
@@ -124,6 +128,7 @@ func appendInts(b []byte, list []int) []byte {
 	return b
 }
 
+// appendCall appends a call without its memory, as Reader.readCall reads it.
 func appendCall(b []byte, c *Call) []byte {
 	weight := c.Weight
 	if math.IsNaN(weight) || math.IsInf(weight, 0) {
@@ -160,16 +165,17 @@ func appendCall(b []byte, c *Call) []byte {
 	return b
 }
 
+// appendExec appends an Exec, as Reader.readExec reads it.
 func appendExec(b []byte, e *Exec) []byte {
 	b = binary.AppendUvarint(b, uint64(e.Batch))
 	b = binary.AppendUvarint(b, uint64(e.Replaces))
-	b = append(b, flag(e.More, 1))
+	b = append(b, flagBit(e.More, 1))
 	b = appendTexts(b, e.Hosts)
 	b = appendTexts(b, e.Without)
 	b = appendCount(b, e.Sets)
 	for i := range e.Sets {
 		s := &e.Sets[i]
-		b = append(b, flag(s.Lost, 1)|flag(s.Route.Strategy != nil, 2))
+		b = append(b, flagBit(s.Lost, 1)|flagBit(s.Route.Strategy != nil, 2))
 		b = appendText(b, s.Err)
 		if s.Route.Strategy != nil {
 			from := len(b)
@@ -185,8 +191,9 @@ func appendExec(b []byte, e *Exec) []byte {
 	return b
 }
 
+// appendCommit appends a Commit, as Reader.readCommit reads it.
 func appendCommit(b []byte, c *Commit) []byte {
-	b = append(b, flag(c.Elastic, 1)|flag(c.Data != nil, 2))
+	b = append(b, flagBit(c.Elastic, 1)|flagBit(c.Data != nil, 2))
 	b = binary.AppendUvarint(b, c.Index)
 	b = binary.AppendUvarint(b, uint64(c.Batch))
 	b = binary.AppendUvarint(b, c.Steps)

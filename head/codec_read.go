@@ -53,7 +53,7 @@ func (r *Reader) Read(b []byte) (Message, error) {
 	}
 	clear(r.frame.Payloads)
 	r.in = input{b: b[1:]}
-	r.binary()
+	r.readFrame()
 	if r.in.bad || len(r.in.b) > 0 {
 		return nil, errBinary
 	}
@@ -71,8 +71,8 @@ func (r *Reader) Read(b []byte) (Message, error) {
 var errBinary = errors.New("a message between agents that cannot be read: it ends too early or " +
 	"too late, or has a number that is too large")
 
-// binary reads a frame behind its first byte.
-func (r *Reader) binary() {
+// readFrame reads a frame, without its first byte, from r.in into r.frame.
+func (r *Reader) readFrame() {
 	in, f := &r.in, &r.frame
 	f.Up = in.byte(1) != 0
 	f.Term, f.First, f.Ack = topo.Generation(in.uint(math.MaxUint64)), in.uint(math.MaxUint64),
@@ -84,20 +84,20 @@ func (r *Reader) binary() {
 	for range n {
 		switch in.byte(kindCommit) {
 		case kindPosted:
-			w := get(&r.room.posted)
-			r.call(&w.Call)
+			w := popOrNew(&r.room.posted)
+			r.readCall(&w.Call)
 			f.Payloads = append(f.Payloads, w)
 		case kindExecuted:
-			w := get(&r.room.executed)
+			w := popOrNew(&r.room.executed)
 			*w = Executed{Batch: BatchID(in.uint(math.MaxUint64))}
 			f.Payloads = append(f.Payloads, w)
 		case kindExec:
-			w := get(&r.room.execs)
-			r.exec(w)
+			w := popOrNew(&r.room.execs)
+			r.readExec(w)
 			f.Payloads = append(f.Payloads, w)
 		case kindCommit:
-			w := get(&r.room.commits)
-			r.commit(w)
+			w := popOrNew(&r.room.commits)
+			r.readCommit(w)
 			f.Payloads = append(f.Payloads, w)
 		default:
 			in.fail()
@@ -108,7 +108,8 @@ func (r *Reader) binary() {
 	}
 }
 
-func (r *Reader) call(c *Call) {
+// readCall reads a call into c, whose lists are used again.
+func (r *Reader) readCall(c *Call) {
 	in, splits, shape, far := &r.in, c.Splits, c.Shape, c.Far
 	*c = Call{Worker: topo.WorkerID(in.uint(math.MaxUint64)), Ticket: in.uint(math.MaxUint64)}
 	c.Kind, c.DType, c.Reduction = collective.Kind(in.byte(math.MaxUint8)),
@@ -124,32 +125,35 @@ func (r *Reader) call(c *Call) {
 		c.Far = storeIn(far, collective.Far{In: in.int(), Out: in.int()})
 	}
 	if bits&callShared != 0 {
-		c.Shared = collective.Shared{Group: topo.GroupID(in.uint(math.MaxUint32)), Name: r.name(),
-			Off: in.int()}
+		c.Shared = collective.Shared{Group: topo.GroupID(in.uint(math.MaxUint32)),
+			Name: r.readName(),
+			Off:  in.int()}
 	}
 	if bits&callWeight != 0 {
-		if c.Weight = in.float(); math.IsNaN(c.Weight) || math.IsInf(c.Weight, 0) {
+		if c.Weight = in.float64(); math.IsNaN(c.Weight) || math.IsInf(c.Weight, 0) {
 			in.fail()
 		}
 	}
 }
 
-func (r *Reader) exec(e *Exec) {
+// readExec reads an Exec into e, whose lists are used again.
+func (r *Reader) readExec(e *Exec) {
 	in, hosts, without := &r.in, e.Hosts, e.Without
 	e.Batch, e.Replaces, e.More = BatchID(in.uint(math.MaxUint64)),
 		BatchID(in.uint(math.MaxUint64)),
 		in.byte(1) != 0
-	e.Hosts, e.Without = r.list(hosts), r.list(without)
+	e.Hosts, e.Without = r.readNames(hosts), r.readNames(without)
 	n, some := in.count(leastSet)
 	if e.Sets = resized(e.Sets, n); !some {
 		e.Sets = nil
 	}
 	for i := range e.Sets {
-		r.set(&e.Sets[i])
+		r.readSet(&e.Sets[i])
 	}
 }
 
-func (r *Reader) set(s *Set) {
+// readSet reads a set of an Exec into s, whose lists are used again.
+func (r *Reader) readSet(s *Set) {
 	in := &r.in
 	bits := in.byte(3)
 	s.Lost, s.Route, s.Err = bits&1 != 0, collective.Route{}, string(in.text())
@@ -162,11 +166,12 @@ func (r *Reader) set(s *Set) {
 		s.Calls = nil
 	}
 	for i := range s.Calls {
-		r.call(&s.Calls[i])
+		r.readCall(&s.Calls[i])
 	}
 }
 
-func (r *Reader) commit(c *Commit) {
+// readCommit reads a Commit into c. What it points to is new.
+func (r *Reader) readCommit(c *Commit) {
 	in := &r.in
 	bits := in.byte(3)
 	*c = Commit{Elastic: bits&1 != 0, Index: in.uint(math.MaxUint64),
@@ -175,28 +180,29 @@ func (r *Reader) commit(c *Commit) {
 	if bits&2 == 0 {
 		return
 	}
-	data, err := cursor.Parse(in.take(int(in.short())))
+	data, err := cursor.Parse(in.next(int(in.uint16())))
 	if err != nil {
 		in.fail()
 	}
 	c.Data = &data
 }
 
-// list reads texts that repeat from message to message.
-func (r *Reader) list(room []string) []string {
+// readNames reads a list of texts that repeat from message to message, into room if that is large
+// enough.
+func (r *Reader) readNames(room []string) []string {
 	n, some := r.in.count(leastText)
 	if !some {
 		return nil
 	}
 	room = resized(room, n)
 	for i := range room {
-		room[i] = r.name()
+		room[i] = r.readName()
 	}
 	return room
 }
 
-// name reads a text that repeats from message to message: it takes memory once.
-func (r *Reader) name() string {
+// readName reads a text that repeats from message to message: it takes memory once.
+func (r *Reader) readName() string {
 	b := r.in.text()
 	if len(b) > collective.MaxName {
 		return string(b)
@@ -218,8 +224,10 @@ type input struct {
 	bad bool
 }
 
+// fail makes the message bad: nothing more is read.
 func (in *input) fail() { in.b, in.bad = nil, true }
 
+// uint reads a number of up to most, of variable length.
 func (in *input) uint(most uint64) uint64 {
 	n, size := binary.Uvarint(in.b)
 	if size <= 0 || n > most {
@@ -230,6 +238,7 @@ func (in *input) uint(most uint64) uint64 {
 	return n
 }
 
+// int reads a signed number of variable length.
 func (in *input) int() int {
 	n, size := binary.Varint(in.b)
 	if size <= 0 {
@@ -240,8 +249,8 @@ func (in *input) int() int {
 	return int(n)
 }
 
-// take reads n bytes, which are the message's.
-func (in *input) take(n int) []byte {
+// next reads n bytes. The slice is a part of the message.
+func (in *input) next(n int) []byte {
 	if n > len(in.b) {
 		in.fail()
 		return nil
@@ -251,8 +260,9 @@ func (in *input) take(n int) []byte {
 	return b
 }
 
+// byte reads a byte of up to most.
 func (in *input) byte(most byte) byte {
-	b := in.take(1)
+	b := in.next(1)
 	if in.bad || b[0] > most {
 		in.fail()
 		return 0
@@ -260,21 +270,24 @@ func (in *input) byte(most byte) byte {
 	return b[0]
 }
 
-func (in *input) short() uint16 {
-	if b := in.take(2); !in.bad {
+// uint16 reads a number of two bytes.
+func (in *input) uint16() uint16 {
+	if b := in.next(2); !in.bad {
 		return binary.LittleEndian.Uint16(b)
 	}
 	return 0
 }
 
-func (in *input) float() float64 {
-	if b := in.take(8); !in.bad {
+// float64 reads a number of eight bytes.
+func (in *input) float64() float64 {
+	if b := in.next(8); !in.bad {
 		return math.Float64frombits(binary.LittleEndian.Uint64(b))
 	}
 	return 0
 }
 
-func (in *input) text() []byte { return in.take(int(in.uint(uint64(len(in.b))))) }
+// text reads a text after its length. The slice is a part of the message.
+func (in *input) text() []byte { return in.next(int(in.uint(uint64(len(in.b))))) }
 
 // count reads the length of a list whose entries have least bytes or more each; some is false where
 // there is no list.
@@ -283,6 +296,7 @@ func (in *input) count(least int) (n int, some bool) {
 	return max(0, int(c)-1), c > 0
 }
 
+// ints reads a list of numbers into room if that is large enough; nil where there is no list.
 func (in *input) ints(room []int) []int {
 	n, some := in.count(leastInt)
 	if !some {

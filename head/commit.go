@@ -7,15 +7,15 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// advance writes what there is to write into the log, unless a generation is open: then a host may
-// be lost that others still believe in, and nothing may be decided without it.
-func (r *leader) advance() {
+// advanceLog writes what there is to write into the log, unless a generation is open: then a host
+// may be lost that others still believe in, and nothing may be decided without it.
+func (r *leader) advanceLog() {
 	for r.reports == nil && !r.machine.Proposing() {
-		r.announce()
-		r.disband()
+		r.commitNews()
+		r.disbandUnused()
 		r.abortStep()
 		r.abortReshape()
-		i := slices.IndexFunc(r.batches, r.commitable)
+		i := slices.IndexFunc(r.batches, r.readyToCommit)
 		if i < 0 {
 			r.dismissDrained()
 			r.dispatchEarly()
@@ -26,52 +26,54 @@ func (r *leader) advance() {
 		if f.step {
 			r.commitStep(f)
 		} else {
-			r.commit(Commit{Batch: f.number}, f)
+			r.writeEntry(Commit{Batch: f.number}, f)
 		}
 		r.dispatchFree()
-		r.obey()
+		r.carryOutOrders()
 	}
 }
 
-// announce tells what needs no batch: the first generation, the data, and who is not taken in.
-func (r *leader) announce() {
+// commitNews writes entries for what needs no batch: the first generation, the data, and who is not
+// taken in.
+func (r *leader) commitNews() {
 	if v := r.machine.View(); r.state.View.Generation == 0 && v.Generation > 0 {
 		r.commitFirstView(v)
 	}
 	if rejected := r.rejected; r.news || len(rejected) > 0 {
 		r.news, r.rejected = false, nil
-		r.commit(Commit{Released: rejected}, nil)
+		r.writeEntry(Commit{Released: rejected}, nil)
 	}
 }
 
-// commitable reports whether a batch may be committed: all its hosts have it staged; and if a step
-// ends with it, the job has begun, the members have changed as they should and are enough.
-func (r *leader) commitable(f *batch) bool {
-	if !f.done() || !f.step || r.releasing != "" {
-		return f.done()
+// readyToCommit reports whether a batch may be committed: all its hosts have it staged; and if a
+// step ends with it, the job has begun, the members have changed as they should and are enough. It
+// tells the membership, once, that the step is at its end.
+func (r *leader) readyToCommit(f *batch) bool {
+	if !f.isDone() || !f.step || r.releasing != "" {
+		return f.isDone()
 	}
 	if r.state.View.Generation == 0 {
 		return false
 	}
-	if !f.told && r.quiet(f) {
+	if !f.told && r.isQuietExcept(f) {
 		f.told = true
-		if f.reshapes() {
+		if f.isReshape() {
 			r.machine.Arrange(r.state.Shape.Order,
 				member.Because("the job goes to mesh "+r.state.Shape.Next))
 		}
-		r.machine.Boundary(r.members()...)
-		r.obey()
+		r.machine.ReachBoundary(r.memberIDs()...)
+		r.carryOutOrders()
 	}
 	return !r.machine.Proposing() &&
-		(!r.machine.Paused() || f.reshapes() || f.told && r.freesHost(r.machine.View()))
+		(!r.machine.Paused() || f.isReshape() || f.told && r.freesHost(r.machine.View()))
 }
 
 // freesHost reports whether a host that is to be left is free with the members of a generation, or
 // nearer to that: members are let go from it, or others come that the state is given to. Then they
-// may be too few: the step behind this one waits. Not on a mesh, where only a reshape takes members
+// may be too few: the step after this one waits. Not on a mesh, where only a reshape takes members
 // from a host.
 func (r *leader) freesHost(next topo.View) bool {
-	leaving := r.machine.Draining()
+	leaving := r.machine.DrainingHosts()
 	goes := func(m topo.Member) bool {
 		_, stays := next.Rank(m.Worker)
 		return !stays && slices.Contains(leaving, m.Host)
@@ -85,43 +87,43 @@ func (r *leader) freesHost(next topo.View) bool {
 			slices.ContainsFunc(next.Members, comes))
 }
 
-// quiet reports whether nothing of the world is under way but one batch, so that the members may
-// change behind it.
-func (r *leader) quiet(f *batch) bool {
+// isQuietExcept reports whether nothing of the world is under way but batch f, so that the members
+// may change after it.
+func (r *leader) isQuietExcept(f *batch) bool {
 	return r.matcher.Quiet() && !slices.ContainsFunc(r.batches, func(other *batch) bool {
-		return other != f && other.world()
+		return other != f && other.hasWorldCollective()
 	})
 }
 
 // commitStep commits a batch that ends a step: the job moves on in its data, and its members learn
 // who they are now.
 func (r *leader) commitStep(f *batch) {
-	if !f.reshapes() {
+	if !f.isReshape() {
 		r.countStep(f)
 	}
 	c := Commit{Batch: f.number}
 	next := r.machine.View()
 	switch {
-	case !r.quiet(f):
-		r.commit(c, f)
+	case !r.isQuietExcept(f):
+		r.writeEntry(c, f)
 	case r.releasing != "" && r.state.AllReleased == "":
 		r.releaseAll(c, f)
-	case f.reshapes():
-		r.reshaped(next, c, f)
+	case f.isReshape():
+		r.commitReshape(next, c, f)
 	case r.chooseReshape(next), r.changesMembers(next):
 		r.commitView(next, c, f)
 	default:
-		r.commit(c, f)
+		r.writeEntry(c, f)
 	}
-	r.machine.Step()
+	r.machine.BeginStep()
 }
 
 // releaseAll releases all members, with an entry of the log. f is the batch of that entry; nil =
 // none.
 func (r *leader) releaseAll(c Commit, f *batch) {
 	r.state.AllReleased = r.releasing
-	c.Changed, c.Released = true, r.members()
-	r.commit(c, f)
+	c.Changed, c.Released = true, r.memberIDs()
+	r.writeEntry(c, f)
 }
 
 // countStep counts the step that ends with a batch, and moves on in the data by what the workers
@@ -141,8 +143,8 @@ func (r *leader) countStep(f *batch) {
 	r.state.Data = &next
 }
 
-// changesMembers reports whether a generation is another one for its members: a generation that
-// only knows of a lost host that had none is not.
+// changesMembers reports whether a generation is another one for its members, or lets a member in
+// again: a generation that only knows of a lost host that had none is not.
 func (r *leader) changesMembers(next topo.View) bool {
 	return !slices.Equal(next.Members, r.state.View.Members) ||
 		len(r.asked) > 0 && slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
@@ -150,8 +152,8 @@ func (r *leader) changesMembers(next topo.View) bool {
 		})
 }
 
-// members lists the members as they know it.
-func (r *leader) members() []topo.WorkerID {
+// memberIDs lists the members, by rank, as they know it; the list is the caller's.
+func (r *leader) memberIDs() []topo.WorkerID {
 	list := make([]topo.WorkerID, 0, r.state.View.Size())
 	for _, m := range r.state.View.Members {
 		list = append(list, m.Worker)
@@ -161,19 +163,19 @@ func (r *leader) members() []topo.WorkerID {
 
 // commitView makes the data plane and the workers know a generation, with an entry of the log.
 func (r *leader) commitView(next topo.View, c Commit, f *batch) {
-	c.Changed, c.View, c.Entered = true, &next, r.admit(next)
+	c.Changed, c.View, c.Entered = true, &next, r.admitAsked(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
-	r.matcher.Advance(r.members())
-	for _, w := range r.members() {
+	r.matcher.Advance(r.memberIDs())
+	for _, w := range r.memberIDs() {
 		if how, dead := r.dead[w]; dead { // since it was decided that it is a member
 			r.matcher.Lost(w, how, nil)
 		}
 	}
-	r.commit(c, f)
+	r.writeEntry(c, f)
 }
 
-// admit lists the members of a generation that asked for it, and answers them.
-func (r *leader) admit(next topo.View) (entered []topo.WorkerID) {
+// admitAsked lists the members of a generation that asked to take part; they ask no more.
+func (r *leader) admitAsked(next topo.View) (entered []topo.WorkerID) {
 	for _, m := range next.Members {
 		if r.asked[m.Worker] {
 			entered = append(entered, m.Worker)
@@ -183,15 +185,16 @@ func (r *leader) admit(next topo.View) (entered []topo.WorkerID) {
 	return entered
 }
 
-// commit writes an entry of the log and tells everybody. f is its batch; nil = none.
-func (r *leader) commit(c Commit, f *batch) {
+// writeEntry writes an entry of the log, with the newest state, and sends it to all followers. f is
+// its batch, which goes back to the pool; nil = none.
+func (r *leader) writeEntry(c Commit, f *batch) {
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.AllReleased = r.index, r.state.Steps, r.state.Data,
 		r.state.Elastic, r.state.AllReleased
 	if r.shape != r.state.Shape {
 		c.Shape, r.shape = r.state.Shape, r.state.Shape
 	}
-	if c.Stable = r.trim(); c.Stable < c.Index {
+	if c.Stable = r.trimLog(); c.Stable < c.Index {
 		r.log = append(r.log, c)
 	}
 	if len(r.peers) > 1 {
@@ -203,15 +206,15 @@ func (r *leader) commit(c Commit, f *batch) {
 		f = nil
 	}
 	if r.agent.canCallDirectly() {
-		r.agent.follower.commit(c, f)
+		r.agent.follower.applyEntry(c, f)
 	} else {
-		r.agent.queue(false, localCommit{c, f})
+		r.agent.queueInner(false, localCommit{c, f})
 	}
 }
 
-// trim forgets the entries that have arrived everywhere; it returns the last of them. A head
-// without other hosts keeps none: who comes later gets a Snapshot.
-func (r *leader) trim() uint64 {
+// trimLog forgets the entries that have arrived everywhere; it returns the number of the last of
+// them. A head without other hosts keeps none: who comes later gets a Snapshot.
+func (r *leader) trimLog() uint64 {
 	stable := r.index
 	for host, p := range r.peers {
 		if p.stream != nil && !p.left && !r.lostHosts[host] {
@@ -230,19 +233,19 @@ func (r *leader) trim() uint64 {
 // dismissDrained lets the drained hosts go whose workers have heard that they are members no more.
 // They belong to the job until they know.
 func (r *leader) dismissDrained() {
-	for _, host := range r.machine.Vacant() {
+	for _, host := range r.machine.VacantHosts() {
 		p := r.peers[host]
 		if p != nil && !p.left &&
 			!slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
 				return m.Host == host
 			}) {
-			r.letGo(host, Leave{true, "it was drained, and is not needed any more"})
+			r.sendLeave(host, Leave{true, "it was drained, and is not needed any more"})
 		}
 	}
 }
 
-// letGo tells a host to leave. It is lost when it has heard that.
-func (r *leader) letGo(host string, l Leave) {
+// sendLeave tells a host to leave. It counts as lost when it has heard that.
+func (r *leader) sendLeave(host string, l Leave) {
 	r.send(host, Leaves{l})
 	r.peers[host].left = true
 }

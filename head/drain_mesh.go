@@ -34,10 +34,10 @@ func (r *leader) drainMesh(host, who string) error {
 	case r.releasing != "":
 		return errors.New("the job is ending")
 	}
-	if err := r.machine.CanDrain(host); err != nil {
+	if err := r.machine.CheckDrain(host); err != nil {
 		return err
 	}
-	if err := r.fallbackMesh(host); err != nil {
+	if err := r.checkFallbackMesh(host); err != nil {
 		return err
 	}
 	err := r.machine.Drain(host, who)
@@ -48,19 +48,19 @@ func (r *leader) drainMesh(host, who string) error {
 		r.cancelRequest("no other host than " + host + " has room for all workers of mesh " +
 			r.requested.mesh)
 	}
-	r.obey()
-	r.advance()
+	r.carryOutOrders()
+	r.advanceLog()
 	return err
 }
 
-// fallbackMesh finds a mesh that the job could go to without a host and those that are left
-// already; an error says why there is none.
-func (r *leader) fallbackMesh(host string) error {
+// checkFallbackMesh returns why there is no mesh that the job could go to without a host and those
+// that are left already; nil = there is one.
+func (r *leader) checkFallbackMesh(host string) error {
 	s, view, leaving := *r.state.Shape, topo.View{}, 0
 	if s.Next != "" {
-		s = s.moved()
+		s = s.afterReshape()
 	}
-	if s.Leaving = r.machine.Draining(); slices.Contains(s.Leaving, host) {
+	if s.Leaving = r.machine.DrainingHosts(); slices.Contains(s.Leaving, host) {
 		return nil
 	}
 	s.Leaving = append(s.Leaving, host)
@@ -75,7 +75,7 @@ func (r *leader) fallbackMesh(host string) error {
 	if leaving == 0 {
 		return nil
 	}
-	spares := slices.DeleteFunc(r.machine.Waiting(), func(w topo.WorkerID) bool {
+	spares := slices.DeleteFunc(r.machine.WaitingWorkers(), func(w topo.WorkerID) bool {
 		return slices.Contains(s.Leaving, r.home[w])
 	})
 	if r.requested == nil && len(spares) >= leaving {
@@ -90,7 +90,7 @@ func (r *leader) fallbackMesh(host string) error {
 // reportBlockedDrains tells that hosts are not left for now, since those who had taken over their
 // state are lost. On a mesh leaving does.
 func (r *leader) reportBlockedDrains() {
-	hosts := r.machine.Kept()
+	hosts := r.machine.BlockedDrains()
 	if r.state.Shape != nil || r.releasing != "" || len(hosts) == 0 {
 		return
 	}
@@ -100,7 +100,8 @@ func (r *leader) reportBlockedDrains() {
 			strings.Join(hosts, ", ")))})
 }
 
-// checkFit says why a host cannot be left when Arrange has answered this; nil where it can.
+// checkFit returns why a host cannot be left when Arrange has returned order and err; nil where it
+// can.
 func (r *leader) checkFit(host string, order []topo.WorkerID, err error) error {
 	lost := new(StateLost)
 	switch least := r.machine.Record().Min; {
@@ -114,11 +115,11 @@ func (r *leader) checkFit(host string, order []topo.WorkerID, err error) error {
 	return nil
 }
 
-// leavingHosts lists the hosts that members of the generation that comes leave with the mesh that
-// they go to. Since they were asked for, others can have been lost: those without which no mesh is
-// left any more are kept, the newest first.
-func (r *leader) leavingHosts(next topo.View) []string {
-	hosts := r.machine.Draining()
+// settleLeavingHosts lists the hosts that members of the generation that comes leave with the mesh
+// that they go to. Since they were asked for, others can have been lost: hosts without which no
+// mesh is left any more are kept, the newest first, and the membership is told that they stay.
+func (r *leader) settleLeavingHosts(next topo.View) []string {
+	hosts := r.machine.DrainingHosts()
 	if len(hosts) == 0 || r.state.Shape.Broken != "" {
 		return nil
 	}
@@ -136,7 +137,7 @@ func (r *leader) leavingHosts(next topo.View) []string {
 			break
 		}
 		r.machine.Undrain(newest)
-		r.note("%v", err)
+		r.emitMeshed("%v", err)
 	}
 	return hosts
 }

@@ -32,6 +32,7 @@ type ticket struct {
 	number uint64
 }
 
+// ticketOf is the name of a call: its worker and its ticket.
 func ticketOf(p *collective.Posted) ticket { return ticket{p.Worker, p.Ticket} }
 
 // dispatchEarly has the hosts begin with what is there of the step, if that is worth it and nothing
@@ -59,7 +60,7 @@ func (r *leader) dispatchEarly() {
 		return
 	}
 	if r.early == nil {
-		r.earlyRoom = earlyDispatch{number: r.nextBatch(),
+		r.earlyRoom = earlyDispatch{number: r.nextBatchID(),
 			hosts: copyInto(r.earlyRoom.hosts, f.hosts),
 			calls: r.earlyRoom.calls[:0]}
 		r.early = &r.earlyRoom
@@ -85,10 +86,10 @@ func (r *leader) withdrawEarly() {
 	}
 }
 
-// checkEarly withdraws what was begun of a step if some of it is ready in another way: without a
-// worker that was lost, or as an error.
-func (r *leader) checkEarly(sets []collective.Ready) {
-	if r.early == nil || r.early.begins(sets) {
+// withdrawStaleEarly withdraws what was begun of a step if some of it is ready in another way:
+// without a worker that was lost, or as an error.
+func (r *leader) withdrawStaleEarly(sets []collective.Ready) {
+	if r.early == nil || r.early.isPrefixOf(sets) {
 		return
 	}
 	for _, s := range sets {
@@ -101,8 +102,8 @@ func (r *leader) checkEarly(sets []collective.Ready) {
 	}
 }
 
-// begins reports whether sets begin with what the hosts were told of.
-func (a *earlyDispatch) begins(sets []collective.Ready) bool {
+// isPrefixOf reports whether sets begin with what the hosts were told of, unchanged.
+func (a *earlyDispatch) isPrefixOf(sets []collective.Ready) bool {
 	if len(sets) <= a.sets {
 		return false
 	}

@@ -80,7 +80,7 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 		p.post(w, 1, large(true))
 	}
 	begun := find[*head.Execute](p, "B").Batch
-	p.home(3).Lost(3, "was killed by SIGKILL")
+	p.home(3).WorkerLost(3, "was killed by SIGKILL")
 	p.run()
 	for host := range p.agents {
 		if d := find[head.Drop](p, host); begun == 0 || d.Batch != begun {
@@ -113,7 +113,7 @@ func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 	}
 	begun := find[*head.Execute](p, "B").Batch
 	p.post(3, 2, large(false))
-	p.home(3).Lost(3, "was killed by SIGKILL")
+	p.home(3).WorkerLost(3, "was killed by SIGKILL")
 	p.run()
 	for w := range topo.WorkerID(3) {
 		p.post(w, 2, large(false))
@@ -136,10 +136,10 @@ func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 		}
 		left := map[string]string{"A": "B", "B": "A"}[lost]
 		begun := find[*head.Execute](p, left).Batch
-		p.agents[left].Down(lost, "was silent for too long")
+		p.agents[left].LinkDown(lost, "was silent for too long")
 		p.agents[lost] = head.New(head.Config{Self: lost + "2"})
 		if p.agents[left].Stuck() {
-			p.agents[left].Force()
+			p.agents[left].ForceHead()
 		}
 		p.run()
 		if d := find[head.Drop](p, left); d.Batch != begun || begun == 0 {

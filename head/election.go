@@ -14,11 +14,12 @@ const patienceTicks = 4
 // say that there is one.
 const graceTicks = 16
 
-// propose wants a generation decided.
+// propose has the proposer try to get a generation decided.
 func (a *Agent) propose(r member.Record) { a.proposer.Propose(r) }
 
-// vote sends what this host asks of the voters, and asks itself; false if there is nothing.
-func (a *Agent) vote() bool {
+// askVoters emits what the proposer asks of the voters, and asks this host itself; false if there
+// is nothing.
+func (a *Agent) askVoters() bool {
 	if a.proposer == nil {
 		return false
 	}
@@ -26,44 +27,45 @@ func (a *Agent) vote() bool {
 	for _, e := range asks {
 		if e.To != a.cfg.Self {
 			a.send(e.To, Ask{e.Ask})
-		} else if answer := a.acceptor.Step(e.Ask); answer != nil {
+		} else if answer := a.acceptor.Answer(e.Ask); answer != nil {
 			a.onAnswer(a.cfg.Self, answer)
 		}
 	}
 	return len(asks) > 0
 }
 
-// onAnswer takes an answer to what this host has asked.
+// onAnswer handles an answer to what this host has asked, and with the last one that is needed the
+// decision.
 func (a *Agent) onAnswer(from string, m member.Answer) {
 	if a.proposer == nil {
 		if d, ok := m.(member.Decision); ok {
-			a.decide(d.Record)
+			a.applyDecision(d.Record)
 		}
 		return
 	}
-	r := a.proposer.Step(from, m)
+	r := a.proposer.ReceiveAnswer(from, m)
 	if r == nil {
 		return
 	}
 	if _, told := m.(member.Decision); !told {
-		a.proclaim(*r)
+		a.sendDecision(*r)
 	} else if from != r.Head &&
 		a.up[r.Head] { // the new head may not know, when those that decided cannot reach it
 		a.send(r.Head, Answer{member.Decision{Record: *r}})
 	}
-	a.decide(*r)
+	a.applyDecision(*r)
 }
 
-// proclaim tells all agents of a decision.
-func (a *Agent) proclaim(r member.Record) {
-	for _, host := range sorted(a.up) {
+// sendDecision emits a message with a decision for every agent that can be reached.
+func (a *Agent) sendDecision(r member.Record) {
+	for _, host := range sortedKeys(a.up) {
 		a.send(host, Answer{member.Decision{Record: r}})
 	}
 }
 
-// onQuestion answers a question about a generation. Nobody is promised anything against a head that
+// onAsk answers a question about a generation. Nobody is promised anything against a head that
 // this host can reach.
-func (a *Agent) onQuestion(from string, m member.Ask) {
+func (a *Agent) onAsk(from string, m member.Ask) {
 	after := member.Record{}
 	prepare := false
 	switch m := m.(type) {
@@ -72,7 +74,7 @@ func (a *Agent) onQuestion(from string, m member.Ask) {
 	case member.Accept:
 		after = m.After
 	}
-	a.decide(after)
+	a.applyDecision(after)
 	record, known := a.acceptor.Record()
 	if a.left || !known {
 		return
@@ -81,47 +83,49 @@ func (a *Agent) onQuestion(from string, m member.Ask) {
 		a.reaches(record.Head) {
 		return
 	}
-	if answer := a.acceptor.Step(m); answer != nil {
+	if answer := a.acceptor.Answer(m); answer != nil {
 		a.send(from, Answer{answer})
 	}
 }
 
+// reaches reports whether this host is linked to another, or is it.
 func (a *Agent) reaches(host string) bool { return host == a.cfg.Self || a.up[host] }
 
-// decide takes a generation that is decided.
-func (a *Agent) decide(r member.Record) {
+// applyDecision accepts a generation that is decided, if it is newer: this agent begins to lead,
+// follows another one, or leaves, as it says.
+func (a *Agent) applyDecision(r member.Record) {
 	old, known := a.acceptor.Record()
-	mine := a.candidate != nil && a.proposer.Wants() != nil && a.proposer.Wants().Equal(r)
-	if a.left || r.Head == "" || !a.acceptor.Decide(r) {
+	mine := a.candidate != nil && a.proposer.Wanted() != nil && a.proposer.Wanted().Equal(r)
+	if a.left || r.Head == "" || !a.acceptor.LearnDecision(r) {
 		return
 	}
 	if !known {
 		a.proposer = member.NewProposer(a.cfg.Self, r)
 	}
-	a.proposer.Decide(r)
+	a.proposer.LearnDecision(r)
 	a.patience = 0
 	a.emit(Decided{r})
 	candidate := a.candidate
 	a.candidate = nil
 	if known && old.Belongs(a.cfg.Self) && !r.Belongs(a.cfg.Self) {
-		a.leave(Leave{Because: "the others went on without it"})
+		a.leaveJob(Leave{Because: "the others went on without it"})
 		return
 	}
 	if known && old.Head == r.Head && old.Since == r.Since {
 		if a.leader != nil {
-			a.leader.decided(r)
+			a.leader.onDecided(r)
 		}
 		a.tryTakeover()
 		return
 	}
-	a.resign(r)
+	a.stopLeading(r)
 	if r.Head == a.cfg.Self {
 		if mine {
-			candidate.Decided(r.View.Generation)
+			candidate.GenerationDecided(r.View.Generation)
 		} else {
 			candidate = member.Restore(r, a.cfg.Self)
 		}
-		a.lead(r, candidate)
+		a.startLeading(r, candidate)
 		return
 	}
 	if f := a.follower; !r.Belongs(a.cfg.Self) && f.state.View.Generation > 0 {
@@ -130,20 +134,20 @@ func (a *Agent) decide(r member.Record) {
 		f.index, f.state, f.recent = 0, State{}, nil
 	}
 	a.uplink = newStream(r.Since, true, &a.pool)
-	a.uplink.push(a.report())
+	a.uplink.push(a.newReport())
 	a.tryTakeover()
 }
 
-// resign ends the rule of this agent, if it led: the generation that another one leads is the last
-// that it tells of.
-func (a *Agent) resign(r member.Record) {
+// stopLeading removes the leader of this agent, if it led. The generation that another one leads is
+// the last that it tells people of.
+func (a *Agent) stopLeading(r member.Record) {
 	if a.leader == nil {
 		return
 	}
 	m := a.leader.machine
 	a.leader = nil
 	m.Ready()
-	m.Decided(r.View.Generation)
+	m.GenerationDecided(r.View.Generation)
 	for _, o := range m.Ready() {
 		if o, ok := o.(member.Activate); ok {
 			a.emit(News{o})
@@ -151,39 +155,40 @@ func (a *Agent) resign(r member.Record) {
 	}
 }
 
-// lead makes this agent the head. It begins with a recovery.
-func (a *Agent) lead(r member.Record, m *member.Machine) {
+// startLeading makes this agent the head, with m as the membership, which it keeps. It begins with
+// a recovery.
+func (a *Agent) startLeading(r member.Record, m *member.Machine) {
 	a.uplink = nil
 	a.leader = newLeader(a, r.Since, m)
 	a.leader.peers[a.cfg.Self] = &peer{}
-	a.queue(true, a.report())
+	a.queueInner(true, a.newReport())
 	for _, h := range r.Hosts {
 		if !a.reaches(h.Name) {
-			a.leader.hostLost(h.Name, a.fate(h.Name))
+			a.leader.loseHost(h.Name, a.howLost(h.Name))
 		}
 	}
-	a.leader.obey()
+	a.leader.carryOutOrders()
 }
 
-// report is what this host tells a new head.
-func (a *Agent) report() Report {
-	r := a.follower.report()
-	for _, host := range sorted(a.down) {
+// newReport is what this host tells a new head.
+func (a *Agent) newReport() Report {
+	r := a.follower.newReport()
+	for _, host := range sortedKeys(a.down) {
 		r.LinksLost = append(r.LinksLost, LinkLost{host, a.down[host]})
 	}
 	return r
 }
 
-// fate is how a host was lost.
-func (a *Agent) fate(host string) string {
+// howLost says how a host was lost, as a person reads it.
+func (a *Agent) howLost(host string) string {
 	if how, ok := a.down[host]; ok {
 		return how
 	}
 	return "cannot be reached"
 }
 
-// tryTakeover tries to take over when the head is lost: the first voter that is left at once, the
-// others when that does not seem to help.
+// tryTakeover proposes this agent as the head when the head is lost: the first voter that is left
+// at once, the others when that does not seem to help.
 func (a *Agent) tryTakeover() {
 	record, known := a.acceptor.Record()
 	if !known || a.left || a.candidate != nil || a.leader != nil || a.reaches(record.Head) {
@@ -197,20 +202,20 @@ func (a *Agent) tryTakeover() {
 	a.proposeSelf(record)
 }
 
-// abandoned reports whether the head was lost before the job began: it alone could begin it.
-func (a *Agent) abandoned() bool {
+// isAbandoned reports whether the head was lost before the job began: it alone could begin it.
+func (a *Agent) isAbandoned() bool {
 	record, known := a.acceptor.Record()
 	return known && record.View.Generation == 0 && !a.reaches(record.Head) &&
 		a.patience > graceTicks
 }
 
 // proposeSelf proposes a generation with this agent as its head, without the hosts that it cannot
-// reach.
+// reach, and returns it.
 func (a *Agent) proposeSelf(record member.Record) (proposed *member.Record) {
 	var gone []member.Gone
 	for _, h := range record.Hosts {
 		if !a.reaches(h.Name) {
-			gone = append(gone, member.Gone{Host: h.Name, How: a.fate(h.Name)})
+			gone = append(gone, member.Gone{Host: h.Name, How: a.howLost(h.Name)})
 		}
 	}
 	a.candidate = member.Restore(record, a.cfg.Self, gone...)
@@ -223,10 +228,10 @@ func (a *Agent) proposeSelf(record member.Record) (proposed *member.Record) {
 	return proposed
 }
 
-// leave ends this agent's part in the job.
-func (a *Agent) leave(l Leave) {
+// leaveJob ends this agent's part in the job, and emits l, once.
+func (a *Agent) leaveJob(l Leave) {
 	if a.uplink != nil { // the head waits for it
-		a.sendFrame(a.Head(), a.uplink.frame(len(a.uplink.queue)))
+		a.sendFrame(a.Head(), a.uplink.newFrame(len(a.uplink.queue)))
 	}
 	if !a.left {
 		a.left, a.leader, a.uplink, a.inner = true, nil, nil, nil

@@ -42,7 +42,7 @@ func (a *alone) step(w topo.WorkerID) {
 	a.tickets++
 	c := sum(topo.World)
 	c.Step = true
-	a.Post(&collective.Posted{Worker: w, Ticket: a.tickets, Call: c})
+	a.PostCall(&collective.Posted{Worker: w, Ticket: a.tickets, Call: c})
 	a.run()
 }
 
@@ -65,30 +65,30 @@ func TestFirstStepAfterALoss(t *testing.T) {
 		a.step(w)
 	}
 	for w := range topo.WorkerID(3) {
-		a.Started(w)
+		a.WorkerStarted(w)
 	}
 	for w := range topo.WorkerID(2) {
-		a.State(w, data)
-		a.Asks(w)
+		a.ReportData(w, data)
+		a.WorkerAsks(w)
 	}
 	train(0, data, 0, 3)
-	a.Lost(1, "was killed by SIGKILL")
-	a.State(2, data)
-	a.Asks(2)
+	a.WorkerLost(1, "was killed by SIGKILL")
+	a.ReportData(2, data)
+	a.WorkerAsks(2)
 	a.run()
-	if got := a.Known().View.String(); got != "generation 1: w0@A w1 w2" {
+	if got := a.State().View.String(); got != "generation 1: w0@A w1 w2" {
 		t.Errorf("the job begins with %s", got)
 	}
 	train(2, data, 2, 3)
-	if got := a.Known(); got.View.String() != "generation 1: w0@A w2" || got.Steps != 1 {
+	if got := a.State(); got.View.String() != "generation 1: w0@A w2" || got.Steps != 1 {
 		t.Errorf("after the first step %+v", got)
 	}
 	if last := a.applied[len(a.applied)-1]; !last.Changed || !last.Here || len(last.Parts) != 1 ||
 		len(last.Parts[0].Calls) != 2 {
 		t.Errorf("the first step is applied as %+v", last)
 	}
-	for a.Known().Data.Epoch == 0 {
-		known := a.Known()
+	for a.State().Data.Epoch == 0 {
+		known := a.State()
 		for rank, m := range known.View.Members {
 			train(m.Worker, *known.Data, rank, known.View.Size())
 		}
@@ -105,14 +105,14 @@ func TestFirstStepAfterALoss(t *testing.T) {
 func TestFirstStepOfAJobWithoutData(t *testing.T) {
 	a := newAlone(t, 3)
 	for _, w := range []topo.WorkerID{0, 1, 2} {
-		a.Started(w)
+		a.WorkerStarted(w)
 	}
-	a.Asks(0)
-	a.Lost(1, "was killed by SIGKILL")
-	a.Asks(2)
+	a.WorkerAsks(0)
+	a.WorkerLost(1, "was killed by SIGKILL")
+	a.WorkerAsks(2)
 	a.step(2)
 	a.step(0)
-	if got := a.Known(); got.Steps != 1 || got.View.String() != "generation 1: w0@A w2" {
+	if got := a.State(); got.Steps != 1 || got.View.String() != "generation 1: w0@A w2" {
 		t.Errorf("after the first step %+v", got)
 	}
 }
@@ -125,17 +125,17 @@ func TestChangesBeforeTheJobBegins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Started(0)
-	a.State(0, data)
-	a.Asks(0)
+	a.WorkerStarted(0)
+	a.ReportData(0, data)
+	a.WorkerAsks(0)
 	for what, err := range map[string]error{"resize": a.Resize(1, "you"),
 		"drain": a.Drain("A", "you")} {
 		if err == nil || !strings.Contains(err.Error(), "has not begun") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	a.Started(1)
-	a.Asks(1)
+	a.WorkerStarted(1)
+	a.WorkerAsks(1)
 	a.run()
 	if err := a.Resize(1, "you"); err != nil {
 		t.Error(err)
@@ -152,23 +152,23 @@ func TestGoesOnFromAPlace(t *testing.T) {
 	}
 	place := begin.Commit(1, []bool{true})
 	for w := range topo.WorkerID(2) {
-		a.Started(w)
-		a.State(w, begin)
-		a.Asks(w)
+		a.WorkerStarted(w)
+		a.ReportData(w, begin)
+		a.WorkerAsks(w)
 	}
 	a.run()
-	a.State(0, place)
-	a.State(1, place)
+	a.ReportData(0, place)
+	a.ReportData(1, place)
 	for w := range topo.WorkerID(2) {
 		a.step(w)
 	}
-	if got := a.Known().Data; got.Step != 2 || got.Next != 12 {
+	if got := a.State().Data; got.Step != 2 || got.Next != 12 {
 		t.Errorf("one step from step 1, position 6, the place is %+v", got)
 	}
-	a.State(0, a.Known().Data.Commit(1, []bool{true}))
+	a.ReportData(0, a.State().Data.Commit(1, []bool{true}))
 	a.step(0)
 	a.step(1)
-	if got := a.Known().Data; got.Step != 3 {
+	if got := a.State().Data; got.Step != 3 {
 		t.Errorf("it was moved while it trained: %+v", got)
 	}
 }
@@ -183,7 +183,7 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 	}
 	t.Run("welcomed", func(t *testing.T) {
 		p = newAcquaintance(t)
-		p.agents["B"].Down("A", how)
+		p.agents["B"].LinkDown("A", how)
 		for range 100 {
 			p.agents["B"].Tick()
 		}
@@ -195,8 +195,8 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 	t.Run("not welcomed", func(t *testing.T) {
 		p = &pair{t: t, agents: map[string]*head.Agent{"A": head.New(head.Config{Self: "A"}),
 			"B": head.New(head.Config{Self: "B"})}, seen: map[string][]head.Action{}}
-		p.agents["B"].Up("A")
-		p.agents["B"].Down("A", how)
+		p.agents["B"].LinkUp("A")
+		p.agents["B"].LinkDown("A", how)
 		if got, want := left(), "the host that it joined, A, was silent for too long before it "+
 			"told of the job; start the job again"; got != want {
 			t.Errorf("B leaves because %q, want %q", got, want)
@@ -204,7 +204,7 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 	})
 	t.Run("begun", func(t *testing.T) {
 		p = newPair(t)
-		p.agents["B"].Down("A", how)
+		p.agents["B"].LinkDown("A", how)
 		for range 100 {
 			p.agents["B"].Tick()
 		}

@@ -56,7 +56,7 @@ type localWorker struct {
 type staged struct {
 	exec     Exec                 // the order of the head, with all sets so far
 	parts    []Part               // the sets of exec, as the shell executes them
-	calls    []*collective.Posted // the memory behind the calls of parts
+	calls    []*collective.Posted // the memory of the calls of parts
 	executed bool                 // whether the shell has executed all parts
 	proof    digest.Proof         // what the shell has proved; zero unless a reshape
 }
@@ -68,14 +68,16 @@ type localGroup struct {
 	free    []topo.WorkerID // the members in here that need the group no more
 }
 
+// newFollower returns the follower of an agent, without workers and without a job.
 func newFollower(a *Agent) *follower {
 	return &follower{agent: a, workers: map[topo.WorkerID]*localWorker{},
 		staged: map[BatchID]*staged{},
 		groups: map[topo.GroupID]*localGroup{}}
 }
 
-// worker finds a worker of this host; one that is not known yet is added.
-func (f *follower) worker(w topo.WorkerID) *localWorker {
+// ensureWorker returns the record of a worker of this host; a worker that is not known yet is
+// added.
+func (f *follower) ensureWorker(w topo.WorkerID) *localWorker {
 	l := f.workers[w]
 	if l == nil {
 		l = &localWorker{}
@@ -84,24 +86,24 @@ func (f *follower) worker(w topo.WorkerID) *localWorker {
 	return l
 }
 
-// began notes that the process of a worker runs, and tells the head.
-func (f *follower) began(w topo.WorkerID) {
-	f.worker(w)
+// reportBegan adds a worker whose process runs, and tells the head.
+func (f *follower) reportBegan(w topo.WorkerID) {
+	f.ensureWorker(w)
 	f.agent.tellHead(Began{w})
 }
 
-// asks notes that a worker asks to take part, and tells the head.
-func (f *follower) asks(w topo.WorkerID) {
-	l := f.worker(w)
+// reportAsked records that a worker asks to take part, and tells the head.
+func (f *follower) reportAsked(w topo.WorkerID) {
+	l := f.ensureWorker(w)
 	l.again = l.asked
 	l.asked, l.released = true, false
 	f.agent.tellHead(Asked{w})
 }
 
-// ends notes that a worker has ended, and tells the head; what comes after the first end is not
-// heard.
-func (f *follower) ends(e Ended) {
-	l := f.worker(e.Worker)
+// reportEnded records that a worker has ended, and tells the head; what comes after the first end
+// is ignored.
+func (f *follower) reportEnded(e Ended) {
+	l := f.ensureWorker(e.Worker)
 	if l.ended == nil {
 		l.ended = &e
 		f.ended++
@@ -109,9 +111,9 @@ func (f *follower) ends(e Ended) {
 	}
 }
 
-// states tells the head what a worker states of the data, and keeps the statement for a later head
-// as long as the log may not have it.
-func (f *follower) states(w topo.WorkerID, data cursor.Cursor) {
+// reportData tells the head what a worker states of the data, and keeps the statement for a later
+// head as long as the log may not have it.
+func (f *follower) reportData(w topo.WorkerID, data cursor.Cursor) {
 	s, have := Stated{w, data}, f.state.Data
 	if f.stated != nil {
 		have = &f.stated.Data
@@ -122,41 +124,41 @@ func (f *follower) states(w topo.WorkerID, data cursor.Cursor) {
 	f.agent.tellHead(s)
 }
 
-// wantsGroup notes that a worker waits for a group, and tells the head.
-func (f *follower) wantsGroup(w topo.WorkerID, list []topo.WorkerID) {
-	l := f.worker(w)
+// requestGroup records that a worker waits for a group, and tells the head. It keeps list.
+func (f *follower) requestGroup(w topo.WorkerID, list []topo.WorkerID) {
+	l := f.ensureWorker(w)
 	l.wants = append(l.wants, list)
 	f.agent.tellHead(WantsGroup{w, list})
 }
 
-// ungroups tells the head that a worker needs a group no more. A worker that has an open call in
-// the group is not believed.
-func (f *follower) ungroups(w topo.WorkerID, id topo.GroupID) {
+// reportUngroup tells the head that a worker needs a group no more. A worker that has an open call
+// in the group is not believed, and nothing is told.
+func (f *follower) reportUngroup(w topo.WorkerID, id topo.GroupID) {
 	inUse := func(p *collective.Posted) bool { return p.Call.Group == id }
 	if _, _, has := f.indexIn(id, w); has && id != topo.World &&
-		!slices.ContainsFunc(f.worker(w).open, inUse) {
+		!slices.ContainsFunc(f.ensureWorker(w).open, inUse) {
 		f.groups[id].free = append(f.groups[id].free, w)
 		f.agent.tellHead(Ungroups{w, id})
 	}
 }
 
-// receive handles a payload of the head.
+// receive handles a payload of the head, in the order of the stream.
 func (f *follower) receive(b Payload) {
 	switch b := b.(type) {
 	case Snapshot:
 		f.index, f.state, f.recent = b.Index, b.State, slices.Clone(b.Recent)
 	case Begin:
-		f.begin(b.Keep)
+		f.onBegin(b.Keep)
 	case *Exec:
-		f.exec(b)
+		f.onExec(b)
 	case Drops:
-		f.drop(b.Batch)
+		f.dropBatch(b.Batch)
 	case *Commit:
-		f.commit(*b, nil)
+		f.applyEntry(*b, nil)
 	case localCommit:
-		f.commit(b.Commit, b.batch)
+		f.applyEntry(b.Commit, b.batch)
 	case Groups:
-		f.grouped(b)
+		f.onGroups(b)
 	case Disbands:
 		delete(f.groups, b.ID)
 	case Starts:
@@ -167,34 +169,35 @@ func (f *follower) receive(b Payload) {
 	case Refuses:
 		f.agent.emit(b.Refuse)
 	case Decides:
-		f.agent.decide(b.Record)
+		f.agent.applyDecision(b.Record)
 	case Leaves:
-		f.agent.leave(b.Leave)
+		f.agent.leaveJob(b.Leave)
 	case Ends:
 		f.agent.emit(b.Finish)
 	}
 }
 
-// begin drops the batches of earlier heads that the new one does not carry on.
-func (f *follower) begin(keep []BatchID) {
+// onBegin drops the batches of earlier heads that the new one does not carry on.
+func (f *follower) onBegin(keep []BatchID) {
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		if !slices.Contains(keep, n) {
-			f.drop(n)
+			f.dropBatch(n)
 		}
 	}
 }
 
-// drop forgets a staged batch, and has the shell bring back the workers' memory.
-func (f *follower) drop(n BatchID) {
+// dropBatch forgets a staged batch, and has the shell bring back what was in the workers' memory.
+func (f *follower) dropBatch(n BatchID) {
 	if f.staged[n] != nil {
 		delete(f.staged, n)
 		f.agent.emit(Drop{n})
 	}
 }
 
-// commit applies an entry of the log. here is the batch of the entry where this host alone executes
-// it; nil = it is staged, or there is none.
-func (f *follower) commit(c Commit, here *batch) {
+// applyEntry applies an entry of the log: it changes the state of the job and emits an Apply. here
+// is the batch of the entry where this host alone executes it; nil = it is staged, or there is
+// none.
+func (f *follower) applyEntry(c Commit, here *batch) {
 	old := f.state.View
 	f.index = c.Index
 	f.recent = slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable })
@@ -215,26 +218,26 @@ func (f *follower) commit(c Commit, here *batch) {
 	if c.View != nil {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
-	a := get(&f.agent.pool.applies)
+	a := popOrNew(&f.agent.pool.applies)
 	a.Index, a.Batch, a.State, a.Changed, a.Aborted = c.Index, c.Batch, f.state, c.Changed,
 		c.Aborted
 	if here != nil {
-		f.deliver(a, here)
+		f.bindLocalBatch(a, here)
 	} else if s := f.staged[c.Batch]; s != nil {
 		a.Parts, a.staged = s.parts, s
 		delete(f.staged, c.Batch)
 	}
-	f.removeOpen(a.Parts)
+	f.removeOpenCalls(a.Parts)
 	f.answerWorkers(a, c, old)
 	f.agent.emit(a)
 	f.forgetEnded()
 }
 
-// answerWorkers finds the workers of this host that an entry makes members, or tells that they are
-// none.
+// answerWorkers fills a in with the workers of this host that an entry makes members, or tells that
+// they are none. old is the view before the entry.
 func (f *follower) answerWorkers(a *Apply, c Commit, old topo.View) {
 	for _, w := range c.Entered {
-		if l := f.workers[w]; l != nil && f.member(*c.View, w) && !l.again {
+		if l := f.workers[w]; l != nil && f.isMember(*c.View, w) && !l.again {
 			l.asked, l.again = false, false
 			a.Entered = append(a.Entered, w)
 		}
@@ -257,7 +260,8 @@ func (f *follower) answerWorkers(a *Apply, c Commit, old topo.View) {
 	}
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
-		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) &&
+		if l != nil && l.ended == nil && f.isMember(old, m.Worker) &&
+			!f.isMember(*c.View, m.Worker) &&
 			(!l.asked || c.Aborted) && !l.released {
 			l.asked, l.again, l.released = false, false, true
 			a.Released = append(a.Released, m.Worker)
@@ -265,14 +269,14 @@ func (f *follower) answerWorkers(a *Apply, c Commit, old topo.View) {
 	}
 }
 
-// member reports whether a worker of this host is a member, and not another one that has its number
-// (see duplicateNumber).
-func (f *follower) member(v topo.View, w topo.WorkerID) bool {
+// isMember reports whether a worker of this host is a member, and not another one that has its
+// number (see duplicateNumber).
+func (f *follower) isMember(v topo.View, w topo.WorkerID) bool {
 	r, is := v.Rank(w)
 	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)
 }
 
-// forgetEnded drops workers that have ended and that nobody asks about any more.
+// forgetEnded removes the records of workers that have ended and that nobody asks about any more.
 func (f *follower) forgetEnded() {
 	if f.ended == 0 {
 		return
@@ -288,8 +292,8 @@ func (f *follower) forgetEnded() {
 	}
 }
 
-// grouped gives a worker the head's answer to its wish for a group.
-func (f *follower) grouped(g Groups) {
+// onGroups gives a worker the head's answer to its request for a group.
+func (f *follower) onGroups(g Groups) {
 	if l := f.workers[g.Worker]; l != nil && len(l.wants) > 0 {
 		l.wants = l.wants[1:]
 	}
@@ -306,7 +310,8 @@ func (f *follower) grouped(g Groups) {
 	f.agent.emit(g.Grouped)
 }
 
-// indexIn finds a worker's place in a group.
+// indexIn returns a worker's index in a group and the group's size; false if it is no member, or
+// needs the group no more.
 func (f *follower) indexIn(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
 	if id == topo.World {
 		r, ok := f.state.View.Rank(w)
@@ -320,18 +325,19 @@ func (f *follower) indexIn(id topo.GroupID, w topo.WorkerID) (self, size int, ok
 	return self, len(k.members), self >= 0 && !slices.Contains(k.free, w)
 }
 
-// report tells a head all that it must know of this host.
-func (f *follower) report() Report {
+// newReport returns all that a head must know of this host, but for lost links. It copies what can
+// change.
+func (f *follower) newReport() Report {
 	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state,
 		Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
 		r.Workers = append(r.Workers,
-			f.workers[w].report(w, f.member(f.state.View, w) && f.state.View.Generation > 0))
+			f.workers[w].newReport(w, f.isMember(f.state.View, w) && f.state.View.Generation > 0))
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		s := f.staged[n]
 		told := Staged{Executed: s.executed, Proof: s.proof}
-		told.Exec.assign(&s.exec)
+		told.Exec.copyFrom(&s.exec)
 		r.Batches = append(r.Batches, told)
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
@@ -342,7 +348,8 @@ func (f *follower) report() Report {
 	return r
 }
 
-func (l *localWorker) report(w topo.WorkerID, member bool) WorkerReport {
+// newReport returns what a head must know of this worker; member says whether it is one.
+func (l *localWorker) newReport(w topo.WorkerID, member bool) WorkerReport {
 	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked &&
 		(member || l.again), Released: l.released, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {

@@ -94,8 +94,8 @@ func New(cfg Config) *Agent {
 	a := &Agent{cfg: cfg, up: map[string]bool{}, down: map[string]string{}}
 	a.follower = newFollower(a)
 	if cfg.Job != nil {
-		a.begin(*cfg.Job)
-		a.settle()
+		a.beginJob(*cfg.Job)
+		a.finishInput()
 	}
 	return a
 }
@@ -103,9 +103,9 @@ func New(cfg Config) *Agent {
 // Ready returns the actions since the last call. The slice, and all in it that is a pointer, is the
 // agent's again with the next call.
 func (a *Agent) Ready() []Action {
-	a.flush()
+	a.flushStreams()
 	for _, x := range a.given {
-		a.pool.reclaim(x)
+		a.pool.putAction(x)
 	}
 	clear(a.given)
 	a.out, a.given = a.given[:0], a.out
@@ -114,19 +114,19 @@ func (a *Agent) Ready() []Action {
 
 // Inputs from the network. They fit fabric.Handler.
 
-// Up tells of a link to another agent. The head takes in an agent that it does not know.
-func (a *Agent) Up(host string) {
+// LinkUp tells of a link to another agent. The head takes in an agent that it does not know.
+func (a *Agent) LinkUp(host string) {
 	a.up[host] = true
 	if record, known := a.acceptor.Record(); known && a.leader != nil {
 		a.send(host, Answer{member.Decision{Record: record}})
 	}
-	a.settle()
+	a.finishInput()
 }
 
-// Down tells that the link to another agent is gone for good, and how ("was silent for too long").
-// The head loses the host and all its workers at once; another agent that loses the head tries to
-// take over, and one that loses a third tells the head.
-func (a *Agent) Down(host, how string) {
+// LinkDown tells that the link to another agent is gone for good, and how ("was silent for too
+// long"). The head loses the host and all its workers at once; another agent that loses the head
+// tries to take over, and one that loses a third tells the head.
+func (a *Agent) LinkDown(host, how string) {
 	if !a.up[host] || a.left {
 		return
 	}
@@ -135,10 +135,10 @@ func (a *Agent) Down(host, how string) {
 	record, known := a.acceptor.Record()
 	switch {
 	case !known && len(a.up) == 0:
-		a.leave(Leave{Because: member.Because("the host that it joined, " + host + ", " + how +
+		a.leaveJob(Leave{Because: member.Because("the host that it joined, " + host + ", " + how +
 			" before it told of the job; start the job again")})
 	case a.leader != nil:
-		a.leader.hostLost(host, how)
+		a.leader.loseHost(host, how)
 	case a.candidate != nil:
 		a.candidate.HostLost(host, how)
 	case host == record.Head:
@@ -147,7 +147,7 @@ func (a *Agent) Down(host, how string) {
 		a.tellHead(LinkLost{host, how})
 	}
 	a.tryTakeover()
-	a.settle()
+	a.finishInput()
 }
 
 // Receive hands over a message. Messages may be lost, repeated, late and out of order. The payloads
@@ -158,109 +158,111 @@ func (a *Agent) Receive(from string, m Message) {
 	}
 	switch m := m.(type) {
 	case Ask:
-		a.onQuestion(from, m.Ask)
+		a.onAsk(from, m.Ask)
 	case Answer:
 		a.onAnswer(from, m.Answer)
 	case *Frame:
 		a.onFrame(from, m)
 	}
-	a.settle()
+	a.finishInput()
 }
 
-// Seen tells of another agent, to which the link is lost, that it lives, and which others it has
-// links to. If they are enough to go on by themselves while this agent and its like are not, this
-// one leaves.
-func (a *Agent) Seen(host string, linked []string) {
+// HostSeen tells of another agent, to which the link is lost, that it lives, and which others it
+// has links to. If they are enough to go on by themselves while this agent and its like are not,
+// this one leaves.
+func (a *Agent) HostSeen(host string, linked []string) {
 	if a.Stuck() && !slices.Contains(linked, a.cfg.Self) &&
-		a.Record().Quorum(append([]string{host}, linked...)) {
-		a.leave(Leave{Because: member.Because("the others go on without it, as " + host + " says")})
+		a.Record().IsQuorum(append([]string{host}, linked...)) {
+		a.leaveJob(Leave{Because: member.Because("the others go on without it, as " + host +
+			" says")})
 	}
-	a.settle()
+	a.finishInput()
 }
 
-// Tick is time that passes: what was not answered is sent again. Nothing is lost by ticking too
-// often or too rarely.
+// Tick tells that time passes: what was not answered is sent again, and a lost head or link is
+// acted on when others have had their time. Nothing is lost by ticking too often or too rarely.
 func (a *Agent) Tick() {
 	if a.left || a.proposer == nil {
 		return
 	}
-	if a.patience++; a.abandoned() {
-		a.leave(Leave{Because: member.Because("the host that began the job, " + a.Head() + ", " +
-			a.fate(a.Head()) + " before all workers had joined; start the job again")})
+	if a.patience++; a.isAbandoned() {
+		a.leaveJob(Leave{Because: member.Because("the host that began the job, " + a.Head() + ", " +
+			a.howLost(a.Head()) + " before all workers had joined; start the job again")})
 		return
 	}
 	a.proposer.Tick()
 	if a.Leads() {
 		a.leader.resolveLostLinks()
 		a.leader.machine.Tick()
-		a.leader.obey()
+		a.leader.carryOutOrders()
 	}
 	a.tryTakeover()
-	a.settle()
-	a.eachStream(func(_ string, s *stream) { s.tick() })
-	a.remindOfHead()
+	a.finishInput()
+	a.forEachStream(func(_ string, s *stream) { s.tick() })
+	a.announceHead()
 }
 
 // Inputs from the workers of this host and their launcher.
 
-// Started tells that the process of a worker runs that a Start order asked for.
-func (a *Agent) Started(w topo.WorkerID) {
-	a.follower.began(w)
-	a.settle()
+// WorkerStarted tells that the process of a worker runs that a Start order asked for.
+func (a *Agent) WorkerStarted(w topo.WorkerID) {
+	a.follower.reportBegan(w)
+	a.finishInput()
 }
 
-// Asks tells that a worker asks to take part: one that the job begins with when it joins, a later
-// one by its call "enter". That call is not posted; the Apply that lists the worker among Entered
-// completes it, or the one that lists it among Released.
-func (a *Agent) Asks(w topo.WorkerID) {
-	a.follower.asks(w)
-	a.settle()
+// WorkerAsks tells that a worker asks to take part: one that the job begins with when it joins, a
+// later one by its call "enter". That call is not posted; the Apply that lists the worker among
+// Entered completes it, or the one that lists it among Released.
+func (a *Agent) WorkerAsks(w topo.WorkerID) {
+	a.follower.reportAsked(w)
+	a.finishInput()
 }
 
-// Post hands over a call of a member that collective.Call.Check found sound. The agent copies p;
-// the memory of In and Out is the agent's until an Apply names the call.
-func (a *Agent) Post(p *collective.Posted) {
-	a.follower.post(p)
-	a.settle()
+// PostCall hands over a call of a member that collective.Call.Check found sound. The agent copies
+// p; the memory of In and Out is the agent's until an Apply names the call.
+func (a *Agent) PostCall(p *collective.Posted) {
+	a.follower.reportCall(p)
+	a.finishInput()
 }
 
-// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in full
-// still counts.
-func (a *Agent) Lost(w topo.WorkerID, how string) {
-	a.follower.ends(Ended{w, how, false})
-	a.settle()
+// WorkerLost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in
+// full still counts.
+func (a *Agent) WorkerLost(w topo.WorkerID, how string) {
+	a.follower.reportEnded(Ended{w, how, false})
+	a.finishInput()
 }
 
-// Finished tells that a worker has done its work and left, and how ("exited with code 0").
-func (a *Agent) Finished(w topo.WorkerID, how string) {
-	a.follower.ends(Ended{w, how, true})
-	a.settle()
+// WorkerFinished tells that a worker has done its work and left, and how ("exited with code 0").
+func (a *Agent) WorkerFinished(w topo.WorkerID, how string) {
+	a.follower.reportEnded(Ended{w, how, true})
+	a.finishInput()
 }
 
-// Executed tells that this host has what an Execute asked for. Of a Reshape the proof has the
+// BatchExecuted tells that this host has what an Execute asked for. Of a Reshape the proof has the
 // fingerprints; it is zero for all else.
-func (a *Agent) Executed(f BatchID, proof digest.Proof) {
-	a.follower.executed(f, proof)
-	a.settle()
+func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
+	a.follower.reportExecuted(f, proof)
+	a.finishInput()
 }
 
-// State notes what the job trains on, as a worker states it. Every worker must state the same;
+// ReportData tells what the job trains on, as a worker states it. Every worker must state the same;
 // where two hosts differ, the worker that is heard later is told with Refuse.
-func (a *Agent) State(w topo.WorkerID, data cursor.Cursor) {
-	a.follower.states(w, data)
-	a.settle()
+func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor) {
+	a.follower.reportData(w, data)
+	a.finishInput()
 }
 
-// Group asks for a group of the listed workers on behalf of one of them; Grouped answers.
-func (a *Agent) Group(w topo.WorkerID, list []topo.WorkerID) {
-	a.follower.wantsGroup(w, list)
-	a.settle()
+// RequestGroup asks for a group of the listed workers on behalf of one of them; the action Grouped
+// answers. The agent keeps list.
+func (a *Agent) RequestGroup(w topo.WorkerID, list []topo.WorkerID) {
+	a.follower.requestGroup(w, list)
+	a.finishInput()
 }
 
 // Ungroup tells that a worker needs a group no more.
 func (a *Agent) Ungroup(w topo.WorkerID, id topo.GroupID) {
-	a.follower.ungroups(w, id)
-	a.settle()
+	a.follower.reportUngroup(w, id)
+	a.finishInput()
 }
 
 // What may be asked at any time.
@@ -272,14 +274,14 @@ func (a *Agent) Head() string { return a.Record().Head }
 func (a *Agent) Leads() bool { return a.leader != nil && a.leader.reports == nil }
 
 // Stuck reports whether the hosts that this agent can reach are too few to decide on a generation:
-// it waits until others are Seen to go on, or a person says Force.
+// it waits until HostSeen tells that others go on, or for ForceHead.
 func (a *Agent) Stuck() bool {
 	record, known := a.acceptor.Record()
 	if !known || a.left {
 		return false
 	}
 	hosts := slices.DeleteFunc(record.Voters(), func(h string) bool { return !a.reaches(h) })
-	return !record.Quorum(hosts)
+	return !record.IsQuorum(hosts)
 }
 
 // Record is the newest generation that this agent knows to be decided.
@@ -288,10 +290,11 @@ func (a *Agent) Record() member.Record {
 	return r
 }
 
-// Known is the state of the job as this agent's workers know it: that of the last Apply.
-func (a *Agent) Known() State { return a.follower.state }
+// State is the state of the job as this agent's workers know it: that of the last Apply. What it
+// points to must not be changed.
+func (a *Agent) State() State { return a.follower.state }
 
-// Machine is the membership on the head, to look at; nil elsewhere.
+// Machine is the membership on the head, which callers must not change; nil elsewhere.
 func (a *Agent) Machine() *member.Machine {
 	if a.leader == nil {
 		return nil
@@ -308,14 +311,14 @@ func (a *Agent) Waits() []collective.Wait {
 	return a.leader.matcher.Waits()
 }
 
-// Gone reports whether a worker was lost or let go, where this agent leads.
-func (a *Agent) Gone(w topo.WorkerID) bool { return a.Leads() && a.leader.matcher.Gone(w) }
+// WorkerGone reports whether a worker was lost or let go, where this agent leads.
+func (a *Agent) WorkerGone(w topo.WorkerID) bool { return a.Leads() && a.leader.matcher.Gone(w) }
 
-// Applied is the number of the last entry of the log that this host has applied.
-func (a *Agent) Applied() uint64 { return a.follower.index }
+// AppliedIndex is the number of the last entry of the log that this host has applied.
+func (a *Agent) AppliedIndex() uint64 { return a.follower.index }
 
-// Index returns a worker's index in a group and the group's size; false if it is no member, or the
-// group is not known here.
-func (a *Agent) Index(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
+// IndexInGroup returns a worker's index in a group and the group's size; false if it is no member,
+// or the group is not known here.
+func (a *Agent) IndexInGroup(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
 	return a.follower.indexIn(id, w)
 }

@@ -39,11 +39,11 @@ func newPairOn(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := acquaint(t, route)
 	for w := range topo.WorkerID(4) {
-		p.home(w).Started(w)
-		p.home(w).Asks(w)
+		p.home(w).WorkerStarted(w)
+		p.home(w).WorkerAsks(w)
 		p.run()
 	}
-	if got := p.agents["B"].Known().View.String(); got != "generation 1: w0@A w1 w2@B w3" {
+	if got := p.agents["B"].State().View.String(); got != "generation 1: w0@A w1 w2@B w3" {
 		t.Fatal(got)
 	}
 	return p
@@ -66,8 +66,8 @@ func acquaint(t testing.TB,
 		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}, Route: route}),
 		"B": head.New(head.Config{Self: "B", Slots: 2}),
 	}
-	p.agents["A"].Up("B")
-	p.agents["B"].Up("A")
+	p.agents["A"].LinkUp("B")
+	p.agents["B"].LinkUp("A")
 	p.run()
 	return p
 }
@@ -96,7 +96,7 @@ func (p *pair) run() {
 					p.seen[host] = append(p.seen[host],
 						&head.Execute{Batch: a.Batch, Hosts: slices.Clone(a.Hosts),
 							Parts: keepParts(a.Parts), More: a.More})
-					p.agents[host].Executed(a.Batch, digest.Proof{})
+					p.agents[host].BatchExecuted(a.Batch, digest.Proof{})
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], keep(a))
 				default:
@@ -142,7 +142,7 @@ func sum(group topo.GroupID) collective.Call {
 }
 
 func (p *pair) post(w topo.WorkerID, ticket uint64, c collective.Call) {
-	p.home(w).Post(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
+	p.home(w).PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
 	p.run()
 }
 
@@ -206,7 +206,7 @@ func TestErrorsReachEveryHost(t *testing.T) {
 			t.Errorf("%s applies %+v", host, a.Parts)
 		}
 	}
-	p.agents["B"].Lost(3, "was killed by SIGKILL")
+	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
 	p.run()
 	p.post(1, 1, other)
 	p.post(0, 2, sum(topo.World))
@@ -224,7 +224,7 @@ func TestGroups(t *testing.T) {
 	p := newPair(t)
 	list := []topo.WorkerID{1, 2}
 	for _, w := range list {
-		p.home(w).Group(w, list)
+		p.home(w).RequestGroup(w, list)
 		p.run()
 	}
 	a, b := find[head.Grouped](p, "A"), find[head.Grouped](p, "B")
@@ -232,10 +232,10 @@ func TestGroups(t *testing.T) {
 		b.Err != nil {
 		t.Fatalf("groups %+v and %+v", a, b)
 	}
-	if self, size, ok := p.agents["B"].Index(b.ID, 2); self != 1 || size != 2 || !ok {
+	if self, size, ok := p.agents["B"].IndexInGroup(b.ID, 2); self != 1 || size != 2 || !ok {
 		t.Errorf("w2 is number %d of %d, %v", self, size, ok)
 	}
-	if _, _, ok := p.agents["B"].Index(77, 2); ok {
+	if _, _, ok := p.agents["B"].IndexInGroup(77, 2); ok {
 		t.Error("there is a group 77")
 	}
 	for _, w := range list {
@@ -248,13 +248,13 @@ func TestGroups(t *testing.T) {
 	p.home(1).Ungroup(1, a.ID) // a call is open
 	p.home(2).Ungroup(2, a.ID)
 	p.run()
-	if _, _, ok := p.agents["A"].Index(a.ID, 1); !ok {
+	if _, _, ok := p.agents["A"].IndexInGroup(a.ID, 1); !ok {
 		t.Error("w1 has freed a group of which it has a call open")
 	}
-	if _, _, ok := p.agents["B"].Index(a.ID, 2); ok {
+	if _, _, ok := p.agents["B"].IndexInGroup(a.ID, 2); ok {
 		t.Error("w2 has a group that it has freed")
 	}
-	p.agents["B"].Group(3, []topo.WorkerID{3, 9})
+	p.agents["B"].RequestGroup(3, []topo.WorkerID{3, 9})
 	p.run()
 	if got := find[head.Grouped](p, "B"); got.Err == nil || got.Worker != 3 {
 		t.Errorf("a group with w9: %+v", got)
@@ -266,7 +266,7 @@ func TestGroupsAreFreed(t *testing.T) {
 	p := newPair(t)
 	list := []topo.WorkerID{1, 2}
 	for _, w := range list {
-		p.home(w).Group(w, list)
+		p.home(w).RequestGroup(w, list)
 		p.run()
 	}
 	id := find[head.Grouped](p, "A").ID
@@ -288,7 +288,7 @@ func TestBatchesOfOneHost(t *testing.T) {
 	p := newPair(t)
 	for host, list := range map[string][]topo.WorkerID{"A": {0, 1}, "B": {2, 3}} {
 		for _, w := range list {
-			p.home(w).Group(w, list)
+			p.home(w).RequestGroup(w, list)
 			p.run()
 		}
 		c := sum(find[head.Grouped](p, host).ID)
@@ -306,8 +306,8 @@ func TestBatchesOfOneHost(t *testing.T) {
 	}
 }
 
-// The caller of Post may use the call again at once, whatever becomes of it; what is reported to a
-// later head is the call as it was posted.
+// The caller of PostCall may use the call again at once, whatever becomes of it; what is reported
+// to a later head is the call as it was posted.
 func TestPostCopies(t *testing.T) {
 	p := newPair(t)
 	shape := []int{2}
@@ -315,7 +315,7 @@ func TestPostCopies(t *testing.T) {
 	for w := range topo.WorkerID(4) {
 		posted.Worker, posted.Call = w, sum(topo.World)
 		posted.Call.Shape = shape
-		p.home(w).Post(&posted)
+		p.home(w).PostCall(&posted)
 		posted.Call, shape[0] = collective.Call{}, 9
 		p.run()
 		shape[0] = 2
@@ -341,7 +341,7 @@ func TestDifferentDataIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.home(topo.WorkerID(w)).State(topo.WorkerID(w), d)
+		p.home(topo.WorkerID(w)).ReportData(topo.WorkerID(w), d)
 		p.run()
 	}
 	if r := find[head.Refuse](p, "B"); r.Worker != 2 || !strings.Contains(r.Why, "50 samples") {
@@ -350,7 +350,7 @@ func TestDifferentDataIsRefused(t *testing.T) {
 	if r := find[head.Refuse](p, "A"); r.Why != "" {
 		t.Errorf("refused: %+v", r)
 	}
-	if got := p.agents["B"].Known().Data; got == nil || got.Samples != 50 {
+	if got := p.agents["B"].State().Data; got == nil || got.Samples != 50 {
 		t.Errorf("B knows %+v", got)
 	}
 }
@@ -365,8 +365,8 @@ func TestRequests(t *testing.T) {
 	if err := b.Drain("A", "you"); !errors.Is(err, head.ErrNotHead) {
 		t.Error(err)
 	}
-	if a.Resize(3, "you") == nil || a.Drain("B", "you") == nil || a.Release("you asked") ||
-		b.Release("you asked") {
+	if a.Resize(3, "you") == nil || a.Drain("B", "you") == nil || a.ReleaseWorkers("you asked") ||
+		b.ReleaseWorkers("you asked") {
 		t.Error("a job without steps changes its size")
 	}
 	if !a.Leads() || b.Leads() || b.Head() != "A" || a.Machine() == nil || b.Machine() != nil {

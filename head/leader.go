@@ -75,6 +75,7 @@ type peer struct {
 	left   bool    // whether the host was let go: it is told nothing more
 }
 
+// newLeader returns the leader of an agent, in a recovery that waits for reports. It keeps m.
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{},
 		lostHosts: map[string]bool{}, home: map[topo.WorkerID]string{},
@@ -84,17 +85,17 @@ func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 		rooms:    rooms{busy: map[topo.WorkerID]bool{}}}
 }
 
-// receive handles a payload of a follower.
+// receive handles a payload of a follower; in a recovery it keeps a copy for later.
 func (r *leader) receive(host string, b Payload) {
 	if b, ok := b.(Report); ok {
-		r.report(host, b)
+		r.onReport(host, b)
 		return
 	}
 	if r.reports != nil { // a report is the first that comes, and has all that was before it
 		r.late = append(r.late, received{host, r.agent.pool.retain(b)})
 		return
 	}
-	if w, is := workerOf(b); is && !r.runs(w, host) {
+	if w, is := workerOf(b); is && !r.runsOn(w, host) {
 		if _, gone := b.(Ended); !gone {
 			r.send(host, Stops{Stop{w, duplicateNumber}})
 		}
@@ -102,28 +103,28 @@ func (r *leader) receive(host string, b Payload) {
 	}
 	switch b := b.(type) {
 	case *Posted:
-		r.post(b.Call)
+		r.postCall(b.Call)
 	case Began:
-		r.began(b.Worker, host)
+		r.onBegan(b.Worker, host)
 	case Asked:
-		r.asks(b.Worker)
+		r.onAsked(b.Worker)
 	case Ended:
-		r.ended(b)
+		r.onEnded(b)
 	case *Executed:
-		r.executed(b, host)
+		r.onExecuted(b, host)
 	case Stated:
-		r.stated(b, host)
+		r.onStated(b, host)
 	case Shaped:
-		r.shaped(b, host)
+		r.onShaped(b, host)
 	case WantsGroup:
-		r.group(b, host)
+		r.onWantsGroup(b, host)
 	case Ungroups:
 		r.matcher.LeaveGroup(b.Worker, b.ID)
 	case LinkLost:
-		r.linkLost(host, b)
+		r.onLinkLost(host, b)
 	}
-	r.obey()
-	r.advance()
+	r.carryOutOrders()
+	r.advanceLog()
 }
 
 // received is a payload of a follower.
@@ -159,24 +160,25 @@ func workerOf(b Payload) (w topo.WorkerID, is bool) {
 	return 0, false
 }
 
-// runs reports whether the worker of a number runs on a host, as far as this head knows.
-func (r *leader) runs(w topo.WorkerID, host string) bool {
+// runsOn reports whether the worker of a number runs on a host, as far as this head knows: also of
+// a number that it does not know.
+func (r *leader) runsOn(w topo.WorkerID, host string) bool {
 	home, known := r.home[w]
 	return !known || home == host
 }
 
-// send sends a payload to one follower.
+// send sends a payload to one follower, and copies it; to a host that is no peer it sends nothing.
 func (r *leader) send(host string, b Payload) {
 	if p := r.peers[host]; p != nil {
 		if p.stream == nil {
-			r.agent.queue(false, b)
+			r.agent.queueInner(false, b)
 		} else {
 			p.stream.push(b)
 		}
 	}
 }
 
-// broadcast sends a payload to every follower.
+// broadcast sends a payload to every follower, this host's too.
 func (r *leader) broadcast(b Payload) {
 	r.send(r.agent.cfg.Self, b)
 	r.tellPeers(b)
@@ -191,52 +193,53 @@ func (r *leader) tellPeers(b Payload) {
 	}
 }
 
-// began notes on which host a worker runs.
-func (r *leader) began(w topo.WorkerID, host string) {
+// onBegan records on which host a worker runs, and tells the membership.
+func (r *leader) onBegan(w topo.WorkerID, host string) {
 	r.home[w] = host
-	r.machine.Started(w, host)
+	r.machine.WorkerStarted(w, host)
 }
 
-// asks takes a worker that asks to take part. A member that asks again takes part in nothing until
-// it is let in.
-func (r *leader) asks(w topo.WorkerID) {
+// onAsked handles the request of a worker to take part. A member that asks again takes part in
+// nothing until it is let in.
+func (r *leader) onAsked(w topo.WorkerID) {
 	before := r.asked[w]
 	r.asked[w] = true
 	_, member := r.state.View.Rank(w)
 	switch begun := r.state.View.Generation > 0; {
 	case member && r.state.Shape != nil && (begun || before) && r.state.AllReleased == "":
-		r.dropsStep(w)
+		r.dropStepOf(w)
 		return
 	case r.releasing != "":
-		r.reject(w)
+		r.rejectWorker(w)
 		return
 	}
 	member = member && r.state.View.Generation > 0
 	if member {
 		r.addBatches(r.matcher.Lost(w, "asks again to take part", nil))
 	}
-	r.machine.Asks(w)
+	r.machine.WorkerAsks(w)
 }
 
-// ended takes a worker that is gone. The membership hears it first: the step that the loss
+// onEnded handles the end of a worker. The membership hears it first: the step that the loss
 // completes ends with the news. One that was let go has done its work.
-func (r *leader) ended(e Ended) {
+func (r *leader) onEnded(e Ended) {
 	delete(r.asked, e.Worker)
 	r.dead[e.Worker] = e.How
 	if e.Done || r.state.AllReleased != "" {
-		r.machine.Finished(e.Worker)
+		r.machine.WorkerFinished(e.Worker)
 	} else {
-		r.machine.Lost(e.Worker, e.How)
+		r.machine.WorkerLost(e.Worker, e.How)
 	}
-	r.cancelUnreachable()
+	r.cancelUnreachableRequest()
 	r.reportBlockedDrains()
 	r.addBatches(r.matcher.Lost(e.Worker, e.How, nil))
 }
 
-// stated takes what a worker states of the data. A worker that contradicts the others is refused.
-func (r *leader) stated(s Stated, host string) {
+// onStated handles what a worker states of the data. A worker that contradicts the others is
+// refused.
+func (r *leader) onStated(s Stated, host string) {
 	switch have := r.state.Data; {
-	case r.acceptStated(s):
+	case r.acceptPlace(s):
 	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed ||
 		have.Plain != s.Data.Plain:
 		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this "+
@@ -246,14 +249,14 @@ func (r *leader) stated(s Stated, host string) {
 	}
 }
 
-// resumes reports whether a job that has not begun goes on from a place in its data, which a
-// checkpoint gave it.
-func (r *leader) resumes(place cursor.Cursor) bool {
+// isResumePlace reports whether a job that has not begun can go on from a place in its data, which
+// a checkpoint gave it.
+func (r *leader) isResumePlace(place cursor.Cursor) bool {
 	return r.state.Steps == 0 && r.state.Data.SameData(place) && place.Step > r.state.Data.Step
 }
 
-// group makes a group of workers, or finds it, and answers the one that wants it.
-func (r *leader) group(g WantsGroup, host string) {
+// onWantsGroup makes a group of workers, or finds it, and answers the one that wants it.
+func (r *leader) onWantsGroup(g WantsGroup, host string) {
 	id, self, err := r.matcher.JoinGroup(g.Worker, g.Members)
 	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)},
 		Members: g.Members}
@@ -263,8 +266,8 @@ func (r *leader) group(g WantsGroup, host string) {
 	r.send(host, answer)
 }
 
-// disband lets all hosts forget the groups that no worker needs.
-func (r *leader) disband() {
+// disbandUnused tells all hosts to forget the groups that no worker needs.
+func (r *leader) disbandUnused() {
 	for _, id := range r.matcher.RemoveUnusedGroups() {
 		for _, h := range r.agent.Record().Hosts {
 			r.send(h.Name, Disbands{id})
@@ -272,18 +275,18 @@ func (r *leader) disband() {
 	}
 }
 
-// obey carries out all orders of the membership.
-func (r *leader) obey() {
+// carryOutOrders carries out all orders of the membership, and those that follow from them.
+func (r *leader) carryOutOrders() {
 	for orders := r.machine.Ready(); len(orders) > 0; orders = r.machine.Ready() {
 		for _, o := range orders {
-			r.carryOut(o)
+			r.carryOutOrder(o)
 		}
 	}
 }
 
-// carryOut carries out one order of the membership. During a recovery only proposals leave, since
-// more hosts may be lost in it.
-func (r *leader) carryOut(order member.Action) {
+// carryOutOrder carries out one order of the membership. During a recovery only proposals leave,
+// since more hosts may be lost in it.
+func (r *leader) carryOutOrder(order member.Action) {
 	if _, urgent := order.(member.Propose); !urgent && r.reports != nil {
 		r.held = append(r.held, order)
 		return
@@ -295,7 +298,7 @@ func (r *leader) carryOut(order member.Action) {
 		}
 		r.send(o.Host, Starts{Start{o.Count, o.First, o.Because}})
 	case member.Stop:
-		r.stop(o)
+		r.stopWorker(o)
 	case member.Propose:
 		r.agent.propose(o.Record)
 	case member.Activate, member.Pause, member.Resume:
@@ -305,27 +308,27 @@ func (r *leader) carryOut(order member.Action) {
 	}
 }
 
-// stop ends a worker that is no member, or will be none. One that asks is told that it is not
+// stopWorker ends a worker that is no member, or will be none. One that asks is told that it is not
 // taken; a member is told when the step ends; one that never asked can only be ended by its
 // launcher, and so are spares, whose programs have nothing to end well.
-func (r *leader) stop(o member.Stop) {
+func (r *leader) stopWorker(o member.Stop) {
 	_, member := r.state.View.Rank(o.Worker)
 	switch begun := r.state.View.Generation > 0; {
 	case r.asked[o.Worker] && (member || !begun || r.machine.Spares() == 0):
-		r.reject(o.Worker)
+		r.rejectWorker(o.Worker)
 	case !member || !begun:
 		delete(r.asked, o.Worker)
 		r.send(r.home[o.Worker], Stops{Stop{o.Worker, o.Because}})
 	}
 }
 
-// reject has a worker told with the next entry of the log that it will be no member.
-func (r *leader) reject(w topo.WorkerID) {
+// rejectWorker has a worker told with the next entry of the log that it will be no member.
+func (r *leader) rejectWorker(w topo.WorkerID) {
 	delete(r.asked, w)
 	r.rejected = append(r.rejected, w)
 }
 
-// commitFirstView makes the first generation known, with an entry of the log. The workers that the
+// commitFirstView makes the first generation known, by an entry of the log. The workers that the
 // job was to begin with have been told their ranks when they joined, and may be in their first
 // step: they all stay members until that ends, those too that are gone.
 func (r *leader) commitFirstView(v topo.View) {
@@ -340,13 +343,13 @@ func (r *leader) commitFirstView(v topo.View) {
 		next.Members = append(next.Members, topo.Member{Worker: m.Worker, Host: r.home[m.Worker]})
 	}
 	r.state.View = next
-	r.commit(Commit{View: &next, Entered: r.admit(stay)}, nil)
+	r.writeEntry(Commit{View: &next, Entered: r.admitAsked(stay)}, nil)
 }
 
-// decided takes a generation that is decided, with this host as its head.
-func (r *leader) decided(record member.Record) {
-	r.machine.Decided(record.View.Generation)
+// onDecided handles the decision on a generation that has this host as its head.
+func (r *leader) onDecided(record member.Record) {
+	r.machine.GenerationDecided(record.View.Generation)
 	r.broadcast(Decides{record})
-	r.obey()
-	r.advance()
+	r.carryOutOrders()
+	r.advanceLog()
 }

@@ -13,8 +13,8 @@ import (
 
 // What the head does when a host is lost, or two hosts lose each other.
 
-// linkLost notes that a host says it has lost its link to another.
-func (r *leader) linkLost(from string, c LinkLost) {
+// onLinkLost records that a host says it has lost its link to another.
+func (r *leader) onLinkLost(from string, c LinkLost) {
 	r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
 }
 
@@ -28,9 +28,9 @@ type linkDown struct {
 // that dies can go one after the other, and then it alone is lost.
 const linkDownTicks = 6
 
-// resolveLostLinks looks for two hosts that have lost each other, as both say. If one is dead, the
-// head hears of it by itself. Two that live cannot both stay: the one that came later goes, and
-// never the head.
+// resolveLostLinks finds two hosts that have lost each other, as both say, and has one leave. If
+// one is dead, the head hears of it by itself. Two that live cannot both stay: the one that came
+// later goes, and never the head. Each call is a tick of their time.
 func (r *leader) resolveLostLinks() {
 	if len(r.linksDown) == 0 {
 		return
@@ -61,18 +61,19 @@ func (r *leader) resolveLostLinks() {
 		why := fmt.Sprintf("has no link to %s: %s", stays, r.linksDown[pair].how)
 		// no generation tells it that the others go on without it
 		if !r.agent.Record().Belongs(goes) {
-			r.letGo(goes, Leave{
+			r.sendLeave(goes, Leave{
 				Because: member.Because("this host " + why +
 					"; have it reach all hosts of the job, and let it join again")})
 			r.machine.HostLost(goes, why) // and none will
 			continue
 		}
-		r.hostLost(goes, why)
+		r.loseHost(goes, why)
 	}
 }
 
-// hostLost takes a host that is gone with its memory.
-func (r *leader) hostLost(host, how string) {
+// loseHost counts a host as lost, with its workers and their memory, and does what follows from
+// that. A second call changes nothing.
+func (r *leader) loseHost(host, how string) {
 	if r.lostHosts[host] {
 		return
 	}
@@ -80,7 +81,7 @@ func (r *leader) hostLost(host, how string) {
 	delete(r.peers, host)
 	r.machine.HostLost(host, how)
 	if r.reports != nil {
-		r.machine.Numbered(r.reports[host].Next)
+		r.machine.ReserveNumbers(r.reports[host].Next)
 		delete(r.reports, host)
 		// Payloads of this host in late follow its report, which does not count any more.
 		r.late = slices.DeleteFunc(r.late, func(w received) bool {
@@ -89,20 +90,20 @@ func (r *leader) hostLost(host, how string) {
 			}
 			return w.host == host
 		})
-		r.obey()
-		r.recover()
+		r.carryOutOrders()
+		r.tryRecover()
 		return
 	}
 	why := "is lost: its host " + host + " " + how
 	var vanished []topo.WorkerID
-	for _, w := range sorted(r.home) {
+	for _, w := range sortedKeys(r.home) {
 		if r.home[w] == host {
 			vanished = append(vanished, w)
 			delete(r.asked, w)
 			r.dead[w] = why
 		}
 	}
-	r.cancelUnreachable()
+	r.cancelUnreachableRequest()
 	r.reportBlockedDrains()
 	if r.early != nil && slices.Contains(r.early.hosts, host) {
 		r.withdrawEarly()
@@ -110,8 +111,8 @@ func (r *leader) hostLost(host, how string) {
 	sets := r.matcher.LostMemory(vanished, why, nil)
 	r.redispatch(host, vanished)
 	r.addBatches(sets)
-	r.obey()
-	r.advance()
+	r.carryOutOrders()
+	r.advanceLog()
 }
 
 // redispatch mends the batches after the loss of a host. One that all other hosts have executed
@@ -120,20 +121,20 @@ func (r *leader) hostLost(host, how string) {
 func (r *leader) redispatch(host string, vanished []topo.WorkerID) {
 	r.batches = slices.DeleteFunc(r.batches, func(f *batch) bool {
 		took := slices.Contains(f.hosts, host)
-		f.hosts, f.waiting = without(f.hosts, host), without(f.waiting, host)
+		f.hosts, f.waiting = removeValue(f.hosts, host), removeValue(f.waiting, host)
 		switch {
 		case f.number != 0 && !took:
 			return false
-		case f.done() && !f.reshapes(): // a part of the new state is gone with the host
+		case f.isDone() && !f.isReshape(): // a part of the new state is gone with the host
 			return len(f.hosts) == 0
 		}
-		return r.withdraw(f, vanished)
+		return r.withdrawBatch(f, vanished)
 	})
 }
 
-// withdraw takes a batch back, and removes the calls of workers that have vanished. It reports
+// withdrawBatch takes a batch back, and removes the calls of workers that have vanished. It reports
 // whether nothing is left.
-func (r *leader) withdraw(f *batch, vanished []topo.WorkerID) (nothing bool) {
+func (r *leader) withdrawBatch(f *batch, vanished []topo.WorkerID) (nothing bool) {
 	var sets []collective.Ready
 	for _, s := range f.sets {
 		if s = r.matcher.WithoutLost(s, vanished); len(s.Calls) > 0 {
@@ -146,13 +147,13 @@ func (r *leader) withdraw(f *batch, vanished []topo.WorkerID) (nothing bool) {
 		f.step = false
 	}
 	if len(sets) == 0 {
-		r.drop(f)
+		r.sendDrops(f)
 	}
 	return len(sets) == 0
 }
 
-// drop tells the hosts that have begun a batch that it will not be.
-func (r *leader) drop(f *batch) {
+// sendDrops tells the hosts that have begun a batch that it was replaced by nothing.
+func (r *leader) sendDrops(f *batch) {
 	for _, h := range f.hosts {
 		r.send(h, Drops{f.replaces})
 	}

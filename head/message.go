@@ -29,7 +29,7 @@ type Frame struct {
 	Payloads []Payload
 }
 
-// Clone copies a frame with its payloads, for who has it longer than until the next Ready of the
+// Clone copies a frame with its payloads, for who keeps it longer than until the next Ready of the
 // agent that sends it.
 func (f *Frame) Clone() *Frame {
 	kept, room := *f, &pool{}
@@ -40,8 +40,8 @@ func (f *Frame) Clone() *Frame {
 	return &kept
 }
 
-// Halves cuts a frame that is too long for a message. It needs two payloads; sent in turn, the
-// halves say the same.
+// Halves cuts a frame that is too long for a message into two, which share its payloads. It needs
+// two payloads; sent in turn, the halves say the same.
 func (f *Frame) Halves() (one, other *Frame) {
 	half := len(f.Payloads) / 2
 	begin, rest := *f, *f
@@ -49,6 +49,8 @@ func (f *Frame) Halves() (one, other *Frame) {
 		f.First+uint64(half)
 	return &begin, &rest
 }
+
+// The methods message mark the types that are messages; they do nothing.
 
 func (Ask) message()    {}
 func (Answer) message() {}
@@ -266,6 +268,8 @@ type Call struct {
 	Ticket uint64
 	collective.Call
 }
+
+// The methods payload mark the types that are payloads; they do nothing.
 
 func (Report) payload()      {}
 func (*Posted) payload()     {}

@@ -23,14 +23,15 @@ type pool struct {
 	commits  []*Commit
 }
 
-// room is the memory behind the Parts of an Apply that are Here.
+// room is the memory of the Parts of an Apply that are Here.
 type room struct {
 	parts []Part
 	calls []*collective.Posted
 }
 
-// get takes a value from a free list; if that is empty, it makes one.
-func get[T any](from *[]*T) *T {
+// popOrNew removes a value from a free list and returns it, as it was put there; if the list is
+// empty, it makes one.
+func popOrNew[T any](from *[]*T) *T {
 	n := len(*from)
 	if n == 0 {
 		return new(T)
@@ -40,19 +41,20 @@ func get[T any](from *[]*T) *T {
 	return x
 }
 
-// call returns a copy of a call that shares only its memory.
-func (s *pool) call(c Call) *collective.Posted {
-	p := get(&s.calls)
+// newCall returns a copy of a call that shares only the memory of its elements, until putCall.
+func (s *pool) newCall(c Call) *collective.Posted {
+	p := popOrNew(&s.calls)
 	p.Worker, p.Ticket, p.Call = c.Worker, c.Ticket, c.Call
-	p.Call.Shape, p.Call.Splits = s.list(c.Shape), s.list(c.Splits)
+	p.Call.Shape, p.Call.Splits = s.copyList(c.Shape), s.copyList(c.Splits)
 	if c.Far != nil {
-		p.Call.Far = get(&s.lengths)
+		p.Call.Far = popOrNew(&s.lengths)
 		*p.Call.Far = *c.Far
 	}
 	return p
 }
 
-func (s *pool) list(from []int) []int {
+// copyList returns a copy of a list in the pool's memory.
+func (s *pool) copyList(from []int) []int {
 	if len(from) == 0 {
 		return from[:0:0] // nil stays nil
 	}
@@ -90,8 +92,8 @@ func (s *pool) putBatch(f *batch) {
 	s.batches = append(s.batches, f)
 }
 
-// reclaim takes back an action that the shell has carried out.
-func (s *pool) reclaim(action Action) {
+// putAction takes back an action that the shell has carried out, with what belongs to it.
+func (s *pool) putAction(action Action) {
 	switch a := action.(type) {
 	case *Apply:
 		s.putApply(a)
@@ -123,7 +125,7 @@ func (s *pool) putApply(a *Apply) {
 	s.applies = append(s.applies, a)
 }
 
-// without removes what is in a list, in place.
-func without[T comparable](list []T, x T) []T {
+// removeValue removes a value from a list, in place, and returns the shorter list.
+func removeValue[T comparable](list []T, x T) []T {
 	return slices.DeleteFunc(list, func(y T) bool { return y == x })
 }

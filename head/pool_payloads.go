@@ -18,23 +18,24 @@ type scratch struct {
 	commit   Commit
 }
 
-// retain returns a payload that stays as it is until it is released.
+// retain returns a payload that stays as it is until it is released: a copy, where payloads of its
+// type are used again.
 func (s *pool) retain(b Payload) Payload {
 	switch b := b.(type) {
 	case *Posted:
-		kept := get(&s.posted)
-		kept.Call.assign(&b.Call)
+		kept := popOrNew(&s.posted)
+		kept.Call.copyFrom(&b.Call)
 		return kept
 	case *Executed:
-		kept := get(&s.executed)
+		kept := popOrNew(&s.executed)
 		*kept = *b
 		return kept
 	case *Exec:
-		kept := get(&s.execs)
-		kept.assign(b)
+		kept := popOrNew(&s.execs)
+		kept.copyFrom(b)
 		return kept
 	case *Commit:
-		kept := get(&s.commits)
+		kept := popOrNew(&s.commits)
 		*kept = *b
 		return kept
 	}
@@ -56,8 +57,8 @@ func (s *pool) release(b Payload) {
 	}
 }
 
-// assign makes c the same call, with lists and lengths in memory of its own.
-func (c *Call) assign(from *Call) {
+// copyFrom makes c the same call as from, with lists and lengths in c's own memory.
+func (c *Call) copyFrom(from *Call) {
 	splits, shape, far := c.Splits, c.Shape, c.Far
 	*c = *from
 	c.Splits, c.Shape = copyInto(splits, from.Splits), copyInto(shape, from.Shape)
@@ -70,24 +71,24 @@ func (c *Call) assign(from *Call) {
 // that.
 func (c *Call) fillFrom(p *collective.Posted) {
 	far := c.Far
-	c.assign(&Call{p.Worker, p.Ticket, p.Call})
+	c.copyFrom(&Call{p.Worker, p.Ticket, p.Call})
 	c.In, c.Out, c.Window, c.Far = nil, nil, nil, nil
 	if p.Call.Far != nil || p.Call.DType.Valid() {
 		c.Far = storeIn(far, collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()})
 	}
 }
 
-// assign makes e say the same, in memory of its own.
-func (e *Exec) assign(from *Exec) {
+// copyFrom makes e the same as from, with lists in e's own memory.
+func (e *Exec) copyFrom(from *Exec) {
 	hosts, without, sets := e.Hosts, e.Without, e.Sets
 	*e = *from
 	e.Hosts, e.Without, e.Sets = copyInto(hosts, from.Hosts), copyInto(without, from.Without),
 		sets[:0]
-	e.extend(from)
+	e.appendSets(from)
 }
 
-// extend adds the sets of another payload about the same batch.
-func (e *Exec) extend(from *Exec) {
+// appendSets appends copies of the sets of another payload about the same batch.
+func (e *Exec) appendSets(from *Exec) {
 	have := len(e.Sets)
 	e.Sets = resized(e.Sets, have+len(from.Sets))
 	for i := range from.Sets {
@@ -96,7 +97,7 @@ func (e *Exec) extend(from *Exec) {
 		*set = *other
 		set.Of, set.Calls = copyInto(of, other.Of), resized(calls, len(other.Calls))
 		for k := range other.Calls {
-			set.Calls[k].assign(&other.Calls[k])
+			set.Calls[k].copyFrom(&other.Calls[k])
 		}
 	}
 }

@@ -12,27 +12,29 @@ import (
 // committed, and what they have may be: it is carried on.
 type recovery struct {
 	reports map[string]Report // by host; nil = the recovery is over
-	late    []received        // payloads that came behind a report
+	late    []received        // payloads that came after a report
 	held    []member.Action   // orders that wait for the end of the recovery
 }
 
-// report handles the first payload of a host.
-func (r *leader) report(host string, rep Report) {
+// onReport handles the first payload of a host: in a recovery it is kept, later the host is taken
+// in.
+func (r *leader) onReport(host string, rep Report) {
 	for _, c := range rep.LinksLost {
-		r.linkLost(host, c)
+		r.onLinkLost(host, c)
 	}
 	if r.reports == nil {
-		r.welcome(host, rep)
-		r.obey()
-		r.advance()
+		r.takeInHost(host, rep)
+		r.carryOutOrders()
+		r.advanceLog()
 		return
 	}
 	r.reports[host] = rep
-	r.recover()
+	r.tryRecover()
 }
 
-// recover ends the recovery when every host of the job that can be reached has reported.
-func (r *leader) recover() {
+// tryRecover ends the recovery if every host of the job that can be reached has reported; else it
+// changes nothing.
+func (r *leader) tryRecover() {
 	for _, h := range r.agent.Record().Hosts {
 		if _, has := r.reports[h.Name]; !has && !r.lostHosts[h.Name] {
 			return
@@ -41,33 +43,33 @@ func (r *leader) recover() {
 	reports := r.reports
 	r.reports = nil
 	for _, rep := range reports {
-		r.machine.Numbered(rep.Next)
+		r.machine.ReserveNumbers(rep.Next)
 	}
 	r.readLog(reports)
-	rejoining := r.setAside(reports)
-	r.matcher = collective.NewMatcher(r.members())
-	for _, host := range sorted(reports) {
+	rejoining := r.takeRejoining(reports)
+	r.matcher = collective.NewMatcher(r.memberIDs())
+	for _, host := range sortedKeys(reports) {
 		if s := reports[host].Shaped; s != nil {
-			r.shaped(*s, host)
+			r.onShaped(*s, host)
 		}
 	}
 	if r.state.Elastic {
 		r.setElastic()
 	}
 	if s := r.state.Shape; s != nil {
-		r.machine.Whole(s.ranks())
+		r.machine.JoinAllAtOnce(s.rankCount())
 	}
-	keep := r.carryOn(reports)
-	for _, host := range sorted(reports) {
+	keep := r.carryOnBatches(reports)
+	for _, host := range sortedKeys(reports) {
 		rep := reports[host]
-		r.catchUp(host, rep.Index)
+		r.sendMissingEntries(host, rep.Index)
 		r.send(host, Begin{keep})
 		r.adoptWorkers(host, rep)
 	}
-	for _, host := range sorted(rejoining) {
-		r.welcome(host, rejoining[host])
+	for _, host := range sortedKeys(rejoining) {
+		r.takeInHost(host, rejoining[host])
 	}
-	r.machine.Told()
+	r.machine.AllReported()
 	r.adoptGroups(reports)
 	// A step with a loss is aborted, and some of its calls have failed already. The calls that are
 	// left stand at different places.
@@ -81,24 +83,24 @@ func (r *leader) recover() {
 	held, late := r.held, r.late
 	r.held, r.late = nil, nil
 	for _, o := range held {
-		r.carryOut(o)
+		r.carryOutOrder(o)
 	}
-	r.obey()
+	r.carryOutOrders()
 	r.reportBlockedDrains()
 	r.dispatchFree()
-	r.advance()
+	r.advanceLog()
 	for _, w := range late {
 		r.receive(w.host, w.payload)
 		r.agent.pool.release(w.payload)
 	}
 }
 
-// readLog takes the state of the host that has applied most, and what all hosts remember of the log
-// up to there. Hosts that do not belong to the job yet were not needed for anything that was
-// decided, so they may follow a log that nobody else knows.
+// readLog sets the state and the log to those of the host that has applied most, and what all hosts
+// remember of the log up to there. Hosts that do not belong to the job yet were not needed for
+// anything that was decided, so they may follow a log that nobody else knows.
 func (r *leader) readLog(reports map[string]Report) {
 	entries := map[uint64]Commit{}
-	for _, host := range sorted(reports) {
+	for _, host := range sortedKeys(reports) {
 		rep := reports[host]
 		if !r.agent.Record().Belongs(host) {
 			continue
@@ -117,9 +119,9 @@ func (r *leader) readLog(reports map[string]Report) {
 	slices.Reverse(r.log)
 }
 
-// setAside takes from the reports those of hosts that must begin anew: they do not belong to the
-// job yet, or have not heard that they do.
-func (r *leader) setAside(reports map[string]Report) (rejoining map[string]Report) {
+// takeRejoining removes from the reports those of hosts that must begin anew, and returns them:
+// they do not belong to the job yet, or have not heard that they do.
+func (r *leader) takeRejoining(reports map[string]Report) (rejoining map[string]Report) {
 	rejoining = map[string]Report{}
 	for host, rep := range reports {
 		if !r.agent.Record().Belongs(host) || rep.Index+uint64(len(r.log)) < r.index {
@@ -130,8 +132,9 @@ func (r *leader) setAside(reports map[string]Report) (rejoining map[string]Repor
 	return rejoining
 }
 
-// carryOn finds the batches that every host of theirs that is left has executed.
-func (r *leader) carryOn(reports map[string]Report) (keep []BatchID) {
+// carryOnBatches adds to r.batches those that every host of theirs that is left has executed, and
+// returns their numbers.
+func (r *leader) carryOnBatches(reports map[string]Report) (keep []BatchID) {
 	batches, executed := map[BatchID]Exec{}, map[BatchID]map[string]bool{}
 	for host, rep := range reports {
 		for _, s := range rep.Batches {
@@ -141,7 +144,7 @@ func (r *leader) carryOn(reports map[string]Report) (keep []BatchID) {
 			executed[s.Batch][host] = s.Executed
 		}
 	}
-	for _, n := range sorted(batches) {
+	for _, n := range sortedKeys(batches) {
 		e := batches[n]
 		left := slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool {
 			_, here := reports[h]
@@ -156,7 +159,7 @@ func (r *leader) carryOn(reports map[string]Report) (keep []BatchID) {
 		for _, s := range e.Sets {
 			set := collective.Ready{Err: s.failure()}
 			for _, c := range s.Calls {
-				set.Calls = append(set.Calls, r.agent.pool.call(c))
+				set.Calls = append(set.Calls, r.agent.pool.newCall(c))
 			}
 			f.sets = append(f.sets, set)
 		}
@@ -169,8 +172,8 @@ func (r *leader) carryOn(reports map[string]Report) (keep []BatchID) {
 	return keep
 }
 
-// catchUp sends a host the entries that it does not have.
-func (r *leader) catchUp(host string, index uint64) {
+// sendMissingEntries sends a host the entries that it does not have: those after index.
+func (r *leader) sendMissingEntries(host string, index uint64) {
 	r.peers[host].index = index
 	for _, c := range r.log {
 		if c.Index > index {
@@ -179,25 +182,25 @@ func (r *leader) catchUp(host string, index uint64) {
 	}
 }
 
-// welcome takes in a host that comes while the job runs. One that comes with members is too late:
-// the others went on without it. So is one with workers that the job was to begin with, which may
-// be in their first step.
-func (r *leader) welcome(host string, rep Report) {
+// takeInHost takes in a host that comes while the job runs. One that comes with members is too
+// late: the others went on without it. So is one with workers that the job was to begin with, which
+// may be in their first step.
+func (r *leader) takeInHost(host string, rep Report) {
 	for _, w := range rep.Workers {
 		if _, member := rep.State.View.Rank(w.Worker); member || len(w.Open) > 0 {
-			r.letGo(host, Leave{Because: "the others went on without it"})
+			r.sendLeave(host, Leave{Because: "the others went on without it"})
 			return
 		}
 	}
 	r.peers[host].index = r.index
 	r.send(host, Snapshot{r.index, r.state, slices.Clone(r.log)})
 	r.send(host, Begin{})
-	r.machine.Numbered(rep.Next)
+	r.machine.ReserveNumbers(rep.Next)
 	r.adoptWorkers(host, rep)
 	if rep.Stated != nil {
-		r.stated(*rep.Stated, host)
+		r.onStated(*rep.Stated, host)
 	}
 	if rep.Shaped != nil {
-		r.shaped(*rep.Shaped, host)
+		r.onShaped(*rep.Shaped, host)
 	}
 }

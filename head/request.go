@@ -12,13 +12,14 @@ import (
 // ErrNotHead answers a request that only the head can serve.
 var ErrNotHead = errors.New("this agent is not the head of the job")
 
-// Resize asks for another number of workers, on the head.
+// Resize asks for another number of workers, on the head. who asks is part of the reason that
+// people read.
 func (a *Agent) Resize(n int, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
 	}
 	err := a.leader.resize(n, who)
-	a.settle()
+	a.finishInput()
 	return err
 }
 
@@ -31,46 +32,47 @@ func (a *Agent) Drain(host, who string) error {
 		return ErrNotHead
 	}
 	err := a.leader.drain(host, who)
-	a.settle()
+	a.finishInput()
 	return err
 }
 
-// Release lets every member go when the step ends that is under way, on the head; false in a job
-// that has no steps.
-func (a *Agent) Release(why string) bool {
-	ok := a.Leads() && a.leader.release(why)
-	a.settle()
+// ReleaseWorkers lets every member go when the step ends that is under way, on the head; false in a
+// job that has no steps.
+func (a *Agent) ReleaseWorkers(why string) bool {
+	ok := a.Leads() && a.leader.releaseWorkers(why)
+	a.finishInput()
 	return ok
 }
 
-// Force makes this agent the head with whoever is left, though they are too few to be sure that no
-// other head goes on. A person must know that the others are gone.
-func (a *Agent) Force() {
+// ForceHead makes this agent the head with whoever is left, though they are too few to be sure that
+// no other head goes on. A person must know that the others are gone.
+func (a *Agent) ForceHead() {
 	record, known := a.acceptor.Record()
 	if !known || a.left {
 		return
 	}
-	proposed := a.proposer.Wants() // of a head that cannot have it decided
+	proposed := a.proposer.Wanted() // of a head that cannot have it decided
 	if a.leader == nil {
 		proposed = a.proposeSelf(record)
 	}
 	if proposed != nil {
-		a.proclaim(*proposed)
-		a.decide(*proposed)
+		a.sendDecision(*proposed)
+		a.applyDecision(*proposed)
 	}
-	a.settle()
+	a.finishInput()
 }
 
-// release lets every member go when the step ends that is under way.
-func (r *leader) release(why string) bool {
+// releaseWorkers has every member let go when the step ends that is under way; false in a job that
+// has no steps, or has not begun.
+func (r *leader) releaseWorkers(why string) bool {
 	if !r.state.Elastic || r.machine.View().Generation == 0 {
 		return false
 	}
 	r.releasing = why
-	for _, w := range sorted(r.asked) {
-		r.stop(member.Stop{Worker: w, Because: member.Because(why)})
+	for _, w := range sortedKeys(r.asked) {
+		r.stopWorker(member.Stop{Worker: w, Because: member.Because(why)})
 	}
-	r.advance()
+	r.advanceLog()
 	return true
 }
 
@@ -82,7 +84,7 @@ var errRigid = errors.New("this job cannot change its size: its workers call pla
 var errEarly = errors.New(
 	"the job has not begun: not all of its first workers have joined; ask again when they have")
 
-// checkResizable says why nobody can take workers from the job now, or give it some; nil where
+// checkResizable returns why nobody can take workers from the job now, or give it some; nil where
 // somebody can.
 func (r *leader) checkResizable() error {
 	switch {
@@ -96,16 +98,18 @@ func (r *leader) checkResizable() error {
 	return nil
 }
 
+// resize asks the membership for another number of workers, and carries out what it orders.
 func (r *leader) resize(n int, who string) error {
 	if err := r.checkResizable(); err != nil {
 		return err
 	}
 	err := r.machine.Resize(n, who)
-	r.obey()
-	r.advance()
+	r.carryOutOrders()
+	r.advanceLog()
 	return err
 }
 
+// drain asks for a host to be left, and carries out what the membership orders.
 func (r *leader) drain(host, who string) error {
 	if r.state.Shape != nil {
 		return r.drainMesh(host, who)
@@ -114,7 +118,7 @@ func (r *leader) drain(host, who string) error {
 		return err
 	}
 	err := r.machine.Drain(host, who)
-	r.obey()
-	r.advance()
+	r.carryOutOrders()
+	r.advanceLog()
 	return err
 }

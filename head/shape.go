@@ -52,8 +52,8 @@ func (s *Shape) reloads(w topo.WorkerID) bool {
 	return s.needsCheckpoint() && slices.Contains(s.Workers, w)
 }
 
-// ranks is how many the mesh has, or the one to go to.
-func (s *Shape) ranks() int {
+// rankCount is how many the mesh has, or the one to go to.
+func (s *Shape) rankCount() int {
 	if s.Next != "" {
 		return len(s.Order)
 	}
@@ -79,12 +79,12 @@ type requestedMesh struct {
 	who   string // who asks for it, as a person reads it
 }
 
-// Shape notes what a worker states of the state of the job. Every worker must state the same; one
-// that does not is told with Refuse.
-func (a *Agent) Shape(s Shaped) {
+// ReportLayout tells what a worker states of the layout of the job's state. Every worker must state
+// the same; one that does not is told with Refuse.
+func (a *Agent) ReportLayout(s Shaped) {
 	a.follower.shaped = &s
 	a.tellHead(s)
-	a.settle()
+	a.finishInput()
 }
 
 // Reshape asks for another mesh, of so many ranks, on the head. Workers that it takes more start at
@@ -93,8 +93,8 @@ func (a *Agent) Reshape(mesh string, ranks int, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
 	}
-	err := a.leader.reshape(requestedMesh{mesh, ranks, who})
-	a.settle()
+	err := a.leader.requestReshape(requestedMesh{mesh, ranks, who})
+	a.finishInput()
 	return err
 }
 
@@ -113,8 +113,9 @@ var ErrShapeless = errors.New("this job has no mesh: its program states none, as
 var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: " +
 	"say which mesh it should have, with shoal reshape")
 
-// reshape takes a request for another mesh; an error says why the job does not go there.
-func (r *leader) reshape(w requestedMesh) error {
+// requestReshape records a request for another mesh, and asks the membership for workers that are
+// missing; an error says why the job does not go there.
+func (r *leader) requestReshape(w requestedMesh) error {
 	switch s := r.state.Shape; {
 	case s == nil:
 		return ErrShapeless
@@ -130,22 +131,23 @@ func (r *leader) reshape(w requestedMesh) error {
 		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there",
 			cmp.Or(s.Next, r.agent.RequestedMesh()))
 	}
-	if err := r.machine.Allows(w.ranks); err != nil {
+	if err := r.machine.CheckSize(w.ranks); err != nil {
 		return err
 	}
-	if w.ranks > r.machine.Staying() {
+	if w.ranks > r.machine.CountStaying() {
 		if err := r.machine.Resize(w.ranks, w.who); err != nil {
 			return err
 		}
 	}
 	r.requested = &w
-	r.obey()
-	r.advance()
+	r.carryOutOrders()
+	r.advanceLog()
 	return nil
 }
 
-// shaped takes what a worker states.
-func (r *leader) shaped(s Shaped, host string) {
+// onShaped handles what a worker states of the layout: the first statement gives the job its shape,
+// and a worker that contradicts it is refused.
+func (r *leader) onShaped(s Shaped, host string) {
 	why := ""
 	switch have := r.state.Shape; {
 	case have == nil && r.state.Elastic:
@@ -154,11 +156,11 @@ func (r *leader) shaped(s Shaped, host string) {
 		why = fmt.Sprintf("mesh %s has %d ranks, the job %d workers; start it with as many", s.Mesh,
 			s.Ranks, r.state.View.Size())
 	case have == nil:
-		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members(),
+		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.memberIDs(),
 			Redundant: s.Redundant}
 		r.news = true
 		r.setElastic()
-		r.machine.Whole(s.Ranks)
+		r.machine.JoinAllAtOnce(s.Ranks)
 		r.agent.emit(Layout{s.Layout})
 	case have.State != s.State:
 		why = "it states another layout, or other tensors, than the workers before it; every " +
@@ -172,8 +174,8 @@ func (r *leader) shaped(s Shaped, host string) {
 	}
 }
 
-// setElastic makes the job one that survives losses. Where every worker has a part of the state,
-// collectives do not.
+// setElastic makes the job one that survives losses of workers. Where every worker has a part of
+// the state, collectives fail with a loss all the same.
 func (r *leader) setElastic() {
 	r.state.Elastic = true
 	if r.state.Shape == nil {
@@ -181,9 +183,9 @@ func (r *leader) setElastic() {
 	}
 }
 
-// acceptStated takes a place in the data that a worker states: the one that the job begins at, or
-// goes back to. False = the job knows better.
-func (r *leader) acceptStated(stated Stated) bool {
+// acceptPlace makes a place in the data that a worker states the one of the job, if the job begins
+// there, or goes back to it. False = the job knows better.
+func (r *leader) acceptPlace(stated Stated) bool {
 	have, place := r.state.Data, stated.Data
 	switch {
 	case have != nil && have.SameData(place) && r.state.Shape.reloads(stated.Worker):
@@ -193,8 +195,8 @@ func (r *leader) acceptStated(stated Stated) bool {
 			have.Step, place.Step, s.Mesh, have.Step-min(place.Step, have.Step), s.Lost)
 		s.Lost = ""
 		r.state.Shape = &s
-		r.note("%s", s.Back)
-	case have == nil || r.resumes(place):
+		r.emitMeshed("%s", s.Back)
+	case have == nil || r.isResumePlace(place):
 		r.setElastic()
 	default:
 		return false
@@ -203,37 +205,37 @@ func (r *leader) acceptStated(stated Stated) bool {
 	return true
 }
 
-// cancelUnreachable cancels a request for which a worker is missing that was lost before it was a
-// member.
-func (r *leader) cancelUnreachable() {
-	if r.requested != nil && r.requested.ranks > r.machine.Have() {
+// cancelUnreachableRequest cancels a request for which a worker is missing that was lost before it
+// was a member.
+func (r *leader) cancelUnreachableRequest() {
+	if r.requested != nil && r.requested.ranks > r.machine.CountExpected() {
 		r.cancelRequest("a worker is lost that was to come to mesh " + r.requested.mesh)
 	}
 }
 
 // cancelRequest cancels a request, and lets the workers go that were started for it.
 func (r *leader) cancelRequest(why string) {
-	r.note("the job keeps mesh %s, since %s", r.state.Shape.Mesh, why)
-	r.machine.Keep(member.Because(why))
+	r.emitMeshed("the job keeps mesh %s, since %s", r.state.Shape.Mesh, why)
+	r.machine.KeepMembers(member.Because(why))
 	r.requested = nil
 }
 
-// living lists the members that are not lost. Of those that an earlier head has lost only the
-// matcher knows.
-func (r *leader) living() []topo.WorkerID {
-	return slices.DeleteFunc(r.members(), func(w topo.WorkerID) bool {
+// livingMembers lists the members that are not lost. Of those that an earlier head has lost only
+// the matcher knows.
+func (r *leader) livingMembers() []topo.WorkerID {
+	return slices.DeleteFunc(r.memberIDs(), func(w topo.WorkerID) bool {
 		_, dead := r.dead[w]
 		return dead || r.matcher.Gone(w) && !r.aborted[w]
 	})
 }
 
-// note tells a person about the mesh.
-func (r *leader) note(format string, args ...any) {
+// emitMeshed tells a person about the mesh, by an action.
+func (r *leader) emitMeshed(format string, args ...any) {
 	r.agent.emit(Meshed{member.Because(fmt.Sprintf(format, args...))})
 }
 
-// reshapes reports whether a batch brings the state to another mesh.
-func (f *batch) reshapes() bool {
+// isReshape reports whether a batch brings the state to another mesh.
+func (f *batch) isReshape() bool {
 	n := len(f.sets)
 	return n > 0 && len(f.sets[n-1].Calls) > 0 &&
 		f.sets[n-1].Calls[0].Call.Kind == collective.Reshape
@@ -244,8 +246,9 @@ var errUnproved = errors.New("the state on the new mesh is not the old one: a fi
 	"differs. Replicas of a tensor that should be the same are not, or the memory of a host is " +
 	"faulty; the old state is as it was")
 
-// revoke takes a reshape back that nobody has committed: its calls fail, and the old state counts.
-func (r *leader) revoke(f *batch, why error) {
+// revokeReshape takes back a batch with a reshape that nobody has committed: its calls fail with
+// why, and the old state counts.
+func (r *leader) revokeReshape(f *batch, why error) {
 	f.sets[len(f.sets)-1].Err = why
 	f.replaces, f.number, f.step = f.number, 0, false
 	r.dispatchFree()
@@ -256,12 +259,12 @@ func (r *leader) revoke(f *batch, why error) {
 // then only hosts that are lost know: the state is the same on either mesh.
 func (r *leader) abortReshape() {
 	i := slices.IndexFunc(r.batches, func(f *batch) bool {
-		return f.reshapes() && f.step && f.done() && !f.told
+		return f.isReshape() && f.step && f.isDone() && !f.told
 	})
 	if i < 0 {
 		return
 	}
-	s, living, left := r.state.Shape.moved(), r.living(), r.state.View
+	s, living, left := r.state.Shape.afterReshape(), r.livingMembers(), r.state.View
 	left.Members = slices.DeleteFunc(slices.Clone(left.Members), func(m topo.Member) bool {
 		return !slices.Contains(living, m.Worker)
 	})
@@ -271,23 +274,24 @@ func (r *leader) abortReshape() {
 		return
 	}
 	if _, _, err := r.agent.cfg.Arrange(s, "", left); err != nil {
-		r.revoke(r.batches[i],
+		r.revokeReshape(r.batches[i],
 			&collective.LostError{
 				Why:  "is lost, which alone had a part of the state on the new mesh",
 				Call: "reshape"})
 	}
 }
 
-// moved is the shape behind the reshape that is under way.
-func (s Shape) moved() Shape {
+// afterReshape is the shape after the reshape that is under way.
+func (s Shape) afterReshape() Shape {
 	s.Mesh, s.Workers, s.Next, s.Order, s.Leaving = s.Next, s.Order, "", nil, nil
 	return s
 }
 
-// reshaped makes the new mesh the mesh of the job, and the generation that goes with it its
-// members. From there it goes on at once where one of them is lost.
-func (r *leader) reshaped(next topo.View, c Commit, f *batch) {
-	s := r.state.Shape.moved()
+// commitReshape commits a reshape: it makes the new mesh the mesh of the job, and the generation
+// that goes with it its members. From there the job goes to a further mesh at once where one of
+// them is lost.
+func (r *leader) commitReshape(next topo.View, c Commit, f *batch) {
+	s := r.state.Shape.afterReshape()
 	r.state.Shape, r.placed = &s, true
 	if r.requested != nil { // since before the job was there
 		// one that is ending takes none anyway
@@ -297,20 +301,21 @@ func (r *leader) reshaped(next topo.View, c Commit, f *batch) {
 	r.commitView(next, c, f)
 }
 
-// dropsStep takes a member that drops the step, since somebody that it needs is lost.
-func (r *leader) dropsStep(w topo.WorkerID) {
+// dropStepOf records that a member drops the step, since somebody that it needs is lost, and fails
+// its calls.
+func (r *leader) dropStepOf(w topo.WorkerID) {
 	r.aborted[w] = true
 	delete(r.asked, w)
 	r.addBatches(r.matcher.Abort(w, "has dropped the step, of which a worker is lost,", nil))
 }
 
-// abortStep aborts the step when all members that are left have dropped it: they go on from its
-// start, on the mesh that they can hold.
+// abortStep aborts the step if a worker has dropped it and all members that are left have: they go
+// on from its start, on the mesh that they can hold.
 func (r *leader) abortStep() {
 	if len(r.aborted) == 0 || len(r.batches) > 0 || r.state.View.Generation == 0 {
 		return
 	}
-	left := r.living()
+	left := r.livingMembers()
 	if slices.ContainsFunc(left, func(w topo.WorkerID) bool { return !r.aborted[w] }) {
 		return
 	}
@@ -320,14 +325,14 @@ func (r *leader) abortStep() {
 		return
 	}
 	r.machine.Disarrange() // by a reshape that has failed
-	r.machine.Boundary(left...)
-	r.obey()
+	r.machine.ReachBoundary(left...)
+	r.carryOutOrders()
 	if r.machine.Proposing() || r.machine.Paused() {
 		return
 	}
 	next := r.machine.View()
-	r.startReshape(next, r.leavingHosts(next), "the step is aborted, since a worker is lost")
+	r.startReshape(next, r.settleLeavingHosts(next), "the step is aborted, since a worker is lost")
 	clear(r.aborted)
 	r.commitView(next, Commit{Aborted: true}, nil)
-	r.machine.Step()
+	r.machine.BeginStep()
 }

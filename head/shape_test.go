@@ -37,10 +37,10 @@ func newCut(t *testing.T, workers int) *cut {
 		t.Fatal(err)
 	}
 	for w := range topo.WorkerID(workers) {
-		c.agent.Started(w)
-		c.agent.Shape(head.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
-		c.agent.State(w, place)
-		c.agent.Asks(w)
+		c.agent.WorkerStarted(w)
+		c.agent.ReportLayout(head.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
+		c.agent.ReportData(w, place)
+		c.agent.WorkerAsks(w)
 		c.run()
 	}
 	return c
@@ -52,7 +52,7 @@ func (c *cut) run() {
 		for _, a := range actions {
 			switch a := a.(type) {
 			case *head.Execute:
-				c.agent.Executed(a.Batch, digest.Proof{})
+				c.agent.BatchExecuted(a.Batch, digest.Proof{})
 			case head.Meshed:
 				c.notes = append(c.notes, string(a.Because))
 			}
@@ -64,25 +64,25 @@ func (c *cut) run() {
 func (c *cut) post(w topo.WorkerID, ticket uint64, kind collective.Kind) {
 	call := collective.Call{Kind: kind, DType: tensor.U8, Shape: []int{0}}
 	call.Step = true
-	c.agent.Post(&collective.Posted{Worker: w, Ticket: ticket, Call: call})
+	c.agent.PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: call})
 	c.run()
 }
 
 // loses has a worker die, and the others drop the step.
 func (c *cut) loses(w topo.WorkerID, others ...topo.WorkerID) {
-	c.agent.Lost(w, "was killed by SIGKILL")
+	c.agent.WorkerLost(w, "was killed by SIGKILL")
 	c.run()
 	for _, o := range others {
-		c.agent.Asks(o)
+		c.agent.WorkerAsks(o)
 		c.run()
 	}
 }
 
 // state has a worker state the place that a checkpoint has.
 func (c *cut) state(w topo.WorkerID, step uint64) {
-	place := *c.agent.Known().Data
+	place := *c.agent.State().Data
 	place.Step, place.Next = step, step*place.Batch
-	c.agent.State(w, place)
+	c.agent.ReportData(w, place)
 	c.run()
 }
 
@@ -95,20 +95,20 @@ func TestBackToACheckpoint(t *testing.T) {
 			c.post(w, 1+step, collective.Barrier)
 		}
 	}
-	if known := c.agent.Known(); known.Data.Step != 5 || known.Shape.Lost != "" {
+	if known := c.agent.State(); known.Data.Step != 5 || known.Shape.Lost != "" {
 		t.Fatalf("before any loss: %+v, shape %+v", known, known.Shape)
 	}
 	c.loses(1, 0, 2)
-	if s := c.agent.Known().Shape; s.Lost != "only the lost one had it" || s.Next != "less" {
+	if s := c.agent.State().Shape; s.Lost != "only the lost one had it" || s.Next != "less" {
 		t.Fatalf("after the loss: %+v", s)
 	}
 	c.state(0, 2) // too early: nobody can have read it
-	if known := c.agent.Known(); known.Data.Step != 5 || known.Shape.Lost == "" {
+	if known := c.agent.State(); known.Data.Step != 5 || known.Shape.Lost == "" {
 		t.Fatalf("a statement before the reshape counts: %+v", known)
 	}
 	c.post(0, 7, collective.Reshape)
 	c.post(2, 7, collective.Reshape)
-	if s := c.agent.Known().Shape; s.Mesh != "less" || s.Next != "" || s.Lost == "" ||
+	if s := c.agent.State().Shape; s.Mesh != "less" || s.Next != "" || s.Lost == "" ||
 		len(s.Workers) != 2 {
 		t.Fatalf("after the reshape: %+v", s)
 	}
@@ -116,14 +116,14 @@ func TestBackToACheckpoint(t *testing.T) {
 		!strings.Contains(err.Error(), "going back to a checkpoint") {
 		t.Errorf("a reshape meanwhile is answered with %v", err)
 	}
-	c.agent.Started(3)
+	c.agent.WorkerStarted(3)
 	c.state(3, 0) // it has just begun, and knows of no checkpoint
-	if known := c.agent.Known(); known.Data.Step != 5 || known.Shape.Lost == "" {
+	if known := c.agent.State(); known.Data.Step != 5 || known.Shape.Lost == "" {
 		t.Fatalf("the statement of a worker that is no member counts: %+v", known)
 	}
 	c.state(0, 3)
 	c.state(2, 3)
-	known := c.agent.Known()
+	known := c.agent.State()
 	want := "the job went back from step 5 to the checkpoint of step 3, on mesh less, and makes " +
 		"2 steps again: only the lost one had it"
 	if known.Data.Step != 3 || known.Shape.Lost != "" || known.Shape.Back != want ||
@@ -133,11 +133,11 @@ func TestBackToACheckpoint(t *testing.T) {
 	for _, w := range []topo.WorkerID{0, 2} {
 		c.post(w, 8, collective.Barrier)
 	}
-	if step := c.agent.Known().Data.Step; step != 4 {
+	if step := c.agent.State().Data.Step; step != 4 {
 		t.Errorf("a step later the job is at step %d", step)
 	}
 	c.state(0, 1) // nothing is lost any more
-	if step := c.agent.Known().Data.Step; step != 4 {
+	if step := c.agent.State().Data.Step; step != 4 {
 		t.Errorf("a late statement brings the job to step %d", step)
 	}
 }
@@ -152,19 +152,19 @@ func TestLossesOnTheWayBack(t *testing.T) {
 	c.loses(1, 0, 2, 3)
 	c.post(0, 3, collective.Reshape)
 	c.loses(2, 0, 3) // in the reshape
-	if s := c.agent.Known().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 2 {
+	if s := c.agent.State().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 2 {
 		t.Fatalf("after a loss in the reshape: %+v", s)
 	}
 	for _, w := range []topo.WorkerID{0, 3} {
 		c.post(w, 5, collective.Reshape)
 	}
 	c.loses(3, 0) // while the state is read
-	if s := c.agent.Known().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 1 {
+	if s := c.agent.State().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 1 {
 		t.Fatalf("after a loss while the state is read: %+v", s)
 	}
 	c.post(0, 7, collective.Reshape)
 	c.state(0, 0)
-	if s := c.agent.Known().Shape; s.Lost != "" ||
+	if s := c.agent.State().Shape; s.Lost != "" ||
 		!strings.Contains(s.Back, "makes 1 steps again") {
 		t.Errorf("in the end: %+v", s)
 	}

@@ -25,6 +25,7 @@ type stream struct {
 // ride on other frames, or leave with the next tick of the other side.
 const resendAfter = 3
 
+// newStream returns the end of a new stream. Copies of payloads come from the pool.
 func newStream(term topo.Generation, up bool, from *pool) *stream {
 	return &stream{term: term, up: up, first: 1, pool: from}
 }
@@ -35,16 +36,16 @@ func (s *stream) push(b Payload) {
 	s.fresh++
 }
 
-// flush returns a frame with what is to be sent, which is valid until the next input; false if
-// there is nothing.
+// flush returns a frame with what is to be sent, which then counts as sent and is valid until the
+// next input; false if there is nothing.
 func (s *stream) flush() (Frame, bool) {
 	if s.fresh == 0 && !s.due {
 		return Frame{}, false
 	}
-	return s.frame(len(s.queue) - s.fresh), true
+	return s.newFrame(len(s.queue) - s.fresh), true
 }
 
-// tick is time that passes. What was not acknowledged for a while is to be sent again, and an
+// tick tells that time passes. What was not acknowledged for a while is to be sent again, and an
 // acknowledgement that is owed.
 func (s *stream) tick() {
 	s.idle++
@@ -56,16 +57,17 @@ func (s *stream) tick() {
 	}
 }
 
-// frame returns a frame with the payloads from an index of queue on, and an acknowledgement. The
-// caller sends it.
-func (s *stream) frame(from int) Frame {
+// newFrame returns a frame with the payloads from an index of queue on, and an acknowledgement; all
+// of that counts as sent. The frame shares the memory of queue.
+func (s *stream) newFrame(from int) Frame {
 	s.fresh, s.owes, s.due = 0, false, false
 	return Frame{Term: s.term, Up: s.up, First: s.first + uint64(from), Ack: s.heard,
 		Payloads: s.queue[from:len(s.queue):len(s.queue)]}
 }
 
-// receive takes a frame of the other side. It calls arrived, where there is one, with the payloads
-// of this side that have arrived there, and returns the payloads that are new.
+// receive handles a frame of the other side. It removes the payloads of this side that have arrived
+// there, after a call of arrived for each, if that is set, and returns the payloads that are new,
+// which are the frame's.
 func (s *stream) receive(f *Frame, arrived func(Payload)) (news []Payload) {
 	if n := int(f.Ack - s.first + 1); f.Ack >= s.first && n <= len(s.queue) {
 		for _, b := range s.queue[:n] {

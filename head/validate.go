@@ -24,19 +24,19 @@ const (
 	maxMesh       = 1 << 10 // bytes of its text
 )
 
-// validate says why a struct of a message is none that an agent sends; nil where it may be one.
+// validate returns why a struct of a message is none that an agent sends; nil where it may be one.
 func validate(v any) error {
 	switch v := v.(type) {
 	case Frame:
 		return v.validate()
 	case Report:
-		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots, "groups",
+		return checkBounds("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots, "groups",
 			len(v.Groups), collective.MaxGroups)
 	case GroupReport:
-		return within("group", int(v.ID)-1, maxGroup, "members", len(v.Members),
+		return checkBounds("group", int(v.ID)-1, maxGroup, "members", len(v.Members),
 			collective.MaxMembers)
 	case WantsGroup:
-		return within("members", len(v.Members), collective.MaxMembers)
+		return checkBounds("members", len(v.Members), collective.MaxMembers)
 	case Groups:
 		if v.Reason == "" &&
 			(v.ID == topo.World || v.ID > maxGroup || v.Size != len(v.Members) || v.Self < 0 ||
@@ -53,22 +53,22 @@ func validate(v any) error {
 	case Commit:
 		return v.validate()
 	case State:
-		return within("joined", v.Joined, maxWorkers)
+		return checkBounds("joined", v.Joined, maxWorkers)
 	case Shape:
 		return validateShape(v)
 	case Shaped:
-		return within("length of a mesh", len(v.Mesh), maxMesh, "ranks", v.Ranks-1,
+		return checkBounds("length of a mesh", len(v.Mesh), maxMesh, "ranks", v.Ranks-1,
 			collective.MaxMembers)
 	case digest.Sum:
 		if !v.Valid() {
 			return fmt.Errorf("%v is no fingerprint", v)
 		}
 	case Start:
-		return within("workers to start", v.Count-1, collective.MaxMembers)
+		return checkBounds("workers to start", v.Count-1, collective.MaxMembers)
 	case member.Record:
 		return validateRecord(v)
 	case member.Host:
-		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots)
+		return checkBounds("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots)
 	case topo.View:
 		return validateView(v)
 	case cursor.Cursor:
@@ -81,8 +81,9 @@ func validate(v any) error {
 	return nil
 }
 
-// within checks numbers, each with its name before it and its bound behind it.
-func within(list ...any) error {
+// checkBounds returns an error for the first number that is negative or too large. The arguments
+// come in threes: the name of a number, the number, the most that it may be.
+func checkBounds(list ...any) error {
 	for i := 0; i < len(list); i += 3 {
 		if n, most := list[i+1].(int), list[i+2].(int); n < 0 || n > most {
 			return fmt.Errorf("%s: %d is not from 0 to %d", list[i], n, most)
@@ -91,8 +92,8 @@ func within(list ...any) error {
 	return nil
 }
 
-// validate checks a frame. A follower begins with its report, and has no other; and each side has
-// payloads of its own.
+// validate returns what is wrong with a frame, but for what is in its payloads. A follower begins
+// with its report, and has no other; and each side has payloads of its own.
 func (f *Frame) validate() error {
 	if f.First == 0 || f.First > maxIndex || f.Ack > maxIndex || f.Term >= maxGeneration {
 		return fmt.Errorf("payloads from number %d, %d acknowledged, of a head since generation %d",
@@ -108,17 +109,18 @@ func (f *Frame) validate() error {
 			t = t.Elem()
 		}
 		if !slices.ContainsFunc(words, func(w any) bool { return reflect.TypeOf(w) == t }) {
-			return fmt.Errorf("%s is not for this direction", key(t.Name()))
+			return fmt.Errorf("%s is not for this direction", jsonKey(t.Name()))
 		}
 		if _, is := b.(Report); f.Up && is != (f.First == 1 && i == 0) {
 			return fmt.Errorf(
 				"body %d is %s; the first of a follower is its report, and no other one",
-				f.First+uint64(i), key(t.Name()))
+				f.First+uint64(i), jsonKey(t.Name()))
 		}
 	}
 	return nil
 }
 
+// validate returns what is wrong with an Exec, but for what is in its sets.
 func (e *Exec) validate() error {
 	if e.Batch == 0 || len(e.Hosts) == 0 || len(e.Sets) == 0 {
 		return fmt.Errorf("batch %x of %d hosts and %d collectives", e.Batch, len(e.Hosts),
@@ -139,6 +141,7 @@ func (e *Exec) validate() error {
 	return nil
 }
 
+// validate returns what is wrong with a call by itself: kinds, lengths and bounds.
 func (c *Call) validate() error {
 	barrier := c.Kind == collective.Barrier // nothing else of it counts
 	switch {
@@ -157,17 +160,17 @@ func (c *Call) validate() error {
 			c.Shared.Off, len(c.Shared.Name))
 	case len(c.Splits) > collective.MaxMembers, len(c.Shape) > maxDims:
 		return fmt.Errorf("a call with %d splits and %d dimensions", len(c.Splits), len(c.Shape))
-	case !barrier && (slices.ContainsFunc(c.Splits, beyond) ||
-		slices.ContainsFunc(c.Shape, beyond)):
+	case !barrier && (slices.ContainsFunc(c.Splits, isBeyondElements) ||
+		slices.ContainsFunc(c.Shape, isBeyondElements)):
 		return fmt.Errorf("a call with splits %v and shape %v", c.Splits, c.Shape)
 	}
 	return nil
 }
 
-// beyond reports whether a number is none of elements.
-func beyond(n int) bool { return n < 0 || n > math.MaxInt64/2 }
+// isBeyondElements reports whether a number is negative, or more elements than memory can have.
+func isBeyondElements(n int) bool { return n < 0 || n > math.MaxInt64/2 }
 
-// validatePayload says why a payload in bytes is none that an agent sends.
+// validatePayload returns why a payload of a binary frame is none that an agent sends.
 func validatePayload(b Payload) error {
 	switch b := b.(type) {
 	case *Posted:
@@ -190,6 +193,7 @@ func validatePayload(b Payload) error {
 	return nil
 }
 
+// validate returns an error for a collective without calls.
 func (s *Set) validate() error {
 	if len(s.Calls) == 0 {
 		return fmt.Errorf("a collective without calls")
@@ -197,6 +201,7 @@ func (s *Set) validate() error {
 	return nil
 }
 
+// validate returns an error for an entry whose number cannot be.
 func (c *Commit) validate() error {
 	if c.Index == 0 || c.Index > maxIndex {
 		return fmt.Errorf("entry %d of the log", c.Index)
@@ -204,6 +209,7 @@ func (c *Commit) validate() error {
 	return nil
 }
 
+// validateRecord returns what is wrong with a generation, but for its view.
 func validateRecord(r member.Record) error {
 	g := r.View.Generation
 	if r.Head == "" || g >= maxGeneration || r.Since > g || r.Next > maxIndex {
@@ -217,10 +223,12 @@ func validateRecord(r member.Record) error {
 	if len(names) != len(r.Hosts) {
 		return fmt.Errorf("generation %d lists a host twice", g)
 	}
-	return within("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max, maxWorkers,
+	return checkBounds("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max,
+		maxWorkers,
 		"spares", r.Spares, maxWorkers, "done", r.Done, math.MaxInt)
 }
 
+// validateView returns what is wrong with a list of members.
 func validateView(v topo.View) error {
 	workers := map[topo.WorkerID]bool{}
 	for _, m := range v.Members {
@@ -234,6 +242,7 @@ func validateView(v topo.View) error {
 	return nil
 }
 
+// validateShape returns what is wrong with a shape.
 func validateShape(s Shape) error {
 	if s.State == "" || s.Next == "" && len(s.Order)+len(s.Leaving) > 0 {
 		return fmt.Errorf("a shape without a state, or with an order and no mesh")
@@ -247,6 +256,6 @@ func validateShape(s Shape) error {
 			return fmt.Errorf("mesh %s has a worker twice", s.Mesh)
 		}
 	}
-	return within("length of a mesh", max(len(s.Mesh), len(s.Next)), maxMesh, "ranks",
+	return checkBounds("length of a mesh", max(len(s.Mesh), len(s.Next)), maxMesh, "ranks",
 		max(len(s.Workers), len(s.Order)), collective.MaxMembers)
 }

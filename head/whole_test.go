@@ -16,7 +16,7 @@ import (
 // group has the listed workers ask for a group, and returns its number.
 func (p *pair) group(list ...topo.WorkerID) topo.GroupID {
 	for _, w := range list {
-		p.home(w).Group(w, list)
+		p.home(w).RequestGroup(w, list)
 		p.run()
 	}
 	return find[head.Grouped](p, "A").ID
@@ -39,12 +39,12 @@ func (p *pair) trains() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.agents["A"].State(0, data)
+	p.agents["A"].ReportData(0, data)
 	p.run()
 }
 
 // committed is how many samples count, as B knows.
-func (p *pair) committed() uint64 { return p.agents["B"].Known().Data.Committed() }
+func (p *pair) committed() uint64 { return p.agents["B"].State().Data.Committed() }
 
 // A worker is lost before all are through with a step on a group: it is aborted on both hosts at
 // once, and what the others do again on a group of theirs counts, without the samples of the lost
@@ -61,9 +61,9 @@ func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 		if through {
 			p.post(3, 2, end(g))
 		}
-		p.agents["B"].Lost(3, "was killed by SIGKILL")
+		p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
 		p.run()
-		if got := p.agents["A"].Known().Steps; got != 0 {
+		if got := p.agents["A"].State().Steps; got != 0 {
 			t.Fatalf("the step counts: %d", got)
 		}
 		for host, of := range map[string][]uint64{"A": {1, 1, 2}, "B": {1}} {
@@ -91,7 +91,7 @@ func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 		for _, w := range []topo.WorkerID{0, 1, 2} {
 			p.post(w, 4, end(g))
 		}
-		known := p.agents["B"].Known()
+		known := p.agents["B"].State()
 		if known.Steps != 1 || known.View.Size() != 3 || p.committed() != 12 {
 			t.Errorf("%d steps, %v, %d samples; want 1 step, 3 workers and 12", known.Steps,
 				known.View, p.committed())
@@ -109,9 +109,9 @@ func TestAStepOnAGroupCounts(t *testing.T) {
 		p.post(w, 1, begin(g))
 		p.post(w, 2, end(g))
 	}
-	p.agents["B"].Lost(3, "was killed by SIGKILL")
+	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
 	p.run()
-	if got := p.agents["B"].Known().Steps; got != 1 || p.committed() != 16 {
+	if got := p.agents["B"].State().Steps; got != 1 || p.committed() != 16 {
 		t.Errorf("%d steps, %d samples; want 1 and 16", got, p.committed())
 	}
 }
@@ -127,7 +127,7 @@ func TestAStepTakesAllMembers(t *testing.T) {
 	a := find[*head.Apply](p, "A")
 	if len(a.Parts) != 1 || a.Parts[0].Err == nil ||
 		!strings.Contains(a.Parts[0].Err.Error(), "all members") ||
-		p.agents["A"].Known().Steps != 0 {
+		p.agents["A"].State().Steps != 0 {
 		t.Errorf("applied: %+v", a.Parts)
 	}
 }

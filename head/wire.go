@@ -30,7 +30,7 @@ var (
 // as values stay behind.
 func Encode(m Message) []byte { return Append(nil, m) }
 
-// Append is Encode behind what b has.
+// Append appends to b what Encode returns.
 func Append(b []byte, m Message) []byte {
 	if b, is := AppendBinary(b, m); is {
 		return b
@@ -38,9 +38,11 @@ func Append(b []byte, m Message) []byte {
 	return append(b, encodeJSON(m)...)
 }
 
-// Decode is Reader.Read into memory of the message's own.
+// Decode reads a message into memory of its own, as Reader.Read does.
 func Decode(b []byte) (Message, error) { return new(Reader).Read(b) }
 
+// encodeJSON returns a message as JSON. It panics where a message has a value that JSON cannot
+// have.
 func encodeJSON(m Message) []byte {
 	var v any = m
 	switch m := m.(type) {
@@ -59,6 +61,7 @@ func encodeJSON(m Message) []byte {
 	return b
 }
 
+// decodeJSON reads a message from JSON, and fails for what no agent of this version sends.
 func decodeJSON(b []byte) (Message, error) {
 	f := messageForm()
 	w := reflect.New(f.wire)
@@ -104,28 +107,29 @@ var (
 	// messageForm is made when the first message is: most commands send none.
 	messageForm = sync.OnceValue(func() *form {
 		set := formSet{}
-		set.addChoice(payloadType, slices.Concat(upward, downward))
-		set.addChoice(messageType, messages)
+		set.addInterface(payloadType, slices.Concat(upward, downward))
+		set.addInterface(messageType, messages)
 		return set[messageType]
 	})
 )
 
-// addChoice makes the form of an interface: an object whose one key names the kind.
-func (set formSet) addChoice(t reflect.Type, kinds []any) {
+// addInterface adds the form of an interface to the set: an object whose one key names the kind.
+func (set formSet) addInterface(t reflect.Type, kinds []any) {
 	f := &form{real: t}
 	var fields []reflect.StructField
 	for _, k := range kinds {
 		kind := reflect.TypeOf(k)
-		part := set.add(reflect.PointerTo(kind))
+		part := set.formOf(reflect.PointerTo(kind))
 		f.parts = append(f.parts, part)
-		fields = append(fields, field(kind.Name(), part))
+		fields = append(fields, jsonField(kind.Name(), part))
 	}
 	f.wire = reflect.StructOf(fields)
 	set[t] = f
 }
 
-// add makes the form of another type. Memory ([]byte) and errors have none.
-func (set formSet) add(t reflect.Type) *form {
+// formOf returns the form of a type that is no interface, and adds it to the set. Memory ([]byte)
+// and errors have none.
+func (set formSet) formOf(t reflect.Type) *form {
 	if f := set[t]; f != nil {
 		return f
 	}
@@ -134,10 +138,10 @@ func (set formSet) add(t reflect.Type) *form {
 	// written as its text
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 	case kind == reflect.Slice:
-		f.elem = set.add(t.Elem())
+		f.elem = set.formOf(t.Elem())
 		f.wire = reflect.SliceOf(f.elem.wire)
 	case kind == reflect.Pointer:
-		f.elem = set.add(t.Elem())
+		f.elem = set.formOf(t.Elem())
 		f.wire = reflect.PointerTo(f.elem.wire)
 	case kind == reflect.Struct:
 		var fields []reflect.StructField
@@ -149,9 +153,9 @@ func (set formSet) add(t reflect.Type) *form {
 			if x.Type == reflect.TypeFor[[]byte]() || x.Type == reflect.TypeFor[error]() {
 				continue
 			}
-			part := set.add(x.Type)
+			part := set.formOf(x.Type)
 			f.paths, f.parts = append(f.paths, x.Index), append(f.parts, part)
-			fields = append(fields, field(x.Name, part))
+			fields = append(fields, jsonField(x.Name, part))
 		}
 		f.wire = reflect.StructOf(fields)
 	}
@@ -159,13 +163,14 @@ func (set formSet) add(t reflect.Type) *form {
 	return f
 }
 
-func field(name string, f *form) reflect.StructField {
+// jsonField returns the field of a wire struct with a key for a name, and a form.
+func jsonField(name string, f *form) reflect.StructField {
 	return reflect.StructField{Name: name, Type: f.wire,
-		Tag: reflect.StructTag(`json:"` + key(name) + `,omitzero"`)}
+		Tag: reflect.StructTag(`json:"` + jsonKey(name) + `,omitzero"`)}
 }
 
-// key writes the name of a type or a field the way messages do: WantsGroup is wants_group.
-func key(name string) string {
+// jsonKey writes the name of a type or a field the way messages do: WantsGroup is wants_group.
+func jsonKey(name string) string {
 	var b strings.Builder
 	lower := false
 	for _, r := range name {
@@ -178,7 +183,7 @@ func key(name string) string {
 	return b.String()
 }
 
-// pack puts v into w, a value of wire.
+// pack writes v, a value of f.real, into w, a value of f.wire.
 func (f *form) pack(w, v reflect.Value) {
 	switch {
 	case f.real.Kind() == reflect.Interface:
@@ -212,11 +217,12 @@ func (f *form) pack(w, v reflect.Value) {
 	}
 }
 
-// unpack puts w into v, and fails if any part of it is not sound.
+// unpack writes w, a value of f.wire, into v, a value of f.real, and fails if any part of it is not
+// sound.
 func (f *form) unpack(v, w reflect.Value) error {
 	switch {
 	case f.real.Kind() == reflect.Interface:
-		return f.choose(v, w)
+		return f.unpackInterface(v, w)
 	case f.real == f.wire:
 		v.Set(w)
 	case f.real.Kind() == reflect.Struct:
@@ -246,8 +252,9 @@ func (f *form) unpack(v, w reflect.Value) error {
 	return nil
 }
 
-// choose puts the one value of an interface that is set into v.
-func (f *form) choose(v, w reflect.Value) error {
+// unpackInterface writes the one value of an interface that is set in w into v, and fails if there
+// is none or more.
+func (f *form) unpackInterface(v, w reflect.Value) error {
 	found := 0
 	for i, part := range f.parts {
 		if w.Field(i).IsNil() {
@@ -256,7 +263,7 @@ func (f *form) choose(v, w reflect.Value) error {
 		found++
 		x := reflect.New(part.elem.real).Elem()
 		if err := part.elem.unpack(x, w.Field(i).Elem()); err != nil {
-			return fmt.Errorf("%s: %w", key(part.elem.real.Name()), err)
+			return fmt.Errorf("%s: %w", jsonKey(part.elem.real.Name()), err)
 		}
 		if !x.Type().AssignableTo(v.Type()) { // a payload of every step
 			x = x.Addr()

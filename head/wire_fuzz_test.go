@@ -167,11 +167,11 @@ func hears(t *testing.T, b []byte) {
 		a.Receive(from, m)
 		exhaust(a)
 		a.Receive(from, m)
-		a.Lost(0, "was killed")
+		a.WorkerLost(0, "was killed")
 		for range 10 {
 			a.Tick()
 		}
-		a.Down(from, "was silent")
+		a.LinkDown(from, "was silent")
 		exhaust(a)
 	}
 }
@@ -187,14 +187,14 @@ func saidByPair(f testing.TB) (said []head.Message) {
 		said = append(said, kept)
 	}
 	data, _ := cursor.New(100, 10, 7, true)
-	p.agents["B"].State(2, data)
+	p.agents["B"].ReportData(2, data)
 	p.run()
 	members := []topo.WorkerID{0, 2}
 	for _, w := range members {
-		p.home(w).Group(w, members)
+		p.home(w).RequestGroup(w, members)
 		p.run()
 	}
-	p.agents["B"].Group(3, members)
+	p.agents["B"].RequestGroup(3, members)
 	p.post(2, 1, collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank,
 		Group: 1, Out: make([]byte, 8)})
 	p.post(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1,
@@ -209,12 +209,12 @@ func saidByPair(f testing.TB) (said []head.Message) {
 	p.post(2, 9, sum(topo.World))
 	_ = p.agents["A"].Resize(6, "ada")
 	p.run()
-	p.agents["B"].Started(5)
-	p.agents["B"].Asks(5)
-	p.agents["B"].Lost(3, "was killed by SIGKILL")
+	p.agents["B"].WorkerStarted(5)
+	p.agents["B"].WorkerAsks(5)
+	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
 	p.run()
 	for w := range topo.WorkerID(3) { // a step that is not executed when B reports to a new head
-		p.home(w).Post(&collective.Posted{Worker: w, Ticket: 10, Call: sum(topo.World)})
+		p.home(w).PostCall(&collective.Posted{Worker: w, Ticket: 10, Call: sum(topo.World)})
 	}
 	for _, host := range []string{"B", "A"} {
 		for _, a := range p.agents[host].Ready() {
@@ -237,7 +237,7 @@ func saidByPair(f testing.TB) (said []head.Message) {
 func leading(t testing.TB) *head.Agent {
 	p := newPair(t)
 	a := p.agents["A"]
-	a.Up("C")
+	a.LinkUp("C")
 	p.agents["C"] = head.New(head.Config{Self: "C"})
 	p.run()
 	p.post(0, 1, sum(topo.World))
@@ -248,20 +248,20 @@ func leading(t testing.TB) *head.Agent {
 // following is a host that has begun to follow A, with a worker that waits.
 func following(t testing.TB) *head.Agent {
 	a := head.New(head.Config{Self: "C", Slots: 2})
-	a.Up("A")
+	a.LinkUp("A")
 	a.Receive("A", head.Answer{Answer: member.Decision{Record: newPair(t).agents["A"].Record()}})
-	a.Started(9)
-	a.Asks(9)
-	a.Post(&collective.Posted{Worker: 0, Ticket: 1, Call: sum(topo.World)})
+	a.WorkerStarted(9)
+	a.WorkerAsks(9)
+	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: sum(topo.World)})
 	return a
 }
 
 // recovering is a new head that waits for the report of C.
 func recovering() *head.Agent {
 	a := head.New(head.Config{Self: "B", Slots: 2})
-	a.Up("C")
-	a.Started(2)
-	a.Asks(2)
+	a.LinkUp("C")
+	a.WorkerStarted(2)
+	a.WorkerAsks(2)
 	view := topo.View{Generation: 5,
 		Members: []topo.Member{{Worker: 2, Host: "B"}, {Worker: 3, Host: "C"}}}
 	a.Receive("C", head.Answer{
@@ -276,7 +276,7 @@ func exhaust(a *head.Agent) {
 	for actions := a.Ready(); len(actions) > 0; actions = a.Ready() {
 		for _, x := range actions {
 			if e, ok := x.(*head.Execute); ok {
-				a.Executed(e.Batch, digest.Proof{})
+				a.BatchExecuted(e.Batch, digest.Proof{})
 			}
 		}
 	}

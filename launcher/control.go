@@ -21,6 +21,9 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
+// The methods answerX are HTTP handlers. Each request has a goroutine of its own, which may wait
+// for the engine's thread.
+
 // Bounds of what a tool may send, and of the time that a request may take.
 const (
 	maxControlBody = 4 << 10 // bytes of a request's body, and of its headers
@@ -42,7 +45,8 @@ func listenControl(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// serveControl answers tools on the control socket until ctx ends, each on a goroutine of its own.
+// serveControl answers tools on the control socket, each on a goroutine of its own, and blocks
+// until ctx ends.
 func (l *launcher) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, l.answerJob)
@@ -74,13 +78,14 @@ func (l *launcher) serveControl(ctx context.Context, listener net.Listener) erro
 // host has been told what the job is and who leads it. A tool waits longer for its answer.
 const jobKnownWait = controlTimeout / 2
 
+// answerJob answers with the state of the job. It waits up to jobKnownWait until that is known.
 func (l *launcher) answerJob(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), jobKnownWait)
 	defer cancel()
 	select {
 	case <-l.registry.known:
 	case <-ctx.Done():
-		refuse(w, http.StatusServiceUnavailable,
+		sendError(w, http.StatusServiceUnavailable,
 			errors.New("this host has joined a job, and was not told yet what it is"))
 		return
 	}
@@ -89,134 +94,141 @@ func (l *launcher) answerJob(w http.ResponseWriter, r *http.Request) {
 	})
 	switch {
 	case err != nil:
-		refuse(w, http.StatusServiceUnavailable, fmt.Errorf(
+		sendError(w, http.StatusServiceUnavailable, fmt.Errorf(
 			"this host has joined job %s, and was not told yet which host leads it",
-			l.registry.name()))
+			l.registry.jobName()))
 		return
 	case s.Ended:
-		refuse(w, http.StatusServiceUnavailable,
-			fmt.Errorf("job %s is at its end; its files are in %s", l.registry.name(),
-				l.reporter.path()))
+		sendError(w, http.StatusServiceUnavailable,
+			fmt.Errorf("job %s is at its end; its files are in %s", l.registry.jobName(),
+				l.reporter.directoryPath()))
 		return
-	case s.Head != l.registry.self() && !s.Stuck:
-		refuse(w, http.StatusServiceUnavailable,
-			fmt.Errorf("job %s is led from host %s: ask there", l.registry.name(), s.Head))
+	case s.Head != l.registry.hostName() && !s.Stuck:
+		sendError(w, http.StatusServiceUnavailable,
+			fmt.Errorf("job %s is led from host %s: ask there", l.registry.jobName(), s.Head))
 		return
 	}
-	answer(w, l.describe(s))
+	sendJSON(w, l.describeJob(s))
 }
 
-func answer(w http.ResponseWriter, v any) {
+// sendJSON sends v as the answer to a request.
+func sendJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // a tool that has gone needs no answer
 }
 
+// answerResize asks the head for another number of workers.
 func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 	var ask api.Resize
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		refuse(w, http.StatusBadRequest, err)
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can "+
+		sendError(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can "+
 			"have on one host; give 1 to %d, and to end the job use shoal stop %s",
-			ask.Workers, job.MaxWorkers, l.registry.name()))
+			ask.Workers, job.MaxWorkers, l.registry.jobName()))
 		return
 	}
 	if by := l.registry.stoppedBy(); by != "" {
-		refuse(w, http.StatusConflict,
+		sendError(w, http.StatusConflict,
 			fmt.Errorf("%s has asked for the end of the job: it takes no more workers", by))
 		return
 	}
 	if err := l.agent.Resize(ask.Workers, ask.Who); err != nil {
-		refuse(w, http.StatusConflict, err)
+		sendError(w, http.StatusConflict, err)
 		return
 	}
 	l.answerJob(w, r)
 }
 
+// answerStop asks for the end of the job, and does not wait for it.
 func (l *launcher) answerStop(w http.ResponseWriter, r *http.Request) {
 	var ask api.Stop
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		refuse(w, http.StatusBadRequest, err)
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
-	l.registry.askToStop(ask.Now, ask.Who)
+	l.registry.requestStop(ask.Now, ask.Who)
 	l.answerJob(w, r)
 }
 
+// answerDrain asks for a host to be freed of its workers.
 func (l *launcher) answerDrain(w http.ResponseWriter, r *http.Request) {
 	var ask api.Drain
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		refuse(w, http.StatusBadRequest, err)
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	before := l.agent.Status()
 	if err := l.drainHost(ask.Host, ask.Who); err != nil {
-		refuse(w, http.StatusConflict, err)
+		sendError(w, http.StatusConflict, err)
 		return
 	}
 	s := l.agent.Status()
-	if s.Head != l.registry.self() { // this host has handed over already
+	if s.Head != l.registry.hostName() { // this host has handed over already
 		s = before
 	}
-	answer(w, l.describe(s))
+	sendJSON(w, l.describeJob(s))
 }
 
+// answerRecover makes this host the head of a job that is stuck, if the request says that a person
+// knows the others to be gone.
 func (l *launcher) answerRecover(w http.ResponseWriter, r *http.Request) {
 	var ask api.Recover
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		refuse(w, http.StatusBadRequest, err)
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	switch s := l.agent.Status(); {
 	case !ask.Force:
-		refuse(w, http.StatusBadRequest, errors.New("force: only a person can know that the "+
+		sendError(w, http.StatusBadRequest, errors.New("force: only a person can know that the "+
 			"other hosts are gone for good; say so with --force"))
 		return
 	case !s.Stuck:
-		refuse(w, http.StatusConflict,
+		sendError(w, http.StatusConflict,
 			fmt.Errorf("job %s is led by %s, which can be reached: there is nothing to recover",
-				l.registry.name(), s.Head))
+				l.registry.jobName(), s.Head))
 		return
 	}
 	l.console.Note(ask.Who + " says that the other hosts are gone for good")
-	l.agent.Force()
+	l.agent.ForceHead()
 	l.answerJob(w, r)
 }
 
 // maxInvitation is the longest time for which a token can be good: nobody can call a token back.
 const maxInvitation = 366 * 24 * time.Hour
 
+// answerInvite makes a token with which other hosts join.
 func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	var ask api.Invite
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		refuse(w, http.StatusBadRequest, err)
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	f := l.cfg.Fleet
 	switch {
 	case ask.Seconds < 1 || ask.Seconds > int64(maxInvitation/time.Second):
-		refuse(w, http.StatusBadRequest,
+		sendError(w, http.StatusBadRequest,
 			fmt.Errorf("seconds: a token cannot be good for %d s; give 1 to %d", ask.Seconds,
 				int64(maxInvitation/time.Second)))
 		return
 	case f == nil || f.Token == nil || f.Join == nil:
-		refuse(w, http.StatusConflict,
+		sendError(w, http.StatusConflict,
 			fmt.Errorf(
 				"job %s takes no other hosts, since it was started without --listen and --hosts",
-				l.registry.name()))
+				l.registry.jobName()))
 		return
 	}
 	life := time.Duration(ask.Seconds) * time.Second
 	expires := time.Now().Add(life)
 	l.console.Note(fmt.Sprintf("%s has made a token with which hosts join until %s", ask.Who,
 		expires.Format(time.DateTime)))
-	answer(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
+	sendJSON(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
 }
 
-// readControl reads the body of a request. It makes sure that who, the name of the person who asks,
-// can be printed.
+// readControl reads the body of a request into into, and refuses unknown fields. It makes sure that
+// who, the name of the person who asks, can be printed.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
 	d.DisallowUnknownFields()
@@ -238,33 +250,37 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 	return nil
 }
 
+// refuseUnknown answers a request for a path or a method that this version does not have.
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	paths := []string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain,
 		api.PathRecover, api.PathToken}
 	var theirs int
 	if n, _ := fmt.Sscanf(r.URL.Path, "/v%d/", &theirs); n == 1 && theirs != api.Protocol {
-		refuse(w, http.StatusNotFound, fmt.Errorf("the launcher (shoal %s) speaks protocol %d of "+
-			"control sockets, the command protocol %d: use the version of shoal that started the "+
-			"job; there are GET %s", version.Version, api.Protocol, theirs,
-			strings.Join(paths, ", POST ")))
+		sendError(w, http.StatusNotFound,
+			fmt.Errorf("the launcher (shoal %s) speaks protocol %d of "+
+				"control sockets, the command protocol %d: use the version of shoal that "+
+				"started the "+
+				"job; there are GET %s", version.Version, api.Protocol, theirs,
+				strings.Join(paths, ", POST ")))
 		return
 	}
 	code := http.StatusNotFound
 	if slices.Contains(paths, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s", r.Method,
+	sendError(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s", r.Method,
 		r.URL.Path, strings.Join(paths, ", POST ")))
 }
 
-func refuse(w http.ResponseWriter, code int, err error) {
+// sendError sends an error as the answer to a request, with an HTTP status.
+func sendError(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(api.Error{Error: err.Error()})
 }
 
-// describe is the job as it is now.
-func (l *launcher) describe(s agent.Status) api.Job {
+// describeJob returns the job as it is now, for tools. It waits for the engine's thread.
+func (l *launcher) describeJob(s agent.Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
 		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
 		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
@@ -274,10 +290,11 @@ func (l *launcher) describe(s agent.Status) api.Job {
 		Workers:   []api.Worker{}}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
-		j.Hosts = l.registry.hosts(s.Hosts)
+		j.Hosts = l.registry.allHosts(s.Hosts)
 	}
-	spec := l.registry.spec()
-	j.Name, j.Dir, j.Command, j.Min, j.Max = spec.Name, l.reporter.path(), spec.Command, spec.Min,
+	spec := l.registry.jobSpec()
+	j.Name, j.Dir, j.Command, j.Min, j.Max = spec.Name, l.reporter.directoryPath(), spec.Command,
+		spec.Min,
 		spec.Max
 	if asked := l.cfg.Spec.Name; asked != j.Name {
 		j.RequestedName = asked
@@ -304,7 +321,7 @@ func (l *launcher) describe(s agent.Status) api.Job {
 	return j
 }
 
-// describeWorker is a worker as it is now.
+// describeWorker returns a worker as it is now, for tools.
 func describeWorker(r workerRecord, s agent.Status, waits map[int]api.Wait) api.Worker {
 	w := api.Worker{Worker: r.worker, Host: r.host, Rank: slices.Index(s.Members, r.worker),
 		PID: r.pid, Running: r.exit == nil,

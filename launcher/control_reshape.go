@@ -7,14 +7,16 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
+// answerReshape asks the head for another mesh, or answers with what that would cost. It is an HTTP
+// handler, on a goroutine of its own, and waits for the engine's thread.
 func (l *launcher) answerReshape(w http.ResponseWriter, r *http.Request) {
 	var ask api.Reshape
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		refuse(w, http.StatusBadRequest, err)
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	if ask.Mesh == "" {
-		refuse(w, http.StatusBadRequest,
+		sendError(w, http.StatusBadRequest,
 			errors.New("mesh: none is given; say which axes it has, such as dp=2,tp=2"))
 		return
 	}
@@ -22,12 +24,12 @@ func (l *launcher) answerReshape(w http.ResponseWriter, r *http.Request) {
 	if ask.Plan {
 		var plan api.Plan
 		if plan, err = l.agent.PlanReshape(ask.Mesh); err == nil {
-			answer(w, plan)
+			sendJSON(w, plan)
 			return
 		}
 	} else if err = l.agent.Reshape(ask.Mesh, ask.Who); err == nil {
 		l.answerJob(w, r)
 		return
 	}
-	refuse(w, http.StatusConflict, err)
+	sendError(w, http.StatusConflict, err)
 }

@@ -60,7 +60,7 @@ func TestQuestionsOfAHostThatHasJoined(t *testing.T) {
 	<-ctx.asks
 	j := &jobMessage{}
 	j.Spec.Name = "train"
-	l.registry.learn(j)
+	l.registry.setJob(j)
 	<-a.asked
 	close(a.told)
 	if err := g.Wait(); err != nil {
@@ -88,7 +88,7 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 	ask(ctx, "was not told yet what it is")
 	j := &jobMessage{}
 	j.Spec.Name = "train"
-	l.registry.learn(j)
+	l.registry.setJob(j)
 	a := &joined{told: make(chan struct{}), asked: make(chan struct{})}
 	l.agent = a
 	ctx, cancel = context.WithCancel(t.Context())

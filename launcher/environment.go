@@ -46,7 +46,7 @@ func (e environment) variables(p position) []string {
 	here := max(p.here, 1)
 	size := strconv.Itoa(p.size)
 	env := slices.Clone(e.base)
-	env = append(env, defaults(e.base, e.cores, max(here, e.here))...)
+	env = append(env, defaultVariables(e.base, e.cores, max(here, e.here))...)
 	env = append(env, "MASTER_ADDR="+e.addr, "MASTER_PORT="+strconv.Itoa(p.port))
 	for _, key := range slices.Sorted(maps.Keys(e.spec.Env)) {
 		env = append(env, key+"="+e.spec.Env[key])
@@ -65,21 +65,22 @@ func (e environment) variables(p position) []string {
 	)
 }
 
-// defaults are the variables that a user has not set in base: workers share the cores instead of
-// fighting for them, and Python's output comes when it is written.
-func defaults(base []string, cores, size int) []string {
+// defaultVariables returns the variables that a user has not set in base, and that size workers on
+// these cores are to have: workers share the cores instead of fighting for them, and Python's
+// output comes when it is written.
+func defaultVariables(base []string, cores, size int) []string {
 	var env []string
-	if _, set := lookup(base, "OMP_NUM_THREADS"); !set {
+	if _, set := lookupVariable(base, "OMP_NUM_THREADS"); !set {
 		env = append(env, fmt.Sprintf("OMP_NUM_THREADS=%d", max(1, cores/size)))
 	}
-	if _, set := lookup(base, "PYTHONUNBUFFERED"); !set {
+	if _, set := lookupVariable(base, "PYTHONUNBUFFERED"); !set {
 		env = append(env, "PYTHONUNBUFFERED=1")
 	}
 	return env
 }
 
-// lookup finds a variable in an environment. Of two entries for a key the later one counts.
-func lookup(env []string, key string) (value string, set bool) {
+// lookupVariable finds a variable in an environment. Of two entries for a key the later one counts.
+func lookupVariable(env []string, key string) (value string, set bool) {
 	for _, entry := range env {
 		if v, ok := strings.CutPrefix(entry, key+"="); ok {
 			value, set = v, true

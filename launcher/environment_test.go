@@ -25,7 +25,7 @@ func TestEnvironment(t *testing.T) {
 	env := s.variables(
 		position{worker: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
 	for key, value := range want {
-		if got, _ := lookup(env, key); got != value {
+		if got, _ := lookupVariable(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
 		}
 	}
@@ -42,7 +42,7 @@ func TestLateEnvironment(t *testing.T) {
 	env := s.variables(position{worker: 5, token: "t5", size: 1, port: 4343})
 	for key, value := range map[string]string{"SHOAL_RANK": "5", "SHOAL_TOKEN": "t5", "RANK": "0",
 		"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "4343"} {
-		if got, _ := lookup(env, key); got != value {
+		if got, _ := lookupVariable(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
 		}
 	}
@@ -54,7 +54,7 @@ func TestEnvironmentLeavesChoices(t *testing.T) {
 	env := s.variables(position{token: "t", size: 1, port: 4242})
 	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "",
 		"MASTER_PORT": "4242"} {
-		if got, set := lookup(env, key); got != value || !set {
+		if got, set := lookupVariable(env, key); got != value || !set {
 			t.Errorf("%s=%q, want %q", key, got, value)
 		}
 	}
@@ -62,7 +62,7 @@ func TestEnvironmentLeavesChoices(t *testing.T) {
 
 func TestEveryWorkerHasACore(t *testing.T) {
 	if d := cmp.Diff([]string{"OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"},
-		defaults(nil, 2, 4)); d != "" {
+		defaultVariables(nil, 2, 4)); d != "" {
 		t.Error(d)
 	}
 }

@@ -30,6 +30,7 @@ type Failure struct {
 	Log     string   // file with all of the worker's output
 }
 
+// Error is the report, of several lines.
 func (f *Failure) Error() string {
 	var b strings.Builder
 	if f.Because != "" {
@@ -37,32 +38,32 @@ func (f *Failure) Error() string {
 	} else {
 		fmt.Fprintf(&b, "job %s failed: ", f.Job)
 	}
-	fmt.Fprintf(&b, "rank %d of %d %s\n", f.Rank, f.Size, f.how())
+	fmt.Fprintf(&b, "rank %d of %d %s\n", f.Rank, f.Size, f.howEnded())
 	fmt.Fprintf(&b, "  where   host %s, process %d, %s after the start\n", f.Host, f.Exit.PID,
 		f.After.Round(10*time.Millisecond))
 	if len(f.Tail) == 0 {
 		b.WriteString("  output  none\n")
 	} else {
-		fmt.Fprintf(&b, "  output  its last %s\n", count(len(f.Tail), "line"))
+		fmt.Fprintf(&b, "  output  its last %s\n", countText(len(f.Tail), "line"))
 		for _, line := range f.Tail {
-			fmt.Fprintf(&b, "    | %s\n", cut(line))
+			fmt.Fprintf(&b, "    | %s\n", shortenLine(line))
 		}
 	}
 	fmt.Fprintf(&b, "  log     %s\n", f.Log)
-	fmt.Fprintf(&b, "  next    %s", f.next())
+	fmt.Fprintf(&b, "  next    %s", f.advice())
 	return b.String()
 }
 
-// how says how the worker ended, to continue a sentence.
-func (f *Failure) how() string {
+// howEnded says how the worker ended, to continue a sentence.
+func (f *Failure) howEnded() string {
 	if f.Early {
 		return "ended before joining, and others wait for it"
 	}
 	return f.Exit.String()
 }
 
-// next is the advice about what to do now.
-func (f *Failure) next() string {
+// advice says what to do now.
+func (f *Failure) advice() string {
 	switch {
 	case f.Early:
 		return "does the script call shoal.join() on every rank, before it ends?"
@@ -96,23 +97,24 @@ func (l *launcher) failureLine(ctx context.Context, v verdict, err error) string
 	case ctx.Err() != nil || l.registry.stoppedBy() != "":
 		return ""
 	case v.fault != noFault:
-		err = l.failure(v)
+		err = l.failureReport(v)
 	case err == nil:
 		return ""
 	}
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	return strings.TrimPrefix(line, fmt.Sprintf("job %s failed: ", l.registry.name()))
+	return strings.TrimPrefix(line, fmt.Sprintf("job %s failed: ", l.registry.jobName()))
 }
 
-func count(n int, what string) string {
+// countText puts n things into words, without the number where there is one.
+func countText(n int, what string) string {
 	if n == 1 {
 		return what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// cut shortens a line to maxReportLine characters.
-func cut(line string) string {
+// shortenLine shortens a line to maxReportLine characters.
+func shortenLine(line string) string {
 	runes := []rune(line)
 	if len(runes) <= maxReportLine {
 		return line

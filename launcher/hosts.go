@@ -12,36 +12,40 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// tell sends a message to the launcher of another host.
-func (l *launcher) tell(host string, m *message) { l.agent.Send(host, m.encode()) }
+// sendTo sends a message to the launcher of another host. It waits for the engine's thread, and not
+// for that host.
+func (l *launcher) sendTo(host string, m *message) { l.agent.SendToLauncher(host, m.encode()) }
 
-// report sends a message about a worker of this host to the host that leads, and registers it here.
-func (l *launcher) report(m *message) {
+// reportWorker sends a message about a worker of this host to the host that leads, and then
+// registers it here. It waits for the engine's thread, and writes files of the run.
+func (l *launcher) reportWorker(m *message) {
 	if leader, here := l.registry.whoLeads(); leader != "" && !here {
-		l.tell(leader, m)
+		l.sendTo(leader, m)
 	}
 	// only now: once the last end of a worker is registered, this host may leave
-	l.update(l.registry.self(), m)
+	l.registerMessage(l.registry.hostName(), m)
 }
 
-// update registers what a host says of a worker.
-func (l *launcher) update(host string, m *message) {
-	if l.registry.update(host, m) {
-		l.reporter.metrics(m.Report.Worker, m.Report.Metrics)
+// registerMessage registers what a host says of a worker, and writes what the files of the run must
+// have of it.
+func (l *launcher) registerMessage(host string, m *message) {
+	if l.registry.register(host, m) {
+		l.reporter.appendMetrics(m.Report.Worker, m.Report.Metrics)
 	}
 	if m.Ended != nil {
-		l.reporter.ended(m.Ended.Worker)
+		l.reporter.closeLog(m.Ended.Worker)
 	}
 }
 
-// forward sends the line of a worker to the host that leads, for the terminal there.
-func (l *launcher) forward(worker int, stderr bool, line string) {
+// forwardLine sends the line of a worker to the host that leads, for the terminal there.
+func (l *launcher) forwardLine(worker int, stderr bool, line string) {
 	if leader, here := l.registry.whoLeads(); leader != "" && !here {
-		l.tell(leader, &message{Line: &lineMessage{worker, stderr, line}})
+		l.sendTo(leader, &message{Line: &lineMessage{worker, stderr, line}})
 	}
 }
 
-// onMessage takes a message of the launcher of another host, on the engine's thread.
+// onMessage reads a message of the launcher of another host on the engine's thread, and leaves the
+// rest to a task. An error ends the link.
 func (l *launcher) onMessage(from string, b []byte) error {
 	m, err := decodeMessage(b)
 	if err == nil {
@@ -50,56 +54,57 @@ func (l *launcher) onMessage(from string, b []byte) error {
 	return err
 }
 
-// receive deals with a message of another host, as a task. If neither host leads, the message is
+// receive carries out a message of another host, as a task. If neither host leads, the message is
 // from before another host led, and is ignored.
 func (l *launcher) receive(from string, m *message) {
 	leader, leads := l.registry.whoLeads()
 	heeds := leader == from
 	switch {
 	case m.Job != nil && heeds:
-		l.begin(*m.Job)
+		l.beginJob(*m.Job)
 	case m.Signal != nil && heeds:
 		if w, known := l.registry.worker(m.Signal.Worker); known {
-			l.signal(w, syscall.Signal(m.Signal.Signal))
+			l.signalWorker(w, syscall.Signal(m.Signal.Signal))
 			l.reportFaults()
 		}
 	case m.Over != nil && heeds:
-		l.leave(failedElsewhere(l.registry.name(), m.Over.Why))
+		l.leaveJob(failedElsewhere(l.registry.jobName(), m.Over.Why))
 	case m.Stays != nil && heeds:
 		l.console.Note("this host cannot leave: " + m.Stays.Why)
 	case !leads:
 	case m.Offer != nil:
-		l.welcome(from, *m.Offer)
+		l.acceptOffer(from, *m.Offer)
 	case m.Leaving != nil:
 		if err := l.agent.Drain(from, from); errors.Is(err, head.ErrNotHead) {
-			l.retry(func() { l.receive(from, m) })
+			l.retryLater(func() { l.receive(from, m) })
 		} else if err != nil {
 			l.console.Note(fmt.Sprintf(
 				"host %s asks to leave (%s), but its workers cannot be released: %v", from,
 				m.Leaving.Why, err))
-			l.registry.deny(from, true)
-			l.tell(from, &message{Stays: &reasonMessage{err.Error()}})
+			l.registry.setNeeded(from, true)
+			l.sendTo(from, &message{Stays: &reasonMessage{err.Error()}})
 		}
 	case m.Line != nil:
 		if l.registry.answersFor(from, m.Line.Worker) {
-			l.reporter.line(m.Line.Worker, m.Line.Error, m.Line.Text)
+			l.reporter.showLine(m.Line.Worker, m.Line.Error, m.Line.Text)
 		}
 	default:
-		l.update(from, m)
+		l.registerMessage(from, m)
 	}
 }
 
-// begin takes what the job is, on a host that joins it.
-func (l *launcher) begin(j jobMessage) {
-	if l.registry.whatJob() != nil {
+// beginJob makes this host, which joins a job, ready to run workers of it, once it is told what the
+// job is, and starts those that were ordered before. It is a task.
+func (l *launcher) beginJob(j jobMessage) {
+	if l.registry.knownJob() != nil {
 		return
 	}
-	program, err := find(j.Spec)
+	program, err := findProgram(j.Spec)
 	if err == nil {
-		err = l.learn(j, program, "@"+l.registry.self())
+		err = l.setJob(j, program, "@"+l.registry.hostName())
 	}
 	if err != nil {
-		l.fail(fmt.Errorf("job %s cannot run on this host: %w", j.Spec.Name, err))
+		l.failJob(fmt.Errorf("job %s cannot run on this host: %w", j.Spec.Name, err))
 		return
 	}
 	if j.Spec.FixedRoutes {
@@ -108,36 +113,37 @@ func (l *launcher) begin(j jobMessage) {
 	if j.Spec.Redundant {
 		l.agent.KeepRedundant()
 	}
-	l.agent.CountFrom(j.After)
+	l.agent.CountGenerationsFrom(j.After)
 	if l.record != nil && j.Record != nil {
-		l.record.learn(*j.Record, j.After, l.stores(j.Record.URL))
+		l.record.setRecord(*j.Record, j.After, l.stores(j.Record.URL))
 	}
 	if l.cfg.OnStart != nil {
-		l.cfg.OnStart(j.Spec.Name, l.reporter.path())
+		l.cfg.OnStart(j.Spec.Name, l.reporter.directoryPath())
 	}
-	for _, o := range l.supervisor.postponed() {
-		l.startAll(o)
+	for _, o := range l.supervisor.takePostponed() {
+		l.startOrdered(o)
 	}
 }
 
-// welcome takes the offer of a host that joins, or that follows a new head.
-func (l *launcher) welcome(host string, o offerMessage) {
-	job := l.registry.welcome(host, o)
+// acceptOffer registers the offer of a host that joins, or that follows a new head, and tells it
+// what the job is. It is a task.
+func (l *launcher) acceptOffer(host string, o offerMessage) {
+	job := l.registry.addOffer(host, o)
 	if job == nil {
 		return // this host leads, and has not heard of the job: then nobody has
 	}
 	if !o.Known {
-		l.tell(host, &message{Job: job})
+		l.sendTo(host, &message{Job: job})
 		l.console.Note(fmt.Sprintf("host %s has joined; slots: %d", host, o.Slots))
 	}
-	l.needRoom()
-	l.releaseDenied()
-	l.registry.wake()
+	l.reportMissingRoom()
+	l.drainDenied()
+	l.registry.signalChange()
 }
 
-// needRoom calls Fleet.Need with the number of first workers that have no place yet; 0 when the job
-// has begun, or is over.
-func (l *launcher) needRoom() {
+// reportMissingRoom calls Fleet.Need with the number of first workers that have no place yet; 0
+// when the job has begun, or is over.
+func (l *launcher) reportMissingRoom() {
 	f := l.cfg.Fleet
 	if f == nil || f.Need == nil {
 		return
@@ -149,12 +155,13 @@ func (l *launcher) needRoom() {
 	f.Need(s.Short)
 }
 
-// onLead takes which host leads the job, on the engine's thread.
-func (l *launcher) onLead(host string) { l.tasks.add(func() { l.follow(host) }) }
+// onLead has a task follow the host that leads the job now. It runs on the engine's thread.
+func (l *launcher) onLead(host string) { l.tasks.add(func() { l.followLeader(host) }) }
 
-// follow turns to a host that leads, and tells it what it must know of this host.
-func (l *launcher) follow(leader string) {
-	s, changed := l.registry.follow(leader, l.agent.Status().Hosts)
+// followLeader makes a host the one that leads, and tells it what it must know of this host. It is
+// a task.
+func (l *launcher) followLeader(leader string) {
+	s, changed := l.registry.setLeader(leader, l.agent.Status().Hosts)
 	if !changed {
 		return
 	}
@@ -163,40 +170,41 @@ func (l *launcher) follow(leader string) {
 	}
 	switch {
 	case s.over:
-	case leader == l.registry.self():
+	case leader == l.registry.hostName():
 		l.console.Note("this host leads the job now")
 	default:
 		if s.offer.Known {
 			l.console.Note(fmt.Sprintf("host %s leads the job now", leader))
 		}
-		l.tell(leader, &message{Offer: &s.offer})
+		l.sendTo(leader, &message{Offer: &s.offer})
 		for _, w := range s.workers {
-			l.introduce(leader, w)
+			l.introduceWorker(leader, w)
 		}
 	}
 	if s.leaving && !s.over {
 		l.askToLeave()
 	}
-	l.registry.wake()
+	l.registry.signalChange()
 }
 
-// introduce tells a host that leads all that is known of a worker of this host.
-func (l *launcher) introduce(leader string, w workerRecord) {
-	l.tell(leader, &message{Started: &startedMessage{w.worker, w.pid}})
+// introduceWorker tells a host that leads all that is known of a worker of this host.
+func (l *launcher) introduceWorker(leader string, w workerRecord) {
+	l.sendTo(leader, &message{Started: &startedMessage{w.worker, w.pid}})
 	if w.joined {
-		l.tell(leader, &message{Joined: &workerMessage{w.worker}})
+		l.sendTo(leader, &message{Joined: &workerMessage{w.worker}})
 	}
 	if w.metrics != nil {
-		l.tell(leader, &message{Report: &reportMessage{w.worker, w.metrics}})
+		l.sendTo(leader, &message{Report: &reportMessage{w.worker, w.metrics}})
 	}
 	if w.exit != nil {
-		end := endOf(w.worker, *w.exit, w.survived)
+		end := endMessage(w.worker, *w.exit, w.survived)
 		end.Because, end.Tail, end.Log, end.Dismissed = w.because, w.tail, w.log, w.dismissed
-		l.tell(leader, &message{Ended: end})
+		l.sendTo(leader, &message{Ended: end})
 	}
 }
 
-// onGone takes that a host is lost, or has left, on the engine's thread: its workers have ended.
+// onGone has a task register that a host is lost, or has left: its workers have ended. It runs on
+// the engine's thread.
 func (l *launcher) onGone(host, how string) {
 	l.tasks.add(func() {
 		workers, led := l.registry.forgetHost(host)
@@ -205,39 +213,41 @@ func (l *launcher) onGone(host, how string) {
 			now := time.Now()
 			lost := proc.Exit{PID: w.pid, Lost: "was lost with its host " + host, Started: now,
 				Ended: now}
-			l.update(host, &message{Ended: endOf(w.worker, lost, elastic)})
+			l.registerMessage(host, &message{Ended: endMessage(w.worker, lost, elastic)})
 		}
 		if led && !over {
 			l.console.Note(fmt.Sprintf("host %s, which led the job, %s", host, how))
 		}
 		if !over {
-			l.sayStuck()
-			l.needRoom()
+			l.noteStuck()
+			l.reportMissingRoom()
 		}
-		l.registry.wake()
+		l.registry.signalChange()
 	})
 }
 
-// sayStuck notes on the console, once, that nobody can lead the job after the host that did. This
+// noteStuck notes on the console, once, that nobody can lead the job after the host that did. This
 // may turn out only when further hosts are lost.
-func (l *launcher) sayStuck() {
+func (l *launcher) noteStuck() {
 	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
 		return
 	}
 	if host := l.registry.takeLostLeader(); host != "" {
 		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if "+
 			"you know that %s is gone for good, say so: shoal recover %s --force", host,
-			l.registry.name()))
+			l.registry.jobName()))
 	}
 }
 
-// onLeave takes that this host is no part of the job any more, on the engine's thread.
+// onLeave has a task end this host's part in the job, which goes on without it. It runs on the
+// engine's thread.
 func (l *launcher) onLeave(why string, drained bool) {
 	l.tasks.add(func() {
 		if drained {
-			l.leave(nil)
+			l.leaveJob(nil)
 		} else {
-			l.leave(fmt.Errorf("this host is no part of job %s any more: %s", l.registry.name(),
+			l.leaveJob(fmt.Errorf("this host is no part of job %s any more: %s",
+				l.registry.jobName(),
 				why))
 		}
 	})
@@ -252,63 +262,64 @@ func failedElsewhere(name, why string) error {
 	return fmt.Errorf("job %s failed, and this host has left it: %s", name, why)
 }
 
-// leave ends this host's part in the job: with an error if there is one, else when its workers have
-// ended.
-func (l *launcher) leave(err error) {
-	l.registry.leave(err)
-	l.registry.wake()
+// leaveJob has run end this host's part in the job: with an error if there is one, else when its
+// workers have ended. It does not wait.
+func (l *launcher) leaveJob(err error) {
+	l.registry.setOver(err)
+	l.registry.signalChange()
 }
 
-// onEnd takes that no worker is left to carry on, on the engine's thread.
+// onEnd registers that no worker is left to carry on, and wakes await. It runs on the engine's
+// thread.
 func (l *launcher) onEnd(ok bool, why string) {
-	if follows := l.registry.endJob(ok); follows {
-		l.reporter.endJob() // that the head goes now is no news
-		if !ok {            // the head says next whether the job failed, or was stopped
+	if follows := l.registry.setJobEnd(ok); follows {
+		l.reporter.setJobOver() // that the head goes now is no news
+		if !ok {                // the head says next whether the job failed, or was stopped
 			l.group.Go("last words", func(ctx context.Context) error {
 				select {
 				case <-time.After(leaveWait):
-					l.leave(failedElsewhere(l.registry.name(), why))
+					l.leaveJob(failedElsewhere(l.registry.jobName(), why))
 				case <-ctx.Done():
 				}
 				return nil
 			})
 		}
 	}
-	l.registry.wake()
+	l.registry.signalChange()
 }
 
-// askToLeave asks the host that leads to do without this host. If no host leads, or the one that
-// leads is lost before it has heard, follow asks the next. A job that has no other host ends; a job
-// whose state the other hosts cannot hold trains on.
+// askToLeave asks the host that leads to do without this host, as a task. If no host leads, or the
+// one that leads is lost before it has heard, followLeader asks the next. A job that has no other
+// host ends; a job whose state the other hosts cannot hold trains on.
 func (l *launcher) askToLeave() {
-	leader, here := l.registry.askToLeave()
+	leader, here := l.registry.setLeaving()
 	switch {
 	case leader == "": // follow asks
 	case here:
 		if err := l.agent.Drain(leader, leader); errors.Is(err, head.ErrNotHead) {
-			l.retry(l.askToLeave)
+			l.retryLater(l.askToLeave)
 		} else if err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
 			unfit, needed := new(head.UnfitError), new(member.NeededError)
 			if l.cfg.CannotLeave != nil && !errors.As(err, &unfit) && !errors.As(err, &needed) {
 				l.cfg.CannotLeave(err)
 			} else {
-				l.registry.deny(leader, true)
+				l.registry.setNeeded(leader, true)
 			}
 		}
 	default:
-		l.tell(leader, &message{Leaving: &reasonMessage{"it was asked to stop"}})
+		l.sendTo(leader, &message{Leaving: &reasonMessage{"it was asked to stop"}})
 	}
 }
 
-// releaseDenied drains the hosts that were asked to leave and were needed, as far as the job can do
+// drainDenied drains the hosts that were asked to leave and were needed, as far as the job can do
 // without them now: it has other members, or another host. A new head is asked by the hosts.
-func (l *launcher) releaseDenied() {
-	for _, host := range l.registry.needed() {
+func (l *launcher) drainDenied() {
+	for _, host := range l.registry.neededHosts() {
 		if l.agent.Drain(host, host) != nil {
 			continue
 		}
-		l.registry.deny(host, false)
+		l.registry.setNeeded(host, false)
 		l.console.Note(fmt.Sprintf("host %s, which was asked to leave, is not needed any more",
 			host))
 	}
@@ -317,9 +328,9 @@ func (l *launcher) releaseDenied() {
 // retryAfter is how long a new head gets to take in what others report, before it is asked again.
 const retryAfter = 50 * time.Millisecond
 
-// retry does a task again, after a while, for which this host must first learn, as a new head, what
-// was decided before.
-func (l *launcher) retry(task func()) {
+// retryLater has a task run again, after retryAfter, for which this host must first learn, as a new
+// head, what was decided before. It starts a goroutine, and does not wait.
+func (l *launcher) retryLater(task func()) {
 	l.group.Go("ask again", func(ctx context.Context) error {
 		select {
 		case <-time.After(retryAfter):
@@ -330,10 +341,10 @@ func (l *launcher) retry(task func()) {
 	})
 }
 
-// drainHost lets the workers of a host go when their step ends. name is that of the host in the
-// job, or what the host calls itself.
+// drainHost has the workers of a host let go when their step ends, and waits for the engine's
+// thread. name is that of the host in the job, or what the host calls itself.
 func (l *launcher) drainHost(name, who string) error {
-	host, err := l.registry.hostNamed(name, l.registry.hosts(l.agent.Status().Hosts))
+	host, err := l.registry.findHost(name, l.registry.allHosts(l.agent.Status().Hosts))
 	if err != nil {
 		return err
 	}
@@ -346,18 +357,18 @@ const leaveWait = 3 * time.Second
 // endJob tells the other hosts that the job is over, and why if it has failed, and waits up to
 // leaveWait until they have left.
 func (l *launcher) endJob(why string) {
-	l.reporter.endJob()
-	hosts := l.registry.others()
+	l.reporter.setJobOver()
+	hosts := l.registry.offeringHosts()
 	if !l.registry.leads() {
 		return
 	}
-	l.needRoom()
+	l.reportMissingRoom()
 	for _, host := range hosts {
-		l.tell(host, &message{Over: &reasonMessage{why}})
+		l.sendTo(host, &message{Over: &reasonMessage{why}})
 	}
 	late, cancel := context.WithTimeout(context.Background(), leaveWait)
 	defer cancel()
-	for len(l.registry.others()) > 0 {
+	for len(l.registry.offeringHosts()) > 0 {
 		select {
 		case <-l.registry.changed:
 		case <-late.Done():

@@ -50,20 +50,20 @@ type hostAgent interface {
 	Waits() map[int]control.Wait
 
 	Expect(worker int, late bool) (token string)
-	Started(worker int)
-	Finished(worker int, how string)
-	Lost(worker int, how string)
+	WorkerStarted(worker int)
+	WorkerFinished(worker int, how string)
+	WorkerLost(worker int, how string)
 	TurnAway(worker int)
 
 	Resize(n int, who string) error
 	Reshape(mesh, who string) error
 	PlanReshape(mesh string) (control.Plan, error)
 	Drain(host, who string) error
-	Release(why string) bool
-	Force()
+	ReleaseWorkers(why string) bool
+	ForceHead()
 
-	Send(host string, message []byte)
-	CountFrom(after topo.Generation)
+	SendToLauncher(host string, message []byte)
+	CountGenerationsFrom(after topo.Generation)
 	FixRoutes()
 	KeepRedundant()
 }
@@ -89,7 +89,8 @@ type launcher struct {
 }
 
 // newLauncher makes a launcher of a job that begins on this host with so many workers, or of one to
-// join, if there are none.
+// join, if there are none. It makes the place of the run, with a lock file, which run removes; what
+// killed launchers have left is removed before.
 func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -110,9 +111,9 @@ func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 		reporter: newReporter(console, cfg.OnEvent)}, nil
 }
 
-// learn takes what the job is, and makes the directory of the run. at is added to the name of the
-// directory, on a host that joins a job; "" = the job begins here.
-func (l *launcher) learn(j jobMessage, program, at string) (err error) {
+// setJob takes what the job is, and makes the directory of the run on disk. at is added to the name
+// of the directory, on a host that joins a job; "" = the job begins here.
+func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	parent := l.cfg.Dir
 	if parent == "" {
 		if parent, err = RunsDir(); err != nil {
@@ -129,14 +130,14 @@ func (l *launcher) learn(j jobMessage, program, at string) (err error) {
 	if err := dir.writeJob(j.Spec, l.place.Run, l.started); err != nil {
 		return errors.Join(err, dir.close())
 	}
-	l.reporter.learn(j.Spec.Name, dir)
-	l.supervisor.learn(program, l.environment(j))
-	l.registry.learn(&j)
+	l.reporter.setRun(j.Spec.Name, dir)
+	l.supervisor.setProgram(program, l.workerEnvironment(j))
+	l.registry.setJob(&j)
 	return nil
 }
 
-// find looks for the job's program on this host.
-func find(spec job.Spec) (program string, err error) {
+// findProgram returns the path of the job's program on this host, found as a shell finds it.
+func findProgram(spec job.Spec) (program string, err error) {
 	path, set := spec.Env["PATH"]
 	if !set {
 		path = os.Getenv("PATH")
@@ -144,8 +145,8 @@ func find(spec job.Spec) (program string, err error) {
 	return proc.Lookup(spec.Command[0], path)
 }
 
-// run starts the agent, the guard and all else, waits for a verdict, and ends everything. Closing
-// leave asks for this host to be left.
+// run starts the agent, the guard and all else, blocks until there is a verdict, and ends
+// everything. Closing leave asks for this host to be left.
 func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	socket, err := listenControl(l.place.Control())
 	if err != nil {
@@ -156,40 +157,40 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 		return errors.Join(err, socket.Close(), l.place.Close())
 	}
 	l.agent = a
-	if begins := l.registry.join(a.Host()); !begins {
-		l.console.Forward = l.forward
+	if begins := l.registry.setHost(a.Host()); !begins {
+		l.console.Forward = l.forwardLine
 	}
 	l.openRecord()
-	if line := memoryLimit(os.DirFS("/")); line != "" {
+	if line := memoryLimitText(os.DirFS("/")); line != "" {
 		l.console.Note(line)
 	}
 	services := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	services.Go("agent", l.agent.Run)
-	services.Go("reporter", l.reporter.run)
+	services.Go("reporter", l.reporter.writeLines)
 	services.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, socket) })
-	if dir := l.reporter.path(); dir != "" && l.cfg.OnStart != nil {
-		l.cfg.OnStart(l.registry.name(), dir)
+	if dir := l.reporter.directoryPath(); dir != "" && l.cfg.OnStart != nil {
+		l.cfg.OnStart(l.registry.jobName(), dir)
 	}
 	l.group = group.New(context.Background())
 	var v verdict
-	if l.guard(services) {
+	if l.startGuard(services) {
 		if f := l.cfg.Fleet; f != nil && f.Ready != nil {
 			f.Ready()
 		}
 		services.Go("tasks", func(ctx context.Context) error {
-			l.tasks.run(ctx, l.registry.wake)
+			l.tasks.run(ctx, l.registry.signalChange)
 			return nil
 		})
-		v, err = l.await(ctx, services, leave)
+		v, err = l.awaitVerdict(ctx, services, leave)
 	}
 	stopped := ctx.Err() != nil || l.registry.stoppedBy() != ""
-	err = errors.Join(err, l.stop(stopped), l.registry.outcome())
+	err = errors.Join(err, l.stopWorkers(stopped), l.registry.stoppedError())
 	l.awaitOutput()
 	l.endJob(l.failureLine(ctx, v, err))
 	services.Stop(nil)
-	err = errors.Join(err, services.Wait(), l.place.Clear(), l.drain(), l.place.Close())
+	err = errors.Join(err, services.Wait(), l.place.Clear(), l.drainOutput(), l.place.Close())
 	if v.fault != noFault {
-		err = errors.Join(l.failure(v), err)
+		err = errors.Join(l.failureReport(v), err)
 	}
 	return err
 }
@@ -199,13 +200,13 @@ func (l *launcher) agentConfig() agent.Config {
 	cfg := agent.Config{Job: "joining", Socket: l.place.Socket(), Linger: lingering,
 		Nodes: l.supervisor.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)),
 		OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
-		OnLostPeer: l.registry.lostPeer,
+		OnLostPeer: l.registry.setLostPeer,
 		Orders: agent.Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
 			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Message: l.onMessage}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.AddGeneration
 	}
-	if j := l.registry.whatJob(); j != nil {
+	if j := l.registry.knownJob(); j != nil {
 		spec := j.Spec
 		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Spares = spec.Name, spec.Workers, spec.Min,
 			spec.Max, spec.Spares
@@ -217,9 +218,9 @@ func (l *launcher) agentConfig() agent.Config {
 	return cfg
 }
 
-// guard starts the guard process and returns when it runs, or false when it cannot. No worker is
-// started before: it could outlive the launcher.
-func (l *launcher) guard(services *group.Group) bool {
+// startGuard starts the guard process, kept alive by a goroutine of services, and returns true when
+// it runs, or false when it cannot. No worker is started before: it could outlive the launcher.
+func (l *launcher) startGuard(services *group.Group) bool {
 	runs := make(chan struct{})
 	first := sync.OnceFunc(func() { close(runs) })
 	services.Go("guard", func(ctx context.Context) error {
@@ -233,8 +234,9 @@ func (l *launcher) guard(services *group.Group) bool {
 	}
 }
 
-// await blocks until the job is over or has to be stopped, or this host is not needed any more.
-func (l *launcher) await(ctx context.Context, services *group.Group,
+// awaitVerdict blocks until the job is over or has to be stopped, or this host is not needed any
+// more. When somebody asked for the end it has the workers end first.
+func (l *launcher) awaitVerdict(ctx context.Context, services *group.Group,
 	leave <-chan struct{}) (verdict, error) {
 	for {
 		select {
@@ -251,37 +253,37 @@ func (l *launcher) await(ctx context.Context, services *group.Group,
 		case <-l.registry.shutdown.asked:
 			return verdict{}, l.endOnRequest(ctx, services)
 		case <-ctx.Done():
-			return verdict{}, l.interrupted(ctx)
+			return verdict{}, l.interruptedError(ctx)
 		case <-services.Context().Done():
 			return verdict{}, nil // the error comes from services.Wait
 		}
 	}
 }
 
-// interrupted is the error of a run whose ctx has ended.
-func (l *launcher) interrupted(ctx context.Context) error {
-	return fmt.Errorf("job %s was stopped: %w", l.registry.name(), context.Cause(ctx))
+// interruptedError is the error of a run whose ctx has ended.
+func (l *launcher) interruptedError(ctx context.Context) error {
+	return fmt.Errorf("job %s was stopped: %w", l.registry.jobName(), context.Cause(ctx))
 }
 
-// fail ends this host's part in the job, with an error.
-func (l *launcher) fail(err error) {
-	l.registry.fail(err)
-	l.registry.wake()
+// failJob has run end this host's part in the job with an error, and does not wait.
+func (l *launcher) failJob(err error) {
+	l.registry.setFatal(err)
+	l.registry.signalChange()
 }
 
-// failure is the report about a worker that has failed.
-func (l *launcher) failure(v verdict) *Failure {
-	f := l.registry.failure(v, l.started)
-	if p := l.supervisor.process(v.culprit.worker); p != nil {
+// failureReport returns the report about a worker that has failed.
+func (l *launcher) failureReport(v verdict) *Failure {
+	f := l.registry.failureReport(v, l.started)
+	if p := l.supervisor.processOf(v.culprit.worker); p != nil {
 		f.Tail, f.Log = p.output.Tail(), p.output.LogPath()
 	}
 	return f
 }
 
-// result is what result.json is to hold.
-func (l *launcher) result(err error) *Result {
-	r := l.registry.result()
-	r.Dir, r.OK, r.Started, r.Seconds = l.reporter.path(), err == nil, l.started,
+// runResult returns what result.json is to hold; err is why the run is not OK.
+func (l *launcher) runResult(err error) *Result {
+	r := l.registry.runResult()
+	r.Dir, r.OK, r.Started, r.Seconds = l.reporter.directoryPath(), err == nil, l.started,
 		time.Since(l.started).Seconds()
 	if err != nil {
 		r.Error = err.Error()

@@ -7,10 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/cgroup"
 )
 
-// memoryLimit says by which control group the memory of this host is limited to less than the
+// memoryLimitText says by which control group the memory of this host is limited to less than the
 // machine has; "" = by none. A person who sees the machine's memory with other tools would
 // otherwise not know why a job is refused memory, or killed. root is "/" of this machine.
-func memoryLimit(root fs.FS) string {
+func memoryLimitText(root fs.FS) string {
 	group, limited := cgroup.Read(root)
 	if total, known := cgroup.Machine(root, "MemTotal"); !limited || known && group.Limit >= total {
 		return ""

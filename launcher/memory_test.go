@@ -25,7 +25,7 @@ func TestMemoryLimit(t *testing.T) {
 			"sys/fs/cgroup/me/memory.current": {Data: []byte("4096\n")},
 			"sys/fs/cgroup/me/memory.stat":    {Data: []byte("anon 4096\n")},
 		}
-		if got := memoryLimit(root); got != c.want {
+		if got := memoryLimitText(root); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

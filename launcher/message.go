@@ -112,7 +112,7 @@ type (
 // maxAfter bounds the generations that a job can have had; no job comes near it.
 const maxAfter = 1 << 32
 
-// encode is the message as JSON.
+// encode returns the message as JSON.
 func (m *message) encode() []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -145,15 +145,15 @@ func decodeMessage(b []byte) (*message, error) {
 			return nil, errors.New("a record that is nowhere")
 		}
 	}
-	if worker, is := m.worker(); is && worker < 0 {
+	if worker, is := m.workerOf(); is && worker < 0 {
 		return nil, fmt.Errorf("worker %d", worker)
 	}
 	m.sanitize()
 	return &m, nil
 }
 
-// worker is the number of the worker that a message is about; false if it is about none.
-func (m *message) worker() (worker int, is bool) {
+// workerOf is the number of the worker that a message is about; false if it is about none.
+func (m *message) workerOf() (worker int, is bool) {
 	switch {
 	case m.Started != nil:
 		return m.Started.Worker, true
@@ -171,15 +171,15 @@ func (m *message) worker() (worker int, is bool) {
 	return 0, false
 }
 
-// endOf is the message about the end of a worker, without the worker's output.
-func endOf(worker int, e proc.Exit, survived bool) *endedMessage {
+// endMessage returns the message about the end of a worker, without the worker's output.
+func endMessage(worker int, e proc.Exit, survived bool) *endedMessage {
 	return &endedMessage{Worker: worker, PID: e.PID, Code: e.Code, Signal: int(e.Signal),
 		Lost:    e.Lost,
 		Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived}
 }
 
-// exit is the end of a worker that a message tells of, by the clock of this host.
-func (e *endedMessage) exit() proc.Exit {
+// exitOf is the end of a worker that a message tells of, by the clock of this host.
+func (e *endedMessage) exitOf() proc.Exit {
 	now := time.Now()
 	return proc.Exit{PID: e.PID, Code: e.Code, Signal: syscall.Signal(e.Signal), Lost: e.Lost,
 		Ended: now, Started: now.Add(-time.Duration(e.Seconds * float64(time.Second)))}

@@ -47,8 +47,8 @@ func FuzzMessage(f *testing.F) {
 			t.Error(d)
 		}
 		r := newRegistry("b", 0)
-		r.learn(&jobMessage{})
-		r.update("a", n)
+		r.setJob(&jobMessage{})
+		r.register("a", n)
 	})
 }
 
@@ -67,7 +67,7 @@ func TestRegistry(t *testing.T) {
 		{"b", message{Ended: &endedMessage{Worker: 3, PID: 77, Log: "/log"}}},
 		{"b", message{Ended: &endedMessage{Worker: 3, Lost: "was lost with its host b"}}},
 	} {
-		r.update(w.from, &w.message)
+		r.register(w.from, &w.message)
 	}
 	w := r.workers[3]
 	if w.host != "b" || w.pid != 77 || !w.joined || w.exit == nil || !w.exit.OK() ||
@@ -86,9 +86,9 @@ func TestLinesOfOtherHosts(t *testing.T) {
 	var out, errs bytes.Buffer
 	l := &launcher{registry: newRegistry("a", 1),
 		reporter: newReporter(proc.NewConsole(&out, &errs, 4, false), nil)}
-	l.registry.join("a")
-	l.reporter.learn("x", dir)
-	l.update("b", &message{Started: &startedMessage{2, 77}})
+	l.registry.setHost("a")
+	l.reporter.setRun("x", dir)
+	l.registerMessage("b", &message{Started: &startedMessage{2, 77}})
 	for _, line := range []struct{ from, text string }{
 		{"b", "a \x1b[1;31mline\x1b[0m\tof b"}, {"c", "b's worker is mine"},
 		{"b", "\x1b]0;title\a\x1b[2Jgone\n[0] forged\r\u202e"},
@@ -103,7 +103,7 @@ func TestLinesOfOtherHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "a line\tof b\n" + `\x1b]0;title\a\x1b[2Jgone\n[0] forged\r\u202e` + "\n"
-	kept, err := os.ReadFile(dir.log(2))
+	kept, err := os.ReadFile(dir.logPath(2))
 	if err != nil || string(kept) != want {
 		t.Errorf("the log has %q, %v; want %q", kept, err, want)
 	}
@@ -116,7 +116,7 @@ func TestLinesOfOtherHosts(t *testing.T) {
 // People call a host by its name in the job, or as it calls itself, if that is one host.
 func TestHostsAreCalledByTwoNames(t *testing.T) {
 	r := newRegistry("node16", 1)
-	r.join("head")
+	r.setHost("head")
 	r.machines = map[string]string{"one": "node17", "two": "node18", "three": "localhost",
 		"four": "localhost", "five": "one"}
 	hosts := []string{"five", "four", "head", "one", "three", "two"}
@@ -126,7 +126,7 @@ func TestHostsAreCalledByTwoNames(t *testing.T) {
 		"node1":     `no host called "node1" belongs to the job; its hosts are five, four, head, one, three, two`,
 		"":          `no host called "" belongs to the job; its hosts are five, four, head, one, three, two`,
 	} {
-		got, err := r.hostNamed(name, hosts)
+		got, err := r.findHost(name, hosts)
 		if err != nil {
 			got = err.Error()
 		}

@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 )
 
-// findNodes finds the memory nodes of this host. Workers are bound to them unless there are GPUs: a
-// worker itself decides which GPU it takes, and so which node it should be near.
+// findNodes sets the memory nodes of this host, which it reads from the system unless a test has
+// made some up. Workers are bound to them unless there are GPUs: a worker itself decides which GPU
+// it takes, and so which node it should be near.
 func (s *supervisor) findNodes(nodes []numa.Node) {
 	s.nodes, s.homes = nodes, nodes
 	if nodes != nil {
@@ -25,12 +26,12 @@ func (s *supervisor) findNodes(nodes []numa.Node) {
 	}
 }
 
-// home chooses the memory node that the next worker is bound to. Neighbours in rank share a node,
-// and nodes get workers in proportion to their processors. nil = the worker may run anywhere: there
-// are fewer workers than nodes, or the program is numactl, which binds it and refuses processors
-// that it may not use itself. cores is how many cores the workers of this host are to share, as if
-// all nodes were like this one. s.mu is held.
-func (s *supervisor) home(env environment) (home *numa.Node, cores int) {
+// chooseNode chooses the memory node that the next worker is bound to. Neighbours in rank share a
+// node, and nodes get workers in proportion to their processors. nil = the worker may run anywhere:
+// there are fewer workers than nodes, or the program is numactl, which binds it and refuses
+// processors that it may not use itself. cores is how many cores the workers of this host are to
+// share, as if all nodes were like this one. s.mu is held.
+func (s *supervisor) chooseNode(env environment) (home *numa.Node, cores int) {
 	if len(s.homes) == 0 || env.here < len(s.homes) || filepath.Base(s.program) == "numactl" {
 		return nil, env.cores
 	}
@@ -51,8 +52,9 @@ func (s *supervisor) home(env environment) (home *numa.Node, cores int) {
 	return &n, min(env.cores, len(n.CPUs)/max(1, first[n.ID])*env.here)
 }
 
-// bindings says in words which workers of an order are bound to which memory node; "" = none is.
-func (s *supervisor) bindings(o agent.StartOrder) string {
+// bindingsText says in words which workers of an order are bound to which memory node; "" = none
+// is.
+func (s *supervisor) bindingsText(o agent.StartOrder) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var parts []string

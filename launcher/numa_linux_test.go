@@ -23,7 +23,7 @@ func TestHomesOfWorkers(t *testing.T) {
 		homes   []numa.Node
 		program string
 		here    int // workers that begin here
-		ended   int // of these, which has ended behind the first start; 0 = none
+		ended   int // of these, which has ended after the first start; 0 = none
 		want    []int
 		threads []int // of the environment of each
 	}{
@@ -47,7 +47,7 @@ func TestHomesOfWorkers(t *testing.T) {
 			if c.ended > 0 && worker == c.here {
 				s.processes[c.ended].ended = true
 			}
-			home, cores := s.home(environment{cores: 32, here: c.here})
+			home, cores := s.chooseNode(environment{cores: 32, here: c.here})
 			s.processes[worker] = &process{worker: worker, home: home}
 			threads = append(threads, cores/c.here)
 			if home == nil {

@@ -10,10 +10,10 @@ import (
 // colors matches what gives text a color on a terminal.
 var colors = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// printable leaves colors out of a text, and writes characters that control a terminal, but for
-// tabs, as Go does in quotes. Text of other hosts goes to a terminal and into logs that are shown
-// on one; a new line in such a text would look like a line of another worker.
-func printable(text string) string {
+// printableText returns a text without colors, and with characters that control a terminal, but for
+// tabs, as Go writes them in quotes. Text of other hosts goes to a terminal and into logs that are
+// shown on one; a new line in such a text would look like a line of another worker.
+func printableText(text string) string {
 	if !strings.ContainsFunc(text, isControl) {
 		return text
 	}
@@ -52,6 +52,6 @@ func (m *message) sanitize() {
 		texts = []*string{&m.Stays.Why}
 	}
 	for _, text := range texts {
-		*text = printable(*text)
+		*text = printableText(*text)
 	}
 }

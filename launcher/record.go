@@ -37,33 +37,33 @@ type recording struct {
 	borrowed bool            // somebody else closes the store
 }
 
-// learn takes the name of the record, and the store that it is in.
-func (r *recording) learn(n recordMessage, after topo.Generation, s store.Store) {
+// setRecord stores the name of the record, and the store that it is in, which close closes.
+func (r *recording) setRecord(n recordMessage, after topo.Generation, s store.Store) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note, r.after, r.store = &n, after, s
 	r.SetRecord(s, n.Job, n.Run, after)
 }
 
-// shared is what the job's other hosts must know to go on with the record; nil if they cannot, or
-// there is no record.
-func (r *recording) shared() *recordMessage {
+// recordForHosts is what the job's other hosts must know to go on with the record; nil if they
+// cannot, or there is no record.
+func (r *recording) recordForHosts() *recordMessage {
 	if r == nil || r.note.URL == "" {
 		return nil
 	}
 	return r.note
 }
 
-// had is how many generations the job had before this start; 0 without a record.
-func (r *recording) had() topo.Generation {
+// earlierGenerations is how many generations the job had before this start; 0 without a record.
+func (r *recording) earlierGenerations() topo.Generation {
 	if r == nil {
 		return 0
 	}
 	return r.after
 }
 
-// close waits up to recordPatience until all is written, tells the store whether the job has ended,
-// and closes the store unless it is borrowed. It is called after the agent has ended.
+// close blocks up to recordPatience until all is written, tells the store whether the job has
+// ended, and closes the store unless it is borrowed. It is called after the agent has ended.
 func (r *recording) close(ended bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,6 +82,7 @@ type resumption struct {
 	newest member.Record // its View has generation 0 where the head ended before the first
 }
 
+// String says, for people, what the record goes on after.
 func (r *resumption) String() string {
 	if r.newest.View.Generation == 0 {
 		return fmt.Sprintf("the record %s goes on: the head before this one has ended before "+
@@ -97,14 +98,15 @@ func (r *resumption) String() string {
 		strings.Join(workers, ", "))
 }
 
-// claim makes this host the head of the job of a name in the store; if another host is, the error
-// says which. It waits for the store, and comes before the agent and all processes.
-func (l *launcher) claim(ctx context.Context, name string) error {
+// claimJob makes this host the head of the job of a name in the store, and l.record the recording
+// of that; if another host is the head, the error says which. It waits for the store, and comes
+// before the agent and all processes.
+func (l *launcher) claimJob(ctx context.Context, name string) error {
 	c := l.cfg.Record
 	if c == nil {
 		return nil
 	}
-	o := store.Owner{Job: name, Run: l.place.Run, Host: l.registry.self(), Since: time.Now()}
+	o := store.Owner{Job: name, Run: l.place.Run, Host: l.registry.hostName(), Since: time.Now()}
 	alone := c.URL == "" // opening the folder showed that the process before has ended
 	o, newest, err := store.Begin(ctx, c.Store, o, alone, c.TakeOver)
 	if err != nil {
@@ -134,12 +136,13 @@ func (l *launcher) joinAddress() string {
 }
 
 // openRecord begins to keep the record, now that this host has its name in the job and an address.
-// If the job begins on this host, others can find the job in the store from now on.
+// If the job begins on this host, others can find the job in the store from now on. It does not
+// wait for the store.
 func (l *launcher) openRecord() {
 	if l.record == nil {
 		return
 	}
-	l.record.SetHost(l.registry.self(), l.joinAddress())
+	l.record.SetHost(l.registry.hostName(), l.joinAddress())
 	if l.registry.initial == 0 {
 		return
 	}
@@ -149,8 +152,8 @@ func (l *launcher) openRecord() {
 	l.record.Lead()
 }
 
-// closeRecord closes the record at the end of this host's part in the job, and notes on the
-// console what is wrong with it.
+// closeRecord closes the record at the end of this host's part in the job, and notes on the console
+// what is wrong with it. It waits for the store as recording.close does.
 func (l *launcher) closeRecord() {
 	if l.record == nil {
 		return
@@ -167,7 +170,7 @@ func (l *launcher) closeRecord() {
 		l.console.Note("the record has not been told of the end of this job: " + err.Error())
 	case ended && err != nil:
 		l.console.Note(fmt.Sprintf("the record does not say that the job %s has ended: who "+
-			"starts one of this name has to take it over (%v)", l.registry.name(), err))
+			"starts one of this name has to take it over (%v)", l.registry.jobName(), err))
 	case err != nil:
 		l.console.Note("the record is not complete: " + err.Error())
 	case l.cfg.Record != nil && l.cfg.Record.URL == "" && leader != "" && !leads:

@@ -62,8 +62,8 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 		a.AddGeneration(generation(g, "a", 0, "a", "b", "c"))
 		b.AddGeneration(generation(g, "a", 0, "a", "b", "c"))
 	}
-	a.learn(note, 5, down.Open()) // returns, and so does what is decided from now on
-	b.learn(note, 5, server.Open())
+	a.setRecord(note, 5, down.Open()) // returns, and so does what is decided from now on
+	b.setRecord(note, 5, server.Open())
 	a.AddGeneration(generation(4, "a", 0, "a", "b", "c"))
 	b.AddGeneration(generation(4, "a", 0, "a", "b", "c"))
 	if err := b.Flush(t.Context()); err != nil {
@@ -103,7 +103,7 @@ func claim(t *testing.T, s store.Store, run, url string, takeOver bool) (*launch
 	t.Helper()
 	l := &launcher{registry: newRegistry("a", 1), place: &proc.Place{Run: run},
 		cfg: RunConfig{Record: &RecordConfig{Store: s, URL: url, TakeOver: takeOver}}}
-	return l, l.claim(t.Context(), "train")
+	return l, l.claimJob(t.Context(), "train")
 }
 
 func TestWhoMayLeadAgain(t *testing.T) {
@@ -165,7 +165,8 @@ func TestWhoMayLeadAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			o, _ := inStore(t, s, c.run)
-			if n := l.record.note; n.Run != c.run || l.record.had() != c.after || o.Run != c.run ||
+			if n := l.record.note; n.Run != c.run || l.record.earlierGenerations() != c.after ||
+				o.Run != c.run ||
 				o.Host != "a" || !o.Ended.IsZero() {
 				t.Errorf("it leads %+v, and the store says %+v", *n, o)
 			}

@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// The methods of registry lock its mutex for a moment, unless they say that it is held. What they
+// return is a copy.
+
 // registry is what a launcher knows of the workers and hosts of the job: of all of them where the
 // job is led, elsewhere of those of this host. It is safe for concurrent use, and does no I/O.
 type registry struct {
@@ -64,6 +67,8 @@ type workerRecord struct {
 	log     string   // HOST:PATH of the full log, of a worker on another host
 }
 
+// newRegistry returns the registry of a job that begins here with so many workers, or of one to
+// join if there are none. machine is what this host calls itself.
 func newRegistry(machine string, initial int) *registry {
 	return &registry{initial: initial, host: machine, machine: machine,
 		known: make(chan struct{}), changed: make(chan struct{}, 1),
@@ -73,17 +78,17 @@ func newRegistry(machine string, initial int) *registry {
 		stopping: -1, shutdown: newShutdown()}
 }
 
-// wake has whoever waits for changed look again.
-func (r *registry) wake() {
+// signalChange has whoever waits for changed look again. It does not wait.
+func (r *registry) signalChange() {
 	select {
 	case r.changed <- struct{}{}:
 	default:
 	}
 }
 
-// join takes the name of this host in the job. It returns whether the job begins here: then this
-// host leads.
-func (r *registry) join(host string) (begins bool) {
+// setHost stores the name of this host in the job. It returns whether the job begins here: then
+// this host leads.
+func (r *registry) setHost(host string) (begins bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.host = host
@@ -93,40 +98,41 @@ func (r *registry) join(host string) (begins bool) {
 	return r.initial > 0
 }
 
-// learn takes what the job is, once.
-func (r *registry) learn(j *jobMessage) {
+// setJob stores what the job is, and closes known. It is called once, and keeps j, which is not
+// changed any more.
+func (r *registry) setJob(j *jobMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.job = j
 	close(r.known)
 }
 
-// whatJob is what the job is; nil = that is not known yet.
-func (r *registry) whatJob() *jobMessage {
+// knownJob is what the job is, not to be changed; nil = that is not known yet.
+func (r *registry) knownJob() *jobMessage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.job
 }
 
-// name is what the job is called.
-func (r *registry) name() string {
-	if j := r.whatJob(); j != nil {
+// jobName is what the job is called; "joining" as long as that is not known.
+func (r *registry) jobName() string {
+	if j := r.knownJob(); j != nil {
 		return j.Spec.Name
 	}
 	return "joining"
 }
 
-// spec is the spec of the job; the zero value while the job is not known.
-func (r *registry) spec() job.Spec {
-	if j := r.whatJob(); j != nil {
+// jobSpec is the spec of the job; the zero value while the job is not known.
+func (r *registry) jobSpec() job.Spec {
+	if j := r.knownJob(); j != nil {
 		return j.Spec
 	}
 	return job.Spec{}
 }
 
-// record finds the record of a worker, and makes it at the first mention of the worker, as one of
-// the host. r.mu is held.
-func (r *registry) record(worker int, host string) *workerRecord {
+// recordOf returns the record of a worker itself, and makes it at the first mention of the worker,
+// as one of the host. r.mu is held.
+func (r *registry) recordOf(worker int, host string) *workerRecord {
 	w := r.workers[worker]
 	if w == nil {
 		w = &workerRecord{worker: worker, host: host}
@@ -135,15 +141,15 @@ func (r *registry) record(worker int, host string) *workerRecord {
 	return w
 }
 
-// update notes what a host says of a worker. It returns whether the message is a report to keep.
-func (r *registry) update(host string, m *message) (report bool) {
-	worker, is := m.worker()
+// register stores what a host says of a worker. It returns whether the message is a report to keep.
+func (r *registry) register(host string, m *message) (report bool) {
+	worker, is := m.workerOf()
 	if !is {
 		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := r.record(worker, host)
+	w := r.recordOf(worker, host)
 	switch {
 	case w.host != host || m.Ended != nil && w.exit != nil:
 		return false // a message from before the worker was lost
@@ -155,7 +161,7 @@ func (r *registry) update(host string, m *message) (report bool) {
 		w.metrics = m.Report.Metrics
 		report = true
 	case m.Ended != nil:
-		e := m.Ended.exit()
+		e := m.Ended.exitOf()
 		w.exit, w.survived, w.dismissed = &e, m.Ended.Survived, m.Ended.Dismissed
 		w.because, w.tail, w.log = m.Ended.Because, m.Ended.Tail, m.Ended.Log
 		if host != r.host {
@@ -163,32 +169,33 @@ func (r *registry) update(host string, m *message) (report bool) {
 		}
 		r.endings = append(r.endings, ending{worker, e, m.Ended.Survived})
 	}
-	r.wake()
+	r.signalChange()
 	return report
 }
 
-// answersFor reports whether a worker runs on a host. A worker that is not known yet is noted as
-// one of that host.
+// answersFor reports whether a worker runs on a host. A worker that is not known yet is registered
+// as one of that host.
 func (r *registry) answersFor(host string, worker int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.record(worker, host).host == host
+	return r.recordOf(worker, host).host == host
 }
 
-// order counts workers that are to be started on this host.
-func (r *registry) order(n int) {
+// countOrdered adds n, which may be negative, to the number of workers that are to be started on
+// this host.
+func (r *registry) countOrdered(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ordered += n
 }
 
-// begun notes that the process of an ordered worker runs on this host. It returns whether the
-// launcher stops its workers already: then this worker has missed the signal.
-func (r *registry) begun(worker, pid int, late bool) (stopping bool) {
+// setRunning registers that the process of an ordered worker runs on this host. It returns whether
+// the launcher stops its workers already: then this worker has missed the signal.
+func (r *registry) setRunning(worker, pid int, late bool) (stopping bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ordered--
-	r.record(worker, r.host).pid = pid
+	r.recordOf(worker, r.host).pid = pid
 	stopping = r.stopping >= 0
 	if stopping && late {
 		r.shutdown.dismissed = append(r.shutdown.dismissed, worker)
@@ -196,9 +203,9 @@ func (r *registry) begun(worker, pid int, late bool) (stopping bool) {
 	return stopping
 }
 
-// lostPeer notes that a worker has waited in vain for one that is gone, of which the first mostly
-// ends too.
-func (r *registry) lostPeer(worker int, why string) {
+// setLostPeer registers that a worker has waited in vain for one that is gone, of which the first
+// mostly ends too.
+func (r *registry) setLostPeer(worker int, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w := r.workers[worker]; w != nil {
@@ -206,13 +213,13 @@ func (r *registry) lostPeer(worker int, why string) {
 	}
 }
 
-// beginExit notes that a process of this host has ended. The job is not judged until endExit is
-// called.
+// beginExit registers that a process of this host has ended, and returns the worker and whether
+// this host leads. The job is not judged until endExit is called.
 func (r *registry) beginExit(worker int) (w workerRecord, leads bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.telling++
-	w = *r.record(worker, r.host)
+	w = *r.recordOf(worker, r.host)
 	w.dismissed = slices.Contains(r.shutdown.dismissed, worker)
 	return w, r.leader == r.host
 }
@@ -234,7 +241,7 @@ func (r *registry) worker(worker int) (w workerRecord, known bool) {
 	return *r.workers[worker], true
 }
 
-// living lists the workers that run and that this host answers for.
+// living lists the workers that run and that this host knows: those of all hosts where it leads.
 func (r *registry) living() (list []workerRecord) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,8 +279,9 @@ func (r *registry) anyJoined() bool {
 	return false
 }
 
-// judge decides about the job from the workers that have ended, where the job is led. A new head
-// first waits until all hosts have told what they know.
+// judge decides by verdict's rules about the job from the workers that have ended, where the job is
+// led; elsewhere, and as long as something is missing, the verdict is empty. A new head first waits
+// until all hosts have told what they know.
 func (r *registry) judge() verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,8 +304,8 @@ func (r *registry) mayLeave() (bool, error) {
 	return idle && (r.over || r.leaving && r.leader != r.host), r.fatal
 }
 
-// fail notes why the job cannot go on here. The first reason counts.
-func (r *registry) fail(err error) {
+// setFatal stores why the job cannot go on here. The first reason counts.
+func (r *registry) setFatal(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.fatal == nil {
@@ -305,9 +313,9 @@ func (r *registry) fail(err error) {
 	}
 }
 
-// failure is the report about a worker that has failed. It lacks the output of a worker of this
-// host.
-func (r *registry) failure(v verdict, started time.Time) *Failure {
+// failureReport is the report about a worker that has failed. It lacks the output of a worker of
+// this host.
+func (r *registry) failureReport(v verdict, started time.Time) *Failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w, e := r.workers[v.culprit.worker], v.culprit.exit
@@ -316,8 +324,8 @@ func (r *registry) failure(v verdict, started time.Time) *Failure {
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
 }
 
-// result is what is known of the end of a run.
-func (r *registry) result() *Result {
+// runResult is what is known of the end of a run.
+func (r *registry) runResult() *Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	result := &Result{Job: "joining", Alone: !r.anyJoined(), StoppedBy: r.shutdown.who,

@@ -7,8 +7,11 @@ import (
 	"strings"
 )
 
-// self is the name of this host in the job.
-func (r *registry) self() string {
+// The methods of registry may be called from any goroutine: they lock its mutex for a moment. What
+// they return is a copy.
+
+// hostName is the name of this host in the job.
+func (r *registry) hostName() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.host
@@ -28,8 +31,8 @@ func (r *registry) leads() bool {
 	return here
 }
 
-// welcome notes the offer of a host. It returns what the job is, where that is known.
-func (r *registry) welcome(host string, o offerMessage) *jobMessage {
+// addOffer registers the offer of a host. It returns what the job is; nil = that is not known.
+func (r *registry) addOffer(host string, o offerMessage) *jobMessage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.offers[host] = true
@@ -48,9 +51,9 @@ type succession struct {
 	leaving bool           // this host was asked to leave
 }
 
-// follow turns to a host that leads; hosts are those of the job. It returns false if that host has
-// been followed before.
-func (r *registry) follow(leader string, hosts []string) (s succession, changed bool) {
+// setLeader makes a host the one that leads, and forgets what only the one before knew; hosts are
+// those of the job. It returns false if that host leads already.
+func (r *registry) setLeader(leader string, hosts []string) (s succession, changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.leader == leader {
@@ -81,8 +84,8 @@ func (r *registry) follow(leader string, hosts []string) (s succession, changed 
 	return s, true
 }
 
-// forgetHost forgets a host that is lost, or has left. It returns the workers that ran on that
-// host, and whether that host led.
+// forgetHost removes a host that is lost, or has left. It returns the workers that ran on that
+// host, which stay, and whether that host led.
 func (r *registry) forgetHost(host string) (workers []workerRecord, led bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,9 +113,9 @@ func (r *registry) takeLostLeader() string {
 	return host
 }
 
-// leave notes that this host is not needed any more, and at the same moment why the job cannot go
-// on here, if it cannot.
-func (r *registry) leave(err error) {
+// setOver registers that this host is not needed any more, and at the same moment why the job
+// cannot go on here, if it cannot.
+func (r *registry) setOver(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
@@ -121,9 +124,9 @@ func (r *registry) leave(err error) {
 	}
 }
 
-// endJob notes that no worker is left to carry on; ok says that they finished their work. It
+// setJobEnd registers that no worker is left to carry on; ok says that they finished their work. It
 // returns whether another host leads.
-func (r *registry) endJob(ok bool) (follows bool) {
+func (r *registry) setJobEnd(ok bool) (follows bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.allLost = !ok
@@ -133,17 +136,17 @@ func (r *registry) endJob(ok bool) (follows bool) {
 	return follows
 }
 
-// askToLeave notes that this host was asked to leave. It returns the host that leads, and whether
-// that is this host.
-func (r *registry) askToLeave() (leader string, here bool) {
+// setLeaving registers that this host was asked to leave. It returns the host that leads, and
+// whether that is this host.
+func (r *registry) setLeaving() (leader string, here bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leaving = true
 	return r.leader, r.leader == r.host
 }
 
-// deny notes whether the job needs a host that was asked to leave.
-func (r *registry) deny(host string, needed bool) {
+// setNeeded registers whether the job needs a host that was asked to leave.
+func (r *registry) setNeeded(host string, needed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if delete(r.denied, host); needed {
@@ -151,8 +154,8 @@ func (r *registry) deny(host string, needed bool) {
 	}
 }
 
-// needed lists the hosts that were asked to leave, and that the job needs.
-func (r *registry) needed() []string {
+// neededHosts lists the hosts that were asked to leave, and that the job needs.
+func (r *registry) neededHosts() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.denied))
@@ -166,15 +169,15 @@ func (r *registry) endsHere() bool {
 	return r.leader == r.host && !r.over
 }
 
-// others lists the hosts that have offered room.
-func (r *registry) others() []string {
+// offeringHosts lists the hosts that have offered room.
+func (r *registry) offeringHosts() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.offers))
 }
 
-// hosts lists the hosts of the job, of a generation and those that have joined since.
-func (r *registry) hosts(generation []string) []string {
+// allHosts lists the hosts of the job: those of a generation, and those that have joined since.
+func (r *registry) allHosts(generation []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := slices.Concat(generation, slices.Collect(maps.Keys(r.offers)), []string{r.host})
@@ -182,8 +185,9 @@ func (r *registry) hosts(generation []string) []string {
 	return slices.Compact(list)
 }
 
-// hostNamed finds the host of the job that has a name there, else the host that calls itself so.
-func (r *registry) hostNamed(name string, hosts []string) (host string, err error) {
+// findHost returns the host, of those given, that has a name in the job, else the one that calls
+// itself so.
+func (r *registry) findHost(name string, hosts []string) (host string, err error) {
 	if slices.Contains(hosts, name) {
 		return name, nil
 	}

@@ -12,9 +12,9 @@ func TestEndedWorkersThatAreDescribed(t *testing.T) {
 	const lost = mostEnded + 10
 	r := newRegistry("a", 1)
 	for worker := range lost + 1 {
-		r.update("a", &message{Started: &startedMessage{worker, 1000 + worker}})
+		r.register("a", &message{Started: &startedMessage{worker, 1000 + worker}})
 		if worker > 0 { // worker 0, the oldest, goes on
-			r.update("a", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
+			r.register("a", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
 		}
 	}
 	list, _ := r.recentWorkers()
@@ -32,7 +32,7 @@ func TestEndedWorkersThatAreDescribed(t *testing.T) {
 
 // Lists of result.json are never null, whatever has become of the job.
 func TestResultOfAJobWithoutWorkers(t *testing.T) {
-	text, err := json.Marshal(newRegistry("a", 1).result())
+	text, err := json.Marshal(newRegistry("a", 1).runResult())
 	if err != nil || !strings.Contains(string(text), `"workers":[]`) {
 		t.Errorf("%s, %v", text, err)
 	}

@@ -26,41 +26,43 @@ type reporter struct {
 	jobOver  bool          // the job is over, and what hosts and workers do now is no news
 }
 
+// newReporter returns a reporter to a console, without a job; run must be started to have it write
+// events there.
 func newReporter(c *proc.Console, onEvent func(e agent.Event)) *reporter {
 	return &reporter{console: c, onEvent: onEvent, linesReady: make(chan struct{}, 1)}
 }
 
-// learn takes the name of the job, and the directory of the run.
-func (r *reporter) learn(job string, dir *runDir) {
+// setRun stores the name of the job, and the directory of the run.
+func (r *reporter) setRun(job string, dir *runDir) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.job, r.dir = job, dir
 }
 
-// files is the directory of the run; nil = there is none yet.
-func (r *reporter) files() *runDir {
+// directory is the directory of the run; nil = there is none yet.
+func (r *reporter) directory() *runDir {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.dir
 }
 
-// path is where the directory of the run lies; "" = there is none yet.
-func (r *reporter) path() string {
-	if dir := r.files(); dir != nil {
+// directoryPath is the path of the directory of the run; "" = there is none yet.
+func (r *reporter) directoryPath() string {
+	if dir := r.directory(); dir != nil {
 		return dir.path
 	}
 	return ""
 }
 
-// beginStop notes that the launcher ends the workers from now on.
+// beginStop stores that the launcher ends the workers from now on.
 func (r *reporter) beginStop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopping = true
 }
 
-// endJob notes that the job is over. It returns whether that was noted before.
-func (r *reporter) endJob() (before bool) {
+// setJobOver stores that the job is over. It returns whether that was so before.
+func (r *reporter) setJobOver() (before bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, r.jobOver = r.jobOver, true
@@ -74,14 +76,14 @@ func (r *reporter) isJobOver() bool {
 	return r.jobOver
 }
 
-// event reports a change: on the terminal if people care about it, in the run's ledger, and to
-// OnEvent. It mostly runs on the engine's thread. A full disk must not end a training run, so it is
-// no error if the files lack an event.
-func (r *reporter) event(e agent.Event) {
+// reportEvent reports a change: on the terminal if people care about it, in the run's ledger, and
+// to OnEvent. It mostly runs on the engine's thread: it writes the ledger, and leaves the terminal
+// to run. A full disk must not end a training run, so it is no error if the files lack an event.
+func (r *reporter) reportEvent(e agent.Event) {
 	r.mu.Lock()
 	over, dir := r.jobOver, r.dir
 	if !over && !r.stopping {
-		r.announce(e)
+		r.queueLines(e)
 	}
 	r.mu.Unlock()
 	if dir == nil || over && e.What != "waited" { // in the ledger every wait has its end
@@ -91,16 +93,16 @@ func (r *reporter) event(e agent.Event) {
 	case r.linesReady <- struct{}{}:
 	default:
 	}
-	_ = dir.event(e, time.Now())
+	_ = dir.appendEvent(e, time.Now())
 	if r.onEvent != nil {
 		r.onEvent(e)
 	}
 }
 
-// announce has the terminal show a change that people care about. They care that workers have
-// finished only when the others have made steps since: at the end of a job all workers finish. r.mu
-// is held.
-func (r *reporter) announce(e agent.Event) {
+// queueLines adds the lines of a change that people care about to those that run writes. They care
+// that workers have finished only when the others have made steps since: at the end of a job all
+// workers finish. r.mu is held.
+func (r *reporter) queueLines(e agent.Event) {
 	change := e.What == "generation"
 	if change && len(r.finished) > 0 && e.Step > r.finished[0].Step {
 		for _, before := range r.finished {
@@ -120,9 +122,10 @@ func (r *reporter) announce(e agent.Event) {
 	}
 }
 
-// run writes lines on the terminal until ctx ends. It has a goroutine of its own: a terminal that
-// takes no more, as that of a pager does, must not hold up the engine's thread, which calls event.
-func (r *reporter) run(ctx context.Context) error {
+// writeLines writes queued lines on the terminal until ctx ends, which may block. It has a
+// goroutine of its own: a terminal that takes no more, as that of a pager does, must not hold up
+// the engine's thread, which calls reportEvent.
+func (r *reporter) writeLines(ctx context.Context) error {
 	for last := false; !last; {
 		select {
 		case <-r.linesReady:
@@ -140,24 +143,25 @@ func (r *reporter) run(ctx context.Context) error {
 	return nil
 }
 
-// metrics keeps what a worker reports.
-func (r *reporter) metrics(worker int, metrics map[string]float64) {
-	if dir := r.files(); dir != nil {
-		_ = dir.report(worker, metrics, time.Now()) // as with events
+// appendMetrics writes what a worker reports into the files of the run.
+func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
+	if dir := r.directory(); dir != nil {
+		_ = dir.appendMetrics(worker, metrics, time.Now()) // as with events
 	}
 }
 
-// ended closes the log of a worker of another host that has ended.
-func (r *reporter) ended(worker int) {
-	if dir := r.files(); dir != nil {
-		_ = dir.ended(worker) // as with events
+// closeLog closes the log of a worker of another host that has ended.
+func (r *reporter) closeLog(worker int) {
+	if dir := r.directory(); dir != nil {
+		_ = dir.closeLog(worker) // as with events
 	}
 }
 
-// line shows a line of a worker whose output is not read here, and keeps it in the worker's log.
-func (r *reporter) line(worker int, stderr bool, text string) {
-	r.console.Line(worker, stderr, text)
-	if dir := r.files(); dir != nil {
-		_ = dir.line(worker, text) // as with events
+// showLine shows a line of a worker whose output is not read here on the terminal, which may block,
+// and writes it into the worker's log.
+func (r *reporter) showLine(worker int, stderr bool, text string) {
+	r.console.WorkerLine(worker, stderr, text)
+	if dir := r.directory(); dir != nil {
+		_ = dir.appendLine(worker, text) // as with events
 	}
 }

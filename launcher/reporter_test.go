@@ -36,11 +36,11 @@ func TestWhatIsNews(t *testing.T) {
 		}
 		heard := 0
 		r := newReporter(nil, func(agent.Event) { heard++ })
-		r.learn("x", dir)
+		r.setRun("x", dir)
 		if r.stopping = c.stopping >= 0; c.over {
-			r.endJob()
+			r.setJobOver()
 		}
-		r.event(c.event)
+		r.reportEvent(c.event)
 		if heard != c.heard || len(r.lines) != c.news {
 			t.Errorf("%s: heard %d times, news %q", c.name, heard, r.lines)
 		}

@@ -25,7 +25,7 @@ type RunConfig struct {
 	Spec job.Spec
 	// Dir is the folder in which the directory of the run is made; "" = RunsDir().
 	Dir string
-	// Stdout and Stderr get the workers' lines, behind their ranks.
+	// Stdout and Stderr get the workers' lines, each after its rank.
 	Stdout, Stderr io.Writer
 	// Color says that ranks are coloured.
 	Color bool
@@ -116,7 +116,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	program, err := find(spec) // before anything is made
+	program, err := findProgram(spec) // before anything is made
 	if err != nil {
 		return nil, err
 	}
@@ -124,26 +124,26 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.claim(ctx, spec.Name); err != nil {
+	if err := l.claimJob(ctx, spec.Name); err != nil {
 		return nil, errors.Join(err, l.place.Close())
 	}
 	addr := "127.0.0.1"
 	if cfg.Fleet != nil {
 		addr = cfg.Fleet.Addr
 	}
-	if err := l.learn(
-		jobMessage{Spec: spec, Addr: addr, Port: freePort(), After: l.record.had(),
-			Record: l.record.shared()}, program, ""); err != nil {
+	if err := l.setJob(
+		jobMessage{Spec: spec, Addr: addr, Port: freePort(), After: l.record.earlierGenerations(),
+			Record: l.record.recordForHosts()}, program, ""); err != nil {
 		l.closeRecord()
 		return nil, errors.Join(err, l.place.Close())
 	}
 	err = l.run(ctx, cfg.Leave)
 	l.closeRecord()
-	dir := l.reporter.files()
+	dir := l.reporter.directory()
 	if !l.registry.anyEnded() && l.registry.stoppedBy() == "" && l.registry.leads() {
 		return nil, errors.Join(err, dir.close())
 	}
-	result := l.result(err)
+	result := l.runResult(err)
 	// a full disk makes no good job a bad one
 	if wrote := errors.Join(dir.writeResult(result), dir.close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())
@@ -164,7 +164,7 @@ type ServeConfig struct {
 	Slots int
 	// Dir is where the directory of the run is made; "" = RunsDir().
 	Dir string
-	// Stdout and Stderr get the workers' lines, behind their ranks.
+	// Stdout and Stderr get the workers' lines, each after its rank.
 	Stdout, Stderr io.Writer
 	// Color says that ranks are coloured.
 	Color bool
@@ -201,14 +201,14 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	}
 	err = l.run(ctx, cfg.Leave)
 	l.closeRecord()
-	dir := l.reporter.files()
+	dir := l.reporter.directory()
 	if dir == nil {
 		return err
 	}
 	// a full disk makes no good job a bad one
 	var wrote error
 	if l.registry.leads() {
-		wrote = dir.writeResult(l.result(err))
+		wrote = dir.writeResult(l.runResult(err))
 	}
 	if wrote = errors.Join(wrote, dir.close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())

@@ -48,8 +48,8 @@ type runDir struct {
 	others  map[int]*os.File // open logs of workers of other hosts, by worker
 }
 
-// newRunDir makes a directory that no other run has, in parent, and returns the name that it gives
-// to the job: the wanted one, with a number when that is taken.
+// newRunDir makes a directory that no other run has, in parent, opens files there, and returns the
+// name that it gives to the job: the wanted one, with a number when that is taken.
 func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return nil, "", fmt.Errorf(
@@ -84,18 +84,21 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	return d, name, nil
 }
 
-func (d *runDir) log(rank int) string {
+// logPath is the path of the log of a worker.
+func (d *runDir) logPath(rank int) string {
 	return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank))
 }
 
+// writeJob writes job.json; run is the random id of the run.
 func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
-	return d.write("job.json", Record{spec, run, started, version.Version})
+	return d.writeJSON("job.json", Record{spec, run, started, version.Version})
 }
 
-func (d *runDir) writeResult(r *Result) error { return d.write("result.json", r) }
+// writeResult writes result.json.
+func (d *runDir) writeResult(r *Result) error { return d.writeJSON("result.json", r) }
 
-// write writes a file whole: once it has its name, all of it can be read.
-func (d *runDir) write(name string, v any) error {
+// writeJSON writes v as a JSON file, whole: once it has its name, all of it can be read.
+func (d *runDir) writeJSON(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("launcher: %s: %w", name, err)
@@ -111,8 +114,8 @@ func (d *runDir) write(name string, v any) error {
 	return nil
 }
 
-// report appends to metrics.jsonl. Any goroutine may call it.
-func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) error {
+// appendMetrics appends to metrics.jsonl. Any goroutine may call it.
+func (d *runDir) appendMetrics(rank int, metrics map[string]float64, now time.Time) error {
 	line, err := metricsLine(rank, metrics, now)
 	if err != nil {
 		return err
@@ -123,8 +126,8 @@ func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) err
 	return err
 }
 
-// event appends to events.jsonl.
-func (d *runDir) event(e agent.Event, now time.Time) error {
+// appendEvent appends to events.jsonl. Any goroutine may call it.
+func (d *runDir) appendEvent(e agent.Event, now time.Time) error {
 	line, err := json.Marshal(Entry{now, e})
 	if err != nil {
 		return err
@@ -139,18 +142,18 @@ func (d *runDir) event(e agent.Event, now time.Time) error {
 // hosts choose the numbers of the workers.
 const mostLogs = 256
 
-// line appends a line of a worker of another host to the worker's log, or a line of this host about
-// a worker.
-func (d *runDir) line(worker int, text string) error {
+// appendLine appends a line of a worker of another host to the worker's log, or a line of this host
+// about a worker. It opens the log if it is not open. Any goroutine may call it.
+func (d *runDir) appendLine(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	log := d.others[worker]
 	if log == nil {
-		err := d.closeLogs(mostLogs - 1)
+		err := d.closeLogsDownTo(mostLogs - 1)
 		if err != nil {
 			return err
 		}
-		if log, err = os.OpenFile(d.log(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
+		if log, err = os.OpenFile(d.logPath(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
 			0o600); err != nil {
 			return err
 		}
@@ -160,9 +163,9 @@ func (d *runDir) line(worker int, text string) error {
 	return err
 }
 
-// ended closes the log of a worker of another host that has ended: a job that loses workers would
-// else keep a descriptor for each. A line that comes later opens the log again.
-func (d *runDir) ended(worker int) error {
+// closeLog closes the log of a worker of another host that has ended: a job that loses workers
+// would else keep a descriptor for each. A line that comes later opens the log again.
+func (d *runDir) closeLog(worker int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	log := d.others[worker]
@@ -173,9 +176,9 @@ func (d *runDir) ended(worker int) error {
 	return log.Close()
 }
 
-// closeLogs closes logs of workers of other hosts until at most so many are open. The next line of
-// a worker opens its log again. d.mu is held.
-func (d *runDir) closeLogs(most int) (err error) {
+// closeLogsDownTo closes logs of workers of other hosts until at most so many are open. The next
+// line of a worker opens its log again. d.mu is held.
+func (d *runDir) closeLogsDownTo(most int) (err error) {
 	for worker, log := range d.others {
 		if len(d.others) <= most {
 			break
@@ -196,8 +199,9 @@ func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
+// close closes all files.
 func (d *runDir) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return errors.Join(d.metrics.Close(), d.events.Close(), d.closeLogs(0))
+	return errors.Join(d.metrics.Close(), d.events.Close(), d.closeLogsDownTo(0))
 }

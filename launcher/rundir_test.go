@@ -33,7 +33,7 @@ func TestLogsOfOtherHostsAreBounded(t *testing.T) {
 	}
 	for _, text := range []string{"a", "b"} {
 		for worker := range mostLogs + 10 {
-			if err := d.line(worker, text); err != nil || len(d.others) > mostLogs {
+			if err := d.appendLine(worker, text); err != nil || len(d.others) > mostLogs {
 				t.Fatalf("worker %d: %d logs are open: %v", worker, len(d.others), err)
 			}
 		}
@@ -42,35 +42,35 @@ func TestLogsOfOtherHostsAreBounded(t *testing.T) {
 		t.Errorf("%d logs are open at the end: %v", len(d.others), err)
 	}
 	for worker := range mostLogs + 10 {
-		if text, err := os.ReadFile(d.log(worker)); err != nil || string(text) != "a\nb\n" {
+		if text, err := os.ReadFile(d.logPath(worker)); err != nil || string(text) != "a\nb\n" {
 			t.Errorf("worker %d: %q, %v", worker, text, err)
 		}
 	}
 }
 
 // Workers of other hosts that have ended hold no descriptors of this process, and what is said of
-// one behind its end is in its log too.
+// one after its end is in its log too.
 func TestLogsOfEndedWorkersOfOtherHosts(t *testing.T) {
 	d, _, err := newRunDir(t.TempDir(), "digits")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &launcher{registry: newRegistry("a", 1), reporter: newReporter(nil, nil)}
-	l.reporter.learn("digits", d)
+	l.reporter.setRun("digits", d)
 	for worker := range 5 {
-		if err := d.line(worker, "a"); err != nil {
+		if err := d.appendLine(worker, "a"); err != nil {
 			t.Fatal(err)
 		}
-		l.update("b", &message{Started: &startedMessage{worker, 77 + worker}})
-		l.update("b", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
+		l.registerMessage("b", &message{Started: &startedMessage{worker, 77 + worker}})
+		l.registerMessage("b", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
 	}
 	if len(d.others) > 0 {
 		t.Errorf("%d logs are open", len(d.others))
 	}
-	if err := d.line(0, "b"); err != nil {
+	if err := d.appendLine(0, "b"); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(d.log(0)); err != nil || string(text) != "a\nb\n" {
+	if text, err := os.ReadFile(d.logPath(0)); err != nil || string(text) != "a\nb\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 	if err := d.close(); err != nil {

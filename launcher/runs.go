@@ -29,13 +29,14 @@ type Entry struct {
 }
 
 // ReadRecord reads the job.json of a run's directory.
-func ReadRecord(dir string) (r Record, err error) { return r, readRun(dir, "job.json", &r) }
+func ReadRecord(dir string) (r Record, err error) { return r, readRunFile(dir, "job.json", &r) }
 
 // ReadResult reads the result.json of a run's directory; while the run lasts, and after its
 // launcher was killed, the error wraps fs.ErrNotExist.
-func ReadResult(dir string) (r Result, err error) { return r, readRun(dir, "result.json", &r) }
+func ReadResult(dir string) (r Result, err error) { return r, readRunFile(dir, "result.json", &r) }
 
-func readRun(dir, name string, into any) error {
+// readRunFile reads a JSON file of a run's directory into into.
+func readRunFile(dir, name string, into any) error {
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {
 		return fmt.Errorf("launcher: %w", err)
@@ -46,8 +47,8 @@ func readRun(dir, name string, into any) error {
 	return nil
 }
 
-// Ledger gives the path of the ledger in a run's directory.
-func Ledger(dir string) string { return filepath.Join(dir, "events.jsonl") }
+// LedgerPath is the path of the ledger in a run's directory.
+func LedgerPath(dir string) string { return filepath.Join(dir, "events.jsonl") }
 
 // ParseLedger reads the whole lines of a ledger, or of a part of one that begins with a line, and
 // says how many bytes they take.
@@ -68,7 +69,7 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 
 var numbered = regexp.MustCompile(`^-[1-9][0-9]*$`)
 
-// RunNames lists the folders of RunsDir; none where it cannot be read.
+// RunNames lists the folders of RunsDir, as they are on the disk; none where it cannot be read.
 func RunNames() (names []string) {
 	parent, err := RunsDir()
 	if err != nil {
@@ -81,8 +82,8 @@ func RunNames() (names []string) {
 	return names
 }
 
-// NewestRun finds the directory of the run of a name that started last. Runs of one name are called
-// NAME, NAME-2, …
+// NewestRun reads RunsDir and returns the directory of the run of a name that started last. Runs of
+// one name are called NAME, NAME-2, …
 func NewestRun(name string) (string, error) {
 	parent, err := RunsDir()
 	if err != nil {

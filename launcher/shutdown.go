@@ -26,6 +26,7 @@ type shutdown struct {
 	dismissed []int         // workers that were ended because they were no members
 }
 
+// newShutdown returns a shutdown that nobody has asked for.
 func newShutdown() shutdown {
 	return shutdown{asked: make(chan struct{}), now: make(chan struct{})}
 }
@@ -36,6 +37,7 @@ type Stopped struct {
 	Ends    []string // "worker 3 was killed by SIGTERM"
 }
 
+// Error names the first workers that did not end well.
 func (s *Stopped) Error() string {
 	const most = 4
 	ends := s.Ends
@@ -45,8 +47,9 @@ func (s *Stopped) Error() string {
 	return fmt.Sprintf("job %s was stopped by %s: %s", s.Job, s.By, strings.Join(ends, ", "))
 }
 
-// askToStop notes a request to end the job. A second request can only make the end faster.
-func (r *registry) askToStop(now bool, who string) {
+// requestStop registers a request to end the job, and wakes those who wait for one. A second
+// request can only make the end faster.
+func (r *registry) requestStop(now bool, who string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := &r.shutdown
@@ -74,7 +77,7 @@ func (r *registry) isHurried() bool {
 	return r.shutdown.hurried
 }
 
-// expectEnd notes the members that are to end well. It does not matter how a spare ends, or a
+// expectEnd adds members to those that are to end well. It does not matter how a spare ends, or a
 // worker that was just joining.
 func (r *registry) expectEnd(members []int) {
 	r.mu.Lock()
@@ -82,17 +85,17 @@ func (r *registry) expectEnd(members []int) {
 	r.shutdown.members = append(r.shutdown.members, members...)
 }
 
-// dismiss notes that a worker is ended because it is not needed.
-func (r *registry) dismiss(worker int) {
+// setDismissed registers that a worker is ended because it is not needed.
+func (r *registry) setDismissed(worker int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shutdown.dismissed = append(r.shutdown.dismissed, worker)
 }
 
-// outcome is the error of a job that was stopped on request, a *Stopped; nil when every worker
-// ended well, or nobody asked for the end.
-func (r *registry) outcome() error {
-	name := r.name()
+// stoppedError returns the error of a job that was stopped on request, a *Stopped; nil when every
+// worker ended well, or nobody asked for the end.
+func (r *registry) stoppedError() error {
+	name := r.jobName()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := &r.shutdown
@@ -116,8 +119,8 @@ func (r *registry) outcome() error {
 }
 
 // endOnRequest ends the job: members are let go when their step ends, the workers of a job without
-// steps get SIGTERM. It returns when all have ended, or after graceAsked, when stop is to end the
-// others.
+// steps get SIGTERM. It blocks until all have ended, or for graceAsked, after which stopWorkers is
+// to end the others.
 func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) error {
 	l.beginStop()
 	why := l.registry.stoppedBy() + " asked for the end of the job"
@@ -125,16 +128,16 @@ func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) erro
 	l.registry.expectEnd(s.Members)
 	switch {
 	case l.registry.isHurried():
-		l.noteStop(s, why+", now")
+		l.reportStop(s, why+", now")
 		return nil
-	case l.agent.Release(why):
-		members := l.agent.Status().Members // since Release nobody becomes a member any more
+	case l.agent.ReleaseWorkers(why):
+		members := l.agent.Status().Members // since ReleaseWorkers nobody becomes a member any more
 		l.reportFaults()
-		l.dismissOthers(members)
+		l.dismissNonMembers(members)
 		l.registry.expectEnd(members)
 	default:
-		l.noteStop(s, why)
-		l.signalAll(syscall.SIGTERM)
+		l.reportStop(s, why)
+		l.signalWorkers(syscall.SIGTERM)
 	}
 	soon, late := time.After(graceFailed), time.After(graceAsked)
 	for len(l.registry.living()) > 0 {
@@ -147,7 +150,7 @@ func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) erro
 		case <-l.registry.shutdown.now:
 			return nil
 		case <-ctx.Done():
-			return l.interrupted(ctx)
+			return l.interruptedError(ctx)
 		case <-services.Context().Done():
 			return nil // the error comes from services.Wait
 		}
@@ -155,17 +158,17 @@ func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) erro
 	return nil
 }
 
-// noteStop reports that the job is stopped, in an event.
-func (l *launcher) noteStop(s agent.Status, why string) {
+// reportStop reports that the job is stopped, in an event.
+func (l *launcher) reportStop(s agent.Status, why string) {
 	l.onEvent(agent.Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
 		Because: why})
 }
 
-// dismissOthers ends the workers that are no members.
-func (l *launcher) dismissOthers(members []int) {
+// dismissNonMembers ends the workers that are no members.
+func (l *launcher) dismissNonMembers(members []int) {
 	for _, w := range l.registry.living() {
 		if !slices.Contains(members, w.worker) {
-			l.dismiss(w)
+			l.dismissWorker(w)
 		}
 	}
 }

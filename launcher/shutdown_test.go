@@ -30,11 +30,11 @@ func TestOutcomeNamesMembers(t *testing.T) {
 		[]int{6}
 	want := "job train was stopped by me@here: worker 3 exited with code 3, worker 5 exited " +
 		"with code 3"
-	if err := r.outcome(); err == nil || cmp.Diff(want, err.Error()) != "" {
+	if err := r.stoppedError(); err == nil || cmp.Diff(want, err.Error()) != "" {
 		t.Errorf("%v, want %s", err, want)
 	}
 	r.shutdown.members, r.shutdown.dismissed = []int{1, 2}, []int{5, 6}
-	if err := r.outcome(); err != nil {
+	if err := r.stoppedError(); err != nil {
 		t.Error(err)
 	}
 }
@@ -45,7 +45,7 @@ func TestLeavesWithItsError(t *testing.T) {
 	for range 2000 {
 		l, g := &launcher{registry: newRegistry("here", 0)}, group.New(t.Context())
 		g.Go("leave", func(context.Context) error {
-			l.leave(errors.New("the others went on without it"))
+			l.leaveJob(errors.New("the others went on without it"))
 			return nil
 		})
 		for done := false; !done; {

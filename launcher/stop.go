@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// stop ends the workers that still run: first with SIGTERM, then with SIGKILL. asked says that
-// somebody asked for the end, which leaves workers more time. It blocks until they have ended.
-func (l *launcher) stop(asked bool) error {
+// stopWorkers ends the workers that still run: first with SIGTERM, then with SIGKILL. asked says
+// that somebody asked for the end, which leaves workers more time. It blocks until they have ended.
+func (l *launcher) stopWorkers(asked bool) error {
 	l.beginStop()
 	grace, kill := graceFailed, (<-chan struct{})(nil)
 	if asked {
 		grace, kill = graceStopped, l.cfg.Kill
 	}
-	l.signalAll(syscall.SIGTERM)
-	if l.allEnd(time.After(grace/2), kill) {
+	l.signalWorkers(syscall.SIGTERM)
+	if l.awaitAllEnded(time.After(grace/2), kill) {
 		return nil
 	}
 	l.reportFaults() // a worker may want to end well and wait for one that is gone
-	if l.allEnd(time.After(grace/2), kill) {
+	if l.awaitAllEnded(time.After(grace/2), kill) {
 		return nil
 	}
-	l.signalAll(syscall.SIGKILL)
-	if l.allEnd(time.After(graceStopped), nil) {
+	l.signalWorkers(syscall.SIGKILL)
+	if l.awaitAllEnded(time.After(graceStopped), nil) {
 		return nil
 	}
 	return errors.New("launcher: workers were killed but do not end; look at their state in ps")
 }
 
-// beginStop notes that workers which end from now on do so because the launcher ends them.
+// beginStop registers that workers which end from now on do so because the launcher ends them.
 func (l *launcher) beginStop() {
 	l.reporter.beginStop()
 	l.registry.beginStop()
 }
 
-// beginStop notes that later endings are those of workers that the launcher ends.
+// beginStop registers that later endings are those of workers that the launcher ends.
 func (r *registry) beginStop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,18 +51,18 @@ func (r *registry) isStopping() bool {
 	return r.stopping >= 0
 }
 
-// reportFaults tells the membership of the workers that have failed. While the launcher stops the
-// workers, the others hear of a failure late on purpose: most have ended by then, and the output
-// shows one exception and not one for each rank.
+// reportFaults tells the membership of the workers that have failed, and waits for the engine's
+// thread. While the launcher stops the workers, the others hear of a failure late on purpose: most
+// have ended by then, and the output shows one exception and not one for each rank.
 func (l *launcher) reportFaults() {
 	for _, e := range l.supervisor.takeFaults(l.registry.isStopping()) {
-		l.agent.Lost(e.worker, e.exit.String())
+		l.agent.WorkerLost(e.worker, e.exit.String())
 	}
 }
 
-// allEnd waits until all started workers have ended, and returns true; or false when one of the
-// channels says that it has been long enough.
-func (l *launcher) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool {
+// awaitAllEnded blocks until all started workers have ended, and returns true; or false when one of
+// the channels says that it has been long enough.
+func (l *launcher) awaitAllEnded(timeout <-chan time.Time, hurry <-chan struct{}) bool {
 	for len(l.registry.living()) > 0 {
 		select {
 		case <-l.registry.changed:
@@ -75,11 +75,11 @@ func (l *launcher) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool 
 	return true
 }
 
-// awaitOutput waits up to outputWait for processes that workers left behind to finish writing, such
-// as the tee of a shell script.
+// awaitOutput blocks, up to outputWait, until processes that workers left behind have finished
+// writing, such as the tee of a shell script.
 func (l *launcher) awaitOutput() {
 	timeout := time.After(outputWait)
-	for _, p := range l.supervisor.all() {
+	for _, p := range l.supervisor.allProcesses() {
 		select {
 		case <-p.Silent():
 		case <-timeout:
@@ -90,11 +90,11 @@ func (l *launcher) awaitOutput() {
 	}
 }
 
-// drain waits for the last output and for all goroutines of the workers, after every process that
-// could write was killed.
-func (l *launcher) drain() error {
-	for _, p := range l.supervisor.all() {
-		p.Drain(outputWait)
+// drainOutput blocks until the last output is read and all goroutines of the workers have ended,
+// after every process that could write was killed.
+func (l *launcher) drainOutput() error {
+	for _, p := range l.supervisor.allProcesses() {
+		p.StopReadingAfter(outputWait)
 	}
 	return l.group.Wait()
 }

@@ -41,24 +41,24 @@ type process struct {
 	ended  bool       // guarded by the supervisor's lock
 }
 
-// newSupervisor makes a supervisor of no processes, and finds the memory nodes of this host unless
-// a test makes some up.
+// newSupervisor makes a supervisor of no processes, and reads from the system which memory nodes
+// this host has, unless a test makes some up.
 func newSupervisor(nodes []numa.Node) *supervisor {
 	s := &supervisor{processes: map[int]*process{}}
 	s.findNodes(nodes)
 	return s
 }
 
-// learn takes what to run.
-func (s *supervisor) learn(program string, env environment) {
+// setProgram stores what to run, and in which environment.
+func (s *supervisor) setProgram(program string, env environment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.program, s.env = program, env
 }
 
-// postpone keeps an order until it is known what to run. It returns false, and keeps nothing, if
-// that is known.
-func (s *supervisor) postpone(o agent.StartOrder) bool {
+// postponeOrder keeps an order until it is known what to run. It returns false, and keeps nothing,
+// if that is known.
+func (s *supervisor) postponeOrder(o agent.StartOrder) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.program != "" {
@@ -68,8 +68,8 @@ func (s *supervisor) postpone(o agent.StartOrder) bool {
 	return true
 }
 
-// postponed removes the orders that wait, and returns them.
-func (s *supervisor) postponed() []agent.StartOrder {
+// takePostponed removes the orders that wait, and returns them.
+func (s *supervisor) takePostponed() []agent.StartOrder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	orders := s.orders
@@ -77,9 +77,9 @@ func (s *supervisor) postponed() []agent.StartOrder {
 	return orders
 }
 
-// start starts the process of a worker. For torch a late worker begins as a job of one. exit is
-// called, on a goroutine of g, when the process has ended.
-func (s *supervisor) start(g *group.Group, worker int, late bool, token string,
+// startProcess starts the process of a worker. For torch a late worker begins as a job of one. exit
+// is called, on a goroutine of g, when the process has ended.
+func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token string,
 	output func() (*proc.Output, error), exit func(p *process, e proc.Exit)) (*process, error) {
 	s.mu.Lock()
 	program, env := s.program, s.env
@@ -88,7 +88,7 @@ func (s *supervisor) start(g *group.Group, worker int, late bool, token string,
 		here: env.here, port: env.port}
 	s.attempts++
 	var home *numa.Node
-	home, env.cores = s.home(env)
+	home, env.cores = s.chooseNode(env)
 	s.mu.Unlock()
 	if late {
 		at = position{worker: worker, token: token, size: 1, port: freePort()}
@@ -127,15 +127,15 @@ func (s *supervisor) start(g *group.Group, worker int, late bool, token string,
 	return p, nil
 }
 
-// process is the process of a worker; nil = the worker was not started on this host.
-func (s *supervisor) process(worker int) *process {
+// processOf is the process of a worker; nil = the worker was not started on this host.
+func (s *supervisor) processOf(worker int) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.processes[worker]
 }
 
-// all lists the processes that were started here.
-func (s *supervisor) all() (list []*process) {
+// allProcesses lists the processes that were started here, also those that have ended.
+func (s *supervisor) allProcesses() (list []*process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, worker := range slices.Sorted(maps.Keys(s.processes)) {
@@ -144,9 +144,9 @@ func (s *supervisor) all() (list []*process) {
 	return list
 }
 
-// ended notes that a process has ended. It returns whether the membership hears of the end at once:
-// a fault is kept for takeFaults otherwise.
-func (s *supervisor) ended(p *process, e ending) (atOnce bool) {
+// setEnded records that a process has ended. It returns whether the membership hears of the end at
+// once: a fault is kept for takeFaults otherwise.
+func (s *supervisor) setEnded(p *process, e ending) (atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.ended = true
@@ -166,8 +166,8 @@ func (s *supervisor) takeFaults(stopping bool) []ending {
 	return faults
 }
 
-// environment is what the workers of this host have in common.
-func (l *launcher) environment(j jobMessage) environment {
+// workerEnvironment is what the workers of this host have in common.
+func (l *launcher) workerEnvironment(j jobMessage) environment {
 	here := j.Spec.Workers
 	if f := l.cfg.Fleet; f != nil {
 		here = min(here, f.Slots)
@@ -176,19 +176,19 @@ func (l *launcher) environment(j jobMessage) environment {
 		mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), here: here, addr: j.Addr, port: j.Port}
 }
 
-// signal sends a worker a signal, or has the worker's host do it. A worker of this host that is
-// being started gets the signal when it runs.
-func (l *launcher) signal(w workerRecord, sig syscall.Signal) {
-	if p := l.supervisor.process(w.worker); p != nil {
+// signalWorker sends a worker a signal, or has the worker's host do it. A worker of this host that
+// is being started gets the signal when it runs.
+func (l *launcher) signalWorker(w workerRecord, sig syscall.Signal) {
+	if p := l.supervisor.processOf(w.worker); p != nil {
 		p.Signal(sig)
-	} else if w.host != l.registry.self() {
-		l.tell(w.host, &message{Signal: &signalMessage{w.worker, int(sig)}})
+	} else if w.host != l.registry.hostName() {
+		l.sendTo(w.host, &message{Signal: &signalMessage{w.worker, int(sig)}})
 	}
 }
 
-// signalAll sends a signal to all workers that this host answers for.
-func (l *launcher) signalAll(sig syscall.Signal) {
+// signalWorkers sends a signal to all workers that this host answers for.
+func (l *launcher) signalWorkers(sig syscall.Signal) {
 	for _, w := range l.registry.living() {
-		l.signal(w, sig)
+		l.signalWorker(w, sig)
 	}
 }

@@ -17,13 +17,13 @@ import (
 func TestEndedWorkersHoldNoDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	s := newSupervisor(nil)
-	s.learn("/bin/sh", environment{cores: 1, here: 1,
+	s.setProgram("/bin/sh", environment{cores: 1, here: 1,
 		spec: job.Spec{Workers: 1, Command: []string{"sh", "-c", "echo begins; kill -9 $$"}}})
 	console := proc.NewConsole(io.Discard, io.Discard, 1, false)
 	g := group.New(t.Context())
 	for worker := range 5 {
 		path := filepath.Join(dir, fmt.Sprintf("rank-%d.log", worker))
-		p, err := s.start(g, worker, false, "token", func() (*proc.Output, error) {
+		p, err := s.startProcess(g, worker, false, "token", func() (*proc.Output, error) {
 			return proc.NewOutput(console, worker, path)
 		}, func(*process, proc.Exit) {})
 		if err != nil {

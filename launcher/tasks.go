@@ -14,9 +14,10 @@ type tasks struct {
 	list []func()
 }
 
+// newTasks returns an empty queue.
 func newTasks() *tasks { return &tasks{due: make(chan struct{}, 1)} }
 
-// add puts a task into the queue, and does not wait.
+// add puts a task into the queue, and does not wait. Any goroutine may call it.
 func (t *tasks) add(task func()) {
 	t.mu.Lock()
 	t.list = append(t.list, task)
@@ -27,7 +28,8 @@ func (t *tasks) add(task func()) {
 	}
 }
 
-// run runs tasks until ctx ends, and calls done whenever the queue has become empty.
+// run runs tasks, one after the other, until ctx ends, and calls done whenever the queue has become
+// empty.
 func (t *tasks) run(ctx context.Context, done func()) {
 	for {
 		select {

@@ -67,6 +67,8 @@ type Refused struct {
 // Decision tells of a generation that is decided. It answers who asks about one that is.
 type Decision struct{ Record Record }
 
+// The methods ask and answer mark the types of messages; they do nothing.
+
 func (Prepare) ask()     {}
 func (Accept) ask()      {}
 func (Promise) answer()  {}
@@ -87,8 +89,8 @@ type Acceptor struct {
 // Record is the newest generation that is known to be decided; false if none is.
 func (a *Acceptor) Record() (Record, bool) { return a.record, a.known }
 
-// Decide tells of a generation that is decided; false if it is not news.
-func (a *Acceptor) Decide(r Record) bool {
+// LearnDecision tells of a generation that is decided, which is kept; false if it is not news.
+func (a *Acceptor) LearnDecision(r Record) bool {
 	if a.known && r.View.Generation <= a.record.View.Generation {
 		return false
 	}
@@ -96,9 +98,10 @@ func (a *Acceptor) Decide(r Record) bool {
 	return true
 }
 
-// Step answers a message; nil if it is about a generation that this host cannot know of yet. What
-// the message tells of decided generations must have been told with Decide before.
-func (a *Acceptor) Step(m Ask) Answer {
+// Answer answers a message, and remembers what it promises or accepts by that; nil if the message
+// is about a generation that this host cannot know of yet. What the message tells of decided
+// generations must have been told with LearnDecision before.
+func (a *Acceptor) Answer(m Ask) Answer {
 	var b Ballot
 	var after topo.Generation
 	switch m := m.(type) {

@@ -9,13 +9,14 @@ import (
 // What is different in a job with a mesh: as many members as it has ranks, in an order that
 // somebody else decides.
 
-// Whole makes workers join all at once: at a boundary at which all that are wanted ask, and at no
-// other. The ranks of a mesh have no use for some of them. A mesh has so many ranks, and spares
-// take the places of those that are lost, no others.
-func (m *Machine) Whole(ranks int) { m.whole, m.ranks = true, ranks }
+// JoinAllAtOnce makes workers join all at once: at a boundary at which all that are wanted ask, and
+// at no other. The ranks of a mesh have no use for some of them. A mesh has so many ranks, and
+// spares take the places of those that are lost, no others.
+func (m *Machine) JoinAllAtOnce(ranks int) { m.whole, m.ranks = true, ranks }
 
-// Arrange says who are to be the members behind the boundary that comes next, in the order of their
+// Arrange says who are to be the members after the boundary that comes next, in the order of their
 // ranks; the others are released. All of them are members. The job is then asked to have as many.
+// The machine keeps order.
 func (m *Machine) Arrange(order []topo.WorkerID, why Because) {
 	m.arranged, m.because, m.ranks, m.cfg.Want = order, why, len(order), max(len(order), m.cfg.Min)
 }
@@ -23,21 +24,21 @@ func (m *Machine) Arrange(order []topo.WorkerID, why Because) {
 // Disarrange takes back what Arrange has said: whoever is wanted is to be a member.
 func (m *Machine) Disarrange() { m.arranged = nil }
 
-// Keep has the job stay with the members that it has: who is on the way to be one is let go, unless
-// the minimum needs it.
-func (m *Machine) Keep(why Because) {
-	m.because, m.cfg.Want = why, max(m.Staying(), m.cfg.Min)
+// KeepMembers has the job stay with the members that it has: who is on the way to be one is let go,
+// unless the minimum needs it.
+func (m *Machine) KeepMembers(why Because) {
+	m.because, m.cfg.Want = why, max(m.CountStaying(), m.cfg.Min)
 	m.ranks = m.cfg.Want
-	m.giveUpNewcomers(m.outside() - m.missing() - m.spares())
-	m.settle()
+	m.giveUpNewcomers(m.countOutside() - m.countMissing() - m.wantedSpares())
+	m.decideNext()
 }
 
-// inOrder compares two members by their places in what is arranged.
-func (m *Machine) inOrder(a, b topo.Member) int {
+// compareArranged compares two members by their places in what is arranged.
+func (m *Machine) compareArranged(a, b topo.Member) int {
 	return slices.Index(m.arranged, a.Worker) - slices.Index(m.arranged, b.Worker)
 }
 
-// rearranged reports whether members that stay are to have another order.
-func (m *Machine) rearranged() bool {
-	return m.arranged != nil && !slices.IsSortedFunc(m.record.View.Members, m.inOrder)
+// isRearranged reports whether members that stay are to have another order.
+func (m *Machine) isRearranged() bool {
+	return m.arranged != nil && !slices.IsSortedFunc(m.record.View.Members, m.compareArranged)
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Have counts the workers that are there to stay or on their way.
-func (m *Machine) Have() int {
-	return m.Staying() + m.outside()
+// CountExpected counts the workers that are there to stay or on their way.
+func (m *Machine) CountExpected() int {
+	return m.CountStaying() + m.countOutside()
 }
 
-// Staying counts the members that are not to be released.
-func (m *Machine) Staying() (n int) {
+// CountStaying counts the members that are not to be released.
+func (m *Machine) CountStaying() (n int) {
 	for _, s := range m.workers {
 		if s.phase == active && m.stays(s) {
 			n++
@@ -24,39 +24,39 @@ func (m *Machine) Staying() (n int) {
 	return n
 }
 
-// outside counts the workers that are there to stay or on their way, and are no members.
-func (m *Machine) outside() int {
-	n := m.coming()
+// countOutside counts the workers that are there to stay or on their way, and are no members.
+func (m *Machine) countOutside() int {
+	n := m.countComing()
 	for _, s := range m.workers {
-		if s.phase == ready && !m.draining(s) {
+		if s.phase == ready && !m.isDraining(s) {
 			n++
 		}
 	}
 	return n
 }
 
-// coming counts the workers that may still ask to take part.
-func (m *Machine) coming() int { return m.onTheWay() + m.unplaced }
+// countComing counts the workers that may still ask to take part.
+func (m *Machine) countComing() int { return m.countOnTheWay() + m.unplaced }
 
-// onTheWay counts the workers that may still ask to take part and that a host has room for: they
-// are ordered or started.
-func (m *Machine) onTheWay() int { return m.workers.count(starting) + m.ordered.sum() }
+// countOnTheWay counts the workers that may still ask to take part and that a host has room for:
+// they are ordered or started.
+func (m *Machine) countOnTheWay() int { return m.workers.countIn(starting) + m.ordered.total() }
 
-// draining reports whether the host of a worker is to be left.
-func (m *Machine) draining(s *worker) bool {
-	h := m.host(s.host)
+// isDraining reports whether the host of a worker is to be left.
+func (m *Machine) isDraining(s *worker) bool {
+	h := m.findHost(s.host)
 	return h != nil && h.Draining
 }
 
 // stays reports whether a member is not to be released: by what is proposed, or because its host is
 // to be left.
 func (m *Machine) stays(s *worker) bool {
-	return !m.draining(s) &&
+	return !m.isDraining(s) &&
 		(m.proposed == nil || !slices.Contains(m.proposed.activate.Released, s.number))
 }
 
-// staying are the members that stay, oldest first.
-func (m *Machine) staying() []topo.WorkerID {
+// stayingMembers lists the members that stay, oldest first.
+func (m *Machine) stayingMembers() []topo.WorkerID {
 	return slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
 		return !m.stays(m.workers.find(w))
 	})
@@ -69,11 +69,11 @@ func (m *Machine) joiners() []topo.WorkerID {
 	if len(list) == 0 {
 		return nil
 	}
-	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.workers.inPhases(active)) ||
-		!begun && m.coming() > 0 {
+	if begun := m.record.View.Generation > 0; begun && !m.anyHasState(m.workers.inPhases(active)) ||
+		!begun && m.countComing() > 0 {
 		return nil
 	}
-	room := m.missing()
+	room := m.countMissing()
 	if m.arranged != nil || m.whole && len(list) < room && m.record.View.Generation > 0 {
 		return nil
 	}
@@ -92,10 +92,10 @@ func (m *Machine) leavers() []topo.WorkerID {
 			return slices.Contains(m.arranged, w)
 		})
 	}
-	if n := m.Staying(); n <= m.cfg.Want && (m.whole || n == m.workers.count(active)) {
+	if n := m.CountStaying(); n <= m.cfg.Want && (m.whole || n == m.workers.countIn(active)) {
 		return nil // as after almost every step, and without a list
 	}
-	staying := m.staying()
+	staying := m.stayingMembers()
 	slices.SortStableFunc(staying, func(v, w topo.WorkerID) int {
 		switch fresh := m.workers.find(v).fresh; {
 		case fresh == m.workers.find(w).fresh:
@@ -107,14 +107,14 @@ func (m *Machine) leavers() []topo.WorkerID {
 	})
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
-	if !m.whole && m.haveState(staying[:keep]) &&
-		(keep+len(m.joiners()) >= m.cfg.Min || m.onTheWay() == 0) {
+	if !m.whole && m.anyHasState(staying[:keep]) &&
+		(keep+len(m.joiners()) >= m.cfg.Min || m.countOnTheWay() == 0) {
 		leave = append(leave,
 			slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
-				return !m.draining(m.workers.find(w))
+				return !m.isDraining(m.workers.find(w))
 			})...)
 	}
-	if m.sparing && (m.memberGone() || m.departures > 0) {
+	if m.sparing && (m.hasLostMember() || m.departures > 0) {
 		return nil
 	}
 	if m.sparing && len(leave) > 1 {
@@ -123,100 +123,104 @@ func (m *Machine) leavers() []topo.WorkerID {
 	return leave
 }
 
-// haveState reports whether one of the workers surely has the state of the job.
-func (m *Machine) haveState(list []topo.WorkerID) bool {
+// anyHasState reports whether one of the workers surely has the state of the job.
+func (m *Machine) anyHasState(list []topo.WorkerID) bool {
 	return slices.ContainsFunc(list, func(w topo.WorkerID) bool { return !m.workers.find(w).fresh })
 }
 
-// short reports whether there are too few members to go on, though the job has begun.
-func (m *Machine) short() bool {
-	return m.record.View.Generation > 0 && m.workers.count(active) < m.cfg.Min
+// isShort reports whether there are too few members to go on, though the job has begun.
+func (m *Machine) isShort() bool {
+	return m.record.View.Generation > 0 && m.workers.countIn(active) < m.cfg.Min
 }
 
-// memberGone reports whether a member of the active generation is gone.
-func (m *Machine) memberGone() bool {
+// hasLostMember reports whether a worker of the active generation is a member no more.
+func (m *Machine) hasLostMember() bool {
 	return slices.ContainsFunc(m.record.View.Members, func(x topo.Member) bool {
 		s := m.workers.find(x.Worker)
 		return s == nil || s.phase != active
 	})
 }
 
-// hostGone reports whether a host of the active generation is gone.
-func (m *Machine) hostGone() bool {
+// hasLostHost reports whether a host of the active generation is gone.
+func (m *Machine) hasLostHost() bool {
 	return m.record.View.Generation > 0 && slices.ContainsFunc(m.record.Hosts, func(h Host) bool {
-		return m.host(h.Name) == nil
+		return m.findHost(h.Name) == nil
 	})
 }
 
-// changeDue reports whether a boundary is there and members may change, and some should.
-func (m *Machine) changeDue() bool {
-	return m.boundary && !m.ending() &&
-		(len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.rearranged() || m.successor() != m.head)
+// isChangeDue reports whether a boundary is there and members may change, and some should.
+func (m *Machine) isChangeDue() bool {
+	return m.boundary && !m.isEnding() &&
+		(len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.isRearranged() ||
+			m.successor() != m.head)
 }
 
 // successor is who should lead when members may change: the head, or when its host is being drained
 // another host with members.
 func (m *Machine) successor() string {
-	if h := m.host(m.head); h == nil || !h.Draining {
+	if h := m.findHost(m.head); h == nil || !h.Draining {
 		return m.head
 	}
-	if staying := m.staying(); m.haveState(staying) {
+	if staying := m.stayingMembers(); m.anyHasState(staying) {
 		return m.workers.find(staying[0]).host
 	}
 	return m.head
 }
 
-// settle does what the state allows.
-func (m *Machine) settle() {
+// decideNext decides what follows from a change of the state: it orders workers that are missing,
+// and proposes the next generation if one is due, or else ends, pauses or resumes the job.
+func (m *Machine) decideNext() {
 	m.refill()
 	if m.over || m.proposed != nil {
 		return
 	}
-	if m.memberGone() || m.hostGone() || m.changeDue() || m.head != m.record.Head {
+	if m.hasLostMember() || m.hasLostHost() || m.isChangeDue() || m.head != m.record.Head {
 		m.propose()
 		return
 	}
 	m.news = nil
-	alive := m.workers.count(active)
+	alive := m.workers.countIn(active)
 	switch {
 	case alive == 0 && m.finishIfOver():
 		return
-	case m.paused && !m.short():
+	case m.paused && !m.isShort():
 		m.paused = false
-		m.emit(Resume{Because(membersAre(alive) + " enough")})
-	case !m.paused && m.short() && !m.ending():
+		m.emit(Resume{Because(membersAreText(alive) + " enough")})
+	case !m.paused && m.isShort() && !m.isEnding():
 		m.paused = true
 		m.emit(Pause{Because(
-			fmt.Sprintf("%s fewer than the minimum of %d", membersAre(alive), m.cfg.Min))})
+			fmt.Sprintf("%s fewer than the minimum of %d", membersAreText(alive), m.cfg.Min))})
 	}
 }
 
-func membersAre(n int) string { return plural.Of(n, "member") + plural.Verb(n, " is", " are") }
+// membersAreText puts a number of members into words, as the begin of a sentence.
+func membersAreText(n int) string { return plural.Of(n, "member") + plural.Verb(n, " is", " are") }
 
 // finishIfOver ends the job if nobody can carry it on: its work is done, or all are lost. It
 // reports whether it did.
 func (m *Machine) finishIfOver() bool {
 	switch {
-	case m.ending():
+	case m.isEnding():
 		m.emit(Finish{true,
-			Because(plural.Of(m.finished(), "worker") +
-				plural.Verb(m.finished(), " has finished its work", " have finished their work"))})
+			Because(plural.Of(m.countFinished(), "worker") +
+				plural.Verb(m.countFinished(), " has finished its work",
+					" have finished their work"))})
 	case m.record.View.Generation > 0:
 		m.emit(Finish{false, "every member is lost, and with them the state of the job"})
-	case m.coming()+m.workers.count(ready) == 0:
+	case m.countComing()+m.workers.countIn(ready) == 0:
 		m.emit(Finish{false, "every worker ended before the job began"})
 	default:
 		return false
 	}
 	for _, w := range m.workers.inPhases(starting, ready) {
-		m.release(w, "the job is over")
+		m.stopWorker(w, "the job is over")
 	}
 	m.over = true
 	return true
 }
 
-// propose asks for the next generation: without the gone, and at a boundary without the leavers and
-// with the joiners.
+// propose emits a Propose of the next generation: without the gone, and at a boundary without the
+// leavers and with the joiners. It is m.proposed until it is decided.
 func (m *Machine) propose() {
 	a := Activate{Because: Because(strings.Join(m.news, "; "))}
 	if len(m.news) == 0 {
@@ -234,7 +238,7 @@ func (m *Machine) propose() {
 		}
 	}
 	var joiners []topo.Member
-	if m.boundary && !m.ending() {
+	if m.boundary && !m.isEnding() {
 		a.Released, a.Joined, m.head = m.leavers(), m.joiners(), m.successor()
 		for _, w := range a.Joined {
 			joiners = append(joiners, topo.Member{Worker: w, Host: m.workers.find(w).host})
@@ -242,7 +246,7 @@ func (m *Machine) propose() {
 	}
 	a.View = m.record.View.Without(slices.Concat(a.Lost, a.Finished, a.Released, a.Again)...)
 	if m.arranged != nil && m.boundary {
-		slices.SortFunc(a.View.Members, m.inOrder)
+		slices.SortFunc(a.View.Members, m.compareArranged)
 	}
 	a.View.Members = append(a.View.Members, joiners...)
 	m.proposed = &proposal{m.newRecord(a.View), a}

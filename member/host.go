@@ -23,8 +23,9 @@ const NoSlots = -1
 // orders counts the workers that are ordered and not started yet, by host.
 type orders map[string]int
 
-// take notes that an ordered worker has started on a host.
-func (o orders) take(host string) {
+// markStarted takes one worker that has started on a host off what is ordered there, or on the one
+// host without a name.
+func (o orders) markStarted(host string) {
 	for _, h := range []string{host, ""} {
 		if o[h] > 0 {
 			o[h]--
@@ -33,8 +34,8 @@ func (o orders) take(host string) {
 	}
 }
 
-// cancel takes one order back; false if there is none.
-func (o orders) cancel() bool {
+// cancelOne takes one order back; false if there is none.
+func (o orders) cancelOne() bool {
 	for _, h := range slices.Sorted(maps.Keys(o)) {
 		if o[h] > 0 {
 			o[h]--
@@ -44,42 +45,42 @@ func (o orders) cancel() bool {
 	return false
 }
 
-// sum counts the orders of all hosts.
-func (o orders) sum() (n int) {
+// total counts the orders of all hosts.
+func (o orders) total() (n int) {
 	for _, k := range o {
 		n += k
 	}
 	return n
 }
 
-// Host tells of a host with room for workers, or of another number of them. What was wanted and had
-// no room starts there. While the job runs, the generation that comes next records it, and at the
-// next Tick there is one: see recordHosts.
-func (m *Machine) Host(name string, slots int) {
-	if h := m.host(name); h != nil {
+// SetHost adds a host with room for workers, or sets another number of them. What was wanted and
+// had no room starts there. While the job runs, the generation that comes next records it, and at
+// the next Tick there is one: see recordHosts.
+func (m *Machine) SetHost(name string, slots int) {
+	if h := m.findHost(name); h != nil {
 		h.Slots = slots
 	} else {
 		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots})
 		m.orderMinimum(name)
 	}
-	m.place(m.because)
+	m.placeWorkers(m.because)
 	m.refill()
 }
 
-// orderMinimum asks for the workers that a job lacks to its minimum, now that a host has come.
+// orderMinimum asks, now that a host has come, for the workers that a job lacks to its minimum.
 func (m *Machine) orderMinimum(host string) {
-	lacking := m.cfg.Min - (m.Have() - m.unplaced)
+	lacking := m.cfg.Min - (m.CountExpected() - m.unplaced)
 	if lacking > 0 && m.replenishes() {
 		m.because = Because(host + " joined the job, which lacks workers")
 		m.unplaced = max(m.unplaced, lacking)
 	}
 }
 
-// Told says that this head has been told of all workers that there are. What is wanted beyond them,
+// AllReported tells that this head knows all workers that there are. What is wanted beyond them,
 // and has no room, waits for a slot, as it did under the head before: no record says so. Where
 // there are spares, refill orders what is missing.
-func (m *Machine) Told() {
-	lacking := m.missing() - m.outside() - m.room()
+func (m *Machine) AllReported() {
+	lacking := m.countMissing() - m.countOutside() - m.totalRoom()
 	if lacking > 0 && m.cfg.Spares == 0 && m.replenishes() {
 		m.unplaced += lacking
 		m.because = Because(m.head + " leads, and the job lacks workers")
@@ -89,7 +90,7 @@ func (m *Machine) Told() {
 // replenishes reports whether the job is one that goes on with fewer workers than are wanted, and
 // takes more whenever they come. The workers of a mesh come all at once.
 func (m *Machine) replenishes() bool {
-	return m.record.View.Generation > 0 && !m.whole && !m.ending() && !m.over
+	return m.record.View.Generation > 0 && !m.whole && !m.isEnding() && !m.over
 }
 
 // recordHosts proposes a generation that records the hosts that have come since the last one,
@@ -127,25 +128,25 @@ func (m *Machine) recordHosts() {
 // head must know that it does not belong any more.
 func (m *Machine) HostLost(name, how string) {
 	if m.loseHost(name, how) {
-		m.settle()
+		m.decideNext()
 	}
 }
 
-// loseHost drops a host and its workers, without what follows from that; false if there is no such
-// host.
+// loseHost removes a host and its workers, without what follows from that; false if there is no
+// such host.
 func (m *Machine) loseHost(name, how string) bool {
-	if m.host(name) == nil || m.over {
+	if m.findHost(name) == nil || m.over {
 		return false
 	}
 	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	delete(m.ordered, name)
 	for _, w := range m.workersOn(name, starting, ready, active, leaving) {
-		m.workers.drop(w)
+		m.workers.remove(w)
 	}
-	m.shrink()
+	m.shrinkWant()
 	if m.record.Belongs(name) || m.proposed != nil && m.proposed.record.Belongs(name) {
 		m.news = append(m.news, name+" "+how)
-		m.replaces(name+" "+how, "spares take the places of its workers")
+		m.setReplaceReason(name+" "+how, "spares take the places of its workers")
 	}
 	return true
 }
@@ -159,9 +160,9 @@ func (e *NeededError) Error() string {
 		e.Host)
 }
 
-// CanDrain says why a host cannot be left; nil where it can.
-func (m *Machine) CanDrain(name string) error {
-	switch h := m.host(name); {
+// CheckDrain returns why a host cannot be left; nil where it can.
+func (m *Machine) CheckDrain(name string) error {
+	switch h := m.findHost(name); {
 	case m.over:
 		return errors.New("the job is over")
 	case h == nil:
@@ -181,19 +182,20 @@ func (m *Machine) CanDrain(name string) error {
 // needsHost reports whether the state of a job would be lost if a host was left: nobody is on the
 // others, and nobody can be. Of a mesh, which is in parts, only the head knows.
 func (m *Machine) needsHost(h *Host) bool {
-	return m.record.View.Generation > 0 && !m.whole && !m.ending() && m.load(h) > 0 &&
+	return m.record.View.Generation > 0 && !m.whole && !m.isEnding() && m.hostLoad(h) > 0 &&
 		!slices.ContainsFunc(m.hosts, func(o *Host) bool {
-			return o != h && !o.Draining && (m.load(o) > 0 || m.free(o) > 0)
+			return o != h && !o.Draining && (m.hostLoad(o) > 0 || m.freeSlots(o) > 0)
 		})
 }
 
-// Kept lists the hosts that are to be left and cannot be, since those who were on others, or on
-// their way there, are lost: those with members, and the head.
-func (m *Machine) Kept() (hosts []string) {
-	if m.Have()-m.unplaced > 0 || m.cfg.Spares > 0 && m.hold > 0 || m.ending() || m.over {
+// BlockedDrains lists the hosts that are to be left and cannot be, since those who were on others,
+// or on their way there, are lost: those with members, and the head.
+func (m *Machine) BlockedDrains() (hosts []string) {
+	if m.CountExpected()-m.unplaced > 0 || m.cfg.Spares > 0 && m.hold > 0 || m.isEnding() ||
+		m.over {
 		return nil
 	}
-	return slices.DeleteFunc(m.Draining(), func(name string) bool {
+	return slices.DeleteFunc(m.DrainingHosts(), func(name string) bool {
 		return name != m.record.Head && len(m.workersOn(name, active)) == 0
 	})
 }
@@ -205,8 +207,8 @@ func (m *Machine) Kept() (hosts []string) {
 // the host are released by who says so with Arrange, and replaced by spares that wait, if those are
 // as many.
 func (m *Machine) Drain(name, who string) error {
-	h := m.host(name)
-	if err := m.CanDrain(name); err != nil || h.Draining {
+	h := m.findHost(name)
+	if err := m.CheckDrain(name); err != nil || h.Draining {
 		return err
 	}
 	h.Draining = true
@@ -214,31 +216,32 @@ func (m *Machine) Drain(name, who string) error {
 	n := m.ordered[name] + len(m.workersOn(name, starting, ready, active))
 	delete(m.ordered, name)
 	for _, w := range m.workersOn(name, starting, ready) {
-		m.release(w, m.because)
+		m.stopWorker(w, m.because)
 	}
-	if !m.ending() && !m.whole {
-		n = min(n, m.cfg.Want-m.Have())
-		less := min(max(n-m.room(), 0), m.cfg.Want-m.cfg.Min)
+	if !m.isEnding() && !m.whole {
+		n = min(n, m.cfg.Want-m.CountExpected())
+		less := min(max(n-m.totalRoom(), 0), m.cfg.Want-m.cfg.Min)
 		m.cfg.Want -= less
-		m.order(n-less, m.because)
+		m.orderWorkers(n-less, m.because)
 	}
-	m.settle()
+	m.decideNext()
 	return nil
 }
 
-// Undrain takes a Drain back, since nobody can go on without the host.
+// Undrain takes a Drain back, since nobody can go on without the host. Workers that were to come
+// for it are given up.
 func (m *Machine) Undrain(name string) {
-	h := m.host(name)
+	h := m.findHost(name)
 	if h == nil || !h.Draining {
 		return
 	}
 	h.Draining = false
-	m.cfg.Want, m.ranks = max(m.cfg.Want, m.Staying()), max(m.ranks, m.Staying())
-	m.giveUpNewcomers(m.outside() - m.missing() - m.spares())
+	m.cfg.Want, m.ranks = max(m.cfg.Want, m.CountStaying()), max(m.ranks, m.CountStaying())
+	m.giveUpNewcomers(m.countOutside() - m.countMissing() - m.wantedSpares())
 }
 
-// Draining lists the hosts that are to be left, in the order in which they came.
-func (m *Machine) Draining() (names []string) {
+// DrainingHosts lists the hosts that are to be left, in the order in which they came.
+func (m *Machine) DrainingHosts() (names []string) {
 	for _, h := range m.hosts {
 		if h.Draining {
 			names = append(names, h.Name)
@@ -247,9 +250,9 @@ func (m *Machine) Draining() (names []string) {
 	return names
 }
 
-// Vacant lists the draining hosts that have no worker to wait for. The shell lets them go with
+// VacantHosts lists the draining hosts that have no worker to wait for. The shell lets them go with
 // HostLost.
-func (m *Machine) Vacant() (names []string) {
+func (m *Machine) VacantHosts() (names []string) {
 	for _, h := range m.hosts {
 		if h.Draining && h.Name != m.record.Head && m.proposed == nil &&
 			len(m.workersOn(h.Name, starting, ready, active)) == 0 {
@@ -259,8 +262,8 @@ func (m *Machine) Vacant() (names []string) {
 	return names
 }
 
-// host finds a host by its name; nil if it is none of the job's.
-func (m *Machine) host(name string) *Host {
+// findHost finds a host by its name; nil if it is none of the job's.
+func (m *Machine) findHost(name string) *Host {
 	i := slices.IndexFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	if i < 0 {
 		return nil
@@ -275,8 +278,8 @@ func (m *Machine) workersOn(host string, phases ...phase) []topo.WorkerID {
 	})
 }
 
-// free is how many more workers a host has room for.
-func (m *Machine) free(h *Host) int {
+// freeSlots is how many more workers a host has room for.
+func (m *Machine) freeSlots(h *Host) int {
 	const plenty = 1 << 30
 	switch {
 	case h.Draining:
@@ -284,27 +287,28 @@ func (m *Machine) free(h *Host) int {
 	case h.Slots == 0:
 		return plenty
 	}
-	return max(h.Slots-m.load(h), 0)
+	return max(h.Slots-m.hostLoad(h), 0)
 }
 
-// load is how many workers a host has, or will have.
-func (m *Machine) load(h *Host) int {
+// hostLoad is how many workers a host has, or will have.
+func (m *Machine) hostLoad(h *Host) int {
 	return len(m.workersOn(h.Name, starting, ready, active)) + m.ordered[h.Name]
 }
 
-// room is how many more workers all hosts have room for.
-func (m *Machine) room() (n int) {
-	if m.alone() {
+// totalRoom is how many more workers all hosts have room for.
+func (m *Machine) totalRoom() (n int) {
+	if m.isAlone() {
 		return 1 << 30
 	}
 	for _, h := range m.hosts {
-		n += m.free(h)
+		n += m.freeSlots(h)
 	}
 	return n
 }
 
-// Slots is how many workers there is room for on all hosts that are not to be left; 0 = any number.
-func (m *Machine) Slots() (n int) {
+// TotalSlots is how many workers there is room for on all hosts that are not to be left; 0 = any
+// number.
+func (m *Machine) TotalSlots() (n int) {
 	for _, h := range m.hosts {
 		switch {
 		case h.Draining:
@@ -317,25 +321,26 @@ func (m *Machine) Slots() (n int) {
 	return n
 }
 
-// alone reports whether the job is on the one host there is, which takes any number of workers.
-func (m *Machine) alone() bool { return len(m.hosts) == 0 && m.record.Head == "" }
+// isAlone reports whether the job is on the one host there is, which takes any number of workers.
+func (m *Machine) isAlone() bool { return len(m.hosts) == 0 && m.record.Head == "" }
 
-// order asks for new workers.
-func (m *Machine) order(n int, why Because) {
+// orderWorkers adds n workers to those that are wanted, and places them.
+func (m *Machine) orderWorkers(n int, why Because) {
 	if n > 0 {
 		m.unplaced += n
-		m.place(why)
+		m.placeWorkers(why)
 	}
 }
 
-// place spreads the workers that are wanted over the hosts: each goes where the fewest are. The
-// workers of a host get numbers in a row, so that they become neighbours in rank.
-func (m *Machine) place(why Because) {
+// placeWorkers orders the workers that are wanted on the hosts, as far as there is room: each goes
+// where the fewest are. The workers of a host get numbers in a row, so that they become neighbours
+// in rank.
+func (m *Machine) placeWorkers(why Because) {
 	if m.over {
 		return
 	}
-	if m.alone() {
-		m.start("", m.unplaced, why)
+	if m.isAlone() {
+		m.startOn("", m.unplaced, why)
 		m.unplaced = 0
 		return
 	}
@@ -343,8 +348,8 @@ func (m *Machine) place(why Because) {
 	for ; m.unplaced > 0; m.unplaced-- {
 		best := -1
 		for i, h := range m.hosts {
-			if m.free(h) > more[i] &&
-				(best < 0 || m.load(h)+more[i] < m.load(m.hosts[best])+more[best]) {
+			if m.freeSlots(h) > more[i] &&
+				(best < 0 || m.hostLoad(h)+more[i] < m.hostLoad(m.hosts[best])+more[best]) {
 				best = i
 			}
 		}
@@ -354,12 +359,12 @@ func (m *Machine) place(why Because) {
 		more[best]++
 	}
 	for i, h := range m.hosts {
-		m.start(h.Name, more[i], why)
+		m.startOn(h.Name, more[i], why)
 	}
 }
 
-// start orders n new workers on a host, with the next free numbers.
-func (m *Machine) start(host string, n int, why Because) {
+// startOn orders n new workers on a host, with the next free numbers.
+func (m *Machine) startOn(host string, n int, why Because) {
 	if n > 0 {
 		m.ordered[host] += n
 		m.emit(Start{host, n, m.next, why})

@@ -25,8 +25,9 @@ type fleet struct {
 	over    bool
 }
 
-// deal takes the orders, and compares each with what is known.
-func (f *fleet) deal() {
+// checkOrders takes the orders of the machine, fails the test for one that does not fit what is
+// known, and keeps what follows from it in f.
+func (f *fleet) checkOrders() {
 	for _, a := range f.m.Ready() {
 		switch a := a.(type) {
 		case member.Start:
@@ -55,7 +56,7 @@ func (f *fleet) deal() {
 	}
 }
 
-// checkRoom looks for a host with more workers than it has room for.
+// checkRoom fails the test if a host has more workers than it has room for.
 func (f *fleet) checkRoom() {
 	load := map[string]int{}
 	for w, host := range f.alive {
@@ -70,6 +71,8 @@ func (f *fleet) checkRoom() {
 	}
 }
 
+// checkView fails the test if a generation does not follow the last one, or has a worker twice;
+// then it is the last one.
 func (f *fleet) checkView(v topo.View) {
 	if v.Generation != f.last.Generation+1 {
 		f.t.Fatalf("generation %d follows %d", v.Generation, f.last.Generation)
@@ -95,15 +98,15 @@ func TestInvariantsOnHosts(t *testing.T) {
 		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"),
 			Spares: rapid.IntRange(0, 2).Draw(t, "spares"), Head: "a",
 			Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
-		f.deal()
+		f.checkOrders()
 		for i := range rapid.IntRange(1, 80).Draw(t, "events") {
-			f.event(rapid.IntRange(0, 14).Draw(t, "what"), i)
-			f.deal()
+			f.applyEvent(rapid.IntRange(0, 14).Draw(t, "what"), i)
+			f.checkOrders()
 			f.checkRoom()
 		}
 		f.decideAll()
 		f.m.Tick()
-		f.deal()
+		f.checkOrders()
 		f.decideAll()
 		for _, name := range sortedKeys(f.slots) {
 			if f.last.Generation > 0 && !f.over && !f.m.Record().Belongs(name) {
@@ -121,26 +124,29 @@ func TestInvariantsOnHosts(t *testing.T) {
 	})
 }
 
-// decideAll decides until nothing is proposed any more.
+// decideAll decides until nothing is proposed any more, and fails the test if that does not end.
 func (f *fleet) decideAll() {
 	for i := 0; len(f.open) > 0; i++ {
 		if i > 20 {
 			f.t.Fatal("there is always one more proposal")
 		}
-		f.decide()
+		f.decideOpen()
 	}
 }
 
-func (f *fleet) decide() {
+// decideOpen decides the generation that is proposed, if there is one.
+func (f *fleet) decideOpen() {
 	if len(f.open) > 0 {
 		g := f.open[0].View.Generation
 		f.open = nil
-		f.m.Decided(g)
-		f.deal()
+		f.m.GenerationDecided(g)
+		f.checkOrders()
 	}
 }
 
-func (f *fleet) event(what, i int) {
+// applyEvent gives the machine an event of a kind, about random hosts and workers; i makes the name
+// of a new host.
+func (f *fleet) applyEvent(what, i int) {
 	host := rapid.SampledFrom(sortedKeys(f.slots)).Draw(f.t, "host")
 	var w topo.WorkerID
 	if ids := sortedKeys(f.alive); len(ids) > 0 {
@@ -152,17 +158,17 @@ func (f *fleet) event(what, i int) {
 		f.starts = f.starts[1:]
 		if _, there := f.slots[m.Host]; there {
 			f.alive[m.Worker] = m.Host
-			f.m.Started(m.Worker, m.Host)
+			f.m.WorkerStarted(m.Worker, m.Host)
 		}
 	case what == 1 || what == 2:
-		f.m.Asks(w)
+		f.m.WorkerAsks(w)
 	case what == 3:
 		delete(f.alive, w)
-		f.m.Lost(w, "was killed")
+		f.m.WorkerLost(w, "was killed")
 	case what == 4:
 		name := fmt.Sprint("h", i)
 		f.slots[name] = rapid.IntRange(1, 3).Draw(f.t, "slots")
-		f.m.Host(name, f.slots[name])
+		f.m.SetHost(name, f.slots[name])
 	case what == 5 && len(f.slots) > 1:
 		f.loseHost(host)
 		f.m.HostLost(host, "is gone")
@@ -173,15 +179,15 @@ func (f *fleet) event(what, i int) {
 	case what == 7:
 		_ = f.m.Resize(rapid.IntRange(1, 6).Draw(f.t, "n"), "the test")
 	case what == 8:
-		f.m.Boundary()
+		f.m.ReachBoundary()
 	case what == 9:
-		f.m.Step()
+		f.m.BeginStep()
 	case what == 10:
-		f.decide()
+		f.decideOpen()
 	case what == 12:
 		f.m.Tick()
 	case what == 13:
-		f.m.Whole(f.last.Size())
+		f.m.JoinAllAtOnce(f.last.Size())
 	case what == 14:
 		f.m.Undrain(host)
 		f.leaving[host] = false
@@ -190,6 +196,7 @@ func (f *fleet) event(what, i int) {
 	}
 }
 
+// loseHost removes a host and what runs or is ordered there from f.
 func (f *fleet) loseHost(host string) {
 	delete(f.slots, host)
 	f.starts = slices.DeleteFunc(f.starts, func(m topo.Member) bool { return m.Host == host })
@@ -200,7 +207,8 @@ func (f *fleet) loseHost(host string) {
 	}
 }
 
-// takeOver lets another head restore what was decided last. It hears of the workers again.
+// takeOver replaces the machine by one that another head restores from what was decided last. It
+// hears of the workers again.
 func (f *fleet) takeOver(host string) {
 	r := f.m.Record()
 	if !r.Belongs(host) || f.slots[host] == 0 {
@@ -219,20 +227,21 @@ func (f *fleet) takeOver(host string) {
 	}
 	f.m = member.Restore(r, host, gone...)
 	for _, name := range sortedKeys(f.slots) {
-		f.m.Host(name, f.slots[name])
+		f.m.SetHost(name, f.slots[name])
 	}
 	for _, x := range r.View.Members {
 		if f.alive[x.Worker] == "" {
-			f.m.Lost(x.Worker, "is gone")
+			f.m.WorkerLost(x.Worker, "is gone")
 		}
 	}
 	for _, w := range sortedKeys(f.alive) {
 		if _, is := r.View.Rank(w); !is {
-			f.m.Started(w, f.alive[w])
+			f.m.WorkerStarted(w, f.alive[w])
 		}
 	}
 }
 
+// sortedKeys lists the keys of a map in order.
 func sortedKeys[K interface{ ~string | ~uint64 }, V any](m map[K]V) []K {
 	var keys []K
 	for k := range m {

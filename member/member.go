@@ -46,7 +46,7 @@ type Stop struct {
 }
 
 // Propose asks for a generation to be decided, by as many hosts as it takes. The shell answers with
-// Decided, or never.
+// GenerationDecided, or never.
 type Propose struct {
 	Record Record
 	Because
@@ -72,6 +72,8 @@ type Finish struct {
 	OK bool
 	Because
 }
+
+// The methods action mark the types that are actions; they do nothing.
 
 func (Start) action()    {}
 func (Stop) action()     {}
@@ -117,7 +119,7 @@ type proposal struct {
 	activate Activate // the order that follows its decision
 }
 
-// New returns the membership of a job without workers; it orders the first ones.
+// New returns the membership of a job without workers, which orders the first ones.
 func New(cfg Config) *Machine {
 	cfg.Min = max(cfg.Min, 1)
 	cfg.Want = max(cfg.Want, cfg.Min)
@@ -125,7 +127,7 @@ func New(cfg Config) *Machine {
 	m.head = cfg.Head
 	m.record = m.newRecord(topo.View{})
 	m.boundary, m.because = true, "the job begins"
-	m.order(cfg.Want, m.because)
+	m.orderWorkers(cfg.Want, m.because)
 	return m
 }
 
@@ -138,7 +140,7 @@ func newMachine(cfg Config) *Machine {
 	return m
 }
 
-// Ready returns the orders since the last call.
+// Ready returns the orders since the last call; they are the caller's.
 func (m *Machine) Ready() []Action {
 	out := m.out
 	m.out = nil
@@ -158,11 +160,12 @@ func (m *Machine) Proposing() bool { return m.proposed != nil }
 // Paused reports whether the members wait for more workers.
 func (m *Machine) Paused() bool { return m.paused }
 
-// Numbered tells that the numbers below next were given, by a head before this one: a number is
-// never given twice.
-func (m *Machine) Numbered(next topo.WorkerID) { m.next = max(m.next, next) }
+// ReserveNumbers tells that the numbers below next were given, by a head before this one: a number
+// is never given twice.
+func (m *Machine) ReserveNumbers(next topo.WorkerID) { m.next = max(m.next, next) }
 
 // Unplaced counts the workers that are wanted and for which no host has room.
 func (m *Machine) Unplaced() int { return m.unplaced }
 
+// emit adds an action to those that the next Ready returns.
 func (m *Machine) emit(a Action) { m.out = append(m.out, a) }

@@ -30,7 +30,7 @@ func TestInvariants(t *testing.T) {
 			over       bool
 		)
 		if sparing {
-			m.Sparing()
+			m.SetSparing()
 		}
 		deal := func() {
 			for list := m.Ready(); len(list) > 0; list = m.Ready() {
@@ -39,7 +39,7 @@ func TestInvariants(t *testing.T) {
 					case member.Start:
 						ordered += a.Count
 					case member.Propose:
-						m.Decided(a.Record.View.Generation)
+						m.GenerationDecided(a.Record.View.Generation)
 					case member.Activate:
 						checkActivate(t, last, a, alive, boundary, m.Want())
 						if gone := len(a.Lost) + len(a.Finished) + len(a.Released); sparing &&
@@ -64,31 +64,32 @@ func TestInvariants(t *testing.T) {
 			case what == 0 && ordered > 0:
 				ordered--
 				alive[next] = false
-				m.Started(next, "here")
+				m.WorkerStarted(next, "here")
 				next++
 			case what == 1 && lives:
 				alive[w] = true
-				m.Asks(w)
+				m.WorkerAsks(w)
 			case what == 2 && lives:
 				delete(alive, w)
-				m.Lost(w, "was killed")
+				m.WorkerLost(w, "was killed")
 			case what == 3 && lives:
 				delete(alive, w)
-				m.Finished(w)
+				m.WorkerFinished(w)
 			case what == 4:
 				_ = m.Resize(rapid.IntRange(0, 6).Draw(t, "n"), "the test")
 			case what == 5:
 				boundary = true
-				m.Boundary()
+				m.ReachBoundary()
 			case what == 7:
 				m.Tick()
 			default:
 				boundary, departures = false, 0
-				m.Step()
+				m.BeginStep()
 			}
 			deal()
-			if most := max(m.Want(), m.View().Size()) + m.Spares(); m.Have() > most {
-				t.Fatalf("%d workers are there or on their way, and %d are enough", m.Have(), most)
+			if most := max(m.Want(), m.View().Size()) + m.Spares(); m.CountExpected() > most {
+				t.Fatalf("%d workers are there or on their way, and %d are enough",
+					m.CountExpected(), most)
 			}
 		}
 		members := 0
@@ -103,6 +104,7 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
+// checkActivate fails the test for a generation that breaks what TestInvariants states.
 func checkActivate(t *rapid.T, last topo.View, a member.Activate, alive map[topo.WorkerID]bool,
 	boundary bool, want int) {
 	if a.View.Generation != last.Generation+1 {

@@ -29,7 +29,7 @@ type Envelope struct {
 	Ask Ask
 }
 
-// patience counts the ticks until a refused host tries again: those behind in the order of voters
+// patience counts the ticks until a refused host tries again: those later in the order of voters
 // wait longer, so that they do not overtake each other for ever.
 type patience struct {
 	refused bool // whether the present attempt was refused
@@ -41,16 +41,16 @@ func NewProposer(self string, decided Record) *Proposer {
 	return &Proposer{self: self, after: decided}
 }
 
-// Decide tells of a generation that is decided, by whomever. What was wanted for it or an earlier
-// one is wanted no more.
-func (p *Proposer) Decide(r Record) {
+// LearnDecision tells of a generation that is decided, by whomever. What was wanted for it or an
+// earlier one is wanted no more.
+func (p *Proposer) LearnDecision(r Record) {
 	if r.View.Generation > p.after.View.Generation {
 		*p = Proposer{self: p.self, after: r, out: p.out}
 	}
 }
 
-// Propose wants r to be the generation after the decided one. A host wants one record a generation;
-// a second one is not heard.
+// Propose begins to try to have r decided as the generation after the decided one. A host wants one
+// record a generation; a second one is ignored.
 func (p *Proposer) Propose(r Record) {
 	if p.want != nil || r.View.Generation != p.after.View.Generation+1 {
 		return
@@ -58,16 +58,16 @@ func (p *Proposer) Propose(r Record) {
 	p.want = &r
 	if p.self == p.after.Head {
 		p.ballot = Ballot{0, p.self}
-		p.ask(p.want)
+		p.beginAsking(p.want)
 		return
 	}
-	p.campaign()
+	p.askForPromises()
 }
 
-// Wants is the record that the host wants decided; nil = none.
-func (p *Proposer) Wants() *Record { return p.want }
+// Wanted is the record that the host wants decided; nil = none.
+func (p *Proposer) Wanted() *Record { return p.want }
 
-// Ready returns the messages since the last call.
+// Ready returns the messages since the last call; they are the caller's.
 func (p *Proposer) Ready() []Envelope {
 	out := p.out
 	p.out = nil
@@ -80,34 +80,35 @@ func (p *Proposer) Tick() {
 	case p.want == nil:
 	case p.refused:
 		if p.ticks--; p.ticks <= 0 {
-			p.campaign()
+			p.askForPromises()
 		}
 	default:
-		p.send()
+		p.askUnanswered()
 	}
 }
 
-// Step takes an answer. It returns the record that the answer decides; nil if it decides none.
-func (p *Proposer) Step(from string, m Answer) *Record {
+// ReceiveAnswer handles an answer of a host. It returns the record that the answer decides; nil if
+// it decides none.
+func (p *Proposer) ReceiveAnswer(from string, m Answer) *Record {
 	switch m := m.(type) {
 	case Decision:
 		return &m.Record
 	case Refused:
 		p.highest = max(p.highest, m.Promised.Round)
-		if p.current(m.Generation, m.Ballot) && !p.refused {
+		if p.isCurrent(m.Generation, m.Ballot) && !p.refused {
 			p.refused, p.ticks = true, 1+2*slices.Index(p.after.Voters(), p.self)
 		}
 	case Promise:
-		if p.current(m.Generation, m.Ballot) && p.vote == nil {
+		if p.isCurrent(m.Generation, m.Ballot) && p.vote == nil {
 			p.heard[from] = m.Accepted
-			if p.quorum() {
-				p.ask(p.choose())
+			if p.hasQuorum() {
+				p.beginAsking(p.recordToVoteFor())
 			}
 		}
 	case Accepted:
-		if p.current(m.Generation, m.Ballot) && p.vote != nil {
+		if p.isCurrent(m.Generation, m.Ballot) && p.vote != nil {
 			p.heard[from] = nil
-			if p.quorum() {
+			if p.hasQuorum() {
 				return p.vote
 			}
 		}
@@ -115,16 +116,17 @@ func (p *Proposer) Step(from string, m Answer) *Record {
 	return nil
 }
 
-// current reports whether an answer belongs to the present attempt.
-func (p *Proposer) current(g topo.Generation, b Ballot) bool {
+// isCurrent reports whether an answer belongs to the present attempt.
+func (p *Proposer) isCurrent(g topo.Generation, b Ballot) bool {
 	return p.want != nil && g == p.after.View.Generation+1 && b == p.ballot
 }
 
-func (p *Proposer) quorum() bool { return p.after.Quorum(slices.Collect(maps.Keys(p.heard))) }
+// hasQuorum reports whether the hosts that have answered are enough.
+func (p *Proposer) hasQuorum() bool { return p.after.IsQuorum(slices.Collect(maps.Keys(p.heard))) }
 
-// choose is what must be voted for: what the highest ballot among the promises accepted, since that
-// may be decided already.
-func (p *Proposer) choose() *Record {
+// recordToVoteFor returns what must be voted for: what the highest ballot among the promises
+// accepted, since that may be decided already, or else what this host wants.
+func (p *Proposer) recordToVoteFor() *Record {
 	var best *Vote
 	for _, v := range p.heard {
 		if v != nil && (best == nil || v.Ballot.Compare(best.Ballot) > 0) {
@@ -137,21 +139,21 @@ func (p *Proposer) choose() *Record {
 	return &best.Record
 }
 
-// campaign asks for promises under a new ballot.
-func (p *Proposer) campaign() {
+// askForPromises begins to ask for promises under a new ballot.
+func (p *Proposer) askForPromises() {
 	p.highest++
 	p.ballot = Ballot{p.highest, p.self}
-	p.ask(nil)
+	p.beginAsking(nil)
 }
 
-// ask begins to ask all voters for votes, or for promises.
-func (p *Proposer) ask(vote *Record) {
+// beginAsking begins to ask all voters for votes, or with nil for promises.
+func (p *Proposer) beginAsking(vote *Record) {
 	p.vote, p.heard, p.patience = vote, map[string]*Vote{}, patience{}
-	p.send()
+	p.askUnanswered()
 }
 
-// send asks those who have not answered.
-func (p *Proposer) send() {
+// askUnanswered emits the present question for those voters who have not answered it.
+func (p *Proposer) askUnanswered() {
 	for _, host := range p.after.Voters() {
 		if _, answered := p.heard[host]; answered {
 			continue

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Hosts are a quorum if they have more than half of the votes, of which the head has one and a
+// half.
 func TestQuorum(t *testing.T) {
 	for _, tc := range []struct {
 		members, hosts string // a letter a host; the first one of members leads
@@ -25,12 +27,13 @@ func TestQuorum(t *testing.T) {
 		{"abcde", "bc", false},
 	} {
 		r := recordOf(1, 0, tc.members)
-		if got := r.Quorum(letters(tc.hosts)); got != tc.want {
+		if got := r.IsQuorum(splitLetters(tc.hosts)); got != tc.want {
 			t.Errorf("of %s, %s is a quorum: %v", tc.members, tc.hosts, got)
 		}
 	}
 }
 
+// The head is a voter also when it has no members.
 func TestVotersHaveTheHead(t *testing.T) {
 	r := recordOf(1, 0, "bcb")
 	r.Head = "a"
@@ -38,22 +41,24 @@ func TestVotersHaveTheHead(t *testing.T) {
 		t.Error(diff)
 	}
 	r.View.Members = nil
-	if !r.Quorum([]string{"a"}) {
+	if !r.IsQuorum([]string{"a"}) {
 		t.Error("a head alone cannot decide")
 	}
 }
 
-func letters(s string) (list []string) {
+// splitLetters lists the letters of a text, each of which names a host.
+func splitLetters(s string) (list []string) {
 	for _, c := range s {
 		list = append(list, string(c))
 	}
 	return list
 }
 
-// recordOf makes a record with a member a letter; want tells records of one generation apart.
+// recordOf makes a record with one member on the host of each letter; the first one leads. want
+// tells records of one generation apart.
 func recordOf(g topo.Generation, want int, members string) member.Record {
 	r := member.Record{View: topo.View{Generation: g}, Head: members[:1], Want: want}
-	for i, h := range letters(members) {
+	for i, h := range splitLetters(members) {
 		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.WorkerID(i), Host: h})
 	}
 	return r
@@ -77,10 +82,11 @@ type letter struct {
 
 const citizens = "abcde"
 
+// newCouncil makes five hosts of which the voters of generation 1 know that generation.
 func newCouncil(t *rapid.T, members string) *council {
 	c := &council{t: t, acceptors: map[string]*member.Acceptor{},
 		proposers: map[string]*member.Proposer{}, decided: map[topo.Generation]member.Record{}}
-	for _, h := range letters(citizens) {
+	for _, h := range splitLetters(citizens) {
 		c.acceptors[h] = new(member.Acceptor)
 		c.proposers[h] = member.NewProposer(h, member.Record{})
 	}
@@ -98,29 +104,32 @@ func (c *council) decide(h string, r member.Record) {
 		c.t.Fatalf("generation %d was decided twice: %+v and %+v", g, other, r)
 	}
 	c.decided[g] = r
-	c.acceptors[h].Decide(r)
-	c.proposers[h].Decide(r)
+	c.acceptors[h].LearnDecision(r)
+	c.proposers[h].LearnDecision(r)
 }
 
-func (c *council) propose(h, members string) {
+// proposeNext has host h want another generation after the newest that it knows, with these
+// members.
+func (c *council) proposeNext(h, members string) {
 	if r, ok := c.acceptors[h].Record(); ok {
 		c.proposals++
 		c.proposers[h].Propose(recordOf(r.View.Generation+1, c.proposals, members))
 	}
 }
 
-// collect takes what proposers want sent.
-func (c *council) collect() {
-	for _, h := range letters(citizens) {
+// collectAsks moves what proposers want sent into c.post.
+func (c *council) collectAsks() {
+	for _, h := range splitLetters(citizens) {
 		for _, e := range c.proposers[h].Ready() {
 			c.post = append(c.post, letter{from: h, to: e.To, ask: e.Ask})
 		}
 	}
 }
 
+// deliver gives a message to its host, and puts the answer into c.post.
 func (c *council) deliver(m letter) {
 	if m.answer != nil {
-		if r := c.proposers[m.to].Step(m.from, m.answer); r != nil {
+		if r := c.proposers[m.to].ReceiveAnswer(m.from, m.answer); r != nil {
 			c.decide(m.to, *r)
 		}
 		return
@@ -131,18 +140,21 @@ func (c *council) deliver(m letter) {
 	case member.Accept:
 		c.decide(m.to, ask.After)
 	}
-	if answer := c.acceptors[m.to].Step(m.ask); answer != nil {
+	if answer := c.acceptors[m.to].Answer(m.ask); answer != nil {
 		c.post = append(c.post, letter{from: m.to, to: m.from, answer: answer})
 	}
 }
 
+// drawMembers draws some hosts, as a text of their letters.
 func drawMembers(t *rapid.T) string {
-	list := rapid.SliceOfNDistinct(rapid.SampledFrom(letters(citizens)), 1, 5, rapid.ID).Draw(t,
+	list := rapid.SliceOfNDistinct(rapid.SampledFrom(splitLetters(citizens)), 1, 5,
+		rapid.ID).Draw(t,
 		"members")
-	return fmt.Sprint(join(list))
+	return fmt.Sprint(joinLetters(list))
 }
 
-func join(list []string) (s string) {
+// joinLetters is the contrary of splitLetters.
+func joinLetters(list []string) (s string) {
 	for _, x := range list {
 		s += x
 	}
@@ -155,10 +167,10 @@ func TestDecidedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCouncil(t, drawMembers(t))
 		for range rapid.IntRange(1, 150).Draw(t, "events") {
-			h := rapid.SampledFrom(letters(citizens)).Draw(t, "host")
+			h := rapid.SampledFrom(splitLetters(citizens)).Draw(t, "host")
 			switch what := rapid.IntRange(0, 9).Draw(t, "what"); {
 			case what == 0:
-				c.propose(h, drawMembers(t))
+				c.proposeNext(h, drawMembers(t))
 			case what == 1:
 				c.proposers[h].Tick()
 			case len(c.post) > 0:
@@ -171,19 +183,19 @@ func TestDecidedOnce(t *testing.T) {
 					c.deliver(m)
 				}
 			}
-			c.collect()
+			c.collectAsks()
 		}
 		c.post = nil
 		best, newest := "", topo.Generation(0)
-		for _, h := range letters(citizens) {
+		for _, h := range splitLetters(citizens) {
 			if r, ok := c.acceptors[h].Record(); ok && r.View.Generation > newest {
 				best, newest = h, r.View.Generation
 			}
 		}
-		c.propose(best, drawMembers(t))
+		c.proposeNext(best, drawMembers(t))
 		for range 500 {
 			c.proposers[best].Tick()
-			for c.collect(); len(c.post) > 0; c.collect() {
+			for c.collectAsks(); len(c.post) > 0; c.collectAsks() {
 				m := c.post[0]
 				c.post = c.post[1:]
 				c.deliver(m)

@@ -43,10 +43,10 @@ func (r Record) Voters() (hosts []string) {
 	return hosts
 }
 
-// Quorum reports whether hosts are enough to decide on the generation after r: more than half of
+// IsQuorum reports whether hosts are enough to decide on the generation after r: more than half of
 // the voters, where the head of r has one and a half votes. So any two quorums share a host, and of
 // two hosts the head alone can go on when the other is lost.
-func (r Record) Quorum(hosts []string) bool {
+func (r Record) IsQuorum(hosts []string) bool {
 	all, have := 1, 0 // in half votes
 	for _, v := range r.Voters() {
 		all += 2
@@ -69,8 +69,8 @@ func (r Record) Belongs(host string) bool {
 type Gone struct{ Host, How string }
 
 // Restore returns the membership as another head left it, for the host self to lead on, without the
-// hosts that are gone. All members count as living until they are told Lost; other workers must be
-// told again with Started and Asks.
+// hosts that are gone. All members count as living until they are told with WorkerLost; other
+// workers must be told again with WorkerStarted and WorkerAsks.
 func Restore(r Record, self string, gone ...Gone) *Machine {
 	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Hosts: r.Hosts})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
@@ -81,14 +81,15 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 	for _, g := range gone {
 		m.loseHost(g.Host, g.How)
 	}
-	m.settle()
+	m.decideNext()
 	return m
 }
 
-// newRecord makes the record of a generation that is to be decided.
+// newRecord returns the record of a generation that is to be decided, with the present size and
+// hosts of the job.
 func (m *Machine) newRecord(v topo.View) Record {
 	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min,
-		Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.finished()}
+		Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.countFinished()}
 	if r.Head != m.record.Head {
 		r.Since = v.Generation
 	}

@@ -26,18 +26,18 @@ type worker struct {
 	fresh bool
 }
 
-// roster are the living workers, oldest first. Behind every step it is gone through several times,
+// roster are the living workers, oldest first. After every step it is gone through several times,
 // and that costs less than to iterate a map.
 type roster []*worker
 
-// search finds the place of a worker, or the one where it belongs.
+// search returns the index of a worker, or the one where it belongs and false.
 func (r roster) search(w topo.WorkerID) (int, bool) {
 	return slices.BinarySearchFunc(r, w, func(s *worker, w topo.WorkerID) int {
 		return cmp.Compare(s.number, w)
 	})
 }
 
-// find is nil where there is no such worker.
+// find returns the entry of a worker, which the roster keeps; nil where there is no such worker.
 func (r roster) find(w topo.WorkerID) *worker {
 	if i, is := r.search(w); is {
 		return r[i]
@@ -55,8 +55,8 @@ func (r *roster) put(s *worker) {
 	*r = slices.Insert(*r, i, s)
 }
 
-// drop removes a worker, if it is there.
-func (r *roster) drop(w topo.WorkerID) {
+// remove removes a worker, if it is there.
+func (r *roster) remove(w topo.WorkerID) {
 	if i, is := r.search(w); is {
 		*r = slices.Delete(*r, i, i+1)
 	}
@@ -76,8 +76,8 @@ func (r roster) inPhases(phases ...phase) []topo.WorkerID {
 	return list
 }
 
-// count counts the workers in a phase.
-func (r roster) count(p phase) (n int) {
+// countIn counts the workers in a phase.
+func (r roster) countIn(p phase) (n int) {
 	for _, s := range r {
 		if s.phase == p {
 			n++

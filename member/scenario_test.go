@@ -18,7 +18,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
 
-// A scenario is a text of commands; under each stand the decisions that it led to, indented.
+// Each scenario is a text of commands; under each command stand the decisions that it leads to,
+// indented, and they are what the machine decides.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -30,7 +31,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(string(b))
+			got := playScript(string(b))
 			if *rewrite {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -51,7 +52,8 @@ type player struct {
 	open member.Record // proposed, not decided
 }
 
-func play(script string) string {
+// playScript runs the commands of a scenario, and returns them with the decisions after each.
+func playScript(script string) string {
 	p := &player{}
 	for in := bufio.NewScanner(strings.NewReader(script)); in.Scan(); {
 		line := in.Text()
@@ -62,30 +64,33 @@ func play(script string) string {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		p.perform(strings.Fields(line))
+		p.runCommand(strings.Fields(line))
 		for list := p.m.Ready(); len(list) > 0; list = p.m.Ready() {
 			for _, a := range list {
-				p.take(a)
+				p.printAction(a)
 			}
 		}
 	}
 	return p.out.String()
 }
 
-func (p *player) take(a member.Action) {
+// printAction prints an order, and decides a proposal at once unless the scenario says "hold".
+func (p *player) printAction(a member.Action) {
 	propose, ok := a.(member.Propose)
 	switch {
 	case !ok:
-		fmt.Fprintf(&p.out, "  %s\n", describe(a))
+		fmt.Fprintf(&p.out, "  %s\n", describeAction(a))
 	case p.hold:
 		p.open = propose.Record
 		fmt.Fprintf(&p.out, "  propose %v: %s\n", propose.Record.View, propose.Because)
 	default:
-		p.m.Decided(propose.Record.View.Generation)
+		p.m.GenerationDecided(propose.Record.View.Generation)
 	}
 }
 
-func (p *player) perform(words []string) {
+// runCommand gives the machine what a command of a scenario says; words are the command and its
+// arguments.
+func (p *player) runCommand(words []string) {
 	text := func(prefix string) string {
 		for _, w := range words[1:] {
 			if rest, ok := strings.CutPrefix(w, prefix); ok {
@@ -105,15 +110,15 @@ func (p *player) perform(words []string) {
 		p.hold = false
 		p.m = member.New(member.Config{Want: number("want="), Min: number("min="),
 			Max: number("max="), Spares: number("spares="), Head: text("head="),
-			Hosts: hostsOf(text("on="))})
+			Hosts: parseHosts(text("on="))})
 	case "host":
-		m.Host(words[1], number("slots="))
+		m.SetHost(words[1], number("slots="))
 	case "started":
-		m.Started(w, words[2])
+		m.WorkerStarted(w, words[2])
 	case "asks":
-		m.Asks(w)
+		m.WorkerAsks(w)
 	case "lost":
-		m.Lost(w, strings.Join(words[2:], " "))
+		m.WorkerLost(w, strings.Join(words[2:], " "))
 	case "hostlost":
 		m.HostLost(words[1], strings.Join(words[2:], " "))
 	case "drain":
@@ -121,15 +126,15 @@ func (p *player) perform(words []string) {
 	case "undrain":
 		m.Undrain(words[1])
 	case "vacant":
-		fmt.Fprintf(&p.out, "  vacant %v\n", m.Vacant())
+		fmt.Fprintf(&p.out, "  vacant %v\n", m.VacantHosts())
 	case "kept":
-		fmt.Fprintf(&p.out, "  kept %v\n", m.Kept())
+		fmt.Fprintf(&p.out, "  kept %v\n", m.BlockedDrains())
 	case "finished":
-		m.Finished(w)
+		m.WorkerFinished(w)
 	case "resize":
 		err = m.Resize(number("to="), "you")
 	case "whole":
-		m.Whole(number("ranks="))
+		m.JoinAllAtOnce(number("ranks="))
 	case "arrange":
 		var order []topo.WorkerID
 		for _, x := range words[1:] {
@@ -139,28 +144,28 @@ func (p *player) perform(words []string) {
 		}
 		m.Arrange(order, "the mesh wants it")
 	case "boundary":
-		m.Boundary()
+		m.ReachBoundary()
 	case "sparing":
-		m.Sparing()
+		m.SetSparing()
 	case "tick":
 		for range max(number("times="), 1) {
 			m.Tick()
 		}
 	case "waiting":
-		fmt.Fprintf(&p.out, "  waiting %v, asking %d\n", m.Waiting(), m.Asking())
+		fmt.Fprintf(&p.out, "  waiting %v, asking %d\n", m.WaitingWorkers(), m.CountEntering())
 	case "voters":
 		fmt.Fprintf(&p.out, "  voters %v\n", m.Record().Voters())
 	case "step":
-		m.Step()
+		m.BeginStep()
 	case "hold":
 		p.hold = true
 	case "decided":
-		m.Decided(p.open.View.Generation)
+		m.GenerationDecided(p.open.View.Generation)
 	case "restore": // another host takes over, without one that is gone
 		p.m = member.Restore(m.Record(), text("on="),
 			member.Gone{Host: text("without="), How: "is gone"})
 	case "told":
-		m.Told()
+		m.AllReported()
 	default:
 		fmt.Fprintf(&p.out, "  error: no command %q\n", words[0])
 	}
@@ -169,8 +174,8 @@ func (p *player) perform(words []string) {
 	}
 }
 
-// hostsOf reads hostA:2,hostB:2, with slots.
-func hostsOf(text string) (list []member.Host) {
+// parseHosts reads hostA:2,hostB:2, with slots.
+func parseHosts(text string) (list []member.Host) {
 	for part := range strings.SplitSeq(text, ",") {
 		if name, slots, ok := strings.Cut(part, ":"); ok {
 			n, _ := strconv.Atoi(slots)
@@ -180,7 +185,8 @@ func hostsOf(text string) (list []member.Host) {
 	return list
 }
 
-func describe(a member.Action) string {
+// describeAction puts an order into words.
+func describeAction(a member.Action) string {
 	switch a := a.(type) {
 	case member.Start:
 		if a.Host != "" {

@@ -8,7 +8,7 @@ import (
 
 // Spares are workers beyond the size of the job, which have come as far as asking to take part.
 // When a member is lost, the request for it stays, and one that waits takes its place at the next
-// boundary; so it does when the job is asked to be larger. Then another is started behind it.
+// boundary; so it does when the job is asked to be larger. Then another spare is started.
 
 // backoffTicks is how long it takes until another worker is started in the place of one that was
 // lost before it was let in. It doubles with every one that follows, mostDoubled times, until one
@@ -18,8 +18,8 @@ const (
 	mostDoubled  = 6
 )
 
-// Tick is time that passes: spares that were lost are started again after a while, and hosts that
-// have come are recorded.
+// Tick tells that time passes: spares that were lost are started again after a while, and hosts
+// that have come are recorded.
 func (m *Machine) Tick() {
 	if m.hold > 0 {
 		m.hold--
@@ -28,53 +28,53 @@ func (m *Machine) Tick() {
 	m.recordHosts()
 }
 
-// Waiting lists the workers that ask to take part and are no members, oldest first.
-func (m *Machine) Waiting() []topo.WorkerID { return m.workers.inPhases(ready) }
+// WaitingWorkers lists the workers that ask to take part and are no members, oldest first.
+func (m *Machine) WaitingWorkers() []topo.WorkerID { return m.workers.inPhases(ready) }
 
 // Spares is how many workers the job is to have beyond its size.
 func (m *Machine) Spares() int { return m.cfg.Spares }
 
-// Asking counts the workers that become members at the next boundary.
-func (m *Machine) Asking() int { return min(m.workers.count(ready), m.missing()) }
+// CountEntering counts the workers that become members at the next boundary.
+func (m *Machine) CountEntering() int { return min(m.workers.countIn(ready), m.countMissing()) }
 
-// missing is how many members there are too few. A mesh has no use for more than its ranks,
-// whatever the minimum of the job.
-func (m *Machine) missing() int {
+// countMissing is how many members are missing to the wanted size. A mesh has no use for more than
+// its ranks, whatever the minimum of the job.
+func (m *Machine) countMissing() int {
 	want := m.cfg.Want
 	if m.whole && m.cfg.Spares > 0 {
 		want = min(want, m.ranks)
 	}
-	return max(want-m.Staying(), 0)
+	return max(want-m.CountStaying(), 0)
 }
 
-// spares is how many workers there should be that no member is missing for. Before the job has
-// begun there are none.
-func (m *Machine) spares() int {
+// wantedSpares is how many workers there should be that no member is missing for. Before the job
+// has begun there are none.
+func (m *Machine) wantedSpares() int {
 	if m.record.View.Generation == 0 {
 		return 0
 	}
 	return m.cfg.Spares
 }
 
-// refill starts workers for members that are missing, and behind them spares: those when everybody
-// has made a step since the last change, so that their start does not slow the change itself. Jobs
-// that take no steps have none.
+// refill orders workers for members that are missing, and then spares: those when everybody has
+// made a step since the last change, so that their start does not slow the change itself. Jobs that
+// take no steps have none.
 func (m *Machine) refill() {
-	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.ending() ||
-		!m.haveState(m.workers.inPhases(active)) {
+	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.isEnding() ||
+		!m.anyHasState(m.workers.inPhases(active)) {
 		return
 	}
-	switch missing := m.missing(); {
+	switch missing := m.countMissing(); {
 	case missing > 0:
-		m.order(missing-m.outside(), m.because)
-	case m.settled():
-		m.order(min(m.cfg.Spares-m.outside(), m.room()),
+		m.orderWorkers(missing-m.countOutside(), m.because)
+	case m.allTookPart():
+		m.orderWorkers(min(m.cfg.Spares-m.countOutside(), m.totalRoom()),
 			Because(fmt.Sprintf("the job keeps spares: %d", m.cfg.Spares)))
 	}
 }
 
-// settled reports whether every member has taken part in a step.
-func (m *Machine) settled() bool {
+// allTookPart reports whether every member has taken part in a step.
+func (m *Machine) allTookPart() bool {
 	for _, s := range m.workers {
 		if s.phase == active && s.fresh {
 			return false
@@ -83,7 +83,8 @@ func (m *Machine) settled() bool {
 	return true
 }
 
-// countFailure notes that a worker is gone that was not let in yet.
+// countFailure counts the loss of a worker that was not let in yet, and makes the next one wait
+// longer.
 func (m *Machine) countFailure(w topo.WorkerID) {
 	if s := m.workers.find(w); s.phase == starting || s.phase == ready {
 		m.hold = backoffTicks << min(m.failures, mostDoubled)
@@ -91,8 +92,9 @@ func (m *Machine) countFailure(w topo.WorkerID) {
 	}
 }
 
-// replaces makes a loss the reason why other workers come.
-func (m *Machine) replaces(what, how string) {
+// setReplaceReason makes a loss the reason that people read for the workers that come, in a job
+// with spares.
+func (m *Machine) setReplaceReason(what, how string) {
 	if m.cfg.Spares > 0 {
 		m.because = Because(what + ": " + how)
 	}

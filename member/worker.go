@@ -8,30 +8,32 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Started tells that the process of an ordered worker runs.
-func (m *Machine) Started(w topo.WorkerID, host string) {
-	m.ordered.take(host)
+// WorkerStarted tells that the process of an ordered worker runs. One for which there is no use any
+// more is stopped.
+func (m *Machine) WorkerStarted(w topo.WorkerID, host string) {
+	m.ordered.markStarted(host)
 	m.next = max(m.next, w+1)
-	at := m.host(host)
+	at := m.findHost(host)
 	if at == nil && len(m.hosts) > 0 {
 		return // it went with its host
 	}
-	room := m.outside() < m.missing()+m.spares() && (at == nil || m.free(at) > 0)
+	room := m.countOutside() < m.countMissing()+m.wantedSpares() &&
+		(at == nil || m.freeSlots(at) > 0)
 	m.workers.put(&worker{number: w, host: host})
 	switch {
-	case m.ending():
-		m.release(w, "the job is ending")
+	case m.isEnding():
+		m.stopWorker(w, "the job is ending")
 	case at != nil && at.Draining:
-		m.release(w, Because(host+" is being drained"))
+		m.stopWorker(w, Because(host+" is being drained"))
 	case !room:
-		m.release(w, m.because)
+		m.stopWorker(w, m.because)
 	}
 }
 
-// Asks tells that a worker asks to take part. It is taken in at the next boundary; the first
+// WorkerAsks tells that a worker asks to take part. It is taken in at the next boundary; the first
 // generation waits for all. A member that asks again was let in and did not get the state of the
 // job, because who was to give it is lost: it is none until it is let in again.
-func (m *Machine) Asks(w topo.WorkerID) {
+func (m *Machine) WorkerAsks(w topo.WorkerID) {
 	s := m.workers.find(w)
 	switch {
 	case s == nil || m.over:
@@ -43,54 +45,54 @@ func (m *Machine) Asks(w topo.WorkerID) {
 		return
 	}
 	s.phase = ready
-	if m.ending() {
-		m.release(w, "the job is ending")
+	if m.isEnding() {
+		m.stopWorker(w, "the job is ending")
 	}
-	m.settle()
+	m.decideNext()
 }
 
-// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves the
-// generation at once; the request for it is gone too, or a worker that always fails would be
+// WorkerLost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves
+// the generation at once; the request for it is gone too, or a worker that always fails would be
 // started for ever; not so in a job with spares, which starts those that fail ever later.
-func (m *Machine) Lost(w topo.WorkerID, how string) {
+func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
 	if m.workers.find(w) == nil || m.over {
 		return
 	}
 	m.countFailure(w)
-	m.workers.drop(w)
-	m.shrink()
+	m.workers.remove(w)
+	m.shrinkWant()
 	if m.takesPart(w) {
 		m.news = append(m.news, fmt.Sprintf("w%d %s", w, how))
-		m.replaces(fmt.Sprintf("w%d %s", w, how), "a spare takes its place")
+		m.setReplaceReason(fmt.Sprintf("w%d %s", w, how), "a spare takes its place")
 	}
-	m.place(m.because) // where it had its place
-	m.settle()
+	m.placeWorkers(m.because) // where it had its place
+	m.decideNext()
 }
 
-// Finished tells that a worker has done its work and left. The first member that does ends the
-// growing of the job.
-func (m *Machine) Finished(w topo.WorkerID) {
+// WorkerFinished tells that a worker has done its work and left. The first member that does ends
+// the growing of the job.
+func (m *Machine) WorkerFinished(w topo.WorkerID) {
 	s := m.workers.find(w)
 	if s == nil || m.over {
 		return
 	}
 	m.countFailure(w)
-	m.workers.drop(w)
+	m.workers.remove(w)
 	if s.phase == active {
 		m.done[w] = true
 		why := fmt.Sprintf("w%d has finished its work", w)
 		for _, other := range m.workers.inPhases(starting, ready) {
-			m.release(other, Because(why))
+			m.stopWorker(other, Because(why))
 		}
 		m.news = append(m.news, why)
 	}
-	m.settle()
+	m.decideNext()
 }
 
-// Allows says why the job cannot have so many workers; nil where it can.
-func (m *Machine) Allows(n int) error {
+// CheckSize returns why the job cannot have so many workers; nil where it can.
+func (m *Machine) CheckSize(n int) error {
 	switch {
-	case m.ending() || m.over:
+	case m.isEnding() || m.over:
 		return fmt.Errorf("the job is ending: it takes no more workers")
 	case n < m.cfg.Min:
 		return fmt.Errorf("%s %s below the job's minimum of %d; to end the job use shoal stop",
@@ -104,21 +106,21 @@ func (m *Machine) Allows(n int) error {
 
 // Resize asks for another number of workers; who asks is part of the reason.
 func (m *Machine) Resize(n int, who string) error {
-	if err := m.Allows(n); err != nil {
+	if err := m.CheckSize(n); err != nil {
 		return err
 	}
 	m.because = Because(fmt.Sprintf("%s asked for %s", who, plural.Of(n, "worker")))
 	m.cfg.Want, m.ranks = n, n
-	m.giveUpNewcomers(m.outside() - m.missing() - m.spares())
-	m.order(m.missing()-m.outside(), m.because)
-	m.settle()
+	m.giveUpNewcomers(m.countOutside() - m.countMissing() - m.wantedSpares())
+	m.orderWorkers(m.countMissing()-m.countOutside(), m.because)
+	m.decideNext()
 	return nil
 }
 
-// Boundary tells that the data plane stands between two steps, where members may join and leave.
-// The shell calls it before it lets a step end, and carries out what Ready returns first. Who took
-// part in the step has the state of the job; nobody named means all members.
-func (m *Machine) Boundary(took ...topo.WorkerID) {
+// ReachBoundary tells that the data plane stands between two steps, where members may join and
+// leave. The shell calls it before it lets a step end, and carries out what Ready returns first.
+// Who took part in the step has the state of the job; nobody named means all members.
+func (m *Machine) ReachBoundary(took ...topo.WorkerID) {
 	if !m.boundary {
 		for _, s := range m.workers {
 			if s.phase == active && (took == nil || slices.Contains(took, s.number)) {
@@ -127,20 +129,21 @@ func (m *Machine) Boundary(took ...topo.WorkerID) {
 		}
 	}
 	m.boundary = true
-	m.settle()
+	m.decideNext()
 }
 
-// Step tells that the data plane goes on to the next step.
-func (m *Machine) Step() { m.boundary, m.arranged, m.departures = false, nil, 0 }
+// BeginStep tells that the data plane goes on to the next step: until the next boundary no member
+// joins or is released.
+func (m *Machine) BeginStep() { m.boundary, m.arranged, m.departures = false, nil, 0 }
 
-// Sparing makes the job release one member a step from now on, and none with a step in which one
+// SetSparing makes the job release one member a step from now on, and none with a step in which one
 // was lost. A job is sparing whose members have state that only two of them hold: they need the
 // time between to give it to others.
-func (m *Machine) Sparing() { m.sparing = true }
+func (m *Machine) SetSparing() { m.sparing = true }
 
-// Decided tells that the proposed generation is the one. While a proposal is out nothing else is:
-// losses and requests wait, and are proposed next.
-func (m *Machine) Decided(g topo.Generation) {
+// GenerationDecided tells that the proposed generation is decided: it becomes the active one. While
+// a proposal is out nothing else is: losses and requests wait, and are proposed next.
+func (m *Machine) GenerationDecided(g topo.Generation) {
 	if m.proposed == nil || m.proposed.record.View.Generation != g {
 		return
 	}
@@ -157,11 +160,11 @@ func (m *Machine) Decided(g topo.Generation) {
 	m.emit(a)
 	for _, w := range a.Released {
 		if m.workers.find(w) != nil {
-			m.release(w, a.Because)
+			m.stopWorker(w, a.Because)
 		}
 	}
-	m.place(m.because) // where those had their places
-	m.settle()
+	m.placeWorkers(m.because) // where those had their places
+	m.decideNext()
 }
 
 // giveUpNewcomers gives up n workers that are not members yet: those that are not started first,
@@ -170,29 +173,30 @@ func (m *Machine) giveUpNewcomers(n int) {
 	k := max(min(n, m.unplaced), 0)
 	m.unplaced -= k
 	n -= k
-	for n > 0 && m.ordered.cancel() {
+	for n > 0 && m.ordered.cancelOne() {
 		n--
 	}
 	for _, p := range []phase{starting, ready} {
 		list := slices.DeleteFunc(m.workers.inPhases(p), func(w topo.WorkerID) bool {
-			return m.draining(m.workers.find(w))
+			return m.isDraining(m.workers.find(w))
 		})
 		for ; n > 0 && len(list) > 0; n-- {
-			m.release(list[len(list)-1], m.because)
+			m.stopWorker(list[len(list)-1], m.because)
 			list = list[:len(list)-1]
 		}
 	}
 }
 
-// shrink gives up the request for workers that are gone. Where there are spares they are replaced.
-func (m *Machine) shrink() {
-	if !m.ending() && m.cfg.Spares == 0 {
-		m.cfg.Want = max(min(m.cfg.Want, m.Have()), m.cfg.Min)
+// shrinkWant lowers the wanted size by workers that are gone, down to the minimum. Where there are
+// spares they are replaced instead.
+func (m *Machine) shrinkWant() {
+	if !m.isEnding() && m.cfg.Spares == 0 {
+		m.cfg.Want = max(min(m.cfg.Want, m.CountExpected()), m.cfg.Min)
 	}
 }
 
-// release orders a worker to end.
-func (m *Machine) release(w topo.WorkerID, why Because) {
+// stopWorker orders a worker to end; it is leaving from now on.
+func (m *Machine) stopWorker(w topo.WorkerID, why Because) {
 	m.workers.find(w).phase = leaving
 	m.emit(Stop{w, why})
 }
@@ -207,7 +211,8 @@ func (m *Machine) takesPart(w topo.WorkerID) bool {
 	return is
 }
 
-// ending reports whether a member has finished: nobody joins any more.
-func (m *Machine) ending() bool { return m.finished() > 0 }
+// isEnding reports whether a member has finished: nobody joins any more.
+func (m *Machine) isEnding() bool { return m.countFinished() > 0 }
 
-func (m *Machine) finished() int { return m.before + len(m.done) }
+// countFinished counts the members that have finished, under this head and those before it.
+func (m *Machine) countFinished() int { return m.before + len(m.done) }

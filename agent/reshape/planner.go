@@ -40,12 +40,13 @@ type planned struct {
 // State is the state whose layout is known; nil = none is.
 func (p *Planner) State() *statereshape.State { return p.state }
 
-// Learn takes the layout of the state.
+// Learn keeps a state, whose layout is then known, and forgets the layouts of the state before it.
 func (p *Planner) Learn(state *statereshape.State) {
 	p.state, p.layouts = state, map[string]*statereshape.Layout{}
 }
 
-// Layout places the state on a mesh.
+// Layout places the state on a mesh. It keeps the layouts that were asked for last, so callers must
+// not change the result.
 func (p *Planner) Layout(mesh string) (*statereshape.Layout, error) {
 	if p.state == nil {
 		return nil, errors.New("no worker of this host has stated the layout: ask on a host " +
@@ -65,31 +66,32 @@ func (p *Planner) Layout(mesh string) (*statereshape.Layout, error) {
 	return l, nil
 }
 
-// Prepare returns the plan of the reshape that takes a shape to its next mesh.
-func (p *Planner) Prepare(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
+// PreparePlan returns the plan of the reshape that takes a shape to its next mesh, and keeps it as
+// the newest.
+func (p *Planner) PreparePlan(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
 	at, _ := Locate(shape, members)
-	return p.plan(shape, shape.Next, at)
+	return p.planTo(shape, shape.Next, at)
 }
 
-// Take is Prepare for the agent that executes the plan now, and forgets the plan. It is an error if
-// the head has arranged another order of the workers.
-func (p *Planner) Take(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
-	change, err := p.Prepare(shape, members)
+// TakePlan is PreparePlan for the agent that executes the plan now; the planner forgets the plan.
+// It is an error if the head has arranged another order of the workers.
+func (p *Planner) TakePlan(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
+	change, err := p.PreparePlan(shape, members)
 	p.newest = planned{}
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Equal(ordered(change, members), shape.Order) {
+	if !slices.Equal(workersByRank(change, members), shape.Order) {
 		return nil, errors.New("this host plans another reshape than the head: run the same " +
 			"release of shoal on all hosts")
 	}
 	return change, nil
 }
 
-// Ask plans what a reshape to a mesh would do, and what it would do if the job were redundant, or
-// were not, to the contrary of what it is. Workers that it takes more are planned where the fewest
-// are. The plan of a reshape that comes is not touched.
-func (p *Planner) Ask(shape *head.Shape, members topo.View, to *statereshape.Layout) (change,
+// PlanBoth plans what a reshape to a mesh would do, and the contrary: what it would do if the job
+// were redundant where it is not, or were not where it is. Workers that it takes more are planned
+// where the fewest are. The newest plan, of a reshape that comes, is not touched.
+func (p *Planner) PlanBoth(shape *head.Shape, members topo.View, to *statereshape.Layout) (change,
 	contrary *statereshape.Change, err error) {
 	old, err := p.Layout(shape.Mesh)
 	if err != nil {
@@ -111,9 +113,9 @@ func (p *Planner) Ask(shape *head.Shape, members topo.View, to *statereshape.Lay
 	return change, contrary, err
 }
 
-// plan plans the way from the mesh of a shape to another. The same arguments as in the call before
-// give the same plan.
-func (p *Planner) plan(shape *head.Shape, mesh string,
+// planTo plans the way from the mesh of a shape to another, and keeps the plan as the newest. The
+// same arguments as in the call before give the same plan.
+func (p *Planner) planTo(shape *head.Shape, mesh string,
 	at statereshape.Placement) (*statereshape.Change,
 	error) {
 	old, err := p.Layout(shape.Mesh)
@@ -137,8 +139,8 @@ func (p *Planner) plan(shape *head.Shape, mesh string,
 }
 
 // Arrange is head.Config.Arrange: it decides on the mesh that comes next and on the workers of its
-// ranks, and keeps the plan for Prepare and Take. The data parallel axis is the one that can have
-// fewer ranks at no loss: it is called dp.
+// ranks, and keeps the plan for PreparePlan and TakePlan. The data parallel axis is the one that
+// can have fewer ranks at no loss: it is called dp.
 func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (next string,
 	order []topo.WorkerID, err error) {
 	next, why := mesh, shape.Lost
@@ -162,11 +164,11 @@ func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (nex
 	}
 	if why == "" {
 		at, _ := Locate(&shape, members)
-		change, err := p.plan(&shape, next, at)
+		change, err := p.planTo(&shape, next, at)
 		var lost *plan.LostError
 		switch {
 		case err == nil:
-			return next, ordered(change, members), nil
+			return next, workersByRank(change, members), nil
 		case !errors.As(err, &lost):
 			return "", nil, err
 		}
@@ -184,25 +186,25 @@ func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (nex
 	if shape.Redundant { // as if they were on the mesh already
 		there := head.Shape{Mesh: next, Workers: order, Leaving: shape.Leaving, Redundant: true}
 		at, _ := Locate(&there, members)
-		change, err := p.plan(&there, next, at)
+		change, err := p.planTo(&there, next, at)
 		if err != nil {
 			return "", nil, err
 		}
-		order = ordered(change, members)
+		order = workersByRank(change, members)
 	}
 	return next, order, &head.StateLost{Why: why}
 }
 
-// ordered lists the workers of the new ranks, by rank.
-func ordered(c *statereshape.Change, members topo.View) (order []topo.WorkerID) {
+// workersByRank lists the workers that take the new ranks, by rank.
+func workersByRank(c *statereshape.Change, members topo.View) (order []topo.WorkerID) {
 	for _, i := range c.Workers {
 		order = append(order, members.Members[i].Worker)
 	}
 	return order
 }
 
-// Locate finds the workers of a shape among the members, whose hosts count from 0 in the order of
-// their names.
+// Locate finds the workers of a shape among the members, by position. hosts are the names of the
+// members' hosts, sorted; at counts hosts from 0 in that order.
 func Locate(s *head.Shape, members topo.View) (at statereshape.Placement, hosts []string) {
 	for _, m := range members.Members {
 		hosts = append(hosts, m.Host)

@@ -78,7 +78,7 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	arranged := p.newest.change
-	prepared, err := p.Prepare(&shape, members)
+	prepared, err := p.PreparePlan(&shape, members)
 	if err != nil || prepared != arranged {
 		t.Errorf("prepared %p, arranged %p, %v", prepared, arranged, err)
 	}
@@ -86,15 +86,15 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := p.Ask(&shape, members, to); err != nil {
+	if _, _, err := p.PlanBoth(&shape, members, to); err != nil {
 		t.Error(err)
 	}
-	taken, err := p.Take(&shape, members)
+	taken, err := p.TakePlan(&shape, members)
 	if err != nil || taken != arranged || p.newest.change != nil {
 		t.Errorf("taken %p, arranged %p, kept %p, %v", taken, arranged, p.newest.change, err)
 	}
 	slices.Reverse(shape.Order)
-	if _, err := p.Take(&shape, members); err == nil {
+	if _, err := p.TakePlan(&shape, members); err == nil {
 		t.Error("a plan of other ranks than the head's is taken")
 	}
 }

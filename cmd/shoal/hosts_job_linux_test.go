@@ -266,7 +266,7 @@ func standsStill(pid int) (bool, error) {
 	for _, thread := range threads {
 		tid, err := strconv.Atoi(filepath.Base(thread))
 		// 0: it has just ended
-		if state := proc.State(tid); err != nil || state != 'T' && state != 0 {
+		if state := proc.ProcessState(tid); err != nil || state != 'T' && state != 0 {
 			return false, err
 		}
 	}
@@ -276,7 +276,7 @@ func standsStill(pid int) (bool, error) {
 // readLedger returns how the membership changed, from the ledger of the host that leads.
 func (s *spread) readLedger() []launcher.Entry {
 	s.Helper()
-	text, err := os.ReadFile(launcher.Ledger(s.job.Dir))
+	text, err := os.ReadFile(launcher.LedgerPath(s.job.Dir))
 	s.must(err)
 	entries, _, err := launcher.ParseLedger(text)
 	s.must(err)

@@ -39,8 +39,8 @@ type (
 	wants struct{ batch head.BatchID }
 )
 
-// execute begins a batch, or goes on with one: this host's inputs go to the others.
-func (h *host) execute(e head.Execute) {
+// beginBatch begins a batch, or goes on with one: this host's inputs go to the others.
+func (h *host) beginBatch(e head.Execute) {
 	run := &execution{Execute: e, got: map[string]piece{}}
 	if begun := h.runs[e.Batch]; begun != nil {
 		if run.Parts = slices.Concat(begun.Parts, e.Parts); !begun.More {
@@ -49,23 +49,23 @@ func (h *host) execute(e head.Execute) {
 		}
 		run.got = begun.got
 	}
-	h.alone(e.Batch, e.Parts)
+	h.checkCallsAlone(e.Batch, e.Parts)
 	h.runs[e.Batch] = run
-	run.got[h.name] = h.inputs(run)
-	if reshapes(&e.Parts[len(e.Parts)-1]) {
-		run.way = h.passes()
+	run.got[h.name] = h.readInputs(run)
+	if isReshape(&e.Parts[len(e.Parts)-1]) {
+		run.way = h.planOfReshape()
 	}
 	for _, peer := range e.Hosts {
 		if peer != h.name {
 			h.sendInputs(run, peer)
 		}
 	}
-	h.finish(run)
+	h.finishBatch(run)
 }
 
-// alone checks that calls that are to be executed in a batch, or are complete with it, are in no
-// other (E1).
-func (h *host) alone(batch head.BatchID, parts []head.Part) {
+// checkCallsAlone checks that calls that are to be executed in a batch, or are complete with it,
+// are in no other (E1).
+func (h *host) checkCallsAlone(batch head.BatchID, parts []head.Part) {
 	calls := map[callID]bool{}
 	for _, part := range parts {
 		for _, p := range part.Calls {
@@ -85,11 +85,11 @@ func (h *host) alone(batch head.BatchID, parts []head.Part) {
 	}
 }
 
-// waits checks that a host that leads waits for no host that it has lost (E1).
-func (h *host) waits() {
+// checkNoLostHost checks that a host that leads waits for no host that it has lost (E1).
+func (h *host) checkNoLostHost() {
 	for n, run := range h.runs {
 		lost := slices.IndexFunc(run.Hosts, func(peer string) bool {
-			return peer != h.name && h.cluster.net.closed(h.name, peer)
+			return peer != h.name && h.cluster.net.isClosed(h.name, peer)
 		})
 		if lost >= 0 && !run.done && h.agent.Leads() {
 			h.cluster.invariants.fail("%s leads, has lost %s, and goes on with batch %x of both",
@@ -98,8 +98,8 @@ func (h *host) waits() {
 	}
 }
 
-// inputs reads the memory of this host's workers.
-func (h *host) inputs(run *execution) piece {
+// readInputs copies the inputs of this host's workers to a batch.
+func (h *host) readInputs(run *execution) piece {
 	values := map[callID][]byte{}
 	for _, part := range run.Parts {
 		for _, p := range part.Calls {
@@ -111,12 +111,14 @@ func (h *host) inputs(run *execution) piece {
 	return piece{run.Batch, len(run.Parts), values}
 }
 
+// sendInputs sends the inputs of this host's workers to another host.
 func (h *host) sendInputs(run *execution, to string) {
-	h.cluster.net.send(h.name, to, h.inputs(run))
+	h.cluster.net.send(h.name, to, h.readInputs(run))
 }
 
-// finish computes the result when all inputs are there.
-func (h *host) finish(run *execution) {
+// finishBatch computes the result of a batch when all inputs are there, and tells the agent;
+// before, it does nothing.
+func (h *host) finishBatch(run *execution) {
 	all := map[callID][]byte{}
 	for _, peer := range run.Hosts {
 		if run.More || run.got[peer].parts < len(run.Parts) {
@@ -125,10 +127,10 @@ func (h *host) finish(run *execution) {
 		maps.Copy(all, run.got[peer].values)
 	}
 	h.compute(run, all)
-	h.agent.Executed(run.Batch, run.proof)
+	h.agent.BatchExecuted(run.Batch, run.proof)
 }
 
-// compute makes the result from the inputs.
+// compute computes the result of each part of a batch from the inputs, all of them by call.
 func (h *host) compute(run *execution, all map[callID][]byte) {
 	run.result = run.result[:0]
 	for _, part := range run.Parts {
@@ -144,18 +146,18 @@ func (h *host) compute(run *execution, all map[callID][]byte) {
 			_, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Worker)))
 			_, _ = sum.Write(v)
 		}
-		if run.way != nil && reshapes(&part) {
-			h.bring(run, &part, all)
+		if run.way != nil && isReshape(&part) {
+			h.executeReshape(run, &part, all)
 		}
 		run.result = append(run.result, sum.Sum64())
 	}
 	run.done = true
 }
 
-// output is what a call gets of a batch.
+// output returns what a call gets from a part of a batch.
 func (run *execution) output(part int, p *collective.Posted) []byte {
-	if run.way != nil && reshapes(&run.Parts[part]) {
-		return pack(run.moved[p.Worker])
+	if run.way != nil && isReshape(&run.Parts[part]) {
+		return packBoxes(run.moved[p.Worker])
 	}
 	return binary.LittleEndian.AppendUint64(nil, run.result[part])
 }

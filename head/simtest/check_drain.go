@@ -14,59 +14,60 @@ import (
 // on when another host comes. It is refused if nobody else is there, and nobody can be (P4).
 func (c *Cluster) checkDrain() {
 	for range settling {
-		c.notice()
-		c.round()
+		c.closeLostLinks()
+		c.runRound()
 	}
-	h := c.head()
-	if h == nil || !h.agent.Leads() || !h.agent.Known().Elastic || c.invariants.broken != nil ||
-		!c.linked() || !c.mustGoOn(1) {
+	h := c.leadingHost()
+	if h == nil || !h.agent.Leads() || !h.agent.State().Elastic || c.invariants.broken != nil ||
+		!c.allLinked() || !c.mustGoOn(1) {
 		return
 	}
-	draining := h.agent.Machine().Draining()
+	draining := h.agent.Machine().DrainingHosts()
 	stays := func(m topo.Member) bool { return !slices.Contains(draining, m.Host) }
 	if len(draining) > 0 {
-		if slices.ContainsFunc(c.newest().View.Members, stays) {
-			c.invariants.fail("the job has not left %v: %v", draining, c.newest().View)
-		} else if c.job.Spares == 0 && !slices.Equal(h.agent.Machine().Kept(), draining) {
+		if slices.ContainsFunc(c.newestRecord().View.Members, stays) {
+			c.invariants.fail("the job has not left %v: %v", draining, c.newestRecord().View)
+		} else if c.job.Spares == 0 && !slices.Equal(h.agent.Machine().BlockedDrains(), draining) {
 			c.invariants.fail("the job does not leave %v, and says that it keeps %v: %v", draining,
-				h.agent.Machine().Kept(), c.newest().View)
+				h.agent.Machine().BlockedDrains(), c.newestRecord().View)
 		}
 		return
 	}
 	if c.invariants.newest%2 == 0 {
-		c.leave(h, c.newest().View.Members[c.invariants.newest/2%uint64(
-			c.newest().View.Size())].Host)
+		c.checkLeaves(h, c.newestRecord().View.Members[c.invariants.newest/2%uint64(
+			c.newestRecord().View.Size())].Host)
 	}
 }
 
-// leave has a host be left, and another come.
-func (c *Cluster) leave(h *host, name string) {
+// checkLeaves asks for a host to be left, checks that it is or is refused as it should be, and has
+// another host come (P4).
+func (c *Cluster) checkLeaves(h *host, name string) {
 	var there []*worker
-	for _, w := range c.all() {
+	for _, w := range c.allWorkers() {
 		if w.in && w.host.name == name {
 			there = append(there, w)
 		}
 	}
-	fallback := slices.ContainsFunc(c.newest().Hosts, func(r member.Host) bool {
-		return r.Name != name && c.host(r.Name).alive && c.takes(r)
+	fallback := slices.ContainsFunc(c.newestRecord().Hosts, func(r member.Host) bool {
+		return r.Name != name && c.findHost(r.Name).alive && c.hasRoom(r)
 	})
 	needed := new(member.NeededError)
 	err := h.agent.Drain(name, "you")
-	h.settle()
-	if len(c.newest().Hosts) > 1 && errors.As(err, &needed) == fallback {
+	h.runActions()
+	if len(c.newestRecord().Hosts) > 1 && errors.As(err, &needed) == fallback {
 		c.invariants.fail("%s is asked for: %v; that others are there, or can be, is %v in %v",
 			name,
-			err, fallback, c.newest())
+			err, fallback, c.newestRecord())
 	}
 	if err != nil {
 		return
 	}
-	for i := 0; c.host(name).alive && c.invariants.broken == nil; i++ {
+	for i := 0; c.findHost(name).alive && c.invariants.broken == nil; i++ {
 		if i > 4*patience {
-			c.invariants.fail("the job does not leave %s: %v", name, c.newest())
+			c.invariants.fail("the job does not leave %s: %v", name, c.newestRecord())
 		}
-		c.notice()
-		c.round()
+		c.closeLostLinks()
+		c.runRound()
 	}
 	for _, w := range there {
 		if !w.released {
@@ -74,16 +75,16 @@ func (c *Cluster) leave(h *host, name string) {
 		}
 	}
 	before := c.invariants.newest
-	c.join("Y", boxes)
+	c.addHost("Y", boxes)
 	if c.Stabilize(3); c.invariants.broken == nil && c.invariants.newest < before+3 {
 		c.invariants.fail(
 			"%s was left, another host has come, and the job stands still after step %d: %v", name,
-			c.invariants.newest, c.newest())
+			c.invariants.newest, c.newestRecord())
 	}
 }
 
-// takes reports whether a host has workers of the job, or room for some.
-func (c *Cluster) takes(r member.Host) bool {
-	workers := len(c.host(r.Name).workers)
+// hasRoom reports whether a host has workers of the job, or room for some.
+func (c *Cluster) hasRoom(r member.Host) bool {
+	workers := len(c.findHost(r.Name).workers)
 	return workers > 0 || r.Slots >= 0
 }

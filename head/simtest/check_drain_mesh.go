@@ -11,40 +11,40 @@ import (
 // were to be left (P1), and in every second schedule asks for one more: it is left without a step
 // that is aborted if the others can hold a mesh, and refused if they cannot (P2).
 func (c *Cluster) checkDrainMesh() {
-	h := c.head()
+	h := c.leadingHost()
 	if h == nil {
 		return
 	}
-	for _, m := range c.newest().View.Members {
-		if slices.Contains(h.agent.Machine().Draining(), m.Host) {
+	for _, m := range c.newestRecord().View.Members {
+		if slices.Contains(h.agent.Machine().DrainingHosts(), m.Host) {
 			c.invariants.fail("the job has made three steps, and has not left %s: %v", m.Host,
-				c.newest().View)
+				c.newestRecord().View)
 		}
 	}
 	for range settling { // what is on its way arrives
-		c.notice()
-		c.round()
+		c.closeLostLinks()
+		c.runRound()
 	}
-	s := h.agent.Known().Shape
+	s := h.agent.State().Shape
 	if s == nil || c.invariants.broken != nil || !h.agent.Leads() || s.Next != "" ||
 		s.Broken != "" ||
-		s.Lost != "" || h.agent.RequestedMesh() != "" || !c.linked() ||
-		!c.mustGoOn(c.newest().Min) ||
+		s.Lost != "" || h.agent.RequestedMesh() != "" || !c.allLinked() ||
+		!c.mustGoOn(c.newestRecord().Min) ||
 		c.invariants.newest%2 == 0 {
 		return
 	}
-	members := c.newest().View.Members
+	members := c.newestRecord().View.Members
 	name := members[c.invariants.newest/2%uint64(len(members))].Host
 	can := c.canLeave(h, s, name)
 	err := h.agent.Drain(name, "you")
-	h.settle()
+	h.runActions()
 	if (err == nil) != can {
 		c.invariants.fail("%s is asked for: %v; that it can be left is %v, from mesh %s of %v",
 			name,
-			err, can, s.Mesh, c.newest().View)
+			err, can, s.Mesh, c.newestRecord().View)
 	}
 	if err == nil {
-		c.leaves(name)
+		c.checkLeavesMesh(name)
 	}
 }
 
@@ -52,32 +52,33 @@ func (c *Cluster) checkDrainMesh() {
 // members on this one, can hold a mesh.
 func (c *Cluster) canLeave(h *host, s *head.Shape, name string) bool {
 	stay, leave := 0, 0
-	for _, m := range c.newest().View.Members {
+	for _, m := range c.newestRecord().View.Members {
 		if m.Host == name {
 			leave++
 		} else {
 			stay++
 		}
 	}
-	waiting := slices.DeleteFunc(h.agent.Machine().Waiting(), func(w topo.WorkerID) bool {
-		return c.worker(w) == nil || c.worker(w).host.name == name
+	waiting := slices.DeleteFunc(h.agent.Machine().WaitingWorkers(), func(w topo.WorkerID) bool {
+		return c.findWorker(w) == nil || c.findWorker(w).host.name == name
 	})
 	if len(waiting) >= leave {
 		stay += leave
 	}
-	m, ok := c.held(s.Mesh, stay)
-	return ok && m.ranks() >= c.newest().Min
+	m, ok := c.largestMesh(s.Mesh, stay)
+	return ok && m.rankCount() >= c.newestRecord().Min
 }
 
-// leaves lets a host be left.
-func (c *Cluster) leaves(name string) {
+// checkLeavesMesh runs the job until it has left a host, and checks that it goes on without an
+// aborted step (P2).
+func (c *Cluster) checkLeavesMesh(name string) {
 	dropped, lost := len(c.invariants.meshes.dropped), len(c.invariants.meshes.lost)
-	for i := 0; c.host(name).alive && c.invariants.broken == nil; i++ {
+	for i := 0; c.findHost(name).alive && c.invariants.broken == nil; i++ {
 		if i > 4*patience {
-			c.invariants.fail("the job does not leave %s: %v", name, c.newest())
+			c.invariants.fail("the job does not leave %s: %v", name, c.newestRecord())
 		}
-		c.notice()
-		c.round()
+		c.closeLostLinks()
+		c.runRound()
 	}
 	before := c.invariants.newest
 	c.Stabilize(3)
@@ -89,20 +90,20 @@ func (c *Cluster) leaves(name string) {
 		c.invariants.fail("a part of the state is lost, and %s was only to be left", name)
 	case c.invariants.newest < before+3:
 		c.invariants.fail("%s was left, and the job stands still after step %d: %v", name,
-			c.invariants.newest, c.newest())
+			c.invariants.newest, c.newestRecord())
 	}
 }
 
-// brought reports whether a reshape that counts, whoever leads next, gives a member its part of the
-// state: all hosts have executed it.
-func (c *Cluster) brought(m topo.Member) bool {
-	h := c.host(m.Host)
+// isBrought reports whether a reshape that counts, whoever leads next, gives a member its part of
+// the state: all hosts have executed it.
+func (c *Cluster) isBrought(m topo.Member) bool {
+	h := c.findHost(m.Host)
 	if h == nil {
 		return false
 	}
 	for n, run := range h.runs {
 		open := func(other *host) bool { r := other.runs[n]; return r != nil && !r.done }
-		if run.done && run.moved[m.Worker] != nil && !slices.ContainsFunc(c.living(), open) {
+		if run.done && run.moved[m.Worker] != nil && !slices.ContainsFunc(c.livingHosts(), open) {
 			return true
 		}
 	}

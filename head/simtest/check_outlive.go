@@ -10,15 +10,15 @@ import (
 // when they are three or more, those without the head go on by themselves, if members that are
 // enough are among them (F3).
 func (c *Cluster) checkOutlive() {
-	if c.invariants.broken != nil || !c.mustGoOn(c.newest().Min) {
+	if c.invariants.broken != nil || !c.mustGoOn(c.newestRecord().Min) {
 		return
 	}
 	for range settling {
-		c.notice()
-		c.round()
+		c.closeLostLinks()
+		c.runRound()
 	}
-	r, hosts := c.newest(), c.living()
-	if c.invariants.broken != nil || !c.mustGoOn(r.Min) || !c.linked() ||
+	r, hosts := c.newestRecord(), c.livingHosts()
+	if c.invariants.broken != nil || !c.mustGoOn(r.Min) || !c.allLinked() ||
 		slices.ContainsFunc(r.Hosts, func(h member.Host) bool {
 			return h.Draining
 		}) {
@@ -33,20 +33,21 @@ func (c *Cluster) checkOutlive() {
 		return
 	}
 	before := c.invariants.newest
-	c.host(r.Head).crash()
+	c.findHost(r.Head).crash()
 	c.Stabilize(3)
-	if c.invariants.broken == nil && c.invariants.newest < before+3 && c.manned(c.newest().Min) {
+	if c.invariants.broken == nil && c.invariants.newest < before+3 &&
+		c.hasMembers(c.newestRecord().Min) {
 		c.invariants.fail(
 			"%s led the job and is lost, and the others stand still after step %d: %v",
-			r.Head, c.invariants.newest, c.newest())
+			r.Head, c.invariants.newest, c.newestRecord())
 	}
 }
 
-// linked reports whether all hosts that are left can reach each other.
-func (c *Cluster) linked() bool {
-	for _, a := range c.living() {
-		for _, b := range c.living() {
-			if a != b && c.net.closed(a.name, b.name) {
+// allLinked reports whether all hosts that are left can reach each other.
+func (c *Cluster) allLinked() bool {
+	for _, a := range c.livingHosts() {
+		for _, b := range c.livingHosts() {
+			if a != b && c.net.isClosed(a.name, b.name) {
 				return false
 			}
 		}

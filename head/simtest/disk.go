@@ -15,7 +15,7 @@ type disk struct {
 	every   uint64                 // steps from one checkpoint to the next; 0 = the job makes none
 	written map[string]*checkpoint // by what the workers that write it have in common
 	sealed  map[uint64]*checkpoint // by step of the data
-	chosen  map[string]*checkpoint // by the result of the collective behind which it was
+	chosen  map[string]*checkpoint // by the result of the collective after which it was
 }
 
 // checkpoint is the state at a place in the data. It is sealed when every rank of the mesh has
@@ -27,14 +27,15 @@ type checkpoint struct {
 	boxes [boxes]uint64
 }
 
-func (d *disk) init() {
+// reset forgets all checkpoints.
+func (d *disk) reset() {
 	*d = disk{written: map[string]*checkpoint{}, sealed: map[uint64]*checkpoint{},
 		chosen: map[string]*checkpoint{}}
 }
 
-// choose returns what all choose who have the same result: the newest checkpoint that is sealed;
-// nil if there is none.
-func (d *disk) choose(result []byte) *checkpoint {
+// chooseCheckpoint returns what all choose who have the same result: the newest checkpoint that is
+// sealed; nil if there is none.
+func (d *disk) chooseCheckpoint(result []byte) *checkpoint {
 	p, known := d.chosen[string(result)]
 	if !known {
 		for _, s := range d.sealed {
@@ -47,10 +48,10 @@ func (d *disk) choose(result []byte) *checkpoint {
 	return p
 }
 
-// save writes the worker's part of a checkpoint before a step, if it is time for one. Where one of
-// the same step is sealed already, that one stays.
-func (w *worker) save(m mesh, rank int, v topo.View, steps uint64) {
-	c, place := w.host.cluster, w.place()
+// savePart writes the worker's part of a checkpoint before a step, if it is time for one. Where one
+// of the same step is sealed already, that one stays.
+func (w *worker) savePart(m mesh, rank int, v topo.View, steps uint64) {
+	c, place := w.host.cluster, w.placeInData()
 	if d := &c.disk; d.every == 0 || place.Step%d.every != 0 || d.sealed[place.Step] != nil {
 		return
 	}
@@ -61,10 +62,10 @@ func (w *worker) save(m mesh, rank int, v topo.View, steps uint64) {
 		c.disk.written[key] = p
 	}
 	p.ranks[rank] = true
-	for i, b := range m.part(rank) {
+	for i, b := range m.boxesOf(rank) {
 		p.boxes[b] = w.held[i]
 	}
-	if len(p.ranks) == m.ranks() {
+	if len(p.ranks) == m.rankCount() {
 		c.disk.sealed[place.Step] = p
 		c.print("the checkpoint of step %d is sealed", place.Step)
 	}
@@ -78,30 +79,30 @@ type back struct {
 	from  *checkpoint // that the worker goes on from, or has found; nil = none
 }
 
-// returns takes the next step on the way back.
-func (w *worker) returns(s *head.Shape) {
+// returnToCheckpoint takes the next step on the way back.
+func (w *worker) returnToCheckpoint(s *head.Shape) {
 	switch {
 	case !w.back.found:
 		w.back.asks = true
-		w.plan = append(w.plan, call(topo.World))
+		w.plan = append(w.plan, newCall(topo.World))
 	case w.back.from == nil:
 		w.exit("ended, as there is no checkpoint")
 	default:
-		m, _ := w.host.cluster.parse(s.Mesh)
+		m, _ := w.host.cluster.parseMesh(s.Mesh)
 		w.held = nil
-		for _, b := range m.part(slices.Index(s.Workers, w.id)) {
+		for _, b := range m.boxesOf(slices.Index(s.Workers, w.id)) {
 			w.held = append(w.held, w.back.from.boxes[b])
 		}
 		w.back.found = false
-		w.host.agent.State(w.id, w.back.from.place)
-		w.host.settle()
+		w.host.agent.ReportData(w.id, w.back.from.place)
+		w.host.runActions()
 	}
 }
 
-// place is where the worker is in the data: it knows a place that it has gone back to before the
-// job does.
-func (w *worker) place() cursor.Cursor {
-	switch known := w.host.agent.Known(); {
+// placeInData is where the worker is in the data: it knows a place that it has gone back to before
+// the job does.
+func (w *worker) placeInData() cursor.Cursor {
+	switch known := w.host.agent.State(); {
 	case w.back.from != nil && known.Shape.Lost != "":
 		return w.back.from.place
 	case known.Data != nil:

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// receive takes a message from the network.
+// receive takes a message that has arrived from the network.
 func (h *host) receive(from string, m any) {
 	if !h.alive {
 		return
@@ -32,10 +32,10 @@ func (h *host) receive(from string, m any) {
 	case piece:
 		if run := h.runs[m.batch]; run != nil && !run.done && run.got[from].parts < m.parts {
 			run.got[from] = m
-			h.finish(run)
+			h.finishBatch(run)
 		}
 	}
-	h.settle()
+	h.runActions()
 }
 
 // encode makes a message on its way, which its sender will not keep as it is. Words go as bytes:
@@ -68,11 +68,11 @@ func (h *host) tick() {
 			}
 		}
 	}
-	h.settle()
+	h.runActions()
 }
 
-// settle carries out what the agent wants, until it wants nothing.
-func (h *host) settle() {
+// runActions carries out what the agent wants, until it wants nothing.
+func (h *host) runActions() {
 	if h.settling {
 		return
 	}
@@ -81,7 +81,7 @@ func (h *host) settle() {
 	for h.alive {
 		actions := h.agent.Ready()
 		if len(actions) == 0 {
-			h.waits()
+			h.checkNoLostHost()
 			return
 		}
 		for _, a := range actions {
@@ -92,6 +92,7 @@ func (h *host) settle() {
 	}
 }
 
+// carryOut carries out one action of the agent.
 func (h *host) carryOut(action head.Action) {
 	c := h.cluster
 	if c.Trace != nil {
@@ -101,11 +102,11 @@ func (h *host) carryOut(action head.Action) {
 	case *head.Send:
 		c.net.send(h.name, a.To, c.encode(a.Message))
 	case *head.Execute:
-		h.execute(*a)
+		h.beginBatch(*a)
 	case head.Drop:
 		delete(h.runs, a.Batch)
 	case *head.Apply:
-		h.apply(a)
+		h.applyBatch(a)
 	case head.Start:
 		for i := range a.Count {
 			h.orders = append(h.orders, a.First+topo.WorkerID(i))
@@ -118,19 +119,19 @@ func (h *host) carryOut(action head.Action) {
 		}
 	case head.Grouped:
 		if w := h.workers[a.Worker]; w != nil {
-			w.grouped(a)
+			w.receiveGroup(a)
 		}
 	case head.Refuse:
 		c.invariants.fail("%s refuses w%d: %s", h.name, a.Worker, a.Why)
 	case head.Decided:
-		c.invariants.decided(h, a.Record)
-		h.decided(a.Record)
+		c.invariants.checkDecision(h, a.Record)
+		h.tellWriter(a.Record)
 	case head.Meshed:
 		c.print("%s: %s", h.name, a.Because)
 	case head.DrainBlocked:
 		c.print("%s: %s", h.name, a.Because)
 	case head.News:
-		h.news(a.Decision)
+		h.printNews(a.Decision)
 	case head.Leave:
 		c.print("%s leaves: %s", h.name, a.Because)
 		h.crash()
@@ -139,11 +140,12 @@ func (h *host) carryOut(action head.Action) {
 			c.print("%s ends, ok=%v: %s", h.name, a.OK, a.Because)
 		}
 		h.ended = true
-		h.over()
+		h.tellWriterOver()
 	}
 }
 
-func (h *host) news(d member.Action) {
+// printNews prints a decision of the membership.
+func (h *host) printNews(d member.Action) {
 	switch d := d.(type) {
 	case member.Activate:
 		h.cluster.print("%s: %v: %s", h.name, d.View, d.Because)
@@ -154,8 +156,9 @@ func (h *host) news(d member.Action) {
 	}
 }
 
-// apply lets a batch count: workers get their results and their news.
-func (h *host) apply(a *head.Apply) {
+// applyBatch lets a batch count: the invariants check it, and workers get their results and their
+// news.
+func (h *host) applyBatch(a *head.Apply) {
 	run := h.runs[a.Batch]
 	if a.Here {
 		if run != nil {
@@ -163,19 +166,19 @@ func (h *host) apply(a *head.Apply) {
 		}
 		run = &execution{Execute: head.Execute{Batch: a.Batch, Hosts: []string{h.name},
 			Parts: a.Parts}}
-		h.compute(run, h.inputs(run).values)
+		h.compute(run, h.readInputs(run).values)
 	}
 	if a.Batch != 0 && a.Parts != nil && (run == nil || !run.done) {
 		h.cluster.invariants.fail("%s applies batch %x without having executed it", h.name, a.Batch)
 		return
 	}
-	h.cluster.invariants.applied(h, a, run)
+	h.cluster.invariants.checkEntry(h, a, run)
 	delete(h.runs, a.Batch)
-	h.alone(a.Batch, a.Parts)
+	h.checkCallsAlone(a.Batch, a.Parts)
 	for i, part := range a.Parts {
 		for _, p := range part.Calls {
 			if w := h.workers[p.Worker]; w != nil && p.Call.Far == nil {
-				w.completed(p, run.output(i, p), part.Err)
+				w.completeCall(p, run.output(i, p), part.Err)
 			}
 		}
 	}
@@ -183,7 +186,7 @@ func (h *host) apply(a *head.Apply) {
 		if w := h.workers[m.Worker]; a.Changed && w != nil && m.Host == h.name {
 			w.joins, w.back = a.Joined > 0, back{}
 			if a.Aborted && !slices.Contains(a.Entered, w.id) {
-				w.stepAborted()
+				w.resumeAborted()
 			}
 		}
 	}
@@ -191,7 +194,7 @@ func (h *host) apply(a *head.Apply) {
 		if w := h.workers[id]; w != nil {
 			w.fresh = !w.in && a.View.Generation > 1 // the first members need no state
 			if w.dropped {
-				w.goesOn()
+				w.resume()
 			}
 			w.in, w.early = true, false
 		}

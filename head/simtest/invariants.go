@@ -30,7 +30,7 @@ import (
 //   - no worker sees an error in a collective of the world (W1); on a mesh, none but that a worker
 //     is lost.
 //
-// What holds for meshes besides is in audit.go.
+// What holds for meshes besides is in invariants_mesh.go.
 type invariants struct {
 	records map[topo.Generation]member.Record
 	steps   map[uint64]*step
@@ -69,34 +69,38 @@ type place struct {
 	made    uint64 // of which step the state is: the last one, or one that the job has gone back to
 }
 
-func (l *invariants) init() {
+// reset forgets all that has happened.
+func (l *invariants) reset() {
 	*l = invariants{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{},
 		claims: map[topo.WorkerID]map[uint64]claim{},
 		logs:   map[string]map[uint64]entry{}, at: map[string]place{},
 		state: map[topo.WorkerID]bool{}}
-	l.meshes.init()
+	l.meshes.reset()
 }
 
+// fail records that an invariant is broken, the first time.
 func (l *invariants) fail(format string, args ...any) {
 	if l.broken == nil {
 		l.broken = fmt.Errorf(format, args...)
 	}
 }
 
-func (l *invariants) claim(w topo.WorkerID, step uint64, c cursor.Cursor, spans []cursor.Span) {
+// addClaim records what a worker trains on in a step.
+func (l *invariants) addClaim(w topo.WorkerID, step uint64, c cursor.Cursor, spans []cursor.Span) {
 	if l.claims[w] == nil {
 		l.claims[w] = map[uint64]claim{}
 	}
 	l.claims[w][step] = claim{c.Epoch, spans}
 }
 
-func (l *invariants) decided(h *host, r member.Record) {
+// checkDecision checks a generation that a host knows to be decided (G1), and records it.
+func (l *invariants) checkDecision(h *host, r member.Record) {
 	g := r.View.Generation
 	if other, ok := l.records[g]; ok && !other.Equal(r) {
 		l.fail("generation %d is decided twice: %+v and, on %s, %+v", g, other, h.name, r)
 	}
 	if _, known := l.records[g]; !known && r.Done == 0 {
-		l.handedOn(h.cluster, r)
+		l.checkStateStays(h.cluster, r)
 	}
 	l.records[g] = r
 	if g == 1 {
@@ -106,21 +110,22 @@ func (l *invariants) decided(h *host, r member.Record) {
 	}
 }
 
-// applied notes an entry of the log that a host applies.
-func (l *invariants) applied(h *host, a *head.Apply, run *execution) {
+// checkEntry checks an entry of the log that a host applies, with the batch that it counts, and
+// records it (C1, C2).
+func (l *invariants) checkEntry(h *host, a *head.Apply, run *execution) {
 	if l.logs[h.name] == nil {
 		l.logs[h.name] = map[uint64]entry{}
 	}
-	before, made := l.at[h.name], l.made(h, a)
+	before, made := l.at[h.name], l.stepOfState(h, a)
 	// who does not may follow a log that nobody else knows, and begins anew
 	if h.agent.Record().Belongs(h.name) {
 		l.logs[h.name][a.Index] = entry{a.Batch, a.Steps, made, a.View.Generation,
-			written(a.Shape)}
+			shapeText(a.Shape)}
 	}
 	if before.members && a.Index != before.index+1 {
 		l.fail("%s goes from entry %d of the log to %d", h.name, before.index, a.Index)
 	}
-	l.meshed(h, a, run, made)
+	l.checkMeshEntry(h, a, run, made)
 	members := slices.ContainsFunc(a.View.Members, func(m topo.Member) bool {
 		return m.Host == h.name
 	})
@@ -142,13 +147,13 @@ func (l *invariants) applied(h *host, a *head.Apply, run *execution) {
 		}
 		s.contributors = who
 	}
-	l.parts(h, a, s.contributors)
+	l.checkContributors(h, a, s.contributors)
 	other := l.steps[a.Steps]
 	if other == nil {
 		l.steps[a.Steps] = s
 		l.newest = max(l.newest, a.Steps)
 		h.cluster.print("step %d is committed by %s with %v", a.Steps, h.name, s.contributors)
-		l.once(a.Steps)
+		l.checkSamplesOnce(a.Steps)
 		return
 	}
 	if other.follows != s.follows {
@@ -165,14 +170,14 @@ func (l *invariants) applied(h *host, a *head.Apply, run *execution) {
 	}
 }
 
-// handedOn checks that the state of the job stays with its members, unless it is lost: that is for
-// lacks to check.
-func (l *invariants) handedOn(c *Cluster, r member.Record) {
+// checkStateStays checks that the state of the job stays with its members, unless it is lost: that
+// is for checkBoxMissing to check.
+func (l *invariants) checkStateStays(c *Cluster, r member.Record) {
 	if s := l.meshes.shape[r.Head]; s != nil && s.Lost != "" {
 		return
 	}
-	has := func(m topo.Member) bool { return l.state[m.Worker] || c.brought(m) }
-	lives := func(m topo.Member) bool { return c.member(m) != nil }
+	has := func(m topo.Member) bool { return l.state[m.Worker] || c.isBrought(m) }
+	lives := func(m topo.Member) bool { return c.memberOnHost(m) != nil }
 	before := l.records[r.View.Generation-1].View.Members
 	if slices.ContainsFunc(before, func(m topo.Member) bool {
 		return has(m) && lives(m) && r.Belongs(m.Host)
@@ -201,12 +206,12 @@ func (l *invariants) lineage(step uint64) iter.Seq[taken] {
 	}
 }
 
-// once checks that no sample of a step counts in it twice, or in a step before.
-func (l *invariants) once(step uint64) {
+// checkSamplesOnce checks that no sample of a step counts in it twice, or in a step before.
+func (l *invariants) checkSamplesOnce(step uint64) {
 	var now []taken
 	for before := range l.lineage(step) {
 		for _, t := range now {
-			l.apart(t, before)
+			l.checkNoSharedSample(t, before)
 		}
 		if before.step == step {
 			now = append(now, before)
@@ -214,8 +219,8 @@ func (l *invariants) once(step uint64) {
 	}
 }
 
-// apart checks that no sample counts for two.
-func (l *invariants) apart(a, b taken) {
+// checkNoSharedSample checks that no sample was trained on by both.
+func (l *invariants) checkNoSharedSample(a, b taken) {
 	if a.epoch != b.epoch {
 		return
 	}
@@ -230,23 +235,23 @@ func (l *invariants) apart(a, b taken) {
 	}
 }
 
-// written is a shape as text.
-func written(s *head.Shape) string {
+// shapeText is a shape as text.
+func shapeText(s *head.Shape) string {
 	if s == nil {
 		return ""
 	}
 	return fmt.Sprint(*s)
 }
 
-// settled checks what must hold among the hosts that are left, and between the data and what was
+// checkAtEnd checks what must hold among the hosts that are left, and between the data and what was
 // trained on. A step whose contributors ran all on one host that was lost before it could apply it
 // is in the log, but not here; then the samples cannot be counted.
-func (l *invariants) settled(c *Cluster) {
-	l.saysSo(c)
+func (l *invariants) checkAtEnd(c *Cluster) {
+	l.checkBrokenIsKnown(c)
 	logs := map[uint64]entry{}
 	from := map[uint64]string{}
-	for _, h := range c.living() {
-		if r := h.agent.Record(); !r.Belongs(h.name) || !r.Equal(c.newest()) {
+	for _, h := range c.livingHosts() {
+		if r := h.agent.Record(); !r.Belongs(h.name) || !r.Equal(c.newestRecord()) {
 			continue
 		}
 		for i, e := range l.logs[h.name] {
@@ -277,9 +282,9 @@ func (l *invariants) settled(c *Cluster) {
 	}
 }
 
-// newest is the newest generation that a living host knows.
-func (c *Cluster) newest() (best member.Record) {
-	for _, h := range c.living() {
+// newestRecord is the newest generation that a living host knows.
+func (c *Cluster) newestRecord() (best member.Record) {
+	for _, h := range c.livingHosts() {
 		if r := h.agent.Record(); r.View.Generation >= best.View.Generation {
 			best = r
 		}

@@ -16,12 +16,12 @@ import (
 //     (V1);
 //   - an aborted step counts nowhere (V2);
 //   - the mesh changes with a reshape and with nothing else, alike on all hosts (R1);
-//   - behind a reshape every box of every rank is what it was after the last step, handed over from
+//   - after a reshape every box of every rank is what it was after the last step, handed over from
 //     a worker that had it (R2);
 //   - when a box is lost, the job goes back to one sealed checkpoint: to its place in the data, all
 //     ranks with its boxes, and no step counts before (R4);
 //   - a worker that begins a step is the rank of the mesh whose boxes it has (R3);
-//   - behind a reshape of a redundant job no part with replicas is on one host alone, if the
+//   - after a reshape of a redundant job no part with replicas is on one host alone, if the
 //     members can be placed so (K1);
 //   - a job is broken, or its state lost, only when the members that are left have not all boxes; a
 //     broken one says so on every host, and takes no step any more (B1).
@@ -34,13 +34,14 @@ type meshes struct {
 	lost    map[string]bool         // entries by which the state is lost
 }
 
-func (m *meshes) init() {
+// reset forgets all that has happened.
+func (m *meshes) reset() {
 	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{},
 		reached: map[head.BatchID]string{}, lost: map[string]bool{}}
 }
 
-// meshed checks what an entry of the log means for the mesh.
-func (l *invariants) meshed(h *host, a *head.Apply, run *execution, made uint64) {
+// checkMeshEntry checks what an entry of the log means for the mesh.
+func (l *invariants) checkMeshEntry(h *host, a *head.Apply, run *execution, made uint64) {
 	s, before, follows := a.Shape, l.meshes.shape[h.name], l.at[h.name].members
 	l.meshes.shape[h.name] = s
 	if s == nil {
@@ -60,7 +61,7 @@ func (l *invariants) meshed(h *host, a *head.Apply, run *execution, made uint64)
 					a.Index, p.Ticket, p.Worker, h.name, p.Worker)
 			}
 		}
-		if reshapes(&part) {
+		if isReshape(&part) {
 			went = a.AllReleased == ""
 		} else if before != nil && follows &&
 			(before.Next != "" || before.Broken != "" || before.Lost != "") {
@@ -71,7 +72,7 @@ func (l *invariants) meshed(h *host, a *head.Apply, run *execution, made uint64)
 	switch same := before != nil && before.Mesh == s.Mesh &&
 		slices.Equal(before.Workers, s.Workers); {
 	case went:
-		l.went(h, a, run, before, made)
+		l.checkReshape(h, a, run, before, made)
 	case before != nil && follows && !same:
 		l.fail("entry %d changes the mesh on %s without a reshape: from %v to %v", a.Index, h.name,
 			before, s)
@@ -79,19 +80,20 @@ func (l *invariants) meshed(h *host, a *head.Apply, run *execution, made uint64)
 	if s.Broken != "" && (before == nil || before.Broken == "") {
 		l.meshes.broken, l.meshes.last = a.Shape.Broken, max(a.Steps, l.meshes.last)
 		h.cluster.print("%s is broken: %s", h.name, a.Shape.Broken)
-		l.lacks(h, a, run, made)
+		l.checkBoxMissing(h, a, run, made)
 	}
 	if s.Lost != "" && follows && before != nil && before.Lost == "" {
-		// when a host behind applies it, the members may have read a checkpoint
-		if entry := fmt.Sprint(a.Index, written(s)); !l.meshes.lost[entry] {
+		// when a host that lags behind applies it, the members may have read a checkpoint
+		if entry := fmt.Sprint(a.Index, shapeText(s)); !l.meshes.lost[entry] {
 			l.meshes.lost[entry] = true
-			l.lacks(h, a, run, made)
+			l.checkBoxMissing(h, a, run, made)
 		}
 	}
 }
 
-// went checks a reshape that counts.
-func (l *invariants) went(h *host, a *head.Apply, run *execution, before *head.Shape, made uint64) {
+// checkReshape checks a reshape that counts.
+func (l *invariants) checkReshape(h *host, a *head.Apply, run *execution, before *head.Shape,
+	made uint64) {
 	s := a.Shape
 	if before == nil || run == nil || run.way == nil || s.Mesh != run.way.new.String() ||
 		!slices.Equal(s.Workers, run.way.order) {
@@ -105,12 +107,13 @@ func (l *invariants) went(h *host, a *head.Apply, run *execution, before *head.S
 		h.cluster.print("the state is on mesh %s with %v, says %s", s.Mesh, s.Workers, h.name)
 	}
 	l.meshes.reached[a.Batch] = text
-	if alone := apart(run.way.new, s.Workers, run.way.takers); s.Redundant && alone != "" {
+	if alone := loneReplicaText(run.way.new, s.Workers, run.way.takers); s.Redundant &&
+		alone != "" {
 		l.fail("a reshape counts on %s, and %s", h.name, alone)
 	}
 	for r, w := range s.Workers {
-		for i, b := range run.way.new.part(r) {
-			if before.Lost == "" && run.moved[w][i] != box(b, made) {
+		for i, b := range run.way.new.boxesOf(r) {
+			if before.Lost == "" && run.moved[w][i] != boxContent(b, made) {
 				l.fail("w%d gets %x as box %d after step %d", w, run.moved[w][i], b, made)
 			}
 		}
@@ -120,33 +123,34 @@ func (l *invariants) went(h *host, a *head.Apply, run *execution, before *head.S
 	}
 }
 
-// lacks checks that a job is broken, or its state lost, that says so.
-func (l *invariants) lacks(h *host, a *head.Apply, run *execution, made uint64) {
-	m, ok := h.cluster.parse(a.Shape.Mesh)
+// checkBoxMissing checks that a job that says that it is broken, or its state lost, lacks a box
+// (B1).
+func (l *invariants) checkBoxMissing(h *host, a *head.Apply, run *execution, made uint64) {
+	m, ok := h.cluster.parseMesh(a.Shape.Mesh)
 	if !ok || a.View.Size() < m.tp {
 		return
 	}
 	held := map[int]bool{}
 	for _, x := range a.View.Members {
-		if w := h.cluster.member(x); w != nil && slices.Contains(a.Shape.Workers, x.Worker) {
+		if w := h.cluster.memberOnHost(x); w != nil && slices.Contains(a.Shape.Workers, x.Worker) {
 			has := w.held
 			if run != nil && run.way != nil {
 				has = run.moved[x.Worker]
 			}
 			for _, b := range has {
-				held[int(b>>48)] = held[int(b>>48)] || b == box(int(b>>48), made)
+				held[int(b>>48)] = held[int(b>>48)] || b == boxContent(int(b>>48), made)
 			}
 		}
 	}
-	if all(held) {
+	if allHeld(held) {
 		l.fail("%s says that the job cannot go on with what its members have, and they have "+
 			"every box: %s%s", h.name, a.Shape.Broken, a.Shape.Lost)
 	}
 }
 
-// made tells of which step the state of the job is behind an entry of the log. A host that has just
-// come to the job learns it from its head.
-func (l *invariants) made(h *host, a *head.Apply) uint64 {
+// stepOfState returns the step of which the state of the job is after an entry of the log. A host
+// that has just come to the job learns it from its head.
+func (l *invariants) stepOfState(h *host, a *head.Apply) uint64 {
 	before, shape := l.at[h.name], l.meshes.shape[h.name]
 	switch other, known := l.logs[h.agent.Head()][a.Index]; {
 	case !before.members && known:
@@ -154,14 +158,14 @@ func (l *invariants) made(h *host, a *head.Apply) uint64 {
 	case a.Steps > before.steps:
 		return a.Steps
 	case shape != nil && shape.Lost != "" && a.Shape.Lost == "":
-		return l.returned(h, a)
+		return l.checkReturn(h, a)
 	}
 	return before.made
 }
 
-// returned checks that the job goes back to a checkpoint, and all that have read one to the same;
-// it tells of which step that is.
-func (l *invariants) returned(h *host, a *head.Apply) uint64 {
+// checkReturn checks that the job goes back to a checkpoint, and all that have read one to the same
+// (R4); it returns the step of which that is.
+func (l *invariants) checkReturn(h *host, a *head.Apply) uint64 {
 	p := h.cluster.disk.sealed[a.Data.Step]
 	if p == nil || !cmp.Equal(p.place, *a.Data) {
 		l.fail("%s goes back to %+v, and no checkpoint is sealed there", h.name, *a.Data)
@@ -176,8 +180,8 @@ func (l *invariants) returned(h *host, a *head.Apply) uint64 {
 	return p.steps
 }
 
-// all reports whether every box is held.
-func all(held map[int]bool) bool {
+// allHeld reports whether every box is held.
+func allHeld(held map[int]bool) bool {
 	for b := range boxes {
 		if !held[b] {
 			return false
@@ -186,8 +190,9 @@ func all(held map[int]bool) bool {
 	return true
 }
 
-// parts checks that every rank of the mesh has a part in a step.
-func (l *invariants) parts(h *host, a *head.Apply, contributors []topo.WorkerID) {
+// checkContributors checks that every rank of the mesh has a part in a step (V1), and that the job
+// is not broken (B1).
+func (l *invariants) checkContributors(h *host, a *head.Apply, contributors []topo.WorkerID) {
 	if a.Shape != nil && !slices.Equal(contributors, a.Shape.Workers) {
 		l.fail("step %d counts on %s with %v, and mesh %s is on %v", a.Steps, h.name, contributors,
 			a.Shape.Mesh, a.Shape.Workers)
@@ -198,25 +203,25 @@ func (l *invariants) parts(h *host, a *head.Apply, contributors []topo.WorkerID)
 	}
 }
 
-// saysSo checks that every host that follows the head knows whether the job is broken, unless it
-// was told that the job is over.
-func (l *invariants) saysSo(c *Cluster) {
-	head := c.host(c.newest().Head)
-	if head == nil || !head.alive || !head.agent.Leads() || head.agent.Known().Shape == nil ||
-		head.agent.Known().Shape.Broken == "" {
+// checkBrokenIsKnown checks that every host that follows the head knows whether the job is broken,
+// unless it was told that the job is over.
+func (l *invariants) checkBrokenIsKnown(c *Cluster) {
+	head := c.findHost(c.newestRecord().Head)
+	if head == nil || !head.alive || !head.agent.Leads() || head.agent.State().Shape == nil ||
+		head.agent.State().Shape.Broken == "" {
 		return
 	}
-	for _, h := range c.living() {
-		if slices.ContainsFunc(c.living(), func(o *host) bool {
-			return o != h && c.net.closed(h.name, o.name)
+	for _, h := range c.livingHosts() {
+		if slices.ContainsFunc(c.livingHosts(), func(o *host) bool {
+			return o != h && c.net.isClosed(h.name, o.name)
 		}) {
 			continue // one of the two goes
 		}
-		if r := h.agent.Record(); h.ended || !r.Belongs(h.name) || !r.Equal(c.newest()) {
+		if r := h.agent.Record(); h.ended || !r.Belongs(h.name) || !r.Equal(c.newestRecord()) {
 			continue
 		}
-		if s := h.agent.Known().Shape; s == nil || s.Broken != head.agent.Known().Shape.Broken {
-			l.fail("%s knows the shape %v, and the head %v", h.name, s, head.agent.Known().Shape)
+		if s := h.agent.State().Shape; s == nil || s.Broken != head.agent.State().Shape.Broken {
+			l.fail("%s knows the shape %v, and the head %v", h.name, s, head.agent.State().Shape)
 		}
 	}
 }

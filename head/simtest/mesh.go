@@ -27,18 +27,19 @@ type mesh struct {
 	beside       bool // replicas of a part have neighbouring ranks
 }
 
-// parse reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other; ok is false where
-// it says none that the boxes can be cut over.
-func (c *Cluster) parse(text string) (m mesh, ok bool) {
+// parseMesh reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other; ok is false
+// where it says none that the boxes can be cut over.
+func (c *Cluster) parseMesh(text string) (m mesh, ok bool) {
 	n, err := fmt.Sscanf(text, "dp=%d,tp=%d", &m.dp, &m.tp)
 	if n == 0 {
 		n, err = fmt.Sscanf(text, "tp=%d,dp=%d", &m.tp, &m.dp)
 		m.beside = true
 	}
 	m.unreplicated = c.unreplicated
-	return m, err == nil && n == 2 && min(m.dp, m.tp) > 0 && m.ranks() <= boxes
+	return m, err == nil && n == 2 && min(m.dp, m.tp) > 0 && m.rankCount() <= boxes
 }
 
+// String writes the mesh as parseMesh reads it.
 func (m mesh) String() string {
 	if m.beside {
 		return fmt.Sprintf("tp=%d,dp=%d", m.tp, m.dp)
@@ -46,21 +47,22 @@ func (m mesh) String() string {
 	return fmt.Sprintf("dp=%d,tp=%d", m.dp, m.tp)
 }
 
-// place is which part of the state a rank has, where it is cut over tp.
-func (m mesh) place(rank int) int {
+// partOf is the number of the part of the state that a rank has, where it is cut over tp.
+func (m mesh) partOf(rank int) int {
 	if m.beside {
 		return rank / m.dp
 	}
 	return rank % m.tp
 }
 
-func (m mesh) ranks() int { return m.dp * m.tp }
+// rankCount is the number of ranks.
+func (m mesh) rankCount() int { return m.dp * m.tp }
 
-// part lists the boxes of a rank.
-func (m mesh) part(rank int) (list []int) {
-	parts, mine := m.tp, m.place(rank)
+// boxesOf lists the boxes of a rank.
+func (m mesh) boxesOf(rank int) (list []int) {
+	parts, mine := m.tp, m.partOf(rank)
 	if m.unreplicated {
-		parts, mine = m.ranks(), rank
+		parts, mine = m.rankCount(), rank
 	}
 	for b := range boxes {
 		if b*parts/boxes == mine {
@@ -70,8 +72,8 @@ func (m mesh) part(rank int) (list []int) {
 	return list
 }
 
-// box is the content of a box after so many steps.
-func box(number int, steps uint64) uint64 { return uint64(number)<<48 | steps }
+// boxContent is the content of a box after so many steps.
+func boxContent(number int, steps uint64) uint64 { return uint64(number)<<48 | steps }
 
 // reshapePlan is the way of the state from the mesh of a shape to another, over members.
 type reshapePlan struct {
@@ -87,10 +89,10 @@ type reshapePlan struct {
 // *head.StateLost and the plan that is left.
 func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p reshapePlan,
 	err error) {
-	old, ok1 := c.parse(s.Mesh)
-	new, ok2 := c.parse(text)
-	takers := takers(s, members)
-	if !ok1 || !ok2 || new.ranks() > takers.Size() || old.ranks() != len(s.Workers) {
+	old, ok1 := c.parseMesh(s.Mesh)
+	new, ok2 := c.parseMesh(text)
+	takers := takersOf(s, members)
+	if !ok1 || !ok2 || new.rankCount() > takers.Size() || old.rankCount() != len(s.Workers) {
 		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text,
 			takers)
 	}
@@ -99,7 +101,7 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 	holds := map[topo.WorkerID][]int{}
 	for r, w := range s.Workers {
 		if _, left := members.Rank(w); left {
-			holds[w] = old.part(r)
+			holds[w] = old.boxesOf(r)
 			for _, b := range holds[w] {
 				has[b]++
 			}
@@ -116,7 +118,7 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 		return p, errors.New(why)
 	case why != "":
 		p.lost = true
-		for _, m := range takers.Members[:new.ranks()] {
+		for _, m := range takers.Members[:new.rankCount()] {
 			p.order = append(p.order, m.Worker)
 		}
 		if s.Redundant && !c.unreplicated {
@@ -132,8 +134,8 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 		return p, err
 	}
 	free := slices.Clone(takers.Members)
-	for r := range new.ranks() {
-		needs := new.part(r)
+	for r := range new.rankCount() {
+		needs := new.boxesOf(r)
 		gain := func(m topo.Member) (n int) {
 			for _, b := range holds[m.Worker] {
 				if slices.Contains(needs, b) {
@@ -151,30 +153,31 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 	return p, nil
 }
 
-// takers are the members that may have a rank of the mesh that comes.
-func takers(s *head.Shape, members topo.View) topo.View {
+// takersOf are the members that may have a rank of the mesh that comes.
+func takersOf(s *head.Shape, members topo.View) topo.View {
 	members.Members = slices.DeleteFunc(slices.Clone(members.Members), func(m topo.Member) bool {
 		return slices.Contains(s.Leaving, m.Host)
 	})
 	return members
 }
 
-// held is the mesh that so many workers can hold; false where there is none.
-func (c *Cluster) held(text string, workers int) (m mesh, ok bool) {
-	m, _ = c.parse(text)
+// largestMesh returns the mesh that so many workers can hold, of a job with the mesh of text; false
+// where there is none.
+func (c *Cluster) largestMesh(text string, workers int) (m mesh, ok bool) {
+	m, _ = c.parseMesh(text)
 	if c.disk.every > 0 {
 		m.tp = min(m.tp, workers)
 	}
 	m.dp = min(m.dp, workers/max(m.tp, 1))
-	return m, m.ranks() > 0
+	return m, m.rankCount() > 0
 }
 
-// arrange is head.Arrange.
+// arrange is the head.Arrange of all hosts.
 func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string,
 	order []topo.WorkerID, err error) {
 	if text == "" {
-		n := takers(&s, members).Size()
-		m, ok := c.held(s.Mesh, n)
+		n := takersOf(&s, members).Size()
+		m, ok := c.largestMesh(s.Mesh, n)
 		if !ok {
 			return "", nil, fmt.Errorf("mesh %s cannot do with %s", s.Mesh, plural.Of(n, "worker"))
 		}
@@ -184,16 +187,18 @@ func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next st
 	return text, p.order, err
 }
 
-// bring makes the memory of the new ranks from that of the old ones: each takes what it has itself
-// from there, and the rest from the first that has it. It fails when a holder is missing.
-func (p *reshapePlan) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.WorkerID][]uint64,
+// moveBoxes returns the memory of the new ranks, made from that of the old ones: each takes what it
+// has itself from there, and the rest from the first that has it. It fails when a holder is
+// missing.
+func (p *reshapePlan) moveBoxes(memory map[topo.WorkerID][]uint64) (
+	moved map[topo.WorkerID][]uint64,
 	err error) {
 	if p.lost {
 		return nil, nil
 	}
 	var all [boxes]uint64
 	for r := len(p.workers) - 1; r >= 0; r-- {
-		for i, b := range p.old.part(r) {
+		for i, b := range p.old.boxesOf(r) {
 			if have := memory[p.workers[r]]; i < len(have) {
 				all[b] = have[i] + 1
 			}
@@ -202,13 +207,13 @@ func (p *reshapePlan) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.W
 	moved = map[topo.WorkerID][]uint64{}
 	for r, w := range p.order {
 		before := slices.Index(p.workers, w)
-		for _, b := range p.new.part(r) {
+		for _, b := range p.new.boxesOf(r) {
 			if all[b] == 0 {
 				return nil, fmt.Errorf("nobody hands over box %d, which w%d needs", b, w)
 			}
 			value := all[b] - 1
 			if before >= 0 {
-				if i := slices.Index(p.old.part(before), b); i >= 0 && i < len(memory[w]) {
+				if i := slices.Index(p.old.boxesOf(before), b); i >= 0 && i < len(memory[w]) {
 					value = memory[w][i]
 				}
 			}
@@ -218,8 +223,8 @@ func (p *reshapePlan) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.W
 	return moved, nil
 }
 
-// prove sums up what the workers of a host have: of the old state what its first holder has, as
-// often as the new mesh has copies, and all of the new one.
+// prove returns the proof of what the workers of a host have: of the old state what its first
+// holder has, as often as the new mesh has copies, and all of the new one.
 func (p *reshapePlan) prove(memory, moved map[topo.WorkerID][]uint64,
 	here func(topo.WorkerID) bool) (proof digest.Proof) {
 	if p.lost {
@@ -227,7 +232,7 @@ func (p *reshapePlan) prove(memory, moved map[topo.WorkerID][]uint64,
 	}
 	copies := map[int]int{}
 	for r, w := range p.order {
-		for i, b := range p.new.part(r) {
+		for i, b := range p.new.boxesOf(r) {
 			copies[b]++
 			if here(w) {
 				proof.New = proof.New.Plus(fingerprint(moved[w][i]))
@@ -238,7 +243,7 @@ func (p *reshapePlan) prove(memory, moved map[topo.WorkerID][]uint64,
 		if len(memory[w]) == 0 {
 			continue
 		}
-		for i, b := range p.old.part(r) {
+		for i, b := range p.old.boxesOf(r) {
 			for ; copies[b] > 0; copies[b]-- {
 				if here(w) {
 					proof.Old = proof.Old.Plus(fingerprint(memory[w][i]))
@@ -249,12 +254,13 @@ func (p *reshapePlan) prove(memory, moved map[topo.WorkerID][]uint64,
 	return proof
 }
 
+// fingerprint is the fingerprint of the content of a box.
 func fingerprint(x uint64) digest.Sum {
 	return digest.Sum{Value: (x + 1) * 0x9e3779b97f4a7c15 >> 4, Bytes: 8}
 }
 
-// pack writes boxes into memory, unpack reads them.
-func pack(list []uint64) []byte {
+// packBoxes writes boxes into new memory.
+func packBoxes(list []uint64) []byte {
 	out := make([]byte, 0, 8*len(list))
 	for _, x := range list {
 		out = binary.LittleEndian.AppendUint64(out, x)
@@ -262,7 +268,8 @@ func pack(list []uint64) []byte {
 	return out
 }
 
-func unpack(memory []byte) (list []uint64) {
+// unpackBoxes reads boxes from memory.
+func unpackBoxes(memory []byte) (list []uint64) {
 	for ; len(memory) >= 8; memory = memory[8:] {
 		list = append(list, binary.LittleEndian.Uint64(memory))
 	}

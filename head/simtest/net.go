@@ -19,6 +19,7 @@ type link struct {
 	closed  bool // the receiver has given it up
 }
 
+// connect makes the links between two hosts, both ways.
 func (n *network) connect(a, b string) {
 	n.links[pair{a, b}], n.links[pair{b, a}] = &link{}, &link{}
 }
@@ -44,7 +45,7 @@ func (n *network) take(p pair, i int, keep bool) any {
 	return m
 }
 
-// lose drops the i-th message of a link.
+// lose removes the i-th message of a link.
 func (n *network) lose(p pair, i int) {
 	if l := n.links[p]; l != nil && len(l.waiting) > 0 {
 		i %= len(l.waiting)
@@ -61,22 +62,23 @@ func (n *network) setCut(a, b string, cut bool) {
 	}
 }
 
-// closeAt notes that a host has given up its link to a peer: nothing of the peer reaches it any
-// more.
+// closeAt closes the link from a peer, which a host has given up: nothing of the peer reaches it
+// any more.
 func (n *network) closeAt(host, peer string) {
 	if l := n.links[pair{peer, host}]; l != nil {
 		l.closed, l.waiting = true, nil
 	}
 }
 
-// closed reports whether a host has given up its link to a peer.
-func (n *network) closed(host, peer string) bool {
+// isClosed reports whether a host has given up its link to a peer.
+func (n *network) isClosed(host, peer string) bool {
 	l := n.links[pair{peer, host}]
 	return l == nil || l.closed
 }
 
-// forget drops all that waits for a host that is gone. What it has sent may still arrive.
-func (n *network) forget(host string) {
+// closeAll closes the links to a host that is gone, with all that waits there. What it has sent may
+// still arrive.
+func (n *network) closeAll(host string) {
 	for p, l := range n.links {
 		if p.to == host {
 			l.closed, l.waiting = true, nil
@@ -84,8 +86,8 @@ func (n *network) forget(host string) {
 	}
 }
 
-// busy lists the links on which a message can arrive, in order.
-func (n *network) busy() (list []pair) {
+// busyLinks lists the links on which a message can arrive, in order.
+func (n *network) busyLinks() (list []pair) {
 	for p, l := range n.links {
 		if !l.cut && len(l.waiting) > 0 {
 			list = append(list, p)

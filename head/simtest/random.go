@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
+// Everything here runs on the goroutine of the caller. The generator only reads the cluster; Random
+// performs the events.
+
 // Random runs a schedule of so many events that a seed chooses, and then stabilizes: time in which
 // the job must go on. It returns the schedule and the first invariant that it broke.
 func Random(seed uint64, events int) (lines []string, broken error) {
@@ -22,30 +25,30 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 			broken = c.Do(line)
 		}
 	}
-	for i, line := range g.beginning() {
+	for i, line := range g.firstEvents() {
 		if i == 0 && k.kind != "" {
 			line += " store=" + k.kind
 		}
 		do(line)
 		if i == 0 {
-			do(k.begin())
+			do(k.firstEvent())
 		}
 	}
 	live := func(events int) {
-		for i := 0; i < events && !g.over(); i++ {
-			do(g.next())
-			do(k.next())
+		for i := 0; i < events && !g.isOver(); i++ {
+			do(g.nextEvent())
+			do(k.nextEvent())
 		}
 	}
 	live(events)
-	if list := k.end(); list != nil {
+	if list := k.lastEvents(); list != nil {
 		for _, line := range list {
 			do(line)
 		}
 		live(events / 4)
 	}
 	if broken == nil {
-		broken = c.Finally()
+		broken = c.CheckFinally()
 	}
 	return lines, broken
 }
@@ -59,7 +62,7 @@ func Replay(lines []string) error {
 			return err
 		}
 	}
-	return c.Finally()
+	return c.CheckFinally()
 }
 
 // Shrink leaves events out of a schedule as long as it stays broken.
@@ -95,13 +98,15 @@ type generator struct {
 	spares    int  // of the job
 }
 
-func (g *generator) beginning() (lines []string) {
+// firstEvents chooses the events with which a schedule begins: the job and its first hosts. It sets
+// how often faults come.
+func (g *generator) firstEvents() (lines []string) {
 	hosts, slots := 1+g.rand.IntN(5), 1+g.rand.IntN(3)
 	g.faults, g.more = 3+g.rand.IntN(30), g.rand.IntN(4)
 	g.lossy, g.mixed = []int{0, 0, 3, 15}[g.rand.IntN(4)], []int{0, 10, 50}[g.rand.IntN(3)]
 	want := 1 + g.rand.IntN(hosts*slots)
 	if g.mesh {
-		lines = append(lines, g.meshed(hosts, slots))
+		lines = append(lines, g.meshJobEvent(hosts, slots))
 	} else {
 		lines = append(lines,
 			fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
@@ -119,50 +124,51 @@ func (g *generator) beginning() (lines []string) {
 	return lines
 }
 
-func (g *generator) next() string {
+// nextEvent chooses the next event, as a line; "" = none.
+func (g *generator) nextEvent() string {
 	if len(g.plan) > 0 {
 		line := g.plan[0]
 		g.plan = g.plan[1:]
 		return line
 	}
 	if g.mesh && g.rand.IntN(150) == 0 {
-		return g.reshape()
+		return g.reshapeEvent()
 	}
-	if g.adrift() && g.rand.IntN(20) == 0 {
+	if g.isGoingBack() && g.rand.IntN(20) == 0 {
 		if g.rand.IntN(2) == 0 {
-			return g.someone("kill")
+			return g.workerEvent("kill")
 		}
-		return g.behead()
+		return g.loseHeadEvent()
 	}
 	switch n := g.rand.IntN(1000); {
 	case n < g.faults:
-		return g.fault()
+		return g.faultEvent()
 	case n < g.faults+15:
-		return g.silence(0)
+		return g.linkDownEvent(0)
 	case n < g.faults+50:
-		return "tick " + g.host().name
+		return "tick " + g.livingHost().name
 	}
-	if busy := g.c.net.busy(); len(busy) > 0 && g.rand.IntN(100) < 60 {
-		return g.message(busy[g.rand.IntN(len(busy))])
+	if busy := g.c.net.busyLinks(); len(busy) > 0 && g.rand.IntN(100) < 60 {
+		return g.messageEvent(busy[g.rand.IntN(len(busy))])
 	}
-	for _, h := range g.c.living() {
+	for _, h := range g.c.livingHosts() {
 		if len(h.orders) > 0 && g.rand.IntN(4) == 0 {
 			return "start " + h.name
 		}
 	}
-	return g.work()
+	return g.workEvent()
 }
 
-// work lets a worker do something that has something to do.
-func (g *generator) work() string {
+// workEvent is an event in which a worker that has something to do does it, or a tick if none has.
+func (g *generator) workEvent() string {
 	var able []*worker
-	for _, w := range g.c.all() {
-		if !w.asked || w.able() {
+	for _, w := range g.c.allWorkers() {
+		if !w.asked || w.canWork() {
 			able = append(able, w)
 		}
 	}
 	if len(able) == 0 {
-		return "tick " + g.host().name
+		return "tick " + g.livingHost().name
 	}
 	w := able[g.rand.IntN(len(able))]
 	if !w.asked {
@@ -171,7 +177,8 @@ func (g *generator) work() string {
 	return fmt.Sprintf("work w%d", w.id)
 }
 
-func (g *generator) message(p pair) string {
+// messageEvent is an event about a message that waits between two hosts: mostly it arrives.
+func (g *generator) messageEvent(p pair) string {
 	what, which := "deliver", 0
 	switch n := g.rand.IntN(100); {
 	case n < g.lossy:
@@ -185,78 +192,80 @@ func (g *generator) message(p pair) string {
 	return fmt.Sprintf("%s %s>%s %d", what, p.from, p.to, which)
 }
 
-// host picks any living host, or the first if none lives.
-func (g *generator) host() *host {
-	if list := g.c.living(); len(list) > 0 {
+// livingHost picks any living host, or the first if none lives.
+func (g *generator) livingHost() *host {
+	if list := g.c.livingHosts(); len(list) > 0 {
 		return list[g.rand.IntN(len(list))]
 	}
 	return g.c.hosts[0]
 }
 
-func (g *generator) fault() string {
-	a, b := g.host().name, g.c.hosts[g.rand.IntN(len(g.c.hosts))].name
-	if h := g.c.head(); h != nil && g.rand.IntN(3) == 0 {
+// faultEvent chooses a fault, or a request of a person, as an event; "" = none.
+func (g *generator) faultEvent() string {
+	a, b := g.livingHost().name, g.c.hosts[g.rand.IntN(len(g.c.hosts))].name
+	if h := g.c.leadingHost(); h != nil && g.rand.IntN(3) == 0 {
 		a = h.name
 	}
 	switch n := g.rand.IntN(100); {
 	case n < 25:
-		return g.someone("kill")
+		return g.workerEvent("kill")
 	case n < 30:
 		return "crash " + a
 	case n < 38:
-		return g.behead()
+		return g.loseHeadEvent()
 	case n < 42:
-		return g.partition()
+		return g.planPartition()
 	case n < 50:
 		return fmt.Sprintf("cut %s %s", a, b)
 	case n < 60:
 		return fmt.Sprintf("heal %s %s", a, b)
 	case n < 62:
-		return g.silence(30)
+		return g.linkDownEvent(30)
 	case n < 72 && g.mesh:
-		return g.reshape()
+		return g.reshapeEvent()
 	case n < 74 && !g.mesh:
 		return fmt.Sprintf("resize %d", 1+g.rand.IntN(8))
 	case n < 82:
 		return "drain " + a
 	case n < 86:
-		return g.someone("retry")
+		return g.workerEvent("retry")
 	case n < 87:
-		return g.someone("finish")
+		return g.workerEvent("finish")
 	case n < 88:
 		return "release"
 	case g.more > 0:
-		return g.another()
+		return g.joinEvent()
 	}
 	return ""
 }
 
-// another lets a host come while the job runs; it stays without workers when nobody waits for room,
-// and some have none.
-func (g *generator) another() string {
+// joinEvent is an event in which a host comes while the job runs; it stays without workers when
+// nobody waits for room, and some have none.
+func (g *generator) joinEvent() string {
 	g.more--
 	return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts),
 		[]int{member.NoSlots, 1, 2, 3}[g.rand.IntN(4)])
 }
 
-// adrift reports whether the job is on its way back to a checkpoint, which is short: few faults
-// would hit it.
-func (g *generator) adrift() bool {
-	return slices.ContainsFunc(g.c.living(), func(h *host) bool {
-		s := h.agent.Known().Shape
+// isGoingBack reports whether the job is on its way back to a checkpoint, which is short: few
+// faults would hit it.
+func (g *generator) isGoingBack() bool {
+	return slices.ContainsFunc(g.c.livingHosts(), func(h *host) bool {
+		s := h.agent.State().Shape
 		return s != nil && s.Lost != ""
 	})
 }
 
-// behead ends the head, or cuts it off, and lets the others notice.
-func (g *generator) behead() string {
-	h := g.c.head()
+// loseHeadEvent is an event in which the head ends, or is cut off; in those planned after it the
+// others notice.
+func (g *generator) loseHeadEvent() string {
+	h := g.c.leadingHost()
 	if h == nil {
 		return ""
 	}
 	end := "crash " + h.name
 	if g.more > 0 && g.rand.IntN(3) == 0 {
-		g.plan = append(g.plan, g.another())
+		g.plan = append(g.plan, g.joinEvent())
 	}
 	for _, i := range g.rand.Perm(len(g.c.hosts)) {
 		other := g.c.hosts[i].name
@@ -268,14 +277,15 @@ func (g *generator) behead() string {
 	return end
 }
 
-// over reports whether nothing can happen any more.
-func (g *generator) over() bool {
-	living := g.c.living()
-	return len(living) == 0 || len(g.c.all()) == 0 && len(g.c.net.busy()) == 0 || living[0].ended
+// isOver reports whether nothing can happen any more.
+func (g *generator) isOver() bool {
+	living := g.c.livingHosts()
+	return len(living) == 0 || len(g.c.allWorkers()) == 0 && len(g.c.net.busyLinks()) == 0 ||
+		living[0].ended
 }
 
-// partition cuts the hosts into two sides.
-func (g *generator) partition() string {
+// planPartition plans events that cut the hosts into two sides; "" is the event for now.
+func (g *generator) planPartition() string {
 	side := g.rand.Uint64()
 	for i, a := range g.c.hosts {
 		for j, b := range g.c.hosts[:i] {
@@ -287,32 +297,33 @@ func (g *generator) partition() string {
 	return ""
 }
 
-// silence lets a host notice a link that is down, or with some chance in a hundred give up one that
-// is only slow.
-func (g *generator) silence(chance int) string {
-	a := g.host().name
+// linkDownEvent is an event in which a host notices a link that is down, or with some chance in a
+// hundred gives up one that is only slow; "" = no such link is found.
+func (g *generator) linkDownEvent(chance int) string {
+	a := g.livingHost().name
 	for _, i := range g.rand.Perm(len(g.c.hosts)) {
 		h := g.c.hosts[i]
 		l := g.c.net.links[pair{h.name, a}]
 		if l != nil && !l.closed &&
-			(l.cut || !h.alive || g.c.net.closed(h.name, a) || g.rand.IntN(100) < chance) {
+			(l.cut || !h.alive || g.c.net.isClosed(h.name, a) || g.rand.IntN(100) < chance) {
 			return fmt.Sprintf("down %s %s", a, h.name)
 		}
 	}
 	return ""
 }
 
-func (g *generator) someone(what string) string {
-	all := g.c.all()
+// workerEvent is an event of a kind about any worker; "" = there is none.
+func (g *generator) workerEvent(what string) string {
+	all := g.c.allWorkers()
 	if len(all) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%s w%d", what, all[g.rand.IntN(len(all))].id)
 }
 
-// meshed begins a job with a mesh that the hosts have room for.
-func (g *generator) meshed(hosts, slots int) string {
-	m := g.degrees(hosts * slots)
+// meshJobEvent is the event that begins a job with a mesh that the hosts have room for.
+func (g *generator) meshJobEvent(hosts, slots int) string {
+	m := g.randomMesh(hosts * slots)
 	unreplicated := 0
 	if g.rand.IntN(6) == 0 {
 		unreplicated = 1
@@ -320,7 +331,7 @@ func (g *generator) meshed(hosts, slots int) string {
 	job := fmt.Sprintf(
 		"job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s unreplicated=%d "+
 			"saves=%d",
-		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)],
+		m.rankCount(), g.rand.IntN(m.rankCount()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)],
 		1+g.rand.IntN(9), g.rand.IntN(2), m, unreplicated, []int{0, 1, 1, 3}[g.rand.IntN(4)])
 	if g.redundant {
 		job += " redundant=1"
@@ -328,15 +339,16 @@ func (g *generator) meshed(hosts, slots int) string {
 	return job
 }
 
-// degrees chooses a mesh of at most so many ranks. Most have several replicas, so that most losses
-// cost no state.
-func (g *generator) degrees(most int) mesh {
+// randomMesh chooses a mesh of at most so many ranks. Most have several replicas, so that most
+// losses cost no state.
+func (g *generator) randomMesh(most int) mesh {
 	m := mesh{tp: 1 + g.rand.IntN(max(1, min(3, most/2)))}
 	m.dp = 1 + g.rand.IntN(max(1, min(4, most/m.tp)))
 	m.beside = g.redundant && g.rand.IntN(2) == 0
 	return m
 }
 
-func (g *generator) reshape() string {
-	return fmt.Sprintf("reshape %s", g.degrees(8))
+// reshapeEvent is an event in which a person asks for another mesh.
+func (g *generator) reshapeEvent() string {
+	return fmt.Sprintf("reshape %s", g.randomMesh(8))
 }

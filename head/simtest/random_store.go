@@ -14,6 +14,7 @@ type clerk struct {
 	bad  int // how many of a hundred calls are not just served
 }
 
+// newClerk returns a clerk that chooses by a seed; it also chooses the kind of the store.
 func newClerk(c *Cluster, seed uint64) *clerk {
 	k := &clerk{c: c, rand: rand.New(rand.NewPCG(seed, 11))}
 	k.kind = []string{"", "folder", "servers", "servers"}[k.rand.IntN(4)]
@@ -21,17 +22,17 @@ func newClerk(c *Cluster, seed uint64) *clerk {
 	return k
 }
 
-// begin lets the first host not reach the store from the start, in some schedules: then it has yet
-// to write that it leads when it does no more.
-func (k *clerk) begin() string {
+// firstEvent is an event in which the first host does not reach the store from the start, in some
+// schedules: then it has yet to write that it leads when it does no more. "" = none.
+func (k *clerk) firstEvent() string {
 	if k.kind != "servers" || k.rand.IntN(6) > 0 {
 		return ""
 	}
 	return "store down A"
 }
 
-// next is an event of the store, in one of ten places.
-func (k *clerk) next() string {
+// nextEvent chooses an event of the store, in one of ten calls; "" = none.
+func (k *clerk) nextEvent() string {
 	if k.kind == "" || k.rand.IntN(10) > 0 {
 		return ""
 	}
@@ -49,13 +50,13 @@ func (k *clerk) next() string {
 	case n < 100 && len(s.apart) < 2:
 		return fmt.Sprintf("rival R%d%s", s.last, []string{"", "", " force"}[k.rand.IntN(3)])
 	case n < 105:
-		return fmt.Sprintf("split %d", 1+int(k.c.newest().View.Generation)+k.rand.IntN(2))
+		return fmt.Sprintf("split %d", 1+int(k.c.newestRecord().View.Generation)+k.rand.IntN(2))
 	}
 	var who []string
 	for _, x := range s.apart {
 		who = append(who, x.name)
 	}
-	for _, h := range k.c.living() {
+	for _, h := range k.c.livingHosts() {
 		if h.writer != nil {
 			if _, asks := h.writer.Next(); asks {
 				who = append(who, h.name)
@@ -72,8 +73,9 @@ func (k *clerk) next() string {
 	return what + " " + who[k.rand.IntN(len(who))]
 }
 
-// end lets the first host be lost and begin anew, or the job end; nil in most schedules.
-func (k *clerk) end() []string {
+// lastEvents are events in which the first host is lost and begins anew, or the job ends; nil in
+// most schedules.
+func (k *clerk) lastEvents() []string {
 	switch first := k.c.hosts[0].name; {
 	case k.kind == "folder" && k.rand.IntN(2) == 0:
 		return []string{"crash " + first, "restart " + first}

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// number reads a number from the environment.
-func number(t *testing.T, name string, otherwise uint64) uint64 {
+// envNumber reads a number from the environment; otherwise is the one if the variable is not set.
+func envNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	text := os.Getenv(name)
 	if text == "" {
 		return otherwise
@@ -33,34 +33,36 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// schedules is how many random schedules are tried. SLICES says that this run tries one of so many
-// parts of them.
-func schedules(t *testing.T) uint64 {
-	return number(t, "SCHEDULES", 5000/max(number(t, "SLICES", 1), 1))
+// scheduleCount is how many random schedules are tried. SLICES says that this run tries one of so
+// many parts of them.
+func scheduleCount(t *testing.T) uint64 {
+	return envNumber(t, "SCHEDULES", 5000/max(envNumber(t, "SLICES", 1), 1))
 }
 
 // Random schedules: whatever is lost, late, cut, killed, drained and asked for, the invariants hold
 // and the job goes on when it can. A schedule that breaks one is printed, made smaller: put it
 // under testdata with the mending. SEED and SCHEDULES choose others.
 func TestRandomSchedules(t *testing.T) {
-	seed, count := number(t, "SEED", 1), schedules(t)
+	seed, count := envNumber(t, "SEED", 1), scheduleCount(t)
 	parts := uint64(runtime.GOMAXPROCS(0))
 	for part := range parts {
 		t.Run(fmt.Sprint("part", part), func(t *testing.T) {
 			t.Parallel()
 			for s := seed + part; s < seed+count; s += parts {
-				check(t, s)
+				checkSchedule(t, s)
 			}
 		})
 	}
 }
 
-func check(t *testing.T, seed uint64) {
+// checkSchedule runs the random schedule of a seed, and prints a smaller one that breaks the same
+// if it breaks an invariant.
+func checkSchedule(t *testing.T, seed uint64) {
 	lines, err := simtest.Random(seed, int(100+seed%5*150))
 	if err == nil {
 		return
 	}
-	story, smaller := play(strings.Join(simtest.Shrink(lines), "\n"))
+	story, smaller := playScript(strings.Join(simtest.Shrink(lines), "\n"))
 	t.Fatalf("SEED=%d SCHEDULES=1: %v\n\nmade smaller: %v\n%s", seed, err, smaller, story)
 }
 

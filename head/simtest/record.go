@@ -32,10 +32,10 @@ type recorded struct {
 	over    bool // the job has ended
 }
 
-// wrote checks a value that is written now.
-func (s *store) wrote(c *Cluster, e storeCall, before []byte) {
+// checkWrite checks a value that is written now, over what was there before (J1, J2).
+func (s *store) checkWrite(c *Cluster, e storeCall, before []byte) {
 	if strings.HasPrefix(e.Key, "owner.") {
-		s.owned(c, e, before)
+		s.checkOwner(c, e, before)
 		return
 	}
 	if before != nil {
@@ -55,11 +55,11 @@ func (s *store) wrote(c *Cluster, e storeCall, before []byte) {
 	if is := c.invariants.records[r.View.Generation]; !is.Equal(r) {
 		c.invariants.fail("%s records generation %+v, and decided is %+v", e.by, r, is)
 	}
-	c.noted("generation %d is recorded by %s", r.View.Generation+s.after, e.by)
+	c.printStore("generation %d is recorded by %s", r.View.Generation+s.after, e.by)
 }
 
-// owned checks who becomes the owner.
-func (s *store) owned(c *Cluster, e storeCall, before []byte) {
+// checkOwner checks who becomes the owner by a value that is written now (J2).
+func (s *store) checkOwner(c *Cluster, e storeCall, before []byte) {
 	o, err := record.DecodeOwner(e.Key, e.Value)
 	if err != nil {
 		c.invariants.fail("%s writes an owner that cannot be read: %v", e.by, err)
@@ -84,19 +84,21 @@ func (s *store) owned(c *Cluster, e storeCall, before []byte) {
 			c.invariants.records[o.Generation-s.after].Head)
 	}
 	if o.Ended != 0 {
-		c.noted("the job has ended, says %s", e.by)
+		c.printStore("the job has ended, says %s", e.by)
 	} else {
-		c.noted("%s leads run %s from generation %d, says %s", o.Host, o.Run, o.Generation, e.by)
+		c.printStore("%s leads run %s from generation %d, says %s", o.Host, o.Run, o.Generation,
+			e.by)
 	}
 }
 
-// split writes another record of a generation.
-func (s *store) split(c *Cluster, g topo.Generation) {
+// writeForeign writes another record of generation g, as a part of the job that was split from it
+// would.
+func (s *store) writeForeign(c *Cluster, g topo.Generation) {
 	key := record.GenerationKey(jobName, s.run, g+s.after)
 	if _, there := s.held[key]; there {
 		return
 	}
-	r := c.newest()
+	r := c.newestRecord()
 	r.View.Generation, r.Since, r.Head = g+s.after, g+s.after, "elsewhere"
 	task, err := record.Write(jobName, s.run, r)
 	if err != nil {
@@ -108,35 +110,35 @@ func (s *store) split(c *Cluster, g topo.Generation) {
 	s.foreign[g] = true
 }
 
-// hears takes what the host's writer has to tell a person.
-func (h *host) hears() {
+// checkReports checks what the host's writer has to tell a person, and has it ask for what follows.
+func (h *host) checkReports() {
 	c, s := h.cluster, &h.cluster.store
 	for _, r := range h.writer.Reports() {
 		var diverged *record.DivergedError
 		var taken *record.TakenError
 		switch {
 		case r.Unreachable != nil:
-			c.noted("%s: %v", h.name, r.Unreachable)
+			c.printStore("%s: %v", h.name, r.Unreachable)
 		case r.Back:
-			c.noted("%s: it answers again, %d generations are late", h.name, r.Late)
+			c.printStore("%s: it answers again, %d generations are late", h.name, r.Late)
 		case errors.As(r.Refused, &diverged) && s.foreign[diverged.Wants.View.Generation-s.after]:
 			h.diverged = append(h.diverged, diverged.Wants.View.Generation-s.after)
-			c.noted("%s: generation %d is recorded otherwise, led by %s", h.name,
+			c.printStore("%s: generation %d is recorded otherwise, led by %s", h.name,
 				diverged.Wants.View.Generation, diverged.Have.Head)
 		case errors.As(r.Refused, &taken) && taken.Owner.Run != s.run:
-			c.noted("%s: %v", h.name, r.Refused)
+			c.printStore("%s: %v", h.name, r.Refused)
 		default:
 			c.invariants.fail("%s is told of the record: %+v", h.name, r)
 		}
 	}
-	if left, _ := h.writer.Unwritten(); h.wrote() && left < min(record.MaxKept, len(h.told)) {
-		h.holds(h.told[len(h.told)-left-1])
+	if left, _ := h.writer.Unwritten(); h.isWriter() && left < min(record.MaxKept, len(h.told)) {
+		h.checkRecorded(h.told[len(h.told)-left-1])
 	}
 	h.writer.Next() // what follows is asked for at once
 }
 
-// holds checks a generation that a host has no longer to record (J3).
-func (h *host) holds(g topo.Generation) {
+// checkRecorded checks a generation that a host has no longer to record (J3).
+func (h *host) checkRecorded(g topo.Generation) {
 	c, s := h.cluster, &h.cluster.store
 	if _, there := s.held[record.GenerationKey(jobName, s.run, g+s.after)]; !there {
 		c.invariants.fail("%s holds generation %d for recorded, and it is not", h.name, g)
@@ -145,34 +147,34 @@ func (h *host) holds(g topo.Generation) {
 	}
 }
 
-// caughtUp lets the store answer everybody, and checks that the record is complete (J3, J4).
-func (s *store) caughtUp(c *Cluster) {
+// checkComplete lets the store answer everybody, and checks that the record is complete (J3, J4).
+func (s *store) checkComplete(c *Cluster) {
 	if s.kind == "" || c.invariants.broken != nil {
 		return
 	}
 	s.down = false
 	clear(s.away)
 	for len(s.late) > 0 {
-		c.stored("deliver-call", "0", "")
+		c.performStoreEvent("deliver-call", "0", "")
 	}
 	for _, x := range slices.Clone(s.apart) {
-		for i := 0; s.starter(x.name) != nil && i < patience; i++ {
-			c.call("serve", x.name)
+		for i := 0; s.findStarter(x.name) != nil && i < patience; i++ {
+			c.resolveCall("serve", x.name)
 		}
 	}
-	for _, h := range c.living() {
+	for _, h := range c.livingHosts() {
 		if h.writer != nil {
 			h.writer.PauseOver()
-			c.served(h)
+			c.serveAll(h)
 		}
 	}
-	for _, h := range c.living() {
-		s.complete(c, h)
+	for _, h := range c.livingHosts() {
+		s.checkHostRecorded(c, h)
 	}
 }
 
-// served has the store do all that a host asks for.
-func (c *Cluster) served(h *host) {
+// serveAll has the store do all that a host asks for.
+func (c *Cluster) serveAll(h *host) {
 	if h.writer == nil {
 		return
 	}
@@ -180,7 +182,7 @@ func (c *Cluster) served(h *host) {
 		if _, asks := h.writer.Next(); !asks {
 			return
 		}
-		c.call("serve", h.name)
+		c.resolveCall("serve", h.name)
 	}
 }
 
@@ -188,8 +190,8 @@ func (c *Cluster) served(h *host) {
 // for the owner.
 const most = 3 * record.MaxKept
 
-// complete checks what a host has recorded.
-func (s *store) complete(c *Cluster, h *host) {
+// checkHostRecorded checks what a host has recorded.
+func (s *store) checkHostRecorded(c *Cluster, h *host) {
 	if h.writer == nil {
 		return
 	}
@@ -200,7 +202,7 @@ func (s *store) complete(c *Cluster, h *host) {
 		return
 	}
 	r := h.agent.Record()
-	leads := r.Head == h.name && r.Equal(c.invariants.latest())
+	leads := r.Head == h.name && r.Equal(c.invariants.latestRecord())
 	if changes, end := h.writer.Unwritten(); changes > 0 || end {
 		c.invariants.fail(
 			"the store answers, and %s has %d changes to record; the end of the job: %v",
@@ -213,24 +215,24 @@ func (s *store) complete(c *Cluster, h *host) {
 	case leads && h.ended && owner.Ended == 0:
 		c.invariants.fail("the job has ended, as %s knows, and the store does not", h.name)
 	}
-	if !h.wrote() {
+	if !h.isWriter() {
 		return
 	}
 	for _, g := range h.told[max(0, len(h.told)-record.MaxKept):] {
-		h.holds(g)
+		h.checkRecorded(g)
 	}
 }
 
-// wrote reports whether a host writes what it knows: it leads, or has led.
-func (h *host) wrote() bool {
+// isWriter reports whether a host writes what it knows: it leads, or has led.
+func (h *host) isWriter() bool {
 	return h.cluster.hosts[0] == h || slices.ContainsFunc(h.told, func(g topo.Generation) bool {
 		return h.cluster.invariants.records[g].Head == h.name
 	})
 }
 
-// latest is the newest generation that is decided. Who is left may not have heard of it, and cannot
-// decide otherwise.
-func (l *invariants) latest() (newest member.Record) {
+// latestRecord is the newest generation that is decided. Who is left may not have heard of it, and
+// cannot decide otherwise.
+func (l *invariants) latestRecord() (newest member.Record) {
 	for _, r := range l.records {
 		if r.View.Generation >= newest.View.Generation {
 			newest = r
@@ -239,9 +241,9 @@ func (l *invariants) latest() (newest member.Record) {
 	return newest
 }
 
-// resumes checks that a head that begins again may: a job that has not ended goes on in its run,
-// behind all that is recorded, and nobody else can go on with it, as far as is recorded.
-func (s *store) resumes(c *Cluster, run string, after topo.Generation, over bool) {
+// checkResume checks that a head that begins again may (J5): a job that has not ended goes on in
+// its run, after all that is recorded, and nobody else can go on with it, as far as is recorded.
+func (s *store) checkResume(c *Cluster, run string, after topo.Generation, over bool) {
 	if s.run != run {
 		if !over {
 			c.invariants.fail("%s begins run %s, and run %s has not ended", s.owner.Host, s.run,
@@ -249,14 +251,14 @@ func (s *store) resumes(c *Cluster, run string, after topo.Generation, over bool
 		}
 		return
 	}
-	newest := c.invariants.latest()
+	newest := c.invariants.latestRecord()
 	var left []string
-	for _, h := range c.living() {
+	for _, h := range c.livingHosts() {
 		left = append(left, h.name)
 	}
 	if _, there := s.held[record.GenerationKey(jobName, run,
 		newest.View.Generation+after)]; there &&
-		newest.Quorum(left) {
+		newest.IsQuorum(left) {
 		c.invariants.fail("%s begins again, and %v can go on from %+v", s.owner.Host, left, newest)
 	}
 	for key := range s.held {

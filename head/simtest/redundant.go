@@ -34,7 +34,7 @@ func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 		return nil, err
 	}
 	at := reshape.Placement{Redundant: true}
-	names := hosts(members)
+	names := hostsOf(members)
 	for _, m := range members.Members {
 		at.Hosts = append(at.Hosts, slices.Index(names, m.Host))
 	}
@@ -58,8 +58,8 @@ func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 	return order, nil
 }
 
-// hosts lists the hosts of members, each once.
-func hosts(v topo.View) (names []string) {
+// hostsOf lists the hosts of members, each once.
+func hostsOf(v topo.View) (names []string) {
 	for _, m := range v.Members {
 		names = append(names, m.Host)
 	}
@@ -67,26 +67,26 @@ func hosts(v topo.View) (names []string) {
 	return slices.Compact(names)
 }
 
-// apart says which box is on one host alone, though the ranks of a mesh could be placed so that
-// none is; "" = none. A host takes at most all ranks but one of each part.
-func apart(m mesh, order []topo.WorkerID, members topo.View) string {
+// loneReplicaText says which box is on one host alone, though the ranks of a mesh could be placed
+// so that none is; "" = none. A host takes at most all ranks but one of each part.
+func loneReplicaText(m mesh, order []topo.WorkerID, members topo.View) string {
 	room := 0
-	for _, name := range hosts(members) {
+	for _, name := range hostsOf(members) {
 		here := 0
 		for _, x := range members.Members {
 			if x.Host == name {
 				here++
 			}
 		}
-		room += min(here, m.ranks()-m.tp)
+		room += min(here, m.rankCount()-m.tp)
 	}
-	if m.unreplicated || room < m.ranks() {
+	if m.unreplicated || room < m.rankCount() {
 		return ""
 	}
 	for part := range m.tp {
 		of := map[string]bool{}
 		for r, w := range order {
-			if i, member := members.Rank(w); member && m.place(r) == part {
+			if i, member := members.Rank(w); member && m.partOf(r) == part {
 				of[members.Members[i].Host] = true
 			}
 		}

@@ -39,7 +39,7 @@ import (
 //	stabilize 3                  all waits end, in order, until three more steps are committed or
 //	                             nothing happens any more
 //
-// What becomes of calls to the store are events too; see stored.
+// What becomes of calls to the store are events too; see performStoreEvent.
 func (c *Cluster) Do(line string) error {
 	words := strings.Fields(line)
 	if len(words) == 0 || strings.HasPrefix(line, "#") {
@@ -51,6 +51,7 @@ func (c *Cluster) Do(line string) error {
 	return c.invariants.broken
 }
 
+// perform performs the event that these words are.
 func (c *Cluster) perform(words []string) error {
 	arg := func(i int) string {
 		if i < len(words) {
@@ -85,27 +86,27 @@ func (c *Cluster) perform(words []string) error {
 		c.unreplicated, c.redundant = number("unreplicated") > 0, number("redundant") > 0
 		c.slots, c.job = number("slots"),
 			member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")}
-		if c.store.kind = text("store"); c.store.kind == "" || c.starts(arg(1)) {
-			c.begin(arg(1))
+		if c.store.kind = text("store"); c.store.kind == "" || c.claimJob(arg(1)) {
+			c.addFirstHost(arg(1))
 		}
 	case "host":
-		c.join(arg(1), number("slots"))
+		c.addHost(arg(1), number("slots"))
 	case "deliver", "lose", "repeat":
-		c.message(words[0], arg(1), arg(2))
+		c.performMessage(words[0], arg(1), arg(2))
 	case "ask", "work", "kill", "finish", "retry":
 		if id, err := strconv.Atoi(strings.TrimPrefix(arg(1), "w")); err == nil {
-			c.act(words[0], topo.WorkerID(id))
+			c.performWorker(words[0], topo.WorkerID(id))
 		}
 	case "resize":
-		c.lead(func(h *host) error { return h.agent.Resize(n, "you") })
+		c.askHead(func(h *host) error { return h.agent.Resize(n, "you") })
 	case "reshape":
-		if m, ok := c.parse(arg(1)); ok {
-			c.lead(func(h *host) error { return h.agent.Reshape(arg(1), m.ranks(), "you") })
+		if m, ok := c.parseMesh(arg(1)); ok {
+			c.askHead(func(h *host) error { return h.agent.Reshape(arg(1), m.rankCount(), "you") })
 		}
 	case "drain":
-		c.lead(func(h *host) error { return h.agent.Drain(arg(1), "you") })
+		c.askHead(func(h *host) error { return h.agent.Drain(arg(1), "you") })
 	case "release":
-		c.lead(func(h *host) error { h.agent.Release("you asked for the end"); return nil })
+		c.askHead(releaseWorkers)
 	case "cut", "heal":
 		c.net.setCut(arg(1), arg(2), words[0] == "cut")
 	case "restart":
@@ -114,17 +115,23 @@ func (c *Cluster) perform(words []string) error {
 		c.Stabilize(n)
 	default:
 		if OfStore(words[0]) {
-			c.stored(words[0], arg(1), arg(2))
+			c.performStoreEvent(words[0], arg(1), arg(2))
 			return nil
 		}
-		return c.onHost(words[0], arg(1), arg(2))
+		return c.performOnHost(words[0], arg(1), arg(2))
 	}
 	return nil
 }
 
-// onHost performs an event of one host.
-func (c *Cluster) onHost(what, name, other string) error {
-	h := c.host(name)
+// releaseWorkers has the agent of a host that leads let all members go.
+func releaseWorkers(h *host) error {
+	h.agent.ReleaseWorkers("you asked for the end")
+	return nil
+}
+
+// performOnHost performs an event of one host.
+func (c *Cluster) performOnHost(what, name, other string) error {
+	h := c.findHost(name)
 	if h == nil || !h.alive {
 		return nil
 	}
@@ -135,22 +142,24 @@ func (c *Cluster) onHost(what, name, other string) error {
 		if len(h.orders) > 0 {
 			id := h.orders[0]
 			h.orders = h.orders[1:]
-			h.start(id)
+			h.startWorker(id)
 		}
 	case "crash":
 		h.crash()
 	case "down":
-		c.down(h, other)
+		c.loseLink(h, other)
 	case "force":
-		h.agent.Force()
-		h.settle()
+		h.agent.ForceHead()
+		h.runActions()
 	default:
 		return fmt.Errorf("no event is called %q", what)
 	}
 	return nil
 }
 
-func (c *Cluster) message(what, way, which string) {
+// performMessage delivers, repeats or loses a message; way is FROM>TO, which the number of the
+// message.
+func (c *Cluster) performMessage(what, way, which string) {
 	from, to, _ := strings.Cut(way, ">")
 	i, _ := strconv.Atoi(which)
 	p := pair{from, to}
@@ -158,7 +167,7 @@ func (c *Cluster) message(what, way, which string) {
 		c.net.lose(p, i)
 		return
 	}
-	h := c.host(to)
+	h := c.findHost(to)
 	if h == nil || !h.alive {
 		return
 	}
@@ -167,18 +176,19 @@ func (c *Cluster) message(what, way, which string) {
 	}
 }
 
-func (c *Cluster) act(what string, id topo.WorkerID) {
-	w := c.worker(id)
+// performWorker performs an event of one worker.
+func (c *Cluster) performWorker(what string, id topo.WorkerID) {
+	w := c.findWorker(id)
 	if w == nil {
 		return
 	}
 	switch what {
 	case "ask":
-		w.ask()
+		w.askToJoin()
 	case "work":
-		w.work()
+		w.doNext()
 	case "retry":
-		w.retry()
+		w.askAgain()
 	case "kill":
 		w.exit("was killed by SIGKILL")
 	case "finish":
@@ -192,18 +202,18 @@ func (c *Cluster) act(what string, id topo.WorkerID) {
 	}
 }
 
-// down lets a host notice that its link to another is gone. Whatever was on its way is lost.
-func (c *Cluster) down(h *host, peer string) {
-	if !c.net.closed(h.name, peer) {
+// loseLink lets a host notice that its link to another is gone. Whatever was on its way is lost.
+func (c *Cluster) loseLink(h *host, peer string) {
+	if !c.net.isClosed(h.name, peer) {
 		c.net.closeAt(h.name, peer)
-		h.agent.Down(peer, "was silent for too long")
-		h.settle()
+		h.agent.LinkDown(peer, "was silent for too long")
+		h.runActions()
 	}
 }
 
-// lead asks the head for something.
-func (c *Cluster) lead(do func(h *host) error) {
-	h := c.head()
+// askHead runs do with the host that leads, and prints why it fails.
+func (c *Cluster) askHead(do func(h *host) error) {
+	h := c.leadingHost()
 	if h == nil {
 		c.print("error: nobody leads")
 		return
@@ -211,5 +221,5 @@ func (c *Cluster) lead(do func(h *host) error) {
 	if err := do(h); err != nil {
 		c.print("error: %v", err)
 	}
-	h.settle()
+	h.runActions()
 }

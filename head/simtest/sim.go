@@ -67,8 +67,8 @@ type host struct {
 func New() *Cluster {
 	c := &Cluster{}
 	c.net.links = map[pair]*link{}
-	c.invariants.init()
-	c.disk.init()
+	c.invariants.reset()
+	c.disk.reset()
 	c.store.held, c.store.away = map[string]held{}, map[string]bool{}
 	return c
 }
@@ -80,42 +80,43 @@ func (c *Cluster) Output() string {
 	return s
 }
 
+// print prints a line for Output, unless the cluster is quiet.
 func (c *Cluster) print(format string, args ...any) {
 	if !c.quiet {
 		fmt.Fprintf(&c.out, "  "+format+"\n", args...)
 	}
 }
 
-// begin makes the first host, which leads.
-func (c *Cluster) begin(name string) {
+// addFirstHost makes the first host, which leads.
+func (c *Cluster) addFirstHost(name string) {
 	job := c.job
-	h := c.add(name, head.Config{Self: name, Slots: c.slots, Job: &job})
-	h.keeps(&c.store, true)
-	h.settle()
+	h := c.newHost(name, head.Config{Self: name, Slots: c.slots, Job: &job})
+	h.addWriter(&c.store, true)
+	h.runActions()
 }
 
-// join makes another host, with links to all that are there.
-func (c *Cluster) join(name string, slots int) {
-	if c.host(name) != nil {
+// addHost makes another host, with links to all that are there.
+func (c *Cluster) addHost(name string, slots int) {
+	if c.findHost(name) != nil {
 		return
 	}
-	h := c.add(name, head.Config{Self: name, Slots: slots})
-	h.keeps(&c.store, false)
+	h := c.newHost(name, head.Config{Self: name, Slots: slots})
+	h.addWriter(&c.store, false)
 	for _, other := range c.hosts {
 		if other == h || !other.alive {
 			continue
 		}
 		c.net.connect(h.name, other.name)
-		h.agent.Up(other.name)
-		other.agent.Up(h.name)
-		other.settle()
+		h.agent.LinkUp(other.name)
+		other.agent.LinkUp(h.name)
+		other.runActions()
 	}
-	h.settle()
+	h.runActions()
 }
 
-// add makes a host. While it leads it chooses another route for every collective, and another one
-// than other hosts would: only the word of a batch can make them all the same.
-func (c *Cluster) add(name string, cfg head.Config) *host {
+// newHost adds a host without links. While it leads it chooses another route for every collective,
+// and another one than other hosts would: only the word of a batch can make them all the same.
+func (c *Cluster) newHost(name string, cfg head.Config) *host {
 	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
 	cfg.EarlyBytes = c.early
@@ -129,8 +130,8 @@ func (c *Cluster) add(name string, cfg head.Config) *host {
 	return h
 }
 
-// host finds a host by name; nil if there is none.
-func (c *Cluster) host(name string) *host {
+// findHost finds a host by name; nil if there is none.
+func (c *Cluster) findHost(name string) *host {
 	i := slices.IndexFunc(c.hosts, func(h *host) bool { return h.name == name })
 	if i < 0 {
 		return nil
@@ -138,8 +139,8 @@ func (c *Cluster) host(name string) *host {
 	return c.hosts[i]
 }
 
-// worker finds a living worker; nil if there is none.
-func (c *Cluster) worker(w topo.WorkerID) *worker {
+// findWorker finds a living worker; nil if there is none.
+func (c *Cluster) findWorker(w topo.WorkerID) *worker {
 	for _, h := range c.hosts {
 		if x := h.workers[w]; x != nil && h.alive {
 			return x
@@ -148,24 +149,24 @@ func (c *Cluster) worker(w topo.WorkerID) *worker {
 	return nil
 }
 
-// member finds a living member on its host: a head that was cut off can have ordered another worker
-// of its number elsewhere.
-func (c *Cluster) member(m topo.Member) *worker {
-	if h := c.host(m.Host); h != nil && h.alive {
+// memberOnHost finds a living member on its host: a head that was cut off can have ordered another
+// worker of its number elsewhere.
+func (c *Cluster) memberOnHost(m topo.Member) *worker {
+	if h := c.findHost(m.Host); h != nil && h.alive {
 		return h.workers[m.Worker]
 	}
 	return nil
 }
 
-// living lists the hosts that take part.
-func (c *Cluster) living() []*host {
+// livingHosts lists the hosts that take part.
+func (c *Cluster) livingHosts() []*host {
 	return slices.DeleteFunc(slices.Clone(c.hosts), func(h *host) bool { return !h.alive })
 }
 
-// head is the host that leads, by the newest generation that anybody who leads knows; nil if nobody
-// does.
-func (c *Cluster) head() (best *host) {
-	for _, h := range c.living() {
+// leadingHost is the host that leads, by the newest generation that anybody who leads knows; nil if
+// nobody does.
+func (c *Cluster) leadingHost() (best *host) {
+	for _, h := range c.livingHosts() {
 		if h.agent.Leads() &&
 			(best == nil ||
 				h.agent.Record().View.Generation > best.agent.Record().View.Generation) {
@@ -178,5 +179,5 @@ func (c *Cluster) head() (best *host) {
 // crash ends a host with all that runs on it.
 func (h *host) crash() {
 	h.alive = false
-	h.cluster.net.forget(h.name)
+	h.cluster.net.closeAll(h.name)
 }

@@ -16,7 +16,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
 
-// A scenario is a text of events; under each stands what came of it, indented.
+// Each scenario is a text of events; under each event stands what came of it, indented, and the
+// simulation does just that.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -28,7 +29,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, broken := play(string(b))
+			got, broken := playScript(string(b))
 			if broken != nil {
 				t.Error(broken)
 			}
@@ -44,7 +45,9 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-func play(script string) (string, error) {
+// playScript runs the events of a scenario, and returns them with what came of each, and the first
+// invariant that is broken.
+func playScript(script string) (string, error) {
 	var out strings.Builder
 	c := simtest.New()
 	for in := bufio.NewScanner(strings.NewReader(script)); in.Scan(); {
@@ -53,7 +56,7 @@ func play(script string) (string, error) {
 			continue // the output of an earlier run
 		}
 		if strings.HasPrefix(line, "job ") {
-			if err := c.Finally(); err != nil {
+			if err := c.CheckFinally(); err != nil {
 				return out.String(), err
 			}
 			c = simtest.New()
@@ -65,5 +68,5 @@ func play(script string) (string, error) {
 			return out.String(), err
 		}
 	}
-	return out.String(), c.Finally()
+	return out.String(), c.CheckFinally()
 }

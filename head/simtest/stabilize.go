@@ -21,74 +21,74 @@ const mostCalls = 5
 func (c *Cluster) Stabilize(steps int) {
 	goal, still := c.invariants.newest+uint64(steps), 0
 	for still < patience && c.invariants.broken == nil && c.invariants.newest < goal {
-		before := c.mark()
-		c.notice()
-		c.round()
-		if still++; c.mark() != before {
+		before := c.progress()
+		c.closeLostLinks()
+		c.runRound()
+		if still++; c.progress() != before {
 			still = 0
 		}
 	}
 }
 
-// mark changes when something has come about.
-func (c *Cluster) mark() (m [3]uint64) {
+// progress returns numbers that change when something has come about.
+func (c *Cluster) progress() (m [3]uint64) {
 	m[0] = c.invariants.newest
-	for _, h := range c.living() {
+	for _, h := range c.livingHosts() {
 		m[1] += uint64(h.agent.Record().View.Generation)
 		m[2] += uint64(len(h.workers)) << 16
 	}
 	return m
 }
 
-// notice makes both ends of every link agree on whether it is there.
-func (c *Cluster) notice() {
-	for _, h := range c.living() {
+// closeLostLinks makes both ends of every link agree on whether it is there.
+func (c *Cluster) closeLostLinks() {
+	for _, h := range c.livingHosts() {
 		for _, other := range c.hosts {
-			if h == other || c.net.closed(h.name, other.name) {
+			if h == other || c.net.isClosed(h.name, other.name) {
 				continue
 			}
-			if !other.alive || c.net.closed(other.name, h.name) {
-				c.down(h, other.name)
+			if !other.alive || c.net.isClosed(other.name, h.name) {
+				c.loseLink(h, other.name)
 			}
 		}
 	}
 }
 
-// round lets time pass everywhere, then everything that waits happen once.
-func (c *Cluster) round() {
-	for _, h := range c.living() {
+// runRound lets time pass everywhere, and then everything happen once that waits to happen.
+func (c *Cluster) runRound() {
+	for _, h := range c.livingHosts() {
 		h.tick()
-		c.served(h)
+		c.serveAll(h)
 		for len(h.orders) > 0 && h.alive {
 			id := h.orders[0]
 			h.orders = h.orders[1:]
-			h.start(id)
+			h.startWorker(id)
 		}
 	}
 	for range 10 {
-		for _, p := range c.net.busy() {
+		for _, p := range c.net.busyLinks() {
 			for range len(c.net.links[p].waiting) {
 				if m := c.net.take(p, 0, false); m != nil {
-					c.host(p.to).receive(p.from, m)
+					c.findHost(p.to).receive(p.from, m)
 				}
 			}
 		}
 		worked := false
-		for _, w := range c.all() {
-			w.ask()
-			for i := 0; i < mostCalls && w.work(); i++ {
+		for _, w := range c.allWorkers() {
+			w.askToJoin()
+			for i := 0; i < mostCalls && w.doNext(); i++ {
 				worked = true
 			}
 		}
-		if c.invariants.broken != nil || !worked && len(c.net.busy()) == 0 {
+		if c.invariants.broken != nil || !worked && len(c.net.busyLinks()) == 0 {
 			return
 		}
 	}
 }
 
-// Finally ends all cuts and lets the job go on. It reports what is broken: that it should have gone
-// on and has not, above all.
-func (c *Cluster) Finally() error {
+// CheckFinally ends all cuts and lets the job go on. It returns what is broken: that it should have
+// gone on and has not, above all.
+func (c *Cluster) CheckFinally() error {
 	for _, l := range c.net.links {
 		l.cut = false
 	}
@@ -97,50 +97,51 @@ func (c *Cluster) Finally() error {
 	}
 	before := c.invariants.newest
 	c.Stabilize(3)
-	c.store.caughtUp(c)
-	c.invariants.settled(c)
-	if c.invariants.broken == nil && c.invariants.newest < before+3 && c.mustGoOn(c.newest().Min) {
+	c.store.checkComplete(c)
+	c.invariants.checkAtEnd(c)
+	if c.invariants.broken == nil && c.invariants.newest < before+3 &&
+		c.mustGoOn(c.newestRecord().Min) {
 		c.invariants.fail("the job stands still after step %d: %v, led by %s", c.invariants.newest,
-			c.newest().View, c.newest().Head)
+			c.newestRecord().View, c.newestRecord().Head)
 	}
 	if c.redundant && c.invariants.broken == nil && c.invariants.newest >= before+3 {
-		c.placed()
+		c.checkPlaced()
 	}
 	if c.mesh != "" && c.invariants.broken == nil && c.invariants.newest >= before+3 {
 		c.checkDrainMesh()
 	}
 	if c.mesh != "" && c.invariants.broken == nil && c.mustGoOn(1) {
-		c.requestMesh()
+		c.checkMeshRequest()
 	} else if c.isBroken() {
-		c.answered()
+		c.checkAnswered()
 	}
 	if c.mesh == "" && c.invariants.broken == nil && c.mustGoOn(1) {
 		c.checkDrain()
 	}
 	c.checkOutlive()
-	c.store.caughtUp(c)
+	c.store.checkComplete(c)
 	return c.invariants.broken
 }
 
-// placed checks that the members of a redundant job have come to where nothing that has replicas is
-// on one host alone, unless they wait for others and another mesh.
-func (c *Cluster) placed() {
-	agent := c.host(c.newest().Head).agent
-	s := agent.Known().Shape
+// checkPlaced checks that the members of a redundant job have come to where nothing that has
+// replicas is on one host alone, unless they wait for others and another mesh.
+func (c *Cluster) checkPlaced() {
+	agent := c.findHost(c.newestRecord().Head).agent
+	s := agent.State().Shape
 	if s == nil || s.Next != "" || s.Broken != "" || agent.RequestedMesh() != "" {
 		return
 	}
-	m, _ := c.parse(s.Mesh)
-	if alone := apart(m, s.Workers, agent.Known().View); alone != "" {
+	m, _ := c.parseMesh(s.Mesh)
+	if alone := loneReplicaText(m, s.Workers, agent.State().View); alone != "" {
 		c.invariants.fail("the job has made three steps, and %s", alone)
 	}
 }
 
-// answered checks that no worker that has dropped a step waits for ever, as those do not that are
-// members.
-func (c *Cluster) answered() {
-	r := c.newest()
-	for _, w := range c.all() {
+// checkAnswered checks that no worker that has dropped a step waits for ever, as those do not that
+// are members.
+func (c *Cluster) checkAnswered() {
+	r := c.newestRecord()
+	for _, w := range c.allWorkers() {
 		if _, member := r.View.Rank(w.id); w.dropped && !w.in && !member &&
 			r.Belongs(w.host.name) && w.host.agent.Record().Equal(r) {
 			c.invariants.fail("w%d on %s has dropped a step, and is not told that it is no member",
@@ -149,55 +150,57 @@ func (c *Cluster) answered() {
 	}
 }
 
-// requestMesh asks a job with a mesh for another one, which has as many ranks as the job must have,
-// on a host that has room for all of them. It must come true, whatever was asked for before and
-// whatever the job waits for.
-func (c *Cluster) requestMesh() {
-	c.join("Z", boxes)
+// checkMeshRequest asks a job with a mesh for another one, which has as many ranks as the job must
+// have, on a host that has room for all of them. It must come true, whatever was asked for before
+// and whatever the job waits for.
+func (c *Cluster) checkMeshRequest() {
+	c.addHost("Z", boxes)
 	requested := ""
-	shape := func() *head.Shape { return c.host(c.newest().Head).agent.Known().Shape }
+	shape := func() *head.Shape { return c.findHost(c.newestRecord().Head).agent.State().Shape }
 	if shape() == nil {
 		c.invariants.fail("the job does not know its mesh any more")
 		return
 	}
 	for i := range 4 * patience {
-		c.notice()
-		c.round()
+		c.closeLostLinks()
+		c.runRound()
 		s := shape()
-		m, ok := c.parse(s.Mesh)
-		other := mesh{dp: max(1, (c.newest().Min+m.tp-1)/max(m.tp, 1)), tp: m.tp}
+		m, ok := c.parseMesh(s.Mesh)
+		other := mesh{dp: max(1, (c.newestRecord().Min+m.tp-1)/max(m.tp, 1)), tp: m.tp}
 		if other == m {
 			other.dp++
 		}
-		h := c.head()
+		h := c.leadingHost()
 		switch {
 		case !ok || h == nil || c.invariants.broken != nil || s.Broken != "" ||
-			other.ranks() > boxes:
+			other.rankCount() > boxes:
 			return
 		case s.Lost != "" && len(c.disk.sealed) == 0: // the members have ended
 			return
 		case requested == "" && i > settling &&
-			h.agent.Reshape(other.String(), other.ranks(), "you") == nil:
+			h.agent.Reshape(other.String(), other.rankCount(), "you") == nil:
 			requested = other.String()
-			h.settle()
+			h.runActions()
 		case requested != "" && s.Mesh == requested && s.Next == "":
-			c.answered()
+			c.checkAnswered()
 			return
 		}
 	}
 	c.invariants.fail("the job does not come to mesh %q: %v with %v", requested, shape(),
-		c.newest().View)
+		c.newestRecord().View)
 }
 
 // mustGoOn reports whether those that are left are enough: a quorum of the newest generation that
 // know it, or can learn of it, and can all reach each other, with enough members.
-func (c *Cluster) mustGoOn(enough int) bool { return c.quorate() && c.manned(enough) }
+func (c *Cluster) mustGoOn(enough int) bool { return c.hasQuorum() && c.hasMembers(enough) }
 
-func (c *Cluster) quorate() bool {
-	r := c.newest()
+// hasQuorum reports whether living hosts that know the newest generation, or can learn of it, are a
+// quorum of it, and can all reach each other.
+func (c *Cluster) hasQuorum() bool {
+	r := c.newestRecord()
 	var voters []string
 	for _, name := range r.Voters() {
-		if h := c.host(name); h != nil && h.alive {
+		if h := c.findHost(name); h != nil && h.alive {
 			if !h.agent.Record().Equal(r) && !c.canLearn(h) {
 				return false
 			}
@@ -206,48 +209,48 @@ func (c *Cluster) quorate() bool {
 	}
 	for _, a := range voters {
 		for _, b := range voters {
-			if a != b && c.net.closed(a, b) {
+			if a != b && c.net.isClosed(a, b) {
 				return false
 			}
 		}
 	}
-	return r.Quorum(voters)
+	return r.IsQuorum(voters)
 }
 
-// manned reports whether enough members are left, and the job is neither over nor about to be.
-func (c *Cluster) manned(enough int) bool {
-	r, members := c.newest(), 0
+// hasMembers reports whether enough members are left, and the job is neither over nor about to be.
+func (c *Cluster) hasMembers(enough int) bool {
+	r, members := c.newestRecord(), 0
 	for _, m := range r.View.Members {
-		if w := c.member(m); w != nil && (w.in || w.dropped) {
+		if w := c.memberOnHost(m); w != nil && (w.in || w.dropped) {
 			members++
 		}
 	}
 	ended := false
-	for _, h := range c.living() {
+	for _, h := range c.livingHosts() {
 		ended = ended || h.ended
 	}
-	return members >= max(enough, 1) && !ended && r.Done == 0 && !c.allReleased() && c.last == 0 &&
+	return members >= max(enough, 1) && !ended && r.Done == 0 && !c.isReleased() && c.last == 0 &&
 		!c.isBroken()
 }
 
 // isBroken reports whether a job with a mesh cannot go on, as the head says.
 func (c *Cluster) isBroken() bool {
-	h := c.host(c.newest().Head)
-	return h != nil && h.agent.Known().Shape != nil && h.agent.Known().Shape.Broken != ""
+	h := c.findHost(c.newestRecord().Head)
+	return h != nil && h.agent.State().Shape != nil && h.agent.State().Shape.Broken != ""
 }
 
 // canLearn reports whether a host can reach one that knows the newest generation.
 func (c *Cluster) canLearn(h *host) bool {
-	return slices.ContainsFunc(c.living(), func(k *host) bool {
-		return k.agent.Record().Equal(c.newest()) && !c.net.closed(h.name, k.name) &&
-			!c.net.closed(k.name, h.name)
+	return slices.ContainsFunc(c.livingHosts(), func(k *host) bool {
+		return k.agent.Record().Equal(c.newestRecord()) && !c.net.isClosed(h.name, k.name) &&
+			!c.net.isClosed(k.name, h.name)
 	})
 }
 
-// allReleased reports whether the members were let go.
-func (c *Cluster) allReleased() bool {
-	for _, h := range c.living() {
-		if h.agent.Known().AllReleased != "" {
+// isReleased reports whether the members were let go.
+func (c *Cluster) isReleased() bool {
+	for _, h := range c.livingHosts() {
+		if h.agent.State().AllReleased != "" {
 			return true
 		}
 	}

@@ -55,8 +55,8 @@ type starter struct {
 
 var errSilent = errors.New("it does not answer")
 
-// do is what the store does with a call that has arrived.
-func (s *store) do(c *Cluster, e storeCall) record.Answer {
+// answer carries out a call that has arrived, and returns the answer.
+func (s *store) answer(c *Cluster, e storeCall) record.Answer {
 	have, there := s.held[e.Key]
 	switch {
 	case e.Op == record.Keys:
@@ -75,7 +75,7 @@ func (s *store) do(c *Cluster, e storeCall) record.Answer {
 		(!there || have.revision != e.Was):
 		return record.Answer{Said: record.Taken, Err: errors.New("somebody was faster")}
 	}
-	s.wrote(c, e, have.value)
+	s.checkWrite(c, e, have.value)
 	s.last++
 	s.held[e.Key] = held{e.Value, s.last}
 	return record.Answer{}
@@ -88,7 +88,7 @@ func OfStore(line string) bool {
 		"deliver-call", "store", "rival", "split"}, what)
 }
 
-// stored performs an event of the store:
+// performStoreEvent performs an event of the store:
 //
 //	serve A                   it does what A asks for, and A hears the answer
 //	lose-answer A             it does what A asks for, and the answer is lost
@@ -99,7 +99,7 @@ func OfStore(line string) bool {
 //	rival R · rival R force   a job of the same name starts elsewhere · and is to have the name
 //	split 4                   a part of the job that a person has split from it by force records
 //	                          another generation 4
-func (c *Cluster) stored(what, arg, more string) {
+func (c *Cluster) performStoreEvent(what, arg, more string) {
 	s, n := &c.store, 0
 	if s.kind == "" {
 		return
@@ -116,10 +116,10 @@ func (c *Cluster) stored(what, arg, more string) {
 			n %= len(s.late)
 			e := s.late[n]
 			s.late = slices.Delete(s.late, n, n+1)
-			s.do(c, e)
+			s.answer(c, e)
 		}
 	case "rival":
-		if s.kind == "servers" && s.starter(arg) == nil && c.host(arg) == nil {
+		if s.kind == "servers" && s.findStarter(arg) == nil && c.findHost(arg) == nil {
 			b := &record.Beginning{
 				Owner:    record.Owner{Job: jobName, Run: "of " + arg, Host: arg, Since: 1},
 				TakeOver: more == "force"}
@@ -131,24 +131,26 @@ func (c *Cluster) stored(what, arg, more string) {
 		}
 	case "split":
 		if n, _ = strconv.Atoi(arg); n > 0 && s.kind == "servers" {
-			s.split(c, topo.Generation(n))
+			s.writeForeign(c, topo.Generation(n))
 		}
 	default:
-		c.call(what, arg)
+		c.resolveCall(what, arg)
 	}
 }
 
-func (s *store) starter(name string) *starter {
+// findStarter returns another start of the job by name; nil if there is none.
+func (s *store) findStarter(name string) *starter {
 	if i := slices.IndexFunc(s.apart, func(x *starter) bool { return x.name == name }); i >= 0 {
 		return s.apart[i]
 	}
 	return nil
 }
 
-// call decides what becomes of the call that somebody has under way.
-func (c *Cluster) call(what, name string) {
+// resolveCall decides, by the event what, what becomes of the call that a host or another start has
+// under way, and gives it the answer.
+func (c *Cluster) resolveCall(what, name string) {
 	s := &c.store
-	h, x := c.host(name), s.starter(name)
+	h, x := c.findHost(name), s.findStarter(name)
 	e := storeCall{by: name}
 	switch {
 	case x != nil:
@@ -167,20 +169,20 @@ func (c *Cluster) call(what, name string) {
 		s.late = append(s.late, e)
 	case s.down || s.away[name] || what == "lose-call":
 	case what == "serve":
-		a = s.do(c, e)
+		a = s.answer(c, e)
 	default:
-		s.do(c, e)
+		s.answer(c, e)
 	}
 	if x != nil {
-		s.began(c, x, a)
+		s.answerStarter(c, x, a)
 		return
 	}
 	h.writer.Answered(a)
-	h.hears()
+	h.checkReports()
 }
 
-// began takes an answer to another start of the job, which is told at once if it fails.
-func (s *store) began(c *Cluster, x *starter, a record.Answer) {
+// answerStarter takes an answer to another start of the job, which is told at once if it fails.
+func (s *store) answerStarter(c *Cluster, x *starter, a record.Answer) {
 	err := a.Err
 	if a.Said != record.Silent {
 		x.task, err = x.task.Answered(a)
@@ -190,15 +192,15 @@ func (s *store) began(c *Cluster, x *starter, a record.Answer) {
 	}
 	s.apart = slices.DeleteFunc(s.apart, func(y *starter) bool { return x == y })
 	if err != nil {
-		c.noted("%s does not begin: %v", x.name, err)
+		c.printStore("%s does not begin: %v", x.name, err)
 	}
 }
 
-// noted prints what becomes of the record.
-func (c *Cluster) noted(format string, args ...any) { c.print("store: "+format, args...) }
+// printStore prints what becomes of the record.
+func (c *Cluster) printStore(format string, args ...any) { c.print("store: "+format, args...) }
 
-// decided tells the host's writer of a generation.
-func (h *host) decided(r member.Record) {
+// tellWriter tells the host's writer of a generation.
+func (h *host) tellWriter(r member.Record) {
 	if h.writer != nil && r.View.Generation > 0 {
 		h.told = append(h.told, r.View.Generation)
 		h.writer.AddGeneration(r, 1)
@@ -206,8 +208,9 @@ func (h *host) decided(r member.Record) {
 	}
 }
 
-// keeps gives a host that can reach the store a writer; first is the one that the job begins on.
-func (h *host) keeps(s *store, first bool) {
+// addWriter gives a host that can reach the store a writer; first is the one that the job begins
+// on.
+func (h *host) addWriter(s *store, first bool) {
 	if s.kind == "" || !first && s.kind != "servers" {
 		return
 	}
@@ -222,8 +225,8 @@ func (h *host) keeps(s *store, first bool) {
 	h.writer.Next() // is asked for at once
 }
 
-// over tells the host's writer that the job is.
-func (h *host) over() {
+// tellWriterOver tells the host's writer that the job is over.
+func (h *host) tellWriterOver() {
 	h.cluster.store.over = true
 	if h.writer != nil && h.agent.Record().Head == h.name {
 		h.writer.End(2)
@@ -231,8 +234,8 @@ func (h *host) over() {
 	}
 }
 
-// starts makes a host the first of a job with a record; false if it may not begin.
-func (c *Cluster) starts(name string) bool {
+// claimJob claims the job's name in the store for its first host; false if that may not begin.
+func (c *Cluster) claimJob(name string) bool {
 	s := &c.store
 	s.lives++
 	b := &record.Beginning{
@@ -245,10 +248,10 @@ func (c *Cluster) starts(name string) bool {
 			break
 		}
 		s.run, s.after = b.Owner.Run, b.Owner.Generation
-		t, err = t.Answered(s.do(c, storeCall{by: name, Call: t.Call}))
+		t, err = t.Answered(s.answer(c, storeCall{by: name, Call: t.Call}))
 	}
 	if err != nil {
-		c.noted("%s does not begin: %v", name, err)
+		c.printStore("%s does not begin: %v", name, err)
 		return false
 	}
 	s.owner, s.over, s.foreign = b.Owner, false, map[topo.Generation]bool{}
@@ -258,24 +261,24 @@ func (c *Cluster) starts(name string) bool {
 // restart runs the job anew on its first host, which is lost, with the store in its folder. The
 // hosts that are left of the old job are on their own.
 func (c *Cluster) restart(name string) {
-	s, h := &c.store, c.host(name)
+	s, h := &c.store, c.findHost(name)
 	if s.kind != "folder" || h == nil || h != c.hosts[0] || h.alive {
 		return
 	}
 	run, after, over := s.run, s.after, s.over
 	s.late = nil // the server was in the process that has ended
-	if !c.starts(name) {
+	if !c.claimJob(name) {
 		s.run, s.after = run, after
 		return
 	}
-	if s.resumes(c, run, after, over); c.invariants.broken != nil {
+	if s.checkResume(c, run, after, over); c.invariants.broken != nil {
 		return
 	}
-	c.noted("%s begins again, after generation %d of run %s", name, s.after, s.run)
+	c.printStore("%s begins again, after generation %d of run %s", name, s.after, s.run)
 	every := c.disk.every
 	c.hosts, c.net.links, c.last = nil, map[pair]*link{}, 0
-	c.invariants.init()
-	c.disk.init()
+	c.invariants.reset()
+	c.disk.reset()
 	c.disk.every = every
-	c.begin(name)
+	c.addFirstHost(name)
 }

@@ -12,7 +12,7 @@ import (
 // Whatever becomes of the store, the job does the same things at the same events as without it
 // (C5).
 func TestTheStoreIsNotInTheWay(t *testing.T) {
-	seed, count := number(t, "SEED", 1), min(schedules(t)/50, 1000)
+	seed, count := envNumber(t, "SEED", 1), min(scheduleCount(t)/50, 1000)
 	compared := 0
 	for s := seed; s <= seed+count; s++ {
 		lines, err := simtest.Random(s, 300)
@@ -45,10 +45,10 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 				_ = down.Do("store down")
 			}
 		}
-		did := ofJob(without.Output())
+		did := withoutStoreLines(without.Output())
 		for name, other := range map[string]*simtest.Cluster{"with the store": with,
 			"with the store away": down} {
-			if diff := cmp.Diff(did, ofJob(other.Output())); diff != "" {
+			if diff := cmp.Diff(did, withoutStoreLines(other.Output())); diff != "" {
 				t.Fatalf("SEED=%d: without a store, and %s:\n%s", s, name, diff)
 			}
 		}
@@ -59,8 +59,8 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 	t.Logf("%d schedules", compared)
 }
 
-// ofJob leaves out what is told of the store.
-func ofJob(output string) string {
+// withoutStoreLines leaves out what is told of the store.
+func withoutStoreLines(output string) string {
 	var b strings.Builder
 	for line := range strings.Lines(output) {
 		if !strings.HasPrefix(line, "  store: ") {

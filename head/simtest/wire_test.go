@@ -13,7 +13,7 @@ import (
 // Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages
 // are bytes on their way goes on the same.
 func TestMessagesAsBytes(t *testing.T) {
-	seed, count := number(t, "SEED", 1), min(schedules(t)/50, 1000)
+	seed, count := envNumber(t, "SEED", 1), min(scheduleCount(t)/50, 1000)
 	messages := 0
 	for s := seed; s <= seed+count; s++ {
 		lines, err := simtest.Random(s, 300)
@@ -21,11 +21,11 @@ func TestMessagesAsBytes(t *testing.T) {
 			t.Fatalf("SEED=%d: %v", s, err)
 		}
 		script := strings.Join(lines, "\n")
-		plain, err := carried(script, nil)
+		plain, err := playCarried(script, nil)
 		if err != nil {
 			t.Fatalf("SEED=%d: %v", s, err)
 		}
-		bytes, err := carried(script, func(m head.Message) head.Message {
+		bytes, err := playCarried(script, func(m head.Message) head.Message {
 			messages++
 			got, err := head.Decode(head.Encode(m))
 			if diff := cmp.Diff(m, got); diff != "" || err != nil {
@@ -41,9 +41,9 @@ func TestMessagesAsBytes(t *testing.T) {
 	t.Logf("%d messages", messages)
 }
 
-// carried plays a schedule with messages that are changed on their way; it returns what was
+// playCarried plays a schedule with messages that are changed on their way; it returns what was
 // printed.
-func carried(script string, carry func(head.Message) head.Message) (string, error) {
+func playCarried(script string, carry func(head.Message) head.Message) (string, error) {
 	c := simtest.New()
 	c.Carry = carry
 	for line := range strings.SplitSeq(script, "\n") {
@@ -51,6 +51,6 @@ func carried(script string, carry func(head.Message) head.Message) (string, erro
 			return c.Output(), err
 		}
 	}
-	err := c.Finally()
+	err := c.CheckFinally()
 	return c.Output(), err
 }

@@ -38,74 +38,76 @@ type worker struct {
 	shaped
 }
 
-func (h *host) start(id topo.WorkerID) {
+// startWorker lets a worker that was ordered run, and tells the agent.
+func (h *host) startWorker(id topo.WorkerID) {
 	h.workers[id] = &worker{id: id, host: h, open: map[uint64]*collective.Posted{},
 		groups: map[string]topo.GroupID{}}
-	h.agent.Started(id)
-	h.settle()
+	h.agent.WorkerStarted(id)
+	h.runActions()
 }
 
-// ask is the call "enter", or the join of a worker that the job begins with.
-func (w *worker) ask() {
+// askToJoin makes the call "enter", or the join of a worker that the job begins with, once.
+func (w *worker) askToJoin() {
 	if w.asked || w.released {
 		return
 	}
 	w.asked = true
 	c := w.host.cluster
-	if _, first := w.host.agent.Known().View.Rank(w.id); c.mesh != "" && !first {
-		w.states()
+	if _, first := w.host.agent.State().View.Rank(w.id); c.mesh != "" && !first {
+		w.stateLayout()
 	} else if c.mesh == "" && c.data.Samples > 0 {
-		w.host.agent.State(w.id, c.data)
+		w.host.agent.ReportData(w.id, c.data)
 	}
-	w.host.agent.Asks(w.id)
-	w.host.settle()
+	w.host.agent.WorkerAsks(w.id)
+	w.host.runActions()
 	// one that the job begins with waits for nobody
-	if v := w.host.agent.Known().View; v.Generation == 0 {
+	if v := w.host.agent.State().View; v.Generation == 0 {
 		_, w.in = v.Rank(w.id)
 		w.early = w.in
 	}
 }
 
-// retry is the call "enter" of a member that did not get the state: it has done nothing since it
-// was let in, and has no groups.
-func (w *worker) retry() {
+// askAgain makes the call "enter" of a member that did not get the state: it has done nothing since
+// it was let in, and has no groups.
+func (w *worker) askAgain() {
 	if c := w.host.cluster; !c.groups && c.mesh == "" && w.in && w.fresh && len(w.plan) == 0 &&
 		len(w.open) == 0 && !w.waits {
 		w.in = false
-		w.host.agent.Asks(w.id)
-		w.host.settle()
+		w.host.agent.WorkerAsks(w.id)
+		w.host.runActions()
 	}
 }
 
-// work does what the program does next; false if it waits.
-func (w *worker) work() bool {
+// doNext does what the program does next; false if it waits.
+func (w *worker) doNext() bool {
 	switch {
-	case !w.able():
+	case !w.canWork():
 		return false
 	case w.released:
 		w.exit("exited after its release")
 	case w.failed:
-		w.drop()
+		w.dropStep()
 	case len(w.plan) > 0:
-		w.post()
+		w.postNext()
 	default:
-		w.begin()
+		w.planStep()
 	}
 	return true
 }
 
-// able reports whether work would do something.
-func (w *worker) able() bool {
+// canWork reports whether doNext would do something.
+func (w *worker) canWork() bool {
 	return !w.gone && (w.released || w.in && !w.waits &&
 		(w.failed || len(w.plan) > 0 || len(w.open) == 0))
 }
 
-// begin plans the next step from what the worker knows.
-func (w *worker) begin() {
-	if w.host.cluster.mesh != "" && !w.settled() {
+// planStep plans the calls of the next step from what the worker knows, and records what it trains
+// on.
+func (w *worker) planStep() {
+	if w.host.cluster.mesh != "" && !w.prepareStep() {
 		return
 	}
-	known := w.host.agent.Known()
+	known := w.host.agent.State()
 	w.fresh = false
 	w.host.cluster.invariants.state[w.id] = true
 	w.step = known.Steps + 1
@@ -115,30 +117,31 @@ func (w *worker) begin() {
 		id, has := w.groups[key]
 		if !has {
 			w.waits, w.wanted = true, key
-			w.host.agent.Group(w.id, list)
-			w.host.settle()
+			w.host.agent.RequestGroup(w.id, list)
+			w.host.runActions()
 			return
 		}
-		w.plan = append(w.plan, call(id))
+		w.plan = append(w.plan, newCall(id))
 	}
 	if w.step%4 == 3 {
-		w.plan = append(w.plan, call(topo.World))
+		w.plan = append(w.plan, newCall(topo.World))
 	}
 	more := w.step % 3
 	if w.host.cluster.early > 0 {
 		more *= 3
 	}
 	for range more {
-		c := call(topo.World)
+		c := newCall(topo.World)
 		c.More = true
 		w.plan = append(w.plan, c)
 	}
-	last := call(topo.World)
+	last := newCall(topo.World)
 	last.Step = true
 	w.plan = append(w.plan, last)
-	data := w.place()
+	data := w.placeInData()
 	if rank, ok := known.View.Rank(w.id); ok && data.Samples > 0 {
-		w.host.cluster.invariants.claim(w.id, w.step, data, data.Part(int(rank), known.View.Size()))
+		w.host.cluster.invariants.addClaim(w.id, w.step, data,
+			data.Part(int(rank), known.View.Size()))
 	}
 }
 
@@ -167,9 +170,10 @@ func (w *worker) freeOthers(kept string) {
 	}
 }
 
-func (w *worker) grouped(g head.Grouped) {
+// receiveGroup takes the answer to the worker's request for a group.
+func (w *worker) receiveGroup(g head.Grouped) {
 	w.waits = false
-	if g.Err != nil && w.unwanted() {
+	if g.Err != nil && w.isUnwanted() {
 		w.exit("failed")
 		return
 	}
@@ -181,25 +185,27 @@ func (w *worker) grouped(g head.Grouped) {
 	w.groups[w.wanted] = g.ID
 }
 
-// unwanted reports whether the job has begun without a worker that was to begin it, and that is
+// isUnwanted reports whether the job has begun without a worker that was to begin it, and that is
 // about to be stopped.
-func (w *worker) unwanted() bool {
+func (w *worker) isUnwanted() bool {
 	if !w.early {
 		return false
 	}
-	v := w.host.cluster.newest().View
+	v := w.host.cluster.newestRecord().View
 	_, member := v.Rank(w.id)
 	return v.Generation > 0 && !member
 }
 
-func call(g topo.GroupID) collective.Call {
+// newCall returns an all-reduce of one number on a group, without memory.
+func newCall(g topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.AllReduce, DType: tensor.I64, Reduction: collective.Sum,
 		Group: g, Shape: []int{1}}
 }
 
-// post posts the next call of the plan. Its input tells worker, step and call; after a call of the
-// world that is no part of a step, it is the output of that one, which may not be there yet.
-func (w *worker) post() {
+// postNext posts the next call of the plan. Its input tells worker, step and call; after a call of
+// the world that is no part of a step, it is the output of that one, which may not be there yet.
+// What the agent was lent is damaged afterwards: it must have copied it.
+func (w *worker) postNext() {
 	w.ticket++
 	p := &collective.Posted{Worker: w.id, Ticket: w.ticket, Call: w.plan[0]}
 	w.plan = w.plan[1:]
@@ -210,13 +216,13 @@ func (w *worker) post() {
 	}
 	w.chain = nil
 	if p.Call.Kind == collective.Reshape {
-		w.reshape(&p.Call)
+		w.fillReshape(&p.Call)
 	}
 	if p.Call.Group == topo.World && !p.Call.More && !p.Call.Step {
 		w.chain = p.Call.Out
 	}
-	self, size, ok := w.host.agent.Index(p.Call.Group, w.id)
-	if !ok && w.unwanted() {
+	self, size, ok := w.host.agent.IndexInGroup(p.Call.Group, w.id)
+	if !ok && w.isUnwanted() {
 		w.exit("failed")
 		return
 	}
@@ -228,16 +234,17 @@ func (w *worker) post() {
 	w.open[w.ticket] = p
 	lent := *p
 	lent.Call.Shape = slices.Clone(p.Call.Shape)
-	w.host.agent.Post(&lent)
+	w.host.agent.PostCall(&lent)
 	if len(lent.Call.Shape) > 0 {
 		lent.Call.Shape[0] = 0xdead
 	}
 	lent = collective.Posted{} // it is the worker's again
-	w.host.settle()
+	w.host.runActions()
 }
 
-// completed ends a call. Its memory is the program's again, and used for something else.
-func (w *worker) completed(p *collective.Posted, out []byte, err error) {
+// completeCall takes the end of a call, with its result or error, and checks that it was open and
+// may fail. Its input is damaged then.
+func (w *worker) completeCall(p *collective.Posted, out []byte, err error) {
 	mine := w.open[p.Ticket]
 	if mine == nil {
 		w.host.cluster.invariants.fail("call %d of w%d is completed twice", p.Ticket, w.id)
@@ -249,12 +256,12 @@ func (w *worker) completed(p *collective.Posted, out []byte, err error) {
 	}
 	copy(mine.Call.Out, out)
 	if w.host.cluster.mesh != "" {
-		w.ended(p, mine.Call.Out, err)
+		w.finishMeshCall(p, mine.Call.Out, err)
 		return
 	}
 	switch {
 	case err == nil || p.Call.Group != topo.World:
-	case w.unwanted():
+	case w.isUnwanted():
 		w.exit("failed")
 	// the job did not know yet that it has steps
 	case w.step == 1 && w.host.cluster.data.Samples == 0:
@@ -264,22 +271,22 @@ func (w *worker) completed(p *collective.Posted, out []byte, err error) {
 	}
 }
 
-// exit ends the process; how "" means that its work is done.
+// exit ends the process, and tells the agent how; "" means that its work is done.
 func (w *worker) exit(how string) {
 	h := w.host
 	w.gone = true
 	delete(h.workers, w.id)
 	if how == "" {
-		h.agent.Finished(w.id, "has finished its work")
+		h.agent.WorkerFinished(w.id, "has finished its work")
 	} else {
-		h.agent.Lost(w.id, how)
+		h.agent.WorkerLost(w.id, how)
 	}
-	h.settle()
+	h.runActions()
 }
 
-// all lists the living workers in order.
-func (c *Cluster) all() (list []*worker) {
-	for _, h := range c.living() {
+// allWorkers lists the workers on living hosts, by number.
+func (c *Cluster) allWorkers() (list []*worker) {
+	for _, h := range c.livingHosts() {
 		for _, w := range h.workers {
 			list = append(list, w)
 		}

@@ -20,54 +20,54 @@ type shaped struct {
 	back    back
 }
 
-// states tells how the state lies, and what the job trains on.
-func (w *worker) states() {
+// stateLayout tells the agent, once, how the state lies and what the job trains on.
+func (w *worker) stateLayout() {
 	c := w.host.cluster
 	if w.stated {
 		return
 	}
 	w.stated = true
-	if m, ok := c.parse(c.mesh); ok && w.host.agent.Known().Shape == nil {
-		w.host.agent.Shape(
-			head.Shaped{Worker: w.id, State: "state", Mesh: c.mesh, Ranks: m.ranks(),
+	if m, ok := c.parseMesh(c.mesh); ok && w.host.agent.State().Shape == nil {
+		w.host.agent.ReportLayout(
+			head.Shaped{Worker: w.id, State: "state", Mesh: c.mesh, Ranks: m.rankCount(),
 				Redundant: c.redundant})
 	}
 	if c.data.Samples > 0 {
-		w.host.agent.State(w.id, c.data)
+		w.host.agent.ReportData(w.id, c.data)
 	}
-	w.host.settle()
+	w.host.runActions()
 }
 
-// settled does what comes before a step: it greets new members, and goes to the mesh that the job
-// should have. It reports whether the step can begin.
-func (w *worker) settled() bool {
-	w.states()
-	c, known := w.host.cluster, w.host.agent.Known()
+// prepareStep plans what comes before a step: the worker greets new members, and goes to the mesh
+// that the job should have. It reports whether the step can begin.
+func (w *worker) prepareStep() bool {
+	w.stateLayout()
+	c, known := w.host.cluster, w.host.agent.State()
 	s := known.Shape
 	switch {
 	case w.joins:
 		w.joins = false
-		w.plan = append(w.plan, call(topo.World))
+		w.plan = append(w.plan, newCall(topo.World))
 	case c.last > 0 && known.Steps >= c.last:
 		w.exit("")
 	case s != nil && s.Broken != "":
 		w.exit("ended, as the job is broken")
 	case w.back.found, s != nil && s.Lost != "" && s.Next == "" && w.back.from == nil:
-		w.returns(s)
+		w.returnToCheckpoint(s)
 	case s != nil && s.Next != "":
 		w.plan = append(w.plan,
 			collective.Call{Kind: collective.Reshape, DType: tensor.I64,
 				Flags: collective.Flags{Step: true}})
 	default:
-		w.begins(s, known.View)
+		w.checkBoxes(s, known.View)
 		return true
 	}
 	return false
 }
 
-// begins checks that the worker has what a rank of the mesh has; the first ones have it from the
-// start.
-func (w *worker) begins(s *head.Shape, v topo.View) {
+// checkBoxes checks that the worker, which begins a step, has what a rank of the mesh has (R3); the
+// first ones have it from the start. Then it saves its part of a checkpoint.
+func (w *worker) checkBoxes(s *head.Shape, v topo.View) {
 	c := w.host.cluster
 	text, workers := c.mesh, []topo.WorkerID(nil)
 	if s != nil {
@@ -77,16 +77,16 @@ func (w *worker) begins(s *head.Shape, v topo.View) {
 			workers = append(workers, m.Worker)
 		}
 	}
-	m, _ := c.parse(text)
+	m, _ := c.parseMesh(text)
 	rank := slices.Index(workers, w.id)
-	if rank < 0 || rank >= m.ranks() {
+	if rank < 0 || rank >= m.rankCount() {
 		c.invariants.fail("w%d begins a step, and is no rank of mesh %s of %v", w.id, text, workers)
 		return
 	}
-	part := m.part(rank)
+	part := m.boxesOf(rank)
 	if w.held == nil && w.step == 0 {
 		for _, b := range part {
-			w.held = append(w.held, box(b, 0))
+			w.held = append(w.held, boxContent(b, 0))
 		}
 	}
 	made, want := c.invariants.at[w.host.name].made, []uint64{}
@@ -94,81 +94,81 @@ func (w *worker) begins(s *head.Shape, v topo.View) {
 		made = w.back.from.steps // which the job does not know yet
 	}
 	for _, b := range part {
-		want = append(want, box(b, made))
+		want = append(want, boxContent(b, made))
 	}
 	if !slices.Equal(want, w.held) {
 		c.invariants.fail("w%d is rank %d of mesh %s and has %x, not %x", w.id, rank, text, w.held,
 			want)
 		return
 	}
-	w.save(m, rank, v, made)
+	w.savePart(m, rank, v, made)
 }
 
-// reshape fills in the worker's part of a reshape.
-func (w *worker) reshape(p *collective.Call) {
-	c, s := w.host.cluster, w.host.agent.Known().Shape
+// fillReshape fills in the worker's part of a reshape.
+func (w *worker) fillReshape(p *collective.Call) {
+	c, s := w.host.cluster, w.host.agent.State().Shape
 	p.In, p.Out = nil, nil
 	if s.Lost != "" {
 		return
 	}
-	p.In = pack(w.held)
-	if m, ok := c.parse(s.Next); ok {
+	p.In = packBoxes(w.held)
+	if m, ok := c.parseMesh(s.Next); ok {
 		if rank := slices.Index(s.Order, w.id); rank >= 0 {
-			p.Out = make([]byte, 8*len(m.part(rank)))
+			p.Out = make([]byte, 8*len(m.boxesOf(rank)))
 		}
 	}
-	if m, ok := c.parse(s.Mesh); ok {
-		if rank := slices.Index(s.Workers, w.id); rank >= 0 && len(w.held) != len(m.part(rank)) {
+	if m, ok := c.parseMesh(s.Mesh); ok {
+		if rank := slices.Index(s.Workers, w.id); rank >= 0 && len(w.held) != len(m.boxesOf(rank)) {
 			c.invariants.fail("w%d is rank %d of mesh %s, and has %d boxes", w.id, rank, s.Mesh,
 				len(w.held))
 		}
 	}
 }
 
-// ended takes the end of a call of a job with a mesh.
-func (w *worker) ended(p *collective.Posted, out []byte, err error) {
+// finishMeshCall takes the end of a call of a job with a mesh, with its result or error.
+func (w *worker) finishMeshCall(p *collective.Posted, out []byte, err error) {
 	var lost *collective.LostError
 	switch {
-	case errors.As(err, &lost) && w.unwanted():
+	case errors.As(err, &lost) && w.isUnwanted():
 		w.exit("failed")
 	case errors.As(err, &lost):
 		w.failed, w.plan, w.chain, w.back = w.failed || !w.dropped, nil, nil, back{}
 	case err != nil:
 		w.host.cluster.invariants.fail("w%d sees an error in step %d: %v", w.id, w.step, err)
 	case w.back.asks:
-		w.back = back{found: true, from: w.host.cluster.disk.choose(out)}
+		w.back = back{found: true, from: w.host.cluster.disk.chooseCheckpoint(out)}
 	case p.Call.Kind == collective.Reshape:
-		w.held = unpack(out) // another model
+		w.held = unpackBoxes(out) // another model
 		w.freeOthers("")
 		w.host.cluster.invariants.state[w.id] = true
 	case p.Call.Step:
 		for i := range w.held {
-			w.held[i] = box(int(w.held[i]>>48), w.step)
+			w.held[i] = boxContent(int(w.held[i]>>48), w.step)
 		}
 	}
 }
 
-// drop drops the step, of which a worker is lost, and asks to go on from its start.
-func (w *worker) drop() {
+// dropStep drops the step, of which a worker is lost, and asks to go on from its start.
+func (w *worker) dropStep() {
 	w.in, w.failed, w.dropped = false, false, true
 	for ticket := range w.open {
 		w.host.cluster.invariants.meshes.dropped[callID{w.id, ticket}] = true
 	}
-	w.host.agent.Asks(w.id)
-	w.host.settle()
+	w.host.agent.WorkerAsks(w.id)
+	w.host.runActions()
 }
 
-// stepAborted tells a member that the step is aborted, which it has dropped.
-func (w *worker) stepAborted() {
+// resumeAborted tells a member that the step is aborted, which it must have dropped.
+func (w *worker) resumeAborted() {
 	if !w.dropped {
 		w.host.cluster.invariants.fail("the step is aborted, and w%d has not dropped it", w.id)
 	}
-	w.goesOn()
+	w.resume()
 	w.early = false
 }
 
-// goesOn ends the wait of a worker that has dropped the step.
-func (w *worker) goesOn() {
+// resume ends the wait of a worker that has dropped the step.
+func (w *worker) resume() {
 	if len(w.open) > 0 {
 		w.host.cluster.invariants.fail(
 			"w%d goes on from the start of the step, and has %d calls open",
@@ -177,9 +177,10 @@ func (w *worker) goesOn() {
 	w.in, w.dropped, w.failed = true, false, false
 }
 
-// passes works out the reshape that a batch is, as this host sees it.
-func (h *host) passes() *reshapePlan {
-	known := h.agent.Known()
+// planOfReshape returns the plan of the reshape that a batch is, as this host sees it, and checks
+// that it is the head's.
+func (h *host) planOfReshape() *reshapePlan {
+	known := h.agent.State()
 	if known.Shape == nil || known.Shape.Next == "" {
 		h.cluster.invariants.fail(
 			"%s is to execute a reshape, and the job is on its way to no mesh",
@@ -195,14 +196,14 @@ func (h *host) passes() *reshapePlan {
 	return &p
 }
 
-// bring carries out a reshape, and proves it as far as this host has a part in it.
-func (h *host) bring(run *execution, part *head.Part, all map[callID][]byte) {
+// executeReshape carries out a reshape, and proves it as far as this host has a part in it.
+func (h *host) executeReshape(run *execution, part *head.Part, all map[callID][]byte) {
 	memory := map[topo.WorkerID][]uint64{}
 	for _, p := range part.Calls {
-		memory[p.Worker] = unpack(all[callID{p.Worker, p.Ticket}])
+		memory[p.Worker] = unpackBoxes(all[callID{p.Worker, p.Ticket}])
 	}
 	var err error
-	if run.moved, err = run.way.bring(memory); err != nil {
+	if run.moved, err = run.way.moveBoxes(memory); err != nil {
 		h.cluster.invariants.fail("%s executes a reshape from mesh %s to %s: %v", h.name,
 			run.way.old,
 			run.way.new, err)
@@ -215,7 +216,7 @@ func (h *host) bring(run *execution, part *head.Part, all map[callID][]byte) {
 	})
 }
 
-// reshapes reports whether a part of a batch brings the state to another mesh.
-func reshapes(part *head.Part) bool {
+// isReshape reports whether a part of a batch brings the state to another mesh.
+func isReshape(part *head.Part) bool {
 	return part.Err == nil && part.Calls[0].Call.Kind == collective.Reshape
 }

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onCPUs runs start on the caller's thread, which is locked, while that thread may use only these
-// processors: a process that start starts inherits them. Without processors, or when the kernel
-// refuses them, start runs unbound, and bound is false. Go starts no threads from a locked one, so
-// no thread inherits the processors.
-func onCPUs(cpus []int, start func() error) (bound bool, err error) {
+// startOnCPUs runs start on the caller's thread, which is locked, while that thread may use only
+// these processors: a process that start starts inherits them. Without processors, or when the
+// kernel refuses them, start runs unbound, and bound is false. Go starts no threads from a locked
+// one, so no thread inherits the processors.
+func startOnCPUs(cpus []int, start func() error) (bound bool, err error) {
 	var before, now unix.CPUSet
 	for _, c := range cpus {
 		now.Set(c)

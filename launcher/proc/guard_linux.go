@@ -28,14 +28,15 @@ func init() {
 	// SIGABRT and the like are not ignored: they are sent on purpose, and Guard starts a new guard.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
 		syscall.SIGUSR2)
-	if err := takeOver(os.Args[1], syscall.LOCK_EX); err != nil {
+	if err := takeOverPlace(os.Args[1], syscall.LOCK_EX); err != nil {
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// Guard keeps a guard process alive until ctx ends, then ends it. It blocks meanwhile. started,
-// which may be nil, is called with the number of each guard process once that runs.
+// Guard keeps a guard process alive until ctx ends, and replaces one that ends early; then it kills
+// the guard. It blocks meanwhile. started, which may be nil, is called with the number of each
+// guard process once that runs.
 func (p *Place) Guard(ctx context.Context, started func(pid int)) error {
 	for range maxGuards {
 		cmd := exec.CommandContext(ctx, "/proc/self/exe")
@@ -45,7 +46,7 @@ func (p *Place) Guard(ctx context.Context, started func(pid int)) error {
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Start(); err != nil {
-			return startFault(ctx, err)
+			return guardStartError(ctx, err)
 		}
 		if started != nil {
 			started(cmd.Process.Pid)
@@ -63,8 +64,8 @@ func (p *Place) Guard(ctx context.Context, started func(pid int)) error {
 		maxGuards, p.lockPath())
 }
 
-// startFault is the error of a guard that cannot be started; nil if ctx has ended.
-func startFault(ctx context.Context, err error) error {
+// guardStartError is the error of a guard that cannot be started; nil if ctx has ended.
+func guardStartError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}

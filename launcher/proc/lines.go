@@ -28,10 +28,10 @@ func (l *Lines) Feed(p []byte, now time.Time) {
 	for len(p) > 0 {
 		i := bytes.IndexAny(p, "\r\n")
 		if i < 0 {
-			l.hold(p, now)
+			l.addText(p, now)
 			return
 		}
-		l.hold(p[:i], now)
+		l.addText(p[:i], now)
 		if p[i] == '\r' {
 			l.returned = true
 		} else {
@@ -54,25 +54,25 @@ func (l *Lines) flush() {
 	l.held, l.returned = l.held[:0], false
 }
 
-// hold adds text to held, and emits pieces of maxLine bytes.
-func (l *Lines) hold(p []byte, now time.Time) {
+// addText adds text to held, and emits pieces of maxLine bytes.
+func (l *Lines) addText(p []byte, now time.Time) {
 	if len(p) == 0 {
 		return
 	}
 	if l.returned {
-		l.overwrite(now)
+		l.dropHeld(now)
 	}
 	l.held = append(l.held, p...)
 	for len(l.held) > maxLine {
-		cut := wholeRunes(l.held[:maxLine])
+		cut := wholeRunesLength(l.held[:maxLine])
 		l.Emit(l.held[:cut])
 		l.held = append(l.held[:0], l.held[cut:]...)
 	}
 }
 
-// overwrite drops held, which a carriage return has ended, and emits it at most once in
+// dropHeld drops held, which a carriage return has ended, and emits it at most once in
 // progressEvery.
-func (l *Lines) overwrite(now time.Time) {
+func (l *Lines) dropHeld(now time.Time) {
 	if len(l.held) > 0 && now.Sub(l.shown) >= progressEvery {
 		l.shown = now
 		l.Emit(l.held)
@@ -80,9 +80,9 @@ func (l *Lines) overwrite(now time.Time) {
 	l.held, l.returned = l.held[:0], false
 }
 
-// wholeRunes is how much of b can be cut off without breaking a UTF-8 character that continues
-// behind b.
-func wholeRunes(b []byte) int {
+// wholeRunesLength is how many bytes of b can be cut off without breaking a UTF-8 character that
+// continues after b.
+func wholeRunesLength(b []byte) int {
 	for back := 1; back < utf8.UTFMax; back++ {
 		if c := b[len(b)-back]; utf8.RuneStart(c) {
 			if !utf8.FullRune(b[len(b)-back:]) {

@@ -22,15 +22,15 @@ func (e *CommandError) Error() string { return fmt.Sprintf("cannot run %q: %s", 
 // searched in the folders of path (the PATH of the worker, not ours). Its errors are *CommandError.
 func Lookup(command, path string) (string, error) {
 	if strings.Contains(command, "/") {
-		if err := executable(command); err != nil {
-			return "", &CommandError{command, explain(err, command)}
+		if err := checkExecutable(command); err != nil {
+			return "", &CommandError{command, notExecutableText(err, command)}
 		}
 		return filepath.Abs(command)
 	}
 	var blocked string
 	for _, dir := range filepath.SplitList(path) {
 		file := filepath.Join(dir, command)
-		err := executable(file)
+		err := checkExecutable(file)
 		if err == nil {
 			return filepath.Abs(file)
 		}
@@ -39,18 +39,18 @@ func Lookup(command, path string) (string, error) {
 		}
 	}
 	if blocked != "" {
-		return "", &CommandError{command, explain(fs.ErrPermission, blocked)}
+		return "", &CommandError{command, notExecutableText(fs.ErrPermission, blocked)}
 	}
 	msg := "no such command in PATH; check the spelling, or give its path"
-	if executable(command) == nil || errors.Is(executable(command), fs.ErrPermission) {
+	if checkExecutable(command) == nil || errors.Is(checkExecutable(command), fs.ErrPermission) {
 		msg = fmt.Sprintf("no such command in PATH, but a file of that name lies here; write ./%s",
 			command)
 	}
 	return "", &CommandError{command, msg}
 }
 
-// executable returns why a file cannot be executed; nil = it can.
-func executable(file string) error {
+// checkExecutable returns why a file cannot be executed; nil = it can.
+func checkExecutable(file string) error {
 	info, err := os.Stat(file)
 	switch {
 	case err != nil:
@@ -63,8 +63,8 @@ func executable(file string) error {
 	return nil
 }
 
-// explain says in words why a file cannot be executed, and what to do.
-func explain(err error, file string) string {
+// notExecutableText says in words why a file cannot be executed, and what to do.
+func notExecutableText(err error, file string) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "no such file; check the path"
@@ -79,7 +79,8 @@ func explain(err error, file string) string {
 	return err.Error()
 }
 
-// startError explains why the kernel refused to start a file that Lookup had found.
+// startError returns a *CommandError that explains why the kernel refused to start a file that
+// Lookup had found.
 func startError(command string, err error) error {
 	msg := err.Error()
 	switch {

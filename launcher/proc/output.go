@@ -12,7 +12,7 @@ import (
 // tailLines is how many last lines of output the report about a failed worker has.
 const tailLines = 10
 
-// Console shows the lines of all workers of a run, each behind "[rank] ". Lines are written whole.
+// Console shows the lines of all workers of a run, each after "[rank] ". Lines are written whole.
 // It is safe for concurrent use; a writer that blocks blocks whoever writes a line.
 type Console struct {
 	mu       sync.Mutex // held while a line is written
@@ -33,8 +33,8 @@ func NewConsole(out, err io.Writer, n int, color bool) *Console {
 // rankColors are the ANSI foregrounds that read well on both dark and light grounds.
 var rankColors = [...]int{36, 33, 32, 35, 34, 31}
 
-// prefix is "[2] ", as wide as that of the highest rank.
-func (c *Console) prefix(rank int) string {
+// rankPrefix is "[2] ", as wide as that of the highest rank.
+func (c *Console) rankPrefix(rank int) string {
 	p := fmt.Sprintf("[%*d]", c.width, rank)
 	if c.color {
 		p = fmt.Sprintf("\x1b[%dm%s\x1b[0m", rankColors[rank%len(rankColors)], p)
@@ -42,7 +42,8 @@ func (c *Console) prefix(rank int) string {
 	return p + " "
 }
 
-func (c *Console) write(w io.Writer, prefix string, line []byte) {
+// writeLine writes a prefix and a line to w, whole, and blocks while w does.
+func (c *Console) writeLine(w io.Writer, prefix string, line []byte) {
 	text := make([]byte, 0, len(prefix)+len(line)+1)
 	text = append(append(append(text, prefix...), line...), '\n')
 	c.mu.Lock()
@@ -71,7 +72,7 @@ func NewOutput(c *Console, rank int, path string) (*Output, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proc: log of rank %d: %w", rank, err)
 	}
-	return &Output{console: c, rank: rank, prefix: c.prefix(rank), log: log,
+	return &Output{console: c, rank: rank, prefix: c.rankPrefix(rank), log: log,
 		tail: NewTail(tailLines)}, nil
 }
 
@@ -103,8 +104,8 @@ func (o *Output) Close() error {
 	return err
 }
 
-// copyFrom carries one stream of the worker until the stream ends. to is the console's writer for
-// its lines.
+// copyFrom copies one stream of the worker to the log, the console and the tail, and blocks until
+// the stream ends. to is the console's writer for its lines.
 func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 	lines := Lines{Emit: func(line []byte) {
 		o.mu.Lock()
@@ -114,7 +115,7 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 		if discards {
 			return
 		}
-		o.console.write(to, o.prefix, line)
+		o.console.writeLine(to, o.prefix, line)
 		if o.console.Forward != nil {
 			o.console.Forward(o.rank, to == o.console.err, string(line))
 		}
@@ -140,19 +141,19 @@ func (o *Output) writeLog(p []byte) {
 		return
 	}
 	if _, o.logErr = o.log.Write(p); o.logErr != nil {
-		o.console.write(o.console.err, o.prefix,
+		o.console.writeLine(o.console.err, o.prefix,
 			fmt.Appendf(nil, "shoal: the log of this worker stops here: %v", o.logErr))
 	}
 }
 
-// Line writes a line of a worker on another host.
-func (c *Console) Line(rank int, stderr bool, text string) {
+// WorkerLine writes a line of a worker on another host, as if the worker were here.
+func (c *Console) WorkerLine(rank int, stderr bool, text string) {
 	to := c.out
 	if stderr {
 		to = c.err
 	}
-	c.write(to, c.prefix(rank), []byte(text))
+	c.writeLine(to, c.rankPrefix(rank), []byte(text))
 }
 
 // Note writes a line of shoal's own between the workers' lines.
-func (c *Console) Note(text string) { c.write(c.err, "shoal: ", []byte(text)) }
+func (c *Console) Note(text string) { c.writeLine(c.err, "shoal: ", []byte(text)) }

@@ -44,7 +44,7 @@ func TestOutput(t *testing.T) {
 func TestConsoleColors(t *testing.T) {
 	var out bytes.Buffer
 	c := NewConsole(&out, io.Discard, 2, true)
-	c.write(c.out, c.prefix(1), []byte("x"))
+	c.writeLine(c.out, c.rankPrefix(1), []byte("x"))
 	if got, want := out.String(), "\x1b[33m[1]\x1b[0m x\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -57,7 +57,7 @@ func TestFullDiskIsSaidOnce(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	c := NewConsole(&out, &errs, 1, false)
-	o := &Output{console: c, prefix: c.prefix(0), log: full, tail: NewTail(1)}
+	o := &Output{console: c, prefix: c.rankPrefix(0), log: full, tail: NewTail(1)}
 	o.copyFrom(io.MultiReader(strings.NewReader("a\n"), strings.NewReader("b\n")), c.out)
 	if out.String() != "[0] a\n[0] b\n" {
 		t.Errorf("stdout %q", out.String())

@@ -26,7 +26,8 @@ type Place struct {
 	lock *os.File // open and locked file
 }
 
-// NewPlace removes what dead runs have left in dir and makes a place for a new one.
+// NewPlace removes what dead runs have left in dir, kills what is left of them, and makes and locks
+// the lock file of a new one.
 func NewPlace(dir string) (*Place, error) {
 	if err := removeStale(dir); err != nil {
 		return nil, err
@@ -61,6 +62,7 @@ func (p *Place) Socket() string { return filepath.Join(p.dir, p.Run+".sock") }
 // Control is the path for the socket on which the launcher answers tools.
 func (p *Place) Control() string { return filepath.Join(p.dir, p.Run+rundir.ControlSuffix) }
 
+// lockPath is the path of the lock file.
 func (p *Place) lockPath() string { return filepath.Join(p.dir, p.Run+".lock") }
 
 // Mark is the value of RunVariable for the processes of this run. If this program is itself part of
@@ -72,18 +74,20 @@ func (p *Place) Mark() string {
 	return p.Run
 }
 
-// Clear sweeps the run and removes its files, but keeps its lock.
+// Clear kills what is left of the run and removes its sockets, but keeps its lock. It blocks as
+// Sweep does.
 func (p *Place) Clear() error {
 	err := Sweep(p.Run)
-	return errors.Join(err, remove(p.Socket()), remove(p.Control()))
+	return errors.Join(err, removeIfThere(p.Socket()), removeIfThere(p.Control()))
 }
 
-// Close removes the lock.
+// Close removes the lock file and releases the lock.
 func (p *Place) Close() error {
-	return errors.Join(remove(p.lockPath()), p.lock.Close())
+	return errors.Join(removeIfThere(p.lockPath()), p.lock.Close())
 }
 
-// removeStale clears the places in dir whose launcher and guard were killed together.
+// removeStale clears the places in dir whose launcher and guard were killed together. Places in use
+// are left alone.
 func removeStale(dir string) error {
 	locks, err := filepath.Glob(filepath.Join(dir, "*.lock"))
 	if err != nil {
@@ -92,14 +96,14 @@ func removeStale(dir string) error {
 	for _, path := range locks {
 		// A locked place is in use. A place that cannot be cleared now waits for the next start,
 		// and is no reason to refuse this job.
-		_ = takeOver(path, syscall.LOCK_EX|syscall.LOCK_NB)
+		_ = takeOverPlace(path, syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	return nil
 }
 
-// takeOver locks the lock file of a launcher, as flock does with how, which may wait until the
-// launcher is dead, and then clears its place.
-func takeOver(path string, how int) error {
+// takeOverPlace locks the lock file of a launcher, as flock does with how, which may block until
+// the launcher is dead, and then clears its place.
+func takeOverPlace(path string, how int) error {
 	lock, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -120,6 +124,7 @@ func takeOver(path string, how int) error {
 	return p.Close()
 }
 
+// flock locks a file as flock(2) does with how, which may block; a signal does not end it.
 func flock(f *os.File, how int) error {
 	for {
 		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
@@ -128,7 +133,8 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-func remove(path string) error {
+// removeIfThere removes a file, if it is there.
+func removeIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("proc: %w", err)
 	}

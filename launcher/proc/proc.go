@@ -54,8 +54,9 @@ func SignalName(sig syscall.Signal) string {
 	return fmt.Sprintf("signal %d", int(sig))
 }
 
-// needsLinux says what is missing on another operating system, and what works there.
-func needsLinux(system string) error {
+// needsLinuxError is an error that says what is missing on another operating system, and what works
+// there.
+func needsLinuxError(system string) error {
 	return fmt.Errorf(`running a job needs Linux, and this is %s
   missing  memfd segments and eventfd bells, so workers could not share memory with their agent;
            parent-death signals and /proc, so nothing could keep them from outliving the job

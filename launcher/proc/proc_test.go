@@ -6,7 +6,7 @@ import (
 )
 
 func TestNeedsLinux(t *testing.T) {
-	text := needsLinux("darwin").Error()
+	text := needsLinuxError("darwin").Error()
 	for _, want := range []string{"needs Linux, and this is darwin", "memfd", "eventfd",
 		"works    shoal version", "--dry-run", "python3 train.py", "container"} {
 		if !strings.Contains(text, want) {

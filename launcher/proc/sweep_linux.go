@@ -17,23 +17,23 @@ import (
 // process inside a broken device driver never ends.
 const dying = 2 * time.Second
 
-// Sweep kills every process of a run and the descendants of these, until none is left. It leaves
-// the guard alone.
+// Sweep kills every process of a run and the descendants of these, and blocks until none is left.
+// It leaves the guard alone.
 func Sweep(run string) error { return sweep(run, 0) }
 
 // SweepGroup kills the processes that a worker which has ended left in its process group, and their
-// descendants: processes that load data for the worker, say.
+// descendants: processes that load data for the worker, say. It blocks until none is left.
 func SweepGroup(run string, group int) error { return sweep(run, group) }
 
 // sweep is Sweep, or SweepGroup unless group is 0. It blocks for up to dying.
 func sweep(run string, group int) error {
 	deadline := time.Now().Add(dying)
 	for {
-		found, err := processes()
+		found, err := livingProcesses()
 		if err != nil {
 			return err
 		}
-		killed, err := killAll(victims(found, run, group), deadline)
+		killed, err := killAll(victimsOf(found, run, group), deadline)
 		if err != nil {
 			return fmt.Errorf("proc: sweep of run %s: %w", run, err)
 		}
@@ -50,8 +50,8 @@ type process struct {
 	guard              bool   // the process is the guard of some run
 }
 
-// partOf reports whether the process is marked as part of a run, or of a run inside that.
-func (p process) partOf(run string) bool {
+// isPartOf reports whether the process is marked as part of a run, or of a run inside that.
+func (p process) isPartOf(run string) bool {
 	for id := range strings.SplitSeq(p.runs, "/") {
 		if id == run {
 			return true
@@ -60,15 +60,15 @@ func (p process) partOf(run string) bool {
 	return false
 }
 
-// victims are the processes of a run, or of one process group in it, and all descendants of these,
-// so that a child with a cleared environment dies too.
-func victims(all []process, run string, group int) []int {
+// victimsOf lists the processes, of all, that belong to a run, or to one process group in it, and
+// all descendants of these, so that a child with a cleared environment dies too.
+func victimsOf(all []process, run string, group int) []int {
 	doomed := map[int]bool{}
 	for more := true; more; {
 		more = false
 		for _, p := range all {
 			if !doomed[p.pid] && !p.guard &&
-				(p.partOf(run) && (group == 0 || p.group == group) || doomed[p.parent]) {
+				(p.isPartOf(run) && (group == 0 || p.group == group) || doomed[p.parent]) {
 				doomed[p.pid], more = true, true
 			}
 		}
@@ -82,9 +82,9 @@ func victims(all []process, run string, group int) []int {
 	return pids
 }
 
-// processes lists the living processes but this one. It leaves out processes that end meanwhile; of
-// those of other users it does not know the runs.
-func processes() ([]process, error) {
+// livingProcesses reads /proc and lists the living processes but this one. It leaves out processes
+// that end meanwhile; of those of other users it does not know the runs.
+func livingProcesses() ([]process, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil || len(dirs) == 0 {
 		return nil, errors.New(
@@ -106,7 +106,7 @@ func processes() ([]process, error) {
 		}
 		p.pid = pid
 		if env, err := os.ReadFile(dir + "/environ"); err == nil {
-			p.runs = variable(env, RunVariable)
+			p.runs = findVariable(env, RunVariable)
 		}
 		if words, err := os.ReadFile(dir + "/cmdline"); err == nil {
 			p.guard = bytes.HasPrefix(words, []byte(guardName+"\x00"))
@@ -116,9 +116,9 @@ func processes() ([]process, error) {
 	return all, nil
 }
 
-// State is the state of a process or thread as the kernel calls it: 'T' where it is stopped, 'D'
-// where it waits in the kernel. 0 = there is none.
-func State(pid int) byte {
+// ProcessState reads from /proc the state of a process or thread as the kernel calls it: 'T' where
+// it is stopped, 'D' where it waits in the kernel. 0 = there is none.
+func ProcessState(pid int) byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
@@ -140,8 +140,9 @@ func parseStat(stat []byte) (p process, state byte) {
 	return p, fields[0][0]
 }
 
-// variable finds a variable in an environment block, KEY=VALUE after NUL after KEY=VALUE.
-func variable(block []byte, key string) string {
+// findVariable returns the value of a variable in an environment block, KEY=VALUE after NUL after
+// KEY=VALUE; "" = it is not there.
+func findVariable(block []byte, key string) string {
 	for _, entry := range bytes.Split(block, []byte{0}) {
 		if value, ok := bytes.CutPrefix(entry, []byte(key+"=")); ok {
 			return string(value)
@@ -150,7 +151,8 @@ func variable(block []byte, key string) string {
 	return ""
 }
 
-// killAll kills processes and waits until all of them are gone.
+// killAll kills processes by SIGKILL, blocks until all of them are gone, and counts those that it
+// killed.
 func killAll(pids []int, deadline time.Time) (killed int, err error) {
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
@@ -176,7 +178,8 @@ func killAll(pids []int, deadline time.Time) (killed int, err error) {
 	return killed, nil
 }
 
-// awaitGone waits on a pidfd, which turns readable when its process has ended.
+// awaitGone blocks on a pidfd, which turns readable when its process has ended; an error after the
+// deadline.
 func awaitGone(fd int, deadline time.Time) error {
 	for {
 		left := time.Until(deadline)

@@ -47,7 +47,7 @@ func TestVictims(t *testing.T) {
 	}
 	for group, want := range map[int][]int{0: {9, 12, 13, 14, 15}, 12: {9, 12, 13, 15}, 14: {14},
 		17: {}} {
-		got := victims(all, "a", group)
+		got := victimsOf(all, "a", group)
 		slices.Sort(got)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("group %d: %s", group, d)

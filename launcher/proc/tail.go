@@ -9,7 +9,7 @@ type Tail struct {
 // NewTail returns a Tail of at most n lines.
 func NewTail(n int) *Tail { return &Tail{lines: make([]string, 0, n)} }
 
-// Add takes the next line.
+// Add adds a line, in the place of the oldest if there are n already.
 func (t *Tail) Add(line string) {
 	if len(t.lines) < cap(t.lines) {
 		t.lines = append(t.lines, line)
@@ -19,7 +19,7 @@ func (t *Tail) Add(line string) {
 	t.next = (t.next + 1) % len(t.lines)
 }
 
-// Lines returns the kept lines, oldest first.
+// Lines returns a copy of the kept lines, oldest first.
 func (t *Tail) Lines() []string {
 	return append(append([]string{}, t.lines[t.next:]...), t.lines[:t.next]...)
 }

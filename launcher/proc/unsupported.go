@@ -9,13 +9,16 @@ import (
 )
 
 // Supported reports whether this operating system can run jobs.
-func Supported() error { return needsLinux(runtime.GOOS) }
+func Supported() error { return needsLinuxError(runtime.GOOS) }
 
+// workerAttr gives a worker a process group of its own.
 func workerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
+// awaitExit does nothing here: jobs need Linux.
 func awaitExit(int) {}
 
-func onCPUs(_ []int, start func() error) (bool, error) { return false, start() }
+// startOnCPUs runs start unbound: jobs need Linux.
+func startOnCPUs(_ []int, start func() error) (bool, error) { return false, start() }
 
 // Sweep is for Linux only.
 func Sweep(string) error { return Supported() }
@@ -23,8 +26,8 @@ func Sweep(string) error { return Supported() }
 // SweepGroup is for Linux only.
 func SweepGroup(string, int) error { return Supported() }
 
-// State is for Linux only.
-func State(int) byte { return 0 }
+// ProcessState is for Linux only.
+func ProcessState(int) byte { return 0 }
 
 // Guard is for Linux only.
 func (p *Place) Guard(context.Context, func(pid int)) error { return Supported() }

@@ -39,13 +39,13 @@ type Worker struct {
 	gone bool // the process was reaped
 }
 
-// Start starts a worker, with goroutines in g. The worker's stdin is empty. ended is called once,
-// on one of these goroutines, when the worker has ended; processes that the worker started may
-// still run and write then (Silent, Drain).
+// Start starts a worker, with goroutines in g, and returns when its process runs. The worker's
+// stdin is empty. ended is called once, on one of these goroutines, when the worker has ended;
+// processes that the worker started may still run and write then (Silent, StopReadingAfter).
 func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
 	w := &Worker{silent: make(chan struct{})}
 	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr()}
-	theirs, err := w.pipes(cmd)
+	theirs, err := w.makePipes(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +56,13 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 		defer runtime.UnlockOSThread()
 		from := time.Now()
 		var err error
-		w.bound, err = onCPUs(c.CPUs, cmd.Start)
+		w.bound, err = startOnCPUs(c.CPUs, cmd.Start)
 		if err == nil {
 			w.pid = cmd.Process.Pid
 		}
 		started <- err
 		if err == nil {
-			ended(w.wait(cmd, from))
+			ended(w.waitAndReap(cmd, from))
 		}
 		return nil
 	})
@@ -73,13 +73,20 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 		return nil, startError(c.Args[0], err)
 	}
 	w.reading.Store(2)
-	g.Go("read stdout", func(context.Context) error { w.read(0, out, out.console.out); return nil })
-	g.Go("read stderr", func(context.Context) error { w.read(1, out, out.console.err); return nil })
+	g.Go("read stdout", func(context.Context) error {
+		w.readStream(0, out, out.console.out)
+		return nil
+	})
+	g.Go("read stderr", func(context.Context) error {
+		w.readStream(1, out, out.console.err)
+		return nil
+	})
 	return w, nil
 }
 
-// read carries one stream to the output until it ends.
-func (w *Worker) read(stream int, out *Output, to io.Writer) {
+// readStream copies one stream to the output, blocks until it ends, and closes it; after the last
+// one silent is closed.
+func (w *Worker) readStream(stream int, out *Output, to io.Writer) {
 	out.copyFrom(w.streams[stream], to)
 	w.streams[stream].Close()
 	if w.reading.Add(-1) == 0 {
@@ -87,8 +94,8 @@ func (w *Worker) read(stream int, out *Output, to io.Writer) {
 	}
 }
 
-// pipes makes the pipes of stdout and stderr. theirs are the ends that the worker gets.
-func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
+// makePipes makes the pipes of stdout and stderr. theirs are the ends that the worker gets.
+func (w *Worker) makePipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 	for range 2 {
 		r, t, err := os.Pipe()
 		if err != nil {
@@ -102,9 +109,9 @@ func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// wait blocks until the process has ended, and reaps it with mu held: until then no other process
-// gets its number, and no signal can hit another process.
-func (w *Worker) wait(cmd *exec.Cmd, from time.Time) Exit {
+// waitAndReap blocks until the process has ended, and reaps it with mu held: until then no other
+// process gets its number, and no signal can hit another process.
+func (w *Worker) waitAndReap(cmd *exec.Cmd, from time.Time) Exit {
 	awaitExit(w.pid)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +135,8 @@ func (w *Worker) PID() int { return w.pid }
 // Bound reports whether the process began with the processors of its Command alone.
 func (w *Worker) Bound() bool { return w.bound }
 
-// Signal sends sig to the whole process group, unless the worker has ended.
+// Signal sends sig to the whole process group, unless the worker has ended. Any goroutine may call
+// it.
 func (w *Worker) Signal(sig syscall.Signal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -137,18 +145,19 @@ func (w *Worker) Signal(sig syscall.Signal) {
 	}
 }
 
-// Silent is closed when neither the worker nor a process that it started can write to its output
-// any more.
+// Silent returns a channel that is closed when neither the worker nor a process that it started can
+// write to its output any more.
 func (w *Worker) Silent() <-chan struct{} { return w.silent }
 
-// Drain makes the readers of the worker's output give up after d, in case another process holds the
-// other end. It does not wait.
-func (w *Worker) Drain(d time.Duration) {
+// StopReadingAfter makes the readers of the worker's output give up after d, in case another
+// process holds the other end. It does not wait.
+func (w *Worker) StopReadingAfter(d time.Duration) {
 	for _, s := range w.streams {
 		s.SetReadDeadline(time.Now().Add(d))
 	}
 }
 
+// closeAll closes files.
 func closeAll(files []*os.File) {
 	for _, f := range files {
 		f.Close()

@@ -6,6 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// workerAttr gives a worker a process group of its own, and has it killed when the thread that
+// starts it ends.
 func workerAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -51,7 +51,7 @@ func startShellOn(t *testing.T, cpus []int, script string, env ...string) *shell
 	}
 	t.Cleanup(func() {
 		s.Signal(syscall.SIGKILL)
-		s.Drain(0)
+		s.StopReadingAfter(0)
 		if err := errors.Join(s.group.Wait(), out.Close()); err != nil {
 			t.Error(err)
 		}
@@ -143,7 +143,7 @@ func TestDrainLeavesStrangers(t *testing.T) {
 	text := s.text.await(".")
 	s.Signal(syscall.SIGKILL)
 	<-s.ended
-	s.Drain(time.Millisecond)
+	s.StopReadingAfter(time.Millisecond)
 	if err := s.group.Wait(); err != nil {
 		t.Fatal(err)
 	}

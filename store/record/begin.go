@@ -112,7 +112,7 @@ func (b *Beginning) resume(have Owner, newest member.Record) (*Task, error) {
 			others = append(others, h.Name)
 		}
 	}
-	if newest.Head != "" && newest.Quorum(others) {
+	if newest.Head != "" && newest.IsQuorum(others) {
 		return nil, &ElsewhereError{have.Job, newest, others}
 	}
 	b.Resumed = &newest

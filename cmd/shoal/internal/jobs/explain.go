@@ -48,7 +48,7 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 // wait for, or how the run has ended. live is nil for a job that does not run. silent is the error
 // of findRun about launchers that do not answer; it is returned for a run without a result.
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
-	ledger := &tail{path: launcher.Ledger(dir)}
+	ledger := &tail{path: launcher.LedgerPath(dir)}
 	if asJSON {
 		return ledger.readEntries(func(e launcher.Entry) error { return showEntry(out, e, true) })
 	}

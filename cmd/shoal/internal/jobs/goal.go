@@ -37,7 +37,7 @@ type atGoal struct {
 // askAndWait asks the job for the goal, and then polls the job and prints each of its changes to
 // out, until the job has what it was asked for, will not get it, or ctx ends.
 func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
-	j, ledger, start := g.job, newTail(launcher.Ledger(g.job.Dir)), time.Now()
+	j, ledger, start := g.job, newTail(launcher.LedgerPath(g.job.Dir)), time.Now()
 	if err := g.ask(); err != nil || g.noWait {
 		return err
 	}

@@ -53,7 +53,7 @@ With --now SIGTERM comes at once.
 // stopJob asks a job to end, prints its changes to out until its result is there, and then prints
 // that. With now the workers do not complete their step.
 func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON bool) error {
-	ledger := newTail(launcher.Ledger(j.Dir))
+	ledger := newTail(launcher.LedgerPath(j.Dir))
 	if err := j.Stop(ctx, now, requester()); err != nil && !errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
 	}

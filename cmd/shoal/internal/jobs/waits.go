@@ -189,5 +189,5 @@ func processState(j api.Job, w api.Worker) byte {
 	if w.Host != j.Head || w.PID == 0 {
 		return 0
 	}
-	return proc.State(w.PID)
+	return proc.ProcessState(w.PID)
 }
