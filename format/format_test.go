@@ -28,11 +28,11 @@ func TestRead(t *testing.T) {
 		}
 		s := format.Tensor{Name: "w", DType: size, Shape: shape}
 		dir := fstest.MapFS{}
-		for i, box := range cut(t, shape.Box(), 3) {
+		for i, box := range cutBox(t, shape.Box(), 3) {
 			p := format.Piece{Box: box, File: string(rune('a' + i)),
 				Offset: int64(rapid.IntRange(0, 9).Draw(t, "offset"))}
-			p.Strides = strides(t, box)
-			file := make([]byte, int(p.Offset)+span(p, box)*size.Size())
+			p.Strides = drawStrides(t, box)
+			file := make([]byte, int(p.Offset)+spanElements(p, box)*size.Size())
 			for run := range tensor.Runs(box, p.View(), shape.View()) {
 				copy(file[int(p.Offset)+run.A*size.Size():],
 					want[run.B*size.Size():(run.B+run.N)*size.Size()])
@@ -58,8 +58,8 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// cut cuts a box in two, up to depth times.
-func cut(t *rapid.T, b tensor.Box, depth int) []tensor.Box {
+// cutBox cuts a box in two, up to depth times.
+func cutBox(t *rapid.T, b tensor.Box, depth int) []tensor.Box {
 	d := slices.IndexFunc(b, func(s tensor.Span) bool { return s.Len() > 1 })
 	if d < 0 || depth == 0 {
 		return []tensor.Box{b}
@@ -67,11 +67,11 @@ func cut(t *rapid.T, b tensor.Box, depth int) []tensor.Box {
 	at := rapid.IntRange(b[d].From+1, b[d].To-1).Draw(t, "at")
 	left, right := slices.Clone(b), slices.Clone(b)
 	left[d].To, right[d].From = at, at
-	return append(cut(t, left, depth-1), cut(t, right, depth-1)...)
+	return append(cutBox(t, left, depth-1), cutBox(t, right, depth-1)...)
 }
 
-// strides lays a box out in any order of its dimensions and with gaps; nil for packed.
-func strides(t *rapid.T, b tensor.Box) []int {
+// drawStrides draws a layout of a box in any order of its dimensions and with gaps; nil for packed.
+func drawStrides(t *rapid.T, b tensor.Box) []int {
 	if rapid.Bool().Draw(t, "packed") {
 		return nil
 	}
@@ -88,8 +88,8 @@ func strides(t *rapid.T, b tensor.Box) []int {
 	return s
 }
 
-// span is the number of elements from the first to the last.
-func span(p format.Piece, b tensor.Box) int {
+// spanElements returns the number of elements from the first to the last.
+func spanElements(p format.Piece, b tensor.Box) int {
 	n, v := 1, p.View()
 	for d, x := range b {
 		n += (x.Len() - 1) * v.Strides[d]
@@ -97,6 +97,7 @@ func span(p format.Piece, b tensor.Box) int {
 	return n
 }
 
+// TestCheck finds each kind of defect in pieces and values.
 func TestCheck(t *testing.T) {
 	files := format.NewFiles(fstest.MapFS{"f": {Data: make([]byte, 16)}, "d": {Mode: fs.ModeDir}})
 	box := func(from, to int) tensor.Box { return tensor.Box{{From: from, To: to}} }
@@ -153,6 +154,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestFinish puts tensors and values in order, and refuses what stands twice or fits in no file.
 func TestFinish(t *testing.T) {
 	at := func(i int) format.Coords { return format.Coords{{Axis: "tp", Index: i, Of: 2}} }
 	c := format.Checkpoint{

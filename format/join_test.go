@@ -69,7 +69,7 @@ func TestJoin(t *testing.T) {
 			r.Fatal(err)
 		}
 		files := format.NewFiles(dir)
-		checkpoint := format.Checkpoint{Tensors: []format.Tensor{got, asPieces(got)}}
+		checkpoint := format.Checkpoint{Tensors: []format.Tensor{got, replicasAsPieces(got)}}
 		if faults := checkpoint.Check(files); len(faults) > 0 {
 			r.Fatal(faults)
 		}
@@ -94,8 +94,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// asPieces has the replicas of a tensor in place of its pieces.
-func asPieces(t format.Tensor) format.Tensor {
+// replicasAsPieces returns a tensor whose pieces are the replicas of another.
+func replicasAsPieces(t format.Tensor) format.Tensor {
 	t.Name, t.Pieces, t.Replicas = "copies", t.Replicas, nil
 	return t
 }

@@ -38,11 +38,13 @@ func TestTorch(t *testing.T) {
 // readAlone reads a checkpoint in which only torch's globals may be mentioned.
 func readAlone(files *format.Files) (*format.Checkpoint, error) { return dcp.Read(files, nil) }
 
+// TestDamage demands that damage to any file of a checkpoint is found.
 func TestDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/dcp.zip")
 	formattest.CheckDamage(t, dir, readAlone, func(string) bool { return true })
 }
 
+// TestRefuses says of broken metadata what is wrong.
 func TestRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/dcp.zip")
 	metadata := dir[dcp.MetadataName].Data
@@ -93,6 +95,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
+// FuzzMetadata has any text as .metadata: reading it does not panic, and what is read is sound.
 func FuzzMetadata(f *testing.F) {
 	dir, _ := formattest.Load(f, "testdata/dcp.zip")
 	f.Add(dir[dcp.MetadataName].Data)

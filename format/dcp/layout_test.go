@@ -87,6 +87,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// TestLayoutRefuses says which shards cannot be laid out.
 func TestLayoutRefuses(t *testing.T) {
 	of := func(name string, from, to int) format.Shard {
 		return format.Shard{Name: name, DType: tensor.F32, Shape: tensor.Shape{4},

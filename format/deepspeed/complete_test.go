@@ -20,8 +20,8 @@ func TestUniversalLacksFile(t *testing.T) {
 		// frozen, and a buffer: they are in the model too
 		elsewhere := []string{"/zero/1.weight/", "/zero/counts/"}
 		if strings.HasPrefix(name, "zero") {
-			c, files := read(t, dir)
-			dir, elsewhere = universal(t, c, files), []string{"/zero_pp_rank_0_"}
+			c, files := readSound(t, dir)
+			dir, elsewhere = writeUniversal(t, c, files), []string{"/zero_pp_rank_0_"}
 		}
 		for file, f := range dir {
 			if slices.ContainsFunc(elsewhere, func(part string) bool {
@@ -80,8 +80,8 @@ func TestIncomplete(t *testing.T) {
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+c.from+".zip")
 		if c.from == "zero2" {
-			from, files := read(t, dir)
-			dir = universal(t, from, files)
+			from, files := readSound(t, dir)
+			dir = writeUniversal(t, from, files)
 		}
 		maps.DeleteFunc(dir, func(name string, _ *fstest.MapFile) bool { return c.gone(name) })
 		got, err := deepspeed.Read(format.NewFiles(dir))
@@ -98,13 +98,13 @@ func TestIncomplete(t *testing.T) {
 // it.
 func TestTwoOptimizers(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := read(t, dir)
-	dir = universal(t, c, files)
+	c, files := readSound(t, dir)
+	dir = writeUniversal(t, c, files)
 	const folder = "global_step2_universal/zero/2.weight/"
 	dir[folder+"momentum_buffer.pt"] = dir[folder+"exp_avg.pt"]
 	delete(dir, folder+"exp_avg.pt")
 	delete(dir, folder+"exp_avg_sq.pt")
-	read(t, dir)
+	readSound(t, dir)
 	delete(dir, folder+"momentum_buffer.pt")
 	if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil {
 		t.Error("the state of one of two optimizers is missing, and nobody notices")

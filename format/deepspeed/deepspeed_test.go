@@ -21,7 +21,7 @@ func TestRead(t *testing.T) {
 			"universaltensor"}, parallel...) {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			c, files := read(t, dir)
+			c, files := readSound(t, dir)
 			c.Tensors = slices.DeleteFunc(c.Tensors, func(s format.Tensor) bool {
 				return strings.HasPrefix(s.Name, "optimizer.step.")
 			})
@@ -33,6 +33,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestDamage demands that damage to any file of a checkpoint but latest is found.
 func TestDamage(t *testing.T) {
 	for _, name := range []string{"zero2", "zero3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -42,6 +43,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestRefuses says of broken checkpoints what is wrong.
 func TestRefuses(t *testing.T) {
 	const optim, model = "global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
 		"global_step2/mp_rank_00_model_states.pt"
@@ -86,6 +88,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// FuzzRead changes files of a checkpoint: nothing panics, and what is read is sound.
 func FuzzRead(f *testing.F) {
 	const one, two = "global_step2/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
 		"global_step2/mp_rank_00_model_states.pt"

@@ -42,8 +42,8 @@ type mixedOver struct {
 	starts            []int // the blocks with which stages of a pipeline begin; nil for none
 }
 
-// stages are what each stage has; without a pipeline there is one.
-func (m *mixed) stages(o mixedOver) (all []*mixed) {
+// byStage returns what each stage has of the model; without a pipeline there is one.
+func (m *mixed) byStage(o mixedOver) (all []*mixed) {
 	of := func(name string) int {
 		block, _, _ := strings.Cut(name, ".")
 		n, _ := strconv.Atoi(block)
@@ -71,7 +71,7 @@ func (m *mixed) stages(o mixedOver) (all []*mixed) {
 	return all
 }
 
-// expertOf is the layer and the number of an expert's parameter; -1 for others.
+// expertOf returns the layer and the number of an expert's parameter; -1 for others.
 func (m *mixed) expertOf(name string) (layer, expert int, rest string) {
 	for i, l := range m.layers {
 		if below, ok := strings.CutPrefix(name, l+inLayer); ok {
@@ -83,9 +83,9 @@ func (m *mixed) expertOf(name string) (layer, expert int, rest string) {
 	return -1, -1, name
 }
 
-// spot is an expert parallel rank, and which of those with its experts: of a rank in DeepSpeed's
-// order.
-func (m *mixed) spot(o mixedOver, dp, tp int) (e, index, count int) {
+// expertRank returns which expert parallel rank a rank is, its index among those with the same
+// experts, and their number.
+func (m *mixed) expertRank(o mixedOver, dp, tp int) (e, index, count int) {
 	rank, ranks := dp, o.dp
 	if !o.parts {
 		rank, ranks = dp*o.tp+tp, o.dp*o.tp
@@ -97,9 +97,9 @@ func (m *mixed) spot(o mixedOver, dp, tp int) (e, index, count int) {
 	return rank % o.ep, rank / o.ep, count
 }
 
-// local are the parameters of a group on an expert parallel rank, with the names and parts that the
-// rank has.
-func (m *mixed) local(o mixedOver, group, e, tp int) (all []evenParam) {
+// localParams returns the parameters of a group on an expert parallel rank, with the names and
+// parts that the rank has.
+func (m *mixed) localParams(o mixedOver, group, e, tp int) (all []evenParam) {
 	for i, p := range m.params {
 		layer, expert, rest := m.expertOf(p.name)
 		switch {
@@ -112,22 +112,22 @@ func (m *mixed) local(o mixedOver, group, e, tp int) (all []evenParam) {
 			}
 			p.name = m.layers[layer] + inLayer + strconv.Itoa(expert%own) + "." + rest
 			if o.parts {
-				p.whole = p.part(tp, o.tp)
+				p.whole = p.partOf(tp, o.tp)
 			}
 		default:
-			p.whole = p.part(tp, o.tp)
+			p.whole = p.partOf(tp, o.tp)
 		}
 		all = append(all, p)
 	}
 	return all
 }
 
-// write writes what DeepSpeed saves.
+// write returns a folder with what DeepSpeed saves of the model.
 func (m *mixed) write(t testing.TB, o mixedOver) fstest.MapFS {
 	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
-	info := m.info()
-	for i, own := range m.stages(o) {
-		own.save(s, o, i*o.tp, info)
+	info := m.sharingInfo()
+	for i, own := range m.byStage(o) {
+		own.saveStage(s, o, i*o.tp, info)
 	}
 	dir := formattest.WriteOutput(t, s.out, s.from,
 		format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
@@ -135,39 +135,42 @@ func (m *mixed) write(t testing.TB, o mixedOver) fstest.MapFS {
 	return dir
 }
 
-// save writes what the ranks of a stage save, of which the first model parallel one is given.
-func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
+// saveStage adds to a saver what the ranks of a stage save, of which the first model parallel one
+// is given.
+func (m *mixed) saveStage(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 	for tp := range o.tp {
 		mp := mp + tp
-		s.file(fmt.Sprintf("global_step7/mp_rank_%02d_model_states.pt", mp), func(f *store) any {
-			module, shapes, counts := dict(), list(), list()
-			for i, p := range m.params {
-				if layer, _, _ := m.expertOf(p.name); layer < 0 {
-					module.Add(m.params[i].name, f.add(p.part(tp, o.tp)))
+		s.writeFile(fmt.Sprintf("global_step7/mp_rank_%02d_model_states.pt", mp),
+			func(f *store) any {
+				module, shapes, counts := newDict(), newList(), newList()
+				for i, p := range m.params {
+					if layer, _, _ := m.expertOf(p.name); layer < 0 {
+						module.Add(m.params[i].name, f.addArray(p.partOf(tp, o.tp)))
+					}
 				}
-			}
-			e, _, _ := m.spot(o, 0, tp)
-			for g := range slices.Max(m.groups) + 1 {
-				d := dict()
-				for _, p := range m.dealt(o, g, e, tp) {
-					d.Add(p.name, torchzip.Ints(p.whole.shape))
+				e, _, _ := m.expertRank(o, 0, tp)
+				for g := range slices.Max(m.groups) + 1 {
+					d := newDict()
+					for _, p := range m.dealtParams(o, g, e, tp) {
+						d.Add(p.name, torchzip.Ints(p.whole.shape))
+					}
+					shapes.Items = append(shapes.Items, d)
 				}
-				shapes.Items = append(shapes.Items, d)
-			}
-			for _, n := range m.counts {
-				counts.Items = append(counts.Items, int64(n))
-			}
-			root := dict("module", module, "num_experts", counts, "global_steps", int64(7),
-				"dp_world_size", int64(o.dp), "mp_world_size", int64(o.tp*max(len(o.starts), 1)),
-				"universal_checkpoint_info", info)
-			if o.names {
-				root.Add("param_shapes", shapes)
-			}
-			return root
-		})
+				for _, n := range m.counts {
+					counts.Items = append(counts.Items, int64(n))
+				}
+				root := newDict("module", module, "num_experts", counts, "global_steps", int64(7),
+					"dp_world_size", int64(o.dp), "mp_world_size",
+					int64(o.tp*max(len(o.starts), 1)),
+					"universal_checkpoint_info", info)
+				if o.names {
+					root.Add("param_shapes", shapes)
+				}
+				return root
+			})
 		written := map[int]bool{}
 		for dp := range o.dp {
-			e, index, _ := m.spot(o, dp, tp)
+			e, index, _ := m.expertRank(o, dp, tp)
 			if index > 0 || written[e] {
 				continue
 			}
@@ -175,16 +178,16 @@ func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 			for layer := range m.layers {
 				for expert := range m.counts[layer] {
 					if expert/(m.counts[layer]/o.ep) == e {
-						s.file(fmt.Sprintf(
+						s.writeFile(fmt.Sprintf(
 							"global_step7/layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer,
 							expert, mp), func(f *store) any {
-							d := dict()
+							d := newDict()
 							for _, p := range m.params {
 								if l, x, _ := m.expertOf(p.name); l == layer && x == expert {
 									if o.parts {
-										p.whole = p.part(tp, o.tp)
+										p.whole = p.partOf(tp, o.tp)
 									}
-									d.Add(p.name, f.add(p.whole))
+									d.Add(p.name, f.addArray(p.whole))
 								}
 							}
 							return d
@@ -192,24 +195,26 @@ func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 					}
 				}
 			}
-			s.file(fmt.Sprintf("global_step7/expp_rank_%d_mp_rank_%02d_optim_states.pt", e, mp),
+			s.writeFile(fmt.Sprintf("global_step7/expp_rank_%d_mp_rank_%02d_optim_states.pt", e,
+				mp),
 				func(f *store) any {
-					return dict("optimizer", nil)
+					return newDict("optimizer", nil)
 				})
 		}
 		for dp := range o.dp {
-			s.file(fmt.Sprintf("global_step7/zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp),
+			s.writeFile(fmt.Sprintf("global_step7/zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp,
+				mp),
 				func(f *store) any {
-					return m.optimizer(f, o, dp, tp)
+					return m.optimStates(f, o, dp, tp)
 				})
 		}
 	}
 }
 
-// dealt are the local parameters of a group in the order in which they lie.
-func (m *mixed) dealt(o mixedOver, group, e, tp int) []evenParam {
-	all := m.local(o, group, e, tp)
-	_, _, count := m.spot(o, 0, tp)
+// dealtParams returns the local parameters of a group in the order in which they lie.
+func (m *mixed) dealtParams(o mixedOver, group, e, tp int) []evenParam {
+	all := m.localParams(o, group, e, tp)
+	_, _, count := m.expertRank(o, 0, tp)
 	if group == 0 {
 		count = o.dp
 	}
@@ -225,17 +230,19 @@ func (m *mixed) dealt(o mixedOver, group, e, tp int) []evenParam {
 	return turns
 }
 
-func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
-	weights, states, counts, paddings, mappings, groups := list(), dict(), list(), list(), list(),
-		list()
+// optimStates returns what the optimizer states of a rank hold.
+func (m *mixed) optimStates(f *store, o mixedOver, dp, tp int) any {
+	weights, states, counts, paddings, mappings, groups := newList(), newDict(), newList(),
+		newList(), newList(),
+		newList()
 	for g := range slices.Max(m.groups) + 1 {
-		e, index, count := m.spot(o, dp, tp)
+		e, index, count := m.expertRank(o, dp, tp)
 		if g == 0 {
 			index, count = dp, o.dp
 		}
 		var flat []float32
-		mapping := dict()
-		all := m.dealt(o, g, e, tp)
+		mapping := newDict()
+		all := m.dealtParams(o, g, e, tp)
 		n := 0
 		for _, p := range all {
 			n += len(p.whole.data)
@@ -243,13 +250,13 @@ func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
 		size := (n + 2*count - 1) / (2 * count) * 2
 		start := 0
 		// DeepSpeed says where they would lie in the model's order
-		for _, p := range m.local(o, g, e, tp) {
+		for _, p := range m.localParams(o, g, e, tp) {
 			from, to := max(start, index*size), min(start+len(p.whole.data), (index+1)*size)
 			if from < to {
 				mapping.Add(p.name,
 					pickle.New{Class: pickle.Global{Module: "deepspeed.utils.tensor_fragment",
 						Name: "fragment_address"},
-						State: dict("numel", int64(to-from), "start", int64(from-index*size))})
+						State: newDict("numel", int64(to-from), "start", int64(from-index*size))})
 			}
 			start += len(p.whole.data)
 		}
@@ -260,33 +267,33 @@ func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
 		lean := array{data: flat[min(index*size, n):min((index+1)*size, n)]}
 		lean.shape = tensor.Shape{len(lean.data)}
 		full := array{tensor.Shape{size}, flat[index*size : (index+1)*size]}
-		moments := full.times(-1)
+		moments := full.scaled(-1)
 		clear(moments.data[len(lean.data):]) // what is filled up is no -0
-		weights.Items = append(weights.Items, f.add(lean))
+		weights.Items = append(weights.Items, f.addArray(lean))
 		states.Items = append(states.Items,
 			pickle.Item{Key: int64(g),
-				Value: dict("step", f.add(array{tensor.Shape{}, []float32{float32(g + 3)}}),
-					"exp_avg", f.add(moments))})
+				Value: newDict("step", f.addArray(array{tensor.Shape{}, []float32{float32(g + 3)}}),
+					"exp_avg", f.addArray(moments))})
 		counts.Items, paddings.Items, mappings.Items = append(counts.Items, int64(count)),
 			append(paddings.Items, int64(size-len(lean.data))), append(mappings.Items, mapping)
-		group := dict("lr", float64(g), "params", list(int64(g)))
+		group := newDict("lr", float64(g), "params", newList(int64(g)))
 		if g > 0 {
 			group.Add("name", fmt.Sprintf("ep_size_%d", o.ep))
 			group.Add("moe", true)
 		}
 		groups.Items = append(groups.Items, group)
 	}
-	state := dict("zero_stage", int64(o.stage), "single_partition_of_fp32_groups", weights,
-		"base_optimizer_state", dict("state", states, "param_groups", groups),
+	state := newDict("zero_stage", int64(o.stage), "single_partition_of_fp32_groups", weights,
+		"base_optimizer_state", newDict("state", states, "param_groups", groups),
 		"partition_count", counts, "group_paddings", paddings, "param_slice_mappings", mappings,
 		"ds_version", "0.19.0")
-	config := dict("use_data_before_expert_parallelism", m.first, "zero_optimization",
-		dict("round_robin_gradients", m.robin, "stage", int64(o.stage)))
-	return dict("optimizer_state_dict", state, "ds_config", config, "ds_version", "0.19.0")
+	config := newDict("use_data_before_expert_parallelism", m.first, "zero_optimization",
+		newDict("round_robin_gradients", m.robin, "stage", int64(o.stage)))
+	return newDict("optimizer_state_dict", state, "ds_config", config, "ds_version", "0.19.0")
 }
 
-// info says how tensor parallel ranks share parameters.
-func (m *mixed) info() *pickle.Dict {
+// sharingInfo returns how tensor parallel ranks share parameters, as model states say it.
+func (m *mixed) sharingInfo() *pickle.Dict {
 	by := map[string]map[string]bool{"alike": {}, "columns": {}}
 	for _, p := range m.params {
 		layer, _, rest := m.expertOf(p.name)
@@ -299,10 +306,11 @@ func (m *mixed) info() *pickle.Dict {
 		}
 		by[p.rule][pattern] = true
 	}
-	d := dict("universal_checkpoint_version", 0.2, "parameter_with_2_sub_params_cat_dim_0", list())
+	d := newDict("universal_checkpoint_version", 0.2, "parameter_with_2_sub_params_cat_dim_0",
+		newList())
 	for _, x := range [][2]string{{"alike", "tp_replicated_parameter_patterns"},
 		{"columns", "parameter_with_row_parallelism_patterns"}} {
-		l := list()
+		l := newList()
 		for _, pattern := range slices.Sorted(maps.Keys(by[x[0]])) {
 			l.Items = append(l.Items, pattern)
 		}
@@ -323,7 +331,7 @@ func drawMixed(r *rapid.T) *mixed {
 		if strings.Contains(name, inLayer) && !m.named {
 			rule = "rest"
 		}
-		p := evenParam{name: name, rule: rule, whole: numbered(first, shape...)}
+		p := evenParam{name: name, rule: rule, whole: numberedArray(first, shape...)}
 		first += len(p.whole.data)
 		m.params, m.groups = append(m.params, p), append(m.groups, group)
 	}
@@ -353,8 +361,8 @@ func drawMixed(r *rapid.T) *mixed {
 	return m
 }
 
-// over draws a mesh.
-func (m *mixed) over(r *rapid.T, name string) (o mixedOver) {
+// drawMesh draws a mesh on which the model can lie.
+func (m *mixed) drawMesh(r *rapid.T, name string) (o mixedOver) {
 	n := func(what string, of ...int) int { return rapid.SampledFrom(of).Draw(r, name+what) }
 	o = mixedOver{stage: n("stage", 1, 2), tp: n("tp", 1, 2, 3), ep: n("ep", 1, 2, 4),
 		parts: m.named, names: rapid.Bool().Draw(r, name+"param_shapes")}
@@ -381,13 +389,13 @@ func (m *mixed) over(r *rapid.T, name string) (o mixedOver) {
 	return o
 }
 
-// whole is everything that is in it, as the reader has it.
-func (m *mixed) whole() map[string]string {
+// wholeContents returns everything that is in the model, as the reader has it.
+func (m *mixed) wholeContents() map[string]string {
 	all := map[string]string{}
 	for i, p := range m.params {
 		all["module."+p.name], all["optimizer.fp32."+p.name],
 			all["optimizer.exp_avg."+p.name] = p.whole.String(), p.whole.String(),
-			p.whole.times(-1).String()
+			p.whole.scaled(-1).String()
 		all["optimizer.step."+p.name] = array{tensor.Shape{},
 			[]float32{float32(m.groups[i] + 3)}}.String()
 	}

@@ -23,9 +23,10 @@ import (
 func TestExpertsRandom(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m := drawMixed(r)
-		from, to := m.over(r, "source: "), m.over(r, "")
-		c, files := read(t, m.write(t, from))
-		if diff := differing(m.whole(), formattest.Contents(t, files, c)); diff != "" {
+		from, to := m.drawMesh(r, "source: "), m.drawMesh(r, "")
+		c, files := readSound(t, m.write(t, from))
+		if diff := describeDifferences(m.wholeContents(),
+			formattest.Contents(t, files, c)); diff != "" {
 			for _, x := range c.Tensors {
 				if x.WhyPart != "" {
 					r.Fatalf("%s stays in parts: %s", x.Name, x.WhyPart)
@@ -38,7 +39,7 @@ func TestExpertsRandom(t *testing.T) {
 		}
 		// which does not tell the order of what is dealt out
 		if !m.robin && rapid.Bool().Draw(r, "by way of universal") {
-			c, files = read(t, universal(t, c, files))
+			c, files = readSound(t, writeUniversal(t, c, files))
 		}
 		z := deepspeed.Zero{Stage: to.stage, DP: to.dp, TP: to.tp, EP: to.ep, PP: len(to.starts)}
 		if z.PP > 1 {
@@ -46,7 +47,7 @@ func TestExpertsRandom(t *testing.T) {
 		} else if len(from.starts) > 1 {
 			z.Stage, z.PP, to.stage = 1, 1, 1 // the order in one stage follows from that in several
 		}
-		dir := spread(t, z, c, files)
+		dir := writeZeroRanks(t, z, c, files)
 		due := m.write(t, to)
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(due)),
 			slices.Sorted(maps.Keys(dir))); diff != "" {
@@ -56,7 +57,8 @@ func TestExpertsRandom(t *testing.T) {
 			if name == deepspeed.LatestName {
 				continue
 			}
-			if diff := differing(tensors(t, due, name), tensors(t, dir, name)); diff != "" {
+			if diff := describeDifferences(fileTensors(t, due, name),
+				fileTensors(t, dir, name)); diff != "" {
 				r.Errorf("%s: %s", name, diff)
 			}
 			for _, path := range [][]string{{"param_shapes"}, {"num_experts"},
@@ -68,14 +70,15 @@ func TestExpertsRandom(t *testing.T) {
 					path[len(path)-1] == "param_slice_mappings" && m.robin {
 					continue
 				}
-				if want, got := rankID(t, due, name, path),
-					rankID(t, dir, name, path); want != got {
+				if want, got := valueText(t, due, name, path),
+					valueText(t, dir, name, path); want != got {
 					r.Errorf("%s: %v is %s, want %s", name, path, got, want)
 				}
 			}
 		}
-		again, other := read(t, dir)
-		if diff := differing(m.whole(), formattest.Contents(t, other, again)); diff != "" {
+		again, other := readSound(t, dir)
+		if diff := describeDifferences(m.wholeContents(),
+			formattest.Contents(t, other, again)); diff != "" {
 			r.Fatal(diff)
 		}
 		if faults := again.Check(other); len(faults) > 0 {
@@ -88,13 +91,14 @@ func TestExpertsRandom(t *testing.T) {
 // writes none such: DeepSpeed hangs with them.
 func TestExpertsOfStages(t *testing.T) {
 	m := &mixed{layers: []string{"1.moe"}, counts: []int{1}, groups: []int{0, 1, 0, 1},
-		params: []evenParam{{name: "0.w", rule: "rest", whole: numbered(1, 4, 2)},
-			{name: "0.v", rule: "rest", whole: numbered(9, 4, 2)},
-			{name: "1.w", whole: numbered(20, 4, 2)},
-			{name: "1.moe" + inLayer + "0.w", whole: numbered(40, 4, 2)}}}
+		params: []evenParam{{name: "0.w", rule: "rest", whole: numberedArray(1, 4, 2)},
+			{name: "0.v", rule: "rest", whole: numberedArray(9, 4, 2)},
+			{name: "1.w", whole: numberedArray(20, 4, 2)},
+			{name: "1.moe" + inLayer + "0.w", whole: numberedArray(40, 4, 2)}}}
 	over := mixedOver{stage: 1, dp: 2, tp: 1, ep: 1, parts: true, names: true, starts: []int{0, 1}}
-	c, files := read(t, m.write(t, over))
-	if diff := differing(m.whole(), formattest.Contents(t, files, c)); diff != "" {
+	c, files := readSound(t, m.write(t, over))
+	if diff := describeDifferences(m.wholeContents(),
+		formattest.Contents(t, files, c)); diff != "" {
 		t.Error(diff)
 	}
 	const want = "stage 0 of 2 would have no experts (deepspeed.moe), and DeepSpeed itself " +
@@ -108,8 +112,8 @@ func TestExpertsOfStages(t *testing.T) {
 	}
 }
 
-// differing are the tensors that are not as they should be, in few words; empty for none.
-func differing(want, got map[string]string) (text string) {
+// describeDifferences says in few words which tensors are not as they should be; empty for none.
+func describeDifferences(want, got map[string]string) (text string) {
 	brief := func(s string) string { return s[:min(len(s), 60)] }
 	for name := range want {
 		if want[name] != got[name] {
@@ -124,8 +128,8 @@ func differing(want, got map[string]string) (text string) {
 	return text
 }
 
-// A rankID is the rank that wrote a file.
-func rankID(t *testing.T, dir fstest.MapFS, name string, path []string) string {
+// valueText returns what the pickle of a file has at a path, as a text.
+func valueText(t *testing.T, dir fstest.MapFS, name string, path []string) string {
 	f, err := torchzip.Open(format.NewFiles(dir), name, deepspeed.Globals)
 	if err != nil {
 		t.Fatal(err)
@@ -134,17 +138,18 @@ func rankID(t *testing.T, dir fstest.MapFS, name string, path []string) string {
 	if err != nil {
 		return "nothing"
 	}
-	return text(v)
+	return pickleText(v)
 }
 
-// text is a value as a text, in which the order of what a group has does not count.
-func text(v any) string {
+// pickleText returns a value of a pickle as a text, in which the order of what a group has does not
+// count.
+func pickleText(v any) string {
 	switch v := v.(type) {
 	case *pickle.Dict:
 		var all []string
 		group := false
 		for _, item := range v.Items {
-			all = append(all, fmt.Sprint(item.Key)+": "+text(item.Value))
+			all = append(all, fmt.Sprint(item.Key)+": "+pickleText(item.Value))
 			group = group || item.Key == "params"
 		}
 		if group {
@@ -152,18 +157,18 @@ func text(v any) string {
 		}
 		return "{" + strings.Join(all, ", ") + "}"
 	case *pickle.List:
-		return text(pickle.Tuple(v.Items))
+		return pickleText(pickle.Tuple(v.Items))
 	case pickle.Tuple:
 		var all []string
 		for _, x := range v {
-			all = append(all, text(x))
+			all = append(all, pickleText(x))
 		}
 		return "[" + strings.Join(all, ", ") + "]"
 	case *pickle.Object:
 		if v.Class.Name == "Size" {
-			return text(v.Args[0])
+			return pickleText(v.Args[0])
 		}
-		return text(v.State)
+		return pickleText(v.State)
 	}
 	return fmt.Sprint(v)
 }

@@ -15,15 +15,15 @@ var (
 	Uniform  = stages.Uniform
 )
 
-// Once makes one of what two stages say of a tied layer.
-func Once(values []format.Value) ([]format.Value, error) {
+// JoinTiedValues joins what two stages say of a tied layer, and returns the values that stay.
+func JoinTiedValues(values []format.Value) ([]format.Value, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Values: values}, pp: 2}
 	err := r.joinTied()
 	return r.Values, err
 }
 
-// Fits reports whether a pattern fits a name.
-func Fits(pattern, name string) (bool, error) {
+// MatchPattern reports whether a pattern matches a name.
+func MatchPattern(pattern, name string) (bool, error) {
 	l := patterns.NewList("list", patterns.NewEffort("checkpoint"))
 	if err := l.Add(pattern); err != nil {
 		return false, err

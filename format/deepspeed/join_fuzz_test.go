@@ -32,9 +32,9 @@ func TestJoinAnything(t *testing.T) {
 				if n == 5 {
 					return pickle.Tuple(items)
 				}
-				return list(items...)
+				return newList(items...)
 			case n == 7 && depth > 0:
-				return dict("patterns", anything(depth-1).Draw(r, "patterns"), "shape",
+				return newDict("patterns", anything(depth-1).Draw(r, "patterns"), "shape",
 					anything(depth-1).Draw(r, "shape"), "partition_dim",
 					anything(0).Draw(r, "dimension"))
 			}
@@ -43,7 +43,7 @@ func TestJoinAnything(t *testing.T) {
 		})
 	}
 	rapid.Check(t, func(r *rapid.T) {
-		s := three()
+		s := threeParams()
 		for _, key := range []string{"tp_replicated_parameter_patterns",
 			"parameter_to_average_patterns", "parameter_with_2_sub_params_cat_dim_0",
 			"parameter_with_row_parallelism_patterns",
@@ -55,7 +55,7 @@ func TestJoinAnything(t *testing.T) {
 				s.info.(*pickle.Dict).Set(key, anything(3).Draw(r, "is"))
 			}
 		}
-		c, files := read(t, s.write(t))
+		c, files := readSound(t, s.write(t))
 		if faults := c.Check(files); len(faults) > 0 {
 			r.Fatal(faults)
 		}
@@ -64,7 +64,7 @@ func TestJoinAnything(t *testing.T) {
 		}
 		if !slices.ContainsFunc(c.Tensors, func(x format.Tensor) bool { return x.Coords != nil }) {
 			if out, err := deepspeed.Layout(c.Tensors, c.Values); err == nil {
-				read(t, formattest.WriteOutput(t, out, c, files))
+				readSound(t, formattest.WriteOutput(t, out, c, files))
 			}
 		}
 	})
@@ -73,7 +73,7 @@ func TestJoinAnything(t *testing.T) {
 // FuzzJoin changes what the model states of a rank say.
 func FuzzJoin(f *testing.F) {
 	const first, second = "tag/mp_rank_00_model_states.pt", "tag/mp_rank_01_model_states.pt"
-	dir := three().write(f)
+	dir := threeParams().write(f)
 	f.Add(dir[first].Data, dir[second].Data)
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		changed := fstest.MapFS{}
@@ -93,8 +93,8 @@ func FuzzPatterns(f *testing.F) {
 		f.Add(x)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		fits, err := deepspeed.Fits(text, "norm")
-		exact, again := deepspeed.Fits(`^`+text+`$`, "norm")
+		fits, err := deepspeed.MatchPattern(text, "norm")
+		exact, again := deepspeed.MatchPattern(`^`+text+`$`, "norm")
 		if err == nil && again == nil && exact && !fits {
 			t.Errorf("%q fits the whole name only", text)
 		}

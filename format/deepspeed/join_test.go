@@ -35,7 +35,7 @@ func drawCutting(r *rapid.T, number, tp int, rule string, version any) *cutting 
 	shape := []int{n("rows", 1, 4), n("columns", 1, 4), n("depth", 1, 2)}
 	switch rule {
 	case "alike", "averaged":
-		c.want = numbered(1000*number, shape[:n("dimensions", 1, 3)]...)
+		c.want = numberedArray(1000*number, shape[:n("dimensions", 1, 3)]...)
 		for range tp {
 			c.parts = append(c.parts, c.want)
 		}
@@ -77,21 +77,21 @@ func drawCutting(r *rapid.T, number, tp int, rule string, version any) *cutting 
 			size += width
 		}
 		halves = widths
-		c.sizes, c.widths = append(c.sizes, int64(size)), append(c.widths, list(widths...))
+		c.sizes, c.widths = append(c.sizes, int64(size)), append(c.widths, newList(widths...))
 	}
 	shape[c.dim] = at
-	whole := numbered(1000*number, shape...)
+	whole := numberedArray(1000*number, shape...)
 	for rank := range tp {
-		c.parts = append(c.parts, whole.take(c.dim, owner[rank]))
+		c.parts = append(c.parts, whole.atIndices(c.dim, owner[rank]))
 	}
 	c.want = whole
 	return c
 }
 
-// info makes universal_checkpoint_info of how parameters were cut.
-func info(cuttings []*cutting, version any, padded, original int) *pickle.Dict {
+// makeInfo returns universal_checkpoint_info of how parameters were cut.
+func makeInfo(cuttings []*cutting, version any, padded, original int) *pickle.Dict {
 	lists := map[string][]any{}
-	subs, widths := list(), dict()
+	subs, widths := newList(), newDict()
 	for _, c := range cuttings {
 		for key, rules := range map[string]string{
 			"tp_replicated_parameter_patterns":        "alike",
@@ -112,14 +112,15 @@ func info(cuttings []*cutting, version any, padded, original int) *pickle.Dict {
 				}
 			}
 			subs.Items = append(subs.Items,
-				dict("patterns", list(c.pattern), "shape", shape, "partition_dim", int64(c.dim)))
-			widths.Add(c.pattern, list(c.widths...))
+				newDict("patterns", newList(c.pattern), "shape", shape, "partition_dim",
+					int64(c.dim)))
+			widths.Add(c.pattern, newList(c.widths...))
 		}
 	}
-	d := dict("tp_replicated_parameter_patterns",
-		list(lists["tp_replicated_parameter_patterns"]...))
+	d := newDict("tp_replicated_parameter_patterns",
+		newList(lists["tp_replicated_parameter_patterns"]...))
 	for key, patterns := range lists {
-		d.Set(key, list(patterns...))
+		d.Set(key, newList(patterns...))
 	}
 	if len(subs.Items) > 0 {
 		d.Add("parameter_with_sub_params", subs)
@@ -167,13 +168,13 @@ func TestJoinRandom(t *testing.T) {
 				for k := range keep {
 					keep[k] = k
 				}
-				x.want = x.want.take(0, keep)
+				x.want = x.want.atIndices(0, keep)
 			}
 			cuttings = append(cuttings, x)
 			c.params = append(c.params, x.shared)
 		}
-		c.info = info(cuttings, version, padded, original)
-		got, files := read(t, c.write(t))
+		c.info = makeInfo(cuttings, version, padded, original)
+		got, files := readSound(t, c.write(t))
 		want := map[string]string{}
 		for _, x := range cuttings {
 			if c.stage < 3 {
@@ -181,7 +182,7 @@ func TestJoinRandom(t *testing.T) {
 			}
 			for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg",
 				0.5: "exp_avg_sq"} {
-				want["optimizer."+kind+"."+x.name] = x.want.times(scale).String()
+				want["optimizer."+kind+"."+x.name] = x.want.scaled(scale).String()
 			}
 			want["optimizer.step."+x.name] = array{tensor.Shape{}, []float32{5}}.String()
 		}
@@ -206,14 +207,14 @@ func TestJoinRandom(t *testing.T) {
 				r.Errorf("%s has no replicas to compare", x.Name)
 			}
 		}
-		again, written := read(t, universal(t, got, files))
+		again, written := readSound(t, writeUniversal(t, got, files))
 		compare("universal", again, written)
 		stage, ranks := rapid.IntRange(1, c.stage).Draw(r, "other stage"),
 			rapid.IntRange(1, 3).Draw(r, "other ranks")
 		if c.stage == 3 {
 			stage = 3 // which has no model of its own
 		}
-		last, written := read(t, zero(t, stage, ranks, again, written))
+		last, written := readSound(t, writeZero(t, stage, ranks, again, written))
 		compare("zero", last, written)
 	})
 }
@@ -221,26 +222,26 @@ func TestJoinRandom(t *testing.T) {
 // TestJoinKeys writes beside whole parameters how DeepSpeed is to cut them, and once more of what
 // it has read.
 func TestJoinKeys(t *testing.T) {
-	s := three()
+	s := threeParams()
 	s.params = append(s.params,
-		shared{name: "gate", parts: []array{numbered(100, 4, 1), numbered(200, 2, 1)}},
-		shared{name: "qkv", parts: []array{numbered(300, 4, 1), numbered(400, 2, 1)}},
-		shared{name: "words", parts: []array{numbered(500, 3, 1), numbered(600, 3, 1)}})
-	s.info = dict("tp_replicated_parameter_patterns", list("norm"),
-		"parameter_with_row_parallelism_patterns", list(`down$`),
-		"parameter_with_2_sub_params_cat_dim_0", list("gate"),
+		shared{name: "gate", parts: []array{numberedArray(100, 4, 1), numberedArray(200, 2, 1)}},
+		shared{name: "qkv", parts: []array{numberedArray(300, 4, 1), numberedArray(400, 2, 1)}},
+		shared{name: "words", parts: []array{numberedArray(500, 3, 1), numberedArray(600, 3, 1)}})
+	s.info = newDict("tp_replicated_parameter_patterns", newList("norm"),
+		"parameter_with_row_parallelism_patterns", newList(`down$`),
+		"parameter_with_2_sub_params_cat_dim_0", newList("gate"),
 		"parameter_with_sub_params",
-		list(dict("patterns", list(`qkv`), "shape",
-			list(pickle.Tuple{int64(2), int64(4)}, int64(-1)), "partition_dim", int64(0))),
+		newList(newDict("patterns", newList(`qkv`), "shape",
+			newList(pickle.Tuple{int64(2), int64(4)}, int64(-1)), "partition_dim", int64(0))),
 		"sub_param_shard_widths",
-		dict("qkv", list(list(int64(1), int64(1)), list(int64(3), int64(1)))),
-		"vocabulary_parameter_patterns", list(`w.rds`),
+		newDict("qkv", newList(newList(int64(1), int64(1)), newList(int64(3), int64(1)))),
+		"vocabulary_parameter_patterns", newList(`w.rds`),
 		"original_vocab_size", int64(5), "padded_vocab_size", int64(6),
 		"universal_checkpoint_version", 0.4)
-	c, files := read(t, s.write(t))
+	c, files := readSound(t, s.write(t))
 	for range 2 {
-		dir := universal(t, c, files)
-		c, files = read(t, dir)
+		dir := writeUniversal(t, c, files)
+		c, files = readSound(t, dir)
 		keys := map[string]string{}
 		for _, name := range []string{"norm", "up", "down", "gate", "qkv", "words"} {
 			f, err := torchzip.Open(files, "global_step7_universal/zero/"+name+"/exp_avg.pt",
@@ -297,7 +298,7 @@ func TestJoinKeys(t *testing.T) {
 func TestUniversalOrder(t *testing.T) {
 	for name, want := range map[string]bool{"universaltensor": true, "universalpipe": false} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, _ := read(t, dir)
+		c, _ := readSound(t, dir)
 		if names, ok := c.Value("optimizer_state.param_groups.0.param_names"); ok != want {
 			t.Errorf("%s: %v", name, names)
 		}
@@ -319,7 +320,7 @@ func TestRanksLack(t *testing.T) {
 		"by degrees": {func(c *saved) {
 			c.count, c.more = nil,
 				[]any{"checkpoint_parallel_dimensions",
-					dict("pp_degree", int64(1), "tp_degree", int64(4))}
+					newDict("pp_degree", int64(1), "tp_degree", int64(4))}
 		}, "of the ranks 2 to 3 there is no file"},
 		"too many": {func(c *saved) {
 			c.count = int64(1)
@@ -333,7 +334,7 @@ func TestRanksLack(t *testing.T) {
 		"the same number": {func(c *saved) { c.numbers = true }, ""},
 		"not said":        {func(c *saved) { c.count = nil }, ""},
 	} {
-		s := three()
+		s := threeParams()
 		c.change(s)
 		_, err := deepspeed.Read(format.NewFiles(s.write(t)))
 		if c.err == "" && err != nil || c.err != "" &&
@@ -345,22 +346,24 @@ func TestRanksLack(t *testing.T) {
 
 // TestJoinPipeline joins the parts of tensor parallel ranks in each of two stages.
 func TestJoinPipeline(t *testing.T) {
-	s := three()
+	s := threeParams()
 	s.pp, s.count = 2, int64(4)
 	for i, name := range []string{"0.norm", "1.up", "2.down"} {
 		s.params[i].name, s.params[i].stage = name, i/2
 	}
-	s.info = dict("tp_replicated_parameter_patterns", list(`\d+\.norm`),
-		"parameter_with_row_parallelism_patterns", list(`\d+\.down`))
-	c, files := read(t, s.write(t))
-	up, down := array{tensor.Shape{4, 3}, append(numbered(10, 6).data, numbered(20, 6).data...)},
+	s.info = newDict("tp_replicated_parameter_patterns", newList(`\d+\.norm`),
+		"parameter_with_row_parallelism_patterns", newList(`\d+\.down`))
+	c, files := readSound(t, s.write(t))
+	up, down := array{tensor.Shape{4, 3},
+		append(numberedArray(10, 6).data, numberedArray(20, 6).data...)},
 		array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}
 	want := map[string]string{}
-	for name, a := range map[string]array{"0.norm": numbered(1, 3), "1.up": up, "2.down": down} {
+	for name, a := range map[string]array{"0.norm": numberedArray(1, 3), "1.up": up,
+		"2.down": down} {
 		want["module."+name], want["optimizer.step."+name] = a.String(),
 			array{tensor.Shape{}, []float32{5}}.String()
 		for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg", 0.5: "exp_avg_sq"} {
-			want["optimizer."+kind+"."+name] = a.times(scale).String()
+			want["optimizer."+kind+"."+name] = a.scaled(scale).String()
 		}
 	}
 	if diff := cmp.Diff(want, formattest.Contents(t, files, c)); diff != "" ||

@@ -22,8 +22,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// universal writes a checkpoint as a universal one.
-func universal(t *testing.T, c *format.Checkpoint, files *format.Files) fstest.MapFS {
+// writeUniversal returns a folder with a checkpoint as a universal one.
+func writeUniversal(t *testing.T, c *format.Checkpoint, files *format.Files) fstest.MapFS {
 	t.Helper()
 	out, err := deepspeed.Layout(c.Tensors, c.Values)
 	if err != nil {
@@ -36,7 +36,8 @@ func universal(t *testing.T, c *format.Checkpoint, files *format.Files) fstest.M
 	return formattest.WriteOutput(t, out, c, files)
 }
 
-func read(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
+// readSound reads a folder, and demands that it is sound.
+func readSound(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	files := format.NewFiles(dir)
 	c, err := deepspeed.Read(files)
@@ -52,10 +53,10 @@ func TestLayout(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		t.Run(name, func(t *testing.T) {
 			dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-			c, files := read(t, dir)
+			c, files := readSound(t, dir)
 			want := formattest.Contents(t, files, c)
-			written := universal(t, c, files)
-			again, files := read(t, written)
+			written := writeUniversal(t, c, files)
+			again, files := readSound(t, written)
 			for _, f := range again.Check(files) {
 				t.Error(f)
 			}
@@ -69,7 +70,7 @@ func TestLayout(t *testing.T) {
 					t.Errorf("%s = %v, want %v", path, v, want)
 				}
 			}
-			twice, files := read(t, universal(t, again, files))
+			twice, files := readSound(t, writeUniversal(t, again, files))
 			if diff := cmp.Diff(want, formattest.Contents(t, files, twice)); diff != "" {
 				t.Errorf("once more:\n%s", diff)
 			}
@@ -87,8 +88,8 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 		"tensor": "universaltensor"} {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
 		theirs, _ := formattest.Load(t, "testdata/"+to+".zip")
-		c, files := read(t, dir)
-		ours := universal(t, c, files)
+		c, files := readSound(t, dir)
+		ours := writeUniversal(t, c, files)
 		n := 0
 		for name := range theirs {
 			if !strings.Contains(name, "/zero/") || strings.HasSuffix(name, "optimizer_state.pt") {
@@ -101,7 +102,7 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 				}
 				continue
 			}
-			if a, b := elements(t, theirs, name), elements(t, ours, name); a != b {
+			if a, b := fileElements(t, theirs, name), fileElements(t, ours, name); a != b {
 				t.Errorf("%s: %s, want %s", name, b, a)
 			}
 			n++
@@ -112,9 +113,9 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 	}
 }
 
-// elements are those of the one tensor of a file, with its key if it has one and all that stands
-// beside, flat: after stage 3 DeepSpeed does not keep shapes.
-func elements(t *testing.T, dir fstest.MapFS, name string) string {
+// fileElements returns the elements of the one tensor of a file, with its key if it has one and all
+// that stands beside, flat: after stage 3 DeepSpeed does not keep shapes.
+func fileElements(t *testing.T, dir fstest.MapFS, name string) string {
 	t.Helper()
 	files := format.NewFiles(dir)
 	f, err := torchzip.Open(files, name, deepspeed.Globals)
@@ -154,7 +155,7 @@ func TestLayoutOfMegatron(t *testing.T) {
 				want[path] = x
 			}
 		}
-		again, files := read(t, universal(t, c, files))
+		again, files := readSound(t, writeUniversal(t, c, files))
 		if diff := cmp.Diff(want, formattest.Contents(t, files, again)); diff != "" {
 			t.Errorf("%s:\n%s", name, diff)
 		}
@@ -164,9 +165,10 @@ func TestLayoutOfMegatron(t *testing.T) {
 	}
 }
 
+// TestLayoutRefuses says why a checkpoint cannot be written as a universal one.
 func TestLayoutRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, _ := read(t, dir)
+	c, _ := readSound(t, dir)
 	one := func(name string, d tensor.DType, shape ...int) format.Tensor {
 		return format.Tensor{Name: name, DType: d, Shape: shape}
 	}
@@ -204,7 +206,7 @@ func TestLayoutRefuses(t *testing.T) {
 func TestSteps(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		steps := map[string]string{}
 		for path, x := range formattest.Contents(t, files, c) {
 			if param, ok := strings.CutPrefix(path, "optimizer.step."); ok {
@@ -226,6 +228,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// FuzzReadUniversal changes files of a universal checkpoint: nothing panics, and what is read is
+// sound.
 func FuzzReadUniversal(f *testing.F) {
 	dir, _ := formattest.Load(f, "testdata/universal3.zip")
 	const state = "global_step2_universal/zero/optimizer_state.pt"
@@ -244,17 +248,17 @@ func TestDeepSpeedLoads(t *testing.T) {
 	stages := map[string][]string{"zero2": {"1", "2"}, "zero3": {"3"}}
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		for _, stage := range stages[name] {
 			folder := filepath.Join(t.TempDir(), name+" with stage "+stage)
-			if err := os.CopyFS(folder, universal(t, c, files)); err != nil {
+			if err := os.CopyFS(folder, writeUniversal(t, c, files)); err != nil {
 				t.Fatal(err)
 			}
 			wants[folder], args, folders = want, append(args, folder, stage, "1"),
 				append(folders, folder)
 		}
 	}
-	loaded := ask(t, "load.py", folders, args...)
+	loaded := askDeepSpeed(t, "load.py", folders, args...)
 	if len(loaded) != 3 {
 		t.Errorf("%d are loaded", len(loaded))
 	}

@@ -39,9 +39,9 @@ func TestDeepSpeedReloads(t *testing.T) {
 	}
 	for _, x := range reloads {
 		dir, _ := formattest.Load(t, "testdata/"+x.from+".zip")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		folder := t.TempDir()
-		if err := os.CopyFS(folder, spread(t, x.z, c, files)); err != nil {
+		if err := os.CopyFS(folder, writeZeroRanks(t, x.z, c, files)); err != nil {
 			t.Fatal(err)
 		}
 		want := formattest.Contents(t, files, c)
@@ -64,7 +64,7 @@ func TestDeepSpeedReloads(t *testing.T) {
 			fmt.Sprint(max(ep, pp)),
 		)
 	}
-	compared := ask(t, "load_parallel.py", folders, args...)
+	compared := askDeepSpeed(t, "load_parallel.py", folders, args...)
 	for i, x := range reloads {
 		to := args[6*i+1]
 		files := format.NewFiles(os.DirFS(to))
@@ -72,7 +72,7 @@ func TestDeepSpeedReloads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := differing(wants[i], formattest.Contents(t, files, c)); diff != "" {
+		if diff := describeDifferences(wants[i], formattest.Contents(t, files, c)); diff != "" {
 			t.Errorf("%s as %+v: %s", x.from, x.z, diff)
 		}
 		if n, _ := compared[to].(float64); (n == 0) != (x.z.Stage == 3) {
@@ -91,7 +91,7 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 			fmt.Sprint(z.PP), fmt.Sprint(z.EP)}
 	}
 	first := deepspeed.Zero{DP: 2, PP: 2, EP: 2}
-	undisturbed := ask(
+	undisturbed := askDeepSpeed(
 		t,
 		"resume.py",
 		[]string{filepath.Join(at, "two"), filepath.Join(at, "three")},
@@ -121,9 +121,9 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 		z := others[name]
 		from, dir := filepath.Join(at, name), fstest.MapFS{}
 		if z.Stage == 0 {
-			dir = universal(t, c, files)
+			dir = writeUniversal(t, c, files)
 		} else {
-			dir = spread(t, z, c, files)
+			dir = writeZeroRanks(t, z, c, files)
 		}
 		if err := os.CopyFS(from, dir); err != nil {
 			t.Fatal(err)
@@ -131,11 +131,11 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 		args = append(args, train(from, name+" resumed", 1, z)...)
 		folders = append(folders, from, filepath.Join(at, name+" resumed"))
 	}
-	resumed := ask(t, "resume.py", folders, args...)
+	resumed := askDeepSpeed(t, "resume.py", folders, args...)
 	c, files = load("three")
 	for name := range others {
 		losses, _ := resumed[filepath.Join(at, name+" resumed")].([]any)
-		if len(losses) != 1 || !near(losses[0].(float64), want[2].(float64)) {
+		if len(losses) != 1 || !isNear(losses[0].(float64), want[2].(float64)) {
 			t.Errorf("%s: the losses are %v, want %v", name, losses, want[2])
 		}
 		again, other := load(name + " resumed")
@@ -144,19 +144,19 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 		}
 		for i := range c.Tensors {
 			x, y := &c.Tensors[i], &again.Tensors[i]
-			a, b := floats(t, files, x), floats(t, other, y)
-			if x.Name != y.Name || !slices.EqualFunc(a, b, near) {
+			a, b := readFloats(t, files, x), readFloats(t, other, y)
+			if x.Name != y.Name || !slices.EqualFunc(a, b, isNear) {
 				t.Errorf("%s: %s is %v, want %s %v", name, y.Name, b, x.Name, a)
 			}
 		}
 	}
 }
 
-// near reports whether numbers differ by no more than what adding up in another order comes to.
-func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6+1e-5*math.Abs(a) }
+// isNear reports whether numbers differ by no more than what adding up in another order comes to.
+func isNear(a, b float64) bool { return math.Abs(a-b) <= 1e-6+1e-5*math.Abs(a) }
 
-// floats are the elements of a tensor in f32.
-func floats(t *testing.T, files *format.Files, x *format.Tensor) (list []float64) {
+// readFloats returns the elements of a tensor in f32.
+func readFloats(t *testing.T, files *format.Files, x *format.Tensor) (list []float64) {
 	t.Helper()
 	b := formattest.ReadTensor(t, files, x)
 	for i := 0; i+4 <= len(b); i += 4 {

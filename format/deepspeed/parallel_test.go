@@ -19,7 +19,8 @@ import (
 // parallel are checkpoints of pipelines and of experts, which testdata/make_parallel.py made.
 var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "moepipe", "robin", "tensor"}
 
-// fuzzFiles changes three files of a checkpoint.
+// fuzzFiles is a fuzz test that changes three files of a checkpoint: nothing panics, and what is
+// read is sound.
 func fuzzFiles(f *testing.F, archive, one, two, three string) {
 	dir, _ := formattest.Load(f, archive)
 	f.Add(dir[one].Data, dir[two].Data, dir[three].Data)
@@ -32,6 +33,7 @@ func fuzzFiles(f *testing.F, archive, one, two, three string) {
 	})
 }
 
+// TestDamageParallel demands that damage to checkpoints of several model parallel ranks is found.
 func TestDamageParallel(t *testing.T) {
 	for _, name := range parallel {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -52,8 +54,8 @@ func TestDamageParallel(t *testing.T) {
 func TestParallelToUniversal(t *testing.T) {
 	for _, name := range parallel {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
-		again, other := read(t, universal(t, c, files))
+		c, files := readSound(t, dir)
+		again, other := readSound(t, writeUniversal(t, c, files))
 		if diff := cmp.Diff(formattest.Contents(t, files, c),
 			formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
@@ -64,7 +66,7 @@ func TestParallelToUniversal(t *testing.T) {
 // TestUniversalOfPart leaves out some of the state, of which the groups then tell nothing.
 func TestUniversalOfPart(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	const names = "optimizer_state.param_groups.0.param_names"
 	for _, part := range []bool{false, true} {
 		if part {
@@ -72,7 +74,7 @@ func TestUniversalOfPart(t *testing.T) {
 				return strings.HasSuffix(x.Name, "2.weight")
 			})
 		}
-		again, _ := read(t, universal(t, c, files))
+		again, _ := readSound(t, writeUniversal(t, c, files))
 		if list, ok := again.Value(names); ok == part {
 			t.Errorf("part %v: %v", part, list)
 		}
@@ -171,13 +173,14 @@ func TestExpertsAsTrained(t *testing.T) {
 	for from, z := range map[string]deepspeed.Zero{"moe1": {Stage: 1, DP: 4, EP: 2},
 		"moe2": {Stage: 2, DP: 4, EP: 2}, "moepipe": {Stage: 1, DP: 2, EP: 2, PP: 2}} {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
-		c, files := read(t, dir)
-		written := spread(t, z, c, files)
+		c, files := readSound(t, dir)
+		written := writeZeroRanks(t, z, c, files)
 		for name := range dir {
 			if name == deepspeed.LatestName {
 				continue
 			}
-			if diff := cmp.Diff(tensors(t, dir, name), tensors(t, written, name)); diff != "" {
+			if diff := cmp.Diff(fileTensors(t, dir, name),
+				fileTensors(t, written, name)); diff != "" {
 				t.Errorf("%s: %s", name, diff)
 			}
 		}
@@ -192,9 +195,9 @@ func TestExpertsAsTrained(t *testing.T) {
 // last. In one stage it does not follow.
 func TestExpertStagesTied(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/moepipe.zip")
-	c, files := read(t, dir)
-	again, other := read(t,
-		spread(t, deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 4}}, c, files))
+	c, files := readSound(t, dir)
+	again, other := readSound(t,
+		writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 4}}, c, files))
 	if diff := cmp.Diff(formattest.Contents(t, files, c),
 		formattest.Contents(t, other, again)); diff != "" {
 		t.Error(diff)
@@ -206,7 +209,7 @@ func TestExpertStagesTied(t *testing.T) {
 			t.Errorf("stage %d has %v, want %s…", stage, names, due)
 		}
 	}
-	one, files := read(t, spread(t, deepspeed.Zero{Stage: 1, DP: 4, PP: 1}, c, files))
+	one, files := readSound(t, writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 4, PP: 1}, c, files))
 	const want = `which layers are tied as "word" is not known`
 	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: 2, Starts: []int{3}},
 		one.Tensors, one.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
@@ -220,7 +223,7 @@ func TestExpertStagesTied(t *testing.T) {
 func TestExpertsInTurn(t *testing.T) {
 	for _, name := range []string{"moe2", "moerobin", "moefirst"} {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		n := 0
 		for i := range c.Tensors {
 			param, ok := strings.CutPrefix(c.Tensors[i].Name, "module.")
@@ -246,7 +249,7 @@ func TestExpertsInTurn(t *testing.T) {
 // TestExpertsNot says why experts cannot be written.
 func TestExpertsNot(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/moe2.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	without := func(cut func(string) bool) *format.Checkpoint {
 		less := *c
 		less.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool {
@@ -267,7 +270,7 @@ func TestExpertsNot(t *testing.T) {
 		return slices.Clone(list)
 	}
 	plain, _ := formattest.Load(t, "testdata/zero2.zip")
-	dense, _ := read(t, plain)
+	dense, _ := readSound(t, plain)
 	odd := valued("optimizer_state.param_groups.0.param_names", append(order("0"), order("1")[0]))
 	odd.Values = append(slices.DeleteFunc(odd.Values, func(v format.Value) bool {
 		return v.Path == "optimizer_state.param_groups.1.param_names"
@@ -312,12 +315,14 @@ func TestExpertsNot(t *testing.T) {
 	}
 }
 
+// FuzzReadExperts changes files of a checkpoint with experts.
 func FuzzReadExperts(f *testing.F) {
 	fuzzFiles(f, "testdata/moe2.zip", "global_step2/layer_0_expert_1_mp_rank_00_model_states.pt",
 		"global_step2/mp_rank_00_model_states.pt",
 		"global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt")
 }
 
+// FuzzReadExpertStages changes files of a pipeline with experts.
 func FuzzReadExpertStages(f *testing.F) {
 	fuzzFiles(f, "testdata/moepipe.zip", "global_step2/layer_1_expert_1_mp_rank_01_model_states.pt",
 		"global_step2/mp_rank_01_model_states.pt",
@@ -330,7 +335,7 @@ func TestTiedFunction(t *testing.T) {
 	for _, layer := range []string{"00", "05"} {
 		dir, want := formattest.Load(t, "testdata/pipe.zip")
 		delete(dir, "global_step2/layer_"+layer+"-model_states.pt")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
 			return strings.HasPrefix(x.Name, "optimizer.step.")
 		})
@@ -387,6 +392,7 @@ func TestPipeLacks(t *testing.T) {
 	}
 }
 
+// FuzzReadPipe changes files of a pipeline.
 func FuzzReadPipe(f *testing.F) {
 	fuzzFiles(f, "testdata/pipe.zip", "global_step2/layer_00-model_states.pt",
 		"global_step2/mp_rank_01_model_states.pt",
@@ -398,7 +404,7 @@ func FuzzReadPipe(f *testing.F) {
 func TestTiedValues(t *testing.T) {
 	const step, other = "optimizer.step.tied_modules.embed.weight", "optimizer.step.3.weight"
 	for second, want := range map[float64]int{2: 2, 3: 0} {
-		values, err := deepspeed.Once(
+		values, err := deepspeed.JoinTiedValues(
 			[]format.Value{{Path: step, Data: 2.0}, {Path: other, Data: 9.0},
 				{Path: step, Data: second}})
 		if (err == nil) != (want > 0) || err == nil && len(values) != want {

@@ -20,15 +20,16 @@ import (
 // tensor.
 func TestNothingIsDropped(t *testing.T) {
 	for _, stage := range []int{1, 2, 3} {
-		c := three()
+		c := threeParams()
 		c.stage = stage
-		number := func(mp, dp, n int) array { return numbered(1000*(1+mp)+100*dp+n, 2) }
+		number := func(mp, dp, n int) array { return numberedArray(1000*(1+mp)+100*dp+n, 2) }
 		c.keeps = func(f *store, mp, dp int, k kept) {
-			k.outer.Add("seen", f.add(number(mp, dp, 0)))
-			k.inner.Add("basis", f.add(number(mp, dp, 10)))
-			k.group.Set("lr", f.add(array{tensor.Shape{}, []float32{0.125}}))
-			k.group.Add("ema", f.add(number(mp, dp, 20)))
-			k.state.Add("factors", list(f.add(number(mp, dp, 30)), f.add(number(mp, dp, 40))))
+			k.outer.Add("seen", f.addArray(number(mp, dp, 0)))
+			k.inner.Add("basis", f.addArray(number(mp, dp, 10)))
+			k.group.Set("lr", f.addArray(array{tensor.Shape{}, []float32{0.125}}))
+			k.group.Add("ema", f.addArray(number(mp, dp, 20)))
+			k.state.Add("factors",
+				newList(f.addArray(number(mp, dp, 30)), f.addArray(number(mp, dp, 40))))
 			k.state.Add("fused", true)
 		}
 		files := format.NewFiles(c.write(t))
@@ -76,10 +77,10 @@ func TestNumbersOfUniversal(t *testing.T) {
 	if dir[name] == nil {
 		t.Fatal("there is no ", name)
 	}
-	s.file(name, func(f *store) any {
-		return dict("param_groups",
-			list(dict("lr", f.add(array{tensor.Shape{}, []float32{0.125}}))), "seen",
-			f.add(numbered(1, 3)))
+	s.writeFile(name, func(f *store) any {
+		return newDict("param_groups",
+			newList(newDict("lr", f.addArray(array{tensor.Shape{}, []float32{0.125}}))), "seen",
+			f.addArray(numberedArray(1, 3)))
 	})
 	dir[name] = formattest.WriteOutput(t, s.out, s.from,
 		format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))[name]

@@ -25,8 +25,8 @@ type array struct {
 	data  []float32
 }
 
-// numbered is an array of numbers of which none is another's, from one on.
-func numbered(first int, shape ...int) array {
+// numberedArray returns an array of numbers that count up from first.
+func numberedArray(first int, shape ...int) array {
 	a := array{shape: shape}
 	n, _ := a.shape.Elements()
 	for i := range n {
@@ -35,6 +35,7 @@ func numbered(first int, shape ...int) array {
 	return a
 }
 
+// String writes the array with its shape and elements.
 func (a array) String() string {
 	var b []byte
 	for _, x := range a.data {
@@ -43,8 +44,8 @@ func (a array) String() string {
 	return fmt.Sprint(tensor.F32, a.shape, append([]byte{}, b...))
 }
 
-// take returns the indices of a dimension that are listed.
-func (a array) take(dim int, indices []int) array {
+// atIndices returns the part of the array at the indices of a dimension that are listed.
+func (a array) atIndices(dim int, indices []int) array {
 	part := array{shape: slices.Clone(a.shape)}
 	part.shape[dim] = len(indices)
 	inner, outer := a.shape[dim+1:].Box().Elements(), a.shape[:dim].Box().Elements()
@@ -57,8 +58,8 @@ func (a array) take(dim int, indices []int) array {
 	return part
 }
 
-// times returns the array with each number changed, so that kinds of state differ.
-func (a array) times(x float32) array {
+// scaled returns the array with each number multiplied, so that kinds of state differ.
+func (a array) scaled(x float32) array {
 	b := array{shape: a.shape}
 	for _, y := range a.data {
 		b.data = append(b.data, x*y)
@@ -80,8 +81,8 @@ type store struct {
 	list []format.Tensor
 }
 
-// add adds an array to a file, and returns what stands for it in the pickle.
-func (s *store) add(a array) any {
+// addArray adds an array to the file, and returns what stands for it in the pickle.
+func (s *store) addArray(a array) any {
 	x := format.Tensor{Name: fmt.Sprint(len(s.from.Tensors) + len(s.list)), DType: tensor.F32,
 		Shape: a.shape}
 	x.Pieces = []format.Piece{{Box: a.shape.Box(), File: "blob", Offset: int64(len(s.blob))}}
@@ -96,7 +97,8 @@ func (s *store) add(a array) any {
 	return p
 }
 
-func (s *saver) file(name string, root func(*store) any) {
+// writeFile adds a file with the pickle that root returns for it to the folder.
+func (s *saver) writeFile(name string, root func(*store) any) {
 	f := &store{saver: s}
 	at, err := torchzip.LayoutRoot(s.out, name, root(f), f.list)
 	if err != nil {
@@ -109,8 +111,8 @@ func (s *saver) file(name string, root func(*store) any) {
 	}
 }
 
-// dict is a dict of keys and values in turn.
-func dict(items ...any) *pickle.Dict {
+// newDict returns a dict of keys and values in turn.
+func newDict(items ...any) *pickle.Dict {
 	d := &pickle.Dict{}
 	for i := 0; i < len(items); i += 2 {
 		d.Items = append(d.Items, pickle.Item{Key: items[i], Value: items[i+1]})
@@ -118,7 +120,8 @@ func dict(items ...any) *pickle.Dict {
 	return d
 }
 
-func list(items ...any) *pickle.List { return &pickle.List{Items: items} }
+// newList returns a list of items.
+func newList(items ...any) *pickle.List { return &pickle.List{Items: items} }
 
 // shared is a parameter, or a buffer, that tensor parallel ranks share.
 type shared struct {
@@ -148,7 +151,8 @@ type saved struct {
 // kept is what an optimizer keeps: DeepSpeed's, torch's in it, and of this a group and its state.
 type kept struct{ outer, inner, group, state *pickle.Dict }
 
-// write writes it: flat buffers over the data parallel ranks, as the stages have them.
+// write returns a folder with the checkpoint: flat buffers over the data parallel ranks, as the
+// stages have them.
 func (c *saved) write(t testing.TB) fstest.MapFS {
 	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
 	for mp := range c.tp * max(c.pp, 1) {
@@ -161,18 +165,19 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 			if c.stage == 3 {
 				name = fmt.Sprintf("zero_pp_rank_%d_%s", dp, name)
 			}
-			s.file("tag/"+name, func(f *store) any { return c.model(f, mp) })
+			s.writeFile("tag/"+name, func(f *store) any { return c.modelStates(f, mp) })
 		}
 		for dp := range c.dp {
-			s.file(fmt.Sprintf("tag/bf16_zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp),
+			s.writeFile(fmt.Sprintf("tag/bf16_zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp,
+				mp),
 				func(f *store) any {
-					return c.optimizer(f, mp, dp)
+					return c.optimStates(f, mp, dp)
 				})
 		}
 	}
 	layers := map[int]map[string]shared{}
 	for _, p := range c.params {
-		numbers, rest := c.layersOf(p.name)
+		numbers, rest := c.layersWith(p.name)
 		for _, n := range numbers {
 			if layers[n] == nil {
 				layers[n] = map[string]shared{}
@@ -182,11 +187,11 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 	}
 	for _, n := range slices.Sorted(maps.Keys(layers)) {
 		for tp := range c.tp {
-			s.file(fmt.Sprintf("tag/layer_%02d-model_%02d-model_states.pt", n, tp),
+			s.writeFile(fmt.Sprintf("tag/layer_%02d-model_%02d-model_states.pt", n, tp),
 				func(f *store) any {
-					d := dict()
+					d := newDict()
 					for _, rest := range slices.Sorted(maps.Keys(layers[n])) {
-						d.Add(rest, f.add(layers[n][rest].parts[tp]))
+						d.Add(rest, f.addArray(layers[n][rest].parts[tp]))
 					}
 					return d
 				})
@@ -198,8 +203,9 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 	return dir
 }
 
-// layersOf are the layers of a pipeline whose files have a parameter, and what it is called there.
-func (c *saved) layersOf(name string) (numbers []int, rest string) {
+// layersWith returns the layers of a pipeline whose files have a parameter, and what it is called
+// there.
+func (c *saved) layersWith(name string) (numbers []int, rest string) {
 	if c.pp == 0 {
 		return nil, name
 	}
@@ -212,8 +218,8 @@ func (c *saved) layersOf(name string) (numbers []int, rest string) {
 	return []int{n}, rest
 }
 
-// of are the parameters of a model parallel rank, with what it has of each.
-func (c *saved) of(mp int) (all []shared) {
+// paramsOf returns the parameters of a model parallel rank, with what it has of each.
+func (c *saved) paramsOf(mp int) (all []shared) {
 	for _, p := range c.params {
 		if p.stage == mp/c.tp {
 			p.parts = p.parts[mp%c.tp : mp%c.tp+1]
@@ -223,10 +229,10 @@ func (c *saved) of(mp int) (all []shared) {
 	return all
 }
 
-// model is what model states hold.
-func (c *saved) model(f *store, mp int) *pickle.Dict {
-	module, shapes, buffers := dict(), dict(), list()
-	for _, p := range c.of(mp) {
+// modelStates returns what the model states of a model parallel rank hold.
+func (c *saved) modelStates(f *store, mp int) *pickle.Dict {
+	module, shapes, buffers := newDict(), newDict(), newList()
+	for _, p := range c.paramsOf(mp) {
 		a := p.parts[0]
 		if p.buffer {
 			buffers.Items = append(buffers.Items, p.name)
@@ -237,15 +243,15 @@ func (c *saved) model(f *store, mp int) *pickle.Dict {
 			a = array{shape: tensor.Shape{0}}
 		}
 		if c.pp == 0 {
-			module.Add(p.name, f.add(a))
+			module.Add(p.name, f.addArray(a))
 		}
 	}
-	root := dict("module", module, "param_shapes", list(shapes), "buffer_names", buffers,
+	root := newDict("module", module, "param_shapes", newList(shapes), "buffer_names", buffers,
 		"global_steps", int64(7))
 	if c.pp > 0 {
 		root.Set("module", nil)
 		root.Add("checkpoint_parallel_dimensions",
-			dict("pp_degree", int64(c.pp), "tp_degree", int64(c.tp)))
+			newDict("pp_degree", int64(c.pp), "tp_degree", int64(c.tp)))
 	}
 	if c.aliases != nil {
 		root.Add("shared_params", c.aliases)
@@ -253,7 +259,7 @@ func (c *saved) model(f *store, mp int) *pickle.Dict {
 	if c.info != nil {
 		root.Add("universal_checkpoint_info", c.info)
 	}
-	root.Items = append(root.Items, dict(c.more...).Items...)
+	root.Items = append(root.Items, newDict(c.more...).Items...)
 	if c.count != nil {
 		root.Add("mp_world_size", c.count)
 	}
@@ -263,19 +269,19 @@ func (c *saved) model(f *store, mp int) *pickle.Dict {
 	return root
 }
 
-// optimizer is what optimizer states hold.
-func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
+// optimStates returns what the optimizer states of a rank hold.
+func (c *saved) optimStates(f *store, mp, dp int) *pickle.Dict {
 	kinds := map[string]array{}
-	mapping := dict()
+	mapping := newDict()
 	for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg", 0.5: "exp_avg_sq"} {
 		var flat []float32
-		mapping = dict()
-		size := c.share(mp)
-		for _, p := range c.of(mp) {
+		mapping = newDict()
+		size := c.shareSize(mp)
+		for _, p := range c.paramsOf(mp) {
 			if p.buffer {
 				continue
 			}
-			data := p.parts[0].times(scale).data
+			data := p.parts[0].scaled(scale).data
 			if c.stage == 3 {
 				each := (len(data) + c.dp - 1) / c.dp
 				own := data[min(dp*each, len(data)):min((dp+1)*each, len(data))]
@@ -289,7 +295,7 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 				address := pickle.New{
 					Class: pickle.Global{Module: "deepspeed.utils.tensor_fragment",
 						Name: "fragment_address"},
-					State: dict("numel", int64(to-from), "start", int64(from-dp*size))}
+					State: newDict("numel", int64(to-from), "start", int64(from-dp*size))}
 				mapping.Add(p.name, address)
 			}
 		}
@@ -298,7 +304,8 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 		}
 		kinds[kind] = array{tensor.Shape{len(flat)}, flat}
 	}
-	state := dict("exp_avg", f.add(kinds["exp_avg"]), "exp_avg_sq", f.add(kinds["exp_avg_sq"]))
+	state := newDict("exp_avg", f.addArray(kinds["exp_avg"]), "exp_avg_sq",
+		f.addArray(kinds["exp_avg_sq"]))
 	step := float32(5)
 	if c.steps != nil {
 		step = c.steps[mp]
@@ -306,28 +313,28 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 	if c.numbers {
 		state.Add("step", int64(step))
 	} else {
-		state.Add("step", f.add(array{tensor.Shape{}, []float32{step}}))
+		state.Add("step", f.addArray(array{tensor.Shape{}, []float32{step}}))
 	}
-	group := dict("lr", 0.25, "params", list(int64(0)))
-	inner := dict("state", dict(int64(0), state), "param_groups", list(group))
-	weights := list(f.add(kinds["fp32"]))
-	outer := dict("zero_stage", int64(3), "fp32_flat_groups", weights, "optimizer_state_dict",
+	group := newDict("lr", 0.25, "params", newList(int64(0)))
+	inner := newDict("state", newDict(int64(0), state), "param_groups", newList(group))
+	weights := newList(f.addArray(kinds["fp32"]))
+	outer := newDict("zero_stage", int64(3), "fp32_flat_groups", weights, "optimizer_state_dict",
 		inner, "partition_count", int64(c.dp))
 	if c.stage < 3 {
-		outer = dict("zero_stage", int64(c.stage), "single_partition_of_fp32_groups", weights,
+		outer = newDict("zero_stage", int64(c.stage), "single_partition_of_fp32_groups", weights,
 			"base_optimizer_state", inner,
-			"partition_count", list(int64(c.dp)), "param_slice_mappings", list(mapping))
+			"partition_count", newList(int64(c.dp)), "param_slice_mappings", newList(mapping))
 	}
 	if c.keeps != nil {
 		c.keeps(f, mp, dp, kept{outer, inner, group, state})
 	}
-	return dict("optimizer_state_dict", outer)
+	return newDict("optimizer_state_dict", outer)
 }
 
-// share is how many elements each data parallel rank has in the stages 1 and 2.
-func (c *saved) share(mp int) int {
+// shareSize returns how many elements each data parallel rank has in the stages 1 and 2.
+func (c *saved) shareSize(mp int) int {
 	n := 0
-	for _, p := range c.of(mp) {
+	for _, p := range c.paramsOf(mp) {
 		if !p.buffer {
 			n += len(p.parts[0].data)
 		}

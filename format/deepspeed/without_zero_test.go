@@ -20,15 +20,17 @@ import (
 // TestExpertsWithoutZeRO reads experts whose optimizer has no names: its state stays in the parts
 // of the expert parallel ranks, in each stage of a pipeline.
 func TestExpertsWithoutZeRO(t *testing.T) {
-	withoutZeRO(t, "moe0", map[string]int{"ep=0/2": 27, "ep=1/2": 27})
-	withoutZeRO(t, "moepipe0",
+	checkWithoutZeRO(t, "moe0", map[string]int{"ep=0/2": 27, "ep=1/2": 27})
+	checkWithoutZeRO(t, "moepipe0",
 		map[string]int{"ep=0/2,pp=0/2": 27, "ep=1/2,pp=0/2": 27, "ep=0/2,pp=1/2": 36,
 			"ep=1/2,pp=1/2": 36})
 }
 
-func withoutZeRO(t *testing.T, name string, due map[string]int) {
+// checkWithoutZeRO reads a sample, and demands as many parts of each tensor of the optimizer as due
+// says.
+func checkWithoutZeRO(t *testing.T, name string, due map[string]int) {
 	dir, want := formattest.Load(t, "testdata/"+name+".zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	var model []format.Tensor
 	parts := map[string]int{}
 	for _, x := range c.Tensors {
@@ -83,7 +85,7 @@ func TestTensorParallelWithoutZeRO(t *testing.T) {
 			out.Tensors = append(out.Tensors, x)
 		}
 	}
-	c, _ := read(t, formattest.WriteOutput(t, out, from,
+	c, _ := readSound(t, formattest.WriteOutput(t, out, from,
 		format.NewFiles(fstest.MapFS{"blob": {Data: make([]byte, 8)}})))
 	var found []string
 	for _, x := range c.Tensors {
@@ -104,7 +106,7 @@ func TestPipeWithoutZeRO(t *testing.T) {
 	maps.DeleteFunc(dir, func(name string, _ *fstest.MapFile) bool {
 		return strings.Contains(name, "optim_states")
 	})
-	c, _ := read(t, dir)
+	c, _ := readSound(t, dir)
 	if !strings.Contains(c.Doubt, "there are no optimizer states files") {
 		t.Errorf("%q", c.Doubt)
 	}
@@ -115,7 +117,8 @@ func TestPipeWithoutZeRO(t *testing.T) {
 				Data: formattest.ReplaceInZip(t, f.Data, "param_shapes", "param_shapez")}
 		}
 	}
-	if c, _ = read(t, dir); !strings.Contains(c.Doubt, "whether a file of a layer is missing") {
+	if c, _ = readSound(t, dir); !strings.Contains(c.Doubt,
+		"whether a file of a layer is missing") {
 		t.Errorf("%q", c.Doubt)
 	}
 }

@@ -48,9 +48,9 @@ type layered struct {
 	hidden bool             // whether the last layer is tied, and has no file
 }
 
-// over is what ranks have whose stages begin with some layers.
-func (l *layered) over(stage, tp, dp int, starts []int) *saved {
-	s := program(nil, stage, tp, dp, len(starts), nil)
+// onRank returns what a rank has whose stages begin with some layers.
+func (l *layered) onRank(stage, tp, dp int, starts []int) *saved {
+	s := savedProgram(nil, stage, tp, dp, len(starts), nil)
 	s.tied = l.tied
 	var all []evenParam
 	for i, from := range starts {
@@ -74,7 +74,7 @@ func (l *layered) over(stage, tp, dp int, starts []int) *saved {
 		for _, p := range append(ties, own...) {
 			x := shared{name: p.name, stage: i}
 			for rank := range tp {
-				x.parts = append(x.parts, p.part(rank, tp))
+				x.parts = append(x.parts, p.partOf(rank, tp))
 			}
 			s.params = append(s.params, x)
 			if !slices.ContainsFunc(all, func(q evenParam) bool { return q.name == p.name }) {
@@ -83,7 +83,7 @@ func (l *layered) over(stage, tp, dp int, starts []int) *saved {
 		}
 	}
 	slices.SortFunc(all, func(a, b evenParam) int { return strings.Compare(a.name, b.name) })
-	s.info = program(all, stage, tp, dp, 0, nil).info
+	s.info = savedProgram(all, stage, tp, dp, 0, nil).info
 	return s
 }
 
@@ -94,7 +94,7 @@ func drawLayered(r *rapid.T) *layered {
 	l := &layered{tied: map[string][]int{}}
 	first := 1
 	add := func(layer int, name, rule string, rows int) {
-		p := evenParam{name: name, rule: rule, whole: numbered(first, 12*rows, 12)}
+		p := evenParam{name: name, rule: rule, whole: numberedArray(first, 12*rows, 12)}
 		first += len(p.whole.data)
 		for len(l.layers) <= layer {
 			l.layers = append(l.layers, nil)
@@ -127,8 +127,8 @@ func drawLayered(r *rapid.T) *layered {
 	return l
 }
 
-// cuts draws the layers with which stages begin, so that each has a parameter.
-func (l *layered) cuts(r *rapid.T, name string) []int {
+// drawStarts draws the layers with which stages begin, so that each has a parameter.
+func (l *layered) drawStarts(r *rapid.T, name string) []int {
 	var with []int
 	for i, layer := range l.layers {
 		if len(layer) > 0 {
@@ -150,7 +150,8 @@ func TestOtherStages(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 		l := drawLayered(r)
-		starts, others := l.cuts(r, "a stage of the source begins"), l.cuts(r, "a stage begins")
+		starts, others := l.drawStarts(r, "a stage of the source begins"),
+			l.drawStarts(r, "a stage begins")
 		last := len(l.layers) - 1
 		if l.hidden && len(starts) == 1 {
 			starts = append(starts, last) // else there is no trace of it
@@ -158,21 +159,21 @@ func TestOtherStages(t *testing.T) {
 		if l.hidden && len(starts) == 2 && starts[1] == 0 {
 			r.Fatal("two stages begin with the first layer")
 		}
-		from := l.over(1, n("tp of the source", 1, 3), n("dp of the source", 1, 3), starts)
+		from := l.onRank(1, n("tp of the source", 1, 3), n("dp of the source", 1, 3), starts)
 		z := deepspeed.Zero{Stage: 1, DP: n("dp", 1, 3), TP: n("tp", 1, 3), PP: len(others),
 			Starts: others[1:]}
-		c, files := read(t, from.write(t))
-		dir := spread(t, z, c, files)
-		to := l.over(z.Stage, z.TP, z.DP, others)
+		c, files := readSound(t, from.write(t))
+		dir := writeZeroRanks(t, z, c, files)
+		to := l.onRank(z.Stage, z.TP, z.DP, others)
 		for mp := range z.TP * z.PP {
-			to.compare(r, dir, mp)
+			to.compareFiles(r, dir, mp)
 		}
 		if len(from.write(t))-from.tp*len(starts)*(1+from.dp) != len(dir)-to.tp*len(others)*(1+
-			to.dp)+(from.tp-to.tp)*l.files() {
+			to.dp)+(from.tp-to.tp)*l.fileCount() {
 			r.Fatalf("there are the files %v", slices.Sorted(maps.Keys(dir)))
 		}
-		again, other := read(t, dir)
-		if diff := differing(formattest.Contents(t, files, c),
+		again, other := readSound(t, dir)
+		if diff := describeDifferences(formattest.Contents(t, files, c),
 			formattest.Contents(t, other, again)); diff != "" {
 			r.Fatal(diff)
 		}
@@ -182,8 +183,8 @@ func TestOtherStages(t *testing.T) {
 	})
 }
 
-// files is how many layers have files.
-func (l *layered) files() (n int) {
+// fileCount returns how many layers have files.
+func (l *layered) fileCount() (n int) {
 	for i, layer := range l.layers {
 		if len(layer) > 0 && (i < len(l.layers)-1 || !l.hidden) {
 			n++
@@ -192,15 +193,15 @@ func (l *layered) files() (n int) {
 	return n
 }
 
-// plain is a pipeline of layers of some numbers of rows, without what is tied.
-func plain(rows ...int) *layered {
+// plainPipeline returns a pipeline of layers of some numbers of rows, without what is tied.
+func plainPipeline(rows ...int) *layered {
 	l := &layered{}
 	first := 1
 	for i, n := range rows {
 		l.layers = append(l.layers, nil)
 		if n > 0 {
 			p := evenParam{name: fmt.Sprintf("%d.w", i), rule: "rest",
-				whole: numbered(first, n, 1)}
+				whole: numberedArray(first, n, 1)}
 			first += len(p.whole.data)
 			l.layers[i] = []evenParam{p}
 		}
@@ -211,7 +212,7 @@ func plain(rows ...int) *layered {
 // TestStagesFound finds out how a program cuts its layers, by how it did; and says so where that is
 // not known.
 func TestStagesFound(t *testing.T) {
-	embed := plain(8, 1, 1, 1, 1, 1, 1, 8)
+	embed := plainPipeline(8, 1, 1, 1, 1, 1, 1, 8)
 	for _, x := range []struct {
 		l      *layered
 		starts []int
@@ -220,17 +221,17 @@ func TestStagesFound(t *testing.T) {
 		err    string
 	}{
 		{embed, []int{0, 4}, 4, nil, "could be cut as 4 in several ways"},
-		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 1}, 3,
+		{plainPipeline(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 1}, 3,
 			deepspeed.Balanced([]int{9, 2, 1, 1, 1, 1, 1, 1}, 3), ""},
-		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 4}, 4, []int{0, 2, 4, 6}, ""},
+		{plainPipeline(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 4}, 4, []int{0, 2, 4, 6}, ""},
 		// by the type of most
-		{plain(9, 9, 9, 9, 1, 1, 1, 1, 1, 1), []int{0, 7}, 3,
+		{plainPipeline(9, 9, 9, 9, 1, 1, 1, 1, 1, 1), []int{0, 7}, 3,
 			deepspeed.Balanced([]int{0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, 3), ""},
-		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 7}, 3, nil, "in none of DeepSpeed's ways"},
-		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 7}, 1, []int{0}, ""},
-		{plain(3, 2, 1), []int{0, 1}, 4, nil, "cannot begin with the layers"},
+		{plainPipeline(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 7}, 3, nil, "in none of DeepSpeed's ways"},
+		{plainPipeline(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 7}, 1, []int{0}, ""},
+		{plainPipeline(3, 2, 1), []int{0, 1}, 4, nil, "cannot begin with the layers"},
 	} {
-		c, files := read(t, x.l.over(1, 1, 1, x.starts).write(t))
+		c, files := readSound(t, x.l.onRank(1, 1, 1, x.starts).write(t))
 		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 1, PP: x.pp}, c.Tensors,
 			c.Values, files.Read)
 		if x.err != "" {
@@ -244,7 +245,7 @@ func TestStagesFound(t *testing.T) {
 			continue
 		}
 		var got []int
-		again, _ := read(t, formattest.WritePaddedOutput(t, out, c, files))
+		again, _ := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
 		for _, v := range again.Values {
 			if list, ok := v.Data.([]any); ok && strings.HasPrefix(v.Path, "pipeline_stages.") {
 				var layer int
@@ -261,9 +262,9 @@ func TestStagesFound(t *testing.T) {
 // TestOtherStagesNot says why stages cannot be cut anew.
 func TestOtherStagesNot(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/pipe.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	flat, _ := formattest.Load(t, "testdata/zero2.zip")
-	dense, _ := read(t, flat)
+	dense, _ := readSound(t, flat)
 	with := func(path string, is any) *format.Checkpoint {
 		other := *c
 		other.Values = append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
@@ -275,10 +276,10 @@ func TestOtherStagesNot(t *testing.T) {
 	names := slices.Clone(first.([]any))
 	slices.Reverse(names)
 	alone := &layered{
-		layers: [][]evenParam{{{name: "tied_modules.word.w", whole: numbered(1, 2, 1)}},
+		layers: [][]evenParam{{{name: "tied_modules.word.w", whole: numberedArray(1, 2, 1)}},
 			{{name: "1.w", whole: array{tensor.Shape{1, 1}, []float32{9}}}}},
 		tied: map[string][]int{"word": {0}}}
-	one, _ := read(t, alone.over(1, 1, 1, []int{0}).write(t))
+	one, _ := readSound(t, alone.onRank(1, 1, 1, []int{0}).write(t))
 	for _, x := range []struct {
 		z   deepspeed.Zero
 		c   *format.Checkpoint

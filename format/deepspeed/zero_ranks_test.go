@@ -23,8 +23,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// spread writes a checkpoint for tensor parallel ranks.
-func spread(t testing.TB, z deepspeed.Zero, c *format.Checkpoint,
+// writeZeroRanks returns a folder with a checkpoint for the ranks of z.
+func writeZeroRanks(t testing.TB, z deepspeed.Zero, c *format.Checkpoint,
 	files *format.Files) fstest.MapFS {
 	t.Helper()
 	out, err := deepspeed.LayoutZero(z, c.Tensors, c.Values, files.Read)
@@ -42,8 +42,8 @@ type evenParam struct {
 	rows  int    // of the vocabulary that only fill it up, zeros
 }
 
-// part is what a rank has.
-func (e evenParam) part(tp, of int) array {
+// partOf returns what one of the tensor parallel ranks has of the parameter.
+func (e evenParam) partOf(tp, of int) array {
 	indices := func(from, size int) (list []int) { // the share of a block
 		for i := range size / of {
 			list = append(list, from+tp*size/of+i)
@@ -54,32 +54,32 @@ func (e evenParam) part(tp, of int) array {
 	case "alike":
 		return whole
 	case "columns":
-		return whole.take(1, indices(0, whole.shape[1]))
+		return whole.atIndices(1, indices(0, whole.shape[1]))
 	case "halves":
 		n := whole.shape[0] / 2
-		return whole.take(0, append(indices(0, n), indices(n, n)...))
+		return whole.atIndices(0, append(indices(0, n), indices(n, n)...))
 	case "sub": // of 24, 12 and 12
 		n := whole.shape[0] / 4
-		return whole.take(0, slices.Concat(indices(0, 2*n), indices(2*n, n), indices(3*n, n)))
+		return whole.atIndices(0, slices.Concat(indices(0, 2*n), indices(2*n, n), indices(3*n, n)))
 	default:
-		return whole.take(0, indices(0, whole.shape[0]))
+		return whole.atIndices(0, indices(0, whole.shape[0]))
 	}
 }
 
-// program is what ranks of a program have of some parameters, in the words of DeepSpeed; with
-// stages of a pipeline, these have them in a row.
-func program(all []evenParam, stage, tp, dp, pp int, version any) *saved {
+// savedProgram returns what ranks of a program have of some parameters, in the words of DeepSpeed;
+// with stages of a pipeline, these have them in a row.
+func savedProgram(all []evenParam, stage, tp, dp, pp int, version any) *saved {
 	s := &saved{stage: stage, tp: tp, dp: dp, pp: pp, count: int64(tp * max(pp, 1))}
 	named := map[string][]any{}
 	for i, e := range all {
 		p := shared{name: e.name, stage: i * pp / len(all)}
 		for rank := range tp {
-			p.parts = append(p.parts, e.part(rank, tp))
+			p.parts = append(p.parts, e.partOf(rank, tp))
 		}
 		s.params = append(s.params, p)
 		named[e.rule] = append(named[e.rule], e.name)
 	}
-	info := dict()
+	info := newDict()
 	if version != nil {
 		info.Add("universal_checkpoint_version", version)
 	}
@@ -87,20 +87,20 @@ func program(all []evenParam, stage, tp, dp, pp int, version any) *saved {
 		"columns": "parameter_with_row_parallelism_patterns",
 		"halves":  "parameter_with_2_sub_params_cat_dim_0",
 		"words":   "vocabulary_parameter_patterns"} {
-		info.Add(key, list(named[rule]...))
+		info.Add(key, newList(named[rule]...))
 	}
-	subs, widths := list(), dict()
+	subs, widths := newList(), newDict()
 	for _, e := range all {
 		switch e.rule {
 		case "sub":
 			n := int64(e.whole.shape[0] / 4)
 			subs.Items = append(subs.Items,
-				dict("patterns", list(e.name), "shape",
+				newDict("patterns", newList(e.name), "shape",
 					pickle.Tuple{pickle.Tuple{2 * n, n, n}, int64(e.whole.shape[1])},
 					"partition_dim", int64(0)))
-			of := list()
+			of := newList()
 			for _, n := range []int64{2 * n, n, n} {
-				of.Items = append(of.Items, list(slices.Repeat([]any{n / int64(tp)}, tp)...))
+				of.Items = append(of.Items, newList(slices.Repeat([]any{n / int64(tp)}, tp)...))
 			}
 			widths.Add(e.name, of)
 		case "words":
@@ -126,9 +126,9 @@ func TestZeroTensorParallel(t *testing.T) {
 			[]string{"alike", "columns", "halves", "sub", "words", "rest", "rest"}).Draw(r,
 			"rules")[:n("parameters", 1, 7)] {
 			e := evenParam{name: fmt.Sprintf("%c%d", 'z'-rune(i), i), rule: rule,
-				whole: numbered(first, 24*n("rows", 1, 2), 12)}
+				whole: numberedArray(first, 24*n("rows", 1, 2), 12)}
 			if rule == "sub" {
-				e.whole = numbered(first, 48, n("columns", 1, 3))
+				e.whole = numberedArray(first, 48, n("columns", 1, 3))
 			}
 			if rule == "words" {
 				e.rows = n("filling up", 0, 5)
@@ -150,18 +150,18 @@ func TestZeroTensorParallel(t *testing.T) {
 		if pp > 0 {
 			most = 1 // DeepSpeed has no others of pipelines
 		}
-		from := program(all, n("stage of the source", 1, most),
+		from := savedProgram(all, n("stage of the source", 1, most),
 			rapid.SampledFrom(rankses).Draw(r, "tp of the source"), n("dp of the source", 1, 3), pp,
 			version)
 		z := deepspeed.Zero{Stage: n("stage", 1, most), DP: n("dp", 1, 3),
 			TP: rapid.SampledFrom(rankses).Draw(r, "tp"), PP: pp}
-		c, files := read(t, from.write(t))
-		dir := spread(t, z, c, files)
-		to := program(all, z.Stage, z.TP, z.DP, pp, version)
+		c, files := readSound(t, from.write(t))
+		dir := writeZeroRanks(t, z, c, files)
+		to := savedProgram(all, z.Stage, z.TP, z.DP, pp, version)
 		for mp := range z.TP * max(pp, 1) {
-			to.compare(r, dir, mp)
+			to.compareFiles(r, dir, mp)
 		}
-		again, other := read(t, dir)
+		again, other := readSound(t, dir)
 		want := formattest.Contents(t, files, c)
 		maps.DeleteFunc(want, func(name, _ string) bool {
 			return z.Stage == 3 && strings.HasPrefix(name, "module.")
@@ -175,8 +175,8 @@ func TestZeroTensorParallel(t *testing.T) {
 	})
 }
 
-// compare compares the files of a model parallel rank with what it has.
-func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
+// compareFiles fails unless the files of a model parallel rank are what it has.
+func (c *saved) compareFiles(r *rapid.T, dir fstest.MapFS, mp int) {
 	files := format.NewFiles(dir)
 	tag := string(dir[deepspeed.LatestName].Data)
 	open := func(name string) *torchzip.File {
@@ -204,7 +204,7 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 	model := open(first)
 	var flat []float32
 	flats := make([][]float32, c.dp) // of each rank, in stage 3
-	for _, p := range c.of(mp) {
+	for _, p := range c.paramsOf(mp) {
 		a := p.parts[0]
 		flat = append(flat, a.data...)
 		each := (len(a.data) + c.dp - 1) / c.dp
@@ -216,7 +216,7 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 			a = array{shape: tensor.Shape{0}}
 		}
 		root, _ := pickle.Get[any](model.Root, "module")
-		numbers, name := c.layersOf(p.name)
+		numbers, name := c.layersWith(p.name)
 		if c.pp > 0 {
 			file := fmt.Sprintf("layer_%02d-model_%02d-model_states.pt", numbers[0], mp%c.tp)
 			if c.tp == 1 {
@@ -255,7 +255,7 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 			}
 			got = append(got, floats(v)...)
 		}
-		want := array{data: flat}.times(scale).data
+		want := array{data: flat}.scaled(scale).data
 		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) ||
 			slices.ContainsFunc(got[len(want):], func(x float32) bool {
 				return x != 0
@@ -272,11 +272,11 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 // each rank's model is as it was, but for what fills up the vocabulary.
 func TestZeroAsTrained(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
-	c, files := read(t, dir)
-	written := spread(t, deepspeed.Zero{Stage: 1, DP: 2, TP: 2}, c, files)
+	c, files := readSound(t, dir)
+	written := writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 2, TP: 2}, c, files)
 	for tp := range 2 {
 		name := fmt.Sprintf("global_step2/mp_rank_%02d_model_states.pt", tp)
-		was, is := contents(t, dir, name), contents(t, written, name)
+		was, is := modelContents(t, dir, name), modelContents(t, written, name)
 		if tp == 1 {
 			delete(was, "module.words.weight")
 			delete(is, "module.words.weight")
@@ -287,10 +287,10 @@ func TestZeroAsTrained(t *testing.T) {
 	}
 }
 
-// contents are the tensors of the model in a file.
-func contents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
+// modelContents returns the tensors of the model in a file.
+func modelContents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	t.Helper()
-	all := tensors(t, dir, name)
+	all := fileTensors(t, dir, name)
 	maps.DeleteFunc(all, func(name, _ string) bool { return !strings.HasPrefix(name, "module.") })
 	return all
 }
@@ -299,20 +299,21 @@ func contents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 // tensor of every file is as it was. Over other data parallel ranks state is the same.
 func TestZeroStagesAsTrained(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/pipe.zip")
-	c, files := read(t, dir)
-	written := spread(t, deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, c, files)
+	c, files := readSound(t, dir)
+	written := writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, c, files)
 	for name := range dir {
 		if name == deepspeed.LatestName {
 			continue
 		}
-		was, is := tensors(t, dir, name), tensors(t, written, name)
+		was, is := fileTensors(t, dir, name), fileTensors(t, written, name)
 		if diff := cmp.Diff(was, is); diff != "" ||
 			len(was) == 0 && !strings.Contains(name, "/mp_rank") {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
 	for dp := 1; dp <= 3; dp++ {
-		again, other := read(t, spread(t, deepspeed.Zero{Stage: 1, DP: dp, PP: dp}, c, files))
+		again, other := readSound(t,
+			writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: dp, PP: dp}, c, files))
 		if diff := cmp.Diff(formattest.Contents(t, files, c),
 			formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("over %d: %s", dp, diff)
@@ -328,8 +329,8 @@ func TestZeroStagesAsTrained(t *testing.T) {
 	}
 }
 
-// tensors are those of a file, by their paths.
-func tensors(t *testing.T, dir fstest.MapFS, name string) map[string]string {
+// fileTensors returns the tensors of a file, by their paths.
+func fileTensors(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	t.Helper()
 	if dir[name] == nil {
 		t.Fatalf("there is no %s", name)
@@ -350,17 +351,17 @@ func tensors(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 // parallel ranks, of which it was trained, over three data parallel ones.
 func TestDeepSpeedJoins(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/tensor.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	var folders []string
 	for stage := 1; stage <= 2; stage++ {
 		folder := filepath.Join(t.TempDir(), fmt.Sprint("stage", stage))
 		if err := os.CopyFS(folder,
-			spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)); err != nil {
+			writeZeroRanks(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)); err != nil {
 			t.Fatal(err)
 		}
 		folders = append(folders, filepath.Join(folder, "global_step2"))
 	}
-	joined := ask(t, "join.py", folders, folders...)
+	joined := askDeepSpeed(t, "join.py", folders, folders...)
 	for _, folder := range folders {
 		found, _ := joined[folder].(map[string]any)
 		for name, x := range found {
@@ -377,7 +378,7 @@ func TestDeepSpeedJoins(t *testing.T) {
 // TestZeroFrozenParts cuts what is frozen as parameters are cut, and leaves buffers whole.
 func TestZeroFrozenParts(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	up := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool {
 		return x.Name == "module.up.weight"
 	})
@@ -390,7 +391,7 @@ func TestZeroFrozenParts(t *testing.T) {
 		return v.Path == "buffer_names"
 	}), format.Value{Path: "buffer_names", Data: []any{"counts"}})
 	for stage := 2; stage <= 3; stage++ {
-		written := spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)
+		written := writeZeroRanks(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)
 		name := "global_step2/mp_rank_01_model_states.pt"
 		if stage == 3 {
 			name = "global_step2/zero_pp_rank_0_mp_rank_01_model_states.pt"
@@ -409,7 +410,7 @@ func TestZeroFrozenParts(t *testing.T) {
 			t.Errorf("stage %d: what is frozen has the shape %v, the buffer %v: %v", stage, shape,
 				counts.Shape, err)
 		}
-		again, other := read(t, written)
+		again, other := readSound(t, written)
 		all := formattest.Contents(t, other, again)
 		for _, name := range []string{"module.still", "module.counts"} {
 			if all[name] != formattest.Contents(t, files, c)[name] {
@@ -422,9 +423,9 @@ func TestZeroFrozenParts(t *testing.T) {
 // TestZeroSharesNot refuses to cut what nobody says how to cut, or what does not come out even.
 func TestZeroSharesNot(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	plain, _ := formattest.Load(t, "testdata/zero2.zip")
-	other, _ := read(t, plain)
+	other, _ := readSound(t, plain)
 	with := func(key string, is any) []format.Value {
 		key = "universal_checkpoint_info." + key
 		return append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {

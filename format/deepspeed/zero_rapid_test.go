@@ -27,7 +27,8 @@ type drawn struct {
 	groups [][]string
 }
 
-func (d *drawn) add(r *rapid.T, name string, shape ...int) {
+// addTensor adds to the checkpoint a tensor whose bytes count up.
+func (d *drawn) addTensor(r *rapid.T, name string, shape ...int) {
 	t := format.Tensor{Name: name, DType: tensor.F32, Shape: shape}
 	t.Pieces = []format.Piece{{Box: t.Shape.Box(), File: "blob", Offset: int64(len(d.blob))}}
 	for range t.Bytes() {
@@ -36,7 +37,8 @@ func (d *drawn) add(r *rapid.T, name string, shape ...int) {
 	d.Tensors = append(d.Tensors, t)
 }
 
-func draw(r *rapid.T) *drawn {
+// drawCheckpoint draws the parameters and the optimizer of a checkpoint.
+func drawCheckpoint(r *rapid.T) *drawn {
 	d := &drawn{Checkpoint: &format.Checkpoint{}}
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 	names := rapid.Permutation([]string{"a", "b.w", "b.b", "c", "d.0", "d.1"}).Draw(r, "order")
@@ -49,7 +51,7 @@ func draw(r *rapid.T) *drawn {
 		d.groups[g] = append(d.groups[g], name)
 		shape := []int{n("rows", 1, 9), n("columns", 1, 9)}[:n("dimensions", 0, 2)]
 		for _, kind := range []string{"fp32", "exp_avg"} {
-			d.add(r, "optimizer."+kind+"."+name, shape...)
+			d.addTensor(r, "optimizer."+kind+"."+name, shape...)
 		}
 	}
 	for g, list := range d.groups {
@@ -70,8 +72,8 @@ func draw(r *rapid.T) *drawn {
 			format.Value{Path: "ds_config.zero_optimization.sub_group_size",
 				Data: int64(n("of a group", 1, 30))})
 	}
-	d.add(r, "module.buffer", 3)
-	d.add(r, "module.frozen", n("frozen", 1, 7), 2)
+	d.addTensor(r, "module.buffer", 3)
+	d.addTensor(r, "module.frozen", n("frozen", 1, 7), 2)
 	d.Values = append(d.Values, format.Value{Path: "buffer_names", Data: []any{"buffer"}},
 		format.Value{Path: "shared_params.head.w", Data: d.groups[0][0]})
 	if err := d.Finish(); err != nil {
@@ -85,19 +87,19 @@ func draw(r *rapid.T) *drawn {
 // would have cut.
 func TestZeroRandom(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		d := draw(r)
+		d := drawCheckpoint(r)
 		c, files := d.Checkpoint, format.NewFiles(fstest.MapFS{"blob": {Data: d.blob}})
 		all := formattest.Contents(t, files, c)
 		var dir fstest.MapFS
 		stage, ranks := 0, 0
 		for range rapid.IntRange(1, 4).Draw(r, "moves") {
 			if rapid.IntRange(0, 4).Draw(r, "universal") == 0 {
-				dir = universal(t, c, files)
+				dir = writeUniversal(t, c, files)
 			}
 			stage, ranks = rapid.IntRange(1, 3).Draw(r, "stage"),
 				rapid.IntRange(1, 5).Draw(r, "ranks")
-			dir = zero(t, stage, ranks, c, files)
-			c, files = read(t, dir)
+			dir = writeZero(t, stage, ranks, c, files)
+			c, files = readSound(t, dir)
 		}
 		if faults := c.Check(files); len(faults) > 0 {
 			r.Fatal(faults)
@@ -112,16 +114,16 @@ func TestZeroRandom(t *testing.T) {
 			}
 		}
 		for _, kind := range []string{"fp32", "exp_avg"} {
-			if want, got := d.cut(t, kind, stage, ranks),
-				buffers(t, dir, "", kind, stage, ranks); !cmp.Equal(want, got) {
+			if want, got := d.cutBuffers(t, kind, stage, ranks),
+				readBuffers(t, dir, "", kind, stage, ranks); !cmp.Equal(want, got) {
 				r.Errorf("stage %d over %d, %s: %v, want %v", stage, ranks, kind, got, want)
 			}
 		}
 	})
 }
 
-// cut makes the flat buffers of each rank as DeepSpeed does.
-func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte) {
+// cutBuffers returns the flat buffers of each rank as DeepSpeed cuts them.
+func (d *drawn) cutBuffers(t *testing.T, kind string, stage, ranks int) (all [][][]byte) {
 	files := format.NewFiles(fstest.MapFS{"blob": {Data: d.blob}})
 	elements := func(name string) []byte {
 		i := slices.IndexFunc(d.Tensors, func(x format.Tensor) bool {
@@ -178,8 +180,8 @@ func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte
 	return all
 }
 
-// buffers are the flat buffers in the files of each rank.
-func buffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
+// readBuffers returns the flat buffers in the files of each rank.
+func readBuffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
 	ranks int) (all [][][]byte) {
 	weights, inner := "single_partition_of_fp32_groups", "base_optimizer_state"
 	if stage == 3 {
@@ -222,11 +224,11 @@ func buffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
 // are DeepSpeed's own.
 func TestRoundRobin(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/robin.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	want := formattest.Contents(t, files, c)
 	for ranks := 1; ranks <= 5; ranks++ {
-		written := zero(t, 2, ranks, c, files)
-		again, other := read(t, written)
+		written := writeZero(t, 2, ranks, c, files)
+		again, other := readSound(t, written)
 		if diff := cmp.Diff(want, formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("over %d: %s", ranks, diff)
 		}
@@ -236,8 +238,8 @@ func TestRoundRobin(t *testing.T) {
 			t.Errorf("over %d: the order is %v", ranks, order)
 		}
 		for _, kind := range []string{"fp32", "exp_avg"} {
-			same := cmp.Equal(buffers(t, dir, "bf16_", kind, 2, 4),
-				buffers(t, written, "bf16_", kind, 2, ranks))
+			same := cmp.Equal(readBuffers(t, dir, "bf16_", kind, 2, 4),
+				readBuffers(t, written, "bf16_", kind, 2, ranks))
 			if same != (ranks == 4) {
 				t.Errorf("over %d ranks %s is as over 4: %v", ranks, kind, same)
 			}
@@ -249,7 +251,7 @@ func TestRoundRobin(t *testing.T) {
 // nor in 1 before version 0.13; and finds it where the files do not have the configuration.
 func TestRoundRobinWhere(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/robin.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	want := formattest.Contents(t, files, c)
 	model := any([]any{"0.weight", "0.bias", "1.weight", "2.weight", "2.bias", "3.weight"})
 	const names, version = "optimizer_state.param_groups.0.param_names", "ds_version"
@@ -262,16 +264,16 @@ func TestRoundRobinWhere(t *testing.T) {
 		c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool {
 			return v.Path == version
 		}), format.Value{Path: version, Data: x.version})
-		written := zero(t, x.stage, 4, c, files)
-		again, _ := read(t, written)
+		written := writeZero(t, x.stage, 4, c, files)
+		again, _ := readSound(t, written)
 		if order, _ := again.Value(names); !cmp.Equal(order, model) {
 			t.Errorf("stage %d of %s: the order is %v", x.stage, x.version, order)
 		}
 		if x.stage == 3 {
 			continue
 		}
-		if same := cmp.Equal(buffers(t, dir, "bf16_", "exp_avg", 2, 4),
-			buffers(t, written, "bf16_", "exp_avg", x.stage, 4)); same != x.dealt {
+		if same := cmp.Equal(readBuffers(t, dir, "bf16_", "exp_avg", 2, 4),
+			readBuffers(t, written, "bf16_", "exp_avg", x.stage, 4)); same != x.dealt {
 			t.Errorf("stage %d of %s: dealt out is %v", x.stage, x.version, same)
 		}
 	}
@@ -282,7 +284,7 @@ func TestRoundRobinWhere(t *testing.T) {
 					"round_robin_gradientz")}
 		}
 	}
-	silent, files := read(t, dir)
+	silent, files := readSound(t, dir)
 	if diff := cmp.Diff(want, formattest.Contents(t, files, silent)); diff != "" {
 		t.Error(diff)
 	}
@@ -294,7 +296,7 @@ func TestRoundRobinWhere(t *testing.T) {
 // TestZeroRefuses says why a checkpoint cannot be written as one of ZeRO.
 func TestZeroRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	without := func(path string) []format.Value {
 		return slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
 			return strings.HasPrefix(v.Path, path)
@@ -351,7 +353,7 @@ func TestZeroRefuses(t *testing.T) {
 // TestZeroImplies names what stage 3 leaves out, with what proves that it can be made again.
 func TestZeroImplies(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values,
 		files.Read)
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/framework"
 )
 
-// zero writes a checkpoint as one of ZeRO.
-func zero(t testing.TB, stage, ranks int, c *format.Checkpoint, files *format.Files) fstest.MapFS {
+// writeZero returns a folder with a checkpoint as one of ZeRO.
+func writeZero(t testing.TB, stage, ranks int, c *format.Checkpoint,
+	files *format.Files) fstest.MapFS {
 	t.Helper()
 	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values,
 		files.Read)
@@ -40,7 +41,7 @@ func zero(t testing.TB, stage, ranks int, c *format.Checkpoint, files *format.Fi
 func TestZero(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		from := formattest.Contents(t, files, c)
 		for stage := 1; stage <= 3; stage++ {
 			for ranks := 1; ranks <= 5; ranks++ {
@@ -57,7 +58,7 @@ func TestZero(t *testing.T) {
 							strings.HasSuffix(name, "."+p)
 					})
 				}
-				again, files := read(t, zero(t, stage, ranks, c, files))
+				again, files := readSound(t, writeZero(t, stage, ranks, c, files))
 				for _, f := range again.Check(files) {
 					t.Error(f)
 				}
@@ -82,9 +83,9 @@ func TestZero(t *testing.T) {
 // TestZeroLacksOptimizer takes the optimizer states files away, in which stage 3 has the weights.
 func TestZeroLacksOptimizer(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/zero3.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	for stage := 1; stage <= 3; stage++ {
-		written := zero(t, stage, 1, c, files)
+		written := writeZero(t, stage, 1, c, files)
 		maps.DeleteFunc(written, func(name string, _ *fstest.MapFile) bool {
 			return strings.HasSuffix(name, "_optim_states.pt")
 		})
@@ -95,7 +96,7 @@ func TestZeroLacksOptimizer(t *testing.T) {
 			}
 			continue
 		}
-		again, other := read(t, written)
+		again, other := readSound(t, written)
 		if !strings.Contains(again.Doubt, "there are no optimizer states files") {
 			t.Errorf("stage %d: %q", stage, again.Doubt)
 		}
@@ -113,7 +114,7 @@ func TestZeroLacksOptimizer(t *testing.T) {
 // proves what is of trained ones, be it of the model's own.
 func TestZeroShared(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	for i := range c.Tensors {
 		switch x := c.Tensors[i]; x.Name {
 		case "module.1.weight":
@@ -149,15 +150,16 @@ func TestZeroShared(t *testing.T) {
 			t.Errorf("%s is gone", x.Name)
 		}
 	}
-	again, other := read(t, formattest.WritePaddedOutput(t, out, c, files))
+	again, other := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
 	from, to := formattest.Contents(t, files, c), formattest.Contents(t, other, again)
 	if from["module.still"] != to["module.still"] {
 		t.Error("what is frozen and shared is another")
 	}
 }
 
-// ask has DeepSpeed run a script of testdata over folders, and returns what it prints.
-func ask(t *testing.T, script string, folders []string, args ...string) (found map[string]any) {
+// askDeepSpeed has DeepSpeed run a script of testdata over folders, and returns what it prints.
+func askDeepSpeed(t *testing.T, script string, folders []string,
+	args ...string) (found map[string]any) {
 	t.Helper()
 	out := framework.Ask(
 		t,
@@ -176,16 +178,16 @@ func TestDeepSpeedConsolidates(t *testing.T) {
 	wants, folders := map[string]formattest.What{}, []string{}
 	for from, name := range []string{"zero1", "zero2", "zero3"} {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		for stage := 1; stage <= 3; stage++ {
 			folder := t.TempDir()
-			if err := os.CopyFS(folder, zero(t, stage, 2*stage+from-1, c, files)); err != nil {
+			if err := os.CopyFS(folder, writeZero(t, stage, 2*stage+from-1, c, files)); err != nil {
 				t.Fatal(err)
 			}
 			wants[folder], folders = want, append(folders, folder)
 		}
 	}
-	for folder, found := range ask(t, "fp32.py", folders, folders...) {
+	for folder, found := range askDeepSpeed(t, "fp32.py", folders, folders...) {
 		found, want := found.(map[string]any), wants[folder]
 		for _, p := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} {
 			if w := want["optimizer.fp32."+p]; !cmp.Equal(found[p], any([]any{w[0], w[1], w[2]})) {
@@ -210,9 +212,9 @@ func TestDeepSpeedResumes(t *testing.T) {
 			continue
 		}
 		dir, want := formattest.Load(t, "testdata/"+from+".zip")
-		c, files := read(t, dir)
+		c, files := readSound(t, dir)
 		folder := t.TempDir()
-		if err := os.CopyFS(folder, zero(t, stage, 3, c, files)); err != nil {
+		if err := os.CopyFS(folder, writeZero(t, stage, 3, c, files)); err != nil {
 			t.Fatal(err)
 		}
 		if stage == 2 { // what is rounded
@@ -238,7 +240,7 @@ func TestDeepSpeedResumes(t *testing.T) {
 			folder,
 		)
 	}
-	for folder, found := range ask(t, "load.py", folders, args...) {
+	for folder, found := range askDeepSpeed(t, "load.py", folders, args...) {
 		found, n := found.(map[string]any), 0
 		for path, x := range found {
 			if w, ok := wants[folder][path]; ok {

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 )
 
+// TestOpen opens a checkpoint of each format, and finds which it is of.
 func TestOpen(t *testing.T) {
 	for path, want := range map[string]string{
 		"hf/testdata/sharded.zip": "safetensors", "dcp/testdata/dcp.zip": "torch DCP",
@@ -85,6 +86,7 @@ func TestTorchDist(t *testing.T) {
 	}
 }
 
+// TestFile opens checkpoints by the name of a file in them.
 func TestFile(t *testing.T) {
 	sharded, _ := formattest.Load(t, "../hf/testdata/sharded.zip")
 	if c, _, err := detect.Open(sharded,
@@ -110,8 +112,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestStrangers has files that are none of a checkpoint where some of one are due.
-func TestStrangers(t *testing.T) {
+// TestUnrecognizedFiles has files that are none of a checkpoint where some of one are due.
+func TestUnrecognizedFiles(t *testing.T) {
 	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
 	dcp, _ := formattest.Load(t, "../dcp/testdata/dcp.zip")
 	for name := range dcp {

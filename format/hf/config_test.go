@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/format/hf"
 )
 
+// TestKVHeads reads how many heads k and v have, from each form of a configuration.
 func TestKVHeads(t *testing.T) {
 	for _, c := range []struct {
 		config string
@@ -40,6 +41,7 @@ func TestKVHeads(t *testing.T) {
 	}
 }
 
+// TestParseConfig reads configurations, and refuses numbers that no model has.
 func TestParseConfig(t *testing.T) {
 	c, err := hf.ParseConfig(
 		[]byte(

@@ -16,8 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// file writes tensors of U8 whose bytes count up.
-func file(t testing.TB, metadata map[string]string, tensors ...safetensors.Tensor) *fstest.MapFile {
+// makeFile returns a file with tensors of U8 whose bytes count up.
+func makeFile(t testing.TB, metadata map[string]string,
+	tensors ...safetensors.Tensor) *fstest.MapFile {
 	for i := range tensors {
 		tensors[i].DType = tensor.U8
 	}
@@ -35,13 +36,16 @@ func file(t testing.TB, metadata map[string]string, tensors ...safetensors.Tenso
 	return &fstest.MapFile{Data: b}
 }
 
-func of(name string, shape ...int) safetensors.Tensor {
+// tensorOf returns the entry of a tensor for makeFile.
+func tensorOf(name string, shape ...int) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, Shape: shape}
 }
 
+// TestFile reads a single file.
 func TestFile(t *testing.T) {
 	dir := fstest.MapFS{
-		"m.safetensors": file(t, map[string]string{"format": "pt"}, of("a", 2), of("b"))}
+		"m.safetensors": makeFile(t, map[string]string{"format": "pt"}, tensorOf("a", 2),
+			tensorOf("b"))}
 	files := format.NewFiles(dir)
 	c, err := hf.ReadFile(files, "m.safetensors")
 	if err != nil {
@@ -55,12 +59,15 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestIndex reads a folder by its index, and says what is missing or stands elsewhere.
 func TestIndex(t *testing.T) {
 	const index = `{"metadata":{"total_size":6},"weight_map":{"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors"}}`
 	dir := fstest.MapFS{
-		"1.safetensors": file(t, map[string]string{"format": "pt", "part": "1"}, of("a", 2),
-			of("b", 1)),
-		"2.safetensors":       file(t, map[string]string{"format": "pt", "part": "2"}, of("c", 3)),
+		"1.safetensors": makeFile(t, map[string]string{"format": "pt", "part": "1"},
+			tensorOf("a", 2),
+			tensorOf("b", 1)),
+		"2.safetensors": makeFile(t, map[string]string{"format": "pt", "part": "2"},
+			tensorOf("c", 3)),
 		"3.safetensors":       {Data: []byte("not in the index")},
 		safetensors.IndexName: {Data: []byte(index)},
 	}
@@ -106,7 +113,7 @@ func TestSharded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, files, c, sharded(want))
+	formattest.Compare(t, files, c, onlySharded(want))
 	// torch does not say how large tensors are: the farthest shards are missed by nobody
 	const last = "shard-00004-model-00001-of-00001.safetensors"
 	formattest.CheckDamage(t, dir, hf.Read, func(name string) bool { return name != last })
@@ -119,8 +126,8 @@ func TestSharded(t *testing.T) {
 	}
 }
 
-// sharded leaves out what was not saved as shards.
-func sharded(all formattest.What) formattest.What {
+// onlySharded returns what was saved as shards.
+func onlySharded(all formattest.What) formattest.What {
 	found := maps.Clone(all)
 	maps.DeleteFunc(found, func(name string, _ [3]any) bool {
 		return !strings.Contains(name, "model.") && !strings.Contains(name, "optimizer.")
@@ -128,6 +135,7 @@ func sharded(all formattest.What) formattest.What {
 	return found
 }
 
+// TestBadShards says of files that are no shards of one checkpoint what is wrong.
 func TestBadShards(t *testing.T) {
 	info := func(text string) map[string]string {
 		return map[string]string{"DCP_SHARDING_INFO": text}
@@ -139,20 +147,25 @@ func TestBadShards(t *testing.T) {
 		one, two *fstest.MapFile
 		err      string
 	}{
-		{file(t, nil, of("a", 2)), file(t, nil, of("a", 2)),
+		{makeFile(t, nil, tensorOf("a", 2)), makeFile(t, nil, tensorOf("a", 2)),
 			`tensor "a": it is also in 1.safetensors`},
-		{file(t, info("{"), of("a", 2)), file(t, nil, of("b", 2)), `metadata DCP_SHARDING_INFO`},
-		{file(t, info("{}"), of("a", 2)), file(t, nil, of("b", 2)),
+		{makeFile(t, info("{"), tensorOf("a", 2)), makeFile(t, nil, tensorOf("b", 2)),
+			`metadata DCP_SHARDING_INFO`},
+		{makeFile(t, info("{}"), tensorOf("a", 2)), makeFile(t, nil, tensorOf("b", 2)),
 			`0 offsets for a shard of shape [2]`},
-		{file(t, at("[0,0]"), of("a", 2)), file(t, nil, of("b", 2)),
+		{makeFile(t, at("[0,0]"), tensorOf("a", 2)), makeFile(t, nil, tensorOf("b", 2)),
 			`2 offsets for a shard of shape [2]`},
-		{file(t, at("[-1]"), of("a", 2)), file(t, nil, of("b", 2)), `offset -1`},
-		{file(t, at("[9223372036854775807]"), of("a", 2)), file(t, nil, of("b", 2)), `has offset`},
-		{file(t, at("[9223372036854775800]"), of("a", 2)), file(t, nil, of("b", 2)),
+		{makeFile(t, at("[-1]"), tensorOf("a", 2)), makeFile(t, nil, tensorOf("b", 2)),
+			`offset -1`},
+		{makeFile(t, at("[9223372036854775807]"), tensorOf("a", 2)),
+			makeFile(t, nil, tensorOf("b", 2)), `has offset`},
+		{makeFile(t, at("[9223372036854775800]"), tensorOf("a", 2)),
+			makeFile(t, nil, tensorOf("b", 2)),
 			`none that a file can hold`},
-		{file(t, at("[0]"), of("a", 2)), file(t, at("[2,0]"), of("a", 2, 1)),
+		{makeFile(t, at("[0]"), tensorOf("a", 2)), makeFile(t, at("[2,0]"), tensorOf("a", 2, 1)),
 			`this shard is u8 of 2 dimensions, another one u8 of 1`},
-		{file(t, at("[0]"), of("a", 2)), &fstest.MapFile{Data: []byte("x")}, `2.safetensors`},
+		{makeFile(t, at("[0]"), tensorOf("a", 2)), &fstest.MapFile{Data: []byte("x")},
+			`2.safetensors`},
 	} {
 		_, err := hf.Read(
 			format.NewFiles(fstest.MapFS{"1.safetensors": c.one, "2.safetensors": c.two}))
@@ -174,13 +187,14 @@ func TestBadShards(t *testing.T) {
 		`{"rank":0,"own":{}}`:                                        "",
 	} {
 		_, err := hf.Read(
-			format.NewFiles(fstest.MapFS{"1.safetensors": file(t, says(text), of("a", 2))}))
+			format.NewFiles(fstest.MapFS{
+				"1.safetensors": makeFile(t, says(text), tensorOf("a", 2))}))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", text, err, want)
 		}
 	}
-	holes := fstest.MapFS{"1.safetensors": file(t, at("[0]"), of("a", 2)),
-		"2.safetensors": file(t, at("[3]"), of("a", 2))}
+	holes := fstest.MapFS{"1.safetensors": makeFile(t, at("[0]"), tensorOf("a", 2)),
+		"2.safetensors": makeFile(t, at("[3]"), tensorOf("a", 2))}
 	if formattest.IsSound(holes, hf.Read) {
 		t.Error("a hole between two shards passes")
 	}
@@ -209,7 +223,7 @@ func TestCounted(t *testing.T) {
 	} {
 		dir := fstest.MapFS{}
 		for _, name := range strings.Fields(c.names) {
-			dir[name+".safetensors"] = file(t, nil, of(name, 2))
+			dir[name+".safetensors"] = makeFile(t, nil, tensorOf(name, 2))
 		}
 		if _, err := hf.Read(format.NewFiles(dir)); (err == nil) != (c.err == "") ||
 			err != nil && !strings.Contains(err.Error(), c.err) {
@@ -218,12 +232,14 @@ func TestCounted(t *testing.T) {
 	}
 }
 
+// FuzzRead has any bytes as two files, and any text as their index: nothing panics, and what is
+// read is sound.
 func FuzzRead(f *testing.F) {
 	dir, _ := formattest.Load(f, "testdata/sharded.zip")
 	const one, two = "shard-00001-model-00001-of-00001.safetensors",
 		"shard-00002-model-00001-of-00001.safetensors"
 	f.Add(dir[one].Data, dir[two].Data, []byte(nil))
-	f.Add(file(f, nil, of("a", 2)).Data, file(f, nil, of("b", 2)).Data,
+	f.Add(makeFile(f, nil, tensorOf("a", 2)).Data, makeFile(f, nil, tensorOf("b", 2)).Data,
 		[]byte(`{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}`))
 	f.Fuzz(func(t *testing.T, one, two, index []byte) {
 		dir := fstest.MapFS{"1.safetensors": {Data: bytes.Clone(one)}, "2.safetensors": {Data: two}}

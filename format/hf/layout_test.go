@@ -23,7 +23,7 @@ import (
 // TestLayout writes the tensors of shards into files of several sizes, and reads them.
 func TestLayout(t *testing.T) {
 	dir, all := formattest.Load(t, "testdata/sharded.zip")
-	want := sharded(all)
+	want := onlySharded(all)
 	files := format.NewFiles(dir)
 	from, err := hf.Read(files)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestLayoutShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
+	formattest.Compare(t, format.NewFiles(written), got, onlySharded(all))
 	if got.Doubt != "" || slices.ContainsFunc(got.Values, func(v format.Value) bool {
 		return v.Path == "__metadata__.shoal"
 	}) {
@@ -92,7 +92,7 @@ func TestLayoutShards(t *testing.T) {
 			t.Errorf("%s: torch has other data at its end", name)
 		}
 	}
-	torch(t, written, sharded(all))
+	checkTorchLoads(t, written, onlySharded(all))
 }
 
 // TestLayoutShardsOfFlat gives ranks several boxes of a tensor, as cuts of flat buffers do.
@@ -126,11 +126,12 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
+	formattest.Compare(t, format.NewFiles(written), got, onlySharded(all))
 	formattest.CheckDamage(t, written, hf.Read, func(string) bool { return true })
-	torch(t, written, sharded(all))
+	checkTorchLoads(t, written, onlySharded(all))
 }
 
+// TestLayoutShardsRefuses says which boxes cannot be laid out.
 func TestLayoutShardsRefuses(t *testing.T) {
 	s := format.Shard{Name: "w", DType: tensor.F32, Shape: tensor.Shape{4},
 		Box: tensor.Box{{From: 0, To: 5}}}
@@ -157,8 +158,8 @@ show = lambda t: [str(t.dtype), list(t.shape), bytes(t.reshape(-1).view(torch.ui
 print(json.dumps({k: show(v) for k, v in state.items()}))
 `
 
-// torch has torch load what was written.
-func torch(t *testing.T, dir fstest.MapFS, want formattest.What) {
+// checkTorchLoads has torch load what was written, and compares with what is due.
+func checkTorchLoads(t *testing.T, dir fstest.MapFS, want formattest.What) {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(to, dir); err != nil {

@@ -21,18 +21,19 @@ func TestChain(t *testing.T) {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
 		other, _ := formattest.Load(t, "testdata/"+to+".zip")
 		mesh := map[string]string{"chained": "ep=2", "together": ""}[to]
-		c, files := read(t, dir)
-		written := relay(t, c, files, mesh)
+		c, files := readSound(t, dir)
+		written := writeForMesh(t, c, files, mesh)
 		for name := range other {
 			if !strings.HasSuffix(name, ".pt") {
 				continue
 			}
-			if diff := cmp.Diff(tensors(t, other, name), tensors(t, written, name)); diff != "" {
+			if diff := cmp.Diff(fileTensors(t, other, name),
+				fileTensors(t, written, name)); diff != "" {
 				t.Errorf("%s: %s\n%s", to, name, diff)
 			}
 		}
-		theirs, _ := read(t, other)
-		ours, _ := read(t, written)
+		theirs, _ := readSound(t, other)
+		ours, _ := readSound(t, written)
 		for _, v := range theirs.Values {
 			if got, _ := ours.Value(v.Path); strings.Contains(v.Path, ".param_groups.") &&
 				(strings.HasSuffix(v.Path, "_mult") || strings.Contains(v.Path, "param_names") ||
@@ -43,16 +44,16 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// chainOf is what optimizers have beside the state of parameters: for each group a factor of weight
-// decay, whether it is of experts, and one parameter.
-func chainOf(groups map[string]string) *format.Checkpoint {
+// chainCheckpoint returns what optimizers have beside the state of parameters: for each group a
+// factor of weight decay, whether it is of experts, and one parameter.
+func chainCheckpoint(groups map[string]string) *format.Checkpoint {
 	c := &format.Checkpoint{Format: "test"}
 	for at, param := range groups {
-		says(c, at+"wd_mult", 1.0)
-		says(c, at+"lr_mult", 1.0)
-		says(c, at+"lr", 0.5)
-		says(c, at+"is_expert_parallel", strings.HasPrefix(at, "optimizer.1."))
-		says(c, at+"param_names", []any{param})
+		setValue(c, at+"wd_mult", 1.0)
+		setValue(c, at+"lr_mult", 1.0)
+		setValue(c, at+"lr", 0.5)
+		setValue(c, at+"is_expert_parallel", strings.HasPrefix(at, "optimizer.1."))
+		setValue(c, at+"param_names", []any{param})
 	}
 	return c
 }
@@ -75,54 +76,54 @@ func TestChainValues(t *testing.T) {
 		err        string
 	}{
 		{"the same already", "ep=2", func(c *format.Checkpoint) {
-			says(c, sparse+"lr", 0.7)
+			setValue(c, sparse+"lr", 0.7)
 		}, nil, ""},
 		{"one", "tp=2", func(*format.Checkpoint) {},
 			map[string]any{oneGroup + "param_names": []any{router, routed},
 				oneGroup + "is_expert_parallel": false, oneGroup + "lr": 0.5, sparse + "lr": nil},
 			""},
 		{"no experts, but groups for them", "", func(c *format.Checkpoint) {
-			says(c, sparse+"param_names", nil)
+			setValue(c, sparse+"param_names", nil)
 		}, map[string]any{oneGroup + "param_names": []any{router}}, ""},
 		{"other weight decay", "", func(c *format.Checkpoint) {
-			says(c, sparse+"wd_mult", 0.0)
+			setValue(c, sparse+"wd_mult", 0.0)
 		}, map[string]any{
 			oneGroup + "param_names":                                []any{router},
 			"optimizer.optimizer.param_groups.1.param_names":        []any{routed},
 			"optimizer.optimizer.param_groups.1.is_expert_parallel": false}, ""},
 		{"another rate", "", func(c *format.Checkpoint) {
-			says(c, sparse+"lr", 0.7)
+			setValue(c, sparse+"lr", 0.7)
 		}, nil, "and their lr is not the same"},
 		{"something more", "", func(c *format.Checkpoint) {
-			says(c, sparse+"step", int64(3))
+			setValue(c, sparse+"step", int64(3))
 		}, nil, "and their step is not the same"},
 		{"a scale", "", func(c *format.Checkpoint) {
-			says(c, "optimizer.0.grad_scaler.growth_tracker", int64(3))
-			says(c, "optimizer.1.grad_scaler.growth_tracker", int64(4))
+			setValue(c, "optimizer.0.grad_scaler.growth_tracker", int64(3))
+			setValue(c, "optimizer.1.grad_scaler.growth_tracker", int64(4))
 		}, map[string]any{"optimizer.grad_scaler.growth_tracker": int64(3),
 			"optimizer.1.grad_scaler.growth_tracker": nil}, ""},
 		{"what both have", "", func(c *format.Checkpoint) {
-			says(c, "optimizer.0.optimizer.x", int64(3))
-			says(c, scheduled, int64(3))
+			setValue(c, "optimizer.0.optimizer.x", int64(3))
+			setValue(c, scheduled, int64(3))
 		}, map[string]any{"optimizer.optimizer.x": int64(3), scheduled: nil}, ""},
 		{"what one has otherwise", "", func(c *format.Checkpoint) {
-			says(c, "optimizer.0.optimizer.x", int64(3))
-			says(c, scheduled, int64(4))
+			setValue(c, "optimizer.0.optimizer.x", int64(3))
+			setValue(c, scheduled, int64(4))
 		}, nil, `value "optimizer.1.optimizer.x" is 4, and the first optimizer has 3 there`},
 		{"what one has", "", func(c *format.Checkpoint) {
-			says(c, scheduled, int64(4))
+			setValue(c, scheduled, int64(4))
 		}, nil, "has <nil> there"},
 		{"a hole", "", func(c *format.Checkpoint) {
-			says(c, "optimizer.1.optimizer.param_groups.2.lr", 1.0)
+			setValue(c, "optimizer.1.optimizer.param_groups.2.lr", 1.0)
 		}, nil, "of the groups of optimizer.1 (param_groups), 1 of 2 is missing"},
 		{"of two kinds", "", func(c *format.Checkpoint) {
-			says(c, "optimizer.2.param_groups.0.lr", 1.0)
+			setValue(c, "optimizer.2.param_groups.0.lr", 1.0)
 		}, nil, "one keeps copies of its parameters and another does not"},
 		{"a tensor", "", func(c *format.Checkpoint) {
 			c.Tensors = append(c.Tensors, format.Tensor{Name: "optimizer.1.x"})
 		}, nil, `tensor "optimizer.1.x" is of one of several optimizers`},
 	} {
-		c := chainOf(map[string]string{dense: router, sparse: routed})
+		c := chainCheckpoint(map[string]string{dense: router, sparse: routed})
 		x.change(c)
 		before := groupValues(c)
 		_, err := megatron.ChainOptimizers(c, &layout.Spec{Mesh: x.mesh})
@@ -145,7 +146,8 @@ func TestChainValues(t *testing.T) {
 		}
 	}
 	// From one optimizer: experts leave it, and a group that had nothing else goes with them.
-	c := chainOf(map[string]string{oneGroup: router, "optimizer.optimizer.param_groups.1.": routed})
+	c := chainCheckpoint(
+		map[string]string{oneGroup: router, "optimizer.optimizer.param_groups.1.": routed})
 	if _, err := megatron.ChainOptimizers(c, &layout.Spec{Mesh: "ep=2"}); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +167,7 @@ func TestChainValues(t *testing.T) {
 // TestChainOfStages: older versions have one optimizer on stages without experts, and two on the
 // others.
 func TestChainOfStages(t *testing.T) {
-	c := chainOf(map[string]string{oneGroup: router, sparse: routed})
+	c := chainCheckpoint(map[string]string{oneGroup: router, sparse: routed})
 	for _, name := range []string{"optimizer.grad_scaler.scale", "optimizer.0.grad_scaler.scale",
 		"optimizer.1.grad_scaler.scale"} {
 		c.Tensors = append(c.Tensors,
@@ -188,8 +190,9 @@ func TestChainOfStages(t *testing.T) {
 // TestChainOfChunks: with a virtual pipeline and overlapped steps Megatron has an optimizer for the
 // first chunk and one for the others; without there is one.
 func TestChainOfChunks(t *testing.T) {
-	c := chainOf(map[string]string{dense: router, sparse: "decoder.layers.1.mlp.router.weight"})
-	says(c, sparse+"is_expert_parallel", false)
+	c := chainCheckpoint(
+		map[string]string{dense: router, sparse: "decoder.layers.1.mlp.router.weight"})
+	setValue(c, sparse+"is_expert_parallel", false)
 	if _, err := megatron.ChainOptimizers(c, &layout.Spec{}); err != nil {
 		t.Fatal(err)
 	}

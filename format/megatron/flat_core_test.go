@@ -58,9 +58,9 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 			m.tied != (i%2 == 1) || m.shared != (i < 3); seed++ {
 			m = drawTrained(rand.New(rand.NewPCG(seed, 1)), x.hidden)
 		}
-		c, files := m.source()
+		c, files := m.asCheckpoint()
 		if i == 0 { // as other frameworks, which do not say of what type Megatron's gradients are
-			c.Values = stripParams(c.Values, gradients)
+			c.Values = withoutValue(c.Values, gradients)
 		}
 		out, err := megatron.LayoutDistributed(x.spec(t, c), c.Tensors, c.Values, files.Read)
 		if err != nil {
@@ -129,7 +129,7 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 				t.Errorf("%+v: %v steps, %d buckets", x, r.Steps, r.Buckets)
 			}
 			due := 0
-			for chunk, params := range m.chunks(x.axes, r.TP, r.PP, r.EP) {
+			for chunk, params := range m.rankChunks(x.axes, r.TP, r.PP, r.EP) {
 				due += len(params)
 				for _, p := range params {
 					has, there := r.Params[fmt.Sprint(chunk, " ", p.name)]
@@ -140,13 +140,13 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 					for kind, got := range map[string]string{"fp32": has.FP32,
 						"exp_avg": has.ExpAvg, "exp_avg_sq": has.ExpAvgSq} {
 						want := hex.EncodeToString(
-							slices.Concat(m.part(p.whole, m.whole[kind+" "+p.whole], r.TP,
+							slices.Concat(m.partOf(p.whole, m.whole[kind+" "+p.whole], r.TP,
 								x.tp).rows...))
 						if len(want) != 8*has.Of || want[8*has.From:8*has.To] != got {
 							t.Errorf("%+v: %s of %s is %s, want %s", x, kind, p.whole, got, want)
 						}
 					}
-					if has.LR != 0.5 || has.WDMult != 1-float64(m.group(p.whole)) {
+					if has.LR != 0.5 || has.WDMult != 1-float64(m.groupOf(p.whole)) {
 						t.Errorf("%+v: the group of %s has lr %v and wd_mult %v", x, p.whole,
 							has.LR, has.WDMult)
 					}
@@ -166,7 +166,7 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 		for pp := range x.pp {
 			for tp := range x.tp {
 				for ep := range x.ep {
-					for chunk, params := range m.chunks(x.axes, tp, pp, ep) {
+					for chunk, params := range m.rankChunks(x.axes, tp, pp, ep) {
 						for _, p := range params {
 							sum := 0
 							for k := range x.ep {
@@ -175,7 +175,7 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 								}
 								sum += n[fmt.Sprint(tp, pp, k, " ", p.name, chunk)]
 							}
-							if of := m.part(p.whole, m.whole[p.whole], tp,
+							if of := m.partOf(p.whole, m.whole[p.whole], tp,
 								x.tp).shape.Box().Elements(); sum != of {
 								t.Errorf("%+v: ranks have %d of %d elements of %s", x, sum, of,
 									p.whole)

@@ -17,8 +17,8 @@ import (
 // gradients says of what type they are.
 const gradients = "args.accumulate_allreduce_grads_in_fp32"
 
-// stripParams removes state, copies, and the numbers or names of parameters.
-func stripParams(values []format.Value, path string) []format.Value {
+// withoutValue returns values without the one at a path.
+func withoutValue(values []format.Value, path string) []format.Value {
 	return slices.DeleteFunc(slices.Clone(values), func(v format.Value) bool {
 		return v.Path == path
 	})
@@ -37,14 +37,14 @@ func TestUnsaidGradients(t *testing.T) {
 		{tensor.F16, tensor.F16, "f16 is taken, as with --fp16: for a run with " +
 			"--accumulate-allreduce-grads-in-fp32 too, choose"},
 	} {
-		c, files := drawTrained(rand.New(rand.NewPCG(5, 1)), 64).source()
+		c, files := drawTrained(rand.New(rand.NewPCG(5, 1)), 64).asCheckpoint()
 		for i := range c.Tensors {
 			if m := &c.Tensors[i]; m.DType == tensor.BF16 {
 				m.DType = x.params
 			}
 		}
 		lay := func() *format.Output {
-			out, err := megatron.LayoutDistributed(preset(t, "tp=1", c), c.Tensors, c.Values,
+			out, err := megatron.LayoutDistributed(corePreset(t, "tp=1", c), c.Tensors, c.Values,
 				files.Read)
 			if err != nil {
 				t.Fatal(err)
@@ -54,7 +54,7 @@ func TestUnsaidGradients(t *testing.T) {
 		if out := lay(); out.Notes != nil {
 			t.Errorf("%v: notes %q on what is said", x.params, out.Notes)
 		}
-		c.Values = stripParams(c.Values, gradients)
+		c.Values = withoutValue(c.Values, gradients)
 		out := lay()
 		if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], x.note) {
 			t.Errorf("%v: notes %q, want one with %q", x.params, out.Notes, x.note)

@@ -21,8 +21,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// storages are the elements of the tensors in a file of torch.save, in their order there.
-func storages(t *testing.T, dir fstest.MapFS, file string) (all [][]byte) {
+// readStorages returns the elements of the tensors in a file of torch.save, in their order there.
+func readStorages(t *testing.T, dir fstest.MapFS, file string) (all [][]byte) {
 	t.Helper()
 	b := dir[file].Data
 	z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
@@ -48,13 +48,13 @@ type placed struct {
 	shared   bool   // whether it is an embedding that another stage has too
 }
 
-// saved is what Megatron saves of a buffer, for so many data parallel ranks and buckets of at least
-// so many elements, or of any number if that is 0. By its rules (param_and_grad_buffer.py,
-// get_parameter_state_dp_zero of distrib_optimizer.py) parameters stand in a buffer from the last
-// to the first, each from a multiple of 64 elements on; a bucket is complete when it has enough,
-// and is filled up to a multiple of the ranks and of 128; a shared embedding has one to itself.
-// What fills up buckets is not saved.
-func saved(params []placed, ranks, least int) (buckets [][]byte) {
+// savedBuckets returns what Megatron saves of a buffer, for so many data parallel ranks and buckets
+// of at least so many elements, or of any number if that is 0. By its rules
+// (param_and_grad_buffer.py, get_parameter_state_dp_zero of distrib_optimizer.py) parameters stand
+// in a buffer from the last to the first, each from a multiple of 64 elements on; a bucket is
+// complete when it has enough, and is filled up to a multiple of the ranks and of 128; a shared
+// embedding has one to itself. What fills up buckets is not saved.
+func savedBuckets(params []placed, ranks, least int) (buckets [][]byte) {
 	up := func(n, multiple int) int { return (n + multiple - 1) / multiple * multiple }
 	multiple := 128
 	for multiple%ranks != 0 {
@@ -91,14 +91,14 @@ type flatID struct {
 	kind              string
 }
 
-// buffers are the buckets of a rank's distributed optimizers, as a run with so many data parallel
-// ranks and such buckets has them, in the order of the file.
-func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, all [][][]byte) {
+// rankBuffers returns the buckets of a rank's distributed optimizers, as a run with so many data
+// parallel ranks and such buckets has them, in the order of the file.
+func (m *trained) rankBuffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, all [][][]byte) {
 	for o := range 2 {
 		if o == 0 && ep > 0 || o == 1 && a.ep == 1 {
 			continue
 		}
-		for n, chunk := range m.chunks(a, tp, pp, ep) {
+		for n, chunk := range m.rankChunks(a, tp, pp, ep) {
 			for _, kind := range []string{"fp32", "exp_avg", "exp_avg_sq"} {
 				var params []placed
 				for _, x := range chunk {
@@ -108,23 +108,24 @@ func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, a
 					}
 					x, shared := x.whole, m.tied && a.pp > 1 && x.whole == m.params[0]
 					params = append(params,
-						placed{slices.Concat(m.part(x, m.whole[kind+" "+x], tp, a.tp).rows...),
+						placed{slices.Concat(m.partOf(x, m.whole[kind+" "+x], tp, a.tp).rows...),
 							shared})
 				}
-				ids, all = append(ids, flatID{o, n, kind}), append(all, saved(params, ranks, least))
+				ids, all = append(ids, flatID{o, n, kind}),
+					append(all, savedBuckets(params, ranks, least))
 			}
 		}
 	}
 	return ids, all
 }
 
-// sameBuffers compares the buffers in a file with those of runs that load it, of any data parallel
+// checkBuffers compares the buffers in a file with those of runs that load it, of any data parallel
 // ranks. A run with smaller buckets has the same, or shorter ones, which Megatron sees.
-func (m *trained) sameBuffers(t *testing.T, found [][]byte, a axes, tp, pp, ep int) {
+func (m *trained) checkBuffers(t *testing.T, found [][]byte, a axes, tp, pp, ep int) {
 	t.Helper()
 	for _, ranks := range []int{1, 3, 8} {
 		for _, least := range []int{0, 1, 100, 1000} {
-			_, all := m.buffers(a, tp, pp, ep, ranks, least)
+			_, all := m.rankBuffers(a, tp, pp, ep, ranks, least)
 			for i, buckets := range all {
 				want := slices.Concat(buckets...)
 				switch {
@@ -150,23 +151,23 @@ func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Fi
 		t.Fatal(err)
 	}
 	dir := formattest.WritePaddedOutput(t, out, c, files)
-	a.each(func(folder string, tp, pp, ep int) {
-		want := m.rank(a, tp, pp, ep)
+	a.forEachRank(func(folder string, tp, pp, ep int) {
+		want := m.rankTensors(a, tp, pp, ep)
 		for name := range want {
 			if strings.Contains(name, ".state.") ||
 				strings.Contains(name, "fp32_from_fp16_params") {
 				delete(want, name)
 			}
 		}
-		if diff := cmp.Diff(want, tensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
+		if diff := cmp.Diff(want, fileTensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
 			t.Fatalf("%+v, %s:\n%s", a, folder, diff)
 		}
-		m.sameBuffers(t, storages(t, dir, folder+"/distrib_optim.pt"), a, tp, pp, ep)
+		m.checkBuffers(t, readStorages(t, dir, folder+"/distrib_optim.pt"), a, tp, pp, ep)
 	})
-	again, files := read(t, dir)
+	again, files := readSound(t, dir)
 	if faults, err := formattest.CheckProofs(files, again); err != nil || len(faults) > 0 ||
-		apart(again) != "" {
-		t.Fatalf("%+v: %v, %v, %s", a, faults, err, apart(again))
+		whyUnnamed(again) != "" {
+		t.Fatalf("%+v: %v, %v, %s", a, faults, err, whyUnnamed(again))
 	}
 	return again, files
 }
@@ -184,11 +185,11 @@ func TestDistributedAnyToAny(t *testing.T) {
 		path := rapid.SliceOfN(drawAxes, 1, most).Draw(rt, "path")
 		ok := t.Run("", func(t *testing.T) {
 			m := drawTrained(rand.New(rand.NewPCG(seed, 1)), hidden)
-			c, files := m.source()
-			want := withoutSteps(sums(t, c, files))
+			c, files := m.asCheckpoint()
+			want := deleteSteps(tensorSums(t, c, files))
 			for _, a := range path {
 				c, files = m.writeFlat(t, c, files, a)
-				if diff := cmp.Diff(want, sums(t, c, files)); diff != "" {
+				if diff := cmp.Diff(want, tensorSums(t, c, files)); diff != "" {
 					t.Fatalf("%+v, fingerprints:\n%s", a, diff)
 				}
 				at := "optimizer.optimizer."
@@ -209,7 +210,8 @@ func TestDistributedAnyToAny(t *testing.T) {
 	})
 }
 
-func withoutSteps(all map[string]digest.Sum) map[string]digest.Sum {
+// deleteSteps removes the numbers of steps from the sums, and returns these.
+func deleteSteps(all map[string]digest.Sum) map[string]digest.Sum {
 	for name := range all {
 		if strings.HasPrefix(name, "optimizer.step.") {
 			delete(all, name)
@@ -280,11 +282,12 @@ func TestDistributedRefuses(t *testing.T) {
 			`" is none that Megatron's distributed optimizer keeps`},
 	} {
 		m := drawTrained(rand.New(rand.NewPCG(5, 1)), x.hidden)
-		c, files := m.source()
+		c, files := m.asCheckpoint()
 		if x.change != nil {
 			x.change(c)
 		}
-		_, err := megatron.LayoutDistributed(preset(t, "tp=1", c), c.Tensors, c.Values, files.Read)
+		_, err := megatron.LayoutDistributed(corePreset(t, "tp=1", c), c.Tensors, c.Values,
+			files.Read)
 		if err == nil || !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s: %v, want %q", x.name, err, x.err)
 		}

@@ -22,8 +22,8 @@ func TestFold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			for _, to := range []string{"pp=2,tp=2", "tp=1", "torch_dist"} {
-				c, files := read(t, dir)
-				model := told(c)
+				c, files := readSound(t, dir)
+				model := sampleModel(c)
 				if _, _, err := megatron.ToHuggingFace(c, model); err != nil {
 					t.Fatal(err)
 				}
@@ -46,26 +46,27 @@ func TestFold(t *testing.T) {
 				}
 				var again *format.Checkpoint
 				if to == "torch_dist" {
-					out, err := megatron.LayoutDist(preset(t, "", c), c.Tensors, c.Values,
+					out, err := megatron.LayoutDist(corePreset(t, "", c), c.Tensors, c.Values,
 						files.Read)
 					if err != nil {
 						t.Fatal(err)
 					}
-					again, files = readDist(t, inner(t, formattest.WriteOutput(t, out, c, files)))
+					again, files = readDist(t,
+						innerFolder(t, formattest.WriteOutput(t, out, c, files)))
 				} else {
-					out, err := megatron.Layout(preset(t, to, c), c.Tensors, c.Values)
+					out, err := megatron.Layout(corePreset(t, to, c), c.Tensors, c.Values)
 					if err != nil {
 						t.Fatal(err)
 					}
-					again, files = read(t, formattest.WritePaddedOutput(t, out, c, files))
+					again, files = readSound(t, formattest.WritePaddedOutput(t, out, c, files))
 				}
-				if said := apart(again); said != "" {
+				if said := whyUnnamed(again); said != "" {
 					t.Fatalf("%s: %s", to, said)
 				}
 				if _, _, err := megatron.ToHuggingFace(again, model); err != nil {
 					t.Fatalf("%s: %v", to, err)
 				}
-				formattest.Compare(t, files, again, huggingFaceState(t, want))
+				formattest.Compare(t, files, again, splitWant(t, want))
 				if faults, err := formattest.CheckProofs(files, again); err != nil ||
 					len(faults) > 0 {
 					t.Errorf("%s: %v, %v", to, faults, err)
@@ -92,16 +93,16 @@ func TestFoldChained(t *testing.T) {
 		}
 	}
 	for _, mesh := range []string{"ep=2", "pp=2,ep=2,tp=2", "ep=4", "pp=2,tp=2"} {
-		c, files := m.source()
+		c, files := m.asCheckpoint()
 		logical(c)
-		want := sums(t, c, files)
+		want := tensorSums(t, c, files)
 		if _, here := want["optimizer.exp_avg.model.layers.3.mlp.experts.2.up_proj.weight"]; !here {
 			t.Fatal("state has other names than those of Hugging Face")
 		}
 		if _, err := megatron.FoldOptimizer(c); err != nil {
 			t.Fatal(err)
 		}
-		spec := preset(t, mesh, c)
+		spec := corePreset(t, mesh, c)
 		if _, err := megatron.ChainOptimizers(c, spec); err != nil {
 			t.Fatal(err)
 		}
@@ -109,17 +110,18 @@ func TestFoldChained(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, files := read(t, formattest.WritePaddedOutput(t, out, c, files))
-		if said := apart(again); said != "" {
+		again, files := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
+		if said := whyUnnamed(again); said != "" {
 			t.Fatalf("%s: %s", mesh, said)
 		}
 		logical(again)
-		if diff := cmp.Diff(want, sums(t, again, files)); diff != "" {
+		if diff := cmp.Diff(want, tensorSums(t, again, files)); diff != "" {
 			t.Errorf("%s, fingerprints:\n%s", mesh, diff)
 		}
 	}
 }
 
+// TestFoldRefuses says which optimizers under the names of Hugging Face Megatron has no place for.
 func TestFoldRefuses(t *testing.T) {
 	const q, k, v, o = "model.layers.0.self_attn.q_proj.weight",
 		"model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.v_proj.weight",
@@ -170,7 +172,7 @@ func TestFoldRefuses(t *testing.T) {
 				"parts, there is"},
 	} {
 		if !strings.HasPrefix(x.name, "another order") {
-			says(&x.c, "args.tensor_model_parallel_size", int64(2))
+			setValue(&x.c, "args.tensor_model_parallel_size", int64(2))
 		}
 		if _, err := megatron.FoldOptimizer(&x.c); (err == nil) != (x.err == "") ||
 			err != nil && !strings.Contains(err.Error(), x.err) {
@@ -213,6 +215,6 @@ func TestFoldDense(t *testing.T) {
 	}
 	for _, name := range []string{"0.mlp.linear_fc1.layer_norm_weight",
 		"1.pre_mlp_layernorm.weight"} {
-		stateNamer(t, &c, "optimizer.step.decoder.layers."+name)
+		findTensor(t, &c, "optimizer.step.decoder.layers."+name)
 	}
 }

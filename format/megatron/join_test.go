@@ -13,8 +13,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A part is the file of one rank.
-func part(name string, tp int, dir fstest.MapFS, shape tensor.Shape, data ...byte) format.Tensor {
+// addPart adds a file to dir with the part that a tensor parallel rank has of a tensor, and returns
+// the part.
+func addPart(name string, tp int, dir fstest.MapFS, shape tensor.Shape,
+	data ...byte) format.Tensor {
 	file := fmt.Sprint(name, tp)
 	dir[file] = &fstest.MapFile{Data: append([]byte{99}, data...)}
 	p := format.Piece{Box: shape.Box(), File: file, Offset: 1}
@@ -51,8 +53,8 @@ func TestJoin(t *testing.T) {
 		dir := fstest.MapFS{}
 		s := tensor.Shape{2, 2}
 		f := &format.Checkpoint{
-			Tensors: []format.Tensor{part(c.name, 0, dir, s, 1, 2, 3, 4),
-				part(c.name, 1, dir, s, 5, 6, 7, 8)}}
+			Tensors: []format.Tensor{addPart(c.name, 0, dir, s, 1, 2, 3, 4),
+				addPart(c.name, 1, dir, s, 5, 6, 7, 8)}}
 		if c.swiglu != nil {
 			f.Values = []format.Value{{Path: "args.swiglu", Data: c.swiglu}}
 		}
@@ -86,8 +88,8 @@ func TestJoinExperts(t *testing.T) {
 		const name = "model.decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight"
 		s := tensor.Shape{2, 2}
 		c := &format.Checkpoint{
-			Tensors: []format.Tensor{part(name, 0, dir, s, 1, 2, 3, 4),
-				part(name, 1, dir, s, 1, 2, 3, 4)},
+			Tensors: []format.Tensor{addPart(name, 0, dir, s, 1, 2, 3, 4),
+				addPart(name, 1, dir, s, 1, 2, 3, 4)},
 			Values: []format.Value{{Path: "args.expert_tensor_parallel_size", Data: etp},
 				{Path: "args.tensor_model_parallel_size", Data: int64(2)}}}
 		if err := megatron.JoinRanks(c); err != nil {
@@ -100,9 +102,9 @@ func TestJoinExperts(t *testing.T) {
 		}
 	}
 	dir, want := formattest.Load(t, "testdata/chained.zip")
-	c, files := read(t, dir)
-	says(c, "args.expert_tensor_parallel_size", int64(1))
-	again, files := read(t, relay(t, c, files, "ep=2,tp=2"))
+	c, files := readSound(t, dir)
+	setValue(c, "args.expert_tensor_parallel_size", int64(1))
+	again, files := readSound(t, writeForMesh(t, c, files, "ep=2,tp=2"))
 	formattest.Compare(t, files, again, want)
 	if is, _ := again.Value("args.expert_tensor_parallel_size"); is != int64(2) {
 		t.Errorf("experts are cut over %v ranks", is)

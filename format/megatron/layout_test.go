@@ -26,17 +26,18 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// read reads a checkpoint that was written, from its top folder.
-func read(t testing.TB, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
+// readSound reads a checkpoint that was written, from its top folder, and demands that it is sound.
+func readSound(t testing.TB, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	files := format.NewFiles(dir)
-	c, err := joined(files)
+	c, err := readJoined(files)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c, files
 }
 
+// catalogue returns the tensors of a checkpoint as a layout has them.
 func catalogue(c *format.Checkpoint) (list []layout.Tensor) {
 	for _, x := range c.Tensors {
 		list = append(list, layout.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape})
@@ -44,8 +45,8 @@ func catalogue(c *format.Checkpoint) (list []layout.Tensor) {
 	return list
 }
 
-// preset is how Megatron Core cuts a checkpoint over a mesh.
-func preset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
+// corePreset returns how Megatron Core cuts a checkpoint over a mesh.
+func corePreset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
 	t.Helper()
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
@@ -58,17 +59,18 @@ func preset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
 	return spec
 }
 
-// relay writes a checkpoint for another mesh.
-func relay(t testing.TB, c *format.Checkpoint, files *format.Files, mesh string) fstest.MapFS {
+// writeForMesh returns a folder with a checkpoint for another mesh.
+func writeForMesh(t testing.TB, c *format.Checkpoint, files *format.Files,
+	mesh string) fstest.MapFS {
 	t.Helper()
-	if _, err := megatron.ChainOptimizers(c, preset(t, mesh, c)); err != nil {
+	if _, err := megatron.ChainOptimizers(c, corePreset(t, mesh, c)); err != nil {
 		t.Fatalf("%s: %v", mesh, err)
 	}
-	out, err := megatron.Layout(preset(t, mesh, c), c.Tensors, c.Values)
+	out, err := megatron.Layout(corePreset(t, mesh, c), c.Tensors, c.Values)
 	if err != nil {
 		t.Fatalf("%s: %v", mesh, err)
 	}
-	again, err := megatron.Layout(preset(t, mesh, c), c.Tensors, c.Values)
+	again, err := megatron.Layout(corePreset(t, mesh, c), c.Tensors, c.Values)
 	if err != nil || !reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
@@ -92,21 +94,21 @@ func TestLayoutSamples(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			first, _ := read(t, dir)
-			c, files := read(t, dir)
+			first, _ := readSound(t, dir)
+			c, files := readSound(t, dir)
 			for _, mesh := range meshes {
-				c, files = read(t, relay(t, c, files, mesh))
+				c, files = readSound(t, writeForMesh(t, c, files, mesh))
 				formattest.Compare(t, files, c, want)
 				if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 {
 					t.Errorf("%s: %v, %v", mesh, faults, err)
 				}
-				if said := apart(c); said != "" {
+				if said := whyUnnamed(c); said != "" {
 					t.Errorf("%s: %s", mesh, said)
 				}
 				_, several := c.Value("optimizer.1.optimizer.param_groups.0.lr")
 				if _, before := first.Value(
 					"optimizer.1.optimizer.param_groups.0.lr"); before == several {
-					sameValues(t, first, c)
+					checkValues(t, first, c)
 				}
 			}
 		})
@@ -121,7 +123,7 @@ func TestLayoutGrouped(t *testing.T) {
 	for name, x := range alone {
 		want[oneExpert.ReplaceAllString(name, "experts.$2$1")] = x
 	}
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	for i := range c.Tensors {
 		c.Tensors[i].Name = oneExpert.ReplaceAllString(c.Tensors[i].Name, "experts.$2$1")
 	}
@@ -135,25 +137,25 @@ func TestLayoutGrouped(t *testing.T) {
 		}
 	}
 	for _, mesh := range []string{"ep=4", "pp=2,ep=2,tp=2", "tp=2,ep=2"} {
-		written := relay(t, c, files, mesh)
+		written := writeForMesh(t, c, files, mesh)
 		if mesh == "ep=4" {
-			if _, ok := tensors(t, written,
+			if _, ok := fileTensors(t, written,
 				"iter_0000012/mp_rank_00_003/model_optim_rng.pt")["model.decoder.layers.3.mlp.e"+
 				"xperts.linear_fc1.weight0"]; !ok {
 				t.Error("expert 3 is not the first of its rank")
 			}
 		}
-		c, files = read(t, written)
+		c, files = readSound(t, written)
 		formattest.Compare(t, files, c, want)
 		if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 ||
-			apart(c) != "" {
-			t.Errorf("%s: %v, %v, %s", mesh, faults, err, apart(c))
+			whyUnnamed(c) != "" {
+			t.Errorf("%s: %v, %v, %s", mesh, faults, err, whyUnnamed(c))
 		}
 	}
 }
 
-// sameValues compares what is no tensor, but for arguments that say how the model is cut.
-func sameValues(t *testing.T, a, b *format.Checkpoint) {
+// checkValues compares what is no tensor, but for arguments that say how the model is cut.
+func checkValues(t *testing.T, a, b *format.Checkpoint) {
 	t.Helper()
 	values := func(c *format.Checkpoint) map[string]any {
 		all := map[string]any{}
@@ -181,8 +183,8 @@ func TestLayoutSameMesh(t *testing.T) {
 	for name, mesh := range map[string]string{"mixed": "pp=2,tp=2", "half": "pp=2,tp=2",
 		"fp32": "pp=2,tp=2", "frozen": "", "chained": "ep=2", "together": ""} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
-		written := relay(t, c, files, mesh)
+		c, files := readSound(t, dir)
+		written := writeForMesh(t, c, files, mesh)
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(dir)),
 			slices.Sorted(maps.Keys(written))); diff != "" {
 			t.Fatalf("%s: files\n%s", name, diff)
@@ -191,7 +193,7 @@ func TestLayoutSameMesh(t *testing.T) {
 			if !strings.HasSuffix(file, ".pt") {
 				continue
 			}
-			theirs, ours := tensors(t, dir, file), tensors(t, written, file)
+			theirs, ours := fileTensors(t, dir, file), fileTensors(t, written, file)
 			// the samples' last stage has the embedding under its own name
 			if strings.HasSuffix(file, "_001/model_optim_rng.pt") && name != "chained" {
 				ours["model.embedding.word_embeddings.weight"] = ours["model.output_layer.weight"]
@@ -204,8 +206,8 @@ func TestLayoutSameMesh(t *testing.T) {
 	}
 }
 
-// tensors are those of a file, with their shapes and bytes.
-func tensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
+// fileTensors returns the tensors of a file, with their shapes and bytes.
+func fileTensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
 	t.Helper()
 	files := format.NewFiles(dir)
 	c, err := torchzip.Read(files, file)
@@ -218,7 +220,7 @@ func tensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
 // TestLayoutRandom writes models of Hugging Face's names for random meshes, and compares every
 // rank's file with what slicing its matrices row by row gives.
 func TestLayoutRandom(t *testing.T) {
-	tryModels(t, (*model).test)
+	tryModels(t, (*model).checkLayout)
 }
 
 // tryModels tries a test on random models: SEED and CASES say which, and how many.
@@ -254,7 +256,8 @@ func tryModels(t *testing.T, test func(*model, *testing.T)) {
 	}
 }
 
-// Megatron gives all stages between the first and the last as many layers.
+// TestLayoutRefusesUnevenMiddles has stages between the first and the last that have unlike numbers
+// of layers: Megatron gives all of these as many.
 func TestLayoutRefusesUnevenMiddles(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	m := drawModel(r)
@@ -262,18 +265,19 @@ func TestLayoutRefusesUnevenMiddles(t *testing.T) {
 		m = drawModel(r)
 	}
 	m.Cuts = []int{0, 1, 2, 4}
-	c, _ := m.source()
+	c, _ := m.asCheckpoint()
 	if _, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values); err == nil ||
 		!strings.Contains(err.Error(), "[1 1 2 ") {
 		t.Errorf("%v, want an error that says how many layers the stages have", err)
 	}
 }
 
+// TestLayoutRefuses says what cannot be written for Megatron.
 func TestLayoutRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
-	c, _ := read(t, dir)
+	c, _ := readSound(t, dir)
 	moved := func(match string, place string) *layout.Spec {
-		spec := preset(t, "pp=2,tp=2", c)
+		spec := corePreset(t, "pp=2,tp=2", c)
 		for i := range spec.Rules {
 			if spec.Rules[i].Match == match {
 				spec.Rules[i].Place = place
@@ -282,7 +286,7 @@ func TestLayoutRefuses(t *testing.T) {
 		return spec
 	}
 	const layers = "**decoder.layers.#.**"
-	chunked := preset(t, "pp=2", c)
+	chunked := corePreset(t, "pp=2", c)
 	chunked.Rules = slices.Concat(
 		[]layout.Rule{{Match: "**decoder.layers.1.**", Place: "pp=at(1)"},
 			{Match: layers, Place: "pp=at(0)"}}, chunked.Rules)
@@ -293,7 +297,7 @@ func TestLayoutRefuses(t *testing.T) {
 			[]format.Value)
 		err string
 	}{
-		{"data parallel ranks", preset(t, "dp=2,tp=2", c), nil,
+		{"data parallel ranks", corePreset(t, "dp=2,tp=2", c), nil,
 			"the mesh dp=2,tp=2 has the axis dp, and there are folders for tp, pp and ep only"},
 		{"chunks of several sizes", chunked, nil,
 			"stage 0 of the pipeline has [1 2] layers in its chunks"},
@@ -302,49 +306,49 @@ func TestLayoutRefuses(t *testing.T) {
 		{"an embedding elsewhere",
 			moved("**embedding.word_embeddings.weight", "pp=at(-1), tp=shard(0)"), nil,
 			"the layout puts the embedding on other stages than the first and the last"},
-		{"a layer is missing", preset(t, "tp=2", c),
+		{"a layer is missing", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				return append(slices.Clone(x),
 					format.Tensor{Name: "model.decoder.layers.7.mlp.linear_fc2.weight",
 						DType: tensor.F32, Shape: tensor.Shape{2, 2}}), v
 			}, "stage 0 of the pipeline has layer"},
-		{"another tensor", preset(t, "tp=2", c),
+		{"another tensor", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				x = slices.Clone(x)
 				x[0].Name = "vision.weight"
 				return x, v
 			},
 			`tensor "vision.weight" is none of a model of Megatron Core; leave it out with --only`},
-		{"a flat buffer", preset(t, "tp=2", c),
+		{"a flat buffer", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				x = slices.Clone(x)
 				x[0].Name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param"
 				return x, v
 			}, "shoal cannot tell which parameters are in it (shoal state check says why)"},
-		{"stacked layers", preset(t, "tp=2", c),
+		{"stacked layers", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				x = slices.Clone(x)
 				x[0].Name = "decoder.layers.mlp.linear_fc1.weight"
 				return x, v
 			}, `has no number of a layer`},
-		{"no groups", preset(t, "tp=2", c),
+		{"no groups", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				return x, slices.DeleteFunc(slices.Clone(v), func(v format.Value) bool {
 					return strings.HasSuffix(v.Path, ".param_names")
 				})
 			}, "is of a parameter that no group of the optimizer names"},
-		{"names that are none", preset(t, "tp=2", c),
+		{"names that are none", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				return x, append(slices.Clone(v),
 					format.Value{Path: "optimizer.optimizer.param_groups.2.param_names",
 						Data: []any{int64(1)}})
 			}, "an int as a name"},
-		{"a hole", preset(t, "tp=2", c),
+		{"a hole", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				return x, append(slices.Clone(v),
 					format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Data: 0.1})
 			}, "of the groups of optimizer (param_groups), 2 of 3 is missing"},
-		{"a value in a value", preset(t, "tp=2", c),
+		{"a value in a value", corePreset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				return x, append(slices.Clone(v), format.Value{Path: "a", Data: int64(1)},
 					format.Value{Path: "a.b", Data: int64(2)})
@@ -384,9 +388,9 @@ for path in sys.argv[1:]:
 // namespace.
 func TestTorchLoads(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	folder := t.TempDir()
-	if err := os.CopyFS(folder, relay(t, c, files, "pp=4,tp=1")); err != nil {
+	if err := os.CopyFS(folder, writeForMesh(t, c, files, "pp=4,tp=1")); err != nil {
 		t.Fatal(err)
 	}
 	args := []string{"-c", load}

@@ -18,11 +18,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// contents are the tensors of the model, under Hugging Face's names.
+// contents returns the tensors of the model, under Hugging Face's names.
 func (m *model) contents() map[string]string {
 	all := map[string]string{}
 	for name, x := range m.whole {
-		all[name] = fmt.Sprint(m.DType, m.shape(name), slices.Concat(x...))
+		all[name] = fmt.Sprint(m.DType, m.shapeOf(name), slices.Concat(x...))
 	}
 	return all
 }
@@ -30,15 +30,15 @@ func (m *model) contents() map[string]string {
 // oneExpert matches a parameter of one of several experts, under its name in mp_rank folders.
 var oneExpert = regexp.MustCompile(`experts\.local_experts\.(\d+)\.(linear_fc\d\.[a-z]+)`)
 
-// fromFolders writes a model as folders mp_rank, reads these, and gives it the names it had: it is
-// the model, bit by bit. Norms and experts can be modules of their own there, or not.
-func (m *model) fromFolders(t *testing.T) {
-	c, files := m.source()
+// checkByFolders writes a model as folders mp_rank, reads these, and gives it the names it had: it
+// is the model, bit by bit. Norms and experts can be modules of their own there, or not.
+func (m *model) checkByFolders(t *testing.T) {
+	c, files := m.asCheckpoint()
 	out, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, files := read(t, formattest.WritePaddedOutput(t, out, c, files))
+	written, files := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
 	for i := range written.Tensors {
 		x := &written.Tensors[i]
 		if m.Hidden%2 == 0 {
@@ -50,23 +50,24 @@ func (m *model) fromFolders(t *testing.T) {
 			x.Name = oneExpert.ReplaceAllString(x.Name, "experts.$2$1")
 		}
 	}
-	m.same(t, written, files)
+	m.checkSame(t, written, files)
 }
 
-// fromDist is the same by way of torch_dist.
-func (m *model) fromDist(t *testing.T) {
+// checkByDist does what checkByFolders does, by way of torch_dist.
+func (m *model) checkByDist(t *testing.T) {
 	one := *m
 	one.TP, one.PP, one.EP, one.Cuts, one.Mesh = 1, 1, 1, []int{0}, ""
-	c, files := m.source()
+	c, files := m.asCheckpoint()
 	out, err := megatron.LayoutDist(one.spec(t, c), c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, files := readDist(t, inner(t, formattest.WriteOutput(t, out, c, files)))
-	m.same(t, written, files)
+	written, files := readDist(t, innerFolder(t, formattest.WriteOutput(t, out, c, files)))
+	m.checkSame(t, written, files)
 }
 
-func (m *model) same(t *testing.T, c *format.Checkpoint, files *format.Files) {
+// checkSame gives a checkpoint the names of Hugging Face, and demands that it is the model.
+func (m *model) checkSame(t *testing.T, c *format.Checkpoint, files *format.Files) {
 	t.Helper()
 	facts := megatron.ModelOf(c)
 	if facts.Type = "qwen3_moe"; m.Mixtral {
@@ -88,9 +89,9 @@ func (m *model) same(t *testing.T, c *format.Checkpoint, files *format.Files) {
 func TestLogicalRandom(t *testing.T) {
 	tryModels(t, func(m *model, t *testing.T) {
 		if m.Vocab%2 == 0 {
-			m.fromFolders(t)
+			m.checkByFolders(t)
 		} else {
-			m.fromDist(t)
+			m.checkByDist(t)
 		}
 	})
 }
@@ -115,9 +116,9 @@ func TestLogicalModels(t *testing.T) {
 					8
 				d.Vocab, d.DType = max(d.Vocab, 11), tensor.BF16
 				m := fillModel(r, d)
-				t.Run(kind+" "+d.Mesh, m.fromFolders)
+				t.Run(kind+" "+d.Mesh, m.checkByFolders)
 				if tp*pp == 1 { // which has no mesh
-					t.Run(kind, m.fromDist)
+					t.Run(kind, m.checkByDist)
 				}
 			}
 		}
@@ -133,7 +134,8 @@ var (
 	sampleLayer = regexp.MustCompile(`^decoder\.layers\.(\d+)\.(.*)$`)
 )
 
-// huggingNames are what a parameter of Megatron's is made of, said once more.
+// huggingNames returns the parameters that a parameter of Megatron's is made of: an oracle for the
+// rules.
 func huggingNames(param string) []string {
 	m := sampleLayer.FindStringSubmatch(param)
 	if m == nil {
@@ -157,9 +159,8 @@ func huggingNames(param string) []string {
 	return names
 }
 
-// huggingFaceState matches optimizer state under the names of Hugging Face: the kind, and the
-// parameter.
-func huggingFaceState(t *testing.T, want formattest.What) formattest.What {
+// splitWant returns what a sample holds under the names of Hugging Face, split as these are.
+func splitWant(t *testing.T, want formattest.What) formattest.What {
 	t.Helper()
 	all := formattest.What{}
 	for name, x := range want {
@@ -207,8 +208,8 @@ func huggingFaceState(t *testing.T, want formattest.What) formattest.What {
 	return all
 }
 
-// told is what the arguments of a sample tell, and its vocabulary.
-func told(c *format.Checkpoint) megatron.Model {
+// sampleModel returns what the arguments of a sample tell, and its vocabulary.
+func sampleModel(c *format.Checkpoint) megatron.Model {
 	m := megatron.ModelOf(c)
 	m.Vocabulary = megatron.Fact{N: sampleVocabulary, By: "the test"}
 	return m
@@ -220,18 +221,18 @@ func TestLogicalOptimizer(t *testing.T) {
 	for _, name := range []string{"mixed", "swapped", "half", "frozen", "distributed", "single"} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			c, files := read(t, dir)
-			dist, distFiles := readDist(t, relayDist(t, c, files))
+			c, files := readSound(t, dir)
+			dist, distFiles := readDist(t, writeDist(t, c, files))
 			for _, x := range []struct {
 				c     *format.Checkpoint
 				files *format.Files
 			}{{c, files}, {dist, distFiles}} {
 				groups := strings.Count(fmt.Sprint(x.c.Values), "param_names")
-				whole, _, err := megatron.ToHuggingFace(x.c, told(x.c))
+				whole, _, err := megatron.ToHuggingFace(x.c, sampleModel(x.c))
 				if err != nil {
 					t.Fatal(err)
 				}
-				formattest.Compare(t, x.files, x.c, huggingFaceState(t, want))
+				formattest.Compare(t, x.files, x.c, splitWant(t, want))
 				if faults, err := formattest.CheckProofs(x.files, x.c); err != nil ||
 					len(faults) > 0 {
 					t.Errorf("%v, %v", faults, err)
@@ -274,16 +275,16 @@ func TestLogicalOptimizer(t *testing.T) {
 		return strings.HasPrefix(name, "optimizer.step.")
 	})
 	c, files := readDist(t, dir)
-	if _, _, err := megatron.ToHuggingFace(c, told(c)); err != nil {
+	if _, _, err := megatron.ToHuggingFace(c, sampleModel(c)); err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, files, c, huggingFaceState(t, want))
+	formattest.Compare(t, files, c, splitWant(t, want))
 }
 
 // TestLogicalSteps: what is no tensor, and is of a parameter, is of all that were joined in it.
 func TestLogicalSteps(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
-	c, _ := read(t, dir)
+	c, _ := readSound(t, dir)
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
 		return strings.HasPrefix(x.Name, "optimizer.step.")
 	})
@@ -297,7 +298,7 @@ func TestLogicalSteps(t *testing.T) {
 		format.Tensor{Name: "rng_state/shard_0_1", DType: tensor.U8, Shape: tensor.Shape{8}},
 		format.Tensor{Name: "model.decoder.layers.0.mlp.linear_fc2._extra_state", DType: tensor.U8,
 			Shape: tensor.Shape{8}})
-	if _, dropped, err := megatron.ToHuggingFace(c, told(c)); err != nil || dropped != 3 {
+	if _, dropped, err := megatron.ToHuggingFace(c, sampleModel(c)); err != nil || dropped != 3 {
 		t.Fatalf("%d tensors are dropped, %v", dropped, err)
 	}
 	for path, want := range map[string]any{
@@ -329,6 +330,7 @@ func TestLogicalEmpty(t *testing.T) {
 	}
 }
 
+// TestLogicalRefuses says which models cannot get the names of Hugging Face.
 func TestLogicalRefuses(t *testing.T) {
 	const layer = "model.decoder.layers.1."
 	for _, x := range []struct {
@@ -367,14 +369,14 @@ func TestLogicalRefuses(t *testing.T) {
 					Shape: tensor.Shape{4}})
 		}, `q_layernorm.weight" is for heads of 4 rows, and by tensor`},
 		{"unlike layers", func(c *format.Checkpoint, _ *megatron.Model) {
-			reshaped(c, layer+"self_attention.linear_qkv.weight", 32, 8)
+			setShape(c, layer+"self_attention.linear_qkv.weight", 32, 8)
 		}, "the layers have unlike heads"},
 		{"no gate", func(c *format.Checkpoint, _ *megatron.Model) {
-			reshaped(c, layer+"mlp.linear_fc1.weight", 6, 8)
+			setShape(c, layer+"mlp.linear_fc1.weight", 6, 8)
 		},
 			`tensor "model.decoder.layers.1.mlp.linear_fc1.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has 6 rows, and tensor`},
 		{"swiglu is false", func(c *format.Checkpoint, _ *megatron.Model) {
-			says(c, "args.swiglu", false)
+			setValue(c, "args.swiglu", false)
 		}, "args.swiglu is false: tensor"},
 		{"nobody knows the gate", func(c *format.Checkpoint, _ *megatron.Model) {
 			c.Values = nil
@@ -383,17 +385,17 @@ func TestLogicalRefuses(t *testing.T) {
 			})
 		}, "nobody says whether tensor"},
 		{"state of another shape", func(c *format.Checkpoint, _ *megatron.Model) {
-			reshaped(c, "optimizer.exp_avg.decoder.layers.1.mlp.linear_fc2.weight", 6, 8)
+			setShape(c, "optimizer.exp_avg.decoder.layers.1.mlp.linear_fc2.weight", 6, 8)
 		},
 			`tensor "optimizer.exp_avg.decoder.layers.1.mlp.linear_fc2.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has shape [6,8], its parameter [8,6]`},
 		{"norms less 1", func(c *format.Checkpoint, _ *megatron.Model) {
-			says(c, "args.apply_layernorm_1p", true)
+			setValue(c, "args.apply_layernorm_1p", true)
 		}, "args.apply_layernorm_1p is true: norms have the difference"},
 		{"rotary", func(c *format.Checkpoint, _ *megatron.Model) {
-			says(c, "args.rotary_interleaved", true)
+			setValue(c, "args.rotary_interleaved", true)
 		}, "args.rotary_interleaved is true"},
 		{"an old version", func(c *format.Checkpoint, _ *megatron.Model) {
-			says(c, "checkpoint_version", 1.0)
+			setValue(c, "checkpoint_version", 1.0)
 		}, "checkpoint_version is 1: q, k and v lie in another order"},
 		{"another tensor", func(c *format.Checkpoint, _ *megatron.Model) {
 			c.Tensors[0].Name = "vision.weight"
@@ -404,21 +406,21 @@ func TestLogicalRefuses(t *testing.T) {
 		}, "linear_fc1.layer_norm_bias\" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) " +
 			"has no name"},
 		{"a norm twice", func(c *format.Checkpoint, _ *megatron.Model) {
-			x := *stateNamer(t, c, layer+"mlp.linear_fc1.layer_norm_weight")
+			x := *findTensor(t, c, layer+"mlp.linear_fc1.layer_norm_weight")
 			x.Name = layer + "pre_mlp_layernorm.weight"
 			c.Tensors = append(c.Tensors, x)
 		}, `"model.layers.1.post_attention_layernorm.weight" stands twice`},
 		{"a parameter twice", func(c *format.Checkpoint, _ *megatron.Model) {
-			x := *stateNamer(t, c, layer+"mlp.linear_fc1.weight")
+			x := *findTensor(t, c, layer+"mlp.linear_fc1.weight")
 			x.Name = strings.TrimPrefix(x.Name, "model.")
 			c.Tensors = append(c.Tensors, x)
 		}, "are the same parameter"},
 		{"a scalar", func(c *format.Checkpoint, _ *megatron.Model) {
-			reshaped(c, "model.embedding.word_embeddings.weight")
+			setShape(c, "model.embedding.word_embeddings.weight")
 		},
 			`word_embeddings.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has no rows`},
 		{"a scalar for q, k and v", func(c *format.Checkpoint, _ *megatron.Model) {
-			reshaped(c, layer+"self_attention.linear_qkv.weight")
+			setShape(c, layer+"self_attention.linear_qkv.weight")
 		}, "its shape is []"},
 		{"parts", func(c *format.Checkpoint, _ *megatron.Model) {
 			c.Tensors[0].Coords,
@@ -445,8 +447,8 @@ func TestLogicalRefuses(t *testing.T) {
 		}, "no tensor has a name of Megatron Core"},
 	} {
 		dir, _ := formattest.Load(t, "testdata/mixed.zip")
-		c, _ := read(t, dir)
-		m := told(c)
+		c, _ := readSound(t, dir)
+		m := sampleModel(c)
 		x.change(c, &m)
 		if _, _, err := megatron.ToHuggingFace(c, m); err == nil ||
 			!strings.Contains(err.Error(), x.err) {
@@ -455,8 +457,8 @@ func TestLogicalRefuses(t *testing.T) {
 	}
 }
 
-// reshaped changes the shape of a tensor.
-func reshaped(c *format.Checkpoint, name string, shape ...int) {
+// setShape changes the shape of a tensor of a checkpoint.
+func setShape(c *format.Checkpoint, name string, shape ...int) {
 	for i := range c.Tensors {
 		if c.Tensors[i].Name == name {
 			c.Tensors[i].Shape = shape
@@ -464,8 +466,8 @@ func reshaped(c *format.Checkpoint, name string, shape ...int) {
 	}
 }
 
-// says changes a value, or adds it.
-func says(c *format.Checkpoint, path string, is any) {
+// setValue changes a value of a checkpoint, or adds it.
+func setValue(c *format.Checkpoint, path string, is any) {
 	c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == path })
 	c.Values = append(c.Values, format.Value{Path: path, Data: is})
 	slices.SortFunc(c.Values, func(a, b format.Value) int {
@@ -478,11 +480,11 @@ func says(c *format.Checkpoint, path string, is any) {
 func TestLogicalDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/frozen.zip")
 	formattest.CheckDamage(t, dir, func(files *format.Files) (*format.Checkpoint, error) {
-		c, err := joined(files)
+		c, err := readJoined(files)
 		if err != nil {
 			return nil, err
 		}
-		if _, _, err := megatron.ToHuggingFace(c, told(c)); err != nil {
+		if _, _, err := megatron.ToHuggingFace(c, sampleModel(c)); err != nil {
 			return nil, err
 		}
 		_, err = megatron.FoldOptimizer(c)

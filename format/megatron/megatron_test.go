@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/format/megatron"
 )
 
+// TestRead reads samples of every mesh, and compares with what their ranks had in memory.
 func TestRead(t *testing.T) {
 	for _, name := range []string{"tp2pp2", "virtual", "experts"} {
 		t.Run(name, func(t *testing.T) {
@@ -53,6 +54,7 @@ func TestIteration(t *testing.T) {
 	formattest.Compare(t, files, c, want)
 }
 
+// TestDamage demands that damage to any file of a checkpoint is found.
 func TestDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/virtual.zip")
 	formattest.CheckDamage(t, dir, megatron.Read, func(name string) bool {
@@ -60,6 +62,7 @@ func TestDamage(t *testing.T) {
 	})
 }
 
+// TestRefuses says of broken checkpoints what is wrong.
 func TestRefuses(t *testing.T) {
 	const file = "iter_0000012/mp_rank_01_001/model_optim_rng.pt"
 	for _, c := range []struct {
@@ -97,7 +100,7 @@ func TestRefuses(t *testing.T) {
 			d[megatron.LatestName] = &fstest.MapFile{Data: []byte("13")}
 		}, "iter_0000013"},
 		{"a changed pickle", func(d fstest.MapFS) {
-			replace(d, file, "AttnBackend", "AttnBackenx")
+			replaceText(d, file, "AttnBackend", "AttnBackenx")
 		}, "is damaged: its checksum is "},
 		{"an empty folder", func(d fstest.MapFS) { clear(d) }, "has no folder mp_rank_*"},
 	} {
@@ -114,9 +117,9 @@ func TestRefuses(t *testing.T) {
 // write a folder for each pair of ranks, and nothing was lost.
 func TestRefusesOtherRanks(t *testing.T) {
 	from, _ := formattest.Load(t, "testdata/chained.zip")
-	c, files := read(t, from)
-	says(c, "args.expert_tensor_parallel_siz_", int64(1)) // as the writer would not write it
-	out, err := megatron.Layout(preset(t, "ep=2,tp=2", c), c.Tensors, c.Values)
+	c, files := readSound(t, from)
+	setValue(c, "args.expert_tensor_parallel_siz_", int64(1)) // as the writer would not write it
+	out, err := megatron.Layout(corePreset(t, "ep=2,tp=2", c), c.Tensors, c.Values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,12 +144,13 @@ func TestRefusesOtherRanks(t *testing.T) {
 	}
 }
 
-// replace changes text in a file.
-func replace(d fstest.MapFS, name, old, new string) {
+// replaceText changes text in a file of a folder.
+func replaceText(d fstest.MapFS, name, old, new string) {
 	d[name] = &fstest.MapFile{
 		Data: bytes.ReplaceAll(bytes.Clone(d[name].Data), []byte(old), []byte(new))}
 }
 
+// FuzzRead changes a file of a checkpoint: nothing panics, and what is read is sound.
 func FuzzRead(f *testing.F) {
 	dir, _ := formattest.Load(f, "testdata/virtual.zip")
 	const one = "iter_0000012/mp_rank_00_000/model_optim_rng.pt"

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// joined reads a checkpoint and puts its parts together.
-func joined(files *format.Files) (*format.Checkpoint, error) {
+// readJoined reads a checkpoint and puts its parts together.
+func readJoined(files *format.Files) (*format.Checkpoint, error) {
 	c, err := megatron.Read(files)
 	if err != nil {
 		return nil, err
@@ -26,8 +26,8 @@ func joined(files *format.Files) (*format.Checkpoint, error) {
 	return c, megatron.JoinRanks(c)
 }
 
-// A stateNamer collects the tensors of all ranks' optimizers under their names.
-func stateNamer(t *testing.T, c *format.Checkpoint, name string) *format.Tensor {
+// findTensor returns the tensor of a name, and fails the test if there is none.
+func findTensor(t *testing.T, c *format.Checkpoint, name string) *format.Tensor {
 	t.Helper()
 	i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == name })
 	if i < 0 {
@@ -44,7 +44,7 @@ func TestOptimizer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			files := format.NewFiles(dir)
-			c, err := joined(files)
+			c, err := readJoined(files)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestLearningRates(t *testing.T) {
 	for name, at := range map[string]string{"mixed": "optimizer.optimizer.", "fp32": "optimizer.",
 		"distributed": "optimizer.optimizer.", "chained": "optimizer.1.optimizer."} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, err := joined(format.NewFiles(dir))
+		c, err := readJoined(format.NewFiles(dir))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestLearningRates(t *testing.T) {
 // that it was in.
 func TestGroupsOfStages(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/stages.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	for _, mesh := range []string{"", "pp=4,tp=2"} {
 		formattest.Compare(t, files, c, want)
 		for i, decay := range []float64{1, 0} {
@@ -122,7 +122,7 @@ func TestGroupsOfStages(t *testing.T) {
 		if got, _ := c.Value("optimizer.optimizer.param_groups.1.lr"); got != 1e-4 {
 			t.Errorf("lr is %v", got)
 		}
-		c, files = read(t, relay(t, c, files, mesh))
+		c, files = readSound(t, writeForMesh(t, c, files, mesh))
 	}
 }
 
@@ -149,13 +149,13 @@ func TestKVHeads(t *testing.T) {
 	}
 }
 
-// TestTell finds what else arguments say of a model.
-func TestTell(t *testing.T) {
+// TestModelOf finds what else arguments say of a model.
+func TestModelOf(t *testing.T) {
 	c := &format.Checkpoint{}
 	for path, is := range map[string]any{"args.num_attention_heads": int64(8),
 		"args.kv_channels": int64(64), "args.vocab_size": int64(50257),
 		"args.tokenizer_type": "GPT2BPETokenizer"} {
-		says(c, path, is)
+		setValue(c, path, is)
 	}
 	want := megatron.Model{Heads: megatron.Fact{N: 8, By: "args.num_attention_heads"},
 		HeadSize:   megatron.Fact{N: 64, By: "args.kv_channels"},
@@ -164,8 +164,8 @@ func TestTell(t *testing.T) {
 	if got := megatron.ModelOf(c); got != want {
 		t.Errorf("%+v", got)
 	}
-	says(c, "args.tokenizer_type", "NullTokenizer") // it does not count a token that it adds
-	says(c, "args.kv_channels", int64(1)<<40)
+	setValue(c, "args.tokenizer_type", "NullTokenizer") // it does not count a token that it adds
+	setValue(c, "args.kv_channels", int64(1)<<40)
 	want.Vocabulary, want.HeadSize = megatron.Fact{}, megatron.Fact{}
 	if got := megatron.ModelOf(c); got != want {
 		t.Errorf("%+v", got)
@@ -195,11 +195,11 @@ func TestWrongValue(t *testing.T) {
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+c.file+".zip")
 		files := format.NewFiles(dir)
-		whole, err := joined(files)
+		whole, err := readJoined(files)
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := stateNamer(t, whole, c.name)
+		x := findTensor(t, whole, c.name)
 		p := &x.Pieces[0]
 		at := p.Offset + format.Bytes(x.DType, c.n)
 		b := bytes.Clone(dir[p.File].Data)
@@ -207,7 +207,7 @@ func TestWrongValue(t *testing.T) {
 		dir[p.File] = &fstest.MapFile{Data: b}
 
 		files = format.NewFiles(dir)
-		if whole, err = joined(files); err != nil {
+		if whole, err = readJoined(files); err != nil {
 			t.Fatal(err)
 		}
 		faults, err := formattest.CheckProofs(files, whole)
@@ -225,9 +225,9 @@ func TestWrongValue(t *testing.T) {
 	}
 }
 
-// TestApart has optimizers of which nobody can tell what is what: they stay as they go in the
-// files, with the reason.
-func TestApart(t *testing.T) {
+// TestUnnamedState has optimizers of which nobody can tell what is what: they stay as they go in
+// the files, with the reason.
+func TestUnnamedState(t *testing.T) {
 	for name, why := range map[string]string{
 		"alike": "do not tell which it is, and the order of the optimizer is not the model's",
 		"scaled": "mp_rank_00: an optimizer without copies in f32 goes by order alone, and its " +
@@ -241,11 +241,11 @@ func TestApart(t *testing.T) {
 		"tp2pp2": "of shape [2], that is none of the model's (copies left: 1, parameters left: 0)",
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, err := joined(format.NewFiles(dir))
+		c, err := readJoined(format.NewFiles(dir))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if said := apart(c); said == "" || !strings.Contains(said, why) {
+		if said := whyUnnamed(c); said == "" || !strings.Contains(said, why) {
 			t.Errorf("%s: %q, want %q", name, said, why)
 		}
 	}
@@ -253,28 +253,28 @@ func TestApart(t *testing.T) {
 	// In an order that is not the model's, of two copies that are damaged nobody can tell which is
 	// which.
 	dir, _ := formattest.Load(t, "testdata/swapped.zip")
-	c, err := joined(format.NewFiles(dir))
+	c, err := readJoined(format.NewFiles(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for layer := range 2 {
-		p := &stateNamer(t, c, fmt.Sprintf("optimizer.fp32.decoder.layers.%d.mlp.linear_fc2.weight",
+		p := &findTensor(t, c, fmt.Sprintf("optimizer.fp32.decoder.layers.%d.mlp.linear_fc2.weight",
 			layer)).Pieces[0]
 		b := bytes.Clone(dir[p.File].Data)
 		b[p.Offset+3] ^= 0x40
 		dir[p.File] = &fstest.MapFile{Data: b}
 	}
-	if c, err = joined(format.NewFiles(dir)); err != nil {
+	if c, err = readJoined(format.NewFiles(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if said, why := apart(c),
+	if said, why := whyUnnamed(c),
 		"of shape [8,3], do not tell which it is"; !strings.Contains(said, why) {
 		t.Errorf("swapped: %q, want %q", said, why)
 	}
 }
 
-// apart is why all tensors of an optimizer are in parts by position; empty if one is not.
-func apart(c *format.Checkpoint) (why string) {
+// whyUnnamed returns why all tensors of an optimizer are in parts by position; empty if one is not.
+func whyUnnamed(c *format.Checkpoint) (why string) {
 	for _, x := range c.Tensors {
 		switch {
 		case !strings.HasPrefix(x.Name, "optimizer."):
@@ -292,7 +292,7 @@ func TestDistributedMissing(t *testing.T) {
 	for _, rank := range []string{"mp_rank_00_000", "mp_rank_01_001"} {
 		dir, _ := formattest.Load(t, "testdata/distributed.zip")
 		delete(dir, "iter_0000012/"+rank+"/distrib_optim.pt")
-		if _, err := joined(format.NewFiles(dir)); err == nil ||
+		if _, err := readJoined(format.NewFiles(dir)); err == nil ||
 			!strings.Contains(err.Error(), "a rank did not finish its save") {
 			t.Errorf("without that of %s: %v", rank, err)
 		}
@@ -300,7 +300,7 @@ func TestDistributedMissing(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/single.zip")
 	delete(dir, "iter_0000012/mp_rank_00/distrib_optim.pt")
 	files := format.NewFiles(dir)
-	c, err := joined(files)
+	c, err := readJoined(files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,18 +311,20 @@ func TestDistributedMissing(t *testing.T) {
 	}
 }
 
+// TestDamageOptimizer demands that damage to files with an optimizer is found.
 func TestDamageOptimizer(t *testing.T) {
 	for _, name := range []string{"frozen", "single"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		if !formattest.IsSound(dir, joined) {
+		if !formattest.IsSound(dir, readJoined) {
 			t.Fatalf("%s is not sound", name)
 		}
-		formattest.CheckDamage(t, dir, joined, func(name string) bool {
+		formattest.CheckDamage(t, dir, readJoined, func(name string) bool {
 			return name != megatron.LatestName
 		})
 	}
 }
 
+// FuzzOptimizer changes a file with an optimizer: nothing panics, and what is read is sound.
 func FuzzOptimizer(f *testing.F) {
 	const one, two = "iter_0000012/mp_rank_00/model_optim_rng.pt",
 		"iter_0000012/mp_rank_00/distrib_optim.pt"
@@ -336,7 +338,7 @@ func FuzzOptimizer(f *testing.F) {
 		if len(b) == 0 {
 			delete(changed, two)
 		}
-		formattest.IsSound(changed, joined)
+		formattest.IsSound(changed, readJoined)
 	})
 }
 

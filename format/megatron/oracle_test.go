@@ -44,6 +44,7 @@ type model struct {
 	whole map[string]rows
 }
 
+// drawModel draws the sizes of a model and a mesh, and its weights.
 func drawModel(r *rand.Rand) *model {
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
 	d := dims{TP: pick(1, 2, 3, 4), PP: 1 + r.IntN(4), EP: 1, Each: 1 + r.IntN(3),
@@ -104,9 +105,9 @@ func fillModel(r *rand.Rand, d dims) *model {
 		add(p+"self_attn.o_proj.weight", d.Hidden, d.Groups*d.Each*d.Head)
 		add(p+"input_layernorm.weight", 1, d.Hidden)
 		add(p+"post_attention_layernorm.weight", 1, d.Hidden)
-		at, names := d.mlp()
+		at, names := d.mlpNames()
 		mlps := []string{at}
-		if !d.dense(i) {
+		if !d.isDense(i) {
 			mlps = nil
 			add(p+at+"gate.weight", d.Expert, d.Hidden)
 			for e := range d.Expert {
@@ -122,19 +123,19 @@ func fillModel(r *rand.Rand, d dims) *model {
 	return m
 }
 
-// dense reports whether a layer has no experts.
-func (d *dims) dense(layer int) bool { return d.Expert == 0 || d.Dense && layer%2 == 0 }
+// isDense reports whether a layer has no experts.
+func (d *dims) isDense(layer int) bool { return d.Expert == 0 || d.Dense && layer%2 == 0 }
 
-// mlp is where gate, up and down are in a layer, and what they are called.
-func (d *dims) mlp() (string, [3]string) {
+// mlpNames returns where gate, up and down are in a layer, and what they are called.
+func (d *dims) mlpNames() (string, [3]string) {
 	if d.Mixtral && d.Expert > 0 {
 		return "block_sparse_moe.", [3]string{"w1.weight", "w3.weight", "w2.weight"}
 	}
 	return "mlp.", [3]string{"gate_proj.weight", "up_proj.weight", "down_proj.weight"}
 }
 
-// shape is that of a tensor: norms are vectors.
-func (m *model) shape(name string) tensor.Shape {
+// shapeOf returns the shape of a tensor: norms are vectors.
+func (m *model) shapeOf(name string) tensor.Shape {
 	x := m.whole[name]
 	if strings.HasSuffix(name, ".bias") {
 		return tensor.Shape{len(x)}
@@ -145,11 +146,11 @@ func (m *model) shape(name string) tensor.Shape {
 	return tensor.Shape{len(x), len(x[0]) / m.DType.Size()}
 }
 
-// source is the model in one file.
-func (m *model) source() (*format.Checkpoint, *format.Files) {
+// asCheckpoint returns the model in one file.
+func (m *model) asCheckpoint() (*format.Checkpoint, *format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	for _, name := range slices.Sorted(maps.Keys(m.whole)) {
-		s := m.shape(name)
+		s := m.shapeOf(name)
 		c.Tensors = append(c.Tensors,
 			format.Tensor{Name: name, DType: m.DType, Shape: s,
 				Pieces: []format.Piece{{Box: s.Box(), File: "file", Offset: int64(len(data))}}})
@@ -158,7 +159,7 @@ func (m *model) source() (*format.Checkpoint, *format.Files) {
 	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
 }
 
-// spec is the preset, with the cuts of the stages.
+// spec returns the preset megatron-core for the model's mesh, with the cuts of the stages.
 func (m *model) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	mesh, err := layout.ParseMesh(m.Mesh)
 	if err != nil {
@@ -182,8 +183,10 @@ func (m *model) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	return spec
 }
 
-func (m *model) test(t *testing.T) {
-	c, files := m.source()
+// checkLayout writes the model for its mesh, and compares every rank's file with what slicing
+// gives.
+func (m *model) checkLayout(t *testing.T) {
+	c, files := m.asCheckpoint()
 	out, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values)
 	if err != nil {
 		t.Fatal(err)
@@ -199,14 +202,15 @@ func (m *model) test(t *testing.T) {
 				if m.EP > 1 {
 					name += fmt.Sprintf("_%03d", ep)
 				}
-				want := m.rank(tp, pp, ep)
-				if diff := cmp.Diff(want, tensors(t, dir, name+"/model_optim_rng.pt")); diff != "" {
+				want := m.rankTensors(tp, pp, ep)
+				if diff := cmp.Diff(want,
+					fileTensors(t, dir, name+"/model_optim_rng.pt")); diff != "" {
 					t.Fatalf("%s\n%s", name, diff)
 				}
 			}
 		}
 	}
-	again, files := read(t, dir)
+	again, files := readSound(t, dir)
 	for _, x := range again.Tensors {
 		if x.Coords != nil {
 			t.Fatal(x)
@@ -214,7 +218,7 @@ func (m *model) test(t *testing.T) {
 	}
 	one := *m
 	one.TP, one.PP, one.EP, one.Cuts = 1, 1, 1, []int{0}
-	if diff := cmp.Diff(one.padded(m.TP).rank(0, 0, 0),
+	if diff := cmp.Diff(one.withPadding(m.TP).rankTensors(0, 0, 0),
 		formattest.Contents(t, files, again)); diff != "" {
 		t.Fatalf("as a whole\n%s", diff)
 	}
@@ -232,8 +236,8 @@ func (m *model) test(t *testing.T) {
 	}
 }
 
-// padded is the model with rows of its vocabulary as for so many ranks.
-func (m *model) padded(tp int) *model {
+// withPadding returns the model with rows of its vocabulary as for so many ranks.
+func (m *model) withPadding(tp int) *model {
 	p := &model{m.dims, maps.Clone(m.whole)}
 	for _, name := range []string{"model.embed_tokens.weight", "lm_head.weight"} {
 		if x := slices.Clone(p.whole[name]); x != nil {
@@ -246,8 +250,8 @@ func (m *model) padded(tp int) *model {
 	return p
 }
 
-// rank is what the file of a rank has, by slicing.
-func (m *model) rank(tp, pp, ep int) map[string]string {
+// rankTensors returns what the file of a rank has, by slicing.
+func (m *model) rankTensors(tp, pp, ep int) map[string]string {
 	all := map[string]string{}
 	size := m.DType.Size()
 	add := func(name string, x rows, vector bool) {
@@ -267,7 +271,7 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 		}
 		return y
 	}
-	whole := m.padded(m.TP).whole
+	whole := m.withPadding(m.TP).whole
 	if pp == 0 {
 		add("embedding.word_embeddings.weight", part(whole["model.embed_tokens.weight"]), false)
 	}
@@ -307,13 +311,13 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 			false)
 		add(to+"self_attention.linear_qkv.layer_norm_weight", whole[from+"input_layernorm.weight"],
 			true)
-		at, names := m.mlp()
+		at, names := m.mlpNames()
 		mlp := func(from, to string) {
 			add(to+"linear_fc1.weight",
 				slices.Concat(part(whole[from+names[0]]), part(whole[from+names[1]])), false)
 			add(to+"linear_fc2.weight", columns(whole[from+names[2]]), false)
 		}
-		if m.dense(i) {
+		if m.isDense(i) {
 			add(to+"mlp.linear_fc1.layer_norm_weight",
 				whole[from+"post_attention_layernorm.weight"], true)
 			mlp(from+"mlp.", to+"mlp.")

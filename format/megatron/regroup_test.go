@@ -12,8 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// stateOf is state of parameters, with a group for each.
-func stateOf(shapes map[string]int, kinds ...string) (*format.Checkpoint,
+// stateCheckpoint returns a checkpoint with state of parameters, and the values of a group for
+// each.
+func stateCheckpoint(shapes map[string]int, kinds ...string) (*format.Checkpoint,
 	map[string][]format.Value) {
 	c, of := &format.Checkpoint{}, map[string][]format.Value{}
 	for name, dims := range shapes {
@@ -55,8 +56,8 @@ func TestRegroup(t *testing.T) {
 		{[]string{"exp_avg", "fp32", "step"}, true, "optimizer.optimizer.param_groups."},
 		{[]string{"exp_avg"}, false, "optimizer.optimizer.param_groups."},
 	} {
-		c, of := stateOf(shapes, x.kinds...)
-		own, more := stateOf(
+		c, of := stateCheckpoint(shapes, x.kinds...)
+		own, more := stateCheckpoint(
 			map[string]int{"decoder.layers.2.mlp.experts.local_experts.10.linear_fc1.bias": 1,
 				"decoder.layers.2.mlp.experts.local_experts.1.linear_fc2.bias": 1,
 				"decoder.layers.2.mlp.experts.local_experts.1.linear_fc1.bias": 1}, "exp_avg")
@@ -107,7 +108,7 @@ func TestRegroupNot(t *testing.T) {
 		}, false, `nothing says in which group of the optimizer the parameter "` + b + `" is`, ""},
 		"rates and decays": {change(a, "weight_decay", 0.5), true, "", "2 parameters have some"},
 	} {
-		c, of := stateOf(map[string]int{a: 2, b: 2}, "exp_avg")
+		c, of := stateCheckpoint(map[string]int{a: 2, b: 2}, "exp_avg")
 		x.change(of)
 		note, err := megatron.RegroupOptimizer(c, of, x.ordered)
 		if x.err == "" && (err != nil || !strings.Contains(note, x.note)) ||
@@ -116,12 +117,12 @@ func TestRegroupNot(t *testing.T) {
 		}
 	}
 	odd := map[string]int{a: 2, "decoder.layers.0.self_attention.linear_q_up_proj.weight": 2}
-	c, of := stateOf(odd, "exp_avg")
+	c, of := stateCheckpoint(odd, "exp_avg")
 	if _, err := megatron.RegroupOptimizer(c, of, true); err == nil ||
 		!strings.Contains(err.Error(), "shoal does not know; choose torch_dist") {
 		t.Error(err)
 	}
-	c, of = stateOf(odd, "exp_avg")
+	c, of = stateCheckpoint(odd, "exp_avg")
 	if _, err := megatron.RegroupOptimizer(c, of, false); err != nil {
 		t.Error(err)
 	}

@@ -21,8 +21,8 @@ import (
 
 var expertNumber = regexp.MustCompile(`experts\.(linear_fc\d\.(?:weight|bias))(\d+)$`)
 
-// distName is what torch_dist calls a parameter: norms as parts of the products after them, and
-// experts one by one.
+// distName returns what torch_dist calls a parameter: norms as parts of the products after them,
+// and experts one by one.
 func (m *trained) distName(name string) string {
 	if m.alone {
 		name = strings.NewReplacer("input_layernorm.", "self_attention.linear_qkv.layer_norm_",
@@ -31,9 +31,9 @@ func (m *trained) distName(name string) string {
 	return expertNumber.ReplaceAllString(name, "experts.local_experts.$2.$1")
 }
 
-// reshardable is the model with the buffers of its optimizers, over some ranks, as pieces of random
-// sizes.
-func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.Checkpoint,
+// inBuckets returns the model with the buffers of its optimizers, over some ranks, as pieces of
+// random sizes.
+func (m *trained) inBuckets(r *rand.Rand, a axes, ranks, least int) (*format.Checkpoint,
 	*format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	for _, name := range m.params {
@@ -44,8 +44,8 @@ func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.C
 					{Box: x.shape.Box(), File: "file", Offset: int64(len(data))}}})
 		data = append(data, slices.Concat(x.rows...)...)
 	}
-	a.each(func(_ string, tp, pp, ep int) {
-		ids, all := m.buffers(a, tp, pp, ep, ranks, least)
+	a.forEachRank(func(_ string, tp, pp, ep int) {
+		ids, all := m.rankBuffers(a, tp, pp, ep, ranks, least)
 		for i, id := range ids {
 			prefix, rank := "", pp*a.tp+tp
 			if a.ep > 1 {
@@ -80,10 +80,10 @@ func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.C
 	for path, is := range map[string]any{"tensor_model_parallel_size": int64(a.tp),
 		"pipeline_model_parallel_size": int64(a.pp), "expert_model_parallel_size": int64(a.ep),
 		"num_attention_heads": int64(4)} {
-		says(c, "args."+path, is)
+		setValue(c, "args."+path, is)
 	}
 	if a.chunks > 1 {
-		says(c, "args.virtual_pipeline_model_parallel_size", int64(a.chunks))
+		setValue(c, "args.virtual_pipeline_model_parallel_size", int64(a.chunks))
 	}
 	if err := c.Finish(); err != nil {
 		panic(err)
@@ -101,7 +101,7 @@ func TestReshardableRandom(t *testing.T) {
 			rapid.SampledFrom([]int{0, 1, 100, 1000}).Draw(rt, "least")
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := drawTrained(r, hidden)
-		c, files := m.reshardable(r, a, ranks, least)
+		c, files := m.inBuckets(r, a, ranks, least)
 		if err := megatron.Unbucket(files, c); err != nil {
 			rt.Fatal(err)
 		}

@@ -15,9 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// saved reads what Megatron-Core has saved in one of its formats for the distributed optimizer;
-// change comes before buffers are taken apart.
-func saved(t *testing.T, name, form string, change func(*format.Checkpoint)) (*format.Checkpoint,
+// readSaved reads what Megatron-Core has saved in one of its formats for the distributed optimizer;
+// change is called before buffers are taken apart.
+func readSaved(t *testing.T, name, form string,
+	change func(*format.Checkpoint)) (*format.Checkpoint,
 	*format.Files) {
 	t.Helper()
 	dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -52,8 +53,8 @@ func saved(t *testing.T, name, form string, change func(*format.Checkpoint)) (*f
 	return c, files
 }
 
-// elements are those of all tensors of parameters.
-func elements(t *testing.T, files *format.Files, c *format.Checkpoint) map[string]string {
+// paramElements returns the elements of all tensors of parameters.
+func paramElements(t *testing.T, files *format.Files, c *format.Checkpoint) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for i := range c.Tensors {
@@ -69,16 +70,16 @@ func elements(t *testing.T, files *format.Files, c *format.Checkpoint) map[strin
 // fully_reshardable; of several buckets Megatron saves something else there than the optimizer has.
 func TestReshardable(t *testing.T) {
 	for _, name := range []string{"reshardable", "sharded"} {
-		c, files := saved(t, name, "dp_reshardable", nil)
-		got := elements(t, files, c)
+		c, files := readSaved(t, name, "dp_reshardable", nil)
+		got := paramElements(t, files, c)
 		if len(got) < 180 {
 			t.Errorf("%s: there are %d tensors", name, len(got))
 		}
 		whole := &format.Checkpoint{}
 		if name == "sharded" {
 			var other *format.Files
-			whole, other = saved(t, name, "fully_reshardable", nil)
-			if diff := cmp.Diff(elements(t, other, whole), got); diff != "" {
+			whole, other = readSaved(t, name, "fully_reshardable", nil)
+			if diff := cmp.Diff(paramElements(t, other, whole), got); diff != "" {
 				t.Errorf("%s: -fully_reshardable +dp_reshardable\n%s", name, diff)
 			}
 		}
@@ -170,7 +171,7 @@ func TestReshardableStays(t *testing.T) {
 			}
 		}, "has no elements where"},
 	} {
-		c, _ := saved(t, "reshardable", "dp_reshardable", x.change)
+		c, _ := readSaved(t, "reshardable", "dp_reshardable", x.change)
 		n := 0
 		for i := range c.Tensors {
 			if bucketKey.MatchString(c.Tensors[i].Name) {

@@ -19,8 +19,8 @@ import (
 // vocabulary is how many rows Megatron-Core's model has for those of the samples: it fills them up.
 const vocabulary = 12
 
-// coreWant is what Megatron-Core's model has of a sample, of one of the tensor parallel ranks:
-// under names of the whole model.
+// coreWant returns what Megatron-Core's model has of a tensor of a sample, on one of the tensor
+// parallel ranks: under names of the whole model.
 func coreWant(t *testing.T, want formattest.What, name string, tp, of int) [3]any {
 	t.Helper()
 	x, ok := want[name]
@@ -86,9 +86,9 @@ func TestDistOfMegatronCore(t *testing.T) {
 // tensor and two pipeline parallel ranks, and optimizers of both kinds.
 func TestMegatronCoreLoads(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")
-	if err := os.CopyFS(folder, relayDist(t, c, files)); err != nil {
+	if err := os.CopyFS(folder, writeDist(t, c, files)); err != nil {
 		t.Fatal(err)
 	}
 	out := framework.Ask(t, "megatron/core", []string{"testdata/torch_dist.py", folder}, folder)
@@ -109,11 +109,11 @@ func TestMegatronCoreLoads(t *testing.T) {
 		}
 		found := formattest.What{}
 		for name, x := range r.Model {
-			found["model."+inWhole(name, r.PP)] = x
+			found["model."+wholeName(name, r.PP)] = x
 		}
 		for name, x := range r.States {
 			kind, param, _ := strings.Cut(name, ".")
-			found["optimizer."+kind+"."+inWhole(param, r.PP)] = x
+			found["optimizer."+kind+"."+wholeName(param, r.PP)] = x
 		}
 		expected := formattest.What{}
 		for name := range maps.Keys(found) {
@@ -131,9 +131,9 @@ func TestMegatronCoreLoads(t *testing.T) {
 	}
 }
 
-// inWhole is what a parameter of a stage, of modules that have norms of their own, is called in the
-// samples.
-func inWhole(name string, pp int) string {
+// wholeName returns what a parameter of a stage, of modules that have norms of their own, is called
+// in the samples.
+func wholeName(name string, pp int) string {
 	for i := range 2 {
 		if rest, ok := strings.CutPrefix(name, fmt.Sprintf("decoder.layers.%d.", i)); ok {
 			rest = strings.NewReplacer("input_layernorm.", "self_attention.linear_qkv.layer_norm_",

@@ -16,14 +16,14 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// items are the names in the metadata.
-func items(t *testing.T, c *format.Checkpoint, files *format.Files) []string {
+// metadataNames writes a checkpoint as torch_dist, and returns the names in the metadata.
+func metadataNames(t *testing.T, c *format.Checkpoint, files *format.Files) []string {
 	t.Helper()
 	out, err := megatron.LayoutDist(whole, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := inner(t, formattest.WriteOutput(t, out, c, files))
+	dir := innerFolder(t, formattest.WriteOutput(t, out, c, files))
 	read, err := dcp.Read(format.NewFiles(dir), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -99,9 +99,9 @@ func TestDistKeys(t *testing.T) {
 				"decoder.layers.mlp.linear_fc2._extra_state/shard_0_1.0[2,2]",
 				"decoder.layers.mlp.linear_fc2.weight[1,2,2]"}},
 	} {
-		c, files := tiny(x.tensors...)
+		c, files := tinyCheckpoint(x.tensors...)
 		c.Values = x.values
-		if diff := cmp.Diff(x.want, items(t, c, files)); diff != "" {
+		if diff := cmp.Diff(x.want, metadataNames(t, c, files)); diff != "" {
 			t.Errorf("%s:\n%s", name, diff)
 		}
 	}

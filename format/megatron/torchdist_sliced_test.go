@@ -23,8 +23,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// raw are the tensors of a folder as torch sees them.
-func raw(t testing.TB, dir fs.FS) map[string]string {
+// torchTensors returns the tensors of a folder as torch sees them.
+func torchTensors(t testing.TB, dir fs.FS) map[string]string {
 	t.Helper()
 	files := format.NewFiles(dir)
 	c, err := dcp.Read(files, nil)
@@ -34,7 +34,7 @@ func raw(t testing.TB, dir fs.FS) map[string]string {
 	all := map[string]string{}
 	for i := range c.Tensors {
 		x := &c.Tensors[i]
-		for name, part := range sliced(x.Name, x.Shape, formattest.ReadTensor(t, files, x)) {
+		for name, part := range sliceTensor(x.Name, x.Shape, formattest.ReadTensor(t, files, x)) {
 			all[name] = fmt.Sprint(x.DType, part.shape, part.bytes)
 		}
 	}
@@ -52,8 +52,9 @@ var (
 	allExperts = regexp.MustCompile(`^(.*\.experts)\.experts\.(.*)$`)
 )
 
-// sliced takes a tensor of all layers, or all experts, apart, along its first dimension.
-func sliced(name string, s tensor.Shape, b []byte) map[string]slicedTensor {
+// sliceTensor returns the slices of a tensor of all layers, or all experts, along its first
+// dimension.
+func sliceTensor(name string, s tensor.Shape, b []byte) map[string]slicedTensor {
 	form := ""
 	if m := allLayers.FindStringSubmatch(name); m != nil {
 		form = m[1] + "%d." + m[2]
@@ -65,7 +66,7 @@ func sliced(name string, s tensor.Shape, b []byte) map[string]slicedTensor {
 	all := map[string]slicedTensor{}
 	for i := range s[0] {
 		n := len(b) / s[0]
-		maps.Copy(all, sliced(fmt.Sprintf(form, i), s[1:], b[i*n:(i+1)*n]))
+		maps.Copy(all, sliceTensor(fmt.Sprintf(form, i), s[1:], b[i*n:(i+1)*n]))
 	}
 	return all
 }
@@ -73,29 +74,31 @@ func sliced(name string, s tensor.Shape, b []byte) map[string]slicedTensor {
 // TestDistRandom writes models of Hugging Face's names, and compares what torch sees with what
 // slicing and joining their matrices row by row gives.
 func TestDistRandom(t *testing.T) {
-	tryModels(t, (*model).testDist)
+	tryModels(t, (*model).checkDist)
 }
 
-func (m *model) testDist(t *testing.T) {
+// checkDist writes the model as torch_dist, and compares what torch sees with slices of its
+// matrices.
+func (m *model) checkDist(t *testing.T) {
 	m.TP, m.PP, m.EP, m.Cuts, m.Mesh = 1, 1, 1, []int{0}, ""
-	c, files := m.source()
+	c, files := m.asCheckpoint()
 	out, err := megatron.LayoutDist(m.spec(t, c), c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := inner(t, formattest.WriteOutput(t, out, c, files))
+	dir := innerFolder(t, formattest.WriteOutput(t, out, c, files))
 	want := map[string]string{}
-	for name, x := range m.rank(0, 0, 0) {
+	for name, x := range m.rankTensors(0, 0, 0) {
 		want[strings.TrimPrefix(name, "model.")] = x
 	}
 	for name, from := range map[string]string{
 		"embedding.word_embeddings.weight": "model.embed_tokens.weight",
 		"output_layer.weight":              "lm_head.weight"} {
 		if x := m.whole[from]; x != nil { // without rows that fill up
-			want[name] = fmt.Sprint(m.DType, m.shape(from), bytes.Join(x, nil))
+			want[name] = fmt.Sprint(m.DType, m.shapeOf(from), bytes.Join(x, nil))
 		}
 	}
-	if diff := cmp.Diff(want, raw(t, dir)); diff != "" {
+	if diff := cmp.Diff(want, torchTensors(t, dir)); diff != "" {
 		t.Fatalf("-sliced +torch's\n%s", diff)
 	}
 	again, files := readDist(t, dir)
@@ -138,9 +141,9 @@ print(json.dumps([{k: show(v) for k, v in state.items() if isinstance(v, torch.T
 // both names of a copy in f32.
 func TestDistTorchLoads(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")
-	if err := os.CopyFS(folder, relayDist(t, c, files)); err != nil {
+	if err := os.CopyFS(folder, writeDist(t, c, files)); err != nil {
 		t.Fatal(err)
 	}
 	out := framework.Ask(t, "torch", []string{"-c", loadDist, folder}, folder)
@@ -158,7 +161,7 @@ func TestDistTorchLoads(t *testing.T) {
 			s = append(s, int(d.(float64)))
 		}
 		text := x[2].(string)
-		for name, part := range sliced(name, s, []byte(text)) {
+		for name, part := range sliceTensor(name, s, []byte(text)) {
 			shape := []any{}
 			for _, d := range part.shape {
 				shape = append(shape, float64(d))

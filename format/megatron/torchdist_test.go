@@ -21,10 +21,10 @@ import (
 // whole is one rank with everything.
 var whole = &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
 
-// relayDist writes a checkpoint as one of torch_dist, and returns the folder of the iteration.
-func relayDist(t testing.TB, c *format.Checkpoint, files *format.Files) fstest.MapFS {
+// writeDist writes a checkpoint as one of torch_dist, and returns the folder of the iteration.
+func writeDist(t testing.TB, c *format.Checkpoint, files *format.Files) fstest.MapFS {
 	t.Helper()
-	spec := preset(t, "", c)
+	spec := corePreset(t, "", c)
 	out, err := megatron.LayoutDist(spec, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
@@ -33,11 +33,11 @@ func relayDist(t testing.TB, c *format.Checkpoint, files *format.Files) fstest.M
 	if err != nil || !reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
-	return inner(t, formattest.WriteOutput(t, out, c, files))
+	return innerFolder(t, formattest.WriteOutput(t, out, c, files))
 }
 
-// inner is the folder of the newest iteration, of which nothing else is there.
-func inner(t testing.TB, dir fstest.MapFS) fstest.MapFS {
+// innerFolder returns the folder of the newest iteration, of which nothing else is there.
+func innerFolder(t testing.TB, dir fstest.MapFS) fstest.MapFS {
 	t.Helper()
 	name, err := megatron.Latest(format.NewFiles(dir))
 	if err != nil {
@@ -58,6 +58,7 @@ func inner(t testing.TB, dir fstest.MapFS) fstest.MapFS {
 	return sub
 }
 
+// readDist reads a folder of torch_dist, and demands that it is sound.
 func readDist(t testing.TB, dir fs.FS) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	files := format.NewFiles(dir)
@@ -78,18 +79,18 @@ func TestDistSamples(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			first, files := read(t, dir)
+			first, files := readSound(t, dir)
 			c := first
 			for range 2 {
-				c, files = readDist(t, relayDist(t, c, files))
+				c, files = readDist(t, writeDist(t, c, files))
 				if c.Format != "Megatron torch_dist" {
 					t.Errorf("it is %s", c.Format)
 				}
 				formattest.Compare(t, files, c, want)
 			}
-			c, files = read(t, relay(t, c, files, mesh))
+			c, files = readSound(t, writeForMesh(t, c, files, mesh))
 			formattest.Compare(t, files, c, want)
-			if said := apart(c); said != "" {
+			if said := whyUnnamed(c); said != "" {
 				t.Error(said)
 			}
 			// what torch_dist adds
@@ -101,7 +102,7 @@ func TestDistSamples(t *testing.T) {
 					v.Path == "args.no_save_rng" || v.Path == "args.no_save_optim"
 				return added && !before
 			})
-			sameValues(t, first, c)
+			checkValues(t, first, c)
 		})
 	}
 }
@@ -119,8 +120,8 @@ func TestDistCommon(t *testing.T) {
 			"optimizer.1.optimizer.state.common_step": int64(12)},
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := read(t, dir)
-		written := relayDist(t, c, files)
+		c, files := readSound(t, dir)
+		written := writeDist(t, c, files)
 		delete(written, megatron.ConfigName) // so that all stands where it lies
 		got, _ := readDist(t, written)
 		maps.Copy(want, map[string]any{"args.ckpt_format": "torch_dist", "args.no_save_rng": true,
@@ -141,8 +142,9 @@ func TestDistCommon(t *testing.T) {
 	}
 }
 
-// tiny is a checkpoint of matrices of u8, whose elements are their place in the list.
-func tiny(names ...string) (*format.Checkpoint, *format.Files) {
+// tinyCheckpoint returns a checkpoint of matrices of u8, whose elements are their place in the
+// list.
+func tinyCheckpoint(names ...string) (*format.Checkpoint, *format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	for i, name := range names {
 		s := tensor.Shape{2, 2}
@@ -157,9 +159,10 @@ func tiny(names ...string) (*format.Checkpoint, *format.Files) {
 	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
 }
 
+// TestDistRefuses says what cannot be written as torch_dist.
 func TestDistRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
-	c, files := read(t, dir)
+	c, files := readSound(t, dir)
 	unread := func(*format.Tensor, []byte) error { return fs.ErrPermission }
 	others := func(*format.Tensor, []byte) error { return nil }
 	with := func(v ...format.Value) []format.Value { return append(slices.Clone(c.Values), v...) }
@@ -206,7 +209,7 @@ func TestDistRefuses(t *testing.T) {
 				format.Value{Path: "a.b", Data: int64(2)}),
 			files.Read, `value "a.b"`},
 	} {
-		spec := preset(t, "", c)
+		spec := corePreset(t, "", c)
 		spec.Mesh = x.mesh
 		if _, err := megatron.LayoutDist(spec, x.tensors, x.values, x.read); err == nil ||
 			!strings.Contains(err.Error(), x.err) {
@@ -215,27 +218,29 @@ func TestDistRefuses(t *testing.T) {
 	}
 }
 
+// TestDistDamage demands that damage to any file of a torch_dist checkpoint is found.
 func TestDistDamage(t *testing.T) {
-	c, files := tiny("model.decoder.layers.0.mlp.linear_fc2.weight",
+	c, files := tinyCheckpoint("model.decoder.layers.0.mlp.linear_fc2.weight",
 		"model.decoder.layers.1.mlp.linear_fc2.weight")
 	out, err := megatron.LayoutDist(whole, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := inner(t, formattest.WriteOutput(t, out, c, files))
+	dir := innerFolder(t, formattest.WriteOutput(t, out, c, files))
 	formattest.CheckDamage(t, dir, megatron.ReadDist, func(name string) bool {
 		return name == dcp.MetadataName || strings.HasSuffix(name, ".distcp")
 	})
 }
 
+// FuzzDist changes files of a torch_dist checkpoint: nothing panics, and what is read is sound.
 func FuzzDist(f *testing.F) {
-	c, files := tiny("model.decoder.layers.0.mlp.linear_fc2.weight",
+	c, files := tinyCheckpoint("model.decoder.layers.0.mlp.linear_fc2.weight",
 		"model.decoder.layers.1.mlp.linear_fc2.weight")
 	out, err := megatron.LayoutDist(whole, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		f.Fatal(err)
 	}
-	dir := inner(f, formattest.WriteOutput(f, out, c, files))
+	dir := innerFolder(f, formattest.WriteOutput(f, out, c, files))
 	f.Add(dir[dcp.MetadataName].Data)
 	f.Fuzz(func(t *testing.T, metadata []byte) {
 		changed := maps.Clone(dir)

@@ -34,18 +34,18 @@ func TestTrainedAnyToAny(t *testing.T) {
 		m := drawTrained(rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)), 8)
 		path := rapid.SliceOfN(drawAxes, 1, 2).Draw(rt, "path")
 		ok := t.Run("", func(t *testing.T) {
-			first, files := m.source()
-			want := sums(t, first, files)
+			first, files := m.asCheckpoint()
+			want := tensorSums(t, first, files)
 			values := groupValues(first)
 			c := first
 			for _, a := range append(path, axes{1, 1, 1, 1}) {
-				c, files = m.write(t, c, files, a)
-				if diff := cmp.Diff(want, sums(t, c, files)); diff != "" {
+				c, files = m.writeChecked(t, c, files, a)
+				if diff := cmp.Diff(want, tensorSums(t, c, files)); diff != "" {
 					t.Fatalf("%+v, fingerprints:\n%s", a, diff)
 				}
 				if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 ||
-					apart(c) != "" {
-					t.Fatalf("%+v: %v, %v, %s", a, faults, err, apart(c))
+					whyUnnamed(c) != "" {
+					t.Fatalf("%+v: %v, %v, %s", a, faults, err, whyUnnamed(c))
 				}
 			}
 			if diff := cmp.Diff(values, groupValues(c)); diff != "" {
@@ -63,7 +63,7 @@ func TestTrainedAnyToAny(t *testing.T) {
 func TestTrainedUneven(t *testing.T) {
 	m := drawTrained(rand.New(rand.NewPCG(3, 1)), 8)
 	m.layers = 6
-	c, files := m.source()
+	c, files := m.asCheckpoint()
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
 		return !strings.HasPrefix(x.Name, "model.") || strings.Contains(x.Name, "layer")
 	})
@@ -76,7 +76,7 @@ func TestTrainedUneven(t *testing.T) {
 	}
 	for path, is := range map[string]any{"args.num_virtual_stages_per_pipeline_rank": nil,
 		"args.account_for_loss_in_pipeline_split": true} {
-		says(c, path, is)
+		setValue(c, path, is)
 	}
 	var rules []layout.Rule
 	for layer, stage := range []int{0, 0, 1, 0, 0, 1} {
@@ -90,7 +90,7 @@ func TestTrainedUneven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, want := formattest.WritePaddedOutput(t, out, c, files), sums(t, c, files)
+	dir, want := formattest.WritePaddedOutput(t, out, c, files), tensorSums(t, c, files)
 	for file, names := range map[string][]string{
 		"00_000": {"model0.decoder.layers.0.mlp.router.weight",
 			"model0.decoder.layers.1.mlp.router.weight",
@@ -99,15 +99,15 @@ func TestTrainedUneven(t *testing.T) {
 		"00_001": {"model0.decoder.layers.0.mlp.router.weight",
 			"model1.decoder.layers.0.mlp.router.weight"},
 	} {
-		has := tensors(t, dir, "iter_0000012/mp_rank_"+file+"/model_optim_rng.pt")
+		has := fileTensors(t, dir, "iter_0000012/mp_rank_"+file+"/model_optim_rng.pt")
 		for _, name := range names {
 			if has[name] == "" {
 				t.Errorf("%s has no %s", file, name)
 			}
 		}
 	}
-	again, files := read(t, dir)
-	if diff := cmp.Diff(want, sums(t, again, files)); diff != "" {
+	again, files := readSound(t, dir)
+	if diff := cmp.Diff(want, tensorSums(t, again, files)); diff != "" {
 		t.Error(diff)
 	}
 	for path, want := range map[string]any{
@@ -124,7 +124,7 @@ func TestTrainedUneven(t *testing.T) {
 	}
 }
 
-// groupValues are what an optimizer has beside tensors.
+// groupValues returns what an optimizer has beside tensors.
 func groupValues(c *format.Checkpoint) map[string]any {
 	all := map[string]any{}
 	for _, v := range c.Values {

@@ -24,6 +24,7 @@ import (
 // axes are the ranks of a checkpoint, and how many chunks of layers each stage has.
 type axes struct{ tp, pp, ep, chunks int }
 
+// mesh returns the mesh in the form that a spec has.
 func (a axes) mesh() string { return fmt.Sprintf("pp=%d,ep=%d,tp=%d", a.pp, a.ep, a.tp) }
 
 // trained is a model of random weights in bf16 with the mixed-precision optimizer's state, under
@@ -46,8 +47,10 @@ type matrix struct {
 	rows  [][]byte
 }
 
+// String writes the type, the shape and the elements.
 func (m matrix) String() string { return fmt.Sprint(m.dtype, m.shape, slices.Concat(m.rows...)) }
 
+// drawTrained draws a model with the state of its optimizer.
 func drawTrained(r *rand.Rand, hidden int) *trained {
 	m := &trained{layers: 4, experts: 4, hidden: hidden, ffn: 4 * (1 + r.IntN(2)), vocab: 8,
 		whole: map[string]matrix{}}
@@ -58,7 +61,7 @@ func drawTrained(r *rand.Rand, hidden int) *trained {
 		m.params = append(m.params, name)
 		size := tensor.Shape(shape)
 		for _, kind := range []string{"fp32", "exp_avg", "exp_avg_sq"} {
-			m.whole[kind+" "+name] = random(r, size)
+			m.whole[kind+" "+name] = randomMatrix(r, size)
 		}
 		model := matrix{tensor.BF16, size, nil}
 		for _, row := range m.whole["fp32 "+name].rows { // rounded, as no copy is near the middle
@@ -77,7 +80,7 @@ func drawTrained(r *rand.Rand, hidden int) *trained {
 		add("embedding.position_embeddings.weight", 5, m.hidden)
 	}
 	for layer := range m.layers {
-		m.layer(fmt.Sprintf("decoder.layers.%d.", layer), add)
+		m.addLayer(fmt.Sprintf("decoder.layers.%d.", layer), add)
 	}
 	add("decoder.final_layernorm.weight", m.hidden)
 	if !m.tied {
@@ -86,8 +89,8 @@ func drawTrained(r *rand.Rand, hidden int) *trained {
 	return m
 }
 
-// layer adds the parameters of a layer.
-func (m *trained) layer(at string, add func(name string, shape ...int)) {
+// addLayer adds the parameters of a layer by add.
+func (m *trained) addLayer(at string, add func(name string, shape ...int)) {
 	vector := func(name string, n int) {
 		if m.bias {
 			add(at+name, n)
@@ -133,7 +136,8 @@ func (m *trained) layer(at string, add func(name string, shape ...int)) {
 	}
 }
 
-func random(r *rand.Rand, shape tensor.Shape) matrix {
+// randomMatrix returns a matrix of random elements in f32.
+func randomMatrix(r *rand.Rand, shape tensor.Shape) matrix {
 	m := matrix{tensor.F32, shape, nil}
 	n, columns := 1, shape[0]
 	if len(shape) == 2 {
@@ -153,8 +157,8 @@ func random(r *rand.Rand, shape tensor.Shape) matrix {
 // kindsOf are the states of a parameter.
 var kindsOf = []string{"exp_avg", "exp_avg_sq", "fp32", "step"}
 
-// source is the model in one file, with its optimizer as one rank has it.
-func (m *trained) source() (*format.Checkpoint, *format.Files) {
+// asCheckpoint returns the model in one file, with its optimizer as one rank has it.
+func (m *trained) asCheckpoint() (*format.Checkpoint, *format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	add := func(name string, x matrix) {
 		c.Tensors = append(c.Tensors,
@@ -169,26 +173,26 @@ func (m *trained) source() (*format.Checkpoint, *format.Files) {
 		for _, kind := range kindsOf {
 			add("optimizer."+kind+"."+name, m.whole[kind+" "+name])
 		}
-		g := m.group(name)
+		g := m.groupOf(name)
 		groups[g] = append(groups[g], name)
 	}
 	if m.scaler {
 		add("optimizer.grad_scaler.scale", scale)
-		says(c, "optimizer.grad_scaler.growth_tracker", int64(7))
+		setValue(c, "optimizer.grad_scaler.growth_tracker", int64(7))
 	}
 	for g, names := range groups {
 		at := fmt.Sprintf("optimizer.optimizer.param_groups.%d.", g)
 		for key, is := range map[string]any{"wd_mult": 1 - float64(g), "lr_mult": 1.0,
 			"is_expert_parallel": false, "is_decoupled_lr": false, "lr": 0.5,
 			"param_names": names} {
-			says(c, at+key, is)
+			setValue(c, at+key, is)
 		}
 	}
 	for path, is := range map[string]any{"iteration": int64(12), "args.swiglu": true,
 		"args.accumulate_allreduce_grads_in_fp32": true, "args.num_attention_heads": int64(4),
 		"args.untie_embeddings_and_output_weights": !m.tied,
 		"args.tensor_model_parallel_size":          int64(1)} {
-		says(c, path, is)
+		setValue(c, path, is)
 	}
 	if err := c.Finish(); err != nil {
 		panic(err)
@@ -198,17 +202,18 @@ func (m *trained) source() (*format.Checkpoint, *format.Files) {
 
 var scale = matrix{tensor.F32, tensor.Shape{1}, [][]byte{{0, 0, 0x80, 0x45}}} // 4096
 
-// group is that of a parameter: vectors have no weight decay.
-func (m *trained) group(name string) int { return 2 - len(m.whole[name].shape) }
+// groupOf returns the group of a parameter: vectors have no weight decay.
+func (m *trained) groupOf(name string) int { return 2 - len(m.whole[name].shape) }
 
 var (
 	inLayer  = regexp.MustCompile(`layers\.(\d+)\.`)
 	inExpert = regexp.MustCompile(`(local_experts\.|experts\.linear_fc\d\.[a-z]+)(\d+)`)
 )
 
-// local is a parameter in the file of a rank: its chunk and its name there; false when the rank has
-// it not.
-func (m *trained) local(name string, a axes, tp, pp, ep int) (chunk int, local string, has bool) {
+// localName returns the chunk and the name of a parameter in the file of a rank; false when the
+// rank has it not.
+func (m *trained) localName(name string, a axes, tp, pp, ep int) (chunk int, local string,
+	has bool) {
 	if x := inExpert.FindStringSubmatch(name); x != nil && strings.Contains(name, ".mlp.experts.") {
 		n, _ := strconv.Atoi(x[2])
 		if each := m.experts / a.ep; n/each != ep {
@@ -229,8 +234,8 @@ func (m *trained) local(name string, a axes, tp, pp, ep int) (chunk int, local s
 	return a.chunks - 1, name, pp == a.pp-1
 }
 
-// part is what a tensor parallel rank has of a parameter's tensor.
-func (m *trained) part(name string, x matrix, tp, of int) matrix {
+// partOf returns what a tensor parallel rank has of a parameter's tensor.
+func (m *trained) partOf(name string, x matrix, tp, of int) matrix {
 	rows := func(y [][]byte) [][]byte { return y[len(y)*tp/of : len(y)*(tp+1)/of] }
 	y := matrix{x.dtype, slices.Clone(x.shape), x.rows}
 	switch bias := len(x.shape) == 1; {
@@ -265,11 +270,11 @@ func (m *trained) part(name string, x matrix, tp, of int) matrix {
 // one is a parameter in a rank's file, and in the whole model.
 type one struct{ name, whole string }
 
-// chunks are the parameters of a rank, in the order in which its models register them.
-func (m *trained) chunks(a axes, tp, pp, ep int) [][]one {
+// rankChunks returns the parameters of a rank, in the order in which its models register them.
+func (m *trained) rankChunks(a axes, tp, pp, ep int) [][]one {
 	chunks := make([][]one, a.chunks)
 	for _, name := range m.params {
-		if chunk, local, has := m.local(name, a, tp, pp, ep); has {
+		if chunk, local, has := m.localName(name, a, tp, pp, ep); has {
 			chunks[chunk] = append(chunks[chunk], one{local, name})
 		}
 	}
@@ -279,24 +284,24 @@ func (m *trained) chunks(a axes, tp, pp, ep int) [][]one {
 	return chunks
 }
 
-// rank is what a rank's file has: its models, and its optimizers by position.
-func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
+// rankTensors returns what a rank's file has: its models, and its optimizers by position.
+func (m *trained) rankTensors(a axes, tp, pp, ep int) map[string]string {
 	all := map[string]string{}
 	// optimizers names the tensors of the optimizers of all ranks after their parameters. If it
 	// cannot, for one rank or several, it says why, and adds nothing.
 	var optimizers [2][2][]string
-	for i, chunk := range m.chunks(a, tp, pp, ep) {
+	for i, chunk := range m.rankChunks(a, tp, pp, ep) {
 		model := "model."
 		if a.chunks > 1 {
 			model = fmt.Sprintf("model%d.", i)
 		}
 		for _, x := range chunk {
-			all[model+x.name] = m.part(x.whole, m.whole[x.whole], tp, a.tp).String()
+			all[model+x.name] = m.partOf(x.whole, m.whole[x.whole], tp, a.tp).String()
 			o := 0
 			if a.ep > 1 && strings.Contains(x.whole, ".mlp.experts.") {
 				o = 1
 			}
-			g := m.group(x.whole)
+			g := m.groupOf(x.whole)
 			optimizers[o][g] = append(optimizers[o][g], x.whole)
 		}
 	}
@@ -309,7 +314,7 @@ func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 		for g, names := range groups {
 			for i, name := range names {
 				for _, kind := range kindsOf {
-					x, key := m.part(name, m.whole[kind+" "+name], tp, a.tp),
+					x, key := m.partOf(name, m.whole[kind+" "+name], tp, a.tp),
 						fmt.Sprintf("optimizer.state.%d.%s", n, kind)
 					if kind == "fp32" {
 						key = fmt.Sprintf("fp32_from_fp16_params.%d.%d", g, i)
@@ -326,7 +331,8 @@ func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 	return all
 }
 
-// spec is how Megatron shares a checkpoint out to ranks, which has the optimizers for them then.
+// spec returns how Megatron shares a checkpoint out to ranks. It gives the checkpoint the
+// optimizers for them.
 func (a axes) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	t.Helper()
 	mesh, err := layout.ParseMesh(a.mesh())
@@ -346,8 +352,8 @@ func (a axes) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	return spec
 }
 
-// each calls a function for each rank, with its folder.
-func (a axes) each(f func(folder string, tp, pp, ep int)) {
+// forEachRank calls a function for each rank, with its folder.
+func (a axes) forEachRank(f func(folder string, tp, pp, ep int)) {
 	for tp := range a.tp {
 		for pp := range a.pp {
 			for ep := range a.ep {
@@ -364,9 +370,9 @@ func (a axes) each(f func(folder string, tp, pp, ep int)) {
 	}
 }
 
-// write writes a checkpoint for some ranks, compares each rank's file with what it must have, and
-// reads it again.
-func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
+// writeChecked writes a checkpoint for some ranks, compares each rank's file with what it must
+// have, and reads it again.
+func (m *trained) writeChecked(t *testing.T, c *format.Checkpoint, files *format.Files,
 	a axes) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	out, err := megatron.Layout(a.spec(t, c), c.Tensors, c.Values)
@@ -374,13 +380,13 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 		t.Fatal(err)
 	}
 	dir := formattest.WritePaddedOutput(t, out, c, files)
-	a.each(func(folder string, tp, pp, ep int) {
-		if diff := cmp.Diff(m.rank(a, tp, pp, ep),
-			tensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
+	a.forEachRank(func(folder string, tp, pp, ep int) {
+		if diff := cmp.Diff(m.rankTensors(a, tp, pp, ep),
+			fileTensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
 			t.Fatalf("%+v, %s:\n%s", a, folder, diff)
 		}
 	})
-	again, files := read(t, dir)
+	again, files := readSound(t, dir)
 	want := map[string]any{"args.virtual_pipeline_model_parallel_size": nil,
 		"args.num_layers_per_virtual_pipeline_stage": nil,
 		"args.pipeline_model_parallel_size":          int64(a.pp),
@@ -398,8 +404,9 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 	return again, files
 }
 
-// sums are the fingerprints of the tensors but the scale of gradients, which each optimizer has.
-func sums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]digest.Sum {
+// tensorSums returns the fingerprints of the tensors but the scale of gradients, which each
+// optimizer has.
+func tensorSums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]digest.Sum {
 	t.Helper()
 	key, all := digest.NewKey(1), map[string]digest.Sum{}
 	for i := range c.Tensors {

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// trained is a checkpoint of FSDP on the disk, and what is in it.
-func trained(t *testing.T, name string) (string, formattest.What) {
+// trainedFolder unpacks a checkpoint of FSDP on the disk, and returns its folder and what is in it.
+func trainedFolder(t *testing.T, name string) (string, formattest.What) {
 	t.Helper()
 	files, want := formattest.Load(t, "../dcp/testdata/"+name+".zip")
 	dir := filepath.Join(t.TempDir(), name)
@@ -28,7 +28,8 @@ func trained(t *testing.T, name string) (string, formattest.What) {
 	return dir, want
 }
 
-// convert writes a checkpoint in a format that goes by groups, for the ranks of a mesh.
+// convert writes a checkpoint in a format that goes by groups, for the ranks of a mesh, and returns
+// its folder.
 func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 	t.Helper()
 	c, err := checkpoint.Open(from)
@@ -58,8 +59,8 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 	return dst
 }
 
-// ask has a framework run a script over folders, and returns what it prints.
-func ask(
+// askFramework has a framework run a script over folders, and returns what it prints.
+func askFramework(
 	t *testing.T,
 	module, script string,
 	folders []string,
@@ -78,7 +79,7 @@ func ask(
 func TestDeepSpeedLoads(t *testing.T) {
 	t.Setenv("MODEL", "llama")
 	var args, folders []string
-	dir, want := trained(t, "flat")
+	dir, want := trainedFolder(t, "flat")
 	for stage := 2; stage <= 3; stage++ {
 		folder := convert(
 			t,
@@ -96,7 +97,8 @@ func TestDeepSpeedLoads(t *testing.T) {
 			folder,
 		)
 	}
-	for folder, found := range ask(t, "deepspeed", "../deepspeed/testdata/load.py", folders,
+	for folder, found := range askFramework(t, "deepspeed", "../deepspeed/testdata/load.py",
+		folders,
 		args...) {
 		found, n := found.(map[string]any), 0
 		for path, x := range found {
@@ -121,9 +123,9 @@ func TestDeepSpeedLoads(t *testing.T) {
 	}
 }
 
-// joined is the state of a parameter of Megatron in hex, made of what FSDP had for the parameters
-// of Hugging Face; rows fill it up to the number that Megatron computes with.
-func joined(want formattest.What, kind, param string, size int) string {
+// joinedState returns the state of a parameter of Megatron in hex, made of what FSDP had for the
+// parameters of Hugging Face; rows fill it up to the number that Megatron computes with.
+func joinedState(want formattest.What, kind, param string, size int) string {
 	of := func(name string) string { return want["optim.state."+name+"."+kind][2].(string) }
 	layer, module, inside := "", param, false
 	if rest, ok := strings.CutPrefix(param, "decoder.layers."); ok {
@@ -158,14 +160,14 @@ func joined(want formattest.What, kind, param string, size int) string {
 // TestMegatronLoads has an optimizer with Megatron-Core's own groups load what FSDP and DeepSpeed
 // have trained: by the order of parameters, and in torch_dist by what groups are.
 func TestMegatronLoads(t *testing.T) {
-	dir, want := trained(t, "listed")
+	dir, want := trainedFolder(t, "listed")
 	from, args := []string{"FSDP", "zero3"}, []string{}
 	for _, src := range []string{dir,
 		convert(t, dir, "zero3", layout.Mesh{{Name: "dp", Size: 2}})} {
 		args = append(args, convert(t, src, "megatron", layout.Mesh{{Name: "tp", Size: 1}}),
 			convert(t, src, "torch_dist", nil))
 	}
-	loaded := ask(t, "megatron/core", "../megatron/testdata/groups.py", args, args...)
+	loaded := askFramework(t, "megatron/core", "../megatron/testdata/groups.py", args, args...)
 	for i, from := range from {
 		found, _ := loaded[args[2*i]].(map[string]any)
 		n := 0
@@ -176,7 +178,7 @@ func TestMegatronLoads(t *testing.T) {
 			}
 			n++
 			is := x.([]any)[2].(string)
-			if due := joined(want, kind, param, len(is)); is != due {
+			if due := joinedState(want, kind, param, len(is)); is != due {
 				t.Errorf("%s: %s is %s, want %s", from, path, is, due)
 			}
 		}

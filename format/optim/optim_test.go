@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// llama are the groups of the program that has written the samples, in its order: matrices and
-// vectors.
-func llama() (matrices, vectors []string) {
+// llamaGroups returns the groups of the program that has written the samples, in its order:
+// matrices and vectors.
+func llamaGroups() (matrices, vectors []string) {
 	matrices = []string{"model.embed_tokens.weight"}
 	for i := range 2 {
 		at := fmt.Sprintf("model.layers.%d.", i)
@@ -30,7 +30,8 @@ func llama() (matrices, vectors []string) {
 	return append(matrices, "lm_head.weight"), append(vectors, "model.norm.weight")
 }
 
-func sample(t *testing.T, name string) (*format.Checkpoint, *format.Files, formattest.What) {
+// readSample reads a sample, and returns what is in it too.
+func readSample(t *testing.T, name string) (*format.Checkpoint, *format.Files, formattest.What) {
 	t.Helper()
 	dir, want := formattest.Load(t, "../dcp/testdata/"+name+".zip")
 	files := format.NewFiles(dir)
@@ -44,9 +45,9 @@ func sample(t *testing.T, name string) (*format.Checkpoint, *format.Files, forma
 // TestFindTorch finds the groups of FSDP, flattened and as lists, in the order of the program, and
 // takes the state under the names that other formats have.
 func TestFindTorch(t *testing.T) {
-	matrices, vectors := llama()
+	matrices, vectors := llamaGroups()
 	for _, name := range []string{"flat", "listed"} {
-		c, files, want := sample(t, name)
+		c, files, want := readSample(t, name)
 		o, renamed, err := optim.FindGroups(c, nil, files.Read)
 		if err != nil {
 			t.Fatal(name, err)
@@ -150,8 +151,9 @@ func TestOrderContradicted(t *testing.T) {
 	}
 }
 
-// numbered is a checkpoint of torch.save with an optimizer that numbers its parameters.
-func numbered(names ...any) *format.Checkpoint {
+// numberedCheckpoint returns a checkpoint of torch.save with an optimizer that numbers its
+// parameters.
+func numberedCheckpoint(names ...any) *format.Checkpoint {
 	c := &format.Checkpoint{}
 	for _, name := range []string{"optimizer.state.0.exp_avg", "optimizer.state.1.exp_avg",
 		"optimizer.state.2.exp_avg", "model.a.w", "model.b.w", "model.c.w"} {
@@ -180,13 +182,13 @@ func TestNumbers(t *testing.T) {
 		rate  float64
 		err   string
 	}{
-		"named":         {numbered("c.w", "a.w"), nil, 0.25, ""},
-		"given":         {numbered(), given, 2, ""},
-		"named by none": {numbered(), nil, 0, "it numbers its parameters and names none"},
-		"too few given": {numbered(),
+		"named":         {numberedCheckpoint("c.w", "a.w"), nil, 0.25, ""},
+		"given":         {numberedCheckpoint(), given, 2, ""},
+		"named by none": {numberedCheckpoint(), nil, 0, "it numbers its parameters and names none"},
+		"too few given": {numberedCheckpoint(),
 			[]optim.Group{{Params: []string{"c.w"}}, {Params: []string{"b.w"}}}, 0,
 			"group 0 has 1 parameters, and the checkpoint's has 2"},
-		"too few groups": {numbered(), []optim.Group{{Params: []string{"c.w", "a.w"}}}, 0,
+		"too few groups": {numberedCheckpoint(), []optim.Group{{Params: []string{"c.w", "a.w"}}}, 0,
 			"group 1 has 0 parameters, and the checkpoint's has 1"},
 	} {
 		o, _, err := optim.FindGroups(x.c, x.given, nil)
@@ -391,6 +393,7 @@ func TestRatesInTensors(t *testing.T) {
 	}
 }
 
+// TestParseNot says of texts that are no groups what is wrong.
 func TestParseNot(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                                       "groups are a list of objects",
@@ -412,6 +415,7 @@ func TestParseNot(t *testing.T) {
 	}
 }
 
+// FuzzParse has any text as groups, which is refused, or can be applied without a panic.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`[{"params": ["a", "b"], "lr": 0.5, "betas": [0.9, 0.95]}, {"params": ["c"]}]`))
 	f.Fuzz(func(t *testing.T, text []byte) {

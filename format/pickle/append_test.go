@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// TestAppend writes values and reads them again.
 func TestAppend(t *testing.T) {
 	class := pickle.Global{Module: "a.b", Name: "C"}
 	v := &pickle.Dict{Items: []pickle.Item{

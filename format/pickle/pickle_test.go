@@ -120,6 +120,7 @@ for protocol in (2, 3, 4, 5):
         print(pickle.dumps(v, protocol).hex(), show(v))
 `
 
+// TestPython compares values of every kind with what Python itself says that it pickled.
 func TestPython(t *testing.T) {
 	for _, seed := range []string{"1", "2"} {
 		out, err := exec.Command("python3", "-c", corpus, seed).Output()
@@ -145,6 +146,7 @@ func TestPython(t *testing.T) {
 	}
 }
 
+// unhex returns the bytes of hexadecimal digits.
 func unhex(t *testing.T, s string) []byte {
 	b, err := hex.DecodeString(s)
 	if err != nil {
@@ -153,11 +155,13 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
+// load reads a pickle as the file data.pkl.
 func load(b []byte, o pickle.Options) (any, error) {
 	o.File = "data.pkl"
 	return pickle.Load(b, o)
 }
 
+// TestNumpy reads arrays and scalars of NumPy.
 func TestNumpy(t *testing.T) {
 	// pickle.dumps((np.arange(3, dtype="<u4"), np.float64(1.5), np.int16(-2), np.bool_(True)), 2)
 	const text = "800228636e756d70792e636f72652e6d756c746961727261790a5f7265636f6e7374727563740" +
@@ -186,6 +190,7 @@ func TestNumpy(t *testing.T) {
 	}
 }
 
+// TestRefuses says of broken pickles what is wrong, and where.
 func TestRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, err string }{
 		{"os.system", "\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.",
@@ -266,6 +271,7 @@ var bombs = map[string]string{
 	"many marks":   "\x80\x02" + strings.Repeat("(", 200_000) + ".",
 }
 
+// TestBombs refuses short pickles that would take much memory.
 func TestBombs(t *testing.T) {
 	for name, text := range bombs {
 		want := "more than 1048576 bytes of memory"
@@ -279,6 +285,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// TestGlobals has the lists of globals and the references that a caller allows.
 func TestGlobals(t *testing.T) {
 	o := pickle.Options{
 		Globals:    pickle.Inert("a.b.C"),
@@ -295,6 +302,7 @@ func TestGlobals(t *testing.T) {
 	}
 }
 
+// TestDict finds the last value of a key that is set twice.
 func TestDict(t *testing.T) {
 	v, err := load([]byte("\x80\x02}(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00aK\x02K\x03K\x04u."),
 		pickle.Options{})
@@ -310,6 +318,8 @@ func TestDict(t *testing.T) {
 	}
 }
 
+// FuzzLoad has any bytes as a pickle: nothing panics, and what is read can be written and read
+// again.
 func FuzzLoad(f *testing.F) {
 	for _, s := range []string{
 		"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01K\x01\x85q\x02h\x00(K\x01M\x01\x02J\x01\x02\x03" +

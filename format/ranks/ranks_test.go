@@ -15,8 +15,8 @@ import (
 
 const first, second = "rank-00000.safetensors", "rank-00001.safetensors"
 
-// cut is a tensor in two, a file of zeros for each half.
-func cut(t *testing.T) (*layout.Spec, []format.Tensor, fstest.MapFS) {
+// halvedTensor returns a tensor in two, and a folder with a file of zeros for each half.
+func halvedTensor(t *testing.T) (*layout.Spec, []format.Tensor, fstest.MapFS) {
 	t.Helper()
 	spec, err := layout.Parse(
 		[]byte(`{shoal: layout/1, mesh: tp=2, rules: [{match: "**", place: "tp=shard(0)"}]}`))
@@ -40,7 +40,7 @@ func cut(t *testing.T) (*layout.Spec, []format.Tensor, fstest.MapFS) {
 
 // TestDamage takes files away, cuts them off, and gives them each other's names.
 func TestDamage(t *testing.T) {
-	_, _, dir := cut(t)
+	_, _, dir := halvedTensor(t)
 	if !formattest.IsSound(dir, ranks.Read) {
 		t.Fatal("what is whole is not sound")
 	}
@@ -56,7 +56,7 @@ func TestDamage(t *testing.T) {
 
 // TestShareOf compares what a rank of a running job writes with what is laid out for it.
 func TestShareOf(t *testing.T) {
-	spec, tensors, dir := cut(t)
+	spec, tensors, dir := halvedTensor(t)
 	l, err := spec.Resolve(
 		[]layout.Tensor{{Name: tensors[0].Name, DType: tensors[0].DType, Shape: tensors[0].Shape}})
 	if err != nil {
@@ -73,7 +73,7 @@ func TestShareOf(t *testing.T) {
 
 // TestOlderFiles reads what does not say of which rank it is.
 func TestOlderFiles(t *testing.T) {
-	_, _, dir := cut(t)
+	_, _, dir := halvedTensor(t)
 	for rank, name := range []string{first, second} {
 		said := `"__metadata__":{"shoal":"{\"rank\":` + string(rune('0'+rank)) + `,\"ranks\":2}"},`
 		head, rest, ok := bytes.Cut(dir[name].Data, []byte(said))

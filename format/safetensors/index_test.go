@@ -23,6 +23,7 @@ const index = `{
 }
 `
 
+// readIndex reads the text of an index.
 func readIndex(name string, text []byte) (*safetensors.Index, error) {
 	return safetensors.ReadIndex(name, bytes.NewReader(text), int64(len(text)))
 }
@@ -71,6 +72,7 @@ func TestMemoryOfIndex(t *testing.T) {
 	}
 }
 
+// TestIndex writes an index and reads it again.
 func TestIndex(t *testing.T) {
 	ix, err := readIndex(safetensors.IndexName, []byte(index))
 	if err != nil {
@@ -86,6 +88,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// TestBadIndex says of broken indices what is wrong.
 func TestBadIndex(t *testing.T) {
 	for _, c := range []struct{ text, err string }{
 		{`{"weight_map":{"w":"../../etc/passwd"}}`,
@@ -121,6 +124,7 @@ func TestBadIndex(t *testing.T) {
 	}
 }
 
+// FuzzIndex has any text as an index: it is refused, or read as Go's package for JSON reads it.
 func FuzzIndex(f *testing.F) {
 	f.Add([]byte(index))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -140,6 +144,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
+// TestSplit spreads tensors over files of at most so many bytes.
 func TestSplit(t *testing.T) {
 	of := func(n int) safetensors.Tensor {
 		return safetensors.Tensor{DType: tensor.U8, Shape: tensor.Shape{n}}

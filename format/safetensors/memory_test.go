@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/format/safetensors"
 )
 
-// longest is a file whose header is as long as can be: a beginning, items, an end.
-func longest(before string, item func(i int) string, after string) []byte {
+// longestFile returns a file whose header is as long as can be: a beginning, items, an end.
+func longestFile(before string, item func(i int) string, after string) []byte {
 	b := make([]byte, 8, 8+safetensors.MaxHeader)
 	binary.LittleEndian.PutUint64(b, safetensors.MaxHeader)
 	b = append(b, before...)
@@ -54,7 +54,7 @@ func TestMemoryOfHeaders(t *testing.T) {
 			return "1111111111111111"
 		}, "takes whole numbers"},
 	} {
-		b := longest(c.before, c.item, c.after)
+		b := longestFile(c.before, c.item, c.after)
 		var before, after runtime.MemStats
 		tensors := 0
 		runtime.ReadMemStats(&before)

@@ -16,21 +16,23 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// file puts a JSON header and data bytes together.
-func file(header string, data int) []byte {
+// makeFile puts a JSON header and data bytes together.
+func makeFile(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, data)...)
 }
 
-func read(b []byte) (*safetensors.Header, error) {
+// readHeader reads the header of a file in memory.
+func readHeader(b []byte) (*safetensors.Header, error) {
 	return safetensors.ReadHeader("model.safetensors", bytes.NewReader(b), int64(len(b)))
 }
 
+// TestReadHeader reads a header with tensors and metadata.
 func TestReadHeader(t *testing.T) {
-	b := file(
+	b := makeFile(
 		`{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[2,26]},`+
 			`"a":{"shape":[],"data_offsets":[0,2],"dtype":"BF16"},"none":{"dtype":"I64","shape":[0,4],"data_offsets":[26,26]}}   `, 26)
-	h, err := read(b)
+	h, err := readHeader(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +53,7 @@ func TestReadHeader(t *testing.T) {
 	}
 }
 
+// TestBadHeaders says of broken headers what is wrong, and where.
 func TestBadHeaders(t *testing.T) {
 	one := func(fields string) string { return `{"w":{` + fields + `}}` }
 	for _, c := range []struct {
@@ -110,7 +113,7 @@ func TestBadHeaders(t *testing.T) {
 		{
 			`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}}`, 5, `tensor "w": data_offsets [3,5] leave a hole`},
 	} {
-		_, err := read(file(c.header, c.data))
+		_, err := readHeader(makeFile(c.header, c.data))
 		if err == nil || !strings.Contains(err.Error(), c.err) ||
 			!strings.HasPrefix(err.Error(), "safetensors: model.safetensors: ") {
 			t.Errorf("header %s with %d bytes: %v; want %q", c.header, c.data, err, c.err)
@@ -118,6 +121,7 @@ func TestBadHeaders(t *testing.T) {
 	}
 }
 
+// TestBadLengths refuses files whose header is cut off or too long.
 func TestBadLengths(t *testing.T) {
 	for _, c := range []struct {
 		b   []byte
@@ -130,19 +134,19 @@ func TestBadLengths(t *testing.T) {
 		{binary.LittleEndian.AppendUint64(nil, safetensors.MaxHeader+1), "the limit is 100000000"},
 		{bytes.Repeat([]byte{0xff}, 16), "the limit is 100000000"},
 	} {
-		if _, err := read(c.b); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, err := readHeader(c.b); err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%v: %v; want %q", c.b, err, c.err)
 		}
 	}
-	b := file(`{}`, 0)
+	b := makeFile(`{}`, 0)
 	if _, err := safetensors.ReadHeader("short", bytes.NewReader(b[:9]),
 		int64(len(b))); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
 		t.Errorf("a file that shrinks under the reader: %v", err)
 	}
 }
 
-// tensors draws what a file can hold.
-func tensors(t *rapid.T) (list []safetensors.Tensor) {
+// drawTensors draws what a file can hold.
+func drawTensors(t *rapid.T) (list []safetensors.Tensor) {
 	types := slices.DeleteFunc(tensor.StoredDTypes(), func(d tensor.DType) bool {
 		return d == tensor.C128 || d == tensor.C32
 	})
@@ -161,8 +165,8 @@ func tensors(t *rapid.T) (list []safetensors.Tensor) {
 	return list
 }
 
-// write lays the tensors out and fills their bytes in turn.
-func write(t interface{ Fatal(...any) }, list []safetensors.Tensor,
+// writeFile lays the tensors out, fills their bytes in turn, and returns the header and the file.
+func writeFile(t interface{ Fatal(...any) }, list []safetensors.Tensor,
 	metadata map[string]string) (*safetensors.Header, []byte) {
 	h, err := safetensors.Layout(list, metadata)
 	if err != nil {
@@ -178,12 +182,13 @@ func write(t interface{ Fatal(...any) }, list []safetensors.Tensor,
 	return h, b
 }
 
+// TestRoundTrip writes random tensors and reads them again.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		list := tensors(t)
+		list := drawTensors(t)
 		metadata := rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "metadata")
-		h, b := write(t, list, metadata)
-		got, err := read(b)
+		h, b := writeFile(t, list, metadata)
+		got, err := readHeader(b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,14 +207,15 @@ func TestRoundTrip(t *testing.T) {
 				h.Size(), len(b), h.Data, got.Metadata, metadata, diff)
 		}
 		slices.Reverse(list)
-		if _, again := write(t, list, metadata); !bytes.Equal(b, again) {
+		if _, again := writeFile(t, list, metadata); !bytes.Equal(b, again) {
 			t.Fatal("another order of the tensors gives another file")
 		}
 	})
 }
 
+// TestLayoutOrder lays tensors out by element type, widest first, then by name.
 func TestLayoutOrder(t *testing.T) {
-	h, _ := write(t, []safetensors.Tensor{{Name: "b", DType: tensor.U8},
+	h, _ := writeFile(t, []safetensors.Tensor{{Name: "b", DType: tensor.U8},
 		{Name: "y", DType: tensor.F32}, {Name: "x", DType: tensor.F32},
 		{Name: "c", DType: tensor.I64}}, nil)
 	var got []string
@@ -221,6 +227,7 @@ func TestLayoutOrder(t *testing.T) {
 	}
 }
 
+// TestLayoutRefuses says what a file cannot hold.
 func TestLayoutRefuses(t *testing.T) {
 	for _, c := range []struct {
 		list []safetensors.Tensor
@@ -238,8 +245,8 @@ func TestLayoutRefuses(t *testing.T) {
 		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8, Shape: tensor.Shape{-1}}}, `negative`},
 		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8, Shape: tensor.Shape{1 << 60}}},
 			`more bits than an int64 can count`},
-		{large(7), ``},
-		{large(8), `more bytes than an int64 can count`},
+		{largeTensors(7), ``},
+		{largeTensors(8), `more bytes than an int64 can count`},
 		{slices.Repeat([]safetensors.Tensor{
 			{Name: strings.Repeat("x", safetensors.MaxHeader), DType: tensor.U8}}, 1),
 			`the limit is 100000000`},
@@ -254,8 +261,8 @@ func TestLayoutRefuses(t *testing.T) {
 	}
 }
 
-// large is n tensors of 2^60-1 bytes each.
-func large(n int) (list []safetensors.Tensor) {
+// largeTensors returns n tensors of 2^60-1 bytes each.
+func largeTensors(n int) (list []safetensors.Tensor) {
 	for i := range n {
 		list = append(list,
 			safetensors.Tensor{Name: fmt.Sprint(i), DType: tensor.U8,
@@ -264,8 +271,9 @@ func large(n int) (list []safetensors.Tensor) {
 	return list
 }
 
-// asJSON compares a header that was read with what Go's package for JSON finds in its text.
-func asJSON(t *testing.T, text []byte, h *safetensors.Header) {
+// checkAgainstJSON compares a header that was read with what Go's package for JSON finds in its
+// text.
+func checkAgainstJSON(t *testing.T, text []byte, h *safetensors.Header) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(text, &all); err != nil {
 		t.Fatalf("what was read is no JSON: %v", err)
@@ -292,6 +300,8 @@ func asJSON(t *testing.T, text []byte, h *safetensors.Header) {
 	}
 }
 
+// FuzzReadHeader has any text as a header: it is refused, or read as Go's package for JSON reads
+// it.
 func FuzzReadHeader(f *testing.F) {
 	f.Add([]byte(
 		`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"v":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}} `), 9)
@@ -299,12 +309,12 @@ func FuzzReadHeader(f *testing.F) {
 	f.Add([]byte(
 		`{"__metadata__":{"\u00e9\ud83d\ude00\ud800x\udc00\ud800\u0041\ud800\ud800\n\/":"\"\\"} , "é" : { "shape":[ ] , "data_offsets":[0,1] , "dtype":"\u0055\u0038"}}`), 1)
 	f.Fuzz(func(t *testing.T, header []byte, data int) {
-		b := file(string(header), data&0xfff)
-		h, err := read(b)
+		b := makeFile(string(header), data&0xfff)
+		h, err := readHeader(b)
 		if err != nil {
 			return
 		}
-		asJSON(t, header, h)
+		checkAgainstJSON(t, header, h)
 		var sum int64
 		for _, s := range h.Tensors {
 			if n, err := s.Shape.Elements(); err != nil ||
@@ -324,7 +334,7 @@ func FuzzReadHeader(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := read(append(start, make([]byte, sum)...)); err != nil {
+		if _, err := readHeader(append(start, make([]byte, sum)...)); err != nil {
 			t.Fatalf("what was written cannot be read: %v", err)
 		}
 	})

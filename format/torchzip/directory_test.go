@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// end64 is the end of an archive whose directory has so many entries and bytes, and begins at a
-// place.
-func end64(entries, bytes, from, at uint64) []byte {
+// endRecord64 returns the end of an archive whose directory has so many entries and bytes, and
+// begins at a place.
+func endRecord64(entries, bytes, from, at uint64) []byte {
 	le := binary.LittleEndian
 	b := append(le.AppendUint64([]byte("PK\x06\x06"), 44), make([]byte, 12)...)
 	for _, n := range []uint64{entries, entries, bytes, from} {
@@ -28,8 +28,8 @@ func end64(entries, bytes, from, at uint64) []byte {
 	return append(b, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00"...)
 }
 
-// central is the header in a directory of an empty entry that begins with the archive.
-func central(name string) string {
+// centralHeader returns the header in a directory of an empty entry that begins with the archive.
+func centralHeader(name string) string {
 	b := append([]byte("PK\x01\x02"), make([]byte, 42)...)
 	binary.LittleEndian.PutUint16(b[28:], uint16(len(name)))
 	return string(b) + name
@@ -44,26 +44,32 @@ func TestDirectoryLies(t *testing.T) {
 		entries, bytes, from int
 		want                 string
 	}{
-		{"more entries than bytes", central("a/data.pkl"), 1 << 40, 56, len(one),
+		{"more entries than bytes", centralHeader("a/data.pkl"), 1 << 40, 56, len(one),
 			"1099511627776 entries in 56 bytes"},
-		{"fewer entries", central("a/data.pkl") + central("b"), 1, 103, len(one),
+		{"fewer entries", centralHeader("a/data.pkl") + centralHeader("b"), 1, 103, len(one),
 			"more than the 1 entries"},
-		{"more entries", central("a/data.pkl") + central("b") + strings.Repeat(" ", 46), 3, 149,
+		{"more entries", centralHeader("a/data.pkl") + centralHeader("b") + strings.Repeat(" ", 46),
+			3, 149,
 			len(one), "byte 143: no header of an entry"},
-		{"an entry cut off", central("a/data.pkl"), 1, 50, len(one), "unexpected EOF"},
-		{"bytes that are none", central("a/data.pkl"), 1, 1 << 62, len(one),
+		{"an entry cut off", centralHeader("a/data.pkl"), 1, 50, len(one), "unexpected EOF"},
+		{"bytes that are none", centralHeader("a/data.pkl"), 1, 1 << 62, len(one),
 			"the file is cut off or broken"},
-		{"a place that is none", central("a/data.pkl"), 1, 56, -1, "the file is cut off or broken"},
-		{"a name twice", central("a/data.pkl") + central("a/data.pkl"), 2, 112, len(one),
+		{"a place that is none", centralHeader("a/data.pkl"), 1, 56, -1,
+			"the file is cut off or broken"},
+		{"a name twice", centralHeader("a/data.pkl") + centralHeader("a/data.pkl"), 2, 112,
+			len(one),
 			`"a/data.pkl" stands twice`},
 		{"a size that is missing",
-			strings.Replace(central("a/data.pkl"), "\x00\x00\x00\x00\x0a\x00",
+			strings.Replace(centralHeader("a/data.pkl"), "\x00\x00\x00\x00\x0a\x00",
 				"\xff\xff\xff\xff\x0a\x00", 1), 1, 56, len(one), "size or place is missing"},
-		{"no pickle", central("a/data.pkl"), 1, 56, len(one), "1 bytes are due and 0 are left"},
+		{"no pickle", centralHeader("a/data.pkl"), 1, 56, len(one),
+			"1 bytes are due and 0 are left"},
 	} {
 		file := one + c.directory
-		file += string(end64(uint64(c.entries), uint64(c.bytes), uint64(c.from), uint64(len(file))))
-		if _, _, err := open([]byte(file)); err == nil || !strings.Contains(err.Error(), c.want) {
+		file += string(endRecord64(uint64(c.entries), uint64(c.bytes), uint64(c.from),
+			uint64(len(file))))
+		if _, _, err := openBytes([]byte(file)); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %q", c.name, err, c.want)
 		}
 	}
@@ -90,6 +96,7 @@ func (v *vastFile) Stat() (fs.FileInfo, error) { return v.vast, nil }
 func (v *vastFile) Read([]byte) (int, error)   { return 0, io.EOF }
 func (v *vastFile) Close() error               { return nil }
 
+// ReadAt fills b with the beginning and the end of the file, and zeros between.
 func (v *vastFile) ReadAt(b []byte, at int64) (int, error) {
 	clear(b)
 	if at < int64(len(v.begin)) {
@@ -108,7 +115,7 @@ func (v *vastFile) ReadAt(b []byte, at int64) (int, error) {
 func TestVastFile(t *testing.T) {
 	const size = 1 << 40
 	v := &vast{size: size, begin: "PK\x03\x04"}
-	v.end = string(end64(size/100, size/2, 4, size-98))
+	v.end = string(endRecord64(size/100, size/2, 4, size-98))
 	if _, err := torchzip.Read(format.NewFiles(v), "vast.pt"); err == nil ||
 		!strings.Contains(err.Error(), "the limit is 268435456 bytes") {
 		t.Error(err)
@@ -119,15 +126,15 @@ func TestVastFile(t *testing.T) {
 // that the reader takes for it, also what it has given back.
 func TestMemoryOfDirectories(t *testing.T) {
 	b := []byte("PK\x03\x04" + strings.Repeat("\x00", 22) + "\x0a\x00\x00\x00a/data.pkl\x80\x02}.")
-	header := []byte(central("a/data.pkl"))
+	header := []byte(centralHeader("a/data.pkl"))
 	binary.LittleEndian.PutUint32(header[20:], 4)
 	binary.LittleEndian.PutUint32(header[24:], 4)
 	from, n := len(b), 1
 	b = append(b, header...)
 	for ; len(b) < 64<<20; n++ {
-		b = append(b, central(fmt.Sprintf("%x", n))...)
+		b = append(b, centralHeader(fmt.Sprintf("%x", n))...)
 	}
-	b = append(b, end64(uint64(n), uint64(len(b)-from), uint64(from), uint64(len(b)))...)
+	b = append(b, endRecord64(uint64(n), uint64(len(b)-from), uint64(from), uint64(len(b)))...)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	c, err := torchzip.Read(format.NewFiles(fstest.MapFS{"many.pt": {Data: b}}), "many.pt")

@@ -63,25 +63,25 @@ func TestLayout(t *testing.T) {
 			dir := t.TempDir()
 			args, wants := []string{"-c", load}, []formattest.What{}
 			for _, name := range []string{"types", "views"} {
-				file, want := rewrite(t, "testdata/"+version, name)
+				file, want := rewriteFile(t, "testdata/"+version, name)
 				path := filepath.Join(dir, name)
 				if err := os.WriteFile(path, file, 0o600); err != nil {
 					t.Fatal(err)
 				}
 				args, wants = append(args, path), append(wants, want)
 			}
-			out := ask(t, version, args, dir)
+			out := askTorch(t, version, args, dir)
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 			for i, want := range wants {
-				compare(t, lines[i], want)
+				compareText(t, lines[i], want)
 			}
 		})
 	}
 }
 
-// ask has a version of torch load the files of a folder. The first one is compared with only where
-// it is installed.
-func ask(t *testing.T, version string, args []string, dir string) []byte {
+// askTorch has a version of torch load the files of a folder. The first one is compared with only
+// where it is installed.
+func askTorch(t *testing.T, version string, args []string, dir string) []byte {
 	t.Helper()
 	if version == "torch2.15" {
 		return framework.Ask(t, "torch", args, dir)
@@ -98,8 +98,9 @@ func ask(t *testing.T, version string, args []string, dir string) []byte {
 	return out
 }
 
-// rewrite lays the tensors of a file and more values out, and has shoal read them.
-func rewrite(t *testing.T, dir, name string) ([]byte, formattest.What) {
+// rewriteFile lays the tensors of a file and more values out, has shoal read them, and returns the
+// new file and what is in it.
+func rewriteFile(t *testing.T, dir, name string) ([]byte, formattest.What) {
 	files := format.NewFiles(os.DirFS(dir))
 	defer files.Close()
 	from, err := torchzip.Read(files, name+".pt")
@@ -133,8 +134,8 @@ func rewrite(t *testing.T, dir, name string) ([]byte, formattest.What) {
 	return out["out.pt"].Data, want
 }
 
-// compare compares what torch says with what was written.
-func compare(t *testing.T, text string, want formattest.What) {
+// compareText compares what torch says with what was written.
+func compareText(t *testing.T, text string, want formattest.What) {
 	var got map[string]any
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		t.Fatal(err)
@@ -193,6 +194,7 @@ func TestLarge(t *testing.T) {
 // frames reads an output of which no element is written.
 type frames struct{ *format.Output }
 
+// ReadAt fills b with the frames of the output, and zeros between.
 func (f *frames) ReadAt(b []byte, at int64) (int, error) {
 	clear(b)
 	for _, x := range f.Frames {

@@ -79,6 +79,7 @@ func TestTorch(t *testing.T) {
 	}
 }
 
+// TestValues finds the values beside tensors in what torch wrote.
 func TestValues(t *testing.T) {
 	for _, version := range []string{"torch1.13", "torch2.15"} {
 		files := format.NewFiles(os.DirFS("testdata/" + version))
@@ -110,14 +111,15 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// open reads bytes as a file that torch wrote.
-func open(b []byte) (*format.Checkpoint, *format.Files, error) {
+// openBytes reads bytes as a file that torch wrote.
+func openBytes(b []byte) (*format.Checkpoint, *format.Files, error) {
 	files := format.NewFiles(fstest.MapFS{"x.pt": {Data: b}})
 	c, err := torchzip.Read(files, "x.pt")
 	return c, files, err
 }
 
-func fixture(t testing.TB, name string) []byte {
+// readFixture returns a file of testdata.
+func readFixture(t testing.TB, name string) []byte {
 	b, err := os.ReadFile("testdata/" + name)
 	if err != nil {
 		t.Fatal(err)
@@ -131,8 +133,8 @@ type entry struct {
 	method     uint16
 }
 
-// An archive is the zip archive of a file.
-func archive(t testing.TB, entries ...entry) []byte {
+// makeArchive returns a zip archive of entries.
+func makeArchive(t testing.TB, entries ...entry) []byte {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
 	for _, e := range entries {
@@ -150,13 +152,14 @@ func archive(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-// tensorOf is a pickle of one tensor of a storage "0" of n floats.
-func tensorOf(n int, offset, shape, strides string) string {
+// tensorPickle returns a pickle of one tensor of a storage "0" of n floats.
+func tensorPickle(n int, offset, shape, strides string) string {
 	return "\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00st" +
 		"oragectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu" +
 		fmt.Sprintf("K%ct", n) + "Q" + offset + shape + strides + "\x89NtRs."
 }
 
+// TestRefuses says of broken files what is wrong.
 func TestRefuses(t *testing.T) {
 	small, data := func(n int) string {
 		return fmt.Sprintf("K%c", n)
@@ -172,7 +175,7 @@ func TestRefuses(t *testing.T) {
 		{"no pickle", []entry{data}, "no data.pkl"},
 		{"TorchScript", []entry{pkl("\x80\x02N."), {name: "a/constants.pkl"}}, "TorchScript"},
 		{"compressed", []entry{
-			pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1)))),
+			pkl(tensorPickle(6, small(0), pair(small(2), small(3)), pair(small(3), small(1)))),
 			{"a/data/0", strings.Repeat("\x00", 24), zip.Deflate}},
 			`entry "a/data/0" is compressed`},
 		{"compressed pickle", []entry{{"a/data.pkl", "\x80\x02N.", zip.Deflate}}, "is compressed"},
@@ -184,35 +187,39 @@ func TestRefuses(t *testing.T) {
 		{"global", []entry{pkl("\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.")},
 			"asks for os.system"},
 		{"no storage", []entry{
-			pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1))))},
+			pkl(tensorPickle(6, small(0), pair(small(2), small(3)), pair(small(3), small(1))))},
 			`storage "0" is not in the archive`},
 		{"short storage", []entry{
-			pkl(tensorOf(7, small(0), pair(small(2), small(3)), pair(small(3), small(1)))), data},
+			pkl(tensorPickle(7, small(0), pair(small(2), small(3)), pair(small(3), small(1)))),
+			data},
 			`storage "0" has 28 bytes, its entry in the archive 24`},
 		{"beyond", []entry{
-			pkl(tensorOf(6, small(1), pair(small(2), small(3)), pair(small(3), small(1)))), data},
+			pkl(tensorPickle(6, small(1), pair(small(2), small(3)), pair(small(3), small(1)))),
+			data},
 			"reaches beyond its storage of 6"},
 		{"offset", []entry{
-			pkl(tensorOf(6, small(7), pair(small(0), small(3)), pair(small(3), small(1)))), data},
+			pkl(tensorPickle(6, small(7), pair(small(0), small(3)), pair(small(3), small(1)))),
+			data},
 			"from element 7 on"},
 		{"no offset", []entry{
-			pkl(tensorOf(6, "N", pair(small(2), small(3)), pair(small(3), small(1)))), data},
+			pkl(tensorPickle(6, "N", pair(small(2), small(3)), pair(small(3), small(1)))), data},
 			"is none"},
 		{"negative", []entry{
-			pkl(tensorOf(6, small(0), pair("J\xff\xff\xff\xff", small(3)),
+			pkl(tensorPickle(6, small(0), pair("J\xff\xff\xff\xff", small(3)),
 				pair(small(3), small(1)))), data}, "shape: -1 is no size"},
 		{"negative stride",
-			[]entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)),
+			[]entry{pkl(tensorPickle(6, small(0), pair(small(2), small(3)),
 				pair("J\xff\xff\xff\xff", small(1)))), data}, "strides: -1 is no size"},
-		{"overflow", []entry{pkl(tensorOf(6, small(0), pair(huge, huge), pair(small(3), small(1)))),
+		{"overflow", []entry{
+			pkl(tensorPickle(6, small(0), pair(huge, huge), pair(small(3), small(1)))),
 			data}, "is none"},
 		{"large stride", []entry{
-			pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(huge, huge))), data},
+			pkl(tensorPickle(6, small(0), pair(small(2), small(3)), pair(huge, huge))), data},
 			"reaches beyond"},
 		{"expanded", []entry{
-			pkl(tensorOf(6, small(0), pair("J\x00\x00\x00\x40", small(1)),
+			pkl(tensorPickle(6, small(0), pair("J\x00\x00\x00\x40", small(1)),
 				pair(small(0), small(1)))), data}, "repeats a storage of 6 elements"},
-		{"ranks", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), small(3)+"\x85")),
+		{"ranks", []entry{pkl(tensorPickle(6, small(0), pair(small(2), small(3)), small(3)+"\x85")),
 			data}, "is none"},
 		{"in itself", []entry{pkl("\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.")}, "or in itself"},
 		{"a list in itself", []entry{pkl("\x80\x02}X\x01\x00\x00\x00l]q\x00h\x00as.")},
@@ -228,7 +235,7 @@ func TestRefuses(t *testing.T) {
 			"a name of more than 4096 bytes"},
 		{"protocol", []entry{pkl("I1\n.")}, "instruction 0x49"},
 	} {
-		_, _, err := open(archive(t, c.entries...))
+		_, _, err := openBytes(makeArchive(t, c.entries...))
 		if err == nil || !strings.Contains(err.Error(), c.err) ||
 			!strings.Contains(err.Error(), "x.pt") {
 			t.Errorf("%s: %v; want %q", c.name, err, c.err)
@@ -237,7 +244,8 @@ func TestRefuses(t *testing.T) {
 	for text, want := range map[string]string{"": "no zip archive",
 		"\x80\x02\x8a\x0al\xfc": "before version 1.6", "GGUF": "no zip archive",
 		"PK\x03\x04": "cut off or broken"} {
-		if _, _, err := open([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := openBytes([]byte(text)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %q", text, err, want)
 		}
 	}
@@ -245,7 +253,7 @@ func TestRefuses(t *testing.T) {
 
 // TestUnsummed reads a file that torch wrote without checksums: no record with bytes has one.
 func TestUnsummed(t *testing.T) {
-	_, files, err := open(fixture(t, "torch2.15/unsummed.pt"))
+	_, files, err := openBytes(readFixture(t, "torch2.15/unsummed.pt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +264,7 @@ func TestUnsummed(t *testing.T) {
 	}
 }
 
-// archiveRecords lists those of the archives that readers have found.
+// archiveRecords returns the records of the archives that readers have found.
 func archiveRecords(t *testing.T, files *format.Files) (list []format.Record) {
 	for _, a := range files.Archives() {
 		file, err := files.Open(a.File)
@@ -296,7 +304,7 @@ func TestLyingEntries(t *testing.T) {
 	}
 	two := func(n int) []byte { // tensors, of which the first has so many floats
 		one := func(key string, n int) string {
-			text := tensorOf(n, "K\x00", fmt.Sprintf("K%c\x85", n), "K\x01\x85")
+			text := tensorPickle(n, "K\x00", fmt.Sprintf("K%c\x85", n), "K\x01\x85")
 			return strings.Replace(text[len("\x80\x02}X\x01\x00\x00\x00w"):len(text)-len("s.")],
 				"X\x01\x00\x00\x000", "X\x01\x00\x00\x00"+key, 1)
 		}
@@ -304,20 +312,20 @@ func TestLyingEntries(t *testing.T) {
 			zip.FileHeader{Name: "a/data/0", UncompressedSize64: uint64(4 * n)},
 			zip.FileHeader{Name: "a/data/1", UncompressedSize64: 24})
 	}
-	if _, _, err := open(two(6)); err != nil {
+	if _, _, err := openBytes(two(6)); err != nil {
 		t.Errorf("side by side: %v", err)
 	}
-	if _, _, err := open(two(100)); err == nil ||
+	if _, _, err := openBytes(two(100)); err == nil ||
 		!strings.Contains(err.Error(), `x.pt: the entries "a/data/0" and "a/data/1" overlap`) {
 		t.Errorf("storages in each other: %v", err)
 	}
-	if _, _, err := open(
+	if _, _, err := openBytes(
 		lying("\x80\x02N.",
 			zip.FileHeader{Name: "a/byteorder", UncompressedSize64: 1000})); err == nil ||
 		!strings.Contains(err.Error(), `entry "a/byteorder" has 1000 bytes from byte `) {
 		t.Errorf("larger than the archive: %v", err)
 	}
-	_, files, err := open(
+	_, files, err := openBytes(
 		lying("\x80\x02N.", zip.FileHeader{Name: "a/x", UncompressedSize64: 50},
 			zip.FileHeader{Name: "a/y", UncompressedSize64: 4}))
 	if err != nil {
@@ -332,13 +340,13 @@ func TestLyingEntries(t *testing.T) {
 // TestDamage cuts a file off everywhere and flips a bit of each byte: nothing panics, a cut is
 // always an error, and so is a flip in what has a checksum, which is all of the entries.
 func TestDamage(t *testing.T) {
-	whole := fixture(t, "torch2.15/views.pt")
+	whole := readFixture(t, "torch2.15/views.pt")
 	for n := range whole {
-		if _, _, err := open(whole[:n]); err == nil {
+		if _, _, err := openBytes(whole[:n]); err == nil {
 			t.Errorf("cut off at byte %d it passes", n)
 		}
 	}
-	_, files, err := open(whole)
+	_, files, err := openBytes(whole)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +360,7 @@ func TestDamage(t *testing.T) {
 	for i := range whole {
 		b := bytes.Clone(whole)
 		b[i] ^= 1 << (i % 8)
-		if found := readAll(b); of[i] != "" && !found {
+		if found := findsFault(b); of[i] != "" && !found {
 			t.Errorf("a bit of byte %d is flipped, in entry %q, and nobody notices", i, of[i])
 		}
 		names[of[i]] = true
@@ -362,10 +370,10 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// readAll reads every tensor that is not large, and reports whether it has found an error or a
+// findsFault reads every tensor that is not large, and reports whether it has found an error or a
 // fault.
-func readAll(b []byte) bool {
-	c, files, err := open(b)
+func findsFault(b []byte) bool {
+	c, files, err := openBytes(b)
 	if err != nil {
 		return true
 	}
@@ -379,17 +387,18 @@ func readAll(b []byte) bool {
 	return err != nil || len(faults)+len(damaged) > 0
 }
 
+// FuzzOpen has any bytes as a file: nothing panics, and what is read is sound.
 func FuzzOpen(f *testing.F) {
-	f.Add(fixture(f, "torch1.13/training.pt"))
-	f.Add(fixture(f, "torch2.15/views.pt"))
-	f.Fuzz(func(t *testing.T, b []byte) { readAll(b) })
+	f.Add(readFixture(f, "torch1.13/training.pt"))
+	f.Add(readFixture(f, "torch2.15/views.pt"))
+	f.Fuzz(func(t *testing.T, b []byte) { findsFault(b) })
 }
 
 // FuzzPickle puts pickles into a sound archive.
 func FuzzPickle(f *testing.F) {
 	for _, name := range []string{"torch1.13/training.pt", "torch2.15/views.pt",
 		"torch2.15/types.pt"} {
-		b := fixture(f, name)
+		b := readFixture(f, name)
 		z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
 		if err != nil {
 			f.Fatal(err)
@@ -410,7 +419,7 @@ func FuzzPickle(f *testing.F) {
 			entries = append(entries,
 				entry{name: fmt.Sprintf("a/data/%d", i), data: strings.Repeat("x", n)})
 		}
-		readAll(archive(t, entries...))
+		findsFault(makeArchive(t, entries...))
 	})
 }
 

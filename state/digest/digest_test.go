@@ -16,8 +16,8 @@ import (
 
 var prime = new(big.Int).SetUint64(1<<61 - 1)
 
-// weights draws what a key draws, from the description in docs/formats/fingerprint.md.
-func weights(seed uint64) (t [2048]*big.Int, a *big.Int) {
+// expectedWeights returns what a key draws, by the description in docs/formats/fingerprint.md.
+func expectedWeights(seed uint64) (t [2048]*big.Int, a *big.Int) {
 	next := func() *big.Int { // from 1 to 2^61 - 2
 		for {
 			seed += 0x9E3779B97F4A7C15
@@ -47,7 +47,7 @@ func TestRunIsTheFormula(t *testing.T) {
 		if rapid.IntRange(0, 9).Draw(t, "long") == 0 {
 			data = bytes.Repeat(data, 200)
 		}
-		weight, a := weights(seed)
+		weight, a := expectedWeights(seed)
 		want := new(big.Int)
 		for i, b := range data {
 			at := offset + i
@@ -65,8 +65,9 @@ func TestRunIsTheFormula(t *testing.T) {
 
 var key = digest.NewKey(7)
 
-// spread lays random content out on the ranks and returns it with the fingerprint of each tensor.
-func spread(t *rapid.T, m layouttest.Model) (*layout.Layout, [][]byte, []digest.Sum) {
+// spreadRandom lays random content out on the ranks and returns it with the fingerprint of each
+// tensor.
+func spreadRandom(t *rapid.T, m layouttest.Model) (*layout.Layout, [][]byte, []digest.Sum) {
 	l, err := layouttest.DrawSpec(t, m).Resolve(m.Tensors)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +91,7 @@ func spread(t *rapid.T, m layouttest.Model) (*layout.Layout, [][]byte, []digest.
 func TestAnyLayout(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := layouttest.DrawModel(t)
-		l, content, want := spread(t, m)
+		l, content, want := spreadRandom(t, m)
 		got := make([]digest.Sum, len(want))
 		for _, f := range l.Families {
 			for _, c := range f.Grid.Cells {
@@ -172,7 +173,7 @@ func TestTensorsChangePlaces(t *testing.T) {
 	}
 }
 
-// TestVectors pins the format.
+// TestVectors demands the sums that docs/formats/fingerprint.md lists: they must not change.
 func TestVectors(t *testing.T) {
 	k := digest.NewKey(42)
 	ramp := make([]byte, 20000)

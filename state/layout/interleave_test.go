@@ -5,6 +5,7 @@ import (
 	"testing"
 )
 
+// TestInterleave distributes the layers of specs in chunks, and refuses numbers that do not fit.
 func TestInterleave(t *testing.T) {
 	for _, x := range []struct {
 		mesh   string

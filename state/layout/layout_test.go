@@ -32,7 +32,7 @@ func TestResolve(t *testing.T) {
 				if _, twice := got[local.Name]; twice {
 					t.Fatalf("rank %d has two tensors %s", rank, local.Name)
 				}
-				got[local.Name] = fill(t, m.Tensors, local)
+				got[local.Name] = fillLocal(t, m.Tensors, local)
 			}
 			if diff := cmp.Diff(want[rank], got, sameEmpty); diff != "" {
 				t.Fatalf("spec %+v\nrank %d (-want +got):\n%s", *spec, rank, diff)
@@ -45,8 +45,8 @@ var sameEmpty = cmp.Comparer(func(a, b layouttest.Array) bool {
 	return tensor.Shape(a.Shape).Equal(b.Shape) && fmt.Sprint(a.Data) == fmt.Sprint(b.Data)
 })
 
-// fill writes the elements of the pieces of a local tensor to their places.
-func fill(t rapid.TB, tensors []layout.Tensor, local layout.Local) layouttest.Array {
+// fillLocal returns the memory of a local tensor, with the elements of its pieces in their places.
+func fillLocal(t rapid.TB, tensors []layout.Tensor, local layout.Local) layouttest.Array {
 	n, err := local.Shape.Elements()
 	if err != nil {
 		t.Fatal(err)

@@ -16,10 +16,10 @@ import (
 // the catalogue that was stored.
 func TestParts(t *testing.T) {
 	for _, experts := range []int{0, 3} {
-		tensors := slices.DeleteFunc(decoder(2, experts), func(x layout.Tensor) bool {
+		tensors := slices.DeleteFunc(decoderTensors(2, experts), func(x layout.Tensor) bool {
 			return len(x.Shape) == 0
 		})
-		spec, l := resolve(t, "megatron-core", "", tensors)
+		spec, l := resolvePreset(t, "megatron-core", "", tensors)
 		parts, err := layout.NewParts(spec.Store)
 		if err != nil {
 			t.Fatal(err)
@@ -58,6 +58,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestPartsRefuses says which stored tensors cannot be split.
 func TestPartsRefuses(t *testing.T) {
 	parts, err := layout.NewParts([]layout.Store{
 		{Name: "ab#", Parts: []string{"a#", "b#"}, Units: []int{2, 1}},

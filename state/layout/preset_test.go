@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// decoder is a tiny model under the names of Hugging Face, with the state of Adam: a step for all,
-// and one for each parameter.
-func decoder(layers, experts int) (tensors []layout.Tensor) {
+// decoderTensors returns a tiny model under the names of Hugging Face, with the state of Adam: a
+// step for all, and one for each parameter.
+func decoderTensors(layers, experts int) (tensors []layout.Tensor) {
 	for _, state := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq.",
 		"optimizer.steps."} {
 		add := func(name string, shape ...int) {
@@ -97,15 +97,15 @@ func TestPresets(t *testing.T) {
 			[]string{"decoder.layers.0.self_attention.linear_proj.weight [4,8]"}},
 	} {
 		t.Run(c.name+" "+c.mesh, func(t *testing.T) {
-			_, l := resolve(t, c.name, c.mesh, decoder(2, c.experts))
-			holds(t, l, c.rank, c.want)
+			_, l := resolvePreset(t, c.name, c.mesh, decoderTensors(2, c.experts))
+			checkHeld(t, l, c.rank, c.want)
 		})
 	}
 }
 
-// resolve resolves a preset for a model with 2 heads of k and v, and compares the memory of every
-// rank with the oracle.
-func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layout.Spec,
+// resolvePreset resolves a preset for a model with 2 heads of k and v, and compares the memory of
+// every rank with the oracle.
+func resolvePreset(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layout.Spec,
 	*layout.Layout) {
 	t.Helper()
 	m, err := layout.ParseMesh(mesh)
@@ -123,7 +123,7 @@ func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layou
 	for rank, want := range layouttest.Expect(spec, tensors) {
 		got := map[string]layouttest.Array{}
 		for _, local := range l.RankLocals(rank) {
-			got[local.Name] = fill(t, tensors, local)
+			got[local.Name] = fillLocal(t, tensors, local)
 		}
 		if diff := cmp.Diff(want, got, sameEmpty); diff != "" {
 			t.Fatalf("rank %d (-want +got):\n%s", rank, diff)
@@ -132,8 +132,8 @@ func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layou
 	return spec, l
 }
 
-// holds demands local tensors of a rank.
-func holds(t *testing.T, l *layout.Layout, rank int, all []string) {
+// checkHeld demands that a rank holds some local tensors.
+func checkHeld(t *testing.T, l *layout.Layout, rank int, all []string) {
 	t.Helper()
 	var has []string
 	for _, local := range l.RankLocals(rank) {
@@ -146,8 +146,8 @@ func holds(t *testing.T, l *layout.Layout, rank int, all []string) {
 	}
 }
 
-// megatronDecoder is a tiny model under the names of Megatron, with the state of an optimizer.
-func megatronDecoder(gate, experts int) (tensors []layout.Tensor) {
+// megatronTensors returns a tiny model under the names of Megatron, with the state of an optimizer.
+func megatronTensors(gate, experts int) (tensors []layout.Tensor) {
 	for _, state := range []string{"model.", "optimizer.exp_avg."} {
 		add := func(name string, shape ...int) {
 			tensors = append(tensors,
@@ -200,8 +200,8 @@ func TestMegatronNames(t *testing.T) {
 			[]string{"model.decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight [12,8]",
 				"model.decoder.layers.1.mlp.experts.local_experts.2.linear_fc2.bias [8]"}},
 	} {
-		spec, l := resolve(t, "megatron-core", c.mesh, megatronDecoder(c.gate, c.experts))
-		holds(t, l, c.rank, c.want)
+		spec, l := resolvePreset(t, "megatron-core", c.mesh, megatronTensors(c.gate, c.experts))
+		checkHeld(t, l, c.rank, c.want)
 		if strings.Contains(c.mesh, "tp") &&
 			strings.Contains(fmt.Sprint(spec.Rules), "blocks=2") != (c.gate == 2) {
 			t.Errorf("with %d blocks: %v", c.gate, spec.Rules)
@@ -209,6 +209,7 @@ func TestMegatronNames(t *testing.T) {
 	}
 }
 
+// TestRefusedPresets says which meshes and models presets do not support.
 func TestRefusedPresets(t *testing.T) {
 	dp, tp, none := layout.Mesh{{Name: "dp", Size: 2}}, layout.Mesh{{Name: "tp", Size: 2}},
 		layout.Mesh{}
@@ -226,16 +227,16 @@ func TestRefusedPresets(t *testing.T) {
 		{"zero1", none, small, 1, "no axis dp"},
 		{"megatron-core", dp, small, 1,
 			"no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight"},
-		{"megatron-core", dp, decoder(2, 0), 3, "not for 3 heads"},
-		{"megatron-core", tp, megatronDecoder(2, 0), 1,
+		{"megatron-core", dp, decoderTensors(2, 0), 3, "not for 3 heads"},
+		{"megatron-core", tp, megatronTensors(2, 0), 1,
 			"1 heads of k and v do not come out even over tp=2"},
 		{"hf", tp, small, 1,
 			"mesh tp=2: the layout has no axis tp (did you mean dp?), only dp, cp"},
 		{"fsdp2", odd, small, 1, "mesh dp=2,xx=2: the layout has no axis xx, only dp, cp; all 2 " +
 			"places on it would have the same"},
-		{"megatron-core+zero1", odd, decoder(2, 0), 2,
+		{"megatron-core+zero1", odd, decoderTensors(2, 0), 2,
 			"the layout has no axis xx, only dp, cp, tp, pp, ep;"},
-		{"megatron-core", tp, megatronDecoder(3, 0), 2, "has 18 rows, and there is no " +
+		{"megatron-core", tp, megatronTensors(3, 0), 2, "has 18 rows, and there is no " +
 			"model.decoder.layers.0.mlp.linear_fc2.weight with as many columns, or half as many"},
 	} {
 		if _, err := layout.Preset(c.name, c.mesh, c.tensors, c.kvHeads); err == nil ||

@@ -21,6 +21,7 @@ var small = []layout.Tensor{
 	{Name: "layers.1.cube", DType: tensor.U8, Shape: tensor.Shape{2, 3, 4}},
 }
 
+// TestRefusedSpecs says of specs that contradict themselves what is wrong.
 func TestRefusedSpecs(t *testing.T) {
 	const head = "shoal: layout/1\n"
 	all := `rules: [{match: "**"}]`
@@ -148,6 +149,7 @@ func TestRefusedBombs(t *testing.T) {
 	}
 }
 
+// TestRefusedCatalogues says which catalogues a spec cannot place.
 func TestRefusedCatalogues(t *testing.T) {
 	spec, err := layout.Parse([]byte("{\"shoal\": \"layout/1\", \"rules\": [{\"match\": \"**\"}]}"))
 	if err != nil {

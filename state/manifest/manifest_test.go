@@ -24,7 +24,8 @@ var sample = &manifest.Manifest{
 		{Name: "x/y", Size: manifest.BlockBytes + 1, Blocks: []manifest.Hash{{1}, {2}}}},
 }
 
-func text(t testing.TB) string {
+// sampleText returns the sample as it is written.
+func sampleText(t testing.TB) string {
 	b, err := sample.Append(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -32,17 +33,19 @@ func text(t testing.TB) string {
 	return string(b)
 }
 
+// TestParse reads the sample, and writes it with the same bytes.
 func TestParse(t *testing.T) {
-	got, err := manifest.Parse([]byte(text(t)))
+	got, err := manifest.Parse([]byte(sampleText(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	again, err := got.Append(nil)
-	if err != nil || string(again) != text(t) {
-		t.Errorf("%v: read and written: %s", err, cmp.Diff(text(t), string(again)))
+	if err != nil || string(again) != sampleText(t) {
+		t.Errorf("%v: read and written: %s", err, cmp.Diff(sampleText(t), string(again)))
 	}
 }
 
+// TestRefused says of changed manifests what is wrong.
 func TestRefused(t *testing.T) {
 	for _, c := range [][3]string{ // what is replaced, by what, and what the error says
 		{"manifest/1", "manifest/2", "another version"},
@@ -63,8 +66,8 @@ func TestRefused(t *testing.T) {
 		{`"files": [`, `"more": 1, "files": [`, "unknown field"},
 		{"\n}\n", "\n}{", "stands after it"},
 	} {
-		bad := strings.Replace(text(t), c[0], c[1], 1)
-		if bad == text(t) {
+		bad := strings.Replace(sampleText(t), c[0], c[1], 1)
+		if bad == sampleText(t) {
 			t.Fatalf("%q is not in it", c[0])
 		}
 		if _, err := manifest.Parse([]byte(bad)); err == nil ||
@@ -74,8 +77,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// FuzzParse has any text as a manifest: it is refused, or written and read again the same.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(text(f)))
+	f.Add([]byte(sampleText(f)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := manifest.Parse(b)
 		if err != nil {

@@ -32,6 +32,7 @@ type memory struct {
 	fail    func(region int) error
 }
 
+// newMemory returns zeroed memory for all ranks of a layout.
 func newMemory(l *layout.Layout) *memory {
 	m := &memory{layout: l, regions: make([][]byte, l.Ranks), at: map[[2]int]int64{}}
 	for i := range l.Slots {
@@ -44,14 +45,17 @@ func newMemory(l *layout.Layout) *memory {
 	return m
 }
 
+// locate returns where the tensor of a place begins.
 func (m *memory) locate(p *plan.Place) move.Location {
 	s := &m.layout.Slots[p.Slot]
 	return move.Location{Region: p.Rank, At: m.at[[2]int{p.Rank, p.Slot}] +
 		int64(slices.Index(s.Names, p.Name)*s.Bytes())}
 }
 
+// Name implements move.Source.
 func (m *memory) Name(region int) string { return fmt.Sprint("rank ", region) }
 
+// Read implements move.Source, out of the region's bytes; it can be made to fail.
 func (m *memory) Read(region int, b []byte, at int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,6 +68,7 @@ func (m *memory) Read(region int, b []byte, at int64) error {
 	return nil
 }
 
+// Write implements move.Target, into the region's bytes.
 func (m *memory) Write(region int, b []byte, at int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,8 +79,8 @@ func (m *memory) Write(region int, b []byte, at int64) error {
 	return nil
 }
 
-// fill writes what an oracle says that each rank has.
-func (m *memory) fill(spec *layout.Spec, tensors []layout.Tensor) {
+// fillExpected writes what an oracle says that each rank has.
+func (m *memory) fillExpected(spec *layout.Spec, tensors []layout.Tensor) {
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
 		for i := range m.layout.Slots {
 			s := &m.layout.Slots[i]
@@ -106,7 +111,8 @@ type change struct {
 	job      move.Job
 }
 
-func draw(t *rapid.T) *change {
+// drawChange draws two layouts of a model, with memory for both, and a job that moves between them.
+func drawChange(t *rapid.T) *change {
 	c := &change{model: layouttest.DrawModel(t)}
 	c.from, c.to = layouttest.DrawSpec(t, c.model), layouttest.DrawSpec(t, c.model)
 	var memories [2]*memory
@@ -118,7 +124,7 @@ func draw(t *rapid.T) *change {
 		memories[i] = newMemory(l)
 	}
 	c.src, c.dst = memories[0], memories[1]
-	c.src.fill(c.from, c.model.Tensors)
+	c.src.fillExpected(c.from, c.model.Tensors)
 	cluster := plan.Cluster{Devices: []int{0, c.dst.layout.Ranks},
 		Old: make([]int, c.src.layout.Ranks), New: make([]int, c.dst.layout.Ranks)}
 	if rapid.Bool().Draw(t, "fresh") {
@@ -136,9 +142,10 @@ func draw(t *rapid.T) *change {
 	return c
 }
 
-func (c *change) check(t *rapid.T) {
+// checkTarget demands that the target is what the oracle says.
+func (c *change) checkTarget(t *rapid.T) {
 	want := newMemory(c.dst.layout)
-	want.fill(c.to, c.model.Tensors)
+	want.fillExpected(c.to, c.model.Tensors)
 	for rank := range want.regions {
 		if !bytes.Equal(want.regions[rank], c.dst.regions[rank]) {
 			t.Fatalf("from %+v\nto %+v\nrank %d has %x, want %x", *c.from, *c.to, rank,
@@ -151,7 +158,7 @@ func (c *change) check(t *rapid.T) {
 // journal, part of which is lost.
 func TestRun(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := draw(t)
+		c := drawChange(t)
 		var id move.Identity
 		journal, stop := move.AppendHeader(nil, id), rapid.IntRange(0, 30).Draw(t, "stop")
 		ctx, cancel := context.WithCancel(context.Background())
@@ -181,7 +188,7 @@ func TestRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.check(t)
+		c.checkTarget(t)
 		if first != nil && !slices.Equal(first.Sums, second.Sums) {
 			t.Fatalf("fingerprints %v, then %v", first.Sums, second.Sums)
 		}
@@ -192,7 +199,7 @@ func TestRun(t *testing.T) {
 // in the order in which they lie, and each ends once.
 func TestBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := draw(t)
+		c := drawChange(t)
 		var all []move.Block
 		left, mu := map[move.Block]int{}, sync.Mutex{}
 		c.job.Record = nil
@@ -211,7 +218,7 @@ func TestBlocks(t *testing.T) {
 		if _, err := move.Run(context.Background(), c.job); err != nil {
 			t.Fatal(err)
 		}
-		c.check(t)
+		c.checkTarget(t)
 		for b, n := range left {
 			if n != 0 {
 				t.Fatalf("block %v was begun %d times more than it ended", b, n)
@@ -241,7 +248,7 @@ func TestBlocks(t *testing.T) {
 // all of a block by one place.
 func TestSpoiled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := draw(t)
+		c := drawChange(t)
 		how := rapid.IntRange(0, 2).Draw(t, "how")
 		at := rapid.IntRange(0, 1<<20).Draw(t, "at")
 		changed := false
@@ -272,7 +279,7 @@ func TestSpoiled(t *testing.T) {
 // when nobody else has what it had, the plan says so.
 func TestSourceDies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := draw(t)
+		c := drawChange(t)
 		dead := rapid.IntRange(0, c.src.layout.Ranks-1).Draw(t, "dead")
 		gone := errors.New("gone")
 		c.src.fail = func(region int) error {
@@ -303,13 +310,14 @@ func TestSourceDies(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.check(t)
+		c.checkTarget(t)
 	})
 }
 
+// TestFullDisk has a journal that cannot be written: the move fails with its error.
 func TestFullDisk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := draw(t)
+		c := drawChange(t)
 		full := errors.New("no space left")
 		c.job.Record = func(move.Record) error { return full }
 		if _, err := move.Run(context.Background(), c.job); !errors.Is(err, full) {
@@ -318,6 +326,7 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
+// TestJournal writes records, and reads them again up to where the journal is cut off.
 func TestJournal(t *testing.T) {
 	id := move.Identity{1, 2}
 	want := []move.Record{

@@ -44,8 +44,8 @@ func drawSpreading(t *rapid.T, overlap bool) *antiAffinity {
 	return s
 }
 
-// costs is what is on one host, and what blocks lack there.
-func (s *antiAffinity) costs() (c cost) {
+// currentCost returns the bytes that are on one host only, and what blocks lack on their hosts.
+func (s *antiAffinity) currentCost() (c cost) {
 	for i := range s.sets {
 		if s.isOnOneHost(i) {
 			c.unreplicated += s.sets[i].bytes
@@ -57,15 +57,15 @@ func (s *antiAffinity) costs() (c cost) {
 	return c
 }
 
-// least tries all hosts for all blocks.
-func (s *antiAffinity) least(room []int) (best cost) {
+// leastCost tries all hosts for all blocks, and returns the least cost.
+func (s *antiAffinity) leastCost(room []int) (best cost) {
 	try := antiAffinity{hosts: s.hosts, missing: s.missing, sets: s.sets,
 		hostOf: make([]int, len(s.hostOf))}
 	best.unreplicated = forbidden
 	var walk func(b int)
 	walk = func(b int) {
 		if b == len(try.hostOf) {
-			if c := try.costs(); c.less(best) {
+			if c := try.currentCost(); c.less(best) {
 				best = c
 			}
 			return
@@ -83,6 +83,7 @@ func (s *antiAffinity) least(room []int) (best cost) {
 	return best
 }
 
+// upTo returns the numbers from 0 to n-1.
 func upTo(n int) []int {
 	list := make([]int, n)
 	for i := range list {
@@ -91,15 +92,15 @@ func upTo(n int) []int {
 	return list
 }
 
-// TestApart compares with all placings: of sets that do not overlap both what is on one host and
-// what is lacked there are the least, and of others swaps change nothing for the worse.
-func TestApart(t *testing.T) {
+// TestAntiAffinity compares with all placings: of sets that do not overlap both what is on one host
+// and what is lacked there are the least, and of others swaps change nothing for the worse.
+func TestAntiAffinity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		overlap := rapid.Bool().Draw(t, "overlap")
 		s := drawSpreading(t, overlap)
 		room := slices.Clone(s.free)
 		s.assignHosts(len(s.missing) / s.hosts)
-		flown := s.costs()
+		flown := s.currentCost()
 		s.swapBlocks()
 		load := make([]int, s.hosts)
 		for _, h := range s.hostOf {
@@ -112,7 +113,7 @@ func TestApart(t *testing.T) {
 					h, n, room[h], s.free[h])
 			}
 		}
-		got, want := s.costs(), s.least(room)
+		got, want := s.currentCost(), s.leastCost(room)
 		if !overlap && (got != want || got != flown) {
 			t.Fatalf("%+v after %+v, and %+v is possible: %+v", got, flown, want, s)
 		}
@@ -122,7 +123,8 @@ func TestApart(t *testing.T) {
 	})
 }
 
-// A set that contains others does not keep them from being chosen, however many bytes it has.
+// TestDisjoint has a set that contains others: it does not keep them from being chosen, however
+// many bytes it has.
 func TestDisjoint(t *testing.T) {
 	s := &antiAffinity{
 		sets: []sharedSet{{[]int32{0, 1, 2, 3}, 9}, {[]int32{0, 1}, 2}, {[]int32{1, 2}, 1},

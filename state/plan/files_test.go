@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// rows places the rows [from, to) of a tensor of two columns under a name on one rank.
-func rows(rank int32, name string, from, to int) layout.Placed {
+// placeRows returns the rows [from, to) of a tensor of two columns under a name on one rank.
+func placeRows(rank int32, name string, from, to int) layout.Placed {
 	b := tensor.Box{{From: from, To: to}, {From: 0, To: 2}}
 	return layout.Placed{Ranks: layout.Set{rank},
 		Local: layout.Local{Name: name, DType: tensor.F32, Shape: b.Shape(),
@@ -23,7 +23,8 @@ func rows(rank int32, name string, from, to int) layout.Placed {
 
 var matrix = []layout.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{6, 2}}}
 
-func explicit(t *testing.T, ranks int, placed ...layout.Placed) *layout.Layout {
+// newLayout returns the layout of a tensor of two columns whose rows are placed.
+func newLayout(t *testing.T, ranks int, placed ...layout.Placed) *layout.Layout {
 	l, err := layout.New(ranks, matrix, placed)
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +35,9 @@ func explicit(t *testing.T, ranks int, placed ...layout.Placed) *layout.Layout {
 // TestFiles plans from files, which only give, to ranks that have never held anything: one of them
 // needs the tensor twice.
 func TestFiles(t *testing.T) {
-	src := explicit(t, 2, rows(0, "a", 0, 4), rows(1, "b", 3, 6))
-	dst := explicit(t, 2, rows(0, "first", 0, 6), rows(0, "again", 0, 6), rows(1, "part", 2, 5))
+	src := newLayout(t, 2, placeRows(0, "a", 0, 4), placeRows(1, "b", 3, 6))
+	dst := newLayout(t, 2, placeRows(0, "first", 0, 6), placeRows(0, "again", 0, 6),
+		placeRows(1, "part", 2, 5))
 	c := plan.Cluster{Devices: []int{0, 0, 2}, Old: []int{0, 1}, New: []int{0, 0}}
 	p, err := plan.Build(src, dst, c)
 	if err != nil {
@@ -67,8 +69,9 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// TestRefusedPlans says which clusters and states cannot be planned.
 func TestRefusedPlans(t *testing.T) {
-	src := explicit(t, 2, rows(0, "a", 0, 4), rows(1, "b", 3, 6))
+	src := newLayout(t, 2, placeRows(0, "a", 0, 4), placeRows(1, "b", 3, 6))
 	other := func(x layout.Tensor) *layout.Layout {
 		l, err := (&layout.Spec{Shoal: layout.Version,
 			Rules: []layout.Rule{{Match: "**"}}}).Resolve([]layout.Tensor{x})
@@ -127,8 +130,9 @@ func TestRefusedPlans(t *testing.T) {
 // TestFresh plans to memory of its own on the host that has the old state: all of it is copied from
 // there, also what could stay, and what is wanted twice.
 func TestFresh(t *testing.T) {
-	src := explicit(t, 2, rows(0, "a", 0, 4), rows(1, "b", 3, 6))
-	dst := explicit(t, 2, rows(0, "a", 0, 4), rows(0, "again", 0, 6), rows(1, "b", 3, 6))
+	src := newLayout(t, 2, placeRows(0, "a", 0, 4), placeRows(1, "b", 3, 6))
+	dst := newLayout(t, 2, placeRows(0, "a", 0, 4), placeRows(0, "again", 0, 6),
+		placeRows(1, "b", 3, 6))
 	p, err := plan.Build(src, dst,
 		plan.Cluster{Devices: []int{2}, Old: []int{0, 0}, New: []int{0, 0}, Fresh: true})
 	if err != nil {

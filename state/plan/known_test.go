@@ -10,17 +10,18 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// state is one tensor of parameters and one six times as large of the optimizer, in the proportion
-// of mixed precision training with Adam: 2 bytes and 12. Its rows are the layers, its columns what
-// tensor parallelism cuts.
-func state() []layout.Tensor {
+// adamState returns one tensor of parameters and one six times as large of the optimizer, in the
+// proportion of mixed precision training with Adam: 2 bytes and 12. Its rows are the layers, its
+// columns what tensor parallelism cuts.
+func adamState() []layout.Tensor {
 	return []layout.Tensor{
 		{Name: "parameters", DType: tensor.U8, Shape: tensor.Shape{16, 16, 6 * 7 * 8}},
 		{Name: "optimizer", DType: tensor.U8, Shape: tensor.Shape{16, 16, 6 * 6 * 7 * 8}},
 	}
 }
 
-func grid(pp, dp, tp int, zero string) *layout.Spec {
+// gridSpec returns the layout of adamState on a mesh; zero is what its optimizer has on top.
+func gridSpec(pp, dp, tp int, zero string) *layout.Spec {
 	return &layout.Spec{Shoal: layout.Version, Mesh: fmt.Sprintf("pp=%d,dp=%d,tp=%d", pp, dp, tp),
 		Rules: []layout.Rule{
 			{Match: "optimizer", Place: "pp=shard(0), tp=shard(1)" + zero},
@@ -50,13 +51,14 @@ func TestKnownChanges(t *testing.T) {
 	} {
 		name := fmt.Sprintf("(%d,%d,%d)-(%d,%d,%d)%s", c.t, c.p, c.d, c.t2, c.p2, c.d2, c.zero)
 		resolve := func(s *layout.Spec) *layout.Layout {
-			l, err := s.Resolve(state())
+			l, err := s.Resolve(adamState())
 			if err != nil {
 				t.Fatal(name, err)
 			}
 			return l
 		}
-		src, dst := resolve(grid(c.p, c.d, c.t, c.zero)), resolve(grid(c.p2, c.d2, c.t2, c.zero))
+		src, dst := resolve(gridSpec(c.p, c.d, c.t, c.zero)),
+			resolve(gridSpec(c.p2, c.d2, c.t2, c.zero))
 		build := func(devices int, fixed bool) plan.Stats {
 			cluster := plan.Uniform(src.Ranks, dst.Ranks, devices)
 			cluster.Fixed = fixed
@@ -92,11 +94,11 @@ func TestKnownChanges(t *testing.T) {
 // decision.
 func TestHash(t *testing.T) {
 	hash := func(dp int, fixed bool) string {
-		src, err := grid(2, 8, 4, ", dp=flat").Resolve(state())
+		src, err := gridSpec(2, 8, 4, ", dp=flat").Resolve(adamState())
 		if err != nil {
 			t.Fatal(err)
 		}
-		dst, err := grid(2, dp, 4, ", dp=flat").Resolve(state())
+		dst, err := gridSpec(2, dp, 4, ", dp=flat").Resolve(adamState())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,11 +130,11 @@ func TestNothingToDo(t *testing.T) {
 			if dp == 7 && zero != "" {
 				continue
 			}
-			src, err := grid(2, 8, 4, zero).Resolve(state())
+			src, err := gridSpec(2, 8, 4, zero).Resolve(adamState())
 			if err != nil {
 				t.Fatal(err)
 			}
-			dst, err := grid(2, dp, 4, zero).Resolve(state())
+			dst, err := gridSpec(2, dp, 4, zero).Resolve(adamState())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,7 +39,8 @@ type reshape struct {
 	cluster  plan.Cluster
 }
 
-func draw(t *rapid.T) *reshape {
+// drawReshape draws two layouts of a model, and a cluster for both.
+func drawReshape(t *rapid.T) *reshape {
 	r := &reshape{T: t, model: layouttest.DrawModel(t)}
 	r.from, r.to = layouttest.DrawSpec(t, r.model), layouttest.DrawSpec(t, r.model)
 	var err error
@@ -75,7 +76,8 @@ func draw(t *rapid.T) *reshape {
 // memory is the bytes of the tensors of each rank, by name.
 type memory []map[string][]byte
 
-func (r *reshape) expect(spec *layout.Spec, l *layout.Layout) memory {
+// expectMemory returns what an oracle says that each rank has.
+func (r *reshape) expectMemory(spec *layout.Spec, l *layout.Layout) memory {
 	m := memory{}
 	for rank, arrays := range layouttest.Expect(spec, r.model.Tensors) {
 		dtypes := map[string]tensor.DType{}
@@ -94,7 +96,8 @@ func (r *reshape) expect(spec *layout.Spec, l *layout.Layout) memory {
 	return m
 }
 
-func empty(l *layout.Layout) memory {
+// zeroMemory returns zeroed memory for the tensors of each rank.
+func zeroMemory(l *layout.Layout) memory {
 	m := make(memory, l.Ranks)
 	for rank := range m {
 		m[rank] = map[string][]byte{}
@@ -110,7 +113,7 @@ func empty(l *layout.Layout) memory {
 // what the plan says to be minimal is.
 func TestReshape(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := draw(t)
+		r := drawReshape(t)
 		p, err := plan.Build(r.src, r.dst, r.cluster)
 		var lost *plan.LostError
 		if errors.As(err, &lost) {
@@ -120,8 +123,9 @@ func TestReshape(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		old, want, got := r.expect(r.from, r.src), r.expect(r.to, r.dst), empty(r.dst)
-		r.run(p, old, got)
+		old, want, got := r.expectMemory(r.from, r.src), r.expectMemory(r.to, r.dst),
+			zeroMemory(r.dst)
+		r.executePlan(p, old, got)
 		for rank := range want {
 			for name, data := range want[rank] {
 				if !bytes.Equal(got[rank][name], data) {
@@ -139,8 +143,9 @@ func TestReshape(t *testing.T) {
 	})
 }
 
-// run executes the ops one after the other, and checks their order and the figures of the plan.
-func (r *reshape) run(p *plan.Plan, old, new memory) {
+// executePlan executes the ops one after the other, and checks their order and the figures of the
+// plan.
+func (r *reshape) executePlan(p *plan.Plan, old, new memory) {
 	hosts := len(r.cluster.Devices)
 	in, out := make([]int, hosts), make([]int, hosts)
 	written := map[string]int{} // new tensor -> elements
@@ -240,9 +245,9 @@ func (r *reshape) checkFingerprint(m memory) {
 	}
 }
 
-// elements returns who holds each element of the state, by a mark for each place; where maps ranks
+// holdersOf returns who holds each element of the state, by a bit for each place; where maps ranks
 // to places.
-func (r *reshape) elements(l *layout.Layout, where []int) map[layouttest.Element]uint64 {
+func (r *reshape) holdersOf(l *layout.Layout, where []int) map[layouttest.Element]uint64 {
 	marks := map[layouttest.Element]uint64{}
 	for rank := range l.Ranks {
 		for _, local := range l.RankLocals(rank) {
@@ -263,13 +268,17 @@ func (r *reshape) elements(l *layout.Layout, where []int) map[layouttest.Element
 	return marks
 }
 
-func (r *reshape) size(e layouttest.Element) int { return r.model.Tensors[e.Tensor].DType.Size() }
+// elementSize returns the bytes of an element.
+func (r *reshape) elementSize(e layouttest.Element) int {
+	return r.model.Tensors[e.Tensor].DType.Size()
+}
 
+// checkLost demands that the error names all tensors with elements that only lost ranks had.
 func (r *reshape) checkLost(lost *plan.LostError) {
 	bytes := 0
-	for e, hosts := range r.elements(r.src, r.cluster.Old) {
+	for e, hosts := range r.holdersOf(r.src, r.cluster.Old) {
 		if hosts == 0 {
-			bytes += r.size(e)
+			bytes += r.elementSize(e)
 			if !slices.Contains(lost.Tensors, r.model.Tensors[e.Tensor].Name) {
 				r.Fatalf("%v is lost, the error says %v", e, lost)
 			}
@@ -288,11 +297,11 @@ func (r *reshape) checkBound(p *plan.Plan) {
 	if hosts > 6 {
 		return
 	}
-	held, needed := r.elements(r.src, r.cluster.Old), r.elements(r.dst, r.cluster.New)
+	held, needed := r.holdersOf(r.src, r.cluster.Old), r.holdersOf(r.dst, r.cluster.New)
 	type kind struct{ held, needed uint64 }
 	bytes := map[kind]int{}
 	for e, groups := range needed {
-		bytes[kind{held[e], groups}] += r.size(e)
+		bytes[kind{held[e], groups}] += r.elementSize(e)
 	}
 	size := make([]int, groups)
 	for _, g := range r.cluster.New {
@@ -351,11 +360,11 @@ func (r *reshape) checkBound(p *plan.Plan) {
 			if k.held&^set == 0 {
 				load += b
 				if to&^set == 0 {
-					load += b * (ones(to) - 1)
+					load += b * (countOnes(to) - 1)
 				}
 			}
 		}
-		n = ones(set)
+		n = countOnes(set)
 		out = max(out, (load+n-1)/n)
 	}
 	if want := max(in, out); p.Stats.BusiestBound != want {
@@ -363,7 +372,8 @@ func (r *reshape) checkBound(p *plan.Plan) {
 	}
 }
 
-func ones(x uint64) (n int) {
+// countOnes returns the number of bits that are set.
+func countOnes(x uint64) (n int) {
 	for ; x != 0; x &= x - 1 {
 		n++
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// llama405 is the state of Llama 3 405B in training: parameters in bf16, and what Adam keeps in
-// f32: 5.7 TB.
+// llama405 returns the state of Llama 3 405B in training: parameters in bf16, and what Adam keeps
+// in f32: 5.7 TB.
 func llama405() (tensors []layout.Tensor) {
 	const width, inner, kv, vocabulary = 16384, 53248, 1024, 128256
 	for _, state := range []string{"", "optimizer.master.", "optimizer.exp_avg.",
@@ -48,9 +48,9 @@ func llama405() (tensors []layout.Tensor) {
 	return tensors
 }
 
-// megatron405 is the model on a mesh of pp, dp and tp, with fused tensors and the optimizer cut
-// over dp: "bucket" as the distributed optimizer of Megatron, "flat" tensor by tensor, "shard" all
-// state by rows as FSDP.
+// megatron405 returns a layout of the model on a mesh of pp, dp and tp, with fused tensors and the
+// optimizer cut over dp: "bucket" as the distributed optimizer of Megatron, "flat" tensor by
+// tensor, "shard" all state by rows as FSDP.
 func megatron405(pp, dp, tp int, optimizer string) *layout.Spec {
 	var cuts []string
 	// one layer less on the first and the last stage, which have the embeddings
@@ -94,7 +94,8 @@ func megatron405(pp, dp, tp int, optimizer string) *layout.Spec {
 	return s
 }
 
-// processorTime is what this process has used so far; it is the same on a machine that others use.
+// processorTime returns the processor time that this process has used so far; it is the same on a
+// machine that others use.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -103,7 +104,7 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// changes405 are changes of layout of the model onto 16,384 ranks.
+// changes405 returns changes of layout of the model onto 16,384 ranks.
 func changes405() []change405 {
 	return []change405{
 		{"dp64to128/bucket", megatron405(16, 64, 8, "bucket"), megatron405(16, 128, 8, "bucket")},
@@ -124,9 +125,9 @@ type change405 struct {
 	from, to *layout.Spec
 }
 
-// plan plans a change on hosts of eight, layouts and schedule included, and returns how many sends
-// that has.
-func (c *change405) plan(t testing.TB, tensors []layout.Tensor) (*plan.Plan, int) {
+// planChange plans a change on hosts of eight, layouts and schedule included, and returns how many
+// sends that has.
+func (c *change405) planChange(t testing.TB, tensors []layout.Tensor) (*plan.Plan, int) {
 	src, err := c.from.Resolve(tensors)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func BenchmarkPlan405B(b *testing.B) {
 			b.ReportAllocs()
 			start := processorTime()
 			for range b.N {
-				p, n := c.plan(b, tensors)
+				p, n := c.planChange(b, tensors)
 				b.ReportMetric(float64(p.Stats.Bytes)/float64(p.Stats.State), "copies")
 				b.ReportMetric(float64(p.Stats.Busiest)/1e9, "GB-busiest")
 				b.ReportMetric(float64(n), "sends")
@@ -176,12 +177,12 @@ func TestPlan405B(t *testing.T) {
 	tensors := llama405()
 	for _, c := range changes405() {
 		if counted {
-			c.plan(t, tensors)
+			c.planChange(t, tensors)
 			continue
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		c.plan(t, tensors)
+		c.planChange(t, tensors)
 		runtime.ReadMemStats(&after)
 		if n := after.TotalAlloc - before.TotalAlloc; n > mostAllocated {
 			t.Errorf("%s: %d bytes are allocated, more than %d", c.name, n, mostAllocated)

@@ -32,7 +32,7 @@ func BenchmarkRedundant(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			at := reshape.Placement{Ranks: numbers(on.Ranks), Redundant: true}
+			at := reshape.Placement{Ranks: upTo(on.Ranks), Redundant: true}
 			for r := range on.Ranks {
 				at.Hosts = append(at.Hosts, r/8)
 			}

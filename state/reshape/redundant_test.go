@@ -14,8 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
-// holders are the bytes of the state by the ranks that have them, a bit each, as an oracle says.
-func holders(spec *layout.Spec, tensors []layout.Tensor) map[uint]int {
+// bytesByHolders returns how many bytes of the state each set of ranks has, by a bit for each rank,
+// as an oracle says.
+func bytesByHolders(spec *layout.Spec, tensors []layout.Tensor) map[uint]int {
 	who := map[layouttest.Element]uint{}
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
 		for _, a := range arrays {
@@ -33,8 +34,8 @@ func holders(spec *layout.Spec, tensors []layout.Tensor) map[uint]int {
 	return bytes
 }
 
-// aloneOn is what of them ranks of one host have and no others.
-func aloneOn(bytes map[uint]int, host []int) (n int) {
+// bytesOnOneHost returns how many of the bytes ranks of one host have and no others.
+func bytesOnOneHost(bytes map[uint]int, host []int) (n int) {
 	for ranks, b := range bytes {
 		one, more := -1, false
 		for r, h := range host {
@@ -49,13 +50,14 @@ func aloneOn(bytes map[uint]int, host []int) (n int) {
 	return n
 }
 
-// leastAlone tries all ways to give the ranks to hosts.
-func leastAlone(bytes map[uint]int, ranks int, room []int) int {
+// leastOnOneHost tries all ways to give the ranks to hosts, and returns the least bytes that one
+// host has alone.
+func leastOnOneHost(bytes map[uint]int, ranks int, room []int) int {
 	host, best := make([]int, ranks), math.MaxInt
 	var walk func(r int)
 	walk = func(r int) {
 		if r == ranks {
-			best = min(best, aloneOn(bytes, host))
+			best = min(best, bytesOnOneHost(bytes, host))
 			return
 		}
 		for h := range room {
@@ -71,8 +73,8 @@ func leastAlone(bytes map[uint]int, ranks int, room []int) int {
 	return best
 }
 
-// onHosts is the host of each rank of the new mesh.
-func onHosts(c *reshape.Change, at reshape.Placement) (host []int) {
+// hostOfRanks returns the host of each rank of the new mesh.
+func hostOfRanks(c *reshape.Change, at reshape.Placement) (host []int) {
 	for _, w := range c.Workers {
 		host = append(host, at.Hosts[w])
 	}
@@ -85,9 +87,10 @@ func TestRedundant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		model := layouttest.DrawModel(t)
 		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
-		_, old := state(t, model, from)
-		_, new := state(t, model, to)
-		at := place(t, old.Ranks, max(old.Ranks, new.Ranks)+rapid.IntRange(0, 2).Draw(t, "spare"))
+		_, old := newState(t, model, from)
+		_, new := newState(t, model, to)
+		at := drawPlacement(t, old.Ranks, max(old.Ranks, new.Ranks)+
+			rapid.IntRange(0, 2).Draw(t, "spare"))
 		ordinary, err := reshape.Plan(old, new, at)
 		var lost *plan.LostError
 		if errors.As(err, &lost) {
@@ -98,8 +101,9 @@ func TestRedundant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := holders(to, model.Tensors)
-		before, after := aloneOn(has, onHosts(ordinary, at)), aloneOn(has, onHosts(c, at))
+		has := bytesByHolders(to, model.Tensors)
+		before, after := bytesOnOneHost(has, hostOfRanks(ordinary, at)),
+			bytesOnOneHost(has, hostOfRanks(c, at))
 		if after > before || after == before && !slices.Equal(c.Workers, ordinary.Workers) &&
 			old.Mesh.String() != new.Mesh.String() {
 			t.Fatalf("%d bytes are on one host with %v, and %d without asking with %v", after,
@@ -125,7 +129,7 @@ func TestRedundant(t *testing.T) {
 		for _, h := range at.Leaving {
 			room[h] = 0
 		}
-		if least := leastAlone(has, new.Ranks, room); after != least {
+		if least := leastOnOneHost(has, new.Ranks, room); after != least {
 			t.Fatalf("%d bytes are on one host with %v, and %d need to be; the hosts are %v, "+
 				"the mesh is %s", after, c.Workers, least, at.Hosts, new.Mesh)
 		}

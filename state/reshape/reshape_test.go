@@ -19,8 +19,8 @@ import (
 
 var key = digest.NewKey(11)
 
-// memories are what an oracle says that each rank has, where a Layout says that it lies.
-func memories(l *reshape.Layout, spec *layout.Spec, tensors []layout.Tensor) [][]byte {
+// expectMemories returns what an oracle says that each rank has, where a Layout says that it lies.
+func expectMemories(l *reshape.Layout, spec *layout.Spec, tensors []layout.Tensor) [][]byte {
 	out := make([][]byte, l.Ranks)
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
 		mem := make([]byte, l.Bytes(rank))
@@ -41,8 +41,8 @@ func memories(l *reshape.Layout, spec *layout.Spec, tensors []layout.Tensor) [][
 	return out
 }
 
-// state states a model whose layout is a spec.
-func state(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *reshape.Layout) {
+// newState states a model whose layout is a spec, and returns the state on its mesh too.
+func newState(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *reshape.Layout) {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -69,9 +69,9 @@ func TestChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		model := layouttest.DrawModel(t)
 		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
-		_, old := state(t, model, from)
-		_, new := state(t, model, to)
-		at := place(t, old.Ranks, max(old.Ranks, new.Ranks))
+		_, old := newState(t, model, from)
+		_, new := newState(t, model, to)
+		at := drawPlacement(t, old.Ranks, max(old.Ranks, new.Ranks))
 		c, err := reshape.Plan(old, new, at)
 		var lost *plan.LostError
 		if errors.As(err, &lost) {
@@ -92,7 +92,8 @@ func TestChange(t *testing.T) {
 					c.Workers, w, at.Leaving)
 			}
 		}
-		was, want := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
+		was, want := expectMemories(old, from, model.Tensors),
+			expectMemories(new, to, model.Tensors)
 		is := make([][]byte, new.Ranks)
 		for r := range is {
 			is[r] = make([]byte, new.Bytes(r))
@@ -119,33 +120,33 @@ func TestChange(t *testing.T) {
 			}
 		}
 		prove := func() digest.Proof {
-			return proof(c, func(r int) []byte {
+			return proveAll(c, func(r int) []byte {
 				return was[r]
 			}, func(r int) []byte { return is[r] })
 		}
 		if p := prove(); p.Old != p.New {
 			t.Fatalf("the fingerprints are %v and %v", p.Old, p.New)
 		}
-		damage(t, c, is, prove)
+		checkDamage(t, c, is, prove)
 	})
 }
 
-// proof proves all tensors.
-func proof(c *reshape.Change, old, new func(int) []byte) (p digest.Proof) {
+// proveAll returns the proof of all tensors together.
+func proveAll(c *reshape.Change, old, new func(int) []byte) (p digest.Proof) {
 	for t := range c.New.Tensors {
 		p = p.Plus(c.ProveTensor(key, t, old, new))
 	}
 	return p
 }
 
-// place puts old ranks on workers, and these on hosts; a worker may be lost.
-func place(t *rapid.T, ranks, workers int) reshape.Placement {
+// drawPlacement draws the workers of old ranks, and the hosts of these; a worker may be lost.
+func drawPlacement(t *rapid.T, ranks, workers int) reshape.Placement {
 	var at reshape.Placement
 	hosts := rapid.IntRange(1, 3).Draw(t, "hosts")
 	for range workers {
 		at.Hosts = append(at.Hosts, rapid.IntRange(0, hosts-1).Draw(t, "host"))
 	}
-	order := rapid.Permutation(numbers(workers)).Draw(t, "workers")
+	order := rapid.Permutation(upTo(workers)).Draw(t, "workers")
 	at.Ranks = order[:ranks]
 	if lost := rapid.IntRange(-3, ranks-1).Draw(t, "lost"); lost >= 0 {
 		at.Ranks[lost] = reshape.Lost
@@ -159,15 +160,16 @@ func place(t *rapid.T, ranks, workers int) reshape.Placement {
 	return at
 }
 
-func numbers(n int) (list []int) {
+// upTo returns the numbers from 0 to n-1.
+func upTo(n int) (list []int) {
 	for i := range n {
 		list = append(list, i)
 	}
 	return list
 }
 
-// damage flips a bit of an element of the new state.
-func damage(t *rapid.T, c *reshape.Change, is [][]byte, prove func() digest.Proof) {
+// checkDamage flips a bit of an element of the new state, and demands that the proof fails.
+func checkDamage(t *rapid.T, c *reshape.Change, is [][]byte, prove func() digest.Proof) {
 	moves := c.Moves()
 	if len(moves) == 0 {
 		return
@@ -190,15 +192,15 @@ func TestHostsAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		model := layouttest.DrawModel(t)
 		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
-		_, old := state(t, model, from)
-		_, new := state(t, model, to)
+		_, old := newState(t, model, from)
+		_, new := newState(t, model, to)
 		c, err := reshape.Plan(old, new,
 			reshape.Placement{Hosts: make([]int, max(old.Ranks, new.Ranks)),
-				Ranks: numbers(old.Ranks)})
+				Ranks: upTo(old.Ranks)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		was, is := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
+		was, is := expectMemories(old, from, model.Tensors), expectMemories(new, to, model.Tensors)
 		var sum digest.Proof
 		for host := range 2 {
 			mine := func(list [][]byte) func(int) []byte {
@@ -209,7 +211,7 @@ func TestHostsAddUp(t *testing.T) {
 					return nil
 				}
 			}
-			sum = sum.Plus(proof(c, mine(was), mine(is)))
+			sum = sum.Plus(proveAll(c, mine(was), mine(is)))
 		}
 		if sum.Old != sum.New {
 			t.Fatalf("the hosts' fingerprints add up to %v and %v", sum.Old, sum.New)
@@ -225,14 +227,16 @@ rules:
 - {match: "**"}
 `
 
-func statement() *reshape.Statement {
+// sampleStatement returns a statement of two tensors over dp and tp.
+func sampleStatement() *reshape.Statement {
 	return &reshape.Statement{Layout: twoByTwo, Mesh: "dp=2,tp=2",
 		Tensors: []reshape.Tensor{{Name: "b", DType: "f32", Shape: []int{3}},
 			{Name: "w", DType: "f32", Shape: []int{2, 8}}}}
 }
 
+// TestCheck compares what ranks say that they hold with the layout.
 func TestCheck(t *testing.T) {
-	s, err := reshape.NewState(statement())
+	s, err := reshape.NewState(sampleStatement())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,8 +262,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A mesh whose ranks differ on an axis that the layout does not name is refused, also one that the
-// job would begin with: the loss would be a multiple.
+// TestAxes refuses a mesh whose ranks differ on an axis that the layout does not name, also one
+// that the job would begin with: the loss would be a multiple.
 func TestAxes(t *testing.T) {
 	for _, x := range []struct{ axes, mesh, want string }{
 		{"dp=2,tp=2", "qq=3", "mesh qq=3: the layout has no axis qq, only dp, tp; all 3 places " +
@@ -270,7 +274,7 @@ func TestAxes(t *testing.T) {
 		{"tp=2", "dp=3", ""},           // every layout has dp
 		{"tp=2,cp=1,ep=1", "ep=3,cp=2", ""},
 	} {
-		said := statement()
+		said := sampleStatement()
 		said.Layout = strings.Replace(twoByTwo, "dp=2,tp=2", x.axes, 1)
 		said.Mesh = "tp=2"
 		s, err := reshape.NewState(said)
@@ -290,7 +294,8 @@ func TestAxes(t *testing.T) {
 	}
 }
 
-func TestFewer(t *testing.T) {
+// TestShrinkAxis finds the largest degree of an axis that fits.
+func TestShrinkAxis(t *testing.T) {
 	for _, x := range []struct {
 		mesh    string
 		workers int
@@ -308,9 +313,9 @@ func TestFewer(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a worker states, it is refused or makes layouts.
+// FuzzParse has any statement of a worker: it is refused, or makes layouts.
 func FuzzParse(f *testing.F) {
-	good, err := json.Marshal(statement())
+	good, err := json.Marshal(sampleStatement())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -334,8 +339,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestAlone(t *testing.T) {
-	s, err := reshape.NewState(statement())
+// TestUnreplicated counts what lies in one domain only.
+func TestUnreplicated(t *testing.T) {
+	s, err := reshape.NewState(sampleStatement())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +372,8 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-func TestLargest(t *testing.T) {
+// TestLargestMesh finds the largest mesh that fits and can hold the state.
+func TestLargestMesh(t *testing.T) {
 	for _, x := range []struct {
 		mesh    string
 		workers int
