@@ -219,8 +219,8 @@ func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 	return 1
 }
 
-// makeRoom replaces c.room, which was too small, by n bytes. Where there is no memory, c.room is
-// nil, and c.lacking says how much is missing.
+// makeRoom replaces c.room, which was too small, by n bytes, for which it may ask the agent. Where
+// there is no memory, c.room is nil, and c.lacking says how much is missing.
 func (c *checkpoints) makeRoom(n int) {
 	old := c.room
 	c.room = nil

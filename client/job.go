@@ -210,8 +210,8 @@ func connError(err error) error {
 }
 
 // Split returns a group of the listed ranks, of which this one must be a member. It asks the agent,
-// which waits for nobody. Every member must ask for the same list; the k-th time they ask they get
-// the same group.
+// and does not wait for the other members. Every member must ask for the same list; the k-th time
+// they ask they get the same group.
 func (j *Job) Split(ranks ...int) (*Group, error) {
 	list := make([]topo.Rank, len(ranks))
 	for i, r := range ranks {

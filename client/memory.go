@@ -184,7 +184,8 @@ func (m *memory) unmapAll() (err error) {
 	return err
 }
 
-// Empty allocates n elements in the arena, all zero at first. They live as long as the job.
+// Empty allocates n elements in the arena, all zero at first. They live as long as the job. It may
+// ask the agent for memory, and waits for that.
 func Empty[T Element](j *Job, n int) ([]T, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("client: %d elements", n)

@@ -173,13 +173,15 @@ func (m *memory) closeShared(g topo.GroupID) (err error) {
 }
 
 // AllReduceInto fills out on every rank with the reduction of all ranks' in, which stays as it is.
-// All ranks end with the same bytes. With out from Shared, they are written once a host.
+// All ranks end with the same bytes. With out from Shared, they are written once a host. It blocks
+// until all ranks have called it.
 func AllReduceInto[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction,
 	opts ...Option) error {
 	return wait(ctx, AllReduceIntoAsync(r, out, in, op, opts...))
 }
 
-// AllReduceIntoAsync starts an AllReduceInto. Both slices must be left alone until Wait returns.
+// AllReduceIntoAsync starts an AllReduceInto and does not wait for it. Both slices must be left
+// alone until Wait returns.
 func AllReduceIntoAsync[T Element](r Ranks, out, in []T, op collective.Reduction,
 	opts ...Option) *Handle {
 	return start(r, collective.AllReduce, op, 0, in, out, opts)

@@ -195,7 +195,7 @@ func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 }
 
 // CommitInto is Commit with the average in other memory, such as a shared result; the gradient
-// stays as it is.
+// stays as it is. It blocks until all workers have called it, or are lost.
 func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
 	err := AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight),
 		EndStep())

@@ -15,7 +15,7 @@ import (
 // lengths are the grid of block lengths: none, odd, around vector widths, and more than one chunk.
 var lengths = []int{0, 1, 2, 3, 7, 16, 31, 64, 65, 1000, 20_001}
 
-// encode writes numbers as elements.
+// encode returns numbers as elements of a type, as they lie in memory.
 func encode(d tensor.DType, xs []float64) []byte {
 	b := make([]byte, 0, len(xs)*d.Size())
 	le := binary.LittleEndian
@@ -40,7 +40,7 @@ func encode(d tensor.DType, xs []float64) []byte {
 	return b
 }
 
-// decode reads elements as numbers.
+// decode returns the numbers that elements of a type stand for.
 func decode(d tensor.DType, b []byte) []float64 {
 	le := binary.LittleEndian
 	xs := make([]float64, 0, len(b)/d.Size())
@@ -67,7 +67,7 @@ func decode(d tensor.DType, b []byte) []float64 {
 	return xs
 }
 
-// epsilon is the relative error that one rounding to the type may cause.
+// epsilon returns the relative error that one rounding to the type may cause.
 func epsilon(d tensor.DType) float64 {
 	switch d {
 	case tensor.F64:
@@ -173,7 +173,8 @@ func forEachWorld(t *testing.T,
 	}
 }
 
-// checkReduced compares a result with the reference over the inputs, from element off on.
+// checkReduced fails the test if a result differs from the reference over the inputs, from element
+// off on, by more than roundings explain.
 func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights []float64,
 	inputs [][]float64, off int, got []float64) {
 	t.Helper()

@@ -132,7 +132,9 @@ func (r *Relay) Chunks() int { return len(r.initial) }
 // they are sent as they are.
 func (r *Relay) BytesSummed() int { return r.bytes.summed }
 
-// Chunk sums piece i and appends to out what is now to be sent.
+// Chunk sums piece i of those that need nothing from another host, in the Relay's memory or an
+// output, and appends to out what is now to be sent. Any goroutine may call it, beside others, with
+// a scratch of its own.
 func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
 	p := r.initial[(i+r.first)%len(r.initial)]
 	return r.sumPiece(&r.segments[p.segment], p.piece, s, out)

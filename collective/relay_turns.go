@@ -41,8 +41,7 @@ func (r *Relay) orderByTurn(of [][]Turn) {
 // once.
 func (r *Relay) Turns() int { return len(r.turns) }
 
-// Turn returns the indices of Chunk that belong to turn k: from one up to, but not including, the
-// other.
+// Turn returns the indices of Chunk that belong to turn k: those with from <= index < to.
 func (r *Relay) Turn(k int) (from, to int) {
 	if k > 0 {
 		from = r.turns[k-1]

@@ -35,7 +35,8 @@ func (s Shared) writeTo(b *strings.Builder, of topo.GroupID) {
 	}
 }
 
-// checkShared refuses a shared result for collectives whose outputs differ between ranks.
+// checkShared returns an error for a shared result of a collective whose outputs differ between
+// ranks.
 func (c *Call) checkShared() error {
 	if c.Shared.Name == "" || c.Kind == AllReduce || c.Kind == AllGather {
 		return nil

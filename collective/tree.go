@@ -32,8 +32,8 @@ func Strategies() []Strategy {
 		Star{}}
 }
 
-// Source is the position from which host i gets the result of tree t, by whichever Strategy; -1 if
-// i is the root of the tree.
+// Source returns the position from which host i gets the result of tree t, by whichever Strategy;
+// -1 if i is the root of the tree.
 func Source(s Strategy, t, k, root, i int) int {
 	if s, ok := s.(DownTree); ok {
 		return s.Source(t, k, root, i)

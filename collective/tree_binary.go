@@ -7,10 +7,10 @@ package collective
 // among many hosts.
 type Tree struct{}
 
-// Trees is 1: all elements go along the same tree.
+// Trees returns 1: all elements go along the same tree.
 func (Tree) Trees(int, int) int { return 1 }
 
-// Parent is host i's parent in the heap that has the root first.
+// Parent returns host i's parent in the heap of k hosts that has the root first; -1 for the root.
 func (Tree) Parent(_, k, root, i int) int {
 	root = max(root, 0)
 	place := (i - root + k) % k

@@ -8,10 +8,10 @@ package collective
 // of Star.
 type Clique struct{}
 
-// Trees is k stars, or the one around the root.
+// Trees returns k, for a star around each host; or 1, for the one around the root that is given.
 func (Clique) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent is the middle of star t.
+// Parent returns the host in the middle of star t; -1 for that host itself.
 func (Clique) Parent(t, _, root, i int) int {
 	if i == rootOf(t, root) {
 		return -1

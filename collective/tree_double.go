@@ -9,11 +9,11 @@ package collective
 // host: at most 2n for all-reduce, n for a move with a root.
 type DoubleTree struct{}
 
-// Trees is 2, of which each gets half of the elements.
+// Trees returns 2, of which each gets half of the elements.
 func (DoubleTree) Trees(int, int) int { return 2 }
 
-// Parent is that of the tree in which in-order neighbours differ in depth, or of its mirror image,
-// or of the tree moved on by one.
+// Parent returns host i's parent in tree t over k hosts: in the tree in which in-order neighbours
+// differ in depth, or in its mirror image, or in the tree moved on by one; -1 for the root.
 func (DoubleTree) Parent(t, k, root, i int) int {
 	if root < 0 {
 		return inOrderParent(t, k, i)

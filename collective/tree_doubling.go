@@ -14,10 +14,11 @@ import "math/bits"
 // 2(k−1)/k·n, the least there can be; with a root n for each of at most ⌈log₂ k⌉ children.
 type Doubling struct{}
 
-// Trees is k binomial trees, or the one around the root.
+// Trees returns k, for a binomial tree to each host; or 1, for the one to the root that is given.
 func (Doubling) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent is as far on towards the root as the largest power of two that does not pass it.
+// Parent returns the host that is as far on towards the root of tree t as the largest power of two
+// that does not pass it; -1 for the root.
 func (Doubling) Parent(t, k, root, i int) int {
 	way := (rootOf(t, root) - i + k) % k
 	if way == 0 {

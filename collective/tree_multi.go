@@ -10,10 +10,10 @@ package collective
 // there a host sends to one other in a step, and here to several.
 type MultiTree struct{}
 
-// Trees is k heaps, or the one that has the root first.
+// Trees returns k, for a heap to each host; or 1, for the one that has the given root first.
 func (MultiTree) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent is that of Tree with the root of tree t.
+// Parent returns what that of Tree does, with the root of tree t.
 func (MultiTree) Parent(t, k, root, i int) int { return Tree{}.Parent(0, k, rootOf(t, root), i) }
 
 // String returns the name of the strategy in a Route.

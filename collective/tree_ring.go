@@ -9,10 +9,10 @@ package collective
 // least there can be; with a root n by each host but the last.
 type Ring struct{}
 
-// Trees is k chains, or the one that ends at the root.
+// Trees returns k, for a chain to each host; or 1, for the one that ends at the given root.
 func (Ring) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent is the next host.
+// Parent returns the next host in the ring; -1 for the root of tree t, where its chain ends.
 func (Ring) Parent(t, k, root, i int) int {
 	if i == rootOf(t, root) {
 		return -1
@@ -20,7 +20,8 @@ func (Ring) Parent(t, k, root, i int) int {
 	return (i + 1) % k
 }
 
-// Source is the host before.
+// Source returns the host before in the ring; -1 for the root of tree t, from which the result
+// comes.
 func (Ring) Source(t, k, root, i int) int {
 	if i == rootOf(t, root) {
 		return -1

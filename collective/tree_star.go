@@ -7,10 +7,10 @@ package collective
 // in the middle.
 type Star struct{}
 
-// Trees is 1: all elements go along the same tree.
+// Trees returns 1: all elements go along the same tree.
 func (Star) Trees(int, int) int { return 1 }
 
-// Parent is the host in the middle: the root, or else the first host.
+// Parent returns the host in the middle: the root, or else the first host; -1 for that host itself.
 func (Star) Parent(_, _, root, i int) int {
 	middle := max(root, 0)
 	if i == middle {

@@ -9,10 +9,10 @@ package collective
 // one, so that long moves are better off with Ring.
 type TwoWayRing struct{}
 
-// Trees is k pairs of chains, or the one pair at the root.
+// Trees returns k, for a pair of chains to each host; or 1, for the pair to the given root.
 func (TwoWayRing) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent is the neighbour on the shorter way to the root.
+// Parent returns the neighbour on the shorter way to the root of tree t; -1 for the root.
 func (TwoWayRing) Parent(t, k, root, i int) int {
 	switch way := (rootOf(t, root) - i + k) % k; {
 	case way == 0:

@@ -191,8 +191,8 @@ func (s *allReduce) addPartialSum(at float64, t transfer) {
 	}
 }
 
-// sendUp sends the sum of a piece from where it is to the parent there, or as the result down from
-// the root.
+// sendUp plans that the sum of a piece goes from where it is to the parent there, or as the result
+// down from the root.
 func (s *allReduce) sendUp(at float64, t transfer) {
 	parent := s.parent[t.tree][t.to]
 	if parent < 0 {
@@ -204,7 +204,7 @@ func (s *allReduce) sendUp(at float64, t transfer) {
 	s.events.Add(at, t)
 }
 
-// sendDown sends the result of a piece from where it is to the children there.
+// sendDown plans that the result of a piece goes from where it is to the children there.
 func (s *allReduce) sendDown(at float64, t transfer) {
 	s.end = max(s.end, at)
 	for _, child := range s.children[t.tree][t.to] {

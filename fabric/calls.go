@@ -79,7 +79,7 @@ func (c *Calls) Up() {
 	}
 }
 
-// Message calls Handler.Message; false means that the link has ended.
+// Message calls Handler.Message, and returns when that does; false means that the link has ended.
 func (c *Calls) Message(b []byte) bool {
 	if !c.BeginUse() {
 		return false
@@ -108,8 +108,8 @@ func (c *Calls) Arrived(p Piece) {
 	c.EndUse()
 }
 
-// Down refuses all further calls, waits for those under way, and calls Handler.Down. Whoever calls
-// it has made sure before that they come to an end, and calls it once.
+// Down refuses all further calls, blocks until those under way have returned, and calls
+// Handler.Down. Whoever calls it has made sure before that they come to an end, and calls it once.
 func (c *Calls) Down(err error) {
 	c.mu.Lock()
 	c.ended = true

@@ -19,7 +19,7 @@ func asNumbers[T any](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
 }
 
-// pair is Impl.Pair in plain Go, for len(acc) bytes of accumulator.
+// pair sets acc = x op y, for len(acc) bytes of accumulator: Impl.Pair in plain Go.
 func pair(d tensor.DType, op Op, acc, x, y []byte) {
 	switch d {
 	case tensor.F64:
@@ -38,7 +38,7 @@ func pair(d tensor.DType, op Op, acc, x, y []byte) {
 	}
 }
 
-// pairOf is pair for a type that accumulates in itself.
+// pairOf sets acc = x op y, for numbers that accumulate in their own type.
 func pairOf[T number](op Op, acc, x, y []T) {
 	x, y = x[:len(acc)], y[:len(acc)]
 	switch op {
@@ -67,7 +67,7 @@ func pairOf[T number](op Op, acc, x, y []T) {
 // accumulator.
 const chunkLen = 64
 
-// foldHalf is Impl.Fold in plain Go for a 16-bit type d.
+// foldHalf sets acc = acc op src, for src of a 16-bit type d: Impl.Fold in plain Go.
 func foldHalf(d tensor.DType, op Op, acc []float32, src []byte) {
 	var wide [chunkLen]float32
 	for len(acc) > 0 {
@@ -78,7 +78,8 @@ func foldHalf(d tensor.DType, op Op, acc []float32, src []byte) {
 	}
 }
 
-// loadScaled is Impl.LoadScaled in plain Go. It panics for integers.
+// loadScaled sets acc = a*src, for src of type d: Impl.LoadScaled in plain Go. It panics for
+// integers.
 func loadScaled(d tensor.DType, acc, src []byte, a float64) {
 	switch d {
 	case tensor.F64:
@@ -94,7 +95,8 @@ func loadScaled(d tensor.DType, acc, src []byte, a float64) {
 	}
 }
 
-// foldScaled is Impl.FoldScaled in plain Go. It panics for integers.
+// foldScaled sets acc = acc + a*src, for src of type d: Impl.FoldScaled in plain Go. It panics for
+// integers.
 func foldScaled(d tensor.DType, acc, src []byte, a float64) {
 	switch d {
 	case tensor.F64:
@@ -130,7 +132,7 @@ func addScaledNumbers[T float32 | float64](acc, src []T, a T) {
 	}
 }
 
-// load is Impl.Load in plain Go.
+// load sets acc = src, for src of type d: Impl.Load in plain Go.
 func load(d tensor.DType, acc, src []byte) {
 	if AccType(d) == d {
 		copy(acc, src)
@@ -139,7 +141,7 @@ func load(d tensor.DType, acc, src []byte) {
 	widen(d, asNumbers[float32](acc), src)
 }
 
-// store is Impl.Store in plain Go.
+// store sets dst = acc, rounded to type d: Impl.Store in plain Go.
 func store(d tensor.DType, dst, acc []byte) {
 	if AccType(d) == d {
 		copy(dst, acc)

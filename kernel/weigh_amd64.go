@@ -13,7 +13,8 @@ var (
 		cpu.X86.HasAVX512IFMA
 )
 
-// weigh is Weigh for at most maxWeighed words, by the best code that this CPU can run.
+// weigh returns Σ weight[i] · word i of data: Weigh for at most maxWeighed words, by the best code
+// that this CPU can run.
 func weigh(weight []uint64, data []byte) (hi, lo uint64) {
 	n := len(weight) / weighBlock
 	if n == 0 || !hasWeigh256 {

@@ -2,5 +2,5 @@
 
 package kernel
 
-// weigh is Weigh, for this build has no SIMD code.
+// weigh returns Σ weight[i] · word i of data: Weigh, for this build has no SIMD code.
 func weigh(weight []uint64, data []byte) (hi, lo uint64) { return weighGeneric(weight, data) }

@@ -89,7 +89,7 @@ type Conn struct {
 	fd int // the descriptor of c, for Bell.WaitOrHangUp; valid until Close
 }
 
-// newConn returns a Conn that takes over a connection, also when it fails to find its descriptor.
+// newConn returns a Conn over a connection, which the caller closes if it fails.
 func newConn(c *net.UnixConn) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -74,7 +74,7 @@ func (r *Recorder) update(h fabric.Host, f func(s *Seen)) {
 	r.news.Broadcast()
 }
 
-// Up implements fabric.Handler.
+// Up implements fabric.Handler: it records the call, which must be the only one, and calls OnUp.
 func (r *Recorder) Up(peer fabric.Host) {
 	r.update(peer, func(s *Seen) {
 		r.expect(s.Ups == 0, "a second Up(%s)", peer)
@@ -87,7 +87,7 @@ func (r *Recorder) Up(peer fabric.Host) {
 	r.update(peer, func(s *Seen) { s.calling = false })
 }
 
-// Message implements fabric.Handler.
+// Message implements fabric.Handler: it keeps a copy of the message, and calls OnMessage.
 func (r *Recorder) Message(from fabric.Host, b []byte) {
 	r.update(from, func(s *Seen) {
 		r.expect(s.Ups == 1 && s.Downs == 0, "a message of %s after %d Ups and %d Downs", from,
@@ -102,7 +102,7 @@ func (r *Recorder) Message(from fabric.Host, b []byte) {
 	r.update(from, func(s *Seen) { s.calling = false })
 }
 
-// Place implements fabric.Handler.
+// Place implements fabric.Handler: it returns the memory that OnPlace gives, or fresh memory.
 func (r *Recorder) Place(from fabric.Host, p fabric.Piece) []byte {
 	r.update(from, func(s *Seen) {
 		r.expect(s.Ups == 1, "a piece of %s before Up", from)
@@ -123,7 +123,7 @@ func (r *Recorder) Place(from fabric.Host, p fabric.Piece) []byte {
 	return mem
 }
 
-// Arrived implements fabric.Handler.
+// Arrived implements fabric.Handler: it records where the piece is.
 func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
 	r.update(from, func(s *Seen) {
 		mem, ok := s.Placed[p]
@@ -134,7 +134,7 @@ func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
 	})
 }
 
-// Down implements fabric.Handler.
+// Down implements fabric.Handler: it records the reason, and takes back what OnPlace gave.
 func (r *Recorder) Down(peer fabric.Host, err error) {
 	r.update(peer, func(s *Seen) {
 		r.expect(s.Ups == 1 && s.Downs == 0, "Down(%s) after %d Ups and %d Downs", peer, s.Ups,

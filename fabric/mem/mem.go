@@ -98,7 +98,7 @@ var _ fabric.Network = (*Network)(nil)
 // Self returns the name of this host.
 func (m *Network) Self() fabric.Host { return m.self }
 
-// Send implements fabric.Network.
+// Send implements fabric.Network: it queues a copy of b at the peer, and does not wait.
 func (m *Network) Send(to fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		panic(fmt.Sprintf("mem: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
@@ -109,7 +109,8 @@ func (m *Network) Send(to fabric.Host, b []byte) {
 	}
 }
 
-// SendPiece implements fabric.Network.
+// SendPiece implements fabric.Network: it queues the piece at the peer without a copy, and does not
+// wait.
 func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
 		panic(fmt.Sprintf("mem: a piece of %d bytes with a payload of %d; the limit is %d",
@@ -123,10 +124,10 @@ func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	}
 }
 
-// Unused implements fabric.Network.
+// Unused implements fabric.Network: it calls f when no payload is read any more.
 func (m *Network) Unused(f func()) { m.payloads.Unused(f) }
 
-// Drop implements fabric.Network.
+// Drop implements fabric.Network: it ends both ends of the link, and does not wait.
 func (m *Network) Drop(peer fabric.Host, why error) {
 	if l := m.link(peer); l != nil {
 		l.end(why)
@@ -150,7 +151,8 @@ func (m *Network) Seek(context.Context) map[fabric.Host][]fabric.Host {
 	return found
 }
 
-// Close implements fabric.Network.
+// Close implements fabric.Network: it removes the host from the hub, ends its links, and blocks
+// until their goroutines have.
 func (m *Network) Close() error {
 	m.hub.mu.Lock()
 	if m.hub.networks[m.self] == m {

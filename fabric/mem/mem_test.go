@@ -10,9 +10,12 @@ import (
 
 type cluster struct{ *Hub }
 
+// Add implements fabrictest.Cluster.
 func (c cluster) Add(_ testing.TB, name fabric.Host, h fabric.Handler) fabric.Network {
 	return c.Hub.Add(name, h)
 }
+
+// Kill implements fabrictest.Cluster.
 func (c cluster) Kill(m fabric.Network) { c.Hub.Kill(m.Self()) }
 
 // TestSuite: this network does what every network must do.

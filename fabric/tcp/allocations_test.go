@@ -12,11 +12,20 @@ import (
 // told is a handler that only counts what it is told.
 type told chan struct{}
 
-func (t told) Up(fabric.Host)                         { t <- struct{}{} }
-func (t told) Message(fabric.Host, []byte)            { t <- struct{}{} }
+// Up implements fabric.Handler; it counts.
+func (t told) Up(fabric.Host) { t <- struct{}{} }
+
+// Message implements fabric.Handler; it counts.
+func (t told) Message(fabric.Host, []byte) { t <- struct{}{} }
+
+// Place implements fabric.Handler; no piece is wanted.
 func (t told) Place(fabric.Host, fabric.Piece) []byte { return nil }
-func (t told) Arrived(fabric.Host, fabric.Piece)      {}
-func (t told) Down(fabric.Host, error)                {}
+
+// Arrived implements fabric.Handler; no piece arrives.
+func (t told) Arrived(fabric.Host, fabric.Piece) {}
+
+// Down implements fabric.Handler; nobody asks for it.
+func (t told) Down(fabric.Host, error) {}
 
 // Neither end allocates for a message but the 24 bytes of TLS for the record that comes.
 func TestMessagesAllocateOnce(t *testing.T) {

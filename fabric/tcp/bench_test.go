@@ -20,11 +20,20 @@ func newLanding(n int) *landing {
 	return &landing{make([]byte, n), make(chan fabric.Host, 1), make(chan struct{}, 64)}
 }
 
-func (l *landing) Up(peer fabric.Host)                        { l.up <- peer }
-func (l *landing) Message(fabric.Host, []byte)                { l.arrived <- struct{}{} }
+// Up implements fabric.Handler: it names the peer in l.up.
+func (l *landing) Up(peer fabric.Host) { l.up <- peer }
+
+// Message implements fabric.Handler: it counts as something that arrived.
+func (l *landing) Message(fabric.Host, []byte) { l.arrived <- struct{}{} }
+
+// Place implements fabric.Handler: all pieces go to the same memory.
 func (l *landing) Place(_ fabric.Host, p fabric.Piece) []byte { return l.mem[:p.Length] }
-func (l *landing) Arrived(_ fabric.Host, _ fabric.Piece)      { l.arrived <- struct{}{} }
-func (l *landing) Down(fabric.Host, error)                    {}
+
+// Arrived implements fabric.Handler: it tells l.arrived.
+func (l *landing) Arrived(_ fabric.Host, _ fabric.Piece) { l.arrived <- struct{}{} }
+
+// Down implements fabric.Handler; nobody asks for it.
+func (l *landing) Down(fabric.Host, error) {}
 
 // linkedPair links two agents over the loopback, until the test ends. From sends to the host peer,
 // whose handler is to.

@@ -77,7 +77,8 @@ func (c *cable) leadTo(t *testing.T, address string) {
 	})
 }
 
-// carry copies until one side closes, which it passes on, or the cable is cut, which it does not.
+// carry copies from one connection to the other until one side closes, which it passes on, or the
+// cable is cut, which it does not.
 func (c *cable) carry(to, from net.Conn) {
 	b := make([]byte, 64<<10)
 	for {

@@ -83,7 +83,7 @@ func (m *Network) answerConnection(conn *net.TCPConn, at *pendingConn) {
 }
 
 // closeGently closes a connection so that what was written last arrives: one that is closed with
-// bytes unread is reset. It waits a second for the peer to hang up.
+// bytes unread is reset. It waits for the peer to hang up, for a second at most.
 func closeGently(conn *net.TCPConn) {
 	conn.CloseWrite()
 	conn.SetReadDeadline(time.Now().Add(time.Second))
@@ -96,8 +96,7 @@ const advice = "shoal: this port is for the agents of a job, which speak TLS. Jo
 	"agent --join HOST:PORT --token-file FILE\n"
 
 // openStream takes a connection to the point where its first frame can be read, with a TLS
-// handshake unless it is plain, and returns who is at its other end. S may be returned with an
-// error, to be closed.
+// handshake unless it is plain, and returns who is at its other end. It waits for the peer.
 func (m *Network) openStream(w *wire) (s *stream, who identity, err error) {
 	first, err := w.in.Peek(1)
 	switch {

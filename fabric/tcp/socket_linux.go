@@ -144,8 +144,8 @@ func iovec(b []byte) (v unix.Iovec) {
 	return v
 }
 
-// writeNow writes as much of b as the kernel takes without waiting. Of an error the next Write
-// tells.
+// writeNow writes as much of b as the kernel takes without waiting. An error is returned by the
+// next Write.
 func (s *socket) writeNow(b []byte) (written int) {
 	if len(b) == 0 {
 		return 0

@@ -201,18 +201,18 @@ func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	}
 }
 
-// Unused implements fabric.Network.
+// Unused implements fabric.Network: it calls f when no payload is read any more.
 func (m *Network) Unused(f func()) { m.payloads.Unused(f) }
 
-// Drop implements fabric.Network.
+// Drop implements fabric.Network: it has the goroutine of the link end it, and does not wait.
 func (m *Network) Drop(peer fabric.Host, why error) {
 	if l := m.link(peer); l != nil {
 		l.end(ending{err: why, goodbye: true, reason: why.Error()})
 	}
 }
 
-// Close implements fabric.Network. It waits for peers to take what was queued for at most the time
-// of a goodbye, two seconds.
+// Close implements fabric.Network: it blocks until all goroutines of the network have ended. It
+// waits for peers to take what was queued for at most the time of a goodbye, two seconds.
 func (m *Network) Close() error {
 	m.mu.Lock()
 	m.closing = true

@@ -171,7 +171,8 @@ func (d *Detector) EndAll() (over []*Stall) {
 	return over
 }
 
-// Stalls returns the workers that were waited for at the last observation, in order.
+// Stalls returns the workers that were waited for at the last observation, in order. The list is
+// the caller's, the stalls are the Detector's.
 func (d *Detector) Stalls() []*Stall {
 	list := slices.Collect(maps.Values(d.stalls))
 	sortByWorker(list)
