@@ -189,7 +189,8 @@ func (c *Checkpoint) currentStamp(name string) (stamp, error) {
 	return stamp{info.Size(), info.ModTime()}, nil
 }
 
-// checkUnchanged fails when a file has changed since the checkpoint was opened.
+// checkUnchanged asks the file system for the stamps of all files, and fails when one has changed
+// since the checkpoint was opened.
 func (c *Checkpoint) checkUnchanged() error {
 	for _, name := range c.tensorFiles() {
 		now, err := c.currentStamp(name)

@@ -144,7 +144,7 @@ func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string
 	return nil
 }
 
-// readMark reads the mark. The error is fs.ErrNotExist when there is none.
+// readMark reads the mark from the bucket. The error is fs.ErrNotExist when there is none.
 func (u *upload) readMark(ctx context.Context) (m mark, err error) {
 	text, err := u.bucket.ReadFile(ctx, u.markName(), maxMarkBytes)
 	if err != nil {
@@ -161,7 +161,7 @@ func (u *upload) readMark(ctx context.Context) (m mark, err error) {
 	return m, nil
 }
 
-// checkMark fails when the mark belongs to another run.
+// checkMark reads the mark, and fails when it belongs to another run.
 func (u *upload) checkMark(ctx context.Context) error {
 	m, err := u.readMark(ctx)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +190,8 @@ func (u *upload) removeOwnFiles(ctx context.Context) error {
 	return errors.Join(u.bucket.RemoveFiles(ctx, own[0]), u.bucket.RemoveFiles(ctx, own[1:]...))
 }
 
-// plan implements target. Every part is made from the source, because what was sent cannot be read.
+// plan implements target: it plans the move of everything to the bucket. Every part is made from
+// the source, because what was sent cannot be read.
 func (u *upload) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
 	c := plan.Cluster{Devices: []int{u.to.layout.Ranks}, Old: make([]int, from.Ranks),
 		New: make([]int, u.to.layout.Ranks), Fresh: true}
@@ -200,7 +201,8 @@ func (u *upload) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error
 	return plan.Build(from, u.to.layout, c)
 }
 
-// prepare implements target. Whatever an earlier attempt has sent is sent again.
+// prepare implements target: it removes whatever an earlier attempt has sent, and has the job write
+// to the bucket.
 func (u *upload) prepare(ctx context.Context, job *move.Job) (err error) {
 	if err := errors.Join(u.parts.abortUploads(ctx), u.removeOwnFiles(ctx)); err != nil {
 		return err
@@ -213,7 +215,8 @@ func (u *upload) prepare(ctx context.Context, job *move.Job) (err error) {
 	return nil
 }
 
-// publish implements target. The manifest comes last, and is always written.
+// publish implements target: it checks what was sent, writes the manifest, and removes the mark.
+// The manifest comes last, and is always written.
 func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) error {
 	if err := u.parts.sendRest(); err != nil {
 		return err
@@ -253,7 +256,7 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 	return u.bucket.RemoveFiles(ctx, u.markName())
 }
 
-// fail implements target. It removes what a failed move has sent, also when the move was
+// fail implements target: it removes what a failed move has sent, also when the move was
 // interrupted.
 func (u *upload) fail(ctx context.Context, _ bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

@@ -85,8 +85,8 @@ func TestMedianTimes(t *testing.T) {
 	}
 }
 
-// What is chosen is compared with the fastest, and a prediction that is too short counts as one
-// that is too long.
+// TestPrintErrors checks that what is chosen is compared with the fastest, and that a prediction
+// that is too short counts as one that is too long.
 func TestPrintErrors(t *testing.T) {
 	var out bytes.Buffer
 	if err := printErrors(&out,

@@ -174,7 +174,7 @@ func TestStoreIsAway(t *testing.T) {
 	}
 }
 
-// Pauses get longer, and are not all the same.
+// TestPauses checks that pauses get longer, and are not all the same.
 func TestPauses(t *testing.T) {
 	openBucket(t, func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -192,7 +192,8 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// Damage is found when a checkpoint is fetched: a byte, an end, a file.
+// TestDamage damages a checkpoint in a bucket (a byte, an end, a file): it is found when the
+// checkpoint is fetched.
 func TestDamage(t *testing.T) {
 	f, store := openBucket(t, nil)
 	s, memory := snapshottest.State(5, 2)
@@ -295,7 +296,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// The store is named by variables, or by the profile.
+// TestEnvironment checks that the store is named by variables, or by the profile.
 func TestEnvironment(t *testing.T) {
 	config := t.TempDir() + "/config"
 	text := "[default]\nregion = eu-west-1\n[profile lab]\n# endpoint_url = " +

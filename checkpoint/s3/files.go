@@ -44,7 +44,7 @@ func (e entry) Mode() fs.FileMode {
 	return 0o644
 }
 
-// Stat implements fs.StatFS.
+// Stat implements fs.StatFS, by one request or two.
 func (f files) Stat(name string) (fs.FileInfo, error) {
 	e, err := f.statEntry(name)
 	if err != nil {
@@ -78,7 +78,7 @@ func dirPrefix(dir string) string {
 	return dir + "/"
 }
 
-// ReadDir implements fs.ReadDirFS.
+// ReadDir implements fs.ReadDirFS, by listing the folder in the bucket.
 func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "readdir", Path: name, Err: fs.ErrInvalid}
@@ -104,7 +104,8 @@ func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
 	return entries, nil
 }
 
-// Open implements fs.FS. Reading an open folder fails: ReadDir lists it.
+// Open implements fs.FS. It asks the store for the size; the content is requested when it is read.
+// Reading an open folder fails: ReadDir lists it.
 func (f files) Open(name string) (fs.File, error) {
 	e, err := f.statEntry(name)
 	if err != nil {

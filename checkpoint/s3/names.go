@@ -9,7 +9,7 @@ import (
 )
 
 // Objects by their names below the URL, for moves of checkpoints, which make files of their own
-// names.
+// names. Each call waits for one or more requests; any goroutine may make it.
 
 // Has reports whether there is an object of a name. An object to which access is refused counts as
 // missing.

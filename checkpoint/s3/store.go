@@ -17,7 +17,7 @@ import (
 
 // A Bucket is the snapshot.Store of a job. An attempt is a folder, and nothing in a bucket can be
 // renamed, so the order of writes says what an attempt is: it is sealed once its manifest exists,
-// and void once voidMark does.
+// and void once voidMark does. Each call waits for one or more requests; any goroutine may make it.
 
 const (
 	maxReadBytes  = 1 << 30 // largest file that is read whole
@@ -52,8 +52,8 @@ func parseName(name string) (a snapshot.Attempt, file string, ok bool) {
 	return a, m[3], errors.Join(err, err2) == nil && folderName(a)+m[3] == name
 }
 
-// List implements snapshot.Store. A manifest alone was written very late, after the attempt was
-// removed.
+// List implements snapshot.Store: it tells sealed attempts from others by their files. A manifest
+// alone was written very late, after the attempt was removed.
 func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
 	objects, err := b.list(ctx, "step-", true)
 	if err != nil {
@@ -99,8 +99,9 @@ func namesWithin(a snapshot.Attempt, objects []object) (names []string) {
 	return names
 }
 
-// Files implements snapshot.Store. A sealer calls it after its own receipt, and who abandons looks
-// for receipts after its mark: so one of the two sees the other.
+// Files implements snapshot.Store: it returns the names of the files of an unsealed attempt. A
+// sealer calls it after its own receipt, and who abandons looks for receipts after its mark: so one
+// of the two sees the other.
 func (b *Bucket) Files(ctx context.Context, a snapshot.Attempt) ([]string, error) {
 	names, err := b.listNames(ctx, a)
 	if err == nil && (len(names) == 0 || slices.Contains(names, voidMark)) {
@@ -122,9 +123,9 @@ func (b *Bucket) Put(ctx context.Context, a snapshot.Attempt, name string, text 
 // Begin implements snapshot.Store. A bucket has no folders to make.
 func (b *Bucket) Begin(context.Context, snapshot.Attempt) error { return nil }
 
-// Seal implements snapshot.Store. The manifest comes last, and concurrent writers write the same
-// bytes. Receipts beside it do not matter: a receipt can be there again if it was sent twice
-// because the first answer was lost.
+// Seal implements snapshot.Store: it writes the manifest and then removes the receipts. Concurrent
+// writers write the same bytes. Receipts beside the manifest do not matter: a receipt can be there
+// again if it was sent twice because the first answer was lost.
 func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) error {
 	if text != nil {
 		if err := b.Put(ctx, a, manifest.Name, text); err != nil {

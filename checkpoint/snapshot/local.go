@@ -31,7 +31,8 @@ func (l localStore) stagingPath(a Attempt) string {
 	return filepath.Join(string(l), fmt.Sprintf(".staging-%012d-%016x", a.Step, a.Seed))
 }
 
-// List implements Store. It also completes removals that were cut short.
+// List implements Store: it tells sealed attempts from others by the names of their folders. It
+// also completes removals that were cut short.
 func (l localStore) List(context.Context) (sealed, unsealed []Attempt, err error) {
 	entries, err := os.ReadDir(string(l))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,6 +94,7 @@ func (l localStore) Create(_ context.Context, a Attempt, name string, _ int) (Wr
 	return localFile{f}, nil
 }
 
+// A localFile implements Writer.
 type localFile struct{ *os.File }
 
 // Unit implements Writer: it returns the bytes of a block.

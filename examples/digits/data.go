@@ -75,7 +75,7 @@ func Load[T Float]() (train, test *Set[T], err error) {
 	return train, test, nil
 }
 
-// addImage adds an image from a line of the file.
+// addImage appends the image and the digit in a line of the file.
 func (s *Set[T]) addImage(line []string) error {
 	for _, field := range line[:Pixels] {
 		v, err := strconv.Atoi(field)

@@ -18,7 +18,7 @@ func NewAtLeast[T int | int64](n *T, bound T, what string) AtLeast[T] {
 	return AtLeast[T]{n, bound, what}
 }
 
-// Set implements pflag.Value.
+// Set implements pflag.Value: it sets the number from the text of the flag.
 func (f AtLeast[T]) Set(text string) error {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -15,7 +15,7 @@ type Rate float64
 // rateText matches a rate: number, prefix, i, unit, /s.
 var rateText = regexp.MustCompile(`^([0-9.]+) ?([kKMGT]?)(i?)(B|bit)(/s)?$`)
 
-// Set implements pflag.Value.
+// Set implements pflag.Value: it sets the rate from the text of the flag.
 func (r *Rate) Set(text string) error {
 	m := rateText.FindStringSubmatch(text)
 	if m == nil {

@@ -134,7 +134,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// What is read is ascending, and reads the same when it is written again.
+// FuzzParseList checks that what is read is ascending, and reads the same when it is written again.
 func FuzzParseList(f *testing.F) {
 	for _, seed := range []string{"", "\n", "0", "0-1", "0-3,8-11\n", "0-65535", "3-1", "1,1", "-1",
 		"1-", "0,,1", "0-99999999999", "0-31:2/4", " 0", "+1", "0x1"} {

@@ -185,8 +185,8 @@ func clientsSeeTheSame(t *testing.T, server Server) {
 	checkKind(t, "update after another client", err, store.ErrConflict)
 }
 
-// cancelled checks that a call with a context that has ended fails, and later calls work.
-func cancelled(t *testing.T, server Server) {
+// callsWithoutTime checks that a call with a context that has ended fails, and later calls work.
+func callsWithoutTime(t *testing.T, server Server) {
 	s := openClient(t, server)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -198,8 +198,8 @@ func cancelled(t *testing.T, server Server) {
 	mustCreate(t, s, "a", "one") // it can still be used
 }
 
-// closed checks that all calls fail after Close, which may be repeated.
-func closed(t *testing.T, server Server) {
+// callsAfterClose checks that all calls fail after Close, which may be repeated.
+func callsAfterClose(t *testing.T, server Server) {
 	s := server.Open(t)
 	for range 2 {
 		if err := s.Close(); err != nil {
@@ -214,8 +214,8 @@ func closed(t *testing.T, server Server) {
 	}
 }
 
-// model compares random calls with a map.
-func model(t *testing.T, server Server) {
+// randomCalls compares random calls with a map.
+func randomCalls(t *testing.T, server Server) {
 	s, round := openClient(t, server), 0
 	rapid.Check(t, func(r *rapid.T) {
 		round++

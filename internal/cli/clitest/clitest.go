@@ -38,7 +38,8 @@ func Commands() map[string]func(*testscript.TestScript, bool, []string) {
 		"until": until}
 }
 
-// exits is the command exits.
+// exits is the command exits CODE command…: it runs a command and fails the script unless that ends
+// with this code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE command [args…]")
@@ -58,7 +59,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// empty is the command empty.
+// empty is the command empty DIR: it fails the script unless the folder is empty or missing.
 func empty(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: empty DIR")
@@ -72,8 +73,8 @@ func empty(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until is the command until. It stands for a person who looks again; the deadline of the test
-// bounds it.
+// until is the command until REGEXP command…: it runs a command again and again until its output
+// matches. It stands for a person who looks again; the deadline of the test bounds it.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: until REGEXP command [args…]")

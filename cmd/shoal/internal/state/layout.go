@@ -26,7 +26,7 @@ func (l *layoutFlags) addTo(flags *pflag.FlagSet, prefix string) {
 		"(docs/formats/layout.md); shoal state layout writes one to begin with")
 }
 
-// addPresetTo defines the flags without that for a layout file.
+// addPresetTo defines the flags, except the one for a layout file.
 func (l *layoutFlags) addPresetTo(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.mesh, prefix+"mesh", "",
 		"the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
