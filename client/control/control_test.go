@@ -204,7 +204,7 @@ func TestRefusal(t *testing.T) {
 }
 
 // A launcher that is gone is ErrEnded, and a context that has ended its cause.
-func TestOneThatIsGone(t *testing.T) {
+func TestLauncherThatIsGone(t *testing.T) {
 	dir := socketDir(t)
 	j := control.At(filepath.Join(dir, "gone.ctl"))
 	if err := j.Refresh(t.Context()); !errors.Is(err, control.ErrEnded) {

@@ -17,22 +17,22 @@ const MaxMessage = 64 << 10
 // Segment is shared memory with a fixed size.
 type Segment struct{ Mem []byte }
 
-// NewSegment fails here.
+// NewSegment returns ErrUnsupported.
 func NewSegment(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
 
-// NewLateSegment fails here.
+// NewLateSegment returns ErrUnsupported.
 func NewLateSegment(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
 
-// NewResult fails here.
+// NewResult returns ErrUnsupported.
 func NewResult(string, int64, ...int) (*Segment, error) { return nil, ErrUnsupported }
 
-// OpenSegment fails here.
+// OpenSegment returns ErrUnsupported.
 func OpenSegment(int) (*Segment, error) { return nil, ErrUnsupported }
 
-// FD is no descriptor.
+// FD returns -1, which is no descriptor.
 func (s *Segment) FD() int { return -1 }
 
-// Fill has nothing to do.
+// Fill returns false: there is nothing to fill.
 func (s *Segment) Fill() bool { return false }
 
 // Close does nothing.
@@ -41,13 +41,13 @@ func (s *Segment) Close() error { return nil }
 // Window is where a worker sees a shared result.
 type Window struct{ Mem []byte }
 
-// NewWindow fails here.
+// NewWindow returns ErrUnsupported.
 func NewWindow(int) (*Window, error) { return nil, ErrUnsupported }
 
-// Show fails here.
+// Show returns ErrUnsupported.
 func (w *Window) Show(int) error { return ErrUnsupported }
 
-// MakeOwn fails here.
+// MakeOwn returns ErrUnsupported.
 func (w *Window) MakeOwn() error { return ErrUnsupported }
 
 // Close does nothing.
@@ -59,40 +59,40 @@ type Bell struct{}
 // BellSet is a set of bells on which one goroutine waits.
 type BellSet struct{}
 
-// NewBellSet fails here.
+// NewBellSet returns ErrUnsupported.
 func NewBellSet() (*BellSet, error) { return nil, ErrUnsupported }
 
-// NewBell fails here.
+// NewBell returns ErrUnsupported.
 func (s *BellSet) NewBell() (*Bell, error) { return nil, ErrUnsupported }
 
 // Ring does nothing.
 func (s *BellSet) Ring() {}
 
-// Wait fails here.
+// Wait returns ErrUnsupported.
 func (s *BellSet) Wait() error { return ErrUnsupported }
 
 // Close does nothing.
 func (s *BellSet) Close() error { return nil }
 
-// NewPolledBell fails here.
+// NewPolledBell returns ErrUnsupported.
 func NewPolledBell() (*Bell, error) { return nil, ErrUnsupported }
 
-// NewThreadBell fails here.
+// NewThreadBell returns ErrUnsupported.
 func NewThreadBell() (*Bell, error) { return nil, ErrUnsupported }
 
 // OpenBell returns a bell that cannot ring.
 func OpenBell(int) *Bell { return &Bell{} }
 
-// FD is no descriptor.
+// FD returns -1, which is no descriptor.
 func (b *Bell) FD() int { return -1 }
 
 // Ring does nothing.
 func (b *Bell) Ring() {}
 
-// Wait fails here.
+// Wait returns ErrUnsupported.
 func (b *Bell) Wait() error { return ErrUnsupported }
 
-// WaitOrHangUp fails here.
+// WaitOrHangUp returns ErrUnsupported.
 func (b *Bell) WaitOrHangUp(*Conn) error { return ErrUnsupported }
 
 // Close does nothing.
@@ -101,10 +101,10 @@ func (b *Bell) Close() error { return nil }
 // Listener accepts workers.
 type Listener struct{}
 
-// Listen fails here.
+// Listen returns ErrUnsupported.
 func Listen(string) (*Listener, error) { return nil, ErrUnsupported }
 
-// Accept fails here.
+// Accept returns ErrUnsupported.
 func (l *Listener) Accept() (*Conn, error) { return nil, ErrUnsupported }
 
 // Close does nothing.
@@ -113,16 +113,16 @@ func (l *Listener) Close() error { return nil }
 // Conn is a control socket.
 type Conn struct{}
 
-// Dial fails here.
+// Dial returns ErrUnsupported.
 func Dial(context.Context, string) (*Conn, error) { return nil, ErrUnsupported }
 
-// PID is no process.
+// PID returns 0, which is no process.
 func (c *Conn) PID() int { return 0 }
 
-// Send fails here.
+// Send returns ErrUnsupported.
 func (c *Conn) Send(any, ...int) error { return ErrUnsupported }
 
-// Receive fails here.
+// Receive returns ErrUnsupported.
 func (c *Conn) Receive([]byte) ([]byte, []int, error) { return nil, nil, ErrUnsupported }
 
 // Close does nothing.
