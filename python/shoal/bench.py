@@ -29,6 +29,7 @@ class Payload:
     """
 
     def __init__(self, dtype: str, ranks: int) -> None:
+        """Draw the pool, the same on all ranks."""
         import numpy as np
 
         self._np = np

@@ -21,6 +21,7 @@ class Clock:
     """
 
     def __init__(self, job: "shoal.Job") -> None:
+        """A clock that starts now."""
         self._job = job
         self._last = time.perf_counter()
         self._paces: Deque[float] = deque(maxlen=64)

@@ -43,6 +43,7 @@ class Job(World):
     """
 
     def __init__(self, backend: Backend) -> None:
+        """The job of a backend that has joined. It is left when the process exits."""
         super().__init__(backend)
         self._state = State()
         self._progress: Optional[Progress] = None
@@ -261,6 +262,7 @@ class Job(World):
         err: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
+        """Leave the job."""
         self._at_exit()
 
     def __repr__(self) -> str:

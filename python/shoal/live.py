@@ -165,6 +165,9 @@ class _Live:
         catalogue: Sequence[Mapping[str, Any]],
         mesh: str,
     ) -> None:
+        """Without a model yet. Has the job's checkpoints, if it makes any, write and read the state
+        of this mesh.
+        """
         self._job, self._build = job, build
         self._layout, self._catalogue = layout, catalogue
         self._first_mesh = mesh  # the mesh that the job begins with

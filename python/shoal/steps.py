@@ -46,6 +46,7 @@ class Step:
     __slots__ = ("_progress", "indices", "weight", "count", "number", "epoch", "committed")
 
     def __init__(self, progress: "Progress", indices: Samples, weight: int) -> None:
+        """The step at the cursor of the progress, with these samples of this worker."""
         cursor = progress.cursor
         self._progress = progress
         self.indices = indices
@@ -208,6 +209,9 @@ class Progress:
     def __init__(
         self, job: World, state: State, samples: int, batch: int, seed: int, shuffle: bool
     ) -> None:
+        """Begin at the first epoch, and tell the agent what the job trains on. Raises ValueError
+        for numbers that cannot be, ShoalError where workers contradict each other.
+        """
         self.job = job
         self.cursor = Cursor.start(samples, batch, seed, shuffle)
         self.step: Optional[Step] = None  # the step under way

@@ -20,6 +20,7 @@ class World(Group):
     """
 
     def __init__(self, backend: Backend) -> None:
+        """The group of all ranks of a backend, which follows its changes."""
         super().__init__(backend, 0, backend.rank, range(backend.size))
         self.name = backend.name
         self.host = backend.host

@@ -163,8 +163,8 @@ def digest(value):
 
 
 def wrap_for_averaging(config, net, here):
-    """What is called for the outputs, the optimizer that averages, and the scheduler, as the config
-    has them.
+    """Have the gradients averaged as the config says; return what is called for the outputs, the
+    optimizer, and the scheduler.
     """
     import shoal.torch
     from shoal.torch.zero import flat

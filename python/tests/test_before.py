@@ -17,6 +17,9 @@ TRAINING = (20, 4, 2, 5, 1)  # samples, batch, epochs, every, keep: as the check
 
 
 def test_a_job_goes_on_from_a_checkpoint_of_the_release_before(launch, tmp_path):
+    """A job of this release resumes from what the one before has written, and ends with the same
+    result.
+    """
     whole = results(launch(2, WORKER, tmp_path / "undisturbed", *TRAINING))
     shutil.copytree(BEFORE / "job", tmp_path / "job")
     output = launch(2, WORKER, tmp_path / "job", *TRAINING)

@@ -454,7 +454,7 @@ def test_shares_are_whole_rows_and_all_of_them():
             mine = [(a, b) for j, a, b in runs if j == i]
             assert mine and mine[0][0] == 0 and mine[-1][1] == k.nbytes
             assert all(x[1] == y[0] for x, y in zip(mine, mine[1:])) and all(
-                a % k.row() == 0 for a, _ in mine
+                a % k.row_bytes() == 0 for a, _ in mine
             )
 
 

@@ -18,8 +18,8 @@ HANG_MS = 60_000
 
 @pytest.fixture(autouse=True)
 def hears_ctrl_c():
-    """A process that was started in the background of a script ignores SIGINT, and Python then
-    leaves it ignored.
+    """Have Ctrl-C raise KeyboardInterrupt during a test: a process that was started in the
+    background of a script ignores SIGINT, and Python then leaves it ignored.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

@@ -161,6 +161,7 @@ def _calls():
 
 @_real
 def test_calls_of_the_backend_on_a_device():
+    """Calls of the backend take tensors on a device, and put results there."""
     for x, y, gathered in world(2, _calls):
         assert x == [3.0] * 5 and y == [[1, 1]] * 3 and gathered == [[3.0] * 5, [4.0] * 5]
 

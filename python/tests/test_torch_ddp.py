@@ -271,8 +271,8 @@ def test_models_that_differ_are_refused():
 
 
 def _order():
-    """What happens in the second step: "submitted" a bucket, and "first" when the gradient of the
-    layer at the input is computed, the last of all.
+    """Train two steps; return what happens in the second one: "submitted" a bucket, and "first"
+    when the gradient of the layer at the input is computed, the last of all.
     """
     import shoal
     import shoal.torch

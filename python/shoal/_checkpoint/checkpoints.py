@@ -78,6 +78,10 @@ class Checkpoints:
     def __init__(
         self, job: Group, state: State, root: str, every: "int | timedelta", keep: int
     ) -> None:
+        """Name the place of the checkpoints, which need not be there yet, and register when the
+        next one is due. `every` is a number of steps or a time. Raises TypeError or ValueError for
+        arguments that mean nothing, ShoalError for a bucket without an agent.
+        """
         if root.rstrip("/ ") in ("", "s3:") or "\0" in root:
             raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
         self.root = root.rstrip("/") if is_bucket(root) else os.path.abspath(root)

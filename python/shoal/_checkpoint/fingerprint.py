@@ -24,6 +24,7 @@ class Key:
     """The weights that a seed draws."""
 
     def __init__(self, seed: int) -> None:
+        """Draw the weights by splitmix64. Needs NumPy."""
         self.seed = seed
         state = seed & _MASK
 

@@ -133,6 +133,9 @@ class TensorReader:
     """Reads the tensors of a checkpoint of any format, which the binary lists."""
 
     def __init__(self, path: str) -> None:
+        """List the tensors of a checkpoint by the binary. The files are opened when they are
+        read.
+        """
         self._folder = path if os.path.isdir(path) else os.path.dirname(path)
         self._tensors: Dict[str, Dict[str, Any]] = {}
         for line in run_shoal("state", "ls", "--json", path).splitlines():

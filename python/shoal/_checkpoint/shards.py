@@ -222,6 +222,7 @@ class Reader:
     """The state of a checkpoint while it is read from its shards."""
 
     def __init__(self, kept: Sequence[TensorInfo]) -> None:
+        """Allocate memory for all of the tensors, in `parts`."""
         self._kept = kept
         self._index = {k.name: i for i, k in enumerate(kept)}
         self.parts = [allocate_touched(k.nbytes) for k in kept]

@@ -74,6 +74,7 @@ class AgentWriter:
     """The agent writes. It has the memory, so the shard is written even if this worker is lost."""
 
     def __init__(self, worker: Worker) -> None:
+        """A writer for the arena memory of this worker."""
         self._worker = worker
         self._texts: List[memoryview] = []  # memory that the agent may still read
 
@@ -148,6 +149,7 @@ class ThreadWriter:
     """A thread of this process writes."""
 
     def __init__(self) -> None:
+        """A writer without a thread yet."""
         self._thread: Optional[threading.Thread] = None
 
     def allocate(self, nbytes: int) -> memoryview:

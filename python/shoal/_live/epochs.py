@@ -69,6 +69,7 @@ class Epochs:
     """
 
     def __init__(self, job: World, state: State) -> None:
+        """Register with the state how many loops have ended here, for workers that join."""
         self.made = 0  # number of steps of the loop under way
         self.over = 0  # number of loops that have ended here
         self.count: Optional[int] = None  # number of loops of the training; None = not known

@@ -74,6 +74,9 @@ class Arena:
     """
 
     def __init__(self, link: Link, settle: Callable[[], None]) -> None:
+        """An arena without segments. `settle` is called, with the lock held, when memory is
+        short.
+        """
         self._link = link
         self._settle = settle  # lets go of the arrays of calls that are complete
         self._lock = threading.Lock()

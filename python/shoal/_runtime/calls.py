@@ -63,6 +63,9 @@ class Calls:
         spin_us: int,
         core: Optional[Core] = None,
     ) -> None:
+        """Take over the control block, its descriptor and both bells, which `close` closes. A wait
+        polls for `spin_us` microseconds before it sleeps.
+        """
         self._link = link
         self.mapping = Mapping(block, fd)
         self._bytes = memoryview(block)
@@ -248,6 +251,7 @@ class Calls:
         through = word + THROUGH_WORD - COMPLETION // 8
 
         def over() -> bool:
+            """Whether there are so many results, or the call is complete."""
             return words[through] >= pieces or words[word] > floor
 
         if handle.ticket > self._published:  # a group is open

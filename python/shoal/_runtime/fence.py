@@ -21,7 +21,7 @@ _MEMBARRIER_SYSCALL = {"aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 
 
 
 def _fence_by_lock() -> Callable[[], object]:
-    """A full fence for x86-64: a function that takes and releases a lock of its own."""
+    """Return a full fence for x86-64: a function that takes and releases a lock of its own."""
     # x86-64 reorders only a store with a later load, and any locked instruction forbids that.
     # Taking a free lock is one (a compare-and-swap), and the cheapest that Python offers. `with`,
     # so that a Ctrl-C cannot leave it taken.
@@ -35,8 +35,8 @@ def _fence_by_lock() -> Callable[[], object]:
 
 
 def _fence_by_membarrier(machine: str) -> Callable[[], object]:
-    """A full fence for other processors: a function that makes the system call membarrier. Raises
-    OSError where the kernel has none.
+    """Return a full fence for other processors: a function that makes the system call membarrier.
+    Raises OSError where the kernel has none.
     """
     # Elsewhere a lock is only acquire and release, which lets the pair pass; the system call is a
     # full barrier on the processor that calls it.

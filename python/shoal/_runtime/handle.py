@@ -50,6 +50,9 @@ class Handle(Generic[T]):
     )
 
     def __init__(self, waiter: Waiter, result: T, held: Any) -> None:
+        """A call that is not submitted yet. `held` are its arrays, kept alive until it is
+        complete.
+        """
         self._waiter = waiter
         self._result = result
         self._held = held  # the arrays that the agent works on
@@ -137,6 +140,7 @@ class StagedHandle(Handle[T]):
             self._arena.give_back(self._stagings.pop())
 
     def __del__(self) -> None:
+        """Give the borrowed memory back where nobody has waited."""
         # Nobody waited. The waiter keeps the handle of a call under way alive, so the agent is done
         # with the memory, or never had it.
         if self.status or not self.ticket:
@@ -163,6 +167,7 @@ class PiecewiseHandle(StagedHandle[T]):
         piece: int,
         places: int,
     ) -> None:
+        """Borrow a window for `places` pieces, each of `piece` bytes."""
         super().__init__(waiter, result, held, arena)
         self._source, self._target = source, target
         self._piece = piece  # bytes of a piece

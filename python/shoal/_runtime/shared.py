@@ -53,6 +53,7 @@ class Results:
     """
 
     def __init__(self, link: Optional[Link] = None) -> None:
+        """No results yet. Without a link, all of them are memory of this process."""
         self._link = link
         self._lock = threading.Lock()
         self.all: List[Result] = []  # replaced, never changed: `locate` reads it without the lock

@@ -69,6 +69,9 @@ class Tensor:
     def __init__(
         self, array: Any, dtype: DType, shape: Shape, address: int, contiguous: bool, writable: bool
     ) -> None:
+        """A description of an array, which it keeps alive. Its place in the arena is not looked
+        for.
+        """
         count = element_count(shape)
         self.array = array
         self.dtype = dtype

@@ -29,6 +29,7 @@ def prepare_bitwise(
     place = torch.empty((size, *tensor.shape), dtype=tensor.dtype)
 
     def finish() -> None:
+        """Reduce the gathered tensors into the result."""
         if result is not None:
             result.detach().copy_(functools.reduce(_OPS[op_name(op)], place.unbind()))
 

@@ -55,6 +55,7 @@ class Bucket:
         dtype: Optional[torch.dtype] = None,
         empty: Callable[[int, torch.dtype], Tensor] = empty,
     ):
+        """Allocate the buffer, with parts as large as the parameters; these are not copied."""
         self.parameters = list(parameters)
         sizes = [p.numel() for p in self.parameters]
         self._narrow = dtype is not None

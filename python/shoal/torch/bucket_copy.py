@@ -82,6 +82,7 @@ class StreamCopier(Copier):
     """
 
     def __init__(self, job: "shoal.Job", device: cuda.Device):
+        """Make a stream of the device, and an executor, whose thread starts with the first task."""
         self._job, self._device = job, device
         self._side = device.new_stream()
         self._executor = Executor()
@@ -109,25 +110,31 @@ class StreamCopier(Copier):
             )
 
     def begin_step(self) -> None:
+        """As Copier's: waits for the last copy out of the arena."""
         if self._copied_out is not None:
             self._copied_out.synchronize()
 
     @contextlib.contextmanager
     def copying_in(self) -> Iterator[None]:
+        """As Copier's: a block on the side stream, after what the current stream computes."""
         self._side.wait_event(self._device.record_event(self._device.current_stream()))
         with self._device.using_stream(self._side):
             yield
 
     def copy_in(self, place: Tensor, tensor: Tensor) -> None:
+        """As Copier's, on the side stream."""
         self._device.copy(place, tensor)
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
+        """As Copier's, on the side stream."""
         return self._device.to_cpu(tensor)
 
     def after_copies_in(self) -> Any:
+        """An event after all copies into the arena so far."""
         return self._device.record_event(self._side)
 
     def run_after_copies(self, task: Callable[[], object]) -> None:
+        """As Copier's, on the executor's thread."""
         there = self.after_copies_in()
         self._executor.run(lambda: self._attempt(there, task))
 
@@ -143,18 +150,22 @@ class StreamCopier(Copier):
                 self._error = error
 
     def copy_out(self, tensor: Tensor, mean: Tensor) -> None:
+        """As Copier's, on the side stream."""
         with self._device.using_stream(self._side):
             self._device.copy(tensor, mean)
         self._copied_out = self._device.record_event(self._side)
 
     def order_after_copies_out(self) -> None:
+        """As Copier's: the current stream waits, the CPU does not."""
         if self._copied_out is not None:
             self._device.current_stream().wait_event(self._copied_out)
 
     def new_future(self) -> "torch.futures.Future[Tensor]":
+        """A future that also orders the streams of those who wait."""
         return self._device.new_future()
 
     def complete_futures(self, futures: Futures) -> None:
+        """As Copier's, on the executor's thread."""
         self._executor.run(lambda: self._complete(futures))
 
     def _complete(self, futures: Futures) -> None:

@@ -102,6 +102,9 @@ class Communicator:
     """
 
     def __init__(self, device: Device, store: Any, rank: int, size: int):
+        """Find the other processes by the store, and make the group of NCCL's. Sets an environment
+        variable of torch's if the user has not.
+        """
         # torch otherwise ends the process when a partner is lost.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
         options = dist.ProcessGroupNCCL.Options()

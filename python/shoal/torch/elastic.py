@@ -178,6 +178,7 @@ class Average:
         find_unused: bool,
         statistics: Sequence[Tensor] = (),
     ):
+        """Make the buckets. With `find_unused`, watch which parameters get a gradient."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._job, self._make = job, make
         self._grouped = group is not None  # the average is over a group, not over the job
@@ -210,6 +211,7 @@ class Average:
         sizes = self._sizes = Sizes(self._job, total, self._size)
 
         def set_size(size: int) -> None:
+            """Take over the size that the others have."""
             sizes.size = size
 
         self._job._state.register(

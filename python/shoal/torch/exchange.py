@@ -44,6 +44,7 @@ class Exchange:
     def __init__(
         self, job: "shoal.Job", buckets: Sequence[Bucket], group: "Optional[shoal.Group]" = None
     ):
+        """Average these buckets by calls of a group, or by the steps of the job."""
         self._job, self._group, self._buckets = job, group, buckets
         # The step of the job that the calls are parts of; None = none yet, or a group's calls.
         self._step: "Optional[shoal.Step]" = None

@@ -24,6 +24,7 @@ class Executor:
     """
 
     def __init__(self) -> None:
+        """Without a thread yet: the first task starts it, and it ends with the executor."""
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._thread: Optional[threads.Thread] = None
         self._starting = threading.Lock()
@@ -69,6 +70,7 @@ class _Thread(threads.Thread):
     """
 
     def __init__(self, tasks: queue.SimpleQueue):
+        """Run the tasks of a queue."""
         super().__init__("shoal-executor", self._run_tasks, lambda: tasks.put(None))
         self._tasks = tasks
 

@@ -47,6 +47,7 @@ class Future(torch.futures.Future):
     """
 
     def __init__(self, executor: Executor, finish: Callable[["Future"], object]):
+        """Have the executor call `finish(self)`, which completes the future."""
         super().__init__()
         self._executor = executor
         self._finish: Optional[Callable[[Future], object]] = finish
@@ -74,6 +75,7 @@ class Future(torch.futures.Future):
         """
 
         def finish(result: Future) -> None:
+            """Complete the future of the callback with what that returns or raises."""
             self.finish()
             try:
                 value = callback(self)

@@ -41,6 +41,9 @@ class DeviceGroup:
     def __init__(
         self, job: "shoal.Job", device: cuda.Device, names: Sequence[int], ranks: Sequence[int]
     ):
+        """Make the group of the agent's, and open the store. All of the workers call it
+        together.
+        """
         self.names, self.group = list(names), job.group(ranks)
         self._device, self._executor = device, Executor()
         self._communicator: Optional[cuda.Communicator] = None

@@ -70,6 +70,7 @@ class Averaging(torch.optim.Optimizer):
         parameters: List[Tensor],
         make: Callable[[Sequence[Tensor]], Bucket],
     ):
+        """Take over the parameters, which become those of rank 0. All ranks call it together."""
         # Not the base's __init__: groups, state and defaults are those of `inner`, through
         # __getattr__.
         self.inner = inner
@@ -191,6 +192,7 @@ class Averaging(torch.optim.Optimizer):
         """Have workers that join get the values of these parameters."""
 
         def set(values: List[Tensor]) -> None:
+            """Set the parameters to those of the others."""
             for parameter, value in zip(parameters, values):
                 parameter.detach().copy_(value)
 

@@ -42,6 +42,7 @@ class _DeviceCopier(Copier):
     """Tensors and buckets lie on one device, and the stream that computes copies."""
 
     def __init__(self, device: cuda.Device):
+        """Copies for buckets on this device."""
         self.new_future = device.new_future
 
 
@@ -72,6 +73,9 @@ class Paths:
         group: "Optional[shoal.Group]",
         plain: bool,
     ):
+        """Begin with the path through the arena. Where buckets may go by NCCL, ask all members in
+        one call whether any has a device, and register the answer for workers that join.
+        """
         self._job, self._device, self._group = job, cuda.device_of(tensors), group
         self.arena = self._arena_path(copier_of(job, tensors), buckets)
         # Whether the workers ask each other for their devices in every generation. The same on all

@@ -43,6 +43,7 @@ def _registering_init(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def register(self: Any, *arguments: Any, **options: Any) -> None:
+        """Initialise an object, and keep a weak reference to it."""
         init(self, *arguments, **options)
         _created[:] = [ref for ref in _created if ref() is not None and ref() is not self]
         _created.append(weakref.ref(self))

@@ -58,6 +58,7 @@ class Sizes:
     """
 
     def __init__(self, job: "shoal.Job", nbytes: int, size: int) -> None:
+        """Begin with buckets of `size` bytes, for gradients of `nbytes`."""
         self._job, self._nbytes = job, nbytes
         self.size = size
         self.clock = Clock()

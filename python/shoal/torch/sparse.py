@@ -33,6 +33,7 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
     group.submit_call(work, "all_gather", wire_to_move(own.values()), wire_to_move(values))
 
     def finish() -> None:
+        """Add up the gathered entries, and copy the sum into the tensor."""
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
         # detach() would not do: the copy of a sparse tensor replaces its parts
         with torch.no_grad():

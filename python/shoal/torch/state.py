@@ -47,7 +47,9 @@ def register_state(job: "shoal.Job", name: str, holder: Any, named: bool = True)
     """
 
     def get() -> Any:
-        # Schedulers keep functions among their numbers; every worker has its own.
+        """The state, without the functions that schedulers keep among their numbers: every worker
+        has its own.
+        """
         return _without_functions(holder.state_dict())
 
     if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
@@ -90,6 +92,7 @@ def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
     said: List[str] = []
 
     def guarded() -> Any:
+        """The state, or None where it cannot be sent."""
         try:
             state = get()
             flatten(kind, _without_tensors(state), [])
@@ -203,6 +206,7 @@ def keep_random_state(job: "shoal.Job") -> None:
     """
 
     def get() -> Dict[str, Any]:
+        """The states of all generators of this process."""
         on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         state = {
             "torch": _bytes_of_state(torch.get_rng_state()),
@@ -215,6 +219,7 @@ def keep_random_state(job: "shoal.Job") -> None:
         return state
 
     def set(value: Dict[str, Any]) -> None:
+        """Set the generators to these states, as far as they are here."""
         torch.set_rng_state(_state_of_bytes(value["torch"]))
         for device, state in enumerate(value["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(_state_of_bytes(state), device)

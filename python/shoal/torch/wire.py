@@ -94,6 +94,7 @@ def concatenate(wires: Sequence[Wire], fill: bool) -> Wire:
         data = torch.empty(sum(sizes), dtype=wires[0].data.dtype)
 
     def back() -> None:
+        """Copy the parts of the result to their tensors."""
         for wire, part in zip(wires, data.split(sizes)):
             wire.data.copy_(part.view_as(wire.data))
             if wire.back is not None:

@@ -26,6 +26,9 @@ class Work(_Work):
     """
 
     def __init__(self, executor: Executor, result: List[torch.Tensor], timeout: timedelta):
+        """A work without calls, whose result these tensors will hold. The executor keeps it
+        alive.
+        """
         super().__init__()
         self._executor = executor
         self._result = result

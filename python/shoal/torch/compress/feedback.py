@@ -29,6 +29,9 @@ class Feedback(Bucket):
     """
 
     def __init__(self, parameters: Sequence[Tensor], multiple: int = 1):
+        """Allocate the memory and the average, whose length is a multiple of `multiple`, and the
+        marks in the arena.
+        """
         self.parameters = list(parameters)
         sizes = [p.numel() for p in self.parameters]
         self.length = -(-sum(sizes) // multiple) * multiple

@@ -27,6 +27,7 @@ class Int8(Feedback):
     """
 
     def __init__(self, parameters: Sequence[Tensor]):
+        """Allocate scales and bytes in the arena."""
         super().__init__(parameters, multiple=BLOCK)
         self._blocks = self.memory.view(-1, BLOCK)
         self._scales = empty(len(self._blocks))

@@ -52,6 +52,7 @@ class _LowRank(Feedback):
     """
 
     def __init__(self, parameters: Sequence[Tensor], rank: int):
+        """Allocate the factors in the arena, and room there for what is sent as it is."""
         super().__init__(parameters)
         thin = [i for i, p in enumerate(self.parameters) if _gets_smaller(p, rank)]
         rows = [len(self.parameters[i]) for i in thin]

@@ -44,6 +44,7 @@ class _Sparse(Feedback):
     """A bucket of which in each step the elements travel that one worker has chosen."""
 
     def __init__(self, parameters: Sequence[Tensor], density: float):
+        """Allocate indices and values in the arena."""
         super().__init__(parameters)
         count = max(1, round(density * self.length))
         # A worker may be lost before it has sent its choice: another worker then sends the choice

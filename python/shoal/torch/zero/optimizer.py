@@ -89,6 +89,9 @@ class Zero(torch.optim.Optimizer):
     def __init__(
         self, job: "shoal.Job", model: torch.nn.Module, inner: torch.optim.Optimizer, stage: int
     ) -> None:
+        """Move the parameters into the arena, and take this worker's share of the optimizer's
+        state. All workers call it together.
+        """
         # Not the base's __init__: groups and defaults are those of `inner`, through __getattr__.
         self.inner = inner
         self._job, self._stage = job, stage

@@ -40,6 +40,9 @@ class Shards:
     def __init__(
         self, job: "shoal.Job", optimizer: torch.optim.Optimizer, flat: FlatParameters
     ) -> None:
+        """Take this worker's share, together with all members; a worker that joins holds nothing
+        yet. Raises TypeError for an optimizer whose state cannot be cut.
+        """
         self._job, self.optimizer, self.flat = job, optimizer, flat
         self.name = "sharded " + job.unused("optimizer")
         groups = {p: g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
