@@ -61,6 +61,7 @@ class AgentDouble:
     """
 
     def __init__(self, size=1, slots=8, spin_us=0):
+        """Open the socket at which workers join; the threads start with the block."""
         self.size, self.slots, self.spin_us = size, slots, spin_us
         self.sessions, self.calls, self.requests, self.rings = {}, [], [], 0
         self.answer = None

@@ -16,6 +16,7 @@ class Store:
     """
 
     def __init__(self):
+        """Start the server on a thread. `env` names it to agents."""
         self.objects, self.uploads, self.refuse = {}, {}, None
         self._numbers, self.lock = itertools.count(), threading.RLock()
         handler = type("Handler", (_Handler,), {"store": self})

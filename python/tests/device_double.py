@@ -71,6 +71,7 @@ class Communicator:
     """
 
     def __init__(self, store, rank, size, hook):
+        """Start the thread that finds the other processes and sums."""
         from shoal.torch import threads
 
         self._hook = hook

@@ -28,6 +28,7 @@ class Running:
     """A job under way: what it has printed so far, its workers, and its end."""
 
     def __init__(self, binary, process, end):
+        """The job of a launcher, `process`, whose training ends when the file `end` is there."""
         self._binary, self._process, self._end = binary, process, end
         self.output = ""
 

@@ -94,6 +94,7 @@ def test_more_grouped_calls_than_slots(agent):
 
 
 def test_done_never_blocks(agent):
+    """done() is False while the agent has not executed the call, and True after that."""
     job = agent.join()
     agent.going.clear()
     handle = job.barrier_async()
@@ -180,6 +181,7 @@ def test_many_threads_submit_and_wait():
 
 
 def test_several_threads_wait_for_one_handle(agent):
+    """All of them get the result."""
     job = agent.join()
     agent.going.clear()
     x = numpy.ones(5)

@@ -99,6 +99,9 @@ def test_positions_outside_are_refused(span):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_sample_exactly_once(seed):
+    """Random numbers of workers and random losses: each epoch commits every sample once, and
+    batches are as large as they may be.
+    """
     chance = random.Random(seed)
     cursor = Cursor.start(chance.randint(1, 200), chance.randint(1, 64), chance.getrandbits(64))
     for epoch in range(3):

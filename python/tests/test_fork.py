@@ -59,6 +59,9 @@ assert (x == 14).all()
 
 
 def test_a_child_reads_and_nothing_else(launch):
+    """A forked child sees the arrays, its writes stay its own, and every call of the job raises
+    ForkError.
+    """
     launch(2, CHILD)
 
 
@@ -95,6 +98,7 @@ else:
 
 
 def test_multiprocessing_pool_by_fork(launch):
+    """What a pool's processes write to arena arrays does not reach the parent."""
     output = launch(
         2,
         """

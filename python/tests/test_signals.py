@@ -32,6 +32,7 @@ def interrupt_when(condition):
     """
 
     def run():
+        """Wait for the condition, and send the signal."""
         while not condition():
             os.sched_yield()
         os.kill(os.getpid(), signal.SIGINT)
@@ -132,6 +133,9 @@ class Interrupted:
         """The socket's, or the call that is interrupted."""
 
         def call(*args):
+            """Raise KeyboardInterrupt, after the true call with `done`, and leave all later calls
+            alone.
+            """
             self.kind = None
             if self.done:
                 true(*args)

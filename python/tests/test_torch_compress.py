@@ -154,6 +154,7 @@ def test_a_worker_lost_between_asking_and_giving_is_no_part_of_the_mean(name):
 
 @pytest.mark.parametrize("name", LOSSY)
 def test_what_is_not_finite_reaches_all_and_is_not_remembered(name):
+    """An infinity makes the mean NaN on all workers in this step, and in no later one."""
     generator = torch.Generator().manual_seed(SEED)
     team, gradients = _make_buckets(name, 2), _gradients(generator, 2)
     gradients[1][0][3, 3] = math.inf
@@ -249,6 +250,7 @@ def test_what_is_no_compression_is_refused(wrong):
 
 
 def test_parameters_of_compressions():
+    """Densities and ranks that cannot be are refused."""
     import shoal.torch
 
     for wrong in (0, 1.5, -1):

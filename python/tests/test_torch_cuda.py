@@ -168,13 +168,14 @@ def test_calls_of_the_backend_on_a_device():
 
 @_real
 def test_memory_is_pinned_once_and_unpinned(agent, monkeypatch):
+    """The same on a real device: no segment is pinned twice."""
     from shoal.torch.cuda import Device
 
     _adopt_and_drop(agent, Device(torch.device("cuda:0")), monkeypatch)
 
 
 def test_pins_are_balanced(agent, monkeypatch):
-    """Everything that is pinned is unpinned."""
+    """A segment is pinned once for all of its buckets, and unpinned when it is freed."""
     double = DeviceDouble()
     _adopt_and_drop(agent, double, monkeypatch)
     assert [entry[0] for entry in double.log] == ["pin", "unpin", "pin"] and len(double.pinned) == 1

@@ -49,6 +49,7 @@ def test_every_element_has_an_owner_and_a_buddy(seed):
 
 @pytest.mark.parametrize("hosts", [[1, 1, 2, 2], [1, 2, 1, 2], [5, 5, 5, 7, 7, 7, 6, 6, 6], [1, 2]])
 def test_a_host_does_not_hold_both_copies(hosts):
+    """With as many workers on every host, the two holders of a share are on two hosts."""
     dealt = partition(1 << 16, hosts)
     assert all(hosts[owner] != hosts[buddy] for owner, buddy in enumerate(dealt.buddies))
 
@@ -208,6 +209,7 @@ def _train(way, name, clip):
     ],
 )
 def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
+    """Training with sharded state gives the parameters of ddp, and each worker holds less."""
     sharded, whole = (
         world(workers, _train, stage, name, clip),
         world(workers, _train, "ddp", name, clip),
@@ -281,6 +283,7 @@ def test_clipping_after_the_average_of_stage_2_is_refused():
 
 
 def test_what_cannot_be_is_refused():
+    """Every wrong use raises an error that says what to do."""
     wants = [
         "make shoal.torch.loader first",
         "stage=3",
