@@ -116,6 +116,7 @@ class Network:
         """
 
         def sent_by(h: int) -> int:
+            """Returns the bytes of host h."""
             shown = subprocess.run(
                 ["tc", "-n", self.namespace(h), "-j", "-s", "qdisc", "show", "dev", "eth0"],
                 check=True,

@@ -348,6 +348,7 @@ def write(document: dict, folder: pathlib.Path) -> None:
     results = Results(document["results"])
 
     def tables(make) -> str:
+        """Returns a table for each number of processes."""
         return "\n\n".join(make(results, n) for n in results.processes)
 
     page = PAGE.format(

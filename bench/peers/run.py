@@ -51,6 +51,7 @@ def shoal_command(*flags: str):
     """Returns a function that returns the command of shoal with these flags."""
 
     def command(n: int, sizes: list[str]) -> list[str]:
+        """Returns the command for n processes."""
         return [
             turns.SHOAL,
             "bench",

@@ -38,6 +38,7 @@ def one_of(known: Sequence[str]) -> Callable[[str], str]:
     """The type of an argument: one of these words."""
 
     def parse(word: str) -> str:
+        """Returns the word, if it is known."""
         if word not in known:
             raise argparse.ArgumentTypeError(f"unknown: {word}; known are {', '.join(known)}")
         return word

@@ -76,7 +76,7 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 
 // Hosts with two interfaces each find both, with nothing said about them: what goes on all streams
 // of a link goes over both interfaces, and the rest over the first.
-func TestTensorsGoOverAllCards(t *testing.T) {
+func TestTensorsGoOverAllInterfaces(t *testing.T) {
 	const runs = 1
 	n := newNetwork(t, "a", "b")
 	n.addSecondInterfaces()

@@ -49,13 +49,13 @@ func (n *network) addSwitch(name string) {
 }
 
 // connect gives a host an interface with an address, and a cable from it to a port of a switch.
-func (n *network) connect(host, card, address, port, to string) {
+func (n *network) connect(host, device, address, port, to string) {
 	space := n.namespace(host)
-	n.must(runIP("-n", n.name, "link", "add", "name", port, "type", "veth", "peer", "name", card,
+	n.must(runIP("-n", n.name, "link", "add", "name", port, "type", "veth", "peer", "name", device,
 		"netns", space))
 	n.must(runIP("-n", n.name, "link", "set", "dev", port, "master", to, "up"))
-	n.must(runIP("-n", space, "address", "add", address+"/24", "dev", card))
-	n.must(runIP("-n", space, "link", "set", card, "up"))
+	n.must(runIP("-n", space, "address", "add", address+"/24", "dev", device))
+	n.must(runIP("-n", space, "link", "set", device, "up"))
 }
 
 // namespace returns the name of the network namespace of a host.

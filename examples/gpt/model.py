@@ -38,6 +38,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x):
+        """Returns x with attention and perceptron added."""
         x = x + self.attention(self.norm1(x))
         return x + self.perceptron(self.norm2(x))
 

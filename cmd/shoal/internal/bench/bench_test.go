@@ -45,7 +45,8 @@ func TestBenchCommandOfARank(t *testing.T) {
 	}
 }
 
-// A result that is wrong in one element, or that is right but a block too early, is not verified.
+// TestBenchPayloadCatchesErrors checks that a result that is wrong in one element, or that is right
+// but a block too early, is not verified.
 func TestBenchPayloadCatchesErrors(t *testing.T) {
 	for _, n := range []int{1, 1000, poolSize, poolSize + 1, 3*poolSize - 7} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) { checkPayload(t, n) })
