@@ -162,7 +162,7 @@ func TestAdoptFSDP(t *testing.T) {
 }
 
 // deepSpeeds are the classes in files of DeepSpeed.
-var deepSpeeds = pickle.Inert("deepspeed.runtime.zero.config.ZeroStageEnum",
+var deepSpeeds = pickle.InertGlobals("deepspeed.runtime.zero.config.ZeroStageEnum",
 	"deepspeed.utils.tensor_fragment.fragment_address",
 	"deepspeed.runtime.fp16.loss_scaler.LossScaler")
 
@@ -191,7 +191,7 @@ func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 			if err != nil || len(list.Items) != len(p.groups) {
 				r.Fatal(list, err)
 			}
-			x := list.Items[g].(*torchzip.Tensor).As("x")
+			x := list.Items[g].(*torchzip.Tensor).AsTensor("x")
 			b := make([]byte, x.Bytes())
 			if err := files.Read(&x, b); err != nil {
 				r.Fatal(err)

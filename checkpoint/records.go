@@ -191,7 +191,7 @@ func (c *Checkpoint) allPieces() iter.Seq2[*format.Tensor, *format.Piece] {
 // tensorsIn returns the names of the tensors that have elements in a range of a file, each once.
 func (c *Checkpoint) tensorsIn(file string, from, to int64) (names []string) {
 	for t, p := range c.allPieces() {
-		if p.File == file && p.Offset < to && p.Offset+p.Span(t.DType) > from &&
+		if p.File == file && p.Offset < to && p.Offset+p.SpanBytes(t.DType) > from &&
 			!slices.Contains(names, t.Name) {
 			names = append(names, t.Name)
 		}
@@ -209,7 +209,7 @@ type span struct{ from, to int64 }
 func (c *Checkpoint) readSpans() spans {
 	all := spans{}
 	for t, p := range c.allPieces() {
-		if n := p.Span(t.DType); n > 0 {
+		if n := p.SpanBytes(t.DType); n > 0 {
 			all[p.File] = append(all[p.File], span{p.Offset, p.Offset + n})
 		}
 	}

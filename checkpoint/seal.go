@@ -235,7 +235,7 @@ func chunks(c *Checkpoint) (list []chunk) {
 		size := max(t.DType.Size(), 1)
 		for k := range t.Pieces {
 			p := &t.Pieces[k]
-			n := int(format.Bytes(t.DType, p.Box.Elements())) / size
+			n := int(format.BytesOf(t.DType, p.Box.Elements())) / size
 			for from := 0; from < n; from += move.BlockBytes / size {
 				list = append(list, chunk{i, p, from, min(from+move.BlockBytes/size, n)})
 			}

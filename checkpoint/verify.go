@@ -149,7 +149,7 @@ func (c *Checkpoint) tensorDamage(tensor int, files []Damage, what string, args 
 	d := Damage{Tensors: []string{t.Name}, What: fmt.Sprintf(what, args...)}
 	for i := range t.Pieces {
 		p := &t.Pieces[i]
-		from, to := p.Offset, p.Offset+p.Span(t.DType)
+		from, to := p.Offset, p.Offset+p.SpanBytes(t.DType)
 		hit := slices.ContainsFunc(files, func(f Damage) bool {
 			return f.File == p.File && f.From < to && from < f.To
 		})

@@ -70,7 +70,7 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 		}
 		if file, err := files.Open(p.File); err != nil {
 			fault(p, "%v", err)
-		} else if span := p.Span(t.DType); p.Offset < 0 || span > file.Size-p.Offset {
+		} else if span := p.SpanBytes(t.DType); p.Offset < 0 || span > file.Size-p.Offset {
 			fault(p, "box %v has %d bytes, the file ends at %d", p.Box, span, file.Size)
 		}
 		if i < len(t.Pieces) {
@@ -107,7 +107,8 @@ func (t *Tensor) sharedBytes() (a, b *Piece) {
 		return cmp.Or(strings.Compare(x.File, y.File), cmp.Compare(x.Offset, y.Offset))
 	})
 	for i := 1; i < len(packed); i++ {
-		if a, b := packed[i-1], packed[i]; a.File == b.File && b.Offset-a.Offset < a.Span(t.DType) {
+		if a, b := packed[i-1], packed[i]; a.File == b.File &&
+			b.Offset-a.Offset < a.SpanBytes(t.DType) {
 			return a, b
 		}
 	}

@@ -115,16 +115,16 @@ func FlatPieces(d tensor.DType, s tensor.Shape, from, to int, file string,
 	offset int64) (pieces []Piece) {
 	for _, box := range s.Box().Range(from, to) {
 		pieces = append(pieces, Piece{Box: box, File: file, Offset: offset})
-		offset += Bytes(d, box.Elements())
+		offset += BytesOf(d, box.Elements())
 	}
 	return pieces
 }
 
-// Bytes returns the number of bytes of n elements.
-func Bytes(d tensor.DType, n int) int64 { return (int64(n)*int64(d.Bits()) + 7) / 8 }
+// BytesOf returns the number of bytes of n elements of a type.
+func BytesOf(d tensor.DType, n int) int64 { return (int64(n)*int64(d.Bits()) + 7) / 8 }
 
-// Span returns the number of bytes from the first to the last element of the piece.
-func (p *Piece) Span(d tensor.DType) int64 {
+// SpanBytes returns the number of bytes from the first to the last element of the piece.
+func (p *Piece) SpanBytes(d tensor.DType) int64 {
 	if p.Box.Empty() {
 		return 0
 	}
@@ -133,13 +133,13 @@ func (p *Piece) Span(d tensor.DType) int64 {
 	for i, x := range p.Box {
 		end += (x.To - 1) * last.Strides[i]
 	}
-	return Bytes(d, end+1)
+	return BytesOf(d, end+1)
 }
 
 // Bytes returns the size of the packed tensor.
 func (t *Tensor) Bytes() int64 {
 	n, _ := t.Shape.Elements() // readers refuse shapes that cannot be counted
-	return Bytes(t.DType, n)
+	return BytesOf(t.DType, n)
 }
 
 // A Value is what a checkpoint holds beside tensors: a step, a learning rate, a flag.

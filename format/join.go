@@ -195,7 +195,7 @@ func RestrictPieces(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (li
 			continue
 		}
 		some, view := p.Box.Intersect(box), p.View()
-		offset := p.Offset + Bytes(d, view.At(some))
+		offset := p.Offset + BytesOf(d, view.At(some))
 		for k := range some {
 			by := becomes[k].From - box[k].From
 			some[k].From += by

@@ -105,7 +105,7 @@ func (t *Tensor) Locate(n int) (file string, offset int64) {
 	one := t.Shape.Box().Range(n, n+1)[0]
 	for i := range t.Pieces {
 		if p := &t.Pieces[i]; p.Box.Overlaps(one) {
-			return p.File, p.Offset + Bytes(t.DType, p.View().At(one))
+			return p.File, p.Offset + BytesOf(t.DType, p.View().At(one))
 		}
 	}
 	return "", 0

@@ -105,11 +105,11 @@ func (p *Planner) PlanBoth(shape *head.Shape, members topo.View, to *statereshap
 		}
 		at.Hosts = append(at.Hosts, slices.Index(load, slices.Min(load)))
 	}
-	if change, err = statereshape.Plan(old, to, at); err != nil {
+	if change, err = statereshape.PlanChange(old, to, at); err != nil {
 		return nil, nil, err
 	}
 	at.Redundant = !at.Redundant
-	contrary, err = statereshape.Plan(old, to, at)
+	contrary, err = statereshape.PlanChange(old, to, at)
 	return change, contrary, err
 }
 
@@ -130,7 +130,7 @@ func (p *Planner) planTo(shape *head.Shape, mesh string,
 		reflect.DeepEqual(n.at, at) {
 		return n.change, nil
 	}
-	change, err := statereshape.Plan(old, new, at)
+	change, err := statereshape.PlanChange(old, new, at)
 	if err != nil {
 		return nil, err
 	}

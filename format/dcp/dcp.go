@@ -30,7 +30,7 @@ const (
 )
 
 // globals are what .metadata may mention.
-var globals = torchzip.Globals.With(pickle.Inert(
+var globals = torchzip.Globals.With(pickle.InertGlobals(
 	module+"metadata.Metadata", module+"metadata.TensorStorageMetadata",
 	module+"metadata.BytesStorageMetadata",
 	module+"metadata.ChunkStorageMetadata", module+"metadata.TensorProperties",
@@ -137,7 +137,7 @@ func (r *reader) recordItem(item pickle.Item) error {
 	at := ""
 	// An item that is not a tensor has the offset None.
 	if offset, err := pickle.Get[any](item.Key, "offset"); err == nil {
-		span, err := pickle.Sizes(offset)
+		span, err := pickle.ParseSizes(offset)
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)
 		}
@@ -190,7 +190,7 @@ func (r *reader) addTensor(name string, o *pickle.Object) error {
 	if err != nil {
 		return err
 	}
-	if t.Shape, err = pickle.Sizes(size); err != nil {
+	if t.Shape, err = pickle.ParseSizes(size); err != nil {
 		return err
 	}
 	chunks, err := pickle.Get[*pickle.List](o, "chunks")
@@ -215,7 +215,7 @@ func (r *reader) readChunk(t *format.Tensor, c any) (format.Piece, error) {
 	if err != nil {
 		return none, err
 	}
-	at, err := pickle.Sizes(offset)
+	at, err := pickle.ParseSizes(offset)
 	if err != nil {
 		return none, err
 	}
@@ -223,7 +223,7 @@ func (r *reader) readChunk(t *format.Tensor, c any) (format.Piece, error) {
 	if err != nil {
 		return none, err
 	}
-	shape, err := pickle.Sizes(size)
+	shape, err := pickle.ParseSizes(size)
 	if err != nil {
 		return none, err
 	}
@@ -246,7 +246,7 @@ func (r *reader) readChunk(t *format.Tensor, c any) (format.Piece, error) {
 	if !ok || held.DType != t.DType || !slices.Equal(held.Shape, shape) {
 		return none, fmt.Errorf("the chunk %v: %s holds something else there", box, f.Name)
 	}
-	p := held.As(t.Name).Pieces[0]
+	p := held.AsTensor(t.Name).Pieces[0]
 	p.Box = box
 	return p, nil
 }

@@ -238,5 +238,5 @@ func dataObject(of string, fields ...any) pickle.New {
 // torchSize returns a list of sizes as a pickle has a torch.Size.
 func torchSize(list []int) *pickle.Object {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
-		Args: []any{torchzip.Ints(list)}}
+		Args: []any{torchzip.IntTuple(list)}}
 }

@@ -32,7 +32,7 @@ const (
 )
 
 // globals are DeepSpeed's own classes in its files.
-var globals = pickle.Inert(
+var globals = pickle.InertGlobals(
 	"deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler.LossScaler",
 	"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
 	"deepspeed.utils.tensor_fragment.fragment_address",
@@ -373,7 +373,7 @@ func parseShapes(v any) (params, error) {
 		if !ok {
 			return nil, fmt.Errorf("%s as a name", pickle.KindWithArticle(item.Key))
 		}
-		shape, err := pickle.Sizes(item.Value)
+		shape, err := pickle.ParseSizes(item.Value)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", name, err)
 		}

@@ -152,7 +152,7 @@ func (m *mixed) saveStage(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 				for g := range slices.Max(m.groups) + 1 {
 					d := newDict()
 					for _, p := range m.dealtParams(o, g, e, tp) {
-						d.Add(p.name, torchzip.Ints(p.whole.shape))
+						d.Add(p.name, torchzip.IntTuple(p.whole.shape))
 					}
 					shapes.Items = append(shapes.Items, d)
 				}

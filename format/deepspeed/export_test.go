@@ -11,8 +11,8 @@ var Globals = globals
 
 // Balanced and Uniform are the layers with which stages begin.
 var (
-	Balanced = stages.Balanced
-	Uniform  = stages.Uniform
+	Balanced = stages.BalancedStarts
+	Uniform  = stages.UniformStarts
 )
 
 // JoinTiedValues joins what two stages say of a tied layer, and returns the values that stay.

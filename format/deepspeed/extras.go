@@ -35,7 +35,7 @@ func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 			rest = append(rest, format.Value{Path: name, Data: v.Data})
 		}
 	}
-	if err := torchzip.Nest(root, rest, torchzip.PlainWithObjects(globals)); err != nil {
+	if err := torchzip.NestValues(root, rest, torchzip.ObjectsToPickle(globals)); err != nil {
 		return nil, err
 	}
 	return root, addScaler(root, scale)
@@ -103,8 +103,8 @@ func (w *writer) paramGroups() (*pickle.List, error) {
 		if err != nil || n > maxGroups {
 			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
 		}
-		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Data: v.Data}},
-			torchzip.PlainWithObjects(globals)); err != nil {
+		if err := torchzip.NestValues(group(n), []format.Value{{Path: m[2], Data: v.Data}},
+			torchzip.ObjectsToPickle(globals)); err != nil {
 			return nil, err
 		}
 	}
@@ -124,7 +124,7 @@ func addScaler(root *pickle.Dict, values []format.Value) error {
 		return nil
 	}
 	d, class := &pickle.Dict{}, "LossScaler"
-	if err := torchzip.Nest(d, values, torchzip.PlainWithObjects(globals)); err != nil {
+	if err := torchzip.NestValues(d, values, torchzip.ObjectsToPickle(globals)); err != nil {
 		return err
 	}
 	if _, ok := d.Get("scale_window"); ok {
@@ -224,7 +224,7 @@ func (w *writer) trainedShapes() *pickle.List {
 // torchSize returns a shape as a pickle has a torch.Size.
 func torchSize(shape tensor.Shape) any {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
-		Args: []any{torchzip.Ints(shape)}}
+		Args: []any{torchzip.IntTuple(shape)}}
 }
 
 // addModelExtras adds the values besides tensors, and what DeepSpeed needs, to the root and the
@@ -243,7 +243,7 @@ func (w *writer) addModelExtras(root, module *pickle.Dict, tps, pps int) error {
 				rest = append(rest, v)
 			}
 		case "module":
-			p, err := torchzip.Plain(v.Data)
+			p, err := torchzip.ToPickle(v.Data)
 			if err != nil {
 				return err
 			}
@@ -252,7 +252,7 @@ func (w *writer) addModelExtras(root, module *pickle.Dict, tps, pps int) error {
 			rest = append(rest, v)
 		}
 	}
-	if err := torchzip.Nest(root, rest, torchzip.PlainWithObjects(globals)); err != nil {
+	if err := torchzip.NestValues(root, rest, torchzip.ObjectsToPickle(globals)); err != nil {
 		return err
 	}
 	info, err := sharingInfo(w.values, tps)

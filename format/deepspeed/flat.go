@@ -21,7 +21,7 @@ func joinGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
 		// a number, such as the step: each parameter of a universal checkpoint has it
 		if len(t.Shape) != 1 {
 			for _, p := range c.names {
-				tensors = append(tensors, t.As("optimizer."+kind+"."+p.name))
+				tensors = append(tensors, t.AsTensor("optimizer."+kind+"."+p.name))
 			}
 			continue
 		}

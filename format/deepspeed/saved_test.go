@@ -237,7 +237,7 @@ func (c *saved) modelStates(f *store, mp int) *pickle.Dict {
 		if p.buffer {
 			buffers.Items = append(buffers.Items, p.name)
 		} else {
-			shapes.Add(p.name, torchzip.Ints(a.shape))
+			shapes.Add(p.name, torchzip.IntTuple(a.shape))
 		}
 		if c.stage == 3 && !p.buffer {
 			a = array{shape: tensor.Shape{0}}

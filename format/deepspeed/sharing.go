@@ -228,7 +228,7 @@ func (r *rules) checkVersion() error {
 		return nil
 	}
 	for _, l := range r.lists {
-		if !l.Exact() {
+		if !l.IsExact() {
 			return nil
 		}
 	}

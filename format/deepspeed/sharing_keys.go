@@ -33,8 +33,8 @@ func (r *rules) cutKeys(name string, t *format.Tensor) (*pickle.Dict, error) {
 		if err != nil {
 			return nil, err
 		}
-		shape := torchzip.Ints(s.sub.shape)
-		shape[s.sub.dim] = torchzip.Ints(sizes)
+		shape := torchzip.IntTuple(s.sub.shape)
+		shape[s.sub.dim] = torchzip.IntTuple(sizes)
 		state := &pickle.Dict{}
 		state.Add("patterns", &pickle.List{Items: []any{s.pattern}})
 		state.Add("shape", shape)
@@ -76,7 +76,7 @@ func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 				is = widthsOfRanks(is, tps)
 			}
 			var p any
-			if p, err = torchzip.Plain(is); err == nil {
+			if p, err = torchzip.ToPickle(is); err == nil {
 				in, there := info.Get(key)
 				if !there {
 					in = &pickle.Dict{}
@@ -85,7 +85,8 @@ func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 				in.(*pickle.Dict).Add(below, p)
 			}
 		default:
-			err = torchzip.Nest(info, []format.Value{{Path: path, Data: is}}, torchzip.Plain)
+			err = torchzip.NestValues(info, []format.Value{{Path: path, Data: is}},
+				torchzip.ToPickle)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("value %q: %w; leave out what is no tensor with --no-values",
@@ -109,7 +110,7 @@ func addSubParam(subs *pickle.List, path string, is any) error {
 	for len(subs.Items) <= n {
 		subs.Items = append(subs.Items, &pickle.Dict{})
 	}
-	p, err := torchzip.Plain(is)
+	p, err := torchzip.ToPickle(is)
 	if field == "shape" {
 		p = toTuples(p)
 	}

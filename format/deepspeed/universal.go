@@ -140,7 +140,7 @@ func (r *reader) readCommon(file string, params []fs.DirEntry, counted bool, ord
 		}
 		switch name := "optimizer.step." + p.Name(); t := step.(type) {
 		case *torchzip.Tensor:
-			r.Tensors = append(r.Tensors, t.As(name))
+			r.Tensors = append(r.Tensors, t.AsTensor(name))
 		case int64, float64:
 			r.Values = append(r.Values, format.Value{Path: name, Data: t})
 		}
@@ -178,6 +178,6 @@ func (r *reader) readState(file, name string, shapes map[string]tensor.Shape) er
 		r.Tensors = append(r.Tensors, s)
 		return nil
 	}
-	r.Tensors = append(r.Tensors, t.As(name))
+	r.Tensors = append(r.Tensors, t.AsTensor(name))
 	return nil
 }

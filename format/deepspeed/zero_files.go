@@ -71,7 +71,7 @@ func (w *zeroWriter) layStores(name string, root any, f *file) error {
 		for _, p := range s.from {
 			to := &w.Tensors[w.index[p.name]]
 			pieces := format.FlatPieces(to.DType, to.Shape, p.from, p.to, name,
-				at[i]+format.Bytes(to.DType, p.at))
+				at[i]+format.BytesOf(to.DType, p.at))
 			if w.placed[p.name] {
 				to.Replicas = append(to.Replicas, pieces...)
 				continue
@@ -192,8 +192,8 @@ func (w *zeroWriter) layOptimStates(rank int) error {
 	}
 	root := &pickle.Dict{}
 	root.Add("optimizer_state_dict", state)
-	if err := torchzip.Nest(root, w.configValues(),
-		torchzip.PlainWithObjects(globals)); err != nil {
+	if err := torchzip.NestValues(root, w.configValues(),
+		torchzip.ObjectsToPickle(globals)); err != nil {
 		return err
 	}
 	root.Add("ds_version", w.sourceVersion())

@@ -188,7 +188,7 @@ func readBuffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
 		weights, inner = "fp32_flat_groups", "optimizer_state_dict"
 	}
 	get := func(files *format.Files, v any) []byte {
-		x := v.(*torchzip.Tensor).As("x")
+		x := v.(*torchzip.Tensor).AsTensor("x")
 		return formattest.ReadTensor(t, files, &x)
 	}
 	for rank := range ranks {

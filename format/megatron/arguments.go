@@ -51,7 +51,7 @@ func (w *writer) givenArguments(spec *layout.Spec) (*pickle.Dict, error) {
 		}
 	}
 	args := &pickle.Dict{}
-	if err := torchzip.Nest(args, given, torchzip.PlainWithObjects(globals)); err != nil {
+	if err := torchzip.NestValues(args, given, torchzip.ObjectsToPickle(globals)); err != nil {
 		return nil, err
 	}
 	if len(given) == 0 {

@@ -45,7 +45,7 @@ func ChainOptimizers(c *format.Checkpoint, spec *layout.Spec) (renamed map[strin
 		var made plans
 		if made, err = old.rechain(own); err == nil {
 			ch := chaining{c: c, old: old, made: made, renamed: map[string]string{}}
-			err = ch.apply()
+			err = ch.replaceOptimizers()
 			renamed = ch.renamed
 		}
 	}
@@ -210,9 +210,9 @@ type chaining struct {
 	renamed   map[string]string
 }
 
-// apply replaces those values and tensors of the checkpoint that belong to an optimizer and to no
-// parameter: groups are those made; of the rest that of the first optimizer is for all.
-func (ch *chaining) apply() error {
+// replaceOptimizers replaces those values and tensors of the checkpoint that belong to an optimizer
+// and to no parameter: groups are those made; of the rest that of the first optimizer is for all.
+func (ch *chaining) replaceOptimizers() error {
 	var values []format.Value
 	firsts := map[string]any{}
 	for _, v := range ch.c.Values {

@@ -181,7 +181,7 @@ func readBuffer(key, v any) (*buffer, error) {
 // buffers have. If there is no other way, one of them may not fit: its proof will say where.
 func findParams(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*param, []int,
 	error) {
-	w := bufferWalk{files: files, flat: b.main.As("optimizer"), left: effort}
+	w := bufferWalk{files: files, flat: b.main.AsTensor("optimizer"), left: effort}
 	for wrong := range 2 {
 		for chunk := range p.chunks {
 			for _, in := range []func(*param) bool{

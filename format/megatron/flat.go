@@ -89,7 +89,7 @@ func (w *writer) distributedState(s *rankFiles, o *optimizerPlan) (*pickle.Dict,
 	inner, groups, d := &pickle.Dict{}, &pickle.List{}, &pickle.Dict{}
 	for i := range len(o.groups) {
 		group := &pickle.Dict{}
-		if err := torchzip.Nest(group, o.groups[i].values, torchzip.Plain); err != nil {
+		if err := torchzip.NestValues(group, o.groups[i].values, torchzip.ToPickle); err != nil {
 			return nil, err
 		}
 		if _, said := group.Get("step"); !said {

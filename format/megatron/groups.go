@@ -206,7 +206,7 @@ func readKinds(state *pickle.Dict) (list []kind, err error) {
 		}
 		switch v := item.Value.(type) {
 		case *torchzip.Tensor:
-			t := v.As("")
+			t := v.AsTensor("")
 			list = append(list, kind{name, &t})
 		case nil, bool, int64, float64, string:
 			list = append(list, kind{name, v})

@@ -214,7 +214,7 @@ func (w *writer) layFile(s *rankFiles, name string, args any) error {
 			rest = append(rest, v)
 		}
 	}
-	if err := torchzip.Nest(root, rest, torchzip.Plain); err != nil {
+	if err := torchzip.NestValues(root, rest, torchzip.ToPickle); err != nil {
 		return err
 	}
 	var tensors []format.Tensor
@@ -273,7 +273,7 @@ func (w *writer) addModels(s *rankFiles, root *pickle.Dict) error {
 		if name == "" {
 			continue
 		}
-		p, err := torchzip.Plain(v.Data)
+		p, err := torchzip.ToPickle(v.Data)
 		if err != nil {
 			return err
 		}

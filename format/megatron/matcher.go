@@ -46,7 +46,7 @@ func matchSlots(files *format.Files, p *part, groups []*group, size degrees) (li
 	byGroup := map[*group][]*candidate{}
 	for _, g := range groups {
 		for _, t := range g.mains {
-			main := t.As("optimizer")
+			main := t.AsTensor("optimizer")
 			byGroup[g] = append(byGroup[g], &candidate{group: g, main: &main})
 		}
 		all = append(all, byGroup[g]...)

@@ -33,7 +33,7 @@ const (
 )
 
 // globals are the classes that Megatron's arguments and states mention, most of them enumerations.
-var globals = pickle.Inert(
+var globals = pickle.InertGlobals(
 	"megatron.core.enums.ModelType", "megatron.core.enums.Fp8Recipe",
 	"megatron.core.enums.Fp4Recipe",
 	"megatron.core.transformer.enums.ModelType", "megatron.core.transformer.enums.LayerType",

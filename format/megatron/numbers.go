@@ -182,7 +182,7 @@ func (w *writer) optimizerState(s *rankFiles, o *optimizerPlan) (*pickle.Dict, e
 			numbers.Items = append(numbers.Items, number)
 			number++
 		}
-		if err := torchzip.Nest(group, o.groups[i].values, torchzip.Plain); err != nil {
+		if err := torchzip.NestValues(group, o.groups[i].values, torchzip.ToPickle); err != nil {
 			return nil, err
 		}
 		group.Add("params", numbers)
@@ -231,7 +231,7 @@ func (w *writer) paramState(s *rankFiles, param string) (kinds *pickle.Dict, mai
 		}
 	}
 	for _, v := range w.steps[param] {
-		p, err := torchzip.Plain(v.Data)
+		p, err := torchzip.ToPickle(v.Data)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -263,5 +263,5 @@ func (w *writer) addCommonState(s *rankFiles, o *optimizerPlan, d *pickle.Dict) 
 			return err
 		}
 	}
-	return torchzip.Nest(d, rest, torchzip.Plain)
+	return torchzip.NestValues(d, rest, torchzip.ToPickle)
 }

@@ -30,6 +30,7 @@ var (
 // An unnamedError says why the tensors of an optimizer keep their positions instead of names.
 type unnamedError struct{ why string }
 
+// Error returns why there are no names.
 func (e *unnamedError) Error() string { return e.why }
 
 // unnamedErrorf formats an unnamedError.

@@ -201,7 +201,7 @@ func TestWrongValue(t *testing.T) {
 		}
 		x := findTensor(t, whole, c.name)
 		p := &x.Pieces[0]
-		at := p.Offset + format.Bytes(x.DType, c.n)
+		at := p.Offset + format.BytesOf(x.DType, c.n)
 		b := bytes.Clone(dir[p.File].Data)
 		b[at+int64(x.DType.Size())-1] ^= 0x40 // of the exponent
 		dir[p.File] = &fstest.MapFile{Data: b}

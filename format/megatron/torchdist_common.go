@@ -45,7 +45,7 @@ func (w *distWriter) layCommonFile(spec *layout.Spec) error {
 			rest = append(rest, v)
 		}
 	}
-	if err := torchzip.Nest(root, rest, torchzip.Plain); err != nil {
+	if err := torchzip.NestValues(root, rest, torchzip.ToPickle); err != nil {
 		return err
 	}
 	s := w.ranks[0]
@@ -73,7 +73,8 @@ func (w *distWriter) addOptimizers(root *pickle.Dict) error {
 		}
 		for i := range len(o.groups) {
 			group := &pickle.Dict{}
-			if err := torchzip.Nest(group, o.groups[i].values, torchzip.Plain); err != nil {
+			if err := torchzip.NestValues(group, o.groups[i].values,
+				torchzip.ToPickle); err != nil {
 				return err
 			}
 			if _, said := group.Get("step"); !said && w.made >= 0 {

@@ -150,10 +150,10 @@ func (k key) objectName(module string) string {
 	return module + extraState + "/shard_" + dots(at) + "_" + dots(of)
 }
 
-// objects returns what modules keep besides parameters: the tensors extra, and nothing for the
+// extraObjects returns what modules keep besides parameters: the tensors extra, and nothing for the
 // modules of other tensors. Megatron asks every module for it, most have nothing, and a checkpoint
 // in which it is missing does not load.
-func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
+func (k *keys) extraObjects(extra, all []*local) (list []dcp.Object) {
 	seen := map[string]bool{}
 	add := func(o dcp.Object) {
 		if !seen[o.Name] {

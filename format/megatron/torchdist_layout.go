@@ -109,7 +109,7 @@ func (w *distWriter) layShards() error {
 	for _, l := range all {
 		content.Ranks[0] = append(content.Ranks[0], w.keys.keyOf(l.param).shardOf(l))
 	}
-	content.Objects = w.keys.objects(extra, all)
+	content.Objects = w.keys.extraObjects(extra, all)
 	out, err := content.Layout()
 	if err != nil {
 		return err

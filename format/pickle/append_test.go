@@ -27,9 +27,10 @@ func TestAppend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := pickle.Options{Globals: pickle.Inert("a.b.C"), Persistent: func(id any) (any, error) {
-		return pickle.Tuple{"at", id}, nil
-	}}
+	o := pickle.Options{Globals: pickle.InertGlobals("a.b.C"),
+		Persistent: func(id any) (any, error) {
+			return pickle.Tuple{"at", id}, nil
+		}}
 	got, err := load(b, o)
 	if err != nil {
 		t.Fatal(err)

@@ -44,9 +44,11 @@ var Builtins = joinGlobals(
 		{"numpy.core.multiarray", "scalar"}:        newNumpyScalar,
 		{"numpy._core.multiarray", "scalar"}:       newNumpyScalar,
 	},
-	Names("numpy.ndarray", "builtins.int", "builtins.long", "builtins.float", "builtins.unicode",
+	NameGlobals("numpy.ndarray", "builtins.int", "builtins.long", "builtins.float",
+		"builtins.unicode",
 		"builtins.str", "builtins.bool", "builtins.object"),
-	Inert("argparse.Namespace", "types.SimpleNamespace", "builtins.complex", "builtins.slice",
+	InertGlobals("argparse.Namespace", "types.SimpleNamespace", "builtins.complex",
+		"builtins.slice",
 		"datetime.datetime", "datetime.timedelta",
 		"pathlib.Path", "pathlib.PosixPath", "pathlib.PurePosixPath"),
 )
@@ -60,7 +62,8 @@ func joinGlobals(lists ...Globals) Globals {
 	return all
 }
 
-// With returns the globals of both lists.
+// With returns a new list with the globals of g and of the other lists; where two lists have the
+// same, g counts.
 func (g Globals) With(more ...Globals) Globals { return joinGlobals(append(more, g)...) }
 
 // newDict makes a dict, which the pickle fills afterwards; or from another one, as Python does for

@@ -37,8 +37,8 @@ func Get[T any](v any, path ...string) (T, error) {
 		KindWithArticle(none))
 }
 
-// Sizes reads a tuple or list of numbers that are not negative, as shapes are.
-func Sizes(v any) ([]int, error) {
+// ParseSizes reads a tuple or list of numbers that are not negative, as shapes are.
+func ParseSizes(v any) ([]int, error) {
 	var items []any
 	switch v := v.(type) {
 	case Tuple:

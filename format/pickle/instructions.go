@@ -262,7 +262,7 @@ func (m *machine) putMemo(key uint64, err error) error {
 		*m.memo.entry(key) = v
 		return nil
 	case key == m.memo.length:
-		m.memo.add(v)
+		m.memo.appendEntry(v)
 		delete(m.sparse, key)
 		return m.countMemory(slotBytes)
 	}

@@ -180,8 +180,8 @@ const memoBlock = 64
 // entry returns the place of entry i, which is below length.
 func (l *memo) entry(i uint64) *any { return &l.blocks[i/memoBlock][i%memoBlock] }
 
-// add adds an entry with the number length.
-func (l *memo) add(v any) {
+// appendEntry adds an entry with the number length.
+func (l *memo) appendEntry(v any) {
 	if l.length%memoBlock == 0 {
 		l.blocks = append(l.blocks, make([]any, memoBlock))
 	}

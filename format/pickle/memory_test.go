@@ -69,7 +69,7 @@ func TestObjectsFit(t *testing.T) {
 		"h\x05M\x01\x01ub"
 	const n = 200_000
 	got, err := load([]byte(before+"]("+strings.Repeat(object, n)+"e."),
-		pickle.Options{Globals: pickle.Inert("m.Index")})
+		pickle.Options{Globals: pickle.InertGlobals("m.Index")})
 	if list, is := got.(*pickle.List); err != nil || !is || len(list.Items) != n {
 		t.Fatal(err)
 	}

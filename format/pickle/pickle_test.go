@@ -288,8 +288,8 @@ func TestBombs(t *testing.T) {
 // TestGlobals has the lists of globals and the references that a caller allows.
 func TestGlobals(t *testing.T) {
 	o := pickle.Options{
-		Globals:    pickle.Inert("a.b.C"),
-		More:       pickle.Names("d.e", "a.b.C"), // of which the class is known already
+		Globals:    pickle.InertGlobals("a.b.C"),
+		More:       pickle.NameGlobals("d.e", "a.b.C"), // of which the class is known already
 		Persistent: func(id any) (any, error) { return pickle.Tuple{"at", id}, nil },
 	}
 	v, err := load([]byte(

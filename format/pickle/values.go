@@ -171,8 +171,9 @@ type Constructor func(args []any) (any, error)
 // a constructor may be mentioned but not called.
 type Globals map[Global]Constructor
 
-// Inert returns globals for classes, each written module.Class, of which a call makes an Object.
-func Inert(classes ...string) Globals {
+// InertGlobals returns globals for classes, each written module.Class, of which a call makes an
+// Object.
+func InertGlobals(classes ...string) Globals {
 	g := Globals{}
 	for _, c := range classes {
 		name := splitGlobal(c)
@@ -181,8 +182,8 @@ func Inert(classes ...string) Globals {
 	return g
 }
 
-// Names returns globals that may be mentioned but not called, each written module.name.
-func Names(names ...string) Globals {
+// NameGlobals returns globals that may be mentioned but not called, each written module.name.
+func NameGlobals(names ...string) Globals {
 	g := Globals{}
 	for _, n := range names {
 		g[splitGlobal(n)] = nil

@@ -81,7 +81,7 @@ func (w *walker) walk(path string, v any, depth int) error {
 	}
 	switch v := v.(type) {
 	case *Tensor:
-		w.c.Tensors = append(w.c.Tensors, v.As(path))
+		w.c.Tensors = append(w.c.Tensors, v.AsTensor(path))
 		return nil
 	case *pickle.Dict:
 		if w.empty && len(v.Items) == 0 && path != "" {

@@ -119,7 +119,7 @@ func Placeholder(i int, t format.Tensor) (any, error) {
 		return nil, fmt.Errorf("torch: tensor %q: torch has no element type %v; cast it first",
 			t.Name, t.DType)
 	}
-	shape, strides := Ints(t.Shape), Ints(t.Shape.Strides())
+	shape, strides := IntTuple(t.Shape), IntTuple(t.Shape.Strides())
 	hooks := &pickle.Object{Class: pickle.Global{Module: "collections", Name: "OrderedDict"}}
 	function := pickle.Global{Module: "torch._utils", Name: "_rebuild_tensor_v2"}
 	storage := func(class pickle.Global, n int64) pickle.Reference {
@@ -151,8 +151,8 @@ func longestName(list map[string]tensor.DType, d tensor.DType) pickle.Global {
 	return pickle.Global{Module: best[:i], Name: best[i+1:]}
 }
 
-// Ints returns a tuple of integers.
-func Ints(list []int) pickle.Tuple {
+// IntTuple returns a tuple of integers.
+func IntTuple(list []int) pickle.Tuple {
 	t := make(pickle.Tuple, len(list))
 	for i, n := range list {
 		t[i] = int64(n)
@@ -163,13 +163,14 @@ func Ints(list []int) pickle.Tuple {
 // DTypeGlobal returns torch's name of an element type, the zero value if it has none.
 func DTypeGlobal(d tensor.DType) pickle.Global { return longestName(dtypes, d) }
 
-// Plain converts a value of a checkpoint to one of a pickle.
-func Plain(v any) (any, error) {
+// ToPickle converts a value of a checkpoint to one of a pickle. It fails for one that could not be
+// read.
+func ToPickle(v any) (any, error) {
 	switch v := v.(type) {
 	case []any:
 		list := &pickle.List{}
 		for _, x := range v {
-			p, err := Plain(x)
+			p, err := ToPickle(x)
 			if err != nil {
 				return nil, err
 			}

@@ -10,11 +10,11 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// Nest adds values to a dict, as nested dicts by the dots in their paths, which reverses Flatten.
-// plain makes values of a pickle, as Plain does.
-func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) error {
+// NestValues adds values to a dict, as nested dicts by the dots in their paths, which reverses
+// Flatten. convert makes values of a pickle, as ToPickle does.
+func NestValues(d *pickle.Dict, values []format.Value, convert func(any) (any, error)) error {
 	for _, v := range values {
-		p, err := plain(v.Data)
+		p, err := convert(v.Data)
 		if err == nil {
 			err = d.Put(v.Path, p)
 		}
@@ -30,14 +30,14 @@ func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) e
 // MODULE.CLASS[VALUE] of a call with a value.
 var enumText = regexp.MustCompile(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
 
-// PlainWithObjects returns Plain for values among which there can be objects: element types, and
-// enumerations of known classes, come from the texts that Flatten has made of them. A text that was
-// one before and reads like these becomes an object too.
-func PlainWithObjects(known pickle.Globals) func(any) (any, error) {
+// ObjectsToPickle returns a function that is ToPickle for values among which there can be objects:
+// element types, and enumerations of known classes, come from the texts that Flatten has made of
+// them. A text that was one before and reads like these becomes an object too.
+func ObjectsToPickle(known pickle.Globals) func(any) (any, error) {
 	return func(v any) (any, error) {
 		text, ok := v.(string)
 		if !ok {
-			return Plain(v)
+			return ToPickle(v)
 		}
 		if module, name, ok := strings.Cut(text, "."); ok {
 			g := pickle.Global{Module: module, Name: name}

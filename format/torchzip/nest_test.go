@@ -15,7 +15,7 @@ import (
 // TestNest writes values into a file as dicts in dicts, with objects of their texts, and reads them
 // again: the same values, and in the file these objects.
 func TestNest(t *testing.T) {
-	known := pickle.Inert("megatron.core.enums.ModelType")
+	known := pickle.InertGlobals("megatron.core.enums.ModelType")
 	values := []format.Value{
 		{Path: "args.dtype", Data: "torch.bfloat16"},
 		{Path: "args.kind", Data: "megatron.core.enums.ModelType.encoder"},
@@ -26,7 +26,7 @@ func TestNest(t *testing.T) {
 		{Path: "step", Data: int64(3)},
 	}
 	root := &pickle.Dict{}
-	if err := torchzip.Nest(root, values, torchzip.PlainWithObjects(known)); err != nil {
+	if err := torchzip.NestValues(root, values, torchzip.ObjectsToPickle(known)); err != nil {
 		t.Fatal(err)
 	}
 	class := pickle.Global{Module: "megatron.core.enums", Name: "ModelType"}
@@ -43,7 +43,7 @@ func TestNest(t *testing.T) {
 	values = values[:5] // a text with a space comes back with a comma, as all do
 
 	root = &pickle.Dict{}
-	if err := torchzip.Nest(root, values, torchzip.PlainWithObjects(known)); err != nil {
+	if err := torchzip.NestValues(root, values, torchzip.ObjectsToPickle(known)); err != nil {
 		t.Fatal(err)
 	}
 	o := &format.Output{}
@@ -68,7 +68,7 @@ func TestNest(t *testing.T) {
 	if diff := cmp.Diff(values, c.Values); diff != "" {
 		t.Error(diff)
 	}
-	if err := torchzip.Nest(root, values[:1], torchzip.Plain); err == nil ||
+	if err := torchzip.NestValues(root, values[:1], torchzip.ToPickle); err == nil ||
 		!strings.Contains(err.Error(), `value "args.dtype": args.dtype stands twice`) {
 		t.Error(err)
 	}

@@ -12,7 +12,7 @@ import (
 var loadable = []pickle.Global{{Module: "builtins", Name: "complex"},
 	{Module: "torch", Name: "device"}}
 
-// isComplete reports whether the plain value of v is complete, so that Plain restores v.
+// isComplete reports whether the plain value of v is complete, so that ToPickle restores v.
 func isComplete(v any) bool {
 	switch v := v.(type) {
 	case pickle.Tuple, *pickle.Set, *pickle.Array, *pickle.Buffer, pickle.Global, pickle.Member,
@@ -28,10 +28,10 @@ func isComplete(v any) bool {
 // torch.load accepts it with weights_only. It adds a value that changes to the output's Altered.
 func PickledValue(o *format.Output, v format.Value) (any, error) {
 	if v.Python == nil {
-		return Plain(v.Data)
+		return ToPickle(v.Data)
 	}
 	k := converter{walker: walker{memoryLeft: maxMemory}, altered: format.Altered{Path: v.Path}}
-	p, err := k.convert(v.Python)
+	p, err := k.toLoadable(v.Python)
 	if k.altered.Was != "" {
 		o.Altered = append(o.Altered, k.altered)
 	}
@@ -44,8 +44,8 @@ type converter struct {
 	altered format.Altered
 }
 
-// convert returns what a pickle for torch.load can hold of v.
-func (k *converter) convert(v any) (any, error) {
+// toLoadable returns what a pickle for torch.load can hold of v.
+func (k *converter) toLoadable(v any) (any, error) {
 	switch v := v.(type) {
 	case pickle.Tuple:
 		return k.convertAll(v)
@@ -80,7 +80,7 @@ func (k *converter) convert(v any) (any, error) {
 func (k *converter) convertAll(items []any) (pickle.Tuple, error) {
 	list := make(pickle.Tuple, 0, len(items))
 	for _, x := range items {
-		p, err := k.convert(x)
+		p, err := k.toLoadable(x)
 		if err != nil {
 			return nil, err
 		}

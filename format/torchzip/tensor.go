@@ -91,7 +91,7 @@ func (f *File) findStorage(id any) (any, error) {
 	}
 	s := &storage{dtype: d, file: f.Name, bytes: n}
 	if d != 0 {
-		s.bytes = format.Bytes(d, int(n))
+		s.bytes = format.BytesOf(d, int(n))
 	}
 	m := f.archive.find(f.archive.folder + "/data/" + key)
 	switch {
@@ -126,11 +126,11 @@ var Globals = rebuilders.With(
 		{Module: "torch", Name: "Size"}:                          newSize,
 		{Module: "torch.serialization", Name: "_get_layout"}:     firstArgument,
 	},
-	pickle.Inert("torch.device"),
-	pickle.Names("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer",
+	pickle.InertGlobals("torch.device"),
+	pickle.NameGlobals("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer",
 		"torch.strided"),
-	pickle.Names(keys(storages)...),
-	pickle.Names(keys(dtypes)...),
+	pickle.NameGlobals(keys(storages)...),
+	pickle.NameGlobals(keys(dtypes)...),
 )
 
 // keys returns the keys of a list of names, in no order.
@@ -244,11 +244,11 @@ const maxExpanded = 1 << 24
 // newView makes a tensor of an offset, a shape and strides, which it checks against the storage.
 func newView(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 	offset, isNumber := args[0].(int64)
-	shape, err := pickle.Sizes(args[1])
+	shape, err := pickle.ParseSizes(args[1])
 	if err != nil {
 		return nil, fmt.Errorf("shape: %w", err)
 	}
-	strides, err := pickle.Sizes(args[2])
+	strides, err := pickle.ParseSizes(args[2])
 	if err != nil {
 		return nil, fmt.Errorf("strides: %w", err)
 	}
@@ -285,8 +285,8 @@ func newView(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 		strides: strides}, nil
 }
 
-// As returns the tensor as one of a checkpoint under a name, made of one piece.
-func (t *Tensor) As(name string) format.Tensor {
+// AsTensor returns the tensor as one of a checkpoint under a name, made of one piece.
+func (t *Tensor) AsTensor(name string) format.Tensor {
 	p := format.Piece{Box: t.Shape.Box(), File: t.file, Offset: t.offset, Strides: t.strides}
 	if t.isPacked() {
 		p.Strides = nil
@@ -312,5 +312,5 @@ func (t *Tensor) LocateFlat(from int) (file string, offset int64, err error) {
 		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape,
 			t.strides)
 	}
-	return t.file, t.offset + format.Bytes(t.DType, from), nil
+	return t.file, t.offset + format.BytesOf(t.DType, from), nil
 }

@@ -41,17 +41,17 @@ func layoutZip(o *format.Output, file string, base int64, entries []*entry) int6
 		w.addHeader(e, e.localHeader(base), 14)
 		e.at = w.at - base
 		if e.bytes != nil {
-			w.add(e.bytes)
+			w.appendBytes(e.bytes)
 		} else {
-			w.skip(e.size)
+			w.endFrame(e.size)
 		}
 	}
 	directory := w.at - base
 	for _, e := range entries {
 		w.addHeader(e, e.directoryHeader(), 16)
 	}
-	w.add(endOfDirectory(len(entries), directory, w.at-base-directory))
-	w.skip(0)
+	w.appendBytes(endOfDirectory(len(entries), directory, w.at-base-directory))
+	w.endFrame(0)
 	for _, e := range entries {
 		if e.bytes == nil {
 			o.Sums = append(o.Sums,
@@ -70,14 +70,15 @@ type framer struct {
 	bytes  []byte // bytes before at that are in no frame yet
 }
 
-// add appends bytes to the frame under way, of which it makes a copy.
-func (w *framer) add(b []byte) {
+// appendBytes appends bytes to the frame under way, of which it keeps a copy.
+func (w *framer) appendBytes(b []byte) {
 	w.bytes = append(w.bytes, b...)
 	w.at += int64(len(b))
 }
 
-// skip ends the frame under way, and leaves the next n bytes of the file to others.
-func (w *framer) skip(n int64) {
+// endFrame ends the frame under way, adds it to the output, and leaves the next n bytes of the file
+// to others.
+func (w *framer) endFrame(n int64) {
 	if len(w.bytes) > 0 {
 		w.output.Frames = append(w.output.Frames,
 			format.Frame{File: w.file, Offset: w.at - int64(len(w.bytes)),
@@ -91,13 +92,13 @@ func (w *framer) skip(n int64) {
 // out: four bytes of the header, from hole on, whose offset it adds to the entry's sums.
 func (w *framer) addHeader(e *entry, b []byte, hole int) {
 	if e.bytes != nil {
-		w.add(b)
+		w.appendBytes(b)
 		return
 	}
-	w.add(b[:hole])
+	w.appendBytes(b[:hole])
 	e.sums = append(e.sums, w.at)
-	w.skip(4)
-	w.add(b[hole+4:])
+	w.endFrame(4)
+	w.appendBytes(b[hole+4:])
 }
 
 // What marks a number that stands in the extra field of ZIP64 instead.

@@ -48,7 +48,7 @@ func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 			return m.Worker == w
 		}))
 	}
-	change, err := reshape.Plan(old, new, at)
+	change, err := reshape.PlanChange(old, new, at)
 	if err != nil {
 		return nil, err
 	}

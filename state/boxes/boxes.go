@@ -29,7 +29,7 @@ func ReadBox(read func(b []byte, at int64) error, at int64, size int, box tensor
 	w := cache{read: read, end: at + int64(from.At(box)+span)*int64(size),
 		dense: span <= sparse*box.Elements()}
 	for run := range tensor.Runs(box, from, to) {
-		if err := w.fill(dst[run.B*size:(run.B+run.N)*size],
+		if err := w.readInto(dst[run.B*size:(run.B+run.N)*size],
 			at+int64(run.A)*int64(size)); err != nil {
 			return err
 		}
@@ -79,9 +79,9 @@ type cache struct {
 	at    int64
 }
 
-// fill fills dst with the bytes from at on: out of the window, which it reads anew where that is
-// needed, or with a read of their own.
-func (c *cache) fill(dst []byte, at int64) error {
+// readInto fills dst with the bytes from at on: out of the window, which it reads anew where that
+// is needed, or with a read of their own.
+func (c *cache) readInto(dst []byte, at int64) error {
 	if !c.dense || len(dst) >= window/sparse {
 		return c.read(dst, at)
 	}

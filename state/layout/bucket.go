@@ -52,7 +52,7 @@ func (b *bucket) splitAxes(m Mesh) []bool {
 		for i := range d.place {
 			if s := &d.place[i]; s.kind != flat {
 				for _, axis := range s.axes {
-					own[m.index(axis)] = true
+					own[m.axisIndex(axis)] = true
 				}
 			}
 		}
@@ -75,7 +75,7 @@ func (b *bucket) slotCount(m Mesh) int {
 func (r *resolver) layOutBucket(name string, b *bucket) error {
 	own := b.splitAxes(r.mesh)
 	for _, axis := range b.flat.axes {
-		if own[r.mesh.index(axis)] {
+		if own[r.mesh.axisIndex(axis)] {
 			return fmt.Errorf("axis %s is flat for the bucket, and not flat for one of its tensors",
 				axis)
 		}
@@ -217,7 +217,7 @@ func (p placement) partsAt(m Mesh, coords []int) []int {
 	for i := range p {
 		if p[i].kind == shard {
 			for _, axis := range p[i].axes {
-				a := m.index(axis)
+				a := m.axisIndex(axis)
 				index[i] = index[i]*m[a].Size + coords[a]
 			}
 		}

@@ -129,7 +129,7 @@ func (p placement) narrowPositions(m Mesh, allowed [][]int, index []int) [][]int
 		}
 		k := index[i]
 		for a := len(s.axes) - 1; a >= 0; a-- {
-			axis := m.index(s.axes[a])
+			axis := m.axisIndex(s.axes[a])
 			narrow[axis] = []int{k % m[axis].Size}
 			k /= m[axis].Size
 		}

@@ -14,7 +14,7 @@ func Interleave(s *Spec, chunks int) error {
 		return err
 	}
 	stages := 1
-	if i := mesh.index("pp"); i >= 0 {
+	if i := mesh.axisIndex("pp"); i >= 0 {
 		stages = mesh[i].Size
 	}
 	if chunks < 1 || stages < 2 && chunks > 1 {

@@ -51,7 +51,7 @@ func (m Mesh) validate() error {
 		switch {
 		case !axisName.MatchString(a.Name):
 			return fmt.Errorf("axis %q: a name has small letters, digits and _", a.Name)
-		case m.index(a.Name) != i:
+		case m.axisIndex(a.Name) != i:
 			return fmt.Errorf("axis %s comes twice", a.Name)
 		case a.Size < 1 || a.Size > MaxRanks:
 			return fmt.Errorf("axis %s has size %d; it must be between 1 and %d", a.Name, a.Size,
@@ -91,8 +91,8 @@ func (m Mesh) Ranks() int {
 	return n
 }
 
-// index returns the index of the axis of a name, -1 if there is none.
-func (m Mesh) index(name string) int {
+// axisIndex returns the index of the axis of a name, -1 if there is none.
+func (m Mesh) axisIndex(name string) int {
 	return slices.IndexFunc(m, func(a Axis) bool { return a.Name == name })
 }
 

@@ -195,7 +195,7 @@ func parseIntegers(text string, least int) (list []int, err error) {
 func (s *step) degree(m Mesh) int {
 	n := 1
 	for _, axis := range s.axes {
-		n *= m[m.index(axis)].Size
+		n *= m[m.axisIndex(axis)].Size
 	}
 	return n
 }

@@ -72,7 +72,7 @@ func CheckPreset(name string, m Mesh) error {
 				"megatron-core only as the first", name, part, strings.Join(Presets(), ", "))
 		case part == "megatron-core":
 			known = append(known, "tp", "pp", "ep")
-		case !base && m.index("dp") < 0:
+		case !base && m.axisIndex("dp") < 0:
 			return fmt.Errorf("layout: preset %s: the mesh %q has no axis dp, such as dp=8", name,
 				m)
 		}
@@ -93,7 +93,7 @@ type preset struct {
 // ifAxis returns the placement if the mesh has its axis, else "".
 func (p *preset) ifAxis(place string) string {
 	axis, _, _ := strings.Cut(place, "=")
-	if p.mesh.index(axis) < 0 {
+	if p.mesh.axisIndex(axis) < 0 {
 		return ""
 	}
 	return place
@@ -232,7 +232,7 @@ func (p *preset) cutMegatronNames() error {
 	if err != nil {
 		return err
 	}
-	if i := p.mesh.index("tp"); i >= 0 && p.mesh[i].Size > 1 &&
+	if i := p.mesh.axisIndex("tp"); i >= 0 && p.mesh[i].Size > 1 &&
 		(p.kvHeads < 1 || p.kvHeads%p.mesh[i].Size != 0) {
 		return fmt.Errorf("%d heads of k and v do not come out even over tp=%d", p.kvHeads,
 			p.mesh[i].Size)
@@ -332,7 +332,7 @@ func (p *preset) joinMegatronNames() error {
 		return err
 	}
 	pad := 128
-	if i := p.mesh.index("tp"); i >= 0 {
+	if i := p.mesh.axisIndex("tp"); i >= 0 {
 		pad *= p.mesh[i].Size
 	}
 	var names []string

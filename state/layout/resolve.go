@@ -149,7 +149,8 @@ func (r *resolver) allowedPositions(rule *rule, caught []string) ([][]int, error
 	for i := range rule.place {
 		s := &rule.place[i]
 		if s.kind == at || s.kind == spread {
-			if allowed[r.mesh.index(s.axes[0])], err = s.positionsOn(r.mesh, numbers); err != nil {
+			if allowed[r.mesh.axisIndex(s.axes[0])],
+				err = s.positionsOn(r.mesh, numbers); err != nil {
 				return nil, err
 			}
 		}

@@ -136,7 +136,7 @@ func (r Rule) compile(m Mesh) (c rule, err error) {
 	}
 	for _, s := range c.place {
 		for _, axis := range s.axes {
-			if m.index(axis) < 0 {
+			if m.axisIndex(axis) < 0 {
 				return c, fmt.Errorf("place %q: the mesh %q has no axis %s", r.Place, m, axis)
 			}
 		}

@@ -60,7 +60,7 @@ func TestKnownChanges(t *testing.T) {
 		src, dst := resolve(gridSpec(c.p, c.d, c.t, c.zero)),
 			resolve(gridSpec(c.p2, c.d2, c.t2, c.zero))
 		build := func(devices int, fixed bool) plan.Stats {
-			cluster := plan.Uniform(src.Ranks, dst.Ranks, devices)
+			cluster := plan.UniformCluster(src.Ranks, dst.Ranks, devices)
 			cluster.Fixed = fixed
 			p, err := plan.Build(src, dst, cluster)
 			if err != nil {
@@ -102,7 +102,7 @@ func TestHash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := plan.Uniform(src.Ranks, dst.Ranks, 8)
+		c := plan.UniformCluster(src.Ranks, dst.Ranks, 8)
 		c.Fixed = fixed
 		p, err := plan.Build(src, dst, c)
 		if err != nil {
@@ -138,7 +138,7 @@ func TestNothingToDo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, 4))
+			p, err := plan.Build(src, dst, plan.UniformCluster(src.Ranks, dst.Ranks, 4))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func TestAlmostKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := plan.Build(src, dst, plan.Uniform(1, 1, 1))
+		p, err := plan.Build(src, dst, plan.UniformCluster(1, 1, 1))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -112,8 +112,12 @@ func (q nodeQueue) Len() int { return len(q) }
 func (q nodeQueue) Less(i, j int) bool {
 	return q[i].dist.less(q[j].dist) || q[i].dist == q[j].dist && q[i].node < q[j].node
 }
+
+// Swap exchanges nodes i and j, for package heap.
 func (q nodeQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *nodeQueue) Push(x any)   { *q = append(*q, x.(queuedNode)) }
+
+// Push appends a queuedNode, for package heap.
+func (q *nodeQueue) Push(x any) { *q = append(*q, x.(queuedNode)) }
 
 // Pop removes the last node and returns it, for package heap.
 func (q *nodeQueue) Pop() any {

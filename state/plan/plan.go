@@ -37,9 +37,9 @@ type Cluster struct {
 	Fresh bool
 }
 
-// Uniform returns the cluster in which ranks fill hosts of equally many devices one after the
-// other, before and after.
-func Uniform(old, new, devices int) Cluster {
+// UniformCluster returns the cluster in which ranks fill hosts of equally many devices one after
+// the other, before and after.
+func UniformCluster(old, new, devices int) Cluster {
 	c := Cluster{Old: make([]int, old), New: make([]int, new)}
 	for r := range c.Old {
 		c.Old[r] = r / devices

@@ -51,7 +51,7 @@ func drawReshape(t *rapid.T) *reshape {
 		t.Fatal(err)
 	}
 	devices := rapid.IntRange(1, 4).Draw(t, "devices")
-	r.cluster = plan.Uniform(r.src.Ranks, r.dst.Ranks, devices)
+	r.cluster = plan.UniformCluster(r.src.Ranks, r.dst.Ranks, devices)
 	c := &r.cluster
 	if rapid.IntRange(0, 3).Draw(t, "hosts change") == 0 { // some only give, others come
 		for h := range c.Devices {

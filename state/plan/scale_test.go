@@ -136,7 +136,7 @@ func (c *change405) planChange(t testing.TB, tensors []layout.Tensor) (*plan.Pla
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, 8))
+	p, err := plan.Build(src, dst, plan.UniformCluster(src.Ranks, dst.Ranks, 8))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,9 +38,9 @@ type Change struct {
 	moves     []Move    // nil before Moves is called
 }
 
-// Plan plans the transition from one mesh to another over the workers of a job. It fails with a
-// *plan.LostError when only lost workers had something that is needed.
-func Plan(old, new *Layout, at Placement) (*Change, error) {
+// PlanChange plans the transition from one mesh to another over the workers of a job. It fails with
+// a *plan.LostError when only lost workers had something that is needed.
+func PlanChange(old, new *Layout, at Placement) (*Change, error) {
 	if n := at.availableWorkers(); new.Ranks > n {
 		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, n)
 	}

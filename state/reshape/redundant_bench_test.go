@@ -37,7 +37,7 @@ func BenchmarkRedundant(b *testing.B) {
 				at.Hosts = append(at.Hosts, r/8)
 			}
 			for b.Loop() {
-				c, err := reshape.Plan(on, on, at)
+				c, err := reshape.PlanChange(on, on, at)
 				if err != nil {
 					b.Fatal(err)
 				}

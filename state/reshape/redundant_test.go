@@ -91,13 +91,13 @@ func TestRedundant(t *testing.T) {
 		_, new := newState(t, model, to)
 		at := drawPlacement(t, old.Ranks, max(old.Ranks, new.Ranks)+
 			rapid.IntRange(0, 2).Draw(t, "spare"))
-		ordinary, err := reshape.Plan(old, new, at)
+		ordinary, err := reshape.PlanChange(old, new, at)
 		var lost *plan.LostError
 		if errors.As(err, &lost) {
 			return
 		}
 		at.Redundant = true
-		c, err := reshape.Plan(old, new, at)
+		c, err := reshape.PlanChange(old, new, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestRedundant(t *testing.T) {
 		if said, where := c.Unreplicated(); where == "host" && said != after {
 			t.Fatalf("the change says that %d bytes are on one host, and %d are", said, after)
 		}
-		again, err := reshape.Plan(new, new,
+		again, err := reshape.PlanChange(new, new,
 			reshape.Placement{Hosts: at.Hosts, Ranks: c.Workers, Leaving: at.Leaving,
 				Redundant: true})
 		if err != nil || !slices.Equal(again.Workers, c.Workers) || again.Plan.Stats.Device != 0 {

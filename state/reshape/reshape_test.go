@@ -72,7 +72,7 @@ func TestChange(t *testing.T) {
 		_, old := newState(t, model, from)
 		_, new := newState(t, model, to)
 		at := drawPlacement(t, old.Ranks, max(old.Ranks, new.Ranks))
-		c, err := reshape.Plan(old, new, at)
+		c, err := reshape.PlanChange(old, new, at)
 		var lost *plan.LostError
 		if errors.As(err, &lost) {
 			return
@@ -194,7 +194,7 @@ func TestHostsAddUp(t *testing.T) {
 		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
 		_, old := newState(t, model, from)
 		_, new := newState(t, model, to)
-		c, err := reshape.Plan(old, new,
+		c, err := reshape.PlanChange(old, new,
 			reshape.Placement{Hosts: make([]int, max(old.Ranks, new.Ranks)),
 				Ranks: upTo(old.Ranks)})
 		if err != nil {

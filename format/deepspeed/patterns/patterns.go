@@ -28,8 +28,8 @@ func NewList(key string, effort *Effort) *List {
 	return &List{Key: key, name: effort.what + "." + key, exact: map[string][]int{}, effort: effort}
 }
 
-// Exact reports whether every pattern of the list fits a single name.
-func (l *List) Exact() bool { return len(l.loose) == 0 }
+// IsExact reports whether every pattern of the list fits a single name.
+func (l *List) IsExact() bool { return len(l.loose) == 0 }
 
 // An expression is a pattern that can match several names.
 type expression struct {

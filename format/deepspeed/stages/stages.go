@@ -347,7 +347,9 @@ func (p *pipeline) findStarts(pp int) ([]int, error) {
 // the second, and leave no trace.
 func (p *pipeline) divisions(weight []int) (all []func(int) []int) {
 	for more := range 3 {
-		all = append(all, func(stages int) []int { return Uniform(len(p.layers)+more, stages) })
+		all = append(all, func(stages int) []int {
+			return UniformStarts(len(p.layers)+more, stages)
+		})
 	}
 	alike := map[string]int{}
 	for _, l := range p.kinds {
@@ -368,7 +370,7 @@ func (p *pipeline) divisions(weight []int) (all []func(int) []int) {
 		}
 	}
 	for _, weights := range [][]int{weight, typed} {
-		all = append(all, func(stages int) []int { return Balanced(weights, stages) })
+		all = append(all, func(stages int) []int { return BalancedStarts(weights, stages) })
 	}
 	return all
 }
@@ -399,22 +401,23 @@ func (p *pipeline) isSameDivision(a, b []int) bool {
 	return true
 }
 
-// Uniform divides layers evenly, and returns the first layer of each stage: the first stages have
-// one more if the number is not a multiple.
-func Uniform(layers, stages int) (starts []int) {
+// UniformStarts divides layers evenly, and returns the first layer of each stage: the first stages
+// have one more if the number is not a multiple.
+func UniformStarts(layers, stages int) (starts []int) {
 	for s := range stages {
 		starts = append(starts, s*(layers/stages)+min(s, layers%stages))
 	}
 	return starts
 }
 
-// Balanced divides layers so that the heaviest stage and the lightest differ least, and returns the
-// first layer of each stage. It decides as DeepSpeed does: the best cut of the first i layers in j
-// stages is that of fewer in j-1, and the rest; of several that are as good the last counts.
-func Balanced(weights []int, stages int) (starts []int) {
+// BalancedStarts divides layers so that the heaviest stage and the lightest differ least, and
+// returns the first layer of each stage. It decides as DeepSpeed does: the best cut of the first i
+// layers in j stages is that of fewer in j-1, and the rest; of several that are as good the last
+// counts.
+func BalancedStarts(weights []int, stages int) (starts []int) {
 	n := len(weights)
 	if n <= stages {
-		return Uniform(n, stages)
+		return UniformStarts(n, stages)
 	}
 	type best struct{ most, least, from int }
 	sums := make([]int, n+1)

@@ -90,7 +90,7 @@ func buildPlan(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlag
 		return nil, err
 	}
 	if src != nil {
-		return plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, devices))
+		return plan.Build(src, dst, plan.UniformCluster(src.Ranks, dst.Ranks, devices))
 	}
 	if src, err = c.Layout(); err != nil {
 		return nil, err
