@@ -56,7 +56,8 @@ type rawReply struct {
 	Field      string `json:"field"`
 }
 
-// ask sends any bytes of JSON and returns the answer.
+// ask sends a request, any value that can be JSON, and blocks until it is answered. The caller owns
+// the descriptors.
 func (w *rawWorker) ask(message any) (rawReply, []int) {
 	w.t.Helper()
 	if m, is := message.(api.Message); is {
@@ -76,6 +77,8 @@ func (w *rawWorker) ask(message any) (rawReply, []int) {
 	return r, fds
 }
 
+// dialRaw connects a worker to an agent that has not joined yet; it hangs up at the end of the
+// test.
 func dialRaw(t testing.TB, a *agent.Agent) *rawWorker {
 	t.Helper()
 	conn, err := arena.Dial(context.Background(), a.Socket())
@@ -86,11 +89,14 @@ func dialRaw(t testing.TB, a *agent.Agent) *rawWorker {
 	return &rawWorker{t: t, conn: conn}
 }
 
+// joinRaw joins by hand as one of the ranks that the job begins with.
 func joinRaw(t testing.TB, a *agent.Agent, rank int) *rawWorker {
 	t.Helper()
 	return joinRawWith(t, a, rank, fmt.Sprintf("token-%d", rank))
 }
 
+// joinRawWith joins by hand and asks for a segment of 8192 bytes, number 1. Its memory is unmapped
+// at the end of the test.
 func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorker {
 	t.Helper()
 	w := dialRaw(t, a)
@@ -122,7 +128,8 @@ func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorke
 	return w
 }
 
-// submit posts a descriptor as it is, under the next ticket, which it returns.
+// submit posts a descriptor as it is, under the next ticket, which it returns, and rings the agent.
+// It does not wait.
 func (w *rawWorker) submit(d arena.Descriptor) uint64 {
 	w.ticket++
 	d.Ticket = w.ticket
@@ -132,9 +139,10 @@ func (w *rawWorker) submit(d arena.Descriptor) uint64 {
 	return w.ticket
 }
 
-// wait returns how the newest call ended, and why if it failed.
+// wait blocks until the newest call has ended, and returns how, and why if it failed.
 func (w *rawWorker) wait() (arena.Status, string) { return w.waitFor(w.ticket) }
 
+// waitFor is wait for the call of a ticket. Status 0 = the agent has hung up.
 func (w *rawWorker) waitFor(ticket uint64) (arena.Status, string) {
 	w.t.Helper()
 	w.control.SetWorkerParked(true)
@@ -148,7 +156,7 @@ func (w *rawWorker) waitFor(ticket uint64) (arena.Status, string) {
 	}
 }
 
-// sound is an all-reduce of four f32 at the start of the segment.
+// sound returns an all-reduce of four f32 at the start of the segment.
 func sound() arena.Descriptor {
 	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2,
 		Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
@@ -425,7 +433,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// serveAgent runs an agent of one rank until the end.
+// serveAgent runs an agent of one rank until the end of the fuzzing.
 func serveAgent(f *testing.F) *agent.Agent {
 	dir := f.TempDir()
 	a, err := agent.New(

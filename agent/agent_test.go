@@ -24,7 +24,7 @@ func startAgent(t *testing.T, n int) *agent.Agent {
 	return startAgentUntil(t, context.Background(), n)
 }
 
-// background runs f and waits for it at the end of the test.
+// background runs f on a goroutine, and waits for it at the end of the test.
 func background(t *testing.T, f func()) {
 	g := group.New(context.Background())
 	g.Go("background", func(context.Context) error { f(); return nil })
@@ -35,16 +35,20 @@ func background(t *testing.T, f func()) {
 	})
 }
 
+// startAgentUntil is startAgent with a context whose end ends the agent too.
 func startAgentUntil(t *testing.T, parent context.Context, n int) *agent.Agent {
 	t.Helper()
 	return startAgentWith(t, parent, n, agent.Orders{})
 }
 
+// startAgentWith is startAgentUntil with orders that the test carries out.
 func startAgentWith(t *testing.T, parent context.Context, n int, orders agent.Orders) *agent.Agent {
 	t.Helper()
 	return startAgentOf(t, parent, agent.Config{Size: n, Orders: orders})
 }
 
+// startAgentOf runs an agent on a socket of its own until the test ends, or parent. Rank i has the
+// token token-i.
 func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent.Agent {
 	t.Helper()
 	for i := range cfg.Size {
@@ -72,7 +76,7 @@ func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent
 	return a
 }
 
-// await waits until the status of the job fits.
+// await blocks until the status of the job fits.
 func await(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
 	t.Helper()
 	if _, err := a.Await(t.Context(), fits); err != nil {
@@ -87,6 +91,8 @@ func joinAs(t *testing.T, a *agent.Agent, rank int) *client.Job {
 	return joinWith(t, a, rank, fmt.Sprintf("token-%d", rank))
 }
 
+// joinWith joins an agent's job with the Go client, by the environment of this process. The job is
+// closed at the end of the test.
 func joinWith(t *testing.T, a *agent.Agent, rank int, token string) *client.Job {
 	t.Helper()
 	t.Setenv(api.EnvSocket, a.Socket())
@@ -132,6 +138,8 @@ func world(t *testing.T, n int, body func(j *client.Job) error) {
 	}
 }
 
+// together runs body for all jobs at once, blocks until all have returned, and fails the test with
+// the first error.
 func together(t *testing.T, jobs []*client.Job, body func(j *client.Job) error) {
 	t.Helper()
 	g := group.New(t.Context())

@@ -21,6 +21,7 @@ type gauged struct {
 	sent chan struct{} // closed then
 }
 
+// SendPiece sends a piece, and closes m.sent when as many bytes were sent as were left.
 func (m *gauged) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.Network.SendPiece(to, p, payload)
 	if n := int64(len(payload)); n > 0 && m.left.Add(-n) <= 0 && m.left.Load() > -n {
@@ -80,6 +81,7 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 	}
 }
 
+// fill sets all elements to a value.
 func fill(x []float32, value int) {
 	for i := range x {
 		x[i] = float32(value)

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// allocations is what a call of f allocates in the whole process, in the mean of some and rounded
-// down, once it is used to it.
+// allocations is what a call of f allocates in the whole process, in the mean of some runs and
+// rounded down, once it is used to it.
 func allocations(runs int, f func()) uint64 {
 	for range runs {
 		f()

@@ -27,6 +27,8 @@ func TestEveryCollective(t *testing.T) {
 	}
 }
 
+// everyCollective makes every collective as one rank and checks the results, in arena memory or in
+// its own.
 func everyCollective(ctx context.Context, j *client.Job, arena bool) error {
 	n, r := j.Size(), j.Rank()
 	alloc := func(xs ...int64) []int64 {

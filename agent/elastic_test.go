@@ -52,10 +52,12 @@ var (
 // gradient.
 type script func(f *elasticJob, number, step int) error
 
+// newElasticJob starts an agent of a job without spares; its workers are started by runWorker.
 func newElasticJob(t *testing.T, size int, data client.Data) *elasticJob {
 	return newElasticJobWith(t, size, 0, data)
 }
 
+// newElasticJobWith is newElasticJob with spares. The agent ends with the test.
 func newElasticJobWith(t *testing.T, size, spares int, data client.Data) *elasticJob {
 	f := &elasticJob{t: t, size: size, data: data, group: group.New(context.Background()),
 		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{},
@@ -84,11 +86,13 @@ func newElasticJobWith(t *testing.T, size, spares int, data client.Data) *elasti
 	return f
 }
 
-// run starts a worker; joins are in turn, the training is not.
+// run lets a worker join, and train on a goroutine of its own. Joins are one at a time, as in
+// joinAs.
 func (f *elasticJob) run(number int, token string, does script) {
 	f.runAt(f.agent, number, token, does)
 }
 
+// runAt is runWorker with the agent of any host. When the worker ends, or dies, the agent is told.
 func (f *elasticJob) runAt(at *agent.Agent, number int, token string, does script) {
 	j := joinWith(f.t, at, number, token)
 	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
@@ -105,6 +109,8 @@ func (f *elasticJob) runAt(at *agent.Agent, number int, token string, does scrip
 	})
 }
 
+// train is the training of a worker: it does in every step what the script says, and records which
+// samples counted and with which parameters it ends.
 func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does script) error {
 	p, err := client.Empty[float64](j, 8)
 	if err != nil {
@@ -180,6 +186,7 @@ func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does 
 	return errors.Join(t.Err(), j.Close())
 }
 
+// counted records that samples of an epoch counted.
 func (f *elasticJob) counted(epoch int, samples []int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +195,8 @@ func (f *elasticJob) counted(epoch int, samples []int64) {
 	}
 }
 
-// check waits for all workers and verifies what must hold whatever happened.
+// check waits for all workers, and fails the test unless every sample counted once an epoch, and
+// the workers that stayed to the end have the same parameters.
 func (f *elasticJob) check(stayed ...int) {
 	f.t.Helper()
 	if err := f.group.Wait(); err != nil {
@@ -210,8 +218,10 @@ func (f *elasticJob) check(stayed ...int) {
 	}
 }
 
+// stays is the script of a worker that trains to the end.
 func stays(*elasticJob, int, int) error { return nil }
 
+// Workers die in the middle of a step, rank 0 among them: the others go on, and lose no sample.
 func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 	f := newElasticJob(t, 4, client.Data{Samples: 103, Batch: 16, Epochs: 3, Seed: 5})
 	for number := range 4 {
@@ -240,6 +250,7 @@ func TestALossBeforeTheFirstStep(t *testing.T) {
 	f.check(0, 2, 3)
 }
 
+// One worker is left of five that die in the same step, and trains to the end.
 func TestAllButOneAreLost(t *testing.T) {
 	f := newElasticJob(t, 5, client.Data{Samples: 64, Batch: 10, Epochs: 2, Seed: 1})
 	for number := range 5 {

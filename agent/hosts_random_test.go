@@ -46,6 +46,8 @@ type doomed struct {
 // ahead is how many steps the job may make until the next host is killed.
 const ahead = 30
 
+// loseHosts runs a job on random hosts, kills all but two of them at random moments, and checks
+// what is left.
 func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 	slots := make([]int, 3+rng.IntN(3))
 	workers := 0
@@ -83,7 +85,7 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 	d.verify(kills)
 }
 
-// begin lets a worker train until its host is killed.
+// begin lets a worker join, and train on a goroutine until its host is killed.
 func (d *doomed) begin(s startOrder) {
 	dead := d.dead[s.agent]
 	j := joinWith(d.elasticJob.t, s.agent, s.number, s.token)
@@ -100,7 +102,7 @@ func (d *doomed) begin(s startOrder) {
 	})
 }
 
-// waits lets a worker make a step when it may.
+// waits is the script of all workers: it blocks until the step may be made.
 func (d *doomed) waits(_ *elasticJob, _, step int) error {
 	d.pace.Lock()
 	defer d.pace.Unlock()
@@ -110,6 +112,7 @@ func (d *doomed) waits(_ *elasticJob, _, step int) error {
 	return nil
 }
 
+// goTo lets workers make all steps up to one.
 func (d *doomed) goTo(step uint64) {
 	d.pace.Lock()
 	defer d.pace.Unlock()
@@ -117,13 +120,13 @@ func (d *doomed) goTo(step uint64) {
 	d.mayGo.Broadcast()
 }
 
-// trains waits until the job, led by whomever, has committed some more steps.
+// trains waits until the job, led by whomever, has committed some more steps since the last loss.
 func (d *doomed) trains(more uint64) {
 	for ; d.leader().Status().Steps < d.last+more; runtime.Gosched() {
 	}
 }
 
-// leader waits for an agent that leads.
+// leader waits until a living agent leads, and returns it.
 func (d *doomed) leader() *agent.Agent {
 	for ; ; runtime.Gosched() {
 		for _, name := range d.live {
@@ -134,7 +137,7 @@ func (d *doomed) leader() *agent.Agent {
 	}
 }
 
-// kill kills a host, and waits until the others are agreed that it is gone.
+// kill kills a random host, and waits until the others are agreed that it is gone.
 func (d *doomed) kill() {
 	i := d.rng.IntN(len(d.live))
 	name := d.live[i]

@@ -46,7 +46,8 @@ type startOrder struct {
 	token  string
 }
 
-// startHosts starts a job of the given slots a host; it begins on the first.
+// startHosts starts a job on hosts a, b, … with these slots, which begins on the first. The agents
+// end with the test.
 func startHosts(t *testing.T, workers int, slots []int, orders agent.Orders) *testHosts {
 	t.Helper()
 	return startHostsOn(t, func(m fabric.Network) fabric.Network {
@@ -54,7 +55,7 @@ func startHosts(t *testing.T, workers int, slots []int, orders agent.Orders) *te
 	}, workers, slots, orders)
 }
 
-// startHostsOn is startHosts with agents that get something in place of their meshes.
+// startHostsOn is startHosts with networks that over puts in place of those of the hub.
 func startHostsOn(t *testing.T, over func(fabric.Network) fabric.Network, workers int,
 	slots []int,
 	orders agent.Orders) *testHosts {
@@ -74,10 +75,10 @@ func startHostsOn(t *testing.T, over func(fabric.Network) fabric.Network, worker
 	return c
 }
 
-// join adds a host to the job.
+// join starts the agent of a host that joins the job.
 func (c *testHosts) join(name string, slots int) { c.agent(name, agent.Config{Slots: slots}) }
 
-// start starts a worker of a host.
+// start tells an agent that a worker runs, and puts what the worker needs to join into c.started.
 func (c *testHosts) start(host string, number int) {
 	c.mu.Lock()
 	a := c.agents[host]
@@ -87,6 +88,7 @@ func (c *testHosts) start(host string, number int) {
 	c.started <- startOrder{number, a, token}
 }
 
+// agent starts the agent of a host, which ends with the test.
 func (c *testHosts) agent(name string, cfg agent.Config) *agent.Agent {
 	c.t.Helper()
 	dir, err := os.MkdirTemp("", "shoal")

@@ -18,6 +18,7 @@ type counted []atomic.Int32
 func (c counted) Chunks() int                        { return len(c) }
 func (c counted) Chunk(i int, _ *collective.Scratch) { c[i].Add(1) }
 
+// once fails the test unless every chunk was done once.
 func once(t *testing.T, c counted) {
 	t.Helper()
 	for i := range c {

@@ -176,7 +176,8 @@ func (s *meshJob) holds(mesh string, rank int) []byte {
 	return memory
 }
 
-// await waits until all ranks of a mesh have arrived.
+// await blocks until all ranks of a mesh have arrived, and fails the test if one says that they
+// cannot.
 func (s *meshJob) await(mesh string) {
 	s.t.Helper()
 	m, err := layout.ParseMesh(mesh)

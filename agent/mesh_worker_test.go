@@ -28,6 +28,7 @@ type part struct {
 	bytes   int
 }
 
+// of is the memory itself; nil where there is none.
 func (p part) of() []byte {
 	if p.bytes == 0 {
 		return nil
@@ -35,8 +36,11 @@ func (p part) of() []byte {
 	return p.segment.Mem[:p.bytes]
 }
 
+// ref is how a descriptor names the memory.
 func (p part) ref() arena.Ref { return arena.Ref{Segment: p.id, Count: uint64(p.bytes)} }
 
+// room asks the agent for memory of so many bytes, unmapped at the end of the test. later is that
+// of the request.
 func (w *meshWorker) room(bytes int, later bool) (p part, err error) {
 	if bytes == 0 {
 		return p, nil
@@ -49,7 +53,7 @@ func (w *meshWorker) room(bytes int, later bool) (p part, err error) {
 	return p, err
 }
 
-// work is the life of a worker.
+// work joins as a worker, runs it until it ends or dies, and tells its agent how.
 func (s *meshJob) work(at startOrder) error {
 	w := &meshWorker{rawWorker: joinRawWith(s.t, at.agent, at.number, at.token),
 		meshJob: s, order: at}
@@ -65,6 +69,8 @@ func (s *meshJob) work(at startOrder) error {
 	return err
 }
 
+// live is the program of a worker: it states the layout, takes or gets its part of the state, and
+// makes steps until it is released.
 func (w *meshWorker) live() error {
 	said := w.meshJob.said
 	if w.meshJob.states != nil {
@@ -130,7 +136,8 @@ func (w *meshWorker) live() error {
 	}
 }
 
-// settle goes to the mesh that the job goes to.
+// settle goes to the mesh that the job goes to, and compares what it has there with the oracle;
+// lost says that a worker was lost on the way.
 func (w *meshWorker) settle() (lost bool, err error) {
 	for {
 		shape, _ := w.ask(&api.ShapeRequest{})
@@ -211,8 +218,8 @@ func (w *meshWorker) states(step uint64) error {
 // backTo is the step of the checkpoint that meshWorkers go back to.
 const backTo = 3
 
-// reads is what a worker does that must read its part of the state from a checkpoint: it has it
-// when all have it.
+// reads does what a worker does that must read its part of the state from a checkpoint: it has it
+// when all have it. errAgain = another was lost meanwhile.
 func (w *meshWorker) reads(mesh string) error {
 	if w.meshJob.does != nil {
 		if err := w.meshJob.does(w.order.number, w.order.agent, ""); err != nil {

@@ -25,6 +25,7 @@ type monitored struct {
 	pieces *atomic.Int64          // sent by who leads
 }
 
+// Send sends a message, and records of which batch it tells.
 func (m *monitored) Send(to fabric.Host, b []byte) {
 	m.mu.Lock()
 	if said, err := head.Decode(b); err == nil {
@@ -40,6 +41,7 @@ func (m *monitored) Send(to fabric.Host, b []byte) {
 	m.Network.Send(to, b)
 }
 
+// SendPiece sends a piece, and fails the test if its receiver was not told of the batch before.
 func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.mu.Lock()
 	if batch := p.Transfer / collective.MaxStep; m.Self() == "a" {

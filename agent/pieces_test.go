@@ -25,6 +25,7 @@ type feeder struct {
 	id     uint32
 }
 
+// joinFeeder joins by hand as a rank, and makes the window.
 func joinFeeder(t *testing.T, a *agent.Agent, rank int) *feeder {
 	t.Helper()
 	f := &feeder{rawWorker: joinRaw(t, a, rank)}
@@ -32,7 +33,8 @@ func joinFeeder(t *testing.T, a *agent.Agent, rank int) *feeder {
 	return f
 }
 
-// segment asks for more memory.
+// segment asks for another segment, and returns it with its number. It is unmapped at the end of
+// the test.
 func (w *rawWorker) segment(bytes int64) (*arena.Segment, uint32) {
 	w.t.Helper()
 	r, fds := w.ask(&api.SegmentRequest{Bytes: bytes})
@@ -51,7 +53,7 @@ func (w *rawWorker) segment(bytes int64) (*arena.Segment, uint32) {
 	return s, r.ID
 }
 
-// sum is the all-reduce of n f32 in a segment, in pieces or as a whole.
+// sum returns the all-reduce of n f32 in a segment, in pieces or as a whole.
 func sum(segment uint32, n int, pieces bool) arena.Descriptor {
 	at := arena.Ref{Segment: segment, Count: uint64(n)}
 	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2,
@@ -59,27 +61,29 @@ func sum(segment uint32, n int, pieces bool) arena.Descriptor {
 		In: at, Out: at, Shape: [arena.MaxDims]uint64{uint64(n)}, Pieces: pieces}
 }
 
-// place is where piece i of n elements lies.
+// place is where piece i of n elements lies in the window.
 func (f *feeder) place(i, n int) []byte {
 	from := i % collective.PiecesOpen * collective.PieceBytes
 	return f.window.Mem[from : from+4*min(pieceElements, n-i*pieceElements)]
 }
 
-// feed puts piece i into the window, where every element is value plus its number.
+// feed puts piece i into the window, where every element is value plus its number, and tells the
+// agent.
 func (f *feeder) feed(ticket uint64, i, n int, value float32) {
 	number(f.place(i, n), value+float32(i*pieceElements))
 	f.control.SetFed(ticket, uint64(i)+1)
 	f.agent.Ring()
 }
 
+// number fills memory with f32 that count up from first.
 func number(mem []byte, first float32) {
 	for k := 0; k < len(mem); k += 4 {
 		binary.LittleEndian.PutUint32(mem[k:], math.Float32bits(first+float32(k/4)))
 	}
 }
 
-// take waits for the result of piece i and checks that every element is scale times its number,
-// plus offset.
+// take blocks until the result of piece i is there, and checks that every element is scale times
+// its number, plus offset.
 func (f *feeder) take(ticket uint64, i, n int, scale, offset float32) {
 	f.t.Helper()
 	f.control.SetWorkerParked(true)
@@ -94,6 +98,7 @@ func (f *feeder) take(ticket uint64, i, n int, scale, offset float32) {
 	holds(f.t, f.place(i, n), scale, offset+scale*float32(i*pieceElements))
 }
 
+// holds fails the test unless memory has f32 that go up from first by scale.
 func holds(t testing.TB, mem []byte, scale, first float32) {
 	t.Helper()
 	for k := 0; k < len(mem); k += 4 {
@@ -104,7 +109,8 @@ func holds(t testing.TB, mem []byte, scale, first float32) {
 	}
 }
 
-// through makes the calls of feeders from their first piece to their last.
+// through feeds the calls of feeders from their first piece to their last, and checks the results
+// of all but the last pieces, which the function that it returns checks.
 func through(n int, tickets []uint64, feeders ...*feeder) (results func(i int)) {
 	pieces := (n + pieceElements - 1) / pieceElements
 	scale, offset := float32(len(feeders)), float32(len(feeders)-1)*float32(len(feeders))/2
@@ -124,6 +130,8 @@ func through(n int, tickets []uint64, feeders ...*feeder) (results func(i int)) 
 	return results
 }
 
+// mustEnd blocks until a call has ended, and fails the test unless it ends with a status and a
+// text.
 func (w *rawWorker) mustEnd(ticket uint64, status arena.Status, says string) {
 	w.t.Helper()
 	if s, text := w.waitFor(ticket); s != status || !strings.Contains(text, says) {

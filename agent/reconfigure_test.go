@@ -100,7 +100,8 @@ type recast struct {
 	next int
 }
 
-// reconfigured lets a job of n workers go through phases.
+// reconfigured runs a job of n workers through phases, and fails the test if it does not come to
+// the last one.
 func reconfigured(t *testing.T, n int, phases ...phase) {
 	t.Helper()
 	f := &recast{elasticJob: newElasticJob(t, n, client.Data{Samples: 1 << 20, Batch: 8}),
@@ -129,6 +130,7 @@ func reconfigured(t *testing.T, n int, phases ...phase) {
 	}
 }
 
+// begin lets a worker join, and train on a goroutine until the phases are over or it dies.
 func (f *recast) begin(number int, token string) {
 	j := joinWith(f.t, f.agent, number, token)
 	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
@@ -142,6 +144,7 @@ func (f *recast) begin(number int, token string) {
 	})
 }
 
+// train is the training of a worker, which does in each step what the phase asks for.
 func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 	t, err := client.Train(j, f.data, client.StateOf("p", make([]float64, 8)))
 	if err != nil {
@@ -176,8 +179,9 @@ func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 	return errors.Join(t.Err(), j.Close())
 }
 
-// phase tells whether a step begins a phase; the first who asks in a step decides. As many members
-// as the phase has, and others, are wrong.
+// phase reports whether a step begins a phase, and which; the first who asks in a step decides, and
+// the job is in that phase from then on. As many members as the phase has, and others, are an
+// error.
 func (f *recast) phase(step int, workerIDs []int64) (k int, begins bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,7 +208,7 @@ func (f *recast) phase(step int, workerIDs []int64) (k int, begins bool, err err
 	return k, true, nil
 }
 
-// order has a member do what leads to a phase.
+// order has a member do what leads to phase k: ask for a size, or die.
 func (f *recast) order(k, number, rank int) error {
 	if k == len(f.phases) {
 		return nil
@@ -225,6 +229,7 @@ func still(j *client.Job) error {
 	return nil
 }
 
+// all returns a function that runs checks, one after the other, until one fails.
 func all(fs ...func(j *client.Job) error) func(j *client.Job) error {
 	return func(j *client.Job) error {
 		for _, f := range fs {
@@ -236,11 +241,13 @@ func all(fs ...func(j *client.Job) error) func(j *client.Job) error {
 	}
 }
 
-// filled is a small tensor.
+// filled is a tensor of four elements that are x.
 func filled(x float32) []float32 { return []float32{x, x, x, x} }
 
+// sums makes an all-reduce on the whole job and checks the sum.
 func sums(j *client.Job) error { return sumsOf(j, j.Rank(), j.Size()) }
 
+// sumsOf makes an all-reduce of the ranks of r, as rank of size, and checks the sum.
 func sumsOf(r client.Ranks, rank, size int) error {
 	x := filled(float32(rank + 1))
 	err := client.AllReduce(context.Background(), r, x, collective.Sum)
@@ -250,6 +257,7 @@ func sumsOf(r client.Ranks, rank, size int) error {
 	return err
 }
 
+// hears makes a broadcast of rank 0 and checks what arrives.
 func hears(j *client.Job) error {
 	x := filled(float32(42 * max(0, 1-j.Rank())))
 	err := client.Broadcast(context.Background(), j, x, 0)
@@ -259,7 +267,7 @@ func hears(j *client.Job) error {
 	return err
 }
 
-// passesOn sends around a ring.
+// passesOn sends to the next rank, receives from the one before, and checks what arrives.
 func passesOn(j *client.Job) error {
 	next, before := (j.Rank()+1)%j.Size(), (j.Rank()+j.Size()-1)%j.Size()
 	x := filled(float32(math.NaN()))
@@ -278,7 +286,7 @@ func passesOn(j *client.Job) error {
 	return err
 }
 
-// splits makes a group of rank 0 and one of the others.
+// splits makes a group of rank 0 and one of the others, and checks a sum in each.
 func splits(j *client.Job) error {
 	ranks := []int{0}
 	if j.Rank() > 0 {
@@ -294,6 +302,8 @@ func splits(j *client.Job) error {
 	return sumsOf(g, g.Rank(), g.Size())
 }
 
+// lateIsWaitedFor checks that an all-reduce ends only when the last rank has called, and that this
+// changes nothing in the job.
 func lateIsWaitedFor(t *testing.T) {
 	a := startAgent(t, 3)
 	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1), joinAs(t, a, 2)}
@@ -324,6 +334,7 @@ func lateIsWaitedFor(t *testing.T) {
 	}
 }
 
+// numberIsTakenOnce checks that a second worker cannot join as a rank that has joined.
 func numberIsTakenOnce(t *testing.T) {
 	a := startAgentWith(t, t.Context(), 2, agent.Orders{})
 	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1)}

@@ -39,6 +39,8 @@ type recurring struct {
 	ahead       bool // but only once something of the arrays was sent
 }
 
+// untilRouted makes the step on three hosts until the head tells of another route, and checks that
+// event.
 func (r recurring) untilRouted(t *testing.T) {
 	events, sent := make(chan agent.Event, 1000), newCounter()
 	c := startHostsOn(t, sent.over, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) {
@@ -101,7 +103,7 @@ func (r recurring) until(ctx context.Context, j *client.Job, sent *counter,
 	return nil
 }
 
-// reduce makes a step.
+// reduce makes one step, and checks the loss.
 func (r recurring) reduce(ctx context.Context, j *client.Job, sent *counter, arrays [][]float32,
 	step int) error {
 	if !r.loss {
@@ -137,16 +139,17 @@ type counter struct {
 	bytes int
 }
 
+// newCounter returns a counter of 0.
 func newCounter() *counter {
 	n := &counter{}
 	n.grown.L = &n.mu
 	return n
 }
 
-// over is a network that counts.
+// over returns a network that counts what m sends.
 func (n *counter) over(m fabric.Network) fabric.Network { return &counting{m, n} }
 
-// exceeds waits until more was sent.
+// exceeds blocks until more bytes were sent.
 func (n *counter) exceeds(bytes int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,6 +163,7 @@ type counting struct {
 	counter *counter
 }
 
+// SendPiece sends a piece and counts it.
 func (m *counting) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.Network.SendPiece(to, p, payload)
 	m.counter.mu.Lock()

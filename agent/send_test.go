@@ -21,6 +21,7 @@ type sent struct {
 	t       *testing.T
 }
 
+// Send keeps the frame that a message is, or that it is the last part of.
 func (s *sent) Send(from fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		s.t.Fatalf("%d bytes", len(b))

@@ -216,7 +216,8 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	}
 }
 
-// shares gives a worker of an elasticJob where the average comes.
+// shares returns the memory into which a worker gets the average: a shared result, or g where the
+// test has none.
 func (f *elasticJob) shares(j *client.Job, g []float64) ([]float64, error) {
 	if f.averages == nil {
 		return g, nil
@@ -224,7 +225,8 @@ func (f *elasticJob) shares(j *client.Job, g []float64) ([]float64, error) {
 	return client.Shared[float64](j, "average", len(g))
 }
 
-// saw compares the average of a step with what others have seen.
+// saw compares the average of a step with what other workers have seen. A worker that is released
+// waits first until the others are three steps ahead.
 func (f *elasticJob) saw(t *client.Trainer, average []float64) error {
 	if f.averages == nil {
 		return nil

@@ -25,6 +25,7 @@ type onWay struct {
 	payload  []byte
 }
 
+// SendPiece puts a piece on the way to its host, for the test to deliver.
 func (c *cables) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	*c.way = append(*c.way, onWay{c.self, to, p, payload})
 }

@@ -49,7 +49,7 @@ func TestHostsLeaveAMesh(t *testing.T) {
 	}
 }
 
-// asks asks for something until the job has begun.
+// asks calls ask again and again until the job has begun.
 func (s *meshJob) asks(ask func() error) {
 	s.t.Helper()
 	for {

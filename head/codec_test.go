@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// spoken are frames of the steady state: what a step of two hosts takes.
+// spoken returns frames of the steady state: what a step of two hosts takes.
 func spoken(t testing.TB) []*head.Frame {
 	data, err := cursor.New(100, 10, 7, true)
 	if err != nil {
@@ -224,7 +224,7 @@ func parts(v reflect.Value) (list []reflect.Value) {
 	return list
 }
 
-// change gives a part another value.
+// change gives a part another value than it has.
 func change(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Bool:

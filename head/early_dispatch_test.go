@@ -17,7 +17,8 @@ func large(more bool) collective.Call {
 	return c
 }
 
-// executes lists what a host was told to execute, since the last time.
+// executes lists the Execute actions that a host has got since the last call, and forgets all its
+// actions.
 func (p *pair) executes(host string) (list []*head.Execute) {
 	for _, a := range p.seen[host] {
 		if e, is := a.(*head.Execute); is {

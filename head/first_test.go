@@ -19,11 +19,12 @@ type alone struct {
 	tickets uint64
 }
 
+// newAlone returns the agent of a job that begins on one host, of which no worker has joined.
 func newAlone(t *testing.T, workers int) *alone {
 	return &alone{Agent: head.New(head.Config{Self: "A", Job: &member.Config{Want: workers}}), t: t}
 }
 
-// run collects what is applied.
+// run takes the agent's actions until there are none, and keeps what is applied.
 func (a *alone) run() {
 	for list := a.Ready(); len(list) > 0; list = a.Ready() {
 		for _, x := range list {
@@ -37,7 +38,7 @@ func (a *alone) run() {
 	}
 }
 
-// step posts the call with which a worker ends its step.
+// step posts the call with which a worker ends its step, and runs what follows.
 func (a *alone) step(w topo.WorkerID) {
 	a.tickets++
 	c := sum(topo.World)

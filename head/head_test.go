@@ -32,6 +32,7 @@ type asked struct {
 	hosts, bytes int
 }
 
+// newPair returns a pair that has begun its job.
 func newPair(t testing.TB) *pair { return newPairOn(t, nil) }
 
 // newPairOn is newPair with a route that is chosen in another way.
@@ -52,6 +53,8 @@ func newPairOn(t testing.TB,
 // newAcquaintance is a pair that knows of each other, and has no workers yet.
 func newAcquaintance(t testing.TB) *pair { return acquaint(t, nil) }
 
+// acquaint links a head and a follower. Where route is nil it changes with every question, and the
+// questions are kept in p.asked.
 func acquaint(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := &pair{t: t, seen: map[string][]head.Action{}}
@@ -72,6 +75,7 @@ func acquaint(t testing.TB,
 	return p
 }
 
+// home is the agent of the host of a worker.
 func (p *pair) home(w topo.WorkerID) *head.Agent {
 	if w < 2 {
 		return p.agents["A"]
@@ -79,7 +83,7 @@ func (p *pair) home(w topo.WorkerID) *head.Agent {
 	return p.agents["B"]
 }
 
-// run delivers and executes until nothing is left to do.
+// run delivers and executes until nothing is left to do, and keeps all other actions in p.seen.
 func (p *pair) run() {
 	for busy := true; busy; {
 		busy = false
@@ -114,6 +118,7 @@ func keep(a *head.Apply) *head.Apply {
 	return &kept
 }
 
+// keepParts copies the parts of a batch, with their calls.
 func keepParts(parts []head.Part) (kept []head.Part) {
 	for _, part := range parts {
 		part.Of, part.Calls = slices.Clone(part.Of), slices.Clone(part.Calls)
@@ -136,11 +141,13 @@ func find[A head.Action](p *pair, host string) (a A) {
 	return a
 }
 
+// sum returns an all-reduce of two f32 on a group, with memory.
 func sum(group topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
 		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 }
 
+// post posts a call of a worker, and runs all that follows.
 func (p *pair) post(w topo.WorkerID, ticket uint64, c collective.Call) {
 	p.home(w).PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
 	p.run()

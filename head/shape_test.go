@@ -20,6 +20,8 @@ type cut struct {
 	notes []string
 }
 
+// newCut begins a job of which all workers have joined, stated their layout and a place in the
+// data.
 func newCut(t *testing.T, workers int) *cut {
 	c := &cut{t: t}
 	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.WorkerID, error) {

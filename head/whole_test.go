@@ -22,12 +22,13 @@ func (p *pair) group(list ...topo.WorkerID) topo.GroupID {
 	return find[head.Grouped](p, "A").ID
 }
 
-// begin and end are the calls of a step on a group.
+// begin is a call of a step on a group that is not the last of the step.
 func begin(g topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
 		Flags: collective.Flags{More: true}}
 }
 
+// end is the call that ends a step on a group.
 func end(g topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
 		Flags: collective.Flags{Step: true}}

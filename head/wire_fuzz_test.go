@@ -90,7 +90,7 @@ func shuffled(r *rand.Rand, said []head.Message) head.Message {
 	return first
 }
 
-// damageWords changes some bytes of a message in words.
+// damageWords changes some bytes of a message in binary form, in place, and returns it.
 func damageWords(r *rand.Rand, b []byte) []byte {
 	for range 1 + r.IntN(4) {
 		switch i := 1 + r.IntN(len(b)-1); r.IntN(4) {
@@ -108,7 +108,7 @@ func damageWords(r *rand.Rand, b []byte) []byte {
 	return b
 }
 
-// damage changes one value of a JSON tree.
+// damage changes one value of a JSON tree, in place, and returns the tree.
 func damage(r *rand.Rand, tree any) any {
 	numbers := []string{"-1", "0", "1", "2", "3", "5", "9", "11", "256", "65536", "4294967295",
 		"9223372036854775807", "18446744073709551615"}

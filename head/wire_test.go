@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Each message is written as docs/formats/hosts.md says, and reads as what was written.
 func TestEncode(t *testing.T) {
 	data, _ := cursor.New(100, 10, 7, true)
 	call := head.Call{Worker: 3, Ticket: 1 << 63, Call: sum(2)}
@@ -83,6 +84,7 @@ func TestEncodeLeavesMemoryBehind(t *testing.T) {
 	}
 }
 
+// What no agent of this version sends is refused, with a reason.
 func TestDecodeRefuses(t *testing.T) {
 	down := func(body string) string { return `{"frame":{"first":1,"payloads":[` + body + `]}}` }
 	up := func(body string) string {

@@ -141,6 +141,8 @@ func runTraining(t *testing.T, n int, folder string, env map[string]string) (r t
 	return r
 }
 
+// A training whose workers are killed goes on from its checkpoint when it is started again, and
+// ends as one that was never stopped.
 func TestTrainerGoesOnFromACheckpoint(t *testing.T) {
 	for _, c := range []struct{ before, after int }{{1, 1}, {3, 3}, {2, 3}, {3, 1}} {
 		t.Run(fmt.Sprintf("%d workers, then %d", c.before, c.after), func(t *testing.T) {
@@ -184,6 +186,7 @@ func TestPartOfAKilledWorkerIsWritten(t *testing.T) {
 	}
 }
 
+// Where the newest checkpoint is damaged, the training goes on from the one before.
 func TestDamagedCheckpointIsPassedOver(t *testing.T) {
 	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
 	runTraining(t, 2, folder.Root, nil)
@@ -214,6 +217,7 @@ func TestDamagedCheckpointIsPassedOver(t *testing.T) {
 	}
 }
 
+// Where all are damaged, the training ends with an error.
 func TestWhenAllCheckpointsAreDamagedTheTrainingDoesNotBeginAnew(t *testing.T) {
 	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
 	if err := os.MkdirAll(folder.Path(5), 0o777); err != nil {

@@ -21,7 +21,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// controlled runs n workers of a kind and calls f when all of them wait; f has to stop the job.
+// controlled runs n workers of a kind and calls f when all of them wait; f has to stop the job. It
+// blocks until the job has ended.
 func controlled(t *testing.T, n int, what string,
 	f func(dir string, j *control.Job) error) (*launcher.Result, error) {
 	t.Helper()
@@ -109,6 +110,7 @@ func TestStoppedWorkerHearsOfOthers(t *testing.T) {
 	}
 }
 
+// checkSocket checks that only this user can open the control socket, and sends it bad requests.
 func checkSocket(t *testing.T, dir string) {
 	sockets, err := filepath.Glob(filepath.Join(dir, "*.ctl"))
 	if err != nil || len(sockets) != 1 {
@@ -121,7 +123,7 @@ func checkSocket(t *testing.T, dir string) {
 	checkRequests(t, sockets[0])
 }
 
-// checkRequests sends what no tool would send.
+// checkRequests sends requests that no tool would send, and checks how each is refused.
 func checkRequests(t *testing.T, socket string) {
 	transport := &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -20,6 +20,8 @@ type joined struct {
 	asked  chan struct{} // closed when somebody waits for the status
 }
 
+// Await returns the empty status if that fits; else it blocks until the test has told j.status, or
+// ctx ends.
 func (j *joined) Await(ctx context.Context, fits func(agent.Status) bool) (agent.Status, error) {
 	if fits(agent.Status{}) {
 		return agent.Status{}, nil
@@ -40,6 +42,7 @@ type waiter struct {
 	asks chan struct{}
 }
 
+// Done tells the test that somebody waits, and returns the channel of the context.
 func (w *waiter) Done() <-chan struct{} {
 	w.once.Do(func() { close(w.asks) })
 	return w.Context.Done()

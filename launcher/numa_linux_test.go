@@ -137,4 +137,5 @@ func runOn(t *testing.T, nodes []numa.Node, n int) string {
 
 type writer func(p []byte) (int, error)
 
+// Write calls the function.
 func (w writer) Write(p []byte) (int, error) { return w(p) }

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// generation returns the record of a generation with a member on each host.
 func generation(g topo.Generation, head string, since topo.Generation,
 	hosts ...string) member.Record {
 	r := member.Record{View: topo.View{Generation: g}, Head: head, Since: since, Want: len(hosts),
@@ -28,6 +29,7 @@ func generation(g topo.Generation, head string, since topo.Generation,
 	return r
 }
 
+// newRecording returns the recording of a host, which appends to lines what it tells people.
 func newRecording(host string, lines *[]string) *recording {
 	r := &recording{Recorder: store.NewRecorder(func(line string) {
 		*lines = append(*lines, line)
@@ -98,7 +100,7 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	}
 }
 
-// claim begins as a head on host a with a store in its own process.
+// claim begins as a head on host a with a store in its own process, as far as claimJob does.
 func claim(t *testing.T, s store.Store, run, url string, takeOver bool) (*launcher, error) {
 	t.Helper()
 	l := &launcher{registry: newRegistry("a", 1), place: &proc.Place{Run: run},

@@ -26,6 +26,7 @@ import (
 // workerVariable says what this test binary does when a test starts it as a worker.
 const workerVariable = "NODE_TEST_WORKER"
 
+// When this program is started as a worker it is one; else it runs the tests.
 func TestMain(m *testing.M) {
 	if what := os.Getenv(workerVariable); what != "" {
 		if err := work(what); err != nil {
@@ -115,6 +116,7 @@ type console struct {
 	seen func(line string)
 }
 
+// Write adds to the buffer, and wakes those who wait for a line.
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,6 +126,7 @@ func (c *console) Write(p []byte) (int, error) {
 	return c.b.Write(p)
 }
 
+// String is all that was written.
 func (c *console) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

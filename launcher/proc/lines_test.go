@@ -17,6 +17,7 @@ type chunk struct {
 	at   float64
 }
 
+// linesOf feeds chunks to Lines, and returns the lines that come out.
 func linesOf(chunks ...chunk) []string {
 	got := []string{}
 	l := Lines{Emit: func(line []byte) { got = append(got, string(line)) }}

@@ -73,6 +73,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
+// touch makes an empty file.
 func touch(t *testing.T, path string) {
 	t.Helper()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -80,6 +81,7 @@ func touch(t *testing.T, path string) {
 	}
 }
 
+// list lists the names of the files in a folder.
 func list(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

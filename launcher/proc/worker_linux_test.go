@@ -26,11 +26,13 @@ type shellRun struct {
 	group *group.Group
 }
 
+// startShell starts a worker that runs a shell script, and ends with the test.
 func startShell(t *testing.T, script string, env ...string) *shellRun {
 	t.Helper()
 	return startShellOn(t, nil, script, env...)
 }
 
+// startShellOn is startShell with the processors that the worker is to have.
 func startShellOn(t *testing.T, cpus []int, script string, env ...string) *shellRun {
 	t.Helper()
 	text := &lockedBuffer{seen: make(chan struct{}, 1)}
@@ -66,6 +68,7 @@ type lockedBuffer struct {
 	seen chan struct{}
 }
 
+// Write adds to the buffer, and wakes await.
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,13 +79,14 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+// String is all that was written.
 func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
-// await waits until the text holds want.
+// await blocks until the text holds want, and returns it.
 func (l *lockedBuffer) await(want string) string {
 	for !strings.Contains(l.String(), want) {
 		<-l.seen
