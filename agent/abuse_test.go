@@ -56,9 +56,9 @@ type rawReply struct {
 	Field      string `json:"field"`
 }
 
-// ask sends a request, any value that can be JSON, and blocks until it is answered. The caller owns
-// the descriptors.
-func (w *rawWorker) ask(message any) (rawReply, []int) {
+// request sends a request, any value that can be JSON, and blocks until it is answered. The caller
+// owns the descriptors.
+func (w *rawWorker) request(message any) (rawReply, []int) {
 	w.t.Helper()
 	if m, is := message.(api.Message); is {
 		message = api.Tag(m, 0)
@@ -92,15 +92,15 @@ func dialRaw(t testing.TB, a *agent.Agent) *rawWorker {
 // joinRaw joins by hand as one of the ranks that the job begins with.
 func joinRaw(t testing.TB, a *agent.Agent, rank int) *rawWorker {
 	t.Helper()
-	return joinRawWith(t, a, rank, fmt.Sprintf("token-%d", rank))
+	return joinRawWithToken(t, a, rank, fmt.Sprintf("token-%d", rank))
 }
 
-// joinRawWith joins by hand and asks for a segment of 8192 bytes, number 1. Its memory is unmapped
-// at the end of the test.
-func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorker {
+// joinRawWithToken joins by hand and asks for a segment of 8192 bytes, number 1. Its memory is
+// unmapped at the end of the test.
+func joinRawWithToken(t testing.TB, a *agent.Agent, rank int, token string) *rawWorker {
 	t.Helper()
 	w := dialRaw(t, a)
-	r, fds := w.ask(&api.JoinRequest{Protocol: arena.Protocol, Client: "raw",
+	r, fds := w.request(&api.JoinRequest{Protocol: arena.Protocol, Client: "raw",
 		Rank: rank, Token: token})
 	if r.Type != "joined" || len(fds) != 3 {
 		t.Fatalf("join: %+v with %d descriptors", r, len(fds))
@@ -113,7 +113,7 @@ func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorke
 		t.Fatal(err)
 	}
 	w.agent, w.bell, w.joined = arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), r
-	r, fds = w.ask(&api.SegmentRequest{Bytes: 8192})
+	r, fds = w.request(&api.SegmentRequest{Bytes: 8192})
 	if w.seg, err = arena.OpenSegment(fds[0]); err != nil || r.ID != 1 || r.Bytes != 8192 {
 		t.Fatalf("segment: %+v, %v", r, err)
 	}
@@ -156,8 +156,8 @@ func (w *rawWorker) waitFor(ticket uint64) (arena.Status, string) {
 	}
 }
 
-// sound returns an all-reduce of four f32 at the start of the segment.
-func sound() arena.Descriptor {
+// validCall returns an all-reduce of four f32 at the start of the segment.
+func validCall() arena.Descriptor {
 	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2,
 		Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
 		In: arena.Ref{Segment: 1, Count: 4}, Out: arena.Ref{Segment: 1, Count: 4},
@@ -193,7 +193,7 @@ func TestWrongDescriptorFields(t *testing.T) {
 		},
 		"weight": func(d *arena.Descriptor) { d.Reduction, d.Weight = uint8(collective.Mean), -1 },
 	} {
-		d := sound()
+		d := validCall()
 		change(&d)
 		w.submit(d)
 		if status, text := w.wait(); status != arena.Failed ||
@@ -201,7 +201,7 @@ func TestWrongDescriptorFields(t *testing.T) {
 			t.Errorf("%s: status %d, %q", field, status, text)
 		}
 	}
-	w.submit(sound())
+	w.submit(validCall())
 	if status, text := w.wait(); status != arena.Done {
 		t.Errorf("a sound call after the wrong ones: status %d, %q", status, text)
 	}
@@ -211,7 +211,7 @@ func TestWrongDescriptorFields(t *testing.T) {
 func TestAsksTwice(t *testing.T) {
 	a := startAgent(t, 1)
 	member := joinRaw(t, a, 0)
-	step := sound()
+	step := validCall()
 	step.Step = true
 	member.submit(step)
 	if status, text := member.wait(); status != arena.Done {
@@ -222,7 +222,7 @@ func TestAsksTwice(t *testing.T) {
 	}
 	token := a.Expect(1, true)
 	a.WorkerStarted(1)
-	late := joinRawWith(t, a, 1, token)
+	late := joinRawWithToken(t, a, 1, token)
 	enter := arena.Descriptor{Kind: arena.KindEnter}
 	first, second := late.submit(enter), late.submit(enter)
 	if status, text := late.waitFor(second); status != arena.Failed ||
@@ -242,17 +242,17 @@ func TestAsksTwice(t *testing.T) {
 // one.
 func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
-	d := sound()
+	d := validCall()
 	d.More = true
 	part := w.submit(d)
 	// the second question is answered after a look at all calls that were there at the first
 	for range 2 {
-		w.ask(&api.FreeRequest{ID: 99})
+		w.request(&api.FreeRequest{ID: 99})
 	}
 	if s := w.control.Completion(part); s != 0 {
 		t.Errorf("the first part of a step has status %d before the last was posted", s)
 	}
-	w.submit(sound())
+	w.submit(validCall())
 	for _, ticket := range []uint64{part, w.ticket} {
 		if status, text := w.waitFor(ticket); status != arena.Done {
 			t.Errorf("call %d has status %d, %q", ticket, status, text)
@@ -265,7 +265,7 @@ func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
 func TestLiesAboutTheStep(t *testing.T) {
 	a := startAgent(t, 2)
 	honest, liar := joinRaw(t, a, 0), joinRaw(t, a, 1)
-	step := sound()
+	step := validCall()
 	step.Step = true
 	for said, lie := range map[string]func(d *arena.Descriptor){
 		"(f32[4], sum)":       func(d *arena.Descriptor) { d.Step = false },
@@ -307,8 +307,8 @@ func TestLiesAboutTheStep(t *testing.T) {
 func TestBrokenProtocolCutsTheWorkerOff(t *testing.T) {
 	for name, abuse := range map[string]func(w *rawWorker){
 		"ticket": func(w *rawWorker) {
-			w.submit(sound())
-			d := sound()
+			w.submit(validCall())
+			d := validCall()
 			d.Ticket = 99
 			w.control.WriteDescriptor(&d) // in another slot: slot of ticket 2 stays zero
 			w.control.SetTail(2)
@@ -350,7 +350,7 @@ func TestAnswersRepeatTheSerial(t *testing.T) {
 		map[string]any{"type": "segment", "serial": 7, "colour": "red"},
 		&api.SegmentRequest{Bytes: 1},
 	} {
-		r, fds := w.ask(message)
+		r, fds := w.request(message)
 		arena.CloseFDs(fds)
 		if want := []uint64{41, 1 << 60, 7, 0}[i]; r.Serial != want {
 			t.Errorf("%v: the answer has serial %d, want %d: %+v", message, r.Serial, want, r)
@@ -363,7 +363,7 @@ func TestBadMessages(t *testing.T) {
 	w := dialRaw(t, a)
 	refused := func(message any, want string) {
 		t.Helper()
-		if r, _ := w.ask(message); r.Type != "error" ||
+		if r, _ := w.request(message); r.Type != "error" ||
 			!strings.Contains(r.Error+" "+r.Field, want) {
 			t.Errorf("%v: %+v, want an error with %q", message, r, want)
 		}
@@ -383,7 +383,7 @@ func TestBadMessages(t *testing.T) {
 	bad = join
 	bad.Token = "token-0"
 	refused(&bad, "token")
-	if r, fds := w.ask(&join); r.Type != "joined" {
+	if r, fds := w.request(&join); r.Type != "joined" {
 		t.Fatalf("a sound join after the bad ones: %+v", r)
 	} else {
 		arena.CloseFDs(fds)
@@ -402,12 +402,12 @@ func TestBadMessages(t *testing.T) {
 	refused(&api.BucketRequest{Bytes: 1, Now: -1}, "a bucket has from 1")
 	refused(&api.BucketRequest{Bytes: 1, Now: 1, Seconds: -1},
 		"takes no time or some")
-	if r, _ := w.ask(&api.BucketRequest{Bytes: 1 << 53, Now: 1 << 53,
+	if r, _ := w.request(&api.BucketRequest{Bytes: 1 << 53, Now: 1 << 53,
 		Seconds: 1e300}); r.Type != "bucket" || r.Bytes != 0 {
 		t.Errorf("where there is no other host: %+v", r)
 	}
 	other := dialRaw(t, a)
-	if r, _ := other.ask(&join); !strings.Contains(r.Error, "joined already") {
+	if r, _ := other.request(&join); !strings.Contains(r.Error, "joined already") {
 		t.Errorf("a second worker took rank 1: %+v", r)
 	}
 }
@@ -462,20 +462,20 @@ func FuzzDescriptor(f *testing.F) {
 		{Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true},
 		{Sparing: true, Step: true}} {
 		var seed [192]byte
-		d := sound()
+		d := validCall()
 		d.Flags = flags
 		d.Encode(seed[:])
 		f.Add(seed[8:])
 	}
 	var shared [192]byte
-	d := sound()
+	d := validCall()
 	d.Out.Segment = 2
 	d.Encode(shared[:])
 	f.Add(shared[8:])
 	f.Add(bytes.Repeat([]byte{0xff}, 184))
 	a := serveAgent(f)
 	w := joinRaw(f, a, 0)
-	if r, fds := w.ask(&api.SharedRequest{Name: "result", Bytes: 8192}); r.ID != 2 {
+	if r, fds := w.request(&api.SharedRequest{Name: "result", Bytes: 8192}); r.ID != 2 {
 		f.Fatalf("a shared result: %+v", r)
 	} else {
 		arena.CloseFDs(fds)
@@ -487,7 +487,7 @@ func FuzzDescriptor(f *testing.F) {
 		var d arena.Descriptor
 		d.Decode(&raw)
 		ticket := w.submit(d)
-		w.submit(sound())
+		w.submit(validCall())
 		if status, text := w.waitFor(ticket); status != arena.Done &&
 			(status != arena.Failed || !strings.HasPrefix(text, "rank 0, ")) {
 			t.Fatalf("status %d, %q for %+v", status, text, d)

@@ -24,8 +24,8 @@ func startAgent(t *testing.T, n int) *agent.Agent {
 	return startAgentUntil(t, context.Background(), n)
 }
 
-// background runs f on a goroutine, and waits for it at the end of the test.
-func background(t *testing.T, f func()) {
+// runInBackground runs f on a goroutine, and waits for it at the end of the test.
+func runInBackground(t *testing.T, f func()) {
 	g := group.New(context.Background())
 	g.Go("background", func(context.Context) error { f(); return nil })
 	t.Cleanup(func() {
@@ -38,11 +38,12 @@ func background(t *testing.T, f func()) {
 // startAgentUntil is startAgent with a context whose end ends the agent too.
 func startAgentUntil(t *testing.T, parent context.Context, n int) *agent.Agent {
 	t.Helper()
-	return startAgentWith(t, parent, n, agent.Orders{})
+	return startAgentWithOrders(t, parent, n, agent.Orders{})
 }
 
-// startAgentWith is startAgentUntil with orders that the test carries out.
-func startAgentWith(t *testing.T, parent context.Context, n int, orders agent.Orders) *agent.Agent {
+// startAgentWithOrders is startAgentUntil with orders that the test carries out.
+func startAgentWithOrders(t *testing.T, parent context.Context, n int,
+	orders agent.Orders) *agent.Agent {
 	t.Helper()
 	return startAgentOf(t, parent, agent.Config{Size: n, Orders: orders})
 }
@@ -76,8 +77,8 @@ func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent
 	return a
 }
 
-// await blocks until the status of the job fits.
-func await(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
+// awaitStatus blocks until the status of the job fits.
+func awaitStatus(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
 	t.Helper()
 	if _, err := a.Await(t.Context(), fits); err != nil {
 		t.Error(err)
@@ -88,12 +89,12 @@ func await(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
 // environment is the process's.
 func joinAs(t *testing.T, a *agent.Agent, rank int) *client.Job {
 	t.Helper()
-	return joinWith(t, a, rank, fmt.Sprintf("token-%d", rank))
+	return joinWithToken(t, a, rank, fmt.Sprintf("token-%d", rank))
 }
 
-// joinWith joins an agent's job with the Go client, by the environment of this process. The job is
-// closed at the end of the test.
-func joinWith(t *testing.T, a *agent.Agent, rank int, token string) *client.Job {
+// joinWithToken joins an agent's job with the Go client, by the environment of this process. The
+// job is closed at the end of the test.
+func joinWithToken(t *testing.T, a *agent.Agent, rank int, token string) *client.Job {
 	t.Helper()
 	t.Setenv(api.EnvSocket, a.Socket())
 	t.Setenv(api.EnvRank, fmt.Sprint(rank))
@@ -110,9 +111,9 @@ func joinWith(t *testing.T, a *agent.Agent, rank int, token string) *client.Job 
 	return j
 }
 
-// world runs body once a rank, all at once, and fails the test with the first error: with all ranks
-// on one host, then spread over several.
-func world(t *testing.T, n int, body func(j *client.Job) error) {
+// runOnHosts runs body once a rank, all at once, and fails the test with the first error: with all
+// ranks on one host, then spread over several.
+func runOnHosts(t *testing.T, n int, body func(j *client.Job) error) {
 	t.Helper()
 	t.Run(fmt.Sprintf("%d ranks on 1 host", n), func(t *testing.T) {
 		a := startAgent(t, n)
@@ -120,7 +121,7 @@ func world(t *testing.T, n int, body func(j *client.Job) error) {
 		for r := range jobs {
 			jobs[r] = joinAs(t, a, r)
 		}
-		together(t, jobs, body)
+		runTogether(t, jobs, body)
 	})
 	for _, slots := range [][]int{{n - n/2, n / 2}, {1, n/2 - 1, n - n/2}} {
 		if slices.Min(slots) < 1 {
@@ -131,16 +132,16 @@ func world(t *testing.T, n int, body func(j *client.Job) error) {
 			jobs := make([]*client.Job, n)
 			for range jobs {
 				s := <-c.started
-				jobs[s.number] = joinWith(t, s.agent, s.number, s.token)
+				jobs[s.number] = joinWithToken(t, s.agent, s.number, s.token)
 			}
-			together(t, jobs, body)
+			runTogether(t, jobs, body)
 		})
 	}
 }
 
-// together runs body for all jobs at once, blocks until all have returned, and fails the test with
-// the first error.
-func together(t *testing.T, jobs []*client.Job, body func(j *client.Job) error) {
+// runTogether runs body for all jobs at once, blocks until all have returned, and fails the test
+// with the first error.
+func runTogether(t *testing.T, jobs []*client.Job, body func(j *client.Job) error) {
 	t.Helper()
 	g := group.New(t.Context())
 	for r, j := range jobs {
@@ -153,7 +154,7 @@ func together(t *testing.T, jobs []*client.Job, body func(j *client.Job) error) 
 
 func TestAllReduceArenaAndForeign(t *testing.T) {
 	for n := 1; n <= 8; n++ {
-		world(t, n, func(j *client.Job) error {
+		runOnHosts(t, n, func(j *client.Job) error {
 			for _, size := range []int{0, 1, 3, 1000, 300_001} {
 				arena, err := client.Empty[float32](j, size)
 				if err != nil {

@@ -42,11 +42,11 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 			g := group.New(context.Background())
 			for range 3 {
 				s := <-c.started
-				j := joinWith(t, s.agent, s.number, s.token)
+				j := joinWithToken(t, s.agent, s.number, s.token)
 				g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
 					x, y := make([]float32, n), make([]float32, 2*n)
-					fill(x, s.number)
-					fill(y, 10*s.number)
+					fillWith(x, s.number)
+					fillWith(y, 10*s.number)
 					first := client.AllReduceAsync(j, x, collective.Sum, client.More())
 					<-sent
 					if s.number == dies {
@@ -81,8 +81,8 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// fill sets all elements to a value.
-func fill(x []float32, value int) {
+// fillWith sets all elements to a value.
+func fillWith(x []float32, value int) {
 	for i := range x {
 		x[i] = float32(value)
 	}

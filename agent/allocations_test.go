@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// allocations is what a call of f allocates in the whole process, in the mean of some runs and
+// meanAllocations is what a call of f allocates in the whole process, in the mean of some runs and
 // rounded down, once it is used to it.
-func allocations(runs int, f func()) uint64 {
+func meanAllocations(runs int, f func()) uint64 {
 	for range runs {
 		f()
 	}
@@ -28,8 +28,8 @@ func allocations(runs int, f func()) uint64 {
 	return (after.Mallocs - before.Mallocs) / uint64(runs)
 }
 
-// rounds returns a function that lets all workers post the same call and waits for its end.
-func rounds(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()) {
+// roundOf returns a function that lets all workers post the same call and waits for its end.
+func roundOf(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()) {
 	return func() {
 		for _, w := range workers {
 			w.submit(d)
@@ -49,10 +49,10 @@ func rounds(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()
 // also one that ends a step.
 func TestCallsOfOneHostAllocateNothing(t *testing.T) {
 	for _, step := range []bool{false, true} {
-		a, d := startAgent(t, 2), sound()
+		a, d := startAgent(t, 2), validCall()
 		d.Step = step
 		workers := []*rawWorker{joinRaw(t, a, 0), joinRaw(t, a, 1)}
-		if n := allocations(200, rounds(t, workers, d)); n > 0 {
+		if n := meanAllocations(200, roundOf(t, workers, d)); n > 0 {
 			t.Errorf("step %v: %d allocations a call", step, n)
 		}
 	}
@@ -65,17 +65,17 @@ func TestCallsOfOneHostAllocateNothing(t *testing.T) {
 func TestCallsOfTwoHostsAllocateNothing(t *testing.T) {
 	const rows, row = 8, 5
 	for _, step := range []bool{false, true} {
-		c, d := startHosts(t, 2, []int{1, 1}, agent.Orders{}), sound()
+		c, d := startHosts(t, 2, []int{1, 1}, agent.Orders{}), validCall()
 		d.Step = step
 		var workers []*rawWorker
 		for range 2 {
 			s := <-c.started
 			s.agent.FixRoutes()
-			workers = append(workers, joinRawWith(t, s.agent, s.number, s.token))
+			workers = append(workers, joinRawWithToken(t, s.agent, s.number, s.token))
 		}
-		least, once := uint64(math.MaxUint64), rounds(t, workers, d)
+		least, once := uint64(math.MaxUint64), roundOf(t, workers, d)
 		for range rows {
-			least = min(least, allocations(row, once))
+			least = min(least, meanAllocations(row, once))
 		}
 		if least > 0 {
 			t.Errorf("step %v: %d allocations a call", step, least)

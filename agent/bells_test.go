@@ -29,7 +29,7 @@ func TestBellsDoNotStopTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.control.SetWorkerParked(true)
-		w.submit(sound())
+		w.submit(validCall())
 		if status, text := w.wait(); status != arena.Done {
 			t.Errorf("status %d: %s", status, text)
 		}
@@ -51,9 +51,9 @@ func TestAWorkerSwallowsNoRingsOfOthers(t *testing.T) {
 		}
 		return nil
 	})
-	alone, _ := w.ask(&api.GroupRequest{Ranks: []int{0}})
+	alone, _ := w.request(&api.GroupRequest{Ranks: []int{0}})
 	for range 500 {
-		call := sound()
+		call := validCall()
 		call.Group = alone.ID
 		w.submit(call)
 		if status, text := w.wait(); status != arena.Done {

@@ -37,7 +37,7 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	again := newElasticJob(t, 2, data)
 	again.ballast, again.folder = f.ballast, f.folder
 	for number := range 2 {
-		again.run(number, fmt.Sprintf("token-%d", number), stays)
+		again.runWorker(number, fmt.Sprintf("token-%d", number), doNothing)
 	}
 	if err := again.group.Wait(); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 // each time.
 func TestCheckpointsOfSeveralHosts(t *testing.T) {
 	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
-	world(t, 4, func(j *client.Job) error {
+	runOnHosts(t, 4, func(j *client.Job) error {
 		steps, err := folder.Sealed()
 		if err != nil {
 			return err

@@ -30,11 +30,11 @@ func FuzzPart(f *testing.F) {
 			p.Folder = t.TempDir()
 		}
 		copy(w.seg.Mem, memory)
-		if r, _ := w.ask(&p); r.Type != "save" &&
+		if r, _ := w.request(&p); r.Type != "save" &&
 			(r.Type != "error" || r.Error == "") {
 			t.Errorf("%+v for %+v", r, p)
 		}
-		if r, _ := w.ask(&api.SavedRequest{Wait: true}); !r.Done {
+		if r, _ := w.request(&api.SavedRequest{Wait: true}); !r.Done {
 			t.Errorf("%+v after %+v", r, p)
 		}
 	})
@@ -66,19 +66,19 @@ func TestWrongParts(t *testing.T) {
 	} {
 		p := good()
 		change(p)
-		if r, _ := w.ask(p); r.Type != "error" ||
+		if r, _ := w.request(p); r.Type != "error" ||
 			!strings.Contains(r.Error, want) {
 			t.Errorf("%+v; want %q", r, want)
 		}
 	}
-	if r, _ := w.ask(&api.SaveRequest{}); r.Type != "error" {
+	if r, _ := w.request(&api.SaveRequest{}); r.Type != "error" {
 		t.Errorf("%+v", r)
 	}
 	p := good()
-	if r, _ := w.ask(p); r.Type != "save" {
+	if r, _ := w.request(p); r.Type != "save" {
 		t.Errorf("%+v", r)
 	}
-	if r, _ := w.ask(&api.SavedRequest{Wait: true}); !r.Done {
+	if r, _ := w.request(&api.SavedRequest{Wait: true}); !r.Done {
 		t.Errorf("%+v", r)
 	}
 	if _, err := (snapshot.Folder{Root: p.Folder, Keep: 1}).Open(5); err != nil {

@@ -21,7 +21,7 @@ func TestWrongResumes(t *testing.T) {
 		"":                    {Do: api.ResumeDone},
 		"shoal-manifest.json": {Do: api.ResumeFetch, Folder: "s3://models", Step: 5},
 	} {
-		reply, _ := w.ask(r)
+		reply, _ := w.request(r)
 		if got := reply.Field + ": " + reply.Error + reply.Damaged; !strings.Contains(got, want) ||
 			want == "" && reply.Type != "resume" {
 			t.Errorf("%+v; want %q", reply, want)

@@ -16,7 +16,7 @@ import (
 func TestEveryCollective(t *testing.T) {
 	ctx := context.Background()
 	for _, n := range []int{1, 2, 3, 5, 8} {
-		world(t, n, func(j *client.Job) error {
+		runOnHosts(t, n, func(j *client.Job) error {
 			for _, arena := range []bool{true, false} {
 				if err := everyCollective(ctx, j, arena); err != nil {
 					return fmt.Errorf("%d ranks, arena %v: %w", n, arena, err)
@@ -110,7 +110,7 @@ func everyCollective(ctx context.Context, j *client.Job, arena bool) error {
 
 // Ranks that send each other different numbers of elements, none among them.
 func TestUnevenAllToAll(t *testing.T) {
-	world(t, 5, func(j *client.Job) error {
+	runOnHosts(t, 5, func(j *client.Job) error {
 		r := j.Rank()
 		var give, want []int64
 		counts := make([]int, j.Size())
@@ -131,7 +131,7 @@ func TestUnevenAllToAll(t *testing.T) {
 
 func TestGroupsAndGrouped(t *testing.T) {
 	ctx := context.Background()
-	world(t, 4, func(j *client.Job) error {
+	runOnHosts(t, 4, func(j *client.Job) error {
 		list := []int{0, 2}
 		if j.Rank()%2 == 1 {
 			list = []int{3, 1}
@@ -175,7 +175,7 @@ func TestGroupsAndGrouped(t *testing.T) {
 // Who frees groups can make more than there is room for at once.
 func TestGroupsAreFreed(t *testing.T) {
 	ctx := context.Background()
-	world(t, 2, func(j *client.Job) error {
+	runOnHosts(t, 2, func(j *client.Job) error {
 		for i := range collective.MaxGroups + 10 {
 			g, err := j.Split(1, 0)
 			if err != nil {
@@ -200,14 +200,14 @@ func TestGroupsAreFreed(t *testing.T) {
 
 // Goroutines of one worker may wait for different collectives at once, in any order.
 func TestConcurrentWaiters(t *testing.T) {
-	world(t, 3, func(j *client.Job) error {
+	runOnHosts(t, 3, func(j *client.Job) error {
 		var handles []*client.Handle
 		for i := range 64 {
 			handles = append(handles, client.AllReduceAsync(j, []int32{int32(i)}, collective.Sum))
 		}
 		errs := make(chan error, len(handles))
 		for _, h := range slices.Backward(handles) {
-			background(t, func() { errs <- h.Wait(context.Background()) })
+			runInBackground(t, func() { errs <- h.Wait(context.Background()) })
 		}
 		var all []error
 		for range handles {
@@ -218,7 +218,7 @@ func TestConcurrentWaiters(t *testing.T) {
 }
 
 func TestMismatchReachesEveryRank(t *testing.T) {
-	world(t, 3, func(j *client.Job) error {
+	runOnHosts(t, 3, func(j *client.Job) error {
 		x := make([]float32, 12)
 		op := collective.Sum
 		if j.Rank() == 1 {
@@ -234,7 +234,7 @@ func TestMismatchReachesEveryRank(t *testing.T) {
 }
 
 func TestLeavingFailsTheOthersCall(t *testing.T) {
-	world(t, 2, func(j *client.Job) error {
+	runOnHosts(t, 2, func(j *client.Job) error {
 		if j.Rank() == 1 {
 			return j.Close()
 		}
@@ -254,7 +254,7 @@ func TestContextEndsAWait(t *testing.T) {
 	j := joinAs(t, a, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	h := client.AllReduceAsync(j, []float32{1}, collective.Sum)
-	background(t, cancel)
+	runInBackground(t, cancel)
 	if err := h.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -265,7 +265,7 @@ func TestAgentGone(t *testing.T) {
 	a := startAgentUntil(t, ctx, 2)
 	j := joinAs(t, a, 0)
 	h := client.AllReduceAsync(j, []float32{1}, collective.Sum)
-	background(t, cancel)
+	runInBackground(t, cancel)
 	if err := h.Wait(context.Background()); !errors.Is(err, client.ErrLost) {
 		t.Errorf("got %v", err)
 	}
@@ -288,7 +288,7 @@ func TestArenaLargerThanMemory(t *testing.T) {
 // A step has as many collectives as a worker has slots. One that goes on is told, and does not wait
 // for ever.
 func TestStepWithoutEnd(t *testing.T) {
-	world(t, 2, func(j *client.Job) error {
+	runOnHosts(t, 2, func(j *client.Job) error {
 		step := func(parts int) error {
 			x := make([]float32, 4*parts)
 			var calls []*client.Handle

@@ -12,20 +12,20 @@ func TestGenerationsCountOn(t *testing.T) {
 	const before = 7
 	events := make(chan agent.Event, 100)
 	c := startHosts(t, 3, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
-	c.join("c", 1)
+	c.addHost("c", 1)
 	for _, a := range c.agents {
 		a.CountGenerationsFrom(before)
 	}
 	workers := map[string]*rawWorker{}
 	for range 3 {
 		s := <-c.started
-		w := joinRawWith(t, s.agent, s.number, s.token)
+		w := joinRawWithToken(t, s.agent, s.number, s.token)
 		if w.joined.Generation != before+1 {
 			t.Errorf("the worker on host %s is told %+v", s.agent.Host(), w.joined)
 		}
 		workers[s.agent.Host()] = w
 	}
-	d := sound()
+	d := validCall()
 	d.Step = true
 	step := func(hosts ...string) {
 		for _, h := range hosts {

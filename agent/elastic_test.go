@@ -54,11 +54,11 @@ type script func(f *elasticJob, number, step int) error
 
 // newElasticJob starts an agent of a job without spares; its workers are started by runWorker.
 func newElasticJob(t *testing.T, size int, data client.Data) *elasticJob {
-	return newElasticJobWith(t, size, 0, data)
+	return newElasticJobWithSpares(t, size, 0, data)
 }
 
-// newElasticJobWith is newElasticJob with spares. The agent ends with the test.
-func newElasticJobWith(t *testing.T, size, spares int, data client.Data) *elasticJob {
+// newElasticJobWithSpares is newElasticJob with spares. The agent ends with the test.
+func newElasticJobWithSpares(t *testing.T, size, spares int, data client.Data) *elasticJob {
 	f := &elasticJob{t: t, size: size, data: data, group: group.New(context.Background()),
 		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{},
 		started: make(chan int, 100)}
@@ -86,15 +86,16 @@ func newElasticJobWith(t *testing.T, size, spares int, data client.Data) *elasti
 	return f
 }
 
-// run lets a worker join, and train on a goroutine of its own. Joins are one at a time, as in
+// runWorker lets a worker join, and train on a goroutine of its own. Joins are one at a time, as in
 // joinAs.
-func (f *elasticJob) run(number int, token string, does script) {
-	f.runAt(f.agent, number, token, does)
+func (f *elasticJob) runWorker(number int, token string, does script) {
+	f.runWorkerAt(f.agent, number, token, does)
 }
 
-// runAt is runWorker with the agent of any host. When the worker ends, or dies, the agent is told.
-func (f *elasticJob) runAt(at *agent.Agent, number int, token string, does script) {
-	j := joinWith(f.t, at, number, token)
+// runWorkerAt is runWorker with the agent of any host. When the worker ends, or dies, the agent is
+// told.
+func (f *elasticJob) runWorkerAt(at *agent.Agent, number int, token string, does script) {
+	j := joinWithToken(f.t, at, number, token)
 	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
 		err := f.train(ctx, j, number, does)
 		if errors.Is(err, errHostDies) {
@@ -137,7 +138,7 @@ func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does 
 		}
 	}
 	g := make([]float64, len(p))
-	average, err := f.shares(j, g)
+	average, err := f.averageMemory(j, g)
 	if err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does 
 		if err := client.CommitInto(ctx, t, average, g); err != nil {
 			return err
 		}
-		if err := f.saw(t, average); err != nil {
+		if err := f.checkAverage(t, average); err != nil {
 			return err
 		}
 		for i := range p {
@@ -164,7 +165,7 @@ func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does 
 			p[i] -= 0.01 * velocity[i]
 		}
 		if count {
-			f.counted(epoch, samples)
+			f.addCounted(epoch, samples)
 		}
 		if grown := j.Size() > size; grown && f.handsOver != nil {
 			if err := f.handsOver(j, number); err != nil {
@@ -186,8 +187,8 @@ func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does 
 	return errors.Join(t.Err(), j.Close())
 }
 
-// counted records that samples of an epoch counted.
-func (f *elasticJob) counted(epoch int, samples []int64) {
+// addCounted records that samples of an epoch counted.
+func (f *elasticJob) addCounted(epoch int, samples []int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range samples {
@@ -218,19 +219,20 @@ func (f *elasticJob) check(stayed ...int) {
 	}
 }
 
-// stays is the script of a worker that trains to the end.
-func stays(*elasticJob, int, int) error { return nil }
+// doNothing is the script of a worker that trains to the end.
+func doNothing(*elasticJob, int, int) error { return nil }
 
 // Workers die in the middle of a step, rank 0 among them: the others go on, and lose no sample.
 func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 	f := newElasticJob(t, 4, client.Data{Samples: 103, Batch: 16, Epochs: 3, Seed: 5})
 	for number := range 4 {
-		f.run(number, fmt.Sprintf("token-%d", number), func(_ *elasticJob, number, step int) error {
-			if number == 2 && step == 3 || number == 0 && step == 9 {
-				return errDies
-			}
-			return nil
-		})
+		f.runWorker(number, fmt.Sprintf("token-%d", number),
+			func(_ *elasticJob, number, step int) error {
+				if number == 2 && step == 3 || number == 0 && step == 9 {
+					return errDies
+				}
+				return nil
+			})
 	}
 	f.check(1, 3)
 	if n := len(f.events); f.events[n-1].Size >= 2 {
@@ -242,10 +244,10 @@ func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 // and hear of it with their first step.
 func TestALossBeforeTheFirstStep(t *testing.T) {
 	f := newElasticJob(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
-	f.run(1, "token-1", func(*elasticJob, int, int) error { return errDies })
-	await(t, f.agent, func(s agent.Status) bool { return s.Want != 4 })
+	f.runWorker(1, "token-1", func(*elasticJob, int, int) error { return errDies })
+	awaitStatus(t, f.agent, func(s agent.Status) bool { return s.Want != 4 })
 	for _, number := range []int{0, 2, 3} {
-		f.run(number, fmt.Sprintf("token-%d", number), stays)
+		f.runWorker(number, fmt.Sprintf("token-%d", number), doNothing)
 	}
 	f.check(0, 2, 3)
 }
@@ -254,12 +256,13 @@ func TestALossBeforeTheFirstStep(t *testing.T) {
 func TestAllButOneAreLost(t *testing.T) {
 	f := newElasticJob(t, 5, client.Data{Samples: 64, Batch: 10, Epochs: 2, Seed: 1})
 	for number := range 5 {
-		f.run(number, fmt.Sprintf("token-%d", number), func(_ *elasticJob, number, step int) error {
-			if number != 4 && step == 4 {
-				return errDies
-			}
-			return nil
-		})
+		f.runWorker(number, fmt.Sprintf("token-%d", number),
+			func(_ *elasticJob, number, step int) error {
+				if number != 4 && step == 4 {
+					return errDies
+				}
+				return nil
+			})
 	}
 	f.check(4)
 }
@@ -278,20 +281,20 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 			}
 			close(resized)
 			// or the data may end before they are there
-			await(t, f.agent, func(s agent.Status) bool { return s.Entering >= 2 })
+			awaitStatus(t, f.agent, func(s agent.Status) bool { return s.Entering >= 2 })
 		case 30:
 			return f.agent.Resize(1, "the test")
 		}
 		return nil
 	}
-	f.run(0, "token-0", does)
-	f.run(1, "token-1", does)
+	f.runWorker(0, "token-0", does)
+	f.runWorker(1, "token-1", does)
 	<-resized
 	for range 2 {
 		number := <-f.started
 		token := f.agent.Expect(number, true)
 		f.agent.WorkerStarted(number)
-		f.run(number, token, stays)
+		f.runWorker(number, token, doNothing)
 	}
 	f.check(0)
 	joined, released := 0, 0
@@ -330,7 +333,7 @@ func TestRandomElasticJobs(t *testing.T) {
 				if _, dies := deaths[number]; !dies && number > 0 {
 					stayed = append(stayed, number)
 				}
-				f.run(number, fmt.Sprintf("token-%d", number),
+				f.runWorker(number, fmt.Sprintf("token-%d", number),
 					func(_ *elasticJob, number, step int) error {
 						if at, dies := deaths[number]; dies && step >= at {
 							return errDies

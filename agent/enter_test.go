@@ -15,11 +15,11 @@ import (
 func TestEntersInAnEpoch(t *testing.T) {
 	a := startAgentOf(t, context.Background(), agent.Config{Size: 1, Spares: 1})
 	member := joinRaw(t, a, 0)
-	if r, _ := member.ask(
+	if r, _ := member.request(
 		&api.DataRequest{Samples: 6, Batch: 2}); r.Type != "data" {
 		t.Fatalf("stating the data: %+v", r)
 	}
-	step := sound()
+	step := validCall()
 	step.Step = true
 	steps := func(n int, want arena.Status) {
 		t.Helper()
@@ -33,7 +33,7 @@ func TestEntersInAnEpoch(t *testing.T) {
 	steps(4, arena.Done) // the first epoch, and a step of the second
 	token := a.Expect(1, true)
 	a.WorkerStarted(1)
-	late := joinRawWith(t, a, 1, token)
+	late := joinRawWithToken(t, a, 1, token)
 	asks := func(epoch uint32) uint64 {
 		return late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: epoch + 1})
 	}
@@ -45,7 +45,7 @@ func TestEntersInAnEpoch(t *testing.T) {
 	}
 	answered(asks(0), arena.Done)
 	second := asks(1)
-	await(t, a, func(s agent.Status) bool { return len(s.Waiting) > 0 })
+	awaitStatus(t, a, func(s agent.Status) bool { return len(s.Waiting) > 0 })
 	steps(1, arena.Done)
 	if late.control.Completion(second) != 0 {
 		t.Fatal("it is answered within its epoch")
@@ -67,11 +67,11 @@ func TestEntersInAnEpoch(t *testing.T) {
 func TestEntersWithTheEndOfAnEpoch(t *testing.T) {
 	a := startAgent(t, 1)
 	member := joinRaw(t, a, 0)
-	if r, _ := member.ask(
+	if r, _ := member.request(
 		&api.DataRequest{Samples: 2, Batch: 2}); r.Type != "data" {
 		t.Fatalf("stating the data: %+v", r)
 	}
-	step := sound()
+	step := validCall()
 	step.Step = true
 	member.submit(step)
 	member.wait()
@@ -80,9 +80,9 @@ func TestEntersWithTheEndOfAnEpoch(t *testing.T) {
 	}
 	token := a.Expect(1, true)
 	a.WorkerStarted(1)
-	late := joinRawWith(t, a, 1, token)
+	late := joinRawWithToken(t, a, 1, token)
 	late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: 2})
-	await(t, a, func(s agent.Status) bool { return s.Entering > 0 })
+	awaitStatus(t, a, func(s agent.Status) bool { return s.Entering > 0 })
 	member.submit(step)
 	if status, text := late.wait(); status != arena.Changed {
 		t.Errorf("asking: status %d, %q", status, text)

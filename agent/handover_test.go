@@ -87,23 +87,26 @@ func TestLastMemberIsLostWhileItHandsOver(t *testing.T) {
 func (f *elasticJob) runAndGrow(size int) {
 	resized := make(chan struct{})
 	for number := range f.size {
-		f.run(number, fmt.Sprintf("token-%d", number), func(f *elasticJob, number, step int) error {
-			if number != 0 || step != 3 {
+		f.runWorker(number, fmt.Sprintf("token-%d", number),
+			func(f *elasticJob, number, step int) error {
+				if number != 0 || step != 3 {
+					return nil
+				}
+				if err := f.agent.Resize(size, "the test"); err != nil {
+					return err
+				}
+				close(resized)
+				awaitStatus(f.t, f.agent, func(s agent.Status) bool {
+					return s.Entering >= size-f.size
+				})
 				return nil
-			}
-			if err := f.agent.Resize(size, "the test"); err != nil {
-				return err
-			}
-			close(resized)
-			await(f.t, f.agent, func(s agent.Status) bool { return s.Entering >= size-f.size })
-			return nil
-		})
+			})
 	}
 	<-resized
 	for range size - f.size {
 		number := <-f.started
 		token := f.agent.Expect(number, true)
 		f.agent.WorkerStarted(number)
-		f.run(number, token, stays)
+		f.runWorker(number, token, doNothing)
 	}
 }

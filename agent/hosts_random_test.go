@@ -65,32 +65,34 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 		d.dead[c.agents[d.live[i]]] = &atomic.Bool{}
 	}
 	for range workers {
-		d.begin(<-c.started)
+		d.startTraining(<-c.started)
 	}
-	d.allKnow(func(s agent.Status) bool { return s.Size == workers && len(s.Hosts) == len(slots) })
+	d.awaitAllKnow(func(s agent.Status) bool {
+		return s.Size == workers && len(s.Hosts) == len(slots)
+	})
 	kills := len(slots) - 2
 	joiner := rng.IntN(2) == 0
 	for range kills {
-		d.trains(uint64(rng.IntN(8)))
+		d.awaitSteps(uint64(rng.IntN(8)))
 		if joiner {
 			joiner = false
-			d.grow()
+			d.growByHost()
 		}
-		d.kill()
+		d.killHost()
 	}
-	d.goTo(math.MaxUint64)
+	d.allowStepsTo(math.MaxUint64)
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	d.verify(kills)
 }
 
-// begin lets a worker join, and train on a goroutine until its host is killed.
-func (d *doomed) begin(s startOrder) {
+// startTraining lets a worker join, and train on a goroutine until its host is killed.
+func (d *doomed) startTraining(s startOrder) {
 	dead := d.dead[s.agent]
-	j := joinWith(d.elasticJob.t, s.agent, s.number, s.token)
+	j := joinWithToken(d.elasticJob.t, s.agent, s.number, s.token)
 	d.group.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
-		err := d.train(ctx, j, s.number, d.waits)
+		err := d.train(ctx, j, s.number, d.awaitTurn)
 		if dead.Load() {
 			d.elasticJob.mu.Lock()
 			defer d.elasticJob.mu.Unlock()
@@ -102,8 +104,8 @@ func (d *doomed) begin(s startOrder) {
 	})
 }
 
-// waits is the script of all workers: it blocks until the step may be made.
-func (d *doomed) waits(_ *elasticJob, _, step int) error {
+// awaitTurn is the script of all workers: it blocks until the step may be made.
+func (d *doomed) awaitTurn(_ *elasticJob, _, step int) error {
 	d.pace.Lock()
 	defer d.pace.Unlock()
 	for uint64(step) > d.horizon {
@@ -112,22 +114,23 @@ func (d *doomed) waits(_ *elasticJob, _, step int) error {
 	return nil
 }
 
-// goTo lets workers make all steps up to one.
-func (d *doomed) goTo(step uint64) {
+// allowStepsTo lets workers make all steps up to one.
+func (d *doomed) allowStepsTo(step uint64) {
 	d.pace.Lock()
 	defer d.pace.Unlock()
 	d.horizon = step
 	d.mayGo.Broadcast()
 }
 
-// trains waits until the job, led by whomever, has committed some more steps since the last loss.
-func (d *doomed) trains(more uint64) {
-	for ; d.leader().Status().Steps < d.last+more; runtime.Gosched() {
+// awaitSteps waits until the job, led by whomever, has committed some more steps since the last
+// loss.
+func (d *doomed) awaitSteps(more uint64) {
+	for ; d.awaitLeader().Status().Steps < d.last+more; runtime.Gosched() {
 	}
 }
 
-// leader waits until a living agent leads, and returns it.
-func (d *doomed) leader() *agent.Agent {
+// awaitLeader waits until a living agent leads, and returns it.
+func (d *doomed) awaitLeader() *agent.Agent {
 	for ; ; runtime.Gosched() {
 		for _, name := range d.live {
 			if a := d.agents[name]; a.Status().Head == name {
@@ -137,8 +140,8 @@ func (d *doomed) leader() *agent.Agent {
 	}
 }
 
-// kill kills a random host, and waits until the others are agreed that it is gone.
-func (d *doomed) kill() {
+// killHost kills a random host, and waits until the others are agreed that it is gone.
+func (d *doomed) killHost() {
 	i := d.rng.IntN(len(d.live))
 	name := d.live[i]
 	d.live = slices.Delete(d.live, i, i+1)
@@ -147,31 +150,31 @@ func (d *doomed) kill() {
 	d.dead[a].Store(true)
 	d.hub.Kill(fabric.Host(name))
 	d.ends[name]()
-	d.goTo(d.last + ahead)
-	d.allKnow(func(s agent.Status) bool { return !slices.Contains(s.Hosts, name) })
+	d.allowStepsTo(d.last + ahead)
+	d.awaitAllKnow(func(s agent.Status) bool { return !slices.Contains(s.Hosts, name) })
 }
 
-// allKnow waits until the newest Status of every live agent fits. It does not suffice to ask the
-// head: until others know what it has decided, it is the only one that can go on with it, and no
-// quorum is left when it is killed.
-func (d *doomed) allKnow(fits func(agent.Status) bool) {
+// awaitAllKnow waits until the newest Status of every live agent fits. It does not suffice to ask
+// the head: until others know what it has decided, it is the only one that can go on with it, and
+// no quorum is left when it is killed.
+func (d *doomed) awaitAllKnow(fits func(agent.Status) bool) {
 	differs := func(name string) bool { return !fits(d.agents[name].Status()) }
 	for slices.ContainsFunc(d.live, differs) {
 		runtime.Gosched()
 	}
 }
 
-// grow adds a host, and workers on it.
-func (d *doomed) grow() {
-	d.join("z", 2)
+// growByHost adds a host, and workers on it.
+func (d *doomed) growByHost() {
+	d.addHost("z", 2)
 	d.live = append(d.live, "z")
 	d.dead[d.agents["z"]] = &atomic.Bool{}
-	a := d.leader()
+	a := d.awaitLeader()
 	if a.Resize(a.Status().Size+2, "the test") != nil {
 		return
 	}
 	for range 2 {
-		d.begin(<-d.testHosts.started)
+		d.startTraining(<-d.testHosts.started)
 	}
 }
 

@@ -68,18 +68,21 @@ func startHostsOn(t *testing.T, over func(fabric.Network) fabric.Network, worker
 			t.Error(err)
 		}
 	})
-	c.head = c.agent("a", agent.Config{Size: workers, Slots: slots[0]})
+	c.head = c.startAgent("a", agent.Config{Size: workers, Slots: slots[0]})
 	for i, n := range slots[1:] {
-		c.join(string(rune('b'+i)), n)
+		c.addHost(string(rune('b'+i)), n)
 	}
 	return c
 }
 
-// join starts the agent of a host that joins the job.
-func (c *testHosts) join(name string, slots int) { c.agent(name, agent.Config{Slots: slots}) }
+// addHost starts the agent of a host that joins the job.
+func (c *testHosts) addHost(name string, slots int) {
+	c.startAgent(name, agent.Config{Slots: slots})
+}
 
-// start tells an agent that a worker runs, and puts what the worker needs to join into c.started.
-func (c *testHosts) start(host string, number int) {
+// orderStart tells an agent that a worker runs, and puts what the worker needs to join into
+// c.started.
+func (c *testHosts) orderStart(host string, number int) {
 	c.mu.Lock()
 	a := c.agents[host]
 	c.mu.Unlock()
@@ -88,8 +91,8 @@ func (c *testHosts) start(host string, number int) {
 	c.started <- startOrder{number, a, token}
 }
 
-// agent starts the agent of a host, which ends with the test.
-func (c *testHosts) agent(name string, cfg agent.Config) *agent.Agent {
+// startAgent starts the agent of a host, which ends with the test.
+func (c *testHosts) startAgent(name string, cfg agent.Config) *agent.Agent {
 	c.t.Helper()
 	dir, err := os.MkdirTemp("", "shoal")
 	if err != nil {
@@ -103,7 +106,7 @@ func (c *testHosts) agent(name string, cfg agent.Config) *agent.Agent {
 	cfg.Orders.Start = func(o agent.StartOrder) {
 		c.starts.Go("start", func(context.Context) error {
 			for i := range o.Count {
-				c.start(name, o.First+i)
+				c.orderStart(name, o.First+i)
 			}
 			return nil
 		})
@@ -177,15 +180,16 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 					} else {
 						stayed = append(stayed, s.number)
 					}
-					f.runAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
-						if step == dies {
-							return errDies
-						}
-						return nil
-					})
+					f.runWorkerAt(s.agent, s.number, s.token,
+						func(_ *elasticJob, _, step int) error {
+							if step == dies {
+								return errDies
+							}
+							return nil
+						})
 					continue
 				}
-				f.runAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
+				f.runWorkerAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
 					if step < at {
 						return nil
 					}
@@ -215,9 +219,9 @@ func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 	f, c := elasticJobOnHosts(t, 3, []int{1, 1},
 		client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
 	workerIDs := []startOrder{<-c.started, <-c.started}
-	c.join("c", 1)
+	c.addHost("c", 1)
 	for _, s := range append(workerIDs, <-c.started) {
-		f.runAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
+		f.runWorkerAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
 			if s.agent != c.agents["c"] || step < 3 {
 				return nil
 			}
@@ -238,7 +242,7 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 	f, c := elasticJobOnHosts(t, 2, []int{1, 1},
 		client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
 	entering := func(n int) {
-		await(t, f.agent, func(s agent.Status) bool { return s.Entering >= n })
+		awaitStatus(t, f.agent, func(s agent.Status) bool { return s.Entering >= n })
 	}
 	var once, later sync.Once
 	does := func(f *elasticJob, number, step int) (err error) {
@@ -247,7 +251,7 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 		}
 		if step >= 3 {
 			once.Do(func() {
-				c.join("c", 3)
+				c.addHost("c", 3)
 				if err = f.agent.Resize(4, "the test"); err == nil {
 					entering(2)
 				}
@@ -264,7 +268,7 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 	}
 	for range 5 {
 		s := <-c.started
-		f.runAt(s.agent, s.number, s.token, does)
+		f.runWorkerAt(s.agent, s.number, s.token, does)
 	}
 	f.check(0)
 	joined, released := 0, 0

@@ -18,8 +18,8 @@ type counted []atomic.Int32
 func (c counted) Chunks() int                        { return len(c) }
 func (c counted) Chunk(i int, _ *collective.Scratch) { c[i].Add(1) }
 
-// once fails the test unless every chunk was done once.
-func once(t *testing.T, c counted) {
+// checkOnce fails the test unless every chunk was done once.
+func checkOnce(t *testing.T, c counted) {
 	t.Helper()
 	for i := range c {
 		if n := c[i].Load(); n != 1 {
@@ -44,7 +44,7 @@ func TestLanesDoEachChunkOnce(t *testing.T) {
 	for i := range 2000 {
 		c := make(counted, 1+i%100)
 		l.execute(c, 1<<30, 1, i%2 == 0)
-		once(t, c)
+		checkOnce(t, c)
 	}
 }
 
@@ -58,7 +58,7 @@ func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
 	for range 3 {
 		c := make(counted, 10)
 		l.execute(c, 1<<30, 1, false)
-		once(t, c)
+		checkOnce(t, c)
 	}
 	l.helpOnce(1, collective.NewScratch()) // late: there is nothing left to do
 	if err := l.close(); err != nil {

@@ -25,10 +25,10 @@ func TestLongWordsBetweenHosts(t *testing.T) {
 	for range 2 {
 		s := <-c.started
 		workers[s.agent.Host()],
-			workerIDs[s.agent.Host()] = joinRawWith(t, s.agent, s.number, s.token),
+			workerIDs[s.agent.Host()] = joinRawWithToken(t, s.agent, s.number, s.token),
 			s.number
 	}
-	d := sound()
+	d := validCall()
 	d.Step = true
 	for _, w := range workers {
 		w.submit(d)

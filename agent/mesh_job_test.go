@@ -111,7 +111,7 @@ func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 		for {
 			select {
 			case number := <-s.c.started:
-				s.workers.Go("worker", func(context.Context) error { return s.work(number) })
+				s.workers.Go("worker", func(context.Context) error { return s.runWorker(number) })
 			case <-ctx.Done():
 				return nil
 			}
@@ -122,15 +122,15 @@ func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 
 // end lets the workers go. It is for a defer: what workers clean up must wait for them.
 func (s *meshJob) end() {
-	s.head().ReleaseWorkers("the test is over")
+	s.leadingAgent().ReleaseWorkers("the test is over")
 	s.starts.Stop(nil)
 	if err := errors.Join(s.starts.Wait(), s.workers.Wait()); err != nil {
 		s.t.Error(err)
 	}
 }
 
-// head is the agent that leads.
-func (s *meshJob) head() *agent.Agent {
+// leadingAgent is the agent that leads.
+func (s *meshJob) leadingAgent() *agent.Agent {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	for _, a := range s.c.agents {
@@ -142,8 +142,8 @@ func (s *meshJob) head() *agent.Agent {
 	return s.c.head
 }
 
-// holds is what an oracle says that a rank has.
-func (s *meshJob) holds(mesh string, rank int) []byte {
+// expectedPart is what an oracle says that a rank has.
+func (s *meshJob) expectedPart(mesh string, rank int) []byte {
 	st, err := reshape.NewState(&s.said)
 	if err != nil {
 		s.t.Error(err)
@@ -176,9 +176,9 @@ func (s *meshJob) holds(mesh string, rank int) []byte {
 	return memory
 }
 
-// await blocks until all ranks of a mesh have arrived, and fails the test if one says that they
+// awaitMesh blocks until all ranks of a mesh have arrived, and fails the test if one says that they
 // cannot.
-func (s *meshJob) await(mesh string) {
+func (s *meshJob) awaitMesh(mesh string) {
 	s.t.Helper()
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {

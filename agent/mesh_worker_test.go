@@ -28,8 +28,8 @@ type part struct {
 	bytes   int
 }
 
-// of is the memory itself; nil where there is none.
-func (p part) of() []byte {
+// memory is the memory itself; nil where there is none.
+func (p part) memory() []byte {
 	if p.bytes == 0 {
 		return nil
 	}
@@ -39,13 +39,13 @@ func (p part) of() []byte {
 // ref is how a descriptor names the memory.
 func (p part) ref() arena.Ref { return arena.Ref{Segment: p.id, Count: uint64(p.bytes)} }
 
-// room asks the agent for memory of so many bytes, unmapped at the end of the test. later is that
-// of the request.
-func (w *meshWorker) room(bytes int, later bool) (p part, err error) {
+// newPart asks the agent for memory of so many bytes, unmapped at the end of the test. later is
+// that of the request.
+func (w *meshWorker) newPart(bytes int, later bool) (p part, err error) {
 	if bytes == 0 {
 		return p, nil
 	}
-	r, fds := w.ask(&api.SegmentRequest{Bytes: int64(bytes), Later: later})
+	r, fds := w.request(&api.SegmentRequest{Bytes: int64(bytes), Later: later})
 	p.id, p.bytes = r.ID, bytes
 	if p.segment, err = arena.OpenSegment(fds[0]); err == nil {
 		w.t.Cleanup(func() { p.segment.Close() })
@@ -53,11 +53,11 @@ func (w *meshWorker) room(bytes int, later bool) (p part, err error) {
 	return p, err
 }
 
-// work joins as a worker, runs it until it ends or dies, and tells its agent how.
-func (s *meshJob) work(at startOrder) error {
-	w := &meshWorker{rawWorker: joinRawWith(s.t, at.agent, at.number, at.token),
+// runWorker joins as a worker, runs it until it ends or dies, and tells its agent how.
+func (s *meshJob) runWorker(at startOrder) error {
+	w := &meshWorker{rawWorker: joinRawWithToken(s.t, at.agent, at.number, at.token),
 		meshJob: s, order: at}
-	err := w.live()
+	err := w.run()
 	switch err {
 	case errHostDies:
 		return nil
@@ -69,9 +69,9 @@ func (s *meshJob) work(at startOrder) error {
 	return err
 }
 
-// live is the program of a worker: it states the layout, takes or gets its part of the state, and
+// run is the program of a worker: it states the layout, takes or gets its part of the state, and
 // makes steps until it is released.
-func (w *meshWorker) live() error {
+func (w *meshWorker) run() error {
 	said := w.meshJob.said
 	if w.meshJob.states != nil {
 		w.meshJob.states(w.order.number, &said)
@@ -80,28 +80,28 @@ func (w *meshWorker) live() error {
 	if err != nil {
 		return err
 	}
-	paper, err := w.room(len(text), false)
+	paper, err := w.newPart(len(text), false)
 	if err != nil {
 		return err
 	}
-	copy(paper.of(), text)
-	if r, _ := w.ask(&api.StateRequest{Extent: api.Extent{ID: paper.id,
+	copy(paper.memory(), text)
+	if r, _ := w.request(&api.StateRequest{Extent: api.Extent{ID: paper.id,
 		Bytes: uint64(len(text))}}); r.Type != "state" {
 		w.meshJob.arrived <- arrival{err: r.Error}
 		return nil
 	}
-	if err := w.states(0); err != nil {
+	if err := w.stateData(0); err != nil {
 		return err
 	}
 	begins := w.order.number < w.meshJob.c.workers
 	if begins {
-		mine := w.meshJob.holds(w.meshJob.first, w.order.number)
-		if w.memory, err = w.room(len(mine), false); err != nil {
+		mine := w.meshJob.expectedPart(w.meshJob.first, w.order.number)
+		if w.memory, err = w.newPart(len(mine), false); err != nil {
 			return err
 		}
-		copy(w.memory.of(), mine)
+		copy(w.memory.memory(), mine)
 		if w.meshJob.spoils != nil {
-			w.meshJob.spoils(w.order.number, w.memory.of())
+			w.meshJob.spoils(w.order.number, w.memory.memory())
 		}
 		w.meshJob.arrived <- arrival{mesh: w.meshJob.first, rank: w.order.number}
 	}
@@ -126,7 +126,7 @@ func (w *meshWorker) live() error {
 		default:
 			return fmt.Errorf("worker %d: a step ends with %d: %s", w.order.number, status, text)
 		}
-		lost, err := w.settle()
+		lost, err := w.changeMesh()
 		if err != nil || w.control.View().Released {
 			return err
 		}
@@ -136,16 +136,16 @@ func (w *meshWorker) live() error {
 	}
 }
 
-// settle goes to the mesh that the job goes to, and compares what it has there with the oracle;
+// changeMesh goes to the mesh that the job goes to, and compares what it has there with the oracle;
 // lost says that a worker was lost on the way.
-func (w *meshWorker) settle() (lost bool, err error) {
+func (w *meshWorker) changeMesh() (lost bool, err error) {
 	for {
-		shape, _ := w.ask(&api.ShapeRequest{})
+		shape, _ := w.request(&api.ShapeRequest{})
 		if shape.RollbackReason != "" {
 			w.memory = part{} // it is of no use
 		}
 		if shape.NextMesh == "" && shape.RollbackReason != "" {
-			err := w.reads(shape.Mesh)
+			err := w.readCheckpoint(shape.Mesh)
 			if errors.Is(err, errAgain) {
 				return true, nil
 			}
@@ -167,7 +167,7 @@ func (w *meshWorker) settle() (lost bool, err error) {
 			return false, fmt.Errorf("worker %d has %d bytes on mesh %s, and is told %d",
 				w.order.number, w.memory.bytes, shape.Mesh, shape.Bytes)
 		}
-		next, err := w.room(int(shape.NextBytes), true)
+		next, err := w.newPart(int(shape.NextBytes), true)
 		if err != nil {
 			return false, err
 		}
@@ -189,10 +189,10 @@ func (w *meshWorker) settle() (lost bool, err error) {
 			w.meshJob.arrived <- arrival{mesh: shape.NextMesh, rank: -1}
 			return false, nil
 		}
-		if want := w.meshJob.holds(shape.NextMesh, view.Rank); shape.RollbackReason == "" &&
-			!bytes.Equal(w.memory.of(), want) {
+		if want := w.meshJob.expectedPart(shape.NextMesh, view.Rank); shape.RollbackReason == "" &&
+			!bytes.Equal(w.memory.memory(), want) {
 			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.NextMesh,
-				w.memory.of(),
+				w.memory.memory(),
 				want)
 		}
 		if shape.RollbackReason == "" {
@@ -201,14 +201,14 @@ func (w *meshWorker) settle() (lost bool, err error) {
 	}
 }
 
-// states says what the job trains on, and its place in that.
-func (w *meshWorker) states(step uint64) error {
+// stateData says what the job trains on, and its place in that.
+func (w *meshWorker) stateData(step uint64) error {
 	place := cursor.Cursor{Samples: 1 << 20, Batch: 4, Seed: 1, Step: step, Next: step * 4}
 	text, err := place.AppendBinary(nil)
 	if err != nil {
 		return err
 	}
-	if r, _ := w.ask(&api.DataRequest{Samples: place.Samples, Batch: place.Batch,
+	if r, _ := w.request(&api.DataRequest{Samples: place.Samples, Batch: place.Batch,
 		Seed: place.Seed, Shuffle: true, Cursor: text}); r.Type != "data" {
 		return fmt.Errorf("the data is answered with %+v", r)
 	}
@@ -218,21 +218,21 @@ func (w *meshWorker) states(step uint64) error {
 // backTo is the step of the checkpoint that meshWorkers go back to.
 const backTo = 3
 
-// reads does what a worker does that must read its part of the state from a checkpoint: it has it
-// when all have it. errAgain = another was lost meanwhile.
-func (w *meshWorker) reads(mesh string) error {
+// readCheckpoint does what a worker does that must read its part of the state from a checkpoint: it
+// has it when all have it. errAgain = another was lost meanwhile.
+func (w *meshWorker) readCheckpoint(mesh string) error {
 	if w.meshJob.does != nil {
 		if err := w.meshJob.does(w.order.number, w.order.agent, ""); err != nil {
 			return err
 		}
 	}
 	rank := w.control.View().Rank
-	mine := w.meshJob.holds(mesh, rank)
+	mine := w.meshJob.expectedPart(mesh, rank)
 	var err error
-	if w.memory, err = w.room(len(mine), false); err != nil {
+	if w.memory, err = w.newPart(len(mine), false); err != nil {
 		return err
 	}
-	copy(w.memory.of(), mine)
+	copy(w.memory.memory(), mine)
 	w.submit(arena.Descriptor{Kind: uint8(collective.Barrier)})
 	switch status, text := w.wait(); status {
 	case arena.Done:
@@ -242,7 +242,7 @@ func (w *meshWorker) reads(mesh string) error {
 		return fmt.Errorf("worker %d: a barrier ends with %d: %s", w.order.number, status, text)
 	}
 	w.meshJob.arrived <- arrival{mesh: mesh, rank: rank}
-	return w.states(backTo)
+	return w.stateData(backTo)
 }
 
 // errAgain is that a worker was lost while others read the state.

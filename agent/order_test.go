@@ -67,7 +67,7 @@ func TestWordsGoBeforePieces(t *testing.T) {
 	g := group.New(context.Background())
 	for range 3 {
 		s := <-c.started
-		j := joinWith(t, s.agent, s.number, s.token)
+		j := joinWithToken(t, s.agent, s.number, s.token)
 		g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
 			defer s.agent.WorkerFinished(s.number, "exited with code 0")
 			for range calls {

@@ -29,15 +29,15 @@ type feeder struct {
 func joinFeeder(t *testing.T, a *agent.Agent, rank int) *feeder {
 	t.Helper()
 	f := &feeder{rawWorker: joinRaw(t, a, rank)}
-	f.window, f.id = f.segment(4 * windowElements)
+	f.window, f.id = f.newSegment(4 * windowElements)
 	return f
 }
 
-// segment asks for another segment, and returns it with its number. It is unmapped at the end of
+// newSegment asks for another segment, and returns it with its number. It is unmapped at the end of
 // the test.
-func (w *rawWorker) segment(bytes int64) (*arena.Segment, uint32) {
+func (w *rawWorker) newSegment(bytes int64) (*arena.Segment, uint32) {
 	w.t.Helper()
-	r, fds := w.ask(&api.SegmentRequest{Bytes: bytes})
+	r, fds := w.request(&api.SegmentRequest{Bytes: bytes})
 	if len(fds) != 1 {
 		w.t.Fatalf("segment: %+v", r)
 	}
@@ -53,38 +53,38 @@ func (w *rawWorker) segment(bytes int64) (*arena.Segment, uint32) {
 	return s, r.ID
 }
 
-// sum returns the all-reduce of n f32 in a segment, in pieces or as a whole.
-func sum(segment uint32, n int, pieces bool) arena.Descriptor {
+// sumCall returns the all-reduce of n f32 in a segment, in pieces or as a whole.
+func sumCall(segment uint32, n int, pieces bool) arena.Descriptor {
 	at := arena.Ref{Segment: segment, Count: uint64(n)}
 	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2,
 		Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
 		In: at, Out: at, Shape: [arena.MaxDims]uint64{uint64(n)}, Pieces: pieces}
 }
 
-// place is where piece i of n elements lies in the window.
-func (f *feeder) place(i, n int) []byte {
+// pieceMemory is where piece i of n elements lies in the window.
+func (f *feeder) pieceMemory(i, n int) []byte {
 	from := i % collective.PiecesOpen * collective.PieceBytes
 	return f.window.Mem[from : from+4*min(pieceElements, n-i*pieceElements)]
 }
 
-// feed puts piece i into the window, where every element is value plus its number, and tells the
-// agent.
-func (f *feeder) feed(ticket uint64, i, n int, value float32) {
-	number(f.place(i, n), value+float32(i*pieceElements))
+// feedPiece puts piece i into the window, where every element is value plus its number, and tells
+// the agent.
+func (f *feeder) feedPiece(ticket uint64, i, n int, value float32) {
+	fillNumbers(f.pieceMemory(i, n), value+float32(i*pieceElements))
 	f.control.SetFed(ticket, uint64(i)+1)
 	f.agent.Ring()
 }
 
-// number fills memory with f32 that count up from first.
-func number(mem []byte, first float32) {
+// fillNumbers fills memory with f32 that count up from first.
+func fillNumbers(mem []byte, first float32) {
 	for k := 0; k < len(mem); k += 4 {
 		binary.LittleEndian.PutUint32(mem[k:], math.Float32bits(first+float32(k/4)))
 	}
 }
 
-// take blocks until the result of piece i is there, and checks that every element is scale times
-// its number, plus offset.
-func (f *feeder) take(ticket uint64, i, n int, scale, offset float32) {
+// awaitPiece blocks until the result of piece i is there, and checks that every element is scale
+// times its number, plus offset.
+func (f *feeder) awaitPiece(ticket uint64, i, n int, scale, offset float32) {
 	f.t.Helper()
 	f.control.SetWorkerParked(true)
 	for f.control.Through(ticket) <= uint64(i) {
@@ -95,11 +95,11 @@ func (f *feeder) take(ticket uint64, i, n int, scale, offset float32) {
 			f.t.Fatal(err)
 		}
 	}
-	holds(f.t, f.place(i, n), scale, offset+scale*float32(i*pieceElements))
+	checkNumbers(f.t, f.pieceMemory(i, n), scale, offset+scale*float32(i*pieceElements))
 }
 
-// holds fails the test unless memory has f32 that go up from first by scale.
-func holds(t testing.TB, mem []byte, scale, first float32) {
+// checkNumbers fails the test unless memory has f32 that go up from first by scale.
+func checkNumbers(t testing.TB, mem []byte, scale, first float32) {
 	t.Helper()
 	for k := 0; k < len(mem); k += 4 {
 		if got, want := math.Float32frombits(binary.LittleEndian.Uint32(mem[k:])),
@@ -109,14 +109,14 @@ func holds(t testing.TB, mem []byte, scale, first float32) {
 	}
 }
 
-// through feeds the calls of feeders from their first piece to their last, and checks the results
+// feedAll feeds the calls of feeders from their first piece to their last, and checks the results
 // of all but the last pieces, which the function that it returns checks.
-func through(n int, tickets []uint64, feeders ...*feeder) (results func(i int)) {
+func feedAll(n int, tickets []uint64, feeders ...*feeder) (results func(i int)) {
 	pieces := (n + pieceElements - 1) / pieceElements
 	scale, offset := float32(len(feeders)), float32(len(feeders)-1)*float32(len(feeders))/2
 	results = func(i int) {
 		for k, f := range feeders {
-			f.take(tickets[k], i, n, scale, offset)
+			f.awaitPiece(tickets[k], i, n, scale, offset)
 		}
 	}
 	for i := range pieces {
@@ -124,7 +124,7 @@ func through(n int, tickets []uint64, feeders ...*feeder) (results func(i int)) 
 			results(i - collective.PiecesOpen)
 		}
 		for k, f := range feeders {
-			f.feed(tickets[k], i, n, float32(k))
+			f.feedPiece(tickets[k], i, n, float32(k))
 		}
 	}
 	return results
@@ -149,9 +149,10 @@ func TestCallsInPieces(t *testing.T) {
 	}
 	for _, n := range []int{1, pieceElements - 1, pieceElements, pieceElements + 1, windowElements,
 		3*pieceElements + 5} {
-		tickets := []uint64{zero.submit(sum(zero.id, n, true)), one.submit(sum(one.id, n, true))}
+		tickets := []uint64{zero.submit(sumCall(zero.id, n, true)),
+			one.submit(sumCall(one.id, n, true))}
 		last := (n+pieceElements-1)/pieceElements - 1
-		through(n, tickets, zero, one)(last)
+		feedAll(n, tickets, zero, one)(last)
 		zero.mustEnd(tickets[0], arena.Done, "")
 		one.mustEnd(tickets[1], arena.Done, "")
 	}
@@ -163,34 +164,34 @@ func TestSomeRanksInPieces(t *testing.T) {
 	a := startAgent(t, 2)
 	zero, one := joinFeeder(t, a, 0), joinFeeder(t, a, 1)
 	n := 2*pieceElements + 3
-	whole, id := one.segment(int64(4 * n))
-	number(whole.Mem[:4*n], 1)
-	first := zero.submit(sum(zero.id, n, true))
-	theirs := one.submit(sum(id, n, false))
-	again := one.submit(sum(id, n, false))
+	whole, id := one.newSegment(int64(4 * n))
+	fillNumbers(whole.Mem[:4*n], 1)
+	first := zero.submit(sumCall(zero.id, n, true))
+	theirs := one.submit(sumCall(id, n, false))
+	again := one.submit(sumCall(id, n, false))
 	for i := range 3 {
 		if i >= collective.PiecesOpen {
-			zero.take(first, i-collective.PiecesOpen, n, 2, 1)
+			zero.awaitPiece(first, i-collective.PiecesOpen, n, 2, 1)
 		}
 		if s := one.control.Completion(theirs); s != 0 {
 			t.Fatalf("the call of the other ended before piece %d, status %d", i, s)
 		}
-		zero.feed(first, i, n, 0)
+		zero.feedPiece(first, i, n, 0)
 	}
 	one.mustEnd(theirs, arena.Done, "")
 	zero.mustEnd(first, arena.Done, "")
-	holds(t, whole.Mem[:4*n], 2, 1)
+	checkNumbers(t, whole.Mem[:4*n], 2, 1)
 
-	second := zero.submit(sum(zero.id, n, true))
+	second := zero.submit(sumCall(zero.id, n, true))
 	for i := range 3 {
 		if i >= collective.PiecesOpen {
-			zero.take(second, i-collective.PiecesOpen, n, 3, 1)
+			zero.awaitPiece(second, i-collective.PiecesOpen, n, 3, 1)
 		}
-		zero.feed(second, i, n, 0)
+		zero.feedPiece(second, i, n, 0)
 	}
 	one.mustEnd(again, arena.Done, "")
 	zero.mustEnd(second, arena.Done, "")
-	holds(t, whole.Mem[:4*n], 3, 1)
+	checkNumbers(t, whole.Mem[:4*n], 3, 1)
 }
 
 // Who gives up in the middle, or is gone, fails the others' call; they can go on.
@@ -199,11 +200,11 @@ func TestPiecesThatDoNotCome(t *testing.T) {
 	a := startAgent(t, 2)
 	zero, one := joinFeeder(t, a, 0), joinFeeder(t, a, 1)
 	begin := func() (uint64, uint64) {
-		mine, theirs := zero.submit(sum(zero.id, n, true)), one.submit(sum(one.id, n, true))
-		zero.feed(mine, 0, n, 0)
-		one.feed(theirs, 0, n, 1)
-		zero.take(mine, 0, n, 2, 1)
-		zero.feed(mine, 1, n, 0)
+		mine, theirs := zero.submit(sumCall(zero.id, n, true)), one.submit(sumCall(one.id, n, true))
+		zero.feedPiece(mine, 0, n, 0)
+		one.feedPiece(theirs, 0, n, 1)
+		zero.awaitPiece(mine, 0, n, 2, 1)
+		zero.feedPiece(mine, 1, n, 0)
 		return mine, theirs
 	}
 	mine, theirs := begin()
@@ -212,7 +213,7 @@ func TestPiecesThatDoNotCome(t *testing.T) {
 	zero.mustEnd(mine, arena.Failed, "given up")
 	one.mustEnd(theirs, arena.Failed, "given up")
 	for _, w := range []*feeder{zero, one} {
-		w.submit(sound())
+		w.submit(validCall())
 	}
 	zero.mustEnd(zero.ticket, arena.Done, "")
 
@@ -245,11 +246,11 @@ func TestWrongWindows(t *testing.T) {
 			d.In.Count, d.Out.Count, d.Shape[0] = 1<<61, 1<<61, 1<<61
 		},
 	} {
-		d := sum(f.id, 3*pieceElements, true)
+		d := sumCall(f.id, 3*pieceElements, true)
 		change(&d)
 		f.mustEnd(f.submit(d), arena.Failed, "rank 0, "+field)
 	}
-	ticket := f.submit(sum(f.id, windowElements, true))
+	ticket := f.submit(sumCall(f.id, windowElements, true))
 	f.control.SetFed(ticket, collective.PiecesOpen+1)
 	f.agent.Ring()
 	f.mustEnd(ticket, arena.Failed, "more pieces into its window than the 2")
@@ -259,13 +260,13 @@ func TestWrongWindows(t *testing.T) {
 func TestNoPiecesOnSeveralHosts(t *testing.T) {
 	c := startHosts(t, 2, []int{1, 1}, agent.Orders{})
 	s := <-c.started
-	w := joinRawWith(t, s.agent, s.number, s.token)
+	w := joinRawWithToken(t, s.agent, s.number, s.token)
 	if w.joined.PieceBytes != 0 {
 		t.Errorf("a worker is told %+v", w.joined)
 	}
-	segment, id := w.segment(4 * windowElements)
+	segment, id := w.newSegment(4 * windowElements)
 	clear(segment.Mem)
-	w.mustEnd(w.submit(sum(id, windowElements, true)), arena.Failed,
+	w.mustEnd(w.submit(sumCall(id, windowElements, true)), arena.Failed,
 		"flags: calls come in pieces only in a job of one host")
 }
 
@@ -273,11 +274,14 @@ func TestNoPiecesOnSeveralHosts(t *testing.T) {
 func TestWhoIsWaitedForInTheMiddle(t *testing.T) {
 	t.Parallel()
 	events := make(chan agent.Event, 100)
-	a := startAgentWith(t, t.Context(), 2, agent.Orders{Event: func(e agent.Event) { events <- e }})
+	a := startAgentWithOrders(t, t.Context(), 2, agent.Orders{Event: func(e agent.Event) {
+		events <- e
+	}})
 	zero, one := joinFeeder(t, a, 0), joinFeeder(t, a, 1)
 	n := 2 * pieceElements
-	tickets := []uint64{zero.submit(sum(zero.id, n, true)), one.submit(sum(one.id, n, true))}
-	zero.feed(tickets[0], 0, n, 0)
+	tickets := []uint64{zero.submit(sumCall(zero.id, n, true)),
+		one.submit(sumCall(one.id, n, true))}
+	zero.feedPiece(tickets[0], 0, n, 0)
 	for e := range events {
 		if e.What == "wait" {
 			if !slices.Equal(e.Awaited, []int{1}) ||
@@ -287,9 +291,9 @@ func TestWhoIsWaitedForInTheMiddle(t *testing.T) {
 			break
 		}
 	}
-	one.feed(tickets[1], 0, n, 1)
+	one.feedPiece(tickets[1], 0, n, 1)
 	for i, f := range []*feeder{zero, one} {
-		f.feed(tickets[i], 1, n, float32(i))
+		f.feedPiece(tickets[i], 1, n, float32(i))
 	}
 	zero.mustEnd(tickets[0], arena.Done, "")
 	one.mustEnd(tickets[1], arena.Done, "")

@@ -27,54 +27,54 @@ func TestReconfigureScenarios(t *testing.T) {
 		play func(t *testing.T)
 	}{
 		{"basic", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}})
 		}},
 		{"then_all_reduce", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: sums})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}, each: checkSum})
 		}},
 		{"then_send_recv", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: passesOn})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}, each: checkRing})
 		}},
 		{"shrink_exclude_last_rank", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}},
-				phase{size: 2, members: []int{0, 1}, each: all(sums, hears)})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}},
+				phase{size: 2, members: []int{0, 1}, each: allOf(checkSum, checkBroadcast)})
 		}},
 		{"shrink_exclude_middle_rank", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}},
-				phase{dies: 1, members: []int{0, 2}, each: sums})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}},
+				phase{dies: 1, members: []int{0, 2}, each: checkSum})
 		}},
 		{"scale_down_up", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}},
-				phase{size: 3, members: []int{0, 3, 4}, each: sums},
+			runPhases(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}},
+				phase{size: 3, members: []int{0, 3, 4}, each: checkSum},
 				phase{size: 1, members: []int{0}})
 		}},
 		{"single_to_all", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}},
-				phase{size: 3, members: []int{0, 3, 4}, each: sums})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}},
+				phase{size: 3, members: []int{0, 3, 4}, each: checkSum})
 		}},
 		{"identity", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}},
-				phase{size: 3, members: []int{0, 1, 2}, each: all(sums, still)})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}},
+				phase{size: 3, members: []int{0, 1, 2}, each: allOf(checkSum, checkNeverChanged)})
 		}},
 		{"late_join", func(t *testing.T) {
-			reconfigured(t, 1, phase{members: []int{0}, each: sums},
-				phase{size: 3, members: []int{0, 1, 2}, each: sums})
+			runPhases(t, 1, phase{members: []int{0}, each: checkSum},
+				phase{size: 3, members: []int{0, 1, 2}, each: checkSum})
 		}},
 		{"merge_split", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: splits},
-				phase{members: []int{0, 1, 2}, each: sums})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}, each: checkSplit},
+				phase{members: []int{0, 1, 2}, each: checkSum})
 		}},
 		// What cuts a collective short is the loss of a worker in it; the others get their result,
 		// and another one may come.
 		{"after_abort", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: sums},
-				phase{dies: 2, members: []int{0, 1}, each: sums},
-				phase{size: 3, members: []int{0, 1, 3}, each: sums})
+			runPhases(t, 3, phase{members: []int{0, 1, 2}, each: checkSum},
+				phase{dies: 2, members: []int{0, 1}, each: checkSum},
+				phase{size: 3, members: []int{0, 1, 3}, each: checkSum})
 		}},
 		// There is no timeout to run out: who comes late is waited for.
-		{"after_timeout", lateIsWaitedFor},
+		{"after_timeout", checkLateRankIsAwaited},
 		// The identifier is a worker's number, which nobody takes twice.
-		{"rejects_reused_uuid", numberIsTakenOnce},
+		{"rejects_reused_uuid", checkNumberIsTakenOnce},
 	} {
 		t.Run(scenario.name, scenario.play)
 	}
@@ -100,22 +100,22 @@ type recast struct {
 	next int
 }
 
-// reconfigured runs a job of n workers through phases, and fails the test if it does not come to
+// runPhases runs a job of n workers through phases, and fails the test if it does not come to
 // the last one.
-func reconfigured(t *testing.T, n int, phases ...phase) {
+func runPhases(t *testing.T, n int, phases ...phase) {
 	t.Helper()
 	f := &recast{elasticJob: newElasticJob(t, n, client.Data{Samples: 1 << 20, Batch: 8}),
 		phases: phases,
 		over:   make(chan struct{}), at: map[int]int{}}
 	for number := range n {
-		f.begin(number, fmt.Sprintf("token-%d", number))
+		f.startWorker(number, fmt.Sprintf("token-%d", number))
 	}
 	for running := true; running; {
 		select {
 		case number := <-f.started:
 			token := f.agent.Expect(number, true)
 			f.agent.WorkerStarted(number)
-			f.begin(number, token)
+			f.startWorker(number, token)
 		case <-f.over:
 			running = false
 		case <-f.group.Context().Done():
@@ -130,9 +130,9 @@ func reconfigured(t *testing.T, n int, phases ...phase) {
 	}
 }
 
-// begin lets a worker join, and train on a goroutine until the phases are over or it dies.
-func (f *recast) begin(number int, token string) {
-	j := joinWith(f.t, f.agent, number, token)
+// startWorker lets a worker join, and train on a goroutine until the phases are over or it dies.
+func (f *recast) startWorker(number int, token string) {
+	j := joinWithToken(f.t, f.agent, number, token)
 	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
 		err := f.train(ctx, j, number)
 		if errors.Is(err, errDies) {
@@ -155,7 +155,7 @@ func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 		if err := client.AllGather(ctx, j, workerIDs, []int64{int64(number)}); err != nil {
 			return err
 		}
-		k, begins, err := f.phase(t.Step(), workerIDs)
+		k, begins, err := f.phaseOf(t.Step(), workerIDs)
 		if err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 					return fmt.Errorf("phase %d, worker %d: %w", k, number, err)
 				}
 			}
-			if err := f.order(k+1, number, j.Rank()); err != nil {
+			if err := f.bringAbout(k+1, number, j.Rank()); err != nil {
 				return err
 			}
 		}
@@ -179,10 +179,10 @@ func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 	return errors.Join(t.Err(), j.Close())
 }
 
-// phase reports whether a step begins a phase, and which; the first who asks in a step decides, and
-// the job is in that phase from then on. As many members as the phase has, and others, are an
+// phaseOf reports whether a step begins a phase, and which; the first who asks in a step decides,
+// and the job is in that phase from then on. As many members as the phase has, and others, are an
 // error.
-func (f *recast) phase(step int, workerIDs []int64) (k int, begins bool, err error) {
+func (f *recast) phaseOf(step int, workerIDs []int64) (k int, begins bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if k, begins = f.at[step]; begins {
@@ -208,8 +208,8 @@ func (f *recast) phase(step int, workerIDs []int64) (k int, begins bool, err err
 	return k, true, nil
 }
 
-// order has a member do what leads to phase k: ask for a size, or die.
-func (f *recast) order(k, number, rank int) error {
+// bringAbout has a member do what leads to phase k: ask for a size, or die.
+func (f *recast) bringAbout(k, number, rank int) error {
 	if k == len(f.phases) {
 		return nil
 	}
@@ -221,16 +221,16 @@ func (f *recast) order(k, number, rank int) error {
 	return nil
 }
 
-// still checks that the membership has never changed.
-func still(j *client.Job) error {
+// checkNeverChanged checks that the membership has never changed.
+func checkNeverChanged(j *client.Job) error {
 	if g := j.Generation(); g != 1 {
 		return fmt.Errorf("asked for the size that it has, the job has come to generation %d", g)
 	}
 	return nil
 }
 
-// all returns a function that runs checks, one after the other, until one fails.
-func all(fs ...func(j *client.Job) error) func(j *client.Job) error {
+// allOf returns a function that runs checks, one after the other, until one fails.
+func allOf(fs ...func(j *client.Job) error) func(j *client.Job) error {
 	return func(j *client.Job) error {
 		for _, f := range fs {
 			if err := f(j); err != nil {
@@ -241,38 +241,38 @@ func all(fs ...func(j *client.Job) error) func(j *client.Job) error {
 	}
 }
 
-// filled is a tensor of four elements that are x.
-func filled(x float32) []float32 { return []float32{x, x, x, x} }
+// smallTensor is a tensor of four elements that are x.
+func smallTensor(x float32) []float32 { return []float32{x, x, x, x} }
 
-// sums makes an all-reduce on the whole job and checks the sum.
-func sums(j *client.Job) error { return sumsOf(j, j.Rank(), j.Size()) }
+// checkSum makes an all-reduce on the whole job and checks the sum.
+func checkSum(j *client.Job) error { return checkSumOf(j, j.Rank(), j.Size()) }
 
-// sumsOf makes an all-reduce of the ranks of r, as rank of size, and checks the sum.
-func sumsOf(r client.Ranks, rank, size int) error {
-	x := filled(float32(rank + 1))
+// checkSumOf makes an all-reduce of the ranks of r, as rank of size, and checks the sum.
+func checkSumOf(r client.Ranks, rank, size int) error {
+	x := smallTensor(float32(rank + 1))
 	err := client.AllReduce(context.Background(), r, x, collective.Sum)
-	if want := filled(float32(size * (size + 1) / 2)); err == nil && !slices.Equal(x, want) {
+	if want := smallTensor(float32(size * (size + 1) / 2)); err == nil && !slices.Equal(x, want) {
 		err = fmt.Errorf("rank %d of %d has the sum %v, not %v", rank, size, x, want)
 	}
 	return err
 }
 
-// hears makes a broadcast of rank 0 and checks what arrives.
-func hears(j *client.Job) error {
-	x := filled(float32(42 * max(0, 1-j.Rank())))
+// checkBroadcast makes a broadcast of rank 0 and checks what arrives.
+func checkBroadcast(j *client.Job) error {
+	x := smallTensor(float32(42 * max(0, 1-j.Rank())))
 	err := client.Broadcast(context.Background(), j, x, 0)
-	if err == nil && !slices.Equal(x, filled(42)) {
+	if err == nil && !slices.Equal(x, smallTensor(42)) {
 		err = fmt.Errorf("rank %d has received %v", j.Rank(), x)
 	}
 	return err
 }
 
-// passesOn sends to the next rank, receives from the one before, and checks what arrives.
-func passesOn(j *client.Job) error {
+// checkRing sends to the next rank, receives from the one before, and checks what arrives.
+func checkRing(j *client.Job) error {
 	next, before := (j.Rank()+1)%j.Size(), (j.Rank()+j.Size()-1)%j.Size()
-	x := filled(float32(math.NaN()))
+	x := smallTensor(float32(math.NaN()))
 	send := func() error {
-		return client.SendTo(context.Background(), j, filled(float32(j.Rank())), next)
+		return client.SendTo(context.Background(), j, smallTensor(float32(j.Rank())), next)
 	}
 	receive := func() error { return client.RecvFrom(context.Background(), j, x, before) }
 	turns := []func() error{send, receive}
@@ -280,14 +280,14 @@ func passesOn(j *client.Job) error {
 		slices.Reverse(turns)
 	}
 	err := errors.Join(turns[0](), turns[1]())
-	if err == nil && !slices.Equal(x, filled(float32(before))) {
+	if err == nil && !slices.Equal(x, smallTensor(float32(before))) {
 		err = fmt.Errorf("rank %d has received %v", j.Rank(), x)
 	}
 	return err
 }
 
-// splits makes a group of rank 0 and one of the others, and checks a sum in each.
-func splits(j *client.Job) error {
+// checkSplit makes a group of rank 0 and one of the others, and checks a sum in each.
+func checkSplit(j *client.Job) error {
 	ranks := []int{0}
 	if j.Rank() > 0 {
 		ranks = []int{1, 2}
@@ -299,18 +299,18 @@ func splits(j *client.Job) error {
 	if !slices.Contains(g.Ranks(), topo.Rank(j.Rank())) || g.Size() != len(ranks) {
 		return fmt.Errorf("rank %d is in the group %v", j.Rank(), g.Ranks())
 	}
-	return sumsOf(g, g.Rank(), g.Size())
+	return checkSumOf(g, g.Rank(), g.Size())
 }
 
-// lateIsWaitedFor checks that an all-reduce ends only when the last rank has called, and that this
-// changes nothing in the job.
-func lateIsWaitedFor(t *testing.T) {
+// checkLateRankIsAwaited checks that an all-reduce ends only when the last rank has called, and
+// that this changes nothing in the job.
+func checkLateRankIsAwaited(t *testing.T) {
 	a := startAgent(t, 3)
 	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1), joinAs(t, a, 2)}
-	together(t, jobs, sums)
+	runTogether(t, jobs, checkSum)
 	var early []*client.Handle
 	for _, j := range jobs[1:] {
-		early = append(early, client.AllReduceAsync(j, filled(1), collective.Sum))
+		early = append(early, client.AllReduceAsync(j, smallTensor(1), collective.Sum))
 	}
 	for range 1000 {
 		runtime.Gosched()
@@ -318,9 +318,9 @@ func lateIsWaitedFor(t *testing.T) {
 			t.Fatal("a sum is there without one of the ranks")
 		}
 	}
-	x := filled(1)
+	x := smallTensor(1)
 	if err := client.AllReduce(t.Context(), jobs[0], x, collective.Sum); err != nil ||
-		!slices.Equal(x, filled(3)) {
+		!slices.Equal(x, smallTensor(3)) {
 		t.Fatal(x, err)
 	}
 	for _, h := range early {
@@ -328,20 +328,20 @@ func lateIsWaitedFor(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	together(t, jobs, sums)
+	runTogether(t, jobs, checkSum)
 	if s := a.Status(); s.Generation != 1 || s.Size != 3 {
 		t.Errorf("the job has changed: %+v", s)
 	}
 }
 
-// numberIsTakenOnce checks that a second worker cannot join as a rank that has joined.
-func numberIsTakenOnce(t *testing.T) {
-	a := startAgentWith(t, t.Context(), 2, agent.Orders{})
+// checkNumberIsTakenOnce checks that a second worker cannot join as a rank that has joined.
+func checkNumberIsTakenOnce(t *testing.T) {
+	a := startAgentWithOrders(t, t.Context(), 2, agent.Orders{})
 	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1)}
 	// as rank 1 again
 	if j, err := client.Join(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "a rank joins once") {
 		t.Errorf("a second one has joined: %v, %v", j, err)
 	}
-	together(t, jobs, sums)
+	runTogether(t, jobs, checkSum)
 }

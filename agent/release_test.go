@@ -15,15 +15,17 @@ import (
 func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 	f := newElasticJob(t, 4, client.Data{Samples: 100, Batch: 8, Seed: 7})
 	for number := range 4 {
-		f.run(number, fmt.Sprintf("token-%d", number), func(f *elasticJob, number, step int) error {
-			switch {
-			case number == 1 && step == 3:
-				return errDies
-			case number == 2 && step == 30 && !f.agent.ReleaseWorkers("the test asked for the end"):
-				return fmt.Errorf("this job trains in steps, but is not released")
-			}
-			return nil
-		})
+		f.runWorker(number, fmt.Sprintf("token-%d", number),
+			func(f *elasticJob, number, step int) error {
+				switch {
+				case number == 1 && step == 3:
+					return errDies
+				case number == 2 && step == 30 &&
+					!f.agent.ReleaseWorkers("the test asked for the end"):
+					return fmt.Errorf("this job trains in steps, but is not released")
+				}
+				return nil
+			})
 	}
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)
@@ -51,7 +53,7 @@ func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	f := newElasticJob(t, 1, client.Data{Samples: 100, Batch: 8, Seed: 7})
 	late := make(chan struct{})
-	f.run(0, "token-0", func(f *elasticJob, number, step int) error {
+	f.runWorker(0, "token-0", func(f *elasticJob, number, step int) error {
 		if step != 3 {
 			return nil
 		}
@@ -68,7 +70,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	number := <-f.started
 	token := f.agent.Expect(number, true)
 	f.agent.WorkerStarted(number)
-	f.run(number, token, func(*elasticJob, int, int) error {
+	f.runWorker(number, token, func(*elasticJob, int, int) error {
 		return fmt.Errorf("a worker trains in a job that has ended")
 	})
 	if err := f.group.Wait(); err != nil {
@@ -80,7 +82,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 }
 
 func TestReleaseOfAJobWithoutSteps(t *testing.T) {
-	agent := startAgentWith(t, context.Background(), 2, agent.Orders{})
+	agent := startAgentWithOrders(t, context.Background(), 2, agent.Orders{})
 	if agent.ReleaseWorkers("the test") {
 		t.Error("a job whose workers call plain collectives has no moment to release them")
 	}

@@ -26,14 +26,14 @@ func TestReshapes(t *testing.T) {
 			mesh := "dp=2,tp=2"
 			s := newMeshJob(t, mesh, slots, false, nil)
 			defer s.end()
-			s.await(mesh)
+			s.awaitMesh(mesh)
 			for range 12 {
 				next := meshes[rng.IntN(len(meshes))]
 				if next == mesh {
 					continue
 				}
 				for { // the members that came last may not have made their first step
-					err := s.head().Reshape(next, "the test")
+					err := s.leadingAgent().Reshape(next, "the test")
 					if err == nil {
 						break
 					}
@@ -43,10 +43,10 @@ func TestReshapes(t *testing.T) {
 					}
 				}
 				t.Logf("to %s", next)
-				s.await(next)
+				s.awaitMesh(next)
 				mesh = next
 			}
-			if st := s.head().Status(); st.Mesh != mesh || st.Reshaping != "" {
+			if st := s.leadingAgent().Status(); st.Mesh != mesh || st.Reshaping != "" {
 				t.Errorf("the job says that it has mesh %q and goes to %q, not %s", st.Mesh,
 					st.Reshaping, mesh)
 			}
@@ -59,12 +59,12 @@ func TestReshapes(t *testing.T) {
 func TestAHeadWithoutWorkersReshapes(t *testing.T) {
 	s := newMeshJob(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, nil)
 	defer s.end()
-	s.await("dp=2,tp=2")
+	s.awaitMesh("dp=2,tp=2")
 	for _, next := range []string{"tp=4", "pp=2,dp=1", "dp=2,tp=2"} {
 		// the members that came last may not have made their first step
-		for s.head().Reshape(next, "the test") != nil {
+		for s.leadingAgent().Reshape(next, "the test") != nil {
 		}
-		s.await(next)
+		s.awaitMesh(next)
 	}
 }
 
@@ -101,9 +101,9 @@ func TestALossInAReshape(t *testing.T) {
 				}
 			})
 			defer s.end()
-			s.await(c.mesh)
+			s.awaitMesh(c.mesh)
 			for {
-				err := s.head().Reshape(c.next, "the test")
+				err := s.leadingAgent().Reshape(c.next, "the test")
 				if err == nil {
 					break
 				}
@@ -111,7 +111,7 @@ func TestALossInAReshape(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.await(c.then)
+			s.awaitMesh(c.then)
 		})
 	}
 }
@@ -143,11 +143,11 @@ func TestRedundantRanks(t *testing.T) {
 				}
 			})
 			defer s.end()
-			s.await(c.mesh) // as it begins
-			s.await(c.mesh) // and in other places
+			s.awaitMesh(c.mesh) // as it begins
+			s.awaitMesh(c.mesh) // and in other places
 			dying.Store(true)
 			for {
-				err := s.head().Reshape("pp=1,dp=1,tp=1", "the test")
+				err := s.leadingAgent().Reshape("pp=1,dp=1,tp=1", "the test")
 				if err == nil {
 					break
 				}
@@ -156,8 +156,8 @@ func TestRedundantRanks(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.await(c.then)
-			if back := s.head().Status().Back; back != "" {
+			s.awaitMesh(c.then)
+			if back := s.leadingAgent().Status().Back; back != "" {
 				t.Errorf("a part of the state is lost: %s", back)
 			}
 		})
@@ -174,13 +174,13 @@ func TestSpoiltReplica(t *testing.T) {
 		}
 	})
 	defer s.end()
-	s.await("dp=2")
-	for s.head().Reshape("dp=2,tp=1,pp=1", "the test") != nil {
+	s.awaitMesh("dp=2")
+	for s.leadingAgent().Reshape("dp=2,tp=1,pp=1", "the test") != nil {
 	}
 	if a := <-s.arrived; !strings.Contains(a.err, "a fingerprint differs") {
 		t.Errorf("a replica is spoilt, and a worker is told %+v", a)
 	}
-	if st := s.head().Status(); st.Mesh != "dp=2" {
+	if st := s.leadingAgent().Status(); st.Mesh != "dp=2" {
 		t.Errorf("the job has mesh %s", st.Mesh)
 	}
 }
@@ -196,8 +196,8 @@ func TestAnotherStatement(t *testing.T) {
 		}
 	})
 	defer s.end()
-	s.await("dp=1")
-	for s.head().Reshape("dp=2", "the test") != nil {
+	s.awaitMesh("dp=1")
+	for s.leadingAgent().Reshape("dp=2", "the test") != nil {
 	}
 	if a := <-s.arrived; !strings.Contains(a.err, "every worker must state the same") {
 		t.Errorf("a worker states other tensors, and is told %+v", a)
@@ -237,14 +237,14 @@ func TestGoesBack(t *testing.T) {
 				}
 			})
 			defer s.end()
-			s.await(c.mesh)
-			for s.head().Reshape("dp=3", "the test") != nil {
+			s.awaitMesh(c.mesh)
+			for s.leadingAgent().Reshape("dp=3", "the test") != nil {
 			}
-			s.await(c.then)
-			for s.head().Status().Back == "" {
+			s.awaitMesh(c.then)
+			for s.leadingAgent().Status().Back == "" {
 				runtime.Gosched()
 			}
-			if back := s.head().Status().Back; !strings.Contains(back,
+			if back := s.leadingAgent().Status().Back; !strings.Contains(back,
 				"to the checkpoint of step 3, on mesh "+c.then) ||
 				!strings.Contains(back, "as only lost ones had") {
 				t.Errorf("the job says %q", back)

@@ -27,7 +27,7 @@ func TestRoutesChangeWhileTheJobRuns(t *testing.T) {
 		{name: "several ahead", class: "1 MiB", n: head.EarlyBytes / 4, arrays: 3, loss: true,
 			ahead: true},
 	} {
-		t.Run(step.name, step.untilRouted)
+		t.Run(step.name, step.runUntilRouted)
 	}
 }
 
@@ -39,21 +39,21 @@ type recurring struct {
 	ahead       bool // but only once something of the arrays was sent
 }
 
-// untilRouted makes the step on three hosts until the head tells of another route, and checks that
-// event.
-func (r recurring) untilRouted(t *testing.T) {
+// runUntilRouted makes the step on three hosts until the head tells of another route, and checks
+// that event.
+func (r recurring) runUntilRouted(t *testing.T) {
 	events, sent := make(chan agent.Event, 1000), newCounter()
-	c := startHostsOn(t, sent.over, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) {
+	c := startHostsOn(t, sent.wrap, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) {
 		events <- e
 	}})
 	g := group.New(context.Background())
 	enough := make(chan struct{})
 	for range 3 {
 		s := <-c.started
-		j := joinWith(t, s.agent, s.number, s.token)
+		j := joinWithToken(t, s.agent, s.number, s.token)
 		g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
 			defer s.agent.WorkerFinished(s.number, "exited with code 0")
-			return r.until(ctx, j, sent, enough)
+			return r.makeSteps(ctx, j, sent, enough)
 		})
 	}
 	for e := range events {
@@ -72,14 +72,14 @@ func (r recurring) untilRouted(t *testing.T) {
 	}
 }
 
-// until makes steps and checks every element, until the first rank says that it is enough.
-func (r recurring) until(ctx context.Context, j *client.Job, sent *counter,
+// makeSteps makes steps and checks every element, until the first rank says that it is enough.
+func (r recurring) makeSteps(ctx context.Context, j *client.Job, sent *counter,
 	enough <-chan struct{}) error {
 	arrays := make([][]float32, r.arrays)
 	for step, goesOn := 0, true; goesOn; step++ {
 		for i := range arrays {
 			arrays[i] = make([]float32, r.n)
-			fill(arrays[i], j.Rank()+step%1000)
+			fillWith(arrays[i], j.Rank()+step%1000)
 		}
 		if j.Rank() == 0 {
 			select {
@@ -88,7 +88,7 @@ func (r recurring) until(ctx context.Context, j *client.Job, sent *counter,
 			default:
 			}
 		}
-		if err := r.reduce(ctx, j, sent, arrays, step); err != nil {
+		if err := r.makeStep(ctx, j, sent, arrays, step); err != nil {
 			return err
 		}
 		goesOn = arrays[0][0] >= 0
@@ -103,8 +103,8 @@ func (r recurring) until(ctx context.Context, j *client.Job, sent *counter,
 	return nil
 }
 
-// reduce makes one step, and checks the loss.
-func (r recurring) reduce(ctx context.Context, j *client.Job, sent *counter, arrays [][]float32,
+// makeStep makes one step, and checks the loss.
+func (r recurring) makeStep(ctx context.Context, j *client.Job, sent *counter, arrays [][]float32,
 	step int) error {
 	if !r.loss {
 		return client.AllReduce(ctx, j, arrays[0], collective.Sum)
@@ -115,7 +115,7 @@ func (r recurring) reduce(ctx context.Context, j *client.Job, sent *counter, arr
 	}
 	if r.ahead {
 		// what all hosts send in the steps before
-		sent.exceeds(step * 2 * (3 - 1) * 4 * (r.n*r.arrays + 1))
+		sent.awaitMoreThan(step * 2 * (3 - 1) * 4 * (r.n*r.arrays + 1))
 	}
 	loss := []float32{float32(j.Rank())}
 	if err := client.AllReduce(ctx, j, loss, collective.Sum, client.EndStep()); err != nil {
@@ -146,11 +146,11 @@ func newCounter() *counter {
 	return n
 }
 
-// over returns a network that counts what m sends.
-func (n *counter) over(m fabric.Network) fabric.Network { return &counting{m, n} }
+// wrap returns a network that counts what m sends.
+func (n *counter) wrap(m fabric.Network) fabric.Network { return &counting{m, n} }
 
-// exceeds blocks until more bytes were sent.
-func (n *counter) exceeds(bytes int) {
+// awaitMoreThan blocks until more bytes were sent.
+func (n *counter) awaitMoreThan(bytes int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for n.bytes <= bytes {

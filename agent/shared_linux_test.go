@@ -17,7 +17,7 @@ import (
 // input.
 func TestSharedResultIsReadOnly(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
-	r, fds := w.ask(&api.SharedRequest{Name: "result", Bytes: 16})
+	r, fds := w.request(&api.SharedRequest{Name: "result", Bytes: 16})
 	if r.Type != "shared" || r.ID != 2 || r.Bytes != 4096 || len(fds) != 1 {
 		t.Fatalf("%+v with %d descriptors", r, len(fds))
 	}
@@ -62,7 +62,7 @@ func TestSharedResultIsReadOnly(t *testing.T) {
 			d.Out = arena.Ref{Segment: 2, Offset: 4088, Count: 4}
 		},
 	} {
-		d := sound()
+		d := validCall()
 		change(&d)
 		w.submit(d)
 		if status, text := w.wait(); status != arena.Failed ||
@@ -70,17 +70,17 @@ func TestSharedResultIsReadOnly(t *testing.T) {
 			t.Errorf("%s: status %d, %q", field, status, text)
 		}
 	}
-	if r, _ := w.ask(&api.SharedRequest{Name: "result", Bytes: 16,
+	if r, _ := w.request(&api.SharedRequest{Name: "result", Bytes: 16,
 		Group: 7}); !strings.Contains(r.Error, "7 is no group of this rank") {
 		t.Errorf("of a group that is not there: %+v", r)
 	}
-	if r, fds := w.ask(&api.SharedRequest{Name: "result", Bytes: 16}); r.ID != 2 ||
+	if r, fds := w.request(&api.SharedRequest{Name: "result", Bytes: 16}); r.ID != 2 ||
 		len(fds) != 1 {
 		t.Errorf("asked again: %+v", r)
 	} else {
 		arena.CloseFDs(fds)
 	}
-	if r, _ := w.ask(&api.FreeRequest{ID: 2}); r.Type != "freed" {
+	if r, _ := w.request(&api.FreeRequest{ID: 2}); r.Type != "freed" {
 		t.Errorf("freed: %+v", r)
 	}
 }

@@ -20,7 +20,7 @@ import (
 func TestSharedResultWaitsForItsReaders(t *testing.T) {
 	const n, rounds = 40_000, 60
 	ctx := context.Background()
-	world(t, 4, func(j *client.Job) error {
+	runOnHosts(t, 4, func(j *client.Job) error {
 		x, err := client.Empty[int64](j, n)
 		if err != nil {
 			return err
@@ -53,7 +53,7 @@ func TestSharedResultWaitsForItsReaders(t *testing.T) {
 // Each group has results of its own, and parts of one can be the results of different calls.
 func TestSharedResultsOfGroups(t *testing.T) {
 	ctx := context.Background()
-	world(t, 4, func(j *client.Job) error {
+	runOnHosts(t, 4, func(j *client.Job) error {
 		g, err := j.Split(j.Rank()%2, j.Rank()%2+2)
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func TestSharedResultRefused(t *testing.T) {
 	ctx := context.Background()
 	a := startAgent(t, 3)
 	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1), joinAs(t, a, 2)}
-	together(t, jobs, func(j *client.Job) error {
+	runTogether(t, jobs, func(j *client.Job) error {
 		x := make([]float32, 8)
 		all, err := client.Shared[float32](j, "all", 8)
 		if err != nil {
@@ -143,7 +143,7 @@ func TestSharedResultsAreFreed(t *testing.T) {
 		}
 		return strings.Contains(string(maps), "shoal-"+name+" ")
 	}
-	together(t, jobs, func(j *client.Job) error {
+	runTogether(t, jobs, func(j *client.Job) error {
 		g, err := j.Split(0, 1)
 		if err != nil {
 			return err
@@ -191,18 +191,18 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 			return f.agent.Resize(2, "the test")
 		}
 		if number == 0 && step == 9 {
-			await(t, f.agent, func(s agent.Status) bool { return s.Entering >= 2 })
+			awaitStatus(t, f.agent, func(s agent.Status) bool { return s.Entering >= 2 })
 		}
 		return nil
 	}
 	for number := range 3 {
-		f.run(number, fmt.Sprintf("token-%d", number), does)
+		f.runWorker(number, fmt.Sprintf("token-%d", number), does)
 	}
 	for range 2 {
 		number := <-f.started
 		token := f.agent.Expect(number, true)
 		f.agent.WorkerStarted(number)
-		f.run(number, token, does)
+		f.runWorker(number, token, does)
 	}
 	f.check(0)
 	if len(f.released) != 2 || f.steps[0] < 75 {
@@ -216,18 +216,18 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	}
 }
 
-// shares returns the memory into which a worker gets the average: a shared result, or g where the
-// test has none.
-func (f *elasticJob) shares(j *client.Job, g []float64) ([]float64, error) {
+// averageMemory returns the memory into which a worker gets the average: a shared result, or g
+// where the test has none.
+func (f *elasticJob) averageMemory(j *client.Job, g []float64) ([]float64, error) {
 	if f.averages == nil {
 		return g, nil
 	}
 	return client.Shared[float64](j, "average", len(g))
 }
 
-// saw compares the average of a step with what other workers have seen. A worker that is released
-// waits first until the others are three steps ahead.
-func (f *elasticJob) saw(t *client.Trainer, average []float64) error {
+// checkAverage compares the average of a step with what other workers have seen. A worker that is
+// released waits first until the others are three steps ahead.
+func (f *elasticJob) checkAverage(t *client.Trainer, average []float64) error {
 	if f.averages == nil {
 		return nil
 	}

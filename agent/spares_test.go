@@ -12,7 +12,7 @@ import (
 // Workers die again and again, each when a spare waits: it takes the place when the step ends, and
 // every sample counts once. In the end a spare that waits is told that it is not needed.
 func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
-	f := newElasticJobWith(t, 3, 1, client.Data{Samples: 200, Batch: 10, Epochs: 3, Seed: 5})
+	f := newElasticJobWithSpares(t, 3, 1, client.Data{Samples: 200, Batch: 10, Epochs: 3, Seed: 5})
 	over := make(chan struct{})
 	waits := func() bool { return len(f.agent.Status().Waiting) > 0 }
 	does := func(f *elasticJob, number, step int) error {
@@ -31,14 +31,14 @@ func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
 		return nil
 	}
 	for number := range 3 {
-		f.run(number, fmt.Sprintf("token-%d", number), does)
+		f.runWorker(number, fmt.Sprintf("token-%d", number), does)
 	}
 	for running := true; running; {
 		select {
 		case number := <-f.started:
 			token := f.agent.Expect(number, true)
 			f.agent.WorkerStarted(number)
-			f.run(number, token, does)
+			f.runWorker(number, token, does)
 		case <-over:
 			running = false
 		case <-f.group.Context().Done():

@@ -49,7 +49,7 @@ func TestStatusIsNeverBehind(t *testing.T) {
 		return nil
 	}
 	for number := range 3 {
-		f.run(number, fmt.Sprintf("token-%d", number), does)
+		f.runWorker(number, fmt.Sprintf("token-%d", number), does)
 	}
 	starts := group.New(t.Context())
 	starts.Go("starts", func(ctx context.Context) error {
@@ -77,7 +77,7 @@ func TestStatusOfALoss(t *testing.T) {
 	c := startHosts(t, 2, []int{1, 1}, agent.Orders{})
 	for range 2 {
 		s := <-c.started
-		joinWith(t, s.agent, s.number, s.token)
+		joinWithToken(t, s.agent, s.number, s.token)
 	}
 	b := c.agents["b"]
 	if _, err := b.Await(t.Context(), func(s agent.Status) bool {

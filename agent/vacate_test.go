@@ -34,9 +34,9 @@ func TestHostsLeaveAMesh(t *testing.T) {
 				s.orders.Event = func(e agent.Event) { events <- e }
 			})
 			defer s.end()
-			s.await(c.mesh)
-			s.asks(func() error { return s.head().Drain(c.host, "the test") })
-			s.await(c.then)
+			s.awaitMesh(c.mesh)
+			s.retryUntilBegun(func() error { return s.leadingAgent().Drain(c.host, "the test") })
+			s.awaitMesh(c.then)
 			if why := <-left; why != "true: it was drained, and is not needed any more" {
 				t.Errorf("host %s leaves: %s", c.host, why)
 			}
@@ -49,8 +49,8 @@ func TestHostsLeaveAMesh(t *testing.T) {
 	}
 }
 
-// asks calls ask again and again until the job has begun.
-func (s *meshJob) asks(ask func() error) {
+// retryUntilBegun calls ask again and again until the job has begun.
+func (s *meshJob) retryUntilBegun(ask func() error) {
 	s.t.Helper()
 	for {
 		err := ask()

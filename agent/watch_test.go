@@ -14,16 +14,16 @@ func TestWhoIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	events := make(chan agent.Event, 100)
 	c := startHosts(t, 3, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
-	c.join("c", 1)
+	c.addHost("c", 1)
 	workers := make([]*rawWorker, 3)
 	where := make([]string, 3)
 	for range workers {
 		s := <-c.started
-		workers[s.number], where[s.number] = joinRawWith(t, s.agent, s.number, s.token),
+		workers[s.number], where[s.number] = joinRawWithToken(t, s.agent, s.number, s.token),
 			s.agent.Host()
 	}
 	hung := slices.IndexFunc(where, func(host string) bool { return host != "a" })
-	d := sound()
+	d := validCall()
 	d.Step = true
 	post := func(hangs int) {
 		for n, w := range workers {

@@ -18,7 +18,7 @@ func BenchmarkCall(b *testing.B) {
 	for _, n := range []int{1, 4, 64} {
 		for _, step := range []bool{false, true} {
 			b.Run(fmt.Sprintf("workers=%d/step=%v", n, step), func(b *testing.B) {
-				once := collectives(n, step)
+				once := newCollectives(n, step)
 				b.ReportAllocs()
 				for b.Loop() {
 					once()
@@ -28,8 +28,8 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// collectives returns a function that lets all workers of a job on one host make a collective.
-func collectives(n int, step bool) (once func()) {
+// newCollectives returns a function that lets all workers of a job on one host make a collective.
+func newCollectives(n int, step bool) (once func()) {
 	a := head.New(head.Config{Self: "A", Job: &member.Config{Want: n}})
 	run := func() {
 		for len(a.Ready()) > 0 {
@@ -43,7 +43,7 @@ func collectives(n int, step bool) (once func()) {
 		a.WorkerAsks(w)
 		run()
 	}
-	p := collective.Posted{Call: sum(topo.World)}
+	p := collective.Posted{Call: sumCall(topo.World)}
 	p.Call.Step = step
 	return func() {
 		p.Ticket++
@@ -58,7 +58,7 @@ func collectives(n int, step bool) (once func()) {
 // which others may hold, and what the membership looks at.
 func TestCollectivesOfOneHostAllocateNothing(t *testing.T) {
 	for step, most := range map[bool]float64{false: 0, true: 5} {
-		if got := testing.AllocsPerRun(100, collectives(4, step)); got > most {
+		if got := testing.AllocsPerRun(100, newCollectives(4, step)); got > most {
 			t.Errorf("step %v: %v allocations", step, got)
 		}
 	}
@@ -68,14 +68,14 @@ func TestCollectivesOfOneHostAllocateNothing(t *testing.T) {
 // it is complete, once its memory is there.
 func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 	for what, posts := range map[string][]collective.Call{
-		"a call":      {sum(topo.World)},
-		"a step":      {end(topo.World)},
-		"a long step": {large(true), large(true), large(false)},
+		"a call":      {sumCall(topo.World)},
+		"a step":      {endCall(topo.World)},
+		"a long step": {largeCall(true), largeCall(true), largeCall(false)},
 	} {
-		p := newPairOn(t, func(collective.Kind, int, int) collective.Route {
+		p := newPairWithRoute(t, func(collective.Kind, int, int) collective.Route {
 			return collective.DefaultRoute(0)
 		})
-		once := p.exchanges(t, posts)
+		once := p.newExchange(t, posts)
 		for range 10 {
 			once()
 		}
@@ -85,9 +85,9 @@ func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 	}
 }
 
-// exchanges returns a function that lets all workers of a pair make some calls; what the hosts say
-// goes as bytes.
-func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
+// newExchange returns a function that lets all workers of a pair make some calls; what the hosts
+// say goes as bytes.
+func (p *pair) newExchange(t *testing.T, posts []collective.Call) (once func()) {
 	var said []byte
 	names := []string{"A", "B"}
 	readers := map[string]*head.Reader{"A": {}, "B": {}}
@@ -120,7 +120,7 @@ func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
 			posted.Ticket++
 			posted.Call = c
 			for posted.Worker = range topo.WorkerID(4) {
-				p.home(posted.Worker).PostCall(&posted)
+				p.agentOf(posted.Worker).PostCall(&posted)
 				run()
 			}
 		}

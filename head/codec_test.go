@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// spoken returns frames of the steady state: what a step of two hosts takes.
-func spoken(t testing.TB) []*head.Frame {
+// steadyFrames returns frames of the steady state: what a step of two hosts takes.
+func steadyFrames(t testing.TB) []*head.Frame {
 	data, err := cursor.New(100, 10, 7, true)
 	if err != nil {
 		t.Fatal(err)
@@ -57,13 +57,13 @@ func TestWords(t *testing.T) {
 			1, 3, 0xac, 2, 11, 2, 2, 0xa2, 1, 2, 1, 0, 1, 0, 2, 5, 't', 'o', 't', 'a', 'l', 16,
 			2, 0x87, 0x80, 0x80, 0x80, 0x10},
 	} {
-		if got := head.Encode(spoken(t)[i]); !bytes.Equal(got, want) {
+		if got := head.Encode(steadyFrames(t)[i]); !bytes.Equal(got, want) {
 			t.Errorf("frame %d is written as\n% x, want\n% x", i, got, want)
 		}
 	}
 	var reader head.Reader
 	for range 2 { // into memory of its own, and again into that of others
-		for i, f := range spoken(t) {
+		for i, f := range steadyFrames(t) {
 			b := head.Encode(f)
 			if got, err := reader.Read(b); !head.IsBinary(b) || err != nil ||
 				cmp.Diff(head.Message(f), got) != "" {
@@ -94,7 +94,7 @@ func TestWordsThatSayMore(t *testing.T) {
 // A frame in bytes that is cut short, goes on, or says what no agent says is refused.
 func TestReadRefusesWords(t *testing.T) {
 	var reader head.Reader
-	for _, f := range spoken(t) {
+	for _, f := range steadyFrames(t) {
 		b := head.Encode(f)
 		for n := range len(b) {
 			if _, err := reader.Read(b[:n]); err == nil {
@@ -105,7 +105,7 @@ func TestReadRefusesWords(t *testing.T) {
 			t.Errorf("a zero behind % x is read", b)
 		}
 	}
-	call := spoken(t)[0].Payloads[0].(*head.Posted).Call
+	call := steadyFrames(t)[0].Payloads[0].(*head.Posted).Call
 	far := func(in int) head.Call {
 		c := call
 		c.Far = &collective.Far{In: in}
@@ -141,7 +141,7 @@ func TestReadRefusesWords(t *testing.T) {
 			t.Errorf("%s is read as %+v", what, m)
 		}
 	}
-	f := spoken(t)[0]
+	f := steadyFrames(t)[0]
 	f.Payloads[0].(*head.Posted).Weight = math.NaN()
 	if m, err := reader.Read(head.Encode(f)); err != nil ||
 		m.(*head.Frame).Payloads[0].(*head.Posted).Weight != -1 {
@@ -152,7 +152,7 @@ func TestReadRefusesWords(t *testing.T) {
 // Words are written and read in memory that is used again; the place in the data, which others may
 // hold, is new.
 func TestWordsAllocateNothing(t *testing.T) {
-	frames := spoken(t)
+	frames := steadyFrames(t)
 	frames[1].Payloads[1].(*head.Commit).Data = nil
 	for _, b := range frames[1].Payloads {
 		if e, is := b.(*head.Exec); is {
@@ -177,18 +177,18 @@ func TestWordsAllocateNothing(t *testing.T) {
 // field that is added later is not forgotten.
 func TestWordsSayAllTheyHave(t *testing.T) {
 	said := 0
-	for i := range spoken(t) {
+	for i := range steadyFrames(t) {
 		var frame *head.Frame
 		words := func() []reflect.Value {
-			frame = spoken(t)[i]
+			frame = steadyFrames(t)[i]
 			var leaves []reflect.Value
 			for _, b := range frame.Payloads {
-				leaves = append(leaves, parts(reflect.ValueOf(b).Elem())...)
+				leaves = append(leaves, changeableParts(reflect.ValueOf(b).Elem())...)
 			}
 			return leaves
 		}
 		for k := range words() {
-			change(words()[k])
+			changeValue(words()[k])
 			// else it is nothing that an agent says
 			if got, err := head.Decode(head.Encode(frame)); err == nil {
 				if said++; !reflect.DeepEqual(head.Message(frame), got) {
@@ -203,19 +203,19 @@ func TestWordsSayAllTheyHave(t *testing.T) {
 	}
 }
 
-// parts lists what a value has that can be changed by itself.
-func parts(v reflect.Value) (list []reflect.Value) {
+// changeableParts lists what a value has that can be changed by itself.
+func changeableParts(v reflect.Value) (list []reflect.Value) {
 	switch {
 	case v.Type() == reflect.TypeFor[collective.Route](): // goes as text, all of it
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
-			list = append(list, parts(v.Field(i))...)
+			list = append(list, changeableParts(v.Field(i))...)
 		}
 	case v.Kind() == reflect.Pointer && !v.IsNil():
-		list = parts(v.Elem())
+		list = changeableParts(v.Elem())
 	case v.Kind() == reflect.Slice && v.Len() > 0:
 		for i := range v.Len() {
-			list = append(list, parts(v.Index(i))...)
+			list = append(list, changeableParts(v.Index(i))...)
 		}
 	// memory stays behind
 	case v.CanSet() && v.Kind() != reflect.Interface && v.Type() != reflect.TypeFor[[]byte]():
@@ -224,8 +224,8 @@ func parts(v reflect.Value) (list []reflect.Value) {
 	return list
 }
 
-// change gives a part another value than it has.
-func change(v reflect.Value) {
+// changeValue gives a part another value than it has.
+func changeValue(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Bool:
 		v.SetBool(!v.Bool())

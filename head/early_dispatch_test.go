@@ -8,18 +8,18 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// large is a collective that is worth to be begun with before its step is complete.
-func large(more bool) collective.Call {
-	c := sum(topo.World)
+// largeCall is a collective that is worth to be begun with before its step is complete.
+func largeCall(more bool) collective.Call {
+	c := sumCall(topo.World)
 	c.In, c.Out, c.Shape = make([]byte, head.EarlyBytes), make([]byte, head.EarlyBytes),
 		[]int{head.EarlyBytes / 4}
 	c.More, c.Step = more, !more
 	return c
 }
 
-// executes lists the Execute actions that a host has got since the last call, and forgets all its
-// actions.
-func (p *pair) executes(host string) (list []*head.Execute) {
+// takeExecutes lists the Execute actions that a host has got since the last call, and forgets all
+// its actions.
+func (p *pair) takeExecutes(host string) (list []*head.Execute) {
 	for _, a := range p.seen[host] {
 		if e, is := a.(*head.Execute); is {
 			list = append(list, e)
@@ -36,29 +36,29 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 	p.agents["A"].Ready()
 	for ticket := range uint64(2) {
 		for w := range topo.WorkerID(4) {
-			p.post(w, ticket+1, large(true))
+			p.postAndRun(w, ticket+1, largeCall(true))
 		}
 		for host := range p.agents {
-			list := p.executes(host)
+			list := p.takeExecutes(host)
 			if len(list) != 1 || !list[0].More || len(list[0].Parts) != 1 ||
 				list[0].Parts[0].Calls[0].Ticket != ticket+1 || len(list[0].Parts[0].Calls) != 4 {
 				t.Fatalf("%s executes %+v after call %d", host, list, ticket+1)
 			}
 		}
 	}
-	small := sum(topo.World)
+	small := sumCall(topo.World)
 	small.More = true
 	for w := range topo.WorkerID(4) {
-		p.post(w, 3, small)
+		p.postAndRun(w, 3, small)
 	}
-	if list := p.executes("B"); len(list) != 0 {
+	if list := p.takeExecutes("B"); len(list) != 0 {
 		t.Errorf("B executes %+v for 8 bytes", list)
 	}
 	for w := range topo.WorkerID(4) {
-		p.post(w, 4, large(false))
+		p.postAndRun(w, 4, largeCall(false))
 	}
 	for host := range p.agents {
-		a, e := find[*head.Apply](p, host), find[*head.Execute](p, host)
+		a, e := newestAction[*head.Apply](p, host), newestAction[*head.Execute](p, host)
 		if e.More || len(e.Parts) != 2 || e.Batch != a.Batch || len(a.Parts) != 4 ||
 			a.Steps != 1 {
 			t.Errorf("%s executes %+v, and applies %d parts as step %d", host, e, len(a.Parts),
@@ -78,21 +78,21 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	p := newPair(t)
 	for w := range topo.WorkerID(4) {
-		p.post(w, 1, large(true))
+		p.postAndRun(w, 1, largeCall(true))
 	}
-	begun := find[*head.Execute](p, "B").Batch
-	p.home(3).WorkerLost(3, "was killed by SIGKILL")
-	p.run()
+	begun := newestAction[*head.Execute](p, "B").Batch
+	p.agentOf(3).WorkerLost(3, "was killed by SIGKILL")
+	p.runAll()
 	for host := range p.agents {
-		if d := find[head.Drop](p, host); begun == 0 || d.Batch != begun {
+		if d := newestAction[head.Drop](p, host); begun == 0 || d.Batch != begun {
 			t.Errorf("%s drops %x, began with %x", host, d.Batch, begun)
 		}
 	}
 	for w := range topo.WorkerID(3) {
-		p.post(w, 2, large(false))
+		p.postAndRun(w, 2, largeCall(false))
 	}
 	for host := range p.agents {
-		a := find[*head.Apply](p, host)
+		a := newestAction[*head.Apply](p, host)
 		if a.Steps != 1 || len(a.Parts) != 2 || a.Batch == begun {
 			t.Fatalf("%s applies %d parts of batch %x as step %d", host, len(a.Parts), a.Batch,
 				a.Steps)
@@ -110,17 +110,17 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 	p := newPair(t)
 	for w := range topo.WorkerID(4) {
-		p.post(w, 1, large(true))
+		p.postAndRun(w, 1, largeCall(true))
 	}
-	begun := find[*head.Execute](p, "B").Batch
-	p.post(3, 2, large(false))
-	p.home(3).WorkerLost(3, "was killed by SIGKILL")
-	p.run()
+	begun := newestAction[*head.Execute](p, "B").Batch
+	p.postAndRun(3, 2, largeCall(false))
+	p.agentOf(3).WorkerLost(3, "was killed by SIGKILL")
+	p.runAll()
 	for w := range topo.WorkerID(3) {
-		p.post(w, 2, large(false))
+		p.postAndRun(w, 2, largeCall(false))
 	}
 	for host := range p.agents {
-		if a := find[*head.Apply](p, host); a.Steps != 1 || a.Batch != begun ||
+		if a := newestAction[*head.Apply](p, host); a.Steps != 1 || a.Batch != begun ||
 			len(a.Parts) != 2 || len(a.Parts[1].Calls) != 4 {
 			t.Errorf("%s applies %+v, began with %x", host, a, begun)
 		}
@@ -133,25 +133,25 @@ func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 	for _, lost := range []string{"A", "B"} {
 		p := newPair(t)
 		for w := range topo.WorkerID(4) {
-			p.post(w, 1, large(true))
+			p.postAndRun(w, 1, largeCall(true))
 		}
 		left := map[string]string{"A": "B", "B": "A"}[lost]
-		begun := find[*head.Execute](p, left).Batch
+		begun := newestAction[*head.Execute](p, left).Batch
 		p.agents[left].LinkDown(lost, "was silent for too long")
 		p.agents[lost] = head.New(head.Config{Self: lost + "2"})
 		if p.agents[left].Stuck() {
 			p.agents[left].ForceHead()
 		}
-		p.run()
-		if d := find[head.Drop](p, left); d.Batch != begun || begun == 0 {
+		p.runAll()
+		if d := newestAction[head.Drop](p, left); d.Batch != begun || begun == 0 {
 			t.Fatalf("%s drops %x, began with %x", left, d.Batch, begun)
 		}
 		for w := range topo.WorkerID(4) {
-			if p.home(w) == p.agents[left] {
-				p.post(w, 2, large(false))
+			if p.agentOf(w) == p.agents[left] {
+				p.postAndRun(w, 2, largeCall(false))
 			}
 		}
-		if a := find[*head.Apply](p, left); a == nil || len(a.Parts) != 2 ||
+		if a := newestAction[*head.Apply](p, left); a == nil || len(a.Parts) != 2 ||
 			len(a.Parts[0].Calls) != 2 || a.Steps != 1 {
 			t.Errorf("%s applies %+v", left, a)
 		}

@@ -24,13 +24,13 @@ func newAlone(t *testing.T, workers int) *alone {
 	return &alone{Agent: head.New(head.Config{Self: "A", Job: &member.Config{Want: workers}}), t: t}
 }
 
-// run takes the agent's actions until there are none, and keeps what is applied.
-func (a *alone) run() {
+// runActions takes the agent's actions until there are none, and keeps what is applied.
+func (a *alone) runActions() {
 	for list := a.Ready(); len(list) > 0; list = a.Ready() {
 		for _, x := range list {
 			switch x := x.(type) {
 			case *head.Apply:
-				a.applied = append(a.applied, keep(x))
+				a.applied = append(a.applied, copyApply(x))
 			case *head.Execute, head.Drop:
 				a.t.Errorf("a batch of one host is wanted with %#v", x)
 			}
@@ -38,13 +38,13 @@ func (a *alone) run() {
 	}
 }
 
-// step posts the call with which a worker ends its step, and runs what follows.
-func (a *alone) step(w topo.WorkerID) {
+// endStep posts the call with which a worker ends its step, and runs what follows.
+func (a *alone) endStep(w topo.WorkerID) {
 	a.tickets++
-	c := sum(topo.World)
+	c := sumCall(topo.World)
 	c.Step = true
 	a.PostCall(&collective.Posted{Worker: w, Ticket: a.tickets, Call: c})
-	a.run()
+	a.runActions()
 }
 
 // The workers that a job begins with may train as soon as they have joined, each on its part for as
@@ -63,7 +63,7 @@ func TestFirstStepAfterALoss(t *testing.T) {
 				trained[at]++
 			}
 		}
-		a.step(w)
+		a.endStep(w)
 	}
 	for w := range topo.WorkerID(3) {
 		a.WorkerStarted(w)
@@ -76,7 +76,7 @@ func TestFirstStepAfterALoss(t *testing.T) {
 	a.WorkerLost(1, "was killed by SIGKILL")
 	a.ReportData(2, data)
 	a.WorkerAsks(2)
-	a.run()
+	a.runActions()
 	if got := a.State().View.String(); got != "generation 1: w0@A w1 w2" {
 		t.Errorf("the job begins with %s", got)
 	}
@@ -111,8 +111,8 @@ func TestFirstStepOfAJobWithoutData(t *testing.T) {
 	a.WorkerAsks(0)
 	a.WorkerLost(1, "was killed by SIGKILL")
 	a.WorkerAsks(2)
-	a.step(2)
-	a.step(0)
+	a.endStep(2)
+	a.endStep(0)
 	if got := a.State(); got.Steps != 1 || got.View.String() != "generation 1: w0@A w2" {
 		t.Errorf("after the first step %+v", got)
 	}
@@ -137,7 +137,7 @@ func TestChangesBeforeTheJobBegins(t *testing.T) {
 	}
 	a.WorkerStarted(1)
 	a.WorkerAsks(1)
-	a.run()
+	a.runActions()
 	if err := a.Resize(1, "you"); err != nil {
 		t.Error(err)
 	}
@@ -157,18 +157,18 @@ func TestGoesOnFromAPlace(t *testing.T) {
 		a.ReportData(w, begin)
 		a.WorkerAsks(w)
 	}
-	a.run()
+	a.runActions()
 	a.ReportData(0, place)
 	a.ReportData(1, place)
 	for w := range topo.WorkerID(2) {
-		a.step(w)
+		a.endStep(w)
 	}
 	if got := a.State().Data; got.Step != 2 || got.Next != 12 {
 		t.Errorf("one step from step 1, position 6, the place is %+v", got)
 	}
 	a.ReportData(0, a.State().Data.Commit(1, []bool{true}))
-	a.step(0)
-	a.step(1)
+	a.endStep(0)
+	a.endStep(1)
 	if got := a.State().Data; got.Step != 3 {
 		t.Errorf("it was moved while it trained: %+v", got)
 	}
@@ -179,8 +179,8 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 	const how = "was silent for too long"
 	var p *pair
 	left := func() string {
-		p.run()
-		return string(find[head.Leave](p, "B").Because)
+		p.runAll()
+		return string(newestAction[head.Leave](p, "B").Because)
 	}
 	t.Run("welcomed", func(t *testing.T) {
 		p = newAcquaintance(t)

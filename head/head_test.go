@@ -33,16 +33,16 @@ type asked struct {
 }
 
 // newPair returns a pair that has begun its job.
-func newPair(t testing.TB) *pair { return newPairOn(t, nil) }
+func newPair(t testing.TB) *pair { return newPairWithRoute(t, nil) }
 
-// newPairOn is newPair with a route that is chosen in another way.
-func newPairOn(t testing.TB,
+// newPairWithRoute is newPair with a route that is chosen in another way.
+func newPairWithRoute(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
-	p := acquaint(t, route)
+	p := newPairWithoutWorkers(t, route)
 	for w := range topo.WorkerID(4) {
-		p.home(w).WorkerStarted(w)
-		p.home(w).WorkerAsks(w)
-		p.run()
+		p.agentOf(w).WorkerStarted(w)
+		p.agentOf(w).WorkerAsks(w)
+		p.runAll()
 	}
 	if got := p.agents["B"].State().View.String(); got != "generation 1: w0@A w1 w2@B w3" {
 		t.Fatal(got)
@@ -51,11 +51,11 @@ func newPairOn(t testing.TB,
 }
 
 // newAcquaintance is a pair that knows of each other, and has no workers yet.
-func newAcquaintance(t testing.TB) *pair { return acquaint(t, nil) }
+func newAcquaintance(t testing.TB) *pair { return newPairWithoutWorkers(t, nil) }
 
-// acquaint links a head and a follower. Where route is nil it changes with every question, and the
-// questions are kept in p.asked.
-func acquaint(t testing.TB,
+// newPairWithoutWorkers links a head and a follower. Where route is nil it changes with every
+// question, and the questions are kept in p.asked.
+func newPairWithoutWorkers(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := &pair{t: t, seen: map[string][]head.Action{}}
 	if route == nil {
@@ -71,20 +71,20 @@ func acquaint(t testing.TB,
 	}
 	p.agents["A"].LinkUp("B")
 	p.agents["B"].LinkUp("A")
-	p.run()
+	p.runAll()
 	return p
 }
 
-// home is the agent of the host of a worker.
-func (p *pair) home(w topo.WorkerID) *head.Agent {
+// agentOf is the agent of the host of a worker.
+func (p *pair) agentOf(w topo.WorkerID) *head.Agent {
 	if w < 2 {
 		return p.agents["A"]
 	}
 	return p.agents["B"]
 }
 
-// run delivers and executes until nothing is left to do, and keeps all other actions in p.seen.
-func (p *pair) run() {
+// runAll delivers and executes until nothing is left to do, and keeps all other actions in p.seen.
+func (p *pair) runAll() {
 	for busy := true; busy; {
 		busy = false
 		for _, host := range []string{"A", "B"} {
@@ -99,10 +99,10 @@ func (p *pair) run() {
 				case *head.Execute:
 					p.seen[host] = append(p.seen[host],
 						&head.Execute{Batch: a.Batch, Hosts: slices.Clone(a.Hosts),
-							Parts: keepParts(a.Parts), More: a.More})
+							Parts: copyParts(a.Parts), More: a.More})
 					p.agents[host].BatchExecuted(a.Batch, digest.Proof{})
 				case *head.Apply:
-					p.seen[host] = append(p.seen[host], keep(a))
+					p.seen[host] = append(p.seen[host], copyApply(a))
 				default:
 					p.seen[host] = append(p.seen[host], a)
 				}
@@ -111,15 +111,15 @@ func (p *pair) run() {
 	}
 }
 
-// keep copies an Apply, which the agent uses again.
-func keep(a *head.Apply) *head.Apply {
+// copyApply copies an Apply, which the agent uses again.
+func copyApply(a *head.Apply) *head.Apply {
 	kept := *a
-	kept.Parts = keepParts(a.Parts)
+	kept.Parts = copyParts(a.Parts)
 	return &kept
 }
 
-// keepParts copies the parts of a batch, with their calls.
-func keepParts(parts []head.Part) (kept []head.Part) {
+// copyParts copies the parts of a batch, with their calls.
+func copyParts(parts []head.Part) (kept []head.Part) {
 	for _, part := range parts {
 		part.Of, part.Calls = slices.Clone(part.Of), slices.Clone(part.Calls)
 		for i, p := range part.Calls {
@@ -131,8 +131,8 @@ func keepParts(parts []head.Part) (kept []head.Part) {
 	return kept
 }
 
-// find returns the newest action of a kind on a host.
-func find[A head.Action](p *pair, host string) (a A) {
+// newestAction returns the newest action of a kind on a host.
+func newestAction[A head.Action](p *pair, host string) (a A) {
 	for _, x := range p.seen[host] {
 		if y, ok := x.(A); ok {
 			a = y
@@ -141,30 +141,30 @@ func find[A head.Action](p *pair, host string) (a A) {
 	return a
 }
 
-// sum returns an all-reduce of two f32 on a group, with memory.
-func sum(group topo.GroupID) collective.Call {
+// sumCall returns an all-reduce of two f32 on a group, with memory.
+func sumCall(group topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
 		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 }
 
-// post posts a call of a worker, and runs all that follows.
-func (p *pair) post(w topo.WorkerID, ticket uint64, c collective.Call) {
-	p.home(w).PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
-	p.run()
+// postAndRun posts a call of a worker, and runs all that follows.
+func (p *pair) postAndRun(w topo.WorkerID, ticket uint64, c collective.Call) {
+	p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
+	p.runAll()
 }
 
 // A call that members make on two hosts comes back on both, with the memory of those who are there.
 func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 	p := newPair(t)
 	for w := range topo.WorkerID(4) {
-		p.post(w, 1, sum(topo.World))
+		p.postAndRun(w, 1, sumCall(topo.World))
 	}
 	for host, first := range map[string]int{"A": 0, "B": 2} {
-		a := find[*head.Apply](p, host)
+		a := newestAction[*head.Apply](p, host)
 		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil || a.Here {
 			t.Fatalf("%s applies %+v", host, a)
 		}
-		if e := find[*head.Execute](p, host); e.Batch != a.Batch ||
+		if e := newestAction[*head.Execute](p, host); e.Batch != a.Batch ||
 			!slices.Equal(e.Hosts, []string{"A", "B"}) ||
 			!slices.Equal(a.Parts[0].Of, []int{0, 0, 1, 1}) {
 			t.Errorf("%s executes on %v for %v", host, e.Hosts, a.Parts[0].Of)
@@ -185,10 +185,10 @@ func TestRouteComesWithTheBatch(t *testing.T) {
 	routes := collective.Candidates(2, 8)
 	for i := range routes {
 		for w := range topo.WorkerID(4) {
-			p.post(w, uint64(i+1), sum(topo.World))
+			p.postAndRun(w, uint64(i+1), sumCall(topo.World))
 		}
 		for host := range p.agents {
-			if got := find[*head.Execute](p, host).Parts[0].Route; got != routes[i] {
+			if got := newestAction[*head.Execute](p, host).Parts[0].Route; got != routes[i] {
 				t.Errorf("batch %d goes %v on %s, want %v", i, got, host, routes[i])
 			}
 		}
@@ -202,22 +202,22 @@ func TestRouteComesWithTheBatch(t *testing.T) {
 // Ranks that disagree get an error on every host; one about a lost rank can be told apart.
 func TestErrorsReachEveryHost(t *testing.T) {
 	p := newPair(t)
-	other := sum(topo.World)
+	other := sumCall(topo.World)
 	other.Reduction = collective.Max
-	p.post(0, 1, sum(topo.World))
-	p.post(2, 1, other)
+	p.postAndRun(0, 1, sumCall(topo.World))
+	p.postAndRun(2, 1, other)
 	for host := range p.agents {
-		a := find[*head.Apply](p, host)
+		a := newestAction[*head.Apply](p, host)
 		if len(a.Parts) != 1 || a.Parts[0].Err == nil ||
 			!strings.Contains(a.Parts[0].Err.Error(), "rank 2 called all_reduce(f32[2], max)") {
 			t.Errorf("%s applies %+v", host, a.Parts)
 		}
 	}
 	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
-	p.run()
-	p.post(1, 1, other)
-	p.post(0, 2, sum(topo.World))
-	a := find[*head.Apply](p, "A")
+	p.runAll()
+	p.postAndRun(1, 1, other)
+	p.postAndRun(0, 2, sumCall(topo.World))
+	a := newestAction[*head.Apply](p, "A")
 	var lost *collective.LostError
 	if len(a.Parts) != 1 || !errors.As(a.Parts[0].Err, &lost) ||
 		!strings.Contains(a.Parts[0].Err.Error(), "was killed") {
@@ -231,10 +231,10 @@ func TestGroups(t *testing.T) {
 	p := newPair(t)
 	list := []topo.WorkerID{1, 2}
 	for _, w := range list {
-		p.home(w).RequestGroup(w, list)
-		p.run()
+		p.agentOf(w).RequestGroup(w, list)
+		p.runAll()
 	}
-	a, b := find[head.Grouped](p, "A"), find[head.Grouped](p, "B")
+	a, b := newestAction[head.Grouped](p, "A"), newestAction[head.Grouped](p, "B")
 	if a.ID != b.ID || a.ID == topo.World || a.Self != 0 || b.Self != 1 || a.Err != nil ||
 		b.Err != nil {
 		t.Fatalf("groups %+v and %+v", a, b)
@@ -246,15 +246,16 @@ func TestGroups(t *testing.T) {
 		t.Error("there is a group 77")
 	}
 	for _, w := range list {
-		p.post(w, 1, sum(a.ID))
+		p.postAndRun(w, 1, sumCall(a.ID))
 	}
-	if got := find[*head.Apply](p, "B"); len(got.Parts) != 1 || len(got.Parts[0].Calls) != 2 {
+	if got := newestAction[*head.Apply](p, "B"); len(got.Parts) != 1 ||
+		len(got.Parts[0].Calls) != 2 {
 		t.Errorf("B applies %+v", got)
 	}
-	p.post(1, 2, sum(a.ID))
-	p.home(1).Ungroup(1, a.ID) // a call is open
-	p.home(2).Ungroup(2, a.ID)
-	p.run()
+	p.postAndRun(1, 2, sumCall(a.ID))
+	p.agentOf(1).Ungroup(1, a.ID) // a call is open
+	p.agentOf(2).Ungroup(2, a.ID)
+	p.runAll()
 	if _, _, ok := p.agents["A"].IndexInGroup(a.ID, 1); !ok {
 		t.Error("w1 has freed a group of which it has a call open")
 	}
@@ -262,8 +263,8 @@ func TestGroups(t *testing.T) {
 		t.Error("w2 has a group that it has freed")
 	}
 	p.agents["B"].RequestGroup(3, []topo.WorkerID{3, 9})
-	p.run()
-	if got := find[head.Grouped](p, "B"); got.Err == nil || got.Worker != 3 {
+	p.runAll()
+	if got := newestAction[head.Grouped](p, "B"); got.Err == nil || got.Worker != 3 {
 		t.Errorf("a group with w9: %+v", got)
 	}
 }
@@ -273,16 +274,16 @@ func TestGroupsAreFreed(t *testing.T) {
 	p := newPair(t)
 	list := []topo.WorkerID{1, 2}
 	for _, w := range list {
-		p.home(w).RequestGroup(w, list)
-		p.run()
+		p.agentOf(w).RequestGroup(w, list)
+		p.runAll()
 	}
-	id := find[head.Grouped](p, "A").ID
+	id := newestAction[head.Grouped](p, "A").ID
 	for i, w := range list {
 		if n := p.agents["A"].Groups() + p.agents["B"].Groups(); n != 2 {
 			t.Errorf("%d groups are known on the hosts after %d workers have freed it", n, i)
 		}
-		p.home(w).Ungroup(w, id)
-		p.run()
+		p.agentOf(w).Ungroup(w, id)
+		p.runAll()
 	}
 	if n := p.agents["A"].Groups() + p.agents["B"].Groups(); n != 0 {
 		t.Errorf("%d groups are known on the hosts when nobody needs them", n)
@@ -295,16 +296,16 @@ func TestBatchesOfOneHost(t *testing.T) {
 	p := newPair(t)
 	for host, list := range map[string][]topo.WorkerID{"A": {0, 1}, "B": {2, 3}} {
 		for _, w := range list {
-			p.home(w).RequestGroup(w, list)
-			p.run()
+			p.agentOf(w).RequestGroup(w, list)
+			p.runAll()
 		}
-		c := sum(find[head.Grouped](p, host).ID)
+		c := sumCall(newestAction[head.Grouped](p, host).ID)
 		p.seen = map[string][]head.Action{}
 		for _, w := range list {
-			p.post(w, 1, c)
+			p.postAndRun(w, 1, c)
 		}
 		for at := range p.agents {
-			a, e := find[*head.Apply](p, at), find[*head.Execute](p, at)
+			a, e := newestAction[*head.Apply](p, at), newestAction[*head.Execute](p, at)
 			if mine := at == host; a == nil || a.Batch == 0 || mine != (len(a.Parts) == 1) ||
 				a.Here != (mine && at == "A") || (e != nil) != (mine && at == "B") {
 				t.Errorf("of a batch of %s alone, %s applies %+v and executes %+v", host, at, a, e)
@@ -320,15 +321,15 @@ func TestPostCopies(t *testing.T) {
 	shape := []int{2}
 	posted := collective.Posted{Ticket: 1}
 	for w := range topo.WorkerID(4) {
-		posted.Worker, posted.Call = w, sum(topo.World)
+		posted.Worker, posted.Call = w, sumCall(topo.World)
 		posted.Call.Shape = shape
-		p.home(w).PostCall(&posted)
+		p.agentOf(w).PostCall(&posted)
 		posted.Call, shape[0] = collective.Call{}, 9
-		p.run()
+		p.runAll()
 		shape[0] = 2
 	}
 	for host := range p.agents {
-		for _, part := range find[*head.Apply](p, host).Parts {
+		for _, part := range newestAction[*head.Apply](p, host).Parts {
 			for _, c := range part.Calls {
 				if part.Err != nil || c.Call.Kind != collective.AllReduce ||
 					!slices.Equal(c.Call.Shape, []int{2}) {
@@ -348,13 +349,14 @@ func TestDifferentDataIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.home(topo.WorkerID(w)).ReportData(topo.WorkerID(w), d)
-		p.run()
+		p.agentOf(topo.WorkerID(w)).ReportData(topo.WorkerID(w), d)
+		p.runAll()
 	}
-	if r := find[head.Refuse](p, "B"); r.Worker != 2 || !strings.Contains(r.Why, "50 samples") {
+	if r := newestAction[head.Refuse](p, "B"); r.Worker != 2 ||
+		!strings.Contains(r.Why, "50 samples") {
 		t.Errorf("refused: %+v", r)
 	}
-	if r := find[head.Refuse](p, "A"); r.Why != "" {
+	if r := newestAction[head.Refuse](p, "A"); r.Why != "" {
 		t.Errorf("refused: %+v", r)
 	}
 	if got := p.agents["B"].State().Data; got == nil || got.Samples != 50 {

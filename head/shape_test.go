@@ -43,13 +43,13 @@ func newCut(t *testing.T, workers int) *cut {
 		c.agent.ReportLayout(head.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
 		c.agent.ReportData(w, place)
 		c.agent.WorkerAsks(w)
-		c.run()
+		c.runActions()
 	}
 	return c
 }
 
-// run carries out what the agent wants.
-func (c *cut) run() {
+// runActions carries out what the agent wants.
+func (c *cut) runActions() {
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
 		for _, a := range actions {
 			switch a := a.(type) {
@@ -62,30 +62,30 @@ func (c *cut) run() {
 	}
 }
 
-// post has a worker make a call that ends a step.
-func (c *cut) post(w topo.WorkerID, ticket uint64, kind collective.Kind) {
+// postStep has a worker make a call that ends a step.
+func (c *cut) postStep(w topo.WorkerID, ticket uint64, kind collective.Kind) {
 	call := collective.Call{Kind: kind, DType: tensor.U8, Shape: []int{0}}
 	call.Step = true
 	c.agent.PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: call})
-	c.run()
+	c.runActions()
 }
 
-// loses has a worker die, and the others drop the step.
-func (c *cut) loses(w topo.WorkerID, others ...topo.WorkerID) {
+// loseWorker has a worker die, and the others drop the step.
+func (c *cut) loseWorker(w topo.WorkerID, others ...topo.WorkerID) {
 	c.agent.WorkerLost(w, "was killed by SIGKILL")
-	c.run()
+	c.runActions()
 	for _, o := range others {
 		c.agent.WorkerAsks(o)
-		c.run()
+		c.runActions()
 	}
 }
 
-// state has a worker state the place that a checkpoint has.
-func (c *cut) state(w topo.WorkerID, step uint64) {
+// statePlace has a worker state the place that a checkpoint has.
+func (c *cut) statePlace(w topo.WorkerID, step uint64) {
 	place := *c.agent.State().Data
 	place.Step, place.Next = step, step*place.Batch
 	c.agent.ReportData(w, place)
-	c.run()
+	c.runActions()
 }
 
 // TestBackToACheckpoint follows a job of which a part of the state is lost: to the mesh that is
@@ -94,22 +94,22 @@ func TestBackToACheckpoint(t *testing.T) {
 	c := newCut(t, 3)
 	for step := range uint64(5) {
 		for w := range topo.WorkerID(3) {
-			c.post(w, 1+step, collective.Barrier)
+			c.postStep(w, 1+step, collective.Barrier)
 		}
 	}
 	if known := c.agent.State(); known.Data.Step != 5 || known.Shape.Lost != "" {
 		t.Fatalf("before any loss: %+v, shape %+v", known, known.Shape)
 	}
-	c.loses(1, 0, 2)
+	c.loseWorker(1, 0, 2)
 	if s := c.agent.State().Shape; s.Lost != "only the lost one had it" || s.Next != "less" {
 		t.Fatalf("after the loss: %+v", s)
 	}
-	c.state(0, 2) // too early: nobody can have read it
+	c.statePlace(0, 2) // too early: nobody can have read it
 	if known := c.agent.State(); known.Data.Step != 5 || known.Shape.Lost == "" {
 		t.Fatalf("a statement before the reshape counts: %+v", known)
 	}
-	c.post(0, 7, collective.Reshape)
-	c.post(2, 7, collective.Reshape)
+	c.postStep(0, 7, collective.Reshape)
+	c.postStep(2, 7, collective.Reshape)
 	if s := c.agent.State().Shape; s.Mesh != "less" || s.Next != "" || s.Lost == "" ||
 		len(s.Workers) != 2 {
 		t.Fatalf("after the reshape: %+v", s)
@@ -119,12 +119,12 @@ func TestBackToACheckpoint(t *testing.T) {
 		t.Errorf("a reshape meanwhile is answered with %v", err)
 	}
 	c.agent.WorkerStarted(3)
-	c.state(3, 0) // it has just begun, and knows of no checkpoint
+	c.statePlace(3, 0) // it has just begun, and knows of no checkpoint
 	if known := c.agent.State(); known.Data.Step != 5 || known.Shape.Lost == "" {
 		t.Fatalf("the statement of a worker that is no member counts: %+v", known)
 	}
-	c.state(0, 3)
-	c.state(2, 3)
+	c.statePlace(0, 3)
+	c.statePlace(2, 3)
 	known := c.agent.State()
 	want := "the job went back from step 5 to the checkpoint of step 3, on mesh less, and makes " +
 		"2 steps again: only the lost one had it"
@@ -133,12 +133,12 @@ func TestBackToACheckpoint(t *testing.T) {
 		t.Fatalf("after the statements: %+v, shape %+v, notes %q", known.Data, known.Shape, c.notes)
 	}
 	for _, w := range []topo.WorkerID{0, 2} {
-		c.post(w, 8, collective.Barrier)
+		c.postStep(w, 8, collective.Barrier)
 	}
 	if step := c.agent.State().Data.Step; step != 4 {
 		t.Errorf("a step later the job is at step %d", step)
 	}
-	c.state(0, 1) // nothing is lost any more
+	c.statePlace(0, 1) // nothing is lost any more
 	if step := c.agent.State().Data.Step; step != 4 {
 		t.Errorf("a late statement brings the job to step %d", step)
 	}
@@ -149,23 +149,23 @@ func TestBackToACheckpoint(t *testing.T) {
 func TestLossesOnTheWayBack(t *testing.T) {
 	c := newCut(t, 4)
 	for w := range topo.WorkerID(4) {
-		c.post(w, 1, collective.Barrier)
+		c.postStep(w, 1, collective.Barrier)
 	}
-	c.loses(1, 0, 2, 3)
-	c.post(0, 3, collective.Reshape)
-	c.loses(2, 0, 3) // in the reshape
+	c.loseWorker(1, 0, 2, 3)
+	c.postStep(0, 3, collective.Reshape)
+	c.loseWorker(2, 0, 3) // in the reshape
 	if s := c.agent.State().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 2 {
 		t.Fatalf("after a loss in the reshape: %+v", s)
 	}
 	for _, w := range []topo.WorkerID{0, 3} {
-		c.post(w, 5, collective.Reshape)
+		c.postStep(w, 5, collective.Reshape)
 	}
-	c.loses(3, 0) // while the state is read
+	c.loseWorker(3, 0) // while the state is read
 	if s := c.agent.State().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 1 {
 		t.Fatalf("after a loss while the state is read: %+v", s)
 	}
-	c.post(0, 7, collective.Reshape)
-	c.state(0, 0)
+	c.postStep(0, 7, collective.Reshape)
+	c.statePlace(0, 0)
 	if s := c.agent.State().Shape; s.Lost != "" ||
 		!strings.Contains(s.Back, "makes 1 steps again") {
 		t.Errorf("in the end: %+v", s)

@@ -13,39 +13,39 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// group has the listed workers ask for a group, and returns its number.
-func (p *pair) group(list ...topo.WorkerID) topo.GroupID {
+// makeGroup has the listed workers ask for a group, and returns its number.
+func (p *pair) makeGroup(list ...topo.WorkerID) topo.GroupID {
 	for _, w := range list {
-		p.home(w).RequestGroup(w, list)
-		p.run()
+		p.agentOf(w).RequestGroup(w, list)
+		p.runAll()
 	}
-	return find[head.Grouped](p, "A").ID
+	return newestAction[head.Grouped](p, "A").ID
 }
 
-// begin is a call of a step on a group that is not the last of the step.
-func begin(g topo.GroupID) collective.Call {
+// beginCall is a call of a step on a group that is not the last of the step.
+func beginCall(g topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
 		Flags: collective.Flags{More: true}}
 }
 
-// end is the call that ends a step on a group.
-func end(g topo.GroupID) collective.Call {
+// endCall is the call that ends a step on a group.
+func endCall(g topo.GroupID) collective.Call {
 	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
 		Flags: collective.Flags{Step: true}}
 }
 
-// trains makes the job elastic, with data of which a step takes 16 samples.
-func (p *pair) trains() {
+// startTraining makes the job elastic, with data of which a step takes 16 samples.
+func (p *pair) startTraining() {
 	data, err := cursor.New(100, 16, 7, true)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	p.agents["A"].ReportData(0, data)
-	p.run()
+	p.runAll()
 }
 
-// committed is how many samples count, as B knows.
-func (p *pair) committed() uint64 { return p.agents["B"].State().Data.Committed() }
+// committedSamples is how many samples count, as B knows.
+func (p *pair) committedSamples() uint64 { return p.agents["B"].State().Data.Committed() }
 
 // A worker is lost before all are through with a step on a group: it is aborted on both hosts at
 // once, and what the others do again on a group of theirs counts, without the samples of the lost
@@ -53,17 +53,17 @@ func (p *pair) committed() uint64 { return p.agents["B"].State().Data.Committed(
 func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 	for _, through := range []bool{false, true} {
 		p := newPair(t)
-		p.trains()
-		g := p.group(0, 1, 2, 3)
+		p.startTraining()
+		g := p.makeGroup(0, 1, 2, 3)
 		for w := range topo.WorkerID(4) {
-			p.post(w, 1, begin(g))
+			p.postAndRun(w, 1, beginCall(g))
 		}
-		p.post(0, 2, end(g))
+		p.postAndRun(0, 2, endCall(g))
 		if through {
-			p.post(3, 2, end(g))
+			p.postAndRun(3, 2, endCall(g))
 		}
 		p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
-		p.run()
+		p.runAll()
 		if got := p.agents["A"].State().Steps; got != 0 {
 			t.Fatalf("the step counts: %d", got)
 		}
@@ -85,17 +85,17 @@ func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 				t.Errorf("on %s the calls %v fail, want %v", host, failed, of)
 			}
 		}
-		g = p.group(0, 1, 2)
+		g = p.makeGroup(0, 1, 2)
 		for _, w := range []topo.WorkerID{0, 1, 2} {
-			p.post(w, 3, begin(g))
+			p.postAndRun(w, 3, beginCall(g))
 		}
 		for _, w := range []topo.WorkerID{0, 1, 2} {
-			p.post(w, 4, end(g))
+			p.postAndRun(w, 4, endCall(g))
 		}
 		known := p.agents["B"].State()
-		if known.Steps != 1 || known.View.Size() != 3 || p.committed() != 12 {
+		if known.Steps != 1 || known.View.Size() != 3 || p.committedSamples() != 12 {
 			t.Errorf("%d steps, %v, %d samples; want 1 step, 3 workers and 12", known.Steps,
-				known.View, p.committed())
+				known.View, p.committedSamples())
 		}
 	}
 }
@@ -104,16 +104,16 @@ func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 // told.
 func TestAStepOnAGroupCounts(t *testing.T) {
 	p := newPair(t)
-	p.trains()
-	g := p.group(0, 1, 2, 3)
+	p.startTraining()
+	g := p.makeGroup(0, 1, 2, 3)
 	for w := range topo.WorkerID(4) {
-		p.post(w, 1, begin(g))
-		p.post(w, 2, end(g))
+		p.postAndRun(w, 1, beginCall(g))
+		p.postAndRun(w, 2, endCall(g))
 	}
 	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
-	p.run()
-	if got := p.agents["B"].State().Steps; got != 1 || p.committed() != 16 {
-		t.Errorf("%d steps, %d samples; want 1 and 16", got, p.committed())
+	p.runAll()
+	if got := p.agents["B"].State().Steps; got != 1 || p.committedSamples() != 16 {
+		t.Errorf("%d steps, %d samples; want 1 and 16", got, p.committedSamples())
 	}
 }
 
@@ -121,11 +121,11 @@ func TestAStepOnAGroupCounts(t *testing.T) {
 // data.
 func TestAStepTakesAllMembers(t *testing.T) {
 	p := newPair(t)
-	p.trains()
-	g := p.group(1, 2)
-	p.post(1, 1, end(g))
-	p.post(2, 1, end(g))
-	a := find[*head.Apply](p, "A")
+	p.startTraining()
+	g := p.makeGroup(1, 2)
+	p.postAndRun(1, 1, endCall(g))
+	p.postAndRun(2, 1, endCall(g))
+	a := newestAction[*head.Apply](p, "A")
 	if len(a.Parts) != 1 || a.Parts[0].Err == nil ||
 		!strings.Contains(a.Parts[0].Err.Error(), "all members") ||
 		p.agents["A"].State().Steps != 0 {

@@ -24,7 +24,7 @@ import (
 
 // FuzzDecode: whatever is read is written the same, and no agent that it is sent to falls over.
 func FuzzDecode(f *testing.F) {
-	for _, m := range saidByPair(f) {
+	for _, m := range messagesOfPair(f) {
 		f.Add(head.Encode(m))
 	}
 	for _, text := range []string{
@@ -37,7 +37,7 @@ func FuzzDecode(f *testing.F) {
 	} {
 		f.Add([]byte(text))
 	}
-	f.Fuzz(hears)
+	f.Fuzz(receiveEverywhere)
 }
 
 // Messages with something wrong in them are refused, or heard without harm.
@@ -45,11 +45,11 @@ func TestDamagedMessages(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	said := saidByPair(t)
+	said := messagesOfPair(t)
 	for range 1000 {
-		text := head.Encode(shuffled(r, said))
+		text := head.Encode(randomMessage(r, said))
 		if head.IsBinary(text) {
-			hears(t, damageWords(r, text))
+			receiveEverywhere(t, damageBytes(r, text))
 			continue
 		}
 		var tree any
@@ -59,19 +59,19 @@ func TestDamagedMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 1 + r.IntN(4) {
-			tree = damage(r, tree)
+			tree = damageJSON(r, tree)
 		}
 		b, err := json.Marshal(tree)
 		if err != nil {
 			t.Fatal(err)
 		}
-		hears(t, b)
+		receiveEverywhere(t, b)
 	}
 }
 
-// shuffled is one of the messages; of a frame it is one that begins a stream, with payloads of
+// randomMessage is one of the messages; of a frame it is one that begins a stream, with payloads of
 // others.
-func shuffled(r *rand.Rand, said []head.Message) head.Message {
+func randomMessage(r *rand.Rand, said []head.Message) head.Message {
 	f, ok := said[r.IntN(len(said))].(*head.Frame)
 	if !ok {
 		return said[r.IntN(len(said))]
@@ -90,8 +90,8 @@ func shuffled(r *rand.Rand, said []head.Message) head.Message {
 	return first
 }
 
-// damageWords changes some bytes of a message in binary form, in place, and returns it.
-func damageWords(r *rand.Rand, b []byte) []byte {
+// damageBytes changes some bytes of a message in binary form, in place, and returns it.
+func damageBytes(r *rand.Rand, b []byte) []byte {
 	for range 1 + r.IntN(4) {
 		switch i := 1 + r.IntN(len(b)-1); r.IntN(4) {
 		case 0:
@@ -108,8 +108,8 @@ func damageWords(r *rand.Rand, b []byte) []byte {
 	return b
 }
 
-// damage changes one value of a JSON tree, in place, and returns the tree.
-func damage(r *rand.Rand, tree any) any {
+// damageJSON changes one value of a JSON tree, in place, and returns the tree.
+func damageJSON(r *rand.Rand, tree any) any {
 	numbers := []string{"-1", "0", "1", "2", "3", "5", "9", "11", "256", "65536", "4294967295",
 		"9223372036854775807", "18446744073709551615"}
 	switch x := tree.(type) {
@@ -119,7 +119,7 @@ func damage(r *rand.Rand, tree any) any {
 			if r.IntN(12) == 0 {
 				delete(x, k)
 			} else {
-				x[k] = damage(r, x[k])
+				x[k] = damageJSON(r, x[k])
 			}
 		}
 	case []any:
@@ -130,7 +130,7 @@ func damage(r *rand.Rand, tree any) any {
 		case i < len(x) && r.IntN(8) == 0:
 			return slices.Delete(x, i, i+1)
 		case i < len(x):
-			x[i] = damage(r, x[i])
+			x[i] = damageJSON(r, x[i])
 		}
 	case json.Number:
 		return json.Number(numbers[r.IntN(len(numbers))])
@@ -142,8 +142,8 @@ func damage(r *rand.Rand, tree any) any {
 	return tree
 }
 
-// hears reads a message and has all kinds of agents receive it.
-func hears(t *testing.T, b []byte) {
+// receiveEverywhere reads a message and has all kinds of agents receive it.
+func receiveEverywhere(t *testing.T, b []byte) {
 	m, err := head.Decode(b)
 	if err != nil {
 		return
@@ -156,7 +156,7 @@ func hears(t *testing.T, b []byte) {
 	if again, err := head.Decode(head.Encode(m)); err != nil || !reflect.DeepEqual(m, again) {
 		t.Fatalf("%s comes back with %v:\n%s", head.Encode(m), err, cmp.Diff(m, again))
 	}
-	for _, a := range []*head.Agent{leading(t), recovering(), following(t)} {
+	for _, a := range []*head.Agent{newLeading(t), newRecovering(), newFollowing(t)} {
 		if frame, ok := m.(*head.Frame); ok { // another head's would not be heard
 			frame.Term = a.Record().Since
 		}
@@ -165,19 +165,19 @@ func hears(t *testing.T, b []byte) {
 			from = "A"
 		}
 		a.Receive(from, m)
-		exhaust(a)
+		runActions(a)
 		a.Receive(from, m)
 		a.WorkerLost(0, "was killed")
 		for range 10 {
 			a.Tick()
 		}
 		a.LinkDown(from, "was silent")
-		exhaust(a)
+		runActions(a)
 	}
 }
 
-// saidByPair lists what a pair says to each other in a job with everything in it.
-func saidByPair(f testing.TB) (said []head.Message) {
+// messagesOfPair lists what a pair says to each other in a job with everything in it.
+func messagesOfPair(f testing.TB) (said []head.Message) {
 	p := newPair(f)
 	p.spy = func(m head.Message) { // a copy: the agent uses its memory again
 		kept, err := head.Decode(head.Encode(m))
@@ -188,33 +188,33 @@ func saidByPair(f testing.TB) (said []head.Message) {
 	}
 	data, _ := cursor.New(100, 10, 7, true)
 	p.agents["B"].ReportData(2, data)
-	p.run()
+	p.runAll()
 	members := []topo.WorkerID{0, 2}
 	for _, w := range members {
-		p.home(w).RequestGroup(w, members)
-		p.run()
+		p.agentOf(w).RequestGroup(w, members)
+		p.runAll()
 	}
 	p.agents["B"].RequestGroup(3, members)
-	p.post(2, 1, collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank,
+	p.postAndRun(2, 1, collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank,
 		Group: 1, Out: make([]byte, 8)})
-	p.post(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1,
+	p.postAndRun(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1,
 		In: make([]byte, 8)})
 	for ticket := range uint64(2) {
 		for w := range topo.WorkerID(4) {
-			c := sum(topo.World)
+			c := sumCall(topo.World)
 			c.More, c.Step = ticket == 0, ticket == 1
-			p.post(w, 2+ticket, c)
+			p.postAndRun(w, 2+ticket, c)
 		}
 	}
-	p.post(2, 9, sum(topo.World))
+	p.postAndRun(2, 9, sumCall(topo.World))
 	_ = p.agents["A"].Resize(6, "ada")
-	p.run()
+	p.runAll()
 	p.agents["B"].WorkerStarted(5)
 	p.agents["B"].WorkerAsks(5)
 	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
-	p.run()
+	p.runAll()
 	for w := range topo.WorkerID(3) { // a step that is not executed when B reports to a new head
-		p.home(w).PostCall(&collective.Posted{Worker: w, Ticket: 10, Call: sum(topo.World)})
+		p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: 10, Call: sumCall(topo.World)})
 	}
 	for _, host := range []string{"B", "A"} {
 		for _, a := range p.agents[host].Ready() {
@@ -228,36 +228,36 @@ func saidByPair(f testing.TB) (said []head.Message) {
 	next.View = next.View.Without()
 	next.Since = next.View.Generation
 	p.agents["B"].Receive("A", head.Answer{Answer: member.Decision{Record: next}})
-	p.run()
+	p.runAll()
 	return said
 }
 
-// leading is a head with workers and another host, with a link to a third one that has not
+// newLeading is a head with workers and another host, with a link to a third one that has not
 // reported.
-func leading(t testing.TB) *head.Agent {
+func newLeading(t testing.TB) *head.Agent {
 	p := newPair(t)
 	a := p.agents["A"]
 	a.LinkUp("C")
 	p.agents["C"] = head.New(head.Config{Self: "C"})
-	p.run()
-	p.post(0, 1, sum(topo.World))
-	p.post(2, 1, sum(topo.World))
+	p.runAll()
+	p.postAndRun(0, 1, sumCall(topo.World))
+	p.postAndRun(2, 1, sumCall(topo.World))
 	return a
 }
 
-// following is a host that has begun to follow A, with a worker that waits.
-func following(t testing.TB) *head.Agent {
+// newFollowing is a host that has begun to follow A, with a worker that waits.
+func newFollowing(t testing.TB) *head.Agent {
 	a := head.New(head.Config{Self: "C", Slots: 2})
 	a.LinkUp("A")
 	a.Receive("A", head.Answer{Answer: member.Decision{Record: newPair(t).agents["A"].Record()}})
 	a.WorkerStarted(9)
 	a.WorkerAsks(9)
-	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: sum(topo.World)})
+	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: sumCall(topo.World)})
 	return a
 }
 
-// recovering is a new head that waits for the report of C.
-func recovering() *head.Agent {
+// newRecovering is a new head that waits for the report of C.
+func newRecovering() *head.Agent {
 	a := head.New(head.Config{Self: "B", Slots: 2})
 	a.LinkUp("C")
 	a.WorkerStarted(2)
@@ -271,8 +271,8 @@ func recovering() *head.Agent {
 	return a
 }
 
-// exhaust takes what an agent wants until it wants nothing more, and executes its batches.
-func exhaust(a *head.Agent) {
+// runActions takes what an agent wants until it wants nothing more, and executes its batches.
+func runActions(a *head.Agent) {
 	for actions := a.Ready(); len(actions) > 0; actions = a.Ready() {
 		for _, x := range actions {
 			if e, ok := x.(*head.Execute); ok {
@@ -287,8 +287,8 @@ func TestReadersForget(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	said := saidByPair(t)
-	for _, f := range spoken(t) {
+	said := messagesOfPair(t)
+	for _, f := range steadyFrames(t) {
 		said = append(said, f)
 	}
 	var reader head.Reader
@@ -296,7 +296,7 @@ func TestReadersForget(t *testing.T) {
 	for range 20000 {
 		b := head.Encode(said[r.IntN(len(said))])
 		if r.IntN(2) == 0 && head.IsBinary(b) {
-			b = damageWords(r, b)
+			b = damageBytes(r, b)
 		}
 		want, fails := head.Decode(b)
 		got, err := reader.Read(b)

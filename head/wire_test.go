@@ -17,7 +17,7 @@ import (
 // Each message is written as docs/formats/hosts.md says, and reads as what was written.
 func TestEncode(t *testing.T) {
 	data, _ := cursor.New(100, 10, 7, true)
-	call := head.Call{Worker: 3, Ticket: 1 << 63, Call: sum(2)}
+	call := head.Call{Worker: 3, Ticket: 1 << 63, Call: sumCall(2)}
 	call.In, call.Out, call.Far = nil, nil, &collective.Far{In: 2, Out: 2}
 	shared := call
 	shared.Far, shared.Shared = &collective.Far{In: 2, Out: 2},
@@ -74,7 +74,7 @@ func TestEncode(t *testing.T) {
 // Memory and errors as values have no place in a message, and a weight that is no number has no
 // word.
 func TestEncodeLeavesMemoryBehind(t *testing.T) {
-	c := sum(0)
+	c := sumCall(0)
 	c.Weight, c.Far = math.Inf(1), &collective.Far{In: 2, Out: 2}
 	b := string(head.Encode(
 		&head.Frame{First: 2, Up: true,

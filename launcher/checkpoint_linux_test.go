@@ -32,9 +32,9 @@ const (
 
 const samples, batch, epochs = 300, 16, 4 // 76 steps
 
-// train is a worker that counts how often each sample counts, over all starts, and computes what
-// depends on every step.
-func train(ctx context.Context, j *client.Job) error {
+// trainAndCount is a worker that counts how often each sample counts, over all starts, and computes
+// what depends on every step.
+func trainAndCount(ctx context.Context, j *client.Job) error {
 	number := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 			return n
@@ -64,7 +64,7 @@ func train(ctx context.Context, j *client.Job) error {
 			fmt.Println("FROM", t.Step())
 			first = false
 		}
-		orphan := j.Rank() == number(orphanVariable, -1) && t.Step() > 0 && len(stagings()) > 0
+		orphan := j.Rank() == number(orphanVariable, -1) && t.Step() > 0 && len(stagingFiles()) > 0
 		if t.Step() >= number(stopVariable, math.MaxInt) || orphan {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 				return err
@@ -104,7 +104,7 @@ func train(ctx context.Context, j *client.Job) error {
 	return nil
 }
 
-func stagings() []string {
+func stagingFiles() []string {
 	found, err := filepath.Glob(filepath.Join(os.Getenv(folderVariable), ".staging-*"))
 	if err != nil {
 		panic(err)
@@ -122,7 +122,7 @@ type trained struct {
 // runTraining trains with n workers until the end, or until all of them die.
 func runTraining(t *testing.T, n int, folder string, env map[string]string) (r trained) {
 	t.Helper()
-	_, output, err := launch(t, t.Context(), n, "train", func(c *launcher.RunConfig) {
+	_, output, err := runWorkers(t, t.Context(), n, "train", func(c *launcher.RunConfig) {
 		c.Spec.Env[folderVariable] = folder
 		for name, value := range env {
 			c.Spec.Env[name] = value
@@ -227,7 +227,7 @@ func TestWhenAllCheckpointsAreDamagedTheTrainingDoesNotBeginAnew(t *testing.T) {
 		0o666); err != nil {
 		t.Fatal(err)
 	}
-	_, output, err := launch(t, t.Context(), 2, "train", func(c *launcher.RunConfig) {
+	_, output, err := runWorkers(t, t.Context(), 2, "train", func(c *launcher.RunConfig) {
 		c.Spec.Env[folderVariable] = folder.Root
 	})
 	if err == nil || !strings.Contains(output, "none of the 1 checkpoints") ||
@@ -239,7 +239,7 @@ func TestWhenAllCheckpointsAreDamagedTheTrainingDoesNotBeginAnew(t *testing.T) {
 // Who reads the logs of a run sees what became of its checkpoints.
 func TestTheLogHasWhatBecomesOfCheckpoints(t *testing.T) {
 	var dir string
-	_, output, err := launch(t, t.Context(), 2, "train", func(c *launcher.RunConfig) {
+	_, output, err := runWorkers(t, t.Context(), 2, "train", func(c *launcher.RunConfig) {
 		c.Spec.Env[folderVariable] = filepath.Join(t.TempDir(), "checkpoints")
 		c.OnStart = func(_, path string) { dir = path }
 	})

@@ -21,16 +21,16 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// controlled runs n workers of a kind and calls f when all of them wait; f has to stop the job. It
-// blocks until the job has ended.
-func controlled(t *testing.T, n int, what string,
+// runControlled runs n workers of a kind and calls f when all of them wait; f has to stop the job.
+// It blocks until the job has ended.
+func runControlled(t *testing.T, n int, what string,
 	f func(dir string, j *control.Job) error) (*launcher.Result, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	tool := group.New(ctx)
 	waiting := 0
-	result, out, err := launch(t, ctx, n, what, func(cfg *launcher.RunConfig) {
+	result, out, err := runWorkers(t, ctx, n, what, func(cfg *launcher.RunConfig) {
 		cfg.Stdout = &console{seen: func(line string) {
 			if !strings.HasSuffix(line, "waiting\n") {
 				return
@@ -56,7 +56,7 @@ func controlled(t *testing.T, n int, what string,
 }
 
 func TestControl(t *testing.T) {
-	result, err := controlled(t, 2, "wait", func(dir string, j *control.Job) error {
+	result, err := runControlled(t, 2, "wait", func(dir string, j *control.Job) error {
 		if j.State != api.Running || j.Size != 2 || j.Want != 2 || j.Generation != 1 || j.Elastic ||
 			j.PID != os.Getpid() || len(j.Workers) != 2 {
 			t.Errorf("%+v", j.Job)
@@ -94,7 +94,7 @@ func TestControl(t *testing.T) {
 
 // A worker that does not end by SIGTERM is not left to wait for one that did.
 func TestStoppedWorkerHearsOfOthers(t *testing.T) {
-	result, err := controlled(t, 2, "deaf-1", func(_ string, j *control.Job) error {
+	result, err := runControlled(t, 2, "deaf-1", func(_ string, j *control.Job) error {
 		return j.Stop(t.Context(), false, "me@here")
 	})
 	var stopped *launcher.Stopped
@@ -120,11 +120,11 @@ func checkSocket(t *testing.T, dir string) {
 	if info, err := os.Stat(sockets[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
-	checkRequests(t, sockets[0])
+	checkBadRequests(t, sockets[0])
 }
 
-// checkRequests sends requests that no tool would send, and checks how each is refused.
-func checkRequests(t *testing.T, socket string) {
+// checkBadRequests sends requests that no tool would send, and checks how each is refused.
+func checkBadRequests(t *testing.T, socket string) {
 	transport := &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)

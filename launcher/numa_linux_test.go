@@ -96,7 +96,7 @@ func TestRunOnSeveralNodes(t *testing.T) {
 				"[0] on %d processors, OMP_NUM_THREADS=%d, own memory in turns, 2 of 4 results\n",
 				len(cpus), runtime.GOMAXPROCS(0))}},
 	} {
-		out := runOn(t, c.nodes, c.n)
+		out := runOnNodes(t, c.nodes, c.n)
 		if strings.Contains(out, "no policies") {
 			t.Skip(out)
 		}
@@ -108,8 +108,8 @@ func TestRunOnSeveralNodes(t *testing.T) {
 	}
 }
 
-// runOn runs workers that say where they are, and returns what all say.
-func runOn(t *testing.T, nodes []numa.Node, n int) string {
+// runOnNodes runs workers that say where they are, and returns what all say.
+func runOnNodes(t *testing.T, nodes []numa.Node, n int) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {

@@ -30,8 +30,8 @@ func openBucket(t *testing.T, front func(http.Handler) http.Handler) *s3test.Ser
 	return store
 }
 
-// left are the folders for what is fetched that are there.
-func left(t *testing.T) []string {
+// fetchedFolders are the folders for what is fetched that are there.
+func fetchedFolders(t *testing.T) []string {
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), "shoal-fetched-*"))
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestTrainerGoesOnFromABucket(t *testing.T) {
 			if c.before == c.after && !slices.Equal(whole.results, again.results) {
 				t.Errorf("ended with %v, undisturbed with %v", again.results, whole.results)
 			}
-			if dirs := left(t); len(dirs) > 0 {
+			if dirs := fetchedFolders(t); len(dirs) > 0 {
 				t.Errorf("%q is left", dirs)
 			}
 			for _, key := range slices.Concat(store.Keys(), store.Uploads()) {
@@ -171,7 +171,7 @@ func TestFetchedOnce(t *testing.T) {
 	if shards != 1 {
 		t.Errorf("3 workers had a shard fetched %d times", shards)
 	}
-	if dirs := left(t); !slices.Equal(dirs, []string{alive}) {
+	if dirs := fetchedFolders(t); !slices.Equal(dirs, []string{alive}) {
 		t.Errorf("%q are left, besides %s of one that lives", dirs, alive)
 	}
 }

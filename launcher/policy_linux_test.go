@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// tellNodes is a worker that says which processors it has, and where its memory and that of shared
-// results is to lie.
-func tellNodes(ctx context.Context, j *client.Job) error {
+// reportNodes is a worker that says which processors it has, and where its memory and that of
+// shared results is to lie.
+func reportNodes(ctx context.Context, j *client.Job) error {
 	var cpus unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
 		return err
@@ -30,7 +30,7 @@ func tellNodes(ctx context.Context, j *client.Job) error {
 		return err
 	}
 	where, results := "as it comes", 0
-	switch at := []bool{preferred(own), preferred(own[huge:])}; {
+	switch at := []bool{prefersNode0(own), prefersNode0(own[huge:])}; {
 	case at[0] && at[1]:
 		where = "preferred"
 	case at[0] || at[1]:
@@ -44,7 +44,7 @@ func tellNodes(ctx context.Context, j *client.Job) error {
 		if err != nil {
 			return err
 		}
-		if preferred(shared) {
+		if prefersNode0(shared) {
 			results++
 		}
 		if err := client.Barrier(ctx, j); err != nil {
@@ -56,8 +56,8 @@ func tellNodes(ctx context.Context, j *client.Job) error {
 	return nil
 }
 
-// preferred reports whether memory is to lie on node 0.
-func preferred(mem []byte) bool {
+// prefersNode0 reports whether memory is to lie on node 0.
+func prefersNode0(mem []byte) bool {
 	var mode int32
 	var nodes [16]uint64
 	_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)),

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// generation returns the record of a generation with a member on each host.
-func generation(g topo.Generation, head string, since topo.Generation,
+// newGeneration returns the record of a generation with a member on each host.
+func newGeneration(g topo.Generation, head string, since topo.Generation,
 	hosts ...string) member.Record {
 	r := member.Record{View: topo.View{Generation: g}, Head: head, Since: since, Want: len(hosts),
 		Next: topo.WorkerID(len(hosts))}
@@ -38,8 +38,8 @@ func newRecording(host string, lines *[]string) *recording {
 	return r
 }
 
-// inStore is what a store has of a run of the job "train".
-func inStore(t *testing.T, s store.Store, run string) (o store.Owner, all []topo.Generation) {
+// storedRecord is what a store has of a run of the job "train".
+func storedRecord(t *testing.T, s store.Store, run string) (o store.Owner, all []topo.Generation) {
 	t.Helper()
 	o, err := store.Find(t.Context(), s, "train")
 	if err == nil {
@@ -61,13 +61,13 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	var said []string
 	a, b := newRecording("a", &said), newRecording("b", &said)
 	for g := topo.Generation(1); g <= 3; g++ {
-		a.AddGeneration(generation(g, "a", 0, "a", "b", "c"))
-		b.AddGeneration(generation(g, "a", 0, "a", "b", "c"))
+		a.AddGeneration(newGeneration(g, "a", 0, "a", "b", "c"))
+		b.AddGeneration(newGeneration(g, "a", 0, "a", "b", "c"))
 	}
 	a.setRecord(note, 5, down.Open()) // returns, and so does what is decided from now on
 	b.setRecord(note, 5, server.Open())
-	a.AddGeneration(generation(4, "a", 0, "a", "b", "c"))
-	b.AddGeneration(generation(4, "a", 0, "a", "b", "c"))
+	a.AddGeneration(newGeneration(4, "a", 0, "a", "b", "c"))
+	b.AddGeneration(newGeneration(4, "a", 0, "a", "b", "c"))
 	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -75,11 +75,11 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 		store.ErrNotFound) {
 		t.Errorf("a host that does not lead writes: %v", err)
 	}
-	b.AddGeneration(generation(5, "b", 5, "b", "c"))
+	b.AddGeneration(newGeneration(5, "b", 5, "b", "c"))
 	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	o, all := inStore(t, server.Open(), "r")
+	o, all := storedRecord(t, server.Open(), "r")
 	if o.Host != "b" || o.Address != "b:7077" || o.Generation != 10 || !o.Ended.IsZero() {
 		t.Errorf("the owner is %+v", o)
 	}
@@ -89,7 +89,7 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	if err := b.close(true); err != nil {
 		t.Error(err)
 	}
-	if o, _ := inStore(t, server.Open(), "r"); o.Ended.IsZero() {
+	if o, _ := storedRecord(t, server.Open(), "r"); o.Ended.IsZero() {
 		t.Error("the record does not tell of the end")
 	}
 	close(hung)
@@ -100,8 +100,8 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	}
 }
 
-// claim begins as a head on host a with a store in its own process, as far as claimJob does.
-func claim(t *testing.T, s store.Store, run, url string, takeOver bool) (*launcher, error) {
+// claimWith begins as a head on host a with a store in its own process, as far as claimJob does.
+func claimWith(t *testing.T, s store.Store, run, url string, takeOver bool) (*launcher, error) {
 	t.Helper()
 	l := &launcher{registry: newRegistry("a", 1), place: &proc.Place{Run: run},
 		cfg: RunConfig{Record: &RecordConfig{Store: s, URL: url, TakeOver: takeOver}}}
@@ -109,7 +109,7 @@ func claim(t *testing.T, s store.Store, run, url string, takeOver bool) (*launch
 }
 
 func TestWhoMayLeadAgain(t *testing.T) {
-	alone, spread := generation(7, "a", 0, "a"), generation(7, "a", 0, "a", "b", "c")
+	alone, spread := newGeneration(7, "a", 0, "a"), newGeneration(7, "a", 0, "a", "b", "c")
 	ended := store.Owner{Job: "train", Run: "r1", Host: "a", Since: time.Now(), Ended: time.Now()}
 	for name, c := range map[string]struct {
 		before   *store.Owner
@@ -153,7 +153,7 @@ func TestWhoMayLeadAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l, err := claim(t, s, "r2", c.url, c.takeOver)
+			l, err := claimWith(t, s, "r2", c.url, c.takeOver)
 			if c.refused != "" {
 				var taken *store.TakenError
 				var elsewhere *record.ElsewhereError
@@ -166,7 +166,7 @@ func TestWhoMayLeadAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, _ := inStore(t, s, c.run)
+			o, _ := storedRecord(t, s, c.run)
 			if n := l.record.note; n.Run != c.run || l.record.earlierGenerations() != c.after ||
 				o.Run != c.run ||
 				o.Host != "a" || !o.Ended.IsZero() {
@@ -187,7 +187,7 @@ func TestRecordOfTooManyGenerations(t *testing.T) {
 			store.Owner{Job: "train", Run: "r1", Host: "a", Generation: after}, false); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := claim(t, s, "r2", "", false); (err != nil) != refused ||
+		if _, err := claimWith(t, s, "r2", "", false); (err != nil) != refused ||
 			refused && !strings.Contains(err.Error(), "give the job another name") {
 			t.Errorf("after %d: %v", after, err)
 		}
@@ -198,7 +198,7 @@ func TestRecordOfTooManyGenerations(t *testing.T) {
 func TestNoRecord(t *testing.T) {
 	var said []string
 	r := newRecording("b", &said)
-	r.AddGeneration(generation(1, "b", 0, "a", "b"))
+	r.AddGeneration(newGeneration(1, "b", 0, "a", "b"))
 	if err := r.close(true); err != nil || len(said) > 0 {
 		t.Errorf("the end without a record: %v, %q", err, said)
 	}

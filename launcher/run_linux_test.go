@@ -29,7 +29,7 @@ const workerVariable = "NODE_TEST_WORKER"
 // When this program is started as a worker it is one; else it runs the tests.
 func TestMain(m *testing.M) {
 	if what := os.Getenv(workerVariable); what != "" {
-		if err := work(what); err != nil {
+		if err := runWorker(what); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// work is a worker: it meets the others, reports, and does what is asked of its rank.
-func work(what string) error {
+// runWorker is a worker: it meets the others, reports, and does what is asked of its rank.
+func runWorker(what string) error {
 	ctx := context.Background()
 	if what == "absent-1" && os.Getenv(api.EnvRank) == "1" {
 		return nil
@@ -49,10 +49,10 @@ func work(what string) error {
 		return err
 	}
 	if what == "nodes" {
-		return errors.Join(tellNodes(ctx, j), j.Close())
+		return errors.Join(reportNodes(ctx, j), j.Close())
 	}
 	if what == "train" {
-		return errors.Join(train(ctx, j), j.Close())
+		return errors.Join(trainAndCount(ctx, j), j.Close())
 	}
 	if err := client.Barrier(ctx, j); err != nil {
 		return err
@@ -83,8 +83,8 @@ func work(what string) error {
 	return j.Close()
 }
 
-// launch runs n workers and returns their output too.
-func launch(t *testing.T, ctx context.Context, n int, what string,
+// runWorkers runs n workers and returns their output too.
+func runWorkers(t *testing.T, ctx context.Context, n int, what string,
 	spoil func(*launcher.RunConfig)) (*launcher.Result, string, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
@@ -137,7 +137,7 @@ func TestRun(t *testing.T) {
 	var mu sync.Mutex
 	var joined, reported []int
 	var dir string
-	result, out, err := launch(t, t.Context(), 3, "meet", func(cfg *launcher.RunConfig) {
+	result, out, err := runWorkers(t, t.Context(), 3, "meet", func(cfg *launcher.RunConfig) {
 		cfg.OnStart = func(name, d string) { dir = d }
 		cfg.OnJoin = func(rank int, client string) {
 			mu.Lock()
@@ -181,7 +181,7 @@ func TestRun(t *testing.T) {
 
 // A good job stays one where its result cannot be kept.
 func TestRunWhoseResultCannotBeWritten(t *testing.T) {
-	result, out, err := launch(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
+	result, out, err := runWorkers(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
 		cfg.OnStart = func(_, dir string) {
 			if err := os.Mkdir(filepath.Join(dir, "result.json"), 0o700); err != nil {
 				t.Error(err)
@@ -195,7 +195,7 @@ func TestRunWhoseResultCannotBeWritten(t *testing.T) {
 }
 
 func TestRunWhereOneNeverJoins(t *testing.T) {
-	_, out, err := launch(t, t.Context(), 3, "absent-1", nil)
+	_, out, err := runWorkers(t, t.Context(), 3, "absent-1", nil)
 	var f *launcher.Failure
 	if !errors.As(err, &f) || f.Rank != 1 || !f.Early {
 		t.Fatalf("%v\n%s", err, out)
@@ -203,7 +203,7 @@ func TestRunWhereOneNeverJoins(t *testing.T) {
 }
 
 func TestRunWhereOneRaises(t *testing.T) {
-	_, out, err := launch(t, t.Context(), 3, "raise-1", nil)
+	_, out, err := runWorkers(t, t.Context(), 3, "raise-1", nil)
 	var f *launcher.Failure
 	if !errors.As(err, &f) || f.Rank != 1 || !slices.Contains(f.Tail, "bad batch") {
 		t.Fatalf("%v\n%s", err, out)
@@ -212,7 +212,7 @@ func TestRunWhereOneRaises(t *testing.T) {
 
 func TestRunWhereOneHangsUp(t *testing.T) {
 	// It ends well, but the others wait for it: the error that one of these gets names it.
-	_, out, err := launch(t, t.Context(), 2, "hangup-1", nil)
+	_, out, err := runWorkers(t, t.Context(), 2, "hangup-1", nil)
 	var f *launcher.Failure
 	if !errors.As(err, &f) || f.Rank != 0 || !strings.Contains(err.Error(), "rank 1") {
 		t.Fatalf("%v\n%s", err, out)
@@ -224,7 +224,7 @@ func TestRunStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	waiting := 0
-	result, out, err := launch(t, ctx, 2, "wait", func(cfg *launcher.RunConfig) {
+	result, out, err := runWorkers(t, ctx, 2, "wait", func(cfg *launcher.RunConfig) {
 		cfg.Stdout = &console{seen: func(line string) {
 			if strings.HasSuffix(line, "waiting\n") {
 				if waiting++; waiting == 2 {
@@ -247,7 +247,7 @@ func TestRunKillsWhatDoesNotStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	kill := make(chan struct{})
 	ready := 0
-	result, out, err := launch(t, ctx, 2, "", func(cfg *launcher.RunConfig) {
+	result, out, err := runWorkers(t, ctx, 2, "", func(cfg *launcher.RunConfig) {
 		cfg.Spec.Command, cfg.Spec.Env = []string{"sh", "-c",
 			`trap "" TERM; echo ready; while :; do sleep 1; done`}, nil
 		cfg.Kill = kill
@@ -270,11 +270,11 @@ func TestRunKillsWhatDoesNotStop(t *testing.T) {
 
 func TestRunRefuses(t *testing.T) {
 	var spec *job.Error
-	if _, _, err := launch(t, t.Context(), -1, "meet", nil); !errors.As(err, &spec) {
+	if _, _, err := runWorkers(t, t.Context(), -1, "meet", nil); !errors.As(err, &spec) {
 		t.Errorf("%v", err)
 	}
 	var command *proc.CommandError
-	if result, _, err := launch(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
+	if result, _, err := runWorkers(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
 		cfg.Spec.Command = []string{"/none"}
 	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)
@@ -283,7 +283,7 @@ func TestRunRefuses(t *testing.T) {
 	if err := os.WriteFile(garbage, []byte("\x00"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if result, _, err := launch(t, t.Context(), 2, "meet", func(cfg *launcher.RunConfig) {
+	if result, _, err := runWorkers(t, t.Context(), 2, "meet", func(cfg *launcher.RunConfig) {
 		cfg.Spec.Command = []string{garbage}
 	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// oneEach has a member on every host.
-func oneEach(hosts int) collective.Sites {
+// oneMemberPerHost has a member on every host.
+func oneMemberPerHost(hosts int) collective.Sites {
 	sites := collective.Sites{N: hosts}
 	for h := range hosts {
 		sites.Of = append(sites.Of, h)
@@ -24,7 +24,7 @@ func TestTurns(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 200 {
 		hosts := 2 + rng.IntN(5)
-		sites := oneEach(hosts)
+		sites := oneMemberPerHost(hosts)
 		var moves []collective.Move
 		often := rng.IntN(2) * rng.IntN(20) // moves in 20 that are passed on
 		all, passed, want := 0, 0, map[[2]int]int{}

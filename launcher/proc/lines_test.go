@@ -17,8 +17,8 @@ type chunk struct {
 	at   float64
 }
 
-// linesOf feeds chunks to Lines, and returns the lines that come out.
-func linesOf(chunks ...chunk) []string {
+// feedLines feeds chunks to Lines, and returns the lines that come out.
+func feedLines(chunks ...chunk) []string {
 	got := []string{}
 	l := Lines{Emit: func(line []byte) { got = append(got, string(line)) }}
 	for _, c := range chunks {
@@ -49,7 +49,7 @@ func TestLines(t *testing.T) {
 		"a return overwrites":  {[]chunk{{"x\r\r\ry\n", 0}}, []string{"x", "y"}},
 		"blank after progress": {[]chunk{{"x\r\n\n", 0}}, []string{"x", ""}},
 	} {
-		if d := cmp.Diff(c.want, linesOf(c.chunks...)); d != "" {
+		if d := cmp.Diff(c.want, feedLines(c.chunks...)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
@@ -62,7 +62,8 @@ func TestLinesDoNotDependOnReads(t *testing.T) {
 		for i, p := range parts {
 			chunks[i].text = p
 		}
-		if d := cmp.Diff(linesOf(chunk{strings.Join(parts, ""), 0}), linesOf(chunks...)); d != "" {
+		if d := cmp.Diff(feedLines(chunk{strings.Join(parts, ""), 0}),
+			feedLines(chunks...)); d != "" {
 			t.Fatal(d)
 		}
 	})

@@ -20,7 +20,7 @@ func TestPlaceLeavesNothing(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if left := list(t, dir); len(left) > 0 {
+	if left := listNames(t, dir); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -39,7 +39,7 @@ func TestPlaceRemovesOnlyTheDead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join(list(t, dir), " ")
+	got := strings.Join(listNames(t, dir), " ")
 	if strings.Contains(got, "dead") || !strings.Contains(got, living.Run+".sock") ||
 		!strings.Contains(got, living.Run+".lock") {
 		t.Errorf("left: %v", got)
@@ -81,8 +81,8 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// list lists the names of the files in a folder.
-func list(t *testing.T, dir string) (names []string) {
+// listNames lists the names of the files in a folder.
+func listNames(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {

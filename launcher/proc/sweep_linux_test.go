@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-func pidIn(t *testing.T, text string) int {
+func parsePID(t *testing.T, text string) int {
 	t.Helper()
 	m := regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(text)
 	if m == nil {
@@ -80,9 +80,9 @@ func TestSweep(t *testing.T) {
 		(setsid sh -c 'echo daemon; exec sleep 1000' &)
 		echo worker; sleep 1000`, RunVariable+"=outer/"+run)
 	bystander := startShell(t, `echo here; exec sleep 1000`, RunVariable+"=outer")
-	bystander.text.await("here")
+	bystander.text.awaitText("here")
 	for _, who := range []string{"session", "daemon", "worker"} {
-		s.text.await(who)
+		s.text.awaitText(who)
 	}
 	if err := Sweep(run); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestGuardTakesOver(t *testing.T) {
 	}
 	touch(t, p.Socket())
 	s := startShell(t, `setsid sleep 1000 & echo ready; wait`, RunVariable+"="+p.Run)
-	s.text.await("ready")
+	s.text.awaitText("ready")
 	g := group.New(context.Background())
 	started := make(chan int, 1)
 	g.Go("guard", func(ctx context.Context) error {
@@ -162,7 +162,7 @@ func TestGuardTakesOver(t *testing.T) {
 	if err := g.Wait(); err == nil {
 		t.Error("the guard ended unnoticed")
 	}
-	if left := list(t, dir); len(left) > 0 {
+	if left := listNames(t, dir); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

@@ -29,11 +29,11 @@ type shellRun struct {
 // startShell starts a worker that runs a shell script, and ends with the test.
 func startShell(t *testing.T, script string, env ...string) *shellRun {
 	t.Helper()
-	return startShellOn(t, nil, script, env...)
+	return startShellOnCPUs(t, nil, script, env...)
 }
 
-// startShellOn is startShell with the processors that the worker is to have.
-func startShellOn(t *testing.T, cpus []int, script string, env ...string) *shellRun {
+// startShellOnCPUs is startShell with the processors that the worker is to have.
+func startShellOnCPUs(t *testing.T, cpus []int, script string, env ...string) *shellRun {
 	t.Helper()
 	text := &lockedBuffer{seen: make(chan struct{}, 1)}
 	out, err := NewOutput(NewConsole(text, text, 1, false), 0, filepath.Join(t.TempDir(), "log"))
@@ -86,8 +86,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// await blocks until the text holds want, and returns it.
-func (l *lockedBuffer) await(want string) string {
+// awaitText blocks until the text holds want, and returns it.
+func (l *lockedBuffer) awaitText(want string) string {
 	for !strings.Contains(l.String(), want) {
 		<-l.seen
 	}
@@ -122,7 +122,7 @@ func TestWorkerKilled(t *testing.T) {
 func TestSignalReachesTheGroup(t *testing.T) {
 	s := startShell(t,
 		`sh -c 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.01; done' & wait`)
-	s.text.await("ready")
+	s.text.awaitText("ready")
 	s.Signal(syscall.SIGTERM)
 	if e := <-s.ended; e.Signal != syscall.SIGTERM {
 		t.Errorf("ended as %v", e)
@@ -144,14 +144,14 @@ func TestLastWordsAreHeard(t *testing.T) {
 
 func TestDrainLeavesStrangers(t *testing.T) {
 	s := startShell(t, `setsid sh -c 'echo "pid $$."; exec sleep 1000' & wait`)
-	text := s.text.await(".")
+	text := s.text.awaitText(".")
 	s.Signal(syscall.SIGKILL)
 	<-s.ended
 	s.StopReadingAfter(time.Millisecond)
 	if err := s.group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(pidIn(t, text), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(parsePID(t, text), syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
 }
@@ -184,8 +184,8 @@ func TestStartRefuses(t *testing.T) {
 	}
 }
 
-// allowed is the list of processors in a file such as /proc/self/status.
-func allowed(t *testing.T, status string) string {
+// allowedCPUs is the list of processors in a file such as /proc/self/status.
+func allowedCPUs(t *testing.T, status string) string {
 	t.Helper()
 	text, err := os.ReadFile(status)
 	if err != nil {
@@ -201,7 +201,7 @@ func allowed(t *testing.T, status string) string {
 
 // A worker has the processors of its command, and no thread of ours loses any.
 func TestWorkerOnCPUs(t *testing.T) {
-	all := allowed(t, "/proc/self/status")
+	all := allowedCPUs(t, "/proc/self/status")
 	last := all[strings.LastIndexAny(all, ",-")+1:]
 	if last == all {
 		t.Skipf("this process may use processor %s alone", all)
@@ -210,9 +210,9 @@ func TestWorkerOnCPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startShellOn(t, []int{cpu}, `echo ready; exec sleep 1000`)
-	s.text.await("ready")
-	if got := allowed(t, fmt.Sprintf("/proc/%d/status", s.PID())); got != last || !s.Bound() {
+	s := startShellOnCPUs(t, []int{cpu}, `echo ready; exec sleep 1000`)
+	s.text.awaitText("ready")
+	if got := allowedCPUs(t, fmt.Sprintf("/proc/%d/status", s.PID())); got != last || !s.Bound() {
 		t.Errorf("the worker runs on %s, bound: %v; want %s", got, s.Bound(), last)
 	}
 	threads, err := filepath.Glob("/proc/self/task/*/status")
@@ -220,7 +220,7 @@ func TestWorkerOnCPUs(t *testing.T) {
 		t.Fatalf("%v, %v", threads, err)
 	}
 	for _, thread := range threads {
-		if got := allowed(t, thread); got != all {
+		if got := allowedCPUs(t, thread); got != all {
 			t.Errorf("%s may use %s, and could use %s before", thread, got, all)
 		}
 	}
@@ -228,7 +228,7 @@ func TestWorkerOnCPUs(t *testing.T) {
 
 // Where the kernel does not grant the processors, the worker runs without.
 func TestWorkerOnCPUsThatAreAbsent(t *testing.T) {
-	s := startShellOn(t, []int{1023, 5000}, `exit 3`)
+	s := startShellOnCPUs(t, []int{1023, 5000}, `exit 3`)
 	if e := <-s.ended; e.Code != 3 || s.Bound() {
 		t.Errorf("ended as %v, bound: %v", e, s.Bound())
 	}
