@@ -100,7 +100,7 @@ func TestDecodeRefuses(t *testing.T) {
 		``:                                   "EOF",
 		`null`:                               "0 kinds",
 		`{}`:                                 "0 kinds",
-		`{"frame":{"first":1}} {}`:           "behind it",
+		`{"frame":{"first":1}} {}`:           "after it",
 		`{"frame":{"first":1},"refused":{}}`: "2 kinds",
 		`{"frames":{}}`:                      "frames",
 		`{"frame":{"first":1,"last":2}}`:     "last",
