@@ -195,8 +195,9 @@ func messagesOfPair(f testing.TB) (said []head.Message) {
 		p.runAll()
 	}
 	p.agents["B"].RequestGroup(3, members)
-	p.postAndRun(2, 1, collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank,
-		Group: 1, Out: make([]byte, 8)})
+	p.postAndRun(2, 1,
+		collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank,
+			Group: 1, Out: make([]byte, 8)})
 	p.postAndRun(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1,
 		In: make([]byte, 8)})
 	for ticket := range uint64(2) {
