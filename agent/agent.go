@@ -128,7 +128,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if err != nil {
 		l.Close()
-		return nil, errors.Join(err, a.stopLanes(), lanes.close())
+		return nil, errors.Join(err, a.stopGoroutines(), lanes.close())
 	}
 	a.engine.results.nodes = allNodes(cfg.Nodes)
 	a.engine.background = func(name string, f func()) {
@@ -139,7 +139,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if err := a.makeDriver(); err != nil {
 		l.Close()
-		return nil, errors.Join(err, a.stopLanes(), a.engine.close())
+		return nil, errors.Join(err, a.stopGoroutines(), a.engine.close())
 	}
 	return a, nil
 }
@@ -183,9 +183,9 @@ func (a *Agent) makeDriver() error {
 	return nil
 }
 
-// stopLanes ends all goroutines of the group, the lanes among them, and blocks until they have
+// stopGoroutines ends all goroutines of the group, the lanes among them, and blocks until they have
 // ended.
-func (a *Agent) stopLanes() error {
+func (a *Agent) stopGoroutines() error {
 	a.group.Stop(nil)
 	return a.group.Wait()
 }
@@ -217,7 +217,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.engine.stop()
 	err = errors.Join(err, engine.Wait())
 	a.driver.published.publish(Status{Ended: true})
-	return errors.Join(err, a.stopLanes(), a.engine.close())
+	return errors.Join(err, a.stopGoroutines(), a.engine.close())
 }
 
 // runTicks has the engine's thread, at every tick until ctx ends, let the head's agent repeat what

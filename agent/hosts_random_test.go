@@ -55,7 +55,7 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 		slots[i] = 1 + rng.IntN(2)
 		workers += slots[i]
 	}
-	f, c := elasticJobOnHosts(t, workers, slots,
+	f, c := startElasticJobOnHosts(t, workers, slots,
 		client.Data{Samples: 600, Batch: 10, Epochs: 2, Seed: seed})
 	d := &doomed{elasticJob: f, testHosts: c, rng: rng, dead: map[*agent.Agent]*atomic.Bool{},
 		horizon: ahead}

@@ -139,9 +139,9 @@ func (c *testHosts) startAgent(name string, cfg agent.Config) *agent.Agent {
 	return a
 }
 
-// elasticJobOnHosts is an elasticJob on several hosts: its workers are started where the membership
-// wants them.
-func elasticJobOnHosts(t *testing.T, workers int, slots []int, data client.Data) (*elasticJob,
+// startElasticJobOnHosts starts the agents of an elasticJob on several hosts. The caller runs the
+// workers that are ordered, which come in started, by runAt, and waits for them by check.
+func startElasticJobOnHosts(t *testing.T, workers int, slots []int, data client.Data) (*elasticJob,
 	*testHosts) {
 	f := &elasticJob{t: t, data: data, group: group.New(context.Background()),
 		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}}
@@ -163,7 +163,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(trial)))
 			slots := []int{1 + rng.IntN(2), 1 + rng.IntN(3), 1 + rng.IntN(2)}
 			workers := slots[0] + slots[1] + slots[2]
-			f, c := elasticJobOnHosts(t, workers, slots,
+			f, c := startElasticJobOnHosts(t, workers, slots,
 				client.Data{Samples: 60 + rng.IntN(200), Batch: 4 + rng.IntN(20), Epochs: 2,
 					Seed: seed})
 			at, here := 1+rng.IntN(4), slots[trial%2]
@@ -216,7 +216,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 // Two hosts lose each other, but not the head. It tells its launcher of the one that goes, the one
 // that came later, though it reaches it.
 func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
-	f, c := elasticJobOnHosts(t, 3, []int{1, 1},
+	f, c := startElasticJobOnHosts(t, 3, []int{1, 1},
 		client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
 	workerIDs := []startOrder{<-c.started, <-c.started}
 	c.addHost("c", 1)
@@ -239,7 +239,7 @@ func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 
 // Workers die, and a host joins and gets workers, while others train.
 func TestHostsJoinAndAreDrained(t *testing.T) {
-	f, c := elasticJobOnHosts(t, 2, []int{1, 1},
+	f, c := startElasticJobOnHosts(t, 2, []int{1, 1},
 		client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
 	entering := func(n int) {
 		awaitStatus(t, f.agent, func(s agent.Status) bool { return s.Entering >= n })

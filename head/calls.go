@@ -102,7 +102,8 @@ func (f *follower) bindLocalBatch(a *Apply, here *batch) {
 	f.agent.pool.putBatch(here)
 }
 
-// removeOpenCalls removes the calls of parts from the open calls of their workers.
+// removeOpenCalls removes the calls of parts from the open calls of their workers, whose copies go
+// back to the pool of the agent. The parts stay as they are.
 func (f *follower) removeOpenCalls(parts []Part) {
 	for _, part := range parts {
 		for _, p := range part.Calls {

@@ -162,7 +162,7 @@ func (w *zeroWriter) planBuffers(read func(*format.Tensor, []byte) error) error 
 			return err
 		}
 		parts := [][]string{names}
-		version, _ := w.sourceVersion().(string)
+		version, _ := w.versionToWrite().(string)
 		if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); w.stage == 3 {
 			parts = w.splitGroup(names)
 		} else if v == true && roundRobinApplies(w.stage, version) {

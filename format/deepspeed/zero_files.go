@@ -188,7 +188,7 @@ func (w *zeroWriter) layOptimStates(rank int) error {
 		state.Add("partition_count", counts)
 		state.Add("group_paddings", paddings)
 		state.Add("param_slice_mappings", mappings)
-		state.Add("ds_version", w.sourceVersion())
+		state.Add("ds_version", w.versionToWrite())
 	}
 	root := &pickle.Dict{}
 	root.Add("optimizer_state_dict", state)
@@ -196,7 +196,7 @@ func (w *zeroWriter) layOptimStates(rank int) error {
 		torchzip.ObjectsToPickle(globals)); err != nil {
 		return err
 	}
-	root.Add("ds_version", w.sourceVersion())
+	root.Add("ds_version", w.versionToWrite())
 	return w.layStores(
 		fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.mp),
 		root, out)
@@ -218,8 +218,9 @@ func (w *zeroWriter) addNumber(out *file, kind string, f *flatState, rank int) (
 	return p, err
 }
 
-// sourceVersion returns the version of DeepSpeed that wrote the source.
-func (w *zeroWriter) sourceVersion() any {
+// versionToWrite returns the version of DeepSpeed that the files name: that of the source, as it
+// stands there, and fileVersion if the source names none.
+func (w *zeroWriter) versionToWrite() any {
 	if v, ok := w.value("ds_version"); ok {
 		return v
 	}

@@ -114,7 +114,7 @@ func (c *Cluster) perform(words []string) error {
 	case "stabilize":
 		c.Stabilize(n)
 	default:
-		if OfStore(words[0]) {
+		if IsStoreEvent(words[0]) {
 			c.performStoreEvent(words[0], arg(1), arg(2))
 			return nil
 		}

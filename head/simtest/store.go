@@ -81,9 +81,9 @@ func (s *store) answer(c *Cluster, e storeCall) record.Answer {
 	return record.Answer{}
 }
 
-// OfStore reports whether an event is of the store alone: of what becomes of the calls to it.
-func OfStore(line string) bool {
-	what, _, _ := strings.Cut(line, " ")
+// IsStoreEvent reports whether an event is of the store alone: of what becomes of the calls to it.
+func IsStoreEvent(event string) bool {
+	what, _, _ := strings.Cut(event, " ")
 	return slices.Contains([]string{"serve", "lose-answer", "lose-call", "delay-call",
 		"deliver-call", "store", "rival", "split"}, what)
 }

@@ -31,7 +31,7 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 			if err := with.Do(line); err != nil {
 				t.Fatalf("SEED=%d: %v", s, err)
 			}
-			if simtest.OfStore(line) {
+			if simtest.IsStoreEvent(line) {
 				continue
 			}
 			bare, _, first := strings.Cut(line, " store=")

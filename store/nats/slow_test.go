@@ -13,10 +13,10 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// TestSlow puts a line between client and server that stops to carry anything.
+// TestSlow puts a proxy between client and server that stops carrying anything.
 func TestSlow(t *testing.T) {
 	e := startElsewhere(t, nil)
-	l := newLine(t, strings.TrimPrefix(e.servers.URL, "nats://"))
+	l := startProxy(t, strings.TrimPrefix(e.servers.URL, "nats://"))
 	s, err := Connect(t.Context(), Servers{URL: "nats://" + l.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
@@ -47,25 +47,26 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// line carries bytes from one client to a server and back.
-type line struct {
+// proxy carries bytes from one client to a server and back.
+type proxy struct {
 	net.Listener
 	held chan struct{} // closed when bytes of the client wait
 	mu   sync.Mutex
-	open chan struct{} // closed while the line carries
+	open chan struct{} // closed while the proxy carries
 }
 
-// newLine returns a line to the server at an address, which carries until the test ends.
-func newLine(t *testing.T, to string) *line {
+// startProxy returns a proxy to the server at an address. The test ends when both sides have hung
+// up.
+func startProxy(t *testing.T, to string) *proxy {
 	t.Helper()
 	in, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &line{Listener: in, held: make(chan struct{}), open: make(chan struct{})}
+	l := &proxy{Listener: in, held: make(chan struct{}), open: make(chan struct{})}
 	close(l.open)
 	g := group.New(context.Background())
-	g.Go("line", func(context.Context) error {
+	g.Go("proxy", func(context.Context) error {
 		a, err := in.Accept()
 		if err != nil {
 			return nil
@@ -76,7 +77,7 @@ func newLine(t *testing.T, to string) *line {
 			return err
 		}
 		defer b.Close()
-		g.Go("line back", func(context.Context) error { io.Copy(a, b); a.Close(); return nil })
+		g.Go("proxy back", func(context.Context) error { io.Copy(a, b); a.Close(); return nil })
 		l.copyUntilStopped(b, a)
 		return nil
 	})
@@ -89,8 +90,9 @@ func newLine(t *testing.T, to string) *line {
 	return l
 }
 
-// copyUntilStopped copies bytes one way until either side ends; it waits while the line is stopped.
-func (l *line) copyUntilStopped(to io.Writer, from io.Reader) {
+// copyUntilStopped copies bytes one way until either side ends; it waits while the proxy is
+// stopped.
+func (l *proxy) copyUntilStopped(to io.Writer, from io.Reader) {
 	buf := make([]byte, 4096)
 	for {
 		n, err := from.Read(buf)
@@ -112,15 +114,15 @@ func (l *line) copyUntilStopped(to io.Writer, from io.Reader) {
 	}
 }
 
-// stop makes the line carry nothing.
-func (l *line) stop() {
+// stop makes the proxy carry nothing.
+func (l *proxy) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open = make(chan struct{})
 }
 
-// resume makes the line carry again.
-func (l *line) resume() {
+// resume makes the proxy carry again.
+func (l *proxy) resume() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.open)

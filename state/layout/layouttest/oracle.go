@@ -324,7 +324,7 @@ func storeArrays(spec *layout.Spec, tensors []layout.Tensor) (names []string,
 		joins[name].rows[number] = append(joins[name].rows[number], wholeTensor(tensors, i))
 	}
 	for name, j := range joins {
-		arrays[name] = joinStored(j.store, j.rows)
+		arrays[name] = joinParts(j.store, j.rows)
 	}
 	return names, arrays
 }
@@ -343,11 +343,11 @@ func storedAs(spec *layout.Spec, tensor string) (name string, number, entry int)
 	return "", 0, -1
 }
 
-// joinStored returns the array that a store makes of its parts, which are given by their stacked
-// number.
-func joinStored(s layout.Store, rows map[int][]Array) Array {
+// joinParts returns the array that a store makes of its parts. They are given by their stacked
+// number, in the order of s.Parts.
+func joinParts(s layout.Store, parts map[int][]Array) Array {
 	var numbers []int
-	for n := range rows {
+	for n := range parts {
 		numbers = append(numbers, n)
 	}
 	sort.Ints(numbers)
@@ -355,10 +355,10 @@ func joinStored(s layout.Store, rows map[int][]Array) Array {
 	for _, n := range numbers {
 		var pieces []Array
 		if s.Units == nil {
-			pieces = rows[n]
+			pieces = parts[n]
 		} else {
-			for g := range rows[n][0].Shape[s.Dim] / s.Units[0] {
-				for p, a := range rows[n] {
+			for g := range parts[n][0].Shape[s.Dim] / s.Units[0] {
+				for p, a := range parts[n] {
 					pieces = append(pieces, narrow(a, s.Dim, g*s.Units[p], (g+1)*s.Units[p]))
 				}
 			}
