@@ -358,6 +358,7 @@ func TestAnswersRepeatTheSerial(t *testing.T) {
 	}
 }
 
+// Requests that make no sense, or come too early or twice, are refused with a reason.
 func TestBadMessages(t *testing.T) {
 	a := startAgent(t, 2)
 	w := dialRaw(t, a)

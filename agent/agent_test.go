@@ -152,6 +152,7 @@ func runTogether(t *testing.T, jobs []*client.Job, body func(j *client.Job) erro
 	}
 }
 
+// A sum is right wherever the tensors lie: in the agent's memory or in the worker's own.
 func TestAllReduceArenaAndForeign(t *testing.T) {
 	for n := 1; n <= 8; n++ {
 		runOnHosts(t, n, func(j *client.Job) error {

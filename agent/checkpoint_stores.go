@@ -47,6 +47,8 @@ type fetched struct {
 	err   error         // why the checkpoint could not be fetched
 }
 
+// newCheckpointStores returns the stores of an agent that has opened none yet. stop ends their
+// fetches.
 func newCheckpointStores() *checkpointStores {
 	p := &checkpointStores{buckets: map[string]*s3.Bucket{}, fetched: map[source]*fetched{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())

@@ -129,6 +129,7 @@ func TestUnevenAllToAll(t *testing.T) {
 	})
 }
 
+// Ranks make groups and sum up in them, and submit more calls at once than there are slots.
 func TestGroupsAndGrouped(t *testing.T) {
 	ctx := context.Background()
 	runOnHosts(t, 4, func(j *client.Job) error {
@@ -217,6 +218,7 @@ func TestConcurrentWaiters(t *testing.T) {
 	})
 }
 
+// Ranks whose calls differ all get an error that names both.
 func TestMismatchReachesEveryRank(t *testing.T) {
 	runOnHosts(t, 3, func(j *client.Job) error {
 		x := make([]float32, 12)
@@ -233,6 +235,7 @@ func TestMismatchReachesEveryRank(t *testing.T) {
 	})
 }
 
+// In a job without steps a worker that leaves fails the calls that wait for it, and is named.
 func TestLeavingFailsTheOthersCall(t *testing.T) {
 	runOnHosts(t, 2, func(j *client.Job) error {
 		if j.Rank() == 1 {
@@ -249,6 +252,7 @@ func TestLeavingFailsTheOthersCall(t *testing.T) {
 	})
 }
 
+// Who waits for others can give up by its context.
 func TestContextEndsAWait(t *testing.T) {
 	a := startAgent(t, 2)
 	j := joinAs(t, a, 0)
@@ -260,6 +264,7 @@ func TestContextEndsAWait(t *testing.T) {
 	}
 }
 
+// When the agent has ended, calls fail and do not hang.
 func TestAgentGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a := startAgentUntil(t, ctx, 2)
@@ -274,6 +279,7 @@ func TestAgentGone(t *testing.T) {
 	}
 }
 
+// A segment that is larger than the memory of the machine is refused.
 func TestArenaLargerThanMemory(t *testing.T) {
 	j := joinAs(t, startAgent(t, 1), 0)
 	_, err := client.Empty[float64](j, 1<<40)

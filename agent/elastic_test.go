@@ -267,6 +267,7 @@ func TestAllButOneAreLost(t *testing.T) {
 	f.check(4)
 }
 
+// A job is made larger and smaller while it trains, and every sample counts once.
 func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	f := newElasticJob(t, 2, client.Data{Samples: 500, Batch: 20, Epochs: 2, Seed: 3})
 	resized := make(chan struct{})

@@ -263,7 +263,7 @@ func (e *engine) takeCall(m *worker) {
 	}
 }
 
-// failCall completes a call with an error.
+// failCall completes a call with an error, which tells the worker whether another one is lost.
 func (e *engine) failCall(p *collective.Posted, err error) {
 	status := arena.Failed
 	var lost *collective.LostError

@@ -28,6 +28,7 @@ func checkOnce(t *testing.T, c counted) {
 	}
 }
 
+// Whatever the number of chunks and lanes, each chunk is done once.
 func TestLanesDoEachChunkOnce(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16)) // a lane each
 	g := group.New(context.Background())
@@ -48,6 +49,7 @@ func TestLanesDoEachChunkOnce(t *testing.T) {
 	}
 }
 
+// A helper that wakes up too late has nothing to do, and nobody waits for it.
 func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
 	bell, err := arena.NewThreadBell()
 	if err != nil {
@@ -66,6 +68,7 @@ func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// How many helpers are woken depends on the work and on the cores that are free.
 func TestLanesThatAreWoken(t *testing.T) {
 	l := &lanes{helpers: make([]helper, 7)}
 	for _, c := range []struct {

@@ -17,6 +17,7 @@ type busy struct {
 	asked []func()
 }
 
+// Unused keeps f, for the test to call.
 func (b *busy) Unused(f func()) { b.asked = append(b.asked, f) }
 
 // The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from

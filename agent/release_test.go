@@ -81,6 +81,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	}
 }
 
+// A job without steps cannot release its workers, and says so.
 func TestReleaseOfAJobWithoutSteps(t *testing.T) {
 	agent := startAgentWithOrders(t, context.Background(), 2, agent.Orders{})
 	if agent.ReleaseWorkers("the test") {

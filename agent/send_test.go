@@ -42,6 +42,9 @@ func (s *sent) Send(from fabric.Host, b []byte) {
 	}
 	s.frames = append(s.frames, m.(*head.Frame))
 }
+
+// The other methods of a network do what the test needs, or nothing.
+
 func (s *sent) Self() fabric.Host                                  { return "a" }
 func (s *sent) SendPiece(fabric.Host, fabric.Piece, []byte)        {}
 func (s *sent) Unused(f func())                                    { f() }

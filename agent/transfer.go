@@ -56,6 +56,7 @@ type transfers struct {
 	spare []*transfer
 }
 
+// newTransfers returns an empty set.
 func newTransfers() *transfers {
 	t := &transfers{open: map[uint64]*transfer{}, partsKnown: map[uint64]int{}}
 	t.changed = sync.NewCond(&t.mu)
@@ -246,7 +247,7 @@ func (t *transfer) Chunk(i int, s *collective.Scratch) {
 // reversal is work for the lanes: it brings back what was in the outputs before a transfer.
 type reversal struct{ *transfer }
 
-// Chunks is the number of pieces that may have come.
+// Chunks is the number of pieces that may have come from other hosts.
 func (r reversal) Chunks() int { return r.relay.Pieces() }
 
 // Chunk writes back to the outputs what was in piece i before the transfer.

@@ -15,9 +15,12 @@ type stations struct {
 	left []func()
 }
 
+// SendPiece records to whom a piece goes.
 func (s *stations) SendPiece(to fabric.Host, _ fabric.Piece, _ []byte) {
 	s.sent = append(s.sent, to)
 }
+
+// Unused keeps f, for the test to call when all has left.
 func (s *stations) Unused(f func()) {
 	s.left = append(s.left, f)
 }

@@ -91,7 +91,7 @@ func (d *driver) reportWaits(what string, list []*stall.Stall,
 	d.giveOrder(func(o *Orders) { o.Event(e) })
 }
 
-// unusualWaitText says in words that a wait is unusual.
+// unusualWaitText says in words that a wait is unusual, for an event.
 func (d *driver) unusualWaitText(s *stall.Stall) string {
 	others := "1 other has"
 	if s.Waiters > 1 {

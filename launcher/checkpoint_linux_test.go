@@ -104,6 +104,7 @@ func trainAndCount(ctx context.Context, j *client.Job) error {
 	return nil
 }
 
+// stagingFiles lists the folders of checkpoints that are not sealed yet, in the folder of the test.
 func stagingFiles() []string {
 	found, err := filepath.Glob(filepath.Join(os.Getenv(folderVariable), ".staging-*"))
 	if err != nil {

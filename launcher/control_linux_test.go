@@ -55,6 +55,7 @@ func runControlled(t *testing.T, n int, what string,
 	return result, err
 }
 
+// Tools see, resize and stop a running job by its control socket.
 func TestControl(t *testing.T) {
 	result, err := runControlled(t, 2, "wait", func(dir string, j *control.Job) error {
 		if j.State != api.Running || j.Size != 2 || j.Want != 2 || j.Generation != 1 || j.Elastic ||
@@ -197,6 +198,7 @@ func TestStoppedNamesWhoDidNotEndWell(t *testing.T) {
 	}
 }
 
+// Metrics that are no JSON numbers, such as NaN, are written and read all the same.
 func TestMetricsSurviveJSON(t *testing.T) {
 	before := api.Metrics{"loss": math.Inf(1), "low": math.Inf(-1), "step": 3, "nan": math.NaN()}
 	text, err := json.Marshal(before)

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
+// A worker gets the variables of shoal and of torch, with its own rank.
 func TestEnvironment(t *testing.T) {
 	s := environment{
 		base: []string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
@@ -48,6 +49,7 @@ func TestLateEnvironment(t *testing.T) {
 	}
 }
 
+// What the user has set in the environment stays.
 func TestEnvironmentLeavesChoices(t *testing.T) {
 	s := environment{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="},
 		spec: job.Spec{Workers: 1}, cores: 8, port: 4242}

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// The report about a failed worker is short, whatever the worker has written.
 func TestFailureIsOneScreen(t *testing.T) {
 	f := &Failure{Job: "digits", Rank: 2, Size: 4, Host: "h1",
 		Exit:  proc.Exit{PID: 4711, Signal: syscall.SIGKILL},
@@ -28,6 +29,7 @@ func TestFailureIsOneScreen(t *testing.T) {
 	}
 }
 
+// The report says how the worker ended, and what helps.
 func TestFailureSaysWhatToDo(t *testing.T) {
 	for want, f := range map[string]Failure{
 		"exited with code 3":      {Exit: proc.Exit{Code: 3}},

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
+// Workers are spread over the memory nodes of a host, and share its cores.
 func TestHomesOfWorkers(t *testing.T) {
 	cpus := func(n int) []int { return make([]int, n) }
 	two := []numa.Node{{ID: 0, CPUs: cpus(16)}, {ID: 1, CPUs: cpus(16)}}

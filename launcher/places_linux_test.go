@@ -39,6 +39,7 @@ func fetchedFolders(t *testing.T) []string {
 	return dirs
 }
 
+// A training goes on from a checkpoint in a bucket as from one in a folder.
 func TestTrainerGoesOnFromABucket(t *testing.T) {
 	for _, c := range []struct{ before, after int }{{3, 3}, {2, 3}, {3, 1}} {
 		t.Run(fmt.Sprintf("%d workers, then %d", c.before, c.after), func(t *testing.T) {

@@ -108,6 +108,7 @@ func claimWith(t *testing.T, s store.Store, run, url string, takeOver bool) (*la
 	return l, l.claimJob(t.Context(), "train")
 }
 
+// A host may begin a job of a name in the store if nobody else leads it, or by force.
 func TestWhoMayLeadAgain(t *testing.T) {
 	alone, spread := newGeneration(7, "a", 0, "a"), newGeneration(7, "a", 0, "a", "b", "c")
 	ended := store.Owner{Job: "train", Run: "r1", Host: "a", Since: time.Now(), Ended: time.Now()}

@@ -133,6 +133,7 @@ func (c *console) String() string {
 	return c.b.String()
 }
 
+// A run starts its workers, calls back, writes the files of the run, and leaves nothing behind.
 func TestRun(t *testing.T) {
 	var mu sync.Mutex
 	var joined, reported []int
@@ -194,6 +195,7 @@ func TestRunWhoseResultCannotBeWritten(t *testing.T) {
 	}
 }
 
+// A worker that ends well without joining, though others have joined, fails the job.
 func TestRunWhereOneNeverJoins(t *testing.T) {
 	_, out, err := runWorkers(t, t.Context(), 3, "absent-1", nil)
 	var f *launcher.Failure
@@ -202,6 +204,7 @@ func TestRunWhereOneNeverJoins(t *testing.T) {
 	}
 }
 
+// A worker that raises an error fails the job, and is named.
 func TestRunWhereOneRaises(t *testing.T) {
 	_, out, err := runWorkers(t, t.Context(), 3, "raise-1", nil)
 	var f *launcher.Failure
@@ -219,6 +222,7 @@ func TestRunWhereOneHangsUp(t *testing.T) {
 	}
 }
 
+// A run whose context ends stops its workers, and says so.
 func TestRunStopped(t *testing.T) {
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -243,6 +247,7 @@ func TestRunStopped(t *testing.T) {
 	}
 }
 
+// Workers that ignore SIGTERM are killed.
 func TestRunKillsWhatDoesNotStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	kill := make(chan struct{})
@@ -268,6 +273,7 @@ func TestRunKillsWhatDoesNotStop(t *testing.T) {
 	}
 }
 
+// What cannot be run gets an error that says why.
 func TestRunRefuses(t *testing.T) {
 	var spec *job.Error
 	if _, _, err := runWorkers(t, t.Context(), -1, "meet", nil); !errors.As(err, &spec) {

@@ -8,6 +8,7 @@ import (
 	"time"
 )
 
+// Two runs of one name get two directories.
 func TestRunDirsAreNotShared(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "a", "b")
 	for _, want := range []string{"digits", "digits-2", "digits-3"} {
@@ -78,6 +79,7 @@ func TestLogsOfEndedWorkersOfOtherHosts(t *testing.T) {
 	}
 }
 
+// A line of metrics.jsonl is one JSON object, in which NaN and infinity are texts.
 func TestMetricsLine(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	got, err := metricsLine(2,
@@ -91,6 +93,7 @@ func TestMetricsLine(t *testing.T) {
 	}
 }
 
+// The directories of runs lie where XDG_STATE_HOME says, or below the home.
 func TestRunsDir(t *testing.T) {
 	t.Setenv("HOME", "/h")
 	for state, want := range map[string]string{"/s": "/s/shoal/runs",

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// What the launcher decides from the workers that have ended.
 func TestJudge(t *testing.T) {
 	well := func(worker int) ending { return ending{worker: worker} }
 	bad := func(worker int) ending { return ending{worker: worker, exit: proc.Exit{Code: 1}} }

@@ -31,7 +31,8 @@ func (n *network) send(from, to string, m any) {
 	}
 }
 
-// take returns the i-th message that waits on a link and can arrive; nil if there is none.
+// take returns the i-th message that waits on a link and can arrive, and removes it unless it is to
+// be kept; nil if there is none.
 func (n *network) take(p pair, i int, keep bool) any {
 	l := n.links[p]
 	if l == nil || l.cut || len(l.waiting) == 0 {

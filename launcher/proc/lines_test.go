@@ -28,6 +28,7 @@ func feedLines(chunks ...chunk) []string {
 	return got
 }
 
+// Bytes become lines as a terminal would show them.
 func TestLines(t *testing.T) {
 	for name, c := range map[string]struct {
 		chunks []chunk
@@ -88,6 +89,7 @@ func TestLinesLoseNothingButOverwrittenText(t *testing.T) {
 	})
 }
 
+// The last lines are kept, oldest first.
 func TestTail(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lines := rapid.SliceOf(rapid.String()).Draw(t, "lines")

@@ -8,6 +8,7 @@ import (
 	"testing"
 )
 
+// A command is found as a shell finds it, or the error says what to do.
 func TestLookup(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -79,7 +79,7 @@ func NewOutput(c *Console, rank int, path string) (*Output, error) {
 // LogPath is the file that holds the whole output.
 func (o *Output) LogPath() string { return o.log.Name() }
 
-// Tail returns the last lines.
+// Tail returns a copy of the last lines of the output.
 func (o *Output) Tail() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

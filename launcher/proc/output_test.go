@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// Output goes to the log as it came, and to the console and the tail by lines.
 func TestOutput(t *testing.T) {
 	var out, errs bytes.Buffer
 	c := NewConsole(&out, &errs, 11, false)
@@ -41,6 +42,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
+// Ranks are coloured where the console asks for it.
 func TestConsoleColors(t *testing.T) {
 	var out bytes.Buffer
 	c := NewConsole(&out, io.Discard, 2, true)

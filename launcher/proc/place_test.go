@@ -7,6 +7,7 @@ import (
 	"testing"
 )
 
+// A place that is cleared and closed leaves no file.
 func TestPlaceLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	p, err := NewPlace(dir)
@@ -25,6 +26,7 @@ func TestPlaceLeavesNothing(t *testing.T) {
 	}
 }
 
+// A new place removes the files of dead launchers, and of no living one.
 func TestPlaceRemovesOnlyTheDead(t *testing.T) {
 	dir := t.TempDir()
 	living, err := NewPlace(dir)
@@ -51,6 +53,7 @@ func TestPlaceRemovesOnlyTheDead(t *testing.T) {
 	}
 }
 
+// A folder whose socket paths are too long for the kernel is refused.
 func TestPlaceWithLongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -61,6 +64,7 @@ func TestPlaceWithLongPath(t *testing.T) {
 	}
 }
 
+// The mark of a run inside another begins with that of the other.
 func TestMark(t *testing.T) {
 	p := &Place{Run: "b"}
 	t.Setenv(RunVariable, "")

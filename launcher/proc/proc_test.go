@@ -5,6 +5,7 @@ import (
 	"testing"
 )
 
+// The error on another system says what works there.
 func TestNeedsLinux(t *testing.T) {
 	text := needsLinuxError("darwin").Error()
 	for _, want := range []string{"needs Linux, and this is darwin", "memfd", "eventfd",

@@ -15,6 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// parsePID returns the process number in a text such as "pid 4711."; it fails the test if there is
+// none.
 func parsePID(t *testing.T, text string) int {
 	t.Helper()
 	m := regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(text)
@@ -28,6 +30,7 @@ func parsePID(t *testing.T, text string) int {
 	return pid
 }
 
+// A sweep takes the processes of its run and their descendants, and no guard.
 func TestVictims(t *testing.T) {
 	all := []process{
 		{pid: 1},
@@ -72,6 +75,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+// A sweep kills what is left of a run, with children that have cleared their environment.
 func TestSweep(t *testing.T) {
 	const run = "sweep-test"
 	// One in another session, one of these with a cleared environment, one whose parent is gone.
@@ -103,6 +107,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// A guard that somebody kills is replaced.
 func TestGuardIsReplaced(t *testing.T) {
 	p, err := NewPlace(t.TempDir())
 	if err != nil {
@@ -135,6 +140,7 @@ func TestGuardIsReplaced(t *testing.T) {
 	}
 }
 
+// When the launcher is dead, its guard kills the run and removes its files.
 func TestGuardTakesOver(t *testing.T) {
 	dir := t.TempDir()
 	p, err := NewPlace(dir)
@@ -167,6 +173,7 @@ func TestGuardTakesOver(t *testing.T) {
 	}
 }
 
+// A guard whose lock file is gone is an error.
 func TestGuardWithoutLock(t *testing.T) {
 	p, err := NewPlace(t.TempDir())
 	if err != nil {

@@ -94,6 +94,7 @@ func (l *lockedBuffer) awaitText(want string) string {
 	return l.String()
 }
 
+// A worker gets its environment and an empty stdin, its output is shown, and its exit code is told.
 func TestWorker(t *testing.T) {
 	s := startShell(t,
 		`read x || echo "stdin is empty"; echo "$A"; echo oops >&2; printf end; exit 3`, "A=b")
@@ -112,6 +113,7 @@ func TestWorker(t *testing.T) {
 	}
 }
 
+// The end of a worker that is killed names the signal.
 func TestWorkerKilled(t *testing.T) {
 	s := startShell(t, `kill -KILL $$`)
 	if e := <-s.ended; e.OK() || e.String() != "was killed by SIGKILL" {
@@ -119,6 +121,7 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
+// A signal reaches the processes that the worker has started too.
 func TestSignalReachesTheGroup(t *testing.T) {
 	s := startShell(t,
 		`sh -c 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.01; done' & wait`)
@@ -142,6 +145,8 @@ func TestLastWordsAreHeard(t *testing.T) {
 	s.Signal(syscall.SIGKILL) // harmless: the number may belong to somebody else now
 }
 
+// StopReadingAfter ends the reading of output that a process outside the group holds open, and not
+// that process.
 func TestDrainLeavesStrangers(t *testing.T) {
 	s := startShell(t, `setsid sh -c 'echo "pid $$."; exec sleep 1000' & wait`)
 	text := s.text.awaitText(".")
@@ -156,6 +161,7 @@ func TestDrainLeavesStrangers(t *testing.T) {
 	}
 }
 
+// Why the kernel does not start a file is said in words.
 func TestStartRefuses(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ text, want string }{
