@@ -341,8 +341,8 @@ func (e *engine) completeCall(w topo.WorkerID, ticket uint64, source int, status
 	m.open--
 }
 
-// close frees the workers, the bells and the lanes that are left after serve has ended; any
-// goroutine.
+// close frees the workers, the bells and the lanes that are left after serve has ended. Any
+// goroutine may call it then.
 func (e *engine) close() error {
 	e.background = nil // the goroutines for it have ended
 	for _, m := range e.members {
