@@ -222,6 +222,20 @@ func TestDamage(t *testing.T) {
 	checkFetched(t, f, snapshot.Attempt{Step: 5, Seed: 55}, memory)
 }
 
+// TestUploadThatCannotBegin checks that there is no upload when the store does not begin one: parts
+// that went to it would be whole objects under the name of the file.
+func TestUploadThatCannotBegin(t *testing.T) {
+	f, _ := openBucket(t, func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			s3test.Refuse(w, http.StatusForbidden, "AccessDenied")
+		})
+	})
+	upload, err := f.Store.(*s3.Bucket).Upload(t.Context(), "large", 1<<30)
+	if upload != nil || err == nil || !strings.Contains(err.Error(), "AccessDenied") {
+		t.Errorf("%v, %v", upload, err)
+	}
+}
+
 // TestErrors checks what is said of requests that fail for good.
 func TestErrors(t *testing.T) {
 	refusing := func(status int, code string) func(http.Handler) http.Handler {

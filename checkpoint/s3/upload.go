@@ -39,7 +39,10 @@ type Upload struct {
 func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, error) {
 	u := b.newUpload(name, size)
 	u.check = true
-	return u, u.begin(ctx)
+	if err := u.begin(ctx); err != nil {
+		return nil, err
+	}
+	return u, nil
 }
 
 // newUpload returns an upload that has not begun.
