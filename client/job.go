@@ -60,10 +60,14 @@ type Job struct {
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment
 // says. It waits for the agent. Without that environment it returns a job of one, in which every
-// collective is done at once. The caller closes the Job.
+// collective is done at once, or an error if another launcher has started several processes. The
+// caller closes the Job.
 func Join(ctx context.Context) (*Job, error) {
 	socket := os.Getenv(api.EnvSocket)
 	if socket == "" {
+		if err := startedByAnother(); err != nil {
+			return nil, err
+		}
 		j := &Job{name: "solo", generation: 1, tasks: group.New(context.Background()), solo: true,
 			aside: true}
 		j.Group = &Group{job: j, size: 1, ranks: []topo.Rank{0}}

@@ -24,6 +24,7 @@ from ._live.epochs import End
 from ._live.transfer import State
 from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend
+from ._runtime.launchers import other_launcher, processes
 from ._runtime.solo import Solo
 from ._runtime.worker import Worker
 from .cursor import MAX_SAMPLES
@@ -278,7 +279,8 @@ def join() -> Job:
 
     Without SHOAL_SOCKET in the environment this process is a job of one: rank 0 of 1, without an
     agent, and every collective is a copy or does nothing. Raises JoinError when the environment is
-    not complete, or when the agent is not there or refuses.
+    not complete, when it says that another launcher has started several such processes, or when the
+    agent is not there or refuses.
     """
     global _current
     if _current is not None:
@@ -302,6 +304,14 @@ def _connect(env: Mapping[str, str]) -> Backend:
     """
     path = env.get("SHOAL_SOCKET")
     if not path:
+        started = other_launcher(env)
+        if started:
+            raise JoinError(
+                f"{started} has started this process as one of several, but shoal has not: each"
+                " would train alone, as rank 0 of a job of one. Start the program with `shoal run"
+                f" -n {processes(env)} -- python3 …` in place of that launcher; if each process is"
+                " to be a job of one, unset that variable before shoal.join()"
+            )
         return Solo()
     values: List[str] = []
     for name in ("SHOAL_JOB", "SHOAL_RANK", "SHOAL_TOKEN"):
