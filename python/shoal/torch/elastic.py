@@ -58,6 +58,7 @@ def wrap_elastic(
             "process_group cannot be chosen in a job with shoal.torch.loader: it averages over the"
             " members of the job"
         )
+    refuse_sparse(model)
     limit = largest_bucket_bytes(model, options)
     total = gradient_bytes(model)
     # Whether the workers find the size of buckets while they train.
@@ -89,6 +90,24 @@ def wrap_elastic(
     if job._progress is not None:
         job._progress.hints.append(lambda: _advice_without_average(model))
     return wrapped
+
+
+def refuse_sparse(model: torch.nn.Module) -> None:
+    """Raise RuntimeError for an embedding whose gradients are sparse: DDP averages them itself, over
+    the group in which it is alone.
+    """
+    sparse = [
+        f"{name}.weight" if name else "weight"
+        for name, module in model.named_modules()
+        if getattr(module, "sparse", False)
+        and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+        and module.weight.requires_grad
+    ]
+    if sparse:
+        raise RuntimeError(
+            f"the gradient of {', '.join(sparse)} is sparse, and would not be averaged in a job with"
+            " shoal.torch.loader: make the embedding with sparse=False, or freeze it"
+        )
 
 
 def _advice_without_average(model: torch.nn.Module) -> str:
@@ -184,6 +203,9 @@ class Average:
         self._grouped = group is not None  # the average is over a group, not over the job
         # Whether the user was told that the parameters of the workers differ.
         self._told_differ = False
+        self._generation = 0  # of the job in the last step; 0 = there was none
+        self._members_since = 0  # the first step with the workers of now
+        self._names = {p: name for name, p in model.named_parameters()}
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
         self._statistics = make_buckets(statistics)
@@ -246,6 +268,7 @@ class Average:
         mean. The last bucket of a step waits for all means.
         """
         if not self._taken:
+            self._note_members()
             self._compare_parameters()
             self._resize_buckets()
             self._begin_step(self._paths.choose())
@@ -257,19 +280,23 @@ class Average:
             self._end_step(taken)
         return future
 
+    def _note_members(self) -> None:
+        """Note the step if the workers are not those of the step before. All workers note the same
+        one, also those for which it is the first.
+        """
+        if self._job.step is not None and self._job.generation != self._generation:
+            self._generation, self._members_since = self._job.generation, self._job.step.number
+
     def _compare_parameters(self) -> None:
-        """Compare the parameters of all workers after 1, 2, 4, 8 … steps: where they differ, each
-        trains a model of its own, and nobody would know. No error, for processors of several kinds
-        may round differently in the optimizer.
+        """Compare the parameters of all workers 1, 2, 4, 8 … steps after the workers have changed:
+        where they differ, each trains a model of its own, and nobody would know. No error, for
+        processors of several kinds may round differently in the optimizer.
         """
         step = self._job.step
-        if (
-            self._grouped
-            or step is None
-            or step.committed
-            or step.number & (step.number - 1)
-            or not step.number
-        ):
+        if self._grouped or step is None or step.committed:
+            return
+        together = step.number - self._members_since
+        if together < 1 or together & (together - 1):
             return
         # The sum and its negative are both numbers of 64 bits.
         mine = sum(_bit_sum(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)
@@ -281,8 +308,10 @@ class Average:
                     f"the parameters of the workers differ after {counted(step.number, 'step')},"
                     " though all gradients are averaged. Every worker must call optimizer.step(),"
                     " and change its model in no other path than the others: `if rank == 0:` is for"
-                    " what is written and printed. Where processors or GPUs are of several kinds"
-                    " this can be rounding"
+                    " what is written and printed. What a program keeps besides model, optimizers"
+                    " and schedulers, such as a count of steps, a worker that joins gets only if"
+                    " job.register hands it on. Where processors or GPUs are of several kinds this"
+                    " can be rounding"
                 )
 
     def _begin_step(self, path: Path) -> None:
@@ -313,7 +342,23 @@ class Average:
         while self._full < len(self._missing) and not self._missing[self._full]:
             self._full += 1
         full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
+        if end and full < len(self._missing):
+            self._refuse_unaveraged()
         path.copier.run_after_copies(lambda: self._submit_full(path, full, first, end))
+
+    def _refuse_unaveraged(self) -> None:
+        """Raise RuntimeError for parameters whose gradients DDP has kept to itself in this step."""
+        # A bucket with a sparse gradient has a parameter and no gradient.
+        given = {
+            p
+            for bucket, _ in self._taken
+            for p, _ in zip(bucket.parameters(), bucket.gradients())
+        }
+        names = [self._names[p] for p in reversed(self._parameters) if p not in given]
+        raise RuntimeError(
+            f"shoal: DistributedDataParallel has not handed over the gradients of"
+            f" {', '.join(names)}, so they would not be averaged"
+        )
 
     def _submit_full(self, path: Path, full: int, first: bool, end: bool) -> None:
         """Submit the first `full` buckets of a path, on the thread of the copier's tasks. `first`
@@ -329,6 +374,7 @@ class Average:
         """
         while not self._path.exchange.try_commit():
             # The step is void, and is made again: DDP's buckets have the gradients still.
+            self._note_members()
             self._begin_step(self._paths.choose(void=True))
             for bucket, _ in taken:
                 self._copy_in(bucket)
