@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// nameFor returns a job name for a command: that of the script, where there is one after an
-// interpreter, else that of the program.
-func nameFor(command []string) string {
+// NameFor returns a job name for a command: that of the script, where there is one after an
+// interpreter, else that of the program. So ddp_shoal.py, and ddp_shoal alone, become "ddp-shoal".
+func NameFor(command []string) string {
 	if len(command) == 0 {
 		return "job"
 	}

@@ -60,7 +60,7 @@ func (s Spec) WithDefaults() Spec {
 		s.Workers = 1
 	}
 	if s.Name == "" {
-		s.Name = nameFor(s.Command)
+		s.Name = NameFor(s.Command)
 	}
 	return s
 }

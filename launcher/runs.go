@@ -83,12 +83,25 @@ func RunNames() (names []string) {
 }
 
 // NewestRun reads RunsDir and returns the directory of the run of a name that started last. Runs of
-// one name are called NAME, NAME-2, …
+// one name are called NAME, NAME-2, … A name that no run has may be that of a script, from which
+// runs get their names.
 func NewestRun(name string) (string, error) {
 	parent, err := RunsDir()
 	if err != nil {
 		return "", err
 	}
+	for _, each := range []string{name, job.NameFor([]string{name})} {
+		if newest := newestRun(parent, each); newest != "" {
+			return newest, nil
+		}
+	}
+	return "", fmt.Errorf("no run is called %s in %s; name one of the folders there, or the "+
+		"path of another (shoal run --log-dir)", name, parent)
+}
+
+// newestRun finds the directory in parent of the run of a name that started last; "" if there is
+// none.
+func newestRun(parent, name string) string {
 	newest, last := "", time.Time{}
 	for _, folder := range RunNames() {
 		rest, ok := strings.CutPrefix(folder, name)
@@ -100,9 +113,5 @@ func NewestRun(name string) (string, error) {
 			newest, last = dir, r.Started
 		}
 	}
-	if newest == "" {
-		return "", fmt.Errorf("no run is called %s in %s; name one of the folders there, or the "+
-			"path of another (shoal run --log-dir)", name, parent)
-	}
-	return newest, nil
+	return newest
 }

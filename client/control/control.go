@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/job"
 )
 
 // patience is how long a launcher may take to answer. It is busy with nothing else; one that takes
@@ -128,24 +129,33 @@ func (e *Unknown) Error() string {
 
 // Find returns the running job with a name, or with the directory of its run, as List finds it.
 // Where no running job has the name, it is the job that was started with that name and is called
-// NAME-2, say, because an earlier run has the name.
+// NAME-2, say, because an earlier run has the name; or else the job of a script of that name.
 func Find(ctx context.Context, name string) (*Job, error) {
 	jobs, refused, err := Look(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	unknown := &Unknown{Name: name, Refused: refused, Silent: err}
-	var named, asked []*Job
+	var named, asked, scripts []*Job
+	script := name // the default name of a job whose script is called so
+	if !strings.ContainsRune(name, filepath.Separator) {
+		script = job.NameFor([]string{name})
+	}
 	for _, j := range jobs {
 		unknown.Running = append(unknown.Running, j.Name)
 		if j.Name == name || sameDir(j.Dir, name) {
 			named = append(named, j)
 		} else if j.RequestedName == name {
 			asked = append(asked, j)
+		} else if j.Name == script || j.RequestedName == script {
+			scripts = append(scripts, j)
 		}
 	}
 	if len(named) == 0 {
 		named = asked
+	}
+	if len(named) == 0 {
+		named = scripts
 	}
 	if len(named) == 1 {
 		return named[0], nil

@@ -121,6 +121,22 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 	find("train-3", "train-3")
 }
 
+// A name that no job has may be that of a script, of which a job's name is made: people type what
+// they have started.
+func TestFindByTheNameOfTheScript(t *testing.T) {
+	dir := place(t)
+	serve(t, filepath.Join(dir, "1.ctl"), 200,
+		`{"job":"ddp-shoal-2","requested_name":"ddp-shoal","dir":"/ddp"}`)
+	for _, name := range []string{"ddp_shoal", "ddp_shoal.py", "DDP_Shoal", "ddp-shoal"} {
+		if j, err := control.Find(t.Context(), name); err != nil || j.Dir != "/ddp" {
+			t.Errorf("%s is %v, %v", name, j, err)
+		}
+	}
+	if j, err := control.Find(t.Context(), "/runs/ddp_shoal"); err == nil {
+		t.Errorf("a path to another folder is %v", j)
+	}
+}
+
 // Launchers are asked at once: here none answers before all were asked, which in turn would be
 // never.
 func TestListAsksAtOnce(t *testing.T) {
