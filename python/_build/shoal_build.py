@@ -21,7 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "shoal"
 BINARY = ROOT.parent / "bin" / "shoal"
 SUMMARY = "A self-driving runtime for distributed machine learning: the Python package"
-ENTRY_POINTS = "[console_scripts]\nshoal = shoal.cli:main\n"
+ENTRY_POINTS = (
+    "[console_scripts]\nshoal = shoal.cli:main\n"
+    "[torch.backends]\nshoal = shoal.torch_backend:autoload\n"
+)
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can name
 # A static binary needs no C library; 2.17 is the oldest for which installers ask.
 PLATFORMS = {"x86_64": "manylinux_2_17_x86_64", "aarch64": "manylinux_2_17_aarch64"}

@@ -285,8 +285,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if result.Alone && spec.Workers > 1 {
 		fmt.Fprintf(notes, "shoal: note: no worker joined, so shoal had no part in what the %d "+
 			"processes did, and each ran alone unless they met in another way, as by "+
-			"init_process_group(\"gloo\"); call shoal.join() in the script, or "+
-			"init_process_group(\"shoal\"), to make them one job\n", spec.Workers)
+			"init_process_group(\"gloo\"); call shoal.join() in the script, or import "+
+			"shoal.torch and call init_process_group(\"shoal\"), to make them one job\n",
+			spec.Workers)
 	}
 	return nil
 }
