@@ -124,8 +124,8 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 // A name that no job has may be that of a script, of which a job's name is made: people type what
 // they have started.
 func TestFindByTheNameOfTheScript(t *testing.T) {
-	dir := place(t)
-	serve(t, filepath.Join(dir, "1.ctl"), 200,
+	dir := socketDir(t)
+	serveText(t, filepath.Join(dir, "1.ctl"), 200,
 		`{"job":"ddp-shoal-2","requested_name":"ddp-shoal","dir":"/ddp"}`)
 	for _, name := range []string{"ddp_shoal", "ddp_shoal.py", "DDP_Shoal", "ddp-shoal"} {
 		if j, err := control.Find(t.Context(), name); err != nil || j.Dir != "/ddp" {

@@ -14,7 +14,11 @@ def joined(**variables):
     env = {name: x for name, x in os.environ.items() if name not in (*VARIABLES, "SHOAL_SOCKET")}
     command = [sys.executable, "-c", "import shoal; print(shoal.join())"]
     ran = subprocess.run(
-        command, env={**env, **variables}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env={**env, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     return ran.returncode, ran.stdout
 

@@ -93,8 +93,8 @@ def wrap_elastic(
 
 
 def refuse_sparse(model: torch.nn.Module) -> None:
-    """Raise RuntimeError for an embedding whose gradients are sparse: DDP averages them itself, over
-    the group in which it is alone.
+    """Raise RuntimeError for an embedding whose gradients are sparse: DDP averages them itself,
+    over the group in which it is alone.
     """
     sparse = [
         f"{name}.weight" if name else "weight"
@@ -105,8 +105,8 @@ def refuse_sparse(model: torch.nn.Module) -> None:
     ]
     if sparse:
         raise RuntimeError(
-            f"the gradient of {', '.join(sparse)} is sparse, and would not be averaged in a job with"
-            " shoal.torch.loader: make the embedding with sparse=False, or freeze it"
+            f"the gradient of {', '.join(sparse)} is sparse, and would not be averaged in a job"
+            " with shoal.torch.loader: make the embedding with sparse=False, or freeze it"
         )
 
 
@@ -288,9 +288,9 @@ class Average:
             self._generation, self._members_since = self._job.generation, self._job.step.number
 
     def _compare_parameters(self) -> None:
-        """Compare the parameters of all workers 1, 2, 4, 8 … steps after the workers have changed:
-        where they differ, each trains a model of its own, and nobody would know. No error, for
-        processors of several kinds may round differently in the optimizer.
+        """Compare the parameters of all workers 1, 2, 4, 8 … steps after the workers have
+        changed: where they differ, each trains a model of its own, and nobody would know. No error,
+        for processors of several kinds may round differently in the optimizer.
         """
         step = self._job.step
         if self._grouped or step is None or step.committed:
