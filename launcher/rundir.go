@@ -35,7 +35,7 @@ func RunsDir() (string, error) {
 // runDir holds the files of one run:
 //
 //	job.json       what was run: the effective spec, when, by which version
-//	rank-N.log     the whole output of worker N, as it came; of a worker on another host its
+//	rank-N.log     the whole output of worker N, line by line; of a worker on another host its
 //	               lines, while this host leads the job
 //	metrics.jsonl  what workers reported: one object a report
 //	events.jsonl   how its membership changed, and why: one object a change

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -51,8 +52,12 @@ func (c *Console) writeLine(w io.Writer, prefix string, line []byte) {
 	w.Write(text) // when the console itself is gone, nobody can be told
 }
 
+// mostHeld is how many bytes of a line that has no end yet are kept from the log.
+const mostHeld = 1 << 20
+
 // Output takes the output of one worker: all bytes go to a log, lines to the console, and the last
-// lines to a tail. It is safe for concurrent use.
+// lines to a tail. In the log, too, a line of one stream is never within a line of the other. It is
+// safe for concurrent use.
 type Output struct {
 	console *Console
 	rank    int
@@ -63,6 +68,8 @@ type Output struct {
 	tail     *Tail
 	discards bool  // the console gets no more lines
 	logErr   error // first error of writing the log, after which nothing is written to it
+	// open is the stream whose line in the log has no end yet; nil = the log ends with a line.
+	open io.Reader
 }
 
 // NewOutput makes an Output whose log is written to path, which must not exist yet. Other programs
@@ -121,26 +128,42 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 		}
 	}}
 	buf := make([]byte, 32<<10)
+	var held []byte // the end of what was read, which the log has not got yet
 	for {
 		n, err := r.Read(buf)
-		o.writeLog(buf[:n])
+		held = append(held, buf[:n]...)
 		lines.Feed(buf[:n], time.Now())
 		if err != nil {
+			o.writeLog(r, held)
 			lines.Close()
 			return
 		}
+		end := bytes.LastIndexAny(held, "\r\n") + 1
+		if len(held)-end > mostHeld {
+			end = wholeRunesLength(held)
+		}
+		o.writeLog(r, held[:end])
+		held = append(held[:0], held[end:]...)
 	}
 }
 
-// writeLog writes to the log. If that fails, it says so once on the console, and the worker goes
-// on: it need not suffer from a full disk of the launcher.
-func (o *Output) writeLog(p []byte) {
+// writeLog writes bytes of a stream to the log, after the end of a line of the other stream that
+// has none, such as a progress bar. If that fails, it says so once on the console, and the worker
+// goes on: it need not suffer from a full disk of the launcher.
+func (o *Output) writeLog(stream io.Reader, p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.logErr != nil {
+	if o.logErr != nil || len(p) == 0 {
 		return
 	}
-	if _, o.logErr = o.log.Write(p); o.logErr != nil {
+	text := p
+	if o.open != nil && o.open != stream {
+		text = append([]byte{'\n'}, p...)
+	}
+	if o.open = nil; p[len(p)-1] != '\n' {
+		o.open = stream
+	}
+	if _, o.logErr = o.log.Write(text); o.logErr != nil {
 		o.console.writeLine(o.console.err, o.prefix,
 			fmt.Appendf(nil, "shoal: the log of this worker stops here: %v", o.logErr))
 	}

@@ -2,6 +2,8 @@ package proc
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // Output goes to the log as it came, and to the console and the tail by lines.
@@ -31,7 +35,7 @@ func TestOutput(t *testing.T) {
 	if got, want := errs.String(), "[ 2] three\n"; got != want {
 		t.Errorf("stderr %q, want %q", got, want)
 	}
-	if got, err := os.ReadFile(path); err != nil || string(got) != "one\r\ntwothree\n" {
+	if got, err := os.ReadFile(path); err != nil || string(got) != "one\r\ntwo\nthree\n" {
 		t.Errorf("log %q, %v", got, err)
 	}
 	if d := cmp.Diff([]string{"one", "two", "three"}, o.Tail()); d != "" {
@@ -39,6 +43,49 @@ func TestOutput(t *testing.T) {
 	}
 	if _, err := NewOutput(c, 2, path); err == nil {
 		t.Error("a log that exists was taken")
+	}
+}
+
+// A line of one stream in the log is never within a line of the other, and no character is cut,
+// however the streams come.
+func TestLogIsCutByLines(t *testing.T) {
+	c := NewConsole(io.Discard, io.Discard, 1, false)
+	path := filepath.Join(t.TempDir(), "rank-0.log")
+	o, err := NewOutput(c, 0, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var streams []*io.PipeWriter
+	copies := group.New(t.Context())
+	for range 2 {
+		r, w := io.Pipe()
+		streams = append(streams, w)
+		copies.Go("copy", func(context.Context) error { o.copyFrom(r, c.out); return nil })
+	}
+	out, bar := streams[0], streams[1]
+	type part struct {
+		to   io.Writer
+		text string
+	}
+	for _, p := range []part{{bar, "\r10 % \xe2\x96"}, {out, `{"loss": `}, {bar, "\x88\r"},
+		{out, "1}\n"}, {bar, "20 %\r"}, {out, "{}\n"}, {bar, "done\n"}} {
+		if _, err := io.WriteString(p.to, p.text); err != nil {
+			t.Fatal(err)
+		}
+		// What is read is in the log or held when the stream is read again.
+		if _, err := p.to.Write(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range streams {
+		w.Close()
+	}
+	if err := errors.Join(copies.Wait(), o.Close()); err != nil {
+		t.Fatal(err)
+	}
+	want := "\r10 % \u2588\r\n{\"loss\": 1}\n20 %\r\n{}\ndone\n"
+	if got, err := os.ReadFile(path); err != nil || string(got) != want {
+		t.Errorf("log %q, %v, want %q", got, err, want)
 	}
 }
 
