@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 )
 
@@ -29,8 +30,11 @@ func (m *machine) global() error {
 // readLine reads the rest of a line of text, and its end.
 func (m *machine) readLine() (string, error) {
 	n := bytes.IndexByte(m.data[m.at:min(len(m.data), m.at+maxName)], '\n')
+	if n < 0 && len(m.data)-m.at < maxName {
+		return "", fmt.Errorf("a name that is cut off: %w", io.ErrUnexpectedEOF)
+	}
 	if n < 0 {
-		return "", fmt.Errorf("a name of more than %d bytes, or cut off", maxName)
+		return "", fmt.Errorf("a name of more than %d bytes", maxName)
 	}
 	b, err := m.readBytes(uint64(n) + 1)
 	return string(b[:n]), err

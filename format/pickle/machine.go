@@ -80,6 +80,20 @@ type machine struct {
 
 // Load builds the value of a pickle, all of data. The value keeps none of the memory of data.
 func Load(data []byte, o Options) (any, error) {
+	v, n, err := LoadFirst(data, o)
+	if err != nil {
+		return nil, err
+	}
+	if n != len(data) {
+		return nil, &Error{o.File, o.Offset + int64(n),
+			fmt.Errorf("%d bytes after the end of the pickle", len(data)-n)}
+	}
+	return v, nil
+}
+
+// LoadFirst builds the value of the pickle with which data begins, and returns the length of that
+// pickle. The error is io.ErrUnexpectedEOF where the pickle could go on behind data.
+func LoadFirst(data []byte, o Options) (v any, n int, err error) {
 	m := &machine{Options: o, data: data, sparse: map[uint64]any{}, limit: o.Memory}
 	if m.limit == 0 {
 		m.limit = MemoryBound(data, PerByte, MaxMemory)
@@ -87,14 +101,10 @@ func Load(data []byte, o Options) (any, error) {
 	m.memoryLeft = m.limit
 	for !m.done {
 		if err := m.step(); err != nil {
-			return nil, &Error{o.File, o.Offset + int64(m.op), err}
+			return nil, 0, &Error{o.File, o.Offset + int64(m.op), err}
 		}
 	}
-	if m.at != len(data) {
-		return nil, &Error{o.File, o.Offset + int64(m.at),
-			fmt.Errorf("%d bytes after the end of the pickle", len(data)-m.at)}
-	}
-	return m.stack[0], nil
+	return m.stack[0], m.at, nil
 }
 
 // step executes one instruction.

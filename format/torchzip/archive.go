@@ -1,6 +1,7 @@
 // Package torchzip reads the files that torch.save writes: a zip archive of stored entries with a
-// pickle, and one entry for each storage, which is memory that tensors are views of. It runs
-// nothing of the pickle, and reads no storage: a tensor is the location of its bytes in the file.
+// pickle, and one entry for each storage, which is memory that tensors are views of. Before torch
+// 1.6 the storages stood behind the pickle. It runs nothing of the pickle, and reads no storage: a
+// tensor is the location of its bytes in the file.
 package torchzip
 
 import (
@@ -24,7 +25,7 @@ type File struct {
 	Name string
 	Root any // what was saved: values of package pickle, with a *Tensor for each tensor
 
-	archive *archive
+	archive *archive // nil = the form before torch 1.6, which is no archive
 }
 
 // An archive is the zip archive of a file.
@@ -52,6 +53,9 @@ func OpenAt(files *format.Files, name string, at, size int64, more pickle.Global
 	f, err := openAt(file, at, size, more)
 	if err != nil {
 		return nil, fmt.Errorf("torch: %s: %w", name, err)
+	}
+	if f.archive == nil {
+		return f, nil
 	}
 	files.AddArchive(format.Archive{File: name, From: at, To: at + size,
 		Records: func(file *format.File) ([]format.Record, error) {
@@ -109,6 +113,15 @@ func checkOverlap(list []format.Record) error {
 
 // openAt is OpenAt, whose errors do not name the file.
 func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
+	var first [1]byte
+	if size > 0 {
+		if err := file.ReadFull(first[:], at); err != nil {
+			return nil, err
+		}
+	}
+	if first[0] == 0x80 { // a pickle
+		return openLegacy(file, at, size, more)
+	}
 	a, err := readDirectory(file, at, size)
 	if err != nil {
 		return nil, err
@@ -140,11 +153,7 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	if err := file.ReadFull(magic[:], at); err != nil {
 		return nil, err
 	}
-	switch {
-	case string(magic[:2]) == "\x80\x02":
-		return nil, errors.New("it has the form that torch.save wrote before version 1.6; load " +
-			"it there and save it again")
-	case string(magic[:]) != "PK\x03\x04":
+	if string(magic[:]) != "PK\x03\x04" {
 		return nil, errors.New(
 			"it is no zip archive, so torch.save did not write it, or not all of it")
 	}

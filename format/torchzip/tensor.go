@@ -14,17 +14,32 @@ type Tensor struct {
 	DType tensor.DType
 	Shape tensor.Shape
 
-	file    string // name of the file that has the elements
-	offset  int64  // offset of the first element in the file, in bytes
-	strides []int  // distance between neighbours in each dimension, in elements
+	storage *storage // memory that has the elements
+	offset  int64    // offset of the first element in the storage, in bytes
+	strides []int    // distance between neighbours in each dimension, in elements
 }
 
-// A storage is an entry of the archive with elements.
+// A storage is memory that tensors are views of.
 type storage struct {
 	dtype tensor.DType // type of the elements; 0 = an untyped storage
-	file  string       // name of the file that has the archive
-	at    int64        // offset of the elements in the file, in bytes
-	bytes int64        // size of the elements, in bytes
+	file  string       // name of the file that has the elements
+	// at is the offset of the elements in the file, in bytes. In the form before torch 1.6 it is
+	// known when the whole pickle has been read.
+	at    int64
+	bytes int64 // size of the elements, in bytes
+
+	// root is the storage of which this one is a part, from byte within on; nil = a whole one. Only
+	// the form before torch 1.6 has parts.
+	root   *storage
+	within int64
+}
+
+// start returns the offset of the elements in the file, in bytes.
+func (s *storage) start() int64 {
+	if s.root != nil {
+		return s.root.at + s.within
+	}
+	return s.at
 }
 
 // Kind returns what Python calls the type of a tensor.
@@ -80,18 +95,9 @@ func (f *File) findStorage(id any) (any, error) {
 	if !ok || len(t) != 5 || t[0] != "storage" {
 		return nil, fmt.Errorf("a reference to data that is no storage")
 	}
-	class, isClass := t[1].(pickle.Global)
-	key, isKey := t[2].(string)
-	n, isNumber := t[4].(int64)
-	d, known := storages[class.String()]
-	if !isClass || !isKey || !isNumber || !known || n < 0 || n > math.MaxInt64/16 {
-		return nil, fmt.Errorf(
-			"a storage of class %v, key %v and %v elements is none that shoal knows", t[1], t[2],
-			t[4])
-	}
-	s := &storage{dtype: d, file: f.Name, bytes: n}
-	if d != 0 {
-		s.bytes = format.BytesOf(d, int(n))
+	s, key, err := newStorage(f.Name, t)
+	if err != nil {
+		return nil, err
 	}
 	m := f.archive.find(f.archive.folder + "/data/" + key)
 	switch {
@@ -101,9 +107,27 @@ func (f *File) findStorage(id any) (any, error) {
 		return nil, fmt.Errorf("storage %q has %d bytes, its entry in the archive %d", key, s.bytes,
 			m.size)
 	}
-	var err error
 	s.at, err = f.archive.dataOffset(m)
 	return s, err
+}
+
+// newStorage reads ("storage", class, key, device, elements, …). Where the storage lies is left to
+// the caller.
+func newStorage(file string, t pickle.Tuple) (s *storage, key string, err error) {
+	class, isClass := t[1].(pickle.Global)
+	key, isKey := t[2].(string)
+	n, isNumber := t[4].(int64)
+	d, known := storages[class.String()]
+	if !isClass || !isKey || !isNumber || !known || n < 0 || n > math.MaxInt64/16 {
+		return nil, "", fmt.Errorf(
+			"a storage of class %v, key %v and %v elements is none that shoal knows", t[1], t[2],
+			t[4])
+	}
+	s = &storage{dtype: d, file: file, bytes: n}
+	if d != 0 {
+		s.bytes = format.BytesOf(d, int(n))
+	}
+	return s, key, nil
 }
 
 // rebuilders make tensors.
@@ -281,13 +305,14 @@ func newView(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 		return nil, fmt.Errorf("a tensor of shape %v, strides %v, offset %d reaches beyond its "+
 			"storage of %d elements", shape, strides, offset, held)
 	}
-	return &Tensor{DType: d, Shape: shape, file: s.file, offset: s.at + offset*int64(d.Size()),
+	return &Tensor{DType: d, Shape: shape, storage: s, offset: offset * int64(d.Size()),
 		strides: strides}, nil
 }
 
 // AsTensor returns the tensor as one of a checkpoint under a name, made of one piece.
 func (t *Tensor) AsTensor(name string) format.Tensor {
-	p := format.Piece{Box: t.Shape.Box(), File: t.file, Offset: t.offset, Strides: t.strides}
+	p := format.Piece{Box: t.Shape.Box(), File: t.storage.file,
+		Offset: t.storage.start() + t.offset, Strides: t.strides}
 	if t.isPacked() {
 		p.Strides = nil
 	}
@@ -312,5 +337,5 @@ func (t *Tensor) LocateFlat(from int) (file string, offset int64, err error) {
 		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape,
 			t.strides)
 	}
-	return t.file, t.offset + format.BytesOf(t.DType, from), nil
+	return t.storage.file, t.storage.start() + t.offset + format.BytesOf(t.DType, from), nil
 }

@@ -36,7 +36,7 @@ var names = map[tensor.DType]string{
 // TestTorch compares with what torch itself says is in the files it wrote.
 func TestTorch(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*/*.pt")
-	if err != nil || len(paths) != 7 {
+	if err != nil || len(paths) != 13 {
 		t.Fatalf("%v, %v", paths, err)
 	}
 	for _, path := range paths {
@@ -242,7 +242,8 @@ func TestRefuses(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{"": "no zip archive",
-		"\x80\x02\x8a\x0al\xfc": "before version 1.6", "GGUF": "no zip archive",
+		"\x80\x02\x8a\x0al\xfc": "unexpected EOF", "\x80\x02K\x01.": "torch.save did not write it",
+		"GGUF": "no zip archive",
 		"PK\x03\x04": "cut off or broken"} {
 		if _, _, err := openBytes([]byte(text)); err == nil ||
 			!strings.Contains(err.Error(), want) {
@@ -391,6 +392,10 @@ func findsFault(b []byte) bool {
 func FuzzOpen(f *testing.F) {
 	f.Add(readFixture(f, "torch1.13/training.pt"))
 	f.Add(readFixture(f, "torch2.15/views.pt"))
+	for _, name := range []string{"torch1.13/legacy-training.pt", "torch1.13/legacy-views.pt",
+		"torch2.15/legacy-types.pt"} {
+		f.Add(readFixture(f, name))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) { findsFault(b) })
 }
 

@@ -31,8 +31,8 @@ def contents(value, path, found):
     return found
 
 
-def save(name, value):
-    torch.save(value, OUT / f"{name}.pt")
+def save(name, value, **how):
+    torch.save(value, OUT / f"{name}.pt", **how)
     (OUT / f"{name}.json").write_text(json.dumps(contents(value, "", {}), indent=0) + "\n")
 
 
@@ -69,6 +69,10 @@ OUT.mkdir(exist_ok=True)
 save("training", training())
 save("views", views())
 save("types", types())
+before16 = {"_use_new_zipfile_serialization": False}  # the form before torch 1.6
+save("legacy-training", training(), **before16)
+save("legacy-views", views(), **before16)
+save("legacy-types", types(), **before16)
 if hasattr(torch.serialization, "set_crc32_options"):
     torch.serialization.set_crc32_options(False)
     save("unsummed", {"w": torch.arange(6, dtype=torch.float32).reshape(2, 3), "step": 3})
