@@ -121,7 +121,8 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	return m, err
 }
 
-// filesToSeal returns the names of the files that a manifest lists: all files of the folder.
+// filesToSeal returns the names of the files that a manifest lists: all files of the folder but
+// those that macOS leaves beside others.
 func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
 		return []string{c.file}, nil
@@ -133,7 +134,7 @@ func (c *Checkpoint) filesToSeal() (names []string, err error) {
 		if info, err := fs.Stat(c.fsys, name); err != nil { // a link is what it leads to
 			return fmt.Errorf("%s: %w; a link that leads nowhere is not sealed: remove it, or "+
 				"bring back what it led to", filepath.Join(c.dir, name), err)
-		} else if info.Mode().IsRegular() {
+		} else if info.Mode().IsRegular() && !format.IsAppleDouble(name) {
 			names = append(names, name)
 		}
 		return nil

@@ -13,7 +13,6 @@ import (
 	"github.com/shoal-ml/shoal/format/hf"
 	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/format/ranks"
-	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
@@ -22,11 +21,12 @@ import (
 // the caller closes them. When it fails, it has closed them.
 func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 	var c *format.Checkpoint
+	fsys = format.WithoutAppleDouble(fsys)
 	files := format.NewFiles(fsys)
 	read, dir, err := chooseReader(fsys, name)
 	if err == nil && dir != "." {
 		if fsys, err = fs.Sub(fsys, dir); err == nil {
-			files = format.NewFiles(fsys)
+			files = format.NewFiles(format.WithoutAppleDouble(fsys))
 		}
 	}
 	if err == nil {
@@ -65,11 +65,11 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 		return readMegatron, ".", nil
 	case has(deepspeed.LatestName), has(deepspeed.UniversalName), has("*mp_rank_*_model_states.pt"):
 		return deepspeed.Read, ".", nil
-	case has("*.safetensors"), has(safetensors.IndexName):
+	case hf.Is(fsys):
 		return hf.Read, ".", nil
 	}
 	return nil, "", errors.New("the folder is no checkpoint that shoal knows: there are no " +
-		"*.safetensors, .metadata (torch DCP), " +
+		"*.safetensors or pytorch_model*.bin (Hugging Face), .metadata (torch DCP), " +
 		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt " +
 		"(DeepSpeed) in it; a single .pt file is given by its own name")
 }
@@ -98,8 +98,10 @@ func readMegatron(files *format.Files) (*format.Checkpoint, error) {
 
 // chooseFile returns the reader for a single file, by its name or else by its first bytes.
 func chooseFile(fsys fs.FS, name string) (reader, error) {
-	if name == safetensors.IndexName {
-		return hf.Read, nil
+	if hf.IsIndex(name) {
+		return func(files *format.Files) (*format.Checkpoint, error) {
+			return hf.ReadIndexed(files, name)
+		}, nil
 	}
 	if name == ranks.LayoutName {
 		return ranks.Read, nil
@@ -113,18 +115,24 @@ func chooseFile(fsys fs.FS, name string) (reader, error) {
 	if err != nil {
 		return nil, err
 	}
+	torch, err := hf.IsTorch(f)
+	if err != nil {
+		return nil, err
+	}
 	head := make([]byte, min(9, f.Size))
 	if err := f.ReadFull(head, 0); err != nil {
 		return nil, err
 	}
+	safetensors := len(head) == 9 && head[8] == '{'
 	switch {
-	case len(head) == 9 && head[8] == '{', strings.HasSuffix(name, ".safetensors"):
-		return func(files *format.Files) (*format.Checkpoint, error) {
-			return hf.ReadFile(files, name)
-		}, nil
-	case strings.HasPrefix(string(head), "PK"), strings.HasPrefix(string(head), "\x80"):
+	// What else begins as a zip archive or a pickle is explained by the reader of these.
+	case torch, !safetensors && strings.HasPrefix(string(head), "\x80"):
 		return func(files *format.Files) (*format.Checkpoint, error) {
 			return torchzip.Read(files, name)
+		}, nil
+	case safetensors, strings.HasSuffix(name, ".safetensors"):
+		return func(files *format.Files) (*format.Checkpoint, error) {
+			return hf.ReadFile(files, name)
 		}, nil
 	}
 	if err := files.ExplainLast(); err != nil {

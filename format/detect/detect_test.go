@@ -1,7 +1,9 @@
 package detect_test
 
 import (
+	"maps"
 	"os"
+	gopath "path"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -97,7 +99,7 @@ func TestFile(t *testing.T) {
 		"views.pt"); err != nil || c.Format != "torch" {
 		t.Errorf("%v, %v", c, err)
 	}
-	other := fstest.MapFS{"a": {Data: []byte("GGUF and more bytes")}, "b": {},
+	other := fstest.MapFS{"a": {Data: []byte("more bytes")}, "b": {},
 		"c.safetensors": {Data: []byte("x")}}
 	for name, want := range map[string]string{"a": "neither a safetensors file", "b": "b is empty",
 		"c.safetensors": "too few", "d": "d", "": "too few"} {
@@ -143,10 +145,59 @@ func TestUnrecognizedFiles(t *testing.T) {
 		{one("w.bin", "something else"), "w.bin",
 			"w.bin is neither a safetensors file nor one of torch.save"},
 		{one("w.safetensors", "something else"), "", "the file is probably of another format"},
+		{one("w.gguf", "GGUF\x03\x00"), "w.gguf", "w.gguf is a file of GGUF"},
+		{one("w.safetensors", "\x1f\x8b\x08"), "", "w.safetensors is compressed with gzip"},
+		{one("w.h5", "\x89HDF\r\n\x1a\n"), "w.h5", "w.h5 is a file of HDF5"},
+		{one("._w.pt", "\x00\x05\x16\x07\x00\x02"), "._w.pt", "._w.pt is what macOS keeps"},
+		{one("w.pt", "\x80\x04K\x01."), "w.pt", "torch.save did not write it"},
 	} {
 		if _, _, err := detect.Open(c.dir, c.name); err == nil ||
 			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%v; want %q", err, c.err)
+		}
+	}
+}
+
+// TestBytes reads files whose names say that they are of another format.
+func TestBytes(t *testing.T) {
+	torch, err := os.ReadFile("../torchzip/testdata/torch2.15/views.pt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.ReadFile("../torchzip/testdata/torch2.15/legacy-views.pt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sharded, _ := formattest.Load(t, "../hf/testdata/sharded.zip")
+	plain := sharded["shard-00001-model-00001-of-00001.safetensors"].Data
+	dir := fstest.MapFS{"torch.safetensors": {Data: torch}, "old.safetensors": {Data: old},
+		"plain.pt": {Data: plain}}
+	for name, want := range map[string]string{"torch.safetensors": "torch",
+		"old.safetensors": "torch", "plain.pt": "safetensors"} {
+		if c, _, err := detect.Open(dir, name); err != nil || c.Format != want {
+			t.Errorf("%s: %v, %v; want %s", name, c, err, want)
+		}
+	}
+}
+
+// TestAppleDouble has the files beside each file of a checkpoint that macOS leaves on disks and in
+// archives of others.
+func TestAppleDouble(t *testing.T) {
+	for _, path := range []string{"hf/testdata/sharded.zip", "dcp/testdata/dcp.zip",
+		"megatron/testdata/tp2pp2.zip", "deepspeed/testdata/zero2.zip"} {
+		dir, want := formattest.Load(t, "../"+path)
+		for name := range maps.Clone(dir) {
+			folder, file := gopath.Split(name)
+			dir[folder+"._"+file] = &fstest.MapFile{Data: []byte("\x00\x05\x16\x07\x00\x02")}
+		}
+		dir["._.DS_Store"], dir["._x.safetensors"] = &fstest.MapFile{}, &fstest.MapFile{}
+		c, files, err := detect.Open(dir, "")
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		if len(c.Tensors) == 0 || len(c.Extras) > 0 || len(c.Check(files)) > 0 {
+			t.Errorf("%s: %d tensors of %d, %q beside", path, len(c.Tensors), len(want), c.Extras)
 		}
 	}
 }

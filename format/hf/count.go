@@ -11,7 +11,7 @@ import (
 var (
 	// numbered matches a name that tells the number of files, such as
 	// model-00003-of-00007.safetensors.
-	numbered = regexp.MustCompile(`^(.*?)(\d+)-of-(\d+)\.safetensors$`)
+	numbered = regexp.MustCompile(`^(.*?)(\d+)-of-(\d+)\.(safetensors|bin)$`)
 	// rankFile matches a file of torch's distributed checkpoint, where a rank has files only for
 	// the numbers for which it has something to write.
 	rankFile = regexp.MustCompile(`^shard-\d+-model-\d+-of-\d+\.safetensors$`)
@@ -44,7 +44,7 @@ func checkNumbered(names []string) error {
 		if err != nil {
 			return fmt.Errorf("safetensors: %s: a file of such a number", name)
 		}
-		set := m[1] + "*-of-" + m[3]
+		set := m[1] + "*-of-" + m[3] + "." + m[4]
 		if sets[set] == nil {
 			sets[set], like[set] = map[int]bool{}, m
 		}
@@ -58,9 +58,9 @@ func checkNumbered(names []string) error {
 		count := fileCount(m[0])
 		for i := first; i < first+count; i++ {
 			if !sets[set][i] {
-				return fmt.Errorf("safetensors: %s%0*d-of-%s.safetensors is missing, by its "+
-					"name %s is one of %d files; copy it here too, or all files anew",
-					m[1], len(m[2]), i, m[3], m[0], count)
+				return fmt.Errorf("%s: %s%0*d-of-%s.%s is missing, by its name %s is one of "+
+					"%d files; copy it here too, or all files anew", m[4], m[1], len(m[2]), i,
+					m[3], m[4], m[0], count)
 			}
 		}
 	}

@@ -241,6 +241,9 @@ func FuzzRead(f *testing.F) {
 	f.Add(dir[one].Data, dir[two].Data, []byte(nil))
 	f.Add(makeFile(f, nil, tensorOf("a", 2)).Data, makeFile(f, nil, tensorOf("b", 2)).Data,
 		[]byte(`{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}`))
+	bins, _ := shardedBin(f)
+	f.Add(bins["pytorch_model-00001-of-00002.bin"].Data,
+		bins["pytorch_model-00002-of-00002.bin"].Data, []byte(nil))
 	f.Fuzz(func(t *testing.T, one, two, index []byte) {
 		dir := fstest.MapFS{"1.safetensors": {Data: bytes.Clone(one)}, "2.safetensors": {Data: two}}
 		if len(index) > 0 {

@@ -1,6 +1,7 @@
 // Package hf reads and lays out checkpoints of safetensors files: a single file, a folder with an
 // index as Hugging Face's libraries write it, and a folder of shards with offsets as torch's
-// distributed checkpoint writes it.
+// distributed checkpoint writes it. It reads such folders with files of torch.save too, as these
+// libraries wrote them before: what a file is, is decided by its bytes.
 package hf
 
 import (
@@ -18,6 +19,7 @@ import (
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/format/torchzip"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -41,6 +43,8 @@ type reader struct {
 	differing map[string]bool   // keys of the metadata that do not become values
 
 	origins map[string]*format.Origin // by file, the origin of each file that has one
+	read    map[string]bool           // names of the files that were read
+	torch   bool                      // whether a file is one of torch.save
 }
 
 // newReader returns a reader for a checkpoint of a kind, with nothing read yet.
@@ -48,7 +52,7 @@ func newReader(files *format.Files, kind string) *reader {
 	return &reader{
 		Checkpoint: format.Checkpoint{Format: kind}, files: files,
 		index: map[string]int{}, values: map[string]string{}, differing: map[string]bool{},
-		origins: map[string]*format.Origin{},
+		origins: map[string]*format.Origin{}, read: map[string]bool{},
 	}
 }
 
@@ -63,13 +67,48 @@ func (s *reader) finish() (*format.Checkpoint, error) {
 	return &s.Checkpoint, s.Finish()
 }
 
-// readHeader reads the header of a file, and adds its tensors to the checkpoint as whole ones. It
-// returns these too, in the memory of the checkpoint.
-func (s *reader) readHeader(file string) (*safetensors.Header, []format.Tensor, error) {
-	f, err := s.files.Open(file)
+// readFile reads a file, and adds its tensors as whole ones. The header of a file of torch.save is
+// empty.
+func (s *reader) readFile(name string) (*safetensors.Header, []format.Tensor, error) {
+	f, err := s.files.Open(name)
 	if err != nil {
 		return nil, nil, err
 	}
+	s.read[name] = true
+	is, err := IsTorch(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !is {
+		return s.readHeader(name, f)
+	}
+	c, err := torchzip.Read(s.files, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !s.torch {
+		s.Format = strings.Replace(s.Format, "safetensors", "torch", 1)
+	}
+	s.torch, s.Nested = true, s.Nested || c.Nested
+	s.Tensors, s.Values = append(s.Tensors, c.Tensors...), append(s.Values, c.Values...)
+	return &safetensors.Header{}, s.Tensors[len(s.Tensors)-len(c.Tensors):], nil
+}
+
+// IsTorch reports whether torch.save has written a file, by its first bytes.
+func IsTorch(f *format.File) (bool, error) {
+	head := make([]byte, min(f.Size, 64))
+	if err := f.ReadFull(head, 0); err != nil {
+		return false, err
+	}
+	if len(head) > 8 && head[8] == '{' {
+		return false, nil // a file of safetensors; the first bytes are any number
+	}
+	return bytes.HasPrefix(head, []byte("PK\x03\x04")) || torchzip.IsLegacy(head), nil
+}
+
+// readHeader reads the header of a file of safetensors, and adds its tensors as whole ones.
+func (s *reader) readHeader(file string, f *format.File) (*safetensors.Header, []format.Tensor,
+	error) {
 	first := len(s.Tensors)
 	var pieces []format.Piece
 	var spans []tensor.Span
@@ -114,7 +153,7 @@ func (s *reader) readHeader(file string) (*safetensors.Header, []format.Tensor, 
 // ReadFile reads a single file, but for the elements of its tensors.
 func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 	s := newReader(files, "safetensors")
-	h, _, err := s.readHeader(name)
+	h, _, err := s.readFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -126,22 +165,34 @@ func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 	return s.finish()
 }
 
-// Read reads a folder, but for the elements of tensors: by its index when there is one, else all
-// its safetensors files.
+// Read reads a folder: by its index when there is one, else all its safetensors files; where there
+// are none, the files of torch.save with a model.
 func Read(files *format.Files) (*format.Checkpoint, error) {
-	f, err := files.Open(safetensors.IndexName)
-	if errors.Is(err, fs.ErrNotExist) {
-		c, err := readFolder(files)
-		return addExtras(files, c, nil, err)
+	w, err := find(files.FS())
+	if err != nil {
+		return nil, err
 	}
+	if w.index != "" {
+		return ReadIndexed(files, w.index)
+	}
+	if len(w.files) == 0 {
+		return nil, errors.New("the folder has no safetensors file")
+	}
+	c, read, err := readFolder(files, w.files)
+	return addExtras(files, c, read, err)
+}
+
+// ReadIndexed reads the files that an index in their folder names.
+func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
+	f, err := files.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	if f.Size > maxIndex {
 		return nil, fmt.Errorf("%s has %d bytes, the limit for a file of its kind is %d",
-			safetensors.IndexName, f.Size, maxIndex)
+			name, f.Size, maxIndex)
 	}
-	index, err := safetensors.ReadIndex(safetensors.IndexName, f, f.Size)
+	index, err := safetensors.ReadIndex(name, f, f.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -152,18 +203,18 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	}
 	names := slices.Sorted(maps.Keys(shards))
 	for _, file := range names {
-		_, tensors, err := s.readHeader(file)
+		_, tensors, err := s.readFile(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, missingFilesError(files, names)
+			return nil, missingFilesError(files, name, names)
 		}
 		if err != nil {
 			return nil, err
 		}
 		for i := range tensors {
-			name := tensors[i].Name
-			if in := index.Files[name]; in != file {
+			tensor := tensors[i].Name
+			if in := index.Files[tensor]; in != file {
 				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q",
-					safetensors.IndexName, name, file, in)
+					name, tensor, file, in)
 			}
 		}
 	}
@@ -172,18 +223,16 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		for i := range s.Tensors {
 			delete(index.Files, s.Tensors[i].Name)
 		}
-		name := slices.Min(slices.Collect(maps.Keys(index.Files)))
-		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name,
-			index.Files[name])
+		tensor := slices.Min(slices.Collect(maps.Keys(index.Files)))
+		return nil, fmt.Errorf("%s: tensor %q is not in %s", name, tensor, index.Files[tensor])
 	}
 	c, err := s.finish()
-	return addExtras(files, c, shards, err)
+	return addExtras(files, c, s.read, err)
 }
 
-// addExtras adds to a checkpoint the names of the files in the folder that do not belong to it,
-// such as an optimizer that a trainer saved there, and safetensors files that the index does not
-// name. It returns the checkpoint, or err if there is one.
-func addExtras(files *format.Files, c *format.Checkpoint, shards map[string]bool,
+// addExtras lists the files in the folder that do not belong to the checkpoint, such as an
+// optimizer that a trainer saved there, and files that the index does not name.
+func addExtras(files *format.Files, c *format.Checkpoint, read map[string]bool,
 	err error) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
@@ -191,23 +240,17 @@ func addExtras(files *format.Files, c *format.Checkpoint, shards map[string]bool
 	entries, err := fs.ReadDir(files.FS(), ".")
 	for _, e := range entries {
 		switch path.Ext(e.Name()) {
-		case ".safetensors":
-			if shards == nil || shards[e.Name()] {
-				continue
+		case ".safetensors", ".pt", ".pth", ".bin", ".ckpt":
+			if !e.IsDir() && !read[e.Name()] {
+				c.Extras = append(c.Extras, e.Name())
 			}
-		case ".pt", ".pth", ".bin", ".ckpt":
-		default:
-			continue
-		}
-		if !e.IsDir() {
-			c.Extras = append(c.Extras, e.Name())
 		}
 	}
 	return c, err
 }
 
 // missingFilesError is the error that says which of the files that the index names are missing.
-func missingFilesError(files *format.Files, names []string) error {
+func missingFilesError(files *format.Files, index string, names []string) error {
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		_, err := fs.Stat(files.FS(), name)
 		return !errors.Is(err, fs.ErrNotExist)
@@ -218,34 +261,31 @@ func missingFilesError(files *format.Files, names []string) error {
 	}
 	return fmt.Errorf("%s names %s, of which %d %s missing: %s%s; copy what is missing here "+
 		"too, or download the model again",
-		safetensors.IndexName, plural.Of(len(names), "file"), len(missing),
+		index, plural.Of(len(names), "file"), len(missing),
 		plural.Verb(len(missing), "is", "are"), strings.Join(some, ", "), more)
 }
 
-// readFolder reads all safetensors files of a folder, which hold different tensors or shards of the
-// same.
-func readFolder(files *format.Files) (*format.Checkpoint, error) {
-	names, err := fs.Glob(files.FS(), "*.safetensors")
-	if err != nil || len(names) == 0 {
-		return nil, errors.Join(err, errors.New("the folder has no safetensors file"))
-	}
+// readFolder reads files of a folder, which hold different tensors or shards of the same. It
+// returns the names of the files that it has read too.
+func readFolder(files *format.Files, names []string) (c *format.Checkpoint, read map[string]bool,
+	err error) {
 	if err := checkNumbered(names); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s := newReader(files, "safetensors")
 	for _, name := range names {
-		h, tensors, err := s.readHeader(name)
+		h, tensors, err := s.readFile(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if o := s.origins[name]; o != nil && o.File == 0 {
-			return nil, fmt.Errorf("safetensors: %s is what rank %d of %d has in memory, and "+
+			return nil, nil, fmt.Errorf("safetensors: %s is what rank %d of %d has in memory, and "+
 				"shoal-layout.json, which says how these make up the whole, is missing; copy it "+
 				"here too", name, o.Rank, o.Ranks)
 		}
 		offsets, err := savedOffsets(name, h, tensors)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if offsets != nil && s.origins[name] == nil && fileCount(name) == 0 {
 			s.Doubt = "its shards do not say how large the tensors are, so it is not known " +
@@ -261,15 +301,16 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 		s.Tensors = s.Tensors[:len(s.Tensors)-len(tensors)]
 		for _, t := range tensors {
 			if err := s.addTensor(t, name, offsets); err != nil {
-				return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
+				return nil, nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
 			}
 		}
 	}
 	if err := s.checkOrigins(names); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.differing[shardingInfo] = true
-	return s.finish()
+	c, err = s.finish()
+	return c, s.read, err
 }
 
 // savedOffsets returns the offsets of the shards of a file in their tensors, as its metadata says;

@@ -17,8 +17,11 @@ import (
 )
 
 const (
-	// MaxHeader is the longest JSON header in bytes, as in the reference implementation.
+	// MaxHeader is the longest JSON header that is written, in bytes: the reference implementation
+	// reads no longer one, though it writes them.
 	MaxHeader = 100_000_000
+	// maxRead is the longest JSON header that is read, in bytes.
+	maxRead = 400_000_000
 
 	lengthBytes = 8
 	metadataKey = "__metadata__"

@@ -74,3 +74,29 @@ func TestMemoryOfHeaders(t *testing.T) {
 		}
 	}
 }
+
+// TestLongHeader reads a whole file with a longer header than the reference reads, which it
+// writes.
+func TestLongHeader(t *testing.T) {
+	text := strings.Repeat("x", safetensors.MaxHeader*6/10)
+	b := make([]byte, 8, 3*len(text))
+	b = append(append(b, `{"__metadata__":{"a":"`...), text...)
+	b = append(append(b, `","b":"`...), text...)
+	b = append(b, `"},"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`...)
+	binary.LittleEndian.PutUint64(b, uint64(len(b)-8))
+	b = append(b, 1, 2)
+	h, err := safetensors.ReadHeader("w.safetensors", bytes.NewReader(b), int64(len(b)))
+	if err != nil || len(h.Tensors) != 1 {
+		t.Fatal(err)
+	}
+	// What is too long for this reader too, and what says so and is something else.
+	binary.LittleEndian.PutUint64(b, 5*safetensors.MaxHeader)
+	size := int64(6 * safetensors.MaxHeader)
+	for first, want := range map[byte]string{'{': "shoal reads up to", 'x': "of another format"} {
+		b[8] = first
+		if _, err := safetensors.ReadHeader("w", bytes.NewReader(b), size); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", first, err, want)
+		}
+	}
+}

@@ -10,10 +10,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Bounds on what a header makes of its 100,000,000 bytes. Headers with tensors as there are, of few
-// dimensions, stay below them whatever their number.
+// Bounds on what a header makes of its bytes. Headers of 100,000,000 bytes with tensors as there
+// are, of few dimensions, stay below them whatever their number.
 const (
-	maxTexts  = 1 << 16 // number of texts in the metadata
+	maxTexts  = 1 << 16     // number of texts in the metadata
+	maxText   = 100_000_000 // bytes of a name, or of a text in the metadata
 	maxMemory = 1 << 29
 
 	// Costs are the bytes of memory that a checkpoint takes for a tensor and to check it.
@@ -47,7 +48,10 @@ func scanHeader(r io.ReaderAt, size int64, begin func(tensors, dims int),
 	if err := p.parseHeader(); err != nil {
 		return nil, err
 	}
-	if p.names+p.tensors*costTensor+p.dims*costDimension > maxMemory {
+	if p.longest > maxText {
+		return nil, fmt.Errorf("a text of %d bytes, the limit is %d", p.longest, maxText)
+	}
+	if p.names+p.textBytes+p.tensors*costTensor+p.dims*costDimension > maxMemory {
 		return nil, fmt.Errorf("%d tensors of %d dimensions altogether would take more than %d "+
 			"bytes of memory, which is the limit", p.tensors, p.dims, maxMemory)
 	}
@@ -75,7 +79,7 @@ type parser struct {
 
 	// Counts so far; names is in bytes, and longest is the longest text in bytes.
 	tensors, names, dims, longest int
-	texts                         int
+	texts, textBytes              int // number and bytes of the texts in the metadata
 	metadata                      map[string]string
 }
 
@@ -204,7 +208,7 @@ func (p *parser) readMetadata() error {
 	p.metadata = map[string]string{}
 	return p.readObject(func() error {
 		key := string(p.text)
-		p.longest = max(p.longest, p.size)
+		p.longest, p.textBytes = max(p.longest, p.size), p.textBytes+p.size
 		if p.texts++; p.texts > maxTexts {
 			return p.errorf("%s has more than %d texts, which is the limit", metadataKey, maxTexts)
 		}
@@ -214,7 +218,7 @@ func (p *parser) readMetadata() error {
 		if err := p.readString(metadataKey + "." + key); err != nil {
 			return err
 		}
-		p.longest = max(p.longest, p.size)
+		p.longest, p.textBytes = max(p.longest, p.size), p.textBytes+p.size
 		if p.list != nil {
 			p.metadata[key] = string(p.text)
 		}

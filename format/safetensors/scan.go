@@ -403,15 +403,25 @@ func headerLength(r io.ReaderAt, size int64) (int64, error) {
 		return 0, fmt.Errorf("byte 0: %w", err)
 	}
 	n := binary.LittleEndian.Uint64(length[:])
+	whole := n <= uint64(size-lengthBytes)
 	switch {
-	case n > MaxHeader:
-		return 0, fmt.Errorf("byte 0: a header of %d bytes, the limit is %d; the file is "+
-			"probably of another format", n, MaxHeader)
-	case int64(n) > size-lengthBytes:
+	case n > maxRead && whole && startsObject(r):
+		return 0, fmt.Errorf("byte 0: a header of %d bytes, and shoal reads up to %d; save the "+
+			"tensors over more files", n, maxRead)
+	case n > maxRead:
+		return 0, fmt.Errorf("byte 0: a header of %d bytes would be beyond the limit of %d; the "+
+			"file is probably of another format", n, maxRead)
+	case !whole:
 		return 0, fmt.Errorf("byte 0: a header of %d bytes in a file of %d; the file is cut off", n,
 			size)
 	}
 	return int64(n), nil
+}
+
+// startsObject reports whether a header starts as it should.
+func startsObject(r io.ReaderAt) bool {
+	var first [1]byte
+	return readFull(r, first[:], lengthBytes) == nil && first[0] == '{'
 }
 
 // copyText appends a text to a builder that has room for it, and returns it in the memory of that.

@@ -243,7 +243,7 @@ func TestRefuses(t *testing.T) {
 	}
 	for text, want := range map[string]string{"": "no zip archive",
 		"\x80\x02\x8a\x0al\xfc": "unexpected EOF", "\x80\x02K\x01.": "torch.save did not write it",
-		"GGUF": "no zip archive",
+		"GGUF":       "no zip archive",
 		"PK\x03\x04": "cut off or broken"} {
 		if _, _, err := openBytes([]byte(text)); err == nil ||
 			!strings.Contains(err.Error(), want) {

@@ -1,0 +1,27 @@
+package format
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// IsAppleDouble reports whether a file is one that macOS puts beside another on file systems of
+// others, for the attributes of that: ._model.safetensors beside model.safetensors.
+func IsAppleDouble(name string) bool { return strings.HasPrefix(path.Base(name), "._") }
+
+// WithoutAppleDouble returns a folder whose lists leave out the files that IsAppleDouble tells.
+// They can be opened by their names.
+func WithoutAppleDouble(fsys fs.FS) fs.FS { return plainFolder{fsys} }
+
+type plainFolder struct{ fs.FS }
+
+// Stat implements fs.StatFS.
+func (p plainFolder) Stat(name string) (fs.FileInfo, error) { return fs.Stat(p.FS, name) }
+
+// ReadDir implements fs.ReadDirFS.
+func (p plainFolder) ReadDir(name string) ([]fs.DirEntry, error) {
+	list, err := fs.ReadDir(p.FS, name)
+	return slices.DeleteFunc(list, func(e fs.DirEntry) bool { return IsAppleDouble(e.Name()) }), err
+}

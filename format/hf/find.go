@@ -1,0 +1,64 @@
+package hf
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/format/safetensors"
+)
+
+// weights are the files of a folder that hold a model: those that an index names, or these.
+type weights struct {
+	index string   // name of the index; "" = there is none
+	files []string // names of the files, if there is no index
+}
+
+const indexSuffix = ".index.json"
+
+// IsIndex reports whether a file is an index by its name, such as
+// model.safetensors.index.json, pytorch_model.bin.index.json or model.safetensors.index.fp16.json.
+func IsIndex(name string) bool {
+	return strings.HasSuffix(name, ".json") && strings.Contains(name, ".index.")
+}
+
+// Is reports whether a folder holds a model in files as this package reads them.
+func Is(fsys fs.FS) bool {
+	w, err := find(fsys)
+	return err != nil || w.index != "" || len(w.files) > 0
+}
+
+// find finds the model of a folder. Files of safetensors go before those of torch.save, of which
+// libraries leave the same model beside them.
+func find(fsys fs.FS) (w weights, err error) {
+	names := map[string][]string{}
+	for _, pattern := range []string{"*.safetensors" + indexSuffix, "*.safetensors",
+		"*.bin" + indexSuffix, "*pytorch_model*.bin", "adapter_model.bin"} {
+		if names[pattern], err = fs.Glob(fsys, pattern); err != nil {
+			return w, err
+		}
+	}
+	indexes := names["*.safetensors"+indexSuffix]
+	switch {
+	case slices.Contains(indexes, safetensors.IndexName):
+		return weights{index: safetensors.IndexName}, nil
+	case len(indexes) == 1:
+		return weights{index: indexes[0]}, nil
+	case len(names["*.safetensors"]) > 0:
+		return weights{files: names["*.safetensors"]}, nil
+	}
+	const usual = "pytorch_model.bin" + indexSuffix
+	switch indexes := names["*.bin"+indexSuffix]; {
+	case slices.Contains(indexes, usual):
+		return weights{index: usual}, nil
+	case len(indexes) == 1:
+		return weights{index: indexes[0]}, nil
+	case len(indexes) > 1:
+		return w, fmt.Errorf("the folder has the indexes %s; give the path of one of them",
+			strings.Join(indexes, ", "))
+	case len(names["*pytorch_model*.bin"]) > 0:
+		return weights{files: names["*pytorch_model*.bin"]}, nil
+	}
+	return weights{files: names["adapter_model.bin"]}, nil
+}
