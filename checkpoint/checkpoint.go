@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint/s3"
@@ -45,6 +44,8 @@ type Checkpoint struct {
 	unlistedNames map[string]bool // names of tensors that the manifest does not list
 	missing       bool            // whether the manifest lists tensors that the files lack
 	selected      bool            // whether Select has left out tensors
+	job           *snapshot.State // description of a job's state; nil = none that can be read
+	notesFault    error           // why the notes of a job's state cannot be read; nil = they can
 }
 
 // A stamp tells whether a file was changed. It leaves the inode number out, because network file
@@ -80,6 +81,7 @@ func Open(path string) (*Checkpoint, error) {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
+	c.addJobValues()
 	return c, nil
 }
 
@@ -203,43 +205,6 @@ func (c *Checkpoint) checkUnchanged() error {
 		}
 	}
 	return nil
-}
-
-// Select drops the tensors whose name keep does not accept. It fails when none is left.
-func (c *Checkpoint) Select(keep func(name string) bool) error {
-	c.selected = true
-	c.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(t format.Tensor) bool {
-		return !keep(t.Name)
-	})
-	if len(c.Tensors) == 0 {
-		return fmt.Errorf("%s: no tensor is left of those that it has", c.path)
-	}
-	return nil
-}
-
-// Rename replaces the prefix from of tensor names by to. It fails when no name begins so, or two
-// tensors would have one name.
-func (c *Checkpoint) Rename(from, to string) error {
-	c.Tensors = slices.Clone(c.Tensors)
-	n := 0
-	for i := range c.Tensors {
-		t := &c.Tensors[i]
-		rest, ok := strings.CutPrefix(t.Name, from)
-		if !ok {
-			continue
-		}
-		old, before := c.renamed[t.Name]
-		if !before {
-			old = t.Name
-		}
-		t.Name = to + rest
-		c.renamed[t.Name] = old
-		n++
-	}
-	if n == 0 {
-		return fmt.Errorf("%s: no tensor has a name that begins with %q", c.path, from)
-	}
-	return c.Finish()
 }
 
 // CheckNames fails when a tensor has no name, as when torch.save was given a tensor alone. Other

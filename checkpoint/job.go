@@ -53,6 +53,9 @@ func (c *Checkpoint) checkJob() error {
 		return err
 	}
 	state, err := snapshot.ParseState(text)
+	if err == nil {
+		err = c.notesFault
+	}
 	if err != nil || c.selected || c.derived || len(c.renamed) > 0 {
 		return err
 	}

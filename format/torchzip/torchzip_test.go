@@ -36,7 +36,7 @@ var names = map[tensor.DType]string{
 // TestTorch compares with what torch itself says is in the files it wrote.
 func TestTorch(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*/*.pt")
-	if err != nil || len(paths) != 13 {
+	if err != nil || len(paths) != 14 {
 		t.Fatalf("%v, %v", paths, err)
 	}
 	for _, path := range paths {

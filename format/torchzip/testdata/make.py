@@ -65,6 +65,21 @@ def types():
     return found
 
 
+def lightning():
+    """A checkpoint as Lightning 2.6 writes it, of a model whose first and last weights are tied."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 2), torch.nn.Linear(2, 2), torch.nn.Linear(2, 4, bias=False))
+    model[2].weight = model[0].weight
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.arange(3)).sum().backward()
+    optimizer.step()
+    return {
+        "epoch": 3, "global_step": 12, "pytorch-lightning_version": "2.6.0",
+        "state_dict": {f"model.{name}": t for name, t in model.state_dict().items()}, "loops": {}, "callbacks": {},
+        "optimizer_states": [optimizer.state_dict()], "lr_schedulers": [], "hyper_parameters": {"lr": 1e-3},
+    }
+
+
 OUT.mkdir(exist_ok=True)
 save("training", training())
 save("views", views())
@@ -74,5 +89,6 @@ save("legacy-training", training(), **before16)
 save("legacy-views", views(), **before16)
 save("legacy-types", types(), **before16)
 if hasattr(torch.serialization, "set_crc32_options"):
+    save("lightning", lightning())
     torch.serialization.set_crc32_options(False)
     save("unsummed", {"w": torch.arange(6, dtype=torch.float32).reshape(2, 3), "step": 3})

@@ -99,9 +99,14 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 
 // sourceFlags say what of a checkpoint is meant, and as what.
 type sourceFlags struct {
-	only, rename []string // patterns of names, and rules that rename
-	noValues     bool     // whether to leave out what is no tensor
-	model        modelFlags
+	only          []string // patterns of names
+	strip, rename []string // beginnings of names that go, and rules that rename
+	noValues      bool     // whether to leave out what is no tensor
+	model         modelFlags
+
+	modelAlone bool     // whether to take the model alone, where no flag says what to take
+	renamed    bool     // whether the checkpoint has the names that --strip and --rename give
+	notes      []string // what was done without a flag
 }
 
 // addTo defines all flags.
@@ -113,7 +118,10 @@ func (s *sourceFlags) addTo(flags *pflag.FlagSet) {
 // addTensorsTo defines the flags that are about tensors.
 func (s *sourceFlags) addTensorsTo(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&s.only, "only", nil,
-		"only tensors whose name matches; ** is anything, * anything but a dot, # a number")
+		"only tensors whose name matches; ** is anything, * anything but a dot, # a number; "+
+			"a dot is also the slash of a job's names, and model. means model.**")
+	flags.StringArrayVar(&s.strip, "strip", nil,
+		"a beginning of names that is left out, such as state_dict.: --rename state_dict.=")
 	flags.StringArrayVar(&s.rename, "rename", nil,
 		"OLD=NEW: another beginning of names, such as module.= or model.=")
 	s.model.addTo(flags)
@@ -122,18 +130,9 @@ func (s *sourceFlags) addTensorsTo(flags *pflag.FlagSet) {
 // open opens a checkpoint, and selects and renames tensors as the flags say. It checks the flags
 // before it reads anything. The caller closes the checkpoint.
 func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
-	var match []func(string) bool
-	for _, text := range s.only {
-		m, err := layout.NewMatcher(text)
-		if err != nil {
-			return nil, cli.AsUsage(fmt.Errorf("--only: %w", err))
-		}
-		match = append(match, m)
-	}
-	for _, text := range s.rename {
-		if !strings.Contains(text, "=") {
-			return nil, cli.Usagef("--rename %s is not of the form OLD=NEW", text)
-		}
+	match, err := s.matchers()
+	if err != nil {
+		return nil, err
 	}
 	if err := s.model.check(); err != nil {
 		return nil, err
@@ -144,12 +143,17 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 	}
 	if len(match) > 0 {
 		err = c.Select(func(name string) bool {
-			return slices.ContainsFunc(match, func(m func(string) bool) bool { return m(name) })
+			return slices.ContainsFunc(match, func(m func(string) bool) bool {
+				return m(name) || s.renamed && m(s.before(name))
+			})
 		})
 	}
-	for _, text := range s.rename {
-		if from, to, _ := strings.Cut(text, "="); err == nil {
-			err = c.Rename(from, to)
+	if s.modelAlone && s.takesAll() {
+		s.notes, err = c.ModelAlone()
+	}
+	for _, r := range s.renames() {
+		if err == nil && !s.renamed {
+			err = c.Rename(r.from, r.to)
 		}
 	}
 	if err == nil {
@@ -163,4 +167,59 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// takesAll reports whether no flag says which tensors to take, or under which names.
+func (s *sourceFlags) takesAll() bool {
+	return len(s.only)+len(s.strip)+len(s.rename) == 0 && s.model.names == ""
+}
+
+// renames lists what --strip and --rename replace, in the order in which they do.
+func (s *sourceFlags) renames() (list []struct{ from, to string }) {
+	for _, prefix := range s.strip {
+		list = append(list, struct{ from, to string }{prefix, ""})
+	}
+	for _, text := range s.rename {
+		from, to, _ := strings.Cut(text, "=")
+		list = append(list, struct{ from, to string }{from, to})
+	}
+	return list
+}
+
+// before returns the name that --strip and --rename have changed into this one.
+func (s *sourceFlags) before(name string) string {
+	list := s.renames()
+	slices.Reverse(list)
+	for _, r := range list {
+		if rest, ok := strings.CutPrefix(name, r.to); ok {
+			name = r.from + rest
+		}
+	}
+	return name
+}
+
+// matchers returns what tells the names that --only takes. It fails for flags that are wrong
+// whatever the checkpoint is.
+func (s *sourceFlags) matchers() (match []func(string) bool, err error) {
+	for _, text := range s.only {
+		if strings.HasSuffix(text, ".") || strings.HasSuffix(text, "/") {
+			text += "**"
+		}
+		m, err := layout.NewMatcher(text)
+		if err != nil {
+			return nil, cli.AsUsage(fmt.Errorf("--only: %w", err))
+		}
+		match = append(match, m)
+	}
+	for _, text := range s.strip {
+		if text == "" {
+			return nil, cli.Usagef("--strip takes the beginning of names that is left out")
+		}
+	}
+	for _, text := range s.rename {
+		if !strings.Contains(text, "=") {
+			return nil, cli.Usagef("--rename %s is not of the form OLD=NEW", text)
+		}
+	}
+	return match, nil
 }

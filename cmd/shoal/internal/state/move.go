@@ -126,13 +126,16 @@ func newStateConvertCommand() *cobra.Command {
 		Long: cli.Help(`Write a checkpoint in another format. Names, types and every bit of the tensors stay as they are.
 
 `+formatHelp()+`
-Values that are not tensors, such as steps and learning rates, come along where the format has a
-place for them: not to safetensors. With --names hf, a decoder of Megatron gets the names that
-Hugging Face's transformers load (llama, mistral, qwen2, qwen3, qwen3_moe, mixtral). The folder
-still needs a config.json and the tokenizer. The guide says what each format keeps.
+With hf, of a checkpoint of Lightning, of a training script or of a job the model alone is taken,
+under its own names; --only '**' takes all. Values that are not tensors, such as steps and learning
+rates, come along where the format has a place for them: not to safetensors. With --names hf, a
+decoder of Megatron gets the names that Hugging Face's transformers load (llama, mistral, qwen2,
+qwen3, qwen3_moe, mixtral). The folder still needs a config.json and the tokenizer. The guide says
+what each format keeps.
 `+published, cli.ExitCodes, "files"),
 		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**'
-  shoal state convert zero model.safetensors --format hf --only 'module.**' --rename module.=
+  shoal state convert last.ckpt model --format hf
+  shoal state convert zero model.safetensors --format hf --only module. --strip module.
   shoal state convert model.safetensors model.pt --format pt
   shoal state convert model out --format megatron --mesh pp=2,tp=4
   shoal state convert megatron out --format torch_dist --only 'model.**' --only 'optimizer.**'
@@ -198,6 +201,9 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	case m.stages != nil && m.format != "zero1":
 		return cli.Usagef("--stages says with which layers the stages of a pipeline in zero1 "+
 			"begin; leave it out for %s", m.format)
+	case flags.Changed("bf16") && !strings.HasPrefix(m.format, "zero"):
+		return cli.Usagef("--bf16 says how DeepSpeed will train, after which its files zero1, " +
+			"zero2 and zero3 are called; to write tensors as bf16 add --dtype bf16 instead")
 	case m.groups != "" && !checkpoint.NeedsGroups(m.format):
 		return cli.Usagef("--groups says which parameters of the optimizer are in which group, "+
 			"and %s goes by names alone; leave it out", m.format)
@@ -237,6 +243,11 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err := m.check(cmd.Flags()); err != nil {
 		return err
 	}
+	if err := m.source.model.refuseUnused(cmd.Flags(),
+		strings.Contains(m.layout.preset, "megatron-core")); err != nil {
+		return err
+	}
+	m.source.modelAlone = m.format == "hf"
 	c, err := m.source.open(src)
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint
 func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output,
 	lost int,
 	optimizer []string) {
-	for _, note := range slices.Concat(optimizer, out.Notes) {
+	for _, note := range slices.Concat(m.source.notes, optimizer, out.Notes) {
 		fmt.Fprintf(notes, "shoal: %s\n", note)
 	}
 	behind := func(n int, what, why string) {
@@ -97,6 +97,10 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 	behind(m.source.model.behind, "tensor",
 		"which are random numbers of ranks, or beside parameters")
 	behind(lost, "value", "for which the format "+m.format+" has no place")
+	if n := c.JobWorkers(); n > 0 {
+		fmt.Fprintf(notes, "shoal: what each worker of the job has for itself stays behind, such "+
+			"as random states; there %s %s\n", plural.Verb(n, "is", "are"), plural.Of(n, "worker"))
+	}
 	if n := len(c.Extras); n > 0 {
 		var names []string
 		for _, name := range c.Extras {

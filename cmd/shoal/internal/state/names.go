@@ -21,6 +21,7 @@ type modelFlags struct {
 
 	read   *hf.Config // the content of the file config; nil = not read
 	behind int        // number of tensors that are of no model, and were left out
+	named  bool       // whether names were given to tensors of a checkpoint
 }
 
 // addTo defines the flags.
@@ -50,6 +51,26 @@ func (m *modelFlags) check() error {
 	return nil
 }
 
+// refuseUnused fails for flags that would change nothing. megatronCore says whether a layout is to
+// be that of the preset megatron-core, for which heads count.
+func (m *modelFlags) refuseUnused(flags *pflag.FlagSet, megatronCore bool) error {
+	if m.names != "" {
+		return nil
+	}
+	if flags.Changed("vocab-size") {
+		return cli.Usagef("--vocab-size is for --names hf, which gives a model of Megatron the " +
+			"names of Hugging Face; leave it out, or add --names hf")
+	}
+	for _, name := range []string{"kv-heads", "config"} {
+		if flags.Changed(name) && !megatronCore {
+			return cli.Usagef("--%s is for --names hf, which gives a model of Megatron the names "+
+				"of Hugging Face, and for the preset megatron-core; leave it out, or add one of "+
+				"these", name)
+		}
+	}
+	return nil
+}
+
 // apply gives the tensors of c the names that are asked for, and sets m.behind. It reads the file
 // of --config, if that is given. The flags are checked.
 func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
@@ -60,6 +81,7 @@ func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 		return nil
 	}
 	var err error
+	m.named = true
 	m.behind, err = c.ToHuggingFace(
 		checkpoint.ModelFacts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
 	return err

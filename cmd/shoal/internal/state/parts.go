@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -43,11 +44,15 @@ or shards of different sizes: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/2
 					return cli.Usagef("--rank is for the layout of a file, and a preset is " +
 						"written for all ranks; leave it out")
 				}
+				if err := source.model.refuseUnused(cmd.Flags(),
+					strings.Contains(preset.preset, "megatron-core")); err != nil {
+					return err
+				}
 				return writePreset(cmd.OutOrStdout(), args[0], &preset, &source, asJSON)
 			}
 			if err := cli.RefuseFlags(cmd.Flags(),
 				"the layout of a checkpoint, which --preset makes",
-				"only", "rename", "names", "config", "kv-heads", "vocab-size"); err != nil {
+				"only", "strip", "rename", "names", "config", "kv-heads", "vocab-size"); err != nil {
 				return err
 			}
 			text, err := readLayout(cmd.InOrStdin(), args[0])

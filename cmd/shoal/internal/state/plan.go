@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,6 +50,10 @@ SRC is a checkpoint, which gives names, types and shapes.
 				return cli.Usagef("say to which layout: --mesh and --preset, or --layout")
 			}
 			if err := cmp.Or(to.check(), from.check()); err != nil {
+				return err
+			}
+			if err := source.model.refuseUnused(cmd.Flags(), strings.Contains(
+				to.preset+from.preset, "megatron-core")); err != nil {
 				return err
 			}
 			c, err := source.open(args[0])

@@ -3,6 +3,7 @@ package state
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -123,7 +124,10 @@ The command says which tensors are in one of them only, or differ in type, shape
   flag         under which names tensors are compared
   --names hf   Megatron's tensors under the names of Hugging Face, as convert writes them
   --rename     tensors of A under the names that convert would give them
-  --only       tensors whose names in A and B match
+  --strip      tensors of A without this beginning of their names
+  --only       tensors whose names in A match, and in B, or would in A
+
+Where one is the checkpoint of a training, and the other a model, the models are compared.
 
 Only tensors are compared. Damage that a checksum shows is reported, and not compared further.`, "Exit codes: 0 the tensors are the same, 1 they differ or an error, 2 wrong usage.", "files"),
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
@@ -132,17 +136,23 @@ Only tensors are compared. Damage that a checksum shows is reported, and not com
   shoal state diff --json before after | jq -r .tensor`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.model.refuseUnused(cmd.Flags(), false); err != nil {
+				return err
+			}
 			a, err := flags.open(args[0])
 			if err != nil {
 				return err
 			}
 			defer a.Close()
-			flags.rename = nil
+			flags.renamed = true
 			b, err := flags.open(args[1])
 			if err != nil {
 				return err
 			}
 			defer b.Close()
+			if err := flags.unwrap(cmd.ErrOrStderr(), a, b); err != nil {
+				return err
+			}
 			found, err := checkpoint.Diff(cmd.Context(), a, b, workers)
 			if err != nil {
 				return err
@@ -167,4 +177,27 @@ Only tensors are compared. Damage that a checksum shows is reported, and not com
 		"print one JSON object for each tensor that differs")
 	addWorkersFlag(cmd, &workers)
 	return cmd
+}
+
+// unwrap leaves the model alone of one of two checkpoints that has it beside others, where the other
+// one has a model only, and no flag says what to compare. It says so in notes. It fails where
+// --names finds nothing to do.
+func (s *sourceFlags) unwrap(notes io.Writer, a, b *checkpoint.Checkpoint) error {
+	if s.model.names != "" && !s.model.named {
+		return cli.Usagef("neither of both has the names of Megatron, for which --names hf is; " +
+			"leave it out")
+	}
+	if !s.takesAll() {
+		return nil
+	}
+	if w, found := b.Wrapper(); found && !a.HasBeginning(w.Prefix) {
+		a = b
+	} else if w, found := a.Wrapper(); !found || b.HasBeginning(w.Prefix) {
+		return nil
+	}
+	said, err := a.ModelAlone()
+	for _, note := range said {
+		fmt.Fprintf(notes, "shoal: %s\n", note)
+	}
+	return err
 }
