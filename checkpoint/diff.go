@@ -38,13 +38,33 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%q: %s", d.Tensor, d.What)
 }
 
-// Diff compares the tensors of two checkpoints bit by bit, whatever their formats and layouts, and
-// returns the differences in the order of names. Damage that the files themselves reveal is an
-// error, not a difference; so is a file that has changed since its checkpoint was opened.
+// Diff is Compare, without the tensors that are tied.
 func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, error) {
+	found, _, err := Compare(ctx, a, b, workers)
+	return found, err
+}
+
+// Compare compares the tensors of two checkpoints bit by bit, whatever their formats and layouts,
+// and returns the differences in the order of names. What one of them has twice, under names that
+// are tied, and the other once, is no difference. Damage that the files themselves reveal is an
+// error, not a difference; so is a file that has changed since its checkpoint was opened.
+func Compare(ctx context.Context, a, b *Checkpoint, workers int) (found []Difference, tied []Tie,
+	err error) {
 	if err := errors.Join(a.checkStructure(), b.checkStructure()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	found, err = compareTensors(ctx, a, b, workers)
+	if err == nil {
+		found, tied, err = removeTied(ctx, a, b, found, workers)
+	}
+	if err == nil {
+		err = errors.Join(a.checkUnchanged(), b.checkUnchanged())
+	}
+	return found, tied, err
+}
+
+// compareTensors is Compare without ties.
+func compareTensors(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, error) {
 	for _, c := range []*Checkpoint{a, b} {
 		if _, err := c.checkContent(ctx, workers); err != nil {
 			return nil, err

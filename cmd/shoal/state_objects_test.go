@@ -13,7 +13,8 @@ import (
 )
 
 // writeObjects writes files into dir as torch.save writes them: objects.pt with a tensor and values
-// of all kinds, one.pt with a tensor and one value, alone.pt with a tensor alone.
+// of all kinds, one.pt with a tensor and one value, alone.pt with a tensor alone, and gathered.pt
+// with a tensor of no elements.
 func writeObjects(t testing.TB, dir string) error {
 	weight := format.Tensor{Name: "w", DType: tensor.U8, Shape: tensor.Shape{2}}
 	w, err := torchzip.Placeholder(0, weight)
@@ -58,5 +59,12 @@ func writeObjects(t testing.TB, dir string) error {
 			return err
 		}
 	}
-	return nil
+	o, err := torchzip.Layout("gathered.pt",
+		[]format.Tensor{{Name: "layer.weight", DType: tensor.BF16, Shape: tensor.Shape{0}}}, nil)
+	if err != nil {
+		return err
+	}
+	o.Tensors = nil // there is nothing to write of them
+	return os.WriteFile(filepath.Join(dir, "gathered.pt"),
+		formattest.WritePaddedOutput(t, o, nil, nil)["gathered.pt"].Data, 0o666)
 }

@@ -97,6 +97,9 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 	behind(m.source.model.behind, "tensor",
 		"which are random numbers of ranks, or beside parameters")
 	behind(lost, "value", "for which the format "+m.format+" has no place")
+	if text := suspicion(c); text != "" {
+		fmt.Fprintf(notes, "shoal: %s\n", text)
+	}
 	if n := c.JobWorkers(); n > 0 {
 		fmt.Fprintf(notes, "shoal: what each worker of the job has for itself stays behind, such "+
 			"as random states; there %s %s\n", plural.Verb(n, "is", "are"), plural.Of(n, "worker"))

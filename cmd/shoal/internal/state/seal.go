@@ -127,7 +127,8 @@ The command says which tensors are in one of them only, or differ in type, shape
   --strip      tensors of A without this beginning of their names
   --only       tensors whose names in A match, and in B, or would in A
 
-Where one is the checkpoint of a training, and the other a model, the models are compared.
+Where one is the checkpoint of a training, and the other a model, the models are compared. What one
+has under two names that are tied, such as lm_head.weight, and the other under one, is the same.
 
 Only tensors are compared. Damage that a checksum shows is reported, and not compared further.`, "Exit codes: 0 the tensors are the same, 1 they differ or an error, 2 wrong usage.", "files"),
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
@@ -153,7 +154,7 @@ Only tensors are compared. Damage that a checksum shows is reported, and not com
 			if err := flags.unwrap(cmd.ErrOrStderr(), a, b); err != nil {
 				return err
 			}
-			found, err := checkpoint.Diff(cmd.Context(), a, b, workers)
+			found, tied, err := checkpoint.Compare(cmd.Context(), a, b, workers)
 			if err != nil {
 				return err
 			}
@@ -161,13 +162,24 @@ Only tensors are compared. Damage that a checksum shows is reported, and not com
 			if err := printAll(out, found, asJSON); err != nil {
 				return err
 			}
+			for i := 0; i < len(tied) && !asJSON; i++ {
+				t := &tied[i]
+				fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s is only in %s, where it is the same "+
+					"tensor as %s, which both have\n", quotedName(t.Tensor), t.In, quotedName(t.To))
+			}
 			if len(found) > 0 {
 				return fmt.Errorf("%s and %s differ in %s", args[0], args[1],
 					plural.Of(len(found), "tensor"))
 			}
 			if !asJSON {
+				n := len(a.Tensors)
+				for _, t := range tied {
+					if t.In == "A" {
+						n--
+					}
+				}
 				_, err = fmt.Fprintf(out, "%s and %s have the same %s, bit by bit\n", args[0],
-					args[1], plural.Of(len(a.Tensors), "tensor"))
+					args[1], plural.Of(n, "tensor"))
 			}
 			return err
 		},

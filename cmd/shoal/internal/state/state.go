@@ -345,9 +345,25 @@ func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSO
 	if c.Doubt != "" {
 		verdict = "has no fault, but may not be whole (" + c.Doubt + ")"
 	}
+	if text := suspicion(c); text != "" {
+		verdict = "has no fault, but is suspicious (" + text + ")"
+	}
 	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path,
 		verdict, c.Format, plural.Of(len(c.Tensors), "tensor"), sums)
 	return errors.Join(err, explainParts(out, c.Checkpoint))
+}
+
+// suspicion says why a checkpoint can hardly be what somebody wanted to save; "" if it can.
+func suspicion(c *checkpoint.Checkpoint) string {
+	names := c.Placeholders()
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s %s no elements, such as %s: placeholders of parameters that other ranks "+
+		"had, as a state_dict has that is saved under DeepSpeed's ZeRO-3 without gathering them; "+
+		"save it with save_16bit_model, or give shoal DeepSpeed's own checkpoint",
+		plural.Of(len(names), "tensor"), plural.Verb(len(names), "has", "have"),
+		quotedName(names[0]))
 }
 
 // unseenDamage says which damage the checksums could not show; "" if they cover everything.
@@ -376,6 +392,9 @@ func listUnknown(c *checkpoint.Checkpoint, blind string) (list []unknownJSON) {
 		if text != "" {
 			list = append(list, unknownJSON{Unknown: text})
 		}
+	}
+	if text := suspicion(c); text != "" {
+		list = append(list, unknownJSON{c.Placeholders()[0], text})
 	}
 	for _, t := range unjoinedTensors(c.Checkpoint) {
 		list = append(list, unknownJSON{t.Name, whyUnjoined(t)})
