@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -29,11 +30,12 @@ type Options struct {
 
 // A Report says what a move has done.
 type Report struct {
-	Stats  plan.Stats
-	Ops    int        // boxes moved
-	State  digest.Sum // fingerprint of all tensors, equal in source and target
-	Moved  int64      // bytes written
-	Reused int64      // bytes that an earlier run had written
+	Stats plan.Stats
+	Ops   int // boxes moved
+	// State is the fingerprint of all tensors under digest.ShownSeed, equal in source and target.
+	State  digest.Sum
+	Moved  int64 // bytes written
+	Reused int64 // bytes that an earlier run had written
 	// Unreadable lists the files that could not be read, and whose parts came from replicas.
 	Unreadable  []string
 	AlreadyDone bool // whether an earlier run had published everything
@@ -66,7 +68,8 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
-	t := transfer{src: src, unread: unread, from: from, to: to, options: o, key: src.digestKey(id)}
+	t := transfer{src: src, unread: unread, from: from, to: to, options: o,
+		key: src.digestKey(id, o.Seal || snapshot.IsURL(dst))}
 	report, err := t.run(ctx)
 	err = errors.Join(err, from.files.Close(), to.close())
 	void := false
@@ -79,13 +82,17 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	return report, nil
 }
 
-// digestKey returns the key of the manifest, so that sealed fingerprints can be compared, or else a
-// key that the move's identity determines.
-func (c *Checkpoint) digestKey(id move.Identity) *digest.Key {
-	if c.sealed != nil {
+// digestKey returns the key of the manifest, so that sealed fingerprints can be compared; or else,
+// for a manifest that is to be written, a key that the move's identity determines; or else the key
+// of the fingerprints that people see.
+func (c *Checkpoint) digestKey(id move.Identity, seal bool) *digest.Key {
+	switch {
+	case c.sealed != nil:
 		return digest.NewKey(c.sealed.Seed)
+	case seal:
+		return digest.NewKey(binary.LittleEndian.Uint64(id[:]))
 	}
-	return digest.NewKey(binary.LittleEndian.Uint64(id[:]))
+	return digest.NewKey(digest.ShownSeed)
 }
 
 // A transfer is a move of files in progress.
@@ -115,7 +122,11 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 			return nil, t.missingError(err, cause)
 		}
 		job := move.Job{Plan: p, Old: t.from.location, Source: &t.from.files, Key: t.key,
+			Shown:   digest.NewKey(digest.ShownSeed),
 			Workers: t.options.Workers, Block: t.options.blockBytes, Progress: t.options.Progress}
+		if t.key.Seed() == digest.ShownSeed {
+			job.Shown = nil // the sums are those that people see
+		}
 		if err := t.to.prepare(ctx, &job); err != nil {
 			return nil, err
 		}
@@ -135,11 +146,17 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 		for region := range dead {
 			r.Unreadable = append(r.Unreadable, t.from.files.Name(region))
 		}
-		for i, x := range p.Dst.Tensors {
-			t.tensors = append(t.tensors,
-				manifest.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Sum: result.Sums[i]})
+		if job.Shown == nil {
+			job.Shown, result.Shown = t.key, result.Sums
 		}
-		r.State = (&manifest.Manifest{Tensors: t.tensors}).StateSum(t.key)
+		var shown manifest.Manifest
+		for i, x := range p.Dst.Tensors {
+			m := manifest.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Sum: result.Sums[i]}
+			t.tensors = append(t.tensors, m)
+			m.Sum = result.Shown[i]
+			shown.Tensors = append(shown.Tensors, m)
+		}
+		r.State = shown.StateSum(job.Shown)
 		return r, nil
 	}
 }
@@ -173,7 +190,8 @@ func (t *transfer) commit(ctx context.Context) (void bool, err error) {
 		t.options)
 }
 
-// checkSealed fails when what was read differs from the source's manifest.
+// checkSealed fails when what was read differs from the source's manifest. Tensors that were rounded
+// are not in it.
 func (c *Checkpoint) checkSealed(found []manifest.Tensor) error {
 	if c.sealed == nil {
 		return nil
@@ -187,7 +205,7 @@ func (c *Checkpoint) checkSealed(found []manifest.Tensor) error {
 		if old, renamed := c.renamed[name]; renamed {
 			name = old
 		}
-		if s, ok := sealed[name]; ok && s.Sum != t.Sum {
+		if s, ok := sealed[name]; ok && s.DType == t.DType && s.Sum != t.Sum {
 			return fmt.Errorf("%s: tensor %q is not what was sealed (fingerprint %v, not %v); "+
 				"shoal state verify shows where the damage is", c.path, name, t.Sum, s.Sum)
 		}

@@ -95,7 +95,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	var seed [8]byte
 	rand.Read(seed[:])
 	key := digest.NewKey(binary.LittleEndian.Uint64(seed[:]))
-	tensors, err := fingerprints(ctx, c, key, workers)
+	tensors, shown, err := fingerprints(ctx, c, key, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	if err := c.checkUnchanged(); err != nil {
 		return nil, err
 	}
-	m := &manifest.Manifest{Seed: key.Seed(), Tensors: tensors, Files: files}
+	m := &manifest.Manifest{Seed: key.Seed(), Tensors: tensors, Files: files, Shown: shown}
 	if c.bucket == nil {
 		return m, writeManifest(c.manifestPath(), m)
 	}
@@ -184,8 +184,9 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 // fingerprints reads a checkpoint and returns the fingerprint of each tensor, and of the part of
 // each rank where the parts are not joined. workers is the number of goroutines.
 func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
-	workers int) ([]manifest.Tensor, error) {
-	list := make([]manifest.Tensor, len(c.Tensors))
+	workers int) (list []manifest.Tensor, shown digest.Sum, err error) {
+	keys := [2]*digest.Key{key, digest.NewKey(digest.ShownSeed)}
+	list = make([]manifest.Tensor, len(c.Tensors))
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
 		list[i] = manifest.Tensor{Name: t.Name, Place: t.Coords.String(), DType: t.DType,
@@ -199,25 +200,28 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	m := fileSet{names: names, open: func(name string) (handle, error) {
 		return openFrom(c.Files.FS(), name)
 	}}
-	sums := make([]digest.Sum, len(work))
-	err := group.Share(ctx, "checkpoint", workers, len(work), func() func(int) error {
+	sums := make([][2]digest.Sum, len(work))
+	err = group.Share(ctx, "checkpoint", workers, len(work), func() func(int) error {
 		var buffer []byte
 		return func(i int) error {
 			x := &work[i]
 			t := &c.Tensors[x.tensor]
 			read := func(b []byte, at int64) error { return m.Read(index[x.piece.File], b, at) }
 			var err error
-			buffer, sums[i], err = x.fingerprint(t, key, read, buffer)
+			buffer, sums[i], err = x.fingerprint(t, keys, read, buffer)
 			if err != nil {
 				return fmt.Errorf("%s: tensor %q: %w", c.path, t.Name, err)
 			}
 			return nil
 		}
 	})
+	people := manifest.Manifest{Tensors: slices.Clone(list)}
 	for i := range work {
-		list[work[i].tensor].Sum = list[work[i].tensor].Sum.Plus(sums[i])
+		t := work[i].tensor
+		list[t].Sum = list[t].Sum.Plus(sums[i][0])
+		people.Tensors[t].Sum = people.Tensors[t].Sum.Plus(sums[i][1])
 	}
-	return list, errors.Join(err, m.Close())
+	return list, people.StateSum(keys[1]), errors.Join(err, m.Close())
 }
 
 // A chunk is a part of a piece that is read at once.
@@ -245,27 +249,32 @@ func chunks(c *Checkpoint) (list []chunk) {
 	return list
 }
 
-// fingerprint reads a chunk with read, and returns its fingerprint, and the buffer for the next
-// call.
-func (x *chunk) fingerprint(t *format.Tensor, key *digest.Key, read func([]byte, int64) error,
-	buffer []byte) ([]byte, digest.Sum, error) {
+// fingerprint reads a chunk with read, and returns its fingerprints under two keys, and the buffer
+// for the next call.
+func (x *chunk) fingerprint(t *format.Tensor, keys [2]*digest.Key,
+	read func([]byte, int64) error, buffer []byte) ([]byte, [2]digest.Sum, error) {
+	var sums [2]digest.Sum
 	size := t.DType.Size()
 	if size == 0 { // one packed piece
 		buffer = slices.Grow(buffer[:0], x.to-x.from)[:x.to-x.from]
 		err := read(buffer, x.piece.Offset+int64(x.from))
-		return buffer, key.RunSum(x.from, buffer), err
+		for i, key := range keys {
+			sums[i] = key.RunSum(x.from, buffer)
+		}
+		return buffer, sums, err
 	}
-	var sum digest.Sum
 	for _, box := range x.piece.Box.Range(x.from, x.to) {
 		n := box.Elements() * size
 		buffer = slices.Grow(buffer[:0], n)[:n]
 		if err := boxes.ReadBox(read, x.piece.Offset, size, box, x.piece.View(), buffer,
 			box.Packed(0)); err != nil {
-			return buffer, sum, err
+			return buffer, sums, err
 		}
-		sum = sum.Plus(key.BoxSum(box, t.Shape, size, buffer, box.Packed(0)))
+		for i, key := range keys {
+			sums[i] = sums[i].Plus(key.BoxSum(box, t.Shape, size, buffer, box.Packed(0)))
+		}
 	}
-	return buffer, sum, nil
+	return buffer, sums, nil
 }
 
 // Damage describes what differs from what was sealed.

@@ -165,7 +165,7 @@ func TestParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := transfer{src: c, from: from, to: u, key: c.digestKey(u.id)}
+	x := transfer{src: c, from: from, to: u, key: c.digestKey(u.id, true)}
 	if _, err := x.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}

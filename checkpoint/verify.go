@@ -105,10 +105,11 @@ func (c *Checkpoint) compareTensors(ctx context.Context, m *manifest.Manifest, f
 		return []Damage{{File: f.File, From: f.Offset, To: f.Offset, Tensors: []string{f.Name},
 			What: f.What}}, nil
 	}
-	found, err := fingerprints(ctx, c, digest.NewKey(m.Seed), workers)
+	found, shown, err := fingerprints(ctx, c, digest.NewKey(m.Seed), workers)
 	if err != nil {
 		return nil, err
 	}
+	m.Shown = shown
 	type id struct{ name, place string }
 	now := map[id]int{}
 	for i, t := range found {

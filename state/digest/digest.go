@@ -36,6 +36,10 @@ const (
 	ones = 0x01010101
 )
 
+// ShownSeed is the seed of the key of the fingerprints that people see and compare: the same for
+// every checkpoint. Seals have random ones.
+const ShownSeed = 0
+
 // A Key is the random weights. Sums under different keys cannot be compared or added. A key has a
 // few 10 KiB and does not change after NewKey, so any number of goroutines may share it.
 type Key struct {

@@ -38,6 +38,9 @@ type Manifest struct {
 	Seed    uint64 // seed of the key of the fingerprints
 	Tensors []Tensor
 	Files   []File
+	// Shown is the fingerprint of all tensors under digest.ShownSeed, where somebody has computed
+	// it; no file holds it.
+	Shown digest.Sum
 }
 
 // A Tensor is a tensor of a checkpoint, or one rank's part of it.

@@ -31,6 +31,12 @@ type Part struct {
 	Tensor int  // index in the tensors of the new layout
 	First  bool // whether the elements are not a replica
 	Sum    digest.Sum
+	Shown  digest.Sum // the same under the key Job.Shown; not in the journal
+}
+
+// sameSum reports whether two parts are the same elements with the same fingerprint.
+func (p Part) sameSum(q Part) bool {
+	return p.Tensor == q.Tensor && p.First == q.First && p.Sum == q.Sum
 }
 
 // compare orders parts by tensor, elements that are no replica first.

@@ -54,6 +54,7 @@ type Job struct {
 	Source   Source
 	Target   Target
 	Key      *digest.Key // key of the fingerprints
+	Shown    *digest.Key // key of further fingerprints of the source, for people; nil = none
 	Workers  int         // number of blocks in memory at a time; 0 = 1
 	// Block bounds the bytes of a block, a multiple of 16; 0 means BlockBytes.
 	Block int64
@@ -76,8 +77,9 @@ type Result struct {
 	// Sums is the fingerprint of each tensor of the new layout, computed from the source and equal
 	// in the target.
 	Sums   []digest.Sum
-	Moved  int64 // bytes written, replicas included
-	Reused int64 // bytes that an earlier run had written
+	Shown  []digest.Sum // the same under the key Job.Shown; zeros if that is nil
+	Moved  int64        // bytes written, replicas included
+	Reused int64        // bytes that an earlier run had written
 }
 
 // A SourceError says that a region of the source cannot be read. Another plan may avoid it.
@@ -104,7 +106,8 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 		job.Block = BlockBytes
 	}
 	r := &run{Job: job, sums: make([]digest.Sum, len(job.Plan.Dst.Tensors)),
-		done: map[Block][]Part{}}
+		shown: make([]digest.Sum, len(job.Plan.Dst.Tensors)),
+		done:  map[Block][]Part{}}
 	for _, d := range job.Done {
 		r.done[d.Block] = d.Parts
 	}
@@ -139,7 +142,7 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 				r.sums[i].Bytes, t.Name, want)
 		}
 	}
-	return &Result{Sums: r.sums, Moved: r.moved, Reused: r.reused}, nil
+	return &Result{Sums: r.sums, Shown: r.shown, Moved: r.moved, Reused: r.reused}, nil
 }
 
 // A run is a move in progress.
@@ -151,7 +154,7 @@ type run struct {
 
 	mu            sync.Mutex   // guards the fields below, and is held in Record and Progress
 	next          int          // index of the next block that a worker takes
-	sums          []digest.Sum // fingerprint of each tensor, as far as it is moved
+	sums, shown   []digest.Sum // fingerprints of each tensor, as far as it is moved
 	moved, reused int64        // bytes written now, and by an earlier run
 }
 
@@ -199,6 +202,7 @@ func (r *run) recordBlock(b *block, parts []Part, moved bool) error {
 	for _, p := range parts {
 		if p.First {
 			r.sums[p.Tensor] = r.sums[p.Tensor].Plus(p.Sum)
+			r.shown[p.Tensor] = r.shown[p.Tensor].Plus(p.Shown)
 		}
 		bytes += int64(p.Sum.Bytes)
 	}

@@ -28,8 +28,9 @@ type worker struct {
 type piece struct {
 	*op
 	box tensor.Box
-	at  int        // offset in the block if the piece lies in one run; else -1
-	sum digest.Sum // fingerprint of the elements
+	at  int // offset in the block if the piece lies in one run; else -1
+	// sum and shown are fingerprints of the elements, under the two keys of the job.
+	sum, shown digest.Sum
 }
 
 // moveBlock brings a block to the target, unless the journal says that it is there and its content
@@ -39,10 +40,11 @@ func (w *worker) moveBlock(b *block) error {
 	w.bytes = slices.Grow(w.bytes[:0], int(b.To-b.From))[:b.To-b.From]
 	if parts := w.done[b.Block]; parts != nil && w.Target.Read(b.Region, w.bytes, b.From) == nil {
 		for i := range w.pieces {
-			w.pieces[i].sum = w.targetSum(b, &w.pieces[i])
+			p := &w.pieces[i]
+			p.sum, p.shown = w.targetSum(b, p, w.Key), w.targetSum(b, p, w.Shown)
 		}
-		if slices.Equal(parts, w.sumParts()) {
-			return w.recordBlock(b, parts, false)
+		if now := w.sumParts(); slices.EqualFunc(parts, now, Part.sameSum) {
+			return w.recordBlock(b, now, false)
 		}
 	}
 	for i := range w.pieces {
@@ -116,6 +118,10 @@ func (w *worker) fetchPiece(b *block, p *piece) error {
 		return &SourceError{p.old.Region, t.Name, p.box, err}
 	}
 	p.sum = w.Key.BoxSum(p.box, t.Shape, p.size, memory, packed)
+	p.shown = digest.Sum{}
+	if w.Shown != nil {
+		p.shown = w.Shown.BoxSum(p.box, t.Shape, p.size, memory, packed)
+	}
 	if p.at < 0 {
 		for run, at := range p.runs(b, packed) {
 			copy(w.bytes[at:at+run.N*p.size], memory[run.A*p.size:])
@@ -176,12 +182,15 @@ func (w *worker) overlapping(i int) (group []piece, end int64) {
 	return w.pieces[i:k], end
 }
 
-// targetSum computes the fingerprint of a piece from the bytes of the block, at the positions of
-// the new layout.
-func (w *worker) targetSum(b *block, p *piece) (sum digest.Sum) {
+// targetSum computes the fingerprint of a piece under a key, if there is one, from the bytes of the
+// block, at the positions of the new layout.
+func (w *worker) targetSum(b *block, p *piece, key *digest.Key) (sum digest.Sum) {
+	if key == nil {
+		return sum
+	}
 	shape := w.Plan.Dst.Tensors[p.Tensor].Shape.View()
 	for run, at := range p.runs(b, shape) {
-		sum = sum.Plus(w.Key.RunSum(run.A*p.size, w.bytes[at:at+run.N*p.size]))
+		sum = sum.Plus(key.RunSum(run.A*p.size, w.bytes[at:at+run.N*p.size]))
 	}
 	return sum
 }
@@ -203,7 +212,7 @@ func (w *worker) readBack(b *block) error {
 		}
 	}
 	for i := range w.pieces {
-		if p := &w.pieces[i]; p.at < 0 && w.targetSum(b, p) != p.sum {
+		if p := &w.pieces[i]; p.at < 0 && w.targetSum(b, p, w.Key) != p.sum {
 			return w.mismatchError(b, p.from, p.to)
 		}
 	}
@@ -228,6 +237,7 @@ func (w *worker) sumParts() (parts []Part) {
 			parts = slices.Insert(parts, at, p)
 		}
 		parts[at].Sum = parts[at].Sum.Plus(w.pieces[i].sum)
+		parts[at].Shown = parts[at].Shown.Plus(w.pieces[i].shown)
 	}
 	return parts
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/state/digest"
 )
 
 // newStateSealCommand returns the command shoal state seal.
@@ -48,11 +47,11 @@ file. Every command that moves a sealed checkpoint compares it with its manifest
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(
 					sealedJSON{args[0], len(m.Tensors), len(m.Files),
-						m.StateSum(digest.NewKey(m.Seed)).String()})
+						m.Shown.String()})
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n",
 				args[0], plural.Of(len(m.Tensors), "tensor"),
-				plural.Of(len(m.Files), "file"), m.StateSum(digest.NewKey(m.Seed)))
+				plural.Of(len(m.Files), "file"), m.Shown)
 			return err
 		},
 	}
@@ -100,7 +99,7 @@ The command prints what is not as it was sealed: the file, the place in it, and 
 			if !asJSON {
 				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n",
 					args[0], plural.Of(len(m.Tensors), "tensor"),
-					plural.Of(len(m.Files), "file"), m.StateSum(digest.NewKey(m.Seed)))
+					plural.Of(len(m.Files), "file"), m.Shown)
 			}
 			return err
 		},
