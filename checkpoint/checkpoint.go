@@ -45,6 +45,7 @@ type Checkpoint struct {
 	missing       bool            // whether the manifest lists tensors that the files lack
 	selected      bool            // whether Select has left out tensors
 	job           *snapshot.State // description of a job's state; nil = none that can be read
+	cast          *castFolder     // files of tensors that Cast rounds; nil = there are none
 	notesFault    error           // why the notes of a job's state cannot be read; nil = they can
 }
 
@@ -166,7 +167,13 @@ func locateURL(url string) (*Checkpoint, error) {
 }
 
 // Close closes the files.
-func (c *Checkpoint) Close() error { return c.Files.Close() }
+func (c *Checkpoint) Close() error {
+	err := c.Files.Close()
+	if c.cast != nil {
+		err = errors.Join(err, c.cast.source.Close())
+	}
+	return err
+}
 
 // tensorFiles returns the names of the files that hold tensors or what proves their names, in
 // ascending order.

@@ -73,7 +73,7 @@ func (c *Checkpoint) Layout() (*layout.Layout, error) {
 
 // newSourceEndpoint returns the endpoint of the checkpoint that is read.
 func newSourceEndpoint(c *Checkpoint) (*endpoint, error) {
-	e, err := newEndpoint(c.Checkpoint, c.tensorFiles())
+	e, err := newEndpoint(c.Checkpoint, c.sourceFiles())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.path, err)
 	}

@@ -176,7 +176,7 @@ func (c *Checkpoint) allPieces() iter.Seq2[*format.Tensor, *format.Piece] {
 			return true
 		}
 		for i := range c.Tensors {
-			if t := &c.Tensors[i]; !each(t, t.Pieces) || !each(t, t.Replicas) {
+			if t := c.stored(&c.Tensors[i]); !each(t, t.Pieces) || !each(t, t.Replicas) {
 				return
 			}
 		}

@@ -25,7 +25,7 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 	}
 	var items []item
 	for i := range c.Tensors {
-		t := &c.Tensors[i]
+		t := c.stored(&c.Tensors[i])
 		step := move.BlockBytes / max(t.DType.Size(), 1)
 		for k := range t.Replicas {
 			p := &t.Replicas[k]

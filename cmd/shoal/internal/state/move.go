@@ -30,13 +30,17 @@ type moveFlags struct {
 	format  string
 	groups  string // file with the groups of the optimizer; "" = none
 	bf16    bool
-	most    int64 // largest size of a file, in bytes; 0 = one file with everything
+	dtypes  []string // rules that give tensors another element type
+	most    int64    // largest size of a file, in bytes; 0 = one file with everything
 	seal    bool
 	json    bool
 	workers int
 	tp, pp  int // for ZeRO, the numbers of tensor parallel ranks and of stages of a pipeline
 	ep      int // for ZeRO, the number of expert parallel ranks
 	stages  []int
+
+	casts   []checkpoint.Cast // what dtypes say
+	rounded checkpoint.CastReport
 }
 
 // addTo defines the flags that both commands have.
@@ -55,6 +59,9 @@ func (m *moveFlags) addTo(cmd *cobra.Command) {
 	flags.BoolVar(&m.bf16, "bf16", false, "for zero1, zero2 and zero3: DeepSpeed will train in "+
 		"bf16, for which its files have other names; by default as SRC's configuration of "+
 		"DeepSpeed or the type of its model say")
+	flags.StringArrayVar(&m.dtypes, "dtype", nil, "bf16, f16 or f32: the type to which floats "+
+		"are rounded, of all tensors but the optimizer's, or PATTERN=bf16 of those whose names in "+
+		"DST match; the last that matches counts")
 	flags.BoolVar(&m.seal, "seal", false,
 		"write a manifest too, as shoal state seal does; in a bucket there always is one")
 	flags.BoolVar(&m.json, "json", false, "print what was written as one JSON object")
@@ -239,8 +246,11 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 }
 
 // run writes the checkpoint SRC as DST, and prints what was written.
-func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
+func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
 	if err := m.check(cmd.Flags()); err != nil {
+		return err
+	}
+	if m.casts, err = m.castRules(); err != nil {
 		return err
 	}
 	if err := m.source.model.refuseUnused(cmd.Flags(),
@@ -258,6 +268,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	}
 	notes, err := m.prepareOptimizer(c)
 	if err != nil {
+		return err
+	}
+	if err := m.cast(c); err != nil {
 		return err
 	}
 	spec, err := m.layout.spec(c, &m.source.model)
@@ -287,7 +300,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if m.json {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.newMovedJSON(src, dst, c, out, lost, r))
 	}
-	return printMoved(cmd.OutOrStdout(), src, dst, out, r)
+	return printMoved(cmd.OutOrStdout(), src, dst, out, r, m.rounded.Rounded)
 }
 
 // nextStepError returns an error that says what to do after a command that was stopped, or for

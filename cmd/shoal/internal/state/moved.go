@@ -34,6 +34,7 @@ type movedJSON struct {
 	// tensors that DeepSpeed makes of others, which were compared
 	Implied int           `json:"implied,omitempty"`
 	Altered []alteredJSON `json:"altered,omitempty"`
+	Rounded int           `json:"rounded,omitempty"` // tensors that --dtype has changed
 }
 
 // alteredJSON is a value that DST has in another form, in the output for programs.
@@ -54,6 +55,7 @@ func (m *moveFlags) newMovedJSON(src, dst string, c *checkpoint.Checkpoint, out 
 		Unread: r.Unreadable, TensorsBehind: m.source.model.behind, ValuesBehind: lost,
 		Beside:  c.Extras,
 		Implied: len(out.Implied),
+		Rounded: m.rounded.Rounded,
 	}
 	if !r.AlreadyDone {
 		j.Fingerprint = r.State.String()
@@ -65,7 +67,8 @@ func (m *moveFlags) newMovedJSON(src, dst string, c *checkpoint.Checkpoint, out 
 }
 
 // printMoved prints in a line what a move has written.
-func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report) error {
+func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report,
+	rounded int) error {
 	if r.AlreadyDone {
 		_, err := fmt.Fprintf(to, "%s was finished by an earlier run\n", dst)
 		return err
@@ -74,9 +77,12 @@ func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint
 	if r.Reused > 0 {
 		reused = fmt.Sprintf(", %d of them by an earlier run", r.Reused)
 	}
-	_, err := fmt.Fprintf(to, "%s: %s, %s, %d bytes%s, fingerprint %v, the same as of %s\n", dst,
-		out.Format,
-		plural.Of(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
+	same := ", the same as of " + src
+	if rounded > 0 {
+		same = ""
+	}
+	_, err := fmt.Fprintf(to, "%s: %s, %s, %d bytes%s, fingerprint %v%s\n", dst, out.Format,
+		plural.Of(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, same)
 	return err
 }
 
@@ -97,6 +103,15 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 	behind(m.source.model.behind, "tensor",
 		"which are random numbers of ranks, or beside parameters")
 	behind(lost, "value", "for which the format "+m.format+" has no place")
+	if n := m.rounded.Rounded; n > 0 {
+		kept := ""
+		if k := m.rounded.Optimizer; k > 0 {
+			kept = fmt.Sprintf(", %d of the optimizer %s as %s", k,
+				plural.Verb(k, "stays", "stay"), plural.Verb(k, "it is", "they are"))
+		}
+		fmt.Fprintf(notes, "shoal: %s %s rounded%s: DST is another state than SRC, with a "+
+			"fingerprint of its own\n", plural.Of(n, "tensor"), plural.Verb(n, "is", "are"), kept)
+	}
 	if text := suspicion(c); text != "" {
 		fmt.Fprintf(notes, "shoal: %s\n", text)
 	}
