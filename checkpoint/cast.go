@@ -39,8 +39,8 @@ type CastReport struct {
 }
 
 // optimizerState matches the names of what an optimizer keeps for a parameter, wherever it stands.
-var optimizerState = regexp.MustCompile(
-	`(?:^|\.)(?:exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer|square_avg|grad_avg|fp32)(?:\.|$)`)
+var optimizerState = regexp.MustCompile(`(?:^|\.)(?:exp_avg|exp_avg_sq|max_exp_avg_sq|` +
+	`momentum_buffer|square_avg|grad_avg|fp32)(?:\.|$)`)
 
 // isOptimizer reports whether a tensor is of an optimizer, by its name.
 func (c *Checkpoint) isOptimizer(name string) bool {
@@ -96,7 +96,8 @@ func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
 	}
 	for k := range rules {
 		if !used[k] {
-			return r, fmt.Errorf("%s: --dtype %s matches no tensor of floats of a model; %s", c.path,
+			return r, fmt.Errorf("%s: --dtype %s matches no tensor of floats of a model; %s",
+				c.path,
 				rules[k].Text, describeNames(c.Tensors))
 		}
 	}
@@ -154,7 +155,7 @@ func (f *castFolder) add(i int, t format.Tensor, to tensor.DType) (*castFile, er
 		return nil, err
 	}
 	x := &castFile{folder: f, name: fmt.Sprintf("tensor-%d-as-%v", i, to), from: t, to: to,
-		size: format.Bytes(to, n)}
+		size: format.BytesOf(to, n)}
 	for _, p := range t.Pieces {
 		if info, err := fs.Stat(f.FS, p.File); err == nil && info.ModTime().After(x.mtime) {
 			x.mtime = info.ModTime()

@@ -190,8 +190,8 @@ func (t *transfer) commit(ctx context.Context) (void bool, err error) {
 		t.options)
 }
 
-// checkSealed fails when what was read differs from the source's manifest. Tensors that were rounded
-// are not in it.
+// checkSealed fails when what was read differs from the source's manifest. Tensors that were
+// rounded are not in it.
 func (c *Checkpoint) checkSealed(found []manifest.Tensor) error {
 	if c.sealed == nil {
 		return nil

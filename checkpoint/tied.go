@@ -120,8 +120,8 @@ func removeTied(ctx context.Context, a, b *Checkpoint, found []Difference,
 }
 
 // Placeholders lists the tensors that stand where a parameter should be, and have no elements: of
-// floats, and of shape [0]. A state_dict has them that is saved while DeepSpeed's ZeRO-3 or FSDP has
-// the parameters on other ranks.
+// floats, and of shape [0]. A state_dict has them that is saved while DeepSpeed's ZeRO-3 or FSDP
+// has the parameters on other ranks.
 func (c *Checkpoint) Placeholders() (names []string) {
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; t.DType.Float() && t.Coords == nil && len(t.Shape) == 1 &&

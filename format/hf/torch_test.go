@@ -87,7 +87,7 @@ func TestTorchFolders(t *testing.T) {
 	}
 	// Files of safetensors count where both are there.
 	both := fstest.MapFS{"pytorch_model.bin": training,
-		"model.safetensors": file(t, nil, of("a", 2))}
+		"model.safetensors": makeFile(t, nil, tensorOf("a", 2))}
 	c, err := hf.Read(format.NewFiles(both))
 	if err != nil || c.Format != "safetensors" ||
 		!slices.Equal(c.Extras, []string{"pytorch_model.bin"}) {
@@ -108,7 +108,8 @@ func TestBytesDecide(t *testing.T) {
 		}
 		formattest.Compare(t, files, c, want)
 	}
-	c, err := hf.Read(format.NewFiles(fstest.MapFS{"pytorch_model.bin": file(t, nil, of("a", 2))}))
+	c, err := hf.Read(
+		format.NewFiles(fstest.MapFS{"pytorch_model.bin": makeFile(t, nil, tensorOf("a", 2))}))
 	if err != nil || c.Format != "safetensors" || len(c.Tensors) != 1 {
 		t.Errorf("%v, %v", c, err)
 	}

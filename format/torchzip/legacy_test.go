@@ -78,7 +78,8 @@ func TestLegacyRefuses(t *testing.T) {
 		"other count": {string(legacyFile("N", "U\x01s", legacyStorage(5))), "has 5 elements here"},
 		"two saves":   {sound + sound, "behind the last storage"},
 	} {
-		if _, _, err := openBytes([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.err) ||
+		if _, _, err := openBytes([]byte(c.text)); err == nil ||
+			!strings.Contains(err.Error(), c.err) ||
 			!strings.Contains(err.Error(), "x.pt") {
 			t.Errorf("%s: %v; want %q", name, err, c.err)
 		}

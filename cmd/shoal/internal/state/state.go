@@ -359,9 +359,11 @@ func suspicion(c *checkpoint.Checkpoint) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s %s no elements, such as %s: placeholders of parameters that other ranks "+
-		"had, as a state_dict has that is saved under DeepSpeed's ZeRO-3 without gathering them; "+
-		"save it with save_16bit_model, or give shoal DeepSpeed's own checkpoint",
+	return fmt.Sprintf(
+		"%s %s no elements, such as %s: placeholders of parameters that other ranks "+
+			"had, as a state_dict has that is saved under DeepSpeed's ZeRO-3 without gathering "+
+			"them; "+
+			"save it with save_16bit_model, or give shoal DeepSpeed's own checkpoint",
 		plural.Of(len(names), "tensor"), plural.Verb(len(names), "has", "have"),
 		quotedName(names[0]))
 }
