@@ -50,7 +50,7 @@ func (c *Checkpoint) Wrapper() (w Wrapper, found bool) {
 	for _, key := range modelKeys {
 		// A model alone can have a part that is called so.
 		clear := key == "state_dict" || strings.HasPrefix(key, "model_state")
-		if (clear || trained) && len(keys) > 1 && c.HasBeginning(key+".") {
+		if (clear || trained) && c.HasBeginning(key+".") {
 			return Wrapper{"a training script", key + "."}, true
 		}
 	}

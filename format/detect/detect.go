@@ -68,10 +68,21 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 	case hf.Is(fsys):
 		return hf.Read, ".", nil
 	}
-	return nil, "", errors.New("the folder is no checkpoint that shoal knows: there are no " +
-		"*.safetensors or pytorch_model*.bin (Hugging Face), .metadata (torch DCP), " +
-		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt " +
-		"(DeepSpeed) in it; a single .pt file is given by its own name")
+	return nil, "", fmt.Errorf("the folder is no checkpoint that shoal knows: there are no "+
+		"*.safetensors or pytorch_model*.bin (Hugging Face), .metadata (torch DCP), "+
+		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt "+
+		"(DeepSpeed) in it; a single .pt file is given by its own name%s", singleFile(fsys))
+}
+
+// singleFile names a file of a folder that can be a checkpoint by itself, for an error; "" if there
+// is none.
+func singleFile(fsys fs.FS) string {
+	for _, pattern := range []string{"*.ckpt", "*.pt", "*.pth", "*.bin"} {
+		if found, err := fs.Glob(fsys, pattern); err == nil && len(found) > 0 {
+			return ", such as " + found[0]
+		}
+	}
+	return ""
 }
 
 // chooseMegatron returns the reader for the newest iteration in a folder of Megatron, which can be
