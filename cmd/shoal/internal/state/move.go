@@ -140,8 +140,8 @@ decoder of Megatron gets the names that Hugging Face's transformers load (llama,
 qwen3, qwen3_moe, mixtral). The folder still needs a config.json and the tokenizer. The guide says
 what each format keeps.
 `+published, cli.ExitCodes, "files"),
-		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**'
-  shoal state convert last.ckpt model --format hf
+		Example: `  shoal state convert checkpoints/step-1000 model --format hf
+  shoal state convert last.ckpt model --format hf --dtype bf16
   shoal state convert zero model.safetensors --format hf --only module. --strip module.
   shoal state convert model.safetensors model.pt --format pt
   shoal state convert model out --format megatron --mesh pp=2,tp=4
