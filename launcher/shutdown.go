@@ -12,8 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// graceAsked is how long workers may take to end by themselves when somebody asks for the end of
-// the job.
+// graceAsked is how long workers of a job without steps may take to end by themselves when somebody
+// asks for the end of the job. Those of a job in steps have no such limit: after their loop their
+// scripts may save a model for minutes.
 const graceAsked = 10 * time.Second
 
 // shutdown is a request to end the job. The registry's lock guards all but the channels.
@@ -119,11 +120,12 @@ func (r *registry) stoppedError() error {
 }
 
 // endOnRequest ends the job: members are let go when their step ends, the workers of a job without
-// steps get SIGTERM. It blocks until all have ended, or for graceAsked, after which stopWorkers is
-// to end the others.
+// steps get SIGTERM. It blocks until all have ended, or the end at once is asked for, or without
+// steps for graceAsked; after that stopWorkers is to end the others.
 func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) error {
 	l.beginStop()
 	why := l.registry.stoppedBy() + " asked for the end of the job"
+	var late <-chan time.Time // nil = workers may take as long as they want
 	s := l.agent.Status()
 	l.registry.expectEnd(s.Members)
 	switch {
@@ -138,8 +140,9 @@ func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) erro
 	default:
 		l.reportStop(s, why)
 		l.signalWorkers(syscall.SIGTERM)
+		late = time.After(graceAsked)
 	}
-	soon, late := time.After(graceFailed), time.After(graceAsked)
+	soon := time.After(graceFailed)
 	for len(l.registry.living()) > 0 {
 		select {
 		case <-l.registry.changed:

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,19 +20,20 @@ import (
 
 // NewStopCommand returns the command shoal stop.
 func NewStopCommand() *cobra.Command {
-	var now, asJSON bool
+	var f stopFlags
 	cmd := &cobra.Command{
 		Use:   "stop JOB",
 		Short: "End a running job, at the end of a step",
 		Long: cli.Help(`End a running job, at the end of a step, and say how it ended.
-With --now SIGTERM comes at once.
+With --now SIGTERM comes at once, and 2 s later SIGKILL.
 
   kind of job               what its workers get
   trains in steps           their loops end as at the end of the data; the scripts go on, for
-                            example to save the model
-  any other                 SIGTERM
-  still running after 10 s  SIGTERM, and 2 s later SIGKILL`, "Exit codes: 0 the job is gone, 1 it is not, 2 wrong usage. For shoal run see its own help.", "train"),
+                            example to save the model, for as long as --grace says, or else as
+                            they want
+  any other                 SIGTERM, and 12 s later SIGKILL`, "Exit codes: 0 the job is gone, 1 it is not, 2 wrong usage. For shoal run see its own help.", "train"),
 		Example: `  shoal stop train
+  shoal stop train --grace 2m              end scripts that still run after two minutes
   shoal stop train --now
   shoal stop train --json                  the result as an object`,
 		Args:              cli.Arguments(1, 1),
@@ -41,28 +43,52 @@ With --now SIGTERM comes at once.
 			if err != nil {
 				return err
 			}
-			return stopJob(cmd.Context(), cmd.OutOrStdout(), j, now, asJSON)
+			return stopJob(cmd.Context(), cmd.OutOrStdout(), j, f)
 		},
 	}
-	cmd.Flags().BoolVar(&now, "now", false, "do not wait for the end of the step")
-	cmd.Flags().BoolVar(&asJSON, "json", false,
+	cmd.Flags().BoolVar(&f.now, "now", false, "do not wait for the end of the step")
+	cmd.Flags().DurationVar(&f.grace, "grace", 0,
+		"end what still runs after this time, such as 2m (default: no limit in a job in steps)")
+	cmd.Flags().BoolVar(&f.json, "json", false,
 		"print one JSON object a change, and a last one with the result")
 	return cmd
 }
 
+// stopFlags are the flags of shoal stop.
+type stopFlags struct {
+	now, json bool
+	grace     time.Duration // 0 = as long as the workers want
+}
+
+// patience is after which time people are told for what shoal stop waits.
+const patience = 10 * time.Second
+
 // stopJob asks a job to end, prints its changes to out until its result is there, and then prints
-// that. With now the workers do not complete their step.
-func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON bool) error {
+// that. With now the workers do not complete their step. After the grace what still runs is ended.
+func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) error {
 	ledger := newTail(launcher.LedgerPath(j.Dir))
-	if err := j.Stop(ctx, now, requester()); err != nil && !errors.Is(err, control.ErrEnded) {
+	if err := j.Stop(ctx, f.now, requester()); err != nil && !errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
 	}
 	var result launcher.Result
+	began, told, hurried := time.Now(), f.json || f.now || f.grace > 0, f.now || f.grace == 0
 	err := cli.Poll(ctx, func() (done bool, err error) {
+		if !hurried && time.Since(began) > f.grace {
+			hurried = true
+			if err := j.Stop(ctx, true, requester()); err != nil &&
+				!errors.Is(err, control.ErrEnded) {
+				return false, err
+			}
+		}
+		if !told && time.Since(began) > patience {
+			told = true
+			fmt.Fprintf(out, "workers still run their scripts after the loop, for example to save "+
+				"the model; shoal stop %s --now ends them\n", j.Name)
+		}
 		gone := launcherHasEnded(j)
 		result, err = launcher.ReadResult(j.Dir)
 		if shown := ledger.readEntries(func(e launcher.Entry) error {
-			return showEntry(out, e, asJSON)
+			return showEntry(out, e, f.json)
 		}); shown != nil {
 			return false, shown
 		}
@@ -82,7 +108,7 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON boo
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if f.json {
 		return json.NewEncoder(out).Encode(result)
 	}
 	_, err = fmt.Fprintln(out, resultText(result))
