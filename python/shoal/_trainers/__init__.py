@@ -1,0 +1,1 @@
+"""What the adapters to other people's trainers share."""

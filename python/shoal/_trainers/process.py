@@ -1,0 +1,84 @@
+"""Each worker is alone to a framework: the variables that launchers set are hidden while it looks
+for other processes, and its own number for this process is the rank in the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from typing import Any, Iterator, Optional
+
+import shoal
+
+# What torchrun, mpirun and srun set, and shoal run sets too.
+_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
+_PREFIXES = ("PMI_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "SLURM_")
+
+
+def launched() -> bool:
+    """Whether `shoal run` started this process, or another launcher of shoal."""
+    return "SHOAL_SOCKET" in os.environ
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Hide what says that there are other processes, in the block."""
+    hidden = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _NAMES or name.startswith(_PREFIXES)
+    }
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def own_device() -> None:
+    """Of several CUDA devices that this process sees, leave it one: frameworks take the first, or
+    all of them.
+    """
+    import torch
+
+    local = os.environ.get("LOCAL_RANK", "")
+    if not local.isdigit() or torch.cuda.is_initialized() or torch.cuda.device_count() < 2:
+        return
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = seen.split(",") if seen else [str(i) for i in range(torch.cuda.device_count())]
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[int(local) % len(names)]
+
+
+def hide_from_accelerate() -> None:
+    """Have Accelerate, and the Trainer of transformers which asks it, take this process for the
+    only one. Its number is the rank in the job, so that rank 0 writes and prints.
+    """
+    from accelerate.state import PartialState
+
+    init = PartialState.__init__
+    if not launched() or hasattr(init, "replaced_by_shoal"):
+        return
+
+    @functools.wraps(init)
+    def init_alone(self: Any, cpu: bool = False, **options: Any) -> None:
+        if options.get("backend") == "shoal":
+            del options["backend"]
+        with alone():
+            init(self, cpu, **options)
+        number_accelerate()
+
+    init_alone.replaced_by_shoal = True  # type: ignore[attr-defined]
+    PartialState.__init__ = init_alone
+    own_device()
+
+
+def number_accelerate(rank: Optional[int] = None) -> None:
+    """Tell Accelerate the rank that this worker has in the job now, or another number."""
+    from accelerate.state import AcceleratorState, PartialState
+
+    rank = shoal.join().rank if rank is None else rank
+    for state in (PartialState._shared_state, AcceleratorState._shared_state):
+        if state:
+            state.update(process_index=rank, local_process_index=rank)

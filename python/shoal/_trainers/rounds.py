@@ -1,0 +1,114 @@
+"""The batches of an evaluation, dealt out over the workers: as many at a time as there are."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, Optional
+
+import torch
+from torch.utils.data import DataLoader, SequentialSampler
+
+import shoal
+
+from .dealt import dealt
+
+
+def dealable(loader: Any) -> bool:
+    """Whether the batches of a DataLoader can be dealt out by their numbers: its dataset has them
+    in order. If not, each worker evaluates all of it.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    return (
+        type(getattr(batches, "sampler", None)) is SequentialSampler
+        and hasattr(loader.dataset, "__getitem__")
+        and hasattr(loader.dataset, "__len__")
+    )
+
+
+class Rounds:
+    """Predicts batches, in the place of a Trainer's prediction_step, which gets their numbers."""
+
+    def __init__(
+        self,
+        job: "shoal.Job",
+        loader: Any,
+        predict: Callable[..., Any],
+        preprocess: Optional[Callable[..., Any]],
+        kept: Optional[str],
+        device: Any,
+    ):
+        """`predict` is the Trainer's own prediction_step, `preprocess` what the loop would do with
+        the logits, and `kept` the name of the input that it needs, if any.
+        """
+        self._job, self._predict, self._preprocess = job, predict, preprocess
+        self._kept, self._device = kept, device
+        self._dataset, self._collate = loader.dataset, loader.collate_fn
+        self._size, self._drop = loader.batch_sampler.batch_size, loader.batch_sampler.drop_last
+        samples = len(self._dataset)
+        self._count = samples // self._size if self._drop else -(-samples // self._size)
+        self._found: Dict[int, Any] = {}
+        own = [self._samples(i) for i in range(job.rank, self._count, job.size)]
+        options = {}
+        if loader.num_workers:
+            options = dict(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor)
+        # The batches that are this worker's unless another one is lost.
+        self._own: Iterator[Any] = iter(
+            DataLoader(self._dataset, batch_sampler=own, collate_fn=self._collate, **options)
+        )
+
+    def numbers(self) -> "DataLoader[Any]":
+        """A loader of the numbers of the samples of each batch."""
+        return DataLoader(
+            range(len(self._dataset)),  # type: ignore[arg-type]
+            batch_size=self._size,
+            drop_last=self._drop,
+            collate_fn=_numbered,
+        )
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> Any:
+        """The loss, the logits and the labels of a batch."""
+        batch = int(inputs["samples"][0]) // self._size
+        if batch not in self._found:
+            first = range(batch, min(batch + self._job.size, self._count))
+
+            def make(i: int) -> Any:
+                return self._make(i, model, prediction_loss_only, ignore_keys)
+
+            self._found = dealt(self._job, first, make)
+        loss, logits, labels, kept = _to(self._found.pop(batch), self._device)
+        if self._kept is not None:
+            inputs[self._kept] = kept
+        return loss, logits, labels
+
+    def _samples(self, batch: int) -> Any:
+        start = batch * self._size
+        return range(start, min(start + self._size, len(self._dataset)))
+
+    def _make(self, batch: int, model: Any, prediction_loss_only: bool, ignore_keys: Any) -> Any:
+        if batch % self._job.size == self._job.rank:
+            inputs = next(self._own)
+        else:
+            inputs = self._collate([self._dataset[i] for i in self._samples(batch)])
+        loss, logits, labels = self._predict(
+            model, inputs, prediction_loss_only, ignore_keys=ignore_keys
+        )
+        if logits is not None and self._preprocess is not None:
+            logits = self._preprocess(logits, labels)
+        kept = None if self._kept is None else inputs[self._kept]
+        return [loss, logits, labels, kept]
+
+
+def _numbered(samples: Any) -> Dict[str, torch.Tensor]:
+    return {"samples": torch.tensor(samples)}
+
+
+def _to(value: Any, device: Any) -> Any:
+    """A nested value with its tensors on a device."""
+    if torch.is_tensor(value):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _to(v, device) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to(v, device) for v in value)
+    return value

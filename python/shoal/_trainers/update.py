@@ -1,0 +1,84 @@
+"""One update of the parameters by a trainer, as a step of the job."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+
+import shoal
+
+from .batches import Part
+
+
+class Update:
+    """The steps of the job that make up the update under way, and what all workers have had in it.
+
+    It is one step, but for the last update of an epoch: where samples of a lost worker are left,
+    they are a step of their own, and the update has the mean over both. So an epoch has as many
+    updates as without losses, and every sample in one of them.
+    """
+
+    def __init__(self, job: "shoal.Job"):
+        self._job = job
+        # The steps before the last one; None = there are none. Workers that join get it.
+        self.before: Optional[Dict[str, Any]] = None
+        self._sums: Any = None  # the call that adds up what all workers have had; None = not made
+        self._loss = 0.0  # of the samples of this worker so far
+        self.loss = 0.0  # the mean of the update, over all workers
+
+    def register(self) -> None:
+        """Have workers that join, and checkpoints, get the steps before."""
+
+        def set(value: Any) -> None:
+            self.before = value
+
+        self._job.register(self._job.unused("update under way"), lambda: self.before, set)
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._loss, self._sums = 0.0, None
+
+    def add(self, loss: float) -> None:
+        """Add the loss of some samples of this worker, divided as it goes into the gradient."""
+        self._loss += loss
+
+    def share(self, part: Part, flos: float, tokens: float) -> None:
+        """Begin the sums over all workers, before the last backward pass of the step."""
+        step = self._job.step
+        assert step is not None
+        mine = torch.zeros(4, dtype=torch.float64)
+        if step.weight:
+            mine[:] = torch.tensor([self._loss * step.weight, step.weight, flos, tokens])
+        self._sums = step.share(mine, last=False, op="sum")
+
+    def end(self, part: Part, parameters: List[torch.Tensor]) -> None:
+        """End a step that is committed: gradients and loss become those of the update so far."""
+        if self._sums is None:
+            raise RuntimeError(
+                "shoal: a step without a backward pass of the trainer's own: training_step has to"
+                " call accelerator.backward(loss), as the one of transformers does"
+            )
+        loss, weight, part.flos, part.tokens = self._sums.wait().tolist()
+        if self.before is not None:
+            loss, weight = self._merge(loss, weight, parameters)
+        self.loss, self._weight, self._total = loss / weight if weight else float("nan"), weight, loss
+
+    def stash(self, parameters: List[torch.Tensor]) -> None:
+        """Keep what the update has so far: another step belongs to it."""
+        gradients = [p.grad for p in parameters]
+        self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
+        for p in parameters:
+            p.grad = None
+
+    def _merge(self, loss: float, weight: float, parameters: List[torch.Tensor]) -> Any:
+        assert self.before is not None
+        before, self.before = self.before, None
+        whole = before["weight"] + weight
+        for p, gradient in zip(parameters, before["gradients"]):
+            if p.grad is not None:
+                p.grad.mul_(weight / whole)
+            if gradient is not None:
+                old = gradient.to(p.device) * (before["weight"] / whole)
+                p.grad = old if p.grad is None else p.grad.add_(old)
+        return before["loss"] + loss, whole

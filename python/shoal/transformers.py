@@ -1,0 +1,559 @@
+"""The Trainer of transformers on workers that come and go.
+
+    from shoal.transformers import Trainer         # the one changed line
+
+Everything else is transformers' own: arguments, callbacks, progress bar, checkpoints. Started by
+`shoal run`, workers may be lost, join and be released while it trains; without the launcher it is
+the Trainer of transformers. docs/guide/trainers.md says what is supported.
+
+`per_device_train_batch_size` times `gradient_accumulation_steps` is the batch of a step over all
+workers, so the numbers of steps, the learning rates and the losses do not depend on how many there
+are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json
+import os
+import shutil
+import tempfile
+from typing import Any, Dict, Iterator, List, Optional
+
+import torch
+import transformers
+from torch.utils.data import RandomSampler, SequentialSampler
+from transformers import trainer as _trainer
+from transformers.trainer_callback import ExportableState, ProgressCallback
+
+import shoal
+import shoal.torch
+from shoal._runtime.log import say
+from shoal._trainers import process
+from shoal._trainers.batches import Part, TrainLoader
+from shoal._trainers.dealt import pack, told, unpack
+from shoal._trainers.rounds import Rounds, dealable
+from shoal._trainers.update import Update
+from shoal.cursor import Cursor
+from shoal.torch.wire import moved
+
+__all__ = ["Elastic", "Seq2SeqTrainer", "Trainer"]
+
+process.hide_from_accelerate()
+
+_PLACE = "shoal-place.json"  # the place in the data, in a checkpoint of the Trainer
+_STATE = "trainer_state.json"
+# Parts of the Trainer that are overridden here, and are not in every version.
+_PARTS = ("_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples")
+# Arguments that a job cannot follow, and what to use in their place.
+_NOT = {
+    "deepspeed": "is DeepSpeed, which needs a fixed number of processes: leave it out, and for an"
+    " optimizer that does not fit write a loop with shoal.torch.zero",
+    "fsdp": "is FSDP, which needs a fixed number of processes: leave it out, and for an optimizer"
+    " that does not fit write a loop with shoal.torch.zero",
+    "parallelism_config": "cuts the model, and the Trainer of shoal has whole copies of it: leave"
+    " it out; examples/gpt/mesh_gpt.py shows a model that is cut",
+    "auto_find_batch_size": "tries batches of several sizes, and a job has one: give"
+    " per_device_train_batch_size, and gradient_accumulation_steps for what does not fit",
+}
+# What the training loop keeps in attributes between two steps.
+_RUNNING = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
+
+
+class Elastic:
+    """Before the class of a Trainer, as in `class SFT(Elastic, trl.SFTTrainer)`, has that train on
+    the workers of a job. Trainer and Seq2SeqTrainer here are made so.
+    """
+
+    _job: Optional["shoal.Job"] = None  # None = without the launcher: all is as in transformers
+
+    def __init__(self, *arguments: Any, **options: Any):
+        self._resumed: Optional[str] = None  # the checkpoint that the user named
+        self._folder = ""  # a folder with the trainer_state.json that this training begins with
+        self._data: Optional[TrainLoader] = None  # None = no training has begun
+        self._prepared: Any = None  # what _prepare_for_training has returned; None = handed on
+        self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = adopted
+        self._over = False  # the training loop has ended
+        self._first = False  # this worker writes and prints
+        self._epoch = 0  # the epoch of the training loop
+        self._left = 0  # number of updates that the training loop has before it in this epoch
+        self._update: Optional[Update] = None  # None = outside of the training loop
+        self._shared: Optional[Part] = None  # the part whose last backward pass comes; None = none
+        if process.launched():
+            given = inspect.signature(super().__init__).bind(*arguments, **options).arguments
+            _check(given.get("args"), given.get("train_dataset"))
+            self._job = shoal.join()
+        super().__init__(*arguments, **options)
+        self._follow()
+
+    # Data
+
+    def get_train_dataloader(self) -> Any:
+        """The batches, dealt out over the workers."""
+        plain = super().get_train_dataloader()  # type: ignore[misc]
+        if self._job is None:
+            return plain
+        sampler = self._get_train_sampler(self.train_dataset)
+        if type(sampler) not in (RandomSampler, SequentialSampler):
+            raise ValueError(
+                f"the training has a sampler of its own, {type(sampler).__name__}, which shoal"
+                " cannot deal out: sort or weigh the dataset instead, and leave the order to"
+                ' train_sampling_strategy="random" or "sequential"'
+            )
+        args = self.args
+        if self._data is None:
+            self._data = TrainLoader(
+                plain,
+                self._train_batch_size,
+                args.gradient_accumulation_steps,
+                args.seed if args.data_seed is None else args.data_seed,
+                type(sampler) is RandomSampler,
+            )
+        return self._data
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Refuses a loader of the program's own."""
+        if self._job is not None and dataloader is not self._data:
+            raise TypeError(
+                "get_train_dataloader gives a loader of its own, which shoal cannot deal out: give"
+                " the Trainer train_dataset and data_collator, and leave the loader to it"
+            )
+        return super().set_initial_training_values(args, dataloader)  # type: ignore[misc]
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """The samples of this worker for the next update."""
+        if self._job is None or self._update is None:
+            return super().get_batch_samples(  # type: ignore[misc]
+                epoch_iterator, num_batches, device
+            )
+        part = self._next()
+        if part is None:
+            return [], None
+        self._left -= 1
+        return [*(Part([]) for _ in range(num_batches - 1)), part], part.items
+
+    def _next(self) -> Optional["Part"]:
+        """The samples of the next step of the job; None where the job was stopped."""
+        assert self._job is not None and self._data is not None
+        micros = next(self._data.parts, None)
+        if micros is None:
+            if self._job.rank:
+                raise SystemExit(0)  # the others go on
+            self.control.should_training_stop = True
+            return None
+        self._follow()
+        part, step = Part(micros), self._job.step
+        assert step is not None
+        items = self._get_num_items_in_batch([m.inputs for m in micros], self.args.device)
+        if items is not None:
+            # The mean over all tokens, not the mean of the workers' means.
+            step.weight = int(items) if step.weight else 0
+            part.items = items.clamp(min=1) if torch.is_tensor(items) else max(items, 1)
+        return part
+
+    def _follow(self) -> None:
+        """Take over what a new generation changes: which worker writes and prints."""
+        if self._job is None:
+            return
+        process.number_accelerate()
+        first, before = self._job.rank == 0, self._first
+        self._first = self.state.is_world_process_zero = self.state.is_local_process_zero = first
+        if not first or before:
+            return
+        transformers.logging.set_verbosity(self.args.get_process_log_level())
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ProgressCallback) and callback.training_bar is None:
+                callback.on_train_begin(self.args, self.state, self.control)
+                callback.training_bar.update(self.state.global_step)
+                callback.current_step = self.state.global_step
+
+    # The training loop
+
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **options: Any) -> Any:
+        """As transformers' own. A worker that joins resumes from the other workers."""
+        if self._job is not None and self._over:
+            raise RuntimeError(
+                "train() was called a second time, and a job of shoal trains once: give the one"
+                " training all of its epochs, or start another job"
+            )
+        if self._job is not None and self._job.outside:
+            resume_from_checkpoint = None
+        return super().train(resume_from_checkpoint, *arguments, **options)  # type: ignore[misc]
+
+    def _inner_training_loop(self, *arguments: Any, **options: Any) -> Any:
+        run = super()._inner_training_loop  # type: ignore[misc]
+        if self._job is None:
+            return run(*arguments, **options)
+        self._resumed = options.pop("resume_from_checkpoint", None)
+        self._update = Update(self._job)
+        # The loop resumes always: from what is in this folder once this worker has entered.
+        with tempfile.TemporaryDirectory(prefix="shoal-") as self._folder:
+            if self._resumed is not None:
+                shutil.copy(os.path.join(self._resumed, _STATE), self._folder)
+            with self._replaced(
+                training_step=self._step,
+                floating_point_ops=self._flos(self.floating_point_ops),
+                _track_num_input_tokens=self._tokens(self._track_num_input_tokens),
+            ):
+                return run(*arguments, resume_from_checkpoint=self._folder, **options)
+
+    @contextlib.contextmanager
+    def _replaced(self, **methods: Any) -> Iterator[None]:
+        """Replace attributes of this object in the block. The loop then calls these, and they call
+        what a class below this one may have made of the method.
+        """
+        before = {name: vars(self)[name] for name in methods if name in vars(self)}
+        vars(self).update(methods)
+        try:
+            yield
+        finally:
+            for name in methods:
+                vars(self).pop(name, None)
+            vars(self).update(before)
+
+    def _init_training_state(self, max_steps: int, updates: int, *others: Any) -> Any:
+        begin = super()._init_training_state  # type: ignore[misc]
+        if self._job is None:
+            return begin(max_steps, updates, *others)
+        assert self._data is not None
+        # Before the state: a worker that joins gets both at once.
+        self._prepared = super()._prepare_for_training(  # type: ignore[misc]
+            max_steps, self._data, self._folder
+        )
+        self._enter(updates)
+        return begin(max_steps, updates, *others)
+
+    def _prepare_for_training(self, *arguments: Any) -> Any:
+        if self._job is None:
+            return super()._prepare_for_training(*arguments)  # type: ignore[misc]
+        prepared, self._prepared = self._prepared, None
+        return prepared
+
+    def _wrap_model(self, model: Any, training: bool = True, *others: Any) -> Any:
+        wrapped = super()._wrap_model(model, training, *others)  # type: ignore[misc]
+        if self._job is None or not training or wrapped is not model:
+            return wrapped
+        prepared = self.accelerator.prepare_model(model, evaluation_mode=True)
+        handler = self.accelerator.ddp_handler
+        options = {} if handler is None else handler.to_kwargs()
+        return shoal.torch.ddp(prepared, **options)
+
+    def _enter(self, updates: int) -> None:
+        """Enter the job: take over the state of the others, or of a checkpoint of the job."""
+        job, data = self._job, self._data
+        assert job is not None and data is not None and self._update is not None
+        progress = job._progress
+        assert progress is not None
+        self._update.register()
+        job.register("trainer", self._state, self._take, alike=False)
+        if self._resumed is not None and not job.outside:
+            progress.go_to(self._place(self._resumed, progress.cursor, updates))
+        data.load()
+        if not progress.arrive():
+            raise SystemExit(0)
+        self._follow()
+        if self._received is not None:
+            with open(os.path.join(self._folder, _STATE), "w") as file:
+                file.write(self._received["state"])
+
+    def _run_epoch(self, **given: Any) -> None:
+        if self._job is not None:
+            done = 0
+            if given["epoch"] == given["epochs_trained"]:
+                done = given["steps_trained_in_current_epoch"]
+            self._epoch = given["epoch"]
+            self._left = given["num_update_steps_per_epoch"]
+            self._left -= done // self.args.gradient_accumulation_steps
+            self._adopt()
+            if self._over:  # a worker that has joined behind the last step
+                self.control.should_training_stop = True
+                return
+        super()._run_epoch(**given)  # type: ignore[misc]
+        if self._job is not None and self.control.should_epoch_stop and self._left:
+            raise RuntimeError(
+                "a callback has set should_epoch_stop in the middle of an epoch, and the samples of"
+                " a job are dealt out by whole epochs: set should_training_stop, or leave samples"
+                " out of train_dataset"
+            )
+
+    def _step(self, model: Any, part: Part, num_items_in_batch: Any = None) -> Any:
+        """What training_step is in the loop: all samples of the update, and its loss over all
+        workers.
+        """
+        job, update, device = self._job, self._update, self.args.device
+        assert job is not None and update is not None
+        if not part.micros:
+            return torch.zeros((), device=device)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        self._backward_pass(model, part)
+        update.end(part, parameters)
+        # Samples of a lost worker that are left of an epoch whose last update this is.
+        while not self._left and job._progress.place.epoch <= self._epoch:  # type: ignore[union-attr]
+            update.stash(parameters)
+            rest = self._next()
+            if rest is None:
+                raise SystemExit(0)
+            self._backward_pass(model, rest)
+            update.end(rest, parameters)
+            part.flos, part.tokens = part.flos + rest.flos, part.tokens + rest.tokens
+        return torch.tensor(update.loss, device=device)
+
+    def _backward_pass(self, model: Any, part: Part) -> None:
+        step = functools.partial(type(self).training_step, self)  # type: ignore[attr-defined]
+        self._update.begin()  # type: ignore[union-attr]
+        for micro in part.micros:
+            last = micro is part.micros[-1]
+            self._shared = part if last else None
+            # What the loss is divided by, unless it is by the number of items.
+            self.current_gradient_accumulation_steps = part.samples / micro.samples
+            with contextlib.nullcontext() if last else model.no_sync():
+                step(model, micro.inputs, part.items)
+        self._shared = None
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As transformers' own; the losses of all workers are added up on the way."""
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
+        if self._job is None:
+            return
+        backward = self.accelerator.backward
+
+        def share(loss: Any, **options: Any) -> None:
+            if self._update is not None and loss.requires_grad:
+                self._update.add(float(loss.detach()))
+                if self._shared is not None:
+                    self._share(self._shared)
+            backward(loss, **options)
+
+        self.accelerator.backward = share
+
+    def _share(self, part: Part) -> None:
+        flos = sum(float(self.floating_point_ops(m.inputs)) for m in part.micros)
+        seen = self.state.num_input_tokens_seen
+        for micro in part.micros:
+            self._track_num_input_tokens(micro.inputs)
+        tokens = self.state.num_input_tokens_seen - seen
+        self.state.num_input_tokens_seen = seen
+        self._update.share(part, flos, float(tokens))  # type: ignore[union-attr]
+
+    def _flos(self, own: Any) -> Any:
+        return lambda inputs: inputs.flos if isinstance(inputs, Part) else own(inputs)
+
+    def _tokens(self, own: Any) -> Any:
+        def track(inputs: Any) -> None:
+            if isinstance(inputs, Part):
+                self.state.num_input_tokens_seen += int(inputs.tokens)
+            else:
+                own(inputs)
+
+        return track
+
+    def _finalize_training(self, *arguments: Any) -> Any:
+        if self._job is not None:
+            self._over = True
+            self._data.close()  # type: ignore[union-attr]
+            self._follow()
+            self._update = None
+        return super()._finalize_training(*arguments)  # type: ignore[misc]
+
+    # The state that workers that join get
+
+    def _state(self) -> Dict[str, Any]:
+        loss = getattr(self, "_tr_loss", None)
+        return {
+            "state": json.dumps(dataclasses.asdict(self.state)),
+            "over": self._over,
+            "loss": None if loss is None else float(loss),
+            "running": {name: float(getattr(self, name, 0)) for name in _RUNNING},
+            "callbacks": [
+                [type(callback).__qualname__, _attributes(callback)]
+                for callback in self.callback_handler.callbacks
+            ],
+        }
+
+    def _take(self, value: Dict[str, Any]) -> None:
+        self._received, self._over = value, value["over"]
+
+    def _adopt(self) -> None:
+        """Take over what the loop has set anew since this worker has entered."""
+        received, self._received = self._received, None
+        if received is None:
+            return
+        for name, value in received["running"].items():
+            setattr(self, name, type(getattr(self, name))(value))
+        if received["loss"] is not None:
+            self._tr_loss.fill_(received["loss"])
+        for callback, (kind, attributes) in zip(
+            self.callback_handler.callbacks, received["callbacks"]
+        ):
+            if type(callback).__qualname__ == kind:
+                vars(callback).update((name, unpack(v)) for name, v in attributes.items())
+
+    # Checkpoints of the Trainer
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(self._named(checkpoint))  # type: ignore[misc]
+
+    def _load_scaler(self, checkpoint: Any) -> None:
+        super()._load_scaler(self._named(checkpoint))  # type: ignore[misc]
+
+    def _load_rng_state(self, checkpoint: Any) -> None:
+        super()._load_rng_state(self._named(checkpoint))  # type: ignore[misc]
+
+    def _load_callback_state(self) -> None:
+        if self._received is None:  # else `_adopt` does it
+            super()._load_callback_state()  # type: ignore[misc]
+
+    def _named(self, checkpoint: Any) -> Any:
+        """The checkpoint that the user named, where the loop names the folder it begins with."""
+        return checkpoint if self._job is None or self._received else self._resumed
+
+    def _place(self, folder: str, start: Cursor, updates: int) -> Cursor:
+        """The place in the data of a checkpoint of the Trainer."""
+        with open(os.path.join(folder, _STATE)) as file:
+            done = json.load(file)["global_step"]
+        try:
+            with open(os.path.join(folder, _PLACE)) as file:
+                place = Cursor.unpack(bytes.fromhex(json.load(file)["cursor"]))
+        except OSError:
+            place = None
+        whole = dataclasses.replace(
+            start, epoch=done // updates, step=done, next=done % updates * start.batch
+        )
+        if place is None or dataclasses.replace(
+            place, epoch=whole.epoch, step=whole.step, next=whole.next, left=()
+        ) != whole:
+            say(
+                f"{folder} was written without shoal, or with other data or batches: it goes on"
+                f" behind step {done}, in shoal's order of the samples"
+            )
+            return whole
+        return place
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        save = super()._save_checkpoint  # type: ignore[misc]
+        if self._job is None:
+            return save(model, trial)
+        place = self._job._progress.place  # type: ignore[union-attr]
+        name = f"{_trainer.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        folder = os.path.join(self._get_output_dir(trial), name)
+        written, writer = False, 0
+        while not written:  # the one that writes may be lost meanwhile
+            if self._job.rank == writer:
+                process.number_accelerate(0)
+                os.makedirs(folder, exist_ok=True)
+                with open(os.path.join(folder, _PLACE), "w") as file:
+                    json.dump({"cursor": place.pack().hex()}, file)
+                save(model, trial)
+                process.number_accelerate()
+            answers = told(
+                self._job, [self._job.rank == writer, self.state.best_model_checkpoint]
+            )
+            written, writer = any(a[0] for a in answers.values()), min(answers)
+        self.store_flos()
+        self.state.best_model_checkpoint = next(a[1] for a in answers.values() if a[0])
+
+    def _load_best_model(self) -> None:
+        load = super()._load_best_model  # type: ignore[misc]
+        if self._job is None:
+            return load()
+        there = told(self._job, os.path.isdir(self.state.best_model_checkpoint))
+        if there[self._job.rank] or not any(there.values()):
+            load()
+        if all(there.values()) or not any(there.values()):
+            return None
+        giver = next(rank for rank, has in there.items() if has)
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            wire = moved(tensor)
+            self._job.broadcast(wire.data, giver)
+            if wire.back is not None:
+                wire.back()
+        return None
+
+    # Evaluation
+
+    def evaluation_loop(self, dataloader: Any, *arguments: Any, **options: Any) -> Any:
+        """As transformers' own, with the batches dealt out over the workers."""
+        loop = super().evaluation_loop  # type: ignore[misc]
+        if self._job is None or self._job.size == 1 or not dealable(dataloader):
+            return loop(dataloader, *arguments, **options)
+        inputs = "inputs" in self.args.include_for_metrics
+        rounds = Rounds(
+            self._job,
+            dataloader,
+            self.prediction_step,
+            self.preprocess_logits_for_metrics,
+            getattr(self.model, "main_input_name", "input_ids") if inputs else None,
+            self.args.device,
+        )
+        with self._replaced(
+            prediction_step=rounds.prediction_step, preprocess_logits_for_metrics=None
+        ):
+            return loop(self.accelerator.prepare(rounds.numbers()), *arguments, **options)
+
+
+class Trainer(Elastic, transformers.Trainer):
+    """transformers.Trainer, on workers that come and go."""
+
+
+class Seq2SeqTrainer(Elastic, transformers.Seq2SeqTrainer):
+    """transformers.Seq2SeqTrainer, on workers that come and go."""
+
+
+def _attributes(callback: Any) -> Dict[str, bytes]:
+    """The state of a callback: what of its attributes can be sent."""
+    own = isinstance(callback, ExportableState)
+    if not own and type(callback).__module__.startswith("transformers."):
+        return {}  # bars and writers, which each worker has for itself
+    found = {}
+    for name, value in vars(callback).items():
+        with contextlib.suppress(TypeError):
+            found[name] = pack(value)
+    return found
+
+
+def _check(args: Any, dataset: Any) -> None:
+    """Raise where a job cannot train as the arguments say."""
+    missing = [name for name in _PARTS if not hasattr(transformers.Trainer, name)]
+    if missing:
+        raise RuntimeError(
+            f"shoal does not know the Trainer of transformers {transformers.__version__}, which has"
+            f" no {missing[0]}: install one that docs/guide/trainers.md lists"
+        )
+    if dataset is not None and not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
+        raise TypeError(
+            f"train_dataset is {type(dataset).__name__}, without a length: shoal deals out samples"
+            " by their numbers. Make a dataset of it that has __len__ and __getitem__, as"
+            " datasets.Dataset.from_generator does"
+        )
+    if args is None:
+        return
+    for name, instead in _NOT.items():
+        if getattr(args, name, None):
+            raise ValueError(f"TrainingArguments({name}=...) {instead}")
+    if args.world_size > 1:
+        raise RuntimeError(
+            "TrainingArguments were made before shoal.transformers was imported, and take this"
+            " worker for one of several processes: import it first"
+        )
+    if args.train_sampling_strategy not in ("random", "sequential"):
+        raise ValueError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r} orders the samples by their"
+            ' lengths, and shoal deals them out by their numbers: use "random" or "sequential"'
+        )
+    if args.ignore_data_skip:
+        args.ignore_data_skip = False
+        say("ignore_data_skip is left out: the place in the data is found without reading it")
+
+
+def _skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+    # The steps of the job go on where they are.
+    return dataloader if isinstance(dataloader, TrainLoader) else _skip(dataloader, num_batches)
+
+
+_skip = _trainer.skip_first_batches
+_trainer.skip_first_batches = _skip_first_batches

@@ -1,0 +1,80 @@
+"""The Trainer of transformers while workers join, are released and are killed: the losses, learning
+rates and steps of one worker that trains on the same batches, and every sample once an epoch.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+import running_job
+import trainers_common as common
+
+WORKER = pathlib.Path(common.__file__).with_name("trainers_transformers.py")
+CLOSE = 1e-6  # the Trainer adds up losses in float32
+
+
+@pytest.fixture
+def training(launch, binary, tmp_path):
+    """Returns training(n, config): a job of n workers, as a context manager."""
+
+    def start(n, options=(), **config):
+        config.setdefault("out", str(tmp_path))
+        return running_job.running(
+            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options
+        )
+
+    return start
+
+
+def check(steps, told, samples, batch, epochs, clip=1.0):
+    """Check a ledger and what the workers said: every sample once an epoch, and the losses and
+    learning rates of one worker that trains on the same batches.
+    """
+    each = -(-samples // batch)
+    assert [line["step"] for line in steps] == list(range(1, epochs * each + 1))
+    for epoch in range(epochs):
+        lines = steps[epoch * each : (epoch + 1) * each]
+        taken = collections.Counter(i for line in lines for i in line["taken"])
+        assert taken == collections.Counter(range(samples)), f"epoch {epoch}"
+    assert [line["seen"] for line in steps] == [line["step"] for line in steps]
+    alone, net = common.replayed([line["taken"] for line in steps], samples, len(steps), clip)
+    logged = [line for line in told["logs"] if "loss" in line]
+    assert logged, told
+    at = 0
+    for line in logged:
+        mean = sum(loss for loss, _ in alone[at : line["step"]]) / (line["step"] - at)
+        assert line["loss"] == pytest.approx(mean, rel=CLOSE)
+        assert line["learning_rate"] == alone[line["step"] - 1][1]
+        at = line["step"]
+    return net
+
+
+def test_losses_joins_and_releases(training, tmp_path):
+    with training(3, gates=[5, 9, 16], arguments=dict(eval_strategy="steps", eval_steps=6)) as job:
+        job.until("GATE 5")
+        job.kill(2)
+        common.open_gate(tmp_path, 5)
+        job.until("GATE 9")
+        asked = threading.Thread(target=job.resize, args=(4,))
+        asked.start()
+        while sum(bool(w.get("waiting")) for w in job._ps(job.name)) < 2:
+            pass
+        common.open_gate(tmp_path, 9)
+        job.until("GATE 16")
+        asked.join()
+        job.kill(0)
+        output = job.finish()
+    ended = running_job.results(output)
+    assert sorted(r[0] for r in ended) == [0, 1, 2] and "Traceback" not in output, output
+    assert all(r[2] == ended[0][2] for r in ended)
+    net = check(common.ledger(tmp_path), ended[0][2], 96, 8, 3)
+    loss, right = common.evaluated(net, common.Data(37, seed=1))
+    assert ended[0][2]["evaluation"] == pytest.approx([loss, right], rel=CLOSE)

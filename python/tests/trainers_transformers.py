@@ -1,0 +1,107 @@
+"""A worker that trains with the Trainer of transformers, and writes down what each step had.
+
+    trainers_transformers.py CONFIG END
+
+CONFIG is JSON: `out` a folder, `gates` steps to wait at, `arguments` those of the Trainer,
+`resume` for train(), and `checkpoint` a folder for the checkpoints of the job.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import shoal
+from trainers_common import Data, Gates, Net, number, training, write
+
+if os.environ.get("STOCK"):
+    from transformers import Trainer
+else:
+    from shoal.transformers import Trainer
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+
+DEFAULTS = dict(samples=96, evaluation=37, gates=[], arguments={}, resume=None, checkpoint=None)
+
+
+class Watch(TrainerCallback):
+    """Writes the ledger, and has a state: the number of steps that it has seen."""
+
+    def __init__(self, config, net):
+        self.seen = 0
+        self._net = net
+        self._gates = Gates(config["out"], config["gates"])
+        self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
+
+    def on_step_begin(self, args, state, control, **more):
+        self._gates.wait(args.process_index, state.global_step)
+
+    def on_step_end(self, args, state, control, **more):
+        self.seen += 1
+        write(
+            self._file,
+            step=state.global_step,
+            seen=self.seen,
+            epoch=state.epoch,
+            taken=self._net.marked(),
+            digest=self._net.layers[0].weight.sum().item().hex(),
+        )
+
+
+def accuracy(predicted):
+    return {
+        "accuracy": float((predicted.predictions.argmax(1) == predicted.label_ids).mean())
+    }
+
+
+def main(config):
+    job, out = shoal.join(), config["out"]
+    net, data = Net(config["samples"]), Data(config["samples"])
+    arguments = TrainingArguments(
+        **{
+            **dict(
+                output_dir=f"{out}/hf",
+                per_device_train_batch_size=8,
+                num_train_epochs=3,
+                logging_steps=4,
+                report_to="none",
+                use_cpu=True,
+                save_strategy="no",
+            ),
+            **config["arguments"],
+        }
+    )
+    batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    steps = -(-len(data) // batch) * int(arguments.num_train_epochs)
+    trainer = Trainer(
+        model=net,
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=Data(config["evaluation"], seed=1),
+        callbacks=[Watch(config, net)]
+        + [EarlyStoppingCallback(3)] * arguments.load_best_model_at_end,
+        compute_metrics=accuracy,
+        optimizers=training(net, steps),
+    )
+    if config["checkpoint"]:
+        job.checkpoint(config["checkpoint"], every=4)
+    result = trainer.train(resume_from_checkpoint=config["resume"])
+    metrics = trainer.evaluate()
+    state = trainer.state
+    told = dict(
+        step=state.global_step,
+        loss=result.training_loss,
+        evaluation=[metrics["eval_loss"], metrics["eval_accuracy"]],
+        best=state.best_model_checkpoint and pathlib.Path(state.best_model_checkpoint).name,
+        logs=[
+            {k: line[k] for k in line if not k.endswith(("_runtime", "_per_second", "_time"))}
+            for line in state.log_history
+        ],
+        digest=net.layers[0].weight.sum().item().hex(),
+    )
+    print("RESULT", json.dumps([job.rank, job.size, told]), flush=True)
+
+
+if __name__ == "__main__":
+    main({**DEFAULTS, **json.loads(sys.argv[1])})
