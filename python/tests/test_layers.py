@@ -6,7 +6,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEXT = pathlib.Path(__file__).with_name("layers.txt")
 # The rooms' own __init__ files import nothing.
-ROOMS = {"_runtime", "_checkpoint", "_live"}
+ROOMS = {"_runtime", "_checkpoint", "_live", "_trainers"}
 
 
 def name_of(path):

@@ -78,3 +78,42 @@ def test_losses_joins_and_releases(training, tmp_path):
     net = check(common.ledger(tmp_path), ended[0][2], 96, 8, 3)
     loss, right = common.evaluated(net, common.Data(37, seed=1))
     assert ended[0][2]["evaluation"] == pytest.approx([loss, right], rel=CLOSE)
+
+
+ARGUMENTS = dict(
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=2,
+    max_grad_norm=0.5,
+    eval_strategy="steps",
+    save_strategy="steps",
+    eval_steps=5,
+    save_steps=5,
+    load_best_model_at_end=True,
+    metric_for_best_model="loss",
+)
+
+
+def test_resumes_with_another_number_of_workers(training, launch, tmp_path):
+    def run(n, name, **config):
+        (tmp_path / name).mkdir()
+        config = dict(out=str(tmp_path / name), samples=90, arguments=ARGUMENTS, **config)
+        output = launch(n, WORKER, json.dumps(config))
+        ended = running_job.results(output)
+        assert len(ended) == n and all(r[2] == ended[0][2] for r in ended), output
+        return ended[0][2], common.ledger(tmp_path / name)
+
+    alone, steps = run(1, "one")
+    check(steps, alone, 90, 8, 3, clip=0.5)
+    best = min(line["eval_loss"] for line in alone["logs"] if "eval_loss" in line)
+    assert alone["best"] and alone["evaluation"][0] == best
+    together, same = run(3, "three", checkpoint=str(tmp_path / "own"))
+    assert [line["taken"] for line in steps] == [line["taken"] for line in same]
+    assert together["best"] == alone["best"]
+    assert len(together["logs"]) == len(alone["logs"])
+    for mine, other in zip(together["logs"], alone["logs"]):
+        assert mine == {k: pytest.approx(v, rel=CLOSE) for k, v in other.items()}
+    # from the Trainer's checkpoint, and from the job's
+    arguments = {**ARGUMENTS, "output_dir": str(tmp_path / "three" / "hf")}
+    ended, rest = run(2, "two", resume=str(tmp_path / "three" / "hf" / "checkpoint-20"))
+    assert [line["taken"] for line in rest] == [line["taken"] for line in steps[20:]]
+    assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in alone["logs"][-1].items()}

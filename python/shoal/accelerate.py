@@ -1,0 +1,331 @@
+"""The Accelerator of Accelerate on workers that come and go.
+
+    from shoal.accelerate import Accelerator         # the one changed line
+
+The loop is the plain one of Accelerate's own examples. Started by `shoal run`, workers may be lost,
+join and be released while it trains; without the launcher it is Accelerate's own.
+docs/guide/trainers.md says what is supported.
+
+The batch size of the DataLoader that is shuffled, times `gradient_accumulation_steps`, is the batch
+of a step over all workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Any, Dict, Iterator, List, Optional
+
+import accelerate
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+import shoal
+import shoal.torch
+from shoal._trainers import process
+from shoal._trainers.dealt import told
+from shoal.cursor import Cursor
+
+__all__ = ["Accelerator"]
+
+process.hide_from_accelerate()
+
+_PLACE = "shoal-place.json"  # the place in the data, in a folder of save_state
+
+
+class Accelerator(accelerate.Accelerator):
+    """accelerate.Accelerator, on workers that come and go."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        self._job: Optional["shoal.Job"] = None  # None = without the launcher
+        if process.launched():
+            for name in ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin"):
+                if options.get(name) is not None:
+                    raise ValueError(
+                        f"Accelerator({name}=...) needs a fixed number of processes: leave it out,"
+                        " and for an optimizer that does not fit use shoal.torch.zero in a loop of"
+                        " your own"
+                    )
+            self._job = shoal.join()
+        self._train: Optional[_TrainLoader] = None  # None = no loader was prepared yet
+        super().__init__(*arguments, **options)
+
+    def prepare(self, *objects: Any, **options: Any) -> Any:
+        """As Accelerate's own. The DataLoader that is shuffled trains; the others are evaluated."""
+        if self._job is None:
+            return super().prepare(*objects, **options)
+        loaders = [x for x in objects if isinstance(x, DataLoader)]
+        trains = [x for x in loaders if not isinstance(x.sampler, SequentialSampler)] or loaders
+        mine = {}
+        if self._train is None and trains:
+            mine[id(trains[0])] = self._train = _TrainLoader(self, trains[0])
+        elif self._train is None and any(isinstance(x, torch.nn.Module) for x in objects):
+            raise RuntimeError(
+                "a model was prepared before the DataLoader that trains it: give prepare() both at"
+                " once, or the loader first"
+            )
+        mine.update((id(x), _EvalLoader(self, x)) for x in loaders if id(x) not in mine)
+        return super().prepare(*(mine.get(id(x), x) for x in objects), **options)
+
+    def prepare_model(
+        self, model: Any, device_placement: Any = None, evaluation_mode: bool = False
+    ) -> Any:
+        """As Accelerate's own, with the gradients averaged over the workers."""
+        prepared = super().prepare_model(model, device_placement, evaluation_mode)
+        if self._job is None or evaluation_mode:
+            return prepared
+        handler = self.ddp_handler
+        return shoal.torch.ddp(prepared, **({} if handler is None else handler.to_kwargs()))
+
+    def backward(self, loss: Any, **options: Any) -> None:
+        """As Accelerate's own, with the loss weighted by the samples of this worker."""
+        if self._train is not None and self._train.share is not None:
+            loss = loss * self._train.share
+        super().backward(loss, **options)
+
+    def _do_sync(self) -> None:
+        if self._train is None or self._train.share is None:
+            return super()._do_sync()
+        self.gradient_state._set_sync_gradients(self._train.last)
+
+    @contextlib.contextmanager
+    def no_sync(self, model: Any) -> Iterator[None]:
+        """As Accelerate's own: the backward passes in the block are not averaged."""
+        if self._job is None:
+            with super().no_sync(model):
+                yield
+        else:
+            with model.no_sync():
+                yield
+
+    # What the workers tell each other
+
+    def gather(self, tensor: Any) -> Any:
+        """The tensors of all workers, one behind the other."""
+        if self._job is None:
+            return super().gather(tensor)
+        return _joined(list(told(self._job, tensor).values()), self.device)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """What all workers have for their batches of an evaluation, each sample once."""
+        active = self.gradient_state.active_dataloader
+        if self._job is None or not isinstance(active, _EvalLoader):
+            return super().gather_for_metrics(input_data, use_gather_object)
+        return _joined(active.gathered(input_data), self.device)
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """The sum or the mean of the tensors of all workers."""
+        if self._job is None:
+            return super().reduce(tensor, reduction, scale)
+        values = list(told(self._job, tensor).values())
+        return _reduced(values, scale / len(values) if reduction == "mean" else scale, self.device)
+
+    def wait_for_everyone(self) -> None:
+        """Wait for all workers."""
+        if self._job is None:
+            super().wait_for_everyone()
+        else:
+            told(self._job, None)
+
+    # State
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """As Accelerate's own; workers that join get the state of the objects too."""
+        super().register_for_checkpointing(*objects)
+        for x in objects if self._job is not None else ():
+            name = self._job.unused(type(x).__name__)  # type: ignore[union-attr]
+            self._job.register(  # type: ignore[union-attr]
+                name, x.state_dict, x.load_state_dict, alike=False
+            )
+
+    def save_state(self, output_dir: Optional[str] = None, *others: Any, **options: Any) -> Any:
+        """As Accelerate's own, by rank 0, with the place in the data."""
+        if self._job is None:
+            return super().save_state(output_dir, *others, **options)
+        folder = None
+        if self._job.rank == 0:
+            folder = super().save_state(output_dir, *others, **options)
+            if self._train is not None:
+                with open(os.path.join(folder, _PLACE), "w") as file:
+                    json.dump({"cursor": self._train.progress.place.pack().hex()}, file)
+        answers = told(self._job, folder)
+        return next((a for a in answers.values() if a is not None), None)
+
+    def load_state(self, input_dir: Optional[str] = None, *others: Any, **options: Any) -> None:
+        """As Accelerate's own, and the place in the data. A worker that joins has it from the
+        others.
+        """
+        if self._job is None:
+            return super().load_state(input_dir, *others, **options)
+        if self._job.outside:
+            return
+        process.number_accelerate(0)  # the name of the file of random states has the number
+        super().load_state(input_dir, *others, **options)
+        process.number_accelerate()
+        path = os.path.join(input_dir or "", _PLACE)
+        if self._train is not None and os.path.exists(path):
+            with open(path) as file:
+                self._train.progress.go_to(Cursor.unpack(bytes.fromhex(json.load(file)["cursor"])))
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """As Accelerate's own, but for the loader that trains: the job knows its place."""
+        if isinstance(dataloader, _TrainLoader):
+            return dataloader
+        return super().skip_first_batches(dataloader, num_batches)
+
+
+class _Loader:
+    """A loader that Accelerate knows as the one of the loop under way."""
+
+    def __init__(self, accelerator: Accelerator, plain: Any):
+        self.accelerator, self.dataset = accelerator, plain.dataset
+        self.job: Any = accelerator._job
+        self.gradient_state = accelerator.gradient_state
+        self.batch_size, self.drop_last = plain.batch_size, plain.drop_last
+        self.end_of_dataloader, self.remainder = False, 0
+        if not (hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__")):
+            raise TypeError(
+                f"the dataset of a DataLoader is {type(self.dataset).__name__}, without a length:"
+                " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
+            )
+        if plain.batch_size is None or type(plain.sampler) not in (
+            RandomSampler,
+            SequentialSampler,
+        ):
+            raise ValueError(
+                "a DataLoader has a sampler of its own, which shoal cannot deal out: give it"
+                " batch_size and shuffle"
+            )
+        self.collate, self.options = plain.collate_fn, {}
+        if plain.num_workers:
+            self.options = dict(
+                num_workers=plain.num_workers, prefetch_factor=plain.prefetch_factor
+            )
+
+    @contextlib.contextmanager
+    def _active(self) -> Iterator[None]:
+        self.gradient_state._add_dataloader(self)
+        try:
+            yield
+        finally:
+            self.gradient_state._remove_dataloader(self)
+
+    def _sent(self, batch: Any) -> Any:
+        return accelerate.utils.send_to_device(batch, self.accelerator.device)
+
+
+class _TrainLoader(_Loader):
+    """The batches of the training, dealt out over the workers."""
+
+    def __init__(self, accelerator: Accelerator, plain: Any):
+        super().__init__(accelerator, plain)
+        self._each = accelerator.gradient_accumulation_steps
+        self._loader = shoal.torch.loader(
+            plain.dataset,
+            plain.batch_size * self._each,
+            seed=torch.initial_seed() % (1 << 63),
+            shuffle=type(plain.sampler) is RandomSampler,
+            drop_last=plain.drop_last,
+            collate_fn=list,
+            **self.options,
+        )
+        self.progress: Any = self.job._progress
+        self.share: Optional[float] = None  # of the samples in the step; None = outside of the loop
+        self.last = False  # the last batch of the step
+
+    def __len__(self) -> int:
+        samples, batch = len(self.dataset), self.batch_size
+        if self.drop_last:
+            return samples // (batch * self._each) * self._each
+        return -(-samples // batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._active():
+            for samples in self._loader:
+                process.number_accelerate()
+                step = self._loader.step
+                count = -(-step.count // self.batch_size)
+                cuts = [
+                    samples[len(samples) * i // count : len(samples) * (i + 1) // count]
+                    for i in range(count)
+                ]
+                for i, cut in enumerate(cuts):
+                    self.share = len(cut) / len(samples) * count
+                    self.last = self.end_of_dataloader = i == count - 1
+                    yield self._sent(self.collate(cut or samples[:1]))
+                self.share = None
+
+
+class _EvalLoader(_Loader):
+    """The batches of an evaluation: in each round every worker has another one. What a lost worker
+    had comes again.
+    """
+
+    def __init__(self, accelerator: Accelerator, plain: Any):
+        super().__init__(accelerator, plain)
+        self._left: List[int] = []  # the batches that are not evaluated yet
+        self._round: Dict[int, int] = {}  # the batch of each rank in this round
+        self._done: Optional[set] = None  # those of this round that were gathered; None = not asked
+
+    def __len__(self) -> int:
+        return -(-self._count() // self.job.size)
+
+    def _count(self) -> int:
+        samples = len(self.dataset)
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        job, ranks = self.job, list(range(self.job.size))
+        # A worker that has not entered yet does what the others have behind them: one batch will do.
+        self._left = list(range(1 if job.outside else self._count()))
+        with self._active():
+            while self._left:
+                self._round = dict(zip(ranks, self._left))
+                self.end_of_dataloader = len(self._left) <= len(ranks)
+                self._done = None
+                number = self._round.get(job.rank, self._left[0])
+                start = number * self.batch_size
+                rows = range(start, min(start + self.batch_size, len(self.dataset)))
+                yield self._sent(self.collate([self.dataset[i] for i in rows]))
+                done = set(self._round.values()) if self._done is None else self._done
+                self._left = [batch for batch in self._left if batch not in done]
+                if self._done is not None:
+                    ranks = [rank for rank in ranks if self._alive(rank)]
+
+    def _alive(self, rank: int) -> bool:
+        return rank not in self._round or self._round[rank] in (self._done or ())
+
+    def gathered(self, data: Any) -> List[Any]:
+        """What the workers have for the batches of this round, in their order."""
+        found = told(self.job, data)
+        mine = {batch: found[rank] for rank, batch in self._round.items() if rank in found}
+        self._done = set(mine) if self._done is None else self._done & set(mine)
+        return [mine[batch] for batch in sorted(mine)]
+
+
+def _joined(values: List[Any], device: Any) -> Any:
+    """Nested values of several workers as one, with the tensors one behind the other."""
+    first = values[0]
+    if torch.is_tensor(first):
+        return torch.cat([v.reshape(1) if v.dim() == 0 else v for v in values]).to(device)
+    if isinstance(first, dict):
+        return {key: _joined([v[key] for v in values], device) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_joined(list(parts), device) for parts in zip(*values))
+    if isinstance(first, list):
+        if any(torch.is_tensor(x) for x in first):
+            return [_joined(list(parts), device) for parts in zip(*values)]
+        return [x for v in values for x in v]
+    return values
+
+
+def _reduced(values: List[Any], scale: float, device: Any) -> Any:
+    first = values[0]
+    if torch.is_tensor(first):
+        return (torch.stack(values).sum(0) * scale).to(device)
+    if isinstance(first, dict):
+        return {key: _reduced([v[key] for v in values], scale, device) for key in first}
+    if isinstance(first, (list, tuple)):
+        return type(first)(_reduced(list(parts), scale, device) for parts in zip(*values))
+    return first

@@ -1,0 +1,54 @@
+"""Accelerate's own loop while workers join and are killed: the samples, learning rates and
+parameters of one worker that trains on the same batches.
+"""
+
+import collections
+import json
+import pathlib
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("accelerate")
+import running_job
+import trainers_common as common
+
+WORKER = pathlib.Path(common.__file__).with_name("trainers_accelerate.py")
+
+
+def check(folder, samples, epochs, first=1):
+    """Check the ledger: every sample once an epoch, and the learning rates and the parameters of a
+    plain loop over the same batches.
+    """
+    steps = common.ledger(folder)
+    assert [line["step"] for line in steps] == list(range(first, first + len(steps)))
+    taken = collections.Counter(i for line in steps for i in line["taken"])
+    assert taken == collections.Counter({i: epochs for i in range(samples)})
+    alone, net = common.replayed([s["taken"] for s in steps], samples, 36, clip=0.5)
+    assert [s["rate"] for s in steps] == [rate for _, rate in alone]
+    ended = float.fromhex(steps[-1]["digest"])
+    assert net.layers[0].weight.sum().item() == pytest.approx(ended, rel=1e-9)
+    return steps, net
+
+
+def test_losses_and_joins(launch, binary, tmp_path):
+    config = json.dumps(dict(out=str(tmp_path), gates=[5, 9]))
+    with running_job.running(launch, binary, tmp_path / "end", 3, WORKER, config) as job:
+        job.until("GATE 5")
+        job.kill(2)
+        common.open_gate(tmp_path, 5)
+        job.until("GATE 9")
+        asked = threading.Thread(target=job.resize, args=(3,))
+        asked.start()
+        while not any(w.get("waiting") for w in job._ps(job.name)):
+            pass
+        job.kill(0)
+        output = job.finish()
+        asked.join()
+    ended = running_job.results(output)
+    assert "Traceback" not in output and output.count("MAIN") == 1, output
+    assert sorted(r[0] for r in ended) == [0, 1] and {r[2] for r in ended} == {37}
+    steps, net = check(tmp_path, 96, 3)
+    _, right = common.evaluated(net, common.Data(37, seed=1))
+    assert all(r[3] == right for r in ended)

@@ -1,0 +1,72 @@
+"""A worker that trains with Accelerate, in the loop of its own examples, and writes down what each
+step had.
+
+    trainers_accelerate.py CONFIG END
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+from shoal.accelerate import Accelerator
+from trainers_common import Data, Gates, Net, number, training, write
+
+import shoal
+
+DEFAULTS = dict(samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, save=None)
+
+
+def main(config):
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_steps=config["accumulate"], mixed_precision="no"
+    )
+    job, out = shoal.join(), pathlib.Path(config["out"])
+    gates, file = Gates(out, config["gates"]), open(out / f"ledger-{number()}.jsonl", "a")
+    net, held = Net(config["samples"]), Data(37, seed=1)
+    batch, epochs = config["batch"], config["epochs"]
+    steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
+    loader = torch.utils.data.DataLoader(Data(config["samples"]), batch_size=batch, shuffle=True)
+    evaluation = torch.utils.data.DataLoader(held, batch_size=4)
+    optimizer, scheduler = training(net, steps)
+    model, optimizer, loader, evaluation, scheduler = accelerator.prepare(
+        net, optimizer, loader, evaluation, scheduler
+    )
+    if config["resume"]:
+        accelerator.load_state(config["resume"])
+    metrics = []
+    for epoch in range(epochs):
+        model.train()
+        for batch in loader:
+            if job.step.epoch == epoch and not job.step.committed:
+                gates.wait(job.rank, job.step.number)
+            with accelerator.accumulate(model):
+                output = model(**batch)
+                accelerator.backward(output["loss"])
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.5)
+                rate = scheduler.get_last_lr()[0]
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                done = job.committed
+                digest = net.layers[0].weight.sum().item().hex()
+                write(file, step=done, rate=rate, taken=net.marked(), digest=digest)
+                if config["save"] == done:
+                    accelerator.save_state(str(out / "saved"))
+        model.eval()
+        rows = []
+        for batch in evaluation:
+            with torch.no_grad():
+                predicted = model(**batch)["logits"].argmax(1)
+            found, truth = accelerator.gather_for_metrics((predicted, batch["labels"]))
+            rows += [(a == b).item() for a, b in zip(found, truth)]
+        metrics.append(sum(rows) / len(rows))
+    print("RESULT", json.dumps([job.rank, job.size, len(rows), metrics[-1]]), flush=True)
+    if accelerator.is_main_process:
+        print("MAIN", flush=True)
+
+
+if __name__ == "__main__":
+    main({**DEFAULTS, **json.loads(sys.argv[1])})
