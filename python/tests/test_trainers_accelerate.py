@@ -5,7 +5,7 @@ parameters of one worker that trains on the same batches.
 import collections
 import json
 import pathlib
-import threading
+import subprocess
 
 import pytest
 
@@ -39,13 +39,12 @@ def test_losses_and_joins(launch, binary, tmp_path):
         job.kill(2)
         common.open_gate(tmp_path, 5)
         job.until("GATE 9")
-        asked = threading.Thread(target=job.resize, args=(3,))
-        asked.start()
+        asked = subprocess.Popen([binary, "resize", job.name, "3"], stdout=subprocess.DEVNULL)
         while not any(w.get("waiting") for w in job._ps(job.name)):
             pass
         job.kill(0)
         output = job.finish()
-        asked.join()
+        asked.wait()
     ended = running_job.results(output)
     assert "Traceback" not in output and output.count("MAIN") == 1, output
     assert sorted(r[0] for r in ended) == [0, 1] and {r[2] for r in ended} == {37}

@@ -1,0 +1,364 @@
+"""A strategy with which the Trainer of Lightning trains on workers that come and go.
+
+    trainer = lightning.Trainer(strategy=shoal.lightning.Strategy(), ...)    # the one changed line
+
+Started by `shoal run`, workers may be lost, join and be released while it trains; without the
+launcher it is a strategy for a single device. docs/guide/trainers.md says what is supported.
+
+The batch size of the training's DataLoader, times `accumulate_grad_batches`, is the batch of a step
+over all workers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies.ddp import _DDPForwardRedirection
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+import shoal
+import shoal.torch
+from shoal._trainers import process
+from shoal._trainers.batches import Part
+from shoal._trainers.dealt import pack, told, unpack
+from shoal._trainers.update import Update
+from shoal.cursor import Cursor
+
+__all__ = ["Strategy"]
+
+_PLACE = "shoal-place"  # the place in the data, in a checkpoint of Lightning
+_FOREVER = 1 << 40
+
+
+class Strategy(SingleDeviceStrategy):
+    """Trains on the workers of a job. `options` go to shoal.torch.ddp."""
+
+    strategy_name = "shoal"
+
+    def __init__(self, device: Any = None, **options: Any):
+        self._job: Optional["shoal.Job"] = None  # None = without the launcher
+        if process.launched():
+            process.own_device()
+            self._job = shoal.join()
+        if device is None:
+            device = "cuda:0" if torch.cuda.is_available() else "cpu"
+        super().__init__(device)
+        self._options = options
+        self._train: Optional[_TrainLoader] = None  # None = no training has begun
+        self._fitting = False  # the loader of the training is asked for
+        self._place: Optional[Cursor] = None  # of the checkpoint that is loaded; None = none is
+        self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = taken
+        self._over = False  # the training loop has ended
+        self._update: Optional[Update] = None
+        if self._job is not None:
+            self._forward_redirection = _DDPForwardRedirection()
+            self._follow()
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this worker writes and prints."""
+        return self._job is None or self._job.rank == 0
+
+    def _follow(self) -> None:
+        """Take over what a new generation changes."""
+        assert self._job is not None
+        before, rank = self.global_rank, self._job.rank
+        self.global_rank = self.local_rank = rank
+        rank_zero_only.rank = fabric_rank_zero.rank = rank
+        trainer = getattr(self, "_trainer", None)
+        if rank or not before or trainer is None:
+            return
+        for callback in trainer.callbacks:
+            if isinstance(callback, ProgressBar):
+                callback.enable()
+                callback.on_train_start(trainer, trainer.lightning_module)
+                callback.on_train_epoch_start(trainer, trainer.lightning_module)
+
+    # Setting up
+
+    def setup(self, trainer: Any) -> None:
+        """As Lightning's own, then enter the job: a worker that joins has the state behind it."""
+        if self._job is None or trainer.state.fn != TrainerFn.FITTING:
+            return super().setup(trainer)
+        if self._train is not None:
+            raise RuntimeError(
+                "fit() was called a second time, and a job of shoal trains once: give the one"
+                " training all of its epochs, or start another job"
+            )
+        self._trainer = trainer
+        self._fitting = True
+        trainer.fit_loop.setup_data()
+        self._fitting = False
+        if self._train is None:
+            raise TypeError("the training has no DataLoader, which shoal could deal out")
+        super().setup(trainer)
+        trainer.fit_loop.epoch_loop._results.log = self._logging(
+            trainer.fit_loop.epoch_loop._results.log
+        )
+        self._enter(trainer)
+
+    def _setup_model(self, model: Any) -> Any:
+        if self._job is None or self._train is None:
+            return model
+        return shoal.torch.ddp(model, **self._options)
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """The batches of the training, or of an evaluation, dealt out over the workers."""
+        if self._job is None or not isinstance(dataloader, DataLoader):
+            return dataloader
+        if self._fitting:
+            trainer = self._trainer
+            self._train = _TrainLoader(self, dataloader, trainer.accumulate_grad_batches)
+            return self._train
+        return dataloader
+
+    def _enter(self, trainer: Any) -> None:
+        job, train = self._job, self._train
+        assert job is not None and train is not None
+        self._update = Update(job)
+        self._update.register()
+        job.register("lightning", self._state, self._take, alike=False)
+        if self._place is not None and not job.outside:
+            train.progress.go_to(self._place)
+        train.loader._load()
+        if not train.progress.arrive():
+            raise SystemExit(0)
+        self._follow()
+        if self._received is None:
+            return
+        received, self._received = self._received, None
+        connector = trainer._checkpoint_connector
+        checkpoint = connector.dump_checkpoint(False)
+        checkpoint["loops"] = unpack(received["loops"])
+        checkpoint["callbacks"] = callbacks = unpack(received["callbacks"])
+        for callback in trainer.callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.state_key in callbacks:
+                callback.dirpath = callbacks[callback.state_key]["dirpath"]
+        connector._loaded_checkpoint = checkpoint
+        connector.restore_callbacks()
+        self._stepped = received["stepped"]
+        trainer.should_stop = trainer.should_stop or received["over"]
+
+    def _state(self) -> Dict[str, Any]:
+        trainer = self._trainer
+        return {
+            "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
+            "callbacks": pack(call._call_callbacks_state_dict(trainer)),
+            "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
+            "over": self._over,
+        }
+
+    def _take(self, value: Dict[str, Any]) -> None:
+        self._received = value
+
+    # Training
+
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        """As Lightning's own. Gradients are averaged in the last batch of a step of the job."""
+        if self._train is not None:
+            self.model.require_backward_grad_sync = self._train.last
+        return super().training_step(*arguments, **options)
+
+    def backward(self, closure_loss: Any, *arguments: Any, **options: Any) -> Any:
+        """As Lightning's own, with the loss weighted by the samples of this worker."""
+        train, update = self._train, self._update
+        if train is None or update is None or self._job.step is None:  # type: ignore[union-attr]
+            return super().backward(closure_loss, *arguments, **options)
+        if train.first:
+            update.begin()
+        update.add(float(closure_loss.detach()) * train.share)
+        if train.last:
+            update.share(train.part, 0.0, 0.0)
+        result = super().backward(closure_loss * train.share, *arguments, **options)
+        if train.last:
+            update.end(train.part, self._parameters())
+        return result
+
+    def _parameters(self) -> List[Any]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def optimizer_step(
+        self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **options: Any
+    ) -> Any:
+        """As Lightning's own. The last step of an epoch also takes the samples that a lost worker
+        has left.
+        """
+        if self._train is not None:
+            closure = self._whole(optimizer, closure)
+        return super().optimizer_step(optimizer, closure, model, **options)
+
+    def _whole(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            result = closure()
+            train, loop = self._train, self._trainer.fit_loop
+            assert train is not None and self._update is not None
+            while (
+                loop.epoch_loop._num_ready_batches_reached()
+                and train.progress.place.epoch <= loop.epoch_progress.current.processed
+            ):
+                self._update.stash(self._parameters())
+                for batch in train.more():
+                    batch = self.batch_to_device(batch)
+                    index = loop.epoch_loop.batch_idx
+                    given = loop.epoch_loop._build_kwargs(OrderedDict(), batch, index)
+                    automatic = loop.epoch_loop.automatic_optimization
+                    step = automatic._make_step_fn(given)()
+                    automatic._make_backward_fn(optimizer)(step.closure_loss)
+            return result
+
+        return run
+
+    def _logging(self, log: Callable[..., Any]) -> Callable[..., Any]:
+        """`self.log` of a training step: values are those over all workers."""
+
+        def everywhere(fx: str, name: str, value: Any, *others: Any, **options: Any) -> Any:
+            step, train = self._job.step, self._train  # type: ignore[union-attr]
+            if fx != "training_step" or step is None or step.committed or train is None:
+                return log(fx, name, value, *others, **options)
+            if torch.is_tensor(value):
+                how = options.get("reduce_fx", "mean")
+                how = how if isinstance(how, str) else how.__name__
+                weight = train.weight
+                mine = value.detach().double().reshape(-1).cpu()
+                if how in ("mean", "avg"):
+                    sums = torch.cat([mine * weight, torch.tensor([weight], dtype=torch.float64)])
+                    step.aside(sums, "sum").wait()
+                    new, options["batch_size"] = sums[:-1] / sums[-1], int(sums[-1])
+                else:
+                    new = step.aside(mine, how).wait()
+                value = new.to(value.device, value.dtype).reshape(value.shape)
+            return log(fx, name, value, *others, **options)
+
+        return everywhere
+
+    def on_train_end(self) -> None:
+        """The last step is made: the job goes on to where its programs end."""
+        super().on_train_end()
+        if self._train is not None:
+            self._over = True
+            self._train.close()
+            self._follow()
+
+    # What the workers tell each other
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What rank 0 has."""
+        job = self._job
+        if job is None or self._train is not None and job.step is None:
+            return obj
+        return next(iter(told(job, obj).values()))
+
+    # Checkpoints of Lightning
+
+    def save_checkpoint(self, checkpoint: Any, filepath: Any, storage_options: Any = None) -> None:
+        """As Lightning's own, with the place in the data; another worker writes where rank 0 is
+        lost meanwhile.
+        """
+        job = self._job
+        if job is None or self._train is None:
+            return super().save_checkpoint(checkpoint, filepath, storage_options)
+        checkpoint[_PLACE] = self._train.progress.place.pack().hex()
+        written, writer = False, 0
+        while not written:
+            if job.rank == writer:
+                self.checkpoint_io.save_checkpoint(
+                    checkpoint, filepath, storage_options=storage_options
+                )
+            answers = told(job, job.rank == writer)
+            written, writer = any(answers.values()), min(answers)
+
+    def load_checkpoint(self, checkpoint_path: Any, *others: Any, **options: Any) -> Any:
+        """As Lightning's own, and the place in the data."""
+        checkpoint = super().load_checkpoint(checkpoint_path, *others, **options)
+        if self._job is not None and _PLACE in checkpoint:
+            self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
+        return checkpoint
+
+
+class _TrainLoader:
+    """The batches of the training, dealt out over the workers."""
+
+    def __init__(self, strategy: Strategy, plain: Any, each: int):
+        if not (hasattr(plain.dataset, "__len__") and hasattr(plain.dataset, "__getitem__")):
+            raise TypeError(
+                f"the dataset of the training is {type(plain.dataset).__name__}, without a length:"
+                " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
+            )
+        if plain.batch_size is None or type(plain.sampler) not in (
+            RandomSampler,
+            SequentialSampler,
+        ):
+            raise ValueError(
+                "the DataLoader of the training has a sampler of its own, which shoal cannot deal"
+                " out: give it batch_size and shuffle"
+            )
+        self.dataset, self.batch_size, self._drop = plain.dataset, plain.batch_size, plain.drop_last
+        self._strategy, self._each, self._collate = strategy, each, plain.collate_fn
+        options = {}
+        if plain.num_workers:
+            options = dict(num_workers=plain.num_workers, prefetch_factor=plain.prefetch_factor)
+        self.loader = shoal.torch.loader(
+            plain.dataset,
+            plain.batch_size * each,
+            seed=torch.initial_seed() % (1 << 63),
+            epochs=_FOREVER,
+            shuffle=type(plain.sampler) is RandomSampler,
+            drop_last=plain.drop_last,
+            collate_fn=list,
+            **options,
+        )
+        self.progress: Any = shoal.join()._progress
+        self._steps = iter(self.loader)
+        self._batches: Iterator[Any] = self._endless()
+        self.part = Part([])
+        self.share, self.weight = 1.0, 0  # of the batch under way: its part, and its samples
+        self.first = self.last = True  # the batch is the first, or the last, of its step
+
+    def __len__(self) -> int:
+        samples, batch = len(self.dataset), self.batch_size
+        if self._drop:
+            return samples // (batch * self._each) * self._each
+        return -(-samples // batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches
+
+    def more(self) -> Iterator[Any]:
+        """The batches of one step more."""
+        yield next(self._batches)
+        while not self.last:
+            yield next(self._batches)
+
+    def close(self) -> None:
+        """End the loop over the steps of the job."""
+        self.loader._end.epochs = 0
+        next(self._steps, None)
+
+    def _endless(self) -> Iterator[Any]:
+        strategy = self._strategy
+        for samples in self._steps:
+            strategy._follow()
+            if getattr(strategy, "_stepped", None) is not None:
+                loop = strategy._trainer.fit_loop.epoch_loop
+                loop._batches_that_stepped, strategy._stepped = strategy._stepped, None
+            step = self.loader.step
+            count = -(-step.count // self.batch_size)
+            ends = [len(samples) * i // count for i in range(count + 1)]
+            for i in range(count):
+                cut = samples[ends[i] : ends[i + 1]]
+                self.weight = len(cut) if step.weight else 0
+                # Lightning divides by the number of batches that it accumulates.
+                self.share = len(cut) / len(samples) * count
+                self.first, self.last = i == 0, i == count - 1
+                yield self._collate(cut or samples[:1])
+        if strategy._job.rank:  # type: ignore[union-attr]
+            raise SystemExit(0)  # the others go on without this worker
+        strategy._trainer.should_stop = True

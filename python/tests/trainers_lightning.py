@@ -1,0 +1,112 @@
+"""A worker that trains with Lightning, and writes down what each step had.
+
+    trainers_lightning.py CONFIG END
+"""
+
+import json
+import pathlib
+import sys
+
+import lightning
+import shoal.lightning
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from trainers_common import Data, Gates, Net, number, training, write
+
+import shoal
+
+DEFAULTS = dict(samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, every=None)
+
+
+class Module(lightning.LightningModule):
+    """The net of the tests."""
+
+    def __init__(self, samples, steps):
+        super().__init__()
+        self.net, self._steps = Net(samples), steps
+
+    def training_step(self, batch, _):
+        loss = self.net(**batch)["loss"]
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, _):
+        output = self.net(**batch)
+        right = (output["logits"].argmax(1) == batch["labels"]).double().mean()
+        self.log_dict({"val_loss": output["loss"], "right": right})
+
+    def configure_optimizers(self):
+        optimizer, scheduler = training(self.net, self._steps)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+
+class Watch(Callback):
+    """Writes the ledger, and has a state: the number of steps that it has seen."""
+
+    def __init__(self, config):
+        self.seen, self._each = 0, config["accumulate"]
+        self._gates = Gates(config["out"], config["gates"])
+        self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
+        self.epochs = []
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        if trainer.global_step == shoal.join().step.number and not index % self._each:
+            self._gates.wait(shoal.join().rank, trainer.global_step)
+
+    def on_train_batch_end(self, trainer, module, output, batch, index):
+        if (index + 1) % self._each and index + 1 != trainer.num_training_batches:
+            return
+        self.seen += 1
+        write(
+            self._file,
+            step=trainer.global_step,
+            seen=self.seen,
+            loss=trainer.callback_metrics["loss_step"].item(),
+            taken=module.net.marked(),
+            digest=module.net.layers[0].weight.sum().item().hex(),
+        )
+
+    def on_train_epoch_end(self, trainer, module):
+        found = trainer.callback_metrics
+        self.epochs.append([found[k].item() for k in ("loss_epoch", "val_loss", "right")])
+
+    def state_dict(self):
+        return {"seen": self.seen, "epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.seen, self.epochs = state["seen"], state["epochs"]
+
+
+def main(config):
+    out, batch, epochs = config["out"], config["batch"], config["epochs"]
+    lightning.seed_everything(7)
+    steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
+    watch = Watch(config)
+    saved = ModelCheckpoint(f"{out}/saved", save_top_k=-1, every_n_train_steps=config["every"])
+    trainer = lightning.Trainer(
+        strategy=shoal.lightning.Strategy(),
+        accelerator="cpu",
+        max_epochs=epochs,
+        accumulate_grad_batches=config["accumulate"],
+        callbacks=[watch, *([saved] if config["every"] else [])],
+        gradient_clip_val=0.5,
+        logger=False,
+        enable_checkpointing=bool(config["every"]),
+        enable_model_summary=False,
+    )
+    module = Module(config["samples"], steps)
+    load = torch.utils.data.DataLoader
+    trainer.fit(
+        module,
+        load(Data(config["samples"]), batch_size=batch, shuffle=True),
+        load(Data(37, seed=1), batch_size=4),
+        ckpt_path=config["resume"],
+    )
+    job = shoal.join()
+    digest = module.net.layers[0].weight.sum().item().hex()
+    told = [trainer.global_step, trainer.current_epoch, watch.epochs, digest]
+    print("RESULT", json.dumps([job.rank, job.size, told]), flush=True)
+
+
+if __name__ == "__main__":
+    main({**DEFAULTS, **json.loads(sys.argv[1])})
