@@ -23,9 +23,17 @@ EXAMPLES = [
     "examples/digits/torch_digits.py",
     "examples/gpt/char_gpt.py",
     "examples/gpt/mesh_gpt.py",
+    "examples/transformers/finetune.py",
+    "examples/accelerate/train.py",
+    "examples/lightning/train.py",
 ]
 # three kinds of parallelism written out; the others have up to 100
-LINES = {"examples/gpt/mesh_gpt.py": 300}
+LINES = {
+    "examples/gpt/mesh_gpt.py": 300,
+    "examples/transformers/finetune.py": 60,
+    "examples/accelerate/train.py": 60,
+    "examples/lightning/train.py": 60,
+}
 
 
 def header(path):

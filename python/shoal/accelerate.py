@@ -148,7 +148,7 @@ class Accelerator(accelerate.Accelerator):
             folder = super().save_state(output_dir, *others, **options)
             if self._train is not None:
                 with open(os.path.join(folder, _PLACE), "w") as file:
-                    json.dump({"cursor": self._train.progress.place.pack().hex()}, file)
+                    json.dump({"cursor": self._train.loader.place.pack().hex()}, file)
         answers = told(self._job, folder)
         return next((a for a in answers.values() if a is not None), None)
 
@@ -166,7 +166,8 @@ class Accelerator(accelerate.Accelerator):
         path = os.path.join(input_dir or "", _PLACE)
         if self._train is not None and os.path.exists(path):
             with open(path) as file:
-                self._train.progress.go_to(Cursor.unpack(bytes.fromhex(json.load(file)["cursor"])))
+                place = Cursor.unpack(bytes.fromhex(json.load(file)["cursor"]))
+            self._job._progress.move_to(place)  # type: ignore[union-attr]
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """As Accelerate's own, but for the loader that trains: the job knows its place."""
@@ -221,7 +222,7 @@ class _TrainLoader(_Loader):
     def __init__(self, accelerator: Accelerator, plain: Any):
         super().__init__(accelerator, plain)
         self._each = accelerator.gradient_accumulation_steps
-        self._loader = shoal.torch.loader(
+        self.loader = shoal.torch.loader(
             plain.dataset,
             plain.batch_size * self._each,
             seed=torch.initial_seed() % (1 << 63),
@@ -230,7 +231,6 @@ class _TrainLoader(_Loader):
             collate_fn=list,
             **self.options,
         )
-        self.progress: Any = self.job._progress
         self.share: Optional[float] = None  # of the samples in the step; None = outside of the loop
         self.last = False  # the last batch of the step
 
@@ -242,9 +242,9 @@ class _TrainLoader(_Loader):
 
     def __iter__(self) -> Iterator[Any]:
         with self._active():
-            for samples in self._loader:
+            for samples in self.loader:
                 process.number_accelerate()
-                step = self._loader.step
+                step = self.loader.step
                 count = -(-step.count // self.batch_size)
                 cuts = [
                     samples[len(samples) * i // count : len(samples) * (i + 1) // count]

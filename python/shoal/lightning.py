@@ -57,6 +57,9 @@ class Strategy(SingleDeviceStrategy):
         self._place: Optional[Cursor] = None  # of the checkpoint that is loaded; None = none is
         self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = taken
         self._over = False  # the training loop has ended
+        # What the others have logged in the epoch in which this worker joined, by name.
+        self._logged: Dict[str, Any] = {}
+        self._stepped: Optional[int] = None  # their count of steps for loggers; None = taken over
         self._update: Optional[Update] = None
         if self._job is not None:
             self._forward_redirection = _DDPForwardRedirection()
@@ -126,10 +129,7 @@ class Strategy(SingleDeviceStrategy):
         self._update = Update(job)
         self._update.register()
         job.register("lightning", self._state, self._take, alike=False)
-        if self._place is not None and not job.outside:
-            train.progress.go_to(self._place)
-        train.loader._load()
-        if not train.progress.arrive():
+        if not train.loader.enter(self._place):
             raise SystemExit(0)
         self._follow()
         if self._received is None:
@@ -144,7 +144,7 @@ class Strategy(SingleDeviceStrategy):
                 callback.dirpath = callbacks[callback.state_key]["dirpath"]
         connector._loaded_checkpoint = checkpoint
         connector.restore_callbacks()
-        self._stepped = received["stepped"]
+        self._stepped, self._logged = received["stepped"], unpack(received["logged"])
         trainer.should_stop = trainer.should_stop or received["over"]
 
     def _state(self) -> Dict[str, Any]:
@@ -152,6 +152,7 @@ class Strategy(SingleDeviceStrategy):
         return {
             "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
             "callbacks": pack(call._call_callbacks_state_dict(trainer)),
+            "logged": pack(_accumulated(trainer.fit_loop.epoch_loop._results)),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "over": self._over,
         }
@@ -202,7 +203,7 @@ class Strategy(SingleDeviceStrategy):
             assert train is not None and self._update is not None
             while (
                 loop.epoch_loop._num_ready_batches_reached()
-                and train.progress.place.epoch <= loop.epoch_progress.current.processed
+                and train.loader.place.epoch <= loop.epoch_progress.current.processed
             ):
                 self._update.stash(self._parameters())
                 for batch in train.more():
@@ -235,7 +236,11 @@ class Strategy(SingleDeviceStrategy):
                 else:
                     new = step.aside(mine, how).wait()
                 value = new.to(value.device, value.dtype).reshape(value.shape)
-            return log(fx, name, value, *others, **options)
+            log(fx, name, value, *others, **options)
+            before = self._logged.pop(f"{fx}.{name}", None)
+            if before is not None:
+                _add(self._trainer.fit_loop.epoch_loop._results[f"{fx}.{name}"], before)
+            return None
 
         return everywhere
 
@@ -265,7 +270,7 @@ class Strategy(SingleDeviceStrategy):
         job = self._job
         if job is None or self._train is None:
             return super().save_checkpoint(checkpoint, filepath, storage_options)
-        checkpoint[_PLACE] = self._train.progress.place.pack().hex()
+        checkpoint[_PLACE] = self._train.loader.place.pack().hex()
         written, writer = False, 0
         while not written:
             if job.rank == writer:
@@ -315,7 +320,6 @@ class _TrainLoader:
             collate_fn=list,
             **options,
         )
-        self.progress: Any = shoal.join()._progress
         self._steps = iter(self.loader)
         self._batches: Iterator[Any] = self._endless()
         self.part = Part([])
@@ -339,14 +343,14 @@ class _TrainLoader:
 
     def close(self) -> None:
         """End the loop over the steps of the job."""
-        self.loader._end.epochs = 0
+        self.loader.finish()
         next(self._steps, None)
 
     def _endless(self) -> Iterator[Any]:
         strategy = self._strategy
         for samples in self._steps:
             strategy._follow()
-            if getattr(strategy, "_stepped", None) is not None:
+            if strategy._stepped is not None:
                 loop = strategy._trainer.fit_loop.epoch_loop
                 loop._batches_that_stepped, strategy._stepped = strategy._stepped, None
             step = self.loader.step
@@ -362,3 +366,23 @@ class _TrainLoader:
         if strategy._job.rank:  # type: ignore[union-attr]
             raise SystemExit(0)  # the others go on without this worker
         strategy._trainer.should_stop = True
+
+
+def _accumulated(results: Any) -> Dict[str, Any]:
+    """What was logged for the mean, the sum and so on over an epoch."""
+    return {
+        key: [metric.value, getattr(metric, "cumulated_batch_size", None)]
+        for key, metric in results.items()
+        if metric.is_tensor and metric.meta.on_epoch
+    }
+
+
+def _add(metric: Any, before: List[Any]) -> None:
+    """Add what others have logged before."""
+    value, size = before
+    if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
+        metric.value = metric.meta.reduce_fx(torch.stack([metric.value, value.to(metric.value)]))
+    else:
+        metric.value = metric.value + value.to(metric.value)
+    if size is not None:
+        metric.cumulated_batch_size = metric.cumulated_batch_size + size

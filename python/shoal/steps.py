@@ -278,7 +278,7 @@ class Progress:
                 f" {'. '.join(why)}"
             )
         self._advance_cursor()
-        if not self._catch_up(end):
+        if not self.catch_up(end):
             return True
         ended = end.is_reached_at(self.cursor)
         if self.checkpoints is not None:
@@ -291,7 +291,7 @@ class Progress:
             self.epochs.count_ended_loop(end)
         return ended
 
-    def _catch_up(self, end: Optional[End] = None) -> bool:
+    def catch_up(self, end: Optional[End] = None) -> bool:
         """Go to where the job is; in the first loop, take the state of the others or of a
         checkpoint. False when this loop makes no more steps: this worker is released, or the job is
         beyond the epoch of the loop.
@@ -326,7 +326,7 @@ class Progress:
         epochs = self.epochs
         self._end_broken_loop()
         if not self.begun:
-            if not self._catch_up():
+            if not self.catch_up():
                 return
             epochs.over = self.cursor.reached if epochs.others is None else epochs.others
         elif epochs.over >= count and not self.job.released:

@@ -31,14 +31,14 @@ from transformers.trainer_callback import ExportableState, ProgressCallback
 
 import shoal
 import shoal.torch
-from shoal._runtime.log import say
+from shoal._runtime.log import log_line
 from shoal._trainers import process
 from shoal._trainers.batches import Part, TrainLoader
 from shoal._trainers.dealt import pack, told, unpack
 from shoal._trainers.rounds import Rounds, dealable
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
-from shoal.torch.wire import moved
+from shoal.torch.wire import wire_to_move
 
 __all__ = ["Elastic", "Seq2SeqTrainer", "Trainer"]
 
@@ -245,14 +245,12 @@ class Elastic:
         """Enter the job: take over the state of the others, or of a checkpoint of the job."""
         job, data = self._job, self._data
         assert job is not None and data is not None and self._update is not None
-        progress = job._progress
-        assert progress is not None
         self._update.register()
         job.register("trainer", self._state, self._take, alike=False)
+        place = None
         if self._resumed is not None and not job.outside:
-            progress.go_to(self._place(self._resumed, progress.cursor, updates))
-        data.load()
-        if not progress.arrive():
+            place = self._place(self._resumed, data.loader.place, updates)
+        if not data.loader.enter(place):
             raise SystemExit(0)
         self._follow()
         if self._received is not None:
@@ -291,7 +289,7 @@ class Elastic:
         self._backward_pass(model, part)
         update.end(part, parameters)
         # Samples of a lost worker that are left of an epoch whose last update this is.
-        while not self._left and job._progress.place.epoch <= self._epoch:  # type: ignore[union-attr]
+        while not self._left and self._data.loader.place.epoch <= self._epoch:  # type: ignore[union-attr]
             update.stash(parameters)
             rest = self._next()
             if rest is None:
@@ -425,7 +423,7 @@ class Elastic:
         if place is None or dataclasses.replace(
             place, epoch=whole.epoch, step=whole.step, next=whole.next, left=()
         ) != whole:
-            say(
+            log_line(
                 f"{folder} was written without shoal, or with other data or batches: it goes on"
                 f" behind step {done}, in shoal's order of the samples"
             )
@@ -436,7 +434,7 @@ class Elastic:
         save = super()._save_checkpoint  # type: ignore[misc]
         if self._job is None:
             return save(model, trial)
-        place = self._job._progress.place  # type: ignore[union-attr]
+        place = self._data.loader.place  # type: ignore[union-attr]
         name = f"{_trainer.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         folder = os.path.join(self._get_output_dir(trial), name)
         written, writer = False, 0
@@ -466,7 +464,7 @@ class Elastic:
             return None
         giver = next(rank for rank, has in there.items() if has)
         for tensor in (*self.model.parameters(), *self.model.buffers()):
-            wire = moved(tensor)
+            wire = wire_to_move(tensor)
             self._job.broadcast(wire.data, giver)
             if wire.back is not None:
                 wire.back()
@@ -547,7 +545,7 @@ def _check(args: Any, dataset: Any) -> None:
         )
     if args.ignore_data_skip:
         args.ignore_data_skip = False
-        say("ignore_data_skip is left out: the place in the data is found without reading it")
+        log_line("ignore_data_skip is left out: the place in the data is found without reading it")
 
 
 def _skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:

@@ -6,6 +6,7 @@ import collections
 import json
 import pathlib
 import subprocess
+import time
 
 import pytest
 
@@ -35,13 +36,13 @@ def check(folder, samples, epochs, first=1):
 def test_losses_and_joins(launch, binary, tmp_path):
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9]))
     with running_job.running(launch, binary, tmp_path / "end", 3, WORKER, config) as job:
-        job.until("GATE 5")
+        job.read_until("GATE 5")
         job.kill(2)
         common.open_gate(tmp_path, 5)
-        job.until("GATE 9")
+        job.read_until("GATE 9")
         asked = subprocess.Popen([binary, "resize", job.name, "3"], stdout=subprocess.DEVNULL)
         while not any(w.get("waiting") for w in job._ps(job.name)):
-            pass
+            time.sleep(0.1)
         job.kill(0)
         output = job.finish()
         asked.wait()

@@ -4,16 +4,14 @@ rates and steps of one worker that trains on the same batches, and every sample 
 
 import collections
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import threading
+import time
 
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 import running_job
 import trainers_common as common
 
@@ -59,16 +57,16 @@ def check(steps, told, samples, batch, epochs, clip=1.0):
 
 def test_losses_joins_and_releases(training, tmp_path):
     with training(3, gates=[5, 9, 16], arguments=dict(eval_strategy="steps", eval_steps=6)) as job:
-        job.until("GATE 5")
+        job.read_until("GATE 5")
         job.kill(2)
         common.open_gate(tmp_path, 5)
-        job.until("GATE 9")
+        job.read_until("GATE 9")
         asked = threading.Thread(target=job.resize, args=(4,))
         asked.start()
         while sum(bool(w.get("waiting")) for w in job._ps(job.name)) < 2:
-            pass
+            time.sleep(0.1)
         common.open_gate(tmp_path, 9)
-        job.until("GATE 16")
+        job.read_until("GATE 16")
         asked.join()
         job.kill(0)
         output = job.finish()
@@ -112,8 +110,26 @@ def test_resumes_with_another_number_of_workers(training, launch, tmp_path):
     assert len(together["logs"]) == len(alone["logs"])
     for mine, other in zip(together["logs"], alone["logs"]):
         assert mine == {k: pytest.approx(v, rel=CLOSE) for k, v in other.items()}
-    # from the Trainer's checkpoint, and from the job's
-    arguments = {**ARGUMENTS, "output_dir": str(tmp_path / "three" / "hf")}
     ended, rest = run(2, "two", resume=str(tmp_path / "three" / "hf" / "checkpoint-20"))
     assert [line["taken"] for line in rest] == [line["taken"] for line in steps[20:]]
-    assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in alone["logs"][-1].items()}
+    last = alone["logs"][-1]
+    assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}
+
+
+def test_what_is_not_possible():
+    from shoal import transformers as adapter
+
+    def refused(kind, pattern, dataset=None, **given):
+        args = transformers.TrainingArguments("unused", use_cpu=True, report_to="none", **given)
+        with pytest.raises(kind, match=pattern):
+            adapter._check(args, dataset)
+
+    refused(TypeError, "without a length", iter([]))
+    refused(ValueError, "lengths", train_sampling_strategy="group_by_length")
+    refused(ValueError, "auto_find_batch_size", auto_find_batch_size=True)
+    args = transformers.TrainingArguments("unused", use_cpu=True, report_to="none")
+    for name in ("fsdp", "deepspeed"):
+        setattr(args, name, "full_shard")
+        with pytest.raises(ValueError, match="a fixed number of processes"):
+            adapter._check(args, None)
+        setattr(args, name, None)

@@ -61,7 +61,7 @@ class TrainLoader:
             names = ("num_workers", "prefetch_factor", "persistent_workers")
             names += ("multiprocessing_context", "worker_init_fn")
             options.update((name, getattr(plain, name)) for name in names)
-        self._loader = shoal.torch.loader(
+        self.loader = shoal.torch.loader(
             plain.dataset,
             batch,
             seed=seed,
@@ -71,7 +71,7 @@ class TrainLoader:
             collate_fn=_Cut(plain.collate_fn, size),
             **options,
         )
-        self.parts: Iterator[List[Micro]] = iter(self._loader)
+        self.parts: Iterator[List[Micro]] = iter(self.loader)
 
     def __len__(self) -> int:
         return self._count
@@ -79,11 +79,7 @@ class TrainLoader:
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
-    def load(self) -> None:
-        """Start the processes that load batches."""
-        self._loader._load()
-
     def close(self) -> None:
         """End the loop over the steps of the job."""
-        self._loader._end.epochs = 0
+        self.loader.finish()
         next(self.parts, None)

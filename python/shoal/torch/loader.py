@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 import shoal
 from shoal._live.epochs import End
 from shoal._runtime.arguments import as_integer
-from shoal.cursor import MAX_SAMPLES
+from shoal.cursor import MAX_SAMPLES, Cursor
 from shoal.steps import Progress
 
 from . import elastic
@@ -189,6 +189,27 @@ class Loader:
         if self._arriving is None:
             self._arriving = iter(self._batches)
         return self._arriving
+
+    def enter(self, place: Optional[Cursor] = None) -> bool:
+        """Enter the job before the loop over the batches, for trainers that ask where it is first:
+        behind it, registered state is that of the other workers or of a checkpoint of the job.
+
+        With `place`, a job that begins does so there. Returns False where the job goes on without
+        this worker.
+        """
+        if place is not None and not self._job.outside:
+            self._progress.move_to(place)
+        self._start_loading()  # before the others wait for this worker
+        return self._progress.catch_up()
+
+    def finish(self) -> None:
+        """Let the loop end with the step under way, as if that were the last of all."""
+        self._end.epochs = 0
+
+    @property
+    def place(self) -> Cursor:
+        """The place in the data after the last committed step."""
+        return self._progress.place
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of one loop. A step is opened for each before it is given out, and must be
