@@ -28,8 +28,8 @@ def main(path):
         text = file.read()[:140_000]
     accelerator = Accelerator(gradient_accumulation_steps=2)
     torch.manual_seed(1)
-    shape = dict(n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
-    model = GPT2LMHeadModel(GPT2Config(256, bos_token_id=0, eos_token_id=0, **shape))
+    shape = dict(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
+    model = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **shape))
     loader = DataLoader(windows(text[:-10_000]), batch_size=16, shuffle=True)
     held = DataLoader(windows(text[-10_000:]), batch_size=16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

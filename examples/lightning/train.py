@@ -23,8 +23,8 @@ CONTEXT = 64
 class Newton(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        shape = dict(n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
-        self.gpt = GPT2LMHeadModel(GPT2Config(256, bos_token_id=0, eos_token_id=0, **shape))
+        shape = dict(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
+        self.gpt = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **shape))
 
     def training_step(self, batch, _):
         loss = self.gpt(batch, labels=batch).loss

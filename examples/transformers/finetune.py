@@ -1,5 +1,5 @@
-"""A small GPT-2 learns to write like Newton, byte by byte, by the Trainer of transformers on workers
-that may come and go. One line is not transformers' own: the import of Trainer.
+"""A small GPT-2 learns to write like Newton, byte by byte, by the Trainer of transformers, on
+workers that may come and go. One line is not transformers' own: the import of Trainer.
 
     $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     $ shoal run -n 2 -- python3 examples/transformers/finetune.py $TEXT
@@ -37,8 +37,8 @@ class Windows(torch.utils.data.Dataset):
 with open(sys.argv[1], "rb") as file:
     text = file.read()
 set_seed(1)
-shape = dict(n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
-model = GPT2LMHeadModel(GPT2Config(256, bos_token_id=0, eos_token_id=0, **shape))
+shape = dict(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
+model = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **shape))
 trainer = Trainer(
     model=model,
     args=TrainingArguments(

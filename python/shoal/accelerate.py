@@ -277,7 +277,7 @@ class _EvalLoader(_Loader):
 
     def __iter__(self) -> Iterator[Any]:
         job, ranks = self.job, list(range(self.job.size))
-        # A worker that has not entered yet does what the others have behind them: one batch will do.
+        # A worker that has not entered yet does what the others have behind them: one batch does.
         self._left = list(range(1 if job.outside else self._count()))
         with self._active():
             while self._left:

@@ -59,6 +59,7 @@ class Strategy(SingleDeviceStrategy):
         self._over = False  # the training loop has ended
         # What the others have logged in the epoch in which this worker joined, by name.
         self._logged: Dict[str, Any] = {}
+        self._waiting: List[Callable[[], None]] = []  # what was logged in the step under way
         self._stepped: Optional[int] = None  # their count of steps for loggers; None = taken over
         self._update: Optional[Update] = None
         if self._job is not None:
@@ -181,6 +182,9 @@ class Strategy(SingleDeviceStrategy):
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.end(train.part, self._parameters())
+            waiting, self._waiting = self._waiting, []
+            for finish in waiting:
+                finish()
         return result
 
     def _parameters(self) -> List[Any]:
@@ -218,28 +222,39 @@ class Strategy(SingleDeviceStrategy):
         return run
 
     def _logging(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        """`self.log` of a training step: values are those over all workers."""
+        """`self.log` of a training step: values are those over all workers, and are there when the
+        step is committed.
+        """
 
         def everywhere(fx: str, name: str, value: Any, *others: Any, **options: Any) -> Any:
             step, train = self._job.step, self._train  # type: ignore[union-attr]
             if fx != "training_step" or step is None or step.committed or train is None:
                 return log(fx, name, value, *others, **options)
-            if torch.is_tensor(value):
-                how = options.get("reduce_fx", "mean")
-                how = how if isinstance(how, str) else how.__name__
-                weight = train.weight
-                mine = value.detach().double().reshape(-1).cpu()
-                if how in ("mean", "avg"):
-                    sums = torch.cat([mine * weight, torch.tensor([weight], dtype=torch.float64)])
-                    step.aside(sums, "sum").wait()
-                    new, options["batch_size"] = sums[:-1] / sums[-1], int(sums[-1])
-                else:
-                    new = step.aside(mine, how).wait()
-                value = new.to(value.device, value.dtype).reshape(value.shape)
-            log(fx, name, value, *others, **options)
-            before = self._logged.pop(f"{fx}.{name}", None)
-            if before is not None:
-                _add(self._trainer.fit_loop.epoch_loop._results[f"{fx}.{name}"], before)
+            if not torch.is_tensor(value):
+                return log(fx, name, value, *others, **options)
+            how = options.get("reduce_fx", "mean")
+            how = how if isinstance(how, str) else how.__name__
+            mine, mean = value.detach().double().reshape(-1).cpu(), how in ("mean", "avg")
+            if mean:
+                sums = torch.zeros(mine.numel() + 1, dtype=torch.float64)
+                if train.weight:
+                    sums[:-1], sums[-1] = mine * train.weight, train.weight
+                mine = sums
+            # A part of the step: a worker that is lost has its samples neither here nor there.
+            shared = step.share(mine, last=False, op="sum" if mean else how)
+
+            def finish() -> None:
+                all_of_it = shared.wait()
+                if mean:
+                    options["batch_size"] = int(all_of_it[-1])
+                    all_of_it = all_of_it[:-1] / all_of_it[-1]
+                new = all_of_it.to(value.device, value.dtype).reshape(value.shape)
+                log(fx, name, new, *others, **options)
+                before = self._logged.pop(f"{fx}.{name}", None)
+                if before is not None:
+                    _add(self._trainer.fit_loop.epoch_loop._results[f"{fx}.{name}"], before)
+
+            self._waiting.append(finish)
             return None
 
         return everywhere

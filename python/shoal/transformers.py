@@ -289,7 +289,8 @@ class Elastic:
         self._backward_pass(model, part)
         update.end(part, parameters)
         # Samples of a lost worker that are left of an epoch whose last update this is.
-        while not self._left and self._data.loader.place.epoch <= self._epoch:  # type: ignore[union-attr]
+        assert self._data is not None
+        while not self._left and self._data.loader.place.epoch <= self._epoch:
             update.stash(parameters)
             rest = self._next()
             if rest is None:

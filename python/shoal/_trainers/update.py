@@ -62,7 +62,8 @@ class Update:
         loss, weight, part.flos, part.tokens = self._sums.wait().tolist()
         if self.before is not None:
             loss, weight = self._merge(loss, weight, parameters)
-        self.loss, self._weight, self._total = loss / weight if weight else float("nan"), weight, loss
+        self._weight, self._total = weight, loss
+        self.loss = loss / weight if weight else float("nan")
 
     def stash(self, parameters: List[torch.Tensor]) -> None:
         """Keep what the update has so far: another step belongs to it."""
