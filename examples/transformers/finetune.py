@@ -7,9 +7,7 @@ workers that may come and go. One line is not transformers' own: the import of T
     ...
     [0] {'eval_loss': '...
     ...
-    [0] step 60  loss 3.02
-
-Works alone, too.
+    [0] from loss 3.445 to loss 2.612
 """
 
 import sys
@@ -43,7 +41,7 @@ trainer = Trainer(
     model=model,
     args=TrainingArguments(
         "build/finetune",
-        max_steps=60,
+        max_steps=90,
         per_device_train_batch_size=32,
         learning_rate=1e-2,
         logging_steps=20,
@@ -55,6 +53,7 @@ trainer = Trainer(
     train_dataset=Windows(text[:-10_000]),
     eval_dataset=Windows(text[-10_000:]),
 )
-result = trainer.train()
+trainer.train()
+losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
 if trainer.is_world_process_zero():
-    print(f"step {result.global_step}  loss {result.training_loss:.2f}")
+    print(f"from loss {losses[0]:.3f} to loss {losses[-1]:.3f}")

@@ -12,7 +12,7 @@ over all workers.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero
@@ -38,6 +38,16 @@ _PLACE = "shoal-place"  # the place in the data, in a checkpoint of Lightning
 _FOREVER = 1 << 40
 
 
+class _Logged(NamedTuple):
+    """What was logged in a step that is not committed yet."""
+
+    name: str
+    how: str  # how the values of the workers are put together: sum, min or max
+    step: int
+    shared: Any  # the call that does
+    finish: Callable[[Any], None]
+
+
 class Strategy(SingleDeviceStrategy):
     """Trains on the workers of a job. `options` go to shoal.torch.ddp."""
 
@@ -59,7 +69,7 @@ class Strategy(SingleDeviceStrategy):
         self._over = False  # the training loop has ended
         # What the others have logged in the epoch in which this worker joined, by name.
         self._logged: Dict[str, Any] = {}
-        self._waiting: List[Callable[[], None]] = []  # what was logged in the step under way
+        self._waiting: List[_Logged] = []  # what was logged in the step under way
         self._stepped: Optional[int] = None  # their count of steps for loggers; None = taken over
         self._update: Optional[Update] = None
         if self._job is not None:
@@ -182,10 +192,30 @@ class Strategy(SingleDeviceStrategy):
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.end(train.part, self._parameters())
-            waiting, self._waiting = self._waiting, []
-            for finish in waiting:
-                finish()
+            if not self._left_over():
+                self._log_waiting()
         return result
+
+    def _left_over(self) -> bool:
+        """Whether samples of a lost worker are left of an epoch whose last update this is."""
+        loop, train = self._trainer.fit_loop, self._train
+        assert train is not None
+        last = loop.epoch_loop._num_ready_batches_reached()
+        return bool(last and train.loader.place.epoch <= loop.epoch_progress.current.processed)
+
+    def _log_waiting(self) -> None:
+        """Log what the steps of this update have; those of one name in two steps as one."""
+        waiting, self._waiting = self._waiting, []
+        ready: List[Any] = []
+        for entry in waiting:
+            sums = entry.shared.wait()
+            for i in range(len(ready) - 1, -1, -1):
+                if ready[i][0].name == entry.name and ready[i][0].step != entry.step:
+                    sums = _combined(entry.how, ready.pop(i)[1], sums)
+                    break
+            ready.append((entry, sums))
+        for entry, sums in ready:
+            entry.finish(sums)
 
     def _parameters(self) -> List[Any]:
         return [p for p in self.model.parameters() if p.requires_grad]
@@ -205,10 +235,7 @@ class Strategy(SingleDeviceStrategy):
             result = closure()
             train, loop = self._train, self._trainer.fit_loop
             assert train is not None and self._update is not None
-            while (
-                loop.epoch_loop._num_ready_batches_reached()
-                and train.loader.place.epoch <= loop.epoch_progress.current.processed
-            ):
+            while self._left_over():
                 self._update.stash(self._parameters())
                 for batch in train.more():
                     batch = self.batch_to_device(batch)
@@ -243,18 +270,17 @@ class Strategy(SingleDeviceStrategy):
             # A part of the step: a worker that is lost has its samples neither here nor there.
             shared = step.share(mine, last=False, op="sum" if mean else how)
 
-            def finish() -> None:
-                all_of_it = shared.wait()
+            def finish(sums: torch.Tensor) -> None:
                 if mean:
-                    options["batch_size"] = int(all_of_it[-1])
-                    all_of_it = all_of_it[:-1] / all_of_it[-1]
-                new = all_of_it.to(value.device, value.dtype).reshape(value.shape)
+                    options["batch_size"] = int(sums[-1])
+                    sums = sums[:-1] / sums[-1]
+                new = sums.to(value.device, value.dtype).reshape(value.shape)
                 log(fx, name, new, *others, **options)
                 before = self._logged.pop(f"{fx}.{name}", None)
                 if before is not None:
                     _add(self._trainer.fit_loop.epoch_loop._results[f"{fx}.{name}"], before)
 
-            self._waiting.append(finish)
+            self._waiting.append(_Logged(name, "sum" if mean else how, step.number, shared, finish))
             return None
 
         return everywhere
@@ -381,6 +407,12 @@ class _TrainLoader:
         if strategy._job.rank:  # type: ignore[union-attr]
             raise SystemExit(0)  # the others go on without this worker
         strategy._trainer.should_stop = True
+
+
+def _combined(how: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if how == "sum":
+        return one + other
+    return torch.maximum(one, other) if how == "max" else torch.minimum(one, other)
 
 
 def _accumulated(results: Any) -> Dict[str, Any]:

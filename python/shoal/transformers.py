@@ -27,14 +27,16 @@ import torch
 import transformers
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import trainer as _trainer
-from transformers.trainer_callback import ExportableState, ProgressCallback
+from transformers.trainer_callback import ProgressCallback
 
 import shoal
 import shoal.torch
 from shoal._runtime.log import log_line
 from shoal._trainers import process
+from shoal._trainers.arguments import check_arguments
 from shoal._trainers.batches import Part, TrainLoader
-from shoal._trainers.dealt import pack, told, unpack
+from shoal._trainers.callbacks import attributes_of
+from shoal._trainers.dealt import told, unpack
 from shoal._trainers.rounds import Rounds, dealable
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -46,19 +48,6 @@ process.hide_from_accelerate()
 
 _PLACE = "shoal-place.json"  # the place in the data, in a checkpoint of the Trainer
 _STATE = "trainer_state.json"
-# Parts of the Trainer that are overridden here, and are not in every version.
-_PARTS = ("_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples")
-# Arguments that a job cannot follow, and what to use in their place.
-_NOT = {
-    "deepspeed": "is DeepSpeed, which needs a fixed number of processes: leave it out, and for an"
-    " optimizer that does not fit write a loop with shoal.torch.zero",
-    "fsdp": "is FSDP, which needs a fixed number of processes: leave it out, and for an optimizer"
-    " that does not fit write a loop with shoal.torch.zero",
-    "parallelism_config": "cuts the model, and the Trainer of shoal has whole copies of it: leave"
-    " it out; examples/gpt/mesh_gpt.py shows a model that is cut",
-    "auto_find_batch_size": "tries batches of several sizes, and a job has one: give"
-    " per_device_train_batch_size, and gradient_accumulation_steps for what does not fit",
-}
 # What the training loop keeps in attributes between two steps.
 _RUNNING = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
 
@@ -84,7 +73,7 @@ class Elastic:
         self._shared: Optional[Part] = None  # the part whose last backward pass comes; None = none
         if process.launched():
             given = inspect.signature(super().__init__).bind(*arguments, **options).arguments
-            _check(given.get("args"), given.get("train_dataset"))
+            check_arguments(given.get("args"), given.get("train_dataset"))
             self._job = shoal.join()
         super().__init__(*arguments, **options)
         self._follow()
@@ -367,7 +356,7 @@ class Elastic:
             "loss": None if loss is None else float(loss),
             "running": {name: float(getattr(self, name, 0)) for name in _RUNNING},
             "callbacks": [
-                [type(callback).__qualname__, _attributes(callback)]
+                [type(callback).__qualname__, attributes_of(callback)]
                 for callback in self.callback_handler.callbacks
             ],
         }
@@ -499,54 +488,6 @@ class Trainer(Elastic, transformers.Trainer):
 
 class Seq2SeqTrainer(Elastic, transformers.Seq2SeqTrainer):
     """transformers.Seq2SeqTrainer, on workers that come and go."""
-
-
-def _attributes(callback: Any) -> Dict[str, bytes]:
-    """The state of a callback: what of its attributes can be sent."""
-    own = isinstance(callback, ExportableState)
-    if not own and type(callback).__module__.startswith("transformers."):
-        return {}  # bars and writers, which each worker has for itself
-    found = {}
-    for name, value in vars(callback).items():
-        with contextlib.suppress(TypeError):
-            found[name] = pack(value)
-    return found
-
-
-def _check(args: Any, dataset: Any) -> None:
-    """Raise where a job cannot train as the arguments say."""
-    missing = [name for name in _PARTS if not hasattr(transformers.Trainer, name)]
-    if missing:
-        raise RuntimeError(
-            f"shoal does not know the Trainer of transformers {transformers.__version__}, which has"
-            f" no {missing[0]}: install one that docs/guide/trainers.md lists"
-        )
-    if dataset is not None and not (
-        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    ):
-        raise TypeError(
-            f"train_dataset is {type(dataset).__name__}, without a length: shoal deals out samples"
-            " by their numbers. Make a dataset of it that has __len__ and __getitem__, as"
-            " datasets.Dataset.from_generator does"
-        )
-    if args is None:
-        return
-    for name, instead in _NOT.items():
-        if getattr(args, name, None):
-            raise ValueError(f"TrainingArguments({name}=...) {instead}")
-    if args.world_size > 1:
-        raise RuntimeError(
-            "TrainingArguments were made before shoal.transformers was imported, and take this"
-            " worker for one of several processes: import it first"
-        )
-    if args.train_sampling_strategy not in ("random", "sequential"):
-        raise ValueError(
-            f"train_sampling_strategy={args.train_sampling_strategy!r} orders the samples by their"
-            ' lengths, and shoal deals them out by their numbers: use "random" or "sequential"'
-        )
-    if args.ignore_data_skip:
-        args.ignore_data_skip = False
-        log_line("ignore_data_skip is left out: the place in the data is found without reading it")
 
 
 def _skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:

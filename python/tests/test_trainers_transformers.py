@@ -117,12 +117,12 @@ def test_resumes_with_another_number_of_workers(training, launch, tmp_path):
 
 
 def test_what_is_not_possible():
-    from shoal import transformers as adapter
+    from shoal._trainers.arguments import check_arguments
 
     def refused(kind, pattern, dataset=None, **given):
         args = transformers.TrainingArguments("unused", use_cpu=True, report_to="none", **given)
         with pytest.raises(kind, match=pattern):
-            adapter._check(args, dataset)
+            check_arguments(args, dataset)
 
     refused(TypeError, "without a length", iter([]))
     refused(ValueError, "lengths", train_sampling_strategy="group_by_length")
@@ -131,5 +131,5 @@ def test_what_is_not_possible():
     for name in ("fsdp", "deepspeed"):
         setattr(args, name, "full_shard")
         with pytest.raises(ValueError, match="a fixed number of processes"):
-            adapter._check(args, None)
+            check_arguments(args, None)
         setattr(args, name, None)

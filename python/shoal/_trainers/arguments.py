@@ -1,0 +1,59 @@
+"""What the Trainer of transformers is asked for and a job cannot do, said before it begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+from shoal._runtime.log import log_line
+
+# Parts of the Trainer that are overridden here, and are not in every version.
+_PARTS = ("_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples")
+# Arguments that a job cannot follow, and what to use in their place.
+_NOT = {
+    "deepspeed": "is DeepSpeed, which needs a fixed number of processes: leave it out, and for an"
+    " optimizer that does not fit write a loop with shoal.torch.zero",
+    "fsdp": "is FSDP, which needs a fixed number of processes: leave it out, and for an optimizer"
+    " that does not fit write a loop with shoal.torch.zero",
+    "parallelism_config": "cuts the model, and the Trainer of shoal has whole copies of it: leave"
+    " it out; examples/gpt/mesh_gpt.py shows a model that is cut",
+    "auto_find_batch_size": "tries batches of several sizes, and a job has one: give"
+    " per_device_train_batch_size, and gradient_accumulation_steps for what does not fit",
+}
+
+
+def check_arguments(args: Any, dataset: Any) -> None:
+    """Raise where a job cannot train as the arguments say."""
+    missing = [name for name in _PARTS if not hasattr(transformers.Trainer, name)]
+    if missing:
+        raise RuntimeError(
+            f"shoal does not know the Trainer of transformers {transformers.__version__}, which has"
+            f" no {missing[0]}: install one that docs/guide/trainers.md lists"
+        )
+    if dataset is not None and not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
+        raise TypeError(
+            f"train_dataset is {type(dataset).__name__}, without a length: shoal deals out samples"
+            " by their numbers. Make a dataset of it that has __len__ and __getitem__, as"
+            " datasets.Dataset.from_generator does"
+        )
+    if args is None:
+        return
+    for name, instead in _NOT.items():
+        if getattr(args, name, None):
+            raise ValueError(f"TrainingArguments({name}=...) {instead}")
+    if args.world_size > 1:
+        raise RuntimeError(
+            "TrainingArguments were made before shoal.transformers was imported, and take this"
+            " worker for one of several processes: import it first"
+        )
+    if args.train_sampling_strategy not in ("random", "sequential"):
+        raise ValueError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r} orders the samples by their"
+            ' lengths, and shoal deals them out by their numbers: use "random" or "sequential"'
+        )
+    if args.ignore_data_skip:
+        args.ignore_data_skip = False
+        log_line("ignore_data_skip is left out: the place in the data is found without reading it")

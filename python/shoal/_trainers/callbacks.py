@@ -1,0 +1,22 @@
+"""The state of a Trainer's callbacks, which workers that join get."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict
+
+from transformers.trainer_callback import ExportableState
+
+from .dealt import pack
+
+
+def attributes_of(callback: Any) -> Dict[str, bytes]:
+    """The state of a callback: what of its attributes can be sent."""
+    own = isinstance(callback, ExportableState)
+    if not own and type(callback).__module__.startswith("transformers."):
+        return {}  # bars and writers, which each worker has for itself
+    found = {}
+    for name, value in vars(callback).items():
+        with contextlib.suppress(TypeError):
+            found[name] = pack(value)
+    return found
