@@ -16,7 +16,7 @@ from shoal.accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, get_scheduler
 
-CONTEXT, EPOCHS = 64, 1
+CONTEXT, EPOCHS = 64, 2
 
 
 def windows(text):
@@ -32,7 +32,7 @@ def main(path):
     model = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **shape))
     loader = DataLoader(windows(text[:-10_000]), batch_size=16, shuffle=True)
     held = DataLoader(windows(text[-10_000:]), batch_size=16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = get_scheduler("linear", optimizer, 5, EPOCHS * len(loader) // 2)
     model, optimizer, loader, held, schedule = accelerator.prepare(
         model, optimizer, loader, held, schedule

@@ -2,10 +2,10 @@
 that may come and go. One argument is not Lightning's own: the strategy.
 
     $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
-    $ shoal run -n 2 -- python3 examples/lightning/train.py $TEXT 2>/dev/null
+    $ shoal run -n 2 -- python3 examples/lightning/train.py $TEXT
     ...
-    [0] epoch 0  loss 3.1562  validation 2.9123
-    [0] epoch 1  loss 2.7562  validation 2.7123
+    [0] epoch 0  loss 3.6562  validation 3.1123
+    [0] epoch 1  loss 3.0562  validation 2.9123
     ...
 """
 
@@ -40,7 +40,7 @@ class Newton(lightning.LightningModule):
             print(f"epoch {self.current_epoch}  loss {loss:.4f}  validation {validation:.4f}")
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+        return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
 def windows(text):
@@ -51,6 +51,6 @@ with open(sys.argv[1], "rb") as file:
     text = file.read()[:140_000]
 lightning.seed_everything(1)
 silent = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
-trainer = lightning.Trainer(strategy=shoal.lightning.Strategy(), max_epochs=2, **silent)
+trainer = lightning.Trainer(strategy=shoal.lightning.Strategy(), max_epochs=4, **silent)
 loader = DataLoader(windows(text[:-10_000]), batch_size=32, shuffle=True)
 trainer.fit(Newton(), loader, DataLoader(windows(text[-10_000:]), batch_size=32))

@@ -3,9 +3,9 @@ workers that may come and go. One line is not transformers' own: the import of T
 
     $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     $ shoal run -n 2 -- python3 examples/transformers/finetune.py $TEXT
-    [0] {'loss': '...
     ...
-    [0] {'eval_loss': '...
+    [0] {'loss': '3.878', ...
+    ...
     ...
     [0] from loss 3.445 to loss 2.612
 """
@@ -43,7 +43,7 @@ trainer = Trainer(
         "build/finetune",
         max_steps=90,
         per_device_train_batch_size=32,
-        learning_rate=1e-2,
+        learning_rate=3e-3,
         logging_steps=20,
         eval_strategy="steps",
         eval_steps=30,
