@@ -27,7 +27,7 @@ EXAMPLES = [
     "examples/accelerate/train.py",
     "examples/lightning/train.py",
 ]
-# three kinds of parallelism written out; the others have up to 100
+# three kinds of parallelism written out; trainers of others do the work; the rest have up to 100
 LINES = {
     "examples/gpt/mesh_gpt.py": 300,
     "examples/transformers/finetune.py": 60,
@@ -80,7 +80,7 @@ def length(path):
     these are its lines of code: without empty lines, comments and docstrings.
     """
     text = (ROOT / path).read_text()
-    if path not in LINES:
+    if path != "examples/gpt/mesh_gpt.py":
         return len(text.splitlines())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, documented)]
