@@ -3,8 +3,8 @@ come and go. One line is not Accelerate's own: the import of Accelerator.
 
     $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     $ shoal run -n 2 -- python3 examples/accelerate/train.py $TEXT
-    [0] step   20  loss 3.5123
-    [0] step   40  loss 3.1234
+    [0] step    1  loss 5.4771
+    [0] step   21  loss 3.1234
     ...
     [0] loss 2.9123 on 156 windows that it has not seen
 """
@@ -45,7 +45,7 @@ def main(path):
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
-            if i % 40 == 0:
+            if i % 40 == 2:
                 accelerator.print(f"step {i // 2:4d}  loss {loss.item():.4f}", flush=True)
         with torch.no_grad():
             losses = [

@@ -98,7 +98,9 @@ def test_header(path, tmp_path):
     commands, lines = header(path)
     assert commands and lines, f"{path} does not start with a command and what it prints"
     assert length(path) <= LINES.get(path, 100)
-    (tmp_path / "python3").symlink_to(sys.executable)
+    # Not a link, by which Python would not find the environment that it belongs to.
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
     env = {
         **os.environ,
         "PATH": f"{tmp_path}:{ROOT / 'bin'}:{os.environ['PATH']}",
