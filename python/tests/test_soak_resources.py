@@ -77,6 +77,7 @@ class Watched:
         until = time.monotonic() + SETTLE
         while True:
             self.time_ps()
+            self.job.wait_for_new_step()  # reads the output, or the launcher blocks with it
             now = self.descriptors(), self.anonymous()
             # What is small grows by whole arenas of the allocator.
             if now[0] <= 1.1 * before[0] + 2 and now[1] <= 1.1 * before[1] + 4096:
