@@ -125,6 +125,17 @@ func (c *Checkpoint) stored(t *format.Tensor) *format.Tensor {
 	return t
 }
 
+// roundedNames returns the set of names of the tensors that Cast has rounded.
+func (c *Checkpoint) roundedNames() map[string]bool {
+	names := map[string]bool{}
+	if c.cast != nil {
+		for _, f := range c.cast.files {
+			names[f.from.Name] = true
+		}
+	}
+	return names
+}
+
 // sourceFiles returns the names of the files that a move reads.
 func (c *Checkpoint) sourceFiles() (names []string) {
 	if c.cast == nil {
