@@ -24,7 +24,7 @@ from ._live.epochs import End
 from ._live.transfer import State
 from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend
-from ._runtime.launchers import other_launcher, processes
+from ._runtime.launchers import other_launcher
 from ._runtime.solo import Solo
 from ._runtime.worker import Worker
 from .cursor import MAX_SAMPLES
@@ -304,12 +304,13 @@ def _connect(env: Mapping[str, str]) -> Backend:
     """
     path = env.get("SHOAL_SOCKET")
     if not path:
-        started = other_launcher(env)
-        if started:
+        other = other_launcher(env)
+        if other is not None:
+            launcher, count = other
             raise JoinError(
-                f"{started} has started this process as one of several, but shoal has not: each"
+                f"{launcher} has started this process as one of several, but shoal has not: each"
                 " would train alone, as rank 0 of a job of one. Start the program with `shoal run"
-                f" -n {processes(env)} -- python3 …` in place of that launcher; if each process is"
+                f" -n {count} -- python3 …` in place of that launcher; if each process is"
                 " to be a job of one, unset that variable before shoal.join()"
             )
         return Solo()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Tuple
+from typing import Mapping, Optional, Tuple
 
 # For each launcher: what people call it, and a variable that has the number of its processes.
 LAUNCHERS: Tuple[Tuple[str, str], ...] = (
@@ -14,18 +14,12 @@ LAUNCHERS: Tuple[Tuple[str, str], ...] = (
 )
 
 
-def other_launcher(env: Mapping[str, str]) -> str:
-    """Say which launcher has started this process as one of several, such as "torchrun
-    (WORLD_SIZE=4)"; "" if none has.
+def other_launcher(env: Mapping[str, str]) -> Optional[Tuple[str, int]]:
+    """Return the launcher that has started this process as one of several, such as "torchrun
+    (WORLD_SIZE=4)", and their number; None if there is none.
     """
     for name, variable in LAUNCHERS:
         value = env.get(variable, "")
         if value.isascii() and value.isdigit() and int(value) > 1:
-            return f"{name} ({variable}={value})"
-    return ""
-
-
-def processes(env: Mapping[str, str]) -> int:
-    """How many processes that launcher has started; 1 if there is none."""
-    counts = [env.get(variable, "") for _, variable in LAUNCHERS]
-    return max([int(n) for n in counts if n.isascii() and n.isdigit()], default=1)
+            return f"{name} ({variable}={value})", int(value)
+    return None
