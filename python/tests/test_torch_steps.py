@@ -360,12 +360,9 @@ def test_a_worker_that_steps_alone_is_told_once():
     )
 
 
-def _train_sparse(refused):
+def _train_sparse():
     import shoal.torch
-    from shoal.torch import elastic
 
-    if not refused:  # as if there were a kind of gradient that nobody knows yet
-        elastic.refuse_sparse = lambda _: None
     loader = shoal.torch.loader(TensorDataset(torch.arange(12) % 4), 4)
     layers = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1))
     model = shoal.torch.ddp(layers)
@@ -373,16 +370,10 @@ def _train_sparse(refused):
         model(x).sum().backward()
 
 
-@pytest.mark.parametrize(
-    "refused, match",
-    [
-        (True, "the gradient of 0.weight is sparse"),
-        (False, "has not handed over the gradients of 0.weight"),
-    ],
-)
-def test_what_would_not_be_averaged_is_an_error(refused, match):
-    with pytest.raises(Failed, match=match):
-        world(2, _train_sparse, refused)
+def test_what_would_not_be_averaged_is_an_error():
+    named = "has not handed over the gradients of 0.weight.* sparse=False"
+    with pytest.raises(Failed, match=named):
+        world(2, _train_sparse)
 
 
 def _thaw_with_optimizer():

@@ -58,7 +58,6 @@ def wrap_elastic(
             "process_group cannot be chosen in a job with shoal.torch.loader: it averages over the"
             " members of the job"
         )
-    refuse_sparse(model)
     limit = largest_bucket_bytes(model, options)
     total = gradient_bytes(model)
     # Whether the workers find the size of buckets while they train.
@@ -90,24 +89,6 @@ def wrap_elastic(
     if job._progress is not None:
         job._progress.hints.append(lambda: _advice_without_average(model))
     return wrapped
-
-
-def refuse_sparse(model: torch.nn.Module) -> None:
-    """Raise RuntimeError for an embedding whose gradients are sparse: DDP averages them itself,
-    over the group in which it is alone.
-    """
-    sparse = [
-        f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
-        if getattr(module, "sparse", False)
-        and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
-        and module.weight.requires_grad
-    ]
-    if sparse:
-        raise RuntimeError(
-            f"the gradient of {', '.join(sparse)} is sparse, and would not be averaged in a job"
-            " with shoal.torch.loader: make the embedding with sparse=False, or freeze it"
-        )
 
 
 def _advice_without_average(model: torch.nn.Module) -> str:
@@ -356,8 +337,9 @@ class Average:
         }
         names = [self._names[p] for p in reversed(self._parameters) if p not in given]
         raise RuntimeError(
-            f"shoal: DistributedDataParallel has not handed over the gradients of"
-            f" {', '.join(names)}, so they would not be averaged"
+            "shoal: DistributedDataParallel has not handed over the gradients of"
+            f" {', '.join(names)}, so they would not be averaged. Those of an embedding with"
+            " sparse=True are never: make it with sparse=False, or freeze it"
         )
 
     def _submit_full(self, path: Path, full: int, first: bool, end: bool) -> None:
