@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 import shoal
 import shoal.torch
 from shoal._trainers import process
+from shoal._trainers.batches import batches_in_epoch, check_loader
 from shoal._trainers.dealt import told
 from shoal.cursor import Cursor
 
@@ -183,26 +184,9 @@ class _Loader:
         self.accelerator, self.dataset = accelerator, plain.dataset
         self.job: Any = accelerator._job
         self.gradient_state = accelerator.gradient_state
-        self.batch_size, self.drop_last = plain.batch_size, plain.drop_last
+        self.batch_size = plain.batch_size
         self.end_of_dataloader, self.remainder = False, 0
-        if not (hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__")):
-            raise TypeError(
-                f"the dataset of a DataLoader is {type(self.dataset).__name__}, without a length:"
-                " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
-            )
-        if plain.batch_size is None or type(plain.sampler) not in (
-            RandomSampler,
-            SequentialSampler,
-        ):
-            raise ValueError(
-                "a DataLoader has a sampler of its own, which shoal cannot deal out: give it"
-                " batch_size and shuffle"
-            )
-        self.collate, self.options = plain.collate_fn, {}
-        if plain.num_workers:
-            self.options = dict(
-                num_workers=plain.num_workers, prefetch_factor=plain.prefetch_factor
-            )
+        self.collate, self.options = plain.collate_fn, check_loader(plain)
 
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:
@@ -221,10 +205,11 @@ class _TrainLoader(_Loader):
 
     def __init__(self, accelerator: Accelerator, plain: Any):
         super().__init__(accelerator, plain)
-        self._each = accelerator.gradient_accumulation_steps
+        each = accelerator.gradient_accumulation_steps
+        self._count = batches_in_epoch(plain, plain.batch_size, each)
         self.loader = shoal.torch.loader(
             plain.dataset,
-            plain.batch_size * self._each,
+            plain.batch_size * each,
             seed=torch.initial_seed() % (1 << 63),
             shuffle=type(plain.sampler) is RandomSampler,
             drop_last=plain.drop_last,
@@ -235,10 +220,7 @@ class _TrainLoader(_Loader):
         self.last = False  # the last batch of the step
 
     def __len__(self) -> int:
-        samples, batch = len(self.dataset), self.batch_size
-        if self.drop_last:
-            return samples // (batch * self._each) * self._each
-        return -(-samples // batch)
+        return self._count
 
     def __iter__(self) -> Iterator[Any]:
         with self._active():
@@ -264,21 +246,18 @@ class _EvalLoader(_Loader):
 
     def __init__(self, accelerator: Accelerator, plain: Any):
         super().__init__(accelerator, plain)
+        self._count = batches_in_epoch(plain, plain.batch_size, 1)
         self._left: List[int] = []  # the batches that are not evaluated yet
         self._round: Dict[int, int] = {}  # the batch of each rank in this round
         self._done: Optional[set] = None  # those of this round that were gathered; None = not asked
 
     def __len__(self) -> int:
-        return -(-self._count() // self.job.size)
-
-    def _count(self) -> int:
-        samples = len(self.dataset)
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return -(-self._count // self.job.size)
 
     def __iter__(self) -> Iterator[Any]:
         job, ranks = self.job, list(range(self.job.size))
         # A worker that has not entered yet does what the others have behind them: one batch does.
-        self._left = list(range(1 if job.outside else self._count()))
+        self._left = list(range(1 if job.outside else self._count))
         with self._active():
             while self._left:
                 self._round = dict(zip(ranks, self._left))

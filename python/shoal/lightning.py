@@ -22,12 +22,12 @@ from lightning.pytorch.strategies.ddp import _DDPForwardRedirection
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, RandomSampler
 
 import shoal
 import shoal.torch
 from shoal._trainers import process
-from shoal._trainers.batches import Part
+from shoal._trainers.batches import FOREVER, Part, batches_in_epoch, check_loader
 from shoal._trainers.dealt import pack, told, unpack
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -35,7 +35,6 @@ from shoal.cursor import Cursor
 __all__ = ["Strategy"]
 
 _PLACE = "shoal-place"  # the place in the data, in a checkpoint of Lightning
-_FOREVER = 1 << 40
 
 
 class _Logged(NamedTuple):
@@ -333,29 +332,15 @@ class _TrainLoader:
     """The batches of the training, dealt out over the workers."""
 
     def __init__(self, strategy: Strategy, plain: Any, each: int):
-        if not (hasattr(plain.dataset, "__len__") and hasattr(plain.dataset, "__getitem__")):
-            raise TypeError(
-                f"the dataset of the training is {type(plain.dataset).__name__}, without a length:"
-                " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
-            )
-        if plain.batch_size is None or type(plain.sampler) not in (
-            RandomSampler,
-            SequentialSampler,
-        ):
-            raise ValueError(
-                "the DataLoader of the training has a sampler of its own, which shoal cannot deal"
-                " out: give it batch_size and shuffle"
-            )
-        self.dataset, self.batch_size, self._drop = plain.dataset, plain.batch_size, plain.drop_last
-        self._strategy, self._each, self._collate = strategy, each, plain.collate_fn
-        options = {}
-        if plain.num_workers:
-            options = dict(num_workers=plain.num_workers, prefetch_factor=plain.prefetch_factor)
+        options = check_loader(plain)
+        self.dataset, self.batch_size = plain.dataset, plain.batch_size
+        self._strategy, self._collate = strategy, plain.collate_fn
+        self._count = batches_in_epoch(plain, plain.batch_size, each)
         self.loader = shoal.torch.loader(
             plain.dataset,
             plain.batch_size * each,
             seed=torch.initial_seed() % (1 << 63),
-            epochs=_FOREVER,
+            epochs=FOREVER,
             shuffle=type(plain.sampler) is RandomSampler,
             drop_last=plain.drop_last,
             collate_fn=list,
@@ -368,10 +353,7 @@ class _TrainLoader:
         self.first = self.last = True  # the batch is the first, or the last, of its step
 
     def __len__(self) -> int:
-        samples, batch = len(self.dataset), self.batch_size
-        if self._drop:
-            return samples // (batch * self._each) * self._each
-        return -(-samples // batch)
+        return self._count
 
     def __iter__(self) -> Iterator[Any]:
         return self._batches

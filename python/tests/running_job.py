@@ -87,10 +87,10 @@ class Running:
         ).stdout
         return list(map(json.loads, listed.splitlines()))
 
-    def wait_for_spare(self):
-        """Return when a worker waits to be let in."""
+    def wait_for_spare(self, count=1):
+        """Return when so many workers wait to be let in."""
         with self._calm():
-            while not any(w.get("waiting") for w in self._ps(self.name)):
+            while sum(bool(w.get("waiting")) for w in self._ps(self.name)) < count:
                 time.sleep(0.02)  # to ask costs time of a processor, which those that start need
 
     @contextlib.contextmanager
@@ -103,7 +103,7 @@ class Running:
         try:
             yield
         finally:
-            calm.unlink()
+            calm.unlink(missing_ok=True)  # another order may have ended it
 
     def kill(self, *ranks):
         """Kill workers at one moment, and return when the job knows."""

@@ -5,8 +5,6 @@ parameters of one worker that trains on the same batches.
 import collections
 import json
 import pathlib
-import subprocess
-import time
 
 import pytest
 
@@ -36,16 +34,7 @@ def check(folder, samples, epochs, first=1):
 def test_losses_and_joins(launch, binary, tmp_path):
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9]))
     with running_job.running(launch, binary, tmp_path / "end", 3, WORKER, config) as job:
-        job.read_until("GATE 5")
-        job.kill(2)
-        common.open_gate(tmp_path, 5)
-        job.read_until("GATE 9")
-        asked = subprocess.Popen([binary, "resize", job.name, "3"], stdout=subprocess.DEVNULL)
-        while not any(w.get("waiting") for w in job._ps(job.name)):
-            time.sleep(0.1)
-        job.kill(0)
-        output = job.finish()
-        asked.wait()
+        output = common.lose_and_replace(job, binary, tmp_path)
     ended = running_job.results(output)
     assert "Traceback" not in output and output.count("MAIN") == 1, output
     assert sorted(r[0] for r in ended) == [0, 1] and {r[2] for r in ended} == {37}

@@ -5,8 +5,6 @@ worker that trains on the same batches.
 import collections
 import json
 import pathlib
-import subprocess
-import time
 
 import pytest
 
@@ -21,16 +19,7 @@ WORKER = pathlib.Path(common.__file__).with_name("trainers_lightning.py")
 def test_losses_and_joins(launch, binary, tmp_path):
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9], batch=8, accumulate=1))
     with running_job.running(launch, binary, tmp_path / "end", 3, WORKER, config) as job:
-        job.read_until("GATE 5")
-        job.kill(2)
-        common.open_gate(tmp_path, 5)
-        job.read_until("GATE 9")
-        asked = subprocess.Popen([binary, "resize", job.name, "3"], stdout=subprocess.DEVNULL)
-        while not any(w.get("waiting") for w in job._ps(job.name)):
-            time.sleep(0.1)
-        job.kill(0)
-        output = job.finish()
-        asked.wait()
+        output = common.lose_and_replace(job, binary, tmp_path)
     ended = running_job.results(output)
     assert "Traceback" not in output and sorted(r[0] for r in ended) == [0, 1], output
     for result in ended:

@@ -6,7 +6,6 @@ import collections
 import json
 import pathlib
 import threading
-import time
 
 import pytest
 
@@ -63,8 +62,7 @@ def test_losses_joins_and_releases(training, tmp_path):
         job.read_until("GATE 9")
         asked = threading.Thread(target=job.resize, args=(4,))
         asked.start()
-        while sum(bool(w.get("waiting")) for w in job._ps(job.name)) < 2:
-            time.sleep(0.1)
+        job.wait_for_spare(2)
         common.open_gate(tmp_path, 9)
         job.read_until("GATE 16")
         asked.join()

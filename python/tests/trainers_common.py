@@ -5,6 +5,7 @@ a step had, the same training as a plain loop, and gates at which a training wai
 import json
 import os
 import pathlib
+import subprocess
 import time
 
 import torch
@@ -129,3 +130,19 @@ def ledger(folder):
         for line in map(json.loads, path.read_text().splitlines()):
             assert steps.setdefault(line["step"], line) == line, f"the workers differ: {path}"
     return [steps[step] for step in sorted(steps)]
+
+
+def lose_and_replace(job, binary, folder):
+    """Kill the last of three workers at the first gate; order another one at the second, and kill
+    rank 0 when that waits to be let in. Return what the job has printed.
+    """
+    job.read_until("GATE 5")
+    job.kill(2)
+    open_gate(folder, 5)
+    job.read_until("GATE 9")
+    asked = subprocess.Popen([binary, "resize", job.name, "3"], stdout=subprocess.DEVNULL)
+    job.wait_for_spare()
+    job.kill(0)
+    output = job.finish()
+    asked.wait()
+    return output

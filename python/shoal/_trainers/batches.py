@@ -7,10 +7,38 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, NamedTuple
 
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler
 
 import shoal.torch
 
-_FOREVER = 1 << 40  # epochs: the trainer's loop says when it ends
+FOREVER = 1 << 40  # epochs: the trainer's loop says when it ends
+
+
+def check_loader(plain: Any) -> Dict[str, Any]:
+    """Return the options of a DataLoader for its worker processes. Raises TypeError or ValueError
+    where its samples cannot be dealt out by their numbers.
+    """
+    if not (hasattr(plain.dataset, "__len__") and hasattr(plain.dataset, "__getitem__")):
+        raise TypeError(
+            f"the dataset of a DataLoader is {type(plain.dataset).__name__}, without a length:"
+            " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
+        )
+    if plain.batch_size is None or type(plain.sampler) not in (RandomSampler, SequentialSampler):
+        raise ValueError(
+            "a DataLoader has a sampler of its own, which shoal cannot deal out: give it"
+            " batch_size and shuffle"
+        )
+    if not plain.num_workers:
+        return {}
+    return dict(num_workers=plain.num_workers, prefetch_factor=plain.prefetch_factor)
+
+
+def batches_in_epoch(plain: Any, size: int, each: int) -> int:
+    """Return how many batches of `size` samples an epoch of a DataLoader has, of which `each` make
+    up a step. With drop_last an epoch has no smaller step at its end.
+    """
+    samples = len(plain.dataset)
+    return samples // (size * each) * each if plain.drop_last else -(-samples // size)
 
 
 class Micro(NamedTuple):
@@ -54,8 +82,7 @@ class TrainLoader:
         `updates` are accumulated.
         """
         self.dataset, self.batch_size = plain.dataset, size
-        samples, batch = len(plain.dataset), size * updates
-        self._count = samples // batch * updates if plain.drop_last else -(-samples // size)
+        self._count = batches_in_epoch(plain, size, updates)
         options = {"pin_memory": plain.pin_memory and torch.cuda.is_available()}
         if plain.num_workers:
             names = ("num_workers", "prefetch_factor", "persistent_workers")
@@ -63,9 +90,9 @@ class TrainLoader:
             options.update((name, getattr(plain, name)) for name in names)
         self.loader = shoal.torch.loader(
             plain.dataset,
-            batch,
+            size * updates,
             seed=seed,
-            epochs=_FOREVER,
+            epochs=FOREVER,
             shuffle=shuffle,
             drop_last=plain.drop_last,
             collate_fn=_Cut(plain.collate_fn, size),
