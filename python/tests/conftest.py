@@ -68,15 +68,23 @@ def items_outside_part(part, parts, items):
     return left
 
 
+_BEGAN = pytest.StashKey()  # what this process had used when a test began
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[_BEGAN] = sum(os.times()[:4])
+
+
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item):
-    """Report the processor seconds of a test, with those of the processes that it has waited
-    for.
+def pytest_runtest_makereport(item, call):
+    """Add to the last report of a test the processor seconds that it has used, with those of the
+    processes that it has waited for.
     """
-    before = os.times()
-    yield
-    used = sum(os.times()[:4]) - sum(before[:4])
-    item.user_properties.append(("processor_seconds", f"{used:.2f}"))
+    report = (yield).get_result()
+    if call.when == "teardown" and _BEGAN in item.stash:
+        used = sum(os.times()[:4]) - item.stash[_BEGAN]
+        report.user_properties.append(("processor_seconds", f"{used:.2f}"))
 
 
 @pytest.fixture(scope="session")
