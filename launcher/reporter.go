@@ -157,6 +157,15 @@ func (r *reporter) closeLog(worker int) {
 	}
 }
 
+// showNote shows a line of this host about a worker on the terminal, which may block, and writes it
+// into the worker's log.
+func (r *reporter) showNote(worker int, text string) {
+	r.console.WorkerLine(worker, true, text)
+	if dir := r.directory(); dir != nil {
+		_ = dir.appendNote(worker, text) // as with events
+	}
+}
+
 // showLine shows a line of a worker whose output is not read here on the terminal, which may block,
 // and writes it into the worker's log.
 func (r *reporter) showLine(worker int, stderr bool, text string) {

@@ -142,8 +142,24 @@ func (d *runDir) appendEvent(e agent.Event, now time.Time) error {
 // hosts choose the numbers of the workers.
 const mostLogs = 256
 
-// appendLine appends a line of a worker of another host to the worker's log, or a line of this host
-// about a worker. It opens the log if it is not open. Any goroutine may call it.
+// appendNote appends a line of this host about a worker to the worker's log. The log is open for
+// this one line: such lines are few, and nobody would close it. Any goroutine may call it.
+func (d *runDir) appendNote(worker int, text string) error {
+	log, err := d.openLog(worker)
+	if err != nil {
+		return err
+	}
+	_, err = log.WriteString(text + "\n")
+	return errors.Join(err, log.Close())
+}
+
+// openLog opens the log of a worker to append to it.
+func (d *runDir) openLog(worker int) (*os.File, error) {
+	return os.OpenFile(d.logPath(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+}
+
+// appendLine appends a line of a worker of another host to the worker's log. It opens the log if it
+// is not open. Any goroutine may call it.
 func (d *runDir) appendLine(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -153,8 +169,7 @@ func (d *runDir) appendLine(worker int, text string) error {
 		if err != nil {
 			return err
 		}
-		if log, err = os.OpenFile(d.logPath(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
-			0o600); err != nil {
+		if log, err = d.openLog(worker); err != nil {
 			return err
 		}
 		d.others[worker] = log

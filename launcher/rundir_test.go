@@ -49,6 +49,35 @@ func TestLogsOfOtherHostsAreBounded(t *testing.T) {
 	}
 }
 
+// A line of this host about a worker is in the worker's log, and leaves no file open: a job writes
+// one for each part of each checkpoint, of any number of workers.
+func TestNotesLeaveNoLogOpen(t *testing.T) {
+	d, _, err := newRunDir(t.TempDir(), "digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"a", "b"} {
+		if err := d.appendNote(3, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range open {
+		if path, err := os.Readlink(fd); err == nil && path == d.logPath(3) {
+			t.Errorf("%s is open", path)
+		}
+	}
+	if text, err := os.ReadFile(d.logPath(3)); err != nil || string(text) != "a\nb\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Workers of other hosts that have ended hold no descriptors of this process, and what is said of
 // one after its end is in its log too.
 func TestLogsOfEndedWorkersOfOtherHosts(t *testing.T) {

@@ -24,7 +24,8 @@ type supervisor struct {
 	program   string     // path of the job's program; "" = the job is not known yet
 	env       environment
 	orders    []agent.StartOrder // orders that wait until the job is known
-	processes map[int]*process   // by worker, also processes that have ended
+	processes map[int]*process   // by worker, also the mostEnded that ended last
+	ended     []int              // workers in processes that have ended and are silent, oldest first
 	attempts  int                // starts of workers so far
 	faults    []ending           // failures of workers of which the membership has not heard
 
@@ -38,7 +39,8 @@ type process struct {
 	worker int
 	output *proc.Output
 	home   *numa.Node // memory node that the process is bound to; nil = none
-	ended  bool       // guarded by the supervisor's lock
+	ended  bool       // the process has ended; guarded by the supervisor's lock
+	silent bool       // the log has all output, and is closed; guarded by the supervisor's lock
 }
 
 // newSupervisor makes a supervisor of no processes, and reads from the system which memory nodes
@@ -122,19 +124,43 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	g.Go("close a log", func(context.Context) error {
 		<-p.Silent() // a log that stays open would cost a descriptor for each lost worker
 		_ = out.Close()
+		s.setSilent(p)
 		return nil
 	})
 	return p, nil
 }
 
-// processOf is the process of a worker; nil = the worker was not started on this host.
+// setSilent records that the log of a process has all output and is closed.
+func (s *supervisor) setSilent(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.silent = true
+	s.forgetOldest(p)
+}
+
+// forgetOldest forgets the process that ended first, if more than mostEnded have ended by the end
+// of p: a job that goes on for months loses any number of workers. s.mu is held.
+func (s *supervisor) forgetOldest(p *process) {
+	if !p.ended || !p.silent {
+		return
+	}
+	s.ended = append(s.ended, p.worker)
+	if len(s.ended) > mostEnded {
+		delete(s.processes, s.ended[0])
+		s.ended = s.ended[1:]
+	}
+}
+
+// processOf is the process of a worker; nil = the worker was not started on this host, or ended
+// long ago.
 func (s *supervisor) processOf(worker int) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.processes[worker]
 }
 
-// allProcesses lists the processes that were started here, also those that have ended.
+// allProcesses lists the processes that were started here: all that run or may write, and those
+// that ended last.
 func (s *supervisor) allProcesses() (list []*process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,6 +176,7 @@ func (s *supervisor) setEnded(p *process, e ending) (atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.ended = true
+	s.forgetOldest(p)
 	if !e.exit.OK() && !e.survived && !s.reportFaultsAtOnce {
 		s.faults = append(s.faults, e)
 	}

@@ -47,3 +47,34 @@ func TestEndedWorkersHoldNoDescriptors(t *testing.T) {
 		}
 	}
 }
+
+// Only the processes that ended last are known, in whichever order their end and the end of their
+// output come; those that run, or whose output goes on, are known all the while.
+func TestProcessesThatEndedLongAgoAreForgotten(t *testing.T) {
+	s := newSupervisor(nil)
+	for worker := range mostEnded + 12 {
+		p := &process{worker: worker}
+		s.processes[worker] = p
+		over := ending{worker: worker, survived: true}
+		switch {
+		case worker == 0: // runs, and has closed its output
+			s.setSilent(p)
+		case worker == 1: // has ended, and a process that it started still writes
+			s.setEnded(p, over)
+		case worker%2 == 0:
+			s.setSilent(p)
+			s.setEnded(p, over)
+		default:
+			s.setEnded(p, over)
+			s.setSilent(p)
+		}
+	}
+	if n := len(s.allProcesses()); n != 2+mostEnded {
+		t.Errorf("%d processes are known, want 2 and the %d that ended last", n, mostEnded)
+	}
+	for worker, known := range map[int]bool{0: true, 1: true, 2: false, 11: false, 12: true} {
+		if p := s.processOf(worker); (p != nil) != known {
+			t.Errorf("worker %d is known: %v, want %v", worker, p != nil, known)
+		}
+	}
+}

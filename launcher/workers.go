@@ -127,7 +127,7 @@ func (l *launcher) onReport(worker int, metrics map[string]float64) {
 // checkpoint it is about, even if the worker is gone, here and on the host that leads.
 func (l *launcher) onSave(worker int, line string) {
 	line = "shoal: " + line
-	l.reporter.showLine(worker, true, line)
+	l.reporter.showNote(worker, line)
 	l.forwardLine(worker, true, line)
 }
 
