@@ -53,7 +53,7 @@ func (m *Network) answerConnection(conn *net.TCPConn, at *pendingConn) {
 	defer m.waiting.leave(at)
 	unbind := context.AfterFunc(m.ctx, func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(handshakeTime))
-	s, who, err := m.openStream(newWire(conn))
+	s, who, err := m.openStream(conn)
 	taken := false
 	if s != nil {
 		s.unbind = func() { unbind() }
@@ -96,12 +96,16 @@ const advice = "shoal: this port is for the agents of a job, which speak TLS. Jo
 	"agent --join HOST:PORT --token-file FILE\n"
 
 // openStream takes a connection to the point where its first frame can be read, with a TLS
-// handshake unless it is plain, and returns who is at its other end. It waits for the peer.
-func (m *Network) openStream(w *wire) (s *stream, who identity, err error) {
-	first, err := w.in.Peek(1)
-	switch {
-	case err != nil:
+// handshake unless it is plain, and returns who is at its other end. It waits for the peer. Who
+// says nothing gets no buffers: those of a flood of connections would cost more than all else.
+func (m *Network) openStream(conn *net.TCPConn) (s *stream, who identity, err error) {
+	first := make([]byte, 1)
+	if _, err := conn.Read(first); err != nil {
 		return nil, who, fmt.Errorf("it said nothing: %w", err)
+	}
+	w := newWire(conn)
+	w.begun = first
+	switch {
 	case first[0] == plainMagic[0] && m.plainData:
 		magic := make([]byte, len(plainMagic))
 		if _, err := io.ReadFull(w.in, magic); err != nil || string(magic) != plainMagic {
@@ -112,13 +116,13 @@ func (m *Network) openStream(w *wire) (s *stream, who identity, err error) {
 		io.WriteString(w, advice)
 		return nil, who, fmt.Errorf("it does not speak TLS, its first byte is %#x", first[0])
 	}
-	conn := tls.Server(w, m.server)
-	if err := conn.HandshakeContext(m.ctx); err != nil {
+	secure := tls.Server(w, m.server)
+	if err := secure.HandshakeContext(m.ctx); err != nil {
 		return nil, who, fmt.Errorf("the TLS handshake, perhaps with an agent of another job: %w",
 			err)
 	}
-	who, _ = identify(conn.ConnectionState())
-	return newStream(w, conn), who, nil
+	who, _ = identify(secure.ConnectionState())
+	return newStream(w, secure), who, nil
 }
 
 // serveHello reads the hello of a connection and does what it asks for, if who sent it may. If

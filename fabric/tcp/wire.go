@@ -13,7 +13,8 @@ import (
 // KiB costs more than its encryption.
 type wire struct {
 	*socket
-	in *bufio.Reader // reads ahead of TLS
+	in    *bufio.Reader // reads ahead of TLS
+	begun []byte        // what was read from the connection before there was a wire
 	// heard is when something came last on the stream's link, in nanoseconds of sinceStart; nil =
 	// it has no link yet.
 	heard *atomic.Int64
@@ -49,6 +50,11 @@ type source wire
 // Read reads from the socket, blocks where nothing is there, and stores in s.heard when something
 // came.
 func (s *source) Read(b []byte) (int, error) {
+	if len(s.begun) > 0 {
+		n := copy(b, s.begun)
+		s.begun = s.begun[n:]
+		return n, nil
+	}
 	n, err := s.socket.Read(b)
 	if n > 0 && s.heard != nil {
 		s.heard.Store(int64(sinceStart()))
