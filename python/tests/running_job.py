@@ -53,7 +53,7 @@ class Running:
 
     def resize(self, n, *options):
         """Ask for n workers, and return when they are there."""
-        with self._calm():
+        with self.calm():
             done = subprocess.run(
                 [self._binary, "resize", self.name, str(n), *options],
                 stdout=subprocess.PIPE,
@@ -89,12 +89,12 @@ class Running:
 
     def wait_for_spare(self, count=1):
         """Return when so many workers wait to be let in."""
-        with self._calm():
+        with self.calm():
             while sum(bool(w.get("waiting")) for w in self._ps(self.name)) < count:
                 time.sleep(0.02)  # to ask costs time of a processor, which those that start need
 
     @contextlib.contextmanager
-    def _calm(self):
+    def calm(self):
         """A block in which workers start: the others take fewer steps meanwhile, see
         `rest_if_calm`.
         """
