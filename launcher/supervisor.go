@@ -25,7 +25,7 @@ type supervisor struct {
 	env       environment
 	orders    []agent.StartOrder // orders that wait until the job is known
 	processes map[int]*process   // by worker, also the mostEnded that ended last
-	ended     []int              // workers in processes that have ended and are silent, oldest first
+	ended     []int              // of processes, those that have ended and are silent, oldest first
 	attempts  int                // starts of workers so far
 	faults    []ending           // failures of workers of which the membership has not heard
 
