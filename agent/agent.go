@@ -173,7 +173,7 @@ func (a *Agent) makeDriver() error {
 	}
 	a.engine.name = fabric.Host(name)
 	a.driver.head, a.engine.driver = head.New(cfg), a.driver
-	a.driver.stalls = stall.New(a.driver.head.WorkerGone)
+	a.driver.stalls = stall.New(a.driver.head.IsGone)
 	for id, token := range a.cfg.Tokens {
 		a.sessions[id] = &workerSession{token: token}
 		a.driver.head.WorkerStarted(topo.WorkerID(id))

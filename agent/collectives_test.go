@@ -22,7 +22,7 @@ func TestEveryCollective(t *testing.T) {
 					return fmt.Errorf("%d ranks, arena %v: %w", n, arena, err)
 				}
 			}
-			return sharedCollectives(ctx, j)
+			return checkSharedCollectives(ctx, j)
 		})
 	}
 }

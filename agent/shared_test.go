@@ -251,8 +251,10 @@ func (f *elasticJob) checkAverage(t *client.Trainer, average []float64) error {
 	return nil
 }
 
-// sharedCollectives are those of everyCollective that can have a shared result.
-func sharedCollectives(ctx context.Context, j *client.Job) error {
+// checkSharedCollectives makes an all-reduce and an all-gather into shared results, the only
+// collectives that can have one, and returns an error that names each wrong result. Every rank of j
+// must call it, and it blocks until all have.
+func checkSharedCollectives(ctx context.Context, j *client.Job) error {
 	n, r := int64(j.Size()), int64(j.Rank())
 	sums, err := client.Shared[int64](j, "sums", 2)
 	if err != nil {

@@ -63,11 +63,13 @@ func (d *driver) observeWaits() {
 	d.reportWaits("wait", unusual, d.unusualWaitText)
 }
 
-// endWaits gives the launcher an event about the end of all unusual waits, when the job or this
-// agent ends. It runs on the engine's thread.
+// endWaits has the stall detector forget all waits, and gives the launcher an event about those that
+// were unusual, when the job or this agent ends. Called again, it does nothing. It runs on the
+// engine's thread.
 func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.EndAll(), d.endedWaitText) }
 
-// reportWaits gives the launcher an event about a list of waits, each of which say puts into words.
+// reportWaits gives the launcher an event about a list of waits, each of which say puts into words;
+// none for an empty list. It runs on the engine's thread.
 func (d *driver) reportWaits(what string, list []*stall.Stall,
 	say func(s *stall.Stall) string) {
 	if len(list) == 0 {

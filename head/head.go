@@ -311,8 +311,9 @@ func (a *Agent) Waits() []collective.Wait {
 	return a.leader.matcher.Waits()
 }
 
-// WorkerGone reports whether a worker was lost or let go, where this agent leads.
-func (a *Agent) WorkerGone(w topo.WorkerID) bool { return a.Leads() && a.leader.matcher.Gone(w) }
+// IsGone reports whether a worker was lost, was released or has finished; false where this agent
+// does not lead.
+func (a *Agent) IsGone(w topo.WorkerID) bool { return a.Leads() && a.leader.matcher.Gone(w) }
 
 // AppliedIndex is the number of the last entry of the log that this host has applied.
 func (a *Agent) AppliedIndex() uint64 { return a.follower.index }

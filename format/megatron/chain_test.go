@@ -67,8 +67,10 @@ const (
 	scheduled = "optimizer.1.optimizer.x"
 )
 
-// TestChainValues has groups that differ, and what is of no group.
-func TestChainValues(t *testing.T) {
+// TestChainOptimizersValues has ChainOptimizers join the values of Megatron's optimizers of dense
+// and of expert parameters where the mesh has no expert parallelism, and divide them where it has:
+// groups that differ, values of no group, and what cannot be joined.
+func TestChainOptimizersValues(t *testing.T) {
 	for _, x := range []struct {
 		name, mesh string
 		change     func(c *format.Checkpoint)

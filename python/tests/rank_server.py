@@ -99,7 +99,9 @@ def report_end(poll, forks, connection, process):
 
 
 def become_process(request, files):
-    """Make this fork what a process is that has just started; return the program."""
+    """Give this fork the files, folder, environment and arguments of the request, as a process
+    would have them that has just started; return the path of the program.
+    """
     for standard, file in enumerate(files):
         os.dup2(file, standard)
     os.closerange(3, 1 << 16)

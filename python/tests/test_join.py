@@ -26,7 +26,9 @@ def environment(agent, **changes):
 
 
 def test_join_and_leave(agent):
-    """A worker joins, is who the agent says, and leaves; then every call fails."""
+    """A worker joins, is who the agent says, reports numbers, also those that JSON does not have,
+    and leaves, twice without harm; then every call fails.
+    """
     job = agent.join()
     assert (job.name, job.host, job.rank, job.size, job.generation) == ("double", "here", 0, 1, 1)
     request = agent.requests[0]

@@ -1,7 +1,7 @@
-"""The values of a state that are not arrays: numbers, texts, and lists, tuples and dicts of these,
-such as the groups of an optimizer.
+"""The leaves of a state, which are its arrays and values, and where the values go: numbers, texts,
+and lists, tuples and dicts of these, such as the groups of an optimizer.
 
-A checkpoint has them in values.pt, which torch.load reads too, under the paths that `shoal state ls
+A checkpoint has the values in values.pt, which torch.load reads too, under the paths that `shoal state ls
 --values` shows.
 """
 
@@ -38,7 +38,7 @@ def is_array(value: Any) -> bool:
 
 def leaves(prefix: str, state: Any) -> Iterator[Leaf]:
     """The arrays and values of a state, with keys joined by dots. A list is one value unless it has
-    a dict or an array in it.
+    a dict or an array in it. `prefix`, which is empty or ends with a dot, begins each name.
     """
     for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
         if _is_nested(value):

@@ -183,8 +183,8 @@ class Worker:
         return int(reply["id"]), int(reply["rank"])
 
     def close_group(self, number: int) -> None:
-        """Tell the agent that this worker makes no more calls of a group. The agent does not know
-        the groups of this worker alone.
+        """Tell the agent that this worker makes no more calls of a group, from any thread, without
+        an answer. The agent does not know the groups of this worker alone.
         """
         if number < _SOLO_GROUPS:
             self.link.send({"type": "ungroup", "id": number})

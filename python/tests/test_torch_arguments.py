@@ -1,0 +1,91 @@
+"""Wrong arguments of shoal.torch's functions are refused with an error that names them."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch_world import main, world
+
+
+def _refusals():
+    """The wrong uses: for each a call, the type of its error, and a pattern of its text."""
+    import shoal.torch
+
+    linear = torch.nn.Linear(1, 1)
+    opt = torch.optim.SGD(linear.parameters(), lr=0.1)
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([1, 2])
+
+    return [
+        (
+            lambda: shoal.torch.loader([1, 2], global_batch=0),
+            ValueError,
+            "global_batch=0: how many samples a step takes",
+        ),
+        (
+            lambda: shoal.torch.loader([1, 2], global_batch="2"),
+            TypeError,
+            "global_batch='2': how many samples a step takes",
+        ),
+        (
+            lambda: shoal.torch.loader(Stream(), global_batch=2),
+            TypeError,
+            "dataset is Stream: .* takes a map-style one",
+        ),
+        (
+            lambda: shoal.torch.loader(torch.utils.data.DataLoader([1, 2]), global_batch=2),
+            TypeError,
+            "dataset is DataLoader: .* Of a DataLoader give the dataset",
+        ),
+        (
+            lambda: shoal.torch.loader([1, 2], global_batch=2).epochs("3"),
+            TypeError,
+            "epochs='3': how many epochs",
+        ),
+        (lambda: shoal.torch.empty("x"), TypeError, "shape='x': the length of a tensor"),
+        (lambda: shoal.torch.ddp([linear]), TypeError, "model=.*: a torch.nn.Module"),
+        (
+            lambda: shoal.torch.optimizer(linear.parameters()),
+            TypeError,
+            "opt=.*: an optimizer, as torch.optim.SGD",
+        ),
+        (
+            lambda: shoal.torch.optimizer(torch.optim.SGD),
+            TypeError,
+            "opt=.*: an optimizer, as torch.optim.SGD",
+        ),
+        (
+            lambda: shoal.torch.optimizer(opt, 3),
+            TypeError,
+            "others=3: what workers that join get too",
+        ),
+        (lambda: shoal.torch.zero(3, opt), TypeError, "model=3: a torch.nn.Module"),
+        (
+            lambda: shoal.torch.zero(linear, opt, 3),
+            TypeError,
+            "others=3: what workers that join get too",
+        ),
+        (lambda: shoal.torch.TopK("x"), TypeError, "density='x': the density is the part"),
+        (lambda: shoal.torch.PowerSGD(1.5), TypeError, "rank=1.5: how many columns"),
+    ]
+
+
+def _is_refused():
+    """Check every refusal on this rank."""
+    for call, error, message in _refusals():
+        with pytest.raises(error, match=message):
+            call()
+    with pytest.raises(TypeError, match="bucket_cap_mb='x': how large a bucket may be"):
+        import shoal.torch
+
+        shoal.torch.loader([1, 2], global_batch=2)
+        shoal.torch.ddp(torch.nn.Linear(1, 1), bucket_cap_mb="x")
+
+
+def test_wrong_arguments_are_named():
+    world(1, _is_refused)
+
+
+if __name__ == "__main__":
+    main(globals())
