@@ -63,8 +63,8 @@ func (d *driver) observeWaits() {
 	d.reportWaits("wait", unusual, d.unusualWaitText)
 }
 
-// endWaits has the stall detector forget all waits, and gives the launcher an event about those that
-// were unusual, when the job or this agent ends. Called again, it does nothing. It runs on the
+// endWaits has the stall detector forget all waits, and gives the launcher an event about those
+// that were unusual, when the job or this agent ends. Called again, it does nothing. It runs on the
 // engine's thread.
 func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.EndAll(), d.endedWaitText) }
 

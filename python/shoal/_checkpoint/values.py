@@ -1,8 +1,8 @@
 """The leaves of a state, which are its arrays and values, and where the values go: numbers, texts,
 and lists, tuples and dicts of these, such as the groups of an optimizer.
 
-A checkpoint has the values in values.pt, which torch.load reads too, under the paths that `shoal state ls
---values` shows.
+A checkpoint has the values in values.pt, which torch.load reads too, under the paths that `shoal
+state ls --values` shows.
 """
 
 from __future__ import annotations
