@@ -27,8 +27,9 @@ type checkpointStores struct {
 	stop context.CancelFunc
 
 	mu      sync.Mutex
-	buckets map[string]*s3.Bucket // by URL
-	fetched map[source]*fetched   // checkpoints that some worker of this host reads
+	buckets map[string]*s3.Bucket   // by URL
+	tries   map[string]func() error // by path or URL: writes a file once, and gives that result
+	fetched map[source]*fetched     // checkpoints that some worker of this host reads
 }
 
 // source names a checkpoint in a bucket.
@@ -50,7 +51,8 @@ type fetched struct {
 // newCheckpointStores returns the stores of an agent that has opened none yet. stop ends their
 // fetches.
 func newCheckpointStores() *checkpointStores {
-	p := &checkpointStores{buckets: map[string]*s3.Bucket{}, fetched: map[source]*fetched{}}
+	p := &checkpointStores{buckets: map[string]*s3.Bucket{}, tries: map[string]func() error{},
+		fetched: map[source]*fetched{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	return p
 }
@@ -75,6 +77,19 @@ func (p *checkpointStores) openFolder(root string, keep int, say func(string)) (
 	}
 	f.Store = b
 	return f, nil
+}
+
+// tryWrite fails where this agent cannot write to a place. It blocks for one small file, which only
+// the first of the workers has written.
+func (p *checkpointStores) tryWrite(f snapshot.Folder) error {
+	p.mu.Lock()
+	try := p.tries[f.Root]
+	if try == nil {
+		try = sync.OnceValue(f.TryWrite)
+		p.tries[f.Root] = try
+	}
+	p.mu.Unlock()
+	return try()
 }
 
 // fetch downloads a checkpoint into a folder of this host, and blocks until it is there; the first
@@ -165,7 +180,7 @@ func lockFolder(dir string) (*os.File, error) {
 // serveResume carries out a request by which a worker finds and reads its checkpoint in a bucket,
 // where it cannot look itself. It runs on the session's goroutine, and waits for the store.
 func (s *session) serveResume(r *api.ResumeRequest) error {
-	if !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
+	if !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone && r.Do != api.ResumeTry {
 		return &collective.FieldError{Field: "folder",
 			Problem: "it takes the URL of a place: in folders, workers look themselves"}
 	}
@@ -184,13 +199,15 @@ func (s *session) serveResume(r *api.ResumeRequest) error {
 	case api.ResumeNewest:
 		attempt, reply.Done, err = f.Newest(r.Tried)
 		reply.Step, reply.Seed = attempt.Step, attempt.Seed
+	case api.ResumeTry:
+		err = s.agent.stores.tryWrite(f)
 	case api.ResumeFetch:
 		err = s.fetchCheckpoint(source{f.Store.(*s3.Bucket), attempt}, reply)
 	case api.ResumeDamaged:
 		f.Quarantine(attempt)
 	default:
 		err = &collective.FieldError{Field: "do",
-			Problem: fmt.Sprintf("%q is none of newest, fetch, done, damaged", r.Do)}
+			Problem: fmt.Sprintf("%q is none of newest, try, fetch, done, damaged", r.Do)}
 	}
 	if err != nil {
 		return err

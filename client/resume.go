@@ -69,6 +69,11 @@ func (t *Trainer) resume(ctx context.Context) error {
 		if chosen, looker, err = t.newestCheckpoint(ctx, source, len(damaged), looker); err != nil {
 			return err
 		}
+		if len(damaged) == 0 { // now, because what earlier workers left is removed
+			if err := c.writer.try(c.folder); err != nil {
+				return fmt.Errorf("client: %w", err)
+			}
+		}
 		if chosen == nil {
 			break
 		}

@@ -10,6 +10,8 @@ import (
 
 // writer writes a worker's part of a checkpoint while training goes on, one at a time.
 type writer interface {
+	// try fails where a part could not be written to a folder. It blocks for a small file there.
+	try(f snapshot.Folder) error
 	// room returns n bytes for a share, all of them touched, and frees old, which was too small.
 	room(n int, old []byte) ([]byte, error)
 	// write begins to write a part. What goes wrong with the part later is logged, not returned.
@@ -33,6 +35,13 @@ func (j *Job) newWriter() writer {
 type agentWriter struct {
 	job   *Job
 	texts [][]byte // staging memory of the newest request, which the agent may still read
+}
+
+// try implements writer: the agent tries.
+func (s *agentWriter) try(f snapshot.Folder) error {
+	_, err := s.job.request(&api.ResumeRequest{Do: api.ResumeTry, Folder: f.Root, Keep: f.Keep},
+		&api.ResumeReply{}, 0)
+	return err
 }
 
 // room implements writer: in the arena.
@@ -98,6 +107,9 @@ type ownWriter struct {
 	job     *Job
 	written chan struct{} // closed when the newest part is written; nil = there was none
 }
+
+// try implements writer.
+func (s *ownWriter) try(f snapshot.Folder) error { return f.TryWrite() }
 
 // room implements writer.
 func (s *ownWriter) room(n int, _ []byte) ([]byte, error) {

@@ -113,14 +113,16 @@ func TestDamagedCheckpointInABucket(t *testing.T) {
 	}
 }
 
-// A store that goes away ends no training, and one that is away when a job begins ends that, with
-// the reason: the job must not begin anew.
+// A store that goes away ends no training. One that is away when a job begins, or takes no
+// checkpoints then, ends that, with the reason: the job must not begin anew.
 func TestStoreIsAway(t *testing.T) {
 	var puts, refused atomic.Int64
-	var gone atomic.Bool
+	var gone, readOnly atomic.Bool
 	openBucket(t, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if gone.Load() || r.Method == http.MethodPut && puts.Add(1) > 9 && puts.Load() < 14 {
+			put := r.Method == http.MethodPut
+			if gone.Load() || put && readOnly.Load() ||
+				put && puts.Add(1) > 9 && puts.Load() < 14 {
 				refused.Add(1)
 				s3test.Refuse(w, http.StatusForbidden, "AccessDenied")
 				return
@@ -139,6 +141,15 @@ func TestStoreIsAway(t *testing.T) {
 	r = runTraining(t, 2, url, map[string]string{stopVariable: "1"})
 	if strings.Contains(r.output, "FROM") || !strings.Contains(r.output, "AccessDenied") {
 		t.Error(r.output)
+	}
+	gone.Store(false)
+	readOnly.Store(true)
+	for _, place := range []string{url, "s3://models/runs/b", "/proc/shoal"} {
+		r = runTraining(t, 2, place, map[string]string{stopVariable: "1"})
+		if strings.Contains(r.output, "FROM") ||
+			!strings.Contains(r.output, "no checkpoint can be written to "+place) {
+			t.Errorf("%s takes no checkpoints: %s", place, r.output)
+		}
 	}
 }
 

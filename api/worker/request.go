@@ -174,13 +174,16 @@ const (
 	ResumeNewest = "newest"
 	// ResumeFetch asks for a checkpoint in a folder of this host.
 	ResumeFetch = "fetch"
+	// ResumeTry asks whether the agent can write to the place, which may be a folder too. The reply
+	// is an error where it cannot.
+	ResumeTry = "try"
 	// ResumeDone says that the folder is not needed any more.
 	ResumeDone = "done"
 	// ResumeDamaged asks for a checkpoint to be kept but not listed any more.
 	ResumeDamaged = "damaged"
 )
 
-// ResumeRequest is about checkpoints in a place that only the agent can read.
+// ResumeRequest is about checkpoints in a place that only the agent can read or write.
 type ResumeRequest struct {
 	Header
 	// Do is the action: one of the constants that begin with Resume.

@@ -26,6 +26,8 @@ const (
 	// voidMark is the first file that is written to an attempt that is to be removed, and the last
 	// that is removed. An attempt with it is not sealed, and nobody seals it.
 	voidMark = ".void"
+	// tryName is the object that TryWrite writes and removes.
+	tryName = ".try"
 	// damagedMark marks a sealed attempt for people to look after.
 	damagedMark = ".damaged"
 )
@@ -50,6 +52,15 @@ func parseName(name string) (a snapshot.Attempt, file string, ok bool) {
 	seed, err2 := strconv.ParseUint(m[2], 16, 64)
 	a = snapshot.Attempt{Step: step, Seed: seed}
 	return a, m[3], errors.Join(err, err2) == nil && folderName(a)+m[3] == name
+}
+
+// TryWrite implements snapshot.Store: it writes an object, and removes it where the store lets it.
+func (b *Bucket) TryWrite(ctx context.Context) error {
+	if err := b.put(ctx, tryName, []byte("can this be written?\n")); err != nil {
+		return err
+	}
+	_ = b.remove(ctx, tryName) // removing is not writing, and the next job writes the same object
+	return nil
 }
 
 // List implements snapshot.Store: it tells sealed attempts from others by their files. A manifest

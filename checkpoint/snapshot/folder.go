@@ -52,6 +52,19 @@ func IsURL(root string) bool { return strings.HasPrefix(root, "s3://") }
 // Path returns where in a folder of the file system the checkpoint of a step is, or would be.
 func (f Folder) Path(step uint64) string { return localStore(f.Root).sealedPath(step) }
 
+// TryWrite fails where no checkpoint could be written, and says what to do. It writes a small file,
+// which it removes; a folder that is not there is made and stays.
+func (f Folder) TryWrite() error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	if err := f.StoreOrLocal().TryWrite(context.Background()); err != nil {
+		return fmt.Errorf("no checkpoint can be written to %s: %w; name another place, or have "+
+			"this one take files", f.Root, err)
+	}
+	return nil
+}
+
 // Sealed returns the sealed checkpoints, the newest first.
 func (f Folder) Sealed() ([]Attempt, error) {
 	sealed, _, err := f.StoreOrLocal().List(context.Background())

@@ -31,6 +31,19 @@ func (l localStore) stagingPath(a Attempt) string {
 	return filepath.Join(string(l), fmt.Sprintf(".staging-%012d-%016x", a.Step, a.Seed))
 }
 
+// TryWrite implements Store: it makes the folder, and a file in it that it removes.
+func (l localStore) TryWrite(context.Context) error {
+	if err := os.MkdirAll(string(l), 0o777); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(string(l), ".try-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("can this be written?\n")
+	return errors.Join(err, f.Sync(), f.Close(), os.Remove(f.Name()))
+}
+
 // List implements Store: it tells sealed attempts from others by the names of their folders. It
 // also completes removals that were cut short.
 func (l localStore) List(context.Context) (sealed, unsealed []Attempt, err error) {

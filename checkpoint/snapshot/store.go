@@ -12,6 +12,8 @@ type Attempt struct {
 // returns. A call about an attempt that does not exist returns fs.ErrNotExist. Several goroutines
 // and several hosts may use it at once.
 type Store interface {
+	// TryWrite writes a small file and removes it again. The error says why nothing can be written.
+	TryWrite(ctx context.Context) error
 	// List returns the sealed attempts, and those that are not sealed, or not yet.
 	List(ctx context.Context) (sealed, unsealed []Attempt, err error)
 	// Files names the files of an unsealed attempt.

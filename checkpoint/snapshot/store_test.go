@@ -2,7 +2,9 @@ package snapshot_test
 
 import (
 	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
@@ -30,4 +32,18 @@ func TestFolder(t *testing.T) {
 			return files
 		},
 	})
+}
+
+// A place that takes no files is named before anything is written.
+func TestFolderThatTakesNoFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{file, filepath.Join(file, "below"), "/proc/shoal"} {
+		err := snapshot.Folder{Root: root, Keep: 2}.TryWrite()
+		if err == nil || !strings.Contains(err.Error(), "no checkpoint can be written to "+root) {
+			t.Errorf("%s: %v", root, err)
+		}
+	}
 }

@@ -186,7 +186,8 @@ class Job(World):
         All hosts of the job need the same folder, or `s3://BUCKET/PREFIX`, which the agents read
         and write. A job of one without an agent writes by itself, to a folder, and needs NumPy.
         Raises ValueError or TypeError for arguments that mean nothing. The loop raises ShoalError
-        where the checkpoints are of another program, or none of them can be used.
+        where nothing can be written there when the job begins, where the checkpoints are of another
+        program, and where none of them can be used.
         """
         if self._checkpoints is not None:
             raise ValueError(

@@ -180,7 +180,7 @@ def test_without_memory_for_a_part_nobody_writes(train, tmp_path, more):
     assert (
         len(results(output)) == 2 and 1 <= len(said) <= 17 and set(said) == {"the job has no more"}
     ), output
-    assert not (tmp_path / "checkpoints").exists() and "sealed" not in output, output
+    assert not list((tmp_path / "checkpoints").iterdir()) and "sealed" not in output, output
 
 
 @pytest.mark.parametrize("elements", [1, 1_000_000])
@@ -405,6 +405,17 @@ def test_what_is_no_folder_is_said_to_be_none(tmp_path):
         ):
             source.FolderSource(str(path), 2).newest(0)
     assert source.FolderSource(str(tmp_path / "later"), 2).newest(0) is None
+
+
+def test_a_place_that_takes_no_checkpoints_ends_the_job_before_its_first_step(train):
+    """A place that cannot be written to is an error at the start, with an agent and without one."""
+    why = "no checkpoint can be written to /proc/shoal: "
+    output = train(2, folder="/proc/shoal")
+    assert why in output and "FROM" not in output, output
+    with shoal.join() as job:
+        job.checkpoint("/proc/shoal", every=1)
+        with pytest.raises(shoal.ShoalError, match=why):
+            next(job.steps(4, batch=1))
 
 
 def test_a_folder_called_latest_stays(tmp_path):

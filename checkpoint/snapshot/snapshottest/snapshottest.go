@@ -125,6 +125,7 @@ func Run(t *testing.T, k Kind) {
 		"sealed and abandoned at once":      k.testRace,
 		"the last receipt and then nothing": k.testUnsealed,
 		"sealed by another meanwhile":       k.testSealedMeanwhile,
+		"whether it can be written":         k.testTryWrite,
 	} {
 		t.Run(name, f)
 	}
@@ -321,6 +322,17 @@ func (k Kind) testSealedMeanwhile(t *testing.T) {
 	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) ||
 		strings.Contains(l.String(), "abandoned") {
 		t.Errorf("sealed are %v: %s", steps, l)
+	}
+}
+
+// testTryWrite checks that a test write leaves nothing behind.
+func (k Kind) testTryWrite(t *testing.T) {
+	f, _ := k.openFolder(t)
+	if err := f.TryWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if files := k.Files(t, f); len(files) > 0 {
+		t.Errorf("%q are left", files)
 	}
 }
 

@@ -114,6 +114,7 @@ class Checkpoints:
         # while the writer is busy, and to the allocator while that runs.
         self._buffer: Optional[memoryview] = None
         self._missing_bytes = 0  # bytes of the buffer that could not be allocated; 0 = none
+        self._writable = False  # a file was written there, when the job began
         self._lister = 0  # the rank that lists the checkpoints
         self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
         state.register(
@@ -281,15 +282,21 @@ class Checkpoints:
         """Restore the newest checkpoint that is whole, and rename the damaged ones. All workers
         call it. Returns the place of the job after that: `cursor` when there is no checkpoint.
 
-        Raises ShoalError when there are checkpoints, and none of them can be used.
+        The first time, a worker whose part could not be written there raises ShoalError. So do all
+        when there are checkpoints, and none of them can be used.
         """
         damaged: List[Candidate] = []
         self._lister = 0
-        for chosen in iter(lambda: self._choose_checkpoint(len(damaged)), None):
+        chosen = self._choose_checkpoint(0)
+        if not self._writable:  # now, because what earlier workers left is removed
+            self._writer.try_write(self.root, self.keep)
+            self._writable = True
+        while chosen is not None:
             found = self._read_checkpoint(chosen)
             self._source.release()
             if found is None:
                 damaged.append(chosen)
+                chosen = self._choose_checkpoint(len(damaged))
                 continue
             if self._job.rank == self._lister:
                 for bad in damaged:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from .._runtime.log import log_line
@@ -228,6 +229,20 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
     for name in _list_names(root):
         if name.startswith(".old-"):
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+
+
+def try_write(root: str) -> None:
+    """Make a folder, unless it is there, and write a file into it that is removed again. Raises
+    OSError where that fails.
+    """
+    os.makedirs(root, exist_ok=True)
+    fd, path = tempfile.mkstemp(prefix=".try-", dir=root)
+    try:
+        os.write(fd, b"can this be written?\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+        os.unlink(path)
 
 
 def update_latest(root: str) -> None:

@@ -18,7 +18,7 @@ from .._runtime.log import counted, log_line
 from .._runtime.tree import allocate_touched
 from .._runtime.worker import Worker
 from ..errors import ShoalError
-from .commit import STATE, Unsealed, recover
+from .commit import STATE, Unsealed, recover, try_write
 from .fingerprint import Key
 from .shards import ByteRange, TensorInfo, fingerprints, shard_header
 from .source import BucketSource, FolderSource, Source, is_bucket
@@ -56,6 +56,11 @@ class Writer(Protocol):
 
     def wait(self) -> None:
         """Return when no shard is being written."""
+
+    def try_write(self, root: str, keep: int) -> None:
+        """Write a small file where checkpoints are to be, and remove it. Raises ShoalError where
+        that is refused.
+        """
 
     def source(self, root: str, keep: int) -> Source:
         """Where checkpoints that were written are found. Raises ShoalError where that is out of
@@ -131,6 +136,14 @@ class AgentWriter:
         """Return when the agent writes no shard."""
         self._ask_written(wait=True)
 
+    def try_write(self, root: str, keep: int) -> None:
+        """Have the agent try, once for all workers of this host."""
+        asked = {"type": "resume", "do": "try", "folder": root, "keep": keep}
+        try:
+            self._worker.link.request(asked, "resume")
+        except Refused as err:
+            raise ShoalError(str(err)) from None
+
     def source(self, root: str, keep: int) -> Source:
         """A folder that this worker reads, or a bucket that the agent reads."""
         if is_bucket(root):
@@ -175,6 +188,16 @@ class ThreadWriter:
         """Return when the thread has ended."""
         if self._thread is not None:
             self._thread.join()
+
+    def try_write(self, root: str, keep: int) -> None:
+        """Write the file, and remove it."""
+        try:
+            try_write(root)
+        except OSError as err:
+            raise ShoalError(
+                f"no checkpoint can be written to {root}: {err}; name another place, or have this"
+                " one take files"
+            ) from None
 
     def source(self, root: str, keep: int) -> Source:
         """A folder: without an agent no bucket can be reached."""
