@@ -4,11 +4,12 @@ it was made.
     elastic_unnamed.py KIND FILE
 
 KIND is what it does: "scheduler", a scheduler that is not given to shoal.torch.optimizer; "plain",
-an optimizer that is not; "chained", schedulers in schedulers, two optimizers; "scaled", a
-GradScaler that is enabled; "late", a scheduler made in the loop; "odd", an optimizer whose state
-cannot travel. Ends when FILE exists.
+an optimizer that is not, and averages of the parameters, which it registers; "chained", schedulers
+in schedulers, two optimizers; "scaled", a GradScaler that is enabled; "late", a scheduler made in
+the loop; "odd", an optimizer whose state cannot travel. Ends when FILE exists.
 """
 
+import copy
 import json
 import os
 import random
@@ -63,6 +64,12 @@ if kind == "scheduler":
     model, optimizers[0] = net, shoal.torch.optimizer(optimizers[0])
 else:
     model = shoal.torch.ddp(net)
+kept = []
+if kind == "plain":
+    # made by a copy of the model: a worker that joins has another one
+    kept = [copy.deepcopy(model), torch.optim.swa_utils.AveragedModel(model)]
+    for average, name in zip(kept, ("moving average", "mean")):
+        job.register(name, average.state_dict, average.load_state_dict)
 if kind == "chained":
     optimizers.append(torch.optim.Adam(net.parameters(), lr=1e-3))
     phases = [
@@ -93,6 +100,10 @@ for x, y in loader:
     for optimizer in optimizers:
         scaler.step(optimizer)
     scaler.update()
+    if kept:
+        for average, p in zip(kept[0].parameters(), model.parameters()):
+            average.data.lerp_(p.data, 0.01)
+        kept[1].update_parameters(model)
     if kind == "late" and not job.step.number:
         schedulers.append(lr_scheduler.ExponentialLR(optimizers[0], 0.9999))
     for scheduler in schedulers:
@@ -108,6 +119,7 @@ state = [
     net.state_dict(),
     [o.state_dict() for o in optimizers],
     [{k: v for k, v in s.state_dict().items() if k != "_schedulers"} for s in schedulers],
+    [average.state_dict() for average in kept],
 ]
 if kind == "chained":
     state.append(plateau.state_dict())

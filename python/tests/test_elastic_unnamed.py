@@ -33,7 +33,7 @@ def joined(launch, binary, tmp_path):
 TORCH = pathlib.Path(__file__).with_name("elastic_unnamed.py")
 REGISTERED = {
     "scheduler": ["LambdaLR", "optimizer", "parameters"],
-    "plain": ["LambdaLR", "model", "optimizer"],
+    "plain": ["LambdaLR", "mean", "model", "moving average", "optimizer"],
     "scaled": ["GradScaler", "LambdaLR", "model", "optimizer"],
     "chained": [
         "ChainedScheduler",

@@ -2,6 +2,9 @@
 
 import copy
 import functools
+import gc
+import pickletools
+import zipfile
 
 import pytest
 
@@ -13,6 +16,8 @@ from running_job import HANG
 from torch_world import main, world
 
 SEED = 20261121
+# The packages that a file of an ordinary model may need.
+PLAIN = {"torch", "collections", "copyreg", "copy_reg", "__builtin__", "builtins"}
 
 
 def _model(dtype=torch.float32):
@@ -253,6 +258,71 @@ def test_uneven_inputs():
     ranks = world(3, _join)
     assert [steps for steps, _ in ranks] == [3, 5, 7]
     assert ranks[0][1] == ranks[1][1] == ranks[2][1]
+
+
+def _copy(model, path):
+    """Copy a wrapped model in every way, and check that a copy has its own memory and averages
+    nothing; write it to a file.
+    """
+    import shoal
+    import shoal.torch
+
+    job, net = shoal.join(), model.module
+    x, y = (_part(t, job) for t in next(_batches(1, 8, torch.float32)))
+    if job.rank == 0:
+        torch.save(model, path)
+    averaged, dup = torch.optim.swa_utils.AveragedModel(model), copy.deepcopy(model)
+    averaged.update_parameters(model)
+    twin, state = copy.deepcopy(net), model.state_dict()
+    F.cross_entropy(twin(x), y).backward()
+    for same in (dup, averaged.module):
+        assert same.state_dict().keys() == state.keys() and same.training
+        for key, value in same.state_dict().items():
+            assert torch.equal(value, state[key]) and value.data_ptr() != state[key].data_ptr()
+        F.cross_entropy(same(x), y).backward()
+        for got, want in zip(same.module.parameters(), twin.parameters()):
+            assert torch.equal(got.grad, want.grad), "a copy must not average"
+    assert copy.copy(model).module is net
+    # an optimizer that averages is copied as the one in it
+    inner = torch.optim.SGD(dup.parameters(), lr=0.1, momentum=0.9)
+    both, stepping = copy.deepcopy((dup, shoal.torch.optimizer(inner)))
+    assert type(stepping) is torch.optim.SGD and stepping.defaults == inner.defaults
+    F.cross_entropy(both(x), y).backward()
+    stepping.step()  # alone
+    assert not torch.equal(both.module[0].weight, dup.module[0].weight)
+
+
+def _copies(folder):
+    """Copy models that were wrapped without a loop and in a loop."""
+    import shoal
+    import shoal.torch
+
+    torch.set_num_threads(1)
+    model = shoal.torch.ddp(_model(), compress="bf16")
+    _copy(model, f"{folder}/fixed")
+    del model
+    gc.collect()  # a loader refuses models that were wrapped before
+    loader = shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(8, 12)), 4, steps=2)
+    model = shoal.torch.ddp(_model(), find_unused_parameters=True)
+    for (x,) in loader:
+        model(x).sum().backward()
+        if loader.step.number == 0:
+            _copy(model, f"{folder}/loop")
+
+
+def test_copies_and_files_of_a_model_are_ordinary_models(tmp_path):
+    """What a file needs to be loaded is torch's and Python's, and no mark of a parameter is in
+    it.
+    """
+    world(2, _copies, str(tmp_path))
+    for name in ("fixed", "loop"):
+        with zipfile.ZipFile(tmp_path / name) as file:
+            (pickled,) = (file.read(n) for n in file.namelist() if n.endswith("data.pkl"))
+        ops = [(op.name, value) for op, value, _ in pickletools.genops(pickled)]
+        needed = {value for op, value in ops if op == "GLOBAL"}
+        assert "torch.nn.parallel.data_parallel DataParallel" in needed
+        assert {value.split(".")[0].split(" ")[0] for value in needed} <= PLAIN, needed
+        assert not [value for _, value in ops if "averaged" in str(value)]
 
 
 def _different_models():

@@ -2,6 +2,7 @@
 as long as nobody comes or goes.
 """
 
+import copy
 import random
 
 import pytest
@@ -256,6 +257,7 @@ def _refused():
         lambda: optimizer.step(lambda: 0),
         lambda: optimizer.load_state_dict({}),
         lambda: optimizer.add_param_group({}),
+        lambda: copy.deepcopy(optimizer),
     ):
         refuse(call)
     return said
@@ -292,6 +294,7 @@ def test_what_cannot_be_is_refused():
         "closure",
         "load the state",
         "add the group",
+        "job.checkpoint writes it",
     ]
     (said,) = world(1, _refused)
     assert len(said) == len(wants)

@@ -7,15 +7,15 @@ from typing import Any, List, Tuple
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 import shoal
 from shoal._runtime.arguments import wrong_type
 
-from . import cuda, elastic, registry
+from . import averaged, cuda, elastic, registry
 from .compress import Compression, bucket_maker
 from .state import register_state
 from .wire import wire_to_move
+from .wrapped import DistributedDataParallel
 
 
 def ddp(
@@ -23,7 +23,7 @@ def ddp(
 ) -> DistributedDataParallel:
     """Wrap `model` so that every backward pass averages its gradients over the workers of the job.
 
-    The result is torch's own DistributedDataParallel, with one worker too, so `model.module`,
+    The result is a torch DistributedDataParallel, with one worker too, so `model.module`,
     `no_sync()`, `join()` and checkpoints look the same at every size. Parameters and buffers start
     as rank 0's. `options` go to DistributedDataParallel unchanged (bucket_cap_mb in MiB,
     find_unused_parameters, static_graph, …).
@@ -50,6 +50,13 @@ def ddp(
     that takes no gradient now must not take one later, because it would not be averaged: the
     forward pass then raises RuntimeError. To train some layers later, wrap the model while all of
     its parameters take gradients, with find_unused_parameters=True, and freeze those after it.
+
+    A copy of the result (copy.deepcopy, torch.save, torch.optim.swa_utils.AveragedModel) is an
+    ordinary model: it has the same names and memory of its own, averages nothing, and is loaded
+    without shoal. What each worker keeps in a copy, such as a moving average, workers that join get
+    where the script registers it before the loop, on every worker::
+
+        job.register("average", average.state_dict, average.load_state_dict)
 
     Raises RuntimeError where the ranks' models differ, or where the model has no parameter that
     takes a gradient.
@@ -91,9 +98,9 @@ def ddp(
                 ),
             )
         elastic.rigid.add(wrapped)
-    for parameter in model.parameters():
-        parameter.averaged_by_ddp = parameter.requires_grad
+    averaged.by_ddp.update(p for p in model.parameters() if p.requires_grad)
     frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    averaged.frozen_by_ddp.update(p for _, p in frozen)
     if frozen:
         wrapped.register_forward_pre_hook(functools.partial(_check_still_frozen, frozen))
     wrapped.register_forward_pre_hook(_UnaveragedParameters(model))
@@ -119,12 +126,13 @@ class _UnaveragedParameters:
         new = []
         for opt in optimizers:
             trained = [p for group in opt.param_groups for p in group["params"] if p.requires_grad]
-            with_ours = any(getattr(p, "averaged_by_ddp", False) for p in trained if p in names)
+            with_ours = any(p in averaged.by_ddp for p in trained if p in names)
             new += [
                 p
                 for p in trained
-                if not hasattr(p, "averaged_by_ddp")
-                and not hasattr(p, "averaged_by_optimizer")
+                if p not in averaged.by_ddp
+                and p not in averaged.frozen_by_ddp
+                and p not in averaged.by_optimizer
                 and (with_ours or p in names)
             ]
         if new:
@@ -146,7 +154,7 @@ def _check_still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None
     samples.
     """
     thawed = [
-        name for name, p in frozen if p.requires_grad and not hasattr(p, "averaged_by_optimizer")
+        name for name, p in frozen if p.requires_grad and p not in averaged.by_optimizer
     ]
     if thawed and torch.is_grad_enabled():
         some = ", ".join(thawed[:3]) + (", …" if len(thawed) > 3 else "")

@@ -11,7 +11,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 import shoal
 from shoal._runtime.arguments import wrong_type
@@ -21,6 +20,7 @@ from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, make_buckets
 from .path import Path, Paths
 from .sizes import Sizes
+from .wrapped import DistributedDataParallel
 
 _LEAST_BYTES = 1 << 20  # bytes of the smallest bucket that is worth a call
 _BUCKETS = 16  # number of buckets that a model is cut into, unless they get too small or too large
@@ -290,9 +290,9 @@ class Average:
                     " though all gradients are averaged. Every worker must call optimizer.step(),"
                     " and change its model in no other path than the others: `if rank == 0:` is for"
                     " what is written and printed. What a program keeps besides model, optimizers"
-                    " and schedulers, such as a count of steps, a worker that joins gets only if"
-                    " job.register hands it on. Where processors or GPUs are of several kinds this"
-                    " can be rounding"
+                    " and schedulers, such as a count of steps or a moving average of the model, a"
+                    " worker that joins gets only if job.register hands it on. Where processors or"
+                    " GPUs are of several kinds this can be rounding"
                 )
 
     def _begin_step(self, path: Path) -> None:

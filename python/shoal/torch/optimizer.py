@@ -12,6 +12,7 @@ from torch import Tensor
 
 import shoal
 
+from . import averaged
 from .bucket import Bucket
 from .compress import Compression, bucket_maker
 from .path import Path, Paths
@@ -24,10 +25,10 @@ def optimizer(
     """Make `opt` step with gradients averaged over the workers of the job.
 
     The result is a torch Optimizer that shares parameter groups and state with `opt`: schedulers,
-    GradScaler, closures and checkpoints (`state_dict()` is that of `opt`) work on it. Each step
-    does one fused all-reduce an element type. Parameters become those of rank 0 at once. Parameters
-    of a model wrapped by `shoal.torch.ddp` are averaged there and left alone here; where that is
-    all of them, `opt` itself is returned.
+    GradScaler, closures and checkpoints (`state_dict()` is that of `opt`) work on it; a copy of it
+    is one of `opt`, which averages nothing. Each step does one fused all-reduce an element type.
+    Parameters become those of rank 0 at once. Parameters of a model wrapped by `shoal.torch.ddp`
+    are averaged there and left alone here; where that is all of them, `opt` itself is returned.
 
     Gradients are averaged by `step()`. What has to happen between the two, clipping say, calls
     `average_gradients()` first. In a job with `shoal.torch.loader` (make it first) the gradients
@@ -51,7 +52,7 @@ def optimizer(
         p
         for group in opt.param_groups
         for p in group["params"]
-        if not getattr(p, "averaged_by_ddp", False)
+        if p not in averaged.by_ddp
     ]
     return Averaging(opt, own, bucket_maker(compress)) if own else opt
 
@@ -95,6 +96,12 @@ class Averaging(torch.optim.Optimizer):
         if name == "inner":  # not there yet while a copy is being made
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """How copy and pickle make an optimizer of this one: the wrapped one, which averages
+        nothing. Protocol 1 is the one in which an object may be of another class than it will be.
+        """
+        return self.inner.__reduce_ex__(1)
 
     def __repr__(self) -> str:
         return f"averaged over {self._job.size} workers: {self.inner!r}"
@@ -173,9 +180,9 @@ class Averaging(torch.optim.Optimizer):
         """Average these parameters from now on; they become those of rank 0. All ranks call it
         together.
         """
+        averaged.by_optimizer.update(parameters)
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
         for parameter in parameters:
-            parameter.averaged_by_optimizer = True
             by_type[parameter.dtype].append(parameter)
         if self._job.elastic:
             self._register_parameters(parameters)

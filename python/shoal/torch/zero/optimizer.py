@@ -114,6 +114,10 @@ class Zero(torch.optim.Optimizer):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Raise RuntimeError: a copy, or a file, would have this worker's part of the state."""
+        return self.state_dict()
+
     def __repr__(self) -> str:
         return f"sharded over {self._job.size} workers, stage {self._stage}: {self.inner!r}"
 
