@@ -10,7 +10,8 @@ NCCL works there. In the folder `out` each worker writes a line a step, and in t
 its scheduler and, where that is whole, its optimizer. With `sizes`, the agent proposes these for
 buckets, in turn. `nest` is the outer loop, over epochs: range or epochs (loader.epochs); None =
 there is none. The scheduler steps once an epoch then, and workers compare themselves between two
-epochs, where `doomed` lists [number, epoch, "between epochs"].
+epochs, where `doomed` lists [number, epoch, "between epochs"]. With `compiled`, workers of even
+numbers compile the model and wrap that with ddp, the others wrap it and compile the result.
 
 The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off
 it, which is above 0 exactly for them; `ending` whether a worker has seen FILE. Both become 0 after
@@ -52,6 +53,7 @@ DEFAULTS = dict(
     checkpoint=None,
     sizes=(),
     nest=None,
+    compiled=False,
 )
 
 
@@ -169,7 +171,8 @@ def wrap_for_averaging(config, net, here):
     import shoal.torch
     from shoal.torch.zero import flat
 
-    shoal.torch.elastic._LEAST_BYTES = 2000  # several buckets
+    if not config["compiled"]:  # the compiler wants buckets of 1 MiB at least
+        shoal.torch.elastic._LEAST_BYTES = 2000  # several buckets
     flat.CHUNK_ELEMENTS = 256  # several chunks
     inner, scheduler = make_optimizer(net, config["optimizer"])
     if config["wrap"] == "zero":
@@ -182,8 +185,21 @@ def wrap_for_averaging(config, net, here):
     )
     if config["sizes"]:
         propose_bucket_sizes(config["sizes"])
-    model = shoal.torch.ddp(net, compress=compress) if config["wrap"] == "ddp" else net
+    model = wrap_model(config, net, compress) if config["wrap"] == "ddp" else net
     return model, shoal.torch.optimizer(inner, scheduler, compress=compress), scheduler
+
+
+def wrap_model(config, net, compress):
+    """Wrap the model with ddp, compiled where the config says so: one worker in the one order, the
+    next in the other.
+    """
+    import shoal.torch
+
+    if not config["compiled"]:
+        return shoal.torch.ddp(net, compress=compress)
+    if int(os.environ["SHOAL_RANK"]) % 2:
+        return torch.compile(shoal.torch.ddp(net), backend="eager")
+    return shoal.torch.ddp(torch.compile(net, backend="eager"))
 
 
 def propose_bucket_sizes(sizes):

@@ -90,6 +90,22 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
     assert [line for line in ledger.joined if line["step"] % 100], "nobody joined within an epoch"
 
 
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1 compiles nothing")
+def test_compiled_models_train_while_workers_join_and_are_released(training, tmp_path):
+    """Models that are compiled before they are wrapped, or after, train to the bits of others. So
+    the workers of this job can have both.
+    """
+    way = dict(ADAM, samples=1600, compiled=True)
+    with training(2, **way) as job:
+        job.resize(4)
+        for _ in range(2):
+            job.read_until("JOINED")
+        job.resize(3)
+        job.wait_for_new_step()
+        ledger = Ledger(tmp_path, job.finish(), **way)
+    ledger.check(3)
+
+
 @parametrize_ways(
     dict(ADAM, samples=300, nest="range"),
     dict(MOMENTUM, samples=40, nest="epochs"),

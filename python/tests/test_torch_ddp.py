@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from running_job import HANG
 from torch_world import main, world
 
@@ -323,6 +324,51 @@ def test_copies_and_files_of_a_model_are_ordinary_models(tmp_path):
         assert "torch.nn.parallel.data_parallel DataParallel" in needed
         assert {value.split(".")[0].split(" ")[0] for value in needed} <= PLAIN, needed
         assert not [value for _, value in ops if "averaged" in str(value)]
+
+
+def _compiled():
+    """Train models that are compiled in every order, and collectives in a compiled function; return
+    a checksum of each model.
+    """
+    import shoal
+    import shoal.torch
+
+    torch.set_num_threads(1)
+    job = shoal.join()
+    shoal.torch.ddp(nn.Linear(1, 1))  # makes the process group
+    compiled = functools.partial(torch.compile, backend="aot_eager")
+    digests = []
+    for wrap in (
+        shoal.torch.ddp,
+        lambda net: compiled(shoal.torch.ddp(net)),
+        lambda net: shoal.torch.ddp(compiled(net)),
+        lambda net: compiled(DistributedDataParallel(net)),
+    ):
+        net = _model()
+        model = wrap(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in _batches(3, 8, torch.float32):
+            optimizer.zero_grad()
+            F.cross_entropy(model(_part(x, job)), _part(y, job)).backward()
+            optimizer.step()
+        digests.append(_digest(net))
+
+    def summed(x):
+        """The sum over the ranks, and one more."""
+        dist.all_reduce(x)
+        return x + 1
+
+    assert compiled(summed)(torch.ones(1)).item() == job.size + 1
+    return digests
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1 compiles nothing")
+def test_compiled_models_are_averaged():
+    """shoal.torch.ddp of a compiled model, and compiled, and torch's own on the backend "shoal"."""
+    first, second = world(2, _compiled)
+    assert first == second
+    for other in first[1:]:
+        assert other == first[0]
 
 
 def _different_models():

@@ -12,7 +12,7 @@ two lines::
 Tensors live on the CPU or on a CUDA device; docs/design/gpus.md says how gradients get from there.
 """
 
-from . import backend, registry  # noqa: F401  importing `backend` registers it
+from . import backend, registry, untraced  # noqa: F401  importing `backend` registers it
 from .arena import empty
 from .compress.power import PowerSGD
 from .compress.topk import TopK
@@ -22,5 +22,6 @@ from .optimizer import optimizer
 from .zero.optimizer import zero
 
 registry.patch_constructors()
+untraced.mark_package(__name__)
 
 __all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "zero"]

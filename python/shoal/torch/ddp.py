@@ -51,6 +51,8 @@ def ddp(
     forward pass then raises RuntimeError. To train some layers later, wrap the model while all of
     its parameters take gradients, with find_unused_parameters=True, and freeze those after it.
 
+    torch.compile may come before this call or after it, on the model or on the result.
+
     A copy of the result (copy.deepcopy, torch.save, torch.optim.swa_utils.AveragedModel) is an
     ordinary model: it has the same names and memory of its own, averages nothing, and is loaded
     without shoal. What each worker keeps in a copy, such as a moving average, workers that join get

@@ -45,6 +45,8 @@ def register_state(job: "shoal.Job", name: str, holder: Any, named: bool = True)
     """Register the state of a module, an optimizer, a scheduler or a GradScaler with the job, under
     a name that is not taken. `named`: the script has asked for it.
     """
+    # What torch.compile returns puts its own name before those of the model.
+    holder = getattr(holder, "_orig_mod", holder)
 
     def get() -> Any:
         """The state, without the functions that schedulers keep among their numbers: every worker
