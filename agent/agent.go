@@ -217,7 +217,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.engine.stop()
 	err = errors.Join(err, engine.Wait())
 	a.driver.published.publish(Status{Ended: true})
-	return errors.Join(err, a.stopGoroutines(), a.engine.close())
+	err = errors.Join(err, a.stopGoroutines())
+	if a.network == nil { // else another host may still write a part
+		a.saves.abandonUnsealed()
+	}
+	return errors.Join(err, a.engine.close())
 }
 
 // runTicks has the engine's thread, at every tick until ctx ends, let the head's agent repeat what

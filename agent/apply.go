@@ -30,8 +30,12 @@ func (d *driver) applyBatch(a *head.Apply) {
 	}
 	released := d.workersHere(a.Released)
 	for _, m := range released {
+		v := arena.View{Size: 1, Released: true}
+		if rank, member := a.View.Rank(m.id); member && m.entered && a.AllReleased != "" {
+			v.Rank, v.Size, v.Stopped = int(rank), a.View.Size(), true
+		}
 		m.entered = false
-		d.writeView(m, arena.View{Size: 1, Released: true}, a.State)
+		d.writeView(m, v, a.State)
 	}
 	d.engine.detachResults(released)
 	for i, part := range a.Parts {

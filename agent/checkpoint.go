@@ -21,21 +21,42 @@ type saves struct {
 	mu      sync.Mutex
 	writing int           // parts that are being written
 	idle    chan struct{} // closed when writing becomes 0; nil = no part was ever written
+	// unsealed are the checkpoints of which parts were written, as long as parts are missing.
+	unsealed map[unsealed]snapshot.Folder
+}
+
+// unsealed names a checkpoint of which this host has a part.
+type unsealed struct {
+	root    string
+	attempt snapshot.Attempt
 }
 
 // begin counts a part that is about to be written.
-func (s *saves) begin() {
+func (s *saves) begin(p *snapshot.Part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.unsealed == nil {
+		s.unsealed = map[unsealed]snapshot.Folder{}
+	}
+	s.unsealed[unsealedOf(p)] = p.Folder
 	if s.writing++; s.writing == 1 {
 		s.idle = make(chan struct{})
 	}
 }
 
-// end uncounts a part that was written, or has failed.
-func (s *saves) end() {
+// unsealedOf names the checkpoint of a part.
+func unsealedOf(p *snapshot.Part) unsealed {
+	return unsealed{p.Folder.Root, snapshot.Attempt{Step: p.Step(), Seed: p.Seed}}
+}
+
+// end uncounts a part that was written, or has failed; over says that its checkpoint is sealed or
+// abandoned.
+func (s *saves) end(p *snapshot.Part, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if over {
+		delete(s.unsealed, unsealedOf(p))
+	}
 	if s.writing--; s.writing == 0 {
 		close(s.idle)
 	}
@@ -54,6 +75,22 @@ func (s *saves) isDone(wait bool) bool {
 	return writing == 0
 }
 
+// abandonUnsealed removes the checkpoints that are not sealed, and has that said. No part may be
+// written any more, by other hosts neither. It waits for the places where they are.
+func (s *saves) abandonUnsealed() {
+	s.mu.Lock()
+	left := s.unsealed
+	s.unsealed = nil
+	s.mu.Unlock()
+	folders := map[string]snapshot.Folder{}
+	for _, f := range left {
+		folders[f.Root] = f
+	}
+	for _, f := range folders {
+		_ = f.CleanUp() // the next job tries again
+	}
+}
+
 // serveSave begins to write a worker's part of a checkpoint, on a goroutine of its own, and answers
 // before it is written. The part is written to the end, whatever becomes of the worker, whose
 // memory is not freed until then.
@@ -67,11 +104,10 @@ func (s *session) serveSave(r *api.SaveRequest) error {
 		s.unpin()
 		return &collective.FieldError{Field: "save", Problem: err.Error()}
 	}
-	a.saves.begin()
+	a.saves.begin(p)
 	a.group.Go("checkpoint", func(context.Context) error {
-		defer a.saves.end()
 		defer s.unpin()
-		p.Write()
+		a.saves.end(p, p.Write())
 		return nil
 	})
 	return s.reply(&api.SaveReply{})

@@ -31,6 +31,10 @@ type Checkpoint struct {
 // Python uses the same name.
 const scheduleNote = "when to make a checkpoint"
 
+// seedNote is the name under which workers that join are told checkpoints.shared. Python uses the
+// same name.
+const seedNote = "the name of the last checkpoint"
+
 // farAway is a number of steps that is not reached.
 const farAway = 1 << 40
 
@@ -48,6 +52,7 @@ type checkpoints struct {
 	looked   time.Time     // when the workers last asked each other
 	lookedAt uint64        // step before which the workers last asked each other
 	seed     uint64        // seed of the checkpoint that was agreed on
+	shared   uint64        // seed that all workers have, for one that is not agreed on
 	room     []byte        // memory for the copy of the share; the writer's while it writes
 	lacking  int           // bytes of memory that could not be had; 0 = none
 	making   chan struct{} // closed when a goroutine has made room; nil = none makes any
@@ -112,7 +117,7 @@ func (c *checkpoints) makeIfDue(ctx context.Context, t *Trainer) error {
 	if err != nil || !ok {
 		return err
 	}
-	return c.writeShare(t)
+	return c.writeShare(t, t.job.size)
 }
 
 // makeLast makes the last checkpoint after the last step, and blocks until this host's parts of it
@@ -128,7 +133,26 @@ func (c *checkpoints) makeLast(ctx context.Context, t *Trainer) error {
 	if err != nil || !ok {
 		return err
 	}
-	if err := c.writeShare(t); err != nil {
+	if err := c.writeShare(t, t.job.size); err != nil {
+		return err
+	}
+	return c.writer.wait(ctx)
+}
+
+// makeStopped makes the last checkpoint of a job that was asked to stop, and blocks until this
+// worker's part is written. No worker waits for another: they are a job of one each.
+func (c *checkpoints) makeStopped(ctx context.Context, t *Trainer) error {
+	if t.cursor.Step == c.last {
+		return nil
+	}
+	if c.making != nil {
+		<-c.making
+	}
+	if err := c.writer.wait(ctx); err != nil {
+		return err
+	}
+	c.last, c.seed = t.cursor.Step, c.shared
+	if err := c.writeShare(t, t.stopped); err != nil {
 		return err
 	}
 	return c.writer.wait(ctx)
@@ -153,11 +177,10 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 	case due:
 		room = c.findRoom(t, ended)
 	}
-	var seed [8]byte
-	rand.Read(seed[:])
+	drawn := drawSeed()
 	// The least of all, and so the same everywhere, whoever is lost meanwhile.
 	said := []int64{0, room, min(max(away, 1), farAway),
-		int64(binary.LittleEndian.Uint64(seed[:]) >> 2)}
+		int64(drawn)}
 	if due {
 		said[0] = -1
 	}
@@ -177,6 +200,13 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 		c.next = step + uint64(said[2])
 	}
 	return false, nil
+}
+
+// drawSeed returns a random number of 62 bits.
+func drawSeed() uint64 {
+	var seed [8]byte
+	rand.Read(seed[:])
+	return binary.LittleEndian.Uint64(seed[:]) >> 2
 }
 
 // isMaking reports whether a goroutine makes room now.
@@ -235,10 +265,11 @@ func (c *checkpoints) makeRoom(n int) {
 	c.room = room
 }
 
-// writeShare copies this worker's share to c.room, and has it written from there while training
-// goes on.
-func (c *checkpoints) writeShare(t *Trainer) error {
+// writeShare copies this worker's share, among so many workers, to c.room, and has it written from
+// there while training goes on.
+func (c *checkpoints) writeShare(t *Trainer, workers int) error {
 	s := t.describeState()
+	s.Workers = workers
 	runs := s.Share(t.job.rank)
 	// a worker was lost just now, and this one has more to write
 	if n := snapshot.Bytes(runs); n > len(c.room) {
@@ -263,9 +294,16 @@ func (c *checkpoints) writeShare(t *Trainer) error {
 			Body: body})
 }
 
-// notes returns what a worker that joins must know of the checkpoints.
+// notes returns what a checkpoint has of the checkpoints: when the next one is due.
 func (c *checkpoints) notes() map[string]any {
 	return map[string]any{scheduleNote: []int64{int64(c.next), int64(c.last)}}
+}
+
+// joinerNotes returns what a worker that joins must know of the checkpoints.
+func (c *checkpoints) joinerNotes() map[string]any {
+	notes := c.notes()
+	notes[seedNote] = c.shared
+	return notes
 }
 
 // takeNotes sets when the next checkpoint is due from the notes of another worker.
@@ -276,5 +314,9 @@ func (c *checkpoints) takeNotes(notes map[string]json.RawMessage) error {
 			"same program everywhere: %w", err)
 	}
 	c.next, c.last = uint64(schedule[0]), uint64(schedule[1])
+	if err := json.Unmarshal(notes[seedNote], &c.shared); err != nil {
+		return fmt.Errorf("client: the others write checkpoints in another way: run the same "+
+			"program everywhere: %w", err)
+	}
 	return nil
 }

@@ -248,7 +248,10 @@ func (j *Job) takeView() (arena.View, error) {
 		j.rank = v.Rank
 	}
 	j.size, j.ranks = v.Size, j.ranks[:0]
-	for r := range v.Size {
+	if v.Released {
+		j.size = 1 // v has that of the last step of a job that was stopped
+	}
+	for r := range j.size {
 		j.ranks = append(j.ranks, topo.Rank(r))
 	}
 	return v, nil

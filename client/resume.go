@@ -113,20 +113,21 @@ func (t *Trainer) newestCheckpoint(ctx context.Context, source source, tried,
 	int, error) {
 	const none, one = 1, 2
 	for ; ; looker++ {
-		said := []int64{0, 0, 0} // what there is, step and seed
+		said := []int64{0, 0, 0, 0} // what there is, step, seed, and the seed that all workers have
 		if t.job.rank == looker {
 			a, found, err := source.newest(tried)
 			if err != nil {
 				return nil, looker, fmt.Errorf("client: looking for checkpoints: %w", err)
 			}
-			said[0] = none
+			said[0], said[3] = none, int64(drawSeed())
 			if found {
-				said = []int64{one, int64(a.Step), int64(a.Seed)}
+				said[0], said[1], said[2] = one, int64(a.Step), int64(a.Seed)
 			}
 		}
 		if err := Broadcast(ctx, t.job, said, looker); err != nil {
 			return nil, looker, err
 		}
+		t.checkpoints.shared = uint64(said[3])
 		switch said[0] {
 		case none:
 			return nil, looker, nil

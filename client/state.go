@@ -45,7 +45,7 @@ type stateHeader struct {
 func (t *Trainer) header() []byte {
 	h := stateHeader{Step: t.cursor.Step, Notes: struct{}{}}
 	if t.checkpoints != nil {
-		h.Notes = t.checkpoints.notes()
+		h.Notes = t.checkpoints.joinerNotes()
 	}
 	for _, s := range t.state {
 		h.Items = append(h.Items, stateItem{s.Name, len(s.bytes)})

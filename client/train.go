@@ -58,6 +58,7 @@ type Trainer struct {
 	begun       bool         // whether Next was called
 	committed   bool         // whether the step that Next began was committed
 	released    bool         // whether this worker is no member any more
+	stopped     int          // number of members when the job was stopped; 0 = it was not
 	err         error        // what ended the loop before its time; nil = nothing
 }
 
@@ -89,8 +90,12 @@ func (t *Trainer) Next(ctx context.Context) bool {
 	if t.err == nil {
 		t.err = t.prepareStep(ctx)
 	}
-	if t.err == nil && !t.released && t.checkpoints != nil {
+	switch {
+	case t.err != nil || t.checkpoints == nil:
+	case !t.released:
 		t.err = t.saveIfDue(ctx)
+	case t.stopped > 0:
+		t.err = t.checkpoints.makeStopped(ctx, t)
 	}
 	if t.err != nil || t.released || t.isOver() {
 		return false
@@ -227,6 +232,9 @@ func (t *Trainer) takeView() error {
 		return err
 	}
 	t.released, t.joined = v.Released, v.Joined
+	if v.Stopped {
+		t.stopped = v.Size
+	}
 	if t.cursor, err = cursor.Parse(v.Cursor); err != nil {
 		return fmt.Errorf("client: the agent's view: %w", err)
 	}

@@ -2,6 +2,7 @@ package launcher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
@@ -26,6 +28,7 @@ const (
 	stopVariable   = "NODE_TEST_STOP"   // the step before which it dies by SIGKILL
 	sizeVariable   = "NODE_TEST_SIZE"   // bytes of state beside the rest
 	lookerVariable = "NODE_TEST_LOOKER" // the rank that dies before it looks for checkpoints
+	askVariable    = "NODE_TEST_ASK"    // the step in which rank 0 asks for the end of the job
 	// the rank that dies when its part of the first checkpoint is handed to the agent
 	orphanVariable = "NODE_TEST_ORPHAN"
 )
@@ -70,6 +73,12 @@ func trainAndCount(ctx context.Context, j *client.Job) error {
 				return err
 			}
 		}
+		if j.Rank() == 0 && t.Step() == number(askVariable, -1) {
+			job, err := control.Find(ctx, "test")
+			if err := errors.Join(err, job.Stop(ctx, false, "rank 0")); err != nil {
+				return err
+			}
+		}
 		clear(gradient)
 		for _, s := range t.Samples() {
 			if t.Weight() > 0 {
@@ -91,6 +100,7 @@ func trainAndCount(ctx context.Context, j *client.Job) error {
 		large[len(large)-1]++
 	}
 	if err := t.Err(); err != nil || t.Released() {
+		fmt.Println("LAST", t.Step())
 		return err
 	}
 	if i := slices.IndexFunc(seen, func(n float32) bool { return n != epochs }); i >= 0 {
@@ -164,6 +174,17 @@ func TestTrainerGoesOnFromACheckpoint(t *testing.T) {
 				t.Errorf("%v, %v", damage, err)
 			}
 		})
+	}
+}
+
+// A job that is asked to stop writes a checkpoint of its last step.
+func TestStoppedTrainingMakesNoStepAgain(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "checkpoints")
+	r := runTraining(t, 3, folder, map[string]string{askVariable: "6"})
+	last := regexp.MustCompile(`LAST (\d+)`).FindStringSubmatch(r.output)
+	again := runTraining(t, 2, folder, nil)
+	if last == nil || last[1] != strconv.Itoa(again.from) || len(again.results) != 2 {
+		t.Errorf("stopped with %s\nand then %s", r.output, again.output)
 	}
 }
 

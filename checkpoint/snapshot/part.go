@@ -71,8 +71,9 @@ func (p *Part) Check() (err error) {
 func (p *Part) Step() uint64 { return p.state.Step }
 
 // Write writes the part, and seals the checkpoint if it is the last one. It waits until that is
-// durable. A failure abandons the checkpoint and is logged: training goes on.
-func (p *Part) Write() {
+// durable. A failure abandons the checkpoint and is logged: training goes on. It returns whether
+// the checkpoint needs no other part: it is sealed or abandoned.
+func (p *Part) Write() bool {
 	defer addProcessors(writerThreads)()
 	begun, s := time.Now(), &staging{Attempt: Attempt{p.state.Step, p.Seed}, folder: p.Folder}
 	sealed, err := p.write(s)
@@ -98,6 +99,7 @@ func (p *Part) Write() {
 		p.Folder.Log(fmt.Sprintf("%s is sealed: %d bytes by %s, the last in %.1f s", where, total,
 			plural.Of(p.state.Workers, "worker"), time.Since(begun).Seconds()))
 	}
+	return sealed || err != nil
 }
 
 // write writes the files of the part, and then its receipt; whoever writes the last receipt seals

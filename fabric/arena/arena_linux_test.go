@@ -132,7 +132,7 @@ func TestCompletion(t *testing.T) {
 func TestViewRoundTrip(t *testing.T) {
 	agent := newControl(t)
 	want := View{Generation: 3, Rank: 2, Size: 5, Steps: 1 << 40, Joined: 2, New: true,
-		Cursor: bytes.Repeat([]byte{7}, 3000)}
+		Stopped: true, Cursor: bytes.Repeat([]byte{7}, 3000)}
 	if err := agent.SetView(want); err != nil {
 		t.Fatal(err)
 	}

@@ -13,13 +13,17 @@ type View struct {
 	Joined     int    // number of members that are new; they have the highest ranks
 	Released   bool   // whether this worker is no member any more
 	New        bool   // whether this worker has just entered
-	Cursor     []byte // the position in the job's data, encoded; nil = none was stated
+	// Stopped says that all members were let go, because the job was asked to end. Rank and Size
+	// are those of the last step then.
+	Stopped bool
+	Cursor  []byte // the position in the job's data, encoded; nil = none was stated
 }
 
 // The bits of a view's flags.
 const (
 	viewReleased = 1
 	viewNew      = 2
+	viewStopped  = 4
 )
 
 // SetView writes a view into the control block. The agent does so before it completes the call that
@@ -35,6 +39,9 @@ func (c *Control) SetView(v View) error {
 	}
 	if v.New {
 		flags |= viewNew
+	}
+	if v.Stopped {
+		flags |= viewStopped
 	}
 	le.PutUint64(c.mem[offGeneration:], v.Generation)
 	le.PutUint32(c.mem[offViewRank:], uint32(v.Rank))
@@ -54,7 +61,7 @@ func (c *Control) View() View {
 	v := View{Generation: le.Uint64(c.mem[offGeneration:]),
 		Rank: int(le.Uint32(c.mem[offViewRank:])), Size: int(le.Uint32(c.mem[offViewSize:])),
 		Steps: le.Uint64(c.mem[offStep:]), Joined: int(le.Uint32(c.mem[offJoined:])),
-		Released: flags&viewReleased != 0, New: flags&viewNew != 0}
+		Released: flags&viewReleased != 0, New: flags&viewNew != 0, Stopped: flags&viewStopped != 0}
 	if n := min(int(le.Uint32(c.mem[offCursorLen:])), MaxCursor); n > 0 {
 		v.Cursor = append([]byte(nil), c.mem[offCursor:offCursor+n]...)
 	}

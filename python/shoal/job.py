@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from datetime import timedelta
@@ -119,7 +120,7 @@ class Job(World):
         wanted = (samples, batch, seed, bool(shuffle))
         if self._progress is None:
             self._progress = Progress(self, self._state, samples, batch, seed, bool(shuffle))
-            self._progress.checkpoints = self._checkpoints
+            self._progress.checkpoints = self._progress.last_checkpoints = self._checkpoints
         have = self._progress.cursor
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
             raise ValueError(
@@ -202,7 +203,7 @@ class Job(World):
             raise wrong_type("folder", folder, "a path, or s3://BUCKET/PREFIX")
         self._checkpoints = Checkpoints(self, self._state, os.fsdecode(folder), every, keep)
         if self._progress is not None:
-            self._progress.checkpoints = self._checkpoints
+            self._progress.checkpoints = self._progress.last_checkpoints = self._checkpoints
 
     def unused(self, name: str) -> str:
         """The name, or one with a number where it is registered already."""
@@ -243,6 +244,9 @@ class Job(World):
         that exits leaves its job by itself.
         """
         global _current
+        if self._checkpoints is not None:
+            with contextlib.suppress(ShoalError):  # of an agent that is gone, and writes nothing
+                self._checkpoints.write_kept()
         self._backend.leave()
         atexit.unregister(self._at_exit)
         if _current is self:

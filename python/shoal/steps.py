@@ -5,32 +5,19 @@ members of the job change.
 from __future__ import annotations
 
 import ctypes
-from collections import deque
-from typing import (
-    Any,
-    Callable,
-    Deque,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from ._checkpoint.checkpoints import Checkpoints
+from ._live.drawn import Drawn, LocalBatch
 from ._live.epochs import End, Epochs
 from ._live.transfer import State
 from ._runtime.handle import Handle
 from ._runtime.log import log_line
 from ._runtime.protocol import ASIDE, MORE, NARROW, SPARING, STEP
-from .cursor import Cursor, Order, Samples, Span
+from .cursor import Cursor, Samples
 from .errors import LostError, MismatchError, ShoalError
 from .group import Group
 from .world import World
-
-# How far ahead samples are drawn: many steps at once cost little more than one.
-_AHEAD_STEPS, _AHEAD_SAMPLES = 64, 1 << 14
 
 
 class Step:
@@ -193,14 +180,6 @@ class Step:
         return self.after.epoch != self.epoch
 
 
-class LocalBatch(NamedTuple):
-    """The samples of one worker in one step."""
-
-    indices: Samples
-    weight: int
-    epoch: int
-
-
 class Progress:
     """The place of a job in its data, and what happens between one step and the next. A job has
     one. The thread of the training loop uses it; all workers call the methods at the same places.
@@ -219,13 +198,10 @@ class Progress:
         self._changed = False  # the agent has written a view that `cross` has not followed yet
         # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
-        self.plan = 0  # counts how often the samples that were drawn ahead became void
-        self.opened = 0  # number of steps opened since the plan changed last
-        self._ahead: Deque[LocalBatch] = deque()  # this worker's samples of the next steps
-        self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn; None = none
-        self._order: Optional[Order] = None  # the order that samples are drawn by; None = none yet
-        self._epoch = 0  # the epoch of `_order`
-        self.checkpoints: Optional[Checkpoints] = None  # None = the job makes none
+        self.drawn = Drawn()
+        self.checkpoints: Optional[Checkpoints] = None  # None = the loop makes none
+        # Those that get a last one when the job is stopped, of shoal.train too; None = none.
+        self.last_checkpoints: Optional[Checkpoints] = None
         # Functions that say what may be wrong where a step was not committed.
         self.hints: List[Callable[[], str]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
@@ -248,6 +224,8 @@ class Progress:
         """
         self._end_broken_loop()
         self.epochs.begin_loop(end)
+        if self.checkpoints is not None:
+            self.checkpoints.drop_kept()
         if (
             self._trained
             and not end.each
@@ -279,14 +257,18 @@ class Progress:
             )
         self._advance_cursor()
         if not self.catch_up(end):
+            self._save_stopped()
             return True
         ended = end.is_reached_at(self.cursor)
         if self.checkpoints is not None:
-            (
+            if not ended:
+                self.checkpoints.save_if_due(self.cursor)
+            elif self.epochs.is_final_loop(end):
                 self.checkpoints.save_last(self.cursor)
-                if ended and self.epochs.is_final_loop(end)
-                else self.checkpoints.save_if_due(self.cursor)
-            )
+            else:
+                self.checkpoints.save_if_due(self.cursor)
+                if self.epochs.count is None:  # nobody has said that another loop follows
+                    self.checkpoints.keep_last(self.cursor)
         if ended:
             self.epochs.count_ended_loop(end)
         return ended
@@ -312,11 +294,19 @@ class Progress:
         self.begun = True
         return True
 
+    def _save_stopped(self) -> None:
+        """Make the last checkpoint, if the job was asked to stop at the place where it is. Waits
+        for it.
+        """
+        view = self.job._backend.view
+        if self.last_checkpoints is not None and self.begun and view.stopped:
+            self.last_checkpoints.save_stopped(self.cursor, view.rank, view.size)
+
     def _end_broken_loop(self) -> None:
         """End the loop before this one, if it was left by `break`."""
         self.drop_open_step()
         self._advance_cursor()
-        self._discard_drawn()
+        self.drawn.discard()
         self.epochs.count_broken_loop(self.cursor.epoch if self.begun else None)
 
     def epoch_loops(self, count: int) -> Iterator[int]:
@@ -359,7 +349,7 @@ class Progress:
         """Go to the place of a checkpoint, and tell the agent."""
         self.cursor = place
         self.job._backend.declare_data(place)
-        self._discard_drawn()
+        self.drawn.discard()
 
     @property
     def place(self) -> Cursor:
@@ -380,9 +370,7 @@ class Progress:
 
     def open_step(self) -> Step:
         """Begin the next step, with this worker's samples."""
-        part = self.batch_ahead(0)
-        self._ahead.popleft()
-        self.opened += 1
+        part = self.drawn.open(self.cursor, self.job.rank, self.job.size)
         self.epochs.made += 1
         self._trained = True
         self.step = Step(self, part.indices, part.weight)
@@ -392,33 +380,20 @@ class Progress:
         """Begin the next step with all samples of its batch, for workers that divide them among
         themselves.
         """
-        if self._order is None or self._epoch != self.cursor.epoch:
-            self._order, self._epoch = self.cursor.order(), self.cursor.epoch
         self._trained = True
-        self.step = Step(self, self._order.take(self.cursor.part(0, 1)), 1)
+        self.step = Step(self, self.drawn.whole(self.cursor), 1)
         return self.step
 
     def batch_ahead(self, k: int) -> LocalBatch:
-        """This worker's samples of the k-th next step, if the members stay the same. Draws them
-        where they are not drawn yet.
-        """
-        while len(self._ahead) <= k:
-            self._draw_batches()
-        return self._ahead[k]
+        """This worker's samples of the k-th next step, if the members stay the same."""
+        return self.drawn.look(k, self.cursor, self.job.rank, self.job.size)
 
     def drop_open_step(self) -> None:
         """Drop a step that was opened and not committed: it is made again."""
         if self.step is not None and not self.step.committed:
             self.step = None
             self.epochs.made -= 1
-            self._discard_drawn()
-
-    def _discard_drawn(self) -> None:
-        """Throw away the samples that were drawn ahead."""
-        self.plan += 1
-        self.opened = 0
-        self._ahead.clear()
-        self._drawn = None
+            self.drawn.discard()
 
     def cross_step_boundary(self, end: Optional[End] = None) -> bool:
         """Pass from one step to the next, where members join and leave: send the state to
@@ -436,7 +411,7 @@ class Progress:
                 return False
             if view.cursor:
                 self.cursor = Cursor.unpack(view.cursor)
-            self._discard_drawn()
+            self.drawn.discard()
             if view.new:
                 if not self.state.receive_from_members(job, view.joined):
                     if not backend.enter(epoch):
@@ -462,31 +437,6 @@ class Progress:
                 self.state.include_newcomers()
             self._changed = False
         return True
-
-    def _draw_batches(self) -> None:
-        """Draw the samples of this worker for the next steps, up to the end of an epoch."""
-        rank, size = self.job.rank, self.job.size
-        cursor = self._drawn or self.cursor
-        if self._order is None or self._epoch != cursor.epoch:
-            self._order, self._epoch = cursor.order(), cursor.epoch
-        spans: List[Span] = []
-        counts: List[Tuple[int, int]] = []
-        drawn, everyone = 0, [True] * size
-        while cursor.epoch == self._epoch and len(counts) < _AHEAD_STEPS and drawn < _AHEAD_SAMPLES:
-            part = cursor.part(rank, size)
-            weight = sum(stop - start for start, stop in part)
-            if not part:
-                first = cursor.part(0, size)[0][0]
-                part = [(first, first + 1)]
-            spans += part
-            counts.append((max(weight, 1), weight))
-            drawn += counts[-1][0]
-            cursor = cursor.commit(size, everyone)
-        self._drawn = cursor
-        samples, at = self._order.take(spans), 0
-        for count, weight in counts:
-            self._ahead.append(LocalBatch(samples[at : at + count], weight, self._epoch))
-            at += count
 
 
 def steps_until(progress: Progress, end: End) -> Iterator[Step]:

@@ -117,6 +117,17 @@ class Checkpoints:
         self._writable = False  # a file was written there, when the job began
         self._lister = 0  # the rank that lists the checkpoints
         self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
+        # What names a checkpoint that the workers make without asking each other: the same on all.
+        self._shared_seed = 0
+        # The last checkpoint that was copied and waits for the end of the job; None = none does.
+        self._kept: Optional[Shard] = None
+        state.register(
+            "the name of the last checkpoint",
+            lambda: self._shared_seed,
+            lambda value: setattr(self, "_shared_seed", value),
+            alike=False,
+            checkpointed=False,
+        )
         state.register(
             "when to make a checkpoint",
             lambda: [self._next, self._last],
@@ -143,6 +154,45 @@ class Checkpoints:
         if cursor.step != self._last and self._agree_to_save(cursor, True, ended=True):
             self._save(cursor)
             self._writer.wait()
+
+    def keep_last(self, cursor: Cursor) -> None:
+        """Copy this worker's share after the last step of a loop that may be the last one of the
+        training, for `write_kept`. Waits for a checkpoint that is being written.
+        """
+        if cursor.step != self._last:
+            self.wait()
+            self._kept = self._copy_shard(cursor, self._shared_seed, self._job.rank, self._job.size)
+
+    def drop_kept(self) -> None:
+        """Forget what `keep_last` has copied: training goes on."""
+        self._kept = None
+
+    def write_kept(self) -> None:
+        """Write what `keep_last` has copied, if it has, and return when that is done. No worker
+        waits for another.
+        """
+        if self._kept is not None:
+            shard, self._kept = self._kept, None
+            self._last = shard.checkpoint.step
+            self._writer.write_now(shard)
+
+    def save_stopped(self, cursor: Cursor, rank: int, size: int) -> None:
+        """Make the last checkpoint of a job that was asked to stop, in which this worker had a rank
+        among `size`; return when this worker's part of it is written. No worker waits for another:
+        they are a job of one each.
+        """
+        if self._state.sharded:
+            if not rank and cursor.step != self._last:
+                log_line(
+                    f"no checkpoint is made of step {cursor.step}, with which the job was stopped,"
+                    " because the workers have divided the optimizer's state; the ones before it"
+                    f" are in {self.root}"
+                )
+            return
+        if cursor.step != self._last:
+            self.wait()
+            self._kept = self._copy_shard(cursor, self._shared_seed, rank, size)
+            self.write_kept()
 
     def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
         """Ask all workers whether they make a checkpoint here: one is due, and no worker still
@@ -175,7 +225,7 @@ class Checkpoints:
 
         When one worker has no memory for a checkpoint, no worker makes it.
         """
-        nbytes = self._contents().nbytes
+        nbytes = self._contents(self._job.rank, self._job.size).nbytes
         if self._buffer_fits(nbytes):
             return 1
         if wait or nbytes < HUGE_PAGE:
@@ -204,14 +254,16 @@ class Checkpoints:
                 f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}"
             )
 
-    def _contents(self) -> Contents:
-        """What this worker writes of the state as it is now. The arrays are not copied yet."""
+    def _contents(self, rank: int, size: int) -> Contents:
+        """What this worker, with a rank among `size`, writes of the state as it is now. The arrays
+        are not copied yet.
+        """
         items: List[Item] = []
         notes, own = self._state.plan_checkpoint(items)
         if self.meshed is not None:
             return self.meshed.contents(notes, own, items)
         kept = catalogue(items)
-        runs = shard_ranges(kept, self._job.rank, self._job.size)
+        runs = shard_ranges(kept, rank, size)
         listed = [
             {
                 "name": k.name,
@@ -240,16 +292,23 @@ class Checkpoints:
 
     def _save(self, cursor: Cursor) -> None:
         """Copy this worker's share into the buffer, and have the writer write it."""
-        mine = self._contents()
+        shard = self._copy_shard(cursor, self._seed, self._job.rank, self._job.size)
+        if shard is not None:
+            self._writer.write(shard)
+
+    def _copy_shard(self, cursor: Cursor, seed: int, rank: int, size: int) -> Optional[Shard]:
+        """Copy this worker's share into the buffer, which nobody may be reading. Returns what to
+        write of the checkpoint with that seed; None where there is no memory.
+        """
+        mine = self._contents(rank, size)
         if not self._buffer_fits(mine.nbytes):
             # A worker was lost just now, and this one has more to write.
             self._allocate_buffer(mine.nbytes)
         if self._buffer is None:
-            return
+            return None
         body = self._buffer[: mine.nbytes]
         if mine.nbytes:
             mine.copy_to(ctypes.addressof(ctypes.c_ubyte.from_buffer(body)))
-        rank, size = self._job.rank, self._job.size
         about = {
             "shoal": VERSION,
             "step": cursor.step,
@@ -258,18 +317,16 @@ class Checkpoints:
             **mine.about,
         }
         state = json.dumps(about, allow_nan=False).encode()
-        self._writer.write(
-            Shard(
-                Unsealed(self.root, cursor.step, self._seed),
-                rank,
-                size,
-                self.keep,
-                state,
-                mine.own,
-                mine.tensors,
-                mine.ranges,
-                body,
-            )
+        return Shard(
+            Unsealed(self.root, cursor.step, seed),
+            rank,
+            size,
+            self.keep,
+            state,
+            mine.own,
+            mine.tensors,
+            mine.ranges,
+            body,
         )
 
     def wait(self) -> None:
@@ -318,12 +375,14 @@ class Checkpoints:
         """
         nobody, none, one = range(3)
         while True:
-            said = array("q", [nobody, 0, 0])
+            said = array("q", [nobody, 0, 0, 0])
             if self._job.rank == self._lister:
                 newest = self._source.newest(tried)
-                said = array("q", [none, 0, 0] if newest is None else [one, *newest])
-            there, step, seed = self._job.broadcast(said, self._lister)
+                drawn = random.SystemRandom().getrandbits(62)
+                said = array("q", [none, 0, 0, drawn] if newest is None else [one, *newest, drawn])
+            there, step, seed, drawn = map(int, self._job.broadcast(said, self._lister))
             if there != nobody:
+                self._shared_seed = drawn
                 return Candidate(step, seed) if there == one else None
             # The rank was lost before it had looked, and another rank's empty answer came instead.
             self._lister += 1

@@ -51,6 +51,9 @@ class Writer(Protocol):
         log, and training goes on.
         """
 
+    def write_now(self, shard: Shard) -> None:
+        """Write a shard, and return when that is done; also while the process exits."""
+
     def busy(self) -> bool:
         """Whether a shard is still being written."""
 
@@ -111,6 +114,11 @@ class AgentWriter:
                 f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and"
                 f" training goes on: the agent refused its part: {err}"
             )
+
+    def write_now(self, shard: Shard) -> None:
+        """Hand the shard over, and wait for the agent."""
+        self.write(shard)
+        self.wait()
 
     def read(self, root: str, step: int, mesh: str, rank: int, into: memoryview) -> None:
         """Have the agent read what a rank holds on a mesh from a checkpoint into arena memory, and
@@ -177,8 +185,21 @@ class ThreadWriter:
     def write(self, shard: Shard) -> None:
         """Start a thread that writes the shard."""
         # No daemon thread: a program that ends writes its shard first.
-        self._thread = threading.Thread(target=_write_shard, args=(shard,), name="shoal checkpoint")
+        self._thread = threading.Thread(
+            target=self._write_slowly, args=(shard,), name="shoal checkpoint"
+        )
         self._thread.start()
+
+    @staticmethod
+    def _write_slowly(shard: Shard) -> None:
+        """Write the shard at a low priority. Runs on the thread."""
+        with contextlib.suppress(AttributeError, OSError):  # training has the higher priority
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        _write_shard(shard)
+
+    def write_now(self, shard: Shard) -> None:
+        """Write the shard here: no thread starts while the process exits."""
+        _write_shard(shard)
 
     def busy(self) -> bool:
         """Whether the thread runs."""
@@ -210,11 +231,9 @@ class ThreadWriter:
 
 
 def _write_shard(shard: Shard) -> None:
-    """Write a shard and its receipt, and seal the checkpoint if it is complete. Runs on the thread
-    of a ThreadWriter, at a low priority.
+    """Write a shard and its receipt, and seal the checkpoint if it is complete. Errors go to the
+    log.
     """
-    with contextlib.suppress(AttributeError, OSError):  # training has the higher priority
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     checkpoint, begun = shard.checkpoint, time.monotonic()
     try:
         recover(checkpoint.root, shard.keep, besides=checkpoint)

@@ -25,7 +25,7 @@ WORKER_PARKED_WORD32 = 192 // 4
 VIEW = struct.Struct("<QIIQIII")
 VIEW_AT = 320
 CURSOR_AT = 384
-RELEASED, NEW = 1, 2
+RELEASED, NEW, STOPPED = 1, 2, 4
 
 # A slot: the descriptor, then what the agent answers.
 DESCRIPTOR_BYTES = 192

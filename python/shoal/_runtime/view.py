@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .protocol import CURSOR_AT, NEW, RELEASED, VIEW, VIEW_AT
+from .protocol import CURSOR_AT, NEW, RELEASED, STOPPED, VIEW, VIEW_AT
 
 
 class View(NamedTuple):
@@ -36,6 +36,13 @@ class View(NamedTuple):
     def released(self) -> bool:
         """Whether this worker is no longer a member."""
         return bool(self.flags & RELEASED)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all members were released, because the job was asked to end. `rank` and `size`
+        are those of the last step then.
+        """
+        return bool(self.flags & STOPPED)
 
     @property
     def new(self) -> bool:

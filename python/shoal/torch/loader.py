@@ -221,7 +221,7 @@ class Loader:
         while not progress.finish_step(self._end):
             self._arriving = None
             # What was loaded for members that are no more is thrown away.
-            batch = next(batch for plan, batch in arriving if plan == progress.plan)
+            batch = next(batch for plan, batch in arriving if plan == progress.drawn.plan)
             progress.open_step()
             yield batch
         if progress.begun:  # the others begin to load anew too, which draws a random number
@@ -246,10 +246,11 @@ class _Orders:
         asks.
         """
         progress, plan, asked = self._progress, -1, 0
+        drawn = progress.drawn
         while True:
-            if plan != progress.plan:
-                plan, asked = progress.plan, 0
-            part = None if progress.job.outside else progress.batch_ahead(asked - progress.opened)
+            if plan != drawn.plan:
+                plan, asked = drawn.plan, 0
+            part = None if progress.job.outside else progress.batch_ahead(asked - drawn.opened)
             if part is None or self._end.excludes_epoch(part.epoch):
                 yield _NOTHING
             else:

@@ -1,0 +1,102 @@
+"""The last checkpoint of a job: when it is stopped, and when its program ends."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numpy")
+from running_job import HANG
+from test_checkpoint import WORKER, results, steps
+
+STOPPED = """
+import os, sys, threading
+import numpy as np
+import shoal
+folder, end, hangs = sys.argv[1], int(sys.argv[2]), len(sys.argv) > 3
+job = shoal.join()
+total = np.zeros(1)
+def get():
+    if hangs and job.rank and job.released:
+        threading.Event().wait()
+    return total
+job.register("total", get, lambda value: np.copyto(total, value))
+job.checkpoint(folder, every=10**6)
+first = None
+for step in job.steps(10**9, batch=8, steps=end):
+    first = step.number if first is None else first
+    if (step.number - first) % 10 == 0:
+        print("STEP", step.number, flush=True)
+    step.allreduce(np.zeros(1))
+    total += 1
+print("RESULT", [job.rank, job.committed, float(total[0])], flush=True)
+total += 1000  # what comes after the loop is no part of a checkpoint
+"""
+
+
+def test_a_job_that_is_stopped_makes_no_step_again(launch, binary, tmp_path):
+    """`shoal stop` has all workers write a last checkpoint; one that not all could write is
+    abandoned, which is said.
+    """
+
+    def stop(*hangs):
+        """Start a job, and stop it after some steps; with `hangs`, rank 1 writes no part."""
+        process = launch.start(3, STOPPED, tmp_path / "checkpoints", 10**8, *hangs)
+        lines = iter(process.stdout)
+        name = re.search("job ([^,]+),", next(line for line in lines if ", 3 workers" in line))[1]
+        began = int(re.search(r"STEP (\d+)", next(line for line in lines if "STEP" in line))[1])
+        next(line for line in lines if "STEP" in line)
+        asked = subprocess.Popen([binary, "stop", name], stdout=subprocess.PIPE)
+        output = ""
+        if hangs:  # rank 0 has written its part
+            output = next(line for line in lines if "[0] RESULT" in line)
+            subprocess.run([binary, "stop", name, "--now"], stdout=subprocess.PIPE)
+        asked.communicate()
+        output += process.communicate(timeout=HANG)[0]
+        return began, int(re.search(r"RESULT \[\d+, (\d+)", output)[1]), output
+
+    _, reached, output = stop()
+    assert f"checkpoint of step {reached} in" in output and "abandoned" not in output, output
+    began, lost, output = stop("hangs")
+    assert began == reached and f"checkpoint of step {lost} in" in output, output
+    assert "is abandoned: a worker was lost while it was written, or ended" in output, output
+    assert steps(tmp_path / "checkpoints") == [reached]
+    ended = results(launch(2, STOPPED, tmp_path / "checkpoints", reached + 5))
+    assert {tuple(r) for r in ended.values()} == {(reached + 5, reached + 5.0)}
+
+
+@pytest.mark.parametrize("agent", [False, True])
+def test_a_loop_of_one_epoch_ends_with_a_checkpoint(launch, tmp_path, agent):
+    """A loop that names neither epochs nor steps is the last one where the program ends."""
+    program = """
+import sys
+import numpy as np
+import shoal
+job = shoal.join()
+total = np.zeros(1)
+job.register("total", lambda: total, lambda value: np.copyto(total, value))
+job.checkpoint(sys.argv[1], every=10**6)
+for epoch in range(int(sys.argv[2])):
+    for step in job.steps(37, batch=1):
+        step.allreduce(np.zeros(1))
+        total += 1
+print("RESULT", [job.rank, float(total[0])], flush=True)
+total += 1000
+"""
+    for epochs in (1, 2):
+        if agent:
+            output = launch(2, program, tmp_path / "checkpoints", epochs)
+        else:
+            env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1])}
+            output = subprocess.run(
+                [sys.executable, "-c", program, tmp_path / "checkpoints", str(epochs)],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=True,
+            ).stdout
+        assert {r[0] for r in results(output).values()} == {37.0 * epochs}, output
+        assert max(steps(tmp_path / "checkpoints")) == 37 * epochs, output
