@@ -42,9 +42,10 @@ func (a *Agent) planChange(mesh string) (c, contrary *reshape.Change, err error)
 // layoutOnMesh places the state of the job on a mesh that somebody asks for, or returns why that
 // cannot be. It runs on the engine's thread.
 func (d *driver) layoutOnMesh(mesh string) (*reshape.Layout, error) {
-	shape := d.head.State().Shape
+	known := d.head.State()
+	shape := known.Shape
 	if shape == nil {
-		return nil, head.ErrShapeless
+		return nil, head.ShapelessError(known)
 	}
 	m, err := layout.ParseMesh(mesh)
 	switch {

@@ -84,6 +84,10 @@ var errRigid = errors.New("this job cannot change its size: its workers call pla
 var errEarly = errors.New(
 	"the job has not begun: not all of its first workers have joined; ask again when they have")
 
+// errUnused refuses what errRigid does, as long as it is open whether the job trains in steps.
+var errUnused = errors.New("this job cannot change its size yet: it is still starting, and its " +
+	"workers have called nothing; ask again when it trains")
+
 // checkResizable returns why nobody can take workers from the job now, or give it some; nil where
 // somebody can.
 func (r *leader) checkResizable() error {
@@ -92,6 +96,8 @@ func (r *leader) checkResizable() error {
 		return errShaped
 	case r.machine.View().Generation == 0: // whether it has steps is not known
 		return errEarly
+	case !r.state.Elastic && r.count == 0:
+		return errUnused
 	case !r.state.Elastic:
 		return errRigid
 	}

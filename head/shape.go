@@ -106,8 +106,15 @@ func (a *Agent) RequestedMesh() string {
 	return a.leader.requested.mesh
 }
 
-// ErrShapeless answers a request for another mesh to a job that has none.
-var ErrShapeless = errors.New("this job has no mesh: its program states none, as shoal.train does")
+// ShapelessError returns the answer to a request for another mesh in a job without a shape, by what
+// is known of the job: whether it has no mesh is known when it has made a step.
+func ShapelessError(known State) error {
+	if known.Steps == 0 {
+		return errors.New("the job is still starting: none of its workers has come to " +
+			"shoal.train, which states the mesh; ask again when it trains")
+	}
+	return errors.New("this job has no mesh: its program states none, as shoal.train does")
+}
 
 // errShaped refuses another number of workers, which leaves open what becomes of the mesh.
 var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: " +
@@ -118,7 +125,7 @@ var errShaped = errors.New("this job has a mesh, and each of its workers a part 
 func (r *leader) requestReshape(w requestedMesh) error {
 	switch s := r.state.Shape; {
 	case s == nil:
-		return ErrShapeless
+		return ShapelessError(r.state)
 	case r.machine.View().Generation == 0:
 		return errEarly
 	case s.Broken != "":

@@ -88,6 +88,49 @@ func (c *cut) statePlace(w topo.WorkerID, step uint64) {
 	c.runActions()
 }
 
+// TestRequestsToAJobThatStarts checks that a job is not said to have no mesh, or to make no steps,
+// before that is known.
+func TestRequestsToAJobThatStarts(t *testing.T) {
+	c := &cut{t: t, agent: head.New(
+		head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 2}})}
+	for w := range topo.WorkerID(2) {
+		c.agent.WorkerStarted(w)
+		c.agent.WorkerAsks(w)
+		c.runActions()
+	}
+	check := func(when, mesh, size string) {
+		t.Helper()
+		if err := c.agent.Reshape("dp=2", 2, "me"); err == nil ||
+			!strings.Contains(err.Error(), mesh) {
+			t.Errorf("%s: a reshape is answered with %v", when, err)
+		}
+		if err := c.agent.Resize(3, "me"); size != "" &&
+			(err == nil || !strings.Contains(err.Error(), size)) {
+			t.Errorf("%s: a resize is answered with %v", when, err)
+		}
+	}
+	check("before any call", "still starting", "still starting")
+	call := collective.Call{Kind: collective.Barrier, DType: tensor.U8, Shape: []int{0}}
+	for w := range topo.WorkerID(2) {
+		c.agent.PostCall(&collective.Posted{Worker: w, Ticket: 1, Call: call})
+		c.runActions()
+	}
+	check("after a barrier", "still starting", "plain collectives")
+	place, err := cursor.New(1000, 10, 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w := range topo.WorkerID(2) {
+		c.agent.ReportData(w, place)
+		c.runActions()
+	}
+	check("before its first step", "still starting", "")
+	for w := range topo.WorkerID(2) {
+		c.postStep(w, 2, collective.Barrier)
+	}
+	check("after a step", "has no mesh", "")
+}
+
 // TestBackToACheckpoint follows a job of which a part of the state is lost: to the mesh that is
 // left, and with the first statement of a place there, and no sooner, to the place.
 func TestBackToACheckpoint(t *testing.T) {
