@@ -263,6 +263,97 @@ def _refused():
     return said
 
 
+# What happens in the rounds of `_scaled`: what is called before the scaler's step, and whether a
+# gradient of one worker overflows.
+ROUNDS = [
+    ("nothing", False),
+    ("nothing", True),
+    ("clip", False),
+    ("clip", True),
+    ("average", False),
+    ("average", True),
+]
+
+
+def _scaled():
+    """Step optimizers of three kinds in turn with GradScalers, where an element of a gradient
+    overflows on one worker; return the scale of each after each of its steps, and what refused
+    steps say.
+    """
+    import shoal
+    import shoal.torch
+    from shoal.torch import registry
+
+    job, size, turns = shoal.join(), 3, (len(ROUNDS) + 1) * 3
+    loader = shoal.torch.loader(
+        torch.utils.data.TensorDataset(torch.ones(2 * size)), size, steps=turns
+    )
+    nets = [torch.nn.Linear(100, 100, bias=False) for _ in range(3)]
+    inner = [torch.optim.SGD(net.parameters(), lr=1.0) for net in nets]
+    optimizers = [
+        shoal.torch.zero(nets[0], inner[0]),
+        shoal.torch.zero(nets[1], inner[1], stage=2),
+        shoal.torch.optimizer(inner[2]),
+    ]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=9) for _ in nets]
+    scales, said = [[], [], []], []
+    for _ in loader:
+        turn, kind = divmod(loader.step.number, 3)
+        optimizer, scaler, weight = optimizers[kind], scalers[kind], nets[kind].weight
+        optimizer.zero_grad()
+        before = weight.detach().clone()
+        weight.grad = scaler.scale(torch.full_like(weight, job.rank + 1.0))
+        if turn == len(ROUNDS):
+            made = registry._created[:]
+            registry._created[:] = made if kind else []  # as if the scaler was not known
+            optimizer.average_gradients()
+            registry._created[:] = made
+            if kind == 1:
+                scaler.unscale_(optimizer)  # too late
+            said += _refusal(scaler, optimizer) if kind < 2 else []
+            continue
+        called, overflows = ROUNDS[turn]
+        if overflows and job.rank == 1:
+            weight.grad[3, 5] = float("inf")
+        if called == "clip":
+            scaler.unscale_(optimizer)
+            if kind == 2:
+                optimizer.average_gradients()
+                torch.nn.utils.clip_grad_norm_([weight], 50.0)
+            else:
+                optimizer.clip_grad_norm_(50.0)
+        elif called == "average":
+            optimizer.average_gradients()
+        scaler.step(optimizer)
+        scaler.update()
+        scales[kind].append(scaler.get_scale())
+        step = 0.0 if overflows else 0.5 if called == "clip" else 2.0
+        torch.testing.assert_close(weight.detach(), before - step, rtol=0, atol=1e-5)
+    return [scales, said]
+
+
+def _refusal(scaler, optimizer):
+    """What a step is refused with, as a list."""
+    try:
+        scaler.step(optimizer)
+    except RuntimeError as err:
+        return [str(err)]
+    return ["nothing"]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.amp, "GradScaler"), reason="PyTorch has GradScalers for GPUs only before 2.3"
+)
+def test_a_step_that_overflows_on_one_worker_is_skipped_by_all():
+    not hasattr(torch.amp, "GradScaler"), reason="PyTorch before 2.3 has GradScalers for GPUs only"
+    ranks = world(3, _scaled)
+    assert ranks[0] == ranks[1] == ranks[2]
+    scales, said = ranks[0]
+    assert scales == [[8.0, 4.0, 4.0, 2.0, 2.0, 1.0]] * 3
+    assert "make it after `import shoal.torch`" in said[0] and "before the average" in said[1]
+    assert len(said) == 2
+
+
 def _clip_late():
     """Clip what stage 2 has averaged already; return what it raises."""
     import shoal

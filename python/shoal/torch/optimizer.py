@@ -12,7 +12,7 @@ from torch import Tensor
 
 import shoal
 
-from . import averaged
+from . import averaged, registry
 from .bucket import Bucket
 from .compress import Compression, bucket_maker
 from .path import Path, Paths
@@ -113,15 +113,18 @@ class Averaging(torch.optim.Optimizer):
         if closure is not None:
             return self.inner.step(lambda: self._average_loss(closure))
         # Set by GradScaler. Each rank divides by its own scale before the average, and looks for
-        # infinities after it, so all ranks take the step or none, even where their scales differ.
+        # infinities after it, so all ranks take the step or none, and have the same scale then.
         scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
         if scale is not None:
             for gradient in self._gradients():
                 gradient.div_(scale)
         self.average_gradients()
         self._averaged = False
-        if guarded and not all(torch.isfinite(gradient).all() for gradient in self._gradients()):
-            return None
+        if guarded:
+            overflow = not all(torch.isfinite(gradient).all() for gradient in self._gradients())
+            registry.record_overflow(self, overflow)
+            if overflow:
+                return None
         return self.inner.step()
 
     def average_gradients(self) -> None:

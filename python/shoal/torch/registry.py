@@ -57,6 +57,25 @@ def live_optimizers() -> List[torch.optim.Optimizer]:
     return [thing for thing in (ref() for ref in _created) if isinstance(thing, _Optimizer)]
 
 
+def live_scalers() -> List[Any]:
+    """The registered GradScalers that are alive and enabled."""
+    made = (ref() for ref in _created)
+    return [thing for thing in made if isinstance(thing, _Scaler) and thing.is_enabled()]
+
+
+def record_overflow(optimizer: torch.optim.Optimizer, found: bool) -> None:
+    """Have the GradScaler that steps this optimizer know whether a gradient of any worker is not
+    finite. It has looked at those of its own worker only, and the next scale follows from that.
+    """
+    for scaler in live_scalers():
+        record = scaler._per_optimizer_states.get(id(optimizer))
+        if record is not None:
+            scale = scaler._scale
+            record["found_inf_per_device"] = {
+                scale.device: torch.full((), float(found), device=scale.device)
+            }
+
+
 def belonging_to(managed: List[Any]) -> List[Any]:
     """The registered objects that are alive and belong to these modules and optimizers, but are not
     among them: optimizers with parameters of theirs, then schedulers of the optimizers, then

@@ -4,7 +4,8 @@ docs/design/zero.md has the reasons.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+import math
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 import shoal
 from shoal._runtime.arguments import wrong_type
 
+from .. import registry
 from ..arena import empty
 from ..bucket import make_buckets
 from ..exchange import require_open_step
@@ -41,11 +43,12 @@ def zero(
     `average_gradients()`, or `step()`, and `zero_grad()`; with stage 2 it gets those of its 2/n
     only, and `grad` of all parameters is None after it. To clip, call
     `optimizer.clip_grad_norm_(1.0)` before `step()`: before the average there are only gradients of
-    this worker. The parameters are on all workers after each step, and are those that the same
-    optimizer would give with shoal.torch.ddp: to the last bit on one host, and up to the order of
-    sums with stage 2 on several. Workers may join, leave and be killed. When two that hold the same
-    part are lost at once, `step()` and the loop raise ShoalError on all others: start again from a
-    checkpoint.
+    this worker. A GradScaler may step it: where a gradient of any worker overflows, all of them
+    skip the step, and go on with the same scale. The parameters are on all workers after each step,
+    and are those that the same optimizer would give with shoal.torch.ddp: to the last bit on one
+    host, and up to the order of sums with stage 2 on several. Workers may join, leave and be
+    killed. When two that hold the same part are lost at once, `step()` and the loop raise
+    ShoalError on all others: start again from a checkpoint.
 
     It takes optimizers that treat every element by itself, whatever its neighbours are: SGD, Adam,
     AdamW, RMSprop, Adagrad and the like; `opt` keeps its parameter groups, for schedulers, and
@@ -86,6 +89,9 @@ def zero(
 class Zero(torch.optim.Optimizer):
     """An optimizer whose state is divided among the workers. Made by `zero`."""
 
+    # GradScaler then leaves unscaling and the look for infinities to step().
+    _step_supports_amp_scaling = True
+
     def __init__(
         self, job: "shoal.Job", model: torch.nn.Module, inner: torch.optim.Optimizer, stage: int
     ) -> None:
@@ -100,11 +106,14 @@ class Zero(torch.optim.Optimizer):
         )
         self._shards = Shards(job, inner, self._flat)
         self._statistics = make_buckets([b for b in model.buffers() if b.is_floating_point()])
-        # A mark for each parameter: above 0 where a worker had a gradient.
+        # A mark for each parameter: not 0 where a worker had a gradient, and no number where that
+        # was not finite.
         self._marks = empty(len(self._flat.parameters))
         self._gradients: List[Tensor] = []  # memory of the gradients, by buffer
         self._kept = 0  # bytes of averaged gradients
         self._averaged = False
+        self._looked = False  # whether the newest average was with a look for overflows
+        self._overflow = False  # whether it found one, on any worker
         job.register(job.unused("optimizer"), self._settings, self._set_settings)
         job._state.sharded.append(self._shards)
 
@@ -132,11 +141,46 @@ class Zero(torch.optim.Optimizer):
                 "shoal: step(closure) averages as often as the closure is called, and a step of the"
                 " loader is one average"
             )
-        self.average_gradients()
+        # Set by GradScaler, which has looked at the gradients of this worker. Whether a step is
+        # skipped is known after the average, on all workers alike.
+        scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
+        if guarded and self._averaged:
+            self._check_guard(scale)
+            self._unscale([part for _, part in self._shards.parts], scale)
+        elif guarded:
+            self._unscale(self._flat.parameters, scale)
+        self._average_once(whole=self._stage == 1, look=guarded)
         self._averaged = False
+        if guarded:
+            registry.record_overflow(self, self._overflow)
         if not self._job.released:
-            self._shards.step()
+            if guarded and self._overflow:
+                self._shards.drop_gradients()
+            else:
+                self._shards.step()
             self._shards.gather()
+
+    def _check_guard(self, scale: Optional[Tensor]) -> None:
+        """Raise RuntimeError where a GradScaler could not do its part before step(), because the
+        gradients were averaged. `scale` is by what it has not divided them yet.
+        """
+        if not self._looked:
+            raise RuntimeError(
+                "shoal: the gradients were averaged without a look for overflows, because the"
+                " GradScaler is not known here: make it after `import shoal.torch`"
+            )
+        if self._stage == 2 and scale is None and not isinstance(self.found_inf, Tensor):
+            raise RuntimeError(
+                "shoal: scaler.unscale_(optimizer) found no gradients, because with stage=2 those"
+                " that are averaged are divided among the workers: call it before the average"
+            )
+
+    @staticmethod
+    def _unscale(tensors: Sequence[Tensor], scale: Optional[Tensor]) -> None:
+        """Divide the gradients of these tensors by a scale, in place; None = that was done."""
+        for tensor in tensors:
+            if scale is not None and tensor.grad is not None:
+                tensor.grad.div_(scale.item())
 
     def average_gradients(self) -> None:
         """Average the gradients now, which commits the step; the next `step()` does not do it
@@ -145,8 +189,7 @@ class Zero(torch.optim.Optimizer):
         With stage 1 `grad` of the parameters is the average then; what is done to it in place
         counts.
         """
-        if not self._averaged:
-            self._average(whole=self._stage == 1)
+        self._average_once(whole=self._stage == 1)
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
@@ -162,8 +205,7 @@ class Zero(torch.optim.Optimizer):
                 "shoal: the gradients are averaged already, and with stage=2 no worker has all of"
                 " them: call clip_grad_norm_ in place of average_gradients()"
             )
-        if not self._averaged:
-            self._average(whole=True)
+        self._average_once(whole=True)
         norm = torch.nn.utils.clip_grad_norm_(
             self._flat.parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
         )
@@ -171,11 +213,15 @@ class Zero(torch.optim.Optimizer):
             self._drop_gradients()
         return norm
 
-    def _average(self, whole: bool) -> None:
+    def _average_once(self, whole: bool, look: bool = False) -> None:
         """Commit the step with the average of all gradients, and wait for it: for each worker of
-        its parts, or of the `whole` model.
+        its parts, or of the `whole` model. Does nothing where that was done. `look`: a GradScaler
+        must know of overflows.
         """
+        if self._averaged:
+            return
         step = require_open_step(self._job)
+        self._looked = look or bool(registry.live_scalers())
         room = self._pack_gradients()
         calls = []
         with self._job.grouped():
@@ -244,6 +290,8 @@ class Zero(torch.optim.Optimizer):
                 )
             elif gradient.data_ptr() != place.data_ptr():
                 place.copy_(gradient.reshape(-1))
+            if self._looked and not torch.isfinite(place).all():
+                self._marks[i] = math.nan  # which the average of the marks is then
             parameter.grad = None
         return self._gradients
 
@@ -275,7 +323,8 @@ class Zero(torch.optim.Optimizer):
         """Give each part of this worker its averaged gradient, and of a `whole` average the
         parameters theirs.
         """
-        used = self._marks.gt(0).tolist()
+        used = self._marks.ne(0).tolist()
+        self._overflow = self._looked and not bool(torch.isfinite(self._marks).all())
         for run, part in self._shards.parts:
             if used[run.parameter]:
                 (first, _), tensor = next(

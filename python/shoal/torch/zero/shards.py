@@ -83,6 +83,10 @@ class Shards:
         for mine, given in zip(self.inner.param_groups, self.optimizer.param_groups):
             mine.update({key: value for key, value in given.items() if key != "params"})
         type(self.optimizer).step(self.inner)
+        self.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        """Let go of the gradients of the parts held here."""
         for _, part in self.parts:
             part.grad = None
 
