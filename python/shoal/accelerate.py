@@ -25,7 +25,7 @@ import shoal
 import shoal.torch
 from shoal._trainers import process
 from shoal._trainers.batches import batches_in_epoch, check_loader
-from shoal._trainers.dealt import told
+from shoal._live.dealt import told
 from shoal.cursor import Cursor
 
 __all__ = ["Accelerator"]

@@ -17,22 +17,27 @@ from typing import (
     Optional,
     Sequence,
     Type,
+    TypeVar,
     Union,
 )
 
 from ._checkpoint.checkpoints import Checkpoints
+from ._live.dealt import dealt
 from ._live.epochs import End
+from ._live.first import OnlyFirst
 from ._live.transfer import State
 from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend
 from ._runtime.launchers import other_launcher
 from ._runtime.solo import Solo
 from ._runtime.worker import Worker
-from .cursor import MAX_SAMPLES
+from .cursor import MAX_SAMPLES, Order
 from .errors import JoinError, ShoalError
 from .mesh import Mesh
 from .steps import Progress, Step, steps_until
 from .world import World
+
+T = TypeVar("T")
 
 
 class Job(World):
@@ -204,6 +209,66 @@ class Job(World):
         self._checkpoints = Checkpoints(self, self._state, os.fsdecode(folder), every, keep)
         if self._progress is not None:
             self._progress.checkpoints = self._progress.last_checkpoints = self._checkpoints
+
+    def only_first(self, factory: Callable[[], T]) -> T:
+        """An object that exists on one worker at a time, the first one, such as a writer of
+        metrics.
+
+            writer = job.only_first(lambda: SummaryWriter("runs/digits"))    # on every worker
+            for step in job.steps(...):
+                ...
+                writer.add_scalar("loss", loss, step.number)
+
+        Its methods do nothing on the other workers, and return None there. factory() is called on
+        the worker that is the first one now, when a method is called, and again on another worker
+        that becomes the first one, because the one before was lost or released: so it opens what
+        may be there already. Only methods are passed on; if the object is a function, call it. With
+        `if job.rank == 0:` the writer would be gone with the first worker.
+
+        Raises TypeError for what is no function.
+        """
+        if not callable(factory):
+            raise wrong_type(
+                "factory",
+                factory,
+                "a function that makes the object, as in job.only_first(lambda: SummaryWriter())",
+            )
+        return OnlyFirst(self, factory)  # type: ignore[return-value]
+
+    def evaluate(
+        self, samples: int, function: Callable[[Any], Any], batch: Optional[int] = None
+    ) -> List[Any]:
+        """Deal the numbers of `samples` samples out over the workers, and return what function
+        makes of them, on every worker.
+
+            parts = job.evaluate(len(valid), lambda at: [len(at), count_right(valid[at])])
+            accuracy = sum(right for _, right in parts) / sum(n for n, _ in parts)
+
+        function gets an int64 array of neighbouring numbers (a list without NumPy), of `batch` at
+        most, or else of an equal share, and returns arrays, numbers, strings, None, or lists,
+        tuples and dicts of these. The results are in the order of the samples. Every sample is in
+        exactly one of them: what a worker had that was lost meanwhile is dealt out again, where a
+        sum by job.allreduce would lack its part. All workers call it, between two steps or after
+        the average of a step.
+
+        Raises TypeError and ValueError for arguments that mean nothing, and TypeError for a result
+        that cannot be sent.
+        """
+        samples = as_integer("samples", samples, 0, "how many samples are dealt out, an integer")
+        if batch is None:
+            each = max(-(-samples // self.size), 1)
+        else:
+            each = as_integer("batch", batch, 1, "how many samples function gets at most")
+        if not callable(function):
+            raise wrong_type("function", function, "a function of the numbers of some samples")
+        order = Order(samples, shuffle=False)
+
+        def make(part: int) -> Any:
+            """The result for one part."""
+            return function(order.take([(part * each, min((part + 1) * each, samples))]))
+
+        found = dealt(self, range(-(-samples // each)), make)
+        return [found[part] for part in sorted(found)]
 
     def unused(self, name: str) -> str:
         """The name, or one with a number where it is registered already."""

@@ -28,7 +28,7 @@ import shoal
 import shoal.torch
 from shoal._trainers import process
 from shoal._trainers.batches import FOREVER, Part, batches_in_epoch, check_loader
-from shoal._trainers.dealt import pack, told, unpack
+from shoal._live.dealt import pack, told, unpack
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
 

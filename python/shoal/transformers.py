@@ -36,7 +36,7 @@ from shoal._trainers import process
 from shoal._trainers.arguments import check_arguments
 from shoal._trainers.batches import Part, TrainLoader
 from shoal._trainers.callbacks import attributes_of
-from shoal._trainers.dealt import told, unpack
+from shoal._live.dealt import told, unpack
 from shoal._trainers.rounds import Rounds, dealable
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor

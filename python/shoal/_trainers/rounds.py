@@ -8,8 +8,7 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 import shoal
-
-from .dealt import dealt
+from shoal._live.dealt import dealt
 
 
 def dealable(loader: Any) -> bool:

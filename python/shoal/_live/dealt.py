@@ -8,15 +8,13 @@ import json
 from array import array
 from typing import Any, Callable, Dict, List, Sequence
 
-import shoal
-from shoal._runtime.tree import Item, flatten, unflatten
+from .._runtime.tree import Item, flatten, unflatten
+from ..world import World
 
 _PIECE = 1 << 26  # bytes that are exchanged in one call
 
 
-def dealt(
-    job: "shoal.Job", items: Sequence[int], make: Callable[[int], Any]
-) -> Dict[int, Any]:
+def dealt(job: World, items: Sequence[int], make: Callable[[int], Any]) -> Dict[int, Any]:
     """make(item) for each item, made by one of the workers and given to all of them; the i-th item
     by the worker of rank i modulo their number, unless that is lost. All workers call it alike.
     """
@@ -32,7 +30,7 @@ def dealt(
     return made
 
 
-def told(job: "shoal.Job", value: Any) -> Dict[int, Any]:
+def told(job: World, value: Any) -> Dict[int, Any]:
     """The values of all workers that are not lost, by rank in ascending order."""
     if job.size == 1:
         return {job.rank: value}
@@ -42,7 +40,7 @@ def told(job: "shoal.Job", value: Any) -> Dict[int, Any]:
 
 
 def _exchange(
-    job: "shoal.Job", items: Sequence[int], mine: Dict[int, bytes], ranks: List[int]
+    job: World, items: Sequence[int], mine: Dict[int, bytes], ranks: List[int]
 ) -> Dict[int, bytes]:
     """The texts of all workers by item. Those of lost workers may lack; `ranks` becomes the list of
     the others.
