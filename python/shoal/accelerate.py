@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 import accelerate
 import torch
@@ -58,7 +58,7 @@ class Accelerator(accelerate.Accelerator):
             return super().prepare(*objects, **options)
         loaders = [x for x in objects if isinstance(x, DataLoader)]
         trains = [x for x in loaders if not isinstance(x.sampler, SequentialSampler)] or loaders
-        mine = {}
+        mine: Dict[int, Any] = {}
         if self._train is None and trains:
             mine[id(trains[0])] = self._train = _TrainLoader(self, trains[0])
         elif self._train is None and any(isinstance(x, torch.nn.Module) for x in objects):
@@ -249,7 +249,7 @@ class _EvalLoader(_Loader):
         self._count = batches_in_epoch(plain, plain.batch_size, 1)
         self._left: List[int] = []  # the batches that are not evaluated yet
         self._round: Dict[int, int] = {}  # the batch of each rank in this round
-        self._done: Optional[set] = None  # those of this round that were gathered; None = not asked
+        self._done: Optional[Set[int]] = None  # those of this round that were gathered; None = not asked
 
     def __len__(self) -> int:
         return -(-self._count // self.job.size)

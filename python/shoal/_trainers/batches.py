@@ -85,8 +85,8 @@ class TrainLoader:
         self._count = batches_in_epoch(plain, size, updates)
         options = {"pin_memory": plain.pin_memory and torch.cuda.is_available()}
         if plain.num_workers:
-            names = ("num_workers", "prefetch_factor", "persistent_workers")
-            names += ("multiprocessing_context", "worker_init_fn")
+            names = ["num_workers", "prefetch_factor", "persistent_workers"]
+            names += ["multiprocessing_context", "worker_init_fn"]
             options.update((name, getattr(plain, name)) for name in names)
         self.loader = shoal.torch.loader(
             plain.dataset,
