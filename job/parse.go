@@ -26,6 +26,7 @@ var keys = []struct{ name, example string }{
 	{"min", "min: 2"},
 	{"max", "max: 8"},
 	{"spares", "spares: 1"},
+	{"prefork", "prefork: [torch]"},
 	{"fixed_routes", "fixed_routes: true"},
 	{"redundant", "redundant: true"},
 }

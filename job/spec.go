@@ -30,7 +30,10 @@ type Spec struct {
 	Min int `json:"min,omitempty"`
 	Max int `json:"max,omitempty"` // bound of shoal resize; default: none
 	// workers beyond these that wait to take the place of lost ones; default: none
-	Spares  int               `json:"spares,omitempty"`
+	Spares int `json:"spares,omitempty"`
+	// Python modules that one process of each host imports, from which the workers are forked;
+	// default: each worker imports for itself
+	Prefork []string          `json:"prefork,omitempty"`
 	Command []string          `json:"command,omitempty"` // program and arguments of every worker
 	Env     map[string]string `json:"env,omitempty"`     // added to the environment of every worker
 
@@ -78,6 +81,9 @@ func (s Spec) Override(top Spec) Spec {
 	}
 	if top.Spares != 0 {
 		s.Spares = top.Spares
+	}
+	if len(top.Prefork) > 0 {
+		s.Prefork = top.Prefork
 	}
 	if top.Workers != 0 {
 		s.Workers = top.Workers
@@ -134,7 +140,7 @@ func (s Spec) Validate() error {
 			return err
 		}
 	}
-	return nil
+	return checkPrefork(s.Prefork, s.Command)
 }
 
 // String returns the spec as YAML, in the form that Parse reads.

@@ -3,6 +3,7 @@ package job_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,8 +53,8 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		"unknown key": {"wrokers: 4\n",
 			[]string{"wrokers",
-				"known are name, workers, command, env, min, max, spares, fixed_routes, " +
-					"redundant"}},
+				"known are name, workers, command, env, min, max, spares, prefork, " +
+					"fixed_routes, redundant"}},
 		"other case":   {"Name: a\n", []string{"Name", "no such key"}},
 		"repeated key": {"name: a\nname: b\n", []string{"name", "already set"}},
 		"wrong type":   {"workers: four\n", []string{"workers: a string", "workers: 4"}},
@@ -186,5 +187,46 @@ func TestStringIsParsed(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestSplitPython splits commands that run a script or a module, and knows what is none.
+func TestSplitPython(t *testing.T) {
+	for _, c := range []struct {
+		command string
+		options int // -1 = it is no such command
+	}{
+		{"python3 train.py", 1}, {"/usr/bin/python3.12 -u -W error -X dev train.py -m x", 6},
+		{"python -m train --epochs 3", 1}, {"python3 -Wd -um", -1}, {"python3 -m", -1},
+		{"python3 -c pass", -1}, {"python3 -", -1}, {"python3", -1}, {"python3 -W", -1},
+		{"torchrun train.py", -1}, {"./train.py", -1}, {"python3-config train.py", -1}, {"", -1},
+	} {
+		command := strings.Fields(c.command)
+		options, words, is := job.SplitPython(command)
+		if is != (c.options >= 0) || is && (len(options) != c.options ||
+			!slices.Equal(append(slices.Clone(options), words...), command)) {
+			t.Errorf("%s: %q, %q, %v", c.command, options, words, is)
+		}
+	}
+}
+
+// TestPreforkIsChecked refuses what is no module, and a command that imports none.
+func TestPreforkIsChecked(t *testing.T) {
+	for _, c := range []struct {
+		modules, command []string
+		want             string
+	}{
+		{[]string{"torch", "shoal.torch"}, []string{"python3", "train.py"}, ""},
+		{[]string{"torch transformers"}, []string{"python3", "train.py"},
+			`prefork: "torch transformers" is not the name of a Python module`},
+		{[]string{"torch"}, []string{"sh", "train.sh"},
+			"prefork: modules are imported for a script or a module of Python, and the command " +
+				"is sh train.sh; write python3"},
+	} {
+		err := job.Spec{Prefork: c.modules, Command: c.command}.WithDefaults().Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil ||
+			!strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q, %q: %v, want %q", c.modules, c.command, err, c.want)
+		}
 	}
 }

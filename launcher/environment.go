@@ -41,23 +41,31 @@ type position struct {
 	port       int // MASTER_PORT
 }
 
-// variables returns the environment of a worker. Of two entries for a key the later one counts.
-func (e environment) variables(p position) []string {
-	here := max(p.here, 1)
-	size := strconv.Itoa(p.size)
+// common returns what the environments of all workers of the host have: a worker that begins with
+// so many others on the host, at such an address and port. Of two entries for a key the later one
+// counts.
+func (e environment) common(here int, addr string, port int) []string {
 	env := slices.Clone(e.base)
 	env = append(env, defaultVariables(e.base, e.cores, max(here, e.here))...)
-	env = append(env, "MASTER_ADDR="+e.addr, "MASTER_PORT="+strconv.Itoa(p.port))
+	env = append(env, "MASTER_ADDR="+addr, "MASTER_PORT="+strconv.Itoa(port))
 	for _, key := range slices.Sorted(maps.Keys(e.spec.Env)) {
 		env = append(env, key+"="+e.spec.Env[key])
 	}
 	return append(env,
 		api.EnvSocket+"="+e.socket,
 		api.EnvJob+"="+e.spec.Name,
+		proc.RunVariable+"="+e.mark,
+	)
+}
+
+// variables returns the environment of a worker. Of two entries for a key the later one counts.
+func (e environment) variables(p position) []string {
+	here := max(p.here, 1)
+	size := strconv.Itoa(p.size)
+	return append(e.common(here, e.addr, p.port),
 		api.EnvRank+"="+strconv.Itoa(p.worker),
 		api.EnvSize+"="+size,
 		api.EnvToken+"="+p.token,
-		proc.RunVariable+"="+e.mark,
 		"RANK="+strconv.Itoa(p.rank),
 		"WORLD_SIZE="+size,
 		"LOCAL_RANK="+strconv.Itoa(p.local),

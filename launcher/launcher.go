@@ -133,6 +133,7 @@ func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	l.reporter.setRun(j.Spec.Name, dir)
 	l.supervisor.setProgram(program, l.workerEnvironment(j))
 	l.registry.setJob(&j)
+	l.tasks.add(l.startTemplate)
 	return nil
 }
 

@@ -142,6 +142,9 @@ func (d *runDir) appendEvent(e agent.Event, now time.Time) error {
 // hosts choose the numbers of the workers.
 const mostLogs = 256
 
+// templateLog is the path of the log of the process from which workers are forked.
+func (d *runDir) templateLog() string { return filepath.Join(d.path, "template.log") }
+
 // appendNote appends a line of this host about a worker to the worker's log. The log is open for
 // this one line: such lines are few, and nobody would close it. Any goroutine may call it.
 func (d *runDir) appendNote(worker int, text string) error {

@@ -33,6 +33,7 @@ func (l *launcher) stopWorkers(asked bool) error {
 func (l *launcher) beginStop() {
 	l.reporter.beginStop()
 	l.registry.beginStop()
+	l.supervisor.stopTemplate()
 }
 
 // beginStop registers that later endings are those of workers that the launcher ends.

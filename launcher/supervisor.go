@@ -6,12 +6,14 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/numa"
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
@@ -23,6 +25,7 @@ type supervisor struct {
 	mu        sync.Mutex // guards what follows
 	program   string     // path of the job's program; "" = the job is not known yet
 	env       environment
+	template  *proc.Template     // forks workers; nil = they are started anew
 	orders    []agent.StartOrder // orders that wait until the job is known
 	processes map[int]*process   // by worker, also the mostEnded that ended last
 	ended     []int              // of processes, those that have ended and are silent, oldest first
@@ -58,6 +61,36 @@ func (s *supervisor) setProgram(program string, env environment) {
 	s.program, s.env = program, env
 }
 
+// startTemplate starts the process from which workers are forked, if the job wants one, with
+// goroutines in g. Its output goes to the file log. ended is called, on one of these goroutines,
+// with the reason why it has ended; workers are started anew from then on.
+func (s *supervisor) startTemplate(g *group.Group, log string, ended func(why string)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	spec := s.env.spec
+	options, words, is := job.SplitPython(spec.Command)
+	if len(spec.Prefork) == 0 || !is {
+		return nil
+	}
+	command := append(slices.Clone(options), "-c", templateProgram,
+		strings.Join(spec.Prefork, ","))
+	var err error
+	s.template, err = proc.StartTemplate(g, proc.Command{Path: s.program,
+		Args: append(command, words...), Env: s.env.common(s.env.here, s.env.addr, s.env.port)},
+		log, ended)
+	return err
+}
+
+// templateProgram is what the interpreter of a template runs.
+const templateProgram = "from shoal._runtime.template import main; main()"
+
+// stopTemplate has workers be started anew from now on. It does not wait.
+func (s *supervisor) stopTemplate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.template.Stop()
+}
+
 // postponeOrder keeps an order until it is known what to run. It returns false, and keeps nothing,
 // if that is known.
 func (s *supervisor) postponeOrder(o agent.StartOrder) bool {
@@ -84,7 +117,7 @@ func (s *supervisor) takePostponed() []agent.StartOrder {
 func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token string,
 	output func() (*proc.Output, error), exit func(p *process, e proc.Exit)) (*process, error) {
 	s.mu.Lock()
-	program, env := s.program, s.env
+	program, env, template := s.program, s.env, s.template
 	size := env.spec.Workers
 	at := position{worker: worker, token: token, rank: worker, size: size, local: s.attempts,
 		here: env.here, port: env.port}
@@ -101,7 +134,8 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 		return nil, err
 	}
 	p := &process{worker: worker, output: out}
-	command := proc.Command{Path: program, Args: env.spec.Command, Env: env.variables(at)}
+	command := proc.Command{Path: program, Args: env.spec.Command, Env: env.variables(at),
+		Template: template}
 	if home != nil {
 		command.CPUs = home.CPUs
 	}

@@ -18,6 +18,20 @@ func (l *launcher) onStart(o agent.StartOrder) {
 	l.tasks.add(func() { l.startOrdered(o) })
 }
 
+// startTemplate starts the process from which workers are forked, if the job wants one, as a task.
+// The console shows why it has ended.
+func (l *launcher) startTemplate() {
+	ended := func(why string) {
+		if !l.registry.isStopping() {
+			l.console.Note("workers are started without --prefork from now on: " + why)
+		}
+	}
+	if err := l.supervisor.startTemplate(l.group, l.reporter.directory().templateLog(),
+		ended); err != nil {
+		ended(err.Error())
+	}
+}
+
 // startOrdered starts workers that the membership has ordered, as a task. If it is not known yet
 // what to run, the order waits for that.
 func (l *launcher) startOrdered(o agent.StartOrder) {

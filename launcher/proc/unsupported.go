@@ -4,8 +4,11 @@ package proc
 
 import (
 	"context"
+	"os"
 	"runtime"
 	"syscall"
+
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // Supported reports whether this operating system can run jobs.
@@ -19,6 +22,27 @@ func awaitExit(int) {}
 
 // startOnCPUs runs start unbound: jobs need Linux.
 func startOnCPUs(_ []int, start func() error) (bool, error) { return false, start() }
+
+// Template is for Linux only.
+type Template struct{}
+
+// StartTemplate is for Linux only.
+func StartTemplate(*group.Group, Command, string, func(why string)) (*Template, error) {
+	return nil, Supported()
+}
+
+// Stop does nothing here: jobs need Linux.
+func (*Template) Stop() {}
+
+// fork is a worker that a template has forked, on Linux only.
+type fork struct {
+	newChild
+	pid   int
+	bound bool
+}
+
+// fork is for Linux only.
+func (*Template) fork(Command, []*os.File) (*fork, error) { return nil, Supported() }
 
 // Sweep is for Linux only.
 func Sweep(string) error { return Supported() }

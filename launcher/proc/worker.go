@@ -23,6 +23,18 @@ type Command struct {
 	Args []string
 	Env  []string
 	CPUs []int // processors to use, if the kernel grants them; none = all that the launcher may use
+
+	// Template forks the process, if it still can; nil = the process is started anew.
+	Template *Template
+}
+
+// child is a process that ends some day.
+type child interface {
+	// await blocks until the process has ended. It stays a zombie.
+	await()
+	// reap gives the number of a process that has ended back to the kernel, and tells how it ended,
+	// without its number and times.
+	reap() Exit
 }
 
 // Worker is one started process with a process group of its own. It is safe for concurrent use.
@@ -44,29 +56,13 @@ type Worker struct {
 // processes that the worker started may still run and write then (Silent, StopReadingAfter).
 func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
 	w := &Worker{silent: make(chan struct{})}
-	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr()}
-	theirs, err := w.makePipes(cmd)
+	theirs, err := w.makePipes()
 	if err != nil {
 		return nil, err
 	}
-	started := make(chan error, 1)
-	g.Go(fmt.Sprintf("wait for %s", c.Args[0]), func(context.Context) error {
-		// The parent-death signal means the death of the thread that started the process.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		from := time.Now()
-		var err error
-		w.bound, err = startOnCPUs(c.CPUs, cmd.Start)
-		if err == nil {
-			w.pid = cmd.Process.Pid
-		}
-		started <- err
-		if err == nil {
-			ended(w.waitAndReap(cmd, from))
-		}
-		return nil
-	})
-	err = <-started
+	if !w.startForked(g, c, theirs, ended) {
+		err = w.startAnew(g, c, theirs, ended)
+	}
 	closeAll(theirs)
 	if err != nil {
 		closeAll(w.streams)
@@ -84,6 +80,68 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 	return w, nil
 }
 
+// startAnew starts the process as a new one, with the pipes as its stdout and stderr, and a
+// goroutine that waits for its end.
+func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File, ended func(Exit)) error {
+	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr(),
+		Stdout: pipes[0], Stderr: pipes[1]}
+	started := make(chan error, 1)
+	g.Go(fmt.Sprintf("wait for %s", c.Args[0]), func(context.Context) error {
+		// The parent-death signal means the death of the thread that started the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		from := time.Now()
+		var err error
+		w.bound, err = startOnCPUs(c.CPUs, cmd.Start)
+		if err == nil {
+			w.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			ended(w.waitAndReap(newChild{cmd}, from))
+		}
+		return nil
+	})
+	return <-started
+}
+
+// startForked has the template of the command fork the process, with the pipes as its stdout and
+// stderr, and starts a goroutine that waits for its end. It blocks while the template still
+// imports. It returns false where there is no template, or it has ended.
+func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended func(Exit)) bool {
+	if c.Template == nil {
+		return false
+	}
+	f, err := c.Template.fork(c, pipes)
+	if err != nil {
+		return false // the template's end says why
+	}
+	from := time.Now()
+	w.pid, w.bound = f.pid, f.bound
+	g.Go(fmt.Sprintf("wait for a fork, %s", c.Args[0]), func(context.Context) error {
+		ended(w.waitAndReap(f, from))
+		return nil
+	})
+	return true
+}
+
+// newChild is a process that was started anew.
+type newChild struct{ cmd *exec.Cmd }
+
+func (c newChild) await() { awaitExit(c.cmd.Process.Pid) }
+
+func (c newChild) reap() (e Exit) {
+	var ee *exec.ExitError
+	if errors.As(c.cmd.Wait(), &ee) {
+		if status := ee.Sys().(syscall.WaitStatus); status.Signaled() {
+			e.Signal = status.Signal()
+		} else {
+			e.Code = status.ExitStatus()
+		}
+	}
+	return e
+}
+
 // readStream copies one stream to the output, blocks until it ends, and closes it; after the last
 // one silent is closed.
 func (w *Worker) readStream(stream int, out *Output, to io.Writer) {
@@ -95,7 +153,7 @@ func (w *Worker) readStream(stream int, out *Output, to io.Writer) {
 }
 
 // makePipes makes the pipes of stdout and stderr. theirs are the ends that the worker gets.
-func (w *Worker) makePipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
+func (w *Worker) makePipes() (theirs []*os.File, err error) {
 	for range 2 {
 		r, t, err := os.Pipe()
 		if err != nil {
@@ -105,28 +163,19 @@ func (w *Worker) makePipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 		}
 		w.streams, theirs = append(w.streams, r), append(theirs, t)
 	}
-	cmd.Stdout, cmd.Stderr = theirs[0], theirs[1]
 	return theirs, nil
 }
 
 // waitAndReap blocks until the process has ended, and reaps it with mu held: until then no other
 // process gets its number, and no signal can hit another process.
-func (w *Worker) waitAndReap(cmd *exec.Cmd, from time.Time) Exit {
-	awaitExit(w.pid)
+func (w *Worker) waitAndReap(c child, from time.Time) Exit {
+	c.await()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	err := cmd.Wait()
+	e := c.reap()
 	w.gone = true
-	exit := Exit{PID: w.pid, Started: from, Ended: time.Now()}
-	var ee *exec.ExitError
-	if errors.As(err, &ee) {
-		if status := ee.Sys().(syscall.WaitStatus); status.Signaled() {
-			exit.Signal = status.Signal()
-		} else {
-			exit.Code = status.ExitStatus()
-		}
-	}
-	return exit
+	e.PID, e.Started, e.Ended = w.pid, from, time.Now()
+	return e
 }
 
 // PID is the process number, and also the number of the process group.

@@ -249,7 +249,8 @@ class _EvalLoader(_Loader):
         self._count = batches_in_epoch(plain, plain.batch_size, 1)
         self._left: List[int] = []  # the batches that are not evaluated yet
         self._round: Dict[int, int] = {}  # the batch of each rank in this round
-        self._done: Optional[Set[int]] = None  # those of this round that were gathered; None = not asked
+        # those of this round that were gathered; None = not asked
+        self._done: Optional[Set[int]] = None
 
     def __len__(self) -> int:
         return -(-self._count // self.job.size)

@@ -17,7 +17,6 @@ import select
 import signal
 import socket
 import sys
-import types
 
 
 def serve_forks(path):
@@ -115,9 +114,6 @@ def become_process(request, files):
 
 if __name__ == "__main__":
     program = become_process(*serve_forks(sys.argv[1]))
-    module = types.ModuleType("__main__")
-    module.__file__ = program
-    sys.modules["__main__"] = module
-    with open(program) as source:
-        code = compile(source.read(), program, "exec")
-    exec(code, module.__dict__)
+    from shoal._runtime import template
+
+    template.run([program])

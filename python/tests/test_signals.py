@@ -173,9 +173,10 @@ except shoal.LostError: print("caught", flush=True)
 """
 
 
+@pytest.mark.parametrize("options", [(), ("--prefork", "json")], ids=["anew", "forked"])
 @pytest.mark.parametrize("doing", [COMPUTE, WAIT])
-def test_workers_end_when_the_launcher_is_killed(launch, doing):
-    """Workers end at once, whatever they are doing."""
+def test_workers_end_when_the_launcher_is_killed(launch, doing, options):
+    """Workers end at once, whatever they are doing, also those that were forked."""
     program = f"""
 import os, shoal
 job = shoal.join()
@@ -184,7 +185,7 @@ print("pid", os.getpid(), flush=True)
 if job.rank == 0: {WAIT}
 {COMPUTE}
 """
-    launcher = launch.start(2, program)
+    launcher = launch.start(2, program, options=options)
     pids = []
     try:
         for line in launcher.stdout:

@@ -25,6 +25,7 @@ type runFlags struct {
 	min     int
 	max     int
 	spares  int
+	prefork []string
 	file    string
 	name    string
 	env     []string
@@ -69,6 +70,7 @@ MASTER_ADDR and MASTER_PORT for torch. SIGTERM frees this host at the end of a s
 can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C,\n143 by SIGTERM.", "train"),
 		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
   shoal run -n 4 --min 2 --max 8 --spares 1 -- python3 train.py
+  shoal run -n 4 --min 2 --prefork torch,transformers -- python3 finetune.py
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
   shoal run -n 8 --listen :7077 -- python3 train.py
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py
@@ -100,6 +102,8 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	flags.IntVar(&f.max, "max", 0, "refuse to be resized above `N` workers (default: no limit)")
 	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places "+
 		"of lost ones at once and cost as much memory as others")
+	flags.StringSliceVar(&f.prefork, "prefork", nil, "import these `MODULES` of Python once on "+
+		"each host, and fork the workers from there, so that one begins in a moment")
 	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
@@ -151,7 +155,7 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	}
 	spec = spec.Override(
 		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env,
-			FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
+			Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}

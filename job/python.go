@@ -1,0 +1,55 @@
+package job
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	pythonProgram = regexp.MustCompile(`^python[0-9.]*$`)
+	pythonModule  = regexp.MustCompile(`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$`)
+)
+
+// SplitPython splits a command that runs a script or a module of Python, and tells whether it is
+// such a command. options are the words before the script or -m, the interpreter among them; words
+// are the others.
+func SplitPython(command []string) (options, words []string, is bool) {
+	if len(command) == 0 || !pythonProgram.MatchString(filepath.Base(command[0])) {
+		return nil, nil, false
+	}
+	for i := 1; i < len(command); i++ {
+		switch word := command[i]; {
+		case word == "-W" || word == "-X" || word == "--check-hash-based-pycs":
+			i++ // its value is a word of its own
+		case word == "-m":
+			return command[:i], command[i:], i+1 < len(command)
+		case !strings.HasPrefix(word, "-"):
+			return command[:i], command[i:], true
+		case word == "-" || strings.HasPrefix(word, "-c") || strings.HasPrefix(word, "-m"):
+			return nil, nil, false
+		}
+	}
+	return nil, nil, false
+}
+
+// checkPrefork returns the Error of modules that no process can import for the workers of a
+// command.
+func checkPrefork(modules, command []string) error {
+	if len(modules) == 0 {
+		return nil
+	}
+	i := slices.IndexFunc(modules, func(m string) bool { return !pythonModule.MatchString(m) })
+	if i >= 0 {
+		return &Error{"prefork", fmt.Sprintf("%q is not the name of a Python module; write what "+
+			"the script imports, as torch,transformers", modules[i])}
+	}
+	if _, _, is := SplitPython(command); !is {
+		return &Error{"prefork", fmt.Sprintf("modules are imported for a script or a module of "+
+			"Python, and the command is %s; write python3 [options] train.py, or python3 -m train",
+			strings.Join(command, " "))}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package proc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Template is a process that has imported what workers import, and forks workers from itself;
+// python/shoal/_runtime/template.py is its program, and has the protocol. It may end at any time:
+// workers are then started anew, and those that it has forked go on. It is safe for concurrent use.
+type Template struct {
+	mu       sync.Mutex    // held while a worker is forked: the answer to one request is read first
+	requests *net.UnixConn // requests for workers
+	process  *os.Process
+
+	ctx  context.Context // ends with Stop
+	stop context.CancelFunc
+}
+
+// forkRequest asks for a worker.
+type forkRequest struct {
+	Environment map[string]string `json:"environment"`
+	Processors  []int             `json:"processors"` // processors to use; none = all
+}
+
+// forkAnswer is an answer of the template about a worker.
+type forkAnswer struct {
+	PID    int  `json:"pid"`
+	Bound  bool `json:"bound"` // the worker has the processors of the request alone
+	Code   int  `json:"code"`
+	Signal int  `json:"signal"`
+}
+
+// fork is a worker that a template has forked.
+type fork struct {
+	pid     int
+	bound   bool
+	process int // descriptor of the process
+	socket  net.Conn
+	answers *json.Decoder
+	end     Exit // how it ended, after await
+}
+
+// StartTemplate starts a template with the command and environment of c, whose output goes to the
+// file log, and goroutines in g. It does not wait until the template has imported anything. ended
+// is called once, on one of these goroutines, with the reason why the template has ended.
+func StartTemplate(g *group.Group, c Command, log string, ended func(why string)) (*Template,
+	error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	ours.Close()
+	if err != nil {
+		return nil, fmt.Errorf("proc: the socket of a template: %w", err)
+	}
+	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("proc: the log of a template: %w", err)
+	}
+	defer output.Close()
+	t := &Template{requests: conn.(*net.UnixConn)}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr(),
+		Stdout: output, Stderr: output, ExtraFiles: []*os.File{theirs}}
+	started := make(chan error, 1)
+	g.Go("wait for the template", func(context.Context) error {
+		runtime.LockOSThread() // as for a worker
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		t.process = cmd.Process
+		started <- err
+		if err == nil {
+			ended(reasonOfEnd(cmd.Wait(), log))
+			conn.Close()
+		}
+		return nil
+	})
+	if err := <-started; err != nil {
+		conn.Close()
+		return nil, startError(c.Args[0], err)
+	}
+	return t, nil
+}
+
+// Stop has the template fork no more workers: who waits for one starts it anew. It does not wait. A
+// nil Template forks none.
+func (t *Template) Stop() {
+	if t != nil {
+		t.stop()
+	}
+}
+
+// socketPair makes two connected sockets.
+func socketPair() (ours, theirs *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("proc: a socket to a template: %w", err)
+	}
+	return os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs"), nil
+}
+
+// reasonOfEnd is why a template has ended: the last line of its log, where it ended by itself.
+func reasonOfEnd(err error, log string) string {
+	text, _ := os.ReadFile(log)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	var ee *exec.ExitError
+	if last := lines[len(lines)-1]; last != "" && (!errors.As(err, &ee) || ee.ExitCode() == 1) {
+		return last
+	}
+	return fmt.Sprintf("their template process has ended: %v", err)
+}
+
+// fork asks the template for a worker with these pipes as its stdout and stderr. It blocks while
+// the template still imports, and fails when the template has ended.
+func (t *Template) fork(c Command, pipes []*os.File) (*fork, error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	socket, err := net.FileConn(ours)
+	ours.Close()
+	if err != nil {
+		theirs.Close()
+		return nil, fmt.Errorf("proc: the socket of a template: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	unbind := context.AfterFunc(t.ctx, func() { socket.SetReadDeadline(time.Unix(1, 0)) })
+	err = t.send(c, append(slices.Clone(pipes), theirs))
+	theirs.Close()
+	f := &fork{socket: socket, answers: json.NewDecoder(socket)}
+	var a forkAnswer
+	if err == nil {
+		err = f.answers.Decode(&a)
+	}
+	if !unbind() && err == nil {
+		err = t.ctx.Err()
+	}
+	if err == nil {
+		f.process, err = unix.PidfdOpen(a.PID, 0)
+	}
+	if err != nil {
+		socket.Close()
+		return nil, fmt.Errorf("proc: a template has ended: %w", err)
+	}
+	f.pid, f.bound = a.PID, a.Bound
+	return f, nil
+}
+
+// send sends a request with descriptors. t.mu is held.
+func (t *Template) send(c Command, files []*os.File) error {
+	environment := map[string]string{}
+	for _, entry := range c.Env { // the later entry for a key counts
+		if key, value, is := strings.Cut(entry, "="); is && key != "" {
+			environment[key] = value
+		}
+	}
+	text, err := json.Marshal(forkRequest{environment, append([]int{}, c.CPUs...)})
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	descriptors := make([]int, len(files))
+	for i, f := range files {
+		descriptors[i] = int(f.Fd())
+	}
+	n, _, err := t.requests.WriteMsgUnix(text, unix.UnixRights(descriptors...), nil)
+	if err == nil {
+		_, err = t.requests.Write(text[n:])
+	}
+	return err
+}
+
+// await blocks until the worker has ended, by what the template says or, once that has ended, by
+// the kernel, which tells only the parent how.
+func (f *fork) await() {
+	var a forkAnswer
+	if err := f.answers.Decode(&a); err == nil {
+		f.end.Code, f.end.Signal = a.Code, syscall.Signal(a.Signal)
+		return
+	}
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(f.process), Events: unix.POLLIN}}, -1)
+		if err == nil {
+			break
+		}
+	}
+	f.end.Lost = "ended, nobody knows how, after its template process had ended"
+}
+
+// reap lets the template reap the worker.
+func (f *fork) reap() Exit {
+	_ = f.socket.Close()
+	_ = unix.Close(f.process)
+	return f.end
+}

@@ -1,0 +1,168 @@
+package proc
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// forks is a template of a test, which runs a script, and what was started with it.
+type forks struct {
+	*Template
+	t       *testing.T
+	command Command
+	group   *group.Group
+	text    *lockedBuffer // stdout and stderr of all workers
+	exits   chan Exit     // of all workers
+	why     chan string   // why the template has ended
+}
+
+// startForks starts a template that imports a module with this source, for a script.
+func startForks(t *testing.T, module, script string) *forks {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := filepath.Abs("../../python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"module_of_test.py": module, "script.py": script} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, "script.py")
+	env := []string{"PYTHONPATH=" + client, "PATH=" + os.Getenv("PATH"), "FOLDER=" + dir}
+	f := &forks{t: t, command: Command{Path: python, Args: []string{"python3", path}, Env: env},
+		group: group.New(context.Background()), text: &lockedBuffer{seen: make(chan struct{}, 1)},
+		exits: make(chan Exit, 100), why: make(chan string, 1)}
+	f.Template, err = StartTemplate(f.group, Command{Path: python, Env: env,
+		Args: []string{"python3", "-c", "from shoal._runtime.template import main; main()",
+			"module_of_test", path}}, filepath.Join(dir, "template.log"),
+		func(why string) { f.why <- why })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.command.Template = f.Template
+	return f
+}
+
+// start starts a worker, with a variable of its own.
+func (f *forks) start(number int) *Worker {
+	out, err := NewOutput(NewConsole(f.text, f.text, 1, false), number,
+		filepath.Join(f.t.TempDir(), "log"))
+	if err != nil {
+		f.t.Error(err)
+		return nil
+	}
+	c := f.command
+	c.Env = append(c.Env[:len(c.Env):len(c.Env)], fmt.Sprintf("NUMBER=%d", number))
+	w, err := Start(f.group, c, out, func(e Exit) { f.exits <- e })
+	if err != nil {
+		f.t.Error(err)
+	}
+	return w
+}
+
+// Workers that are asked for at one time all run, with the variables of their own, and how each
+// ends is told.
+func TestForks(t *testing.T) {
+	const n = 8
+	f := startForks(t, "", `
+import os, sys
+assert "module_of_test" in sys.modules
+number = int(os.environ["NUMBER"])
+print("number", number, flush=True)
+if number == 3: os.kill(os.getpid(), 9)
+sys.exit(number)
+`)
+	for number := range n {
+		f.group.Go("start", func(context.Context) error {
+			f.start(number)
+			return nil
+		})
+	}
+	codes := map[int]int{}
+	for range n {
+		if e := <-f.exits; e.Signal != 0 {
+			codes[-int(e.Signal)]++
+		} else {
+			codes[e.Code]++
+		}
+	}
+	for _, want := range []int{0, 1, 2, -9, 4, 5, 6, 7} {
+		if codes[want] != 1 {
+			t.Errorf("%d workers ended with %d, want 1: %v", codes[want], want, codes)
+		}
+	}
+	f.end("signal: killed")
+	for number := range n {
+		if want := fmt.Sprintf("number %d\n", number); strings.Count(f.text.String(), want) != 1 {
+			t.Errorf("%q is not there once: %s", want, f.text)
+		}
+	}
+}
+
+// end kills the template, and waits for all goroutines. The reason why it has ended must have the
+// text.
+func (f *forks) end(why string) {
+	f.t.Helper()
+	f.process.Signal(syscall.SIGKILL)
+	if err := f.group.Wait(); err != nil {
+		f.t.Error(err)
+	}
+	if got := <-f.why; !strings.Contains(got, why) {
+		f.t.Errorf("the template has ended: %s, want %s", got, why)
+	}
+}
+
+// Who waits for a template that still imports starts the worker anew when it is stopped.
+func TestStoppedTemplate(t *testing.T) {
+	f := startForks(t, `
+import os
+os.mkfifo(os.environ["FOLDER"] + "/fifo")
+open(os.environ["FOLDER"] + "/fifo").read()
+`, `
+import sys
+sys.exit("module_of_test" in sys.modules)
+`)
+	started := make(chan struct{})
+	f.group.Go("start", func(context.Context) error {
+		close(started)
+		f.start(0)
+		return nil
+	})
+	<-started
+	f.Stop()
+	if e := <-f.exits; !e.OK() {
+		t.Errorf("the worker %v, want one that has not imported the module", e)
+	}
+	f.end("signal: killed")
+}
+
+// A worker whose template is gone goes on, and its end is seen.
+func TestForkOutlivesItsTemplate(t *testing.T) {
+	f := startForks(t, "", `
+import signal
+print("runs", flush=True)
+signal.pause()
+`)
+	w := f.start(0)
+	f.text.awaitText("runs")
+	f.process.Signal(syscall.SIGKILL)
+	w.Signal(syscall.SIGTERM)
+	if e := <-f.exits; e.OK() || e.PID != w.PID() {
+		t.Errorf("the worker %v", e)
+	}
+	f.end("signal: killed")
+}

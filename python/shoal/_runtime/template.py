@@ -1,0 +1,327 @@
+"""A process that has imported what workers import, and forks workers from itself.
+
+    python3 [options] -c "from shoal._runtime.template import main; main()" MODULES WORD [WORD …]
+
+The launcher starts one on each host for `shoal run --prefork MODULES -- python3 [options] WORD …`,
+since to import torch takes seconds of a processor, and to fork a process that has it takes a
+hundredth of one. Descriptor 3 is a Unix socket on which the launcher asks for workers. A request is
+a line of JSON, {"environment", "processors"}, and comes with three descriptors: the worker's stdout
+and stderr, and a socket for the answers. These are lines too: {"pid", "bound"} when the worker
+runs, and {"code"} or {"signal"} when it has ended. It stays a zombie until the launcher closes the
+socket of answers, so that its number is not another process's while the launcher may signal it. If
+the launcher closes the socket earlier, the worker is killed.
+
+A worker finds all as a process would that has just started: its files, its environment, no other
+thread, other random numbers, its own command line. Where what was imported has left something that
+a fork would share or lose, the template ends with a line that says so, and workers are started
+without it. The workers of a template that has ended go on.
+"""
+
+from __future__ import annotations
+
+import array
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.machinery
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import types
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Set, Tuple
+
+_REQUESTS = 3  # the descriptor on which requests come
+_CHUNK = 1 << 16  # bytes of a request that are read at a time
+
+
+class Request(NamedTuple):
+    """What the launcher asks for: the worker's environment, the processors that it may use (none =
+    all), its stdout and stderr, and the socket for the answers.
+    """
+
+    environment: Dict[str, str]
+    processors: List[int]
+    files: List[int]
+    answers: socket.socket
+
+
+class Worker:
+    """A worker that was forked here and is not reaped yet."""
+
+    def __init__(self, pid: int, answers: socket.socket) -> None:
+        """`pid` is a child of this process; answers about it go to `answers`."""
+        self.process = os.pidfd_open(pid)
+        self.answers: Optional[socket.socket] = answers
+        self.ended = False
+
+    def tell(self, **answer: Any) -> None:
+        """Send an answer; a launcher that has closed the socket does not want it."""
+        if self.answers is not None:
+            with contextlib.suppress(OSError):
+                self.answers.sendall(json.dumps(answer).encode() + b"\n")
+
+    def kill(self) -> None:
+        """Kill the worker, if it has not ended."""
+        signal.pidfd_send_signal(self.process, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give the worker's number back to the kernel. Blocks until the worker has ended."""
+        os.waitid(os.P_PIDFD, self.process, os.WEXITED)
+        os.close(self.process)
+
+
+def main() -> None:
+    """Import the modules, and fork workers for those who ask until the launcher is gone. In each
+    worker, run the program; its end is that of the interpreter, as usual.
+    """
+    modules, *words = sys.argv[1:]
+    requests = socket.socket(fileno=_REQUESTS)
+    before = dict(os.environ)
+    files = _open_files()
+    sys.argv[:] = words
+    _set_import_path(words)
+    _import(modules.split(","))
+    reason = why_not_forked(files)
+    if reason:
+        _give_up(reason)
+    gc.collect()
+    gc.freeze()  # what is here now stays in pages that all workers share
+    changes = {n: (before.get(n), value) for n, value in environment_changes(before).items()}
+    become_worker(serve(requests), changes)
+    show_command_line(words)
+    run(words)
+
+
+def _set_import_path(words: List[str]) -> None:
+    """Have sys.path begin as it does for the program: with its folder, or for -m with the current
+    one.
+    """
+    sys.path[0] = os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.abspath(words[0]))
+
+
+def _import(modules: List[str]) -> None:
+    """Import modules; end this process with a line where that fails."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            _give_up(f"cannot import {module}: {type(error).__name__}: {error}")
+    if "torch" in sys.modules:  # what a script with shoal imports beside it, and an optimizer
+        importlib.import_module("shoal.torch")
+        if hasattr(sys.modules["torch"], "compile"):
+            importlib.import_module("torch._dynamo")
+
+
+def _give_up(reason: str) -> NoReturn:
+    """End this process; the launcher shows the reason."""
+    print(reason, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _open_files() -> Set[str]:
+    """The open descriptors of this process."""
+    # without that of the listing, which is closed now
+    return {f for f in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{f}")}
+
+
+def why_not_forked(files: Set[str]) -> Optional[str]:
+    """Why what was imported cannot be forked; None = it can. `files` are the descriptors that were
+    open before.
+
+    A library that knows forks, as OpenBLAS does, ends its threads for one, so a fork that ends at
+    once comes first: the threads that are left then would be missing in a worker.
+    """
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return f"the kernel gives no descriptor of a process (Linux 5.3 does): {error.strerror}"
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+        return "what was imported uses a GPU already, and no fork could use it"
+    with open(f"/proc/self/task/{os.getpid()}/children") as children:
+        if children.read().strip():
+            return "what was imported has started processes, which a fork would not have"
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    threads = [t for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
+    if threads:
+        return f"what was imported has started {_threads(threads)}, which a fork would not have"
+    for descriptor in sorted(_open_files() - files, key=int):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        return f"what was imported has opened {path}, which all workers would share"
+    return None
+
+
+def _threads(numbers: List[str]) -> str:
+    """Threads in words: how many, and their names."""
+    names = set()
+    for number in numbers:
+        try:
+            with open(f"/proc/self/task/{number}/comm") as comm:
+                names.add(comm.read().strip())
+        except FileNotFoundError:
+            names.add("one that has ended")
+    count = "a thread" if len(numbers) == 1 else f"{len(numbers)} threads"
+    return f"{count} ({', '.join(sorted(names))})"
+
+
+def environment_changes(before: Dict[str, str]) -> Dict[str, Optional[str]]:
+    """What imports have changed in the environment: the values by name, None for one taken out."""
+    names = before.keys() | os.environ.keys()
+    return {n: os.environ.get(n) for n in names if os.environ.get(n) != before.get(n)}
+
+
+def serve(requests: socket.socket) -> Request:
+    """Fork a worker for each request, and return in each worker, with the request; when the
+    launcher is gone, kill the workers and end this process.
+    """
+    workers: Dict[int, Worker] = {}  # by their descriptors, both that of the process and the socket
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == requests.fileno():
+                request = receive(requests)
+                if request is None:
+                    for worker in workers.values():
+                        worker.kill()
+                    os._exit(0)
+                pid = os.fork()
+                if pid == 0:
+                    requests.detach()  # become_worker closes it, and then its number is another's
+                    return request
+                worker = _started(pid, request)
+                for each in (worker.process, request.answers.fileno()):
+                    workers[each] = worker
+                    poll.register(each, select.POLLIN)
+                continue
+            poll.unregister(descriptor)
+            worker = workers.pop(descriptor)
+            if descriptor == worker.process:
+                worker.ended = True
+                worker.tell(**how_ended(worker.process))
+            elif worker.answers is not None:  # the launcher knows the end, or wants it
+                worker.answers.close()
+                worker.answers = None
+                worker.kill()
+            if worker.ended and worker.answers is None:
+                worker.close()
+
+
+def _started(pid: int, request: Request) -> Worker:
+    """The worker of a request, which has just been forked, with a process group of its own and its
+    processors; tells the launcher.
+    """
+    for file in request.files:
+        os.close(file)
+    with contextlib.suppress(OSError):  # the worker does so too, and may have ended
+        os.setpgid(pid, pid)
+    bound = False
+    if request.processors:
+        with contextlib.suppress(OSError):  # then it runs unbound
+            os.sched_setaffinity(pid, request.processors)
+            bound = True
+    worker = Worker(pid, request.answers)
+    worker.tell(pid=pid, bound=bound)
+    return worker
+
+
+def how_ended(process: int) -> Dict[str, int]:
+    """How a process has ended, {"code": N} or {"signal": N}; it stays a zombie. Blocks until
+    then.
+    """
+    status = os.waitid(os.P_PIDFD, process, os.WEXITED | os.WNOWAIT)
+    assert status is not None  # as WNOHANG is not set
+    return {"code" if status.si_code == os.CLD_EXITED else "signal": status.si_status}
+
+
+def receive(requests: socket.socket) -> Optional[Request]:
+    """The next request; None when the launcher is gone. Blocks until it is whole."""
+    files = array.array("i")
+    text = b""
+    while not text.endswith(b"\n"):
+        size = 3 * files.itemsize
+        part, ancillary, _, _ = requests.recvmsg(_CHUNK, socket.CMSG_SPACE(size))
+        if not part:
+            return None
+        text += part
+        for _, _, content in ancillary:
+            files.frombytes(content)
+    asked = json.loads(text)
+    *standard, answers = files
+    return Request(
+        asked["environment"], asked["processors"], standard, socket.socket(fileno=answers)
+    )
+
+
+def become_worker(
+    request: Request, changes: Mapping[str, Tuple[Optional[str], Optional[str]]]
+) -> None:
+    """Give this fork what a process has that has just started: a process group, its own standard
+    files and no others, its environment, and random numbers of its own. `changes` are what imports
+    have done to the environment, the value before and after; a variable that the worker has from
+    elsewhere stays.
+    """
+    with contextlib.suppress(OSError):  # the template may have done it
+        os.setpgid(0, 0)
+    for standard, file in enumerate(request.files, 1):
+        os.dup2(file, standard)
+    request.answers.detach()
+    os.closerange(3, max(map(int, _open_files())) + 1)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    for name, (before, after) in changes.items():
+        if request.environment.get(name) != before:
+            continue
+        if after is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = after
+    if "numpy.random" in sys.modules:  # the random module does so itself
+        sys.modules["numpy.random"].seed()
+
+
+def show_command_line(words: List[str]) -> None:
+    """Have process listings show the command line of the program, in place of the template's, which
+    is longer.
+    """
+    with open("/proc/self/cmdline", "rb") as cmdline:
+        own = cmdline.read().split(b"\0")
+    line = b"\0".join([*own[: own.index(b"-c")], *map(os.fsencode, words), b""])
+    with open("/proc/self/stat") as stat:
+        fields = stat.read().rpartition(") ")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+    if 0 < start and len(line) <= end - start:
+        ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
+
+
+def run(words: List[str]) -> None:
+    """Run the program as the interpreter does: a script, or a module after -m."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
+    sys.modules["__main__"] = main
+    if words[0] == "-m":
+        sys.argv[:] = ["-m", *words[2:]]
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # as the interpreter does
+        return
+    path = os.path.abspath(words[0])
+    main.__file__ = path
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    try:
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec")
+        exec(code, main.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        # as if nobody had called the program
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None

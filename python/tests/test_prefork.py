@@ -1,0 +1,177 @@
+"""Workers that are forked from a process which has imported their modules (shoal run --prefork)."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import running_job
+from conftest import ROOT
+
+WORKER = pathlib.Path(__file__).with_name("soak_worker.py")
+
+# What a program finds when it starts, as a line of JSON.
+FOUND = """
+import json, os, signal, sys, threading
+loaded = "marked" in sys.modules
+import marked
+import random
+import shoal
+job = shoal.join()
+try:
+    import numpy.random
+    drawn = numpy.random.random()
+except ImportError:
+    drawn = None
+main = sys.modules["__main__"]
+print("FOUND", json.dumps({
+    "loaded": loaded,
+    "argv": sys.argv,
+    "path": sys.path,
+    "name": [__name__, __file__, str(__spec__ and __spec__.name), __package__],
+    "main": main.__dict__ is globals(),
+    "environment": {k: v for k, v in os.environ.items() if k not in (
+        "SHOAL_TOKEN", "SHOAL_SOCKET", "SHOAL_RUN", "SHOAL_JOB", "MASTER_PORT")},
+    "folder": os.getcwd(),
+    "threads": len(os.listdir("/proc/self/task")) - 1,  # the client has one
+    "group": os.getpgrp() == os.getpid(),
+    "signals": [str(signal.getsignal(s)) for s in (2, 13, 15, 17)],
+    "input": sys.stdin.read(),
+    "files": sorted(os.readlink(f"/proc/self/fd/{f}").split(":")[0] for f in "012"),
+    "command": [w for w in open("/proc/self/cmdline").read().split("\\0") if w],
+    "random": [random.random(), drawn],
+}), flush=True)
+"""
+MARKED = """
+import os
+os.environ["MARKED"] = "by an import"
+os.environ["RANK_OF_NOBODY"] = os.environ.get("RANK", "none")
+"""
+
+
+def run_job(launch, options, program, *arguments, code=0, env=None):
+    """Run a job to its end, and return its output; `options` are those of shoal run."""
+    process = launch.start(2, program, *arguments, options=options, env=env)
+    output, _ = process.communicate(timeout=running_job.HANG)
+    assert process.returncode == code, output
+    return output
+
+
+def found(output):
+    """What the ranks have found, by rank."""
+    lines = [json.loads(line) for line in re.findall(r"FOUND (.*)", output)]
+    return sorted(lines, key=lambda one: one["environment"]["SHOAL_RANK"])
+
+
+def test_a_fork_finds_what_a_new_process_finds(launch, tmp_path):
+    """But for what it saves time with: the modules are there already."""
+    (tmp_path / "program.py").write_text(FOUND)
+    (tmp_path / "marked.py").write_text(MARKED)
+    program = tmp_path / "program.py"
+    options = ["--env", "LEVEL=3", "--prefork"]
+    forked = found(run_job(launch, [*options, "marked"], program, "--epochs", "3"))
+    anew = found(run_job(launch, options[:-1], program, "--epochs", "3"))
+    assert [one.pop("loaded") for one in forked + anew] == [True, True, False, False]
+    drawn = [one.pop("random") for one in forked + anew]
+    assert len({draw[0] for draw in drawn}) == 4, "two workers draw the same"
+    assert len({draw[1] for draw in drawn}) in (1, 4), "two workers draw the same from NumPy"
+    for one in forked + anew:  # an import that asks for the rank gets none in the template
+        one["environment"].pop("RANK_OF_NOBODY")
+    assert forked == anew
+    assert forked[0]["environment"]["MARKED"] == "by an import"
+
+
+def test_a_module_is_run_as_the_interpreter_does(binary, tmp_path):
+    """python3 -m with --prefork."""
+    (tmp_path / "program.py").write_text(FOUND)
+    (tmp_path / "marked.py").write_text(MARKED)
+    command = [str(binary), "run", "--prefork", "marked", "--", sys.executable]
+    command += ["-m", "program", "x"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    ran = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    (one,) = found(ran.stdout)
+    assert one["loaded"] and one["argv"] == [str(tmp_path / "program.py"), "x"]
+    assert one["name"] == ["__main__", str(tmp_path / "program.py"), "program", ""]
+
+
+def test_how_a_fork_ends_is_known(launch, tmp_path):
+    """Its exit code, its signal, and an exception as without --prefork."""
+    program = "import os, sys\nif len(sys.argv) > 1: os.kill(os.getpid(), 9)\n1 / 0\n"
+    (tmp_path / "program.py").write_text(program)
+    program = tmp_path / "program.py"
+    output = run_job(launch, ["--prefork", "json"], program, code=1)
+    assert "exited with code 1" in output
+    lines = [line[4:] for line in output.splitlines() if line.startswith("[0] ")]
+    assert lines[:2] == [
+        "Traceback (most recent call last):",
+        f'  File "{program}", line 3, in <module>',
+    ], output
+    assert "was killed by SIGKILL" in run_job(
+        launch, ["--prefork", "json"], program, "kill", code=1
+    )
+
+
+UNSAFE = {
+    "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n": (
+        r"what was imported has started a thread \(.*\), which a fork would not have"
+    ),
+    "import os\nkept = open('/etc/passwd')\n": (
+        "what was imported has opened /etc/passwd, which all workers would share"
+    ),
+    "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\n": (
+        "what was imported has started processes, which a fork would not have"
+    ),
+    "import no_such_module\n": (
+        "cannot import unsafe: ModuleNotFoundError: No module named 'no_such_module'"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", UNSAFE, ids=["thread", "file", "process", "error"])
+def test_what_cannot_be_forked_is_said(launch, tmp_path, source):
+    """And workers are started anew."""
+    (tmp_path / "unsafe.py").write_text(source)
+    program = tmp_path / "program.py"
+    program.write_text("import shoal\nprint('SIZE', shoal.join().size, flush=True)\n")
+    output = run_job(launch, ["--prefork", "unsafe"], program)
+    assert re.search(
+        f"shoal: workers are started without --prefork from now on: {UNSAFE[source]}", output
+    ), output
+    assert output.count("SIZE 2") == 2
+
+
+def template_of(job):
+    """The process id of the template of a job under way: the parent of its first worker."""
+    with open(f"/proc/{min(job.workers().values())}/stat") as stat:
+        return int(stat.read().rpartition(") ")[2].split()[1])
+
+
+def test_the_loss_of_a_template_costs_nothing(launch, binary, tmp_path):
+    """Its workers go on, and later ones are started anew; before, a killed fork is replaced."""
+    options = ["--prefork", "numpy"]
+    pytest.importorskip("numpy")
+    end = tmp_path / "end"
+    with running_job.running(launch, binary, end, 2, WORKER, 0, "-", options=options) as job:
+        template = template_of(job)
+        job.kill(1)
+        job.resize(2)
+        assert all(template == parent_of(pid) for pid in job.workers().values())
+        before = set(job.workers().values())
+        os.kill(template, signal.SIGKILL)
+        job.read_until("workers are started without --prefork from now on: their template process")
+        job.wait_for_new_step()
+        job.resize(3)
+        assert before < set(job.workers().values())
+        output = job.finish()
+    assert "was killed by SIGKILL" in output and output.count("RESULT") == 3
+
+
+def parent_of(pid):
+    """The process id of a process's parent."""
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(") ")[2].split()[1])
