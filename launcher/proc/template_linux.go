@@ -31,6 +31,10 @@ type Template struct {
 
 	ctx  context.Context // ends with Stop
 	stop context.CancelFunc
+	gone chan struct{} // closed when the template was reaped: its children are this process's then
+
+	groupsMu sync.Mutex
+	groups   []int // process groups of workers that have ended, of which processes may be left
 }
 
 // forkRequest asks for a worker.
@@ -49,19 +53,25 @@ type forkAnswer struct {
 
 // fork is a worker that a template has forked.
 type fork struct {
-	pid     int
-	bound   bool
-	process int // descriptor of the process
-	socket  net.Conn
-	answers *json.Decoder
-	end     Exit // how it ended, after await
+	template *Template
+	pid      int
+	bound    bool
+	socket   net.Conn
+	answers  *json.Decoder
+	end      Exit // how it ended, after await, where the template has told
+	orphan   bool // the template had ended before the worker, whose parent this process is
 }
 
 // StartTemplate starts a template with the command and environment of c, whose output goes to the
 // file log, and goroutines in g. It does not wait until the template has imported anything. ended
-// is called once, on one of these goroutines, with the reason why the template has ended.
+// is called once, on one of these goroutines, with the reason why the template has ended. From then
+// on this process is the parent of the workers that the template has forked; for that it becomes,
+// for the rest of its life, the parent of all its descendants whose own parent has ended.
 func StartTemplate(g *group.Group, c Command, log string, ended func(why string)) (*Template,
 	error) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("proc: this process cannot take over those of a template: %w", err)
+	}
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -78,7 +88,7 @@ func StartTemplate(g *group.Group, c Command, log string, ended func(why string)
 		return nil, fmt.Errorf("proc: the log of a template: %w", err)
 	}
 	defer output.Close()
-	t := &Template{requests: conn.(*net.UnixConn)}
+	t := &Template{requests: conn.(*net.UnixConn), gone: make(chan struct{})}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr(),
 		Stdout: output, Stderr: output, ExtraFiles: []*os.File{theirs}}
@@ -90,8 +100,10 @@ func StartTemplate(g *group.Group, c Command, log string, ended func(why string)
 		t.process = cmd.Process
 		started <- err
 		if err == nil {
-			ended(reasonOfEnd(cmd.Wait(), log))
+			err = cmd.Wait()
+			close(t.gone)
 			conn.Close()
+			ended(reasonOfEnd(err, log))
 		}
 		return nil
 	})
@@ -148,16 +160,13 @@ func (t *Template) fork(c Command, pipes []*os.File) (*fork, error) {
 	unbind := context.AfterFunc(t.ctx, func() { socket.SetReadDeadline(time.Unix(1, 0)) })
 	err = t.send(c, append(slices.Clone(pipes), theirs))
 	theirs.Close()
-	f := &fork{socket: socket, answers: json.NewDecoder(socket)}
+	f := &fork{template: t, socket: socket, answers: json.NewDecoder(socket)}
 	var a forkAnswer
 	if err == nil {
 		err = f.answers.Decode(&a)
 	}
 	if !unbind() && err == nil {
 		err = t.ctx.Err()
-	}
-	if err == nil {
-		f.process, err = unix.PidfdOpen(a.PID, 0)
 	}
 	if err != nil {
 		socket.Close()
@@ -191,26 +200,50 @@ func (t *Template) send(c Command, files []*os.File) error {
 	return err
 }
 
-// await blocks until the worker has ended, by what the template says or, once that has ended, by
-// the kernel, which tells only the parent how.
+// await blocks until the worker has ended, by what the template says or, once that has ended, the
+// kernel.
 func (f *fork) await() {
 	var a forkAnswer
 	if err := f.answers.Decode(&a); err == nil {
 		f.end.Code, f.end.Signal = a.Code, syscall.Signal(a.Signal)
 		return
 	}
-	for {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(f.process), Events: unix.POLLIN}}, -1)
-		if err == nil {
-			break
-		}
-	}
-	f.end.Lost = "ended, nobody knows how, after its template process had ended"
+	<-f.template.gone
+	f.orphan = true
+	awaitExit(f.pid)
 }
 
-// reap lets the template reap the worker.
+// reap reaps the worker, or lets the template do it.
 func (f *fork) reap() Exit {
 	_ = f.socket.Close()
-	_ = unix.Close(f.process)
-	return f.end
+	if !f.orphan {
+		return f.end
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(f.pid, &status, 0, nil); err != nil {
+		return Exit{Lost: fmt.Sprintf("ended, nobody knows how: %v", err)}
+	}
+	return exitOf(status)
+}
+
+// reapGroup reaps the processes of a worker's process group that have ended and whose parent this
+// process has become, and those of earlier workers. It does not wait for any that still run: they
+// are reaped with a later worker. A nil Template leaves none to this process.
+func (t *Template) reapGroup(worker int) {
+	if t == nil {
+		return
+	}
+	t.groupsMu.Lock()
+	defer t.groupsMu.Unlock()
+	left := t.groups[:0]
+	for _, group := range append(t.groups, worker) {
+		pid, err := 1, error(nil)
+		for pid > 0 && err == nil || err == syscall.EINTR {
+			pid, err = syscall.Wait4(-group, nil, syscall.WNOHANG, nil)
+		}
+		if err == nil { // there are some that run
+			left = append(left, group)
+		}
+	}
+	t.groups = left
 }

@@ -150,19 +150,48 @@ sys.exit("module_of_test" in sys.modules)
 	f.end("signal: killed")
 }
 
-// A worker whose template is gone goes on, and its end is seen.
+// A worker whose template is gone goes on, and how it ends is known.
 func TestForkOutlivesItsTemplate(t *testing.T) {
 	f := startForks(t, "", `
-import signal
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 print("runs", flush=True)
-signal.pause()
+while True: signal.pause()
 `)
 	w := f.start(0)
 	f.text.awaitText("runs")
 	f.process.Signal(syscall.SIGKILL)
 	w.Signal(syscall.SIGTERM)
-	if e := <-f.exits; e.OK() || e.PID != w.PID() {
-		t.Errorf("the worker %v", e)
+	if e := <-f.exits; e.Code != 7 || e.PID != w.PID() {
+		t.Errorf("the worker %v, want that it exited with code 7", e)
 	}
 	f.end("signal: killed")
+}
+
+// What a worker has left behind is reaped when it has ended, with a later worker at the latest.
+func TestOrphansAreReaped(t *testing.T) {
+	f := startForks(t, "", `
+import os, sys
+ready, end = os.pipe()
+if os.fork() == 0:
+    os.close(ready)
+    os.read(0, 1)  # at its end at once
+    os._exit(0)
+os.close(end)
+os.read(ready, 1)  # until the other one has ended
+`)
+	var workers []int
+	for number := range 3 {
+		workers = append(workers, f.start(number).PID())
+		<-f.exits
+	}
+	f.end("signal: killed")
+	if len(f.groups) > 0 {
+		t.Errorf("processes of %d workers are left", len(f.groups))
+	}
+	for _, w := range workers {
+		if _, err := syscall.Wait4(-w, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
+			t.Errorf("this process is the parent of processes of worker %d: %v", w, err)
+		}
+	}
 }

@@ -34,6 +34,9 @@ func StartTemplate(*group.Group, Command, string, func(why string)) (*Template, 
 // Stop does nothing here: jobs need Linux.
 func (*Template) Stop() {}
 
+// reapGroup does nothing here: jobs need Linux.
+func (*Template) reapGroup(int) {}
+
 // fork is a worker that a template has forked, on Linux only.
 type fork struct {
 	newChild

@@ -99,6 +99,7 @@ func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File, ended fu
 		started <- err
 		if err == nil {
 			ended(w.waitAndReap(newChild{cmd}, from))
+			c.Template.reapGroup(w.pid)
 		}
 		return nil
 	})
@@ -120,6 +121,7 @@ func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended 
 	w.pid, w.bound = f.pid, f.bound
 	g.Go(fmt.Sprintf("wait for a fork, %s", c.Args[0]), func(context.Context) error {
 		ended(w.waitAndReap(f, from))
+		c.Template.reapGroup(w.pid)
 		return nil
 	})
 	return true
@@ -130,16 +132,20 @@ type newChild struct{ cmd *exec.Cmd }
 
 func (c newChild) await() { awaitExit(c.cmd.Process.Pid) }
 
-func (c newChild) reap() (e Exit) {
+func (c newChild) reap() Exit {
 	var ee *exec.ExitError
 	if errors.As(c.cmd.Wait(), &ee) {
-		if status := ee.Sys().(syscall.WaitStatus); status.Signaled() {
-			e.Signal = status.Signal()
-		} else {
-			e.Code = status.ExitStatus()
-		}
+		return exitOf(ee.Sys().(syscall.WaitStatus))
 	}
-	return e
+	return Exit{}
+}
+
+// exitOf is how a process has ended by its status, without its number and times.
+func exitOf(status syscall.WaitStatus) Exit {
+	if status.Signaled() {
+		return Exit{Signal: status.Signal()}
+	}
+	return Exit{Code: status.ExitStatus()}
 }
 
 // readStream copies one stream to the output, blocks until it ends, and closes it; after the last
