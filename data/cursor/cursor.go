@@ -76,8 +76,9 @@ func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.count
 
 // Part returns the positions that a rank takes of the next batch, ascending. The batch is Left,
 // then the positions from Next on, cut at the end of the epoch. It falls into contiguous parts; the
-// first (Count mod size) ranks take one more than the others, which may have none. It panics when
-// rank is not in [0, size).
+// first ranks take one more than the others, which may have none. A part has at least two positions
+// where a whole batch has two for each rank, because a batch norm cannot compute with one: fewer
+// ranks take a smaller batch then. It panics when rank is not in [0, size).
 func (c Cursor) Part(rank, size int) []Span {
 	if rank < 0 || rank >= size {
 		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
@@ -143,8 +144,12 @@ func (c Cursor) countLeft() (n uint64) {
 
 // partStart returns the index in the next batch at which the part of a rank begins.
 func (c Cursor) partStart(rank, size int) uint64 {
-	each, more := c.Count()/uint64(size), c.Count()%uint64(size)
-	return each*uint64(rank) + min(more, uint64(rank))
+	count, taking := c.Count(), uint64(size)
+	if c.Batch/2 >= taking && count/2 < taking {
+		taking = max(count/2, 1)
+	}
+	each, more, before := count/taking, count%taking, min(uint64(rank), taking)
+	return each*before + min(more, before)
 }
 
 // appendPositions appends to dst the positions from the lo-th to before the hi-th of the next

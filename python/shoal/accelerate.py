@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 import shoal
 import shoal.torch
 from shoal._trainers import process
-from shoal._trainers.batches import batches_in_epoch, check_loader
+from shoal._trainers.batches import batches_in_epoch, check_loader, even_cuts
 from shoal._live.dealt import told
 from shoal.cursor import Cursor
 
@@ -228,14 +228,10 @@ class _TrainLoader(_Loader):
                 process.number_accelerate()
                 step = self.loader.step
                 count = -(-step.count // self.batch_size)
-                cuts = [
-                    samples[len(samples) * i // count : len(samples) * (i + 1) // count]
-                    for i in range(count)
-                ]
-                for i, cut in enumerate(cuts):
+                for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
                     self.share = len(cut) / len(samples) * count
                     self.last = self.end_of_dataloader = i == count - 1
-                    yield self._sent(self.collate(cut or samples[:1]))
+                    yield self._sent(self.collate(cut or samples[:2]))
                 self.share = None
 
 

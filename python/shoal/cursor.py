@@ -206,14 +206,24 @@ class Cursor:
         """The positions that a rank takes of the next batch, ascending.
 
         The batch is `left`, then the positions from `next` on, cut at the end of the epoch. It
-        falls into contiguous parts; the first (count mod size) ranks take one more than the others,
-        which may have none.
+        falls into contiguous parts; the first ranks take one more than the others, which may have
+        none. A part has at least two positions where a whole batch has two for each rank, because a
+        batch norm cannot compute with one: fewer ranks take a smaller batch then.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} of {size} workers")
-        each, more = divmod(self.count(), size)
+        count, taking = self.count(), size
+        if self.batch // 2 >= size > count // 2:
+            taking = max(count // 2, 1)
+        each, more = divmod(count, taking)
+        if rank >= taking:
+            return []
         start = each * rank + min(more, rank)
         return _join_touching(self._batch_spans(start, start + each + (rank < more)))
+
+    def head(self, most: int) -> List[Span]:
+        """The first positions of the next batch, `most` or as many as it has."""
+        return _join_touching(self._batch_spans(0, min(most, self.count())))
 
     def parts(self, size: int) -> List[List[Span]]:
         """The parts of all ranks of the next batch."""

@@ -27,7 +27,13 @@ from torch.utils.data import DataLoader, RandomSampler
 import shoal
 import shoal.torch
 from shoal._trainers import process
-from shoal._trainers.batches import FOREVER, Part, batches_in_epoch, check_loader
+from shoal._trainers.batches import (
+    FOREVER,
+    Part,
+    batches_in_epoch,
+    check_loader,
+    even_cuts,
+)
 from shoal._live.dealt import pack, told, unpack
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -378,14 +384,12 @@ class _TrainLoader:
                 loop._batches_that_stepped, strategy._stepped = strategy._stepped, None
             step = self.loader.step
             count = -(-step.count // self.batch_size)
-            ends = [len(samples) * i // count for i in range(count + 1)]
-            for i in range(count):
-                cut = samples[ends[i] : ends[i + 1]]
+            for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
                 self.weight = len(cut) if step.weight else 0
                 # Lightning divides by the number of batches that it accumulates.
                 self.share = len(cut) / len(samples) * count
                 self.first, self.last = i == 0, i == count - 1
-                yield self._collate(cut or samples[:1])
+                yield self._collate(cut or samples[:2])
         if strategy._job.rank:  # type: ignore[union-attr]
             raise SystemExit(0)  # the others go on without this worker
         strategy._trainer.should_stop = True

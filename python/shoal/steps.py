@@ -25,9 +25,10 @@ class Step:
     that commits it.
 
     `indices` are this worker's samples of the global batch, an int64 array (a list without NumPy),
-    and `weight` says how many they are. Where a worker has none, weight is 0 and indices holds one
-    sample of the batch, so that the same code runs. `count` is the size of the global batch,
-    `number` counts the committed steps of the job before this one, `epoch` the epochs.
+    and `weight` says how many they are. Where a worker has none, weight is 0 and indices holds two
+    samples of the batch (one, where it has one), so that the same code runs. `count` is the size of
+    the global batch, `number` counts the committed steps of the job before this one, `epoch` the
+    epochs.
     """
 
     __slots__ = ("_progress", "indices", "weight", "count", "number", "epoch", "committed")

@@ -66,7 +66,8 @@ latest = job.shared("latest", 1, "float64") if averages else None
 done = np.zeros(1)
 print("PID", os.getpid(), flush=True)
 for step in job.steps(samples, batch, seed=seed, epochs=epochs):
-    assert len(step.indices) == max(step.weight, 1) and step.weight <= step.count <= batch
+    assert len(step.indices) == (step.weight or min(2, step.count)), step.indices
+    assert step.weight <= step.count <= batch and (step.weight != 1 or batch < 2 * job.size)
     for g in gradients:
         g.fill(step.weight and 1 / step.weight if g is not gradients[0] else 0)
     if step.weight:

@@ -2,6 +2,8 @@
 that average never or twice.
 """
 
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -61,6 +63,41 @@ def test_gradients_accumulate_within_a_step():
     assert cut[0] == cut[1]
     for one, other in zip(whole[0], cut[0]):
         assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-5)
+
+
+def _small_batches(samples, size):
+    """Train a batch norm on batches of 4 of so many samples; return how many of them counted, over
+    all workers, or what was raised, and what was said of batch norms.
+    """
+    import shoal
+    import shoal.torch
+
+    said = []
+    sys.modules["shoal.torch.ddp"].log_line = said.append
+    norm = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    loader, model, optimizer = _loop(lambda: shoal.torch.ddp(norm), 4, samples)
+    seen, job = [0.0], shoal.join()
+    assert job.size == size
+    try:
+        for x, _ in loader:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            seen[0] += loader.step.weight
+    except ValueError as err:
+        seen = [str(err)]
+    return [seen[0], said]
+
+
+def test_no_worker_gets_one_of_several_samples():
+    """A batch norm computes in the small batch at the end of an epoch, and where a worker has a
+    single sample the way out is said.
+    """
+    (first, said), (second, _) = world(2, _small_batches, 7, 2)  # a batch of 4, one of 3
+    assert first + second == 7 and not said
+    for raised, said in world(2, _small_batches, 5, 2):  # a batch of 4, one of 1
+        assert "more than 1 value per channel" in raised and len(said) == 1
+        assert "one sample in step 1, of 1 on 2 workers" in said[0] and "drop_last" in said[0]
 
 
 def _nested(how, options):

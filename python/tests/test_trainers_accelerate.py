@@ -41,3 +41,18 @@ def test_losses_and_joins(launch, binary, tmp_path):
     steps, net = check(tmp_path, 96, 3)
     _, right = common.evaluated(net, common.Data(37, seed=1))
     assert all(r[3] == right for r in ended)
+
+
+def test_cuts_have_no_single_sample_where_that_can_be():
+    """Samples are cut evenly, in order, and in runs of two where the limit allows that."""
+    from shoal._trainers.batches import even_cuts
+
+    def lengths(samples, count, most):
+        """The lengths of the cuts of so many samples."""
+        cuts = even_cuts(list(range(samples)), count, most)
+        assert sum(cuts, []) == list(range(samples)) and len(cuts) == count
+        return [len(cut) for cut in cuts]
+
+    assert lengths(9, 2, 8) == [4, 5] and lengths(8, 1, 8) == [8] and lengths(3, 3, 1) == [1] * 3
+    assert lengths(5, 3, 8) == [2, 3, 0] and lengths(1, 2, 4) == [1, 0]
+    assert lengths(3, 2, 2) == [1, 2]  # no more than two at a time

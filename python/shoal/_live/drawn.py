@@ -74,12 +74,13 @@ class Drawn:
         while cursor.epoch == self._epoch and len(counts) < _AHEAD_STEPS and drawn < _AHEAD_SAMPLES:
             part = cursor.part(rank, size)
             weight = sum(stop - start for start, stop in part)
-            if not part:
-                first = cursor.part(0, size)[0][0]
-                part = [(first, first + 1)]
+            count = weight
+            if not part:  # two, for a batch norm, if there are two
+                part = cursor.head(2)
+                count = min(2, cursor.count())
             spans += part
-            counts.append((max(weight, 1), weight))
-            drawn += counts[-1][0]
+            counts.append((count, weight))
+            drawn += count
             cursor = cursor.commit(size, everyone)
         self._place = cursor
         samples, at = order.take(spans), 0

@@ -41,6 +41,17 @@ def batches_in_epoch(plain: Any, size: int, each: int) -> int:
     return samples // (size * each) * each if plain.drop_last else -(-samples // size)
 
 
+def even_cuts(samples: List[Any], count: int, most: int) -> List[List[Any]]:
+    """Return the samples in `count` runs of about the same length, of `most` samples each at most.
+    A run has two samples at least where that can be, for batch norms; then the last ones may be
+    empty.
+    """
+    taking = min(count, max(len(samples) // 2, -(-len(samples) // most), 1))
+    ends = [len(samples) * i // taking for i in range(taking + 1)]
+    cuts = [samples[start:end] for start, end in zip(ends, ends[1:])]
+    return cuts + [[] for _ in range(count - taking)]
+
+
 class Micro(NamedTuple):
     """Some samples of this worker, collated: as many as go through the model at once."""
 
@@ -62,13 +73,13 @@ class Part(Dict[str, Any]):
 
 
 class _Cut:
-    """Collates samples in cuts of at most `size`."""
+    """Collates samples in even cuts of at most `size`."""
 
     def __init__(self, collate: Any, size: int):
         self._collate, self._size = collate, size
 
     def __call__(self, samples: List[Any]) -> List[Micro]:
-        cuts = [samples[i : i + self._size] for i in range(0, len(samples), self._size)]
+        cuts = even_cuts(samples, -(-len(samples) // self._size), self._size)
         return [Micro(self._collate(cut), len(cut)) for cut in cuts]
 
 

@@ -7,9 +7,11 @@ from typing import Any, List, Tuple
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
 
 import shoal
 from shoal._runtime.arguments import wrong_type
+from shoal._runtime.log import counted, log_line
 
 from . import averaged, cuda, elastic, registry
 from .compress import Compression, bucket_maker
@@ -106,6 +108,8 @@ def ddp(
     if frozen:
         wrapped.register_forward_pre_hook(functools.partial(_check_still_frozen, frozen))
     wrapped.register_forward_pre_hook(_UnaveragedParameters(model))
+    if job.elastic and any(isinstance(m, _BatchNorm) for m in model.modules()):
+        wrapped.register_forward_pre_hook(_SingleSample(job))
     return wrapped
 
 
@@ -148,6 +152,29 @@ class _UnaveragedParameters:
                 " has them, which averages what ddp does not"
             )
         self._seen = count
+
+
+class _SingleSample:
+    """A hook for forward passes of a model with batch norms, which says once that this worker has a
+    single sample of a step: torch's error does not say where that comes from.
+    """
+
+    def __init__(self, job: "shoal.Job"):
+        self._job = job
+        self._said = False
+
+    def __call__(self, model: torch.nn.Module, _: Any) -> None:
+        """Say so where it is so, in training."""
+        step = self._job.step
+        if self._said or not model.training or step is None or len(step.indices) > 1:
+            return
+        self._said = True
+        log_line(
+            f"this worker has one sample in step {step.number}, of {step.count} on"
+            f" {counted(self._job.size, 'worker')}, and a batch norm cannot compute with one value"
+            " a channel: shoal.torch.loader(…, drop_last=True) leaves smaller batches out, and with"
+            f" a global_batch of {2 * self._job.size} or more no worker gets one of several samples"
+        )
 
 
 def _check_still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:

@@ -47,10 +47,11 @@ def loader(
     Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order
     that `seed` decides (in the dataset's without shuffle), whatever workers join, leave or are
     lost. The loss is the mean over the batch; gradients are weighted by the number of samples. A
-    worker that has no sample left at the end of an epoch gets the batch of another, with weight 0,
-    so that the same code runs. With `drop_last` an epoch has no smaller batch at its end, in which
-    a worker may have too few samples for batch norms: it leaves out as many samples, with shuffle
-    others in the next.
+    worker that has no sample left at the end of an epoch gets two of others, with weight 0, so that
+    the same code runs. With `drop_last` an epoch has no smaller batch at its end: it leaves out as
+    many samples, with shuffle others in the next. For batch norms, which cannot compute with one
+    sample, give it, or a global_batch of two or more for each worker: then a worker gets a single
+    sample only where that is all that an epoch has left.
 
     A loop over the loader is one epoch: the n-th ends with the n-th epoch of the job, wherever that
     is when it begins. `for epoch in range(10)` works as the outer loop too. But a worker that joins
