@@ -33,9 +33,13 @@ type Template struct {
 	stop context.CancelFunc
 	gone chan struct{} // closed when the template was reaped: its children are this process's then
 
-	groupsMu sync.Mutex
-	groups   []int // process groups of workers that have ended, of which processes may be left
+	endedMu sync.Mutex // guards what follows
+	ended   []int      // the workers that the template was last told to reap, up to mostReaped
+	groups  []int      // process groups of workers that have ended, of which processes may be left
 }
+
+// mostReaped is how many workers a template may be about to reap when it ends.
+const mostReaped = 64
 
 // forkRequest asks for a worker.
 type forkRequest struct {
@@ -103,6 +107,7 @@ func StartTemplate(g *group.Group, c Command, log string, ended func(why string)
 			err = cmd.Wait()
 			close(t.gone)
 			conn.Close()
+			t.reapEnded()
 			ended(reasonOfEnd(err, log))
 		}
 		return nil
@@ -217,6 +222,7 @@ func (f *fork) await() {
 func (f *fork) reap() Exit {
 	_ = f.socket.Close()
 	if !f.orphan {
+		f.template.reaps(f.pid)
 		return f.end
 	}
 	var status syscall.WaitStatus
@@ -226,6 +232,29 @@ func (f *fork) reap() Exit {
 	return exitOf(status)
 }
 
+// reaps records that the template was told to reap a worker.
+func (t *Template) reaps(worker int) {
+	t.endedMu.Lock()
+	t.ended = append(t.ended, worker)
+	t.ended = t.ended[max(len(t.ended)-mostReaped, 0):]
+	t.endedMu.Unlock()
+	select {
+	case <-t.gone:
+		t.reapEnded()
+	default:
+	}
+}
+
+// reapEnded reaps the workers that the template was told to reap, and did not before it ended.
+func (t *Template) reapEnded() {
+	t.endedMu.Lock()
+	defer t.endedMu.Unlock()
+	for _, worker := range t.ended {
+		_, _ = syscall.Wait4(worker, nil, syscall.WNOHANG, nil)
+	}
+	t.ended = nil
+}
+
 // reapGroup reaps the processes of a worker's process group that have ended and whose parent this
 // process has become, and those of earlier workers. It does not wait for any that still run: they
 // are reaped with a later worker. A nil Template leaves none to this process.
@@ -233,8 +262,8 @@ func (t *Template) reapGroup(worker int) {
 	if t == nil {
 		return
 	}
-	t.groupsMu.Lock()
-	defer t.groupsMu.Unlock()
+	t.endedMu.Lock()
+	defer t.endedMu.Unlock()
 	left := t.groups[:0]
 	for _, group := range append(t.groups, worker) {
 		pid, err := 1, error(nil)
