@@ -14,6 +14,7 @@ the same that starts the workers. Needs NumPy.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -67,22 +68,24 @@ def save(
     joined by dots. It may also have numbers, texts, and lists, tuples and dicts of these, such as
     the groups of an optimizer; these are alike on all workers that have them.
 
-    A DTensor says which part of it is here. Every other array is whole and alike on all workers,
-    unless `layout` says where it lies: a spec of docs/formats/layout.md, as JSON or a mapping. The
-    spec holds for `mesh`, where axes that only the spec has are of degree 1, or for the mesh in the
-    spec. Then `catalogue` lists the whole tensors with name, dtype and shape, as shoal-layout.json
-    does.
+    A DTensor says which part of it is here. Its mesh has all ranks of the job, or is cut from one
+    that has; on the other axes of that it has replicas, of which one is written. Every other array
+    is whole and alike on all workers, unless `layout` says where it lies: a spec of
+    docs/formats/layout.md, as JSON or a mapping. The spec holds for `mesh`, where axes that only
+    the spec has are of degree 1, or for the mesh in the spec. Then `catalogue` lists the whole
+    tensors with name, dtype and shape, as shoal-layout.json does.
 
     The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every
     worker when any of them fails, and then there is no folder. All hosts need the same file system.
     """
     job, target = join(), _local_path(folder)
     staging = target + ".partial"
-    here = _describe_state(job, state, mesh, layout, catalogue)
-    _all_succeed(job, lambda: None if job.rank else _make_staging(target, staging))
+    all_succeed = functools.partial(_all_succeed, job, "save")
+    here = _describe_state(job, all_succeed, state, mesh, layout, catalogue)
+    all_succeed(lambda: None if job.rank else _make_staging(target, staging))
     try:
-        _all_succeed(job, lambda: _write_part(job, here, staging))
-        _all_succeed(job, lambda: None if job.rank else _publish(staging, target))
+        all_succeed(lambda: _write_part(job, here, staging))
+        all_succeed(lambda: None if job.rank else _publish(staging, target))
     except BaseException:
         if not job.rank:
             shutil.rmtree(staging, ignore_errors=True)
@@ -105,9 +108,10 @@ def load(
     missing tensor or value, or a tensor of another shape or type; the arrays then hold anything.
     """
     job, source = join(), _local_path(path)
-    here = _describe_state(job, state, mesh, layout, catalogue)
-    _all_succeed(job, lambda: None if job.rank else _verify(source))
-    _all_succeed(job, lambda: _fill_state(here, source))
+    all_succeed = functools.partial(_all_succeed, job, "load")
+    here = _describe_state(job, all_succeed, state, mesh, layout, catalogue)
+    all_succeed(lambda: None if job.rank else _verify(source))
+    all_succeed(lambda: _fill_state(here, source))
 
 
 class _Tensor(NamedTuple):
@@ -141,30 +145,29 @@ def _local_path(path: Path) -> str:
 
 def _describe_state(
     job: Job,
+    all_succeed: Callable[[Callable[[], Any]], Any],
     state: Mapping[str, Any],
     mesh: "Union[Mesh, str, None]",
     layout: Optional[Layout],
     catalogue: Optional[Catalogue],
 ) -> _Here:
-    """The state that the workers have together. All of them call this, and compare theirs. Reads
-    the arrays, and changes nothing.
+    """The state that the workers have together. All of them call this, and compare theirs.
+    `all_succeed` is `_all_succeed` for this job. Reads the arrays, and changes nothing.
     """
     leaves = list(values.leaves("", state))
     wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
-    tensors = _all_succeed(
-        job,
+    tensors = all_succeed(
         lambda: {
             leaf.name: _describe_tensor(leaf.name, leaf.value)
             for leaf in leaves
             if values.is_array(leaf.value)
-        },
+        }
     )
-    said = _all_succeed(
-        job,
+    said = all_succeed(
         lambda: {
             **_known_layout(job, tensors, mesh, layout),
             "values": {leaf.name: values.plan_value(leaf) for leaf in wanted},
-        },
+        }
     )
     everyone = _gather_json(job, said)
 
@@ -196,7 +199,7 @@ def _describe_state(
         _check_layout(here)
         return here
 
-    return _all_succeed(job, merge)
+    return all_succeed(merge)  # type: ignore[no-any-return]
 
 
 def _known_layout(
@@ -209,12 +212,15 @@ def _known_layout(
     axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
     rules, whole = [], []
     for name, tensor in tensors.items():
-        where = dtensor_placement(tensor.array)
+        try:
+            where = dtensor_placement(tensor.array)
+        except ValueError as err:
+            raise ValueError(f"tensor {name} {err}") from None
         if where is not None:
             if axes and where.mesh != axes:
                 raise ValueError(
-                    f"tensor {name} lies on a mesh {where.mesh}, not on {axes}: save what lies on"
-                    " one mesh"
+                    f"tensor {name} lies on a mesh {where.mesh}, not on {axes}: give tensors that"
+                    " lie on one mesh, or on axes of it"
                 )
             if "#" in name or "*" in name:
                 raise ValueError(
@@ -377,16 +383,17 @@ def _gather_json(job: Job, value: Any) -> List[Any]:
     return [json.loads(line) for line in bytes(everyone).splitlines()]
 
 
-def _all_succeed(job: Job, what: Callable[[], T]) -> T:
+def _all_succeed(job: Job, operation: str, what: Callable[[], T]) -> T:
     """Call a function on every worker, and return its result when it has succeeded on all. When it
-    fails on any worker, all of them raise ShoalError, so that none waits for another.
+    fails on any worker, all of them raise ShoalError, so that none waits for another. `operation`
+    is what the user has called.
     """
     result: Optional[T] = None
     error = ""
     try:
         result = what()
     except Exception as err:
-        error = f"worker {job.rank}: {err}"
+        error = f"shoal.state.{operation}: rank {job.rank}: {err}"
         own = err
     failed = [e for e in _gather_json(job, error) if e]
     if error:
