@@ -345,7 +345,7 @@ def _refusal(scaler, optimizer):
     not hasattr(torch.amp, "GradScaler"), reason="PyTorch has GradScalers for GPUs only before 2.3"
 )
 def test_a_step_that_overflows_on_one_worker_is_skipped_by_all():
-    not hasattr(torch.amp, "GradScaler"), reason="PyTorch before 2.3 has GradScalers for GPUs only"
+    """With shoal.torch.optimizer too. The scale follows the same sequence on all workers."""
     ranks = world(3, _scaled)
     assert ranks[0] == ranks[1] == ranks[2]
     scales, said = ranks[0]
