@@ -49,6 +49,11 @@ def _mix(z: int) -> int:
     return z ^ z >> 31
 
 
+def random_word(seed: int, epoch: int, place: int) -> int:
+    """64 random bits that belong to a place of an epoch."""
+    return _mix(_mix(_mix(seed + _GOLDEN) ^ epoch + _GOLDEN) ^ place + _GOLDEN)
+
+
 class Order:
     """Which sample stands at which position of one epoch: a permutation of range(samples), computed
     and not stored.

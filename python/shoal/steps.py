@@ -5,6 +5,7 @@ members of the job change.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from ._checkpoint.checkpoints import Checkpoints
@@ -31,12 +32,16 @@ class Step:
     epochs.
     """
 
-    __slots__ = ("_progress", "indices", "weight", "count", "number", "epoch", "committed")
+    __slots__ = ("_progress", "_averages", "_weights", "indices", "weight", "count", "number")
+    __slots__ += ("epoch", "committed")
 
     def __init__(self, progress: "Progress", indices: Samples, weight: int) -> None:
         """The step at the cursor of the progress, with these samples of this worker."""
         cursor = progress.cursor
         self._progress = progress
+        self._averages = progress.averages  # number of averages that the step still takes
+        # By rank the samples that count, where `skip` has asked for them; None = all of them count.
+        self._weights: Optional[List[int]] = None
         self.indices = indices
         self.weight = weight
         self.count = cursor.count()
@@ -71,6 +76,44 @@ class Step:
         results = tuple(call.wait() for call in reversed(calls))[::-1]
         return results[0] if len(results) == 1 else results
 
+    def skip(self, bad: bool) -> bool:
+        """Leave this worker's samples out of the step if they are `bad`, such as a batch whose loss
+        is not finite. Returns whether those of all workers are left out.
+
+            for x, y in loader:
+                loss = F.cross_entropy(model(x), y)
+                if loader.step.skip(not torch.isfinite(loss)):
+                    continue                      # nothing is left to average
+                optimizer.zero_grad()
+                loss.backward()                   # on this worker too, where its samples are bad
+                optimizer.step()
+
+        All workers call it once, before the average, and wait for each other. The average is then
+        the mean over the samples of the others. Where all are bad, the step is committed without an
+        average. The samples count as seen: they do not come again. Raises ShoalError in a step that
+        is committed already.
+        """
+        self._check_open()
+        job = self._progress.job
+        weights = array("q", bytes(8 * job.size))
+        weights[job.rank] = 0 if bad else self.weight
+        self._weights = list(self.aside(weights).wait())
+        if bad:
+            self.weight = 0
+        if any(self._weights):
+            return False
+        self._averages = 1
+        self.share(array("q", [0]), last=True, op="sum").wait()
+        return True
+
+    def _check_open(self) -> None:
+        """Raise ShoalError where the step is committed."""
+        if self.committed:
+            raise ShoalError(
+                "this step is committed already: give all arrays to one step.allreduce, or take the"
+                " next step"
+            )
+
     def share(
         self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None
     ) -> Handle[Any]:
@@ -79,26 +122,30 @@ class Step:
         one. With another op than the mean, workers without samples count too. With `narrow`,
         partial sums of float16 and bfloat16 are rounded to that type between hosts, which takes
         half the bytes.
+
+        Where the step takes several averages, the parts of all but the last average are complete as
+        soon as every worker has submitted them, and do not commit it.
         """
-        if self.committed:
-            raise ShoalError(
-                "this step is committed already: give all arrays to one step.allreduce, or take the"
-                " next step"
-            )
-        self.committed = last
+        self._check_open()
+        early = self._averages > 1
+        self._averages -= last
+        self.committed = last and not early
         weight = 1.0
         if op == "mean":
             weight = float(self.weight)
             if not self.weight:
                 x = self._set_to_zero(x if out is None else self._new_like(x))
-        return self._progress.job.allreduce_async(
-            x, op, weight, out, self._flags(last) | (NARROW if narrow else 0)
-        )
+        flags = (ASIDE if early else self._flags(last)) | (NARROW if narrow else 0)
+        return self._progress.job.allreduce_async(x, op, weight, out, flags)
 
     def deliver(self, x: Any, root: int, out: Any) -> Handle[Any]:
         """Begin a reduce of one array as a part of the step, which is not the last one: the rank
         `root` gets the mean in `out`, and the others leave `out` None.
         """
+        if self._averages > 1:
+            raise ShoalError(
+                "shoal.torch.zero takes one average a step: without it, averages=2 is possible"
+            )
         if not self.weight:
             self._set_to_zero(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
@@ -123,8 +170,12 @@ class Step:
         return done
 
     def held(self, ranks: Sequence[int]) -> int:
-        """The number of samples of the batch that these ranks have together."""
+        """The number of samples of the batch that these ranks have together, without those that are
+        left out.
+        """
         cursor, size = self._progress.cursor, self._progress.job.size
+        if self._weights is not None:
+            return sum(self._weights[r] for r in ranks)
         return (
             self.count
             if len(ranks) == size
@@ -200,6 +251,7 @@ class Progress:
         # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
         self.drawn = Drawn()
+        self.averages = 1  # how many averages a step takes; the last one commits it
         self.checkpoints: Optional[Checkpoints] = None  # None = the loop makes none
         # Those that get a last one when the job is stopped, of shoal.train too; None = none.
         self.last_checkpoints: Optional[Checkpoints] = None

@@ -220,7 +220,7 @@ def _twice(how):
 def test_a_second_average_is_refused_with_what_to_do(how):
     with pytest.raises(Failed) as failed:
         world(1, _twice, how)
-    for want in ("step 0 was committed by its first average", "no_sync()", "in turns"):
+    for want in ("step 0 was committed by an average", "no_sync()", "averages=2"):
         assert want in str(failed.value)
 
 

@@ -22,10 +22,10 @@ def require_open_step(job: "shoal.Job") -> "shoal.Step":
         )
     if step.committed:
         raise RuntimeError(
-            f"shoal: step {step.number} was committed by its first average, and this is a second"
-            " one. Several backward passes of one model: all but the last under no_sync(). Several"
-            " models, each with a loss of its own: train them in turns, one a step. Several models"
-            " with one loss: wrap one module that holds them all"
+            f"shoal: step {step.number} was committed by an average, and this is one more. Several"
+            " backward passes of one model: all but the last under no_sync(). Several models, each"
+            " with a loss of its own: shoal.torch.loader(…, averages=2) takes two averages a step."
+            " Several models with one loss: wrap one module that holds them all"
         )
     return step
 
@@ -76,7 +76,7 @@ class Exchange:
             self._job.rank,
             self._job.size,
             self._step.number,
-            self._step.weight / self._step.count,
+            self._step.weight / self._step.held(range(self._job.size)),
             fresh,
         )
 

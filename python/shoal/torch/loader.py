@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+import bisect
+import itertools
+import math
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import shoal
 from shoal._live.epochs import End
 from shoal._runtime.arguments import as_integer
-from shoal.cursor import MAX_SAMPLES, Cursor
+from shoal.cursor import MAX_SAMPLES, Cursor, random_word
 from shoal.steps import Progress
 
 from . import elastic
@@ -30,6 +33,8 @@ def loader(
     steps: Optional[int] = None,
     shuffle: bool = True,
     drop_last: bool = False,
+    weights: Optional[Sequence[float]] = None,
+    averages: int = 1,
     collate_fn: Optional[Callable[[List[Any]], Any]] = None,
     **options: Any,
 ) -> "Loader":
@@ -53,6 +58,10 @@ def loader(
     sample, give it, or a global_batch of two or more for each worker: then a worker gets a single
     sample only where that is all that an epoch has left.
 
+    With `weights`, a number for each sample, an epoch draws as many samples as the dataset has,
+    with replacement and in proportion to the weights, as torch's WeightedRandomSampler does. The
+    draws follow from `seed`, and are the same for any number of workers.
+
     A loop over the loader is one epoch: the n-th ends with the n-th epoch of the job, wherever that
     is when it begins. `for epoch in range(10)` works as the outer loop too. But a worker that joins
     then goes through the epochs that the job has done already without a step, as a job of one that
@@ -64,8 +73,11 @@ def loader(
 
     A step takes one average. To accumulate gradients, cut its batch, `for part, rest in
     zip(x.chunk(4), y.chunk(4))`, with all backward passes but the last under the model's
-    `no_sync()`. Models with losses of their own, as in a GAN, take turns: one in even steps, the
-    other in odd ones.
+    `no_sync()`. Models with losses of their own, as in a GAN, take one each with `averages=2`: the
+    first backward pass averages the one, the last one averages the other and commits the step. (A
+    pass through a model that is not trained in it goes through `model.module`, which averages
+    nothing. What a worker had that is lost between the two counts again for the first.) A batch
+    that one worker must leave out, because its loss is not finite, is for `loader.step.skip`.
 
     Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every
     worker. A worker that joins gets what they manage, and the schedulers, the GradScaler and other
@@ -78,7 +90,8 @@ def loader(
         if name in options:
             raise TypeError(
                 f"{name} is not for shoal.torch.loader, which cuts the batches itself: global_batch"
-                " says how large they are"
+                " says how large they are, and weights=… draws samples as a WeightedRandomSampler"
+                " does"
             )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise TypeError(
@@ -93,6 +106,7 @@ def loader(
         "how many samples a step takes over all workers, an integer from 1 to 2**62",
         MAX_SAMPLES,
     )
+    averages = as_integer("averages", averages, 1, "how many averages a step takes, an integer")
     job = shoal.join()
     if elastic.rigid:
         raise RuntimeError(
@@ -100,6 +114,7 @@ def loader(
             " model cannot lose a worker"
         )
     samples = len(dataset)  # type: ignore[arg-type]
+    draws = None if weights is None else _Draws(weights, samples, seed)
     left_out = samples % global_batch if drop_last else 0
     if samples and left_out == samples:
         raise ValueError(
@@ -107,6 +122,7 @@ def loader(
             f" global_batch={global_batch}"
         )
     progress = job.place(samples - left_out, global_batch, seed, shuffle)
+    progress.averages = averages
     keep_random_state(job)
     return Loader(
         job,
@@ -115,6 +131,7 @@ def loader(
         End(epochs, steps),
         collate_fn or default_collate,
         left_out if shuffle else 0,
+        draws,
         options,
     )
 
@@ -130,6 +147,7 @@ class Loader:
         end: End,
         collate: Callable[[List[Any]], Any],
         turn: int,
+        draws: "Optional[_Draws]",
         options: Any,
     ):
         self._job = job
@@ -137,7 +155,7 @@ class Loader:
         self._end = end
         # Batches that were begun to load before the first step of a loop; None = none.
         self._arriving: Optional[Iterator[Any]] = None
-        orders, batches = _Orders(progress, end, turn), _Batches(dataset, collate)
+        orders, batches = _Orders(progress, end, turn, draws), _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(
             batches, batch_size=None, sampler=orders, collate_fn=_unchanged, **options
         )  # type: ignore[arg-type]
@@ -237,8 +255,9 @@ class _Orders:
     always the same.
     """
 
-    def __init__(self, progress: Progress, end: End, turn: int):
+    def __init__(self, progress: Progress, end: End, turn: int, draws: "Optional[_Draws]"):
         self._progress = progress
+        self._draws = draws  # what stands at the place of a sample; None = the sample itself
         self._end = end
         self._turn = turn
 
@@ -256,13 +275,36 @@ class _Orders:
                 yield _NOTHING
             else:
                 asked += 1
-                yield (
-                    plan,
-                    [
-                        (int(i) + part.epoch * self._turn) % (progress.cursor.samples + self._turn)
-                        for i in part.indices
-                    ],
-                )
+                whole = progress.cursor.samples + self._turn
+                samples = [(int(i) + part.epoch * self._turn) % whole for i in part.indices]
+                if self._draws is not None:
+                    samples = [self._draws.at(part.epoch, i) for i in samples]
+                yield plan, samples
+
+
+class _Draws:
+    """Samples drawn with replacement, in proportion to weights: which one stands at a place of an
+    epoch.
+    """
+
+    def __init__(self, weights: Sequence[float], samples: int, seed: int):
+        """Raises ValueError for what are no weights of so many samples."""
+        numbers = [float(w) for w in weights]
+        if len(numbers) != samples:
+            raise ValueError(
+                f"{len(numbers)} weights for {samples} samples: give one for each sample"
+            )
+        self._seed = seed
+        self._sums = list(itertools.accumulate(numbers))  # of the weights up to each sample
+        if not all(w >= 0 for w in numbers) or not 0 < self._sums[-1] < math.inf:
+            raise ValueError("weights are finite numbers from 0 on, and not all of them 0")
+        self._last = max(i for i, w in enumerate(numbers) if w)  # the last that can be drawn
+
+    def at(self, epoch: int, place: int) -> int:
+        """The sample at a place of an epoch."""
+        drawn = random_word(self._seed, epoch, place) / 2**64 * self._sums[-1]
+        # Rounding may give the whole sum, behind which is nothing.
+        return min(bisect.bisect_right(self._sums, drawn), self._last)
 
 
 class _Batches(Dataset):  # type: ignore[type-arg]

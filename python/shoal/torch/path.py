@@ -118,8 +118,8 @@ class Paths:
         """The path of the open step, on which all workers agree in it; where none has a device,
         without a call. `void`: the step was void on the path before, which is not chosen again.
         """
-        if not self._asks or self._job.step is None:
-            return self.arena
+        if not self._asks or self._job.step is None or self._job._progress.averages > 1:
+            return self.arena  # NCCL would commit the step with the first of several averages
         before = self._device_group.names if void and self._device_group is not None else None
         if void:
             self._record_failure()

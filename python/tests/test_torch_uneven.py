@@ -1,0 +1,163 @@
+"""Steps that are not one average of all samples drawn evenly: samples that are left out, several
+averages, and weights of samples.
+"""
+
+import collections
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+from torch_world import main, world
+
+
+def _skips(compress):
+    """Train with samples that are not finite; return for each step the parameters after it, how
+    many samples of this worker counted, and whether nobody's did; and the number of steps.
+    """
+    import shoal
+    import shoal.torch
+
+    x = torch.arange(32, dtype=torch.float32).reshape(16, 2) / 32
+    x[4:8] = x[14:] = math.nan  # of two workers both have some in step 1, and rank 1 in step 3
+    loader = shoal.torch.loader(TensorDataset(x, x.sum(1, keepdim=True)), 4, shuffle=False)
+    torch.manual_seed(1)
+    model = shoal.torch.ddp(torch.nn.Linear(2, 1), compress=compress)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    found = []
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y)
+        left_out = loader.step.skip(not torch.isfinite(loss))
+        if not left_out:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found.append([[p.tolist() for p in model.parameters()], loader.step.weight, left_out])
+    return [found, shoal.join().committed]
+
+
+@pytest.mark.parametrize("compress", [None, "bf16"])
+def test_samples_that_are_left_out(compress):
+    """The average is over the others, and where there are none the step changes nothing."""
+    (one, steps), (other, _) = world(2, _skips, compress)
+    assert steps == 4 and [f[1] for f in one] == [2, 0, 2, 2], one
+    assert [f[1] for f in other] == [2, 0, 2, 0], other
+    assert [f[2] for f in one] == [f[2] for f in other] == [False, True, False, False]
+    assert [f[0] for f in one] == [f[0] for f in other], "the workers differ"
+    assert one[0][0] == one[1][0] != one[2][0] != one[3][0] == one[3][0], one
+
+
+def _partly():
+    """Leave rank 1's samples out of the only step; return the gradient, and what it is of the
+    samples of rank 0 alone.
+    """
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    loader = shoal.torch.loader(TensorDataset(x), 5, shuffle=False)
+    torch.manual_seed(1)
+    model = shoal.torch.ddp(torch.nn.Linear(3, 1))
+    for (mine,) in loader:
+        if job.rank == 1:
+            mine = mine * math.nan
+        assert not loader.step.skip(job.rank == 1)
+        model(mine).square().mean().backward()
+    kept = x[:3] if job.size == 2 else x
+    expected = torch.autograd.grad(model.module(kept).square().mean(), model.module.parameters())
+    return [[p.grad.tolist() for p in model.parameters()], [g.tolist() for g in expected]]
+
+
+def test_the_average_is_over_the_others():
+    """Samples that are left out do not make the average smaller, nor not finite."""
+    for got, expected in world(2, _partly):
+        for a, b in zip(got, expected):
+            assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=1e-5), (got, expected)
+
+
+def test_a_job_of_one_leaves_samples_out():
+    """Without an agent too; and not after the average."""
+    import shoal
+
+    with shoal.join() as job:
+        for step in job.steps(6, batch=2):
+            x = torch.full((1,), math.nan if step.number == 1 else 1.0)
+            if step.skip(step.number == 1):
+                continue
+            step.allreduce(x)
+            with pytest.raises(shoal.ShoalError, match="committed already"):
+                step.skip(True)
+        assert job.committed == 3
+
+
+def _adversaries():
+    """Train two models, each with an average of its own in every step; return their parameters, and
+    how many steps were made.
+    """
+    import shoal
+    import shoal.torch
+
+    real = torch.randn(32, 2, generator=torch.Generator().manual_seed(1))
+    loader = shoal.torch.loader(TensorDataset(real), 8, averages=2)
+    torch.manual_seed(1)
+    judge, maker = (shoal.torch.ddp(torch.nn.Linear(2, n)) for n in (1, 2))
+    judged, made = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (judge, maker))
+    for (x,) in loader:
+        noise = x.flip(1)
+        judged.zero_grad()
+        (judge(x) - judge.module(maker.module(noise).detach())).mean().backward()
+        judged.step()
+        assert not loader.step.committed
+        made.zero_grad()
+        judge.module(maker(noise)).mean().backward()
+        made.step()
+        assert loader.step.committed
+    return [[p.tolist() for m in (judge, maker) for p in m.parameters()], shoal.join().committed]
+
+
+def test_two_averages_in_a_step():
+    """Two models with losses of their own train in each step, as on one worker."""
+    (alone, steps), ((one, _), (other, _)) = world(1, _adversaries)[0], world(2, _adversaries)
+    assert steps == 4 and one == other
+    for a, b in zip(alone, one):
+        assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=1e-4, atol=1e-6)
+
+
+def _weighted():
+    """The samples of each step of two epochs that are drawn by weights, on this worker."""
+    import shoal.torch
+
+    data = TensorDataset(torch.arange(10))
+    loader = shoal.torch.loader(data, 4, weights=[0, 1, 0, 0, 5, 0, 0, 0, 1, 0], seed=3)
+    found = []
+    for epoch in loader.epochs(2):
+        found.append([])
+        for (x,) in loader:
+            found[-1].append(x.tolist() if loader.step.weight else [])
+            assert loader.step.skip(True)
+    return found
+
+
+def test_weights_of_samples():
+    """Draws are in proportion to the weights, with replacement, and the same for any number of
+    workers.
+    """
+    from shoal.torch.loader import _Draws
+
+    alone, (one, other) = world(1, _weighted)[0], world(2, _weighted)
+    assert [[a + b for a, b in zip(*epochs)] for epochs in zip(one, other)] == alone
+    assert alone[0] != alone[1] and {i for e in alone for step in e for i in step} <= {1, 4, 8}
+    draws = _Draws([0, 1, 2, 0, 5, 0], 6, 7)
+    drawn = collections.Counter(draws.at(0, i) for i in range(8000))
+    assert set(drawn) == {1, 2, 4}
+    assert all(abs(drawn[i] - 1000 * w) < 150 for i, w in ((1, 1), (2, 2), (4, 5))), drawn
+    for wrong in ([1, 2], [0] * 6, [1, -1, 1, 1, 1, 1], [math.nan] * 6):
+        with pytest.raises(ValueError, match="weights"):
+            _Draws(wrong, 6, 7)
+
+
+if __name__ == "__main__":
+    main(globals())
