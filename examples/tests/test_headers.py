@@ -6,6 +6,7 @@ text.
 """
 
 import ast
+import difflib
 import io
 import os
 import pathlib
@@ -21,6 +22,7 @@ EXAMPLES = [
     "examples/digits/worker/main.go",
     "examples/digits/numpy_digits.py",
     "examples/digits/torch_digits.py",
+    "examples/elastic/train.py",
     "examples/gpt/char_gpt.py",
     "examples/gpt/mesh_gpt.py",
     "examples/transformers/finetune.py",
@@ -124,3 +126,16 @@ def test_header(path, tmp_path):
     assert losses[-1] < 0.9 * losses[0]
     if "digits" in path:
         assert float(re.search(r"workers trained .* accuracy (\S+) %", done.stdout)[1]) >= 96
+
+
+def test_few_lines_make_a_loop_elastic():
+    """examples/elastic/train.py differs from plain.py in twelve lines at most, besides what it says
+    of itself and indentation.
+    """
+    plain, elastic = (
+        [line.strip() for line in (ROOT / path).read_text().split('"""', 2)[2].splitlines()]
+        for path in ("examples/elastic/plain.py", "examples/elastic/train.py")
+    )
+    changes = [line for line in difflib.ndiff(plain, elastic) if line[0] in "+-" and line[2:]]
+    assert sum(line[0] == "+" for line in changes) <= 12, changes
+    assert sum(line[0] == "-" for line in changes) <= 12, changes
