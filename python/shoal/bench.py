@@ -22,7 +22,7 @@ DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64"}
 
 class Payload:
     """What the buffers hold: random whole numbers in [-512, 511] whose sums are exact in every
-    dtype and order.
+    dtype and order. One thread at a time uses it, and it does no I/O.
 
     A buffer repeats one pool; each rank starts at a place of its own, drawn anew for each call, by
     the same seeded generator on all ranks.

@@ -17,7 +17,8 @@ SAMPLES, BATCH = 1 << 40, 256
 
 class Clock:
     """Times the steps, and reports a change of the members once the step after it is done: a worker
-    that joins receives the state between the two.
+    that joins receives the state between the two. The thread of the training loop uses it, and
+    waits for nobody.
     """
 
     def __init__(self, job: "shoal.Job") -> None:

@@ -56,7 +56,7 @@ def random_word(seed: int, epoch: int, place: int) -> int:
 
 class Order:
     """Which sample stands at which position of one epoch: a permutation of range(samples), computed
-    and not stored.
+    and not stored. It is not changed after `__init__`: any thread may use it.
 
     A Feistel network over the smallest power of four that holds all samples, walked until it comes
     back into them. Another seed or another epoch gives an unrelated order; without `shuffle`
@@ -158,7 +158,8 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Cursor:
-    """A place in the data, made by `Cursor.start`, `unpack` and `commit`.
+    """A place in the data, made by `Cursor.start`, `unpack` and `commit`. It never changes, so any
+    thread may use it; the methods only compute.
 
     The positions below `next` that are not in `left` are committed. `left` is never larger than one
     batch: it goes first into the next batch. It has at most as many spans as runs of neighbouring

@@ -24,6 +24,10 @@ class Group(AsyncCollectives):
     Every method raises TypeError or ValueError for arguments that cannot mean anything;
     MismatchError when the ranks called different things; LostError when a rank that the call needs,
     or the agent, is gone; ForkError in a forked child.
+
+    A method returns when this rank has its result; those that end in `_async` return at once, as
+    AsyncCollectives says. Any thread may call them, where the calls come in the same order on all
+    ranks.
     """
 
     def __init__(self, backend: Backend, number: int, rank: int, ranks: Sequence[int]) -> None:
@@ -38,6 +42,7 @@ class Group(AsyncCollectives):
 
     def free(self) -> None:
         """Free the group. This rank has no call of the group under way, and makes none any more.
+        Waits for nobody.
 
         The job forgets the group when all its ranks have freed it. A job has room for 4096 groups,
         so a program that keeps making groups must free them. Raises ValueError for the group of all

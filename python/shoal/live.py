@@ -37,7 +37,8 @@ _RESHAPE = KINDS["reshape"]
 
 
 class Model(Protocol):
-    """What a rank of a mesh trains. A model lives as long as its mesh.
+    """What a rank of a mesh trains. A model lives as long as its mesh. The thread that goes through
+    the steps of `train` calls the methods, on all ranks at the same places.
 
     A model may have a method `initialize()`, which sets the tensors to their values at the start of
     training. It is called only where no other rank has the state already, so that a change of the

@@ -25,6 +25,9 @@ class Mesh:
     `mesh[axis]` is the Group of the ranks that differ from this one on that axis only; its `size`
     is the degree, and its `rank` the coordinate. An axis of degree 1, or one that is not named, is
     a group of this rank alone.
+
+    The thread of the training loop makes, indexes and frees it; its groups are for any thread, as
+    Group says.
     """
 
     def __init__(self, job: World, text: str) -> None:

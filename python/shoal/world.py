@@ -17,6 +17,10 @@ class World(Group):
     """All ranks of a job, and the memory that collectives work on without a copy.
 
     `name` names the job and `host` the machine; `generation` numbers the memberships.
+
+    Any thread may make its collectives, as those of a Group, get memory, submit and report; `group`
+    and `alone` are for the thread of the training loop. Rank, size and generation change on the
+    thread that sees the end of a step.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -57,7 +61,7 @@ class World(Group):
 
     def group(self, ranks: Sequence[int]) -> Group:
         """The sub-group of these ranks of the job, numbered in this order. Called by its members,
-        and by no other rank.
+        and by no other rank; waits until the agent has it.
 
         Raises ValueError when the list has a repetition, a rank outside the job, or not this rank.
         """

@@ -42,7 +42,9 @@ class AlreadySealed(OSError):
 
 
 class Unsealed(NamedTuple):
-    """A checkpoint that is being written."""
+    """A checkpoint that is being written. It is a value, for any thread; all methods but `path`
+    read or write its folder, and block for that.
+    """
 
     root: str
     step: int
@@ -152,7 +154,9 @@ def listed_tensors(state: Dict[str, Any]) -> List[TensorInfo]:
 
 
 class Sealed(NamedTuple):
-    """A checkpoint that is whole."""
+    """A checkpoint that is whole. It is a value, for any thread; all methods but `path` read or
+    rename its folder, and block for that.
+    """
 
     root: str
     step: int

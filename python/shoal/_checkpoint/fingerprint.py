@@ -21,7 +21,9 @@ _TURNS = 32  # blocks that are converted at once: they stay in the cache
 
 
 class Key:
-    """The weights that a seed draws."""
+    """The weights that a seed draws. They are not changed after that, and the methods only compute:
+    any thread may call them.
+    """
 
     def __init__(self, seed: int) -> None:
         """Draw the weights by splitmix64. Needs NumPy."""

@@ -28,7 +28,9 @@ class Found(NamedTuple):
 
 
 class MeshState:
-    """This worker's part of the state of a model that is cut over a mesh."""
+    """This worker's part of the state of a model that is cut over a mesh. Only the thread of the
+    training loop uses it.
+    """
 
     def __init__(self, job: World) -> None:
         """Raises ShoalError in a job without an agent, which alone can write such checkpoints."""
@@ -50,8 +52,9 @@ class MeshState:
         self._mesh, self._model, self._writes = mesh, model, None
 
     def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
-        """What this worker writes of the model as it is now. The agent is asked which of the
-        tensors that several workers have are this worker's to write.
+        """What this worker writes of the model as it is now. For a new model this asks the agent,
+        and waits for the answer, which of the tensors that several workers have are this worker's
+        to write.
         """
         if self._writes is None:
             self._writes = self._job._backend.ask_mesh().writes

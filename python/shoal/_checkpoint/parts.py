@@ -130,7 +130,9 @@ def _element_bytes(k: TensorInfo) -> int:
 
 
 class TensorReader:
-    """Reads the tensors of a checkpoint of any format, which the binary lists."""
+    """Reads the tensors of a checkpoint of any format, which the binary lists. For one thread at a
+    time; all methods block for the binary or the files.
+    """
 
     def __init__(self, path: str) -> None:
         """List the tensors of a checkpoint by the binary. The files are opened when they are

@@ -219,7 +219,9 @@ def fingerprints(key: Key, runs: Sequence[ByteRange], body: memoryview) -> Dict[
 
 
 class Reader:
-    """The state of a checkpoint while it is read from its shards."""
+    """The state of a checkpoint while it is read from its shards. One thread at a time uses it; the
+    memory in `parts` is the caller's.
+    """
 
     def __init__(self, kept: Sequence[TensorInfo]) -> None:
         """Allocate memory for all of the tensors, in `parts`."""

@@ -25,7 +25,9 @@ class Candidate(NamedTuple):
 
 
 class Source(Protocol):
-    """The sealed checkpoints of a folder or a bucket."""
+    """The sealed checkpoints of a folder or a bucket. The thread of the training loop calls the
+    methods, which block for the folder or the bucket.
+    """
 
     def newest(self, tried: int) -> Optional[Candidate]:
         """The newest checkpoint after the `tried` newest ones; None = there is none. With 0, what
@@ -46,7 +48,7 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """A folder that this worker reads itself."""
+    """A folder that this worker reads itself, on the thread that calls the method."""
 
     def __init__(self, root: str, keep: int) -> None:
         self._root, self._keep = root, keep
@@ -83,8 +85,8 @@ class FolderSource:
 
 
 class BucketSource:
-    """A bucket that the agent reads. What it fetches lies in a folder of this host until
-    `release`.
+    """A bucket that the agent reads. What it fetches lies in a folder of this host until `release`.
+    Each method waits for the agent's answer; any thread may call it.
     """
 
     def __init__(self, link: Link, root: str, keep: int) -> None:

@@ -39,7 +39,10 @@ class Shard(NamedTuple):
 
 
 class Writer(Protocol):
-    """Writes one shard at a time."""
+    """Writes one shard at a time. The thread of the training loop calls the methods. Only
+    `write_now` and `wait` wait until a shard is written; where there is an agent, the others may
+    wait for its answer.
+    """
 
     def allocate(self, nbytes: int) -> memoryview:
         """New memory to copy a shard into, with all of its pages touched, which may take a while.
@@ -79,7 +82,10 @@ def writer_of(backend: Backend) -> Writer:
 
 
 class AgentWriter:
-    """The agent writes. It has the memory, so the shard is written even if this worker is lost."""
+    """The agent writes. It has the memory, so the shard is written even if this worker is lost. All
+    methods but `source` may wait for its answer. The thread of the training loop calls them, but
+    for `allocate`.
+    """
 
     def __init__(self, worker: Worker) -> None:
         """A writer for the arena memory of this worker."""

@@ -51,7 +51,10 @@ class Entry(NamedTuple):
 
 
 class Sharded(Protocol):
-    """State that is divided among the members, so that no member has all of it."""
+    """State that is divided among the members, so that no member has all of it. The thread of the
+    training loop calls the methods, on all members at the same place between two steps;
+    `absorb_losses` and `include_newcomers` wait for the other members.
+    """
 
     name: str
 

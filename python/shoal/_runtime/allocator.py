@@ -15,7 +15,7 @@ def round_up(n: int, step: int) -> int:
 
 class FreeList:
     """The free ranges of one segment, sorted by offset, never touching each other. It has no lock:
-    the arena's guards it.
+    the thread that calls a method holds that of the arena.
     """
 
     def __init__(self, size: int) -> None:

@@ -45,7 +45,13 @@ class Call(NamedTuple):
 
 
 class Backend(Protocol):
-    """One rank of a job, with its agent (Worker) or without one (Solo)."""
+    """One rank of a job, with its agent (Worker) or without one (Solo).
+
+    Any thread may describe arrays, make and collect calls, get memory, ask the agent and report.
+    What changes the members, or makes groups, is for the thread of the training loop: `enter`,
+    `admit_newcomers`, `with_newcomers`, `open_group`, `new_solo_group`. A method that waits for the
+    agent or for other ranks says so.
+    """
 
     name: str
     host: str
@@ -67,12 +73,14 @@ class Backend(Protocol):
         """A new array of the kind that x is, in memory that collectives use in place."""
 
     def buffer(self, nbytes: int, later: bool = False) -> Any:
-        """New memory of nbytes that collectives use in place, freed when nothing refers to it.
-        `later`: its pages need not be there yet.
+        """New memory of nbytes that collectives use in place, freed when nothing refers to it; the
+        agent may be asked for it, and waited for. `later`: its pages need not be there yet.
         """
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
-        """Memory to read, which all workers of the host see who give its group and name."""
+        """Memory to read, which all workers of the host see who give its group and name. The agent
+        may be asked for it, and waited for.
+        """
 
     def pin(
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
@@ -81,12 +89,14 @@ class Backend(Protocol):
 
     def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
         """Submit a call, from any thread. `held` is kept alive until the call is complete, and the
-        handle's `wait` returns `result`.
+        handle's `wait` returns `result`. It may wait for earlier calls, whose slot or commit it
+        needs, and for a call that is `at_once`.
         """
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of `view`, before the call that told of it
-        returns.
+        returns. It runs on the thread that made that call, perhaps with the lock of the calls held:
+        so it makes no call, and does not block.
         """
 
     def declare_data(self, place: Cursor) -> None:
@@ -96,10 +106,14 @@ class Backend(Protocol):
         """Tell the agent how the state of the job lies on its workers. Waits for its answer."""
 
     def ask_mesh(self) -> MeshStatus:
-        """Ask the agent how the state of the job lies now, and what comes next."""
+        """Ask the agent how the state of the job lies now, and what comes next. Waits for its
+        answer.
+        """
 
     def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
-        """Ask the agent for the best size of gradient buckets; 0 = it does not know."""
+        """Ask the agent for the best size of gradient buckets, and wait for its answer; 0 = it does
+        not know.
+        """
 
     def enter(self, epoch: Optional[int] = None) -> bool:
         """Ask to be a member of the next view, and wait for that. False when the job is beyond
@@ -113,8 +127,8 @@ class Backend(Protocol):
         """A block whose calls on all ranks the newcomers make too, before they have the state."""
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
-        """Make a group of these ranks of the job, together with them; returns its id, and this
-        worker's rank in it.
+        """Make a group of these ranks of the job, together with them, and wait until the agent has
+        it; returns its id, and this worker's rank in it.
         """
 
     def new_solo_group(self) -> int:
@@ -133,4 +147,6 @@ class Backend(Protocol):
         """Send numbers to the launcher."""
 
     def leave(self) -> None:
-        """Leave the job: later calls raise ShoalError."""
+        """Leave the job: later calls raise ShoalError. For the thread of the training loop, or the
+        exit handler.
+        """

@@ -22,8 +22,10 @@ _FLOATS = (F64, F32, F16, BF16)
 
 
 class AsyncCollectives:
-    """Collectives among `size` ranks, of which this is number `rank`. Every method returns at once
-    with a Handle.
+    """Collectives among `size` ranks, of which this is number `rank`. Every method returns with a
+    Handle and, unless it says so, does not wait for the other ranks; but it may wait for memory,
+    for a slot, or for the commit of a step. Any thread may call it, where the calls come in the
+    same order on all ranks.
 
     An array belongs to the agent until the handle's `wait` returns: do not write to it, nor read an
     output, before. The blocking twins in Group say what each one does.
@@ -57,7 +59,8 @@ class AsyncCollectives:
         at_once: bool = False,
     ) -> Handle[T]:
         """Begin an all-reduce; see Group.allreduce. `flags` are those of docs/formats/arena.md;
-        steps set them. `at_once`: the caller does nothing but wait for it next.
+        steps set them. `at_once`: the caller does nothing but wait for it next, so this may wait
+        already.
         """
         inp = self._backend.describe(x)
         target = inp if out is None else self._describe_output(out, inp, inp.count, shared=True)

@@ -34,7 +34,10 @@ _mmap.argtypes = [
 
 
 class Mapping:
-    """A shared mapping, its address, and the descriptor that can map it once more."""
+    """A shared mapping, its address, and the descriptor that can map it once more. It has no lock,
+    so that a forked child can call `make_private`: one thread at a time uses it, which holds the
+    lock of its owner.
+    """
 
     def __init__(self, memory: mmap.mmap, fd: int, spare: int = 0) -> None:
         """`memory` has `spare` extra bytes, so that the mapping can begin at a multiple of `spare`,

@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 class Waiter(Protocol):
-    """What a handle needs of those who know the completion words: the Calls of its worker."""
+    """What a handle needs of those who know the completion words: the Calls of its worker. Any
+    thread may call the methods; only `wait` and `wait_for_pieces` block.
+    """
 
     def poll(self, handle: "Handle[Any]") -> bool:
         """Whether the call is complete; settles the handle if so. Never blocks."""
@@ -34,7 +36,7 @@ class Waiter(Protocol):
 
 class Handle(Generic[T]):
     """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them
-    before.
+    before. Any thread may call `done` and `wait`, several at once.
     """
 
     __slots__ = (
@@ -95,7 +97,7 @@ class Handle(Generic[T]):
 
 class StagedHandle(Handle[T]):
     """A call on foreign memory: it worked on copies in the arena, and `wait` copies the result
-    back.
+    back. The thread that submits it calls `borrow` and `copy_back_at_wait` before that.
     """
 
     __slots__ = ("_arena", "_stagings", "_back", "_once")
@@ -151,7 +153,8 @@ class PiecewiseHandle(StagedHandle[T]):
     """A call on foreign memory that passes through a window in the arena piece by piece, so that
     nothing of it leaves the caches in between.
 
-    Who submits it must call `move_pieces` at once, and `give_up` if that is not to be.
+    Who submits it must call `move_pieces` at once, and `give_up` if that is not to be. Until
+    then no other thread has the handle.
     """
 
     __slots__ = ("_source", "_target", "_window", "_piece", "_places")

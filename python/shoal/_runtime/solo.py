@@ -55,7 +55,9 @@ def run_alone(call: Call, result: T) -> Handle[T]:
 
 
 class Solo:
-    """The only rank of a job without an agent. It has the methods of a Worker."""
+    """The only rank of a job without an agent. It has the methods of a Worker, for the same
+    threads; none of them waits or does I/O.
+    """
 
     name = "solo"
     rank, size, generation = 0, 1, 1

@@ -52,7 +52,9 @@ class Request(NamedTuple):
 
 
 class Worker:
-    """A worker that was forked here and is not reaped yet."""
+    """A worker that was forked here and is not reaped yet. The template has one thread, which uses
+    it; only `close` waits for the worker.
+    """
 
     def __init__(self, pid: int, answers: socket.socket) -> None:
         """`pid` is a child of this process; answers about it go to `answers`."""

@@ -47,7 +47,8 @@ _ADVICE = (
 
 class Tensor:
     """A described array. `address` is 0 where the memory cannot be pointed at and must be copied by
-    `array`'s own means.
+    `array`'s own means. Once the backend has described it, it is not changed, and any thread may
+    use it; `copy_from` changes the elements of the array.
     """
 
     __slots__ = (

@@ -8,7 +8,9 @@ from .protocol import CURSOR_AT, NEW, RELEASED, STOPPED, VIEW, VIEW_AT
 
 
 class View(NamedTuple):
-    """Who this worker is among the members of one generation; docs/formats/arena.md, section 5."""
+    """Who this worker is among the members of one generation; docs/formats/arena.md, section 5. It
+    is a value, for any thread.
+    """
 
     generation: int = 0
     rank: int = 0

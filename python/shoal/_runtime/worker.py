@@ -34,7 +34,11 @@ _SOLO_GROUPS = 1 << 31
 
 
 class Worker:
-    """One rank of a job, connected to the agent of its host."""
+    """One rank of a job, connected to the agent of its host.
+
+    Backend says which thread may call which method. Rank, size, generation and view change
+    together, on the thread that sees a new view.
+    """
 
     def __init__(self, path: str, job: str, rank: int, token: str) -> None:
         """Join a job as a rank, by the agent's socket at `path`, and wait for the agent's welcome.
@@ -191,7 +195,7 @@ class Worker:
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the view, before the call that told of it
-        returns.
+        returns; see Backend for what it may do.
         """
         self._changed = changed
 
@@ -279,7 +283,9 @@ class Worker:
         self._request({"type": "state", **self.arena.extent(block)}, "state")
 
     def ask_mesh(self) -> MeshStatus:
-        """Ask the agent how the state of the job lies now, and what comes next."""
+        """Ask the agent how the state of the job lies now, and what comes next. Waits for its
+        answer.
+        """
         reply = self._request({"type": "shape"}, "shape")
         return MeshStatus(
             mesh=str(reply.get("mesh", "")),
@@ -295,7 +301,7 @@ class Worker:
     def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
         """Ask the agent for the best size of the buckets, in bytes, for `nbytes` of gradients that
         a backward pass of `backward` seconds makes. `now` is their size now. 0 = the agent does not
-        know.
+        know. Waits for the answer.
         """
         reply = self._request(
             {"type": "bucket", "bytes": nbytes, "now": now, "seconds": backward}, "bucket"

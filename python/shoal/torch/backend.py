@@ -44,7 +44,9 @@ class ProcessGroup(dist.ProcessGroup):
     Tensors live on the CPU or on a CUDA device, from which they are copied and back, of any dense
     layout and any type. Each method returns a `Work`; the outputs hold the result once that is
     done, the same bytes on every rank. Where the ranks call different things (operation, shape,
-    type), the works of all of them raise an error that names both calls.
+    type), the works of all of them raise an error that names both calls. Any thread may call the
+    methods, where the calls come in the same order on all ranks; only `monitored_barrier` waits for
+    the others.
     """
 
     def __init__(self, job: "shoal.Job", ranks: Optional[List[int]], timeout: timedelta):

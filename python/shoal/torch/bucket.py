@@ -44,7 +44,9 @@ class Bucket:
 
     In each step come `begin_step`, a `put` for each parameter, `negotiation_calls`, `payload_calls`
     and `unpack`, in this order. With another `dtype` than that of the parameters, such as bfloat16,
-    the buffer takes fewer bytes, and every rank rounds what it puts.
+    the buffer takes fewer bytes, and every rank rounds what it puts. One thread at a time uses it:
+    the one that runs backward fills it, and that of the copier's tasks, which may be the same, does
+    what follows. No method waits for other workers.
     """
 
     copier: Copier = HOST

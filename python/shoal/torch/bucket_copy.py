@@ -20,7 +20,9 @@ Futures = Sequence[Tuple["torch.futures.Future[Tensor]", Tensor]]
 
 
 class Copier:
-    """Copies between tensors on the CPU, at once: there is nothing to order."""
+    """Copies between tensors on the CPU, at once: there is nothing to order. The thread that runs
+    backward calls the methods, and that of the tasks what the tasks call; on the CPU both are one.
+    """
 
     def adopt(self, bucket: Any) -> None:
         """Become the copier of a bucket; on the CPU every bucket has this one already."""

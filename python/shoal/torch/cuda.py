@@ -17,7 +17,9 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the proce
 
 
 class Device:
-    """A CUDA device. Streams and events are torch's."""
+    """A CUDA device. Streams and events are torch's. It is not changed after `__init__`: any thread
+    may use it. Only `to_cpu` waits for the device.
+    """
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -98,7 +100,7 @@ class Communicator:
     and the tensors under way hold anything.
 
     Errors, aborts among them, are seen by `wait` only: to the device an operation that was aborted
-    is one that is over.
+    is one that is over. One thread uses it, the one that averages gradients, but for `abort`.
     """
 
     def __init__(self, device: Device, store: Any, rank: int, size: int):

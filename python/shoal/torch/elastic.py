@@ -166,6 +166,8 @@ class Average:
 
     `statistics` are buffers of the model (running means and the like) that are averaged too, so
     that they are the same everywhere after the step.
+
+    The thread that runs backward uses it; a method for that of the copier's tasks says so.
     """
 
     def __init__(

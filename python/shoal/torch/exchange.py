@@ -38,7 +38,9 @@ class Exchange:
 
     The negotiation calls of a bucket complete while the next bucket is filled; its payload calls
     are submitted after the negotiation calls of that next one. So every worker makes the same calls
-    in the same order, however many buckets are full at once.
+    in the same order, however many buckets are full at once. The thread that runs backward calls
+    `begin_step` and `try_commit`, and that of the copier's tasks, which may be the same,
+    `submit_full` and `averaged_buckets`.
     """
 
     def __init__(

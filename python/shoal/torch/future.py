@@ -11,7 +11,8 @@ from .executor import Executor, on_executor
 
 
 class _Failed:
-    """An error as the value of a future.
+    """An error as the value of a future. It is not changed after `__init__`: any thread may have
+    it.
 
     C++ code that waits for a future, as DistributedDataParallel's does, looks for tensors in its
     value by pickling that. In an error it would find none, and take the first one all the same,

@@ -35,7 +35,8 @@ class DeviceGroup:
     communicator between the devices.
 
     `names` are the processes, and `ranks` their ranks. All of them make it at once. Raises
-    LostError where one is lost meanwhile.
+    LostError where one is lost meanwhile. One thread uses it, the one that averages gradients, but
+    for `abort`, which the executor's calls too.
     """
 
     def __init__(
@@ -133,7 +134,10 @@ class DeviceGroup:
 
 
 class NcclExchange(Exchange):
-    """Averages buckets on the devices of the workers, step after step."""
+    """Averages buckets on the devices of the workers, step after step. One thread calls all
+    methods: on this path tasks have no thread of their own. Only the first `begin_step` of a group
+    and `try_commit` wait for the other workers.
+    """
 
     def __init__(
         self,

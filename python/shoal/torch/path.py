@@ -57,7 +57,8 @@ class Capability(NamedTuple):
 
 class Paths:
     """Chooses the path of the buckets of a model. All workers choose the same one, in the first
-    step of a generation and when a step was void.
+    step of a generation and when a step was void. One thread uses it, the one that runs backward or
+    `step()`.
 
     Buckets go from device to device where every worker has a device of its own and the same NCCL,
     else through the arena. Compressed buckets, and those of a group (`group`), always go through
@@ -117,6 +118,7 @@ class Paths:
     def choose(self, void: bool = False) -> Path:
         """The path of the open step, on which all workers agree in it; where none has a device,
         without a call. `void`: the step was void on the path before, which is not chosen again.
+        Waits for all workers where they ask each other.
         """
         if not self._asks or self._job.step is None or self._job._progress.averages > 1:
             return self.arena  # NCCL would commit the step with the first of several averages

@@ -16,7 +16,10 @@ _WORTH = 0.97  # a new size stays if its steps take at most this part of the tim
 
 
 class Clock:
-    """Times steps, from the first full bucket until the last mean is in its place, in seconds."""
+    """Times steps, from the first full bucket until the last mean is in its place, in seconds. The
+    thread of the copier's tasks records, and the one that runs backward takes the medians between
+    two steps.
+    """
 
     def __init__(self) -> None:
         self._began = self._filled = 0.0
@@ -55,6 +58,7 @@ class Sizes:
     all-reduces. The workers try it for a few steps. It stays if the slowest worker's steps took
     less time; else the size before comes back. All workers decide in the same steps, by numbers
     that they exchange, and ever more rarely. After a change of the members everything begins anew.
+    One thread uses it, the one that runs backward.
     """
 
     def __init__(self, job: "shoal.Job", nbytes: int, size: int) -> None:
@@ -70,7 +74,7 @@ class Sizes:
 
     def size_for_step(self, step: "shoal.Step") -> int:
         """The size for the open step, of which nothing is submitted yet. In some steps the workers
-        decide on it first, by a call that all of them make.
+        decide on it first, by a call that all of them make. Waits for them then.
         """
         if self._generation != self._job.generation:
             self._generation = self._job.generation

@@ -17,7 +17,8 @@ from .feedback import Feedback
 class PowerSGD:
     """Send each matrix as the product of two factors of `rank` columns, found by a step of power
     iteration that begins with the factor of the step before (Vogels et al., PowerSGD, NeurIPS 2019,
-    Algorithm 1).
+    Algorithm 1). It is not changed after `__init__`: any thread may use it, for any number of
+    models.
 
     A matrix of n×m then takes 4·rank·(n + m) bytes. A tensor of more dimensions is a matrix of its
     first dimension by the others. Vectors, and matrices that would not get smaller, are sent as
@@ -47,8 +48,8 @@ class _Matrix(NamedTuple):
 
 
 class _LowRank(Feedback):
-    """A bucket whose matrices travel as two factors, and whose other parameters travel as they
-    are.
+    """A bucket whose matrices travel as two factors, and whose other parameters travel as they are.
+    Threads use it as a Bucket.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rank: int):

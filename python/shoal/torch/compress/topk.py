@@ -15,7 +15,8 @@ from .feedback import Feedback
 
 
 class TopK:
-    """Send the largest elements, a part `density` of all, and keep the others for later steps.
+    """Send the largest elements, a part `density` of all, and keep the others for later steps. It
+    is not changed after `__init__`: any thread may use it, for any number of models.
 
     The workers take turns in choosing the elements by their own contribution, and all send their
     values of these elements: cyclic local top-k (Chen et al., ScaleCom, NeurIPS 2020, section 3).
@@ -41,7 +42,9 @@ class TopK:
 
 
 class _Sparse(Feedback):
-    """A bucket of which in each step the elements travel that one worker has chosen."""
+    """A bucket of which in each step the elements travel that one worker has chosen. Threads use it
+    as a Bucket.
+    """
 
     def __init__(self, parameters: Sequence[Tensor], density: float):
         """Allocate indices and values in the arena."""

@@ -43,7 +43,8 @@ class FlatParameters:
     together.
 
     The parameters become views of it, so that the optimizer, a broadcast and an all-gather work on
-    them in place.
+    them in place. The thread of the training loop uses it; the places of the parameters
+    are not changed after `__init__`.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -86,7 +87,7 @@ Piece = Tuple[Span, Tensor]  # a span of the flat parameters, and its elements
 
 class Chunk(NamedTuple):
     """A chunk of elements under way: their bits as integers, of which a maximum picks one, and
-    after them a mark for each GRAIN of elements.
+    after them a mark for each GRAIN of elements. One thread uses it, that of the training loop.
     """
 
     span: Span

@@ -87,7 +87,10 @@ def zero(
 
 
 class Zero(torch.optim.Optimizer):
-    """An optimizer whose state is divided among the workers. Made by `zero`."""
+    """An optimizer whose state is divided among the workers. Made by `zero`. The thread of the
+    training loop uses it; `step`, `average_gradients` and `clip_grad_norm_` wait for the other
+    workers.
+    """
 
     # GradScaler then leaves unscaling and the look for infinities to step().
     _step_supports_amp_scaling = True
