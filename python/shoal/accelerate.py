@@ -13,8 +13,10 @@ of a step over all workers.
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import os
+import pathlib
+import re
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 import accelerate
@@ -25,14 +27,13 @@ import shoal
 import shoal.torch
 from shoal._trainers import process
 from shoal._trainers.batches import batches_in_epoch, check_loader, even_cuts
+from shoal._trainers.checkpoints import read_place, write_place, written
 from shoal._live.dealt import told
 from shoal.cursor import Cursor
 
 __all__ = ["Accelerator"]
 
 process.hide_from_accelerate()
-
-_PLACE = "shoal-place.json"  # the place in the data, in a folder of save_state
 
 
 class Accelerator(accelerate.Accelerator):
@@ -50,7 +51,18 @@ class Accelerator(accelerate.Accelerator):
                     )
             self._job = shoal.join()
         self._train: Optional[_TrainLoader] = None  # None = no loader was prepared yet
+        self._writing = False  # this worker writes a checkpoint, for all
         super().__init__(*arguments, **options)
+        if self._job is not None:
+            self._job.register("accelerator", self._state, self._take, alike=False)
+
+    def _state(self) -> int:
+        """How many checkpoints were written, which is the name of the next one."""
+        return self.project_configuration.iteration
+
+    def _take(self, value: int) -> None:
+        """Take over the number of checkpoints from the others."""
+        self.project_configuration.iteration = value
 
     def prepare(self, *objects: Any, **options: Any) -> Any:
         """As Accelerate's own. The DataLoader that is shuffled trains; the others are evaluated."""
@@ -126,7 +138,7 @@ class Accelerator(accelerate.Accelerator):
         """Wait for all workers."""
         if self._job is None:
             super().wait_for_everyone()
-        else:
+        elif not self._writing:
             told(self._job, None)
 
     # State
@@ -141,17 +153,29 @@ class Accelerator(accelerate.Accelerator):
             )
 
     def save_state(self, output_dir: Optional[str] = None, *others: Any, **options: Any) -> Any:
-        """As Accelerate's own, by rank 0, with the place in the data."""
+        """As Accelerate's own, with the place in the data; another worker writes where rank 0 is
+        lost meanwhile.
+        """
         if self._job is None:
             return super().save_state(output_dir, *others, **options)
-        folder = None
-        if self._job.rank == 0:
-            folder = super().save_state(output_dir, *others, **options)
+        save, number = super().save_state, self.project_configuration.iteration
+
+        def write() -> str:
+            """Write it, and return the folder."""
+            self.project_configuration.iteration = number
+            self._writing = True  # the others do not take part in what Accelerate does meanwhile
+            try:
+                with process.numbered_first():
+                    folder = save(output_dir, *others, **options)
+            finally:
+                self._writing = False
             if self._train is not None:
-                with open(os.path.join(folder, _PLACE), "w") as file:
-                    json.dump({"cursor": self._train.loader.place.pack().hex()}, file)
-        answers = told(self._job, folder)
-        return next((a for a in answers.values() if a is not None), None)
+                write_place(folder, self._train.loader.place)
+            return os.fspath(folder)
+
+        folder = written(self._job, write)
+        self.project_configuration.iteration = number + 1
+        return pathlib.Path(folder)
 
     def load_state(self, input_dir: Optional[str] = None, *others: Any, **options: Any) -> None:
         """As Accelerate's own, and the place in the data. A worker that joins has it from the
@@ -159,22 +183,30 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().load_state(input_dir, *others, **options)
-        if self._job.outside:
-            return
-        process.number_accelerate(0)  # the name of the file of random states has the number
-        super().load_state(input_dir, *others, **options)
-        process.number_accelerate()
-        path = os.path.join(input_dir or "", _PLACE)
-        if self._train is not None and os.path.exists(path):
-            with open(path) as file:
-                place = Cursor.unpack(bytes.fromhex(json.load(file)["cursor"]))
-            self._job._progress.move_to(place)  # type: ignore[union-attr]
+        if input_dir is None and self.project_configuration.automatic_checkpoint_naming:
+            input_dir = self._newest()
+        if not self._job.outside:
+            with process.numbered_first():
+                super().load_state(input_dir, *others, **options)
+        place = None if input_dir is None else read_place(os.path.expanduser(input_dir))
+        if self._train is not None and place is not None:
+            self._train.begin_at(place)
+
+    def _newest(self) -> str:
+        """The folder of the checkpoint that save_state has written last, with names of its own."""
+        folder = os.path.join(self.project_dir, "checkpoints")
+        name = max(os.listdir(folder), key=lambda name: int(re.findall(r"[0-9]+", name)[-1]))
+        return os.path.join(folder, name)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """As Accelerate's own, but for the loader that trains: the job knows its place."""
-        if isinstance(dataloader, _TrainLoader):
-            return dataloader
-        return super().skip_first_batches(dataloader, num_batches)
+        """As Accelerate's own. For the loader that trains it does nothing behind a load_state that
+        has found the place in the data.
+        """
+        if not isinstance(dataloader, _TrainLoader):
+            return super().skip_first_batches(dataloader, num_batches)
+        if not dataloader.placed:
+            dataloader.skip(num_batches)
+        return dataloader
 
 
 class _Loader:
@@ -205,7 +237,7 @@ class _TrainLoader(_Loader):
 
     def __init__(self, accelerator: Accelerator, plain: Any):
         super().__init__(accelerator, plain)
-        each = accelerator.gradient_accumulation_steps
+        self._each = each = accelerator.gradient_accumulation_steps
         self._count = batches_in_epoch(plain, plain.batch_size, each)
         self.loader = shoal.torch.loader(
             plain.dataset,
@@ -218,6 +250,24 @@ class _TrainLoader(_Loader):
         )
         self.share: Optional[float] = None  # of the samples in the step; None = outside of the loop
         self.last = False  # the last batch of the step
+        self.placed = False  # the loop begins at the place of a checkpoint
+
+    def begin_at(self, place: Cursor) -> None:
+        """Have the first loop begin at the place of a checkpoint, which is in its epoch. A worker
+        that joins begins where the others are, in one of the loops from this one on.
+        """
+        progress = self.job._progress
+        self.placed, progress.epochs.over = True, place.epoch
+        if not self.job.outside:
+            progress.move_to(place)
+
+    def skip(self, batches: int) -> None:
+        """Have the first loop leave out so many batches, in whole steps."""
+        start = self.loader.place
+        done = min(batches // self._each, -(-start.samples // start.batch) - 1)
+        if not self.job.outside:
+            moved = dataclasses.replace(start, step=done, next=done * start.batch)
+            self.job._progress.move_to(moved)
 
     def __len__(self) -> int:
         return self._count

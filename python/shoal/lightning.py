@@ -34,6 +34,7 @@ from shoal._trainers.batches import (
     check_loader,
     even_cuts,
 )
+from shoal._trainers.checkpoints import written
 from shoal._live.dealt import pack, told, unpack
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -41,6 +42,7 @@ from shoal.cursor import Cursor
 __all__ = ["Strategy"]
 
 _PLACE = "shoal-place"  # the place in the data, in a checkpoint of Lightning
+_LOGGED = "shoal-logged"  # what was logged in the epoch so far, in the same
 
 
 class _Logged(NamedTuple):
@@ -48,7 +50,6 @@ class _Logged(NamedTuple):
 
     name: str
     how: str  # how the values of the workers are put together: sum, min or max
-    step: int
     shared: Any  # the call that does
     finish: Callable[[Any], None]
 
@@ -72,7 +73,7 @@ class Strategy(SingleDeviceStrategy):
         self._place: Optional[Cursor] = None  # of the checkpoint that is loaded; None = none is
         self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = taken
         self._over = False  # the training loop has ended
-        # What the others have logged in the epoch in which this worker joined, by name.
+        # What was logged before, in the epoch in which this worker joined or resumed, by name.
         self._logged: Dict[str, Any] = {}
         self._waiting: List[_Logged] = []  # what was logged in the step under way
         self._stepped: Optional[int] = None  # their count of steps for loggers; None = taken over
@@ -209,13 +210,15 @@ class Strategy(SingleDeviceStrategy):
         return bool(last and train.loader.place.epoch <= loop.epoch_progress.current.processed)
 
     def _log_waiting(self) -> None:
-        """Log what the steps of this update have; those of one name in two steps as one."""
+        """Log what the batches of this update have; those of one name as one value, which so does
+        not depend on how the samples are cut.
+        """
         waiting, self._waiting = self._waiting, []
         ready: List[Any] = []
         for entry in waiting:
             sums = entry.shared.wait()
             for i in range(len(ready) - 1, -1, -1):
-                if ready[i][0].name == entry.name and ready[i][0].step != entry.step:
+                if ready[i][0].name == entry.name:
                     sums = _combined(entry.how, ready.pop(i)[1], sums)
                     break
             ready.append((entry, sums))
@@ -285,7 +288,7 @@ class Strategy(SingleDeviceStrategy):
                 if before is not None:
                     _add(self._trainer.fit_loop.epoch_loop._results[f"{fx}.{name}"], before)
 
-            self._waiting.append(_Logged(name, "sum" if mean else how, step.number, shared, finish))
+            self._waiting.append(_Logged(name, "sum" if mean else how, shared, finish))
             return None
 
         return everywhere
@@ -317,20 +320,16 @@ class Strategy(SingleDeviceStrategy):
         if job is None or self._train is None:
             return super().save_checkpoint(checkpoint, filepath, storage_options)
         checkpoint[_PLACE] = self._train.loader.place.pack().hex()
-        written, writer = False, 0
-        while not written:
-            if job.rank == writer:
-                self.checkpoint_io.save_checkpoint(
-                    checkpoint, filepath, storage_options=storage_options
-                )
-            answers = told(job, job.rank == writer)
-            written, writer = any(answers.values()), min(answers)
+        checkpoint[_LOGGED] = pack(_accumulated(self._trainer.fit_loop.epoch_loop._results))
+        save = super().save_checkpoint
+        written(job, lambda: save(checkpoint, filepath, storage_options))
 
     def load_checkpoint(self, checkpoint_path: Any, *others: Any, **options: Any) -> Any:
         """As Lightning's own, and the place in the data."""
         checkpoint = super().load_checkpoint(checkpoint_path, *others, **options)
         if self._job is not None and _PLACE in checkpoint:
             self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
+            self._logged = unpack(checkpoint[_LOGGED])
         return checkpoint
 
 

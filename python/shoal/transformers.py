@@ -36,6 +36,7 @@ from shoal._trainers import process
 from shoal._trainers.arguments import check_arguments
 from shoal._trainers.batches import Part, TrainLoader
 from shoal._trainers.callbacks import attributes_of
+from shoal._trainers.checkpoints import read_place, write_place, written
 from shoal._live.dealt import told, unpack
 from shoal._trainers.rounds import Rounds, dealable
 from shoal._trainers.update import Update
@@ -46,7 +47,6 @@ __all__ = ["Elastic", "Seq2SeqTrainer", "Trainer"]
 
 process.hide_from_accelerate()
 
-_PLACE = "shoal-place.json"  # the place in the data, in a checkpoint of the Trainer
 _STATE = "trainer_state.json"
 # What the training loop keeps in attributes between two steps.
 _RUNNING = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
@@ -402,11 +402,7 @@ class Elastic:
         """The place in the data of a checkpoint of the Trainer."""
         with open(os.path.join(folder, _STATE)) as file:
             done = json.load(file)["global_step"]
-        try:
-            with open(os.path.join(folder, _PLACE)) as file:
-                place = Cursor.unpack(bytes.fromhex(json.load(file)["cursor"]))
-        except OSError:
-            place = None
+        place = read_place(folder)
         whole = dataclasses.replace(
             start, epoch=done // updates, step=done, next=done % updates * start.batch
         )
@@ -427,21 +423,18 @@ class Elastic:
         place = self._data.loader.place  # type: ignore[union-attr]
         name = f"{_trainer.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         folder = os.path.join(self._get_output_dir(trial), name)
-        written, writer = False, 0
-        while not written:  # the one that writes may be lost meanwhile
-            if self._job.rank == writer:
-                process.number_accelerate(0)
+
+        def write() -> Optional[str]:
+            """Write it; return which one is the best so far."""
+            with process.numbered_first():
                 os.makedirs(folder, exist_ok=True)
-                with open(os.path.join(folder, _PLACE), "w") as file:
-                    json.dump({"cursor": place.pack().hex()}, file)
+                write_place(folder, place)
                 save(model, trial)
-                process.number_accelerate()
-            answers = told(
-                self._job, [self._job.rank == writer, self.state.best_model_checkpoint]
-            )
-            written, writer = any(a[0] for a in answers.values()), min(answers)
+            return self.state.best_model_checkpoint
+
+        best = written(self._job, write)
         self.store_flos()
-        self.state.best_model_checkpoint = next(a[1] for a in answers.values() if a[0])
+        self.state.best_model_checkpoint = best
 
     def _load_best_model(self) -> None:
         load = super()._load_best_model  # type: ignore[misc]

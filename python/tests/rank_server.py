@@ -1,7 +1,10 @@
 """Starts ranks of tests without importing torch anew, which takes seconds of a processor.
 
-    python rank_server.py SOCKET     imports torch, then forks a process for each that asks
-    python rank.py PROGRAM …         what `shoal run` starts: it asks, and lives as long as its fork
+    python rank_server.py SOCKET [MODULE …]
+    python rank.py PROGRAM …
+
+The first imports torch and the modules, then forks a process for each that asks. The second is what
+`shoal run` starts: it asks, and lives as long as its fork.
 
 The one that asks sends its arguments, environment, working directory and standard files, and gets
 the status with which its fork ended. The fork runs the program as an interpreter would that had
@@ -11,6 +14,7 @@ Only for tests of what ranks compute together: who is killed, and when, is teste
 """
 
 import array
+import importlib
 import json
 import os
 import select
@@ -19,9 +23,9 @@ import socket
 import sys
 
 
-def serve_forks(path):
-    """Fork for everybody who asks, until standard input ends; return in each fork what it shall
-    run, and its standard files.
+def serve_forks(path, *modules):
+    """Import torch and the modules, and fork for everybody who asks, until standard input ends;
+    return in each fork what it shall run, and its standard files.
     """
     import torch.distributed
     import torch.nn.parallel
@@ -30,6 +34,8 @@ def serve_forks(path):
     if not torch.__version__.startswith("1."):
         import torch._dynamo  # noqa: F401  as the first optimizer does, for as long as torch takes
 
+    for module in modules:
+        importlib.import_module(module)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)
@@ -113,7 +119,7 @@ def become_process(request, files):
 
 
 if __name__ == "__main__":
-    program = become_process(*serve_forks(sys.argv[1]))
+    program = become_process(*serve_forks(*sys.argv[1:]))
     from shoal._runtime import template
 
     template.run([program])

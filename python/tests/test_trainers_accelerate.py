@@ -5,6 +5,7 @@ parameters of one worker that trains on the same batches.
 import collections
 import json
 import pathlib
+import shutil
 
 import pytest
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 import running_job
 import trainers_common as common
+from torch_world import main, world
 
 WORKER = pathlib.Path(common.__file__).with_name("trainers_accelerate.py")
 
@@ -33,7 +35,9 @@ def check(folder, samples, epochs, first=1):
 
 def test_losses_and_joins(launch, binary, tmp_path):
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9]))
-    with running_job.running(launch, binary, tmp_path / "end", 3, WORKER, config) as job:
+    with running_job.running(
+        launch, binary, tmp_path / "end", 3, WORKER, config, options=common.FORKED
+    ) as job:
         output = common.lose_and_replace(job, binary, tmp_path)
     ended = running_job.results(output)
     assert "Traceback" not in output and output.count("MAIN") == 1, output
@@ -56,3 +60,33 @@ def test_cuts_have_no_single_sample_where_that_can_be():
     assert lengths(9, 2, 8) == [4, 5] and lengths(8, 1, 8) == [8] and lengths(3, 3, 1) == [1] * 3
     assert lengths(5, 3, 8) == [2, 3, 0] and lengths(1, 2, 4) == [1, 0]
     assert lengths(3, 2, 2) == [1, 2]  # no more than two at a time
+
+
+def _train(config):
+    """The training, on a rank."""
+    import trainers_accelerate
+
+    return trainers_accelerate.main(config)
+
+
+def test_resumes_with_another_number_of_workers(tmp_path):
+    def run(n, name, **config):
+        """Train on n workers; return the ledger."""
+        (tmp_path / name).mkdir(exist_ok=True)
+        config.update(out=str(tmp_path / name), samples=94)
+        ended = world(n, _train, config, modules=common.MODULES)
+        assert all(r[2:] == ended[0][2:] for r in ended) and ended[0][2] == 37
+        return common.ledger(tmp_path / name)
+
+    own = tmp_path / "own"
+    steps = run(2, "two", save=17, checkpoint=str(own))
+    check(tmp_path / "two", 94, 3)
+    # step 17 of 12 in an epoch, in batches of which a step has two
+    shutil.copytree(tmp_path / "two/checkpoints/checkpoint_0", tmp_path / "one/checkpoints/0")
+    common.check_resumed(steps, run(1, "one", resume=34), 18)
+    step = common.drop_last(own)
+    common.check_resumed(steps, run(3, "three", save=1000, checkpoint=str(own)), step + 1)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -12,13 +12,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
 import running_job
 import trainers_common as common
+from torch_world import main, world
 
 WORKER = pathlib.Path(common.__file__).with_name("trainers_lightning.py")
 
 
 def test_losses_and_joins(launch, binary, tmp_path):
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9], batch=8, accumulate=1))
-    with running_job.running(launch, binary, tmp_path / "end", 3, WORKER, config) as job:
+    with running_job.running(
+        launch, binary, tmp_path / "end", 3, WORKER, config, options=common.FORKED
+    ) as job:
         output = common.lose_and_replace(job, binary, tmp_path)
     ended = running_job.results(output)
     assert "Traceback" not in output and sorted(r[0] for r in ended) == [0, 1], output
@@ -35,3 +38,38 @@ def test_losses_and_joins(launch, binary, tmp_path):
     loss, right = common.evaluated(net, common.Data(37, seed=1))
     assert ended[0][2][2][-1][1:] == pytest.approx([loss, right], rel=1e-6)
     assert len(ended[0][2][2]) == 3
+
+
+def _train(config):
+    """The training, on a rank."""
+    import trainers_lightning
+
+    return trainers_lightning.main(config)
+
+
+def test_resumes_with_another_number_of_workers(tmp_path):
+    def run(n, name, **config):
+        """Train on n workers; return what was logged for each epoch, and the ledger."""
+        (tmp_path / name).mkdir()
+        config.update(out=str(tmp_path / name), samples=94)
+        ended = world(n, _train, config, modules=common.MODULES)
+        assert all(r[2] == ended[0][2] for r in ended)
+        return ended[0][2][2], common.ledger(tmp_path / name)
+
+    own = tmp_path / "own"
+    epochs, steps = run(2, "two", every=17, checkpoint=str(own))
+    alone, _ = common.replayed([s["taken"] for s in steps], 94, 36, clip=0.5)
+    assert [s["loss"] for s in steps] == pytest.approx([loss for loss, _ in alone], rel=1e-6)
+    saved = str(tmp_path / "two/saved/epoch=1-step=17.ckpt")
+    again, rest = run(1, "one", resume=saved)
+    common.check_resumed(steps, rest, 18)
+    # of the epoch in which it resumed, what was logged before counts too
+    assert [*again[1], *again[2]] == pytest.approx([*epochs[1], *epochs[2]], rel=1e-6)
+    step = common.drop_last(own)
+    again, rest = run(3, "three", every=1000, checkpoint=str(own))
+    common.check_resumed(steps, rest, step + 1)
+    assert again[2] == pytest.approx(epochs[2], rel=1e-6)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import running_job
 import trainers_common as common
+from torch_world import main, world
 
 WORKER = pathlib.Path(common.__file__).with_name("trainers_transformers.py")
 CLOSE = 1e-6  # the Trainer adds up losses in float32
@@ -22,10 +23,10 @@ CLOSE = 1e-6  # the Trainer adds up losses in float32
 def training(launch, binary, tmp_path):
     """Returns training(n, config): a job of n workers, as a context manager."""
 
-    def start(n, options=(), **config):
+    def start(n, **config):
         config.setdefault("out", str(tmp_path))
         return running_job.running(
-            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options
+            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=common.FORKED
         )
 
     return start
@@ -89,13 +90,19 @@ ARGUMENTS = dict(
 )
 
 
-def test_resumes_with_another_number_of_workers(training, launch, tmp_path):
+def _train(config):
+    """The training, on a rank."""
+    import trainers_transformers
+
+    return trainers_transformers.main(config)
+
+
+def test_resumes_with_another_number_of_workers(tmp_path):
     def run(n, name, **config):
         (tmp_path / name).mkdir()
         config = dict(out=str(tmp_path / name), samples=90, arguments=ARGUMENTS, **config)
-        output = launch(n, WORKER, json.dumps(config))
-        ended = running_job.results(output)
-        assert len(ended) == n and all(r[2] == ended[0][2] for r in ended), output
+        ended = world(n, _train, config, modules=common.MODULES)
+        assert all(r[2] == ended[0][2] for r in ended)
         return ended[0][2], common.ledger(tmp_path / name)
 
     alone, steps = run(1, "one")
@@ -109,8 +116,12 @@ def test_resumes_with_another_number_of_workers(training, launch, tmp_path):
     for mine, other in zip(together["logs"], alone["logs"]):
         assert mine == {k: pytest.approx(v, rel=CLOSE) for k, v in other.items()}
     ended, rest = run(2, "two", resume=str(tmp_path / "three" / "hf" / "checkpoint-20"))
-    assert [line["taken"] for line in rest] == [line["taken"] for line in steps[20:]]
+    common.check_resumed(steps, rest, 21)
     last = alone["logs"][-1]
+    assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}
+    step = common.drop_last(tmp_path / "own")
+    ended, rest = run(2, "own two", checkpoint=str(tmp_path / "own"))
+    common.check_resumed(steps, rest, step + 1, same=("taken", "seen"))
     assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}
 
 
@@ -131,3 +142,7 @@ def test_what_is_not_possible():
         with pytest.raises(ValueError, match="a fixed number of processes"):
             check_arguments(args, None)
         setattr(args, name, None)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -30,13 +30,15 @@ class Failed(AssertionError):
 
 
 @functools.lru_cache
-def server():
-    """Start rank_server.py, once for all tests, and wait until it is ready; return its socket."""
+def server(*modules):
+    """Start rank_server.py, once for all tests that want these modules beside torch, and wait until
+    it is ready; return its socket.
+    """
     folder = tempfile.TemporaryDirectory()
     path = os.path.join(folder.name, "socket")
     env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", OMP_NUM_THREADS="1")
     process = subprocess.Popen(
-        [sys.executable, ROOT / "python/tests/rank_server.py", path],
+        [sys.executable, ROOT / "python/tests/rank_server.py", path, *modules],
         env=env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -54,17 +56,17 @@ def server():
     return path
 
 
-def world(n, function, *args, forked=True):
+def world(n, function, *args, forked=True, modules=()):
     """Call function(*args) on n ranks under `shoal run`, and wait for them; return what the ranks
     return (JSON values), in rank order. Raises Failed where the job does. Where it matters how a
-    rank ends, it must not be forked.
+    rank ends, it must not be forked. `modules` are imported before ranks are forked.
     """
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
         env = dict(
             os.environ,
             PYTHONPATH=f"{ROOT / 'python'}",
-            RANK_SERVER=server() if forked else "",
+            RANK_SERVER=server(*modules) if forked else "",
             RESULTS=results,
             OMP_NUM_THREADS="1",
         )

@@ -9,17 +9,25 @@ import pathlib
 import sys
 
 import torch
+from accelerate.utils import ProjectConfiguration
 from shoal.accelerate import Accelerator
 from trainers_common import Data, Gates, Net, number, training, write
 
 import shoal
 
-DEFAULTS = dict(samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, save=None)
+DEFAULTS = dict(
+    samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, save=None, checkpoint=None
+)
 
 
 def main(config):
+    """Train, and return what every worker must have found."""
+    config = {**DEFAULTS, **config}
     accelerator = Accelerator(
-        cpu=True, gradient_accumulation_steps=config["accumulate"], mixed_precision="no"
+        cpu=True,
+        gradient_accumulation_steps=config["accumulate"],
+        mixed_precision="no",
+        project_config=ProjectConfiguration(config["out"], automatic_checkpoint_naming=True),
     )
     job, out = shoal.join(), pathlib.Path(config["out"])
     gates, file = Gates(out, config["gates"]), open(out / f"ledger-{number()}.jsonl", "a")
@@ -32,12 +40,16 @@ def main(config):
     model, optimizer, loader, evaluation, scheduler = accelerator.prepare(
         net, optimizer, loader, evaluation, scheduler
     )
+    if config["checkpoint"]:
+        job.checkpoint(config["checkpoint"], every=config["save"])
+    metrics, resumed = [], None
     if config["resume"]:
-        accelerator.load_state(config["resume"])
-    metrics = []
-    for epoch in range(epochs):
+        accelerator.load_state()
+        resumed = accelerator.skip_first_batches(loader, config["resume"] % len(loader))
+    for epoch in range((config["resume"] or 0) // len(loader), epochs):
         model.train()
-        for batch in loader:
+        found, resumed = resumed or loader, None
+        for batch in found:
             if job.step.epoch == epoch and not job.step.committed:
                 gates.wait(job.rank, job.step.number)
             with accelerator.accumulate(model):
@@ -54,7 +66,7 @@ def main(config):
                 digest = net.layers[0].weight.sum().item().hex()
                 write(file, step=done, rate=rate, taken=net.marked(), digest=digest)
                 if config["save"] == done:
-                    accelerator.save_state(str(out / "saved"))
+                    accelerator.save_state()
         model.eval()
         rows = []
         for batch in evaluation:
@@ -63,10 +75,10 @@ def main(config):
             found, truth = accelerator.gather_for_metrics((predicted, batch["labels"]))
             rows += [(a == b).item() for a, b in zip(found, truth)]
         metrics.append(sum(rows) / len(rows))
-    print("RESULT", json.dumps([job.rank, job.size, len(rows), metrics[-1]]), flush=True)
     if accelerator.is_main_process:
         print("MAIN", flush=True)
+    return [job.rank, job.size, len(rows), metrics[-1]]
 
 
 if __name__ == "__main__":
-    main({**DEFAULTS, **json.loads(sys.argv[1])})
+    print("RESULT", json.dumps(main(json.loads(sys.argv[1]))), flush=True)

@@ -5,14 +5,19 @@ a step had, the same training as a plain loop, and gates at which a training wai
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import time
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261126
+# What workers import before they are forked.
+MODULES = ("accelerate", "lightning.pytorch", "transformers.trainer")
+FORKED = ("--prefork", ",".join(MODULES))
 FEATURES, CLASSES, RATE = 6, 3, 0.05
 
 
@@ -130,6 +135,27 @@ def ledger(folder):
         for line in map(json.loads, path.read_text().splitlines()):
             assert steps.setdefault(line["step"], line) == line, f"the workers differ: {path}"
     return [steps[step] for step in sorted(steps)]
+
+
+def drop_last(folder):
+    """Remove the newest checkpoint of a job from its folder, and return the step of the one before.
+    A checkpoint is made some steps late where the one before is being written.
+    """
+    *_, before, last = sorted(folder.glob("step-*"))
+    shutil.rmtree(last)
+    return int(before.name[5:])
+
+
+def check_resumed(before, after, first, same=("taken", "loss", "rate")):
+    """Check that a training which has resumed made the same steps as the one before, from `first`
+    on: the ledgers of both.
+    """
+    assert [line["step"] for line in after] == list(range(first, before[-1]["step"] + 1))
+    for was, now in zip(before[first - 1 :], after):
+        for key in set(same) & set(was):
+            assert now[key] == pytest.approx(was[key], rel=1e-6), now
+        digests = [float.fromhex(line["digest"]) for line in (was, now)]
+        assert digests[0] == pytest.approx(digests[1], rel=1e-9), now
 
 
 def lose_and_replace(job, binary, folder):

@@ -15,7 +15,9 @@ from trainers_common import Data, Gates, Net, number, training, write
 
 import shoal
 
-DEFAULTS = dict(samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, every=None)
+DEFAULTS = dict(
+    samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, every=None, checkpoint=None
+)
 
 
 class Module(lightning.LightningModule):
@@ -78,6 +80,8 @@ class Watch(Callback):
 
 
 def main(config):
+    """Train, and return what every worker must have found."""
+    config = {**DEFAULTS, **config}
     out, batch, epochs = config["out"], config["batch"], config["epochs"]
     lightning.seed_everything(7)
     steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
@@ -94,6 +98,8 @@ def main(config):
         enable_checkpointing=bool(config["every"]),
         enable_model_summary=False,
     )
+    if config["checkpoint"]:
+        shoal.join().checkpoint(config["checkpoint"], every=config["every"])
     module = Module(config["samples"], steps)
     load = torch.utils.data.DataLoader
     trainer.fit(
@@ -105,8 +111,8 @@ def main(config):
     job = shoal.join()
     digest = module.net.layers[0].weight.sum().item().hex()
     told = [trainer.global_step, trainer.current_epoch, watch.epochs, digest]
-    print("RESULT", json.dumps([job.rank, job.size, told]), flush=True)
+    return [job.rank, job.size, told]
 
 
 if __name__ == "__main__":
-    main({**DEFAULTS, **json.loads(sys.argv[1])})
+    print("RESULT", json.dumps(main(json.loads(sys.argv[1]))), flush=True)

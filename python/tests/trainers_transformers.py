@@ -56,6 +56,8 @@ def accuracy(predicted):
 
 
 def main(config):
+    """Train, and return what every worker must have found."""
+    config = {**DEFAULTS, **config}
     job, out = shoal.join(), config["out"]
     net, data = Net(config["samples"]), Data(config["samples"])
     arguments = TrainingArguments(
@@ -100,8 +102,8 @@ def main(config):
         ],
         digest=net.layers[0].weight.sum().item().hex(),
     )
-    print("RESULT", json.dumps([job.rank, job.size, told]), flush=True)
+    return [job.rank, job.size, told]
 
 
 if __name__ == "__main__":
-    main({**DEFAULTS, **json.loads(sys.argv[1])})
+    print("RESULT", json.dumps(main(json.loads(sys.argv[1]))), flush=True)

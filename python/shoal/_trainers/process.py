@@ -82,3 +82,15 @@ def number_accelerate(rank: Optional[int] = None) -> None:
     for state in (PartialState._shared_state, AcceleratorState._shared_state):
         if state:
             state.update(process_index=rank, local_process_index=rank)
+
+
+@contextlib.contextmanager
+def numbered_first() -> Iterator[None]:
+    """Have Accelerate take this worker for rank 0 in the block: the names of files that it writes
+    and reads have the number.
+    """
+    number_accelerate(0)
+    try:
+        yield
+    finally:
+        number_accelerate()
