@@ -58,6 +58,7 @@ class Training:
     """A job whose steps are let through one by one."""
 
     def __init__(self, folder, workers, mesh, dtype):
+        """Start the job, and wait until it has told of its first step."""
         os.mkfifo(folder / "pipe")
         self._pipe = os.open(folder / "pipe", os.O_RDWR)
         command = [

@@ -45,6 +45,7 @@ class Grid:
     """
 
     def __init__(self, job):
+        """Seed the random numbers alike on all ranks."""
         self.job = job
         self.rng = numpy.random.default_rng(int(sys.argv[2]))
         self.cases = 0

@@ -73,6 +73,7 @@ _BEGAN = pytest.StashKey()  # what this process had used when a test began
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
+    """Note the processor seconds that this process had used before a test."""
     item.stash[_BEGAN] = sum(os.times()[:4])
 
 

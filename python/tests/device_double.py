@@ -18,6 +18,7 @@ class Stream:
     """A stream whose tasks wait in a queue until somebody waits for an event after them."""
 
     def __init__(self, device, name):
+        """An empty stream with this name in the log."""
         self.device, self.name = device, name
         self.queue, self.ran = [], 0
 
@@ -36,6 +37,7 @@ class Event:
     """A place in the queue of a stream."""
 
     def __init__(self, stream):
+        """The event after what the stream has to do now."""
         self.stream, self.place = stream, len(stream.queue)
 
     def run(self):
@@ -128,6 +130,9 @@ class DeviceDouble:
     """What shoal.torch.cuda.Device is; with a `device`, the name of one, NCCL can be used on it."""
 
     def __init__(self, refuses=False, device=None, hook=lambda place: None):
+        """With `refuses` no memory can be pinned; `hook` is called at each place where a test may
+        interrupt.
+        """
         self.device, self.hook = device, hook
         self.lock = threading.RLock()
         self.log, self.pinned = [], {}
@@ -136,6 +141,7 @@ class DeviceDouble:
         self._here = threading.local()
 
     def __str__(self):
+        """The name in error messages."""
         return "double"
 
     def note(self, *entry):

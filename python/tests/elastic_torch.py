@@ -61,6 +61,7 @@ class Net(nn.Module):
     """A small model, and the parameter by which the samples of a step are known."""
 
     def __init__(self, samples):
+        """The same random parameters on every worker, and a mark for each of so many samples."""
         super().__init__()
         torch.manual_seed(SEED)
         self.layers = nn.Sequential(

@@ -24,6 +24,7 @@ class Flat(live_numpy.Perceptron):
     """
 
     def __init__(self, mesh):
+        """Keep this rank's part over dp, with a state of that size."""
         super().__init__(mesh)
         self.whole = self.mine
         self.mine = {name: self.own(w) for name, w in self.whole.items()}

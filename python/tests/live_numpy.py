@@ -47,6 +47,7 @@ class Perceptron:
     """A model for shoal.train, cut over tp, and its batch over dp."""
 
     def __init__(self, mesh):
+        """Cut this rank's part out of the whole parameters, which are the same on all ranks."""
         self.dp, self.tp = mesh["dp"], mesh["tp"]
         source = np.random.default_rng(2)
         whole = {name: source.normal(size=SHAPES[name]) / 4 for name in NAMES}

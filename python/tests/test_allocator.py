@@ -10,7 +10,9 @@ SIZE = 64 * 64
 
 
 def test_random_allocations_never_overlap():
-    """Random allocations and frees, against a model that knows every byte."""
+    """By a model that knows every byte, random allocations never overlap, and fail only where no
+    gap is large enough.
+    """
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)

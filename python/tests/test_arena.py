@@ -54,6 +54,9 @@ def test_an_array_that_became_read_only_gets_no_result(agent):
 
 
 def test_bfloat16_needs_ml_dtypes(agent):
+    """An array of bfloat16 is one of ml_dtypes' type; without that package the error says what to
+    install.
+    """
     job = agent.join()
     try:
         from ml_dtypes import bfloat16
@@ -68,6 +71,7 @@ def test_bfloat16_needs_ml_dtypes(agent):
 
 
 def test_memory_comes_back_when_the_last_view_dies(agent):
+    """Memory is used again once no view of it is left, and not before."""
     job = agent.join()
     x = job.empty(1000)
     address = x.ctypes.data
@@ -81,6 +85,7 @@ def test_memory_comes_back_when_the_last_view_dies(agent):
 
 
 def test_the_pool_grows_in_steps_and_is_reused(agent):
+    """Arrays of 40 MB get three segments of the pool, and those after them get no more."""
     job = agent.join()
     arrays = [job.empty(1 << 20, "uint8") for _ in range(40)]
     sizes = [len(s) for s in agent.sessions[0].segments.values()]
@@ -105,6 +110,9 @@ def test_only_memory_of_its_own_may_come_later(agent):
 
 
 def test_a_big_array_has_a_segment_of_its_own_and_gives_it_back(agent):
+    """The segment of an array that is larger than the pool's goes back to the agent with the
+    array.
+    """
     job = agent.join()
     small, big = job.zeros(10), job.zeros(POOL_BYTES + 1, "uint8")
     assert [len(s) for s in agent.sessions[0].segments.values()] == [POOL_BYTES, POOL_BYTES + 4096]
@@ -119,6 +127,9 @@ def test_a_big_array_has_a_segment_of_its_own_and_gives_it_back(agent):
 
 @pytest.mark.parametrize("nbytes", [POOL_BYTES, POOL_BYTES + 5000])
 def test_segments_start_where_huge_pages_do(agent, nbytes):
+    """An array is aligned to a huge page, and the agent sees what is written into it at both
+    ends.
+    """
     x = agent.join().empty(nbytes, "uint8")
     assert x.ctypes.data % HUGE_PAGE == 0
     x[:], x[-1] = 7, 8
@@ -219,6 +230,7 @@ def test_no_memory(agent):
 
 
 def test_arrays_stay_readable_after_leaving(agent):
+    """Arrays of the arena keep their elements, and can be written to, after the job was left."""
     job = agent.join()
     x = job.zeros(5) + 0
     y = job.zeros(5)

@@ -29,6 +29,9 @@ def test_a_job_goes_on_from_a_checkpoint_of_the_release_before(launch, tmp_path)
 
 @pytest.mark.parametrize("mesh, workers", [("dp=1,tp=2", 2), ("dp=3,tp=1", 3)])
 def test_a_job_on_a_mesh_goes_on_on_any(launch, tmp_path, mesh, workers):
+    """A job on this mesh goes on from the step of a checkpoint that the release before has written
+    on another one.
+    """
     shutil.copytree(BEFORE / "mesh", tmp_path / "mesh")
     output = launch(workers, MESH_WORKER, mesh, 9, tmp_path / "mesh", 4)
     made, said = history(output)

@@ -46,7 +46,9 @@ def test_plan() -> None:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_measure(right: bool) -> None:
-    """The numbers of a measurement, of a right and of a wrong all-reduce."""
+    """A measurement has its size, its number of calls and times in order, and says whether the
+    all-reduce was right.
+    """
     x = np.empty(1024, "float32")
 
     def allreduce(array) -> None:

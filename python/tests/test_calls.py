@@ -32,6 +32,9 @@ def test_a_descriptor(agent):
 
 
 def test_a_call_without_elements_names_no_memory(agent):
+    """The descriptor of a call on an empty array has the shape, and neither a segment nor
+    elements.
+    """
     job = agent.join()
     for x in (job.empty((0, 3)), numpy.empty((0, 3), "float32")):
         assert job.allreduce(x) is x
@@ -105,6 +108,7 @@ def test_done_never_blocks(agent):
 
 
 def test_a_wait_with_a_timeout_can_be_repeated(agent):
+    """A wait that times out raises TimeoutError each time, and a later one returns the result."""
     job = agent.join()
     agent.going.clear()
     x = numpy.ones(3)
@@ -118,6 +122,9 @@ def test_a_wait_with_a_timeout_can_be_repeated(agent):
 
 @pytest.mark.parametrize("spin_us", [0, 200])
 def test_a_failed_call_raises_the_agents_reason_every_time(spin_us):
+    """Every wait for a failed call raises MismatchError with the agent's text, cut to what a slot
+    holds; the next call succeeds.
+    """
     with AgentDouble(spin_us=spin_us) as agent:
         job = agent.join()
         agent.error = "the ranks disagree: ümlaut " + "x" * 2000
@@ -130,6 +137,7 @@ def test_a_failed_call_raises_the_agents_reason_every_time(spin_us):
 
 
 def test_a_failed_call_leaves_foreign_memory_alone(agent):
+    """The output of a failed call keeps its elements."""
     job = agent.join()
     agent.error = "no"
     x, out = numpy.ones(3), numpy.full(3, 7.0)

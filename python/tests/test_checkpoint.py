@@ -65,6 +65,7 @@ def steps(folder):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_same_number_of_workers_ends_with_the_same_bits(train, n):
+    """As many workers end, when started again, with the bits of a job that went undisturbed."""
     whole = results(train(n, folder="undisturbed"))
     train(n, STOP=31)
     output = train(n)
@@ -74,6 +75,7 @@ def test_the_same_number_of_workers_ends_with_the_same_bits(train, n):
 
 @pytest.mark.parametrize("before, after", [(2, 3), (3, 2), (1, 2), (3, 1)])
 def test_another_number_of_workers_takes_every_sample_once(train, before, after):
+    """More or fewer workers go on from a checkpoint, and end with every sample taken once."""
     train(before, STOP=23)
     output = train(after)
     # the workers count the samples
@@ -134,6 +136,7 @@ def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
 
 
 def test_the_checkpoint_of_another_job_at_the_same_step_is_told(tmp_path):
+    """To seal another checkpoint of a step fails with a reason, and the sealed one stays."""
     attempts = []
     for seed in 1, 2:
         staging = commit.Unsealed(str(tmp_path), 5, seed)
@@ -281,7 +284,7 @@ def test_what_others_can_read(train, tmp_path, binary):
 
 
 def test_kill_everything_at_random_moments(launch, tmp_path, binary):
-    """KILLS=100 for more; SEED=N repeats the choices."""
+    """What was sealed stays whole, and the job goes on. KILLS=100 for more; SEED=N repeats."""
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print("seed", seed)
     choice = random.Random(seed)
@@ -473,6 +476,7 @@ TORCH = pathlib.Path(__file__).with_name("checkpoint_torch.py")
 
 
 def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
+    """As with NumPy; on another number of workers, all end with the same parameters."""
     pytest.importorskip("torch")
 
     def train(folder, n, **env):

@@ -108,6 +108,9 @@ def test_a_store_that_is_away_when_the_job_begins_ends_it(train, store):
 
 
 def test_a_job_on_a_mesh_starts_again_on_any_other(launch, store, tmp_path):
+    """A job goes on from a bucket on another mesh, with the random numbers of its rank 0; the
+    bucket then has the newest two checkpoints, and nothing half done.
+    """
     at = 0
     for mesh in ["dp=2,tp=2", "tp=3", "dp=1"]:
         steps, said = history(launch(ranks(mesh), MESHED, mesh, at + 6, URL, 4))
@@ -141,6 +144,7 @@ def test_a_job_on_a_mesh_goes_back_by_itself(training, store, binary, tmp_path):
 
 
 def test_a_job_of_one_without_an_agent_says_what_to_do(monkeypatch):
+    """A bucket without an agent is refused with how to start one."""
     monkeypatch.delenv("SHOAL_SOCKET", raising=False)
     with (
         shoal.join() as job,

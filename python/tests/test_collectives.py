@@ -87,6 +87,7 @@ job.barrier()
     ],
 )
 def test_ranks_that_disagree_are_told_about_both_calls(launch, call, shape, dtype, names):
+    """Where two ranks make different calls, the errors of both name the two calls."""
     output = launch(2, DISAGREE.format(call=call, shape=shape, dtype=dtype))
     said = [line for line in output.splitlines() if "said:" in line]
     assert len(said) == 2 and all(name in line for name in names for line in said), output
@@ -107,6 +108,7 @@ else:
 
 @pytest.mark.parametrize("call", ["allreduce(numpy.ones(3))", "recv(numpy.ones(3), source=1)"])
 def test_a_rank_that_is_gone_is_lost(launch, call):
+    """A call that needs a rank that has left raises LostError, which names it."""
     output = launch(2, LEAVES.format(call=call))
     assert output.count("said: rank 1 ") == 1, output
 

@@ -56,6 +56,7 @@ def test_steps_are_those_of_go(run, arrays):
 
 @pytest.mark.parametrize("text", VECTORS["Broken"])
 def test_broken_encodings_are_refused(text):
+    """What the Go package takes for no cursor raises ValueError here too."""
     with pytest.raises(ValueError, match="no place in a data set"):
         Cursor.unpack(bytes.fromhex(text))
 
@@ -78,6 +79,7 @@ def test_random_bytes_are_refused_or_read():
 
 
 def test_order_is_a_permutation(arrays):
+    """An order of any number of samples has each of them once."""
     for samples in [*range(0, 70), 255, 256, 257, 1000, 2000]:
         taken = Order(samples, 42, samples % 5).take([(0, samples)])
         assert sorted(taken) == list(range(samples)), samples
@@ -91,6 +93,7 @@ def test_plain_order_and_nothing_to_take(arrays):
 
 @pytest.mark.parametrize("span", [(0, 6), (-1, 2), (5, 6), (3, 2)])
 def test_positions_outside_are_refused(span):
+    """Positions beyond the samples, and spans that run backwards, raise IndexError."""
     with pytest.raises(IndexError):
         Order(5, 1).take([span])
     with pytest.raises(IndexError):
@@ -180,6 +183,9 @@ def test_a_cursor_is_a_value():
 
 
 def test_the_epoch_that_is_reached_is_that_of_the_last_step():
+    """Right after the end of an epoch `epoch` is the next one and `reached` is still the one
+    before.
+    """
     place, reached = Cursor.start(3, 2), []
     for _ in range(5):
         reached.append((place.epoch, place.reached))

@@ -70,6 +70,7 @@ class OnlyDlpack:
     """An array of another library, which knows DLPack only."""
 
     def __init__(self, x):
+        """An array around a NumPy one."""
         self.x = x
 
     def __dlpack__(self, **options):
@@ -124,6 +125,9 @@ def test_what_is_no_array_of_ours(x, advice):
     [lambda x: x[::2], lambda x: x[:, 1:], lambda x: x.T, lambda x: x[::-1], lambda x: x[:, 0]],
 )
 def test_strided_copies_are_in_c_order(view):
+    """A strided view is copied out as NumPy flattens it, and copied into without a change of what
+    lies between.
+    """
     x = numpy.arange(24, dtype="int64").reshape(4, 6)
     strided = view(x)
     t = describe(strided)
@@ -149,5 +153,6 @@ def test_strided_memoryview():
 
 
 def test_a_dimension_of_one_may_have_any_stride():
+    """Strides that no element is reached by do not make an array strided."""
     x = numpy.zeros((4, 5))[1:2]
     assert describe(x).contiguous and describe(numpy.zeros((3, 0)).T).contiguous

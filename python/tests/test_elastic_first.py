@@ -55,7 +55,9 @@ def test_when_the_first_worker_is_lost(launch):
 
 
 def test_a_job_of_one_is_the_first_and_evaluates_alone():
-    """Arguments that mean nothing are refused, and nothing is made before it is needed."""
+    """A job of one makes the object when a method is first called, and evaluates all samples
+    itself. Arguments that mean nothing are refused.
+    """
     made = []
     with shoal.join() as job:
         log = job.only_first(lambda: made.append(1) or made)

@@ -19,6 +19,7 @@ WORKER = pathlib.Path(__file__).with_name("elastic_numpy.py")
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize("samples, batch", [(100, 8), (97, 10), (3, 2)])
 def test_every_sample_once_an_epoch(launch, n, samples, batch):
+    """Each number of workers takes every sample once an epoch, in as many steps as batches need."""
     ended = check_results(launch(n, WORKER, samples, batch, 2, 7, 0, 3))
     assert ended[0][1:3] == [n, 3 * -(-samples // batch)] and ended[0][4] == 3 * samples
 
@@ -55,7 +56,9 @@ def running(launch, binary, tmp_path):
 
 @pytest.mark.parametrize("n, to", [(1, 2), (2, 4)])
 def test_workers_join_and_are_released(running, n, to):
-    """The job goes to another number of workers and back."""
+    """A job goes to another number of workers, back and there again: members have the same results,
+    and who is released ends in order.
+    """
     with running(n, 700, 32, 2, 3, 0) as job:
         job.resize(to)
         job.wait_for_new_step()
@@ -68,6 +71,7 @@ def test_workers_join_and_are_released(running, n, to):
 
 
 def test_shared_results_while_workers_join_and_are_released(running):
+    """Results in job.shared are right on the workers of each generation."""
     with running(2, 700, 32, 2, 3, 0, "shared") as job:
         for size in (4, 2, 3):
             job.resize(size)
@@ -130,6 +134,7 @@ def test_the_last_member_is_killed_while_it_hands_over(running):
 
 
 def test_a_job_whose_members_are_all_killed_has_failed(running):
+    """A worker that was released does not keep a job alive whose last member is killed."""
     with running(2, 700, 32, 2, 3, 0) as job:
         job.resize(1)
         job.read_until("RELEASED")

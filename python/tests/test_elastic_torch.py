@@ -76,6 +76,9 @@ def test_without_faults(training, tmp_path):
 
 @parametrize_ways(ADAM, ZERO1, repeated=(MOMENTUM, ITSELF, ZERO2))
 def test_join_and_release_within_an_epoch(training, tmp_path, way):
+    """Workers that join and are released within an epoch leave the samples, losses and parameters
+    those of one worker.
+    """
     way = dict(way, samples=1600)
     with training(2, **way) as job:
         job.resize(5)
@@ -119,6 +122,9 @@ def test_compiled_models_train_while_workers_join_and_are_released(training, tmp
     ),
 )
 def test_a_loop_for_each_epoch_while_workers_join_and_are_released(training, tmp_path, way):
+    """With a loop for each epoch too every sample counts once, and those who join begin with the
+    epoch of the others.
+    """
     with training(2, **way) as job:
         job.read_until(r"SAVED 2 ")
         job.resize(4)
@@ -134,6 +140,9 @@ def test_a_loop_for_each_epoch_while_workers_join_and_are_released(training, tmp
 
 @pytest.mark.parametrize("nest", ["range", "epochs"])
 def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest):
+    """The same where workers are killed between two loops and within one, and spares take their
+    places.
+    """
     way = dict(ADAM, nest=nest, samples=100)
     with training(
         4, ["--spares", "1"], doomed=[[1, 2, "between epochs"], [2, 40, "within backward"]], **way
@@ -173,6 +182,9 @@ def test_loops_left_by_break_that_a_new_worker_cannot_know(launch, binary, tmp_p
 
 @parametrize_ways(ZERO1, repeated=(ADAM,))
 def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
+    """A spare joins as the last rank, 2, whichever rank was killed; one that is left at the end
+    says nothing.
+    """
     with training(3, ["--spares", "1"], **way) as job:
         for rank in (0, 2):
             job.wait_for_spare()
@@ -201,6 +213,7 @@ def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
     ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else None,
 )
 def test_a_worker_is_killed_within_a_step(training, tmp_path, n, worker, place, way):
+    """Wherever in a step a worker is killed, the others go on, and every sample counts once."""
     way = dict(way, samples=300)
     with training(n, **way, doomed=[[worker, 7, place]]) as job:
         job.read_until(f"w{worker} was killed by SIGKILL")
@@ -216,6 +229,7 @@ def test_a_worker_is_killed_within_a_step(training, tmp_path, n, worker, place, 
     ],
 )
 def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_path, wrap, place):
+    """With gradients on a double of a device the samples and parameters are right too."""
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], gpu=True) as job:
         job.read_until("w1 was killed by SIGKILL")
         job.wait_for_new_step()
@@ -227,7 +241,9 @@ def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_
 
 @pytest.mark.parametrize("gpu", [pytest.param(False, marks=REPEATED), True])
 def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_path, gpu):
-    """Buckets change their size while members come and go."""
+    """Samples and parameters are right where buckets change their size while members come and
+    go.
+    """
     with training(
         3,
         wrap="ddp",
@@ -257,6 +273,9 @@ def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_
 def test_compressed_gradients_of_workers_that_are_killed_and_join(
     training, tmp_path, wrap, place, compress
 ):
+    """With every compression the parameters are the same on all workers after each step, and every
+    sample counts once.
+    """
     with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], compress=compress) as job:
         job.read_until("w1 was killed by SIGKILL")
         job.wait_for_new_step()
@@ -267,6 +286,9 @@ def test_compressed_gradients_of_workers_that_are_killed_and_join(
 
 @parametrize_ways(MOMENTUM, ITSELF, ZERO2, repeated=(dict(ZERO1, optimizer="momentum"),))
 def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
+    """Two losses while two workers join: the job goes on with three, and every sample counts
+    once.
+    """
     way = dict(way, samples=1000)
     with training(3, **way) as job:
         job.resize(5, "--no-wait")

@@ -52,6 +52,9 @@ REGISTERED = {
 
 @pytest.mark.parametrize("kind", list(REGISTERED))
 def test_what_belongs_to_the_model_is_handed_over(joined, kind):
+    """What belongs to a model is registered although the program names nothing; a worker that joins
+    has the parameters and random numbers of the others.
+    """
     torch = pytest.importorskip("torch")
     if kind == "scaled" and not hasattr(torch.amp, "GradScaler"):
         pytest.skip("PyTorch has GradScalers for GPUs only before 2.3")
@@ -137,6 +140,9 @@ print("RESULT", json.dumps([job.rank]), flush=True)
 
 @pytest.mark.parametrize("way", ["registered", "nothing"])
 def test_a_worker_that_gets_no_state_says_so(joined, way):
+    """A worker that joins tells the user where nothing is registered, and is silent where something
+    is.
+    """
     results, output = joined(NUMPY, way)
     assert len(results) == 3
     assert output.count("has got no state from the others") == (way == "nothing"), output

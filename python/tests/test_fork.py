@@ -66,6 +66,9 @@ def test_a_child_reads_and_nothing_else(launch):
 
 
 def test_a_pending_handle_raises_in_the_child(launch):
+    """`wait` and `done` of a handle from before the fork raise ForkError in the child, and go on in
+    the parent.
+    """
     launch(
         2,
         """
@@ -120,6 +123,7 @@ print("sum", x.sum())
 
 
 def test_the_death_of_the_parent_shows_although_a_child_lives(agent):
+    """The agent sees the end of a worker whose child lives on: that does not hold the socket."""
     code = """
 import os, sys, shoal
 job = shoal.join()
@@ -157,6 +161,7 @@ os.waitpid(pid, 0)
 
 
 def test_a_job_of_one_survives_a_fork():
+    """Both the child and the parent can make calls of a job without an agent."""
     with shoal.join() as job:
         pid = os.fork()
         if pid == 0:

@@ -159,6 +159,7 @@ def test_wrong_answers_later(agent):
 
 
 def test_the_real_agent_refuses_a_wrong_token_and_another_version(launch):
+    """The agent refuses who has another token, rank or protocol, or joins twice, and says why."""
     output = launch(
         1,
         """

@@ -25,6 +25,9 @@ def joined(**variables):
 
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_join_refuses_one_of_several(variable):
+    """Without shoal's launcher a process that another one started among four cannot join; the error
+    names the variable and the command.
+    """
     code, output = joined(**{variable: "4"})
     assert code == 1
     assert f"{variable}=4" in output and "shoal run -n 4" in output
@@ -32,6 +35,7 @@ def test_join_refuses_one_of_several(variable):
 
 @pytest.mark.parametrize("value", ["1", "", "many"])
 def test_join_takes_one_alone(value):
+    """A process that another launcher started alone is a job of one."""
     code, output = joined(**{variable: value for variable in VARIABLES})
     assert code == 0, output
     assert "rank 0 of 1" in output

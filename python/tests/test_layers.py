@@ -60,6 +60,7 @@ def allowed(text):
 
 
 def test_every_import_points_down():
+    """Every module is on a line of layers.txt, and imports only what that allows."""
     known, reach = modules(), allowed(TEXT.read_text(encoding="utf-8"))
     wrong = []
     for name, path in known.items():

@@ -38,6 +38,7 @@ def test_header():
 
 
 def test_descriptor_fields_lie_where_the_page_says():
+    """Each field of a packed descriptor is at the offset that docs/formats/arena.md has."""
     # Each row of the table but the shape, with a value that no other field has.
     rows = [
         (0, "Q"),
@@ -72,6 +73,7 @@ def test_descriptor_fields_lie_where_the_page_says():
 
 
 def test_more_than_eight_dimensions_travel_as_one():
+    """A shape of nine dimensions is packed as its number of elements."""
     ndim, packed = protocol.pack_shape((2,) * 9, 512)
     assert ndim == 1 and struct.unpack_from("<Q", packed) == (512,)
     assert protocol.pack_shape((), 1) == (0, bytes(64))

@@ -74,7 +74,9 @@ def training(launch, binary, tmp_path, monkeypatch):
 
 
 def test_from_every_mesh_to_every_other(training):
-    """One training goes from every mesh to every other one."""
+    """One training goes from every mesh to every other one, without a step more or less and with
+    the losses of one worker.
+    """
     walk = ["dp=4"]
     left = {mesh: [m for m in MESHES if m != mesh] for mesh in MESHES}
     while left[walk[-1]]:
@@ -97,6 +99,9 @@ def test_state_that_is_flat_over_dp(training):
 
 
 def test_the_plan_is_shown_and_changes_nothing(training):
+    """`shoal reshape --dry-run` prints the mesh and the bytes to move, and the job keeps its
+    mesh.
+    """
     with training(2, "dp=2") as job:
         said = job.reshape("dp=2,tp=2", "--dry-run")
         assert re.search("to +mesh dp=2,tp=2, on 4 workers", said) and re.search(
@@ -106,6 +111,9 @@ def test_the_plan_is_shown_and_changes_nothing(training):
 
 
 def test_an_axis_that_the_layout_does_not_name_is_refused(training, launch):
+    """The commands and a new job say which axis is wrong and which there are; a running job keeps
+    its mesh.
+    """
     why = r"mesh pd=3: the layout has no axis pd \(did you mean dp\?\), only dp, tp;"
     with training(2, "dp=2") as job:
         for options in ([], ["--dry-run"]):

@@ -70,6 +70,9 @@ def backend(tmp_path):
 
 
 def test_a_wheel_carries_the_binary_and_says_for_which_platform(backend, tmp_path):
+    """A wheel has the package, the binary and a true RECORD; its name follows from the binary, and
+    without one it is for any platform.
+    """
     name = backend.build_wheel(str(tmp_path))
     assert name == f"shoal-{shoal.__version__}-py3-none-manylinux_2_17_x86_64.whl"
     with zipfile.ZipFile(tmp_path / name) as wheel:
@@ -106,6 +109,7 @@ def test_a_wheel_carries_the_binary_and_says_for_which_platform(backend, tmp_pat
 
 @pytest.mark.parametrize("build", ["build_wheel", "build_sdist", "build_editable"])
 def test_the_same_files_give_the_same_bytes(backend, tmp_path, build):
+    """What is built does not depend on the folder, the time of files or the moment."""
     made = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -117,6 +121,7 @@ def test_the_same_files_give_the_same_bytes(backend, tmp_path, build):
 
 
 def test_an_sdist_builds_a_wheel(backend, tmp_path):
+    """pip installs from the sdist without a network; `shoal` says there what to do for a binary."""
     name = backend.build_sdist(str(tmp_path))
     with tarfile.open(tmp_path / name) as tar:
         names = tar.getnames()

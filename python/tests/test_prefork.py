@@ -68,7 +68,9 @@ def found(output):
 
 
 def test_a_fork_finds_what_a_new_process_finds(launch, tmp_path):
-    """But for what it saves time with: the modules are there already."""
+    """A fork finds what a new process finds, but for what it saves time with: the modules are there
+    already.
+    """
     (tmp_path / "program.py").write_text(FOUND)
     (tmp_path / "marked.py").write_text(MARKED)
     program = tmp_path / "program.py"
@@ -86,7 +88,9 @@ def test_a_fork_finds_what_a_new_process_finds(launch, tmp_path):
 
 
 def test_a_module_is_run_as_the_interpreter_does(binary, tmp_path):
-    """python3 -m with --prefork."""
+    """With --prefork `python3 -m` gives a module the names and arguments that the interpreter gives
+    it.
+    """
     (tmp_path / "program.py").write_text(FOUND)
     (tmp_path / "marked.py").write_text(MARKED)
     command = [str(binary), "run", "--prefork", "marked", "--", sys.executable]
@@ -99,7 +103,9 @@ def test_a_module_is_run_as_the_interpreter_does(binary, tmp_path):
 
 
 def test_how_a_fork_ends_is_known(launch, tmp_path):
-    """Its exit code, its signal, and an exception as without --prefork."""
+    """The launcher tells the exit code or the signal of a fork, whose traceback begins with the
+    program.
+    """
     program = "import os, sys\nif len(sys.argv) > 1: os.kill(os.getpid(), 9)\n1 / 0\n"
     (tmp_path / "program.py").write_text(program)
     program = tmp_path / "program.py"
@@ -134,7 +140,7 @@ UNSAFE = {
 
 @pytest.mark.parametrize("source", UNSAFE, ids=["thread", "file", "process", "error"])
 def test_what_cannot_be_forked_is_said(launch, tmp_path, source):
-    """And workers are started anew."""
+    """The user is told what was imported that cannot be forked, and workers are started anew."""
     (tmp_path / "unsafe.py").write_text(source)
     program = tmp_path / "program.py"
     program.write_text("import shoal\nprint('SIZE', shoal.join().size, flush=True)\n")
@@ -152,7 +158,9 @@ def template_of(job):
 
 
 def test_the_loss_of_a_template_costs_nothing(launch, binary, tmp_path):
-    """Its workers go on, and later ones are started anew; before, a killed fork is replaced."""
+    """A killed fork is replaced by another. When the template is killed its workers go on, and
+    later ones are started anew.
+    """
     options = ["--prefork", "numpy"]
     pytest.importorskip("numpy")
     end = tmp_path / "end"

@@ -30,6 +30,9 @@ def runner(monkeypatch, tmp_path):
     [(SLEEPS, 0.3, 1000, "hangs"), (SPINS, 1000, 0.2, "has used")],
 )
 def test_a_command_that_does_not_end_is_ended(runner, monkeypatch, program, idle, limit, why):
+    """What sleeps too long or uses too much of a processor is ended, with a line that says
+    which.
+    """
     usage, stage = runner
     monkeypatch.setattr(usage, "IDLE", idle)
     status, output = stage.Stage("test").run(sys.executable, "-c", program, limit=limit)
@@ -38,6 +41,7 @@ def test_a_command_that_does_not_end_is_ended(runner, monkeypatch, program, idle
 
 
 def test_a_command_that_ends_is_left_alone(runner):
+    """There is no verdict on a command that has ended by itself."""
     usage, _ = runner
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     with usage.Usage(process.pid) as watched:
@@ -46,6 +50,7 @@ def test_a_command_that_ends_is_left_alone(runner):
 
 
 def test_what_a_hanging_go_test_has_printed_is_shown(runner, monkeypatch):
+    """A test without an end counts as failed, under its own name and with its goroutines."""
     _, stage = runner
     package = "example.org/shoal/agent"
     events = [

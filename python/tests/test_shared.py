@@ -187,7 +187,7 @@ def test_a_job_of_one():
 
 
 def test_bench(binary):
-    """The bench measures shared results."""
+    """The bench measures shared results, and finds them right."""
     command = [
         str(binary),
         "bench",

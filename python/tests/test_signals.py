@@ -127,6 +127,7 @@ class Interrupted:
     """
 
     def __init__(self, true, kind, done):
+        """Interrupt the next call of this kind, after it with `done`, of the socket `true`."""
         self.true, self.kind, self.done = true, kind, done
 
     def __getattr__(self, name):
@@ -233,6 +234,7 @@ def test_a_worker_ends_when_its_agent_is_gone(doing, status, said):
 
 
 def test_a_worker_that_is_killed_ends_the_job(launch):
+    """The job of a killed worker fails, and the output names its rank."""
     output = launch(
         2,
         "import os, shoal\njob = shoal.join()\nif job.rank: os.kill(os.getpid(), 9)\njob.barrier()",
@@ -242,6 +244,7 @@ def test_a_worker_that_is_killed_ends_the_job(launch):
 
 
 def test_an_exception_in_one_rank_ends_the_job(launch):
+    """The job of a worker that exits with a code fails, and the output names its rank."""
     output = launch(
         2,
         "import shoal\njob = shoal.join()\nif job.rank: raise SystemExit(3)\njob.barrier()",

@@ -32,6 +32,7 @@ class Chaos:
     """Gives jobs random faults, and counts them."""
 
     def __init__(self, choice):
+        """Draw the faults from the random numbers of `choice`."""
         self.choice, self.tally = choice, collections.Counter()
 
     def disturb(self, job, at_once):
@@ -110,7 +111,9 @@ WAYS = {
 
 
 def test_soak(launch, binary, tmp_path):
-    """Random faults in every way of training."""
+    """Whatever random faults disturb a training of any kind, every sample counts once, and the
+    parameters are those of one worker.
+    """
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"SEED={seed}")
     chaos, end, turn = (

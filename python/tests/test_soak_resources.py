@@ -40,6 +40,7 @@ class Watched:
     """The agent of a job under way."""
 
     def __init__(self, job, binary):
+        """Find the agent of the job in what ps lists."""
         self.job, self.binary = job, str(binary)
         (listed,) = [j for j in self.jobs() if j["job"] == job.name]
         self.pid, self.join = listed["pid"], listed.get("join")

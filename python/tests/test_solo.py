@@ -32,6 +32,7 @@ def test_join_is_the_same_job_until_it_is_left(job):
 
 @pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "prod"])
 def test_reductions_are_identities(job, op):
+    """In a job of one every reduction returns x, or fills `out` with it."""
     x = numpy.arange(6.0).reshape(2, 3)
     assert job.allreduce(x, op) is x
     out = numpy.zeros((2, 3))
@@ -355,6 +356,7 @@ def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
 
 
 def test_nothing_but_the_standard_library_is_imported():
+    """A job of one joins and makes a call without NumPy and torch, and without a warning."""
     code = (
         "import sys, shoal; shoal.join().barrier(); sys.exit(bool({'numpy', 'torch'} &"
         " set(sys.modules)))"

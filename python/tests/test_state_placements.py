@@ -35,6 +35,9 @@ CUBE = [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
 def test_a_strided_shard_is_cut_after_those_that_its_factor_counts():
+    """The axes of a tensor come in the order in which torch cuts: a strided shard after the later
+    axes that its factor counts.
+    """
     twice = [_StridedShard(0, split_factor=2), Shard(-3)]
     assert _place(SQUARE, *twice) == ("d0=2,d1=2", "d1=shard(0,ceil), d0=shard(0,ceil)")
     assert _place(SQUARE, Shard(0), Shard(0))[1] == "d0=shard(0,ceil), d1=shard(0,ceil)"
@@ -68,6 +71,7 @@ def test_a_mesh_that_is_cut_from_another():
     ids=["partial", "strided", "unknown", "order", "axis"],
 )
 def test_what_is_not_known_is_refused(ranks, placement, root, why):
+    """A placement or a mesh that a layout cannot express raises ValueError with what to do."""
     others = [Replicate()] * (torch.tensor(ranks).ndim - 1)
     with pytest.raises(ValueError, match=why):
         _place(ranks, placement, *others, root=root)

@@ -14,7 +14,10 @@ def _refusals():
     opt = torch.optim.SGD(linear.parameters(), lr=0.1)
 
     class Stream(torch.utils.data.IterableDataset):
+        """A dataset without a length."""
+
         def __iter__(self):
+            """The two samples."""
             return iter([1, 2])
 
     return [
@@ -84,6 +87,7 @@ def _is_refused():
 
 
 def test_wrong_arguments_are_named():
+    """Every wrong use raises the error that is expected of it."""
     world(1, _is_refused)
 
 

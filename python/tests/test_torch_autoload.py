@@ -25,6 +25,7 @@ print("SUM", int(x))
     reason="PyTorch loads the extensions of others from 2.5 on",
 )
 def test_import_torch_registers_the_backend(launch, tmp_path):
+    """With the entry point of the wheel, a program that imports torch alone can use the backend."""
     build = pathlib.Path(conftest.ROOT) / "python/_build/shoal_build.py"
     names = {}
     exec(compile(build.read_text(), str(build), "exec"), {"__file__": str(build), **names}, names)

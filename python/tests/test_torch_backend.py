@@ -95,6 +95,7 @@ def _every_type():
 
 
 def test_every_collective_on_every_type():
+    """Every collective gives the elements that plain torch computes, on three ranks."""
     world(3, _every_type)
 
 
@@ -123,6 +124,7 @@ def _every_reduction():
 
 
 def test_every_reduction():
+    """Every reduction gives what torch's own operator does on the inputs of all ranks."""
     world(3, _every_reduction)
 
 
@@ -293,6 +295,7 @@ def _sum_sparse():
 
 
 def test_sparse_sum():
+    """The sum of sparse tensors is that of their dense forms."""
     world(3, _sum_sparse)
 
 
@@ -322,6 +325,7 @@ def _mismatch(kind):
     [("shape", ["[4]", "[5]"]), ("dtype", ["f32", "f64"]), ("call", ["all_reduce", "broadcast"])],
 )
 def test_a_mismatch_names_both_calls_on_both_ranks(kind, words):
+    """Both ranks get an error that names the calls of both, and the next call succeeds."""
     for text, after in world(2, _mismatch, kind):
         assert "rank 0" in text and "rank 1" in text and all(word in text for word in words), text
         assert after == 2
@@ -360,6 +364,7 @@ def _refused():
 
 
 def test_calls_without_meaning_are_refused():
+    """Each such call raises an error with a text, on every rank."""
     for texts in world(2, _refused):
         assert all(texts)
 
@@ -373,6 +378,9 @@ def _wrong_rank():
 
 
 def test_a_group_that_is_not_the_job_is_refused():
+    """A world size other than the job's raises RuntimeError, with the command that would start
+    one.
+    """
     world(2, _wrong_rank)
 
 
@@ -385,6 +393,7 @@ def _failing():
 
 
 def test_a_rank_that_fails_ends_the_job():
+    """A rank that waits for one that has failed does not hang: the job fails."""
     with pytest.raises(Failed):
         world(2, _failing)
 

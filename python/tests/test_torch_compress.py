@@ -243,6 +243,7 @@ def test_top_k_gives_the_largest_of_who_chooses():
 
 @pytest.mark.parametrize("wrong", ["int4", 8, True])
 def test_what_is_no_compression_is_refused(wrong):
+    """Other values of `compress` raise ValueError, which lists those that there are."""
     from shoal.torch.compress import bucket_maker
 
     with pytest.raises(ValueError, match="use one of 'bf16'"):
@@ -365,6 +366,9 @@ def _gpt(job, compress, steps):
 
 
 def test_the_gpt_of_the_examples_learns_with_fewer_bytes():
+    """With each compression the loss falls nearly as far as without, and both workers have the same
+    parameters.
+    """
     ranks = world(2, _train_gpt_with_each, 100)
     plain = ranks[0]["None"][1]
     for name, (first, last, parameters) in ranks[0].items():

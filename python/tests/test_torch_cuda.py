@@ -168,7 +168,7 @@ def test_calls_of_the_backend_on_a_device():
 
 @_real
 def test_memory_is_pinned_once_and_unpinned(agent, monkeypatch):
-    """The same on a real device: no segment is pinned twice."""
+    """On a real device no segment is pinned twice, and it is unpinned when it is freed."""
     from shoal.torch.cuda import Device
 
     _adopt_and_drop(agent, Device(torch.device("cuda:0")), monkeypatch)
@@ -259,6 +259,9 @@ def test_what_the_agent_may_read_was_copied():
 
 
 def test_tensors_on_several_devices_are_refused():
+    """Tensors on two devices raise RuntimeError, which names both; those on the CPU have no
+    device.
+    """
     from shoal.torch.cuda import device_of
 
     assert device_of([torch.zeros(1)]) is None

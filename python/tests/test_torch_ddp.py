@@ -75,6 +75,9 @@ def _curve(steps, dtype, options):
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("float64", 1e-9)])
 def test_four_workers_learn_what_one_learns(dtype, tolerance):
+    """The losses of four workers are those of one up to rounding, and their parameters are
+    alike.
+    """
     alone = world(1, _curve, 200, dtype, {})[0]
     four = world(4, _curve, 200, dtype, {})
     assert all(rank == four[0] for rank in four[1:]), "the ranks differ"
@@ -114,6 +117,7 @@ class _Branches(nn.Module):
     """A model that uses a layer on some ranks only, and one nowhere."""
 
     def __init__(self):
+        """Three layers of the same size."""
         super().__init__()
         self.always, self.odd, self.never = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
 
@@ -181,7 +185,9 @@ def _hook(name):
 
 @pytest.mark.parametrize("name", ["own", "halves", "power"])
 def test_communication_hooks(name):
-    """Hooks of torch's own work on the backend."""
+    """With hooks of torch's own, and one that calls the backend, models learn and are the same on
+    both ranks.
+    """
     ranks = world(2, _hook, name)
     assert ranks[0][2] == ranks[1][2], "the ranks differ"
     assert all(last < 0.7 * first for first, last, _ in ranks), "nothing was learned"
@@ -204,6 +210,7 @@ def _buffers():
 
 
 def test_batch_norm_buffers_are_those_of_rank_0():
+    """After a forward pass all ranks have the running means of rank 0."""
     first, second = world(2, _buffers)
     assert first[0] != second[0], "the test needs buffers that differ"
     assert first[1] == second[1] == first[0] and first[2] == second[2] == 3
@@ -232,6 +239,9 @@ def _no_sync():
 
 
 def test_no_sync_accumulates_locally():
+    """Gradients differ between the ranks under no_sync(), and the pass after it averages all of
+    them.
+    """
     first, second = world(2, _no_sync)
     assert first != second
 
@@ -364,7 +374,9 @@ def _compiled():
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1 compiles nothing")
 def test_compiled_models_are_averaged():
-    """shoal.torch.ddp of a compiled model, and compiled, and torch's own on the backend "shoal"."""
+    """A model has the same parameters on both ranks, wrapped by shoal.torch.ddp, before or after it
+    is compiled or not at all, and compiled around torch's own ddp on the backend "shoal".
+    """
     first, second = world(2, _compiled)
     assert first == second
     for other in first[1:]:
@@ -382,6 +394,9 @@ def _different_models():
 
 
 def test_models_that_differ_are_refused():
+    """Models of other shapes raise RuntimeError on both ranks, and one error names the
+    parameter.
+    """
     texts = world(2, _different_models)
     assert all(texts) and any("params[0]" in text for text in texts), texts
 
@@ -411,6 +426,9 @@ def _order():
 
 
 def test_gradients_are_submitted_while_backward_goes_on():
+    """At least three buckets are submitted before the last gradient is computed, and the last one
+    after.
+    """
     for happens in world(2, _order):
         assert happens.index("first") >= 3 and happens[-1] == "submitted", happens
 
@@ -429,6 +447,7 @@ def _alone():
 
 
 def test_without_a_launcher_it_is_a_job_of_one(tmp_path):
+    """A program without a launcher trains with the gradients of the plain model."""
     import os
     import subprocess
     import sys

@@ -18,6 +18,7 @@ class Driver:
     """A stand-in for libcudart as torch shows it, which keeps its calls."""
 
     def __init__(self):
+        """No calls yet, and no error."""
         self.calls, self.error = [], 0
 
     def cudaHostRegister(self, address, nbytes, flags):  # noqa: N802, CUDA's name
@@ -51,6 +52,7 @@ def test_memory_is_registered_for_every_context(driver):
     "call", [lambda device: device.pin(0, 4096), lambda device: device.unpin(0)]
 )
 def test_what_the_driver_refuses_is_an_error(driver, call):
+    """A code of the driver's that is not 0 raises RuntimeError with the code."""
     driver.error = 712  # cudaErrorHostMemoryAlreadyRegistered
     with pytest.raises(RuntimeError, match="cudaError 712"):
         call(Device(torch.device("cuda:0")))
@@ -62,6 +64,7 @@ class Operation:
     """
 
     def __init__(self, error):
+        """An operation that ends with an error; with an empty text it succeeds."""
         self.error, self.waits = error, 0
 
     def wait(self, timeout=None):
@@ -80,9 +83,11 @@ class Group:
         """Options that can be set."""
 
         def __init__(self):
+            """Options that say nothing of blocking."""
             self.config = types.SimpleNamespace(blocking=None)
 
     def __init__(self, store, rank, size, options):
+        """Keep the arguments, and the group among those made."""
         self.place, self.blocking = (store, rank, size), options.config.blocking
         self.tensors, self.operations, self.aborts = [], [], 0
         Group.made.append(self)
@@ -145,6 +150,7 @@ def test_sums_are_waited_for_until_they_tell_of_errors(group):
 
 
 def test_an_error_of_nccl_is_raised(group):
+    """`wait` raises the error that an operation has ended with."""
     group.error = "a cable is loose"
     one = make_communicator()
     one.all_reduce(torch.zeros(1))

@@ -35,12 +35,16 @@ def _train(ending, wrap):
     ],
 )
 def test_a_rank_with_fewer_steps_is_named(ending, wants, wrap):
+    """The job fails, and the error says which rank made another call, or none any more; no process
+    is ended by a signal.
+    """
     with pytest.raises(Failed, match=wants) as failed:
         world(2, _train, ending, wrap, forked=False)
     assert "SIG" not in str(failed.value)
 
 
 def test_a_failed_future_raises_its_error():
+    """The error of a future is raised to who waits, and to who reads the value in a callback."""
     from shoal.torch.future import set_error
 
     future = torch.futures.Future()

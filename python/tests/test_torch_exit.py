@@ -72,6 +72,9 @@ def test_threads_end_before_the_interpreter(launch, ending):
 
 
 def test_a_job_that_was_joined_before_torch_was_there(launch):
+    """The threads end first, also where the exit handler of the job was registered before
+    torch's.
+    """
     output = launch(2, program(ENDINGS["a pending all-reduce"][0], "shoal.join()"))
     assert output.count("] LEFT []") == 2, output
 

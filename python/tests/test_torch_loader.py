@@ -14,6 +14,7 @@ class _Rows(Dataset):
     """A dataset of rows of a tensor in the arena, which the DataLoader's workers read."""
 
     def __init__(self, rows, labels):
+        """Rows, which lie in the arena, and a label for each."""
         self.rows, self.labels = rows, labels
 
     def __len__(self):

@@ -52,6 +52,7 @@ def test_a_worker_is_killed_before_it_is_connected(training, tmp_path):  # noqa:
 
 
 def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
+    """The workers of each generation use NCCL, with the samples and parameters of one worker."""
     with training(2, samples=2400, **OWN) as job:
         for n in (4, 3):
             job.resize(n)

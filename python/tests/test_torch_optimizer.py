@@ -158,6 +158,9 @@ def _scaled():
 
 
 def test_scaled_gradients_step_on_all_ranks_or_none():
+    """A GradScaler's step is that of the mean of unscaled gradients; an infinity on one rank keeps
+    all of them from it.
+    """
     world(2, _scaled)
 
 
@@ -176,6 +179,9 @@ def _managed():
 
 
 def test_parameters_of_ddp_are_left_alone_and_sparse_gradients_refused():
+    """An optimizer of a wrapped model is returned as it is; a sparse gradient raises
+    RuntimeError.
+    """
     world(2, _managed)
 
 

@@ -14,6 +14,9 @@ class Steps:
     """
 
     def __init__(self, monkeypatch, size, seconds, proposals):
+        """A job at step 100, with buckets of `size` bytes, whose clock tells half of the
+        seconds.
+        """
         self.asked, self.rank, self.generation, self.number = [], 0, 1, 100
         self._proposals, self._seconds = list(proposals), seconds
         self._backend = types.SimpleNamespace(best_bucket_bytes=self._best_bucket_bytes)
@@ -88,6 +91,7 @@ def test_other_members_begin_anew(monkeypatch):
 
 
 def test_only_rank_0_asks(monkeypatch):
+    """Another rank never asks its agent, and keeps the size where rank 0 proposes none."""
     job = Steps(monkeypatch, 4, {4: 1.0}, [2])
     job.rank = 1
     assert set(job.run(100)) == {4} and not job.asked

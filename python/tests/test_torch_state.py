@@ -76,6 +76,7 @@ def test_an_optimizer_that_cannot_make_its_state_stays_as_it_is():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_takes_a_state_without_a_copy(name):
+    """A state that is handed over is the optimizer's own memory then."""
     trained = torch.nn.Parameter(torch.ones(3, 4))
     filled, other = OPTIMIZERS[name]([trained]), OPTIMIZERS[name]([trained])
     initialize_state(filled)
@@ -99,6 +100,7 @@ class Watched(torch.nn.Linear):
 
 
 def test_a_module_does_not_copy_what_lies_in_its_memory():
+    """A tensor that lies in a parameter is loaded without a copy; another one is copied into it."""
     model, there = Watched(3, 2), torch.ones(2)
     weight = torch.frombuffer(memoryview(model.weight.detach().numpy()), dtype=torch.float32).view(
         2, 3

@@ -16,6 +16,7 @@ class _TwoHeads(torch.nn.Module):
     """A model with two heads, of which the loss of a step depends on one."""
 
     def __init__(self):
+        """Make both heads, with random parameters."""
         super().__init__()
         self.used, self.spare = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
 
@@ -145,6 +146,9 @@ def _nested(how, options):
     "options", [{}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 1}], ids=str
 )
 def test_a_loop_for_each_epoch_trains_as_one_over_all_of_them(options):
+    """All ways to loop make the same steps and end with the same parameters; only loader.epochs
+    refuses to begin again.
+    """
     flat, same = world(2, _nested, "flat", options)
     assert flat == same and flat[:2] == [9, 9]
     for how in ("range", "epochs", "a loader for each"):
@@ -218,6 +222,9 @@ def _twice(how):
 
 @pytest.mark.parametrize("how", ["one model", "two models", "optimizers"])
 def test_a_second_average_is_refused_with_what_to_do(how):
+    """A second average in a step raises an error, which says how several passes or models go
+    together.
+    """
     with pytest.raises(Failed) as failed:
         world(1, _twice, how)
     for want in ("step 0 was committed by an average", "no_sync()", "averages=2"):
@@ -244,6 +251,7 @@ def _in_turns():
 
 
 def test_two_models_take_turns():
+    """Two models that are averaged in alternate steps are each the same on both ranks."""
     one, other = world(2, _in_turns)
     assert one == other and one[0] == 4 and one[1] != one[3]
 
@@ -265,6 +273,9 @@ def _taken(samples, batch, options):
 
 
 def test_drop_last_leaves_out_others_in_each_epoch():
+    """Each epoch has whole batches of different samples; those left out are others in the next, but
+    the same without shuffle.
+    """
     ranks = world(2, _taken, 23, 6, {})
     left = []
     for one, other in zip(*(epochs for epochs, _ in ranks)):
@@ -290,6 +301,7 @@ def _too_few():
 
 
 def test_drop_last_of_less_than_a_batch_is_refused():
+    """A dataset with no whole batch raises ValueError with its length."""
     assert "5 samples" in world(1, _too_few)[0]
 
 
@@ -319,6 +331,9 @@ def _thaw(wrapped_first):
 
 
 def test_a_layer_that_thaws_is_averaged_or_refused():
+    """A layer that ddp has seen with gradients is averaged when it thaws; one that was frozen then
+    raises an error that names its parameters.
+    """
     one, other = world(2, _thaw, True)
     assert one == other
     with pytest.raises(
@@ -361,6 +376,9 @@ def _add(how):
     ],
 )
 def test_a_parameter_that_comes_later_is_refused(how, named):
+    """A parameter that is made after the model was wrapped raises an error, with its name or
+    shape.
+    """
     with pytest.raises(
         Failed,
         match=(
@@ -398,6 +416,7 @@ def test_a_worker_that_steps_alone_is_told_once():
 
 
 def _train_sparse():
+    """Train an embedding with sparse gradients under ddp."""
     import shoal.torch
 
     loader = shoal.torch.loader(TensorDataset(torch.arange(12) % 4), 4)
@@ -408,6 +427,9 @@ def _train_sparse():
 
 
 def test_what_would_not_be_averaged_is_an_error():
+    """Gradients that torch does not hand over raise an error, which names the parameter and what to
+    do.
+    """
     named = "has not handed over the gradients of 0.weight.* sparse=False"
     with pytest.raises(Failed, match=named):
         world(2, _train_sparse)
@@ -433,6 +455,7 @@ def _thaw_with_optimizer():
 
 
 def test_a_layer_that_thaws_is_averaged_by_the_optimizer():
+    """The layer that ddp does not average is the same on both ranks."""
     one, other = world(2, _thaw_with_optimizer)
     assert one == other
 

@@ -105,9 +105,11 @@ def test_what_an_optimizer_keeps():
         """An optimizer with a state for each row."""
 
         def __init__(self, params):
+            """No options."""
             super().__init__(params, {})
 
         def step(self):
+            """Make the state of each parameter, two rows."""
             for p in self.param_groups[0]["params"]:
                 self.state[p]["rows"] = torch.zeros(2)
 
@@ -372,6 +374,9 @@ def _clip_late():
 
 
 def test_clipping_after_the_average_of_stage_2_is_refused():
+    """clip_grad_norm_ after average_gradients() raises RuntimeError, which says what to call
+    instead.
+    """
     assert "in place of average_gradients()" in world(1, _clip_late)[0]
 
 
