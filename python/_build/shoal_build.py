@@ -89,6 +89,7 @@ class Wheel:
     """A wheel being written."""
 
     def __init__(self, folder: str, tag: str) -> None:
+        """Open a wheel for the platform `tag` in a folder."""
         self.name = f"shoal-{version()}-{tag}.whl"
         self._info = f"shoal-{version()}.dist-info"
         self._tag = tag

@@ -37,9 +37,13 @@ process.hide_from_accelerate()
 
 
 class Accelerator(accelerate.Accelerator):
-    """accelerate.Accelerator, on workers that come and go."""
+    """accelerate.Accelerator, on workers that come and go. One thread uses it, that of the training
+    loop. `prepare_model`, `gather`, `gather_for_metrics`, `reduce`, `wait_for_everyone` and
+    `save_state` wait for the other workers.
+    """
 
     def __init__(self, *arguments: Any, **options: Any):
+        """As Accelerate's own; in a job, join it and register what checkpoints are named by."""
         self._job: Optional["shoal.Job"] = None  # None = without the launcher
         if process.launched():
             for name in ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin"):
@@ -98,6 +102,7 @@ class Accelerator(accelerate.Accelerator):
         super().backward(loss, **options)
 
     def _do_sync(self) -> None:
+        """Average gradients in the last batch of a step of the job."""
         if self._train is None or self._train.share is None:
             return super()._do_sync()
         self.gradient_state._set_sync_gradients(self._train.last)
@@ -210,9 +215,12 @@ class Accelerator(accelerate.Accelerator):
 
 
 class _Loader:
-    """A loader that Accelerate knows as the one of the loop under way."""
+    """A loader that Accelerate knows as the one of the loop under way. Only the thread of the
+    training loop uses it.
+    """
 
     def __init__(self, accelerator: Accelerator, plain: Any):
+        """A loader in the place of the DataLoader `plain`."""
         self.accelerator, self.dataset = accelerator, plain.dataset
         self.job: Any = accelerator._job
         self.gradient_state = accelerator.gradient_state
@@ -222,6 +230,7 @@ class _Loader:
 
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:
+        """A block in which Accelerate takes this for the loader of the loop."""
         self.gradient_state._add_dataloader(self)
         try:
             yield
@@ -229,13 +238,17 @@ class _Loader:
             self.gradient_state._remove_dataloader(self)
 
     def _sent(self, batch: Any) -> Any:
+        """A batch on the device."""
         return accelerate.utils.send_to_device(batch, self.accelerator.device)
 
 
 class _TrainLoader(_Loader):
-    """The batches of the training, dealt out over the workers."""
+    """The batches of the training, dealt out over the workers. Only the thread of the training loop
+    uses it; the next step may wait for the other workers.
+    """
 
     def __init__(self, accelerator: Accelerator, plain: Any):
+        """Deal out the samples of `plain`."""
         super().__init__(accelerator, plain)
         self._each = each = accelerator.gradient_accumulation_steps
         self._count = batches_in_epoch(plain, plain.batch_size, each)
@@ -270,9 +283,11 @@ class _TrainLoader(_Loader):
             self.job._progress.move_to(moved)
 
     def __len__(self) -> int:
+        """The number of batches in an epoch."""
         return self._count
 
     def __iter__(self) -> Iterator[Any]:
+        """The batches of one epoch."""
         with self._active():
             for samples in self.loader:
                 process.number_accelerate()
@@ -287,10 +302,12 @@ class _TrainLoader(_Loader):
 
 class _EvalLoader(_Loader):
     """The batches of an evaluation: in each round every worker has another one. What a lost worker
-    had comes again.
+    had comes again. Only the thread of the training loop uses it; `gathered` waits for the other
+    workers.
     """
 
     def __init__(self, accelerator: Accelerator, plain: Any):
+        """Deal out the batches of `plain`."""
         super().__init__(accelerator, plain)
         self._count = batches_in_epoch(plain, plain.batch_size, 1)
         self._left: List[int] = []  # the batches that are not evaluated yet
@@ -299,9 +316,11 @@ class _EvalLoader(_Loader):
         self._done: Optional[Set[int]] = None
 
     def __len__(self) -> int:
+        """The number of rounds, as long as no worker is lost."""
         return -(-self._count // self.job.size)
 
     def __iter__(self) -> Iterator[Any]:
+        """This worker's batch of each round."""
         job, ranks = self.job, list(range(self.job.size))
         # A worker that has not entered yet does what the others have behind them: one batch does.
         self._left = list(range(1 if job.outside else self._count))
@@ -320,6 +339,7 @@ class _EvalLoader(_Loader):
                     ranks = [rank for rank in ranks if self._alive(rank)]
 
     def _alive(self, rank: int) -> bool:
+        """Whether the batch of a rank was gathered; a rank without one counts as well."""
         return rank not in self._round or self._round[rank] in (self._done or ())
 
     def gathered(self, data: Any) -> List[Any]:
@@ -347,6 +367,7 @@ def _joined(values: List[Any], device: Any) -> Any:
 
 
 def _reduced(values: List[Any], scale: float, device: Any) -> Any:
+    """The sums of nested values of several workers, each times `scale`."""
     first = values[0]
     if torch.is_tensor(first):
         return (torch.stack(values).sum(0) * scale).to(device)

@@ -47,6 +47,9 @@ class Job(World):
     the membership, `name` the job and `host` the machine. In a job that trains in steps, rank, size
     and generation change at the end of a step, and never before. As a context manager, the job is
     left at the end of the block.
+
+    Any thread may make its collectives, as World says; all else is for the thread of the training
+    loop.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -306,7 +309,8 @@ class Job(World):
 
     def leave(self) -> None:
         """Leave the job. Later calls raise ShoalError; arrays of the arena stay readable. A process
-        that exits leaves its job by itself.
+        that exits leaves its job by itself. A checkpoint that was kept for the end is written
+        first, and waited for.
         """
         global _current
         if self._checkpoints is not None:
@@ -325,6 +329,7 @@ class Job(World):
             self.leave()
 
     def __enter__(self) -> Job:
+        """The job itself."""
         return self
 
     def __exit__(
@@ -337,6 +342,7 @@ class Job(World):
         self._at_exit()
 
     def __repr__(self) -> str:
+        """The job, and who this worker is in it."""
         return f"<shoal.Job {self.name!r}: rank {self.rank} of {self.size} on {self.host}>"
 
 

@@ -55,11 +55,15 @@ class _Logged(NamedTuple):
 
 
 class Strategy(SingleDeviceStrategy):
-    """Trains on the workers of a job. `options` go to shoal.torch.ddp."""
+    """Trains on the workers of a job. `options` go to shoal.torch.ddp. The thread of the training
+    loop calls the methods; `setup`, `broadcast`, `save_checkpoint` and the backward pass that ends
+    a step wait for the other workers.
+    """
 
     strategy_name = "shoal"
 
     def __init__(self, device: Any = None, **options: Any):
+        """Join the job, if a launcher of shoal has started this process."""
         self._job: Optional["shoal.Job"] = None  # None = without the launcher
         if process.launched():
             process.own_device()
@@ -126,6 +130,7 @@ class Strategy(SingleDeviceStrategy):
         self._enter(trainer)
 
     def _setup_model(self, model: Any) -> Any:
+        """The model, under shoal.torch.ddp where it is trained."""
         if self._job is None or self._train is None:
             return model
         return shoal.torch.ddp(model, **self._options)
@@ -141,6 +146,7 @@ class Strategy(SingleDeviceStrategy):
         return dataloader
 
     def _enter(self, trainer: Any) -> None:
+        """Enter the job, and take over the state of the others where they have some."""
         job, train = self._job, self._train
         assert job is not None and train is not None
         self._update = Update(job)
@@ -165,6 +171,7 @@ class Strategy(SingleDeviceStrategy):
         trainer.should_stop = trainer.should_stop or received["over"]
 
     def _state(self) -> Dict[str, Any]:
+        """What workers that join get of this one."""
         trainer = self._trainer
         return {
             "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
@@ -175,6 +182,7 @@ class Strategy(SingleDeviceStrategy):
         }
 
     def _take(self, value: Dict[str, Any]) -> None:
+        """Keep the state of the others, which `_enter` takes over."""
         self._received = value
 
     # Training
@@ -226,6 +234,7 @@ class Strategy(SingleDeviceStrategy):
             entry.finish(sums)
 
     def _parameters(self) -> List[Any]:
+        """The parameters that are trained."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def optimizer_step(
@@ -239,7 +248,11 @@ class Strategy(SingleDeviceStrategy):
         return super().optimizer_step(optimizer, closure, model, **options)
 
     def _whole(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure of an optimizer's step, and after it the steps that are left of the
+        update.
+        """
         def run() -> Any:
+            """Call the closure, and go through the batches of the steps that are left."""
             result = closure()
             train, loop = self._train, self._trainer.fit_loop
             assert train is not None and self._update is not None
@@ -262,6 +275,7 @@ class Strategy(SingleDeviceStrategy):
         """
 
         def everywhere(fx: str, name: str, value: Any, *others: Any, **options: Any) -> Any:
+            """Log a value of this worker; in a training step, begin the call that combines all."""
             step, train = self._job.step, self._train  # type: ignore[union-attr]
             if fx != "training_step" or step is None or step.committed or train is None:
                 return log(fx, name, value, *others, **options)
@@ -279,6 +293,7 @@ class Strategy(SingleDeviceStrategy):
             shared = step.share(mine, last=False, op="sum" if mean else how)
 
             def finish(sums: torch.Tensor) -> None:
+                """Log what all workers have."""
                 if mean:
                     options["batch_size"] = int(sums[-1])
                     sums = sums[:-1] / sums[-1]
@@ -334,9 +349,12 @@ class Strategy(SingleDeviceStrategy):
 
 
 class _TrainLoader:
-    """The batches of the training, dealt out over the workers."""
+    """The batches of the training, dealt out over the workers. Only the thread of the training loop
+    uses it; the next step may wait for the other workers.
+    """
 
     def __init__(self, strategy: Strategy, plain: Any, each: int):
+        """Deal out the samples of `plain`, `each` batches a step."""
         options = check_loader(plain)
         self.dataset, self.batch_size = plain.dataset, plain.batch_size
         self._strategy, self._collate = strategy, plain.collate_fn
@@ -358,9 +376,11 @@ class _TrainLoader:
         self.first = self.last = True  # the batch is the first, or the last, of its step
 
     def __len__(self) -> int:
+        """The number of batches in an epoch."""
         return self._count
 
     def __iter__(self) -> Iterator[Any]:
+        """The batches that follow, over all epochs."""
         return self._batches
 
     def more(self) -> Iterator[Any]:
@@ -375,6 +395,7 @@ class _TrainLoader:
         next(self._steps, None)
 
     def _endless(self) -> Iterator[Any]:
+        """The batches of all steps of the job; ends the program of a released worker."""
         strategy = self._strategy
         for samples in self._steps:
             strategy._follow()
@@ -395,6 +416,7 @@ class _TrainLoader:
 
 
 def _combined(how: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Two values of several workers as one."""
     if how == "sum":
         return one + other
     return torch.maximum(one, other) if how == "max" else torch.minimum(one, other)

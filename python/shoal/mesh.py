@@ -65,9 +65,11 @@ class Mesh:
             group.free()
 
     def __str__(self) -> str:
+        """The text of the mesh, as it is made of."""
         return ",".join(f"{axis}={degree}" for axis, degree in self.axes.items())
 
     def __repr__(self) -> str:
+        """The mesh, and where this rank is on it."""
         return f"<shoal.Mesh {self}: rank {self.job.rank} at {self.coordinate}>"
 
 

@@ -29,7 +29,7 @@ class Step:
     and `weight` says how many they are. Where a worker has none, weight is 0 and indices holds two
     samples of the batch (one, where it has one), so that the same code runs. `count` is the size of
     the global batch, `number` counts the committed steps of the job before this one, `epoch` the
-    epochs.
+    epochs. One thread at a time uses it; `allreduce`, `skip` and `end` wait for other workers.
     """
 
     __slots__ = ("_progress", "_averages", "_weights", "indices", "weight", "count", "number")

@@ -54,7 +54,9 @@ _RUNNING = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_st
 
 class Elastic:
     """Before the class of a Trainer, as in `class SFT(Elastic, trl.SFTTrainer)`, has that train on
-    the workers of a job. Trainer and Seq2SeqTrainer here are made so.
+    the workers of a job. Trainer and Seq2SeqTrainer here are made so. The thread of the training
+    loop calls all methods. One without a docstring is the Trainer's own, with what a job needs
+    around it.
     """
 
     _job: Optional["shoal.Job"] = None  # None = without the launcher: all is as in transformers
@@ -290,6 +292,7 @@ class Elastic:
         return torch.tensor(update.loss, device=device)
 
     def _backward_pass(self, model: Any, part: Part) -> None:
+        """The backward passes of a part, of which the last one averages."""
         step = functools.partial(type(self).training_step, self)  # type: ignore[attr-defined]
         self._update.begin()  # type: ignore[union-attr]
         for micro in part.micros:
@@ -318,6 +321,7 @@ class Elastic:
         self.accelerator.backward = share
 
     def _share(self, part: Part) -> None:
+        """Begin the sums over all workers, with the operations and tokens of a part."""
         flos = sum(float(self.floating_point_ops(m.inputs)) for m in part.micros)
         seen = self.state.num_input_tokens_seen
         for micro in part.micros:
@@ -327,9 +331,11 @@ class Elastic:
         self._update.share(part, flos, float(tokens))  # type: ignore[union-attr]
 
     def _flos(self, own: Any) -> Any:
+        """The operations of all workers for a Part, else what `own` says."""
         return lambda inputs: inputs.flos if isinstance(inputs, Part) else own(inputs)
 
     def _tokens(self, own: Any) -> Any:
+        """As `_flos`, for tokens."""
         def track(inputs: Any) -> None:
             if isinstance(inputs, Part):
                 self.state.num_input_tokens_seen += int(inputs.tokens)
@@ -349,6 +355,7 @@ class Elastic:
     # The state that workers that join get
 
     def _state(self) -> Dict[str, Any]:
+        """What workers that join get of this one."""
         loss = getattr(self, "_tr_loss", None)
         return {
             "state": json.dumps(dataclasses.asdict(self.state)),
@@ -362,6 +369,7 @@ class Elastic:
         }
 
     def _take(self, value: Dict[str, Any]) -> None:
+        """Keep the state of the others, which `_enter` and `_adopt` take over."""
         self._received, self._over = value, value["over"]
 
     def _adopt(self) -> None:
@@ -484,7 +492,7 @@ class Seq2SeqTrainer(Elastic, transformers.Seq2SeqTrainer):
 
 
 def _skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
-    # The steps of the job go on where they are.
+    """As transformers' own; the steps of the job go on where they are."""
     return dataloader if isinstance(dataloader, TrainLoader) else _skip(dataloader, num_batches)
 
 

@@ -35,6 +35,7 @@ class AlreadySealed(OSError):
     """Another job has sealed a checkpoint of the same step in the same folder."""
 
     def __str__(self) -> str:
+        """What is wrong, and what to do."""
         return (
             "another checkpoint of this step was sealed there meanwhile, so another job writes into"
             " the folder: give each job a folder of its own"

@@ -51,6 +51,7 @@ class FolderSource:
     """A folder that this worker reads itself, on the thread that calls the method."""
 
     def __init__(self, root: str, keep: int) -> None:
+        """The folder `root`, of whose checkpoints `keep` stay."""
         self._root, self._keep = root, keep
 
     def newest(self, tried: int) -> Optional[Candidate]:
@@ -90,6 +91,7 @@ class BucketSource:
     """
 
     def __init__(self, link: Link, root: str, keep: int) -> None:
+        """The bucket `root`, of whose checkpoints `keep` stay."""
         self._link, self._root, self._keep = link, root, keep
 
     def _ask_agent(self, action: str, **more: int) -> Dict[str, Any]:

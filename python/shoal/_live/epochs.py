@@ -24,6 +24,7 @@ class End:
     """
 
     def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
+        """The end after `epochs` or `steps`; None = not by these."""
         self.each = epochs is None and steps is None  # each loop is one epoch
         if epochs is not None:
             epochs = as_integer(

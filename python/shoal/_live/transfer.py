@@ -81,6 +81,7 @@ class State:
     """
 
     def __init__(self) -> None:
+        """Nothing is registered yet."""
         self._entries: Dict[str, Entry] = {}
         self.sharded: List[Sharded] = []  # state that is divided among the members
         # Registers what the script need not name, such as schedulers.

@@ -19,6 +19,7 @@ class FreeList:
     """
 
     def __init__(self, size: int) -> None:
+        """All of the `size` bytes are free."""
         self.size = size
         self._starts: List[int] = [0]
         self._ends: List[int] = [size]

@@ -61,6 +61,7 @@ class Staging:
     __slots__ = ("place", "address", "size")
 
     def __init__(self, place: Place, address: int, size: int) -> None:
+        """Memory of `size` bytes at a place of the arena and its address here."""
         self.place = place
         self.address = address
         self.size = size

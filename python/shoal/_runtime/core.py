@@ -23,6 +23,7 @@ class Core:
     """
 
     def __init__(self, rank: int) -> None:
+        """The core of a rank, to which a thread may move at once."""
         self._rank = rank
         self._earliest = 0
 

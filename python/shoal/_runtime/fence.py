@@ -28,6 +28,7 @@ def _fence_by_lock() -> Callable[[], object]:
     lock = threading.Lock()
 
     def fence() -> None:
+        """Take the lock, and let go of it."""
         with lock:
             pass
 
@@ -52,6 +53,7 @@ def _fence_by_membarrier(machine: str) -> Callable[[], object]:
         )
 
     def fence() -> None:
+        """Make the system call."""
         syscall(number, _MEMBARRIER_GLOBAL_EXPEDITED, 0, 0)
 
     return fence

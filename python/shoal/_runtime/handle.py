@@ -103,6 +103,7 @@ class StagedHandle(Handle[T]):
     __slots__ = ("_arena", "_stagings", "_back", "_once")
 
     def __init__(self, waiter: Waiter, result: T, held: Any, arena: Arena) -> None:
+        """As Handle's, with nothing borrowed of the arena yet."""
         super().__init__(waiter, result, held)
         self._arena = arena
         self._stagings: List[Staging] = []  # memory to give back
@@ -226,6 +227,7 @@ class Finished(Handle[T]):
     __slots__ = ()
 
     def __init__(self, result: T) -> None:
+        """A call with this result, which `wait` returns at once."""
         self._result = result
         self.status = DONE
         self.error = ""

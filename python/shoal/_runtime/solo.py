@@ -65,6 +65,7 @@ class Solo:
     view = View(generation=1)
 
     def __init__(self) -> None:
+        """A job of one, which nobody has left."""
         self.host = socket.gethostname()
         self._groups = 0
         self._results = Results()

@@ -29,6 +29,7 @@ class Submitter:
     def __init__(
         self, calls: Calls, arena: Arena, results: Results, piece_bytes: int, pieces_open: int
     ) -> None:
+        """Submit by `calls`. Pieces have `piece_bytes` bytes, and a window holds `pieces_open`."""
         self._calls, self._arena, self._results = calls, arena, results
         # Bytes of a piece of a call in pieces, and the number of pieces that a window holds.
         self._piece_bytes, self._pieces_open = piece_bytes, pieces_open

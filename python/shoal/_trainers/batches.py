@@ -65,6 +65,7 @@ class Part(Dict[str, Any]):
     """
 
     def __init__(self, micros: List[Micro]):
+        """The part of a step that these samples are."""
         super().__init__()
         self.micros = micros
         self.samples = sum(micro.samples for micro in micros)
@@ -76,16 +77,19 @@ class _Cut:
     """Collates samples in even cuts of at most `size`."""
 
     def __init__(self, collate: Any, size: int):
+        """Cuts of `size` samples at most, each collated by `collate`."""
         self._collate, self._size = collate, size
 
     def __call__(self, samples: List[Any]) -> List[Micro]:
+        """The cuts of the samples of a step."""
         cuts = even_cuts(samples, -(-len(samples) // self._size), self._size)
         return [Micro(self._collate(cut), len(cut)) for cut in cuts]
 
 
 class TrainLoader:
     """What a trainer takes for its DataLoader. It tells the lengths; the batches come with the
-    steps of the job, in `parts`.
+    steps of the job, in `parts`. Only the thread of the training loop uses it; to go on with
+    `parts`, and `close`, may wait for the other workers.
     """
 
     def __init__(self, plain: Any, size: int, updates: int, seed: int, shuffle: bool):
@@ -112,9 +116,11 @@ class TrainLoader:
         self.parts: Iterator[List[Micro]] = iter(self.loader)
 
     def __len__(self) -> int:
+        """The number of batches in an epoch."""
         return self._count
 
     def __iter__(self) -> Iterator[Any]:
+        """No batches: they come with the steps."""
         return iter(())
 
     def close(self) -> None:

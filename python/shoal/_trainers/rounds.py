@@ -24,7 +24,10 @@ def dealable(loader: Any) -> bool:
 
 
 class Rounds:
-    """Predicts batches, in the place of a Trainer's prediction_step, which gets their numbers."""
+    """Predicts batches, in the place of a Trainer's prediction_step, which gets their numbers. Only
+    the thread of the evaluation uses it; `prediction_step` waits for the other workers once in as
+    many batches as there are workers.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Rounds:
             first = range(batch, min(batch + self._job.size, self._count))
 
             def make(i: int) -> Any:
+                """The prediction for batch i."""
                 return self._make(i, model, prediction_loss_only, ignore_keys)
 
             self._found = dealt(self._job, first, make)
@@ -81,10 +85,12 @@ class Rounds:
         return loss, logits, labels
 
     def _samples(self, batch: int) -> Any:
+        """The numbers of the samples of a batch."""
         start = batch * self._size
         return range(start, min(start + self._size, len(self._dataset)))
 
     def _make(self, batch: int, model: Any, prediction_loss_only: bool, ignore_keys: Any) -> Any:
+        """Predict a batch here, also one that a lost worker was to predict."""
         if batch % self._job.size == self._job.rank:
             inputs = next(self._own)
         else:
@@ -99,6 +105,7 @@ class Rounds:
 
 
 def _numbered(samples: Any) -> Dict[str, torch.Tensor]:
+    """The numbers of the samples of a batch, as its only input."""
     return {"samples": torch.tensor(samples)}
 
 

@@ -17,9 +17,12 @@ class Update:
     It is one step, but for the last update of an epoch: where samples of a lost worker are left,
     they are a step of their own, and the update has the mean over both. So an epoch has as many
     updates as without losses, and every sample in one of them.
+
+    Only the thread of the training loop uses it; `share` begins a call, and `end` waits for it.
     """
 
     def __init__(self, job: "shoal.Job"):
+        """No update is under way yet."""
         self._job = job
         # The steps before the last one; None = there are none. Workers that join get it.
         self.before: Optional[Dict[str, Any]] = None
@@ -31,6 +34,7 @@ class Update:
         """Have workers that join, and checkpoints, get the steps before."""
 
         def set(value: Any) -> None:
+            """Take over the steps before from the others."""
             self.before = value
 
         self._job.register(self._job.unused("update under way"), lambda: self.before, set)
@@ -73,6 +77,7 @@ class Update:
             p.grad = None
 
     def _merge(self, loss: float, weight: float, parameters: List[torch.Tensor]) -> Any:
+        """Add the steps before to the gradients; returns the loss and the weight of all."""
         assert self.before is not None
         before, self.before = self.before, None
         whole = before["weight"] + weight

@@ -22,9 +22,11 @@ class Device:
     """
 
     def __init__(self, device: torch.device):
+        """The device that torch has for `device`."""
         self.device = device
 
     def __str__(self) -> str:
+        """The number and the name of the device."""
         return f"{self.device} ({torch.cuda.get_device_name(self.device)})"
 
     def pin(self, address: int, nbytes: int) -> None:

@@ -119,6 +119,7 @@ class _UnaveragedParameters:
     """
 
     def __init__(self, model: torch.nn.Module):
+        """A hook for this model, which has not looked yet."""
         self._model = model
         self._seen = -1
 
@@ -160,6 +161,7 @@ class _SingleSample:
     """
 
     def __init__(self, job: "shoal.Job"):
+        """A hook that has said nothing yet."""
         self._job = job
         self._said = False
 

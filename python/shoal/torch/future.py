@@ -20,6 +20,7 @@ class _Failed:
     """
 
     def __init__(self, error: Exception):
+        """The value of a future that has failed with this error."""
         self._error = error
 
     def reraise(self) -> None:

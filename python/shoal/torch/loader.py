@@ -137,7 +137,9 @@ def loader(
 
 
 class Loader:
-    """An iterable of batches; see `loader`."""
+    """An iterable of batches; see `loader`. Only the thread of the training loop uses it; between
+    two steps, and in `enter`, it may wait for the other workers.
+    """
 
     def __init__(
         self,
@@ -150,6 +152,7 @@ class Loader:
         draws: "Optional[_Draws]",
         options: Any,
     ):
+        """Deal out batches of `dataset`; `options` go to the DataLoader."""
         self._job = job
         self._progress = progress
         self._end = end
@@ -256,6 +259,7 @@ class _Orders:
     """
 
     def __init__(self, progress: Progress, end: End, turn: int, draws: "Optional[_Draws]"):
+        """The orders of a job's place in its data."""
         self._progress = progress
         self._draws = draws  # what stands at the place of a sample; None = the sample itself
         self._end = end
@@ -311,6 +315,7 @@ class _Batches(Dataset):  # type: ignore[type-arg]
     """The dataset by batches."""
 
     def __init__(self, dataset: Any, collate: Callable[[List[Any]], Any]):
+        """The batches of `dataset`, collated by `collate`."""
         self._dataset = dataset
         self._collate = collate
 

@@ -146,6 +146,7 @@ class NcclExchange(Exchange):
         devices: DeviceGroup,
         ranks: Sequence[int],
     ):
+        """Average these buckets on the devices of these ranks."""
         super().__init__(job, buckets)
         self._devices, self._ranks = devices, ranks
         self.error: Optional[Exception] = None  # an error that was not the loss of a worker

@@ -105,6 +105,7 @@ class Averaging(torch.optim.Optimizer):
         return self.inner.__reduce_ex__(1)
 
     def __repr__(self) -> str:
+        """How many workers it averages over, and the wrapped optimizer."""
         return f"averaged over {self._job.size} workers: {self.inner!r}"
 
     def step(self, closure: Optional[Callable[[], Tensor]] = None) -> Any:

@@ -22,6 +22,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
+        """A clock that has timed nothing."""
         self._began = self._filled = 0.0
         self._backward: Deque[float] = deque(maxlen=_TRIAL)
         self._took: Deque[float] = deque(maxlen=_TRIAL)

@@ -22,6 +22,7 @@ class Thread(threading.Thread):
     def __init__(
         self, name: str, body: Callable[[], object], stop: Callable[[], object] = lambda: None
     ):
+        """A thread that is not started yet."""
         # A daemon thread: Python joins all others before it calls exit handlers.
         super().__init__(name=name, target=body, daemon=True)
         self.stop = stop

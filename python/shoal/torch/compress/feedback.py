@@ -25,7 +25,7 @@ class Feedback(Bucket):
     most.
 
     A subclass has `propose`, `encode` and `decode`. The sum of encoded contributions must be the
-    encoded sum. Threads use it as a Bucket.
+    encoded sum. It is for the threads of a Bucket.
     """
 
     def __init__(self, parameters: Sequence[Tensor], multiple: int = 1):

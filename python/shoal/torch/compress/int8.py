@@ -19,7 +19,7 @@ _MOST = 64
 
 class Int8(Feedback):
     """A byte an element, on a scale that the workers agree on for each block of 256, so that bytes
-    can be added up as they are. Threads use it as a Bucket.
+    can be added up as they are. It is for the threads of a Bucket.
 
     The scale is the sum of the workers' largest values over 127 less half the number of workers:
     then the sum of what they round to is 127 at most. That is the homomorphic quantisation of THC

@@ -26,6 +26,7 @@ class PowerSGD:
     """
 
     def __init__(self, rank: int = 4):
+        """Raises TypeError or ValueError for a number that cannot be."""
         self.rank = as_integer(
             "rank", rank, 1, "how many columns the factors of a matrix have, an integer from 1 on"
         )
@@ -35,6 +36,7 @@ class PowerSGD:
         return _LowRank(parameters, self.rank)
 
     def __repr__(self) -> str:
+        """As it is written in programs."""
         return f"PowerSGD(rank={self.rank})"
 
 
@@ -49,7 +51,7 @@ class _Matrix(NamedTuple):
 
 class _LowRank(Feedback):
     """A bucket whose matrices travel as two factors, and whose other parameters travel as they are.
-    Threads use it as a Bucket.
+    It is for the threads of a Bucket.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rank: int):

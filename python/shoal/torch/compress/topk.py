@@ -26,6 +26,7 @@ class TopK:
     """
 
     def __init__(self, density: float = 0.01):
+        """Raises TypeError or ValueError for a number that cannot be."""
         what = "the density is the part of the elements that a step moves, above 0 and up to 1"
         if not isinstance(density, (int, float)):
             raise wrong_type("density", density, what)
@@ -38,12 +39,13 @@ class TopK:
         return _Sparse(parameters, self.density)
 
     def __repr__(self) -> str:
+        """As it is written in programs."""
         return f"TopK({self.density})"
 
 
 class _Sparse(Feedback):
-    """A bucket of which in each step the elements travel that one worker has chosen. Threads use it
-    as a Bucket.
+    """A bucket of which in each step the elements travel that one worker has chosen. It is for the
+    threads of a Bucket.
     """
 
     def __init__(self, parameters: Sequence[Tensor], density: float):

@@ -131,6 +131,7 @@ class Zero(torch.optim.Optimizer):
         return self.state_dict()
 
     def __repr__(self) -> str:
+        """How it is sharded, and the wrapped optimizer."""
         return f"sharded over {self._job.size} workers, stage {self._stage}: {self.inner!r}"
 
     def step(self, closure: Any = None) -> None:
