@@ -29,15 +29,18 @@ func (d *driver) applyBatch(a *head.Apply) {
 		}
 	}
 	released := d.workersHere(a.Released)
+	var gone []*worker // workers that are to be alone at once
 	for _, m := range released {
 		v := arena.View{Size: 1, Released: true}
 		if rank, member := a.View.Rank(m.id); member && m.entered && a.AllReleased != "" {
+			// They end the step together, and write a last checkpoint.
 			v.Rank, v.Size, v.Stopped = int(rank), a.View.Size(), true
+		} else {
+			m.entered, gone = false, append(gone, m)
 		}
-		m.entered = false
 		d.writeView(m, v, a.State)
 	}
-	d.engine.detachResults(released)
+	d.engine.detachResults(gone)
 	for i, part := range a.Parts {
 		d.completePart(part, d.batches.errs[i], a.Changed)
 	}

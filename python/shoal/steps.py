@@ -253,13 +253,14 @@ class Progress:
         self.drawn = Drawn()
         self.averages = 1  # how many averages a step takes; the last one commits it
         self.checkpoints: Optional[Checkpoints] = None  # None = the loop makes none
-        # Those that get a last one when the job is stopped, of shoal.train too; None = none.
+        # Those that get one when the job is stopped, of shoal.train too; None = none.
         self.last_checkpoints: Optional[Checkpoints] = None
         # Functions that say what may be wrong where a step was not committed.
         self.hints: List[Callable[[], str]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
         self.begun = False  # a loop of this process has taken the state of the job
         self._trained = False  # this process has opened a step
+        self._stopped = False  # the job was stopped, and this worker is a job of one
         self.epochs = Epochs(job, state)
         job._backend.declare_data(self.cursor)
 
@@ -310,7 +311,7 @@ class Progress:
             )
         self._advance_cursor()
         if not self.catch_up(end):
-            self._save_stopped()
+            self._end_stopped()
             return True
         ended = end.is_reached_at(self.cursor)
         if self.checkpoints is not None:
@@ -347,13 +348,13 @@ class Progress:
         self.begun = True
         return True
 
-    def _save_stopped(self) -> None:
-        """Make the last checkpoint, if the job was asked to stop at the place where it is. Waits
-        for it.
-        """
-        view = self.job._backend.view
-        if self.last_checkpoints is not None and self.begun and view.stopped:
-            self.last_checkpoints.save_stopped(self.cursor, view.rank, view.size)
+    def _end_stopped(self) -> None:
+        """If the job was stopped, make the last checkpoint, wait for it, and be a job of one."""
+        if self.job._backend.view.stopped and not self._stopped:
+            self._stopped = True
+            if self.last_checkpoints is not None and self.begun:
+                self.last_checkpoints.save_stopped(self.cursor)
+            self.job._backend.part()
 
     def _end_broken_loop(self) -> None:
         """End the loop before this one, if it was left by `break`."""

@@ -67,6 +67,46 @@ def test_a_job_that_is_stopped_makes_no_step_again(launch, binary, tmp_path):
     assert {tuple(r) for r in ended.values()} == {(reached + 5, reached + 5.0)}
 
 
+DIVIDED = """
+import sys
+import torch
+import shoal, shoal.torch
+torch.manual_seed(1)
+x = torch.randn(64, 4)
+job = shoal.join()
+job.checkpoint(sys.argv[1], every=10**6)
+loader = shoal.torch.loader(
+    torch.utils.data.TensorDataset(x), 8, epochs=10**9, steps=int(sys.argv[2])
+)
+model = torch.nn.Linear(4, 4)
+optimizer = shoal.torch.zero(model, torch.optim.Adam(model.parameters(), lr=0.01))
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+    if loader.step.number % 10 == 0:
+        print("STEP", loader.step.number, flush=True)
+print("RESULT", [job.rank, job.committed, job.digest()], flush=True)
+"""
+
+
+def test_a_divided_state_is_whole_when_a_job_is_stopped(launch, binary, tmp_path):
+    """Workers that have divided the optimizer's state end the last step together."""
+    pytest.importorskip("torch")
+    process = launch.start(3, DIVIDED, tmp_path / "checkpoints", 10**8)
+    lines = iter(process.stdout)
+    name = re.search("job ([^,]+),", next(line for line in lines if ", 3 workers" in line))[1]
+    next(line for line in lines if "STEP" in line)
+    subprocess.run([binary, "stop", name], stdout=subprocess.PIPE, check=True)
+    output = process.communicate(timeout=HANG)[0]
+    ended = {tuple(r) for r in results(output).values()}
+    assert len(ended) == 1, output
+    reached = ended.pop()
+    assert steps(tmp_path / "checkpoints") == [reached[0]], output
+    again = results(launch(2, DIVIDED, tmp_path / "checkpoints", reached[0]))
+    assert {tuple(r) for r in again.values()} == {reached}
+
+
 @pytest.mark.parametrize("agent", [False, True])
 def test_a_loop_of_one_epoch_ends_with_a_checkpoint(launch, tmp_path, agent):
     """A loop that names neither epochs nor steps is the last one where the program ends."""

@@ -91,6 +91,9 @@ def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, the
     assert before == list(range(len(before))) and len(before) in (was, was - (0 in lost))
     assert after == list(range(step, step + len(after))), (steps, back[0])
     assert said[after[-1], 0] == noise(0, after[-1])
+    # of the last step, because the job was stopped
+    sealed = max(int(path.name[5:]) for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert sealed == after[-1] + 1, output[-3000:]
 
 
 def test_a_cold_start_on_any_mesh(launch, binary, tmp_path):

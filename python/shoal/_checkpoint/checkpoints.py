@@ -176,23 +176,12 @@ class Checkpoints:
             self._last = shard.checkpoint.step
             self._writer.write_now(shard)
 
-    def save_stopped(self, cursor: Cursor, rank: int, size: int) -> None:
-        """Make the last checkpoint of a job that was asked to stop, in which this worker had a rank
-        among `size`; return when this worker's part of it is written. No worker waits for another:
-        they are a job of one each.
+    def save_stopped(self, cursor: Cursor) -> None:
+        """Make the last checkpoint of a job that was asked to stop; return when this worker's part
+        of it is written. No worker waits for another, some of which may have ended.
         """
-        if self._state.sharded:
-            if not rank and cursor.step != self._last:
-                log_line(
-                    f"no checkpoint is made of step {cursor.step}, with which the job was stopped,"
-                    " because the workers have divided the optimizer's state; the ones before it"
-                    f" are in {self.root}"
-                )
-            return
-        if cursor.step != self._last:
-            self.wait()
-            self._kept = self._copy_shard(cursor, self._shared_seed, rank, size)
-            self.write_kept()
+        self.keep_last(cursor)
+        self.write_kept()
 
     def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
         """Ask all workers whether they make a checkpoint here: one is due, and no worker still

@@ -120,6 +120,11 @@ class Backend(Protocol):
         `epoch`.
         """
 
+    def part(self) -> None:
+        """Become a job of one, at the end of the last step of a job that was stopped: until then
+        its workers can call each other.
+        """
+
     def admit_newcomers(self) -> None:
         """Count the newcomers as members from now on: they have the state."""
 

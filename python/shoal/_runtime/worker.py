@@ -204,9 +204,10 @@ class Worker:
         call the function of `on_change`. Runs in the thread that has seen the change.
         """
         self.view = view = self.calls.read_view()
-        self.generation, self.late, self._alone = view.generation, False, view.released
+        self.generation, self.late = view.generation, False
+        self._alone = view.released and not view.stopped
         self._free_incumbent_group()
-        if view.released:
+        if self._alone:
             self.size = 1  # the rank stays: rank 0, which writes the results, is a member
         else:
             # Those who were members before are among themselves until the newcomers have the state.
@@ -331,6 +332,12 @@ class Worker:
             and Cursor.unpack(self.view.cursor).reached > epoch
         )
         return not self._early or self._stand_by(self.view.rank)
+
+    def part(self) -> None:
+        """Become a job of one, at the end of the last step of a job that was stopped."""
+        self._alone = True
+        self.size, self._redirected_from = 1, 0
+        self._changed()
 
     def _stand_by(self, rank: int) -> bool:
         """Become a job of one until this worker's program is in the epoch of the others. Returns

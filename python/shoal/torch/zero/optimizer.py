@@ -157,7 +157,8 @@ class Zero(torch.optim.Optimizer):
         self._averaged = False
         if guarded:
             registry.record_overflow(self, self._overflow)
-        if not self._job.released:
+        view = self._job._backend.view
+        if not view.released or view.stopped:
             if guarded and self._overflow:
                 self._shards.drop_gradients()
             else:
