@@ -91,8 +91,8 @@ class Grid:
             self.wrong.append(f"rank {self.job.rank}: {what}: ranks hold different bytes")
 
 
-def allreduce(grid):
-    """Every reduction of every type and shape, in place and into `out`."""
+def check_allreduce(grid):
+    """Check every reduction of every type and shape, in place and into `out`."""
     job = grid.job
     for dtype in DTYPES:
         for shape in SHAPES:
@@ -109,8 +109,8 @@ def allreduce(grid):
             grid.expect_same_bytes(out, "allreduce", dtype, shape)
 
 
-def mean(grid):
-    """Means with equal weights, different ones and zeros."""
+def check_mean(grid):
+    """Check means with equal weights, different ones and zeros."""
     job = grid.job
     for dtype, rtol in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3)):
         for shape in SHAPES:
@@ -127,8 +127,8 @@ def mean(grid):
                 grid.expect_same_bytes(x, "mean", dtype, shape, weights)
 
 
-def bfloat16(grid):
-    """Sums of bf16 as NumPy can hold it: the upper half of a float32."""
+def check_bfloat16(grid):
+    """Check sums of bf16 as NumPy can hold it: the upper half of a float32."""
     job = grid.job
 
     def narrow(x):
@@ -147,8 +147,8 @@ def bfloat16(grid):
         grid.expect_equal(widen(x), sum(inputs), "bf16", n)
 
 
-def logic(grid):
-    """The minimum and maximum of bool, which are and and or."""
+def check_logic(grid):
+    """Check the minimum and maximum of bool, which are and and or."""
     job = grid.job
     for shape in SHAPES:
         inputs = [grid.rng.integers(0, 2, shape).astype(bool) for _ in range(job.size)]
@@ -162,8 +162,8 @@ def logic(grid):
         )
 
 
-def reduce_scatter(grid):
-    """Even blocks of every reduction, and uneven ones."""
+def check_reduce_scatter(grid):
+    """Check even blocks of every reduction, and uneven ones."""
     job = grid.job
     for dtype in DTYPES:
         for rows, rest in ((0, ()), (1, ()), (3, (2,)), (1000, ()), (100, (4, 5))):
@@ -189,8 +189,8 @@ def reduce_scatter(grid):
         )
 
 
-def allgather(grid):
-    """Even blocks, and uneven ones with and without `out`."""
+def check_allgather(grid):
+    """Check even blocks, and uneven ones with and without `out`."""
     job = grid.job
     for dtype in DTYPES + ["bool"]:
         for shape in SHAPES:
@@ -212,8 +212,8 @@ def allgather(grid):
             grid.expect_equal(out, numpy.concatenate(inputs), "allgather uneven", dtype, rest)
 
 
-def rooted(grid):
-    """Broadcast, reduce, gather and scatter, with every root."""
+def check_rooted(grid):
+    """Check broadcast, reduce, gather and scatter, with every root."""
     job = grid.job
     for dtype in DTYPES:
         for shape in SHAPES:
@@ -250,8 +250,8 @@ def rooted(grid):
                 )
 
 
-def alltoall(grid):
-    """Even blocks, and uneven ones with and without `out`."""
+def check_alltoall(grid):
+    """Check even blocks, and uneven ones with and without `out`."""
     job = grid.job
     for dtype in DTYPES:
         for rest in ((), (3,), (2, 2)):
@@ -272,8 +272,8 @@ def alltoall(grid):
             grid.expect_equal(out, numpy.concatenate(parts), "alltoall splits out", dtype, rest)
 
 
-def pairs(grid):
-    """Sends and receives around a ring, with tags, and from any source."""
+def check_pairs(grid):
+    """Check sends and receives around a ring, with tags, and from any source."""
     job = grid.job
     after, before = (job.rank + 1) % job.size, (job.rank - 1) % job.size
     if job.size == 1:
@@ -311,8 +311,8 @@ def pairs(grid):
     assert sorted(seen) == (list(range(1, job.size)) if job.rank == 0 else [])
 
 
-def groups(grid):
-    """Calls of groups beside calls of all ranks."""
+def check_groups(grid):
+    """Check calls of groups beside calls of all ranks."""
     job = grid.job
     evens, odds = [list(range(job.size))[k::2] for k in (0, 1)]
     mine = evens if job.rank % 2 == 0 else odds
@@ -338,8 +338,8 @@ def groups(grid):
         again.barrier()
 
 
-def overlapped(grid):
-    """Many calls under way, waited for in any order, more than there are slots."""
+def check_overlapped(grid):
+    """Check many calls under way, waited for in any order, more than there are slots."""
     job = grid.job
     inputs = [grid.draw([(n,)] * job.size, "float64") for n in range(700)]
     arrays = []
@@ -358,8 +358,8 @@ def overlapped(grid):
         grid.expect_equal(arrays[n], sum(inputs[n]), "overlapped", n)
 
 
-def buffers(grid):
-    """Arrays that are not NumPy's: array.array, bytearray, memoryview, bytes as input."""
+def check_buffers(grid):
+    """Check arrays that are not NumPy's: array.array, bytearray, memoryview, bytes as input."""
     job, n = grid.job, grid.job.size
     x = array("i", [job.rank, 1])
     assert job.allreduce(x) is x and list(x) == [n * (n - 1) // 2, n]
@@ -379,7 +379,7 @@ def main():
     name = sys.argv[1]
     with shoal.join() as job:
         grid = Grid(job)
-        globals()[name](grid)
+        globals()["check_" + name](grid)
         for text in grid.wrong[:5]:
             print(text)
         print(f"{grid.cases} cases, {len(grid.wrong)} wrong")

@@ -123,7 +123,9 @@ def test_a_cold_start_on_any_mesh(launch, binary, tmp_path):
 
 
 def test_everything_is_killed_at_random_moments(launch, binary, tmp_path):
-    """KILLS=100 for more; SEED=N repeats the choices."""
+    """Whatever mesh a killed job is started on again, no step is left out, and the last one has the
+    random numbers of its rank back. KILLS=100 for more; SEED=N repeats the choices.
+    """
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print("seed", seed)
     choice, folder, made = random.Random(seed), tmp_path / "checkpoints", 0

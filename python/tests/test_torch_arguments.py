@@ -74,7 +74,7 @@ def _refusals():
     ]
 
 
-def _is_refused():
+def _check_refusals():
     """Check every refusal on this rank."""
     for call, error, message in _refusals():
         with pytest.raises(error, match=message):
@@ -88,7 +88,7 @@ def _is_refused():
 
 def test_wrong_arguments_are_named():
     """Every wrong use raises the error that is expected of it."""
-    world(1, _is_refused)
+    world(1, _check_refusals)
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ def _expect_same(got, want):
     )
 
 
-def _every_type():
-    """Make every collective with every element type."""
+def _check_every_type():
+    """Check the result of every collective with every element type."""
     rank, size = _init_group()
     for dtype in TYPES:
         rows = [_tensor(r, dtype) for r in range(size)]
@@ -96,11 +96,11 @@ def _every_type():
 
 def test_every_collective_on_every_type():
     """Every collective gives the elements that plain torch computes, on three ranks."""
-    world(3, _every_type)
+    world(3, _check_every_type)
 
 
-def _every_reduction():
-    """Make every reduction that torch knows, of the types that have it."""
+def _check_every_reduction():
+    """Check the result of every reduction that torch knows, of the types that have it."""
     rank, size = _init_group()
     fold = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
     fold.update(BAND=torch.bitwise_and, BOR=torch.bitwise_or, BXOR=torch.bitwise_xor)
@@ -125,12 +125,12 @@ def _every_reduction():
 
 def test_every_reduction():
     """Every reduction gives what torch's own operator does on the inputs of all ranks."""
-    world(3, _every_reduction)
+    world(3, _check_every_reduction)
 
 
-def _every_layout():
-    """Make calls with strided tensors, scalars, empty tensors, parameters and tensors of the
-    arena.
+def _check_every_layout():
+    """Check the results of calls with strided tensors, scalars, empty tensors, parameters and
+    tensors of the arena.
     """
     rank, size = _init_group()
     whole = torch.zeros(4, 6)
@@ -155,11 +155,11 @@ def _every_layout():
 
 def test_strides_scalars_nothing_parameters_and_the_arena():
     """All layouts of a tensor can take part in calls."""
-    world(2, _every_layout)
+    world(2, _check_every_layout)
 
 
-def _uneven_sizes():
-    """Gather, exchange and scatter different lengths."""
+def _check_uneven_sizes():
+    """Check the results of a gather, an exchange and a scatter of different lengths."""
     rank, size = _init_group()
     mine = torch.full((rank + 1,), float(rank))
     parts = [torch.empty(r + 1) for r in range(size)]
@@ -180,11 +180,11 @@ def _uneven_sizes():
 
 def test_uneven_sizes():
     """Blocks may differ in length where torch lets them."""
-    world(3, _uneven_sizes)
+    world(3, _check_uneven_sizes)
 
 
-def _use_groups():
-    """Make calls in sub-groups, and a second process group after the first one was destroyed."""
+def _check_groups():
+    """Check calls in sub-groups, and that a second process group can follow the first one."""
     rank, size = _init_group()
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3]), dist.new_group([0, 2])]
     own = pairs[rank % 2]
@@ -218,11 +218,11 @@ def _use_groups():
 
 def test_sub_groups_and_a_second_init():
     """Groups of the same ranks do not mix, and a new process group can follow."""
-    world(4, _use_groups)
+    world(4, _check_groups)
 
 
-def _use_works():
-    """Use works and futures, with callbacks that make calls, raise errors, or wait long."""
+def _check_works():
+    """Check works and futures, with callbacks that make calls, raise errors, or wait long."""
     rank, size = _init_group()
     x = torch.ones(1000) * rank
     work = dist.all_reduce(x, async_op=True)
@@ -277,11 +277,11 @@ def test_works_and_futures():
     """Works and futures behave as torch's own, and callbacks run in the same order on every
     rank.
     """
-    world(2, _use_works)
+    world(2, _check_works)
 
 
-def _sum_sparse():
-    """Sum sparse tensors."""
+def _check_sparse_sum():
+    """Check the sum of sparse tensors."""
     rank, size = _init_group()
     indices = torch.tensor([[rank, rank + 1, rank]])
     x = torch.sparse_coo_tensor(indices, torch.ones(3, 2), (size + 1, 2))
@@ -296,7 +296,7 @@ def _sum_sparse():
 
 def test_sparse_sum():
     """The sum of sparse tensors is that of their dense forms."""
-    world(3, _sum_sparse)
+    world(3, _check_sparse_sum)
 
 
 def _mismatch(kind):
@@ -369,7 +369,7 @@ def test_calls_without_meaning_are_refused():
         assert all(texts)
 
 
-def _wrong_rank():
+def _check_wrong_size():
     """Check that a group with another size than the job's is refused."""
     import shoal.torch  # noqa: F401
 
@@ -381,7 +381,7 @@ def test_a_group_that_is_not_the_job_is_refused():
     """A world size other than the job's raises RuntimeError, with the command that would start
     one.
     """
-    world(2, _wrong_rank)
+    world(2, _check_wrong_size)
 
 
 def _failing():

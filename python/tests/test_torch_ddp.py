@@ -271,7 +271,7 @@ def test_uneven_inputs():
     assert ranks[0][1] == ranks[1][1] == ranks[2][1]
 
 
-def _copy(model, path):
+def _check_copy(model, path):
     """Copy a wrapped model in every way, and check that a copy has its own memory and averages
     nothing; write it to a file.
     """
@@ -310,7 +310,7 @@ def _copies(folder):
 
     torch.set_num_threads(1)
     model = shoal.torch.ddp(_model(), compress="bf16")
-    _copy(model, f"{folder}/fixed")
+    _check_copy(model, f"{folder}/fixed")
     del model
     gc.collect()  # a loader refuses models that were wrapped before
     loader = shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(8, 12)), 4, steps=2)
@@ -318,7 +318,7 @@ def _copies(folder):
     for (x,) in loader:
         model(x).sum().backward()
         if loader.step.number == 0:
-            _copy(model, f"{folder}/loop")
+            _check_copy(model, f"{folder}/loop")
 
 
 def test_copies_and_files_of_a_model_are_ordinary_models(tmp_path):
@@ -433,8 +433,8 @@ def test_gradients_are_submitted_while_backward_goes_on():
         assert happens.index("first") >= 3 and happens[-1] == "submitted", happens
 
 
-def _alone():
-    """Train without a launcher."""
+def _check_alone():
+    """Train without a launcher, and check that the gradients are those of the plain model."""
     import shoal.torch
 
     model = shoal.torch.ddp(_model())
@@ -461,7 +461,8 @@ def test_without_a_launcher_it_is_a_job_of_one(tmp_path):
     }
     env.update(PYTHONPATH=str(ROOT / "python"), RESULTS=str(tmp_path), SHOAL_RANK="0")
     env.pop("SHOAL_SOCKET", None)
-    subprocess.run([sys.executable, __file__, "_alone", "[]"], env=env, check=True, timeout=HANG)
+    command = [sys.executable, __file__, "_check_alone", "[]"]
+    subprocess.run(command, env=env, check=True, timeout=HANG)
 
 
 if __name__ == "__main__":

@@ -88,8 +88,8 @@ def test_three_workers_step_as_one(name):
     )
 
 
-def _details():
-    """Use groups, clipping, missing gradients and checkpoints, and check each."""
+def _check_details():
+    """Check groups, clipping, missing gradients and checkpoints."""
     import shoal
     import shoal.torch
 
@@ -134,11 +134,13 @@ def _details():
 
 def test_groups_clipping_missing_gradients_and_checkpoints():
     """The wrapper behaves as the wrapped optimizer does."""
-    world(2, _details)
+    world(2, _check_details)
 
 
-def _scaled():
-    """Do what GradScaler does around a step, with an infinity on one rank; return the weights."""
+def _check_scaled():
+    """Do what GradScaler does around a step, without and then with an infinity on one rank, and
+    check that all ranks step or none.
+    """
     import shoal
     import shoal.torch
 
@@ -161,11 +163,11 @@ def test_scaled_gradients_step_on_all_ranks_or_none():
     """A GradScaler's step is that of the mean of unscaled gradients; an infinity on one rank keeps
     all of them from it.
     """
-    world(2, _scaled)
+    world(2, _check_scaled)
 
 
-def _managed():
-    """Give parameters of ddp, and sparse gradients, to the optimizer, and check what it does."""
+def _check_managed():
+    """Check what the optimizer does with parameters of ddp, and with sparse gradients."""
     import shoal.torch
 
     model = shoal.torch.ddp(_model())
@@ -182,7 +184,7 @@ def test_parameters_of_ddp_are_left_alone_and_sparse_gradients_refused():
     """An optimizer of a wrapped model is returned as it is; a sparse gradient raises
     RuntimeError.
     """
-    world(2, _managed)
+    world(2, _check_managed)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,9 @@ def check(folder, samples, epochs, first=1):
 
 
 def test_losses_and_joins(launch, binary, tmp_path):
+    """A worker is killed, another joins and rank 0 is killed: samples, rates and parameters are
+    those of one worker, and the last evaluation has every sample once.
+    """
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9]))
     with running_job.running(
         launch, binary, tmp_path / "end", 3, WORKER, config, options=common.FORKED
@@ -70,6 +73,9 @@ def _train(config):
 
 
 def test_resumes_with_another_number_of_workers(tmp_path):
+    """From a checkpoint of Accelerate, and from one of the job, another number of workers makes the
+    steps that the first training went on with.
+    """
     def run(n, name, **config):
         """Train on n workers; return the ledger."""
         (tmp_path / name).mkdir(exist_ok=True)

@@ -18,6 +18,9 @@ WORKER = pathlib.Path(common.__file__).with_name("trainers_lightning.py")
 
 
 def test_losses_and_joins(launch, binary, tmp_path):
+    """A worker is killed, another joins and rank 0 is killed: samples, losses and evaluations are
+    those of one worker, and all workers end with the same.
+    """
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9], batch=8, accumulate=1))
     with running_job.running(
         launch, binary, tmp_path / "end", 3, WORKER, config, options=common.FORKED
@@ -48,6 +51,9 @@ def _train(config):
 
 
 def test_resumes_with_another_number_of_workers(tmp_path):
+    """From a checkpoint of Lightning, and from one of the job, another number of workers makes the
+    steps and logs the means that the first training went on with.
+    """
     def run(n, name, **config):
         """Train on n workers; return what was logged for each epoch, and the ledger."""
         (tmp_path / name).mkdir()

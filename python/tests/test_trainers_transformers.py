@@ -24,6 +24,7 @@ def training(launch, binary, tmp_path):
     """Returns training(n, config): a job of n workers, as a context manager."""
 
     def start(n, **config):
+        """A job of n workers with this config."""
         config.setdefault("out", str(tmp_path))
         return running_job.running(
             launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=common.FORKED
@@ -56,6 +57,9 @@ def check(steps, told, samples, batch, epochs, clip=1.0):
 
 
 def test_losses_joins_and_releases(training, tmp_path):
+    """A worker is killed, two join and rank 0 is killed: samples, logged losses, rates and the
+    evaluation are those of one worker.
+    """
     with training(3, gates=[5, 9, 16], arguments=dict(eval_strategy="steps", eval_steps=6)) as job:
         job.read_until("GATE 5")
         job.kill(2)
@@ -98,7 +102,11 @@ def _train(config):
 
 
 def test_resumes_with_another_number_of_workers(tmp_path):
+    """Three workers log what one does, and from a checkpoint of the Trainer, and from one of the
+    job, two make the steps that are left.
+    """
     def run(n, name, **config):
+        """Train on n workers; return what all have found, and the ledger."""
         (tmp_path / name).mkdir()
         config = dict(out=str(tmp_path / name), samples=90, arguments=ARGUMENTS, **config)
         ended = world(n, _train, config, modules=common.MODULES)
@@ -126,9 +134,11 @@ def test_resumes_with_another_number_of_workers(tmp_path):
 
 
 def test_what_is_not_possible():
+    """Arguments that a job cannot follow raise an error with what to use in their place."""
     from shoal._trainers.arguments import check_arguments
 
     def refused(kind, pattern, dataset=None, **given):
+        """Check that these arguments raise an error of a kind, with this text."""
         args = transformers.TrainingArguments("unused", use_cpu=True, report_to="none", **given)
         with pytest.raises(kind, match=pattern):
             check_arguments(args, dataset)

@@ -25,6 +25,7 @@ class Net(nn.Module):
     """A small model. The gradient of `taken` is above 0 exactly for the samples of a step."""
 
     def __init__(self, samples):
+        """The same random parameters on every worker, and a mark for each of so many samples."""
         super().__init__()
         torch.manual_seed(SEED)
         self.layers = nn.Sequential(
@@ -33,6 +34,7 @@ class Net(nn.Module):
         self.taken = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
 
     def forward(self, x, labels, index):
+        """The loss and the logits of a batch; in training the loss marks its samples."""
         logits = self.layers(x)
         marks = self.taken[index].mean() if self.training else 0.0
         return {"loss": F.cross_entropy(logits, labels) + marks, "logits": logits}
@@ -49,14 +51,17 @@ class Data(torch.utils.data.Dataset):
     """Rows, labels and their numbers."""
 
     def __init__(self, samples, seed=SEED):
+        """So many random rows, the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
         self.x = torch.randn(samples, FEATURES, generator=generator, dtype=torch.float64)
         self.labels = (self.x[:, :3] + self.x[:, 3:]).argmax(1)
 
     def __len__(self):
+        """The number of rows."""
         return len(self.x)
 
     def __getitem__(self, i):
+        """A row with its label and its number."""
         return {"x": self.x[i], "labels": self.labels[i], "index": torch.tensor(i)}
 
 
@@ -101,6 +106,7 @@ class Gates:
     """Steps before which rank 0 waits until its test opens the gate, in the folder of the test."""
 
     def __init__(self, folder, gates):
+        """Gates before these steps, which files in a folder open."""
         self._folder, self._gates = pathlib.Path(folder), gates
 
     def wait(self, rank, step):

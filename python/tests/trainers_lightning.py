@@ -24,20 +24,24 @@ class Module(lightning.LightningModule):
     """The net of the tests."""
 
     def __init__(self, samples, steps):
+        """The net for so many samples, trained for so many steps."""
         super().__init__()
         self.net, self._steps = Net(samples), steps
 
     def training_step(self, batch, _):
+        """The loss of a batch, which is logged for each step and each epoch."""
         loss = self.net(**batch)["loss"]
         self.log("loss", loss, on_step=True, on_epoch=True)
         return loss
 
     def validation_step(self, batch, _):
+        """Log the loss and the accuracy of a batch."""
         output = self.net(**batch)
         right = (output["logits"].argmax(1) == batch["labels"]).double().mean()
         self.log_dict({"val_loss": output["loss"], "right": right})
 
     def configure_optimizers(self):
+        """The optimizer, and the scheduler, which goes on with each step."""
         optimizer, scheduler = training(self.net, self._steps)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
@@ -46,6 +50,7 @@ class Watch(Callback):
     """Writes the ledger, and has a state: the number of steps that it has seen."""
 
     def __init__(self, config):
+        """Open the ledger of this worker."""
         self.seen, self._each = 0, config["accumulate"]
         self._gates = Gates(config["out"], config["gates"])
         self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
@@ -56,6 +61,7 @@ class Watch(Callback):
             self._gates.wait(shoal.join().rank, trainer.global_step)
 
     def on_train_batch_end(self, trainer, module, output, batch, index):
+        """Write down a step when its last batch is done."""
         if (index + 1) % self._each and index + 1 != trainer.num_training_batches:
             return
         self.seen += 1
@@ -69,13 +75,16 @@ class Watch(Callback):
         )
 
     def on_train_epoch_end(self, trainer, module):
+        """Keep what was logged for the epoch."""
         found = trainer.callback_metrics
         self.epochs.append([found[k].item() for k in ("loss_epoch", "val_loss", "right")])
 
     def state_dict(self):
+        """The steps seen, and what was logged."""
         return {"seen": self.seen, "epochs": self.epochs}
 
     def load_state_dict(self, state):
+        """Take that over."""
         self.seen, self.epochs = state["seen"], state["epochs"]
 
 

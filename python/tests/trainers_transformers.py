@@ -29,15 +29,18 @@ class Watch(TrainerCallback):
     """Writes the ledger, and has a state: the number of steps that it has seen."""
 
     def __init__(self, config, net):
+        """Open the ledger of this worker."""
         self.seen = 0
         self._net = net
         self._gates = Gates(config["out"], config["gates"])
         self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
 
     def on_step_begin(self, args, state, control, **more):
+        """Wait at a gate before the step."""
         self._gates.wait(args.process_index, state.global_step)
 
     def on_step_end(self, args, state, control, **more):
+        """Write down the step."""
         self.seen += 1
         write(
             self._file,
@@ -50,6 +53,7 @@ class Watch(TrainerCallback):
 
 
 def accuracy(predicted):
+    """The accuracy of predictions, as the Trainer asks for metrics."""
     return {
         "accuracy": float((predicted.predictions.argmax(1) == predicted.label_ids).mean())
     }
