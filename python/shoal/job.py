@@ -49,7 +49,7 @@ class Job(World):
     left at the end of the block.
 
     Any thread may make its collectives, as World says; all else is for the thread of the training
-    loop.
+    loop, or for one that it waits for.
     """
 
     def __init__(self, backend: Backend) -> None:

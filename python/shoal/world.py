@@ -18,9 +18,9 @@ class World(Group):
 
     `name` names the job and `host` the machine; `generation` numbers the memberships.
 
-    Any thread may make its collectives, as those of a Group, get memory, submit and report; `group`
-    and `alone` are for the thread of the training loop. Rank, size and generation change on the
-    thread that sees the end of a step.
+    Any thread may make its collectives, as those of a Group, get memory, submit and report;
+    `group` and `alone` are for one thread at a time. Rank, size and generation change on the thread
+    that sees the end of a step.
     """
 
     def __init__(self, backend: Backend) -> None:

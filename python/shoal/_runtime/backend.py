@@ -48,9 +48,9 @@ class Backend(Protocol):
     """One rank of a job, with its agent (Worker) or without one (Solo).
 
     Any thread may describe arrays, make and collect calls, get memory, ask the agent and report.
-    What changes the members, or makes groups, is for the thread of the training loop: `enter`,
-    `admit_newcomers`, `with_newcomers`, `open_group`, `new_solo_group`. A method that waits for the
-    agent or for other ranks says so.
+    What changes the members is for the thread of the training loop: `enter`, `part`,
+    `admit_newcomers`, `with_newcomers`. One thread at a time makes groups, in the same order on all
+    ranks. A method that waits for the agent or for other ranks says so.
     """
 
     name: str

@@ -45,8 +45,8 @@ class ProcessGroup(dist.ProcessGroup):
     layout and any type. Each method returns a `Work`; the outputs hold the result once that is
     done, the same bytes on every rank. Where the ranks call different things (operation, shape,
     type), the works of all of them raise an error that names both calls. Any thread may call the
-    methods, where the calls come in the same order on all ranks; only `monitored_barrier` waits for
-    the others.
+    methods, where the calls come in the same order on all ranks; only `monitored_barrier`, and
+    `allreduce` of sparse tensors, wait for the others.
     """
 
     def __init__(self, job: "shoal.Job", ranks: Optional[List[int]], timeout: timedelta):
@@ -88,7 +88,9 @@ class ProcessGroup(dist.ProcessGroup):
     # Reductions
 
     def allreduce(self, tensors: List[Tensor], opts=AllreduceOptions()) -> Work:
-        """Reduce each tensor over all ranks, in place; sparse tensors can be summed."""
+        """Reduce each tensor over all ranks, in place; sparse tensors can be summed, after a wait
+        for the numbers of their entries.
+        """
         work = self._new_work(tensors, opts)
         if tensors[0].is_sparse:
             sparse.all_reduce(self, work, tensors[0], opts.reduceOp)
