@@ -321,7 +321,9 @@ class _EvalLoader(_Loader):
 
     def __iter__(self) -> Iterator[Any]:
         """This worker's batch of each round."""
-        job, ranks = self.job, list(range(self.job.size))
+        job = self.job
+        # A worker that waits, or is released, is alone and keeps its rank.
+        ranks = [job.rank] if job.size == 1 else list(range(job.size))
         # A worker that has not entered yet does what the others have behind them: one batch does.
         self._left = list(range(1 if job.outside else self._count))
         with self._active():

@@ -6,6 +6,7 @@ import collections
 import json
 import pathlib
 import shutil
+import types
 
 import pytest
 
@@ -92,6 +93,19 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     common.check_resumed(steps, run(1, "one", resume=34), 18)
     step = common.drop_last(own)
     common.check_resumed(steps, run(3, "three", save=1000, checkpoint=str(own)), step + 1)
+
+
+def test_an_evaluation_of_a_worker_that_waits():
+    """A worker that joins goes through an evaluation of before by itself, with its own rank."""
+    from shoal.accelerate import _EvalLoader
+
+    job = types.SimpleNamespace(rank=3, size=1, outside=True)  # it has its rank already
+    state = types.SimpleNamespace(_add_dataloader=id, _remove_dataloader=id)
+    accelerator = types.SimpleNamespace(_job=job, gradient_state=state, device="cpu")
+    loader = _EvalLoader(accelerator, torch.utils.data.DataLoader(range(6), batch_size=2))
+    batches = iter(loader)
+    assert loader.gathered(next(batches).tolist()) == [[0, 1]]
+    assert not list(batches)
 
 
 if __name__ == "__main__":
