@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,10 @@ bench-compress: build ## steps with compressed gradients on hosts with slow cabl
 bench-reshape: build ## how long training pauses while its mesh changes, on hosts with slow cables, which are network namespaces: needs root; about 20 minutes
 	bench/peers/install.sh
 	bench/hosts/reshape.py --write
+
+bench-trainers: build ## what a lost worker costs the Trainer of transformers on shoal, torchrun and torchft, and whether it trains on right; about 90 minutes; QUICK=1 a tiny model, once
+	scripts/setup torchft
+	.venv-torch2/bin/python bench/trainers/run.py $(if $(QUICK),--quick,--write)
 
 clean: ## remove what was built, the Python environments too
 	rm -rf bin build dist .venv .venv-torch2 python/dist

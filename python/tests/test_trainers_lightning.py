@@ -36,8 +36,9 @@ def test_losses_and_joins(launch, binary, tmp_path):
     taken = collections.Counter(i for line in steps for i in line["taken"])
     assert taken == collections.Counter({i: 3 for i in range(96)})
     alone, net = common.replayed([s["taken"] for s in steps], 96, 36, clip=0.5)
-    for line, (loss, _) in zip(steps, alone):
+    for line, (loss, rate) in zip(steps, alone):
         assert line["loss"] == pytest.approx(loss, rel=1e-6), line
+        assert line["rate"] == rate, line
     loss, right = common.evaluated(net, common.Data(37, seed=1))
     assert ended[0][2][2][-1][1:] == pytest.approx([loss, right], rel=1e-6)
     assert len(ended[0][2][2]) == 3

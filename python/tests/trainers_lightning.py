@@ -55,9 +55,11 @@ class Watch(Callback):
         self._gates = Gates(config["out"], config["gates"])
         self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
         self.epochs = []
+        self._rate = None  # of the step that is being made
 
     def on_train_batch_start(self, trainer, module, batch, index):
-        if trainer.global_step == shoal.join().step.number and not index % self._each:
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]
+        if trainer.global_step <= shoal.join().step.number and not index % self._each:
             self._gates.wait(shoal.join().rank, trainer.global_step)
 
     def on_train_batch_end(self, trainer, module, output, batch, index):
@@ -69,6 +71,7 @@ class Watch(Callback):
             self._file,
             step=trainer.global_step,
             seen=self.seen,
+            rate=self._rate,
             loss=trainer.callback_metrics["loss_step"].item(),
             taken=module.net.marked(),
             digest=module.net.layers[0].weight.sum().item().hex(),

@@ -1,0 +1,214 @@
+"""Whether trainings of other people's trainers stay right while workers are killed, join and are
+released: the short tests in python/tests, longer, with a second host that is drained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import types
+
+import running_job
+import trainers_common as common
+import turns
+from report import table
+from systems import free_port
+
+BATCH, EPOCHS = 8, 3
+CLOSE = 1e-4  # the promise; the values that were seen are in the table
+TESTS = turns.ROOT / "python" / "tests"
+# The configuration of the worker that the tests have for a framework, and what clips its gradients.
+FRAMEWORKS = {
+    "transformers": ({"arguments": {"logging_steps": 1}}, 1.0),
+    "lightning": ({"batch": BATCH, "accumulate": 1}, 0.5),
+    "accelerate": ({"batch": BATCH, "accumulate": 1}, 0.5),
+}
+# The progress bar that is shown last, when it is full; Accelerate has none.
+BARS = {
+    "transformers": r" 100%\|█+\| \d+/\d+ ",
+    "lightning": rf"Epoch {EPOCHS - 1}: 100%",
+    "accelerate": r"100%\|",
+}
+
+
+def measure(args: argparse.Namespace) -> list[dict]:
+    """Trains with every framework; returns the results. Raises Failure if a training fails."""
+    results = []
+    for framework in FRAMEWORKS:
+        print(f"correctness {framework}", file=sys.stderr, flush=True)
+        turns.BUILD.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="correct-", dir=turns.BUILD) as folder:
+            line = train(framework, pathlib.Path(folder), args.correct_steps)
+        print(line, file=sys.stderr, flush=True)
+        results.append(dict(line, part="correct", name=framework))
+    return results
+
+
+def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
+    """Trains with four workers on one host, kills one, takes five on two hosts, kills rank 0, and
+    drains the second host; returns what that did to the training.
+    """
+    each = steps // EPOCHS  # an epoch
+    gates = [steps * i // 6 for i in (1, 2, 3, 4)]
+    more, clip = FRAMEWORKS[framework]
+    config = dict(more, out=str(folder), gates=gates, samples=each * BATCH)
+    address, token, end = f"127.0.0.1:{free_port()}", folder / "token", folder / "end"
+    prefork = "torch,transformers" if framework == "transformers" else f"torch,{framework}"
+    options = ["--min", "2", "--listen", address, "--slots", "4", "--token-file", str(token)]
+    options += ["--prefork", prefork, "--log-dir", str(folder / "run")]
+    options += ["--name", f"bench-{framework}-{os.getpid()}"]
+    script = TESTS / f"trainers_{framework}.py"
+    launch = types.SimpleNamespace(start=start)
+    changed = 0
+    with running_job.running(
+        launch, turns.SHOAL, end, 4, script, json.dumps(config), options=options
+    ) as job, agent(address, token, folder):
+
+        def during(gate: int, change) -> None:
+            """Do something to the job while it waits at a gate, and count restarted workers."""
+            nonlocal changed
+            job.read_until(f"GATE {gate}$")
+            before = {w["worker"]: w["pid"] for w in job.members()}
+            change()
+            after = {w["worker"]: w["pid"] for w in job.members()}
+            changed += sum(after.get(worker, pid) != pid for worker, pid in before.items())
+            common.open_gate(folder, gate)
+
+        orders = []
+
+        def order(*command: str) -> None:
+            """Give an order that ends when the training has come to the end of a step."""
+            said = open(folder / f"{command[0]}.txt", "w+")
+            words = [turns.SHOAL, command[0], job.name, *command[1:]]
+            orders.append((subprocess.Popen(words, stdout=said, stderr=said), said))
+
+        def resize() -> None:
+            """Order as many workers as there are to be five, and wait until they are there."""
+            order("resize", "5")
+            job.wait_for_spare(5 - len(job.members()))
+
+        def drain() -> None:
+            """Free the second host, and wait until the workers for its place are there."""
+            there = sum(worker["host"] == "second" for worker in job.members())
+            if not there:
+                raise turns.Failure(f"no worker is on the second host: {job.members()}")
+            order("drain", "second")
+            job.wait_for_spare(there)
+
+        during(gates[0], lambda: job.kill(3))
+        during(gates[1], resize)
+        during(gates[2], lambda: job.kill(0))
+        during(gates[3], drain)
+        output = job.finish()
+        for process, said in orders:
+            if process.wait():
+                raise turns.Failure(f"{process.args}: {pathlib.Path(said.name).read_text()}")
+    return dict(judge(framework, folder, output, steps, clip), restarts=changed)
+
+
+def start(n, program, *arguments, options=()):
+    """Starts a job as the tests do; returns the process of the launcher, which the caller ends."""
+    command = [turns.SHOAL, "run", "-n", str(n), *options, "--", sys.executable, str(program)]
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of the workers."""
+    paths = f"{turns.ROOT / 'python'}:{TESTS}"
+    return dict(os.environ, PYTHONPATH=paths, OMP_NUM_THREADS="1")
+
+
+@contextlib.contextmanager
+def agent(address: str, token: pathlib.Path, folder: pathlib.Path):
+    """A second host in the job, for the block: an agent on this machine with four slots."""
+    command = [turns.SHOAL, "agent", "--join", address, "--token-file", str(token), "--slots", "4"]
+    command += ["--name", "second", "--listen", "127.0.0.1:0", "--log-dir", str(folder / "second")]
+    with open(folder / "second.txt", "w") as log:
+        process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
+            process.wait()
+
+
+def judge(framework, folder, output, steps, clip) -> dict:
+    """Compares what the workers wrote with one worker that trains on the same batches."""
+    lines: dict[int, list] = collections.defaultdict(list)
+    for path in folder.glob("ledger-*.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            lines[line["step"]].append(line)
+    made = max(lines)
+    lost = sum(
+        not lines[step] or any(line != lines[step][0] for line in lines[step])
+        for step in range(1, made + 1)
+    )
+    ledger = [lines[step][0] for step in range(1, made + 1) if lines[step]]
+    taken = collections.Counter(i for line in ledger for i in line["taken"])
+    samples = steps // EPOCHS * BATCH
+    once = taken == collections.Counter({i: EPOCHS for i in range(samples)})
+    alone, net = common.replayed([line["taken"] for line in ledger], samples, steps, clip)
+    ended = running_job.results(output)
+    if framework == "transformers":
+        logged = [line for line in ended[0][2]["logs"] if "loss" in line]
+        told = {line["step"]: (line["loss"], line["learning_rate"]) for line in logged}
+    else:
+        told = {line["step"]: (line.get("loss"), line["rate"]) for line in ledger}
+    if framework == "accelerate":  # whose loop logs no loss: what it has computed in the end
+        weight = net.layers[0].weight.sum().item()
+        off = abs(float.fromhex(ledger[-1]["digest"]) / weight - 1)
+    else:
+        off = max_off(told, alone)
+    rates = all(told.get(i + 1, (0, None))[1] == rate for i, (_, rate) in enumerate(alone))
+    bars = set(re.findall(rf"^\[(\d+)\][^\n]*{BARS[framework]}", output, re.M))
+    return {
+        "steps": made,
+        "lost": lost,
+        "ended": len(ended),
+        "once": once,
+        "off": off,
+        "rates": rates,
+        "bars": len(bars),
+        "errors": output.count("Traceback"),
+    }
+
+
+def max_off(told: dict, alone: list) -> float:
+    """Returns how far a logged loss is from the one of a worker that is alone, at most: a share."""
+    return max(abs(told[i][0] / loss - 1) for i, (loss, _) in enumerate(alone, 1) if i in told)
+
+
+def text(results: list[dict]) -> str:
+    """Returns the table of this part."""
+    rows = []
+    for r in (r for r in results if r["part"] == "correct"):
+        equal = f"{'yes' if r['off'] <= CLOSE else 'NO'}, to {r['off']:.1e}"
+        bars = "–" if r["name"] == "accelerate" else str(r["bars"])
+        yes = ["yes" if r[key] else "NO" for key in ("once", "rates")]
+        made = [str(r[key]) for key in ("steps", "lost", "restarts", "errors")]
+        rows.append([r["name"], *made, yes[0], equal, yes[1], bars])
+    head = ["", "steps", "lost", "restarts", "errors", "each sample once an epoch"]
+    head += ["losses of one worker", "steps and rates of one worker", "workers with a bar"]
+    note = (
+        "Four workers; one is killed, five on two hosts, rank 0 is killed, the second host is"
+        " drained."
+        " Of Accelerate the parameters in the end are compared, because its loop logs no loss."
+    )
+    return f"{note}\n\n" + table(head, rows) if rows else ""

@@ -1,0 +1,154 @@
+"""What a loss and a new worker cost: from the kill of a worker until the next step that nobody had
+made before, and from the order of a worker until its first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+import turns
+from report import table
+from systems import SAVE, SYSTEMS, Training
+
+CALM = 3  # steps that all workers have made before something is done to them
+
+
+def measure(args: argparse.Namespace) -> list[dict]:
+    """Trains with every system in turn; returns the results, one a round and system. A system that
+    fails has the reason in its result, and the others go on.
+    """
+    results = []
+    for name, line in turns.in_turn(args, args.systems, "losses "):
+        turns.BUILD.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="losses-", dir=turns.BUILD) as folder:
+            try:
+                training = SYSTEMS[name](pathlib.Path(folder), args.shape, args.n, args.limit)
+                try:
+                    line.update(lose_one(training, line["run"]))
+                finally:
+                    training.end()
+            except turns.Failure as e:
+                line["failed"] = str(e)
+                print(e, file=sys.stderr)
+        results.append(dict(line, part="losses", shape=args.shape, n=args.n))
+        print({k: v for k, v in line.items() if k != "failed"}, file=sys.stderr, flush=True)
+    return results
+
+
+def lose_one(training: Training, run: int) -> dict:
+    """Orders a worker, lets it train, and kills one; returns what that has cost."""
+    before = training.until(lambda lines: calm(lines, training.workers - 1, ()), "its first steps")
+    ordered = time.time()
+    training.order()
+    joined = training.until(
+        lambda lines: next((x for x in lines if x["pid"] not in before), None), "the new worker"
+    )
+    members = training.until(
+        lambda lines: calm(lines, training.workers, before, joined["at"]), "steps of all workers"
+    )
+    lines = training.until(between_checkpoints(training.save), "a step between checkpoints")
+    ranks = {x["rank"]: x["pid"] for x in lines if x["pid"] in members}
+    # rank 0 in every second round; torchft numbers from 0 too
+    victim = ranks[max(ranks) if run % 2 else min(ranks)]
+    top = lines[-1]["step"]
+    killed = time.time()
+    training.kill(victim)
+
+    def of_others(lines):
+        return [x for x in lines if x["pid"] != victim and x["at"] > killed]
+
+    after = training.until(
+        lambda lines: next((x for x in of_others(lines) if x["step"] > top), None), "the next step"
+    )
+    made = of_others(training.until(list, "notes"))
+    return {
+        "order_s": joined["at"] - ordered,
+        "kill_s": after["at"] - killed,
+        "lost": done_again(lines, made, top),
+        "restarted": sum(pid not in members for pid in {after["pid"]}),
+        "step_s": ordinary(lines, members),
+    }
+
+
+def done_again(before: list[dict], after: list[dict], top: int) -> int:
+    """Returns how many steps were made again: those at which a process goes on below its own last
+    step, or a new process below the last step of all.
+    """
+    last = {x["pid"]: x["step"] for x in before}
+    first: dict[int, int] = {}
+    for line in after:
+        first.setdefault(line["pid"], line["step"])
+    return max(last.get(pid, top) + 1 - step for pid, step in first.items())
+
+
+def calm(lines, workers, before, since=0.0):
+    """Returns the processes that train, if there are so many of them and each has made some steps
+    since then; else None. `before` are processes of which some must have another beside them.
+    """
+    made: dict[int, int] = {}
+    for line in lines:
+        if line["at"] >= since:
+            made[line["pid"]] = made.get(line["pid"], 0) + 1
+    ready = {pid for pid, steps in made.items() if steps >= CALM}
+    return ready if len(ready) == workers and not (before and ready <= set(before)) else None
+
+
+def between_checkpoints(save: int):
+    """Returns a function of the notes, which returns them when the last step is in the middle
+    between two checkpoints, else None.
+    """
+
+    def found(lines):
+        return lines if not save or lines[-1]["step"] % save == save // 2 else None
+
+    return found
+
+
+def ordinary(lines, members) -> float:
+    """Returns the median time of a step of one of the members."""
+    times = [x["at"] for x in lines if x["pid"] == max(members)]
+    return statistics.median(b - a for a, b in zip(times, times[1:]))
+
+
+def text(results: list[dict]) -> str:
+    """Returns the table of this part."""
+    results = [r for r in results if r["part"] == "losses"]
+    if not results:
+        return ""
+    head = ["", "rounds", "step", "kill to next step, p50", "max", "steps done again"]
+    rows = []
+    for name in dict.fromkeys(r["name"] for r in results):
+        own = [r for r in results if r["name"] == name and "failed" not in r]
+        failed = sum(r["name"] == name and "failed" in r for r in results)
+        rounds = f"{len(own)}" + (f", {failed} failed" if failed else "")
+        if not own:
+            rows.append([name, rounds] + ["–"] * 6)
+            continue
+        kills, orders = [r["kill_s"] for r in own], [r["order_s"] for r in own]
+        rows.append(
+            [
+                name,
+                rounds,
+                seconds(statistics.median(r["step_s"] for r in own)),
+                seconds(statistics.median(kills)),
+                seconds(max(kills)),
+                f"{statistics.median(r['lost'] for r in own):g}",
+                seconds(statistics.median(orders)),
+                seconds(max(orders)),
+            ]
+        )
+    note = (
+        f"Shape {results[0]['shape']}, {results[0]['n']} workers; torchrun saves every {SAVE}"
+        " steps."
+    )
+    return f"{note}\n\n" + table(head + ["order to first step, p50", "max"], rows)
+
+
+def seconds(value: float) -> str:
+    """Returns a time as text."""
+    return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
