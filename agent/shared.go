@@ -28,7 +28,8 @@ type resultName struct {
 }
 
 // result is memory that workers map to read, and that only the agent writes. It counts its holders;
-// each of them calls Close or release once.
+// each of them calls Close or release once. Any goroutine that does not hold results.mu may call
+// the methods.
 type result struct {
 	resultName
 	bytes   int64 // size that its workers ask for

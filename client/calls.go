@@ -56,7 +56,7 @@ func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn,
 	return k
 }
 
-// Handle is a call under way.
+// Handle is a call under way. Any goroutine may use it, and only Wait blocks.
 type Handle struct {
 	calls  *calls       // nil = the call was done at once, or not begun
 	ticket uint64       // number of the call, from 1

@@ -286,7 +286,8 @@ func (j *Job) hangUp() (first bool, err error) {
 	return true, j.conn.Close()
 }
 
-// Group is a set of ranks that call collectives together.
+// Group is a set of ranks that call collectives together. Any goroutine may make calls of it. Its
+// own methods are for the goroutine of the loop, since Next and Commit change what they read.
 type Group struct {
 	job        *Job
 	id         topo.GroupID // topo.World = all ranks

@@ -53,7 +53,8 @@ func (s folderSource) setAside(a snapshot.Attempt) error {
 	return nil
 }
 
-// agentSource is a bucket, which the agent reads.
+// agentSource is a bucket, which the agent reads. Any goroutine may use it; each method waits for
+// the answer of the agent.
 type agentSource struct {
 	job    *Job
 	folder snapshot.Folder

@@ -45,7 +45,9 @@ func (d Data) leftOut() int {
 //	err = t.Err()
 //
 // A worker that comes while the job runs enters at its first Next, and receives the state there.
-// One that is released, because the job was made smaller, sees the loop end; Released tells.
+// One that is released, because the job was made smaller, sees the loop end; Released tells. One
+// goroutine uses it, that of the loop. Only Next and the functions that commit wait for other
+// workers.
 type Trainer struct {
 	job         *Job
 	data        Data
@@ -63,8 +65,7 @@ type Trainer struct {
 }
 
 // Train returns a Trainer that begins a loop, and tells the agent of its data. state is what a
-// worker that joins later receives from the others, in the memory that it gives here. One goroutine
-// calls the methods.
+// worker that joins later receives from the others, in the memory that it gives here.
 func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	out := d.leftOut()
 	if d.Samples > 0 && out == d.Samples {

@@ -92,7 +92,8 @@ func (r Reduction) String() string {
 	return reductionNames[r]
 }
 
-// Call is one rank's part of a collective.
+// Call is one rank's part of a collective. Only Promote and SetToPiece change it; several
+// goroutines may read it.
 type Call struct {
 	Kind      Kind
 	DType     tensor.DType

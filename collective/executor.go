@@ -21,7 +21,8 @@ const streamBytes = 1 << 20
 
 // Executor executes a schedule over the memory of its calls. Prepare it, then let any number of
 // lanes call Chunk with every index below Chunks, in any order. The zero value is ready. It can be
-// used again and again.
+// used again and again. Any goroutine may call Chunk; Prepare is for one that knows that no
+// Chunk runs.
 type Executor struct {
 	kernels *kernel.Impl
 	dtype   tensor.DType

@@ -28,7 +28,7 @@ type Ready struct {
 //
 // The world is elastic once SetElastic was called: a collective that lost a member goes on with the
 // others, without what the lost one had posted for a step that it did not complete (Call.More).
-// The rules are in elastic.go.
+// The rules are in elastic.go. One goroutine uses it at a time, and its methods do no I/O.
 type Matcher struct {
 	groups    map[topo.GroupID]*group
 	byMembers map[string][]topo.GroupID // by list of members: their groups, the oldest first
@@ -38,7 +38,8 @@ type Matcher struct {
 	elastic   bool                      // the world goes on without members that are lost
 }
 
-// group is a set of workers and what they have posted.
+// group is a set of workers and what they have posted. One goroutine uses it, that of its Matcher,
+// and its methods do no I/O.
 type group struct {
 	id        topo.GroupID
 	key       string // key in Matcher.byMembers; "" for the world
@@ -60,7 +61,8 @@ type member struct {
 	left   bool // it needs this group no more
 }
 
-// position is one collective of a group.
+// position is one collective of a group. One goroutine uses it, that of its Matcher, and its
+// methods do no I/O.
 type position struct {
 	number int       // which collective of the group this is, from 0
 	calls  []*Posted // by member: its call; nil = not posted

@@ -14,7 +14,8 @@ type Span struct {
 }
 
 // Move reads N elements from every source, combines them in the order of the sources, and writes
-// the result to every destination. A move with one source is a copy.
+// the result to every destination. A move with one source is a copy. Only AddRun changes it;
+// several goroutines may read it.
 type Move struct {
 	N        int
 	Src, Dst []Span
@@ -87,7 +88,8 @@ func (m *Move) parts(from, n int) iter.Seq[part] {
 }
 
 // Schedule is what one collective does: moves that touch disjoint destinations, so that they may
-// run in any order and in parallel. The zero value is ready; Build reuses its memory.
+// run in any order and in parallel. The zero value is ready; Build reuses its memory. One goroutine
+// at a time builds it; when it is built, any may read it.
 type Schedule struct {
 	Moves []Move
 	Bytes int      // bytes read and written, for counters

@@ -50,7 +50,8 @@ func (m Model) AllReduceSeconds(r collective.Route, hosts, bytes int) float64 {
 	return m.Fixed + all + (all-half)/float64(whole-whole/2)*float64(bytes-whole)
 }
 
-// allReduce simulates an all-reduce, as a queue of events. run begins anew each time.
+// allReduce simulates an all-reduce, as a queue of events. run begins anew each time. One goroutine
+// uses it, and its methods do no I/O.
 type allReduce struct {
 	model    Model
 	hosts    int

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// batch is a set of collectives that are executed and committed together.
+// batch is a set of collectives that are executed and committed together. It is used from the
+// thread of its Agent, and its methods do no I/O.
 type batch struct {
 	// number is 0 until the batch is dispatched: a worker with a call in it is busy in an earlier
 	// batch until then.

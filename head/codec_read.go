@@ -24,7 +24,8 @@ const (
 )
 
 // Reader decodes messages. It reads a frame in bytes into memory that it uses again: the frame is
-// valid until the next Read, but for what a Commit points to. The zero value is ready.
+// valid until the next Read, but for what a Commit points to. The zero value is ready. One
+// goroutine uses it at a time, and its methods do no I/O.
 type Reader struct {
 	in    input
 	frame Frame
@@ -218,7 +219,8 @@ func (r *Reader) readName() string {
 	return name
 }
 
-// input is the unread part of a message. Once it is bad, everything read from it is zero.
+// input is the unread part of a message. Once it is bad, everything read from it is zero. One
+// goroutine uses it at a time; reading moves it on, and does no I/O.
 type input struct {
 	b   []byte
 	bad bool

@@ -13,7 +13,8 @@ import (
 )
 
 // follower is the part of every agent, that of the head too: it knows the workers of its host and
-// what they have posted, holds the results of batches until they count, and applies the log.
+// what they have posted, holds the results of batches until they count, and applies the log. It is
+// used from the thread of its Agent, and its methods do no I/O.
 type follower struct {
 	agent   *Agent
 	workers map[topo.WorkerID]*localWorker

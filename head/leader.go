@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// leader is the part of the head: it owns the membership, the matcher and the log.
+// leader is the part of the head: it owns the membership, the matcher and the log. It is used from
+// the thread of its Agent, and its methods do no I/O.
 type leader struct {
 	agent   *Agent
 	term    topo.Generation // the generation with which this agent began to lead

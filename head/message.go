@@ -20,7 +20,8 @@ type Ask struct{ member.Ask }
 // Answer is the answer to an Ask; a Decision is also told unasked.
 type Answer struct{ member.Answer }
 
-// Frame is a run of a stream between the head and a follower. It may be sent more than once.
+// Frame is a run of a stream between the head and a follower. It may be sent more than once. No
+// method changes it or does I/O, so several goroutines may read it.
 type Frame struct {
 	Term     topo.Generation // the generation with which the head began to lead
 	Up       bool            // whether it goes from the follower to the head
@@ -262,7 +263,7 @@ type (
 	Decides struct{ Record member.Record }
 )
 
-// Call is a call as other hosts see it.
+// Call is a call as other hosts see it. One goroutine uses it at a time, and its methods do no I/O.
 type Call struct {
 	Worker topo.WorkerID
 	Ticket uint64

@@ -6,7 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// pool holds memory that an agent uses again, so that a collective allocates nothing.
+// pool holds memory that an agent uses again, so that a collective allocates nothing. One goroutine
+// uses it at a time, that of its Agent or Reader; its methods do no I/O.
 type pool struct {
 	calls    []*collective.Posted
 	lists    [][]int           // memory for shapes and splits

@@ -7,7 +7,8 @@ import (
 )
 
 // stream is one end of the conversation between a head and a follower: payloads arrive once and in
-// order, whatever becomes of the frames that carry them.
+// order, whatever becomes of the frames that carry them. It is used from the thread of its Agent,
+// and its methods do no I/O.
 type stream struct {
 	term  topo.Generation // the term of the head
 	up    bool            // whether this end is the follower

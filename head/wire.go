@@ -85,7 +85,8 @@ func decodeJSON(b []byte) (Message, error) {
 
 // form is how the values of a type are written: as values of another type, wire, that encoding/json
 // knows how to name. It has what is embedded in place, keys in lower case, and leaves out what is
-// zero. So the types of the protocol need not know of JSON.
+// zero. So the types of the protocol need not know of JSON. It is not changed once it is made, so
+// any goroutine may use it.
 type form struct {
 	real, wire reflect.Type
 	// paths say where the fields of a struct's wire are in real.

@@ -14,7 +14,7 @@ import (
 const maxReportLine = 240
 
 // Failure is the error of a job that failed because of one worker. Its text is a report of one
-// screen.
+// screen. No method changes it or does I/O, so any goroutine may call them.
 type Failure struct {
 	Job   string
 	Rank  int

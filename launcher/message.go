@@ -16,7 +16,7 @@ import (
 
 // message is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it.
 // Exactly one field is set. One side is the host that leads; a new head is told again what it must
-// know.
+// know. One goroutine uses it at a time, and its methods do no I/O; only sanitize changes it.
 type message struct {
 	// messages to the host that leads
 	Offer   *offerMessage   `json:"offer,omitempty"`

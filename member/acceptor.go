@@ -78,7 +78,8 @@ func (Decision) answer() {}
 
 // Acceptor is the memory of one host in the agreement on one generation after another:
 // single-decree Paxos (Lamport, The Part-Time Parliament, 1998) a generation, among the voters of
-// the one before. The zero value knows nothing and answers nothing.
+// the one before. The zero value knows nothing and answers nothing. One goroutine uses it at a
+// time, and its methods do no I/O.
 type Acceptor struct {
 	record   Record // the newest generation that is known to be decided
 	known    bool   // whether record is one

@@ -84,7 +84,7 @@ func (Resume) action()   {}
 func (Finish) action()   {}
 
 // Machine is the membership of one job. Create it with New, or with Restore where another head had
-// it before.
+// it before. One goroutine uses it at a time, and its methods do no I/O.
 type Machine struct {
 	cfg        Config
 	record     Record                 // the active generation

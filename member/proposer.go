@@ -10,7 +10,7 @@ import (
 // Proposer is the part of a host that wants a generation decided. The head of the generation before
 // begins with its vote under round 0, which nobody can have overtaken unseen; everybody else, and a
 // head that was refused, asks for promises first. It never gives up: who cannot reach a quorum
-// waits for one.
+// waits for one. One goroutine uses it at a time, and its methods do no I/O.
 type Proposer struct {
 	self    string           // this host
 	after   Record           // the newest generation that is known to be decided

@@ -6,7 +6,7 @@ import "slices"
 const WindowSize = 8
 
 // Window holds the newest samples of a series, and knows their minimum and median. The zero value
-// has no samples.
+// has no samples. Only Add changes it; one goroutine uses it at a time.
 type Window struct {
 	samples [WindowSize]float64 // a ring: sample i lies at i % WindowSize
 	n       int                 // samples ever added

@@ -69,7 +69,8 @@ func longest(changes []change, measure func(change) time.Duration) (most time.Du
 	return most
 }
 
-// recoveryJob is a job whose members change, seen from outside.
+// recoveryJob is a job whose members change, seen from outside. run is for one goroutine, and the
+// others are for that of play; what takes a context blocks until the job has got there.
 type recoveryJob struct {
 	worker          program
 	workers, spares int

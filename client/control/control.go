@@ -37,7 +37,8 @@ const maxAnswer = 64 << 20
 // ErrEnded means that the job has ended: its launcher answers no more.
 var ErrEnded = errors.New("control: the job has ended")
 
-// Job is a job that ran when it was found.
+// Job is a job that ran when it was found. Its methods wait for the answer of the launcher, as long
+// as their context allows, and may set the embedded Job: one goroutine uses it at a time.
 type Job struct {
 	api.Job        // the job as it was when it was found
 	socket  string // path of the launcher's socket

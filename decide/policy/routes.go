@@ -19,7 +19,7 @@ import (
 // all-reduces, and stays only if it was.
 //
 // Every agent has one and tells it of all that it takes part in, so that whoever leads next has
-// seen the same. Use NewRoutes.
+// seen the same. Use NewRoutes. One goroutine uses it at a time, and its methods do no I/O.
 type Routes struct {
 	start   cost.Model // model from which fits start
 	classes map[cost.Class]*classState
@@ -66,7 +66,8 @@ const (
 	maxFitClasses = 8
 )
 
-// classState is what is known of a class of all-reduces, and the route that they take.
+// classState is what is known of a class of all-reduces, and the route that they take. It is used
+// as its Routes are.
 type classState struct {
 	cost.Class
 	route    collective.Route

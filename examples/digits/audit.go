@@ -14,7 +14,7 @@ import (
 // epoch, and all workers hold the same parameters at every step. In the step of the gradient it
 // moves a sheet on which each worker writes what it contributes; so it sees what has become part of
 // the sum, whoever was lost meanwhile. What it has seen is part of the state, so a worker that
-// joins has it too.
+// joins has it too. One goroutine uses it, that of the training loop.
 type Audit struct {
 	// Changed is called after the first step of this worker, and after each step in which the
 	// members have changed.

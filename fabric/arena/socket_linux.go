@@ -19,7 +19,8 @@ const MaxMessage = 64 << 10
 // maxFDs is the largest number of descriptors beside a message.
 const maxFDs = 4
 
-// Listener accepts workers on a Unix socket that only its owner can open.
+// Listener accepts workers on a Unix socket that only its owner can open. Any goroutine may call
+// its methods; only Accept blocks.
 type Listener struct {
 	l    *net.UnixListener
 	wait func() // waits until the process may have a free descriptor; tests replace it
@@ -83,7 +84,8 @@ func (c *Conn) PID() int {
 // Close stops accepting and removes the socket.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Conn is a control socket: JSON objects, one a packet, with descriptors beside them.
+// Conn is a control socket: JSON objects, one a packet, with descriptors beside them. Any goroutine
+// may call its methods; only Send and Receive block.
 type Conn struct {
 	c  *net.UnixConn
 	fd int // the descriptor of c, for Bell.WaitOrHangUp; valid until Close

@@ -9,7 +9,8 @@ import (
 )
 
 // Window is where a worker sees a shared result. What it shows changes with the members of
-// the job; its address does not.
+// the job; its address does not. One goroutine uses it at a time; its methods make system calls,
+// which do not wait.
 type Window struct {
 	Mem []byte // the address and size of the window; nil after Close
 	fd  int    // the descriptor of the result that it shows; -1 = memory of this process

@@ -13,7 +13,8 @@ import (
 // they do on a network.
 const streams = 2
 
-// link is one end of a link: what comes in there.
+// link is one end of a link: what comes in there. run and the deliver methods are its goroutines;
+// any goroutine may call end, which does not wait.
 type link struct {
 	self     *Network
 	peer     fabric.Host

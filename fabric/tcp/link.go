@@ -44,7 +44,8 @@ func (s *stream) abandon() {
 // secure reports whether the stream is under TLS.
 func (s *stream) secure() bool { return s.Conn != net.Conn(s.raw) }
 
-// link is what this agent has with one peer.
+// link is what this agent has with one peer. A method says so if it is one of the goroutines of the
+// link, or if any goroutine may call it.
 type link struct {
 	network *Network
 	peer    fabric.Host
@@ -193,7 +194,8 @@ func (l *link) run(ctx context.Context) error {
 	return data.Wait()
 }
 
-// endByError ends the link because of an error on one of its streams, unless err is nil.
+// endByError ends the link because of an error on one of its streams, unless err is nil. Any
+// goroutine may call it.
 func (l *link) endByError(err error) {
 	if err == nil {
 		return

@@ -4,7 +4,7 @@ package tcp
 
 import "net"
 
-// socket is a TCP connection.
+// socket is a TCP connection. One goroutine may read while another one writes.
 type socket struct{ *net.TCPConn }
 
 // newSocket returns a socket that takes over a connection.

@@ -16,7 +16,8 @@ import (
 )
 
 // authority is the certificate authority of one job. Every agent has its key, so that any of them
-// can let newcomers in; it is in memory only and ends with the job.
+// can let newcomers in; it is in memory only and ends with the job. It is never changed, so any
+// goroutine may call its methods, which do no I/O.
 type authority struct {
 	key         ed25519.PrivateKey // signs the certificates of agents
 	certificate *x509.Certificate  // signed by key itself

@@ -55,7 +55,8 @@ func Ask(t *testing.T, module string, words []string, folders ...string) []byte 
 	return out
 }
 
-// question is what a framework is asked.
+// question is what a framework is asked. The goroutine of one test uses it; hash reads files, and
+// runFramework waits for a process.
 type question struct {
 	module  string   // the folder of the framework below site-packages
 	words   []string // the arguments of Python

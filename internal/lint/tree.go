@@ -17,13 +17,15 @@ import (
 // Module is the import path of the repository's root.
 const Module = "github.com/shoal-ml/shoal"
 
-// Tree is the repository as the rules see it.
+// Tree is the repository as the rules see it. Once read it is never changed, so several goroutines
+// may use it.
 type Tree struct {
 	Files []*File // in the order of their paths
 	fset  *token.FileSet
 }
 
-// File is one text file. AST is nil unless it is a Go file that parses.
+// File is one text file. AST is nil unless it is a Go file that parses. It is never changed once it
+// is read.
 type File struct {
 	Path string
 	Text []byte

@@ -23,7 +23,7 @@ func awaitExit(int) {}
 // startOnCPUs runs start unbound: jobs need Linux.
 func startOnCPUs(_ []int, start func() error) (bool, error) { return false, start() }
 
-// Template is for Linux only.
+// Template is for Linux only. Its methods do nothing, so any goroutine may call them.
 type Template struct{}
 
 // StartTemplate is for Linux only.

@@ -12,7 +12,8 @@ import (
 // AllReduces measures what the all-reduces of an agent take. It does so by busy periods: a busy
 // period lasts from the begin of a transfer, where none was under way, to the next time at which
 // none is. Transfers of one period wait for each other's pieces, so that only the time of the whole
-// period is known: each has the share of it that it has of the bytes. The zero value is ready.
+// period is known: each has the share of it that it has of the bytes. The zero value is ready. One
+// goroutine uses it at a time.
 type AllReduces struct {
 	open    int            // transfers under way; 0 = no period is under way
 	began   sense.Duration // begin of the period

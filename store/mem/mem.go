@@ -60,7 +60,8 @@ func (s *Server) Open() store.Store {
 	return &client{s, ctx, cancel}
 }
 
-// client is the store of one process.
+// client is the store of one process. Any goroutine may call its methods, which wait as long as
+// Server.Fail has them wait.
 type client struct {
 	server *Server
 	open   context.Context // ends with Close

@@ -77,7 +77,8 @@ func streamConfig(replicas int) jetstream.StreamConfig {
 	}
 }
 
-// client is what all stores of this package share: the calls of a store, made in a session.
+// client is what all stores of this package share: the calls of a store, made in a session. Any
+// goroutine may call its methods, which wait for the server but for String.
 type client struct {
 	where string                   // where the store is, for messages
 	use   func() (*session, error) // returns a session that works, or says why there is none

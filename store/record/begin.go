@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Beginning makes a host the head of the job of a name, before anything of the job has started.
+// Beginning makes a host the head of the job of a name, before anything of the job has started. One
+// goroutine uses it and carries out its tasks, which change it; the methods do no I/O.
 type Beginning struct {
 	// Owner is what the host leads as. Its run and generation are those of a head that has ended,
 	// if the host goes on with the record of that head.

@@ -24,7 +24,8 @@ import (
 // demoSteps takes a few seconds on two cores, so that one sees it train.
 const demoSteps = 3000
 
-// demoFlags are the flags of shoal demo.
+// demoFlags are the flags of shoal demo. One goroutine uses them, that of the command; run and
+// train block until the jobs end.
 type demoFlags struct {
 	workers int
 	steps   int

@@ -102,7 +102,8 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	return dir, live, silent, nil
 }
 
-// logs shows the output of a run.
+// logs shows the output of a run. One goroutine uses it; its methods read files of the run, and
+// only run waits for more.
 type logs struct {
 	logsFlags
 	dir     string // directory of the run

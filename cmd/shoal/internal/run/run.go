@@ -19,7 +19,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// runFlags are the flags of shoal run.
+// runFlags are the flags of shoal run. One goroutine uses them, that of the command; only run waits
+// for the job.
 type runFlags struct {
 	workers int
 	min     int

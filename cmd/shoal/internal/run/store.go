@@ -16,7 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/store/record"
 )
 
-// storeFlags say where the record of jobs is kept.
+// storeFlags say where the record of jobs is kept. One goroutine uses them, that of the command,
+// and no method changes them.
 type storeFlags struct {
 	at          string // a URL, or a folder; "" = nowhere
 	credentials string

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// layoutFlags say which rank has what.
+// layoutFlags say which rank has what. One goroutine uses them, that of the command; only spec
+// reads files.
 type layoutFlags struct {
 	mesh, preset, file string // "" = not given
 	virtual            int    // number of chunks of layers in each stage of a pipeline
@@ -97,7 +98,8 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 	return spec, err
 }
 
-// sourceFlags say what of a checkpoint is meant, and as what.
+// sourceFlags say what of a checkpoint is meant, and as what. One goroutine uses them, that of the
+// command.
 type sourceFlags struct {
 	only          []string // patterns of names
 	strip, rename []string // beginnings of names that go, and rules that rename

@@ -23,7 +23,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// moveFlags are the flags of shoal state reshard and shoal state convert.
+// moveFlags are the flags of shoal state reshard and shoal state convert. One goroutine uses them,
+// that of the command.
 type moveFlags struct {
 	layout  layoutFlags
 	source  sourceFlags

@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/durable"
 )
 
-// modelFlags say what names the tensors of a model get, and what the files do not tell of it.
+// modelFlags say what names the tensors of a model get, and what the files do not tell of it. One
+// goroutine uses them, that of the command; the only file that they read is that of --config.
 type modelFlags struct {
 	names, config string
 	kvHeads       int
