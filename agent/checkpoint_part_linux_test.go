@@ -40,7 +40,7 @@ func FuzzPart(f *testing.F) {
 	})
 }
 
-// What a worker asks the agent to write is checked.
+// What a worker asks the agent to write is checked: a wrong request gets an error that says why.
 func TestWrongParts(t *testing.T) {
 	a := startAgent(t, 1)
 	w := joinRaw(t, a, 0)

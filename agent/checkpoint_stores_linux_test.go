@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 )
 
-// What a worker asks of places elsewhere is checked.
+// What a worker asks of places elsewhere is checked: a wrong request gets an error that says why.
 func TestWrongResumes(t *testing.T) {
 	s3test.Start(t, nil)
 	w := joinRaw(t, startAgent(t, 1), 0)

@@ -223,7 +223,7 @@ func TestPiecesThatDoNotCome(t *testing.T) {
 		"rank 1 was killed, while rank 0 waits for it in all_reduce(f32[786432], sum)")
 }
 
-// What a worker says of its window is checked.
+// What a worker says of its window is checked: the error of a wrong call names the field.
 func TestWrongWindows(t *testing.T) {
 	f := joinFeeder(t, startAgent(t, 1), 0)
 	for field, change := range map[string]func(d *arena.Descriptor){

@@ -41,6 +41,7 @@ func TestDropLastLeavesOutOthersInEachEpoch(t *testing.T) {
 	}
 }
 
+// With DropLast, fewer samples than a batch leave nothing to train on, and Train says so.
 func TestDropLastOfLessThanABatchIsRefused(t *testing.T) {
 	_, err := Train(alone(t), Data{Samples: 5, Batch: 6, DropLast: true})
 	if err == nil || !strings.Contains(err.Error(), "5 samples") {

@@ -62,6 +62,7 @@ func TestEnvironmentLeavesChoices(t *testing.T) {
 	}
 }
 
+// Workers that outnumber the cores are given one thread each to compute with.
 func TestEveryWorkerHasACore(t *testing.T) {
 	if d := cmp.Diff([]string{"OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"},
 		defaultVariables(nil, 2, 4)); d != "" {

@@ -213,6 +213,7 @@ func TestRunWhereOneRaises(t *testing.T) {
 	}
 }
 
+// A worker that leaves while the others wait for it fails the job, and is named.
 func TestRunWhereOneHangsUp(t *testing.T) {
 	// It ends well, but the others wait for it: the error that one of these gets names it.
 	_, out, err := runWorkers(t, t.Context(), 2, "hangup-1", nil)

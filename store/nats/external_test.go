@@ -123,7 +123,7 @@ func checkWorks(t *testing.T, s Servers) {
 	}
 }
 
-// TestNobodyThere connects to a server that does not run.
+// TestNobodyThere: where no server runs, the error names the address and says to start one.
 func TestNobodyThere(t *testing.T) {
 	e := startElsewhere(t, nil)
 	e.Stop(t)
@@ -131,7 +131,7 @@ func TestNobodyThere(t *testing.T) {
 	e.Start(t)
 }
 
-// TestPassword connects with and without the password, which is never shown.
+// TestPassword: only who has the password gets in, and no message shows it.
 func TestPassword(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) { o.Username, o.Password = "shoal", "secret" })
 	address := strings.TrimPrefix(e.servers.URL, "nats://")
@@ -141,14 +141,14 @@ func TestPassword(t *testing.T) {
 	checkWorks(t, Servers{URL: "nats://127.0.0.1:1,nats://shoal:secret@" + address})
 }
 
-// TestToken connects with and without the token of the server.
+// TestToken: only who has the token of the server gets in.
 func TestToken(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) { o.Authorization = "secret" })
 	checkRefused(t, e.servers, "Authorization Violation")
 	checkWorks(t, Servers{URL: strings.Replace(e.servers.URL, "//", "//secret@", 1)})
 }
 
-// TestCredentialsFile connects with and without a file of credentials.
+// TestCredentialsFile: only who has the file of credentials gets in.
 func TestCredentialsFile(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) {
 		if err := o.ProcessConfigFile("testdata/operator.conf"); err != nil {
@@ -162,7 +162,7 @@ func TestCredentialsFile(t *testing.T) {
 	checkWorks(t, Servers{URL: e.servers.URL, Credentials: "testdata/user.creds"})
 }
 
-// TestNoJetStream connects to a server without JetStream.
+// TestNoJetStream: the error about a server without JetStream says how to start it with it.
 func TestNoJetStream(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) { o.JetStream = false })
 	checkRefused(t, e.servers, "JetStream does not answer", "nats-server -js")
@@ -193,7 +193,7 @@ func TestManyMakeTheBucket(t *testing.T) {
 	}
 }
 
-// TestUnfitBucket connects to servers whose bucket forgets, or lets any replica answer.
+// TestUnfitBucket: a bucket that forgets, or lets any replica answer, is refused, with the reason.
 func TestUnfitBucket(t *testing.T) {
 	for _, test := range []struct {
 		change func(*jetstream.StreamConfig)

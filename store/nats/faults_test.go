@@ -106,7 +106,7 @@ func TestFolderInUse(t *testing.T) {
 	}
 }
 
-// TestBadFolder opens a file as a folder.
+// TestBadFolder: the error about a file in place of a folder names it.
 func TestBadFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

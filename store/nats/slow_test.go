@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// TestSlow puts a proxy between client and server that stops carrying anything.
+// TestSlow: a call that waits for a server ends with its context, and what it has sent still counts
+// once the server goes on. A proxy between client and server stops carrying anything.
 func TestSlow(t *testing.T) {
 	e := startElsewhere(t, nil)
 	l := startProxy(t, strings.TrimPrefix(e.servers.URL, "nats://"))

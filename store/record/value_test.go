@@ -84,7 +84,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// TestDecodeUnderAnotherKey reads an owner under the key of another job.
+// TestDecodeUnderAnotherKey: an owner under the key of another job is an error that says where it
+// belongs.
 func TestDecodeUnderAnotherKey(t *testing.T) {
 	if _, err := DecodeOwner("owner.digits", []byte(ownerText)); err != nil {
 		t.Error(err)
@@ -95,7 +96,7 @@ func TestDecodeUnderAnotherKey(t *testing.T) {
 	}
 }
 
-// TestEncodeRefuses writes a name that is not UTF-8.
+// TestEncodeRefuses: a name that is not UTF-8 is an error, and not written.
 func TestEncodeRefuses(t *testing.T) {
 	if _, err := (Owner{Job: "digits", Run: "r", Host: "h\xff"}).encode(); err == nil {
 		t.Error("a name that is not UTF-8 is written")
@@ -126,7 +127,7 @@ func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 	return r
 }
 
-// TestRoundTrip reads random records that were written.
+// TestRoundTrip: a random record that is written and read is the same.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := topo.Generation(rapid.Uint64().Draw(t, "generation"))
