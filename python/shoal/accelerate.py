@@ -298,6 +298,8 @@ class _TrainLoader(_Loader):
                     self.last = self.end_of_dataloader = i == count - 1
                     yield self._sent(self.collate(cut or samples[:2]))
                 self.share = None
+        if self.job.released and not self.job.first:
+            raise SystemExit(0)  # the others go on without this worker
 
 
 class _EvalLoader(_Loader):

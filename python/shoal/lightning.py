@@ -410,7 +410,7 @@ class _TrainLoader:
                 self.share = len(cut) / len(samples) * count
                 self.first, self.last = i == 0, i == count - 1
                 yield self._collate(cut or samples[:2])
-        if strategy._job.rank:  # type: ignore[union-attr]
+        if not strategy._job.first:  # type: ignore[union-attr]
             raise SystemExit(0)  # the others go on without this worker
         strategy._trainer.should_stop = True
 
@@ -440,3 +440,8 @@ def _add(metric: Any, before: List[Any]) -> None:
         metric.value = metric.value + value.to(metric.value)
     if size is not None:
         metric.cumulated_batch_size = metric.cumulated_batch_size + size
+
+
+# self.log of a compiled module, and what it is averaged by, talk to the agent.
+shoal.torch.untraced.mark_package(__name__)
+shoal.torch.untraced.mark_package("shoal.steps")

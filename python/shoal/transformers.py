@@ -131,7 +131,7 @@ class Elastic:
         assert self._job is not None and self._data is not None
         micros = next(self._data.parts, None)
         if micros is None:
-            if self._job.rank:
+            if not self._job.first:
                 raise SystemExit(0)  # the others go on
             self.control.should_training_stop = True
             return None

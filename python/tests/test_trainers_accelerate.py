@@ -7,6 +7,7 @@ import json
 import pathlib
 import shutil
 import types
+from unittest import mock
 
 import pytest
 
@@ -64,6 +65,18 @@ def test_cuts_have_no_single_sample_where_that_can_be():
     assert lengths(9, 2, 8) == [4, 5] and lengths(8, 1, 8) == [8] and lengths(3, 3, 1) == [1] * 3
     assert lengths(5, 3, 8) == [2, 3, 0] and lengths(1, 2, 4) == [1, 0]
     assert lengths(3, 2, 2) == [1, 2]  # no more than two at a time
+
+
+def test_a_released_worker_ends_where_it_was_rank_0():
+    """Its program writes no results: the others go on."""
+    from shoal.accelerate import _TrainLoader
+
+    loader = _TrainLoader.__new__(_TrainLoader)
+    loader.job, loader.loader = common.RELEASED, []
+    loader.accelerator = loader.gradient_state = mock.MagicMock()
+    with pytest.raises(SystemExit) as ended:
+        next(iter(loader))
+    assert ended.value.code == 0
 
 
 def _train(config):

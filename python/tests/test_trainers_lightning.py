@@ -5,6 +5,7 @@ worker that trains on the same batches.
 import collections
 import json
 import pathlib
+from unittest import mock
 
 import pytest
 
@@ -42,6 +43,17 @@ def test_losses_and_joins(launch, binary, tmp_path):
     loss, right = common.evaluated(net, common.Data(37, seed=1))
     assert ended[0][2][2][-1][1:] == pytest.approx([loss, right], rel=1e-6)
     assert len(ended[0][2][2]) == 3
+
+
+def test_a_released_worker_ends_where_it_was_rank_0():
+    """Its program writes no results: the others go on."""
+    from shoal.lightning import _TrainLoader
+
+    loader = _TrainLoader.__new__(_TrainLoader)
+    loader._strategy, loader._steps = mock.MagicMock(_job=common.RELEASED), iter([])
+    with pytest.raises(SystemExit) as ended:
+        list(loader._endless())
+    assert ended.value.code == 0
 
 
 def _train(config):

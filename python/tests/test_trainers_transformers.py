@@ -6,6 +6,7 @@ import collections
 import json
 import pathlib
 import threading
+from unittest import mock
 
 import pytest
 
@@ -92,6 +93,17 @@ ARGUMENTS = dict(
     load_best_model_at_end=True,
     metric_for_best_model="loss",
 )
+
+
+def test_a_released_worker_ends_where_it_was_rank_0():
+    """Its program writes no results: the others go on."""
+    from shoal.transformers import Elastic
+
+    trainer = Elastic.__new__(Elastic)
+    trainer._job, trainer._data = common.RELEASED, mock.MagicMock(parts=iter([]))
+    with pytest.raises(SystemExit) as ended:
+        trainer._next()
+    assert ended.value.code == 0
 
 
 def _train(config):
