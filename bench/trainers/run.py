@@ -74,7 +74,7 @@ def main() -> int:
         "--shape",
         default="gpt2-small",
         choices=shape.SHAPES,
-        help="the model (gpt2-small, 124M parameters, about 3 GB of memory a worker)",
+        help="the model (gpt2-small, 124M parameters, about 4 GB of memory a worker)",
     )
     parser.add_argument(
         "--steps", type=int, default=20, help="steps of a training of one worker (20)"
