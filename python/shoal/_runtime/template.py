@@ -36,6 +36,14 @@ import sys
 import types
 from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Set, Tuple
 
+# What is imported besides a package that has been imported: what a script with shoal imports beside
+# torch, and its optimizers; and what a package imports only when it is used first.
+_BESIDE = (
+    ("torch", "shoal.torch"),
+    ("torch", "torch._dynamo"),
+    ("transformers", "transformers.trainer"),
+    ("lightning", "lightning.pytorch"),
+)
 _REQUESTS = 3  # the descriptor on which requests come
 _CHUNK = 1 << 16  # bytes of a request that are read at a time
 
@@ -114,10 +122,10 @@ def _import(modules: List[str]) -> None:
             importlib.import_module(module)
         except Exception as error:
             _give_up(f"cannot import {module}: {type(error).__name__}: {error}")
-    if "torch" in sys.modules:  # what a script with shoal imports beside it, and an optimizer
-        importlib.import_module("shoal.torch")
-        if hasattr(sys.modules["torch"], "compile"):
-            importlib.import_module("torch._dynamo")
+    for package, module in _BESIDE:
+        if package in sys.modules:
+            with contextlib.suppress(ImportError):  # torch 1 has no torch._dynamo
+                importlib.import_module(module)
 
 
 def _give_up(reason: str) -> NoReturn:
