@@ -25,8 +25,8 @@ func Splits(counts ...int) Option { return func(c *call) { c.splits = counts } }
 // messages. Ranks must agree on it.
 func Shape(dims ...int) Option { return func(c *call) { c.shape = dims } }
 
-// More says that a step of training goes on with the next collective: all up to the one with
-// EndStep count together.
+// More says that this collective is part of a step of training that goes on with the next one: all
+// up to the one with EndStep count together, or not at all. One with neither is part of no step.
 func More() Option { return func(c *call) { c.more = true } }
 
 // EndStep ends a step of training. Trainer.Commit does it for a gradient in one piece.

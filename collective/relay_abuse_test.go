@@ -101,8 +101,8 @@ func TestRelayRefusesEarlyResults(t *testing.T) {
 	}
 }
 
-// Whatever pieces are claimed in whatever order, memory is given out only for those that honest
-// hosts send, and once.
+// Whatever piece is claimed first, before an exchange has begun, memory is given out only for those
+// that honest hosts send, and once.
 func FuzzRelay(f *testing.F) {
 	clusters, known := make([]*cluster, len(strategies)), make([]map[claim]bool, len(strategies))
 	for i, strategy := range strategies {

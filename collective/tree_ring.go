@@ -20,8 +20,8 @@ func (Ring) Parent(t, k, root, i int) int {
 	return (i + 1) % k
 }
 
-// Source returns the host before in the ring; -1 for the root of tree t, from which the result
-// comes.
+// Source returns the host from which host i of k gets the result of tree t: the one before it in
+// the ring; -1 for the root of the tree, which has the result first.
 func (Ring) Source(t, k, root, i int) int {
 	if i == rootOf(t, root) {
 		return -1

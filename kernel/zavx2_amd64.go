@@ -70,19 +70,19 @@ func avx2SumI32(acc *byte, x *byte, y *byte, blocks int)
 //go:noescape
 func avx2FoldF16(acc *byte, src *byte, blocks int)
 
-// avx2LoadF16: dst = src.
+// avx2LoadF16: dst = src, from F16 to accumulators, exactly.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx2LoadF16(dst *byte, src *byte, blocks int)
 
-// avx2StoreF16: dst = src, rounded to the nearest.
+// avx2StoreF16: dst = src, from accumulators to F16, rounded to the nearest.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx2StoreF16(dst *byte, src *byte, blocks int)
 
-// avx2StreamF16: dst = src, rounded to the nearest past the caches.
+// avx2StreamF16: dst = src, from accumulators to F16, rounded to the nearest past the caches.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
@@ -94,19 +94,19 @@ func avx2StreamF16(dst *byte, src *byte, blocks int)
 //go:noescape
 func avx2FoldBF16(acc *byte, src *byte, blocks int)
 
-// avx2LoadBF16: dst = src.
+// avx2LoadBF16: dst = src, from BF16 to accumulators, exactly.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx2LoadBF16(dst *byte, src *byte, blocks int)
 
-// avx2StoreBF16: dst = src, rounded to the nearest.
+// avx2StoreBF16: dst = src, from accumulators to BF16, rounded to the nearest.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx2StoreBF16(dst *byte, src *byte, blocks int)
 
-// avx2StreamBF16: dst = src, rounded to the nearest past the caches.
+// avx2StreamBF16: dst = src, from accumulators to BF16, rounded to the nearest past the caches.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape

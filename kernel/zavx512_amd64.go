@@ -70,19 +70,19 @@ func avx512SumI32(acc *byte, x *byte, y *byte, blocks int)
 //go:noescape
 func avx512FoldF16(acc *byte, src *byte, blocks int)
 
-// avx512LoadF16: dst = src.
+// avx512LoadF16: dst = src, from F16 to accumulators, exactly.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx512LoadF16(dst *byte, src *byte, blocks int)
 
-// avx512StoreF16: dst = src, rounded to the nearest.
+// avx512StoreF16: dst = src, from accumulators to F16, rounded to the nearest.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx512StoreF16(dst *byte, src *byte, blocks int)
 
-// avx512StreamF16: dst = src, rounded to the nearest past the caches.
+// avx512StreamF16: dst = src, from accumulators to F16, rounded to the nearest past the caches.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
@@ -94,19 +94,19 @@ func avx512StreamF16(dst *byte, src *byte, blocks int)
 //go:noescape
 func avx512FoldBF16(acc *byte, src *byte, blocks int)
 
-// avx512LoadBF16: dst = src.
+// avx512LoadBF16: dst = src, from BF16 to accumulators, exactly.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx512LoadBF16(dst *byte, src *byte, blocks int)
 
-// avx512StoreBF16: dst = src, rounded to the nearest.
+// avx512StoreBF16: dst = src, from accumulators to BF16, rounded to the nearest.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape
 func avx512StoreBF16(dst *byte, src *byte, blocks int)
 
-// avx512StreamBF16: dst = src, rounded to the nearest past the caches.
+// avx512StreamBF16: dst = src, from accumulators to BF16, rounded to the nearest past the caches.
 // A block is 64 bytes of accumulators.
 //
 //go:noescape

@@ -8,38 +8,39 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// landing is a Handler that gives all pieces one place and counts them.
-type landing struct {
+// discarder is a fabric.Handler that puts all pieces into the same memory, and sends to arrived for
+// each piece and message; it blocks when 64 were not received from there.
+type discarder struct {
 	mem     []byte
 	up      chan fabric.Host
 	arrived chan struct{}
 }
 
-// newLanding returns a landing for pieces of up to n bytes.
-func newLanding(n int) *landing {
-	return &landing{make([]byte, n), make(chan fabric.Host, 1), make(chan struct{}, 64)}
+// newDiscarder returns a discarder for pieces of up to n bytes.
+func newDiscarder(n int) *discarder {
+	return &discarder{make([]byte, n), make(chan fabric.Host, 1), make(chan struct{}, 64)}
 }
 
-// Up implements fabric.Handler: it names the peer in l.up.
-func (l *landing) Up(peer fabric.Host) { l.up <- peer }
+// Up implements fabric.Handler: it names the peer in d.up.
+func (d *discarder) Up(peer fabric.Host) { d.up <- peer }
 
 // Message implements fabric.Handler: it counts as something that arrived.
-func (l *landing) Message(fabric.Host, []byte) { l.arrived <- struct{}{} }
+func (d *discarder) Message(fabric.Host, []byte) { d.arrived <- struct{}{} }
 
 // Place implements fabric.Handler: all pieces go to the same memory.
-func (l *landing) Place(_ fabric.Host, p fabric.Piece) []byte { return l.mem[:p.Length] }
+func (d *discarder) Place(_ fabric.Host, p fabric.Piece) []byte { return d.mem[:p.Length] }
 
-// Arrived implements fabric.Handler: it tells l.arrived.
-func (l *landing) Arrived(_ fabric.Host, _ fabric.Piece) { l.arrived <- struct{}{} }
+// Arrived implements fabric.Handler: it tells d.arrived.
+func (d *discarder) Arrived(_ fabric.Host, _ fabric.Piece) { d.arrived <- struct{}{} }
 
 // Down implements fabric.Handler; nobody asks for it.
-func (l *landing) Down(fabric.Host, error) {}
+func (d *discarder) Down(fabric.Host, error) {}
 
 // linkedPair links two agents over the loopback, until the test ends. From sends to the host peer,
 // whose handler is to.
-func linkedPair(b testing.TB, plain bool, n int) (from *Network, to *landing, peer fabric.Host) {
+func linkedPair(b testing.TB, plain bool, n int) (from *Network, to *discarder, peer fabric.Host) {
 	b.Helper()
-	one, two := newLanding(n), newLanding(n)
+	one, two := newDiscarder(n), newDiscarder(n)
 	config := Config{Listen: "127.0.0.1:0", PlainData: plain}
 	a, err := Create(config, one)
 	if err != nil {

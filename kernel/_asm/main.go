@@ -83,14 +83,16 @@ func (v isa) fold(e element) {
 
 // load emits the function that widens elements to accumulators.
 func (v isa) load(e element) {
-	l := v.beginFunc("Load"+e.name, "dst = src", "dst", "src")
+	l := v.beginFunc("Load"+e.name, "dst = src, from "+e.name+" to accumulators, exactly", "dst",
+		"src")
 	dst, src := l.addArray("dst", block), l.addArray("src", e.blockBytes())
 	l.eachVector(func(off int) { VMOVUPS(v.widen(e, src.vectorAt(off)), dst.vectorAt(off)) })
 }
 
 // store emits a function that rounds accumulators to elements and writes them with put.
 func (v isa) store(name, how string, e element, put func(r, m Op)) {
-	l := v.beginFunc(name+e.name, "dst = src, rounded to the nearest"+how, "dst", "src")
+	l := v.beginFunc(name+e.name,
+		"dst = src, from accumulators to "+e.name+", rounded to the nearest"+how, "dst", "src")
 	l.fence = name == "Stream"
 	dst, src := l.addArray("dst", e.blockBytes()), l.addArray("src", block)
 	narrow := v.narrow(e)

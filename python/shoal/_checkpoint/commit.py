@@ -237,8 +237,9 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
 
 
 def try_write(root: str) -> None:
-    """Make a folder, unless it is there, and write a file into it that is removed again. Raises
-    OSError where that fails.
+    """Check, before the first step of a job, that checkpoints can be written into a folder: make
+    it, unless it is there, and write a file into it that is removed again. Raises OSError where
+    that fails.
     """
     os.makedirs(root, exist_ok=True)
     fd, path = tempfile.mkstemp(prefix=".try-", dir=root)

@@ -42,9 +42,9 @@ def batches_in_epoch(plain: Any, size: int, each: int) -> int:
 
 
 def even_cuts(samples: List[Any], count: int, most: int) -> List[List[Any]]:
-    """Return the samples in `count` runs of about the same length, of `most` samples each at most.
-    A run has two samples at least where that can be, for batch norms; then the last ones may be
-    empty.
+    """Return the samples in `count` runs of about the same length, of `most` samples each at most,
+    of which `count` have to hold all. A run has two samples at least where that can be, for batch
+    norms; then the last ones may be empty.
     """
     taking = min(count, max(len(samples) // 2, -(-len(samples) // most), 1))
     ends = [len(samples) * i // taking for i in range(taking + 1)]
