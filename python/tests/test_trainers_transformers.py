@@ -92,6 +92,7 @@ ARGUMENTS = dict(
     save_steps=5,
     load_best_model_at_end=True,
     metric_for_best_model="loss",
+    ddp_backend="gloo",  # as in a script for torchrun
 )
 
 

@@ -64,8 +64,7 @@ def hide_from_accelerate() -> None:
     @functools.wraps(init)
     def init_alone(self: Any, cpu: bool = False, **options: Any) -> None:
         """As PartialState's, without a look at other processes."""
-        if options.get("backend") == "shoal":
-            del options["backend"]
+        options.pop("backend", None)  # of a process group, which a process alone does not make
         with alone():
             init(self, cpu, **options)
         number_accelerate()
