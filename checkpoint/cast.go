@@ -153,13 +153,15 @@ func (c *Checkpoint) sourceFiles() (names []string) {
 }
 
 // A castFolder is a folder with further files, which are made when they are read.
+// Cast adds the files; after that nothing changes the folder, and any goroutine may use it. Its
+// exported methods read the file system, except for the further files.
 type castFolder struct {
 	fs.FS
 	files  map[string]*castFile
 	source *reader
 }
 
-// add adds the file of a tensor that is rounded.
+// add adds the file of a tensor that is rounded. Cast alone calls it.
 func (f *castFolder) add(i int, t format.Tensor, to tensor.DType) (*castFile, error) {
 	n, err := t.Shape.Elements()
 	if err != nil {
@@ -195,7 +197,8 @@ func (f *castFolder) Stat(name string) (fs.FileInfo, error) {
 // ReadDir implements fs.ReadDirFS.
 func (f *castFolder) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(f.FS, name) }
 
-// A castFile is a tensor, packed and rounded.
+// A castFile is a tensor, packed and rounded. Nothing changes it after castFolder.add, so any
+// goroutine may use it; its methods do no I/O.
 type castFile struct {
 	folder *castFolder
 	name   string
@@ -231,7 +234,8 @@ func (x *castFile) IsDir() bool { return false }
 // Sys implements fs.FileInfo.
 func (x *castFile) Sys() any { return nil }
 
-// An openCast is a castFile as an fs.File. Several goroutines may read it.
+// An openCast is a castFile as an fs.File. Several goroutines may read it. ReadAt and round read
+// the files of the checkpoint and wait for them; the other methods do no I/O.
 type openCast struct{ *castFile }
 
 // Stat implements fs.File.

@@ -95,7 +95,8 @@ func (c *Checkpoint) digestKey(id move.Identity, seal bool) *digest.Key {
 	return digest.NewKey(digest.ShownSeed)
 }
 
-// A transfer is a move of files in progress.
+// A transfer is a move of files in progress. The goroutine of Move alone calls its methods; run and
+// commit read and write the files and wait for that.
 type transfer struct {
 	src     *Checkpoint
 	unread  map[string]error // errors of the source files that could not be read, by name

@@ -31,7 +31,9 @@ const (
 
 // An upload is a bucket in which a checkpoint is assembled. A bucket has no rename; instead a mark,
 // written first and removed last, says that what lies below the name is not complete.
-// docs/formats/journal.md has the rules.
+// docs/formats/journal.md has the rules. The goroutine of Move calls the methods: those that take a
+// context ask the store and wait for it, the others compute. parts guards itself against the
+// goroutines of the move.
 type upload struct {
 	dst    string     // URL that is published
 	bucket *s3.Bucket // the folder, or the folder that holds the file

@@ -17,7 +17,9 @@ import (
 )
 
 // A Part is what one worker writes of a checkpoint. The workers have agreed on the seed, which no
-// other checkpoint has.
+// other checkpoint has. One goroutine calls Check and then, the same or another one, Write; methods
+// that change the part are for one goroutine at a time. Any goroutine may call Step once Check has
+// returned nil, also during Write.
 type Part struct {
 	Folder Folder
 	Seed   uint64 // seed of the checkpoint's fingerprints, part of the name of the attempt
@@ -40,7 +42,8 @@ type Part struct {
 }
 
 // Check fails for a part that cannot be written, and fills in the other fields. It must be called
-// before Write.
+// before Write. It does no I/O itself, but calls Mesh, which may wait; with a mesh it replaces
+// State.
 func (p *Part) Check() (err error) {
 	if err := p.Folder.check(); err != nil {
 		return err

@@ -37,7 +37,9 @@ func receiptsAmong(names []string) (receipts []string, complete bool) {
 	return receipts, len(receipts) > 0 && len(receipts) >= workers
 }
 
-// A staging is a checkpoint that is being written.
+// A staging is a checkpoint that is being written. Its methods read and write the store, and wait
+// for it. Each is for one goroutine; several stagings of the same attempt, also on other hosts, may
+// be in use at once.
 type staging struct {
 	Attempt
 	folder Folder

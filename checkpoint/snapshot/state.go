@@ -28,7 +28,8 @@ const (
 	maxBytes = 1 << 46
 )
 
-// A State describes the state in a checkpoint.
+// A State describes the state in a checkpoint. Its methods read it and do no I/O; any goroutine may
+// call them while nobody sets a field.
 type State struct {
 	Step    uint64 // steps committed before the checkpoint
 	Cursor  []byte // position in the data, as data/cursor encodes it

@@ -40,7 +40,8 @@ func (g *Grid) isDisjoint() bool {
 	return true
 }
 
-// splitOverlaps splits the cells of the grid until no two overlap.
+// splitOverlaps splits the cells of the grid until no two overlap. Only newGrid calls it, before
+// anybody else has the grid.
 func (g *Grid) splitOverlaps() {
 	var done []Cell
 	for _, c := range g.Cells {

@@ -28,8 +28,8 @@ type Tensor struct {
 }
 
 // A Layout places every element of a catalogue. Spec.Resolve and New make layouts, and refuse to
-// make one that leaves an element out. A layout does not change afterwards, so copies share its
-// slices.
+// make one that leaves an element out. A layout does not change afterwards, so any goroutine may
+// use it and copies share its slices; its methods do no I/O.
 type Layout struct {
 	Ranks    int
 	Tensors  []Tensor // catalogue
@@ -67,6 +67,7 @@ type Family struct {
 }
 
 // A Grid is a partition of a shape: every element is in exactly one cell.
+// newGrid makes it; from then on it is not changed, and any goroutine may read it.
 type Grid struct {
 	Shape tensor.Shape
 	Cells []Cell // cells in the order of their boxes

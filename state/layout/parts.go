@@ -6,7 +6,8 @@ import (
 )
 
 // A Parts reads stores in the other direction: from a stored tensor to the logical tensors of which
-// it is made. It knows the stores that do not stack.
+// it is made. It knows the stores that do not stack. Nothing changes it after NewParts, so any
+// goroutine may use it; it does no I/O. The caller owns the lists that it returns.
 type Parts struct{ stores []storeEntry }
 
 // NewParts returns the Parts of some stores. It fails for invalid ones.

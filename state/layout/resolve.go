@@ -59,7 +59,8 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 }
 
 // A resolver builds a layout. Stored tensors that are placed alike form a group; groups with the
-// same cuts of the same shape share their geometry.
+// same cuts of the same shape share their geometry. It does no I/O, and is for the goroutine of one
+// call of Resolve.
 type resolver struct {
 	*compiled
 	out     *Layout

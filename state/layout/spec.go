@@ -14,7 +14,7 @@ const Version = "layout/1"
 const MaxSpecBytes = 4 << 20
 
 // A Spec is a layout as people write it, in YAML or JSON. docs/formats/layout.md describes each
-// field.
+// field. Its methods read it and do no I/O; any goroutine may call them while nobody sets a field.
 type Spec struct {
 	Shoal string  `json:"shoal"`          // always Version
 	Mesh  string  `json:"mesh,omitempty"` // as in ParseMesh

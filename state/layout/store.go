@@ -133,7 +133,8 @@ func unjoined(i int, t Tensor) *stored {
 	}
 }
 
-// A join collects the parts of one stored tensor.
+// A join collects the parts of one stored tensor. It does no I/O, and is for the goroutine of one
+// call of storeTensors.
 type join struct {
 	entry    *storeEntry
 	shapeKey string

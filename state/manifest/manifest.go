@@ -33,7 +33,8 @@ const (
 	MaxBytes = 1 << 30
 )
 
-// A Manifest says what a checkpoint held when it was sealed.
+// A Manifest says what a checkpoint held when it was sealed. Its exported methods read it and do no
+// I/O; any goroutine may call them while nobody sets a field.
 type Manifest struct {
 	Seed    uint64 // seed of the key of the fingerprints
 	Tensors []Tensor
@@ -174,7 +175,7 @@ func parseManifest(text []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// sort orders tensors and files, and fails when one occurs twice.
+// sort orders tensors and files, and fails when one occurs twice. Parse alone calls it.
 func (m *Manifest) sort() error {
 	tensors := func(a, b Tensor) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Place, b.Place))

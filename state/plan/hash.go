@@ -37,7 +37,8 @@ func (p *Plan) Hash() [sha256.Size]byte {
 	return [sha256.Size]byte(e.hash.Sum(nil))
 }
 
-// An encoder writes numbers as signed varints, and lists and texts after their length.
+// An encoder hashes numbers as signed varints, and lists and texts after their length. It keeps all
+// in memory, and is for the goroutine of one call of Hash.
 type encoder struct {
 	hash hash.Hash
 	buf  []byte // bytes that are not hashed yet

@@ -1,6 +1,7 @@
 package plan
 
 // A network is a directed graph with capacities. Dinic's method (1970) finds its maximum flow.
+// It does no I/O and is for one goroutine at a time.
 type network struct {
 	head  []int // last arc of each node, -1 = none
 	arcs  []arc // pairs of an arc and its reverse

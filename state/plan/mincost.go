@@ -26,7 +26,8 @@ func (p cost) less(q cost) bool {
 
 // A minCostFlow is a network whose arcs have costs, none below zero. Sending one unit after the
 // other along the cheapest path gives a flow of least cost (successive shortest paths with
-// potentials: Tomizawa 1971, Edmonds and Karp 1972).
+// potentials: Tomizawa 1971, Edmonds and Karp 1972). It does no I/O and is for one goroutine at a
+// time.
 type minCostFlow struct {
 	*network
 	costs     []cost // cost of each arc

@@ -3,6 +3,7 @@ package plan
 import "math"
 
 // An openShop is the traffic of one component that is not scheduled yet, and the schedule so far.
+// It does no I/O and is for one goroutine at a time.
 type openShop struct {
 	links     []hostPair
 	ports     []port

@@ -81,7 +81,8 @@ func (p *Plan) opsOn(host int) iter.Seq[Op] {
 	}
 }
 
-// An expander turns overlaps into ops.
+// An expander turns overlaps into ops. It is for the goroutine that ranges over the ops, whose code
+// yield runs; it changes nothing of the plan and does no I/O itself.
 type expander struct {
 	plan     *Plan
 	host     int             // host whose ops are wanted; -1 = all

@@ -21,6 +21,8 @@ import (
 const Lost = -1
 
 // A Cluster says where the ranks of the old layout are and where those of the new one may go.
+// Its methods read the fields and do no I/O. The plan that Build makes keeps the slices, which must
+// not change from then on, so that any goroutine may read them.
 type Cluster struct {
 	// Devices is the number of new ranks that each host takes; 0 for a host that only sends.
 	Devices []int
@@ -53,7 +55,8 @@ func UniformCluster(old, new, devices int) Cluster {
 	return c
 }
 
-// A Plan says which bytes go where. Callers must not change its slices.
+// A Plan says which bytes go where. Only Build changes it: the exported methods read it and do no
+// I/O, so any goroutines may call them at once. Callers must not change its slices.
 type Plan struct {
 	Src, Dst *layout.Layout
 	Cluster  Cluster

@@ -4,7 +4,7 @@ import "slices"
 
 // A stream is bytes that the same hosts hold and the same hosts lack. Its bytes form a line: the
 // boxes of its pairs in the order of the plan. The line is cut into segments, each with its own
-// path from host to host.
+// path from host to host. Only Build changes a stream; from then on any goroutine may read it.
 type stream struct {
 	from, to []int32 // hosts that hold the bytes, and hosts that lack them
 	bytes    int     // length of the line

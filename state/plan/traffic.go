@@ -6,7 +6,8 @@ import (
 )
 
 // A traffic is the plan as the network sees it: which hosts hold and which groups need how many
-// bytes.
+// bytes. It is not changed once reduceToHosts has returned it; its methods compute, without I/O,
+// and any goroutine may call them.
 type traffic struct {
 	hosts, groups int       // how many there are
 	holders       [][]int32 // sets of hosts, each once

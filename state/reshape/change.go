@@ -24,7 +24,9 @@ type Placement struct {
 // Lost is the worker of an old rank whose memory is gone.
 const Lost = -1
 
-// A Change is the transition from one mesh to another.
+// A Change is the transition from one mesh to another. After PlanChange nothing changes it but the
+// first call of Moves; with that exception any goroutine may call the exported methods. They
+// compute and do no I/O.
 type Change struct {
 	Old, New *Layout
 	Plan     *plan.Plan

@@ -151,7 +151,8 @@ func cutOverlapping(runs []run) []Move {
 	return moves
 }
 
-// A moveFinder turns the ops of a plan into runs.
+// A moveFinder turns the ops of a plan into runs. It does no I/O, and is for the goroutine of the
+// first call of Moves.
 type moveFinder struct {
 	*Change
 	rows    [][]run             // runs in rows, each in the order of its sources

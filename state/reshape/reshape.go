@@ -27,7 +27,7 @@ const align = 64
 const maxRanks = 1 << 16
 
 // A State is the state of a job as the job has stated it: the logical tensors, and the rules that
-// place them on any mesh.
+// place them on any mesh. Nothing changes it after NewState, so any goroutine may use it.
 type State struct {
 	spec    layout.Spec     // rules that place the tensors
 	axes    layout.Mesh     // axes that the layout names
@@ -133,6 +133,8 @@ func (s *State) OnMesh(mesh string) (*Layout, error) {
 
 // A Layout is the state on a mesh, and where it lies in the memory of each rank: local tensors in
 // the order of their names, each packed and at the next multiple of 64 bytes.
+// Nothing changes it after OnMesh has returned it, so any goroutine may use it; its methods do no
+// I/O.
 type Layout struct {
 	Mesh layout.Mesh
 	Spec layout.Spec // spec whose mesh has all axes of the rules
