@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Checkpoint is what a reader found.
+// A Checkpoint is what a reader found. Of its methods Check alone opens files, and Finish alone
+// changes it: any goroutine may call the others while nobody changes it.
 type Checkpoint struct {
 	Format string // name of the format, such as "safetensors" or "torch DCP"
 	// Tensors are ordered by name, then by coordinates. No two have both in common.
@@ -44,7 +45,9 @@ type SavedItem struct {
 }
 
 // A Tensor is a tensor as the format stores it: whole, or the part of it that one rank holds when
-// the format does not say how the parts fit together.
+// the format does not say how the parts fit together. Its methods do no I/O but check, which opens
+// files, and those with a function read, which call that. Crop alone changes it: any goroutine may
+// call the others while nobody changes it.
 type Tensor struct {
 	Name   string
 	DType  tensor.DType

@@ -50,7 +50,8 @@ type location struct {
 	offset, length int64  // range of what torch.save wrote for the item, in bytes
 }
 
-// A reader is a checkpoint that is being read.
+// A reader is a checkpoint that is being read. It is for one goroutine and one call of Read. All of
+// its methods but recordItem can read files, by openItem.
 type reader struct {
 	format.Checkpoint
 	files *format.Files

@@ -14,7 +14,8 @@ import (
 // version is the version of the metadata.
 const version = "1.0.0"
 
-// A layout collects the content of .metadata.
+// A layout collects the content of .metadata. It does no I/O, and is for one goroutine and one call
+// of Content.Layout.
 type layout struct {
 	*format.Output
 	aliases map[string][]string     // as Content.Aliases

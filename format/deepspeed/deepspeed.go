@@ -50,7 +50,9 @@ var (
 // A rankID is the rank that wrote a file.
 type rankID struct{ mp, dp int }
 
-// A reader is a checkpoint that is being read.
+// A reader is a checkpoint that is being read. It is for one goroutine and one call of Read. Its
+// methods may read files, and so block; those that only classify names, record what was read or
+// return coordinates do not.
 type reader struct {
 	format.Checkpoint
 	files  *format.Files

@@ -76,7 +76,9 @@ func (r *reader) recordNames(m *model) {
 	}
 }
 
-// A joiner joins the parts of tensor parallel ranks.
+// A joiner joins the parts of tensor parallel ranks. It is for the goroutine of its reader. Of its
+// methods joinTensor, joinShared, checkDistinct and equalParts can read elements from files, as far
+// as bytesLeft allows; the others do no I/O.
 type joiner struct {
 	*reader
 	rules          *rules

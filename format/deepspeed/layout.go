@@ -42,7 +42,8 @@ var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 // parameter.
 const megatronScaler = "grad_scaler"
 
-// A writer lays out a universal checkpoint; a zeroWriter contains one, and lays out ZeRO's.
+// A writer lays out a universal checkpoint; a zeroWriter contains one, and lays out ZeRO's. It is
+// for one goroutine and one checkpoint. It does no I/O: it only says what the files are to hold.
 type writer struct {
 	*format.Output
 	given  []format.Tensor

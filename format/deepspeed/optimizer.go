@@ -11,7 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A rank is the optimizer states file of a data parallel rank.
+// A rank is the optimizer states file of a data parallel rank. parseRank and openRanks fill it in;
+// later nothing changes it. Its methods do no I/O, and are for one goroutine at a time, as look-ups
+// in the dicts of its file are.
 type rank struct {
 	file *torchzip.File
 	// stage that the file states; 0 = none, as in DeepSpeed's optimizer for bf16 with gradients in

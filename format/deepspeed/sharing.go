@@ -51,7 +51,8 @@ type sharing struct {
 	unmatched bool
 }
 
-// A rules is the content of universal_checkpoint_info.
+// A rules is the content of universal_checkpoint_info. It does no I/O, and is for one goroutine at
+// a time: sharingOf, too, changes it, as it keeps results and counts the use of patterns.
 type rules struct {
 	values  map[string]any // values by the path below infoKey
 	lists   []*patterns.List

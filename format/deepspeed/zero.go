@@ -18,7 +18,9 @@ const bf16Files = "bf16_"
 // configuration does not say.
 const subGroup = 1_000_000_000
 
-// A zeroWriter lays out the checkpoint of a ZeRO stage over some ranks.
+// A zeroWriter lays out the checkpoint of a ZeRO stage over some ranks. It is for one goroutine and
+// one call of layRank. It does no I/O, except through the function read of its methods that have
+// one.
 type zeroWriter struct {
 	*writer
 	ranks   int

@@ -16,7 +16,8 @@ import (
 const epName = "ep_size_"
 
 // A mixture says which ranks have which experts in a checkpoint that is laid out; nil for a model
-// without experts.
+// without experts. planMixture makes it; later nothing changes it, so that any goroutine may call
+// its methods, which do no I/O.
 type mixture struct {
 	ranks   int            // expert parallel ranks
 	trained int            // expert parallel ranks of the training run; 0 = unknown

@@ -11,7 +11,7 @@ import (
 )
 
 // A tensorSharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out
-// for them.
+// for them. It does no I/O, and is for one goroutine at a time, as its rules are.
 type tensorSharer struct {
 	rules   *rules
 	ranks   int

@@ -34,7 +34,8 @@ const (
 	metadata = "__metadata__"
 )
 
-// A reader is a checkpoint whose files are being read.
+// A reader is a checkpoint whose files are being read. It is for one goroutine. readFile and
+// readHeader read files; the other methods do no I/O. What finish returns is the caller's.
 type reader struct {
 	format.Checkpoint
 	files     *format.Files

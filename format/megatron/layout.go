@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// A writer lays a checkpoint out for Megatron.
+// A writer lays a checkpoint out for Megatron, on one goroutine. It does no I/O, except by read.
 type writer struct {
 	*format.Output
 	layout *layout.Layout

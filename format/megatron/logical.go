@@ -39,7 +39,7 @@ func HasCoreNames(c *format.Checkpoint) bool {
 	})
 }
 
-// A splitter splits the joined tensors of a model.
+// A splitter splits the joined tensors of a model c, which it changes. One goroutine; no I/O.
 type splitter struct {
 	c       *format.Checkpoint
 	model   Model
@@ -53,7 +53,7 @@ type splitter struct {
 	out     []format.Tensor
 }
 
-// A joinedTensor is a parameter, or the optimizer's state of one.
+// A joinedTensor is a parameter, or its state in the optimizer. Its methods never change it.
 type joinedTensor struct {
 	*format.Tensor
 	kind, param string // kind of state, and the parameter's name in the rules

@@ -24,6 +24,7 @@ const maxCompared = 1 << 16
 //
 // Where there are no copies, only the order tells: a group has the parameters that Megatron puts
 // into it, in the order of the model. The numbers of parameters and all shapes must agree.
+// One goroutine uses a matcher; matchValues and splitEqual read elements from files.
 type matcher struct {
 	files *format.Files
 	size  degrees

@@ -64,7 +64,7 @@ var globals = pickle.InertGlobals(
 
 var rankFolder = regexp.MustCompile(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$`)
 
-// A part is the file of one rank.
+// A part is the file of one rank, for one goroutine. Only openDistributed reads files.
 type part struct {
 	tp, pp, ep int
 	file       *torchzip.File

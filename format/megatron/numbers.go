@@ -22,7 +22,7 @@ const namesKey = "param_names"
 var groupPath = regexp.MustCompile(
 	`^(optimizer\.(?:\d+\.)?)(?:(optimizer|optimizer_state_dict)\.)?param_groups\.(\d+)\.(.+)$`)
 
-// An optimizerPlan is what is known of an optimizer besides tensors.
+// An optimizerPlan is what is known of an optimizer besides tensors. One goroutine; no I/O.
 type optimizerPlan struct {
 	prefix string // prefix of its paths
 	// the key under which there is torch's optimizer, "" where there is no other around it

@@ -51,7 +51,7 @@ type kind struct {
 	is   any // *format.Tensor, or a value of a checkpoint
 }
 
-// A group is parameters that an optimizer treats alike.
+// A group is parameters that an optimizer treats alike. It is for one goroutine, and does no I/O.
 type group struct {
 	path  string       // path of its values
 	raw   *pickle.Dict // values in the file

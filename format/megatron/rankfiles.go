@@ -26,7 +26,7 @@ var knownTensor = regexp.MustCompile(
 // plainExpert matches an expert of a Hugging Face model as the preset megatron-core names it.
 var plainExpert = regexp.MustCompile(`^(.*\.)experts\.(\d+)\.`)
 
-// A rankFiles is a rank and what its file holds.
+// A rankFiles is a rank and what its file is to hold. One goroutine fills it in; it does no I/O.
 type rankFiles struct {
 	tp, pp, ep int
 	model      []*local            // tensors of its model

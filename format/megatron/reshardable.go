@@ -37,7 +37,7 @@ type bucketList []map[string]*format.Tensor
 // which parameters are in a buffer, nor in which order. But arguments tell which ranks there were,
 // and Megatron Core's rules which parameters these had, and in which order it registers them. This
 // determines the position of each parameter, which must match the sizes of the buckets; the copies
-// in f32 prove it.
+// in f32 prove it. It is for one goroutine. Only splitBuffers and countMismatches read files.
 type reshardable struct {
 	c       *format.Checkpoint
 	files   *format.Files

@@ -24,7 +24,8 @@ const (
 // distConfig is the content of ConfigName. Newer versions read only these fields.
 const distConfig = `{"sharded_backend": "torch_dist", "sharded_backend_version": 1}`
 
-// A distWriter lays out a checkpoint of torch_dist: the whole model, as one rank would have it.
+// A distWriter lays out a checkpoint of torch_dist: the whole model, as one rank would have it. It
+// is for one goroutine, and does no I/O, except by the functions read of its methods.
 type distWriter struct {
 	*writer
 	keys *keys

@@ -33,7 +33,8 @@ type Group struct {
 	Values []format.Value
 }
 
-// An Optimizer is what a checkpoint says of an optimizer.
+// An Optimizer is what a checkpoint says of an optimizer. It does no I/O. Its exported methods do
+// not change it, so that any goroutine may call them while nobody changes the groups.
 type Optimizer struct {
 	Groups []Group
 	// Ordered reports whether groups, and the parameters in them, are in the order of the

@@ -49,7 +49,9 @@ func torchPrefix(c *format.Checkpoint) (prefix string, err error) {
 	return found[0], nil
 }
 
-// A torchReader reads the state of torch's optimizer.
+// A torchReader reads the state of torch's optimizer. It is for one goroutine and one call of
+// FindGroups, and changes the checkpoint. It does no I/O but that of readNumber, which
+// takeGroupValues calls.
 type torchReader struct {
 	c          *format.Checkpoint
 	prefix     string                             // as torchPrefix returns it

@@ -63,7 +63,9 @@ const (
 	sparseBytes = 128 // bytes of an entry of a map
 )
 
-// machine is the state of the virtual machine that a pickle programs.
+// machine is the state of the virtual machine that a pickle programs. It is for one goroutine and
+// one pickle, which is in memory. It does no I/O, but Options.Persistent may, which persistent
+// calls. What readBytes and readPrefixed return is memory of data, and is not to be changed.
 type machine struct {
 	Options
 	data       []byte

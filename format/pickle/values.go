@@ -23,7 +23,8 @@ type Set struct {
 }
 
 // A Dict is a Python dict or OrderedDict, in the order of the pickle. A key that was set twice
-// stands twice; to Python the last one counts.
+// stands twice; to Python the last one counts. It is for one goroutine at a time: Get can build its
+// index. The zero value is an empty dict.
 type Dict struct {
 	Items []Item
 	// index has, by string key, the index in Items of the last item with the key among the first

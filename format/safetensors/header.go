@@ -62,7 +62,8 @@ type Tensor struct {
 	Begin, End int64
 }
 
-// Header is the content of a file.
+// Header is the content of a file. Its methods do no I/O and do not change it, so that any
+// goroutine may call them while nobody changes the fields.
 type Header struct {
 	// Tensors are in the order of their data, which has no gaps.
 	Tensors  []Tensor

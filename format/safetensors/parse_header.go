@@ -71,7 +71,8 @@ func scanHeader(r io.ReaderAt, size int64, begin func(tensors, dims int),
 // maxShown is how much is kept of a text that is only counted, which bounds names in errors.
 const maxShown = 4096
 
-// A parser reads the JSON of a header.
+// A parser reads the JSON of a header. It is for one goroutine and one pass over the header. All of
+// its methods read from the file. parseHeader calls add.
 type parser struct {
 	*scanner
 	list *list // nil = only count
@@ -83,7 +84,8 @@ type parser struct {
 	metadata                      map[string]string
 }
 
-// A list is what is needed to check the tensors of a header together.
+// A list is what is needed to check the tensors of a header together. The parser fills it, and it
+// is for the parser's goroutine. Its methods do not change it, and do no I/O.
 type list struct {
 	spans  []span
 	names  strings.Builder

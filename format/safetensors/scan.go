@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// A scanner tokenizes JSON while it is read, so that only the content of a header is in memory.
+// A scanner tokenizes JSON while it is read, so that only the content of a header is in memory. It
+// is for one goroutine; every method that needs a further byte can read from the file.
 type scanner struct {
 	in   io.ReaderAt
 	at   int64 // offset in the file of the byte after the buffer

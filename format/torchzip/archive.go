@@ -20,7 +20,8 @@ import (
 // maxPickle bounds the bytes of the pickle of a file.
 const maxPickle = 512 << 20
 
-// A File is a file that torch.save wrote.
+// A File is a file that torch.save wrote. Open reads it; later methods do no I/O and do not change
+// it. It is for one goroutine at a time, as look-ups in the dicts of Root are.
 type File struct {
 	Name string
 	Root any // what was saved: values of package pickle, with a *Tensor for each tensor
@@ -28,7 +29,8 @@ type File struct {
 	archive *archive // nil = the form before torch 1.6, which is no archive
 }
 
-// An archive is the zip archive of a file.
+// An archive is the zip archive of a file. It is for one goroutine at a time. usedRecords does no
+// I/O; the others read from the file into new memory, which is the caller's.
 type archive struct {
 	*directory
 	folder string // the folder inside the archive that holds all entries; never ""

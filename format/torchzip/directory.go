@@ -27,7 +27,8 @@ const (
 	locatorBytes = 20
 )
 
-// A directory is the entries of an archive.
+// A directory is the entries of an archive. It is for one goroutine at a time. All of its methods
+// but nameOf and find read from the file.
 type directory struct {
 	file    *format.File
 	at, end int64    // range of the archive in its file, in bytes

@@ -51,7 +51,8 @@ func (f *File) flatten(w *walker, prefix string, v any) error {
 	return nil
 }
 
-// A walker adds what is in a pickle to a checkpoint, within bounds on depth and memory.
+// A walker adds what is in a pickle to a checkpoint, within bounds on depth and memory. It does no
+// I/O, and is for one goroutine and one walk.
 type walker struct {
 	c          *format.Checkpoint
 	memoryLeft int  // bytes of memory that the walk may still use

@@ -21,7 +21,8 @@ var legacyMagic, _ = new(big.Int).SetString("1950a86a20f9469cfc6c", 16)
 // legacyVersion is the value of the second pickle of a file.
 const legacyVersion = 1001
 
-// A legacyReader reads one pickle after the other.
+// A legacyReader reads one pickle after the other. It is for one goroutine, that of openLegacy.
+// next and locate read from the file; storage does not.
 type legacyReader struct {
 	file    *format.File
 	at, end int64 // what is not read yet: a range of the file, in bytes

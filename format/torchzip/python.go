@@ -38,7 +38,8 @@ func PickledValue(o *format.Output, v format.Value) (any, error) {
 	return p, err
 }
 
-// A converter makes what a pickle can hold, and records the first thing that changes.
+// A converter makes what a pickle can hold, and records the first thing that changes. It does no
+// I/O, and is for one goroutine and one call of PickledValue.
 type converter struct {
 	walker
 	altered format.Altered

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Tensor is a view of a storage.
+// A Tensor is a view of a storage. Once its file is open it is not changed, and its methods do no
+// I/O, so that any goroutine may call them.
 type Tensor struct {
 	DType tensor.DType
 	Shape tensor.Shape

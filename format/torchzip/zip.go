@@ -12,7 +12,8 @@ import (
 const alignment = 64
 
 // An entry is an entry of an archive that is to be written: bytes, or the size of elements that
-// others write.
+// others write. Its methods do not change it, and return new memory. It is for one goroutine: that
+// which lays out the archive, and fills it in.
 type entry struct {
 	name  string
 	bytes []byte // the data; nil = elements that others write
@@ -62,7 +63,8 @@ func layoutZip(o *format.Output, file string, base int64, entries []*entry) int6
 }
 
 // A framer adds bytes that are not elements to an output, in frames as long as possible: there are
-// checkpoints of so many small archives that frames are most of the memory.
+// checkpoints of so many small archives that frames are most of the memory. It is for one
+// goroutine, and writes no file.
 type framer struct {
 	output *format.Output
 	file   string

@@ -11,7 +11,8 @@ import (
 )
 
 // A List is a list of patterns. They match names as Python's re.match does: from the beginning on,
-// to wherever they end.
+// to wherever they end. It does no I/O. Match changes it too: all lists of one Effort are for one
+// goroutine at a time.
 type List struct {
 	Key   string   // name of the list
 	Texts []string // the patterns

@@ -21,7 +21,8 @@ const maxGroups = 1 << 16
 // maxLayers bounds the layers of a pipeline for which shoal finds out how DeepSpeed cuts them.
 const maxLayers = 512
 
-// A pipeline is a pipeline that is divided anew.
+// A pipeline is a pipeline that is divided anew. It does no I/O, and is for one goroutine: that of
+// the call of Recut that made it.
 type pipeline struct {
 	// Names are, for each group, the parameters of each unit, in order. A unit is a layer, or what
 	// tied layers share.
