@@ -15,7 +15,8 @@ import (
 )
 
 // An endpoint is one side of a move, as planner and mover see it: each file is a rank, and each
-// piece a local tensor there.
+// piece a local tensor there. Nothing changes layout and locations once it is made, so any
+// goroutine may read them, and several may use files.
 type endpoint struct {
 	layout    *layout.Layout
 	locations []move.Location // file and offset of each slot of the layout

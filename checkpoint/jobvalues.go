@@ -94,7 +94,7 @@ func jobValues(s *snapshot.State) ([]format.Value, error) {
 	return n.values, nil
 }
 
-// notes collects the values in notes.
+// notes collects the values in notes. It does no I/O and is for one goroutine.
 type notes struct {
 	items  [][]byte // bytes of arrays, by number; nil = arrays are tensors of the checkpoint
 	values []format.Value

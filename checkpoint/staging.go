@@ -29,7 +29,9 @@ const (
 )
 
 // A staging is the folder in which a checkpoint is assembled. One rename publishes it, so that what
-// stands under its name is always complete.
+// stands under its name is always complete. The methods read and write files and wait for that,
+// except for folder, files, path and plan, which compute. The goroutine of Move calls them;
+// appendRecord is called by the goroutines that move, one at a time.
 type staging struct {
 	dst     string // path that is published
 	single  bool   // whether dst is a file, not a folder

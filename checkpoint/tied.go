@@ -25,6 +25,7 @@ var (
 )
 
 // ties looks for a tensor of x, which y lacks, under another name in y. It says how that is known.
+// One goroutine uses it; find compares names and does no I/O, tied may read tensors and wait.
 type ties struct {
 	x, y  *Checkpoint
 	names map[string]*format.Tensor // tensors of y, by name

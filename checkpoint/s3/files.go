@@ -15,13 +15,14 @@ import (
 // offset, under ctx.
 func (b *Bucket) FS(ctx context.Context) fs.FS { return files{b, ctx} }
 
-// files is a Bucket as a file system.
+// files is a Bucket as a file system. Its methods ask the store and wait for the answer. Several
+// goroutines may use it at once, since nothing changes it.
 type files struct {
 	bucket *Bucket
 	ctx    context.Context // context of all requests, since fs.FS passes none
 }
 
-// An entry is a file or folder.
+// An entry is a file or folder. Nothing changes it; its methods do no I/O.
 type entry struct {
 	object
 	dir bool
@@ -114,7 +115,8 @@ func (f files) Open(name string) (fs.File, error) {
 	return &file{e, io.NewSectionReader(reader{f, e}, 0, e.size)}, nil
 }
 
-// A file implements fs.File.
+// A file implements fs.File. Reads ask the store and wait; several goroutines may call ReadAt at
+// once, and one at a time Read and Seek. Stat and Close do no I/O.
 type file struct {
 	entry entry
 	*io.SectionReader
@@ -124,13 +126,13 @@ type file struct {
 func (f *file) Stat() (fs.FileInfo, error) { return f.entry, nil }
 func (f *file) Close() error               { return nil }
 
-// A reader requests the ranges that are read.
+// A reader requests the ranges that are read. Several goroutines may use it at once.
 type reader struct {
 	files files
 	entry entry
 }
 
-// ReadAt implements io.ReaderAt, by one request.
+// ReadAt implements io.ReaderAt, by one request for whose answer it waits.
 func (r reader) ReadAt(b []byte, at int64) (int, error) {
 	if r.entry.dir {
 		return 0, &fs.PathError{Op: "read", Path: r.entry.object.name,

@@ -152,7 +152,7 @@ func (b *Bucket) abort(ctx context.Context, u upload) error {
 }
 
 // A writer is a file of an attempt. It sends no hashes: whoever reads the file compares it with the
-// seal.
+// seal. Write and Close send to the store and wait for it; only Close must come alone, at the end.
 type writer struct {
 	upload *Upload
 	ctx    context.Context // context of Create, since snapshot.Writer passes none

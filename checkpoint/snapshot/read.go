@@ -16,7 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Sealed is a checkpoint with a seal, open for reading.
+// A Sealed is a checkpoint with a seal, open for reading. Its methods read files and wait for that,
+// and share the work among goroutines themselves. One goroutine at a time calls them. It keeps no
+// file open between calls.
 type Sealed struct {
 	Path  string
 	State *State

@@ -70,7 +70,7 @@ func inMemoryOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View,
 }
 
 // A cache reads short runs through a window, so that reading a transposed matrix does not take one
-// read for each number.
+// read for each number. One goroutine uses it; readInto calls read, and waits as long as that does.
 type cache struct {
 	read  func(b []byte, at int64) error
 	end   int64 // end of the useful bytes

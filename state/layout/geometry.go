@@ -15,7 +15,7 @@ const (
 
 // A geometry is how one placement cuts one shape, wherever the parts go: a slot for each
 // combination of positions on the axes that cut, and a grid for each logical tensor in the stored
-// one.
+// one. fillFor sets it, on the goroutine of Resolve; after that nothing changes it.
 type geometry struct {
 	shapes []tensor.Shape // shape of each slot
 	index  [][]int        // part of each step of the placement, for each slot

@@ -97,7 +97,8 @@ func (p pattern) match(name string) (caught []string, ok bool) {
 	return m.caught, true
 }
 
-// A matcher tries each token at each position at most once.
+// A matcher tries each token at each position at most once. It does no I/O, and is for the
+// goroutine of one call of match.
 type matcher struct {
 	tokens []token
 	name   string

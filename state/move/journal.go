@@ -134,6 +134,7 @@ func parseRecord(text []byte) (r Record, n int) {
 }
 
 // A decoder reads numbers until the text ends; good turns false at the end or at an invalid number.
+// It does no I/O and is for one goroutine.
 type decoder struct {
 	text []byte // what is not read yet
 	good bool   // must begin true

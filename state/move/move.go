@@ -145,7 +145,8 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 	return &Result{Sums: r.sums, Shown: r.shown, Moved: r.moved, Reused: r.reused}, nil
 }
 
-// A run is a move in progress.
+// A run is a move in progress. Its methods are for the goroutine of Run, except for nextBlock and
+// recordBlock, which any worker may call.
 type run struct {
 	Job
 	ops  []op             // ops of the plan, in the order of depth, then position
@@ -194,7 +195,7 @@ func (r *run) nextBlock(blocks []block) *block {
 }
 
 // recordBlock adds a block to the sums, and to the journal when it is new. Any worker may call it;
-// one at a time is in it.
+// one at a time is in it, and the others wait while it writes to the journal.
 func (r *run) recordBlock(b *block, parts []Part, moved bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 // until they are compared.
 const readBackBytes = 64 << 10
 
-// A worker moves one block at a time. Its buffers are all the memory that a move needs.
+// A worker moves one block at a time. Its buffers are all the memory that a move needs. It is for
+// one goroutine, which waits while it reads the source, and writes and reads the target.
 type worker struct {
 	*run
 	bytes   []byte     // block of the target

@@ -66,7 +66,8 @@ func (p *Plan) hostOrder() []int {
 	return place
 }
 
-// An antiAffinity assigns blocks of neighbouring ranks to hosts.
+// An antiAffinity assigns blocks of neighbouring ranks to hosts. It does no I/O, and is for the
+// goroutine of one call of AntiAffinity.
 type antiAffinity struct {
 	blockOf []int // block of each rank
 	hosts   int

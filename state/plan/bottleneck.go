@@ -57,7 +57,8 @@ func (a *assignment) minBottleneck(load func(r, c int) int) []int {
 	return best
 }
 
-// A matching pairs rows and columns one to one among the pairs that are allowed.
+// A matching pairs rows and columns one to one among the pairs that are allowed. It does no I/O and
+// is for one goroutine at a time.
 type matching struct {
 	allowed func(r, c int) bool
 	column  []int  // column of each row, -1 while it has none

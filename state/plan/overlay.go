@@ -128,7 +128,8 @@ func overlapsOf(src, dst *layout.Grid) (atoms []overlap) {
 }
 
 // A cellSets numbers the sets of ranks that hold cells: the sets of a layout, and the unions of
-// sets for cells that lie in several slots.
+// sets for cells that lie in several slots. It does no I/O, and is for the goroutine of one call of
+// Build.
 type cellSets struct {
 	layout *layout.Layout
 	all    []layout.Set   // the sets of the layout, then the unions

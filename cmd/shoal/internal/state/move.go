@@ -328,7 +328,8 @@ func nextStepError(ctx context.Context, err error, dst string) error {
 	return fmt.Errorf("what is done stays in %s; the same command goes on there", partial)
 }
 
-// progress shows how far a command is, on a terminal.
+// progress shows how far a command is, on a terminal. One goroutine at a time calls its methods,
+// which print and so may wait for the terminal.
 type progress struct {
 	out     io.Writer
 	started time.Time
@@ -346,8 +347,8 @@ func newProgress(out io.Writer) *progress {
 	return p
 }
 
-// show prints how many of all bytes are done, at most every 100 ms. One goroutine at a time may
-// call it.
+// show prints how many of all bytes are done, at most every 100 ms. A move calls it from the
+// goroutines that move blocks, one at a time.
 func (p *progress) show(done, all int64) {
 	now := time.Now()
 	if p.out == nil || now.Sub(p.shown) < 100*time.Millisecond {
