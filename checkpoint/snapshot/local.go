@@ -18,7 +18,8 @@ import (
 const latest = "latest"
 
 // A localStore is a folder of the file system as a Store. An unsealed attempt has a name of its
-// own, and one rename seals it.
+// own, and one rename seals it. Its methods read and write files and wait for that, except for
+// those that return a path; several goroutines and hosts may call them at once, as Store says.
 type localStore string
 
 // sealedPath returns the path of the sealed checkpoint of a step.
@@ -107,7 +108,8 @@ func (l localStore) Create(_ context.Context, a Attempt, name string, _ int) (Wr
 	return localFile{f}, nil
 }
 
-// A localFile implements Writer.
+// A localFile implements Writer. Write and Close wait for the file system; only Close must come
+// alone, after the last Write.
 type localFile struct{ *os.File }
 
 // Unit implements Writer: it returns the bytes of a block.

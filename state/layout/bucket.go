@@ -9,7 +9,7 @@ import (
 
 // A bucket is one flat buffer of many stored tensors, in the order of the catalogue, cut over the
 // ranks of the flat axes. If the tensors are cut by other axes too, or lie only at some positions
-// on them, each position has a buffer of its own.
+// on them, each position has a buffer of its own. It is for the goroutine of one call of Resolve.
 type bucket struct {
 	flat    step
 	tensors []bucketTensor

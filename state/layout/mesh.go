@@ -16,6 +16,7 @@ const MaxRanks = 1 << 18
 
 // A Mesh arranges ranks along named axes, such as pp=2,dp=4,tp=8. The last axis varies fastest:
 // neighbours on it have neighbouring ranks. A mesh without axes is one rank.
+// Its methods read it, return what is new, and do no I/O.
 type Mesh []Axis
 
 // An Axis is one dimension of a mesh.

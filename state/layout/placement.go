@@ -12,6 +12,7 @@ import (
 type placement []step
 
 // A step is what one axis does, or several axes that act as one, whose last varies fastest.
+// parsePlacement sets it; after that nothing changes it, and any goroutine may read it.
 type step struct {
 	axes []string
 	kind kind

@@ -83,6 +83,8 @@ func CheckPreset(name string, m Mesh) error {
 	return nil
 }
 
+// A preset is the spec of a preset being made. It does no I/O, and is for the goroutine of one
+// call of Preset.
 type preset struct {
 	mesh    Mesh
 	tensors []Tensor

@@ -18,7 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Kind is an implementation of snapshot.Store under test.
+// A Kind is an implementation of snapshot.Store under test. Its methods use the store and wait for
+// it, on the goroutine of the test.
 type Kind struct {
 	// Open returns the folder of a new, empty store that keeps two checkpoints.
 	Open func(t *testing.T) snapshot.Folder

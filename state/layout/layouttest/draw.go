@@ -93,6 +93,7 @@ func DrawSpec(t *rapid.T, m Model) *layout.Spec {
 	return d.spec
 }
 
+// A drawer draws a layout of a model. It does no I/O, and is for the goroutine of the test.
 type drawer struct {
 	*rapid.T
 	model Model
