@@ -90,7 +90,7 @@ func (p Coords) Compare(q Coords) int {
 	})
 }
 
-// A Piece is a box of a tensor in a file.
+// A Piece is a box of a tensor in a file. Its methods do no I/O, and do not change it.
 type Piece struct {
 	Box    tensor.Box
 	File   string // name as fs.FS has it

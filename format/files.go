@@ -19,7 +19,8 @@ type Files struct {
 	archives map[archiveID]Archive
 }
 
-// A File is an open file.
+// A File is an open file. Its methods read from it, and so block, and do not change it: several
+// goroutines may use a File whose ReaderAt is for several, until Files closes it.
 type File struct {
 	Name string
 	Size int64

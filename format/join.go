@@ -18,6 +18,7 @@ type Part struct {
 // A Cut says how ranks share a tensor along a dimension. The dimension consists of consecutive
 // blocks, such as those of gate and up; every rank has a part of each block, in the order of the
 // ranks, and holds its parts side by side.
+// Its methods do not change it, and do no I/O.
 type Cut struct {
 	Dim    int
 	Widths [][]int // width of each rank's part, for each block

@@ -13,6 +13,7 @@ import (
 // reader has named it. An optimizer keeps a copy of each parameter in f32, and makes the model's
 // from it by rounding: so Main, rounded to the element type of Model, equals Model bit by bit,
 // unless the name is wrong or one of them is damaged.
+// Its methods work on bytes that the caller has read: they do no I/O, and do not change the proof.
 type Proof struct {
 	Main  Tensor // optimizer's copy, of f32
 	Model Tensor // model's tensor, of the same shape, of f32, f16 or bf16

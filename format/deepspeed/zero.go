@@ -49,6 +49,7 @@ type flatState struct {
 }
 
 // A Zero says for which ranks a checkpoint of ZeRO is, and what they look for.
+// Its methods do not change it, and do no I/O, except by the function read of layRanks.
 type Zero struct {
 	Stage int
 	DP    int // data parallel ranks

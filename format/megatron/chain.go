@@ -203,7 +203,7 @@ func (g *groupPlan) valuesByKey() map[string]any {
 	return all
 }
 
-// A chaining replaces the optimizers of a checkpoint by new ones.
+// A chaining replaces the optimizers of a checkpoint by new ones, on one goroutine and without I/O.
 type chaining struct {
 	c         *format.Checkpoint
 	old, made plans

@@ -206,7 +206,7 @@ func findParams(files *format.Files, b *buffer, p *part, used map[*param]bool) (
 	return nil, nil, nil
 }
 
-// A bufferWalk goes through a flat buffer, parameter by parameter.
+// A bufferWalk goes through a flat buffer, by parameters, on one goroutine. It reads elements.
 type bufferWalk struct {
 	files  *format.Files
 	flat   format.Tensor

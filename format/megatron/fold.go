@@ -42,6 +42,7 @@ func FoldOptimizer(c *format.Checkpoint) (renamed map[string]string, err error) 
 	return f.renamed, c.Finish()
 }
 
+// A folding folds an optimizer as FoldOptimizer says. It is for one goroutine, and does no I/O.
 type folding struct {
 	parts   *layout.Parts
 	renamed map[string]string

@@ -9,8 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// A stateNamer collects the tensors of all ranks' optimizers under their names. It is for one
-// goroutine. addPart reads files; the other methods do not.
+// A stateNamer names the tensors of all ranks' optimizers, on one goroutine. addPart reads files.
 type stateNamer struct {
 	format.Checkpoint
 	shared map[string]int // index of each tensor that ranks have alike

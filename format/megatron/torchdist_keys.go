@@ -25,7 +25,7 @@ var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weig
 var norms = [][2]string{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
 	{"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}
 
-// A keys finds the names of a model's parameters in torch_dist.
+// A keys finds the names of a model's parameters in torch_dist. No method changes it; no I/O.
 type keys struct {
 	stacked bool           // whether all layers are alike, so that one tensor holds them all
 	layers  int            // number of layers
@@ -33,7 +33,7 @@ type keys struct {
 	experts map[string]int // number of experts, by their prefix
 }
 
-// A key is the key of a tensor, and which part of it is meant.
+// A key is the key of a tensor, and which part of it is meant. Its methods do not change it.
 type key struct {
 	name   string
 	at, of []int // indices on the leading dimensions, and the sizes of these

@@ -182,6 +182,7 @@ func (m *machine) push(v any, cost int64) error {
 }
 
 // A memo is a list that grows without being copied: it is the longest list that a pickle makes.
+// It is for the goroutine of its machine.
 type memo struct {
 	blocks [][]any // each of memoBlock entries
 	length uint64  // number of entries in use

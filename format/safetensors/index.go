@@ -52,6 +52,7 @@ func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
 	return &p.Index, nil
 }
 
+// An indexParser reads an index, on one goroutine. Only readEntry reads from the file.
 type indexParser struct {
 	*scanner
 	Index

@@ -20,7 +20,7 @@ type Tensor struct {
 	strides []int    // distance between neighbours in each dimension, in elements
 }
 
-// A storage is memory that tensors are views of.
+// A storage is memory that tensors are views of. Once its file is open it is not changed.
 type storage struct {
 	dtype tensor.DType // type of the elements; 0 = an untyped storage
 	file  string       // name of the file that has the elements
