@@ -38,7 +38,7 @@ type zeroWriter struct {
 }
 
 // A flatState is a group of parameters whose state stands in flat buffers: a group of the
-// optimizer, or in stage 3 a part of one.
+// optimizer, or in stage 3 a part of one. It is for its writer's goroutine, and does no I/O.
 type flatState struct {
 	group   int
 	params  []string

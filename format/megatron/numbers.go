@@ -31,7 +31,7 @@ type optimizerPlan struct {
 	params map[string]bool // parameters in any of its groups
 }
 
-// A groupPlan is what is known of a group of parameters. Its methods do not change it; no I/O.
+// A groupPlan is what is known of a group of parameters. Its methods never change it; no I/O.
 type groupPlan struct {
 	names  []string
 	values []format.Value

@@ -119,6 +119,7 @@ type Global struct{ Module, Name string }
 func (g Global) String() string { return g.Module + "." + g.Name }
 
 // An Object records a call of a global, which was not made.
+// It is for the goroutine that loads the pickle; later nothing in this package changes it.
 type Object struct {
 	Class Global
 	Args  []any // arguments of the call
