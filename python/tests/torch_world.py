@@ -40,13 +40,13 @@ def server(*modules):
     process = subprocess.Popen(
         [sys.executable, ROOT / "python/tests/rank_server.py", path, *modules],
         env=env,
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )
 
     def stop():
         """End the server."""
-        process.stdin.close()
+        process.kill()
         process.wait()
         folder.cleanup()
 

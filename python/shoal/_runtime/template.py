@@ -44,8 +44,9 @@ _BESIDE = (
     ("transformers", "transformers.trainer"),
     ("lightning", "lightning.pytorch"),
 )
+Change = Tuple[Optional[str], Optional[str]]  # values of a variable; None = it is not set
 _REQUESTS = 3  # the descriptor on which requests come
-_CHUNK = 1 << 16  # bytes of a request that are read at a time
+_CHUNK = 1 << 18  # bytes of a request that are read at a time
 
 
 class Request(NamedTuple):
@@ -102,17 +103,18 @@ def main() -> None:
         _give_up(reason)
     gc.collect()
     gc.freeze()  # what is here now stays in pages that all workers share
-    changes = {n: (before.get(n), value) for n, value in environment_changes(before).items()}
-    become_worker(serve(requests), changes)
+    become_worker(serve(requests), environment_changes(before))
     show_command_line(words)
     run(words)
 
 
 def _set_import_path(words: List[str]) -> None:
-    """Have sys.path begin as it does for the program: with its folder, or for -m with the current
-    one.
+    """Have sys.path begin as it does for the program: with the folder where its file really is, or
+    for -m with the current one; with neither where the options of Python say so (-P, -I).
     """
-    sys.path[0] = os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.abspath(words[0]))
+    if getattr(sys.flags, "safe_path", sys.flags.isolated):
+        return
+    sys.path[0] = os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
 
 
 def _import(modules: List[str]) -> None:
@@ -182,10 +184,10 @@ def _threads(numbers: List[str]) -> str:
     return f"{count} ({', '.join(sorted(names))})"
 
 
-def environment_changes(before: Dict[str, str]) -> Dict[str, Optional[str]]:
-    """What imports have changed in the environment: the values by name, None for one taken out."""
-    names = before.keys() | os.environ.keys()
-    return {n: os.environ.get(n) for n in names if os.environ.get(n) != before.get(n)}
+def environment_changes(before: Dict[str, str]) -> Dict[str, Change]:
+    """What imports have changed in the environment: by name the values before and after."""
+    changes = {n: (before.get(n), os.environ.get(n)) for n in before.keys() | os.environ.keys()}
+    return {n: change for n, change in changes.items() if change[0] != change[1]}
 
 
 def serve(requests: socket.socket) -> Request:
@@ -271,13 +273,10 @@ def receive(requests: socket.socket) -> Optional[Request]:
     )
 
 
-def become_worker(
-    request: Request, changes: Mapping[str, Tuple[Optional[str], Optional[str]]]
-) -> None:
+def become_worker(request: Request, changes: Mapping[str, Change]) -> None:
     """Give this fork what a process has that has just started: a process group, its own standard
     files and no others, its environment, and random numbers of its own. `changes` are what imports
-    have done to the environment, the value before and after; a variable that the worker has from
-    elsewhere stays.
+    have done to the environment; a variable that the worker has from elsewhere stays.
     """
     with contextlib.suppress(OSError):  # the template may have done it
         os.setpgid(0, 0)
