@@ -121,7 +121,7 @@ func (l *launcher) beginJob(j jobMessage) {
 		l.cfg.OnStart(j.Spec.Name, l.reporter.directoryPath())
 	}
 	for _, o := range l.supervisor.takePostponed() {
-		l.startOrdered(o)
+		l.starts.add(func() { l.startOrdered(o) })
 	}
 }
 

@@ -83,6 +83,7 @@ type launcher struct {
 	resumed *resumption
 
 	tasks      *tasks
+	starts     *tasks // starts and ends of workers, which may wait for a template
 	supervisor *supervisor
 	registry   *registry
 	reporter   *reporter
@@ -106,7 +107,7 @@ func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 	}
 	console := proc.NewConsole(cfg.Stdout, cfg.Stderr, max(initial, 1), cfg.Color)
 	return &launcher{cfg: cfg, started: time.Now(), place: place, console: console,
-		tasks: newTasks(), supervisor: newSupervisor(cfg.nodes),
+		tasks: newTasks(), starts: newTasks(), supervisor: newSupervisor(cfg.nodes),
 		registry: newRegistry(host, initial),
 		reporter: newReporter(console, cfg.OnEvent)}, nil
 }
@@ -133,7 +134,7 @@ func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	l.reporter.setRun(j.Spec.Name, dir)
 	l.supervisor.setProgram(program, l.workerEnvironment(j))
 	l.registry.setJob(&j)
-	l.tasks.add(l.startTemplate)
+	l.starts.add(l.startTemplate)
 	return nil
 }
 
@@ -180,6 +181,10 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 		}
 		services.Go("tasks", func(ctx context.Context) error {
 			l.tasks.run(ctx, l.registry.signalChange)
+			return nil
+		})
+		services.Go("starts of workers", func(ctx context.Context) error {
+			l.starts.run(ctx, l.registry.signalChange)
 			return nil
 		})
 		v, err = l.awaitVerdict(ctx, services, leave)

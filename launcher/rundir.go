@@ -37,6 +37,7 @@ func RunsDir() (string, error) {
 //	job.json       what was run: the effective spec, when, by which version
 //	rank-N.log     the whole output of worker N, line by line; of a worker on another host its
 //	               lines, while this host leads the job
+//	template.log   what the process has printed from which workers are forked, if there is one
 //	metrics.jsonl  what workers reported: one object a report
 //	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended

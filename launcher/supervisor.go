@@ -43,6 +43,7 @@ type process struct {
 	output *proc.Output
 	home   *numa.Node // memory node that the process is bound to; nil = none
 	ended  bool       // the process has ended; guarded by the supervisor's lock
+	fault  bool       // it failed, which ends the job; guarded by the supervisor's lock
 	silent bool       // the log has all output, and is closed; guarded by the supervisor's lock
 }
 
@@ -175,7 +176,7 @@ func (s *supervisor) setSilent(p *process) {
 // forgetOldest forgets the process that ended first, if more than mostEnded have ended by the end
 // of p: a job that goes on for months loses any number of workers. s.mu is held.
 func (s *supervisor) forgetOldest(p *process) {
-	if !p.ended || !p.silent {
+	if !p.ended || !p.silent || p.fault {
 		return
 	}
 	s.ended = append(s.ended, p.worker)
@@ -209,9 +210,9 @@ func (s *supervisor) allProcesses() (list []*process) {
 func (s *supervisor) setEnded(p *process, e ending) (atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.ended = true
+	p.ended, p.fault = true, !e.exit.OK() && !e.survived
 	s.forgetOldest(p)
-	if !e.exit.OK() && !e.survived && !s.reportFaultsAtOnce {
+	if p.fault && !s.reportFaultsAtOnce {
 		s.faults = append(s.faults, e)
 	}
 	return s.reportFaultsAtOnce

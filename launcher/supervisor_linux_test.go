@@ -49,10 +49,10 @@ func TestEndedWorkersHoldNoDescriptors(t *testing.T) {
 }
 
 // Only the processes that ended last are known, in whichever order their end and the end of their
-// output come; those that run, or whose output goes on, are known all the while.
+// output come; those that run, whose output goes on, or that failed are known all the while.
 func TestProcessesThatEndedLongAgoAreForgotten(t *testing.T) {
 	s := newSupervisor(nil)
-	for worker := range mostEnded + 12 {
+	for worker := range mostEnded + 13 {
 		p := &process{worker: worker}
 		s.processes[worker] = p
 		over := ending{worker: worker, survived: true}
@@ -61,6 +61,9 @@ func TestProcessesThatEndedLongAgoAreForgotten(t *testing.T) {
 			s.setSilent(p)
 		case worker == 1: // has ended, and a process that it started still writes
 			s.setEnded(p, over)
+		case worker == 2: // has failed, which is reported when all have ended
+			s.setSilent(p)
+			s.setEnded(p, ending{worker: worker, exit: proc.Exit{Code: 1}})
 		case worker%2 == 0:
 			s.setSilent(p)
 			s.setEnded(p, over)
@@ -69,10 +72,10 @@ func TestProcessesThatEndedLongAgoAreForgotten(t *testing.T) {
 			s.setSilent(p)
 		}
 	}
-	if n := len(s.allProcesses()); n != 2+mostEnded {
-		t.Errorf("%d processes are known, want 2 and the %d that ended last", n, mostEnded)
+	if n := len(s.allProcesses()); n != 3+mostEnded {
+		t.Errorf("%d processes are known, want 3 and the %d that ended last", n, mostEnded)
 	}
-	for worker, known := range map[int]bool{0: true, 1: true, 2: false, 11: false, 12: true} {
+	for worker, known := range map[int]bool{0: true, 1: true, 2: true, 3: false, 12: false, 13: true} {
 		if p := s.processOf(worker); (p != nil) != known {
 			t.Errorf("worker %d is known: %v, want %v", worker, p != nil, known)
 		}

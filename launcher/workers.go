@@ -11,15 +11,15 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// onStart counts the workers that the membership orders, and has a task start them. It runs on the
-// engine's thread.
+// onStart counts the workers that the membership orders, and has them started, in the queue of
+// starts. It runs on the engine's thread.
 func (l *launcher) onStart(o agent.StartOrder) {
 	l.registry.countOrdered(o.Count)
-	l.tasks.add(func() { l.startOrdered(o) })
+	l.starts.add(func() { l.startOrdered(o) })
 }
 
-// startTemplate starts the process from which workers are forked, if the job wants one, as a task.
-// The console shows why it has ended.
+// startTemplate starts the process from which workers are forked, if the job wants one, in the queue
+// of starts: before the workers that are to be forked from it. The console shows why it has ended.
 func (l *launcher) startTemplate() {
 	ended := func(why string) {
 		if !l.registry.isStopping() {
@@ -32,7 +32,8 @@ func (l *launcher) startTemplate() {
 	}
 }
 
-// startOrdered starts workers that the membership has ordered, as a task. If it is not known yet
+// startOrdered starts workers that the membership has ordered, in the queue of starts. It waits while
+// their template imports. If it is not known yet
 // what to run, the order waits for that.
 func (l *launcher) startOrdered(o agent.StartOrder) {
 	if l.supervisor.postponeOrder(o) {
@@ -96,10 +97,10 @@ func (l *launcher) cannotStart(worker int, err error) {
 	}
 }
 
-// onStop has a task end a worker that is no member, as the membership orders. It runs on the
-// engine's thread.
+// onStop ends a worker that is no member, as the membership orders, in the queue of starts: not
+// before it has started. It runs on the engine's thread.
 func (l *launcher) onStop(worker int, _ string) {
-	l.tasks.add(func() {
+	l.starts.add(func() {
 		w, _ := l.registry.worker(worker)
 		p := l.supervisor.processOf(worker)
 		if p == nil {

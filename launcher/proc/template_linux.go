@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-
 	"net"
 	"os"
 	"os/exec"
@@ -27,7 +26,7 @@ import (
 type Template struct {
 	mu       sync.Mutex    // held while a worker is forked: the answer to one request is read first
 	requests *net.UnixConn // requests for workers
-	process  *os.Process
+	process  *os.Process   // for tests
 
 	ctx  context.Context // ends with Stop
 	stop context.CancelFunc
@@ -162,7 +161,10 @@ func (t *Template) fork(c Command, pipes []*os.File) (*fork, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	unbind := context.AfterFunc(t.ctx, func() { socket.SetReadDeadline(time.Unix(1, 0)) })
+	unbind := context.AfterFunc(t.ctx, func() {
+		socket.SetReadDeadline(time.Unix(1, 0))
+		t.requests.SetWriteDeadline(time.Unix(1, 0)) // a long environment waits for its reader
+	})
 	err = t.send(c, append(slices.Clone(pipes), theirs))
 	theirs.Close()
 	f := &fork{template: t, socket: socket, answers: json.NewDecoder(socket)}

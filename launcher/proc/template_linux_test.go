@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -136,13 +137,14 @@ open(os.environ["FOLDER"] + "/fifo").read()
 import sys
 sys.exit("module_of_test" in sys.modules)
 `)
-	started := make(chan struct{})
 	f.group.Go("start", func(context.Context) error {
-		close(started)
 		f.start(0)
 		return nil
 	})
-	<-started
+	for f.mu.TryLock() { // held by who waits for the template
+		f.mu.Unlock()
+		runtime.Gosched()
+	}
 	f.Stop()
 	if e := <-f.exits; !e.OK() {
 		t.Errorf("the worker %v, want one that has not imported the module", e)
