@@ -21,15 +21,21 @@ func SplitPython(command []string) (options, words []string, is bool) {
 		return nil, nil, false
 	}
 	for i := 1; i < len(command); i++ {
-		switch word := command[i]; {
-		case word == "-W" || word == "-X" || word == "--check-hash-based-pycs":
+		word := command[i]
+		switch letter := strings.IndexAny(word, "cmWX"); {
+		case word == "--check-hash-based-pycs":
 			i++ // its value is a word of its own
 		case word == "-m":
 			return command[:i], command[i:], i+1 < len(command)
 		case !strings.HasPrefix(word, "-"):
 			return command[:i], command[i:], true
-		case word == "-" || strings.HasPrefix(word, "-c") || strings.HasPrefix(word, "-m"):
+		case word == "-":
 			return nil, nil, false
+		case strings.HasPrefix(word, "--") || letter < 0:
+		case word[letter] == 'c' || word[letter] == 'm': // with the program, after other letters
+			return nil, nil, false
+		case letter == len(word)-1:
+			i++ // the value of -W or -X
 		}
 	}
 	return nil, nil, false

@@ -197,7 +197,9 @@ func TestSplitPython(t *testing.T) {
 		options int // -1 = it is no such command
 	}{
 		{"python3 train.py", 1}, {"/usr/bin/python3.12 -u -W error -X dev train.py -m x", 6},
-		{"python -m train --epochs 3", 1}, {"python3 -Wd -um", -1}, {"python3 -m", -1},
+		{"python -m train --epochs 3", 1}, {"python3 -Wd -um", -1}, {"python3 -um pkg.train", -1},
+		{"python3 -uc pass", -1}, {"python3 -uW ignore train.py", 3}, {"python3 -Xdev train.py", 2},
+		{"python3 -Wd train.py", 2}, {"python3 -m", -1},
 		{"python3 -c pass", -1}, {"python3 -", -1}, {"python3", -1}, {"python3 -W", -1},
 		{"torchrun train.py", -1}, {"./train.py", -1}, {"python3-config train.py", -1}, {"", -1},
 	} {
