@@ -261,7 +261,7 @@ func (h *Handle) Done() bool {
 // Grouped submits all calls that f makes as one: the agent sees them together, for the price of one
 // wake-up. f must use the Async forms and must not wait.
 func (j *Job) Grouped(f func() error) error {
-	if j.aside {
+	if j.aside.Load() {
 		return f()
 	}
 	k := j.calls

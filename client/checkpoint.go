@@ -123,10 +123,7 @@ func (c *checkpoints) makeIfDue(ctx context.Context, t *Trainer) error {
 // makeLast makes the last checkpoint after the last step, and blocks until this host's parts of it
 // are there.
 func (c *checkpoints) makeLast(ctx context.Context, t *Trainer) error {
-	if c.making != nil {
-		<-c.making
-	}
-	if err := c.writer.wait(ctx); err != nil || t.cursor.Step == c.last {
+	if err := c.awaitWriter(ctx); err != nil || t.cursor.Step == c.last {
 		return err
 	}
 	ok, err := c.agree(ctx, t, true, true)
@@ -145,15 +142,20 @@ func (c *checkpoints) makeStopped(ctx context.Context, t *Trainer) error {
 	if t.cursor.Step == c.last {
 		return nil
 	}
-	if c.making != nil {
-		<-c.making
-	}
-	if err := c.writer.wait(ctx); err != nil {
+	if err := c.awaitWriter(ctx); err != nil {
 		return err
 	}
 	c.last, c.seed = t.cursor.Step, c.shared
 	if err := c.writeShare(t, t.stopped); err != nil {
 		return err
+	}
+	return c.writer.wait(ctx)
+}
+
+// awaitWriter blocks until no room is being made and no part is being written.
+func (c *checkpoints) awaitWriter(ctx context.Context) error {
+	if c.making != nil {
+		<-c.making
 	}
 	return c.writer.wait(ctx)
 }
@@ -177,10 +179,8 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 	case due:
 		room = c.findRoom(t, ended)
 	}
-	drawn := drawSeed()
 	// The least of all, and so the same everywhere, whoever is lost meanwhile.
-	said := []int64{0, room, min(max(away, 1), farAway),
-		int64(drawn)}
+	said := []int64{0, room, min(max(away, 1), farAway), int64(drawSeed())}
 	if due {
 		said[0] = -1
 	}

@@ -136,7 +136,7 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 		c.shape = c.flat[:]
 	}
 	h := &Handle{}
-	if g.job.aside {
+	if g.job.aside.Load() {
 		h.err = c.doAlone(&g.job.mem)
 	} else if err := c.submit(g, h); err != nil {
 		h.err, h.calls = err, nil

@@ -39,9 +39,8 @@ var errFreed = errors.New("client: this group was freed")
 // Job is this worker's part in a job, and the group of all ranks.
 type Job struct {
 	*Group
-	name       string
-	host       string
-	generation topo.Generation
+	name string
+	host string
 
 	ask    sync.Mutex  // held for a request and its answer; guards conn, buf and closed
 	conn   *arena.Conn // the connection to the agent; nil = solo
@@ -53,9 +52,13 @@ type Job struct {
 	mem   memory
 	tasks *group.Group // goroutines that run beside the loop; Close waits for them
 	solo  bool         // whether the process runs without an agent
+
+	// What follows changes in Commit and Next, while other goroutines make calls.
+
+	generation atomic.Uint64 // number of the membership
 	// aside says that collectives are those of a job of one: the worker is solo, has not entered
 	// yet, or was released.
-	aside bool
+	aside atomic.Bool
 }
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment
@@ -68,8 +71,9 @@ func Join(ctx context.Context) (*Job, error) {
 		if err := startedByAnother(); err != nil {
 			return nil, err
 		}
-		j := &Job{name: "solo", generation: 1, tasks: group.New(context.Background()), solo: true,
-			aside: true}
+		j := &Job{name: "solo", tasks: group.New(context.Background()), solo: true}
+		j.generation.Store(1)
+		j.aside.Store(true)
 		j.Group = &Group{job: j, size: 1, ranks: []topo.Rank{0}}
 		return j, nil
 	}
@@ -114,8 +118,8 @@ func (j *Job) join(rank int) error {
 		arena.CloseFDs(fds[1:])
 		return errors.Join(err, block.Close())
 	}
-	j.name, j.host, j.generation, j.block = reply.Job, reply.Host,
-		topo.Generation(reply.Generation), block
+	j.name, j.host, j.block = reply.Job, reply.Host, block
+	j.generation.Store(uint64(reply.Generation))
 	j.calls = newCalls(control, arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), j.conn,
 		time.Duration(reply.SpinUS)*time.Microsecond)
 	j.mem.segment, j.mem.freed = j.requestSegment, j.tellFreed
@@ -124,7 +128,7 @@ func (j *Job) join(rank int) error {
 		ranks[i] = topo.Rank(i)
 	}
 	j.Group = &Group{job: j, rank: reply.Rank, size: reply.Size, ranks: ranks}
-	j.aside = reply.Late
+	j.aside.Store(reply.Late)
 	return nil
 }
 
@@ -179,7 +183,7 @@ func (j *Job) Name() string { return j.name }
 func (j *Job) Host() string { return j.host }
 
 // Generation returns the number of the membership that this worker belongs to.
-func (j *Job) Generation() topo.Generation { return j.generation }
+func (j *Job) Generation() topo.Generation { return topo.Generation(j.generation.Load()) }
 
 // Report hands numbers such as step, loss, accuracy or samples_per_s to the launcher. It does not
 // wait for an answer.
@@ -221,7 +225,7 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 	for i, r := range ranks {
 		list[i] = topo.Rank(r)
 	}
-	if j.aside {
+	if j.aside.Load() {
 		if len(ranks) != 1 || ranks[0] != 0 {
 			return nil, fmt.Errorf("client: a job of one has no group of %v", ranks)
 		}
@@ -242,8 +246,8 @@ func (j *Job) takeView() (arena.View, error) {
 	if err != nil {
 		return v, err
 	}
-	j.generation = topo.Generation(v.Generation)
-	j.aside = v.Released
+	j.generation.Store(uint64(v.Generation))
+	j.aside.Store(v.Released)
 	if !v.Released { // a released worker keeps its rank: it must not pass for rank 0
 		j.rank = v.Rank
 	}
@@ -304,7 +308,7 @@ func (g *Group) Free() error {
 	switch {
 	case g == j.Group:
 		return errors.New("client: the group of all ranks lasts as long as the job")
-	case j.aside || g.freed.Swap(true):
+	case j.aside.Load() || g.freed.Swap(true):
 		return nil
 	}
 	return errors.Join(j.mem.closeShared(g.id),

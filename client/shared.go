@@ -69,7 +69,7 @@ func (g *Group) sharedResult(name string, bytes int) (*sharing, error) {
 		return nil, err
 	}
 	s := &sharing{Window: w, group: g.id, name: name, bytes: bytes}
-	if !g.job.aside {
+	if !g.job.aside.Load() {
 		if err := s.showAgentMemory(g.job); err != nil {
 			return nil, errors.Join(err, w.Close())
 		}
@@ -83,7 +83,8 @@ func (g *Group) sharedResult(name string, bytes int) (*sharing, error) {
 func (s *sharing) showAgentMemory(j *Job) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.generation == j.generation {
+	now := j.Generation() // before the request: the memory is that of this one, or newer
+	if s.generation == now {
 		return nil
 	}
 	var reply api.SharedReply
@@ -95,7 +96,7 @@ func (s *sharing) showAgentMemory(j *Job) error {
 	if err := s.Show(fds[0]); err != nil {
 		return err
 	}
-	s.id, s.generation = reply.ID, j.generation
+	s.id, s.generation = reply.ID, now
 	return nil
 }
 

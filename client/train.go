@@ -125,7 +125,7 @@ func (t *Trainer) prepareStep(ctx context.Context) error {
 	switch {
 	case !t.begun:
 		t.begun = true
-		if t.job.aside && !t.job.solo {
+		if t.job.aside.Load() && !t.job.solo {
 			return t.enter(ctx)
 		}
 		if t.checkpoints != nil {
@@ -233,7 +233,7 @@ func (t *Trainer) takeView() error {
 		return err
 	}
 	t.released, t.joined = v.Released, v.Joined
-	if v.Stopped {
+	if v.Stopped && t.committed { // not when a later Trainer enters a job that was stopped
 		t.stopped = v.Size
 	}
 	if t.cursor, err = cursor.Parse(v.Cursor); err != nil {
