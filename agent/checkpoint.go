@@ -21,14 +21,15 @@ type saves struct {
 	mu      sync.Mutex
 	writing int           // parts that are being written
 	idle    chan struct{} // closed when writing becomes 0; nil = no part was ever written
-	// unsealed are the checkpoints of which parts were written, as long as parts are missing.
-	unsealed map[unsealed]snapshot.Folder
+	// unsealed has by its root, while parts are missing, the newest checkpoint of which a part was
+	// written. Rank 0 removes what is left of older ones.
+	unsealed map[string]unsealed
 }
 
-// unsealed names a checkpoint of which this host has a part.
+// unsealed is a checkpoint of which this host has a part.
 type unsealed struct {
-	root    string
 	attempt snapshot.Attempt
+	folder  snapshot.Folder
 }
 
 // begin counts a part that is about to be written.
@@ -36,17 +37,17 @@ func (s *saves) begin(p *snapshot.Part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unsealed == nil {
-		s.unsealed = map[unsealed]snapshot.Folder{}
+		s.unsealed = map[string]unsealed{}
 	}
-	s.unsealed[unsealedOf(p)] = p.Folder
+	s.unsealed[p.Folder.Root] = unsealed{attemptOf(p), p.Folder}
 	if s.writing++; s.writing == 1 {
 		s.idle = make(chan struct{})
 	}
 }
 
-// unsealedOf names the checkpoint of a part.
-func unsealedOf(p *snapshot.Part) unsealed {
-	return unsealed{p.Folder.Root, snapshot.Attempt{Step: p.Step(), Seed: p.Seed}}
+// attemptOf names the checkpoint of a part.
+func attemptOf(p *snapshot.Part) snapshot.Attempt {
+	return snapshot.Attempt{Step: p.Step(), Seed: p.Seed}
 }
 
 // end uncounts a part that was written, or has failed; over says that its checkpoint is sealed or
@@ -54,8 +55,8 @@ func unsealedOf(p *snapshot.Part) unsealed {
 func (s *saves) end(p *snapshot.Part, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if over {
-		delete(s.unsealed, unsealedOf(p))
+	if over && s.unsealed[p.Folder.Root].attempt == attemptOf(p) {
+		delete(s.unsealed, p.Folder.Root)
 	}
 	if s.writing--; s.writing == 0 {
 		close(s.idle)
@@ -82,12 +83,8 @@ func (s *saves) abandonUnsealed() {
 	left := s.unsealed
 	s.unsealed = nil
 	s.mu.Unlock()
-	folders := map[string]snapshot.Folder{}
-	for _, f := range left {
-		folders[f.Root] = f
-	}
-	for _, f := range folders {
-		_ = f.CleanUp() // the next job tries again
+	for _, u := range left {
+		_ = u.folder.CleanUp() // the next job tries again
 	}
 }
 

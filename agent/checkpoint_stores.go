@@ -27,9 +27,8 @@ type checkpointStores struct {
 	stop context.CancelFunc
 
 	mu      sync.Mutex
-	buckets map[string]*s3.Bucket   // by URL
-	tries   map[string]func() error // by path or URL: writes a file once, and gives that result
-	fetched map[source]*fetched     // checkpoints that some worker of this host reads
+	buckets map[string]*s3.Bucket // by URL
+	fetched map[source]*fetched   // checkpoints that some worker of this host reads
 }
 
 // source names a checkpoint in a bucket.
@@ -51,8 +50,7 @@ type fetched struct {
 // newCheckpointStores returns the stores of an agent that has opened none yet. stop ends their
 // fetches.
 func newCheckpointStores() *checkpointStores {
-	p := &checkpointStores{buckets: map[string]*s3.Bucket{}, tries: map[string]func() error{},
-		fetched: map[source]*fetched{}}
+	p := &checkpointStores{buckets: map[string]*s3.Bucket{}, fetched: map[source]*fetched{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	return p
 }
@@ -77,19 +75,6 @@ func (p *checkpointStores) openFolder(root string, keep int, say func(string)) (
 	}
 	f.Store = b
 	return f, nil
-}
-
-// tryWrite fails where this agent cannot write to a place. It blocks for one small file, which only
-// the first of the workers has written.
-func (p *checkpointStores) tryWrite(f snapshot.Folder) error {
-	p.mu.Lock()
-	try := p.tries[f.Root]
-	if try == nil {
-		try = sync.OnceValue(f.TryWrite)
-		p.tries[f.Root] = try
-	}
-	p.mu.Unlock()
-	return try()
 }
 
 // fetch downloads a checkpoint into a folder of this host, and blocks until it is there; the first
@@ -200,7 +185,7 @@ func (s *session) serveResume(r *api.ResumeRequest) error {
 		attempt, reply.Done, err = f.Newest(r.Tried)
 		reply.Step, reply.Seed = attempt.Step, attempt.Seed
 	case api.ResumeTry:
-		err = s.agent.stores.tryWrite(f)
+		err = f.TryWrite()
 	case api.ResumeFetch:
 		err = s.fetchCheckpoint(source{f.Store.(*s3.Bucket), attempt}, reply)
 	case api.ResumeDamaged:

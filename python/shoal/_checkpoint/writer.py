@@ -151,7 +151,7 @@ class AgentWriter:
         self._ask_written(wait=True)
 
     def try_write(self, root: str, keep: int) -> None:
-        """Have the agent try, once for all workers of this host."""
+        """Have the agent try."""
         asked = {"type": "resume", "do": "try", "folder": root, "keep": keep}
         try:
             self._worker.link.request(asked, "resume")
