@@ -69,11 +69,13 @@ def found(output):
 
 def test_a_fork_finds_what_a_new_process_finds(launch, tmp_path):
     """A fork finds what a new process finds, but for what it saves time with: the modules are there
-    already.
+    already. The program is a link: what it imports is beside its file.
     """
     (tmp_path / "program.py").write_text(FOUND)
     (tmp_path / "marked.py").write_text(MARKED)
-    program = tmp_path / "program.py"
+    (tmp_path / "links").mkdir()
+    program = tmp_path / "links" / "program.py"
+    program.symlink_to(tmp_path / "program.py")
     options = ["--env", "LEVEL=3", "--prefork"]
     forked = found(run_job(launch, [*options, "marked"], program, "--epochs", "3"))
     anew = found(run_job(launch, options[:-1], program, "--epochs", "3"))
