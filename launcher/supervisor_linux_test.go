@@ -75,7 +75,9 @@ func TestProcessesThatEndedLongAgoAreForgotten(t *testing.T) {
 	if n := len(s.allProcesses()); n != 3+mostEnded {
 		t.Errorf("%d processes are known, want 3 and the %d that ended last", n, mostEnded)
 	}
-	for worker, known := range map[int]bool{0: true, 1: true, 2: true, 3: false, 12: false, 13: true} {
+	for worker, known := range map[int]bool{
+		0: true, 1: true, 2: true, 3: false, 12: false, 13: true,
+	} {
 		if p := s.processOf(worker); (p != nil) != known {
 			t.Errorf("worker %d is known: %v, want %v", worker, p != nil, known)
 		}

@@ -18,8 +18,8 @@ func (l *launcher) onStart(o agent.StartOrder) {
 	l.starts.add(func() { l.startOrdered(o) })
 }
 
-// startTemplate starts the process from which workers are forked, if the job wants one, in the queue
-// of starts: before the workers that are to be forked from it. The console shows why it has ended.
+// startTemplate starts the process from which workers are forked, if the job wants one, in the
+// queue of starts: before the workers that are to be forked. The console shows why it has ended.
 func (l *launcher) startTemplate() {
 	ended := func(why string) {
 		if !l.registry.isStopping() {
@@ -32,9 +32,8 @@ func (l *launcher) startTemplate() {
 	}
 }
 
-// startOrdered starts workers that the membership has ordered, in the queue of starts. It waits while
-// their template imports. If it is not known yet
-// what to run, the order waits for that.
+// startOrdered starts workers that the membership has ordered, in the queue of starts. It waits
+// while their template imports. If it is not known yet what to run, the order waits for that.
 func (l *launcher) startOrdered(o agent.StartOrder) {
 	if l.supervisor.postponeOrder(o) {
 		return
