@@ -159,10 +159,14 @@ class Accelerator(accelerate.Accelerator):
 
     def save_state(self, output_dir: Optional[str] = None, *others: Any, **options: Any) -> Any:
         """As Accelerate's own, with the place in the data; another worker writes where rank 0 is
-        lost meanwhile.
+        lost meanwhile. A worker that has not entered the job writes nothing, and returns None.
         """
         if self._job is None:
             return super().save_state(output_dir, *others, **options)
+        if self._job.outside:
+            # Its program goes through an epoch that the job has done: the others have written this
+            # checkpoint, which its own state, not that of the job, would replace.
+            return None
         save, number = super().save_state, self.project_configuration.iteration
 
         def write() -> str:

@@ -121,5 +121,20 @@ def test_an_evaluation_of_a_worker_that_waits():
     assert not list(batches)
 
 
+def test_a_worker_that_waits_writes_no_checkpoint(tmp_path):
+    """The program of a worker that joins goes through the epochs of before, and what it saves after
+    each leaves the checkpoint of the others as it is.
+    """
+    from shoal.accelerate import Accelerator
+
+    accelerator = Accelerator.__new__(Accelerator)
+    accelerator._job = types.SimpleNamespace(rank=3, size=1, outside=True)
+    accelerator._train, accelerator._writing = None, False
+    accelerator.project_configuration = types.SimpleNamespace(iteration=0)
+    with mock.patch("accelerate.Accelerator.save_state", return_value=tmp_path) as save:
+        assert accelerator.save_state(str(tmp_path)) is None
+    assert not save.called and accelerator.project_configuration.iteration == 0
+
+
 if __name__ == "__main__":
     main(globals())
