@@ -47,6 +47,11 @@ class View(NamedTuple):
         return bool(self.flags & STOPPED)
 
     @property
+    def gone(self) -> bool:
+        """Whether the job goes on without this worker."""
+        return self.released and not self.stopped
+
+    @property
     def new(self) -> bool:
         """Whether this worker has just become a member."""
         return bool(self.flags & NEW)

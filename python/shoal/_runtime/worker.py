@@ -205,7 +205,7 @@ class Worker:
         """
         self.view = view = self.calls.read_view()
         self.generation, self.late = view.generation, False
-        self._alone = view.released and not view.stopped
+        self._alone = view.gone
         self._free_incumbent_group()
         if self._alone:
             self.size = 1  # the rank stays: rank 0, which writes the results, is a member

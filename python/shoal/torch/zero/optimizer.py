@@ -157,8 +157,7 @@ class Zero(torch.optim.Optimizer):
         self._averaged = False
         if guarded:
             registry.record_overflow(self, self._overflow)
-        view = self._job._backend.view
-        if not view.released or view.stopped:
+        if not self._job._backend.view.gone:
             if guarded and self._overflow:
                 self._shards.drop_gradients()
             else:
