@@ -56,7 +56,7 @@ class World(Group):
         """Whether this worker is the one that does what one does for all: rank 0, as long as it is
         a member. When it is lost, another worker is the first after the step under way.
         """
-        return self.rank == 0 and not self._backend.view.gone
+        return self.rank == 0 and not self.outside and not self._backend.view.gone
 
     def group(self, ranks: Sequence[int]) -> Group:
         """The sub-group of these ranks of the job, numbered in this order. Called by its members,

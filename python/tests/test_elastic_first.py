@@ -73,6 +73,17 @@ def test_a_job_of_one_is_the_first_and_evaluates_alone():
             job.evaluate(3, list, batch=0)
 
 
+def test_a_worker_that_has_not_entered_is_not_the_first():
+    """It has rank 0 of 1 meanwhile, and the job has a first worker already."""
+    from shoal._runtime.solo import Solo
+    from shoal.world import World
+
+    backend = Solo()
+    assert World(backend).first
+    backend.late = True
+    assert not World(backend).first
+
+
 def test_an_object_from_before_is_closed():
     """A worker that is the first one no more closes its object, and calls no factory."""
 
