@@ -142,10 +142,6 @@ class Step:
         """Begin a reduce of one array as a part of the step, which is not the last one: the rank
         `root` gets the mean in `out`, and the others leave `out` None.
         """
-        if self._averages > 1:
-            raise ShoalError(
-                "shoal.torch.zero takes one average a step: without it, averages=2 is possible"
-            )
         if not self.weight:
             self._set_to_zero(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)

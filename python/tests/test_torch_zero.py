@@ -250,7 +250,10 @@ def _refused():
             said.append(f"{type(err).__name__}: {err}")
 
     refuse(shoal.torch.zero, net, torch.optim.SGD(net.parameters(), lr=1.0))
-    shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(4, 3)), 2)
+    data = torch.utils.data.TensorDataset(torch.ones(4, 3))
+    shoal.torch.loader(data, 2, averages=2)
+    refuse(shoal.torch.zero, net, torch.optim.SGD(net.parameters(), lr=1.0))
+    shoal.torch.loader(data, 2)
     refuse(shoal.torch.zero, net, torch.optim.SGD(net.parameters(), lr=1.0), stage=3)
     optimizer = shoal.torch.zero(net, torch.optim.SGD(net.parameters(), lr=1.0))
     for call in (
@@ -384,6 +387,7 @@ def test_what_cannot_be_is_refused():
     """Every wrong use raises an error that says what to do."""
     wants = [
         "make shoal.torch.loader first",
+        "make the loader without averages",
         "stage=3",
         "outside of the loop",
         "job.checkpoint",

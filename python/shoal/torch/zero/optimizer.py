@@ -56,7 +56,8 @@ def zero(
     (anything with a `state_dict`) too. The parameters move into the arena; floating-point buffers
     are averaged.
 
-    Raises RuntimeError without a loader, and TypeError for an optimizer whose state cannot be cut.
+    Raises RuntimeError without a loader, ValueError for one that takes several averages a step, and
+    TypeError for an optimizer whose state cannot be cut.
 
     After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
     SC'20, section 5 (P_os and P_os+g).
@@ -68,6 +69,10 @@ def zero(
     if not job.elastic:
         raise RuntimeError(
             "shoal.torch.zero commits the steps of a loader: make shoal.torch.loader first"
+        )
+    if job._progress is not None and job._progress.averages > 1:
+        raise ValueError(
+            "shoal.torch.zero takes one average a step: make the loader without averages"
         )
     if stage not in (1, 2):
         raise ValueError(
