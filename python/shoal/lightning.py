@@ -344,7 +344,8 @@ class Strategy(SingleDeviceStrategy):
         checkpoint = super().load_checkpoint(checkpoint_path, *others, **options)
         if self._job is not None and _PLACE in checkpoint:
             self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
-            self._logged = unpack(checkpoint[_LOGGED])
+            if _LOGGED in checkpoint:  # not in checkpoints of earlier versions
+                self._logged = unpack(checkpoint[_LOGGED])
         return checkpoint
 
 

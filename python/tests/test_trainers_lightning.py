@@ -56,6 +56,20 @@ def test_a_released_worker_ends_where_it_was_rank_0():
     assert ended.value.code == 0
 
 
+def test_a_checkpoint_of_an_earlier_version():
+    """It has the place in the data, and not what was logged in the epoch so far."""
+    from shoal.cursor import Cursor
+    from shoal.lightning import Strategy
+
+    strategy, place = Strategy.__new__(Strategy), Cursor.start(96, 8, 1, True)
+    strategy._job, strategy._logged = common.RELEASED, {}
+    old = {"shoal-place": place.pack().hex()}
+    own = "lightning.pytorch.strategies.Strategy.load_checkpoint"
+    with mock.patch(own, return_value=old):
+        assert strategy.load_checkpoint("unused") is old
+    assert strategy._place == place and strategy._logged == {}
+
+
 def _train(config):
     """The training, on a rank."""
     import trainers_lightning
