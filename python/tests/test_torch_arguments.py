@@ -32,6 +32,11 @@ def _refusals():
             "global_batch='2': how many samples a step takes",
         ),
         (
+            lambda: shoal.torch.loader([], global_batch=2, weights=[]),
+            ValueError,
+            "samples=0: how many samples the data set has",
+        ),
+        (
             lambda: shoal.torch.loader(Stream(), global_batch=2),
             TypeError,
             "dataset is Stream: .* takes a map-style one",

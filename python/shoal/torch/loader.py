@@ -114,7 +114,6 @@ def loader(
             " model cannot lose a worker"
         )
     samples = len(dataset)  # type: ignore[arg-type]
-    draws = None if weights is None else _Draws(weights, samples, seed)
     left_out = samples % global_batch if drop_last else 0
     if samples and left_out == samples:
         raise ValueError(
@@ -123,6 +122,7 @@ def loader(
         )
     progress = job.place(samples - left_out, global_batch, seed, shuffle)
     progress.averages = averages
+    draws = None if weights is None else _Draws(weights, samples, seed)
     keep_random_state(job)
     return Loader(
         job,
