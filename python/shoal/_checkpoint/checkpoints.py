@@ -161,7 +161,7 @@ class Checkpoints:
         """
         if cursor.step != self._last:
             self.wait()
-            self._kept = self._copy_shard(cursor, self._shared_seed, self._job.rank, self._job.size)
+            self._kept = self._copy_shard(cursor, self._shared_seed)
 
     def drop_kept(self) -> None:
         """Forget what `keep_last` has copied: training goes on."""
@@ -214,7 +214,7 @@ class Checkpoints:
 
         When one worker has no memory for a checkpoint, no worker makes it.
         """
-        nbytes = self._contents(self._job.rank, self._job.size).nbytes
+        nbytes = self._contents().nbytes
         if self._buffer_fits(nbytes):
             return 1
         if wait or nbytes < HUGE_PAGE:
@@ -243,16 +243,14 @@ class Checkpoints:
                 f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}"
             )
 
-    def _contents(self, rank: int, size: int) -> Contents:
-        """What this worker, with a rank among `size`, writes of the state as it is now. The arrays
-        are not copied yet.
-        """
+    def _contents(self) -> Contents:
+        """What this worker writes of the state as it is now. The arrays are not copied yet."""
         items: List[Item] = []
         notes, own = self._state.plan_checkpoint(items)
         if self.meshed is not None:
             return self.meshed.contents(notes, own, items)
         kept = catalogue(items)
-        runs = shard_ranges(kept, rank, size)
+        runs = shard_ranges(kept, self._job.rank, self._job.size)
         listed = [
             {
                 "name": k.name,
@@ -281,15 +279,15 @@ class Checkpoints:
 
     def _save(self, cursor: Cursor) -> None:
         """Copy this worker's share into the buffer, and have the writer write it."""
-        shard = self._copy_shard(cursor, self._seed, self._job.rank, self._job.size)
+        shard = self._copy_shard(cursor, self._seed)
         if shard is not None:
             self._writer.write(shard)
 
-    def _copy_shard(self, cursor: Cursor, seed: int, rank: int, size: int) -> Optional[Shard]:
+    def _copy_shard(self, cursor: Cursor, seed: int) -> Optional[Shard]:
         """Copy this worker's share into the buffer, which nobody may be reading. Returns what to
         write of the checkpoint with that seed; None where there is no memory.
         """
-        mine = self._contents(rank, size)
+        mine = self._contents()
         if not self._buffer_fits(mine.nbytes):
             # A worker was lost just now, and this one has more to write.
             self._allocate_buffer(mine.nbytes)
@@ -302,14 +300,14 @@ class Checkpoints:
             "shoal": VERSION,
             "step": cursor.step,
             "cursor": cursor.pack().hex(),
-            "workers": size,
+            "workers": self._job.size,
             **mine.about,
         }
         state = json.dumps(about, allow_nan=False).encode()
         return Shard(
             Unsealed(self.root, cursor.step, seed),
-            rank,
-            size,
+            self._job.rank,
+            self._job.size,
             self.keep,
             state,
             mine.own,
