@@ -128,7 +128,7 @@ class Job(World):
         wanted = (samples, batch, seed, bool(shuffle))
         if self._progress is None:
             self._progress = Progress(self, self._state, samples, batch, seed, bool(shuffle))
-            self._progress.checkpoints = self._progress.last_checkpoints = self._checkpoints
+            self._progress.checkpoints = self._checkpoints
         have = self._progress.cursor
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
             raise ValueError(
@@ -211,7 +211,7 @@ class Job(World):
             raise wrong_type("folder", folder, "a path, or s3://BUCKET/PREFIX")
         self._checkpoints = Checkpoints(self, self._state, os.fsdecode(folder), every, keep)
         if self._progress is not None:
-            self._progress.checkpoints = self._progress.last_checkpoints = self._checkpoints
+            self._progress.checkpoints = self._checkpoints
 
     def only_first(self, factory: Callable[[], T]) -> T:
         """An object that exists on one worker at a time, the first one, such as a writer of

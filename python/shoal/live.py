@@ -128,8 +128,7 @@ def train(
     )
     live.declare_layout()
     progress = job.place(samples, batch, seed, shuffle)
-    # Checkpoints are made once the mesh is known.
-    progress.checkpoints, progress.meshed = None, True
+    progress.meshed = True  # checkpoints are made below, where the mesh is known
     end = End(1 if epochs is None and steps is None else epochs, steps)
     progress.begin_loop(end)
     while True:

@@ -248,9 +248,9 @@ class Progress:
         self._next: Optional[Cursor] = None
         self.drawn = Drawn()
         self.averages = 1  # how many averages a step takes; the last one commits it
-        self.checkpoints: Optional[Checkpoints] = None  # None = the loop makes none
-        # Those that get one when the job is stopped, of shoal.train too; None = none.
-        self.last_checkpoints: Optional[Checkpoints] = None
+        # Where checkpoints are made; None = none are. With `meshed` only the last one of a job that
+        # is stopped is made here, because the loop of shoal.train makes the others.
+        self.checkpoints: Optional[Checkpoints] = None
         # Functions that say what may be wrong where a step was not committed.
         self.hints: List[Callable[[], str]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
@@ -310,7 +310,7 @@ class Progress:
             self._end_stopped()
             return True
         ended = end.is_reached_at(self.cursor)
-        if self.checkpoints is not None:
+        if self.checkpoints is not None and not self.meshed:
             if not ended:
                 self.checkpoints.save_if_due(self.cursor)
             elif self.epochs.is_final_loop(end):
@@ -332,6 +332,7 @@ class Progress:
             self.state.discover()
             if (
                 self.checkpoints is not None
+                and not self.meshed
                 and not self.job._backend.late
                 and not self.epochs.is_behind_job(end, self.cursor)
             ):
@@ -348,8 +349,8 @@ class Progress:
         """If the job was stopped, make the last checkpoint, wait for it, and be a job of one."""
         if self.job._backend.view.stopped and not self._stopped:
             self._stopped = True
-            if self.last_checkpoints is not None and self.begun:
-                self.last_checkpoints.save_stopped(self.cursor)
+            if self.checkpoints is not None and self.begun:
+                self.checkpoints.save_stopped(self.cursor)
             self.job._backend.part()
 
     def _end_broken_loop(self) -> None:
