@@ -311,13 +311,12 @@ class Progress:
             return True
         ended = end.is_reached_at(self.cursor)
         if self.checkpoints is not None and not self.meshed:
-            if not ended:
-                self.checkpoints.save_if_due(self.cursor)
-            elif self.epochs.is_final_loop(end):
+            if ended and self.epochs.is_final_loop(end):
                 self.checkpoints.save_last(self.cursor)
             else:
                 self.checkpoints.save_if_due(self.cursor)
-                if self.epochs.count is None:  # nobody has said that another loop follows
+                # Where nobody has said that another loop follows, this may be the last one.
+                if ended and self.epochs.count is None:
                     self.checkpoints.keep_last(self.cursor)
         if ended:
             self.epochs.count_ended_loop(end)
