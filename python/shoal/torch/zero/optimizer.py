@@ -187,9 +187,12 @@ class Zero(torch.optim.Optimizer):
     @staticmethod
     def _unscale(tensors: Sequence[Tensor], scale: Optional[Tensor]) -> None:
         """Divide the gradients of these tensors by a scale, in place; None = that was done."""
+        if scale is None:
+            return
+        divisor = scale.item()
         for tensor in tensors:
-            if scale is not None and tensor.grad is not None:
-                tensor.grad.div_(scale.item())
+            if tensor.grad is not None:
+                tensor.grad.div_(divisor)
 
     def average_gradients(self) -> None:
         """Average the gradients now, which commits the step; the next `step()` does not do it
