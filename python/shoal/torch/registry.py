@@ -107,9 +107,7 @@ def _belonging(managed: List[Any]) -> Iterator[Any]:
             and id(_user_optimizer(getattr(thing, "optimizer", None))) in known
         ):
             yield thing
-    for thing in made:
-        if isinstance(thing, _Scaler) and thing.is_enabled():
-            yield thing
+    yield from (scaler for scaler in live_scalers() if id(scaler) not in known)
 
 
 def _parameters_of(thing: Any) -> List[torch.Tensor]:
