@@ -46,7 +46,7 @@ def test_samples_that_are_left_out(compress):
     assert [f[1] for f in other] == [2, 0, 2, 0], other
     assert [f[2] for f in one] == [f[2] for f in other] == [False, True, False, False]
     assert [f[0] for f in one] == [f[0] for f in other], "the workers differ"
-    assert one[0][0] == one[1][0] != one[2][0] != one[3][0] == one[3][0], one
+    assert one[0][0] == one[1][0] != one[2][0] != one[3][0], one
 
 
 def _partly():
