@@ -93,14 +93,15 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     epochs, steps = run(2, "two", every=17, checkpoint=str(own))
     alone, _ = common.replayed([s["taken"] for s in steps], 94, 36, clip=0.5)
     assert [s["loss"] for s in steps] == pytest.approx([loss for loss, _ in alone], rel=1e-6)
+    same = ("taken", "loss", "rate")
     saved = str(tmp_path / "two/saved/epoch=1-step=17.ckpt")
     again, rest = run(1, "one", resume=saved)
-    common.check_resumed(steps, rest, 18)
+    common.check_resumed(steps, rest, 18, same)
     # of the epoch in which it resumed, what was logged before counts too
     assert [*again[1], *again[2]] == pytest.approx([*epochs[1], *epochs[2]], rel=1e-6)
     step = common.drop_last(own)
     again, rest = run(3, "three", every=1000, checkpoint=str(own))
-    common.check_resumed(steps, rest, step + 1)
+    common.check_resumed(steps, rest, step + 1, same)
     assert again[2] == pytest.approx(epochs[2], rel=1e-6)
 
 
