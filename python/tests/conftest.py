@@ -107,6 +107,31 @@ def agent():
 
 
 @pytest.fixture(scope="session")
+def alone():
+    """Returns alone(script or source, *arguments): runs it without the launcher, as a job of one,
+    expects exit code 0, returns what it printed.
+    """
+
+    def run(program, *arguments, code=0, env=None):
+        """Run a program to its end."""
+        source = [] if isinstance(program, pathlib.Path) else ["-c"]
+        done = subprocess.run(
+            [sys.executable, *source, str(program), *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=HANG,
+        )
+        assert done.returncode == code, (
+            f"exit code {done.returncode}, want {code}\n{done.stdout[-6000:]}"
+        )
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def launch(binary, tmp_path_factory):
     """Returns launch(n, script or source, *arguments): runs it on n ranks, expects exit code 0,
     returns what they printed. launch.start only starts the job, and returns its process.

@@ -231,34 +231,16 @@ def test_state_that_the_program_cannot_take(tmp_path, error):
     )
 
 
-def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
+def test_a_job_of_one_goes_on_with_and_without_an_agent(train, alone, tmp_path):
     """A checkpoint that the agent wrote is read without one, and the other way round."""
 
-    def alone(folder, **env):
+    def train_alone(folder, **options):
         """Train without an agent."""
-        command = [
-            sys.executable,
-            WORKER,
-            tmp_path / folder,
-            SAMPLES,
-            BATCH,
-            EPOCHS,
-            5,
-            100,
-            100_000,
-        ]
-        full = {**os.environ, "PYTHONPATH": str(WORKER.parents[1]), **env}
-        return subprocess.run(
-            list(map(str, command)),
-            env=full,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=HANG,
-        ).stdout
+        numbers = (SAMPLES, BATCH, EPOCHS, 5, 100, 100_000)
+        return alone(WORKER, tmp_path / folder, *numbers, **options)
 
-    whole = results(alone("undisturbed"))
-    alone("alone", STOP="31")
+    whole = results(train_alone("undisturbed"))
+    train_alone("alone", code=-signal.SIGKILL, env={"STOP": "31"})
     train(1, folder="launched", keep=100, more=100_000, STOP=31)
     for name in ("shard-00001-of-00001.safetensors", "shoal-checkpoint.json"):
         alike = [
@@ -267,7 +249,7 @@ def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
         ]
         assert alike[0] == alike[1]
     assert results(train(1, folder="alone", keep=100, more=100_000)) == whole
-    assert results(alone("launched")) == whole
+    assert results(train_alone("launched")) == whole
 
 
 def test_what_others_can_read(train, tmp_path, binary):
@@ -351,18 +333,9 @@ def test_a_full_disk(train, small_disk):
     )
 
 
-def test_a_full_disk_without_an_agent(small_disk):
+def test_a_full_disk_without_an_agent(alone, small_disk):
     """The same where this process writes."""
-    args = [small_disk / "checkpoints", *map(str, (40, 4, 1, 4, 2, 1_000_000))]
-    env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1])}
-    output = subprocess.run(
-        [sys.executable, WORKER, *args],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=HANG,
-    ).stdout
+    output = alone(WORKER, small_disk / "checkpoints", 40, 4, 1, 4, 2, 1_000_000)
     assert (
         "no space left" in output.lower()
         and "; make room there" in output

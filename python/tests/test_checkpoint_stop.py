@@ -1,15 +1,13 @@
 """The last checkpoint of a job: when it is stopped, and when its program ends."""
 
-import os
 import re
 import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("numpy")
 from running_job import HANG
-from test_checkpoint import WORKER, results, steps
+from test_checkpoint import results, steps
 
 STOPPED = """
 import os, sys, threading
@@ -108,7 +106,7 @@ def test_a_divided_state_is_whole_when_a_job_is_stopped(launch, binary, tmp_path
 
 
 @pytest.mark.parametrize("agent", [False, True])
-def test_a_loop_of_one_epoch_ends_with_a_checkpoint(launch, tmp_path, agent):
+def test_a_loop_of_one_epoch_ends_with_a_checkpoint(launch, alone, tmp_path, agent):
     """A loop that names neither epochs nor steps is the last one where the program ends."""
     program = """
 import sys
@@ -129,14 +127,6 @@ total += 1000
         if agent:
             output = launch(2, program, tmp_path / "checkpoints", epochs)
         else:
-            env = {**os.environ, "PYTHONPATH": str(WORKER.parents[1])}
-            output = subprocess.run(
-                [sys.executable, "-c", program, tmp_path / "checkpoints", str(epochs)],
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=True,
-            ).stdout
+            output = alone(program, tmp_path / "checkpoints", epochs)
         assert {r[0] for r in results(output).values()} == {37.0 * epochs}, output
         assert max(steps(tmp_path / "checkpoints")) == 37 * epochs, output

@@ -8,7 +8,6 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -178,20 +177,10 @@ def test_contradictions_are_named(launch):
     assert "mesh tp=2 has 2 ranks, the job 3 workers" in launch(3, WORKER, "tp=2", 3, code=1)
 
 
-def test_alone():
+def test_alone(alone):
     """A job of one trains without an agent."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            (
-                "import sys; sys.path.insert(0, sys.argv[1]); import live_numpy;"
-                " live_numpy.main('', 20)"
-            ),
-            str(WORKER.parent),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(WORKER.parents[1])},
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import live_numpy; live_numpy.main('', 20)"
     )
-    assert meshes_of(done.stdout.replace("on  ", "on alone ")) == ["alone"] and "END" in done.stdout
+    output = alone(program, WORKER.parent)
+    assert meshes_of(output.replace("on  ", "on alone ")) == ["alone"] and "END" in output
