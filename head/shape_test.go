@@ -104,8 +104,8 @@ func TestRequestsToAJobThatStarts(t *testing.T) {
 			!strings.Contains(err.Error(), mesh) {
 			t.Errorf("%s: a reshape is answered with %v", when, err)
 		}
-		if err := c.agent.Resize(3, "me"); size != "" &&
-			(err == nil || !strings.Contains(err.Error(), size)) {
+		if err := c.agent.Resize(3, "me"); (err == nil) != (size == "") ||
+			err != nil && !strings.Contains(err.Error(), size) {
 			t.Errorf("%s: a resize is answered with %v", when, err)
 		}
 	}

@@ -2,7 +2,6 @@ package launcher_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -75,7 +74,10 @@ func trainAndCount(ctx context.Context, j *client.Job) error {
 		}
 		if j.Rank() == 0 && t.Step() == number(askVariable, -1) {
 			job, err := control.Find(ctx, "test")
-			if err := errors.Join(err, job.Stop(ctx, false, "rank 0")); err != nil {
+			if err != nil {
+				return err
+			}
+			if err := job.Stop(ctx, false, "rank 0"); err != nil {
 				return err
 			}
 		}
