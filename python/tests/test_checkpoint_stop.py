@@ -39,8 +39,11 @@ def test_a_job_that_is_stopped_makes_no_step_again(launch, binary, tmp_path):
     abandoned, which is said.
     """
 
-    def stop(*hangs):
-        """Start a job, and stop it after some steps; with `hangs`, rank 1 writes no part."""
+    def stop(*hurry):
+        """Start a job, and stop it after some steps; with options that hurry it, rank 1 writes no
+        part.
+        """
+        hangs = ["hangs"] if hurry else []
         process = launch.start(3, STOPPED, tmp_path / "checkpoints", 10**8, *hangs)
         lines = iter(process.stdout)
         name = re.search("job ([^,]+),", next(line for line in lines if ", 3 workers" in line))[1]
@@ -48,19 +51,20 @@ def test_a_job_that_is_stopped_makes_no_step_again(launch, binary, tmp_path):
         next(line for line in lines if "STEP" in line)
         asked = subprocess.Popen([binary, "stop", name], stdout=subprocess.PIPE)
         output = ""
-        if hangs:  # rank 0 has written its part
+        if hurry:  # rank 0 has written its part
             output = next(line for line in lines if "[0] RESULT" in line)
-            subprocess.run([binary, "stop", name, "--now"], stdout=subprocess.PIPE)
+            subprocess.run([binary, "stop", name, *hurry], stdout=subprocess.PIPE)
         asked.communicate()
         output += process.communicate(timeout=HANG)[0]
         return began, int(re.search(r"RESULT \[\d+, (\d+)", output)[1]), output
 
     _, reached, output = stop()
     assert f"checkpoint of step {reached} in" in output and "abandoned" not in output, output
-    began, lost, output = stop("hangs")
-    assert began == reached and f"checkpoint of step {lost} in" in output, output
-    assert "is abandoned: a worker was lost while it was written, or ended" in output, output
-    assert steps(tmp_path / "checkpoints") == [reached]
+    for hurry in ["--now"], ["--grace", "1ms"]:
+        began, lost, output = stop(*hurry)
+        assert began == reached and f"checkpoint of step {lost} in" in output, output
+        assert "is abandoned: a worker was lost while it was written, or ended" in output, output
+        assert steps(tmp_path / "checkpoints") == [reached]
     ended = results(launch(2, STOPPED, tmp_path / "checkpoints", reached + 5))
     assert {tuple(r) for r in ended.values()} == {(reached + 5, reached + 5.0)}
 
