@@ -31,16 +31,17 @@ FRAMEWORKS = {
     "lightning": ({"batch": BATCH, "accumulate": 1}, 0.5),
     "accelerate": ({"batch": BATCH, "accumulate": 1}, 0.5),
 }
-# The progress bar that is shown last, when it is full; Accelerate has none.
+# The progress bar that is shown last, when it is full, of the frameworks that have one.
 BARS = {
     "transformers": r" 100%\|█+\| \d+/\d+ ",
     "lightning": rf"Epoch {EPOCHS - 1}: 100%",
-    "accelerate": r"100%\|",
 }
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Trains with every framework; returns the results. Raises Failure if a training fails."""
+    """Trains with every framework; returns the results. Raises Failure if a training fails, or is
+    not the one of one worker.
+    """
     results = []
     for framework in FRAMEWORKS:
         print(f"correctness {framework}", file=sys.stderr, flush=True)
@@ -48,6 +49,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
         with tempfile.TemporaryDirectory(prefix="correct-", dir=turns.BUILD) as folder:
             line = train(framework, pathlib.Path(folder), args.correct_steps)
         print(line, file=sys.stderr, flush=True)
+        if not (line["once"] and line["rates"] and line["off"] <= CLOSE):
+            raise turns.Failure(f"{framework}: not the training of one worker: {line}")
         results.append(dict(line, part="correct", name=framework))
     return results
 
@@ -67,19 +70,22 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
     options += ["--name", f"bench-{framework}-{os.getpid()}"]
     script = TESTS / f"trainers_{framework}.py"
     launch = types.SimpleNamespace(start=start)
-    changed = 0
+    changed, members = 0, set[int]()  # of the last gate
     with running_job.running(
         launch, turns.SHOAL, end, 4, script, json.dumps(config), options=options
     ) as job, agent(address, token, folder):
 
-        def during(gate: int, change) -> None:
-            """Do something to the job while it waits at a gate, and count restarted workers."""
-            nonlocal changed
+        def during(gate: int, change, lost: int = 0) -> None:
+            """Do something to the job while it waits at a gate, which ends `lost` workers, and
+            count those that ended beside them: here, and since the gate before.
+            """
+            nonlocal changed, members
             job.read_until(f"GATE {gate}$")
-            before = {w["worker"]: w["pid"] for w in job.members()}
+            before = {w["pid"] for w in job.members()}
             change()
-            after = {w["worker"]: w["pid"] for w in job.members()}
-            changed += sum(after.get(worker, pid) != pid for worker, pid in before.items())
+            after = {w["pid"] for w in job.members()}
+            changed += len(members - before) + len(before - after) - lost
+            members = after
             common.open_gate(folder, gate)
 
         orders = []
@@ -103,9 +109,9 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
             order("drain", "second")
             job.wait_for_spare(there)
 
-        during(gates[0], lambda: job.kill(3))
+        during(gates[0], lambda: job.kill(3), lost=1)
         during(gates[1], resize)
-        during(gates[2], lambda: job.kill(0))
+        during(gates[2], lambda: job.kill(0), lost=1)
         during(gates[3], drain)
         output = job.finish()
         for process, said in orders:
@@ -165,8 +171,8 @@ def judge(framework, folder, output, steps, clip) -> dict:
     samples = steps // EPOCHS * BATCH
     once = taken == collections.Counter({i: EPOCHS for i in range(samples)})
     alone, net = common.replayed([line["taken"] for line in ledger], samples, steps, clip)
-    ended = running_job.results(output)
     if framework == "transformers":
+        ended = running_job.results(output)
         logged = [line for line in ended[0][2]["logs"] if "loss" in line]
         told = {line["step"]: (line["loss"], line["learning_rate"]) for line in logged}
     else:
@@ -177,15 +183,16 @@ def judge(framework, folder, output, steps, clip) -> dict:
     else:
         off = max_off(told, alone)
     rates = all(told.get(i + 1, (0, None))[1] == rate for i, (_, rate) in enumerate(alone))
-    bars = set(re.findall(rf"^\[(\d+)\][^\n]*{BARS[framework]}", output, re.M))
+    bars = None
+    if framework in BARS:
+        bars = len(set(re.findall(rf"^\[(\d+)\][^\n]*{BARS[framework]}", output, re.M)))
     return {
         "steps": made,
         "lost": lost,
-        "ended": len(ended),
         "once": once,
         "off": off,
         "rates": rates,
-        "bars": len(bars),
+        "bars": bars,  # None where there are none to show
         "errors": output.count("Traceback"),
     }
 
@@ -200,7 +207,7 @@ def text(results: list[dict]) -> str:
     rows = []
     for r in (r for r in results if r["part"] == "correct"):
         equal = f"{'yes' if r['off'] <= CLOSE else 'NO'}, to {r['off']:.1e}"
-        bars = "–" if r["name"] == "accelerate" else str(r["bars"])
+        bars = "–" if r["bars"] is None else str(r["bars"])
         yes = ["yes" if r[key] else "NO" for key in ("once", "rates")]
         made = [str(r[key]) for key in ("steps", "lost", "restarts", "errors")]
         rows.append([r["name"], *made, yes[0], equal, yes[1], bars])

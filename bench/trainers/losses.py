@@ -70,7 +70,6 @@ def lose_one(training: Training, run: int) -> dict:
         "order_s": joined["at"] - ordered,
         "kill_s": after["at"] - killed,
         "lost": done_again(lines, made, top),
-        "restarted": sum(pid not in members for pid in {after["pid"]}),
         "step_s": ordinary(lines, members),
     }
 

@@ -43,11 +43,12 @@ def text(document: dict) -> str:
     parts = [part.text(results) for part in PARTS.values()]
     loads = [r["load"] for r in results]
     about = f"{machine['processor']}, {machine['cores']} cores, {document['date']}"
-    busy = sum(not r.get("quiet", True) for r in results)
-    parts.append(
-        f"{about}. Load of the machine before the parts {min(loads):.1f} to {max(loads):.1f};"
-        f" {busy} of {len(results)} results began on a busy machine."
-    )
+    about += f". Load of the machine before the parts {min(loads):.1f} to {max(loads):.1f}"
+    looked = [r["quiet"] for r in results if "quiet" in r]  # the trainings that were timed
+    if looked:
+        busy = looked.count(False)
+        about += f"; {busy} of {len(looked)} timed trainings began on a busy machine"
+    parts.append(f"{about}.")
     return "\n\n".join(part for part in parts if part)
 
 
