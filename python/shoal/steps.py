@@ -32,8 +32,10 @@ class Step:
     epochs. One thread at a time uses it; `allreduce`, `skip` and `end` wait for other workers.
     """
 
-    __slots__ = ("_progress", "_averages", "_weights", "indices", "weight", "count", "number")
-    __slots__ += ("epoch", "committed")
+    __slots__ = (
+        *("_progress", "_averages", "_weights"),
+        *("indices", "weight", "count", "number", "epoch", "committed"),
+    )
 
     def __init__(self, progress: "Progress", indices: Samples, weight: int) -> None:
         """The step at the cursor of the progress, with these samples of this worker."""

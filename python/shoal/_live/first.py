@@ -35,7 +35,7 @@ class OnlyFirst:
         """
         if not self.__job.first:
             before, self.__made = self.__made, None
-            if hasattr(before, "close"):
+            if before is not None and hasattr(before, "close"):
                 before.close()
             return None
         if self.__made is None:

@@ -123,6 +123,9 @@ class Solo:
         """True: this rank is the only member."""
         return True
 
+    def part(self) -> None:
+        """Do nothing: this rank is a job of one from the start."""
+
     def admit_newcomers(self) -> None:
         """Do nothing: no worker ever joins."""
 
