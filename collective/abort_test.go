@@ -17,6 +17,7 @@ func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 	call := func(g topo.GroupID) collective.Call {
 		return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g}
 	}
+	// fails checks that sets are failed calls of just these ranks, in this order.
 	fails := func(sets []collective.Ready, who ...int) {
 		t.Helper()
 		for _, r := range sets {
@@ -56,7 +57,8 @@ func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// joinGroup has each of the ranks ask m for the group of all of them, and returns its number.
+// joinGroup has each of the ranks ask m for the group of all of them, and returns its number. A
+// refusal fails the test.
 func joinGroup(t *testing.T, m *collective.Matcher, ranks ...int) (id topo.GroupID) {
 	t.Helper()
 	for _, r := range ranks {

@@ -41,6 +41,8 @@ func (e *LostError) Error() string {
 		e.Call)
 }
 
+// The methods of Matcher in this file only read it, on the one goroutine that uses it.
+
 // mismatch returns why two calls at the same position cannot be one collective, as a MismatchError;
 // nil = they agree. It changes nothing.
 func (m *Matcher) mismatch(g *group, pos *position, p, other *Posted) error {
@@ -55,12 +57,13 @@ func (m *Matcher) mismatch(g *group, pos *position, p, other *Posted) error {
 		b.Call.String()}
 }
 
-// rank returns a worker's number in the world, by which messages call it.
+// rank returns a worker's rank in the world, by which messages call it; -1 = it is no member.
 func (m *Matcher) rank(w topo.WorkerID) topo.Rank {
 	return topo.Rank(m.groups[topo.World].index(w))
 }
 
-// lostError returns the error that p waits for a lost worker.
+// lostError returns the error, a LostError, that p waits for a lost worker, for the reason that
+// m.gone has.
 func (m *Matcher) lostError(lost topo.WorkerID, p *Posted) error {
 	return &LostError{m.rank(lost), m.gone[lost], m.rank(p.Worker), p.Call.String()}
 }

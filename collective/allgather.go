@@ -1,10 +1,10 @@
 package collective
 
-// allGather appends the moves to s that give every rank the inputs of all, in rank order. Inputs
-// may have different lengths.
+// allGather is the part of Build for an all-gather: it appends the moves to s that give every rank
+// the inputs of all, in rank order. Inputs may have different lengths. The calls are by rank.
 //
-// Steps: 1. Bytes: n reads in all (the blocks) and P writes of n elements; one where the result is
-// shared.
+// Steps: 1. Memory: n elements read in all (the blocks), and written P times, for P ranks; once a
+// host where the result is shared.
 func (s *Schedule) allGather(calls []*Call) error {
 	off, size := 0, calls[0].DType.Size()
 	for r, c := range calls {

@@ -1,10 +1,10 @@
 package collective
 
-// broadcast appends the move to s that gives every rank the root's input. A root without an output
-// keeps its input as the result.
+// broadcast is the part of Build for a broadcast: it appends the move to s that gives every rank
+// the root's input. A root without an output keeps its input as the result. The calls are by rank.
 //
-// Steps: 1. Bytes: one read and P−1 writes of n elements (P where the root has an output of its
-// own).
+// Steps: 1. Memory: one read and P−1 writes of n elements, for P ranks (P writes where the root has
+// an output of its own).
 func (s *Schedule) broadcast(calls []*Call) error {
 	root := calls[0].Peer
 	n := calls[root].InLen()

@@ -92,8 +92,8 @@ func (r Reduction) String() string {
 	return reductionNames[r]
 }
 
-// Call is one rank's part of a collective. Only Promote and SetToPiece change it; several
-// goroutines may read it.
+// Call is one rank's part of a collective. Only Promote, SetToPiece and methods of Matcher change
+// it, the last of them also Peer; while none of them runs, several goroutines may read it.
 type Call struct {
 	Kind      Kind
 	DType     tensor.DType
@@ -166,7 +166,7 @@ func (c *Call) OutLen() int {
 }
 
 // Promote changes c, a call of a broadcast, so that its rank is the root in place of one that is
-// lost: what was its output is now its input.
+// lost: what was its output is now its input. Nobody else may be reading c.
 func (c *Call) Promote() {
 	c.Promoted = true
 	c.In, c.Out = c.Out, nil
@@ -254,7 +254,8 @@ func (c *Call) Check(size, self int) error {
 // maxWeight bounds a weight, so that the sum of all weights is finite.
 const maxWeight = 1e300
 
-// checkLengths is the part of Check about the lengths of the input and the output.
+// checkLengths is the part of Check about the lengths of the input and the output, in elements, for
+// member self of a group of size ranks.
 func (c *Call) checkLengths(size, self int) error {
 	in, out := c.InLen(), c.OutLen()
 	root := self == c.Peer
@@ -277,8 +278,8 @@ func (c *Call) checkLengths(size, self int) error {
 	return nil
 }
 
-// checkSplits is the part of Check about the split counts of an all-to-all whose input has so many
-// elements.
+// checkSplits is the part of Check about the split counts of an all-to-all over size ranks whose
+// input has `in` elements.
 func (c *Call) checkSplits(size, in int) error {
 	if c.Splits == nil {
 		if in%size != 0 {

@@ -9,7 +9,7 @@ import (
 // that the busiest host can send, in elements. When copies are passed around the ring, some host
 // may have to send much more. The hosts with the least to send then pass copies on instead, or the
 // source sends them again. It returns moves itself where there is nothing to gain, else new moves,
-// and leaves moves as they are.
+// which share their sources with the old ones, and leaves moves as they are.
 func BalanceChains(moves []Move, sites Sites, busiest int) []Move {
 	// by host: elements that it sends as their source, and that it passes on around the ring
 	first, around := make([]int, sites.N), make([]int, sites.N)

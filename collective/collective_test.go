@@ -15,7 +15,8 @@ import (
 // lengths are the grid of block lengths: none, odd, around vector widths, and more than one chunk.
 var lengths = []int{0, 1, 2, 3, 7, 16, 31, 64, 65, 1000, 20_001}
 
-// encode returns numbers as elements of a type, as they lie in memory.
+// encode returns numbers as elements of a type, as they lie in memory: floating-point types round,
+// and integers wrap around.
 func encode(d tensor.DType, xs []float64) []byte {
 	b := make([]byte, 0, len(xs)*d.Size())
 	le := binary.LittleEndian
@@ -67,7 +68,7 @@ func decode(d tensor.DType, b []byte) []float64 {
 	return xs
 }
 
-// epsilon returns the relative error that one rounding to the type may cause.
+// epsilon returns the relative error that one rounding to the type may cause; 0 for integers.
 func epsilon(d tensor.DType) float64 {
 	switch d {
 	case tensor.F64:
@@ -95,7 +96,8 @@ func randomElements(rng *rand.Rand, d tensor.DType, n int) []byte {
 	return encode(d, xs)
 }
 
-// reduceNaively is the reference: it combines one element of each rank at a time, in float64.
+// reduceNaively is the reference: it combines xs, one element of each rank, in float64. Weights are
+// those of the ranks, which only a mean uses.
 func reduceNaively(op collective.Reduction, weights, xs []float64) float64 {
 	acc, total := xs[0], 0.0
 	for _, w := range weights {
@@ -123,8 +125,9 @@ func reduceNaively(op collective.Reduction, weights, xs []float64) float64 {
 	return acc
 }
 
-// buildAndRun runs a complete set of calls the way an agent does, with chunks in a random order,
-// after checking each; the results are in the outputs of calls.
+// buildAndRun runs a complete set of calls, one for each rank, the way an agent does, with chunks
+// in a random order; the results are in the outputs of calls. A call that Check refuses, or a set
+// that Build does, fails the test.
 func buildAndRun(t *testing.T, rng *rand.Rand, calls []*collective.Call) {
 	t.Helper()
 	for r, c := range calls {
@@ -158,7 +161,8 @@ func reductionsOf(d tensor.DType) []collective.Reduction {
 	return ops
 }
 
-// forEachWorld runs f as a subtest for every size of world, element type, and length of the grid.
+// forEachWorld runs f as a subtest for every size of world, element type, and length of the grid,
+// in elements, with random numbers that are the same in each run.
 func forEachWorld(t *testing.T,
 	f func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int)) {
 	for size := 1; size <= 8; size++ {
@@ -173,8 +177,8 @@ func forEachWorld(t *testing.T,
 	}
 }
 
-// checkReduced fails the test if a result differs from the reference over the inputs, from element
-// off on, by more than roundings explain.
+// checkReduced fails the test if got, a result, differs from the reference over the inputs, by
+// rank, from their element off on, by more than roundings explain.
 func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights []float64,
 	inputs [][]float64, off int, got []float64) {
 	t.Helper()

@@ -6,6 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// This file has what an elastic world does: it goes on without members that are lost. The methods
+// of Matcher, group and position are for the one goroutine that uses the Matcher, and do no I/O.
+
 // elastic reports whether a collective means the same with fewer members: its result has the same
 // shape, and only the sum lacks a missing member. Other collectives fail when a member is lost.
 func (k Kind) elastic() bool {

@@ -30,7 +30,8 @@ func workersOf(calls []*collective.Posted) (ws []topo.WorkerID) {
 	return ws
 }
 
-// stepCall returns an all-reduce of a step: one of its first calls, or its last.
+// stepCall returns an all-reduce of a step: with more, one after which the step goes on; else its
+// last call.
 func stepCall(more bool) collective.Call {
 	c := sumOf(4)
 	c.More, c.Step = more, !more
@@ -149,16 +150,18 @@ func TestAllGatherFailsWithALostMember(t *testing.T) {
 	}
 }
 
-// simWorker is a worker of the random test: it posts the calls of its steps one after the other.
+// simWorker is a worker of TestStepsAreAtomic: it posts the calls of its steps one after the other.
 type simWorker struct {
 	id     topo.WorkerID
-	step   int // the step that it is in
-	call   int // its next call in the step
-	ticket uint64
+	step   int    // the step that it is in, from 0
+	call   int    // calls that it has posted in the step
+	ticket uint64 // its last call of all
 	alive  bool
 }
 
-const callsPerStep, anAside = 4, 2 // from 1
+// Each step of TestStepsAreAtomic has callsPerStep calls, of which number anAside, counted from 1,
+// is an aside.
+const callsPerStep, anAside = 4, 2
 
 // Whatever workers die and join at whatever point: every step has the same contributors in all of
 // its calls, every living member is among them, and nobody contributes to a step twice.
@@ -172,6 +175,8 @@ func TestStepsAreAtomic(t *testing.T) {
 		}
 		next, step := worker(size), 0
 		var contributors [][]topo.WorkerID // by call of the current step
+		// deal takes up what a method of m returned, and fails the test where it is not as the
+		// test says; at the last call of a step it begins the next one.
 		deal := func(ready []collective.Ready) {
 			for _, r := range ready {
 				if r.Err != nil {
@@ -203,6 +208,7 @@ func TestStepsAreAtomic(t *testing.T) {
 				step, contributors = step+1, nil
 			}
 		}
+		// post has a worker post its next call.
 		post := func(w *simWorker) {
 			w.ticket++
 			w.call++

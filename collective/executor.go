@@ -21,8 +21,9 @@ const streamBytes = 1 << 20
 
 // Executor executes a schedule over the memory of its calls. Prepare it, then let any number of
 // lanes call Chunk with every index below Chunks, in any order. The zero value is ready. It can be
-// used again and again. Any goroutine may call Chunk; Prepare is for one that knows that no
-// Chunk runs.
+// used again and again. Any goroutine may call Chunk; Prepare, and setScales in it, are for one
+// that knows that no Chunk runs. The other methods only read the Executor: a lane, or a Relay's,
+// calls them between two Prepares for elements that are its own.
 type Executor struct {
 	kernels *kernel.Impl
 	dtype   tensor.DType
@@ -36,7 +37,7 @@ type Executor struct {
 	stream  bool      // results are written past the cache
 }
 
-// Scratch is the memory of one lane.
+// Scratch is the memory of one lane, which one goroutine uses at a time.
 type Scratch struct {
 	acc      []byte   // accumulator of a block
 	dst, src [][]byte // destinations and sources of the chunk at hand

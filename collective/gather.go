@@ -1,9 +1,9 @@
 package collective
 
-// gather appends the moves to s that give the root the inputs of all, in rank order. Inputs may
-// have different lengths.
+// gather is the part of Build for a gather: it appends the moves to s that give the root the inputs
+// of all ranks, in rank order. Inputs may have different lengths; calls are by rank.
 //
-// Steps: 1. Bytes: n reads and n writes in all.
+// Steps: 1. Elements: n reads and n writes in all, for n at the root.
 func (s *Schedule) gather(calls []*Call) error {
 	root, off := calls[0].Peer, 0
 	for r, c := range calls {

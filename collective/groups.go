@@ -7,6 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The methods of Matcher in this file are for the one goroutine that uses the Matcher, and do no
+// I/O.
+
 // MaxGroups bounds the groups of a job, so that a worker that asks for more and more cannot fill
 // the agent's memory.
 const MaxGroups = 4096
@@ -61,7 +64,7 @@ func (m *Matcher) LeaveGroup(w topo.WorkerID, id topo.GroupID) {
 }
 
 // RemoveUnusedGroups removes the groups from m that no member needs any more, and returns their
-// numbers.
+// numbers, in ascending order.
 func (m *Matcher) RemoveUnusedGroups() (list []topo.GroupID) {
 	if !m.unused {
 		return nil

@@ -8,6 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The methods in this file are for the one goroutine that uses the Matcher, and do no I/O.
+
 // LostMemory records in m that workers are lost together with their memory, as when their host is
 // lost: even steps that they had posted in full are withdrawn. All of the workers are lost at once,
 // so that nothing becomes ready with one of them and without another. It appends to out what fails
@@ -55,7 +57,7 @@ func (g *group) dropCallsOf(self int) {
 // WithoutLost returns a set that was ready without the calls of workers that were lost with their
 // memory since, or the reason why it cannot be ready without them. It is for calls that were being
 // executed when the workers were lost. Where the root is lost, it changes the calls that are left,
-// as compactCalls does.
+// as compactCalls does; the list r.Calls stays as it is.
 func (m *Matcher) WithoutLost(r Ready, lostWorkers []topo.WorkerID) Ready {
 	pos := &position{calls: slices.Clone(r.Calls)}
 	var lost *Posted

@@ -124,6 +124,7 @@ func TestAdopt(t *testing.T) {
 func TestGroupsAreFreed(t *testing.T) {
 	m := newElasticMatcher(3)
 	list := workers([]int{0, 2})
+	// ask has a rank ask for the group of list.
 	ask := func(w int) topo.GroupID {
 		t.Helper()
 		id, _, err := m.JoinGroup(worker(w), list)
@@ -132,7 +133,8 @@ func TestGroupsAreFreed(t *testing.T) {
 		}
 		return id
 	}
-	gone := func(want ...topo.GroupID) {
+	// removes checks that just these groups are removed now.
+	removes := func(want ...topo.GroupID) {
 		t.Helper()
 		if got := m.RemoveUnusedGroups(); !slices.Equal(got, want) {
 			t.Fatalf("groups %v are disbanded, want %v", got, want)
@@ -140,16 +142,16 @@ func TestGroupsAreFreed(t *testing.T) {
 	}
 	first := ask(0)
 	m.LeaveGroup(worker(0), first)
-	gone() // w2 has not asked for it yet
+	removes() // w2 has not asked for it yet
 	second := ask(0)
 	if ask(2) != first || ask(2) != second {
 		t.Fatal("w2 gets other groups than w0")
 	}
 	m.LeaveGroup(worker(1), second) // it is no member
 	m.LeaveGroup(worker(0), topo.World)
-	gone()
+	removes()
 	m.LeaveGroup(worker(2), first)
-	gone(first)
+	removes(first)
 	if _, _, ok := m.IndexInGroup(first, worker(0)); ok {
 		t.Error("a group that was disbanded is there")
 	}
@@ -159,9 +161,9 @@ func TestGroupsAreFreed(t *testing.T) {
 	}
 	m.LeaveGroup(worker(2), third)
 	m.Lost(worker(0), "is gone", nil)
-	gone(third) // and w2 still has the second
+	removes(third) // and w2 still has the second
 	m.LeaveGroup(worker(2), second)
-	gone(second)
+	removes(second)
 	for range 2 * collective.MaxGroups {
 		id, _, err := m.JoinGroup(worker(1), workers([]int{1, 2}))
 		if err != nil {
@@ -170,6 +172,6 @@ func TestGroupsAreFreed(t *testing.T) {
 		m.LeaveGroup(worker(1), id)
 		m.JoinGroup(worker(2), workers([]int{1, 2}))
 		m.LeaveGroup(worker(2), id)
-		gone(id)
+		removes(id)
 	}
 }

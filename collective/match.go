@@ -16,7 +16,8 @@ type Posted struct {
 
 // Ready is a set of calls that belong together, in group order, or the reason why they cannot be.
 // For a transfer it is the send, then the receive. A failed set may be incomplete; so may a set of
-// an elastic world that lost members.
+// an elastic world that lost members. The calls are the caller's from then on; the list of them is
+// the Matcher's again at its next Post.
 type Ready struct {
 	Calls []*Posted
 	Err   error // why the calls fail; nil = they can be executed
@@ -51,7 +52,7 @@ type group struct {
 	mailboxes map[address]*mailbox
 }
 
-// member is a worker in a group.
+// member is a worker in a group. One goroutine uses it, that of the Matcher.
 type member struct {
 	worker topo.WorkerID
 	posted int  // number of its next collective
@@ -182,8 +183,8 @@ func (g *group) openPosition(number int) *position {
 	return g.open[number-g.firstOpen]
 }
 
-// newPosition returns an empty position. Positions that were ready are used again, so a Ready must
-// have been used before the next Post.
+// newPosition returns an empty position with a number. Positions that were ready are used again, so
+// a Ready must have been used before the next Post.
 func (g *group) newPosition(number int) *position {
 	var pos *position
 	if n := len(g.recycled); n > 0 {

@@ -144,6 +144,7 @@ func TestLostRankLeavesItsCallsBehind(t *testing.T) {
 // All who ask for the same list for the k-th time get the same group, and wrong lists are refused.
 func TestGroups(t *testing.T) {
 	m := newMatcher(4)
+	// group has a rank ask for the group of ranks, and returns its number and the rank's index.
 	group := func(rank int, ranks ...int) (topo.GroupID, int) {
 		t.Helper()
 		id, self, err := m.JoinGroup(worker(rank), workers(ranks))
@@ -318,6 +319,8 @@ func TestReceiveFromAnyRank(t *testing.T) {
 			collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from,
 				Out: make([]byte, 4), Shape: []int{4}}), nil)
 	}
+	// met fails the test unless got is one transfer: the send of a rank, met by the receive of rank
+	// 0 that has this ticket.
 	met := func(got []collective.Ready, from int, recvTicket uint64) {
 		t.Helper()
 		if len(got) != 1 || got[0].Err != nil || got[0].Calls[0].Worker != worker(from) ||

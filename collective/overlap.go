@@ -2,8 +2,8 @@ package collective
 
 import "unsafe"
 
-// checkOverlap returns an error if the output overlaps the input, unless an execution by chunks
-// reads every element before it writes there.
+// checkOverlap is the part of Check about memory: it returns an error if the output overlaps the
+// input, unless an execution by chunks reads every element before it writes there.
 func (c *Call) checkOverlap() error {
 	if len(c.In) == 0 || len(c.Out) == 0 {
 		return nil

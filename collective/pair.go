@@ -6,13 +6,15 @@ import "slices"
 // then sets Peer to the sender.
 const AnyRank = -1
 
+// The methods in this file are for the one goroutine that uses the Matcher, and do no I/O.
+
 // mailbox holds the sends to one rank under one tag and the receives there that wait for each
 // other, in the order of posting.
 type mailbox struct{ sends, recvs []*Posted }
 
 // address identifies a mailbox in a group.
 type address struct {
-	to  int
+	to  int // index in the group of the member that receives
 	tag uint32
 }
 

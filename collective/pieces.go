@@ -21,7 +21,7 @@ func (c *Call) windowElements() int {
 	return n
 }
 
-// Pieces returns the number of pieces of a call in pieces.
+// Pieces returns the number of pieces that c, a call in pieces, goes through its window in.
 func (c *Call) Pieces() int {
 	per := PieceBytes / c.DType.Size()
 	return (c.windowElements() + per - 1) / per
@@ -32,8 +32,9 @@ func InPieces(calls []*Posted) bool {
 	return slices.ContainsFunc(calls, func(p *Posted) bool { return p.Call.Window != nil })
 }
 
-// SetToPiece makes c the part of an all-reduce that piece i covers, in the memory of that call. The
-// all-reduce is a call in pieces, or one whose memory lies in the arena as a whole.
+// SetToPiece makes c the part of an all-reduce that piece i, counted from 0, covers, in the memory
+// of that call. The all-reduce is a call in pieces, or one whose memory lies in the arena as a
+// whole. Nobody else may be reading c; `of` is only read.
 func (c *Call) SetToPiece(of *Call, i int) {
 	from := i * PieceBytes
 	n := min(PieceBytes, of.InLen()*of.DType.Size()-from)
@@ -46,7 +47,7 @@ func (c *Call) SetToPiece(of *Call, i int) {
 	c.In, c.Out = c.In[from:from+n:from+n], c.Out[from:from+n:from+n]
 }
 
-// checkPieces returns what is wrong with a call in pieces; nil for other calls.
+// checkPieces is the part of Check about calls in pieces: it returns nil for all others.
 func (c *Call) checkPieces() error {
 	switch {
 	case c.Window == nil:

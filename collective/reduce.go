@@ -1,8 +1,9 @@
 package collective
 
-// reduce appends the move to s that gives the root the reduction of all inputs.
+// reduce is the part of Build for a reduce: it appends the move to s that gives the root the
+// reduction of all inputs. The calls are by rank.
 //
-// Steps: 1. Bytes: P reads and one write of n elements.
+// Steps: 1. Memory: P reads and one write of n elements, for P ranks.
 func (s *Schedule) reduce(calls []*Call) {
 	root := calls[0].Peer
 	if root < 0 { // the root is lost, so nobody gets the result

@@ -1,9 +1,10 @@
 package collective
 
-// reduceScatter appends the moves to s that give rank r the reduction of the r-th block of all
-// inputs. Blocks may have different lengths: each rank's output says its own.
+// reduceScatter is the part of Build for a reduce-scatter: it appends the moves to s that give rank
+// r the reduction of the r-th block of all inputs. Blocks may have different lengths: each rank's
+// output says its own. The calls are by rank.
 //
-// Steps: 1. Bytes: P reads of n elements and n writes in all.
+// Steps: 1. Elements: P·n reads and n writes in all, for P ranks and inputs of n.
 func (s *Schedule) reduceScatter(calls []*Call) error {
 	off, size := 0, calls[0].DType.Size()
 	for r, c := range calls {

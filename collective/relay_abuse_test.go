@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// claim is what a host says about a piece.
+// claim is what host `from` says to host `to` about a piece, as the arguments of Relay.Place have
+// it; off and n are in bytes.
 type claim struct {
 	to, from int
 	part     uint32
@@ -16,8 +17,8 @@ type claim struct {
 	n        uint32
 }
 
-// honestClaims returns a cluster of three hosts that is about to make an all-reduce whose numbers
-// do not fit well together, and all pieces that its hosts will send.
+// honestClaims returns a cluster of three hosts that is about to make an all-reduce whose length
+// does not divide evenly, and all pieces that its hosts will send.
 func honestClaims(t testing.TB, strategy collective.Strategy) (c *cluster, claims map[claim]bool) {
 	c = evenCluster(t, collective.AllReduce, tensor.BF16, 3, 2, 200_001)
 	c.prepare(strategy)
@@ -30,8 +31,9 @@ func honestClaims(t testing.TB, strategy collective.Strategy) (c *cluster, claim
 	return c, claims
 }
 
-// tryClaim claims to have a piece, and fails the test if it gets memory that no honest host would
-// get.
+// tryClaim claims to have piece x, before and after asking for memory, and fails the test if it
+// gets memory though x is not among the claims of honest hosts, or gets it twice. A piece that it
+// gets memory for arrives as zeros.
 func (c *cluster) tryClaim(claims map[claim]bool, x claim) {
 	c.t.Helper()
 	r := c.relays[x.to]

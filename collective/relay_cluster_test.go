@@ -13,29 +13,31 @@ import (
 
 var strategies = collective.Strategies()
 
-// cluster is a set of hosts with a Relay each, and what is on its way between them.
+// cluster is a set of hosts with a Relay each, and what is on its way between them. The goroutine
+// of the test uses it; what goes wrong in a method fails t.
 type cluster struct {
 	t      testing.TB
-	of     []int
+	of     []int                // by member: its host
 	calls  [][]*collective.Call // by host, then by member
-	relays []*collective.Relay
-	sent   []int // bytes, by host
-	way    []piece
-	log    []piece
-	starts []int // by host: chunks that have begun
-	piece  int   // bytes; 0 = the usual
+	relays []*collective.Relay  // by host
+	sent   []int                // by host: bytes that it sent
+	way    []piece              // pieces that were sent and have not arrived
+	log    []piece              // all pieces that were sent, in order
+	starts []int                // by host: chunks that have begun
+	piece  int                  // bytes of a piece at most; 0 = those of defaultRoute
 }
 
+// piece is a collective.Outgoing on its way.
 type piece struct {
-	from, to int
+	from, to int // hosts
 	part     uint32
-	off      uint64
+	off      uint64 // bytes
 	payload  []byte
-	memory   []byte // once it is placed
+	memory   []byte // where Place puts it; nil = it was not placed yet
 }
 
-// spread gives every host a fresh Relay and its view of the calls: those of its own members with
-// memory, the others far.
+// spread gives every host a fresh Relay and its view of the calls, which are by member: those of
+// its own members with memory, the others far. Of has each member's host.
 func spread(t testing.TB, calls []*collective.Call, of []int, hosts int) *cluster {
 	return spreadOver(t, calls, of, newRelays(hosts))
 }
@@ -73,7 +75,7 @@ func spreadOver(t testing.TB, calls []*collective.Call, of []int,
 	return c
 }
 
-// buildSchedule returns the schedule that a host makes of its calls.
+// buildSchedule returns the schedule that a host makes of its calls; a refusal fails the test.
 func buildSchedule(t testing.TB, calls []*collective.Call) *collective.Schedule {
 	t.Helper()
 	var s collective.Schedule
@@ -144,7 +146,7 @@ func (c *cluster) send(from int, out []collective.Outgoing) {
 	}
 }
 
-// place asks the receiver for the memory of a piece, and notes it in p; a second request must fail.
+// place asks the receiver for the memory of a piece, and keeps it in p; a second request must fail.
 func (c *cluster) place(p *piece) {
 	r := c.relays[p.to]
 	p.memory = r.Place(p.from, p.part, p.off, uint32(len(p.payload)))
@@ -168,10 +170,10 @@ func (c *cluster) arrive(p *piece, s *collective.Scratch) {
 	}
 }
 
-// exchange runs all relays until they are done, in a random order.
+// exchange runs all relays in a random order until nothing is left to do; they must be done then.
 func (c *cluster) exchange(rng *rand.Rand) {
 	c.t.Helper()
-	c.takeSteps(rng, math.MaxInt)
+	c.takeActions(rng, math.MaxInt)
 	for h, r := range c.relays {
 		if !r.Done() {
 			c.t.Fatalf("nothing is on its way, but host %d is not done", h)
@@ -179,16 +181,16 @@ func (c *cluster) exchange(rng *rand.Rand) {
 	}
 }
 
-// takeSteps takes so many steps in a random order, or as many as there are: pieces are placed,
-// arrive, or are begun with. It returns how many it took.
-func (c *cluster) takeSteps(rng *rand.Rand, steps int) int {
+// takeActions takes so many actions in a random order, or as many as there are: a piece is placed,
+// a piece arrives, or a chunk is begun. It returns how many it took.
+func (c *cluster) takeActions(rng *rand.Rand, most int) int {
 	c.t.Helper()
 	s := collective.NewScratch()
 	order := make([][]int, len(c.relays))
 	for h, r := range c.relays {
 		order[h] = rng.Perm(r.Chunks())
 	}
-	for taken := range steps {
+	for taken := range most {
 		left := len(c.way)
 		for h := range order {
 			left += len(order[h]) - c.starts[h]
@@ -219,11 +221,11 @@ func (c *cluster) takeSteps(rng *rand.Rand, steps int) int {
 			break
 		}
 	}
-	return steps
+	return most
 }
 
-// runRounds runs all relays in lock step, each round delivering what was sent in the one before,
-// and returns the number of rounds.
+// runRounds runs all relays in rounds, in each of which all that was sent in the round before
+// arrives, and returns the number of rounds. Nothing is delivered to the other outputs.
 func (c *cluster) runRounds() (n int) {
 	s := collective.NewScratch()
 	for h, r := range c.relays {
@@ -252,9 +254,9 @@ func (c *cluster) deliver(rng *rand.Rand) {
 	}
 }
 
-// abortAfter begins a use with fresh relays, and aborts it after so many steps. The memory of the
-// calls must then be as before.
-func (c *cluster) abortAfter(rng *rand.Rand, strategy collective.Strategy, steps int) {
+// abortAfter begins a use with fresh relays, and reverts it after at most so many actions. The
+// memory of the calls must then be as before. The relays of c are as before, too.
+func (c *cluster) abortAfter(rng *rand.Rand, strategy collective.Strategy, most int) {
 	c.t.Helper()
 	var before [][]byte
 	for member, h := range c.of {
@@ -264,7 +266,7 @@ func (c *cluster) abortAfter(rng *rand.Rand, strategy collective.Strategy, steps
 	used := c.relays
 	c.relays = newRelays(len(used)) // a Relay that was given up is used no more
 	c.prepare(strategy)
-	taken := c.takeSteps(rng, steps)
+	taken := c.takeActions(rng, most)
 	for _, r := range c.relays {
 		for _, i := range rng.Perm(r.Pieces()) {
 			r.Revert(i)
@@ -275,7 +277,7 @@ func (c *cluster) abortAfter(rng *rand.Rand, strategy collective.Strategy, steps
 		if call := c.calls[h][member]; !bytes.Equal(call.In, before[2*member]) ||
 			!bytes.Equal(call.Out, before[2*member+1]) {
 			c.t.Fatalf("the memory of member %d is not what it was before a use that was given "+
-				"up after %d steps", member, taken)
+				"up after %d actions", member, taken)
 		}
 	}
 	c.relays = used

@@ -38,8 +38,8 @@ func TestRelayLanes(t *testing.T) {
 	}
 }
 
-// runLanes runs all relays with so many lanes each, on goroutines, from inputs to outputs, and
-// waits until they are done.
+// runLanes runs all relays, prepared before, with n lanes each, on goroutines, from inputs to
+// outputs, and waits until they are done. It is for at most 8 hosts.
 func (c *cluster) runLanes(n int) {
 	way := make(chan piece, 1<<12)
 	var next, handed [8]atomic.Int64
@@ -96,24 +96,27 @@ func (c *cluster) runLanes(n int) {
 	}
 }
 
-// sendPieces puts pieces into a channel; it blocks while that is full.
+// sendPieces puts what the Relay of a host has to send into a channel; it blocks while that is
+// full.
 func sendPieces(way chan<- piece, from int, out []collective.Outgoing) {
 	for _, o := range out {
 		way <- piece{from: from, to: o.To, part: o.Part, off: o.Offset, payload: o.Payload}
 	}
 }
 
-// wire joins relays by function calls, without a memory of its own.
+// wire joins the relays of a cluster by function calls, on one goroutine. Its memory is used again,
+// so that from its second use on it allocates nothing.
 type wire struct {
-	relays    []*collective.Relay
-	schedules []collective.Schedule
-	sites     []collective.Sites
+	relays    []*collective.Relay   // by host
+	schedules []collective.Schedule // by host
+	sites     []collective.Sites    // by host
 	scratch   *collective.Scratch
-	way       []piece
-	out       []collective.Outgoing
+	way       []piece               // pieces that were sent and have not arrived
+	out       []collective.Outgoing // memory for what a Relay returns
 }
 
-// runOnce makes the collective of a cluster once, from inputs to outputs, without allocating.
+// runOnce makes the collective of c, the cluster of the wire, once, from inputs to outputs. It
+// fails c.t where a relay is not done in the end.
 func (w *wire) runOnce(c *cluster, strategy collective.Strategy) {
 	for h, r := range w.relays {
 		if err := w.schedules[h].Build(c.calls[h]); err != nil {

@@ -7,6 +7,11 @@ import (
 	"github.com/shoal-ml/shoal/kernel"
 )
 
+// The methods in this file serve Chunk, Place and Arrived, which any goroutines may run at the same
+// time: each piece has one goroutine at a time, and the atomic entries of states and missing say
+// which. A Scratch is the goroutine's own. Payloads are parts of an input, of an output or of
+// buffer, not copies. Positions and lengths are in elements, unless they are said to be bytes.
+
 // incoming is a piece from another host.
 type incoming struct {
 	segment *segment
@@ -16,8 +21,8 @@ type incoming struct {
 	at      int  // offset in buffer at which its bytes go
 }
 
-// findIncoming looks up a piece by what another host says of it, every part of which may be wrong;
-// false = there is no such piece.
+// findIncoming looks up a piece by what host `from` says of it, every part of which may be wrong:
+// Outgoing.Part, the bytes before it, and its own bytes; false = there is no such piece.
 func (r *Relay) findIncoming(from int, part uint32, off uint64, n uint32) (e incoming, ok bool) {
 	number, down := part/2, part%2 == 1
 	i := sort.Search(len(r.segments), func(i int) bool { return r.segments[i].part >= number })

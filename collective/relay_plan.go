@@ -7,7 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/kernel"
 )
 
-// plan is the memory in which a schedule is turned into segments.
+// The methods of Relay in this file are Prepare and its parts: they run on the goroutine that calls
+// Prepare, while no other method runs.
+
+// plan is the memory in which a schedule is turned into segments. Only Prepare uses it.
 type plan struct {
 	roles []role // by host: its role in the move at hand; empty between moves
 
@@ -88,7 +91,8 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	}
 }
 
-// isSummed reports whether a source is summed at all: one with the weight 0 is not.
+// isSummed reports whether a source is summed at all: one with the weight 0 is not. It needs the
+// scales of r.run.
 func (r *Relay) isSummed(src Span) bool {
 	return len(r.run.scale) == 0 || r.run.scale[src.Member] != 0
 }

@@ -2,6 +2,10 @@ package collective
 
 import "sort"
 
+// The methods of Relay in this file write outputs. Any goroutines may run them at the same time,
+// for elements that no other writes then. `From` is the first of n elements, counted from the first
+// of the segment g, or of the move m.
+
 // swapWithOutput exchanges n elements of the result, in buffer, with those in the first output
 // here, and returns where the result is then.
 func (r *Relay) swapWithOutput(g *segment, from, n int) []byte {

@@ -54,7 +54,8 @@ func TestRelayRuns(t *testing.T) {
 	}
 }
 
-// drawRuns draws moves with runs, the inputs, and what the outputs must be after them.
+// drawRuns draws moves of bytes with runs, the inputs, and what the outputs must be after them,
+// both by member.
 func drawRuns(rng *rand.Rand, members int) (moves []collective.Move, ins, outs [][]byte) {
 	const room = 300 << 10
 	ins, outs = make([][]byte, members), make([][]byte, members)

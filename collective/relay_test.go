@@ -16,8 +16,8 @@ var kinds = []collective.Kind{collective.AllReduce, collective.ReduceScatter, co
 	collective.Broadcast, collective.Reduce,
 	collective.Gather, collective.Scatter, collective.AllToAll, collective.Send, collective.Barrier}
 
-// sampleCalls draws the calls of one collective and their memory, with uneven lengths, and in place
-// where that is allowed.
+// sampleCalls draws the calls of one collective, by rank, and their memory, with uneven blocks of n
+// elements in all, and in place where that is allowed. For a Send there must be two members.
 func sampleCalls(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.Reduction,
 	members,
 	n int) []*collective.Call {
@@ -145,8 +145,9 @@ func TestRelayPieces(t *testing.T) {
 	}
 }
 
-// testRelay makes one collective over random hosts: aborted twice, then in full, and compares the
-// outputs with those of one host.
+// testRelay makes one collective of n elements over random hosts, with some of the relays, which
+// may be at most 5: aborted twice, then in full, and compares the outputs with those of one host.
+// All that is drawn follows from the seed.
 func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind collective.Kind,
 	d tensor.DType, op collective.Reduction, strategy collective.Strategy, n int) {
 	rng := rand.New(rand.NewPCG(seed, 2))
@@ -201,8 +202,8 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 	}
 }
 
-// checkTrees compares sums, means and products of floating-point numbers with the naive sum along
-// the trees, and roughly with those of one host.
+// checkTrees fails the test unless got, sums, means or products of floating-point numbers by rank,
+// are what an oracle says, and roughly want, those of one host.
 func checkTrees(t *testing.T, got, want []*collective.Call, inputs [][]byte, of []int,
 	strategy collective.Strategy) {
 	t.Helper()
@@ -235,14 +236,15 @@ func checkTrees(t *testing.T, got, want []*collective.Call, inputs [][]byte, of 
 	}
 }
 
-// oracle adds up one element at a time, along the trees.
+// oracle says what a collective over several hosts must give: it adds up one element at a time,
+// along the trees of a strategy. Its methods are pure functions of their arguments and of it.
 type oracle struct {
-	calls    []*collective.Call
-	xs       [][]float64
-	of       []int
+	calls    []*collective.Call // by member
+	xs       [][]float64        // by member: its input
+	of       []int              // by member: its host
 	strategy collective.Strategy
-	scale    []float64 // by member
-	total    float64
+	scale    []float64 // by member: factor of its input
+	total    float64   // factor of the result
 }
 
 // newOracle returns an oracle for calls over these inputs, with the scales of a mean.
@@ -288,7 +290,8 @@ func (o *oracle) combine(x, y float64) float64 {
 	return o.round(x + y)
 }
 
-// reduce returns elements at to at+n of the result as the hosts of the takers get them.
+// reduce returns elements at to at+n of the result as the takers, a list of hosts, get them, before
+// they are rounded to the type of the calls.
 func (o *oracle) reduce(at, n int, takers []int) (ys []float64) {
 	var hosts []int
 	for r, h := range o.of {
@@ -325,8 +328,9 @@ func (o *oracle) reduce(at, n int, takers []int) (ys []float64) {
 	return ys
 }
 
-// partialSum returns the partial sum of element e at host i, with all below it, as its parent gets
-// it; false = none of them gives any.
+// partialSum returns the partial sum of element e at host i, with all below it in the tree that
+// parent is, as the parent gets it; false = none of them gives any. I, top (the root of the tree)
+// and the entries of parent are positions in hosts.
 func (o *oracle) partialSum(hosts, parent []int, top, i, e int) (acc float64, some bool) {
 	add := func(x float64) {
 		if acc = o.combine(acc, x); !some {

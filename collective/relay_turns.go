@@ -4,7 +4,7 @@ import "slices"
 
 // orderByTurn sorts r.initial, the pieces that need nothing from another host, by the turns of this
 // host: a piece belongs to the first turn with its receiver that has room left, or to the last one
-// with it. Of has the turns by host.
+// with it. Of has the turns by host. It is the last part of Prepare, and runs alone.
 func (r *Relay) orderByTurn(of [][]Turn) {
 	r.turns = r.turns[:0]
 	if of == nil || len(of[r.self]) == 0 {
@@ -38,7 +38,7 @@ func (r *Relay) orderByTurn(of [][]Turn) {
 }
 
 // Turns returns the number of turns of this host in the schedule; 0 = it may send everything at
-// once.
+// once. Any goroutine may call it and Turn after Prepare.
 func (r *Relay) Turns() int { return len(r.turns) }
 
 // Turn returns the indices of Chunk that belong to turn k: those with from <= index < to.

@@ -57,8 +57,8 @@ func TestRelayTurns(t *testing.T) {
 	}
 }
 
-// checkTurns begins with all pieces of a host in their order, and fails where they do not keep to
-// the turns.
+// checkTurns has r, the Relay of a host, which is prepared, sum all chunks in their order, and
+// fails the test where they do not keep to the turns of the host.
 func checkTurns(t *testing.T, r *collective.Relay, turns []collective.Turn) {
 	t.Helper()
 	if r.Turns() != len(turns) {

@@ -1,9 +1,10 @@
 package collective
 
-// scatter appends the moves to s that give rank r the r-th block of the root's input. Blocks may
-// have different lengths: each rank's output says its own.
+// scatter is the part of Build for a scatter: it appends the moves to s that give rank r the r-th
+// block of the root's input. Blocks may have different lengths: each rank's output says its own.
+// The calls are by rank.
 //
-// Steps: 1. Bytes: n reads and n writes in all.
+// Steps: 1. Elements: n reads and n writes in all, for n at the root.
 func (s *Schedule) scatter(calls []*Call) error {
 	root, off := calls[0].Peer, 0
 	for r, c := range calls {

@@ -51,7 +51,7 @@ func (m *Move) AddRun(n int, offs ...int) {
 	}
 }
 
-// part is n elements of a move that lie side by side: those of a run, from an offset in it on.
+// part is n elements of a move that lie side by side: those of a run, from element `from` of it on.
 type part struct{ run, from, n int }
 
 // spanOf returns where part p of the move lies in s, one of its sources or destinations, as a span
@@ -145,6 +145,7 @@ func (s *Schedule) Build(calls []*Call) error {
 }
 
 // addMove appends a move of n elements to s.Moves, unless it moves nothing. It keeps src and dst.
+// This method and the next three are for whoever builds s.
 func (s *Schedule) addMove(n int, src, dst []Span) {
 	s.appendMove(Move{N: n, Src: src, Dst: dst})
 }
@@ -173,8 +174,8 @@ func (s *Schedule) spansOfAll(n int, out bool, off int) []Span {
 	return s.spans[from:len(s.spans):len(s.spans)]
 }
 
-// lengthError returns the error that the lengths of the ranks' parts do not add up to that of the
-// whole.
+// lengthError returns the error that field `what` of c, the call of a member, has `have` elements,
+// while the lengths of the ranks' parts add up to `want`.
 func lengthError(member int, c *Call, what string, have, want int) error {
 	return &MemberError{Member: member,
 		Err: fieldError(what, "%v has %d elements, the ranks' parts add up to %d", c, have, want)}

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// shareOutputs gives the calls of all members of a host the same output.
+// shareOutputs gives the calls of all members of a host the same output. Of has each member's host.
 func shareOutputs(calls []*collective.Call, of []int) {
 	outs := map[int][]byte{}
 	for r, c := range calls {

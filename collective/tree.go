@@ -8,13 +8,14 @@ package collective
 // where any host will do.
 //
 // The trees decide the order in which floating-point numbers are added, so all hosts must use the
-// same strategy.
+// same strategy. All methods are pure functions, for any goroutine.
 type Strategy interface {
-	// Trees is the number of trees over k hosts.
+	// Trees is the number of trees over k hosts, which are numbered t from 0.
 	Trees(k, root int) int
 	// Parent is the position to which host i sends its partial sums in tree t, and from which it
-	// gets the result; -1 if i is the root of the tree.
+	// gets the result, unless the strategy is a DownTree; -1 if i is the root of the tree.
 	Parent(t, k, root, i int) int
+	// String is the name of the strategy, as the text of a Route has it.
 	String() string
 }
 
@@ -26,7 +27,7 @@ type DownTree interface {
 	Source(t, k, root, i int) int
 }
 
-// Strategies returns all strategies.
+// Strategies returns one of each kind of Strategy, in a new list.
 func Strategies() []Strategy {
 	return []Strategy{Ring{}, TwoWayRing{}, Doubling{}, Clique{}, DoubleTree{}, MultiTree{}, Tree{},
 		Star{}}

@@ -5,15 +5,18 @@ package collective
 // algorithms for full bandwidth broadcast, reduction and scan", 2009). A root stands above both
 // trees of the others.
 //
-// Steps: at most 2(⌊log₂ k⌋+1) for all-reduce, ⌊log₂ k⌋+2 for a move with a root. Bytes sent by a
-// host: at most 2n for all-reduce, n for a move with a root.
+// Steps: at most 2(⌊log₂ k⌋+1) for all-reduce, ⌊log₂ k⌋+2 for a move with a root. Bytes sent by
+// each of k hosts for a move of n: at most 2n for all-reduce, n for a move with a root.
+//
+// It is a Strategy: a host is its position from 0 to k−1 among the hosts of a move, t numbers the
+// trees, and root is -1 where any host will do.
 type DoubleTree struct{}
 
 // Trees returns 2, of which each gets half of the elements.
 func (DoubleTree) Trees(int, int) int { return 2 }
 
-// Parent returns host i's parent in tree t over k hosts: in the tree in which in-order neighbours
-// differ in depth, or in its mirror image, or in the tree moved on by one; -1 for the root.
+// Parent returns host i's parent in tree t over k hosts: that of inOrderParent; -1 for the root. A
+// given root is taken out of the trees, and is the parent of both of their tops.
 func (DoubleTree) Parent(t, k, root, i int) int {
 	if root < 0 {
 		return inOrderParent(t, k, i)
@@ -31,8 +34,9 @@ func (DoubleTree) Parent(t, k, root, i int) int {
 // String returns the name of the strategy in a Route.
 func (DoubleTree) String() string { return "double-tree" }
 
-// inOrderParent returns the parent of host i among k in tree t. In the first tree, a number's
-// lowest set bit is its height: odd ones are leaves. The second tree swaps odd and even.
+// inOrderParent returns the parent of host i among k in tree t; -1 for the root. In the first tree,
+// a number's lowest set bit is its height: odd ones are leaves. The second tree swaps odd and even:
+// it is the mirror image of the first where k is even, else the first moved on by one host.
 func inOrderParent(t, k, i int) int {
 	switch {
 	case t == 0:

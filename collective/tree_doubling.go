@@ -10,8 +10,12 @@ import "math/bits"
 // communications in multiport message-passing systems", 1997), and in every step a host sends to
 // one other and hears from one other.
 //
-// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host:
-// 2(k−1)/k·n, the least there can be; with a root n for each of at most ⌈log₂ k⌉ children.
+// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by each of k hosts
+// for a move of n: 2(k−1)/k·n, the least there can be; with a root n for each of at most ⌈log₂ k⌉
+// children.
+//
+// It is a Strategy: a host is its position from 0 to k−1 among the hosts of a move, t numbers the
+// trees, and root is -1 where any host will do.
 type Doubling struct{}
 
 // Trees returns k, for a binomial tree to each host; or 1, for the one to the root that is given.

@@ -5,8 +5,11 @@ package collective
 // all-gather (Patarasuk and Yuan, 2009). So a host sends to the next one only and hears from the
 // one before only: no two flows compete for a cable.
 //
-// Steps: 2(k−1) for all-reduce, k−1 for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the
-// least there can be; with a root n by each host but the last.
+// Steps: 2(k−1) for all-reduce, k−1 for a move with a root. Bytes sent by each of k hosts for a
+// move of n: 2(k−1)/k·n, the least there can be; with a root n by each host but the last.
+//
+// It is a Strategy: a host is its position from 0 to k−1 among the hosts of a move, t numbers the
+// trees, and root is -1 where any host will do.
 type Ring struct{}
 
 // Trees returns k, for a chain to each host; or 1, for the one that ends at the given root.

@@ -23,8 +23,8 @@ func TestStrategiesAreTrees(t *testing.T) {
 	}
 }
 
-// checkTree fails if a tree over k hosts has a host without a way to the root, or two roots, or
-// another root than the one that is asked for.
+// checkTree fails the test if a tree over k hosts has a host without a way to the root, or two
+// roots, or another root than the one that is asked for.
 func checkTree(t *testing.T, strategy collective.Strategy, tree, k, root int) {
 	t.Helper()
 	top := -1
@@ -55,7 +55,7 @@ func checkTree(t *testing.T, strategy collective.Strategy, tree, k, root int) {
 // most, in units of n/k.
 type bound struct {
 	steps int
-	sends func(i int) int
+	sends func(i int) int // nil = the comment gives no exact number, and steps is an upper bound
 }
 
 // allReduceCost returns what the doc comment of a strategy says that an all-reduce over k hosts
@@ -190,7 +190,8 @@ func TestHalvesBetweenHosts(t *testing.T) {
 	}
 }
 
-// evenCluster returns a cluster with the same number of members on every host.
+// evenCluster returns a cluster with the same number of members on every host, and with sample
+// calls of a sum of n elements.
 func evenCluster(t testing.TB, kind collective.Kind, d tensor.DType, hosts, members,
 	n int) *cluster {
 	t.Helper()

@@ -7,11 +7,14 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The methods in this file are for the one goroutine that uses the Matcher. They change nothing in
+// it and do no I/O.
+
 // Wait says that calls of other workers wait for a worker.
 type Wait struct {
 	WaitID
 	Call    *Posted // the first of these calls; it belongs to the Matcher
-	Waiters int     // workers whose calls they are
+	Waiters int     // number of workers whose calls they are
 	OwnCall *Posted // the first call in which the worker itself waits; nil = it does not wait
 }
 
@@ -30,7 +33,7 @@ type blocked struct {
 	missing   []topo.WorkerID // workers that are waited for
 	number    uint64          // number of a collective in its group; 0 for transfers
 	pair      bool            // the calls are sends or receives
-	waiters   int             // workers that call in a pair; 0 for a collective
+	waiters   int             // number of workers that call in a pair; 0 for a collective
 	explained bool            // some of missing does not wait, or waits for another that does not
 }
 
@@ -116,6 +119,8 @@ func countWorkers(calls []*Posted) (n int) {
 // are one set: each of several receivers waits for all other workers. The calls still belong to the
 // Matcher.
 func (m *Matcher) blockedSets() (list []blocked) {
+	// add appends s with those of the calls in which a living worker waits, and reports whether
+	// there are any: a set without calls is left out.
 	add := func(s blocked, calls []*Posted) bool {
 		for _, p := range calls {
 			// A call that a lost worker has left behind can be met, but nobody waits in it.

@@ -40,7 +40,7 @@ func recv(from int) collective.Call {
 		Out: make([]byte, 1), Shape: []int{1}}
 }
 
-// tagged returns a call with a tag of its own.
+// tagged returns a call with the tag 7, which other calls do not have.
 func tagged(c collective.Call) collective.Call {
 	c.Tag = 7
 	return c
@@ -52,7 +52,7 @@ func onGroup(id topo.GroupID, c collective.Call) collective.Call {
 	return c
 }
 
-// Waits names those who hold up others, at the end of chains and in circles, for collectives and
+// Waits lists those who hold up others, at the end of chains and in circles, for collectives and
 // transfers.
 func TestWaits(t *testing.T) {
 	type post struct {
@@ -197,6 +197,7 @@ func TestWaitsOfRandomCalls(t *testing.T) {
 		m := newElasticMatcher(size)
 		lost := map[topo.WorkerID]bool{}
 		open := map[*collective.Posted]bool{}
+		// over strikes the calls of sets, which are complete or have failed, from open.
 		over := func(sets []collective.Ready) {
 			for _, r := range sets {
 				for _, p := range r.Calls {

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// groupStepCall returns a call of a step on a group: one of its first, or its last.
+// groupStepCall returns a call of a step on a group: with more, one after which the step goes on;
+// else its last.
 func groupStepCall(g topo.GroupID, more bool) collective.Call {
 	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
 		Flags: collective.Flags{More: more, Step: !more}}
