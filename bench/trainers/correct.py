@@ -39,8 +39,8 @@ BARS = {
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Trains with every framework; returns the results. Raises Failure if a training fails, or is
-    not the one of one worker.
+    """Trains with every framework; returns the results of train, one a framework, with its `part`
+    and `name`. Raises Failure if a training fails, or is not the one of one worker.
     """
     results = []
     for framework in FRAMEWORKS:
@@ -56,10 +56,13 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
-    """Trains with four workers on one host, kills one, takes five on two hosts, kills rank 0, and
-    drains the second host; returns what that did to the training.
+    """Trains so many steps with four workers on one host, kills one, takes five on two hosts, kills
+    rank 0, and drains the second host. Blocks until the job has ended; returns the result of judge
+    with `restarts`: how many workers ended up to the last gate without being killed here. `folder`
+    is empty and the caller's.
     """
     each = steps // EPOCHS  # an epoch
+    # steps before which rank 0 waits, until open_gate writes a file
     gates = [steps * i // 6 for i in (1, 2, 3, 4)]
     more, clip = FRAMEWORKS[framework]
     config = dict(more, out=str(folder), gates=gates, samples=each * BATCH)
@@ -70,14 +73,15 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
     options += ["--name", f"bench-{framework}-{os.getpid()}"]
     script = TESTS / f"trainers_{framework}.py"
     launch = types.SimpleNamespace(start=start)
-    changed, members = 0, set[int]()  # of the last gate
+    changed, members = 0, set[int]()  # process ids of the members when the last gate was opened
     with running_job.running(
         launch, turns.SHOAL, end, 4, script, json.dumps(config), options=options
     ) as job, agent(address, token, folder):
 
         def during(gate: int, change, lost: int = 0) -> None:
-            """Do something to the job while it waits at a gate, which ends `lost` workers, and
-            count those that ended beside them: here, and since the gate before.
+            """Call change() while the job waits at this gate, and open the gate. `lost` is how many
+            workers change() ends; those that ended beside them, here and since the gate before, are
+            added to `changed`.
             """
             nonlocal changed, members
             job.read_until(f"GATE {gate}$")
@@ -88,10 +92,12 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
             members = after
             common.open_gate(folder, gate)
 
-        orders = []
+        orders = []  # the processes of order, each with the file of its output
 
         def order(*command: str) -> None:
-            """Give an order that ends when the training has come to the end of a step."""
+            """Start a command of shoal about this job, which ends when the training has come to the
+            end of a step. Does not wait for it; train looks at its exit status at the end.
+            """
             said = open(folder / f"{command[0]}.txt", "w+")
             words = [turns.SHOAL, command[0], job.name, *command[1:]]
             orders.append((subprocess.Popen(words, stdout=said, stderr=said), said))
@@ -121,7 +127,9 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
 
 
 def start(n, program, *arguments, options=()):
-    """Starts a job as the tests do; returns the process of the launcher, which the caller ends."""
+    """Starts a job of n workers as the tests do, with its output in a pipe; returns the process of
+    the launcher, which the caller ends. running_job calls it.
+    """
     command = [turns.SHOAL, "run", "-n", str(n), *options, "--", sys.executable, str(program)]
     return subprocess.Popen(
         [*command, *map(str, arguments)],
@@ -133,14 +141,16 @@ def start(n, program, *arguments, options=()):
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment of the workers."""
+    """Returns the environment of the launcher and of the agent, which their workers inherit."""
     paths = f"{turns.ROOT / 'python'}:{TESTS}"
     return dict(os.environ, PYTHONPATH=paths, OMP_NUM_THREADS="1")
 
 
 @contextlib.contextmanager
 def agent(address: str, token: pathlib.Path, folder: pathlib.Path):
-    """A second host in the job, for the block: an agent on this machine with four slots."""
+    """A second host in the job, for the block: an agent on this machine with four slots. Its end is
+    waited for, at most 60 s; then it is killed.
+    """
     command = [turns.SHOAL, "agent", "--join", address, "--token-file", str(token), "--slots", "4"]
     command += ["--name", "second", "--listen", "127.0.0.1:0", "--log-dir", str(folder / "second")]
     with open(folder / "second.txt", "w") as log:
@@ -156,7 +166,13 @@ def agent(address: str, token: pathlib.Path, folder: pathlib.Path):
 
 
 def judge(framework, folder, output, steps, clip) -> dict:
-    """Compares what the workers wrote with one worker that trains on the same batches."""
+    """Compares what the workers wrote into the folder and printed as `output` with one worker that
+    trains on the same batches, its gradients clipped to a norm of `clip`. Returns `steps` that were
+    made, `lost` ones that nobody or not all noted alike, `once`: whether each sample was taken once
+    an epoch, `off`: the share by which the loss or the parameters differ at most, `rates`: whether
+    the learning rates are equal, `bars`: how many workers showed a full progress bar, and `errors`:
+    how many tracebacks were printed.
+    """
     lines: dict[int, list] = collections.defaultdict(list)
     for path in folder.glob("ledger-*.jsonl"):
         for line in map(json.loads, path.read_text().splitlines()):
@@ -198,12 +214,14 @@ def judge(framework, folder, output, steps, clip) -> dict:
 
 
 def max_off(told: dict, alone: list) -> float:
-    """Returns how far a logged loss is from the one of a worker that is alone, at most: a share."""
+    """Returns how far a logged loss is from the one of a worker that is alone, at most: a share.
+    `told` is by step, from 1 on; `alone` has the loss and the rate of each step in order.
+    """
     return max(abs(told[i][0] / loss - 1) for i, (loss, _) in enumerate(alone, 1) if i in told)
 
 
 def text(results: list[dict]) -> str:
-    """Returns the table of this part."""
+    """Returns the table of this part in Markdown; "" when no result is of it."""
     rows = []
     for r in (r for r in results if r["part"] == "correct"):
         equal = f"{'yes' if r['off'] <= CLOSE else 'NO'}, to {r['off']:.1e}"

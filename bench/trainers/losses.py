@@ -19,8 +19,8 @@ CALM = 3  # steps that all workers have made before something is done to them
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Trains with every system in turn; returns the results, one a round and system. A system that
-    fails has the reason in its result, and the others go on.
+    """Trains with every system in turn; returns the results of lose_one, one a round and system. A
+    system that fails has the reason in its result as `failed`, and the others go on.
     """
     results = []
     for name, line in turns.in_turn(args, args.systems, "losses "):
@@ -41,7 +41,11 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def lose_one(training: Training, run: int) -> dict:
-    """Orders a worker, lets it train, and kills one; returns what that has cost."""
+    """Orders a worker, lets it train, and kills one: rank 0 in even rounds (`run`), the last rank
+    in odd ones. Returns what that has cost: seconds from the order to the first step of the new
+    worker, seconds from the kill to the next step, steps that were made again, and the seconds of
+    an ordinary step. Blocks; raises Failure as training.until does.
+    """
     before = training.until(lambda lines: calm(lines, training.workers - 1, ()), "its first steps")
     ordered = time.time()
     training.order()
@@ -76,7 +80,8 @@ def lose_one(training: Training, run: int) -> dict:
 
 def done_again(before: list[dict], after: list[dict], top: int) -> int:
     """Returns how many steps were made again: those at which a process goes on below its own last
-    step, or a new process below the last step of all.
+    step, or a new process below the last step of all, which is `top`. `before` and `after` are the
+    notes up to the kill and those of the others since.
     """
     last = {x["pid"]: x["step"] for x in before}
     first: dict[int, int] = {}
@@ -86,8 +91,9 @@ def done_again(before: list[dict], after: list[dict], top: int) -> int:
 
 
 def calm(lines, workers, before, since=0.0):
-    """Returns the processes that train, if there are so many of them and each has made some steps
-    since then; else None. `before` are processes of which some must have another beside them.
+    """Returns the process ids that train, if there are exactly `workers` of them and each has made
+    CALM steps since the second `since` of the wall clock; else None. `before` are process ids of
+    which some must have another beside them; empty = no such condition. `lines` are notes.
     """
     made: dict[int, int] = {}
     for line in lines:
@@ -99,7 +105,8 @@ def calm(lines, workers, before, since=0.0):
 
 def between_checkpoints(save: int):
     """Returns a function of the notes, which returns them when the last step is in the middle
-    between two checkpoints, else None.
+    between two checkpoints, else None. `save` is the steps between two of them; 0 = there are none,
+    and every step will do.
     """
 
     def found(lines):
@@ -109,13 +116,13 @@ def between_checkpoints(save: int):
 
 
 def ordinary(lines, members) -> float:
-    """Returns the median time of a step of one of the members."""
+    """Returns the median time in seconds of a step of one of the members, which are process ids."""
     times = [x["at"] for x in lines if x["pid"] == max(members)]
     return statistics.median(b - a for a, b in zip(times, times[1:]))
 
 
 def text(results: list[dict]) -> str:
-    """Returns the table of this part."""
+    """Returns the table of this part in Markdown; "" when no result is of it."""
     results = [r for r in results if r["part"] == "losses"]
     if not results:
         return ""
@@ -149,5 +156,5 @@ def text(results: list[dict]) -> str:
 
 
 def seconds(value: float) -> str:
-    """Returns a time as text."""
+    """Returns a number of seconds as text."""
     return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"

@@ -17,11 +17,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 PLAIN = "transformers"
 PROGRAMS = (PLAIN, "shoal, no launcher", "shoal run -n 1")
 WARM = 3  # steps that are not counted
-BAR = 0.01  # of a step
+BAR = 0.01  # how much longer a step may take: a share of the plain one
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Trains with every program in turn; returns the results. Raises Failure if one fails."""
+    """Trains with every program in turn; returns the results, one a round and program, each with
+    `step_s`, the seconds of a step. Raises Failure if a program fails.
+    """
     results = []
     for name, line in turns.in_turn(args, PROGRAMS, "overhead "):
         turns.BUILD.mkdir(parents=True, exist_ok=True)
@@ -33,7 +35,9 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def step_time(name: str, folder: str, args: argparse.Namespace) -> float:
-    """Trains once; returns the median time of a step in seconds."""
+    """Trains once in an empty folder with the program of this name; blocks until it has ended and
+    returns the median time of a step in seconds. Raises Failure if it fails.
+    """
     trainer = "transformers" if name == PLAIN else "shoal"
     config = dict(out=folder, shape=args.shape, batch=1, save=0, trainer=trainer)
     config["steps"] = args.steps + WARM + 1
@@ -46,7 +50,7 @@ def step_time(name: str, folder: str, args: argparse.Namespace) -> float:
 
 
 def text(results: list[dict]) -> str:
-    """Returns the table of this part."""
+    """Returns the table of this part in Markdown; "" when no result is of it."""
     results = [r for r in results if r["part"] == "overhead"]
     if not results:
         return ""
@@ -69,7 +73,7 @@ def text(results: list[dict]) -> str:
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """Returns the lower quartile, the median and the upper quartile."""
+    """Returns the lower quartile, the median and the upper quartile of one value at least."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")

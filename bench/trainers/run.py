@@ -29,7 +29,9 @@ QUICK = dict(shape="tiny", runs=1, correct_steps=24, steps=30, wait=0)
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Measures the parts one after the other; returns the results, with the load before each."""
+    """Measures the parts of args.parts one after the other; returns their results, each with
+    `load`, the load of the machine over a minute before its part.
+    """
     results = []
     for part in args.parts:
         load = os.getloadavg()[0]
@@ -38,7 +40,9 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def text(document: dict) -> str:
-    """Returns the tables of a measurement, with the processors and the load of the machine."""
+    """Returns the tables of a measurement in Markdown, with the processors and the load of the
+    machine. `document` is what turns.main keeps.
+    """
     results, machine = document["results"], document["machine"]
     parts = [part.text(results) for part in PARTS.values()]
     loads = [r["load"] for r in results]
@@ -56,7 +60,9 @@ BEGIN, END = "<!-- bench/trainers wrote this -->\n", "<!-- to here -->\n"
 
 
 def write(document: dict, folder: pathlib.Path) -> None:
-    """Writes the tables into the guide, between the two marks that are there for them."""
+    """Writes the tables into guide/trainers.md of this folder, between the two marks that are there
+    for them; raises OSError where the marks are missing.
+    """
     page = folder / "guide" / "trainers.md"
     before, _, rest = page.read_text().partition(BEGIN)
     _, found, after = rest.partition(END)

@@ -8,13 +8,15 @@ import os
 import pathlib
 import time
 
-# Rows of tokens, random ones: what is measured does not depend on what the model learns.
+# How many rows of tokens, random ones: what is measured does not depend on what the model learns.
 ROWS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A GPT-2. `context` is the number of tokens in a row of the data."""
+    """A GPT-2: the number of its tokens, of the dimensions of an embedding, of its layers and of
+    its attention heads. `context` is the number of tokens in a row of the data.
+    """
 
     vocabulary: int
     width: int
@@ -62,20 +64,23 @@ def rows_of(name: str):
 
 class Notes:
     """Writes a line for each step that this process has ended into a file of its own in a folder:
-    the step from 1 on, the second of the wall clock, the process and its rank.
+    the step from 1 on, the second of the wall clock, the process and its rank. One thread uses it.
+    The file stays open until the process ends.
     """
 
     def __init__(self, folder: str) -> None:
         self._file = open(pathlib.Path(folder) / f"steps-{os.getpid()}.jsonl", "a")
 
     def ended(self, step: int, rank: int) -> None:
-        """Note the end of a step."""
+        """Note the end of a step now, which was the step-th from 1 on, on this rank."""
         line = {"step": step, "at": time.time(), "pid": os.getpid(), "rank": rank}
         print(json.dumps(line), file=self._file, flush=True)
 
 
 def read_notes(folder: pathlib.Path) -> list[dict]:
-    """Returns the lines of all processes, by time. A line that is being written is left out."""
+    """Returns the lines of all Notes in a folder, by time. A line that is being written is left
+    out.
+    """
     lines = []
     for path in folder.glob("steps-*.jsonl"):
         whole, _, _ = path.read_text().rpartition("\n")

@@ -32,27 +32,32 @@ SAVE = 10  # steps between two checkpoints, of what restarts from them
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 on which nobody listens now."""
+    """Returns a port of 127.0.0.1 on which nobody listens now. Another process can take it before
+    the caller does.
+    """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
 
 
 class Training:
-    """A training of some workers under way. The caller ends it by end()."""
+    """A training of some workers under way. One thread uses it, and ends it by end()."""
 
-    worker = "worker.py"
+    worker = "worker.py"  # the program of a worker, in this folder
     save = 0  # steps between two checkpoints; 0 = none
 
     def __init__(self, folder: pathlib.Path, model: str, workers: int, limit_s: float) -> None:
+        """Start a training of a model of shape.SHAPES in an empty folder, which is the caller's.
+        `workers` is how many there are to be after order(), `limit_s` how long until() waits.
+        """
         self.folder, self.model, self.workers = folder, model, workers
         self._limit_s = limit_s
-        self._processes: list[subprocess.Popen] = []
-        self._killed: set[int] = set()
+        self._processes: list[subprocess.Popen] = []  # what run has started, none forgotten
+        self._killed: set[int] = set()  # process ids, whose end is no failure
         self._log = open(folder / "output.txt", "w")
         self.start()
 
-    # Each system has these three.
+    # Each system has its own start and order, and may have its own stop.
 
     def start(self) -> None:
         """Start one worker fewer than there are to be. Does not wait for them."""
@@ -63,19 +68,21 @@ class Training:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Ask all processes to end."""
+        """Ask all processes that run has started to end. Does not wait for it."""
         for process in self._processes:
             process.terminate()
 
     # What they have in common.
 
     def command(self, **more: object) -> list[str]:
-        """Returns the command of a worker."""
+        """Returns the command of a worker, whose configuration is this training's with `more`."""
         config = dict(out=str(self.folder), shape=self.model, steps=FOREVER, save=self.save)
         return [sys.executable, str(HERE / self.worker), json.dumps({**config, **more})]
 
     def run(self, *command: str, **env: str) -> None:
-        """Start a process, with its output in the log of this training."""
+        """Start a process in a session of its own, with `env` added to the environment and its
+        output in the log of this training. Does not wait for it; end() ends it.
+        """
         paths = [str(turns.ROOT / "python"), *filter(None, [env.pop("PYTHONPATH", "")])]
         full = dict(
             os.environ,
@@ -96,8 +103,9 @@ class Training:
         )
 
     def until(self, found, what: str):
-        """Returns what found(lines) returns, as soon as that is not None. Raises Failure when it
-        takes too long, or when a process has ended.
+        """Returns what found(lines) returns, as soon as that is not None; lines are the notes so
+        far. Blocks for limit_s seconds at most, and raises Failure then, or when a process has
+        failed that was not killed here. `what` says in the failure what was waited for.
         """
         end = time.monotonic() + self._limit_s
         while True:
@@ -113,12 +121,14 @@ class Training:
             time.sleep(0.002)
 
     def kill(self, pid: int) -> None:
-        """Kill a worker. Does not wait for its end."""
+        """Kill a worker by its process id. Does not wait for its end."""
         self._killed.add(pid)
         os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """End all processes of this training, and return when they are gone."""
+        """End all processes of this training, with 20 s each to stop by themselves, and return when
+        those are gone that run has started. Nothing may be called after it.
+        """
         self.stop()
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -135,7 +145,9 @@ class Training:
 
 
 class Shoal(Training):
-    """The Trainer of transformers on shoal."""
+    """The Trainer of transformers on shoal. The launcher is one process of run, and so is each
+    order.
+    """
 
     options: tuple[str, ...] = ()
 
@@ -173,6 +185,7 @@ class Torchrun(Training):
         self._agent(1)
 
     def _agent(self, workers: int) -> None:
+        """Start a torchrun with so many workers, as a host of the training."""
         options = (
             "--nnodes=1:2",
             f"--nproc-per-node={workers}",

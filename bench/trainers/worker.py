@@ -28,7 +28,7 @@ WHOLE = "whole"  # a file in a checkpoint that was written to its end
 
 
 class Rows(torch.utils.data.Dataset):
-    """The data as the Trainer takes it."""
+    """The data as the Trainer takes it: each row is the input and the labels."""
 
     def __init__(self, rows):
         self._rows = rows
@@ -41,7 +41,9 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Watch(TrainerCallback):
-    """Notes the end of each step, and marks checkpoints that are whole."""
+    """Notes the end of each step, and marks checkpoints that are whole. The Trainer calls its
+    methods, on the thread of the loop.
+    """
 
     def __init__(self, out):
         self._notes = Notes(out)
@@ -57,13 +59,15 @@ class Watch(TrainerCallback):
 
 
 def last_checkpoint(out):
-    """The newest checkpoint that is whole; None where there is none."""
+    """Returns the path of the newest checkpoint in a folder that is whole; None where there is
+    none.
+    """
     found = {int(p.parent.name.split("-")[1]): p.parent for p in out.glob(f"checkpoint-*/{WHOLE}")}
     return str(found[max(found)]) if found else None
 
 
 def main():
-    """Train."""
+    """Train as CONFIG says, from the last checkpoint where there is one."""
     out = pathlib.Path(CONFIG["out"])
     arguments = TrainingArguments(
         str(out / "checkpoints"),

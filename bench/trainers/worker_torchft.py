@@ -23,15 +23,17 @@ PATIENCE = datetime.timedelta(seconds=60)  # of all operations; never met unless
 
 
 def main(config):
-    """Train."""
+    """Train as the configuration says, until all have made so many steps together."""
     model, rows = model_of(config["shape"]), rows_of(config["shape"])
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def load(state):
+        """Takes over the state of another worker, for the Manager."""
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
     def save():
+        """Returns the state that a worker which joins receives, for the Manager."""
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
     manager = Manager(
