@@ -61,7 +61,9 @@ class Accelerator(accelerate.Accelerator):
             self._job.register("accelerator", self._state, self._take, alike=False)
 
     def _state(self) -> int:
-        """How many checkpoints were written, which is the name of the next one."""
+        """How many checkpoints were written, which is the name of the next one, for workers that
+        join.
+        """
         return self.project_configuration.iteration
 
     def _take(self, value: int) -> None:
@@ -69,7 +71,9 @@ class Accelerator(accelerate.Accelerator):
         self.project_configuration.iteration = value
 
     def prepare(self, *objects: Any, **options: Any) -> Any:
-        """As Accelerate's own. The DataLoader that is shuffled trains; the others are evaluated."""
+        """As Accelerate's own. The first DataLoader that is shuffled (of none, the first) trains;
+        the others are evaluated.
+        """
         if self._job is None:
             return super().prepare(*objects, **options)
         loaders = [x for x in objects if isinstance(x, DataLoader)]
@@ -88,7 +92,9 @@ class Accelerator(accelerate.Accelerator):
     def prepare_model(
         self, model: Any, device_placement: Any = None, evaluation_mode: bool = False
     ) -> Any:
-        """As Accelerate's own, with the gradients averaged over the workers."""
+        """As Accelerate's own, with the gradients averaged over the workers unless the model is
+        only evaluated.
+        """
         prepared = super().prepare_model(model, device_placement, evaluation_mode)
         if self._job is None or evaluation_mode:
             return prepared
@@ -120,27 +126,31 @@ class Accelerator(accelerate.Accelerator):
     # What the workers tell each other
 
     def gather(self, tensor: Any) -> Any:
-        """The tensors of all workers, one behind the other."""
+        """The tensors of all workers that are not lost, one behind the other by rank, on this
+        worker's device.
+        """
         if self._job is None:
             return super().gather(tensor)
         return _joined(list(told(self._job, tensor).values()), self.device)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """What all workers have for their batches of an evaluation, each sample once."""
+        """What all workers have for their batches of this round of an evaluation, in the order of
+        the batches, each sample once.
+        """
         active = self.gradient_state.active_dataloader
         if self._job is None or not isinstance(active, _EvalLoader):
             return super().gather_for_metrics(input_data, use_gather_object)
         return _joined(active.gathered(input_data), self.device)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """The sum or the mean of the tensors of all workers."""
+        """The sum or the mean of the tensors of all workers that are not lost, times `scale`."""
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
         values = list(told(self._job, tensor).values())
         return _reduced(values, scale / len(values) if reduction == "mean" else scale, self.device)
 
     def wait_for_everyone(self) -> None:
-        """Wait for all workers."""
+        """Wait for all workers. Returns at once while this worker writes a checkpoint for all."""
         if self._job is None:
             super().wait_for_everyone()
         elif not self._writing:
@@ -170,7 +180,7 @@ class Accelerator(accelerate.Accelerator):
         save, number = super().save_state, self.project_configuration.iteration
 
         def write() -> str:
-            """Write it, and return the folder."""
+            """Write the checkpoint as rank 0 does, and return its folder."""
             self.project_configuration.iteration = number
             self._writing = True  # the others do not take part in what Accelerate does meanwhile
             try:
@@ -202,7 +212,9 @@ class Accelerator(accelerate.Accelerator):
             self._train.begin_at(place)
 
     def _newest(self) -> str:
-        """The folder of the checkpoint that save_state has written last, with names of its own."""
+        """The folder of the checkpoint that save_state has written last, of those that it has named
+        itself. Reads the project's folder.
+        """
         folder = os.path.join(self.project_dir, "checkpoints")
         name = max(os.listdir(folder), key=lambda name: int(re.findall(r"[0-9]+", name)[-1]))
         return os.path.join(folder, name)
@@ -229,6 +241,8 @@ class _Loader:
         self.job: Any = accelerator._job
         self.gradient_state = accelerator.gradient_state
         self.batch_size = plain.batch_size
+        # Accelerate reads these two: whether the batch given out is the last one, and how many of
+        # its samples count, 0 = all.
         self.end_of_dataloader, self.remainder = False, 0
         self.collate, self.options = plain.collate_fn, check_loader(plain)
 
@@ -242,7 +256,7 @@ class _Loader:
             self.gradient_state._remove_dataloader(self)
 
     def _sent(self, batch: Any) -> Any:
-        """A batch on the device."""
+        """A batch, copied to the device of the Accelerator."""
         return accelerate.utils.send_to_device(batch, self.accelerator.device)
 
 
@@ -265,7 +279,10 @@ class _TrainLoader(_Loader):
             collate_fn=list,
             **self.options,
         )
-        self.share: Optional[float] = None  # of the samples in the step; None = outside of the loop
+        # What the loss of the batch given out is multiplied by: its part of this worker's samples
+        # in the step, times the number of batches of the step, because Accelerate divides the loss
+        # by the number that it accumulates. None = outside of the loop.
+        self.share: Optional[float] = None
         self.last = False  # the last batch of the step
         self.placed = False  # the loop begins at the place of a checkpoint
 
@@ -279,7 +296,9 @@ class _TrainLoader(_Loader):
             progress.move_to(place)
 
     def skip(self, batches: int) -> None:
-        """Have the first loop leave out so many batches, in whole steps."""
+        """Have the first loop leave out so many batches of the first epoch, in whole steps, but
+        never the last step. A worker that joins leaves out none.
+        """
         start = self.loader.place
         done = min(batches // self._each, -(-start.samples // start.batch) - 1)
         if not self.job.outside:
@@ -291,7 +310,9 @@ class _TrainLoader(_Loader):
         return self._count
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of one epoch."""
+        """The batches of one epoch, on the device; a batch that is empty has samples of another
+        with a share of 0. Ends the program of a released worker.
+        """
         with self._active():
             for samples in self.loader:
                 process.number_accelerate()
@@ -318,7 +339,7 @@ class _EvalLoader(_Loader):
         self._count = batches_in_epoch(plain, plain.batch_size, 1)
         self._left: List[int] = []  # the batches that are not evaluated yet
         self._round: Dict[int, int] = {}  # the batch of each rank in this round
-        # those of this round that were gathered; None = not asked
+        # The batches of this round that `gathered` has got; None = it was not called.
         self._done: Optional[Set[int]] = None
 
     def __len__(self) -> int:
@@ -351,7 +372,9 @@ class _EvalLoader(_Loader):
         return rank not in self._round or self._round[rank] in (self._done or ())
 
     def gathered(self, data: Any) -> List[Any]:
-        """What the workers have for the batches of this round, in their order."""
+        """What the workers have for the batches of this round, in the order of the batches; a lost
+        worker's is not there. All workers call it alike, as often as they want in a round.
+        """
         found = told(self.job, data)
         mine = {batch: found[rank] for rank, batch in self._round.items() if rank in found}
         self._done = set(mine) if self._done is None else self._done & set(mine)
@@ -375,7 +398,9 @@ def _joined(values: List[Any], device: Any) -> Any:
 
 
 def _reduced(values: List[Any], scale: float, device: Any) -> Any:
-    """The sums of nested values of several workers, each times `scale`."""
+    """The sums of nested values of several workers, each times `scale`; what is no tensor is the
+    first worker's.
+    """
     first = values[0]
     if torch.is_tensor(first):
         return (torch.stack(values).sum(0) * scale).to(device)

@@ -50,14 +50,14 @@ class _Logged(NamedTuple):
 
     name: str
     how: str  # how the values of the workers are put together: sum, min or max
-    shared: Any  # the call that does
-    finish: Callable[[Any], None]
+    shared: Any  # the handle of the call that does
+    finish: Callable[[Any], None]  # logs the result of that call
 
 
 class Strategy(SingleDeviceStrategy):
     """Trains on the workers of a job. `options` go to shoal.torch.ddp. The thread of the training
-    loop calls the methods; `setup`, `broadcast`, `save_checkpoint` and the backward pass that ends
-    a step wait for the other workers.
+    loop calls the methods; `setup`, `broadcast`, `save_checkpoint`, `on_train_end` and what makes
+    the backward pass that ends a step wait for the other workers.
     """
 
     strategy_name = "shoal"
@@ -80,8 +80,9 @@ class Strategy(SingleDeviceStrategy):
         # What was logged before, in the epoch in which this worker joined or resumed, by name.
         self._logged: Dict[str, Any] = {}
         self._waiting: List[_Logged] = []  # what was logged in the step under way
-        self._stepped: Optional[int] = None  # their count of steps for loggers; None = taken over
-        self._update: Optional[Update] = None
+        # The others' count of steps for loggers; None = taken over, or there was none.
+        self._stepped: Optional[int] = None
+        self._update: Optional[Update] = None  # None = before the training
         if self._job is not None:
             self._forward_redirection = _DDPForwardRedirection()
             self._follow()
@@ -92,7 +93,9 @@ class Strategy(SingleDeviceStrategy):
         return self._job is None or self._job.rank == 0
 
     def _follow(self) -> None:
-        """Take over what a new generation changes."""
+        """Take over what a new generation changes: the rank, and with it which worker writes and
+        shows the progress bar.
+        """
         assert self._job is not None
         before, rank = self.global_rank, self._job.rank
         self.global_rank = self.local_rank = rank
@@ -136,7 +139,9 @@ class Strategy(SingleDeviceStrategy):
         return shoal.torch.ddp(model, **self._options)
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """The batches of the training, or of an evaluation, dealt out over the workers."""
+        """The batches of the training, dealt out over the workers; a loader of an evaluation is
+        returned as it is.
+        """
         if self._job is None or not isinstance(dataloader, DataLoader):
             return dataloader
         if self._fitting:
@@ -146,7 +151,9 @@ class Strategy(SingleDeviceStrategy):
         return dataloader
 
     def _enter(self, trainer: Any) -> None:
-        """Enter the job, and take over the state of the others where they have some."""
+        """Enter the job, for which it waits, and take over the state of the others where this
+        worker joins. Ends the program where the job goes on without it.
+        """
         job, train = self._job, self._train
         assert job is not None and train is not None
         self._update = Update(job)
@@ -171,7 +178,7 @@ class Strategy(SingleDeviceStrategy):
         trainer.should_stop = trainer.should_stop or received["over"]
 
     def _state(self) -> Dict[str, Any]:
-        """What workers that join get of this one."""
+        """What workers that join get of this one, between two steps."""
         trainer = self._trainer
         return {
             "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
@@ -218,8 +225,9 @@ class Strategy(SingleDeviceStrategy):
         return bool(last and train.loader.place.epoch <= loop.epoch_progress.current.processed)
 
     def _log_waiting(self) -> None:
-        """Log what the batches of this update have; those of one name as one value, which so does
-        not depend on how the samples are cut.
+        """Log what the batches of this update have, once the values of all workers are there, for
+        which it waits; those of one name as one value, which so does not depend on how the samples
+        are cut.
         """
         waiting, self._waiting = self._waiting, []
         ready: List[Any] = []
@@ -251,6 +259,7 @@ class Strategy(SingleDeviceStrategy):
         """The closure of an optimizer's step, and after it the steps that are left of the
         update.
         """
+
         def run() -> Any:
             """Call the closure, and go through the batches of the steps that are left."""
             result = closure()
@@ -270,8 +279,8 @@ class Strategy(SingleDeviceStrategy):
         return run
 
     def _logging(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        """`self.log` of a training step: values are those over all workers, and are there when the
-        step is committed.
+        """`log` in the place of Lightning's own, which is given: values of a training step are
+        those over all workers, and are logged when the step is committed.
         """
 
         def everywhere(fx: str, name: str, value: Any, *others: Any, **options: Any) -> Any:
@@ -293,7 +302,9 @@ class Strategy(SingleDeviceStrategy):
             shared = step.share(mine, last=False, op="sum" if mean else how)
 
             def finish(sums: torch.Tensor) -> None:
-                """Log what all workers have."""
+                """Log the value over all workers: `sums` is what the call has combined, for a mean
+                with the number of samples at its end.
+                """
                 if mean:
                     options["batch_size"] = int(sums[-1])
                     sums = sums[:-1] / sums[-1]
@@ -309,7 +320,7 @@ class Strategy(SingleDeviceStrategy):
         return everywhere
 
     def on_train_end(self) -> None:
-        """The last step is made: the job goes on to where its programs end."""
+        """As Lightning's own, then end the loop over the steps of the job: the last one is made."""
         super().on_train_end()
         if self._train is not None:
             self._over = True
@@ -319,7 +330,9 @@ class Strategy(SingleDeviceStrategy):
     # What the workers tell each other
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What rank 0 has."""
+        """What the lowest rank that is not lost has, whatever `src` is. Without a job, and in a
+        training without a step under way, this worker's own `obj`.
+        """
         job = self._job
         if job is None or self._train is not None and job.step is None:
             return obj
@@ -340,7 +353,7 @@ class Strategy(SingleDeviceStrategy):
         written(job, lambda: save(checkpoint, filepath, storage_options))
 
     def load_checkpoint(self, checkpoint_path: Any, *others: Any, **options: Any) -> Any:
-        """As Lightning's own, and the place in the data."""
+        """As Lightning's own, and keep the place in the data, from which `setup` begins."""
         checkpoint = super().load_checkpoint(checkpoint_path, *others, **options)
         if self._job is not None and _PLACE in checkpoint:
             self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
@@ -372,8 +385,9 @@ class _TrainLoader:
         )
         self._steps = iter(self.loader)
         self._batches: Iterator[Any] = self._endless()
-        self.part = Part([])
-        self.share, self.weight = 1.0, 0  # of the batch under way: its part, and its samples
+        self.part = Part([])  # Update wants one; this has no samples
+        # Of the batch given out: what its loss is multiplied by, and how many samples of it count.
+        self.share, self.weight = 1.0, 0
         self.first = self.last = True  # the batch is the first, or the last, of its step
 
     def __len__(self) -> int:
@@ -381,17 +395,19 @@ class _TrainLoader:
         return self._count
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches that follow, over all epochs."""
+        """The batches that follow, over all epochs: always the same iterator."""
         return self._batches
 
     def more(self) -> Iterator[Any]:
-        """The batches of one step more."""
+        """The batches of one step more than the epoch has by its length, for samples of a lost
+        worker.
+        """
         yield next(self._batches)
         while not self.last:
             yield next(self._batches)
 
     def close(self) -> None:
-        """End the loop over the steps of the job."""
+        """End the loop over the steps of the job, whose last step is committed."""
         self.loader.finish()
         next(self._steps, None)
 
@@ -417,14 +433,16 @@ class _TrainLoader:
 
 
 def _combined(how: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Two values of several workers as one."""
+    """Two values of several workers as one, by `how`: sum, max or min."""
     if how == "sum":
         return one + other
     return torch.maximum(one, other) if how == "max" else torch.minimum(one, other)
 
 
 def _accumulated(results: Any) -> Dict[str, Any]:
-    """What was logged for the mean, the sum and so on over an epoch."""
+    """What was logged so far for a value over the whole epoch, by the key of Lightning's results:
+    the value, and the number of samples in it, None where it has none.
+    """
     return {
         key: [metric.value, getattr(metric, "cumulated_batch_size", None)]
         for key, metric in results.items()
@@ -433,7 +451,9 @@ def _accumulated(results: Any) -> Dict[str, Any]:
 
 
 def _add(metric: Any, before: List[Any]) -> None:
-    """Add what others have logged before."""
+    """Add to a metric of Lightning what was logged in the epoch before this worker joined or
+    resumed: a value as `_accumulated` gives it.
+    """
     value, size = before
     if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
         metric.value = metric.meta.reduce_fx(torch.stack([metric.value, value.to(metric.value)]))

@@ -29,7 +29,8 @@ class Step:
     and `weight` says how many they are. Where a worker has none, weight is 0 and indices holds two
     samples of the batch (one, where it has one), so that the same code runs. `count` is the size of
     the global batch, `number` counts the committed steps of the job before this one, `epoch` the
-    epochs. One thread at a time uses it; `allreduce`, `skip` and `end` wait for other workers.
+    epochs. One thread at a time uses it; `allreduce`, `skip` and `end` wait for other workers, and
+    so does the `wait` of a handle. The arrays of a call belong to the agent until then.
     """
 
     __slots__ = (
@@ -232,7 +233,8 @@ class Step:
 
 class Progress:
     """The place of a job in its data, and what happens between one step and the next. A job has
-    one. The thread of the training loop uses it; all workers call the methods at the same places.
+    one. Only the thread of the training loop uses it, but for `mark_view_changed`; all workers call
+    the methods at the same places. A method that waits for other workers says so.
     """
 
     def __init__(
@@ -245,7 +247,7 @@ class Progress:
         self.cursor = Cursor.start(samples, batch, seed, shuffle)
         self.step: Optional[Step] = None  # the step under way
         self.state = state
-        self._changed = False  # the agent has written a view that `cross` has not followed yet
+        self._changed = False  # a view is there that `cross_step_boundary` has not followed yet
         # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
         self.drawn = Drawn()
@@ -263,8 +265,8 @@ class Progress:
         job._backend.declare_data(self.cursor)
 
     def mark_view_changed(self) -> None:
-        """Note that the agent has written another view, which `cross_step_boundary` follows. Any
-        thread may call it.
+        """Note that the agent has written another view, which `cross_step_boundary` follows. The
+        thread that sees the view calls it, whichever that is.
         """
         self._changed = True
 
@@ -293,10 +295,8 @@ class Progress:
 
     def finish_step(self, end: End) -> bool:
         """Go from the committed step to the place between it and the next: members join and leave,
-        and checkpoints are made. Returns whether the training ends there, or the epoch of this
-        loop.
-
-        Raises ShoalError when the step was not committed.
+        and checkpoints are made. May wait for other workers. Returns whether the training ends
+        there, or the epoch of this loop. Raises ShoalError when the step was not committed.
         """
         if self.step is not None and not self.step.committed:
             why = [hint() for hint in self.hints] or [
@@ -326,8 +326,8 @@ class Progress:
 
     def catch_up(self, end: Optional[End] = None) -> bool:
         """Go to where the job is; in the first loop, take the state of the others or of a
-        checkpoint. False when this loop makes no more steps: this worker is released, or the job is
-        beyond the epoch of the loop.
+        checkpoint. Waits for the other members. False when this loop makes no more steps: this
+        worker is released, or the job is beyond the epoch of the loop. `end` None = before a loop.
         """
         if not self.begun:
             self.state.discover()
@@ -363,7 +363,7 @@ class Progress:
 
     def epoch_loops(self, count: int) -> Iterator[int]:
         """The numbers of the epochs from the one that the job is in, up to `count`: each is for one
-        loop. Raises ShoalError where all of them are over already.
+        loop. To begin may wait, as `catch_up`. Raises ShoalError where all of them are over.
         """
         epochs = self.epochs
         self._end_broken_loop()
@@ -392,13 +392,13 @@ class Progress:
             self.cursor, self._next, self.step = self.next_cursor(), None, None
 
     def _resume_from_checkpoint(self, checkpoints: Checkpoints) -> None:
-        """Go on from the newest checkpoint, if there is one."""
+        """Go on from the newest checkpoint, if there is one. Reads it, and waits for the others."""
         place = checkpoints.resume(self.cursor)
         if place != self.cursor:
             self.move_to(place)
 
     def move_to(self, place: Cursor) -> None:
-        """Go to the place of a checkpoint, and tell the agent."""
+        """Go to the place of a checkpoint, before the first step; waits for the agent's answer."""
         self.cursor = place
         self.job._backend.declare_data(place)
         self.drawn.discard()
@@ -437,7 +437,7 @@ class Progress:
         return self.step
 
     def batch_ahead(self, k: int) -> LocalBatch:
-        """This worker's samples of the k-th next step, if the members stay the same."""
+        """This worker's samples of the k-th next step (0: the next), if the members stay."""
         return self.drawn.look(k, self.cursor, self.job.rank, self.job.size)
 
     def drop_open_step(self) -> None:
@@ -449,8 +449,8 @@ class Progress:
 
     def cross_step_boundary(self, end: Optional[End] = None) -> bool:
         """Pass from one step to the next, where members join and leave: send the state to
-        newcomers, or receive it as one. Waits for the other members. False when this worker has
-        left, or cannot join in the epoch of this loop.
+        newcomers, or receive it as one. Waits for the other members. False when this worker is
+        released, or cannot join in the epoch of this loop (`end` None: it can in any).
         """
         job, backend, epoch = self.job, self.job._backend, self.epochs.entry_epoch(end)
         if backend.late:
@@ -492,7 +492,9 @@ class Progress:
 
 
 def steps_until(progress: Progress, end: End) -> Iterator[Step]:
-    """The steps of a loop until its end, each opened when it is asked for."""
+    """The steps of a loop until its end, each opened when it is asked for, by the thread of the
+    training loop. To ask for one may wait for other workers.
+    """
     progress.begin_loop(end)
     while not progress.finish_step(end):
         yield progress.open_step()

@@ -31,16 +31,14 @@ from transformers.trainer_callback import ProgressCallback
 
 import shoal
 import shoal.torch
-from shoal._runtime.log import log_line
 from shoal._trainers import process
 from shoal._trainers.arguments import check_arguments
 from shoal._trainers.batches import Part, TrainLoader
 from shoal._trainers.callbacks import attributes_of
-from shoal._trainers.checkpoints import read_place, write_place, written
+from shoal._trainers.checkpoints import place_after_updates, write_place, written
 from shoal._live.dealt import told, unpack
 from shoal._trainers.rounds import Rounds, dealable
 from shoal._trainers.update import Update
-from shoal.cursor import Cursor
 from shoal.torch.wire import wire_to_move
 
 __all__ = ["Elastic", "Seq2SeqTrainer", "Trainer"]
@@ -55,13 +53,14 @@ _RUNNING = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_st
 class Elastic:
     """Before the class of a Trainer, as in `class SFT(Elastic, trl.SFTTrainer)`, has that train on
     the workers of a job. Trainer and Seq2SeqTrainer here are made so. The thread of the training
-    loop calls all methods. One without a docstring is the Trainer's own, with what a job needs
-    around it.
+    loop calls all methods. Those that go on to a step, average, save, load the best model or
+    evaluate wait for the other workers. Without a job each does what the Trainer's own does.
     """
 
     _job: Optional["shoal.Job"] = None  # None = without the launcher: all is as in transformers
 
     def __init__(self, *arguments: Any, **options: Any):
+        """As the Trainer's own; in a job, refuse what a job cannot do, and join it before."""
         self._resumed: Optional[str] = None  # the checkpoint that the user named
         self._folder = ""  # a folder with the trainer_state.json that this training begins with
         self._data: Optional[TrainLoader] = None  # None = no training has begun
@@ -83,7 +82,7 @@ class Elastic:
     # Data
 
     def get_train_dataloader(self) -> Any:
-        """The batches, dealt out over the workers."""
+        """The batches, dealt out over the workers, always by the same loader."""
         plain = super().get_train_dataloader()  # type: ignore[misc]
         if self._job is None:
             return plain
@@ -115,7 +114,7 @@ class Elastic:
         return super().set_initial_training_values(args, dataloader)  # type: ignore[misc]
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """The samples of this worker for the next update."""
+        """This worker's samples for the next update, and how many items (None = not counted)."""
         if self._job is None or self._update is None:
             return super().get_batch_samples(  # type: ignore[misc]
                 epoch_iterator, num_batches, device
@@ -127,7 +126,7 @@ class Elastic:
         return [*(Part([]) for _ in range(num_batches - 1)), part], part.items
 
     def _next(self) -> Optional["Part"]:
-        """The samples of the next step of the job; None where the job was stopped."""
+        """Open a step, and return its samples; None in a stopped job. A released worker exits."""
         assert self._job is not None and self._data is not None
         micros = next(self._data.parts, None)
         if micros is None:
@@ -175,6 +174,7 @@ class Elastic:
         return super().train(resume_from_checkpoint, *arguments, **options)  # type: ignore[misc]
 
     def _inner_training_loop(self, *arguments: Any, **options: Any) -> Any:
+        """As the Trainer's own; in a job it always resumes, with the methods here for its steps."""
         run = super()._inner_training_loop  # type: ignore[misc]
         if self._job is None:
             return run(*arguments, **options)
@@ -206,6 +206,7 @@ class Elastic:
             vars(self).update(before)
 
     def _init_training_state(self, max_steps: int, updates: int, *others: Any) -> Any:
+        """As the Trainer's own, after this worker has entered the job. An epoch has `updates`."""
         begin = super()._init_training_state  # type: ignore[misc]
         if self._job is None:
             return begin(max_steps, updates, *others)
@@ -218,12 +219,14 @@ class Elastic:
         return begin(max_steps, updates, *others)
 
     def _prepare_for_training(self, *arguments: Any) -> Any:
+        """What the Trainer's own has returned already, in `_init_training_state`."""
         if self._job is None:
             return super()._prepare_for_training(*arguments)  # type: ignore[misc]
         prepared, self._prepared = self._prepared, None
         return prepared
 
     def _wrap_model(self, model: Any, training: bool = True, *others: Any) -> Any:
+        """As the Trainer's own; a model that is trained in a job is under shoal.torch.ddp."""
         wrapped = super()._wrap_model(model, training, *others)  # type: ignore[misc]
         if self._job is None or not training or wrapped is not model:
             return wrapped
@@ -233,14 +236,16 @@ class Elastic:
         return shoal.torch.ddp(prepared, **options)
 
     def _enter(self, updates: int) -> None:
-        """Enter the job: take over the state of the others, or of a checkpoint of the job."""
+        """Enter the job, with the state of the others or of its checkpoint, and wait for them."""
         job, data = self._job, self._data
         assert job is not None and data is not None and self._update is not None
         self._update.register()
         job.register("trainer", self._state, self._take, alike=False)
         place = None
         if self._resumed is not None and not job.outside:
-            place = self._place(self._resumed, data.loader.place, updates)
+            with open(os.path.join(self._resumed, _STATE)) as file:
+                done = json.load(file)["global_step"]
+            place = place_after_updates(self._resumed, done, data.loader.place, updates)
         if not data.loader.enter(place):
             raise SystemExit(0)
         self._follow()
@@ -249,6 +254,7 @@ class Elastic:
                 file.write(self._received["state"])
 
     def _run_epoch(self, **given: Any) -> None:
+        """As the Trainer's own; a worker that has joined behind the last step makes none."""
         if self._job is not None:
             done = 0
             if given["epoch"] == given["epochs_trained"]:
@@ -312,6 +318,7 @@ class Elastic:
         backward = self.accelerator.backward
 
         def share(loss: Any, **options: Any) -> None:
+            """As Accelerate's backward; before the last pass of a step, begin the sums."""
             if self._update is not None and loss.requires_grad:
                 self._update.add(float(loss.detach()))
                 if self._shared is not None:
@@ -331,12 +338,14 @@ class Elastic:
         self._update.share(part, flos, float(tokens))  # type: ignore[union-attr]
 
     def _flos(self, own: Any) -> Any:
-        """The operations of all workers for a Part, else what `own` says."""
+        """A function for the floating-point operations: of all workers for a Part, else `own`'s."""
         return lambda inputs: inputs.flos if isinstance(inputs, Part) else own(inputs)
 
     def _tokens(self, own: Any) -> Any:
         """As `_flos`, for tokens."""
+
         def track(inputs: Any) -> None:
+            """Count the tokens of all workers for a Part, else as `own` does."""
             if isinstance(inputs, Part):
                 self.state.num_input_tokens_seen += int(inputs.tokens)
             else:
@@ -345,6 +354,7 @@ class Elastic:
         return track
 
     def _finalize_training(self, *arguments: Any) -> Any:
+        """As the Trainer's own, after the end of the loop over the steps of the job."""
         if self._job is not None:
             self._over = True
             self._data.close()  # type: ignore[union-attr]
@@ -355,7 +365,7 @@ class Elastic:
     # The state that workers that join get
 
     def _state(self) -> Dict[str, Any]:
-        """What workers that join get of this one."""
+        """What workers that join get of this one, between two steps."""
         loss = getattr(self, "_tr_loss", None)
         return {
             "state": json.dumps(dataclasses.asdict(self.state)),
@@ -390,41 +400,30 @@ class Elastic:
     # Checkpoints of the Trainer
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        """As the Trainer's own, from the checkpoint that `_named` says."""
         super()._load_optimizer_and_scheduler(self._named(checkpoint))  # type: ignore[misc]
 
     def _load_scaler(self, checkpoint: Any) -> None:
+        """As the Trainer's own, from the checkpoint that `_named` says."""
         super()._load_scaler(self._named(checkpoint))  # type: ignore[misc]
 
     def _load_rng_state(self, checkpoint: Any) -> None:
+        """As the Trainer's own, from the checkpoint that `_named` says."""
         super()._load_rng_state(self._named(checkpoint))  # type: ignore[misc]
 
     def _load_callback_state(self) -> None:
-        if self._received is None:  # else `_adopt` does it
+        """As the Trainer's own, unless `_adopt` takes over the state of the others' callbacks."""
+        if self._received is None:
             super()._load_callback_state()  # type: ignore[misc]
 
     def _named(self, checkpoint: Any) -> Any:
-        """The checkpoint that the user named, where the loop names the folder it begins with."""
+        """The checkpoint that the user named, None where none was, in place of `checkpoint`, the
+        folder that the loop begins with; `checkpoint` itself where the state is that of others.
+        """
         return checkpoint if self._job is None or self._received else self._resumed
 
-    def _place(self, folder: str, start: Cursor, updates: int) -> Cursor:
-        """The place in the data of a checkpoint of the Trainer."""
-        with open(os.path.join(folder, _STATE)) as file:
-            done = json.load(file)["global_step"]
-        place = read_place(folder)
-        whole = dataclasses.replace(
-            start, epoch=done // updates, step=done, next=done % updates * start.batch
-        )
-        if place is None or dataclasses.replace(
-            place, epoch=whole.epoch, step=whole.step, next=whole.next, left=()
-        ) != whole:
-            log_line(
-                f"{folder} was written without shoal, or with other data or batches: it goes on"
-                f" behind step {done}, in shoal's order of the samples"
-            )
-            return whole
-        return place
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """As the Trainer's own, on one worker for all, and with the place in the data."""
         save = super()._save_checkpoint  # type: ignore[misc]
         if self._job is None:
             return save(model, trial)
@@ -433,7 +432,7 @@ class Elastic:
         folder = os.path.join(self._get_output_dir(trial), name)
 
         def write() -> Optional[str]:
-            """Write it; return which one is the best so far."""
+            """Write the checkpoint; return the folder of the best one so far, None = none."""
             with process.numbered_first():
                 os.makedirs(folder, exist_ok=True)
                 write_place(folder, place)
@@ -445,6 +444,7 @@ class Elastic:
         self.state.best_model_checkpoint = best
 
     def _load_best_model(self) -> None:
+        """As the Trainer's own; workers that do not see the files get it from one that does."""
         load = super()._load_best_model  # type: ignore[misc]
         if self._job is None:
             return load()

@@ -8,9 +8,9 @@ import transformers
 
 from shoal._runtime.log import log_line
 
-# Parts of the Trainer that are overridden here, and are not in every version.
+# Methods of the Trainer that shoal.transformers overrides, and that not every version has.
 _PARTS = ("_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples")
-# Arguments that a job cannot follow, and what to use in their place.
+# TrainingArguments that a job cannot follow, by name: why, and what to use in their place.
 _NOT = {
     "deepspeed": "is DeepSpeed, which needs a fixed number of processes: leave it out, and for an"
     " optimizer that does not fit write a loop with shoal.torch.zero",
@@ -24,7 +24,10 @@ _NOT = {
 
 
 def check_arguments(args: Any, dataset: Any) -> None:
-    """Raise where a job cannot train as the arguments say."""
+    """Raise RuntimeError, TypeError or ValueError where a job cannot train as the TrainingArguments
+    `args` say, or on the train_dataset `dataset`; None = the Trainer was given none. Sets
+    `args.ignore_data_skip` to False, and says so in the log.
+    """
     missing = [name for name in _PARTS if not hasattr(transformers.Trainer, name)]
     if missing:
         raise RuntimeError(

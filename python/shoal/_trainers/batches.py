@@ -15,8 +15,9 @@ FOREVER = 1 << 40  # epochs: the trainer's loop says when it ends
 
 
 def check_loader(plain: Any) -> Dict[str, Any]:
-    """Return the options of a DataLoader for its worker processes. Raises TypeError or ValueError
-    where its samples cannot be dealt out by their numbers.
+    """Return the options of the DataLoader `plain` for its worker processes, none where it has no
+    such processes. Raises TypeError or ValueError where its samples cannot be dealt out by their
+    numbers.
     """
     if not (hasattr(plain.dataset, "__len__") and hasattr(plain.dataset, "__getitem__")):
         raise TypeError(
@@ -34,8 +35,8 @@ def check_loader(plain: Any) -> Dict[str, Any]:
 
 
 def batches_in_epoch(plain: Any, size: int, each: int) -> int:
-    """Return how many batches of `size` samples an epoch of a DataLoader has, of which `each` make
-    up a step. With drop_last an epoch has no smaller step at its end.
+    """Return how many batches of `size` samples an epoch of the DataLoader `plain` has, of which
+    `each` make up a step. With drop_last an epoch has no smaller step at its end.
     """
     samples = len(plain.dataset)
     return samples // (size * each) * each if plain.drop_last else -(-samples // size)
@@ -55,33 +56,38 @@ def even_cuts(samples: List[Any], count: int, most: int) -> List[List[Any]]:
 class Micro(NamedTuple):
     """Some samples of this worker, collated: as many as go through the model at once."""
 
-    inputs: Any
-    samples: int
+    inputs: Any  # what the collate function of the DataLoader has made of them
+    samples: int  # how many they are
 
 
 class Part(Dict[str, Any]):
     """This worker's samples of a step, in the place of a batch. Where a trainer accumulates several
-    batches, the last one has all of them.
+    batches, the last one has all of them. As a dict it has no entries. Only the thread of the
+    training loop uses it.
     """
 
     def __init__(self, micros: List[Micro]):
-        """The part of a step that these samples are."""
+        """A part of these samples; none for the batches before the last one."""
         super().__init__()
         self.micros = micros
         self.samples = sum(micro.samples for micro in micros)
         self.items: Any = None  # what the loss is divided by; None = by the number of samples
-        self.flos = self.tokens = 0.0  # of all workers, known when the step is committed
+        # Floating-point operations and input tokens of all workers in the step. `Update.end` sets
+        # them, once the step is committed; 0 before.
+        self.flos = self.tokens = 0.0
 
 
 class _Cut:
-    """Collates samples in even cuts of at most `size`."""
+    """Collates samples in even cuts of at most `size`. Runs in the DataLoader's worker processes,
+    if it has some.
+    """
 
     def __init__(self, collate: Any, size: int):
         """Cuts of `size` samples at most, each collated by `collate`."""
         self._collate, self._size = collate, size
 
     def __call__(self, samples: List[Any]) -> List[Micro]:
-        """The cuts of the samples of a step."""
+        """The cuts of this worker's samples of a step."""
         cuts = even_cuts(samples, -(-len(samples) // self._size), self._size)
         return [Micro(self._collate(cut), len(cut)) for cut in cuts]
 
@@ -93,8 +99,9 @@ class TrainLoader:
     """
 
     def __init__(self, plain: Any, size: int, updates: int, seed: int, shuffle: bool):
-        """`plain` is the DataLoader that it replaces, `size` that of its batches, of which
-        `updates` are accumulated.
+        """`plain` is the DataLoader that it replaces, `size` the samples of each of its batches, of
+        which `updates` are accumulated for one update of the parameters. `seed` and `shuffle` are
+        those of shoal.torch.loader.
         """
         self.dataset, self.batch_size = plain.dataset, size
         self._count = batches_in_epoch(plain, size, updates)
@@ -113,6 +120,7 @@ class TrainLoader:
             collate_fn=_Cut(plain.collate_fn, size),
             **options,
         )
+        # This worker's samples, step after step; each item opens the next step of the job.
         self.parts: Iterator[List[Micro]] = iter(self.loader)
 
     def __len__(self) -> int:
@@ -124,6 +132,8 @@ class TrainLoader:
         return iter(())
 
     def close(self) -> None:
-        """End the loop over the steps of the job."""
+        """End the loop over the steps of the job. Raises ShoalError where the step under way is not
+        committed.
+        """
         self.loader.finish()
         next(self.parts, None)

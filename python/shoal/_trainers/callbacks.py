@@ -11,7 +11,9 @@ from shoal._live.dealt import pack
 
 
 def attributes_of(callback: Any) -> Dict[str, bytes]:
-    """The state of a callback: what of its attributes can be sent."""
+    """The state of a callback: those of its attributes that can be sent, packed, by name. Nothing
+    of those of transformers that keep no state. The callback stays as it is.
+    """
     own = isinstance(callback, ExportableState)
     if not own and type(callback).__module__.startswith("transformers."):
         return {}  # bars and writers, which each worker has for itself

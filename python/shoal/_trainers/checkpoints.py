@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Callable, Optional, TypeVar
 
 import shoal
 from shoal._live.dealt import told
+from shoal._runtime.log import log_line
 from shoal.cursor import Cursor
 
 T = TypeVar("T")
 
-_PLACE = "shoal-place.json"
+_PLACE = "shoal-place.json"  # the file of the place in the data, in the folder of a checkpoint
 
 
 def written(job: "shoal.Job", write: Callable[[], T]) -> T:
-    """Have one worker call write(), and return its result on all of them. It is rank 0, or another
-    one where that is lost before it is done. All workers call it alike, and wait for each other.
+    """Have one worker call write(), and return its result, of the kinds that dealt.pack takes, on
+    all of them. It is rank 0, or another one where that is lost before it is done. The threads of
+    the training loop of all workers call it at the same place, and wait for each other.
     """
     writer = 0
     while True:
@@ -29,7 +32,9 @@ def written(job: "shoal.Job", write: Callable[[], T]) -> T:
 
 
 def write_place(folder: "str | os.PathLike[str]", place: Cursor) -> None:
-    """Write the place in the data into the folder of a checkpoint."""
+    """Write the place in the data into the folder of a checkpoint, which exists. Only the worker
+    that writes the checkpoint calls it.
+    """
     with open(os.path.join(folder, _PLACE), "w") as file:
         json.dump({"cursor": place.pack().hex()}, file)
 
@@ -41,3 +46,23 @@ def read_place(folder: "str | os.PathLike[str]") -> Optional[Cursor]:
             return Cursor.unpack(bytes.fromhex(json.load(file)["cursor"]))
     except FileNotFoundError:
         return None
+
+
+def place_after_updates(folder: str, done: int, start: Cursor, updates: int) -> Cursor:
+    """The place in the data of a checkpoint of the Trainer of transformers that was written after
+    `done` updates, of which an epoch has `updates`. `start` is the start of this job's data. Reads
+    the folder. Where that has no place, or one in other data, the place is counted, and the user is
+    told.
+    """
+    place = read_place(folder)
+    whole = dataclasses.replace(
+        start, epoch=done // updates, step=done, next=done % updates * start.batch
+    )
+    counted = {"epoch": whole.epoch, "step": whole.step, "next": whole.next}
+    if place is None or dataclasses.replace(place, left=(), **counted) != whole:
+        log_line(
+            f"{folder} was written without shoal, or with other data or batches: it goes on"
+            f" behind step {done}, in shoal's order of the samples"
+        )
+        return whole
+    return place

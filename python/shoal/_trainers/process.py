@@ -1,5 +1,8 @@
 """Each worker is alone to a framework: the variables that launchers set are hidden while it looks
 for other processes, and its own number for this process is the rank in the job.
+
+The functions change the environment and the frameworks of the whole process. So the thread that
+imports an adapter calls them, and later that of the training loop, never two threads at once.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ def launched() -> bool:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Hide what says that there are other processes, in the block."""
+    """Hide the variables that tell of other processes, in the block; they are set again after
+    it.
+    """
     hidden = {
         name: value
         for name, value in os.environ.items()
@@ -38,8 +43,8 @@ def alone() -> Iterator[None]:
 
 
 def own_device() -> None:
-    """Of several CUDA devices that this process sees, leave it one: frameworks take the first, or
-    all of them.
+    """Of several CUDA devices that this process sees, leave it one, by LOCAL_RANK: frameworks take
+    the first, or all of them. Does nothing once CUDA is in use, or without LOCAL_RANK.
     """
     import torch
 
@@ -53,7 +58,8 @@ def own_device() -> None:
 
 def hide_from_accelerate() -> None:
     """Have Accelerate, and the Trainer of transformers which asks it, take this process for the
-    only one. Its number is the rank in the job, so that rank 0 writes and prints.
+    only one. Its number is the rank in the job, so that rank 0 writes and prints. Replaces
+    PartialState.__init__, once; without a launcher of shoal it does nothing.
     """
     from accelerate.state import PartialState
 
@@ -63,7 +69,9 @@ def hide_from_accelerate() -> None:
 
     @functools.wraps(init)
     def init_alone(self: Any, cpu: bool = False, **options: Any) -> None:
-        """As PartialState's, without a look at other processes."""
+        """As PartialState's, without a look at other processes; then join the job, if that has not
+        happened, for the number.
+        """
         options.pop("backend", None)  # of a process group, which a process alone does not make
         with alone():
             init(self, cpu, **options)
@@ -75,7 +83,9 @@ def hide_from_accelerate() -> None:
 
 
 def number_accelerate(rank: Optional[int] = None) -> None:
-    """Tell Accelerate the rank that this worker has in the job now, or another number."""
+    """Tell Accelerate that this process has this number; None = the rank that it has in the job
+    now.
+    """
     from accelerate.state import AcceleratorState, PartialState
 
     rank = shoal.join().rank if rank is None else rank

@@ -1,4 +1,6 @@
-"""The batches of an evaluation, dealt out over the workers: as many at a time as there are."""
+"""The batches of an evaluation by the Trainer of transformers, dealt out over the workers: as many
+at a time as there are workers.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ class Rounds:
         kept: Optional[str],
         device: Any,
     ):
-        """`predict` is the Trainer's own prediction_step, `preprocess` what the loop would do with
-        the logits, and `kept` the name of the input that it needs, if any.
+        """`loader` is the DataLoader of the evaluation, `predict` the Trainer's own
+        prediction_step, `preprocess` what the loop would do with the logits, and `kept` the name of
+        the input that the metrics need; None = none. Results come on `device`.
         """
         self._job, self._predict, self._preprocess = job, predict, preprocess
         self._kept, self._device = kept, device
@@ -47,6 +50,8 @@ class Rounds:
         self._size, self._drop = loader.batch_sampler.batch_size, loader.batch_sampler.drop_last
         samples = len(self._dataset)
         self._count = samples // self._size if self._drop else -(-samples // self._size)
+        # What `_make` has returned for the batches of this round that the loop has not asked for
+        # yet, by number.
         self._found: Dict[int, Any] = {}
         own = [self._samples(i) for i in range(job.rank, self._count, job.size)]
         options = {}
@@ -58,7 +63,9 @@ class Rounds:
         )
 
     def numbers(self) -> "DataLoader[Any]":
-        """A loader of the numbers of the samples of each batch."""
+        """A new loader for the loop of the evaluation: each of its batches has the numbers of the
+        samples, for `prediction_step`, in place of the samples.
+        """
         return DataLoader(
             range(len(self._dataset)),  # type: ignore[arg-type]
             batch_size=self._size,
@@ -69,13 +76,15 @@ class Rounds:
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> Any:
-        """The loss, the logits and the labels of a batch."""
+        """The loss, the logits and the labels of the batch with these numbers of samples, whichever
+        worker has predicted it. Sets the input that is kept in `inputs`.
+        """
         batch = int(inputs["samples"][0]) // self._size
         if batch not in self._found:
             first = range(batch, min(batch + self._job.size, self._count))
 
             def make(i: int) -> Any:
-                """The prediction for batch i."""
+                """The prediction for batch i, made here."""
                 return self._make(i, model, prediction_loss_only, ignore_keys)
 
             self._found = dealt(self._job, first, make)
@@ -90,7 +99,9 @@ class Rounds:
         return range(start, min(start + self._size, len(self._dataset)))
 
     def _make(self, batch: int, model: Any, prediction_loss_only: bool, ignore_keys: Any) -> Any:
-        """Predict a batch here, also one that a lost worker was to predict."""
+        """Predict a batch here, also one that a lost worker was to predict: its loss, logits,
+        labels and the input that is kept, None where there is none.
+        """
         if batch % self._job.size == self._job.rank:
             inputs = next(self._own)
         else:
@@ -110,7 +121,7 @@ def _numbered(samples: Any) -> Dict[str, torch.Tensor]:
 
 
 def _to(value: Any, device: Any) -> Any:
-    """A nested value with its tensors on a device."""
+    """A nested value with its tensors on a device; dicts, lists and tuples are new."""
     if torch.is_tensor(value):
         return value.to(device)
     if isinstance(value, dict):

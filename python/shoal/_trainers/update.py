@@ -24,31 +24,40 @@ class Update:
     def __init__(self, job: "shoal.Job"):
         """No update is under way yet."""
         self._job = job
-        # The steps before the last one; None = there are none. Workers that join get it.
+        # The steps of the update before the one under way: sum of losses, weight and gradients;
+        # None = there are none. Workers that join get it.
         self.before: Optional[Dict[str, Any]] = None
-        self._sums: Any = None  # the call that adds up what all workers have had; None = not made
-        self._loss = 0.0  # of the samples of this worker so far
-        self.loss = 0.0  # the mean of the update, over all workers
+        # The handle of the call that adds up what all workers have had; None = not made.
+        self._sums: Any = None
+        self._loss = 0.0  # of the samples of this worker in the step so far
+        # The mean loss of the update, over all workers; not a number where no sample counted.
+        self.loss = 0.0
 
     def register(self) -> None:
-        """Have workers that join, and checkpoints, get the steps before."""
+        """Have workers that join, and checkpoints, get the steps before. Called once, before this
+        worker enters the job.
+        """
 
         def set(value: Any) -> None:
-            """Take over the steps before from the others."""
+            """Take over the steps before from the others; None = there are none."""
             self.before = value
 
         self._job.register(self._job.unused("update under way"), lambda: self.before, set)
 
     def begin(self) -> None:
-        """Begin a step."""
+        """Begin a step, of which no loss is known yet."""
         self._loss, self._sums = 0.0, None
 
     def add(self, loss: float) -> None:
-        """Add the loss of some samples of this worker, divided as it goes into the gradient."""
+        """Add the loss of some samples of this worker, divided as it goes into the gradient, so
+        that the sum is the loss of all of this worker's samples in the step.
+        """
         self._loss += loss
 
     def share(self, part: Part, flos: float, tokens: float) -> None:
-        """Begin the sums over all workers, before the last backward pass of the step."""
+        """Begin the sums over all workers, before the last backward pass of the step. `flos` and
+        `tokens` are the floating-point operations and the tokens of this worker.
+        """
         step = self._job.step
         assert step is not None
         mine = torch.zeros(4, dtype=torch.float64)
@@ -57,7 +66,10 @@ class Update:
         self._sums = step.share(mine, last=False, op="sum")
 
     def end(self, part: Part, parameters: List[torch.Tensor]) -> None:
-        """End a step that is committed: gradients and loss become those of the update so far."""
+        """End a step that is committed: the gradients of the parameters and `loss` become those of
+        the update so far, and `part` gets the sums over all workers. Raises RuntimeError where
+        `share` was not called in the step.
+        """
         if self._sums is None:
             raise RuntimeError(
                 "shoal: a step without a backward pass of the trainer's own: training_step has to"
@@ -70,14 +82,18 @@ class Update:
         self.loss = loss / weight if weight else float("nan")
 
     def stash(self, parameters: List[torch.Tensor]) -> None:
-        """Keep what the update has so far: another step belongs to it."""
+        """Keep what the update has so far, after `end`: another step belongs to it. Takes the
+        gradients of the parameters, which have none then.
+        """
         gradients = [p.grad for p in parameters]
         self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
         for p in parameters:
             p.grad = None
 
     def _merge(self, loss: float, weight: float, parameters: List[torch.Tensor]) -> Any:
-        """Add the steps before to the gradients; returns the loss and the weight of all."""
+        """Make the gradients of the parameters, those of the last step, the mean of all steps of
+        the update, and forget the steps before. Returns the loss and the weight of all.
+        """
         assert self.before is not None
         before, self.before = self.before, None
         whole = before["weight"] + weight

@@ -92,7 +92,7 @@ def wrap_elastic(
 
 
 def _advice_without_average(model: torch.nn.Module) -> str:
-    """Advice for the error of a step that was not averaged."""
+    """Advice for the error of a step that was not averaged, by which parameters have a gradient."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     without = [name for name, p in trained if p.grad is None]
     unused = "use shoal.torch.ddp(model, find_unused_parameters=True)"
@@ -135,7 +135,7 @@ def gradient_bytes(model: torch.nn.Module) -> int:
 
 
 class _Alone(ProcessGroup):
-    """A group of this process only, which nothing outside can change."""
+    """A process group of this process only, as DDP gets it: what DDP sends by it stays here."""
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
         """A group of this process, whatever the ranks are."""
@@ -167,7 +167,9 @@ class Average:
     `statistics` are buffers of the model (running means and the like) that are averaged too, so
     that they are the same everywhere after the step.
 
-    The thread that runs backward uses it; a method for that of the copier's tasks says so.
+    The thread that runs backward uses it, and the methods change its fields there; a method for
+    that of the copier's tasks says so. On the CPU both are one thread; else backward adds to
+    `_used`, and the tasks of a step clear it, before the means of that step are complete.
     """
 
     def __init__(
@@ -184,7 +186,7 @@ class Average:
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._job, self._make = job, make
         self._grouped = group is not None  # the average is over a group, not over the job
-        # Whether the user was told that the parameters of the workers differ.
+        # The user was told that the parameters of the workers differ.
         self._told_differ = False
         self._generation = 0  # of the job in the last step; 0 = there was none
         self._members_since = 0  # the first step with the workers of now
@@ -198,7 +200,7 @@ class Average:
             job, [*parameters, *statistics], self._make_buckets(), group, plain=make is Bucket
         )
         self._path = self._paths.arena  # the path of the step under way
-        # By bucket of the path: the number of gradients that the bucket lacks still.
+        # By index of a bucket of the path: the number of gradients that the bucket lacks still.
         self._missing: List[int] = []
         self._full = 0  # number of full buckets at the front of the path's list
         # DDP's buckets of the step under way that came already, and the futures on which DDP waits.
@@ -211,12 +213,12 @@ class Average:
 
     def find_bucket_size(self, total: int) -> None:
         """Let the workers find the size of buckets while they train, in a job with a loop. `total`
-        is the size of all gradients in bytes.
+        is the size of all gradients in bytes. Called once, before the first step.
         """
         sizes = self._sizes = Sizes(self._job, total, self._size)
 
         def set_size(size: int) -> None:
-            """Take over the size that the others have."""
+            """Take over the size in bytes that the others have, when this worker joins."""
             sizes.size = size
 
         self._job._state.register(
@@ -224,8 +226,8 @@ class Average:
         )
 
     def _make_buckets(self) -> List[Bucket]:
-        """New buckets of the current size, those of statistics first. Notes in `_place` where each
-        parameter lies in them.
+        """New buckets of the current size, after those of statistics, which stay. Notes in `_place`
+        where each parameter lies: the index of its bucket, and its own in that.
         """
         all_buckets = [*self._statistics, *make_buckets(self._parameters, self._size, self._make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
@@ -236,7 +238,9 @@ class Average:
         return all_buckets
 
     def _resize_buckets(self) -> None:
-        """Replace the buckets where their size changes, before anything of the step is in them."""
+        """Replace the buckets where their size changes, before anything of the step is in them. In
+        some steps it waits for the other workers, to decide on the size.
+        """
         if self._sizes is None or self._job.step is None or self._path is not self._paths.arena:
             return
         size = self._sizes.size_for_step(self._job.step)
@@ -272,8 +276,9 @@ class Average:
 
     def _compare_parameters(self) -> None:
         """Compare the parameters of all workers 1, 2, 4, 8 … steps after the workers have
-        changed: where they differ, each trains a model of its own, and nobody would know. No error,
-        for processors of several kinds may round differently in the optimizer.
+        changed: where they differ, each trains a model of its own, and nobody would know. Waits for
+        the other workers then. A line in the log and no error, for processors of several kinds may
+        round differently in the optimizer.
         """
         step = self._job.step
         if self._grouped or step is None or step.committed:
@@ -298,7 +303,9 @@ class Average:
                 )
 
     def _begin_step(self, path: Path) -> None:
-        """Begin a step on a path, or begin it again, with the statistics of the model."""
+        """Begin a step on a path, or begin it again, with the statistics of the model. Waits until
+        the last step's copies have left the buckets.
+        """
         self._path = path
         path.copier.begin_step()
         path.exchange.begin_step()
@@ -312,8 +319,8 @@ class Average:
                 bucket.pack([b.detach() for b in bucket.parameters])
 
     def _copy_in(self, bucket: dist.GradBucket) -> None:
-        """Copy the gradients of a bucket of DDP's into shoal's buckets, and submit those that are
-        full once the copies are there.
+        """Copy the gradients of a bucket of DDP's into shoal's buckets, and have the copier's tasks
+        submit those that are full once the copies are there.
         """
         path = self._path
         with path.copier.copying_in():
@@ -345,16 +352,18 @@ class Average:
         )
 
     def _submit_full(self, path: Path, full: int, first: bool, end: bool) -> None:
-        """Submit the first `full` buckets of a path, on the thread of the copier's tasks. `first`
-        and `end`: this is for the first or the last of DDP's buckets in the step.
+        """Submit the first `full` buckets of a path that are not submitted yet, on the thread of
+        the copier's tasks. `first` and `end`: this is for the first or the last of DDP's buckets in
+        the step.
         """
         if self._sizes is not None:
             self._sizes.clock.record_full(first, end)
         path.exchange.submit_full(full, end)
 
     def _end_step(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
-        """Commit the step after the last of DDP's buckets, as often as it is void, and complete the
-        futures with the means.
+        """Commit the step after the last of DDP's buckets, which `taken` are, with their futures.
+        Makes it again as often as it is void, for which it may wait for the other workers, and has
+        the futures completed with the means.
         """
         while not self._path.exchange.try_commit():
             # The step is void, and is made again: DDP's buckets have the gradients still.
@@ -389,7 +398,9 @@ class Average:
     def _copy_mean_out(
         self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]
     ) -> None:
-        """Copy a mean to the place of the gradient in DDP's bucket; None = no worker has one."""
+        """Copy a mean to the place of the gradient in DDP's bucket, on the thread of the copier's
+        tasks; None = no worker has a gradient.
+        """
         if average is None:
             return
         self._path.copier.copy_out(gradient, average)

@@ -138,7 +138,7 @@ def loader(
 
 class Loader:
     """An iterable of batches; see `loader`. Only the thread of the training loop uses it; between
-    two steps, and in `enter`, it may wait for the other workers.
+    two steps, at the start of `epochs`, and in `enter`, it may wait for the other workers.
     """
 
     def __init__(
@@ -152,7 +152,10 @@ class Loader:
         draws: "Optional[_Draws]",
         options: Any,
     ):
-        """Deal out batches of `dataset`; `options` go to the DataLoader."""
+        """Deal out batches of `dataset`; `options` go to the DataLoader. `turn` is how many samples
+        further on each epoch begins than the one before, and `draws` has those that weights draw;
+        None = every sample once.
+        """
         self._job = job
         self._progress = progress
         self._end = end
@@ -174,7 +177,7 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """How many epochs are committed."""
+        """How many epochs are committed: the number of the epoch that the next step is in."""
         return self._progress.place.epoch
 
     def __len__(self) -> int:
@@ -225,7 +228,9 @@ class Loader:
         return self._progress.catch_up()
 
     def finish(self) -> None:
-        """Let the loop end with the step under way, as if that were the last of all."""
+        """Let the loop end with the step under way, as if that were the last of all. Does not
+        wait: the loop ends when it is asked for the next batch.
+        """
         self._end.epochs = 0
 
     @property
@@ -252,7 +257,8 @@ class Loader:
 
 class _Orders:
     """What the DataLoader asks its workers for, without end: the batches of the plan that holds
-    when it asks.
+    when it asks, which it does on the thread of the training loop. A plan is the number of times
+    that the members, and so the samples of each, have become others; see Drawn.
 
     The samples are `turn` further on in each epoch, so that those that an epoch leaves out are not
     always the same.
@@ -288,11 +294,11 @@ class _Orders:
 
 class _Draws:
     """Samples drawn with replacement, in proportion to weights: which one stands at a place of an
-    epoch.
+    epoch. It is not changed after `__init__`.
     """
 
     def __init__(self, weights: Sequence[float], samples: int, seed: int):
-        """Raises ValueError for what are no weights of so many samples."""
+        """Draws by `weights`, one for each of so many samples. Raises ValueError for others."""
         numbers = [float(w) for w in weights]
         if len(numbers) != samples:
             raise ValueError(
@@ -312,7 +318,7 @@ class _Draws:
 
 
 class _Batches(Dataset):  # type: ignore[type-arg]
-    """The dataset by batches."""
+    """The dataset by batches: what the DataLoader and its worker processes index."""
 
     def __init__(self, dataset: Any, collate: Callable[[List[Any]], Any]):
         """The batches of `dataset`, collated by `collate`."""
@@ -320,8 +326,9 @@ class _Batches(Dataset):  # type: ignore[type-arg]
         self._collate = collate
 
     def __getitem__(self, order: Order) -> Tuple[int, Any]:
-        """The batch of an order, collated, and the plan that it belongs to. It runs in the
-        DataLoader's worker processes.
+        """The batch of an order, collated (None where it asks for no samples), and the plan that it
+        belongs to. It runs in the DataLoader's worker processes, or where there are none on the
+        thread of the training loop.
         """
         plan, indices = order
         if not indices:
@@ -332,5 +339,5 @@ class _Batches(Dataset):  # type: ignore[type-arg]
 
 
 def _unchanged(found: Any) -> Any:
-    """The batch itself: it is collated already."""
+    """The item of `_Batches` itself: its batch is collated already."""
     return found
