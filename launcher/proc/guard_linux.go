@@ -35,8 +35,9 @@ func init() {
 }
 
 // Guard keeps a guard process alive until ctx ends, and replaces one that ends early; then it kills
-// the guard. It blocks meanwhile. started, which may be nil, is called with the number of each
-// guard process once that runs.
+// the guard. A guard waits for the lock of the place, which it gets when the launcher is dead, and
+// clears the place then. Guard blocks meanwhile, on a goroutine of its own. started, which may be
+// nil, is called there with the number of each guard process once that runs.
 func (p *Place) Guard(ctx context.Context, started func(pid int)) error {
 	for range maxGuards {
 		cmd := exec.CommandContext(ctx, "/proc/self/exe")

@@ -48,7 +48,7 @@ func (l *Lines) Close() {
 	}
 }
 
-// flush emits held as a line.
+// flush emits held as a line, and begins a new one.
 func (l *Lines) flush() {
 	l.Emit(l.held)
 	l.held, l.returned = l.held[:0], false

@@ -10,12 +10,16 @@ import (
 	"syscall"
 )
 
+// The functions in this file find the program of a command, and put into words why there is none
+// that can be started. They keep nothing, and read the disk only to look at files.
+
 // CommandError says why a command cannot be started.
 type CommandError struct {
-	Command string
-	Msg     string
+	Command string // first word of the command line
+	Msg     string // why, and what to do
 }
 
+// Error says which command cannot be run, and why.
 func (e *CommandError) Error() string { return fmt.Sprintf("cannot run %q: %s", e.Command, e.Msg) }
 
 // Lookup finds the file of a command as a shell would: a name with a slash is a path, another is
@@ -63,7 +67,8 @@ func checkExecutable(file string) error {
 	return nil
 }
 
-// notExecutableText says in words why a file cannot be executed, and what to do.
+// notExecutableText says in words why a file cannot be executed, which err of checkExecutable says,
+// and what to do.
 func notExecutableText(err error, file string) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

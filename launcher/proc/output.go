@@ -16,17 +16,17 @@ const tailLines = 10
 // Console shows the lines of all workers of a run, each after "[rank] ". Lines are written whole.
 // It is safe for concurrent use; a writer that blocks blocks whoever writes a line.
 type Console struct {
-	mu       sync.Mutex // held while a line is written
-	out, err io.Writer
-	width    int  // digits of the highest rank
-	color    bool // ranks are coloured
+	mu       sync.Mutex // held while a line is written to out or err
+	out, err io.Writer  // where lines of stdout and of stderr go
+	width    int        // digits of the highest rank
+	color    bool       // ranks are coloured
 
-	// Forward is called with every line of a worker too; nil = it is not. It is set before the
-	// first worker starts.
+	// Forward is called with every line of a worker too, on the goroutine that reads the worker's
+	// output; nil = it is not. It is set before the first worker starts.
 	Forward func(rank int, stderr bool, line string)
 }
 
-// NewConsole returns a console for n workers.
+// NewConsole returns a console for n workers, at least one. Nobody closes out and err.
 func NewConsole(out, err io.Writer, n int, color bool) *Console {
 	return &Console{out: out, err: err, width: len(strconv.Itoa(n - 1)), color: color}
 }
@@ -57,14 +57,14 @@ const mostHeld = 1 << 20
 
 // Output takes the output of one worker: all bytes go to a log, lines to the console, and the last
 // lines to a tail. In the log, too, a line of one stream is never within a line of the other. It is
-// safe for concurrent use.
+// safe for concurrent use, until Close.
 type Output struct {
 	console *Console
 	rank    int
-	prefix  string // what stands before each line on the console
-	log     *os.File
+	prefix  string   // what stands before each line on the console
+	log     *os.File // open until Close
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards what follows, and is held while the log is written
 	tail     *Tail
 	discards bool  // the console gets no more lines
 	logErr   error // first error of writing the log, after which nothing is written to it
@@ -72,8 +72,8 @@ type Output struct {
 	open io.Reader
 }
 
-// NewOutput makes an Output whose log is written to path, which must not exist yet. Other programs
-// may append lines to the log.
+// NewOutput makes an Output whose log is written to path, which must not exist yet. The caller
+// closes it. Other programs may append lines to the log.
 func NewOutput(c *Console, rank int, path string) (*Output, error) {
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -100,7 +100,8 @@ func (o *Output) Mute() {
 	o.discards = true
 }
 
-// Close closes the log and returns the first error of writing it.
+// Close closes the log and returns the first error of writing it. It is called once, when nothing
+// reads the worker's output any more; LogPath and Tail still answer then.
 func (o *Output) Close() error {
 	err := o.log.Close()
 	o.mu.Lock()
@@ -112,7 +113,8 @@ func (o *Output) Close() error {
 }
 
 // copyFrom copies one stream of the worker to the log, the console and the tail, and blocks until
-// the stream ends. to is the console's writer for its lines.
+// the stream ends, which its caller closes. to is the console's writer for its lines. Each stream
+// has a goroutine of its own.
 func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 	lines := Lines{Emit: func(line []byte) {
 		o.mu.Lock()
@@ -149,7 +151,7 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 
 // writeLog writes bytes of a stream to the log, after the end of a line of the other stream that
 // has none, such as a progress bar. If that fails, it says so once on the console, and the worker
-// goes on: it need not suffer from a full disk of the launcher.
+// goes on: it need not suffer from a full disk of the launcher. It locks o.mu.
 func (o *Output) writeLog(stream io.Reader, p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,7 +171,8 @@ func (o *Output) writeLog(stream io.Reader, p []byte) {
 	}
 }
 
-// WorkerLine writes a line of a worker on another host, as if the worker were here.
+// WorkerLine writes a line of, or about, a worker whose output is not read here, as if it were. It
+// may block, as the writer does.
 func (c *Console) WorkerLine(rank int, stderr bool, text string) {
 	to := c.out
 	if stderr {
@@ -178,5 +181,5 @@ func (c *Console) WorkerLine(rank int, stderr bool, text string) {
 	c.writeLine(to, c.rankPrefix(rank), []byte(text))
 }
 
-// Note writes a line of shoal's own between the workers' lines.
+// Note writes a line of shoal's own between the workers' lines. It may block, as the writer does.
 func (c *Console) Note(text string) { c.writeLine(c.err, "shoal: ", []byte(text)) }

@@ -19,15 +19,16 @@ const maxSocketPath = 103
 
 // Place is what a run keeps outside of its run directory while it lives: the paths of its sockets,
 // and a lock, which the kernel releases when the launcher dies. All lie in a directory that only
-// the user can enter.
+// the user can enter. Its fields are not changed, so any goroutine may call its methods; Close is
+// the last one that is called.
 type Place struct {
 	Run  string   // random id of the run
 	dir  string   // directory of the sockets and the lock
-	lock *os.File // open and locked file
+	lock *os.File // open and locked file, which Close closes
 }
 
-// NewPlace removes what dead runs have left in dir, kills what is left of them, and makes and locks
-// the lock file of a new one.
+// NewPlace removes what dead runs have left in dir, kills what is left of them, which blocks as
+// Sweep does, and makes and locks the lock file of a new one. The caller closes the Place.
 func NewPlace(dir string) (*Place, error) {
 	if err := removeStale(dir); err != nil {
 		return nil, err
@@ -81,13 +82,13 @@ func (p *Place) Clear() error {
 	return errors.Join(err, removeIfThere(p.Socket()), removeIfThere(p.Control()))
 }
 
-// Close removes the lock file and releases the lock.
+// Close removes the lock file and releases the lock. It is called once.
 func (p *Place) Close() error {
 	return errors.Join(removeIfThere(p.lockPath()), p.lock.Close())
 }
 
 // removeStale clears the places in dir whose launcher and guard were killed together. Places in use
-// are left alone.
+// are left alone. It blocks as Sweep does, once for each such place.
 func removeStale(dir string) error {
 	locks, err := filepath.Glob(filepath.Join(dir, "*.lock"))
 	if err != nil {
@@ -101,8 +102,9 @@ func removeStale(dir string) error {
 	return nil
 }
 
-// takeOverPlace locks the lock file of a launcher, as flock does with how, which may block until
-// the launcher is dead, and then clears its place.
+// takeOverPlace locks the lock file path of a launcher, as flock does with how, which may block
+// until the launcher is dead, and then clears and closes its place. If there is no such file it
+// does nothing.
 func takeOverPlace(path string, how int) error {
 	lock, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {

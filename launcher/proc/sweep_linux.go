@@ -17,12 +17,16 @@ import (
 // process inside a broken device driver never ends.
 const dying = 2 * time.Second
 
-// Sweep kills every process of a run and the descendants of these, and blocks until none is left.
-// It leaves the guard alone.
+// A sweep finds the processes of a run in /proc, and kills them. Nothing is kept between two
+// sweeps, so any goroutine, and the guard process, may call the functions in this file.
+
+// Sweep kills every process of the run with this id and the descendants of these, and blocks until
+// none is left, or for up to dying. It leaves the guard alone.
 func Sweep(run string) error { return sweep(run, 0) }
 
 // SweepGroup kills the processes that a worker which has ended left in its process group, and their
-// descendants: processes that load data for the worker, say. It blocks until none is left.
+// descendants: processes that load data for the worker, say. It blocks until none is left, or for
+// up to dying.
 func SweepGroup(run string, group int) error { return sweep(run, group) }
 
 // sweep is Sweep, or SweepGroup unless group is 0. It blocks for up to dying.
@@ -151,8 +155,8 @@ func findVariable(block []byte, key string) string {
 	return ""
 }
 
-// killAll kills processes by SIGKILL, blocks until all of them are gone, and counts those that it
-// killed.
+// killAll kills processes by SIGKILL, blocks until all of them are gone or the deadline has come,
+// which is an error, and counts those that it killed.
 func killAll(pids []int, deadline time.Time) (killed int, err error) {
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)

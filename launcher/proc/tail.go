@@ -1,6 +1,7 @@
 package proc
 
-// Tail keeps the last lines of a stream. It is not safe for concurrent use.
+// Tail keeps the last lines of a stream, for the report about a worker that has failed. It is not
+// safe for concurrent use: its owner locks it.
 type Tail struct {
 	lines []string // a ring of up to cap(lines) lines
 	next  int      // position of the oldest line, once the ring is full

@@ -25,15 +25,15 @@ import (
 // workers are then started anew, and those that it has forked go on. It is safe for concurrent use.
 type Template struct {
 	mu       sync.Mutex    // held while a worker is forked: the answer to one request is read first
-	requests *net.UnixConn // requests for workers
-	process  *os.Process   // for tests
+	requests *net.UnixConn // requests for workers, written with mu held
+	process  *os.Process   // for tests; not changed after StartTemplate
 
 	ctx  context.Context // ends with Stop
 	stop context.CancelFunc
 	gone chan struct{} // closed when the template was reaped: its children are this process's then
 
 	endedMu sync.Mutex // guards what follows
-	ended   []int      // the workers that the template was last told to reap, up to mostReaped
+	ended   []int      // processes that the template was last told to reap, up to mostReaped
 	groups  []int      // process groups of workers that have ended, of which processes may be left
 }
 
@@ -54,22 +54,23 @@ type forkAnswer struct {
 	Signal int  `json:"signal"`
 }
 
-// fork is a worker that a template has forked.
+// fork is a worker that a template has forked: a child. One goroutine at a time has it: the one
+// that starts the worker, and then the one that waits for its end.
 type fork struct {
 	template *Template
 	pid      int
 	bound    bool
-	socket   net.Conn
-	answers  *json.Decoder
-	end      Exit // how it ended, after await, where the template has told
-	orphan   bool // the template had ended before the worker, whose parent this process is
+	socket   net.Conn      // on which the template answers; closed by reap
+	answers  *json.Decoder // of socket
+	end      Exit          // how it ended, after await, where the template has told
+	orphan   bool          // the template had ended before the worker, whose parent this process is
 }
 
 // StartTemplate starts a template with the command and environment of c, whose output goes to the
-// file log, and goroutines in g. It does not wait until the template has imported anything. ended
-// is called once, on one of these goroutines, with the reason why the template has ended. From then
-// on this process is the parent of the workers that the template has forked; for that it becomes,
-// for the rest of its life, the parent of all its descendants whose own parent has ended.
+// file log, and goroutines in g. It blocks until the process runs, and not while that imports.
+// ended is called once, on one of these goroutines, with the reason why the template has ended.
+// From then on this process is the parent of the workers that the template has forked; for that it
+// becomes, for the rest of its life, the parent of all its descendants whose own parent has ended.
 func StartTemplate(g *group.Group, c Command, log string, ended func(why string)) (*Template,
 	error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -118,15 +119,15 @@ func StartTemplate(g *group.Group, c Command, log string, ended func(why string)
 	return t, nil
 }
 
-// Stop has the template fork no more workers: who waits for one starts it anew. It does not wait. A
-// nil Template forks none.
+// Stop has the template fork no more workers: who waits for one starts it anew. It does not wait,
+// nor end the process. A nil Template forks none.
 func (t *Template) Stop() {
 	if t != nil {
 		t.stop()
 	}
 }
 
-// socketPair makes two connected sockets.
+// socketPair makes two connected sockets, both of which the caller closes.
 func socketPair() (ours, theirs *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -135,7 +136,8 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs"), nil
 }
 
-// reasonOfEnd is why a template has ended: the last line of its log, where it ended by itself.
+// reasonOfEnd is why a template has ended, for people: the last line of the file log, where it
+// ended by itself; err is what waiting for its process has returned.
 func reasonOfEnd(err error, log string) string {
 	text, _ := os.ReadFile(log)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
@@ -146,8 +148,9 @@ func reasonOfEnd(err error, log string) string {
 	return fmt.Sprintf("their template process has ended: %v", err)
 }
 
-// fork asks the template for a worker with these pipes as its stdout and stderr. It blocks while
-// the template still imports, and fails when the template has ended.
+// fork asks the template for a worker with these pipes, which the caller closes, as its stdout and
+// stderr. It blocks while the template still imports or forks another, with t.mu held, and fails
+// when the template has ended, or Stop was called.
 func (t *Template) fork(c Command, pipes []*os.File) (*fork, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -183,7 +186,8 @@ func (t *Template) fork(c Command, pipes []*os.File) (*fork, error) {
 	return f, nil
 }
 
-// send sends a request with descriptors. t.mu is held.
+// send sends a request for a worker with the environment and processors of c, and with descriptors
+// of files, which the caller closes. It blocks while the template reads nothing. t.mu is held.
 func (t *Template) send(c Command, files []*os.File) error {
 	environment := map[string]string{}
 	for _, entry := range c.Env { // the later entry for a key counts
@@ -207,8 +211,8 @@ func (t *Template) send(c Command, files []*os.File) error {
 	return err
 }
 
-// await blocks until the worker has ended, by what the template says or, once that has ended, the
-// kernel.
+// await is as child has it: the template says that the worker has ended or, once that has ended
+// itself, the kernel.
 func (f *fork) await() {
 	var a forkAnswer
 	if err := f.answers.Decode(&a); err == nil {
@@ -220,11 +224,12 @@ func (f *fork) await() {
 	awaitExit(f.pid)
 }
 
-// reap reaps the worker, or lets the template do it.
+// reap is as child has it; where the template is the worker's parent, the closed socket tells it to
+// reap the worker.
 func (f *fork) reap() Exit {
 	_ = f.socket.Close()
 	if !f.orphan {
-		f.template.reaps(f.pid)
+		f.template.recordReaped(f.pid)
 		return f.end
 	}
 	var status syscall.WaitStatus
@@ -234,10 +239,11 @@ func (f *fork) reap() Exit {
 	return exitOf(status)
 }
 
-// reaps records that the template was told to reap a worker.
-func (t *Template) reaps(worker int) {
+// recordReaped records that the template was told to reap the process of a worker, and reaps it if
+// the template has ended. It locks endedMu, and does not wait.
+func (t *Template) recordReaped(pid int) {
 	t.endedMu.Lock()
-	t.ended = append(t.ended, worker)
+	t.ended = append(t.ended, pid)
 	t.ended = t.ended[max(len(t.ended)-mostReaped, 0):]
 	t.endedMu.Unlock()
 	select {
@@ -247,19 +253,21 @@ func (t *Template) reaps(worker int) {
 	}
 }
 
-// reapEnded reaps the workers that the template was told to reap, and did not before it ended.
+// reapEnded reaps the workers that the template was told to reap, and did not before it ended. It
+// is called after that, locks endedMu, and does not wait.
 func (t *Template) reapEnded() {
 	t.endedMu.Lock()
 	defer t.endedMu.Unlock()
-	for _, worker := range t.ended {
-		_, _ = syscall.Wait4(worker, nil, syscall.WNOHANG, nil)
+	for _, pid := range t.ended {
+		_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
 	}
 	t.ended = nil
 }
 
-// reapGroup reaps the processes of a worker's process group that have ended and whose parent this
-// process has become, and those of earlier workers. It does not wait for any that still run: they
-// are reaped with a later worker. A nil Template leaves none to this process.
+// reapGroup reaps the processes of the process group of a worker that have ended and whose parent
+// this process has become, and those of earlier workers. It does not wait for any that still run:
+// they are reaped with a later worker. It locks endedMu. A nil Template leaves none to this
+// process.
 func (t *Template) reapGroup(worker int) {
 	if t == nil {
 		return

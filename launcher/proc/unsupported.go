@@ -11,7 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Supported reports whether this operating system can run jobs.
+// This file stands in, on systems where jobs cannot run, for what the package does on Linux.
+
+// Supported returns why this operating system cannot run jobs.
 func Supported() error { return needsLinuxError(runtime.GOOS) }
 
 // workerAttr gives a worker a process group of its own.

@@ -28,16 +28,17 @@ type Command struct {
 	Template *Template
 }
 
-// child is a process that ends some day.
+// child is a process that ends some day. One goroutine calls await and then reap, each once.
 type child interface {
 	// await blocks until the process has ended. It stays a zombie.
 	await()
 	// reap gives the number of a process that has ended back to the kernel, and tells how it ended,
-	// without its number and times.
+	// without its number and times. It does not wait for the process.
 	reap() Exit
 }
 
-// Worker is one started process with a process group of its own. It is safe for concurrent use.
+// Worker is one started process with a process group of its own. It is safe for concurrent use:
+// pid, bound and streams are set before Start returns it, and not changed then.
 type Worker struct {
 	pid     int
 	bound   bool          // the process began with the processors of its Command alone
@@ -48,12 +49,14 @@ type Worker struct {
 	// mu orders signals against reaping, after which the kernel may give the process number to
 	// another process.
 	mu   sync.Mutex
-	gone bool // the process was reaped
+	gone bool // the process was reaped; guarded by mu
 }
 
-// Start starts a worker, with goroutines in g, and returns when its process runs. The worker's
-// stdin is empty. ended is called once, on one of these goroutines, when the worker has ended;
-// processes that the worker started may still run and write then (Silent, StopReadingAfter).
+// Start starts a worker, with goroutines in g, and returns when its process runs; it blocks while a
+// template imports that is to fork it. The worker's stdin is empty, and its output goes to out,
+// which the caller closes after Silent. ended is called once, on one of these goroutines, when the
+// worker has ended; processes that the worker started may still run and write then (Silent,
+// StopReadingAfter).
 func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
 	w := &Worker{silent: make(chan struct{})}
 	theirs, err := w.makePipes()
@@ -80,8 +83,9 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 	return w, nil
 }
 
-// startAnew starts the process as a new one, with the pipes as its stdout and stderr, and a
-// goroutine that waits for its end.
+// startAnew starts the process as a new one, with the pipes, which the caller closes, as its stdout
+// and stderr, and a goroutine that waits for its end and then calls ended. It returns when the
+// process runs, or with why it does not.
 func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File, ended func(Exit)) error {
 	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr(),
 		Stdout: pipes[0], Stderr: pipes[1]}
@@ -106,9 +110,10 @@ func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File, ended fu
 	return <-started
 }
 
-// startForked has the template of the command fork the process, with the pipes as its stdout and
-// stderr, and starts a goroutine that waits for its end. It blocks while the template still
-// imports. It returns false where there is no template, or it has ended.
+// startForked has the template of the command fork the process, with the pipes, which the caller
+// closes, as its stdout and stderr, and starts a goroutine that waits for its end and then calls
+// ended. It blocks while the template still imports. It returns false where there is no template,
+// or it has ended.
 func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended func(Exit)) bool {
 	if c.Template == nil {
 		return false
@@ -130,8 +135,10 @@ func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended 
 // newChild is a process that was started anew.
 type newChild struct{ cmd *exec.Cmd }
 
+// await is as child has it.
 func (c newChild) await() { awaitExit(c.cmd.Process.Pid) }
 
+// reap is as child has it.
 func (c newChild) reap() Exit {
 	var ee *exec.ExitError
 	if errors.As(c.cmd.Wait(), &ee) {
@@ -148,8 +155,9 @@ func exitOf(status syscall.WaitStatus) Exit {
 	return Exit{Code: status.ExitStatus()}
 }
 
-// readStream copies one stream to the output, blocks until it ends, and closes it; after the last
-// one silent is closed.
+// readStream copies one stream, 0 = stdout or 1 = stderr, to the output, blocks until it ends, and
+// closes it; after the last one silent is closed. Each stream has a goroutine of its own; to is the
+// console's writer for its lines.
 func (w *Worker) readStream(stream int, out *Output, to io.Writer) {
 	out.copyFrom(w.streams[stream], to)
 	w.streams[stream].Close()
@@ -158,7 +166,9 @@ func (w *Worker) readStream(stream int, out *Output, to io.Writer) {
 	}
 }
 
-// makePipes makes the pipes of stdout and stderr. theirs are the ends that the worker gets.
+// makePipes makes the pipes of stdout and stderr, in this order: w.streams, which readStream
+// closes, and theirs, the ends that the worker gets, which the caller closes. Start calls it,
+// before others know w.
 func (w *Worker) makePipes() (theirs []*os.File, err error) {
 	for range 2 {
 		r, t, err := os.Pipe()
@@ -172,8 +182,8 @@ func (w *Worker) makePipes() (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// waitAndReap blocks until the process has ended, and reaps it with mu held: until then no other
-// process gets its number, and no signal can hit another process.
+// waitAndReap blocks until the process, which was started at from, has ended, and reaps it with mu
+// held: until then no other process gets its number, and no signal can hit another process.
 func (w *Worker) waitAndReap(c child, from time.Time) Exit {
 	c.await()
 	w.mu.Lock()
@@ -205,14 +215,14 @@ func (w *Worker) Signal(sig syscall.Signal) {
 func (w *Worker) Silent() <-chan struct{} { return w.silent }
 
 // StopReadingAfter makes the readers of the worker's output give up after d, in case another
-// process holds the other end. It does not wait.
+// process holds the other end. It does not wait, and a later call counts in place of this one.
 func (w *Worker) StopReadingAfter(d time.Duration) {
 	for _, s := range w.streams {
 		s.SetReadDeadline(time.Now().Add(d))
 	}
 }
 
-// closeAll closes files.
+// closeAll closes files, and ignores errors.
 func closeAll(files []*os.File) {
 	for _, f := range files {
 		f.Close()

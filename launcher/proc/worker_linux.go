@@ -18,5 +18,5 @@ func awaitExit(pid int) {
 	}
 }
 
-// Supported reports whether this operating system can run jobs.
+// Supported returns why this operating system cannot run jobs; nil = it can.
 func Supported() error { return nil }
