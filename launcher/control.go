@@ -21,8 +21,9 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// The methods answerX are HTTP handlers. Each request has a goroutine of its own, which may wait
-// for the engine's thread.
+// This file and control_reshape.go answer tools on the control socket of a job. The methods answerX
+// are HTTP handlers: they send JSON, which is the job as it is now (api.Job) unless they say other,
+// or an api.Error. Each request has a goroutine of its own, which may wait for the engine's thread.
 
 // Bounds of what a tool may send, and of the time that a request may take.
 const (
@@ -32,7 +33,7 @@ const (
 )
 
 // listenControl makes the socket on which the launcher answers tools such as shoal ps. Only this
-// user can open it, like the directory that it lies in.
+// user can open it, like the directory that it lies in. serveControl closes it.
 func listenControl(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -46,7 +47,8 @@ func listenControl(path string) (net.Listener, error) {
 }
 
 // serveControl answers tools on the control socket, each on a goroutine of its own, and blocks
-// until ctx ends.
+// until ctx ends; then it waits up to a second for answers that are being given, and closes the
+// socket.
 func (l *launcher) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, l.answerJob)
@@ -153,7 +155,7 @@ func (l *launcher) answerStop(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w, r)
 }
 
-// answerDrain asks for a host to be freed of its workers.
+// answerDrain asks for a host to be freed of its workers, and does not wait for that.
 func (l *launcher) answerDrain(w http.ResponseWriter, r *http.Request) {
 	var ask api.Drain
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
@@ -199,7 +201,7 @@ func (l *launcher) answerRecover(w http.ResponseWriter, r *http.Request) {
 // maxInvitation is the longest time for which a token can be good: nobody can call a token back.
 const maxInvitation = 366 * 24 * time.Hour
 
-// answerInvite makes a token with which other hosts join.
+// answerInvite makes a token with which other hosts join, and sends an api.Invitation.
 func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	var ask api.Invite
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
@@ -227,8 +229,9 @@ func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	sendJSON(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
 }
 
-// readControl reads the body of a request into into, and refuses unknown fields. It makes sure that
-// who, the name of the person who asks, can be printed.
+// readControl reads the body of a request into the value that into points to, and refuses unknown
+// fields. It makes sure that *who, a field of that value with the name of the person who asks, can
+// be printed; if it is empty it becomes "somebody".
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
 	d.DisallowUnknownFields()
@@ -279,7 +282,8 @@ func sendError(w http.ResponseWriter, code int, err error) {
 	_ = json.NewEncoder(w).Encode(api.Error{Error: err.Error()})
 }
 
-// describeJob returns the job as it is now, for tools. It waits for the engine's thread.
+// describeJob returns the job as it is now, for tools; s is its newest status. It waits for the
+// engine's thread.
 func (l *launcher) describeJob(s agent.Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
 		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
@@ -321,7 +325,8 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 	return j
 }
 
-// describeWorker returns a worker as it is now, for tools.
+// describeWorker returns a worker as it is in the status s, for tools; waits are, by worker, the
+// calls that wait.
 func describeWorker(r workerRecord, s agent.Status, waits map[int]api.Wait) api.Worker {
 	w := api.Worker{Worker: r.worker, Host: r.host, Rank: slices.Index(s.Members, r.worker),
 		PID: r.pid, Running: r.exit == nil,

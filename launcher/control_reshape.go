@@ -7,8 +7,9 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
-// answerReshape asks the head for another mesh, or answers with what that would cost. It is an HTTP
-// handler, on a goroutine of its own, and waits for the engine's thread.
+// answerReshape asks the head for another mesh, and sends the job as it is now, or sends what that
+// mesh would cost (an api.Plan). It is an HTTP handler of the control socket, on a goroutine of its
+// own, and waits for the engine's thread.
 func (l *launcher) answerReshape(w http.ResponseWriter, r *http.Request) {
 	var ask api.Reshape
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {

@@ -18,7 +18,8 @@ import (
 // programs that ask for any port, nor Kubernetes to its services.
 const masterPort, firstPort, lastPort = 29500, 20000, 29999
 
-// environment is what the environments of a run's workers have in common.
+// environment is what the environments of a run's workers have in common. Its methods change
+// nothing, and return slices that are the caller's.
 type environment struct {
 	base   []string // environment of the launcher
 	spec   job.Spec
@@ -98,7 +99,8 @@ func lookupVariable(env []string, key string) (value string, set bool) {
 }
 
 // freePort finds a port that nobody listens on now, by listening on it for a moment. A worker
-// listens there seconds later, so the port is one that others are not given meanwhile.
+// listens there seconds later, so the port is one that others are not given meanwhile. It is
+// masterPort if none is found.
 func freePort() int {
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)

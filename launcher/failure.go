@@ -17,9 +17,9 @@ const maxReportLine = 240
 // screen. No method changes it or does I/O, so any goroutine may call them.
 type Failure struct {
 	Job   string
-	Rank  int
-	Size  int
-	Host  string
+	Rank  int    // number of the worker
+	Size  int    // workers that the job has had
+	Host  string // host on which the worker ran
 	Exit  proc.Exit
 	After time.Duration // from the start of the job
 	Early bool          // the worker ended well, but never joined the others
@@ -90,8 +90,8 @@ func (f *Failure) advice() string {
 	return "its output says why; the workers that shoal stopped because of it are not at fault"
 }
 
-// failureLine says in a line why the job has failed; "" where it has not, or somebody has stopped
-// it.
+// failureLine says in a line why the job has failed, by the fault of v or else by err; "" where it
+// has not, or somebody has stopped it. It runs on the goroutine of Run or Serve.
 func (l *launcher) failureLine(ctx context.Context, v verdict, err error) string {
 	switch {
 	case ctx.Err() != nil || l.registry.stoppedBy() != "":

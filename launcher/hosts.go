@@ -12,6 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
+// The methods of launcher in this file speak with the launchers of the job's other hosts. Those
+// called onX run on the engine's thread, and do not wait for it; a task is a function in the queue
+// l.tasks, whose one goroutine may wait for that thread. Neither thread nor task waits for another
+// host.
+
 // sendTo sends a message to the launcher of another host. It waits for the engine's thread, and not
 // for that host.
 func (l *launcher) sendTo(host string, m *message) { l.agent.SendToLauncher(host, m.encode()) }
@@ -27,7 +32,7 @@ func (l *launcher) reportWorker(m *message) {
 }
 
 // registerMessage registers what a host says of a worker, and writes what the files of the run must
-// have of it.
+// have of it. Any goroutine may call it that may do I/O.
 func (l *launcher) registerMessage(host string, m *message) {
 	if l.registry.register(host, m) {
 		l.reporter.appendMetrics(m.Report.Worker, m.Report.Metrics)
@@ -37,7 +42,9 @@ func (l *launcher) registerMessage(host string, m *message) {
 	}
 }
 
-// forwardLine sends the line of a worker to the host that leads, for the terminal there.
+// forwardLine sends the line of a worker to the host that leads, if that is another one, for the
+// terminal there. It waits for the engine's thread, and runs on the goroutine that has read or made
+// the line.
 func (l *launcher) forwardLine(worker int, stderr bool, line string) {
 	if leader, here := l.registry.whoLeads(); leader != "" && !here {
 		l.sendTo(leader, &message{Line: &lineMessage{worker, stderr, line}})
@@ -142,7 +149,8 @@ func (l *launcher) acceptOffer(host string, o offerMessage) {
 }
 
 // reportMissingRoom calls Fleet.Need with the number of first workers that have no place yet; 0
-// when the job has begun, or is over.
+// when the job has begun, or is over. It waits for the engine's thread: as part of a task, or on
+// the goroutine of Run.
 func (l *launcher) reportMissingRoom() {
 	f := l.cfg.Fleet
 	if f == nil || f.Need == nil {
@@ -187,7 +195,8 @@ func (l *launcher) followLeader(leader string) {
 	l.registry.signalChange()
 }
 
-// introduceWorker tells a host that leads all that is known of a worker of this host.
+// introduceWorker tells a host that leads all that is known of a worker of this host. It is part of
+// a task.
 func (l *launcher) introduceWorker(leader string, w workerRecord) {
 	l.sendTo(leader, &message{Started: &startedMessage{w.worker, w.pid}})
 	if w.joined {
@@ -227,7 +236,7 @@ func (l *launcher) onGone(host, how string) {
 }
 
 // noteStuck notes on the console, once, that nobody can lead the job after the host that did. This
-// may turn out only when further hosts are lost.
+// may turn out only when further hosts are lost. It is part of a task.
 func (l *launcher) noteStuck() {
 	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
 		return
@@ -253,8 +262,8 @@ func (l *launcher) onLeave(why string, drained bool) {
 	})
 }
 
-// failedElsewhere is why this host's part in a failed job ends; nil if why is "", since the job has
-// not failed.
+// failedElsewhere is the error with which this host's part in the failed job called name ends; nil
+// if why is "", since the job has not failed.
 func failedElsewhere(name, why string) error {
 	if why == "" {
 		return nil
@@ -263,14 +272,14 @@ func failedElsewhere(name, why string) error {
 }
 
 // leaveJob has run end this host's part in the job: with an error if there is one, else when its
-// workers have ended. It does not wait.
+// workers have ended. It does not wait, and any goroutine may call it.
 func (l *launcher) leaveJob(err error) {
 	l.registry.setOver(err)
 	l.registry.signalChange()
 }
 
-// onEnd registers that no worker is left to carry on, and wakes await. It runs on the engine's
-// thread.
+// onEnd registers that no worker is left to carry on, and wakes awaitVerdict; ok says that they
+// have finished their work. It runs on the engine's thread.
 func (l *launcher) onEnd(ok bool, why string) {
 	if follows := l.registry.setJobEnd(ok); follows {
 		l.reporter.setJobOver() // that the head goes now is no news
@@ -294,7 +303,7 @@ func (l *launcher) onEnd(ok bool, why string) {
 func (l *launcher) askToLeave() {
 	leader, here := l.registry.setLeaving()
 	switch {
-	case leader == "": // follow asks
+	case leader == "": // followLeader asks
 	case here:
 		if err := l.agent.Drain(leader, leader); errors.Is(err, head.ErrNotHead) {
 			l.retryLater(l.askToLeave)
@@ -313,7 +322,8 @@ func (l *launcher) askToLeave() {
 }
 
 // drainDenied drains the hosts that were asked to leave and were needed, as far as the job can do
-// without them now: it has other members, or another host. A new head is asked by the hosts.
+// without them now: it has other members, or another host. A new head is asked by the hosts. It is
+// a task, where this host leads.
 func (l *launcher) drainDenied() {
 	for _, host := range l.registry.neededHosts() {
 		if l.agent.Drain(host, host) != nil {
@@ -329,7 +339,7 @@ func (l *launcher) drainDenied() {
 const retryAfter = 50 * time.Millisecond
 
 // retryLater has a task run again, after retryAfter, for which this host must first learn, as a new
-// head, what was decided before. It starts a goroutine, and does not wait.
+// head, what was decided before. It starts a goroutine, and does not wait. A task calls it.
 func (l *launcher) retryLater(task func()) {
 	l.group.Go("ask again", func(ctx context.Context) error {
 		select {
@@ -341,8 +351,9 @@ func (l *launcher) retryLater(task func()) {
 	})
 }
 
-// drainHost has the workers of a host let go when their step ends, and waits for the engine's
-// thread. name is that of the host in the job, or what the host calls itself.
+// drainHost has the workers of a host let go when their step ends, because who asks for it, and
+// waits for the engine's thread. name is that of the host in the job, or what the host calls
+// itself. It runs on the goroutine of a request to the control socket.
 func (l *launcher) drainHost(name, who string) error {
 	host, err := l.registry.findHost(name, l.registry.allHosts(l.agent.Status().Hosts))
 	if err != nil {
@@ -355,7 +366,8 @@ func (l *launcher) drainHost(name, who string) error {
 const leaveWait = 3 * time.Second
 
 // endJob tells the other hosts that the job is over, and why if it has failed, and waits up to
-// leaveWait until they have left.
+// leaveWait until they have left. It runs on the goroutine of Run or Serve; where another host
+// leads it tells and waits for nobody.
 func (l *launcher) endJob(why string) {
 	l.reporter.setJobOver()
 	hosts := l.registry.offeringHosts()

@@ -41,7 +41,11 @@ const (
 // they left running, and that holds their output open, uses it up.
 const outputWait = 300 * time.Millisecond
 
+// The methods in this file run on the goroutine that has called Run or Serve, unless they say
+// another.
+
 // hostAgent is the agent of this host as the launcher sees it. The agent answers by agent.Orders.
+// Most methods wait for the engine's thread, so any goroutine may call them but that one.
 type hostAgent interface {
 	Run(ctx context.Context) error
 	Host() string
@@ -69,29 +73,30 @@ type hostAgent interface {
 }
 
 // launcher runs the workers that a job wants on this host. Where the job is led it also sees to the
-// job as a whole.
+// job as a whole. Its fields are set before the goroutines that read them start, and not changed
+// then; tasks, supervisor, registry, reporter and record lock what they have inside.
 type launcher struct {
 	cfg     RunConfig
 	started time.Time
 	place   *proc.Place
 	console *proc.Console
-	agent   hostAgent                    // nil = nothing has begun
+	agent   hostAgent                    // nil = run has not come to make it
 	group   *group.Group                 // goroutines of the workers
 	record  *recording                   // nil = this host keeps no record of the job
 	stores  func(url string) store.Store // opens the store of the record, on a host that joins
 	// what the record knew when this host began; nil = the job is new
 	resumed *resumption
 
-	tasks      *tasks
+	tasks      *tasks // all else that must not run on the engine's thread
 	starts     *tasks // starts and ends of workers, which may wait for a template
 	supervisor *supervisor
 	registry   *registry
 	reporter   *reporter
 }
 
-// newLauncher makes a launcher of a job that begins on this host with so many workers, or of one to
-// join, if there are none. It makes the place of the run, with a lock file, which run removes; what
-// killed launchers have left is removed before.
+// newLauncher makes a launcher of a job that begins on this host, with initial workers on all hosts
+// together; 0 = this host joins a job. It makes the place of the run, with a lock file, which run
+// removes; what killed launchers have left is removed before.
 func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -112,8 +117,9 @@ func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 		reporter: newReporter(console, cfg.OnEvent)}, nil
 }
 
-// setJob takes what the job is, and makes the directory of the run on disk. at is added to the name
-// of the directory, on a host that joins a job; "" = the job begins here.
+// setJob takes what the job is, and makes the directory of the run on disk. program is the path of
+// the job's program here. at is added to the name of the directory, on a host that joins a job; ""
+// = the job begins here. It is called once: by Run, or as a task where this host joins.
 func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	parent := l.cfg.Dir
 	if parent == "" {
@@ -138,7 +144,8 @@ func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	return nil
 }
 
-// findProgram returns the path of the job's program on this host, found as a shell finds it.
+// findProgram returns the path of the job's program on this host, found as a shell finds it, in the
+// job's PATH or else in that of this process. Any goroutine may call it.
 func findProgram(spec job.Spec) (program string, err error) {
 	path, set := spec.Env["PATH"]
 	if !set {
@@ -148,7 +155,7 @@ func findProgram(spec job.Spec) (program string, err error) {
 }
 
 // run starts the agent, the guard and all else, blocks until there is a verdict, and ends
-// everything. Closing leave asks for this host to be left.
+// everything. Closing leave asks for this host to be left; nil = nobody will. It is called once.
 func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	socket, err := listenControl(l.place.Control())
 	if err != nil {
@@ -159,6 +166,7 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 		return errors.Join(err, socket.Close(), l.place.Close())
 	}
 	l.agent = a
+	l.group = group.New(context.Background()) // the agent's orders start goroutines in it
 	if begins := l.registry.setHost(a.Host()); !begins {
 		l.console.Forward = l.forwardLine
 	}
@@ -173,7 +181,6 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	if dir := l.reporter.directoryPath(); dir != "" && l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.registry.jobName(), dir)
 	}
-	l.group = group.New(context.Background())
 	var v verdict
 	if l.startGuard(services) {
 		if f := l.cfg.Fleet; f != nil && f.Ready != nil {
@@ -224,8 +231,8 @@ func (l *launcher) agentConfig() agent.Config {
 	return cfg
 }
 
-// startGuard starts the guard process, kept alive by a goroutine of services, and returns true when
-// it runs, or false when it cannot. No worker is started before: it could outlive the launcher.
+// startGuard starts the guard process, kept alive by a goroutine of services, and blocks until it
+// runs, which is true, or cannot. No worker is started before: it could outlive the launcher.
 func (l *launcher) startGuard(services *group.Group) bool {
 	runs := make(chan struct{})
 	first := sync.OnceFunc(func() { close(runs) })
@@ -241,7 +248,8 @@ func (l *launcher) startGuard(services *group.Group) bool {
 }
 
 // awaitVerdict blocks until the job is over or has to be stopped, or this host is not needed any
-// more. When somebody asked for the end it has the workers end first.
+// more. When somebody asked for the end it has the workers end first. Only where the ends of the
+// workers decide is the verdict done; elsewhere it is empty. Closing leave is as in run.
 func (l *launcher) awaitVerdict(ctx context.Context, services *group.Group,
 	leave <-chan struct{}) (verdict, error) {
 	for {
@@ -271,13 +279,14 @@ func (l *launcher) interruptedError(ctx context.Context) error {
 	return fmt.Errorf("job %s was stopped: %w", l.registry.jobName(), context.Cause(ctx))
 }
 
-// failJob has run end this host's part in the job with an error, and does not wait.
+// failJob has run end this host's part in the job with an error, and does not wait. Any goroutine
+// may call it.
 func (l *launcher) failJob(err error) {
 	l.registry.setFatal(err)
 	l.registry.signalChange()
 }
 
-// failureReport returns the report about a worker that has failed.
+// failureReport returns the report about the worker that v, which has a fault, is about.
 func (l *launcher) failureReport(v verdict) *Failure {
 	f := l.registry.failureReport(v, l.started)
 	if p := l.supervisor.processOf(v.culprit.worker); p != nil {
@@ -286,7 +295,7 @@ func (l *launcher) failureReport(v verdict) *Failure {
 	return f
 }
 
-// runResult returns what result.json is to hold; err is why the run is not OK.
+// runResult returns what result.json is to hold; err is why the run is not OK, nil = it is.
 func (l *launcher) runResult(err error) *Result {
 	r := l.registry.runResult()
 	r.Dir, r.OK, r.Started, r.Seconds = l.reporter.directoryPath(), err == nil, l.started,

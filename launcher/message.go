@@ -68,16 +68,19 @@ type (
 		Code   int `json:"code"`
 		Signal int `json:"signal,omitempty"`
 		// Lost says how the worker was lost with its host; "" = its end was seen.
-		Lost    string  `json:"lost,omitempty"`
+		Lost string `json:"lost,omitempty"`
+		// Seconds are how long the process has run.
 		Seconds float64 `json:"seconds"`
 		// Survived says that the job goes on without the worker.
 		Survived bool `json:"survived,omitempty"`
 		// Dismissed says that the launcher ended the worker, because it was not needed.
 		Dismissed bool `json:"dismissed,omitempty"`
 		// Because says which lost worker this one waited for when it failed; "" = none.
-		Because string   `json:"because,omitempty"`
-		Tail    []string `json:"tail,omitempty"`
-		Log     string   `json:"log,omitempty"`
+		Because string `json:"because,omitempty"`
+		// Tail has the last lines of the worker's output.
+		Tail []string `json:"tail,omitempty"`
+		// Log is the path, on the worker's host, of the file with all of its output.
+		Log string `json:"log,omitempty"`
 	}
 	reasonMessage struct {
 		Why string `json:"why"`
@@ -112,7 +115,7 @@ type (
 // maxAfter bounds the generations that a job can have had; no job comes near it.
 const maxAfter = 1 << 32
 
-// encode returns the message as JSON.
+// encode returns the message as JSON. It panics where that is impossible: a fault of shoal.
 func (m *message) encode() []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -121,7 +124,8 @@ func (m *message) encode() []byte {
 	return b
 }
 
-// decodeMessage reads a message, and refuses what no launcher of this version says.
+// decodeMessage reads a message, makes its texts printable, and refuses what no launcher of this
+// version says. It keeps nothing of b.
 func decodeMessage(b []byte) (*message, error) {
 	var m message
 	if err := strict.JSON(b, &m); err != nil {

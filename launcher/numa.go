@@ -11,8 +11,9 @@ import (
 )
 
 // findNodes sets the memory nodes of this host, which it reads from the system unless a test has
-// made some up. Workers are bound to them unless there are GPUs: a worker itself decides which GPU
-// it takes, and so which node it should be near.
+// made some up: nil = it has not. Workers are bound to them unless there are GPUs: a worker itself
+// decides which GPU it takes, and so which node it should be near. newSupervisor calls it, before
+// others know s.
 func (s *supervisor) findNodes(nodes []numa.Node) {
 	s.nodes, s.homes = nodes, nodes
 	if nodes != nil {
@@ -53,7 +54,7 @@ func (s *supervisor) chooseNode(env environment) (home *numa.Node, cores int) {
 }
 
 // bindingsText says in words which workers of an order are bound to which memory node; "" = none
-// is.
+// is. It locks s.mu, and any goroutine may call it.
 func (s *supervisor) bindingsText(o agent.StartOrder) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,7 +31,8 @@ func printableText(text string) string {
 // isControl reports whether a terminal does something else with a character than show it.
 func isControl(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }
 
-// sanitize makes all texts of a message printable.
+// sanitize makes all texts of a message printable, in place. decodeMessage calls it, before others
+// have the message.
 func (m *message) sanitize() {
 	var texts []*string
 	switch {

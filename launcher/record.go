@@ -25,8 +25,10 @@ type RecordConfig struct {
 // recordPatience is how long the end of a job waits for its store.
 const recordPatience = 3 * time.Second
 
-// recording keeps the record of a job, on the host that leads. Of its methods only close waits for
-// the store. They may be called from any goroutine.
+// recording keeps the record of a job, on the host that leads, by a Recorder, which has a lock of
+// its own. Of its methods only close waits for the store. Any goroutine may call them, but for
+// recordForHosts and earlierGenerations: Run calls these before others know the recording, so they
+// take no lock. A nil recording is that of a job without a record.
 type recording struct {
 	*store.Recorder
 
@@ -37,7 +39,8 @@ type recording struct {
 	borrowed bool            // somebody else closes the store
 }
 
-// setRecord stores the name of the record, and the store that it is in, which close closes.
+// setRecord stores the name of the record, the generations that it has of heads before, and the
+// store that it is in, which close closes. It is called once, on a host that joins.
 func (r *recording) setRecord(n recordMessage, after topo.Generation, s store.Store) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,8 +48,8 @@ func (r *recording) setRecord(n recordMessage, after topo.Generation, s store.St
 	r.SetRecord(s, n.Job, n.Run, after)
 }
 
-// recordForHosts is what the job's other hosts must know to go on with the record; nil if they
-// cannot, or there is no record.
+// recordForHosts is what the job's other hosts must know to go on with the record, which nobody
+// changes; nil if they cannot, or there is no record.
 func (r *recording) recordForHosts() *recordMessage {
 	if r == nil || r.note.URL == "" {
 		return nil
@@ -63,7 +66,7 @@ func (r *recording) earlierGenerations() topo.Generation {
 }
 
 // close blocks up to recordPatience until all is written, tells the store whether the job has
-// ended, and closes the store unless it is borrowed. It is called after the agent has ended.
+// ended, and closes the store unless it is borrowed. It is called once, after the agent has ended.
 func (r *recording) close(ended bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +79,8 @@ func (r *recording) close(ended bool) error {
 	return err
 }
 
-// resumption is what a record says of a job whose head has ended without saying so.
+// resumption is what a record says of a job whose head has ended without saying so. Nobody changes
+// it.
 type resumption struct {
 	where  string        // the store, in words
 	newest member.Record // its View has generation 0 where the head ended before the first
@@ -98,9 +102,11 @@ func (r *resumption) String() string {
 		strings.Join(workers, ", "))
 }
 
+// The methods of launcher below run on the goroutine of Run or Serve.
+
 // claimJob makes this host the head of the job of a name in the store, and l.record the recording
-// of that; if another host is the head, the error says which. It waits for the store, and comes
-// before the agent and all processes.
+// of that; if another host is the head, the error says which. Without a RecordConfig it does
+// nothing. It waits for the store, and comes before the agent and all processes.
 func (l *launcher) claimJob(ctx context.Context, name string) error {
 	c := l.cfg.Record
 	if c == nil {
@@ -127,7 +133,7 @@ func (l *launcher) claimJob(ctx context.Context, name string) error {
 	return nil
 }
 
-// joinAddress is where other hosts join.
+// joinAddress is HOST:PORT where other hosts join; "" = they cannot.
 func (l *launcher) joinAddress() string {
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		return f.Join()

@@ -18,7 +18,7 @@ import (
 type registry struct {
 	initial int           // workers that the job begins with; 0 = it begins on another host
 	known   chan struct{} // closed when it is known what the job is
-	changed chan struct{} // holds a token when there is something to decide about
+	changed chan struct{} // holds a token for Run or Serve when there is something to decide about
 
 	mu       sync.Mutex  // guards what follows
 	host     string      // name of this host in the job
@@ -49,7 +49,8 @@ type registry struct {
 	fatal   error // why the job cannot go on here; nil = it can
 }
 
-// workerRecord is a worker process as the registry knows it.
+// workerRecord is a worker process as the registry knows it. The registry's lock guards those in
+// its map; whoever gets one from a method has a copy.
 type workerRecord struct {
 	worker    int
 	host      string
@@ -67,8 +68,8 @@ type workerRecord struct {
 	log     string   // HOST:PATH of the full log, of a worker on another host
 }
 
-// newRegistry returns the registry of a job that begins here with so many workers, or of one to
-// join if there are none. machine is what this host calls itself.
+// newRegistry returns the registry of a job that begins here with initial workers, or of one to
+// join if that is 0. machine is what this host calls itself.
 func newRegistry(machine string, initial int) *registry {
 	return &registry{initial: initial, host: machine, machine: machine,
 		known: make(chan struct{}), changed: make(chan struct{}, 1),
@@ -130,8 +131,8 @@ func (r *registry) jobSpec() job.Spec {
 	return job.Spec{}
 }
 
-// recordOf returns the record of a worker itself, and makes it at the first mention of the worker,
-// as one of the host. r.mu is held.
+// recordOf returns the record of a worker itself, not a copy, and makes it at the first mention of
+// the worker, as one of the host. r.mu is held.
 func (r *registry) recordOf(worker int, host string) *workerRecord {
 	w := r.workers[worker]
 	if w == nil {
@@ -141,7 +142,8 @@ func (r *registry) recordOf(worker int, host string) *workerRecord {
 	return w
 }
 
-// register stores what a host says of a worker. It returns whether the message is a report to keep.
+// register stores what a host says of a worker, and signals a change. It returns whether the
+// message is a report of metrics that the files of the run are to have.
 func (r *registry) register(host string, m *message) (report bool) {
 	worker, is := m.workerOf()
 	if !is {
@@ -189,8 +191,9 @@ func (r *registry) countOrdered(n int) {
 	r.ordered += n
 }
 
-// setRunning registers that the process of an ordered worker runs on this host. It returns whether
-// the launcher stops its workers already: then this worker has missed the signal.
+// setRunning registers that the process of an ordered worker runs on this host; late says that the
+// worker is none of those with which the job began. It returns whether the launcher stops its
+// workers already: then this worker may have missed the signal.
 func (r *registry) setRunning(worker, pid int, late bool) (stopping bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,8 +206,8 @@ func (r *registry) setRunning(worker, pid int, late bool) (stopping bool) {
 	return stopping
 }
 
-// setLostPeer registers that a worker has waited in vain for one that is gone, of which the first
-// mostly ends too.
+// setLostPeer registers why a call of a worker failed that waited for another, which is gone: the
+// worker that waited mostly ends too, because of that.
 func (r *registry) setLostPeer(worker int, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -279,9 +282,9 @@ func (r *registry) anyJoined() bool {
 	return false
 }
 
-// judge decides by verdict's rules about the job from the workers that have ended, where the job is
-// led; elsewhere, and as long as something is missing, the verdict is empty. A new head first waits
-// until all hosts have told what they know.
+// judge decides by the rules of the function judge about the job from the workers that have ended,
+// where the job is led; elsewhere, and as long as something is missing, the verdict is empty. So it
+// is on a new head until all hosts have told what they know.
 func (r *registry) judge() verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -313,8 +316,8 @@ func (r *registry) setFatal(err error) {
 	}
 }
 
-// failureReport is the report about a worker that has failed. It lacks the output of a worker of
-// this host.
+// failureReport is the report about the worker that v, which has a fault, is about; started is when
+// the run began here. It lacks the output of a worker of this host.
 func (r *registry) failureReport(v verdict, started time.Time) *Failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -324,7 +327,8 @@ func (r *registry) failureReport(v verdict, started time.Time) *Failure {
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
 }
 
-// runResult is what is known of the end of a run.
+// runResult is what the registry knows of the end of a run; Dir, OK, Error, Started and Seconds are
+// not filled in.
 func (r *registry) runResult() *Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -356,8 +360,8 @@ func (r *registry) anyEnded() bool {
 // mostEnded is how many of the workers that have ended a description of the job lists.
 const mostEnded = 64
 
-// recentWorkers lists the workers that run and the mostEnded that ended last, and returns whether
-// any worker has joined.
+// recentWorkers lists the workers that run and the mostEnded that ended last, by number, and
+// returns whether any worker has joined.
 func (r *registry) recentWorkers() (list []workerRecord, joined bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

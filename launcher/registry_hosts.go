@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// The methods of registry may be called from any goroutine: they lock its mutex for a moment. What
-// they return is a copy.
+// The methods of registry in this file are about the hosts of the job: who leads, who has offered
+// room, who is to leave. They may be called from any goroutine: they lock its mutex for a moment.
+// What they return is a copy, but for the job of addOffer, which nobody changes.
 
 // hostName is the name of this host in the job.
 func (r *registry) hostName() string {
@@ -43,7 +44,8 @@ func (r *registry) addOffer(host string, o offerMessage) *jobMessage {
 	return r.job
 }
 
-// succession is what a launcher has to do when another host leads.
+// succession is what a launcher has to do when another host leads. It belongs to who called
+// setLeader.
 type succession struct {
 	offer   offerMessage   // what to tell that host first; its Slots are not filled in
 	workers []workerRecord // workers of this host, to introduce
@@ -114,7 +116,7 @@ func (r *registry) takeLostLeader() string {
 }
 
 // setOver registers that this host is not needed any more, and at the same moment why the job
-// cannot go on here, if it cannot.
+// cannot go on here; nil = that is no failure.
 func (r *registry) setOver(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +178,8 @@ func (r *registry) offeringHosts() []string {
 	return slices.Collect(maps.Keys(r.offers))
 }
 
-// allHosts lists the hosts of the job: those of a generation, and those that have joined since.
+// allHosts lists the hosts of the job, sorted: those of a generation, and those that have joined
+// since.
 func (r *registry) allHosts(generation []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

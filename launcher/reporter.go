@@ -10,29 +10,30 @@ import (
 )
 
 // reporter tells people about the job: on the terminal, in the files of the run, and by the
-// callback OnEvent. It is safe for concurrent use. Only run writes events on the terminal; files
-// are written by the goroutine that calls.
+// callback OnEvent. Any goroutine may call its methods, which hold mu for a moment, and not while
+// they write. Only writeLines writes events on the terminal; files are written by the goroutine
+// that calls.
 type reporter struct {
 	console    *proc.Console
 	onEvent    func(e agent.Event) // nil = nobody asks for events
 	linesReady chan struct{}       // holds a token when there are lines for the terminal
 
-	mu       sync.Mutex
+	mu       sync.Mutex    // guards what follows
 	job      string        // name of the job; "" = not known yet
 	dir      *runDir       // directory of the run; nil = the job is not known yet
-	lines    []string      // lines that run is to write on the terminal
+	lines    []string      // lines that writeLines is to write on the terminal
 	finished []agent.Event // events of workers that ended well, not shown on the terminal yet
 	stopping bool          // the launcher ends the workers, whose loss is no news
 	jobOver  bool          // the job is over, and what hosts and workers do now is no news
 }
 
-// newReporter returns a reporter to a console, without a job; run must be started to have it write
-// events there.
+// newReporter returns a reporter to a console, without a job; writeLines must run to have it write
+// events there. onEvent gets each event; nil = nobody does.
 func newReporter(c *proc.Console, onEvent func(e agent.Event)) *reporter {
 	return &reporter{console: c, onEvent: onEvent, linesReady: make(chan struct{}, 1)}
 }
 
-// setRun stores the name of the job, and the directory of the run.
+// setRun stores the name of the job, and the directory of the run, which Run or Serve closes.
 func (r *reporter) setRun(job string, dir *runDir) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +79,8 @@ func (r *reporter) isJobOver() bool {
 
 // reportEvent reports a change: on the terminal if people care about it, in the run's ledger, and
 // to OnEvent. It mostly runs on the engine's thread: it writes the ledger, and leaves the terminal
-// to run. A full disk must not end a training run, so it is no error if the files lack an event.
+// to writeLines. A full disk must not end a training run, so it is no error if the files lack an
+// event.
 func (r *reporter) reportEvent(e agent.Event) {
 	r.mu.Lock()
 	over, dir := r.jobOver, r.dir
@@ -99,9 +101,9 @@ func (r *reporter) reportEvent(e agent.Event) {
 	}
 }
 
-// queueLines adds the lines of a change that people care about to those that run writes. They care
-// that workers have finished only when the others have made steps since: at the end of a job all
-// workers finish. r.mu is held.
+// queueLines adds the lines of an event that people care about to those that writeLines writes.
+// They care that workers have finished only when the others have made steps since: at the end of a
+// job all workers finish. r.mu is held.
 func (r *reporter) queueLines(e agent.Event) {
 	change := e.What == "generation"
 	if change && len(r.finished) > 0 && e.Step > r.finished[0].Step {
@@ -122,9 +124,9 @@ func (r *reporter) queueLines(e agent.Event) {
 	}
 }
 
-// writeLines writes queued lines on the terminal until ctx ends, which may block. It has a
-// goroutine of its own: a terminal that takes no more, as that of a pager does, must not hold up
-// the engine's thread, which calls reportEvent.
+// writeLines writes queued lines on the terminal until ctx ends, which may block, and then the last
+// ones. It has a goroutine of its own: a terminal that takes no more, as that of a pager does, must
+// not hold up the engine's thread, which calls reportEvent. Its error is always nil.
 func (r *reporter) writeLines(ctx context.Context) error {
 	for last := false; !last; {
 		select {
@@ -143,7 +145,7 @@ func (r *reporter) writeLines(ctx context.Context) error {
 	return nil
 }
 
-// appendMetrics writes what a worker reports into the files of the run.
+// appendMetrics writes what a worker reports into the files of the run, if there is a directory.
 func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
 	if dir := r.directory(); dir != nil {
 		_ = dir.appendMetrics(worker, metrics, time.Now()) // as with events

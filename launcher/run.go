@@ -19,8 +19,8 @@ import (
 // with torch takes a second or two to end.
 const lingering = 10 * time.Second
 
-// RunConfig says what to run and who looks on. The callbacks may be nil; OnJoin and OnReport may be
-// called from several goroutines at once.
+// RunConfig says what to run and who looks on. Run changes nothing in it. The callbacks may be nil;
+// OnJoin, OnReport and OnEvent may be called from several goroutines at once.
 type RunConfig struct {
 	Spec job.Spec
 	// Dir is the folder in which the directory of the run is made; "" = RunsDir().
@@ -35,7 +35,8 @@ type RunConfig struct {
 	// Leave is closed when this host asks to be relieved of its workers; it leaves when they are
 	// gone. nil = never.
 	Leave <-chan struct{}
-	// CannotLeave is called when the job has nobody else to go on with.
+	// CannotLeave is called when this host was asked to leave, and the job has nobody else to go on
+	// with.
 	CannotLeave func(why error)
 	// OnStart is called when the directory of the run is there.
 	OnStart func(job, dir string)
@@ -43,7 +44,8 @@ type RunConfig struct {
 	OnJoin func(rank int, client string)
 	// OnReport is called with what a worker of this host reports.
 	OnReport func(rank int, metrics map[string]float64)
-	// OnEvent is called with each change of the membership.
+	// OnEvent is called with each event of the job, mostly on the engine's thread: it must not wait
+	// for the agent.
 	OnEvent func(e agent.Event)
 	// Fleet says how to reach the other hosts; nil = this host is alone.
 	Fleet *Fleet
@@ -53,7 +55,8 @@ type RunConfig struct {
 	nodes []numa.Node // memory nodes that a test makes up; nil = those of this host
 }
 
-// Fleet is what a job on several hosts needs of who starts it. Functions may be nil but for Link.
+// Fleet is what a job on several hosts needs of who starts it. Functions may be nil but for Link;
+// Join, Token and Need may be called from any goroutine.
 type Fleet struct {
 	// Link opens the network to the other hosts.
 	Link func(h fabric.Handler) (fabric.Network, error)
@@ -65,7 +68,7 @@ type Fleet struct {
 	Ready func()
 	// Join is HOST:PORT where other hosts join.
 	Join func() string
-	// Token makes a token with which other hosts join.
+	// Token makes a token with which other hosts can join for the time of life.
 	Token func(life time.Duration) string
 	// Need is called when the room on the hosts changes, with the number of workers that have no
 	// place; 0 once the job has begun or is over.
@@ -86,24 +89,27 @@ type Result struct {
 	// GoesOn is the host that leads the job, which goes on without this one; "" = it has ended.
 	GoesOn  string    `json:"goes_on,omitempty"`
 	Started time.Time `json:"started"`
-	Seconds float64   `json:"seconds"`
+	// Seconds are how long the run has taken.
+	Seconds float64 `json:"seconds"`
 	// Workers are in the order in which they ended.
 	Workers []WorkerResult `json:"workers"`
 }
 
 // WorkerResult says how one worker ended.
 type WorkerResult struct {
+	// Rank is the number of the worker, which it keeps for life.
 	Rank int `json:"rank"`
 	PID  int `json:"pid"`
 	// How says how the worker ended, such as "exited with code 0" or "was killed by SIGKILL".
 	How string `json:"how"`
 	// Stopped says that shoal ended the worker.
-	Stopped bool    `json:"stopped"`
+	Stopped bool `json:"stopped"`
+	// Seconds are how long the process has run.
 	Seconds float64 `json:"seconds"`
 }
 
-// Run starts the agent and the workers, waits until the job is over, and leaves no process, socket
-// or memory behind. It returns nil when all workers have ended well, or the job goes on on other
+// Run starts the agent and the workers, blocks until the job is over, and leaves no process, socket
+// or memory behind. Its error is nil when all workers have ended well, or the job goes on on other
 // hosts without this one; a *Stopped when they have not because somebody stopped the job, a
 // *Failure when one has not, an error that wraps context.Cause(ctx) when ctx ended, and a
 // *job.Error or *proc.CommandError when there was nothing to start. The Result is nil when no
@@ -152,13 +158,13 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 }
 
 // ServeConfig says how this host takes part in a job that was begun on another. Functions may be
-// nil but for Link.
+// nil but for Link; Join and Token may be called from any goroutine.
 type ServeConfig struct {
 	// Link joins the network.
 	Link func(h fabric.Handler) (fabric.Network, error)
 	// Join is HOST:PORT where other hosts join.
 	Join func() string
-	// Token makes a token with which other hosts join.
+	// Token makes a token with which other hosts can join for the time of life.
 	Token func(life time.Duration) string
 	// Slots is how many workers this host can run.
 	Slots int
@@ -172,16 +178,16 @@ type ServeConfig struct {
 	// host does not.
 	Store func(url string) store.Store
 	// Leave is closed when this host asks to be relieved of its workers; it leaves when they are
-	// gone.
+	// gone. nil = never.
 	Leave <-chan struct{}
 	// OnJob is called when the directory of the run is there.
 	OnJob func(job, dir string)
 }
 
-// Serve runs the workers that a job wants on this host, until the job is over, this host has left
-// it, or ctx ends. When the host that leads the job is lost, this one may go on in its place: then
-// Serve sees the job through as Run does, and returns the same errors. It leaves no process, socket
-// or memory behind.
+// Serve runs the workers that a job wants on this host, and blocks until the job is over, this host
+// has left it, or ctx ends. When the host that leads the job is lost, this one may go on in its
+// place: then Serve sees the job through as Run does, and returns the same errors. It leaves no
+// process, socket or memory behind.
 func Serve(ctx context.Context, cfg ServeConfig) error {
 	if err := proc.Supported(); err != nil {
 		return err

@@ -41,16 +41,20 @@ func RunsDir() (string, error) {
 //	metrics.jsonl  what workers reported: one object a report
 //	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended
+//
+// Any goroutine may call its methods, which do I/O but for the paths, until close is called.
 type runDir struct {
-	path    string
-	mu      sync.Mutex
-	metrics *os.File
-	events  *os.File
+	path string // absolute, and never changed
+
+	mu      sync.Mutex       // guards what follows, and is held while a line is written
+	metrics *os.File         // metrics.jsonl, open until close
+	events  *os.File         // events.jsonl, open until close
 	others  map[int]*os.File // open logs of workers of other hosts, by worker
 }
 
-// newRunDir makes a directory that no other run has, in parent, opens files there, and returns the
-// name that it gives to the job: the wanted one, with a number when that is taken.
+// newRunDir makes a directory that no other run has, in parent, opens files there, which close
+// closes, and returns the name that it gives to the job: the wanted one, with a number when that is
+// taken.
 func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return nil, "", fmt.Errorf(
@@ -85,9 +89,9 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	return d, name, nil
 }
 
-// logPath is the path of the log of a worker.
-func (d *runDir) logPath(rank int) string {
-	return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank))
+// logPath is the path of the log of a worker, in whose name its number is called its rank.
+func (d *runDir) logPath(worker int) string {
+	return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", worker))
 }
 
 // writeJob writes job.json; run is the random id of the run.
@@ -98,7 +102,8 @@ func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
 // writeResult writes result.json.
 func (d *runDir) writeResult(r *Result) error { return d.writeJSON("result.json", r) }
 
-// writeJSON writes v as a JSON file, whole: once it has its name, all of it can be read.
+// writeJSON writes v as the JSON file name, whole: once it has its name, all of it can be read. It
+// takes no lock: no two goroutines write the same file.
 func (d *runDir) writeJSON(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -115,7 +120,8 @@ func (d *runDir) writeJSON(name string, v any) error {
 	return nil
 }
 
-// appendMetrics appends to metrics.jsonl. Any goroutine may call it.
+// appendMetrics appends what a worker has reported at now to metrics.jsonl. Any goroutine may call
+// it.
 func (d *runDir) appendMetrics(rank int, metrics map[string]float64, now time.Time) error {
 	line, err := metricsLine(rank, metrics, now)
 	if err != nil {
@@ -127,7 +133,7 @@ func (d *runDir) appendMetrics(rank int, metrics map[string]float64, now time.Ti
 	return err
 }
 
-// appendEvent appends to events.jsonl. Any goroutine may call it.
+// appendEvent appends an event, which came at now, to events.jsonl. Any goroutine may call it.
 func (d *runDir) appendEvent(e agent.Event, now time.Time) error {
 	line, err := json.Marshal(Entry{now, e})
 	if err != nil {
@@ -157,7 +163,7 @@ func (d *runDir) appendNote(worker int, text string) error {
 	return errors.Join(err, log.Close())
 }
 
-// openLog opens the log of a worker to append to it.
+// openLog opens the log of a worker to append to it. The caller closes it.
 func (d *runDir) openLog(worker int) (*os.File, error) {
 	return os.OpenFile(d.logPath(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
@@ -208,7 +214,7 @@ func (d *runDir) closeLogsDownTo(most int) (err error) {
 	return err
 }
 
-// metricsLine is a line of metrics.jsonl: one object and a newline.
+// metricsLine is a line of metrics.jsonl: one object and a newline. rank is the worker's number.
 func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	line, err := json.Marshal(struct {
 		Time    time.Time   `json:"time"`
@@ -218,7 +224,7 @@ func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// close closes all files.
+// close closes all files. Only paths may be asked for after it.
 func (d *runDir) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
+// The functions in this file read, for the commands of shoal, what runs that last or are over have
+// left in their directories. They keep and lock nothing, so any goroutine may call them.
+
 // Record is what job.json holds: what was run.
 type Record struct {
 	Spec    job.Spec  `json:"spec"`
@@ -35,7 +38,8 @@ func ReadRecord(dir string) (r Record, err error) { return r, readRunFile(dir, "
 // launcher was killed, the error wraps fs.ErrNotExist.
 func ReadResult(dir string) (r Result, err error) { return r, readRunFile(dir, "result.json", &r) }
 
-// readRunFile reads a JSON file of a run's directory into into.
+// readRunFile reads the JSON file name of a run's directory into the value that into points to. If
+// there is no such file the error wraps fs.ErrNotExist.
 func readRunFile(dir, name string, into any) error {
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {
@@ -67,6 +71,7 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 	return entries, n, nil
 }
 
+// numbered matches what the directory of a run has after its name, if that was taken: "-2".
 var numbered = regexp.MustCompile(`^-[1-9][0-9]*$`)
 
 // RunNames lists the folders of RunsDir, as they are on the disk; none where it cannot be read.
@@ -99,8 +104,8 @@ func NewestRun(name string) (string, error) {
 		"path of another (shoal run --log-dir)", name, parent)
 }
 
-// newestRun finds the directory in parent of the run of a name that started last; "" if there is
-// none.
+// newestRun finds the directory in parent, which is RunsDir, of the run of a name that started
+// last; "" if there is none.
 func newestRun(parent, name string) string {
 	newest, last := "", time.Time{}
 	for _, folder := range RunNames() {

@@ -17,7 +17,12 @@ import (
 // scripts may save a model for minutes.
 const graceAsked = 10 * time.Second
 
-// shutdown is a request to end the job. The registry's lock guards all but the channels.
+// The functions in this file carry out a request to end the job. The methods of launcher run on the
+// goroutine of Run or Serve; any goroutine may call those of registry, which lock its mutex for a
+// moment.
+
+// shutdown is a request to end the job. The registry's lock guards all but the channels, which are
+// made once; the lock is held where they are closed.
 type shutdown struct {
 	who       string        // person or tool that asked first; "" = nobody
 	asked     chan struct{} // closed by the first request
@@ -32,9 +37,10 @@ func newShutdown() shutdown {
 	return shutdown{asked: make(chan struct{}), now: make(chan struct{})}
 }
 
-// Stopped is the error of a job that was stopped on request, if a worker did not end well.
+// Stopped is the error of a job that was stopped on request, if a worker did not end well. Nobody
+// changes it.
 type Stopped struct {
-	Job, By string
+	Job, By string   // the name of the job, and the person or tool that asked for its end
 	Ends    []string // "worker 3 was killed by SIGTERM"
 }
 
@@ -48,8 +54,8 @@ func (s *Stopped) Error() string {
 	return fmt.Sprintf("job %s was stopped by %s: %s", s.Job, s.By, strings.Join(ends, ", "))
 }
 
-// requestStop registers a request to end the job, and wakes those who wait for one. A second
-// request can only make the end faster.
+// requestStop registers that who asks for the end of the job, at once with now, and wakes those who
+// wait for a request. A second request can only make the end faster.
 func (r *registry) requestStop(now bool, who string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,15 +77,15 @@ func (r *registry) stoppedBy() string {
 	return r.shutdown.who
 }
 
-// isHurried reports whether the end of the job was asked for at once.
+// isHurried reports whether somebody asked for the job to end at once.
 func (r *registry) isHurried() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shutdown.hurried
 }
 
-// expectEnd adds members to those that are to end well. It does not matter how a spare ends, or a
-// worker that was just joining.
+// expectEnd adds workers that are members to those that are to end well. It does not matter how a
+// spare ends, or a worker that was just joining.
 func (r *registry) expectEnd(members []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,13 +167,14 @@ func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) erro
 	return nil
 }
 
-// reportStop reports that the job is stopped, in an event.
+// reportStop reports, in an event, that the job in status s is stopped, and why.
 func (l *launcher) reportStop(s agent.Status, why string) {
 	l.onEvent(agent.Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
 		Because: why})
 }
 
-// dismissNonMembers ends the workers that are no members.
+// dismissNonMembers ends the workers that are not among members, and does not wait until they have
+// ended.
 func (l *launcher) dismissNonMembers(members []int) {
 	for _, w := range l.registry.living() {
 		if !slices.Contains(members, w.worker) {

@@ -6,8 +6,13 @@ import (
 	"time"
 )
 
+// The functions in this file end the workers once it is decided that the job, or this host's part
+// in it, is over. The methods of launcher run on the goroutine of Run or Serve, unless they say
+// another; any goroutine may call those of registry, which lock its mutex for a moment.
+
 // stopWorkers ends the workers that still run: first with SIGTERM, then with SIGKILL. asked says
-// that somebody asked for the end, which leaves workers more time. It blocks until they have ended.
+// that somebody asked for the end, which leaves workers more time. It blocks until they have ended,
+// and has an error if some do not even then.
 func (l *launcher) stopWorkers(asked bool) error {
 	l.beginStop()
 	grace, kill := graceFailed, (<-chan struct{})(nil)
@@ -53,16 +58,17 @@ func (r *registry) isStopping() bool {
 }
 
 // reportFaults tells the membership of the workers that have failed, and waits for the engine's
-// thread. While the launcher stops the workers, the others hear of a failure late on purpose: most
-// have ended by then, and the output shows one exception and not one for each rank.
+// thread. It also runs as a task. While the launcher stops the workers, the others hear of a
+// failure late on purpose: most have ended by then, and the output shows one exception and not one
+// for each rank.
 func (l *launcher) reportFaults() {
 	for _, e := range l.supervisor.takeFaults(l.registry.isStopping()) {
 		l.agent.WorkerLost(e.worker, e.exit.String())
 	}
 }
 
-// awaitAllEnded blocks until all started workers have ended, and returns true; or false when one of
-// the channels says that it has been long enough.
+// awaitAllEnded blocks until all started workers that this host knows have ended, and returns true;
+// or false when one of the channels says that it has been long enough. A nil channel never does.
 func (l *launcher) awaitAllEnded(timeout <-chan time.Time, hurry <-chan struct{}) bool {
 	for len(l.registry.living()) > 0 {
 		select {
@@ -92,7 +98,7 @@ func (l *launcher) awaitOutput() {
 }
 
 // drainOutput blocks until the last output is read and all goroutines of the workers have ended,
-// after every process that could write was killed.
+// after every process that could write was killed. Its error is the first one of these goroutines.
 func (l *launcher) drainOutput() error {
 	for _, p := range l.supervisor.allProcesses() {
 		p.StopReadingAfter(outputWait)

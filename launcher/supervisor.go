@@ -17,9 +17,12 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// supervisor has the worker processes of this host. It is safe for concurrent use.
+// supervisor has the worker processes of this host: it starts them, and knows which have ended. Any
+// goroutine may call its methods, which lock mu for a moment unless they say that it is held.
 type supervisor struct {
-	nodes []numa.Node // memory nodes of this host; nil = there is no choice
+	// nodes are the memory nodes of this host; nil = there is no choice. Like homes it is set by
+	// newSupervisor, and not changed then.
+	nodes []numa.Node
 	homes []numa.Node // those nodes to which workers are bound; none = workers run anywhere
 
 	mu        sync.Mutex // guards what follows
@@ -36,7 +39,8 @@ type supervisor struct {
 	reportFaultsAtOnce bool
 }
 
-// process is a worker process of this host.
+// process is a worker process of this host. What the supervisor's lock does not guard is set before
+// the supervisor has the process, and not changed then.
 type process struct {
 	*proc.Worker
 	worker int
@@ -64,7 +68,8 @@ func (s *supervisor) setProgram(program string, env environment) {
 
 // startTemplate starts the process from which workers are forked, if the job wants one, with
 // goroutines in g. Its output goes to the file log. ended is called, on one of these goroutines,
-// with the reason why it has ended; workers are started anew from then on.
+// with the reason why it has ended; workers are started anew from then on. mu is held until the
+// process runs, and not while it imports.
 func (s *supervisor) startTemplate(g *group.Group, log string, ended func(why string)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +90,8 @@ func (s *supervisor) startTemplate(g *group.Group, log string, ended func(why st
 // templateProgram is what the interpreter of a template runs.
 const templateProgram = "from shoal._runtime.template import main; main()"
 
-// stopTemplate has workers be started anew from now on. It does not wait.
+// stopTemplate has the template, if there is one, fork no more workers: those that are still to
+// start are started anew. It does not wait.
 func (s *supervisor) stopTemplate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +110,7 @@ func (s *supervisor) postponeOrder(o agent.StartOrder) bool {
 	return true
 }
 
-// takePostponed removes the orders that wait, and returns them.
+// takePostponed removes the orders that postponeOrder has kept, and returns them.
 func (s *supervisor) takePostponed() []agent.StartOrder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +119,10 @@ func (s *supervisor) takePostponed() []agent.StartOrder {
 	return orders
 }
 
-// startProcess starts the process of a worker. For torch a late worker begins as a job of one. exit
-// is called, on a goroutine of g, when the process has ended.
+// startProcess starts the process of a worker; token is its secret for the agent. For torch a late
+// worker begins as a job of one. output makes the worker's Output, which a goroutine of g closes
+// when nothing can write to it any more. exit is called, on a goroutine of g, when the process has
+// ended. It blocks, without mu, while a template that is to fork the process imports.
 func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token string,
 	output func() (*proc.Output, error), exit func(p *process, e proc.Exit)) (*process, error) {
 	s.mu.Lock()
@@ -186,8 +194,8 @@ func (s *supervisor) forgetOldest(p *process) {
 	}
 }
 
-// processOf is the process of a worker; nil = the worker was not started on this host, or ended
-// long ago.
+// processOf is the process of a worker, which the supervisor keeps; nil = the worker was not
+// started on this host, or ended long ago.
 func (s *supervisor) processOf(worker int) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +236,8 @@ func (s *supervisor) takeFaults(stopping bool) []ending {
 	return faults
 }
 
-// workerEnvironment is what the workers of this host have in common.
+// workerEnvironment is what the environments of this host's workers have in common in job j. It
+// reads the environment of this process, and no state that is guarded.
 func (l *launcher) workerEnvironment(j jobMessage) environment {
 	here := j.Spec.Workers
 	if f := l.cfg.Fleet; f != nil {
@@ -239,7 +248,8 @@ func (l *launcher) workerEnvironment(j jobMessage) environment {
 }
 
 // signalWorker sends a worker a signal, or has the worker's host do it. A worker of this host that
-// is being started gets the signal when it runs.
+// is being started gets no signal: startWorker sees that the launcher stops. It may wait for the
+// engine's thread, which must not call it.
 func (l *launcher) signalWorker(w workerRecord, sig syscall.Signal) {
 	if p := l.supervisor.processOf(w.worker); p != nil {
 		p.Signal(sig)
@@ -248,7 +258,8 @@ func (l *launcher) signalWorker(w workerRecord, sig syscall.Signal) {
 	}
 }
 
-// signalWorkers sends a signal to all workers that this host answers for.
+// signalWorkers sends a signal to all workers that this host answers for, as signalWorker does:
+// those of all hosts where the job is led.
 func (l *launcher) signalWorkers(sig syscall.Signal) {
 	for _, w := range l.registry.living() {
 		l.signalWorker(w, sig)

@@ -6,12 +6,13 @@ import (
 )
 
 // tasks is a queue of functions for which the thread of the agent's engine must not wait. One
-// goroutine runs them, one after the other. It is safe for concurrent use.
+// goroutine, that of run, runs them one after the other, so they may block and do I/O. Any other
+// goroutine may add to it.
 type tasks struct {
 	due chan struct{} // holds a token when there are tasks
 
 	mu   sync.Mutex
-	list []func()
+	list []func() // tasks to run, in order; guarded by mu
 }
 
 // newTasks returns an empty queue.
@@ -28,8 +29,8 @@ func (t *tasks) add(task func()) {
 	}
 }
 
-// run runs tasks, one after the other, until ctx ends, and calls done whenever the queue has become
-// empty.
+// run blocks and runs tasks, one after the other, until ctx ends, and calls done whenever the queue
+// has become empty. mu is not held while a task runs. It is called once.
 func (t *tasks) run(ctx context.Context, done func()) {
 	for {
 		select {

@@ -2,6 +2,9 @@ package launcher
 
 import "github.com/shoal-ml/shoal/launcher/proc"
 
+// This file has the rules by which the launcher decides, where the job is led, from the ends of the
+// workers. Its function is pure.
+
 // ending is the end of one worker process.
 type ending struct {
 	worker   int
@@ -26,10 +29,10 @@ type verdict struct {
 	fault   fault
 }
 
-// judge decides from the endings so far, in their order, out of so many started workers. The first
-// fault counts, since later ones may be its effects. A failure that the job has survived is no
-// fault. No job survives that all members were lost (lost), however the other workers end. To end
-// well without joining is a fault only when another worker has joined (awaited); where nobody
+// judge decides from the endings so far, in their order, out of that many started workers. The
+// first fault counts, since later ones may be its effects. A failure that the job has survived is
+// no fault. No job survives that all members were lost (lost), however the other workers end. To
+// end well without joining is a fault only when another worker has joined (awaited); where nobody
 // joins, each process is a job of its own.
 func judge(started int, ended []ending, joined func(worker int) bool, awaited, lost bool) verdict {
 	well := 0

@@ -11,6 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// The methods of launcher in this file start the workers of this host, and register what becomes of
+// them. The functions in the queue l.starts run one after the other on one goroutine, which may
+// wait for the engine's thread.
+
 // onStart counts the workers that the membership orders, and has them started, in the queue of
 // starts. It runs on the engine's thread.
 func (l *launcher) onStart(o agent.StartOrder) {
@@ -51,8 +55,8 @@ func (l *launcher) startOrdered(o agent.StartOrder) {
 	}
 }
 
-// startWorker starts the process of a worker, and tells the agent and the host that leads. It waits
-// for the engine's thread.
+// startWorker starts the process of a worker, and tells the agent and the host that leads. It runs
+// in the queue of starts, and waits for the engine's thread, and while a template imports.
 func (l *launcher) startWorker(worker int) error {
 	late := worker >= l.registry.jobSpec().Workers
 	token := l.agent.Expect(worker, late)
@@ -78,8 +82,9 @@ func (l *launcher) startWorker(worker int) error {
 	return nil
 }
 
-// cannotStart registers that a worker's process cannot be started. That ends the job, unless the
-// job is well without the worker.
+// cannotStart registers that a worker's process cannot be started because of err. That ends the
+// job, unless the job is well without the worker. It runs in the queue of starts, and waits for the
+// engine's thread.
 func (l *launcher) cannotStart(worker int, err error) {
 	survived := jobSurvives(l.registry.jobSpec(), worker, proc.Exit{Code: 127},
 		l.agent.Status().Elastic)
@@ -138,14 +143,16 @@ func (l *launcher) onReport(worker int, metrics map[string]float64) {
 }
 
 // onSave shows a line about a checkpoint among the output of the worker whose part of the
-// checkpoint it is about, even if the worker is gone, here and on the host that leads.
+// checkpoint it is about, even if the worker is gone, here and on the host that leads. It runs on
+// the agent's goroutines that write checkpoints, and may block on the terminal.
 func (l *launcher) onSave(worker int, line string) {
 	line = "shoal: " + line
 	l.reporter.showNote(worker, line)
 	l.forwardLine(worker, true, line)
 }
 
-// onEvent reports an event of the job. It mostly runs on the engine's thread.
+// onEvent reports an event of the job. It mostly runs on the engine's thread, and does not wait for
+// that or for the terminal.
 func (l *launcher) onEvent(e agent.Event) {
 	if e.What == "generation" && len(l.registry.neededHosts()) > 0 {
 		l.tasks.add(l.drainDenied)
@@ -154,10 +161,10 @@ func (l *launcher) onEvent(e agent.Event) {
 }
 
 // onExit registers the end of a worker of this host, and tells the agent and the host that leads.
-// It runs on the goroutine that waited for the process. Where the job is led the registry has the
-// end first, so that endings are in their order: the membership can end other workers because of
-// it. On other hosts the membership hears of the end first, since the registry that counts is on
-// the host that leads.
+// It runs on the goroutine that waited for the process, and waits for the engine's thread. Where
+// the job is led the registry has the end first, so that endings are in their order: the membership
+// can end other workers because of it. On other hosts the membership hears of the end first, since
+// the registry that counts is on the host that leads.
 func (l *launcher) onExit(p *process, e proc.Exit) {
 	// in an elastic job, which survives losses, a lost peer is not why a worker ends
 	elastic := l.agent.Status().Elastic
@@ -203,8 +210,9 @@ func jobSurvives(spec job.Spec, worker int, e proc.Exit, elastic bool) bool {
 	return elastic && (e.Signal != 0 || e.Lost != "" || spec.Min > 0 || worker >= spec.Workers)
 }
 
-// dismissWorker ends a worker that holds nothing of the job, by SIGTERM, and does not wait. Neither
-// the way in which it ends nor its last output matters.
+// dismissWorker ends a worker that holds nothing of the job, by SIGTERM, and does not wait for the
+// end. Neither the way in which it ends nor its last output matters. It is not for the engine's
+// thread, for which it waits where the worker runs on another host.
 func (l *launcher) dismissWorker(w workerRecord) {
 	l.registry.setDismissed(w.worker)
 	if p := l.supervisor.processOf(w.worker); p != nil {
