@@ -32,8 +32,8 @@ class World(Group):
         backend.on_change(self._adopt_view)
 
     def _adopt_view(self) -> None:
-        """Take over rank, size and generation from the backend, after each change of the
-        members.
+        """Take over rank, size and generation from the backend, after each change of the members:
+        the backend calls it on the thread that sees the change. Makes no call, takes no lock.
         """
         backend = self._backend
         self.rank, self.size, self.generation = backend.rank, backend.size, backend.generation
@@ -83,8 +83,8 @@ class World(Group):
 
     @contextlib.contextmanager
     def grouped(self) -> Iterator[None]:
-        """Submit the asynchronous calls of the block as one, at its end: one signal to the agent
-        for all of them.
+        """Submit the asynchronous calls of the block, of all threads, as one, at its end: one
+        signal to the agent for all of them.
 
         A `wait` inside the block submits what was collected so far.
         """

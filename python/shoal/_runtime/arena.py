@@ -19,13 +19,15 @@ from .fork import Mapping
 from .link import Link, Refused
 from .protocol import HUGE_PAGE, PAGE
 
-POOL_BYTES = 16 << 20
+POOL_BYTES = 16 << 20  # bytes of a segment of many buffers; a larger buffer has one of its own
 # A place in the arena: segment id and offset in bytes.
 Place = Tuple[int, int]
 
 
 class Segment:
-    """One mapped memfd of the agent."""
+    """One mapped memfd of the agent. Only the arena has it: its lock guards the free list and
+    `unpin`, and the other fields are not changed after `__init__`.
+    """
 
     def __init__(self, number: int, size: int, fd: int, pooled: bool, later: bool) -> None:
         """Map the agent's memfd `fd` of `size` bytes, with `later` before it has pages. The segment
@@ -55,7 +57,7 @@ class Segment:
 
 class Staging:
     """Arena memory that holds a copy of foreign memory during a call. Who borrowed it with
-    `Arena.stage` gives it back with `Arena.give_back`.
+    `Arena.stage` gives it back with `Arena.give_back`. The fields are not changed.
     """
 
     __slots__ = ("place", "address", "size")
@@ -162,7 +164,8 @@ class Arena:
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
     ) -> None:
         """Have the segment that holds an address pinned for a device, once: pin(base, bytes) now,
-        unpin(base) before it is unmapped.
+        unpin(base) before it is unmapped, both with the lock held, so they must not ask for arena
+        memory. What `pin` raises is raised, and the segment may be pinned later.
         """
         with self._lock:
             bases, segments = self._table

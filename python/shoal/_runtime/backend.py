@@ -30,9 +30,9 @@ class Call(NamedTuple):
     A tuple, because every step makes some: to make one costs less than to make an object.
     """
 
-    kind: int
-    inp: Optional[Tensor]
-    out: Optional[Tensor]
+    kind: int  # one of protocol.KINDS
+    inp: Optional[Tensor]  # None = this rank gives nothing
+    out: Optional[Tensor]  # None = this rank gets nothing
     op: int = 0  # the reduction; 0 = none
     group: int = 0  # 0 = all ranks of the job
     peer: int = 0  # the root or the partner, a rank inside the group; -1 = any sender
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     weight: float = 1.0  # weight of this rank in a mean
     counts: Optional[Sequence[int]] = None  # elements for each rank of an all-to-all
     shape: Optional[Shape] = None  # on which the ranks must agree; None = that of the arrays
-    flags: int = 0
+    flags: int = 0  # MORE, STEP and so on, of the module protocol
     at_once: bool = False  # the caller waits for this call next
 
 
@@ -140,7 +140,7 @@ class Backend(Protocol):
         """The id of a new group of this worker alone, which needs no agent."""
 
     def close_group(self, number: int) -> None:
-        """Make no more calls of a group."""
+        """Say that this rank makes no more calls of a group; nobody answers."""
 
     def hold_calls(self) -> None:
         """Collect the calls that follow, until as many `release_calls`."""
@@ -149,7 +149,7 @@ class Backend(Protocol):
         """Submit the collected calls as one."""
 
     def report(self, metrics: Dict[str, float]) -> None:
-        """Send numbers to the launcher."""
+        """Send numbers to the launcher, by name; nobody answers."""
 
     def leave(self) -> None:
         """Leave the job: later calls raise ShoalError. For the thread of the training loop, or the

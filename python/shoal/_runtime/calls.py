@@ -77,12 +77,14 @@ class Calls:
         self._spin_ns = spin_us * 1000
         self._fence, self._order = fences()
         self._core = core
+        # The slots' lock. Guards the next fields, and the slots that no call uses.
         self._lock = threading.Lock()
         self._tail = 0  # number of calls described: the ticket of the newest
         self._published = 0  # number of calls that the agent was told of; at most `_tail`
         self._holds = 0  # number of grouped() blocks that are open
         # Calls that no thread has seen complete, by ticket. Until then their slots must not be
-        # reused, and their arrays not be freed.
+        # reused, and their arrays not be freed. Put in with the lock held; taken out and looked up
+        # without it, by atomic operations.
         self._open: Dict[int, Handle[Any]] = {}
         # Entered by its lock, which is atomic: a Ctrl-C in the middle of Condition.__enter__ would
         # leave it taken.
@@ -92,7 +94,8 @@ class Calls:
         self._poll = select.poll()
         self._poll.register(self._worker_bell, select.POLLIN)
         self._poll.register(link.socket, POLLRDHUP)
-        # Called when the agent has written another view, with the slots' lock held.
+        # Called when the agent has written another view, with the slots' lock held. Set once, by
+        # Worker, before the first call.
         self.on_change: Callable[[], None] = lambda: None
 
     def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
@@ -128,7 +131,9 @@ class Calls:
             self.wait(before)
 
     def _publish(self) -> None:
-        """Tell the agent of all calls described so far. The slots' lock is held."""
+        """Tell the agent of all calls described so far, and ring its bell if it sleeps. The slots'
+        lock is held.
+        """
         self._order()
         self._words[TAIL_WORD] = self._published = self._tail
         self._fence()
@@ -152,8 +157,8 @@ class Calls:
                 self._publish()
 
     def poll(self, handle: Handle[Any]) -> bool:
-        """Whether the call is complete; settles the handle if so. Never blocks. Raises what broke
-        the link where the call can never be complete.
+        """Whether the call is complete; settles the handle if so. Never blocks on other ranks or
+        the agent. Raises what broke the link where the call can never be complete.
         """
         if handle.status:
             return True
@@ -200,7 +205,9 @@ class Calls:
         return int(rank)
 
     def settle_completed(self) -> None:
-        """Settle all calls that are complete, which lets go of their arrays. Never blocks."""
+        """Settle all calls that are complete, which lets go of their arrays. Waits for no call. The
+        arena calls it with its lock held.
+        """
         for handle in list(self._open.values()):
             if self._words[handle.word] > handle.floor:
                 self.poll(handle)
@@ -236,7 +243,9 @@ class Calls:
         self.poll(handle)
 
     def publish_pieces(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
-        """Tell the agent how many pieces of a call are in its window, or that no more will come."""
+        """Tell the agent how many pieces of a call are in its window, or that no more will come
+        (GIVEN_UP). Only the thread that moves the pieces calls it, without a lock.
+        """
         self._order()
         self._words[handle.word + FED_WORD - COMPLETION // 8] = pieces
         self._fence()
@@ -276,7 +285,7 @@ class Calls:
     def _sleep_until(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
         """Sleep until `over` is true, polling the bell where no other thread does. Raises
         TimeoutError at the `deadline`, in nanoseconds of perf_counter_ns(); None = wait without
-        end.
+        end. No lock is held. What breaks the link is raised.
         """
         leading = False
         try:
@@ -328,7 +337,9 @@ class Calls:
         self.mapping.close_fd()
 
     def _close_bells(self) -> None:
-        """Close the descriptors of both bells."""
+        """Close the descriptors of both bells. The slots' lock is held, or this is a forked
+        child.
+        """
         os.close(self._agent_bell)
         os.close(self._worker_bell)
 

@@ -19,13 +19,14 @@ _PAUSE_NS = 20_000_000
 
 class Core:
     """The core that a rank has for its own: the r-th that this process may use for rank r, where
-    there are as many cores as ranks.
+    there are as many cores as ranks. Any thread may use it, without a lock: where two move at once,
+    both do.
     """
 
     def __init__(self, rank: int) -> None:
         """The core of a rank, to which a thread may move at once."""
         self._rank = rank
-        self._earliest = 0
+        self._earliest = 0  # the perf_counter_ns() before which no thread moves again
 
     def move_thread_here(self, now: int) -> None:
         """Move the calling thread to this core, free to leave it again; at most once in _PAUSE_NS,

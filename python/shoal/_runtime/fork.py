@@ -94,7 +94,7 @@ _live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 def register(owner: Any) -> None:
     """Call owner.after_fork() in every child that this process forks from now on. The owner is not
-    kept alive.
+    kept alive. `register` and `unregister` are for any thread.
     """
     _live.add(owner)
 

@@ -36,7 +36,8 @@ class Waiter(Protocol):
 
 class Handle(Generic[T]):
     """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them
-    before. Any thread may call `done` and `wait`, several at once.
+    before. Any thread may call `done` and `wait`, several at once. Only Calls sets the fields after
+    `__init__`: ticket, word and floor when it is submitted, the others when it has ended.
     """
 
     __slots__ = (
@@ -88,7 +89,8 @@ class Handle(Generic[T]):
 
     def settle(self, status: int, error: str = "") -> None:
         """Record how the call has ended, and let go of its arrays, which the agent does not use any
-        more. Called once, by the owner of the slot.
+        more. Calls.poll calls it, and two threads may do so at once for a call that is DONE:
+        without a lock, so the status, which others look at, is set after the error.
         """
         self.error = error
         self.status = status
@@ -97,7 +99,8 @@ class Handle(Generic[T]):
 
 class StagedHandle(Handle[T]):
     """A call on foreign memory: it worked on copies in the arena, and `wait` copies the result
-    back. The thread that submits it calls `borrow` and `copy_back_at_wait` before that.
+    back. The thread that submits it calls `borrow` and `copy_back_at_wait` before that; from then
+    on `_once` guards the borrowed memory.
     """
 
     __slots__ = ("_arena", "_stagings", "_back", "_once")
@@ -113,13 +116,15 @@ class StagedHandle(Handle[T]):
         self._once = threading.Lock()  # several threads may wait for one handle
 
     def borrow(self, nbytes: int) -> Staging:
-        """Arena memory that is given back when the call is complete and waited for."""
+        """Arena memory of at least nbytes, which the handle owns: it is given back when the call is
+        complete and waited for. The agent may be asked for it, and waited for.
+        """
         staging = self._arena.stage(nbytes)
         self._stagings.append(staging)
         return staging
 
     def copy_back_at_wait(self, tensor: Tensor, staging: Staging) -> None:
-        """Have `wait` copy the staging to the tensor."""
+        """Have `wait` copy the staging, which was borrowed, to the tensor."""
         self._back = tensor, staging
 
     def wait(self, timeout: Optional[float] = None) -> T:
@@ -137,14 +142,14 @@ class StagedHandle(Handle[T]):
         return super().wait()
 
     def _give_back(self) -> None:
-        """Return the borrowed memory to the arena."""
+        """Return the borrowed memory to the arena. `_once` is held, or no thread has the handle."""
         self._back = None
         while self._stagings:
             self._arena.give_back(self._stagings.pop())
 
     def __del__(self) -> None:
-        """Give the borrowed memory back where nobody has waited."""
-        # Nobody waited. The waiter keeps the handle of a call under way alive, so the agent is done
+        """Give the borrowed memory back where nobody has waited. Takes no lock."""
+        # The waiter keeps the handle of a call under way alive, so the agent is done
         # with the memory, or never had it.
         if self.status or not self.ticket:
             self._give_back()
@@ -184,8 +189,8 @@ class PiecewiseHandle(StagedHandle[T]):
         return self._window.place
 
     def move_pieces(self) -> None:
-        """Copy pieces into the window and their results out of it. Blocks until the last one is
-        through or the call has failed.
+        """Copy pieces into the window and their results out of it, on the thread that has submitted
+        the call. Blocks until the last one is through or the call has failed.
         """
         size, places, last = self._piece, self._places, -(-self._source.nbytes // self._piece)
         for i in range(last + places):
@@ -199,8 +204,8 @@ class PiecewiseHandle(StagedHandle[T]):
                 self._waiter.publish_pieces(self, i + 1)
 
     def give_up(self) -> None:
-        """Put no more pieces in, and tell the agent, so that the other ranks do not wait for
-        them.
+        """Put no more pieces in, and tell the agent, so that the other ranks do not wait for them.
+        For the thread that has submitted the call; nothing where that has ended.
         """
         if self.ticket and not self.status:
             self._waiter.publish_pieces(self)
@@ -233,5 +238,5 @@ class Finished(Handle[T]):
         self.error = ""
 
     def done(self) -> bool:
-        """True."""
+        """True: it is complete."""
         return True

@@ -19,16 +19,16 @@ class Welcome(NamedTuple):
     host: str
     rank: int
     size: int
-    generation: int
-    slots: int
-    slot_bytes: int
+    generation: int  # number of the membership of now
+    slots: int  # number of slots of the control block
+    slot_bytes: int  # bytes of a slot
     spin_us: int  # microseconds that a wait polls before it sleeps
     piece_bytes: int  # bytes of a piece of a call in pieces; 0 = the agent takes none
     pieces_open: int  # number of pieces that the window of a call in pieces holds
     late: bool  # the job already runs, and this worker is no member yet
     crowded: bool  # the host has fewer cores than workers
     block: mmap.mmap  # the control block
-    block_fd: int
+    block_fd: int  # the descriptor that it is mapped from
     bells: Tuple[int, int]  # descriptors: the agent's bell, and this worker's
 
 

@@ -20,8 +20,8 @@ from .protocol import MESSAGE_BYTES
 Message = Dict[str, Any]
 # Linux's value; Python has no name for it on other systems, where no agent runs.
 POLLRDHUP = getattr(select, "POLLRDHUP", 0x2000)
-_EXIT_SECONDS = 1.0
-_MAX_FDS = 4
+_EXIT_SECONDS = 1.0  # what a process has for its end after the agent is gone
+_MAX_FDS = 4  # descriptors of one answer, at most
 
 
 class Refused(ShoalError):
@@ -38,12 +38,14 @@ class Link:
     def __init__(self, path: str, job: str) -> None:
         """Connect to the agent's socket at `path`. Raises JoinError where nobody listens."""
         self.job = job
-        self._turn = threading.Lock()  # held from a request to its answer
-        self._serial = 0  # number of the last request; 0 = none yet
+        # Held from a request to its answer. The last lock in the order: who has it takes no other.
+        self._turn = threading.Lock()
+        self._serial = 0  # number of the last request; 0 = none yet; guarded by the turn
         self._closing = threading.Event()  # set when this side begins to close the link
         # The thread that ends this process after the agent is gone; None = not started.
         self._watcher: Optional[threading.Thread] = None
-        # Why every call fails from now on; None = the link works. Set once, never cleared.
+        # Why every call fails from now on; None = the link works. Set without a lock by the thread
+        # that finds it first, and never cleared.
         self.broken: Optional[ShoalError] = None
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -63,7 +65,7 @@ class Link:
 
     def mark_lost(self) -> LostError:
         """Note that the agent is gone, so that every call fails from now on. Returns the error, for
-        the caller to raise.
+        the caller to raise. Takes no lock.
         """
         if self.broken is None:
             self.broken = LostError(
@@ -74,8 +76,9 @@ class Link:
         return LostError(*self.broken.args)
 
     def send(self, message: Message) -> None:
-        """Send a message that has no answer. Raises ValueError for one that is too long, LostError
-        when the agent is gone.
+        """Send a message, and do not wait for an answer. Takes no lock; blocks only while the
+        socket is full. Raises ValueError for a message that is too long, LostError when the agent
+        is gone.
         """
         self.check()
         packet = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
@@ -120,7 +123,9 @@ class Link:
         )
 
     def _receive(self) -> Tuple[bytes, List[int]]:
-        """Wait for the next packet and its descriptors. The turn is held."""
+        """Wait for the next packet and its descriptors, which the caller owns. The turn is held.
+        Raises LostError when the agent is gone.
+        """
         space = socket.CMSG_SPACE(_MAX_FDS * 4)
         try:
             packet, ancillary, _, _ = self.socket.recvmsg(
@@ -138,8 +143,8 @@ class Link:
         return packet, list(fds)
 
     def start_watcher(self) -> None:
-        """Start the thread that ends this process when the agent is gone, also while it
-        computes.
+        """Start the thread that ends this process when the agent is gone, also while it computes.
+        Called once, by the thread that has joined; `close` waits for the thread.
         """
         self._watcher = threading.Thread(target=self._watch, name="shoal-watch", daemon=True)
         self._watcher.start()
@@ -190,7 +195,7 @@ class Link:
 
     def disown(self, reason: ShoalError) -> None:
         """In a forked child: close the descriptor without a message, and have every later use raise
-        `reason`. A shutdown would close the parent's connection too.
+        `reason`. A shutdown would close the parent's connection too. Takes no lock.
         """
         self.broken = reason
         self.socket.close()

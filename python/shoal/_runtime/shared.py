@@ -18,7 +18,8 @@ from .link import Link, Refused
 
 class Result:
     """A range of this process's addresses at which it sees a shared result. The memory mapped there
-    changes with the members of the job.
+    changes with the members of the job. Only `Results` changes `id` and `generation`, with its lock
+    held, but for `make_private`.
     """
 
     def __init__(self, group: int, name: str, nbytes: int) -> None:
@@ -36,7 +37,7 @@ class Result:
 
     def make_private(self) -> None:
         """Put memory of this process alone in the place of the shared memory, because a job of one
-        writes the result itself.
+        writes the result itself: on the thread that makes the call that does, without a lock.
         """
         if self.generation:
             self.generation = 0
@@ -55,15 +56,17 @@ class Results:
     def __init__(self, link: Optional[Link] = None) -> None:
         """No results yet. Without a link, all of them are memory of this process."""
         self._link = link
+        # Held before the link's turn. Guards `all`, and the memory of every result.
         self._lock = threading.Lock()
         self.all: List[Result] = []  # replaced, never changed: `locate` reads it without the lock
-        # written by finalizers, which may interrupt any line of any thread
+        # Results that nothing refers to any more. Written without the lock by finalizers, which may
+        # interrupt any line of any thread.
         self._dropped: Deque[Result] = deque()
 
     def find_or_make(self, group: int, name: str, nbytes: int) -> Tuple[Result, memoryview]:
         """The result of a name, and its memory to read, kept as long as something refers to that. A
         new one has memory of this process alone, until `bind`. Raises ValueError where the name is
-        taken by another size.
+        taken by another size. It may wait for the agent, to tell it of results that are not used.
         """
         if not 1 <= len(name.encode()) <= 255:
             raise ValueError(f"name={name!r}: a shared result has a name of 1 to 255 bytes")
@@ -101,8 +104,8 @@ class Results:
         return result.id, offset
 
     def _request_memory(self, link: Link, result: Result, generation: int) -> None:
-        """Ask the agent for the memory of a result in a generation, and map it. The lock is
-        held.
+        """Ask the agent for the memory of a result in a generation, wait for it, and map it. The
+        lock is held.
         """
         if result.generation != generation:  # unless another thread was faster
             message = {

@@ -67,9 +67,9 @@ class Solo:
     def __init__(self) -> None:
         """A job of one, which nobody has left."""
         self.host = socket.gethostname()
-        self._groups = 0
+        self._groups = 0  # number of groups that were made
         self._results = Results()
-        self._gone: Optional[ShoalError] = None
+        self._gone: Optional[ShoalError] = None  # what calls raise after `leave`; None = before it
 
     def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor:
         """Describe an array, and find its place in a shared result."""

@@ -24,7 +24,9 @@ _BROADCAST = KINDS["broadcast"]
 
 
 class Submitter:
-    """Submits the calls of one worker to its agent. Any thread may call it."""
+    """Submits the calls of one worker to its agent. Any thread may call it. It has no lock: the
+    fields that change are written whole, by a thread that commits a step or begins to train.
+    """
 
     def __init__(
         self, calls: Calls, arena: Arena, results: Results, piece_bytes: int, pieces_open: int
@@ -45,8 +47,9 @@ class Submitter:
 
     def submit(self, call: Call, group: int, held: Any, result: T, generation: int) -> Handle[T]:
         """Submit a call of a group; foreign arrays are copied to the arena first. `held` is kept
-        alive until the agent is done, and the handle's `wait` returns `result`. Blocks only where
-        the call moves in pieces: then until it is complete.
+        alive until the agent is done, and the handle's `wait` returns `result`. Blocks where the
+        call moves in pieces, until it is complete; else only for arena memory, for the memory of a
+        shared result in `generation`, or for the slot.
         """
         inp, out, counts, flags = call.inp, call.out, call.counts, call.flags
         target = out.place if out is not None and out.count else None
@@ -99,8 +102,9 @@ class Submitter:
         counts_place: Optional[Place],
         carried: Optional[PiecewiseHandle[T]],
     ) -> None:
-        """Submit a call whose memory is found. Where it passes in pieces, move them through the
-        window.
+        """Submit a call whose memory is found: the places in the arena of input, output and counts,
+        None where it has none. Where it passes in pieces, by `carried`, move them through the
+        window, for as long as that takes.
         """
         inp, out, counts = call.inp, call.out, call.counts
         lead = inp if inp is not None else out
@@ -169,8 +173,9 @@ class Submitter:
 def _stage_arrays(
     handle: "StagedHandle[Any]", call: Call, target: Optional[Place]
 ) -> Tuple[Optional[Place], Optional[Place]]:
-    """Borrow arena memory for the foreign arrays of a call, and copy the input there. Returns the
-    places of input and output, which are one where the arrays are the same.
+    """Borrow arena memory for the foreign arrays of a call, which the handle owns, and copy the
+    input there. `target` is the place of the output, None where it is foreign. Returns the places
+    of input and output, which are one where the arrays are the same; None = there is none.
     """
     places: List[Optional[Place]] = [None, None]
     for i, tensor in enumerate((call.inp, call.out)):

@@ -15,6 +15,9 @@ A worker finds all as a process would that has just started: its files, its envi
 thread, other random numbers, its own command line. Where what was imported has left something that
 a fork would share or lose, the template ends with a line that says so, and workers are started
 without it. The workers of a template that has ended go on.
+
+All of this runs on the main thread, the only one that the process has: `become_worker`,
+`show_command_line` and `run` in the worker, everything else in the template.
 """
 
 from __future__ import annotations
@@ -67,12 +70,15 @@ class Worker:
 
     def __init__(self, pid: int, answers: socket.socket) -> None:
         """`pid` is a child of this process; answers about it go to `answers`."""
-        self.process = os.pidfd_open(pid)
+        self.process = os.pidfd_open(pid)  # owned: `close` closes it
+        # Owned: `serve` closes it when the launcher has; None = that has happened.
         self.answers: Optional[socket.socket] = answers
-        self.ended = False
+        self.ended = False  # the worker has ended, and is a zombie until `close`
 
     def tell(self, **answer: Any) -> None:
-        """Send an answer; a launcher that has closed the socket does not want it."""
+        """Send an answer to the launcher, as one line of JSON; nothing where the launcher has
+        closed the socket.
+        """
         if self.answers is not None:
             with contextlib.suppress(OSError):
                 self.answers.sendall(json.dumps(answer).encode() + b"\n")
@@ -118,7 +124,9 @@ def _set_import_path(words: List[str]) -> None:
 
 
 def _import(modules: List[str]) -> None:
-    """Import modules; end this process with a line where that fails."""
+    """Import modules, and what _BESIDE has for them; end this process with a line where one of the
+    modules cannot be imported.
+    """
     for module in modules:
         try:
             importlib.import_module(module)
@@ -137,7 +145,7 @@ def _give_up(reason: str) -> NoReturn:
 
 
 def _open_files() -> Set[str]:
-    """The open descriptors of this process."""
+    """The numbers of the open descriptors of this process, as texts."""
     # without that of the listing, which is closed now
     return {f for f in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{f}")}
 
@@ -172,7 +180,7 @@ def why_not_forked(files: Set[str]) -> Optional[str]:
 
 
 def _threads(numbers: List[str]) -> str:
-    """Threads in words: how many, and their names."""
+    """Threads of this process, by their numbers, in words: how many, and their names."""
     names = set()
     for number in numbers:
         try:
@@ -228,8 +236,9 @@ def serve(requests: socket.socket) -> Request:
 
 
 def _started(pid: int, request: Request) -> Worker:
-    """The worker of a request, which has just been forked, with a process group of its own and its
-    processors; tells the launcher.
+    """The worker of a request, which has just been forked as `pid`, with a process group of its own
+    and its processors; tells the launcher. Closes the template's copies of the request's files, and
+    the worker owns the socket of answers from now on.
     """
     for file in request.files:
         os.close(file)
@@ -255,7 +264,9 @@ def how_ended(process: int) -> Dict[str, int]:
 
 
 def receive(requests: socket.socket) -> Optional[Request]:
-    """The next request; None when the launcher is gone. Blocks until it is whole."""
+    """The next request, whose descriptors the caller owns; None when the launcher is gone. Blocks
+    until it is whole.
+    """
     files = array.array("i")
     text = b""
     while not text.endswith(b"\n"):
@@ -312,7 +323,9 @@ def show_command_line(words: List[str]) -> None:
 
 
 def run(words: List[str]) -> None:
-    """Run the program as the interpreter does: a script, or a module after -m."""
+    """Run the program as the interpreter does: a script, or a module after -m. `words` are its
+    command line, without Python. Raises SystemExit where the program fails.
+    """
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
     sys.modules["__main__"] = main

@@ -89,7 +89,7 @@ class Tensor:
 
     def copy_to(self, address: int, start: int = 0, nbytes: int = -1) -> None:
         """Copy the elements, in C order, to memory at an address. Of contiguous ones it can be the
-        part that begins with byte `start`, of at most nbytes.
+        part that begins with byte `start`, of at most nbytes (-1: all elements, from the first).
         """
         if self.contiguous:
             ctypes.memmove(
@@ -276,6 +276,8 @@ def element_count(shape: Shape) -> int:
     return count
 
 
+# The element types by torch's own; empty until a torch tensor is described. Filled at once, by
+# whichever thread is first.
 _torch_dtypes: Dict[Any, DType] = {}
 
 
@@ -374,7 +376,9 @@ def _describe_buffer(x: Any, opaque: bool) -> Tensor:
 
 
 def _describe_dlpack(x: Any, opaque: bool) -> Tensor:
-    """Describe an array of another library as NumPy sees it through DLPack."""
+    """Describe an array of another library as NumPy sees it through DLPack. Raises TypeError where
+    NumPy cannot. `opaque`: a type that shoal does not know is taken as bytes.
+    """
     import numpy
 
     try:

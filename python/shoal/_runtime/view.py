@@ -17,12 +17,15 @@ class View(NamedTuple):
     size: int = 1
     steps: int = 0  # steps that the job has committed
     joined: int = 0  # number of newcomers of this generation, which have the highest ranks
-    flags: int = 0
+    flags: int = 0  # RELEASED, NEW and STOPPED, which the properties tell
+    # The place in the data, as Cursor.pack has it; b"" = the agent gave none.
     cursor: bytes = b""
 
     @classmethod
     def read(cls, block: memoryview) -> "View":
-        """The view that a control block has now."""
+        """The view that a control block has now. The agent writes it before it completes the call
+        that tells of the change, so the caller has seen that call complete.
+        """
         generation, rank, size, steps, joined, flags, nbytes = VIEW.unpack_from(block, VIEW_AT)
         return cls(
             generation,

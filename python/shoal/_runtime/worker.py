@@ -36,8 +36,14 @@ _SOLO_GROUPS = 1 << 31
 class Worker:
     """One rank of a job, connected to the agent of its host.
 
-    Backend says which thread may call which method. Rank, size, generation and view change
-    together, on the thread that sees a new view.
+    Any thread may describe arrays, submit and collect calls, get memory, ask the agent and report.
+    `enter`, `part`, `admit_newcomers`, `with_newcomers`, `declare_data` and `declare_layout` are
+    for the thread of the training loop, which `leave` is for too, or the exit handler; one thread
+    at a time makes and closes groups. A method that waits for the agent or for other ranks says so.
+
+    Rank, size, generation and view, and the private fields that say where calls go, change together
+    without a lock: on the thread that sees a new view at the commit of a step, or on that of the
+    training loop.
     """
 
     def __init__(self, path: str, job: str, rank: int, token: str) -> None:
@@ -50,16 +56,18 @@ class Worker:
         except BaseException:
             self.link.close(error_after_leave(job))
             raise
-        self._solo_groups = 0
-        self._changed: Callable[[], None] = lambda: None
+        self._solo_groups = 0  # number of groups of this worker alone that were made
+        self._changed: Callable[[], None] = lambda: None  # what `on_change` was given
         self.calls.on_change = self._adopt_view
         # Descriptions of arena arrays by id(array): a steady program describes the same few again
-        # and again.
+        # and again. Any thread changes it, without a lock: each change is one atomic operation.
         self._described: Dict[int, Tuple["weakref.ref[Any]", Any, Tensor]] = {}
         fork.register(self)
 
     def _set_up(self, welcome: Welcome, rank: int) -> None:
-        """Make what a worker has from the agent's welcome: who it is, its calls, its arena."""
+        """Make what a worker has from the agent's welcome: who it is, its calls, its arena. They
+        own the descriptors of the welcome from then on. Called once, by `__init__`.
+        """
         self.name, self.host = welcome.job, welcome.host
         self.rank, self.size, self.generation = welcome.rank, welcome.size, welcome.generation
         self.late = welcome.late
@@ -67,7 +75,7 @@ class Worker:
         # Calls on groups numbered from here on do not go to the agent as they are: from 0 on while
         # this worker is a job of one, or while newcomers wait for the state.
         self._redirected_from = 0 if self.late else _SOLO_GROUPS
-        self._alone = self.late
+        self._alone = self.late  # this worker is a job of one: its calls are made in this process
         self._rank_at_join = rank
         self._early = False  # let in while the job is in a later epoch than this worker's program
         self._incumbents: Optional[int] = None  # the group of all members but the newcomers
@@ -124,18 +132,20 @@ class Worker:
         return tensor
 
     def _remember_description(self, x: Any, tensor: Tensor) -> None:
-        """Keep the description of an array for the next call with it, as long as the array
-        lives.
+        """Keep `tensor`, the description of `x`, for the next `describe` of it, and have it let go
+        of the array. It is forgotten when the array is freed, on the thread that frees it. Any
+        thread may call it; it takes no lock.
+
+        `x` is a NumPy view of the arena or of a shared result: nothing can move its data while it
+        lives, as torch's `set_` or a resize can.
         """
-        # Only NumPy views of the arena: nothing can move their data while they live, as torch's
-        # `set_` or a resize can.
         key, described = id(x), self._described
         described[key] = weakref.ref(x, lambda _: described.pop(key, None)), x.dtype, tensor
         tensor.array = None  # the description must not keep the array alive
 
     def new_like(self, x: Any, dtype: DType, shape: Shape) -> Any:
         """A new array in the arena, of the kind that x is. Its elements are whatever the last user
-        left.
+        left. The agent may be asked for memory, and waited for.
         """
         return array_like(x, dtype, shape, self.buffer(element_count(shape) * dtype.itemsize))
 
@@ -147,7 +157,7 @@ class Worker:
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
         """Memory to read that all workers of the host see who give its group and name; memory of
-        this worker alone in a job of one.
+        this worker alone in a job of one. The agent may be asked for it, and waited for.
         """
         self.link.check()  # before the lock, which a forked child may have inherited taken
         result, memory = self.results.find_or_make(group, name, nbytes)
@@ -187,21 +197,23 @@ class Worker:
         return int(reply["id"]), int(reply["rank"])
 
     def close_group(self, number: int) -> None:
-        """Tell the agent that this worker makes no more calls of a group, from any thread, without
-        an answer. The agent does not know the groups of this worker alone.
+        """Tell the agent that this worker makes no more calls of a group, without an answer. The
+        agent does not know the groups of this worker alone.
         """
         if number < _SOLO_GROUPS:
             self.link.send({"type": "ungroup", "id": number})
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the view, before the call that told of it
-        returns; see Backend for what it may do.
+        returns. It runs on the thread of that call, perhaps with the lock of the slots held, so it
+        makes no call and does not block. Called once, by World.
         """
         self._changed = changed
 
     def _adopt_view(self) -> None:
         """Take over rank, size and generation from the view that the agent has just written, and
-        call the function of `on_change`. Runs in the thread that has seen the change.
+        call the function of `on_change`. Runs in the thread that has seen the change, perhaps with
+        the lock of the slots held.
         """
         self.view = view = self.calls.read_view()
         self.generation, self.late = view.generation, False
@@ -222,14 +234,14 @@ class Worker:
 
     def _incumbent_group(self) -> int:
         """The id of the group of all ranks but the newcomers, who do not make calls yet; made when
-        it is first needed.
+        it is first needed, for which it waits for them. For the thread of the training loop.
         """
         if self._incumbents is None:
             self._incumbents, _ = self.open_group(range(self.size))
         return self._incumbents
 
     def _free_incumbent_group(self) -> None:
-        """Close that group, if it was made."""
+        """Close the group of `_incumbent_group`, if it was made, without an answer."""
         if self._incumbents is not None:
             self.close_group(self._incumbents)
             self._incumbents = None
@@ -285,7 +297,7 @@ class Worker:
 
     def ask_mesh(self) -> MeshStatus:
         """Ask the agent how the state of the job lies now, and what comes next. Waits for its
-        answer.
+        answer; what that does not say is "", 0 or b"", as MeshStatus has it.
         """
         reply = self._request({"type": "shape"}, "shape")
         return MeshStatus(
@@ -340,8 +352,8 @@ class Worker:
         self._changed()
 
     def _stand_by(self, rank: int) -> bool:
-        """Become a job of one until this worker's program is in the epoch of the others. Returns
-        False.
+        """Become a job of one with this rank until this worker's program is in the epoch of the
+        others. Returns False, for `enter` to return.
         """
         self.late = self._alone = True
         self.rank, self.size, self._redirected_from = rank, 1, 0
@@ -358,7 +370,7 @@ class Worker:
             raise ShoalError(str(err)) from None
 
     def hold_calls(self) -> None:
-        """Collect the calls that follow, until as many `release_calls`."""
+        """Collect the calls that follow, of all threads, until as many `release_calls`."""
         self.calls.hold()
 
     def release_calls(self) -> None:
@@ -376,7 +388,8 @@ class Worker:
 
     def leave(self) -> None:
         """Leave the job and close the link and its descriptors; nothing where that has happened.
-        Arrays of the arena stay readable.
+        Arrays of the arena stay readable. Waits for the watcher thread, and for threads that sleep
+        in a call, which raise ShoalError. Raises ForkError in a forked child.
         """
         if self.link.broken is not None:
             if isinstance(self.link.broken, ForkError):
@@ -388,7 +401,7 @@ class Worker:
 
     def after_fork(self) -> None:
         """In a forked child: no more calls, no descriptors, and only private memory. Takes no
-        lock.
+        lock. The module `fork` calls it, on the only thread that the child has.
         """
         self.link.disown(
             ForkError(
