@@ -9,7 +9,8 @@ import (
 )
 
 // call is a collective on its way into a descriptor of the arena: the arguments as the program gave
-// them, with slices of elements as bytes.
+// them, with slices of elements as bytes. Only the goroutine that makes the call uses it, until
+// submit has returned; the slices stay the program's.
 type call struct {
 	kind    collective.Kind
 	dtype   tensor.DType
@@ -76,7 +77,7 @@ func (c *call) submit(g *Group, h *Handle) error {
 	return k.submit(&d, h)
 }
 
-// describeShape writes the shape into a descriptor.
+// describeShape writes the shape into a descriptor. It does not alter c.shape.
 func (c *call) describeShape(d *arena.Descriptor) {
 	dims := c.shape
 	if len(dims) > arena.MaxDims { // the format has no room: the last dimensions become one
@@ -96,7 +97,8 @@ func (c *call) describeShape(d *arena.Descriptor) {
 func sameBytes(a, b []byte) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
 
 // refTo returns where in the arena b lies; memory from elsewhere gets a staging buffer, which is
-// then also in *staged, without a copy of b.
+// then also in *staged, without a copy of b. An empty b is the zero Ref. It may ask the agent for
+// memory; calls.beginUse was called.
 func (c *call) refTo(m *memory, b []byte, staged *[]byte) (arena.Ref, error) {
 	if len(b) == 0 {
 		return arena.Ref{}, nil
@@ -115,7 +117,7 @@ func (c *call) refTo(m *memory, b []byte, staged *[]byte) (arena.Ref, error) {
 }
 
 // stageSplits copies the splits into staging memory, where the agent reads them, and returns where
-// that is.
+// that is. The caller gives *staged back with returnStaging. It may ask the agent for memory.
 func (c *call) stageSplits(m *memory, staged *[]byte) (arena.Ref, error) {
 	b, err := m.borrowStaging(8 * len(c.splits))
 	if err != nil {
@@ -131,7 +133,7 @@ func (c *call) stageSplits(m *memory, staged *[]byte) (arena.Ref, error) {
 
 // finisher returns what has to be done when the call is complete: it copies a staged result out,
 // and gives the staging buffers back; nil if there are none. Staged has the buffers of the input,
-// the output and the splits.
+// the output and the splits. What it returns is called once, by Handle.takeResult.
 func (c *call) finisher(m *memory, staged [3][]byte) func() {
 	if staged[0] == nil && staged[1] == nil && staged[2] == nil {
 		return nil

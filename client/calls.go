@@ -23,23 +23,25 @@ type CallError struct {
 func (e *CallError) Error() string { return "client: " + e.Problem }
 
 // calls submits descriptors and waits for their completions. Any number of goroutines may use it;
-// mu guards the fields below it.
+// mu guards the fields below it. Those above life are set by newCalls and not changed. control, the
+// bells and conn may only be touched between beginUse and endUse; all methods but view, stop,
+// endGroup and ringOwn leave it to their caller to call these.
 type calls struct {
-	control *arena.Control
-	agent   *arena.Bell   // the bell that this side rings
-	own     *arena.Bell   // the bell that the agent rings
-	conn    *arena.Conn   // the connection to the agent, whose end wakes who waits at the bell
-	spin    time.Duration // how long a wait polls before it goes to the bell; 0 = not at all
+	control *arena.Control // the control block that this side and the agent share
+	agent   *arena.Bell    // the bell that this side rings
+	own     *arena.Bell    // the bell that the agent rings
+	conn    *arena.Conn    // the connection to the agent, whose end wakes who waits at the bell
+	spin    time.Duration  // how long a wait polls before it goes to the bell; 0 = not at all
 
 	// life is read-locked while the control block, the bells or the arena are in use, and locked to
 	// close them.
 	life   sync.RWMutex
-	closed atomic.Bool // whether the job was closed
+	closed atomic.Bool // whether the job was closed; set once, by stop, with mu held
 
 	mu        sync.Mutex
 	ticket    uint64               // number of the newest call that is written, from 1; 0 = none
 	published uint64               // number of the newest call that the agent may see
-	held      int                  // depth of Grouped; above 0 nothing is published
+	held      int                  // number of Grouped under way; above 0 nothing is published
 	users     [arena.Slots]*Handle // by slot, the call whose completion lies there; nil = free
 	parked    bool                 // whether a goroutine waits at the bell on behalf of all
 	woken     *sync.Cond           // tells, on mu, that the goroutine at the bell is back
@@ -56,7 +58,8 @@ func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn,
 	return k
 }
 
-// Handle is a call under way. Any goroutine may use it, and only Wait blocks.
+// Handle is a call under way. Any goroutine may use it, and only Wait blocks. calls and ticket are
+// set before it is handed out; calls.mu guards status and err.
 type Handle struct {
 	calls  *calls       // nil = the call was done at once, or not begun
 	ticket uint64       // number of the call, from 1
@@ -67,8 +70,9 @@ type Handle struct {
 	once   sync.Once
 }
 
-// submit writes a descriptor and, outside of Grouped, publishes it. It blocks until the call that
-// has its slot is complete.
+// submit writes a descriptor and, outside of Grouped, publishes it; it sets the number of both and
+// makes h the handle of the call. It takes k.mu, and blocks until the call that has its slot is
+// complete.
 func (k *calls) submit(d *arena.Descriptor, h *Handle) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,8 +128,9 @@ func (k *calls) readCompletion(h *Handle) bool {
 	return true
 }
 
-// await blocks until a call is complete: first it polls the word, then it waits at the bell. k.mu
-// is not held.
+// await blocks until a call is complete: first it polls the word, then it waits at the bell. It
+// returns ErrClosed, ErrLost or the cause of the context when it ends before that, and nil also for
+// a call that failed. k.mu is not held.
 func (k *calls) await(ctx context.Context, h *Handle) error {
 	if k.poll(h) {
 		return nil
@@ -153,7 +158,7 @@ func (k *calls) await(ctx context.Context, h *Handle) error {
 }
 
 // poll polls the completion word for k.spin, and yields the core between polls. It reports whether
-// the call is complete.
+// the call is complete. k.mu is not held.
 func (k *calls) poll(h *Handle) bool {
 	var end time.Time
 	for i := 0; ; i++ {
@@ -202,7 +207,8 @@ func (k *calls) waitAtBell(ctx context.Context, h *Handle) {
 	k.woken.Broadcast()
 }
 
-// takeChanged reports whether the view has changed since it was last called.
+// takeChanged reports whether the view has changed since it was last called. The goroutine of the
+// loop calls it; it takes k.mu.
 func (k *calls) takeChanged() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,7 +226,7 @@ func (k *calls) view() (arena.View, error) {
 	return k.control.View(), nil
 }
 
-// closeBells closes both bells, which nobody may use any more.
+// closeBells closes both bells, which nobody may use any more. Close calls it, after stop.
 func (k *calls) closeBells() error { return errors.Join(k.agent.Close(), k.own.Close()) }
 
 // Wait blocks until the call is complete and its result in place. A call that failed returns a
@@ -242,6 +248,7 @@ func (h *Handle) Wait(ctx context.Context) error {
 }
 
 // takeResult copies the result out and gives staging memory back, the first time it is called.
+// h.once calls it, so that it runs once and other waiters block meanwhile.
 func (h *Handle) takeResult() {
 	if h.finish != nil {
 		h.finish()
@@ -259,7 +266,8 @@ func (h *Handle) Done() bool {
 }
 
 // Grouped submits all calls that f makes as one: the agent sees them together, for the price of one
-// wake-up. f must use the Async forms and must not wait.
+// wake-up. f must use the Async forms and must not wait. Any goroutine may call it; the calls of
+// others are held back meanwhile too.
 func (j *Job) Grouped(f func() error) error {
 	if j.aside.Load() {
 		return f()
@@ -272,7 +280,8 @@ func (j *Job) Grouped(f func() error) error {
 	return f()
 }
 
-// endGroup ends a Grouped, and publishes what the outermost one has held back.
+// endGroup ends a Grouped, and publishes what the outermost one has held back. After Close it does
+// nothing. It takes k.mu.
 func (k *calls) endGroup() {
 	if k.beginUse() != nil {
 		return

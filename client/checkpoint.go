@@ -21,10 +21,11 @@ type Checkpoint struct {
 	// Folder is where checkpoints are written: a folder that all workers on all hosts share, or
 	// s3://BUCKET/PREFIX, which takes an agent.
 	Folder string
-	Every  time.Duration     // time between two checkpoints; with Steps 0 as well: 10 minutes
-	Steps  int               // steps between two checkpoints, instead of a time; 0 = a time
-	Keep   int               // how many of the newest checkpoints stay; 0 = 2
-	Say    func(line string) // tells what became of a checkpoint; nil = a line on standard error
+	Every  time.Duration // time between two checkpoints; with Steps 0 as well: 10 minutes
+	Steps  int           // steps between two checkpoints, instead of a time; 0 = a time
+	Keep   int           // how many of the newest checkpoints stay; 0 = 2
+	// Say tells what became of a checkpoint, on any goroutine; nil = a line on standard error.
+	Say func(line string)
 }
 
 // scheduleNote is the name under which workers that join are told when the next checkpoint is due.
@@ -39,12 +40,14 @@ const seedNote = "the name of the last checkpoint"
 const farAway = 1 << 40
 
 // checkpoints makes the checkpoints of one trainer. Workers have to decide alike before which steps
-// they make one, so they ask each other with a collective.
+// they make one, so they ask each other with a collective. The goroutine of the loop uses it,
+// without a lock; only makeRoom may run on another, which making tells, and has room and lacking
+// meanwhile.
 type checkpoints struct {
 	folder snapshot.Folder
 	steps  uint64        // steps between two checkpoints; 0 = every says when
 	every  time.Duration // time between two checkpoints; 0 = steps says when
-	writer writer
+	writer writer        // writes this worker's share
 
 	next     uint64        // step before which the workers next ask each other
 	last     uint64        // step of the newest checkpoint; math.MaxUint64 = there is none
@@ -63,7 +66,7 @@ type checkpoints struct {
 // checkpoint that is there and whole, on any number of workers, and at the exact sample. It must be
 // called before that, on every worker alike. A checkpoint of a Python program is as good when what
 // its workers have in common is the same arrays under the same names. What cannot be written is
-// told by c.Say, and training goes on.
+// told by c.Say, and training goes on. It does no I/O.
 func (t *Trainer) Checkpoint(c Checkpoint) error {
 	root, err := strings.TrimSuffix(c.Folder, "/"), error(nil)
 	if !snapshot.IsURL(c.Folder) {
@@ -108,7 +111,8 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	return nil
 }
 
-// makeIfDue makes a checkpoint between two steps, if all workers agree that it is time.
+// makeIfDue makes a checkpoint between two steps, if all workers agree that it is time. It may wait
+// for the other workers, in a collective, and does not wait until the checkpoint is written.
 func (c *checkpoints) makeIfDue(ctx context.Context, t *Trainer) error {
 	if t.cursor.Step < c.next {
 		return nil
@@ -121,7 +125,7 @@ func (c *checkpoints) makeIfDue(ctx context.Context, t *Trainer) error {
 }
 
 // makeLast makes the last checkpoint after the last step, and blocks until this host's parts of it
-// are there.
+// are there. It makes none where the last step has one, or where the workers do not agree.
 func (c *checkpoints) makeLast(ctx context.Context, t *Trainer) error {
 	if err := c.awaitWriter(ctx); err != nil || t.cursor.Step == c.last {
 		return err
@@ -137,7 +141,8 @@ func (c *checkpoints) makeLast(ctx context.Context, t *Trainer) error {
 }
 
 // makeStopped makes the last checkpoint of a job that was asked to stop, and blocks until this
-// worker's part is written. No worker waits for another: they are a job of one each.
+// worker's part is written. No worker waits for another: they are a job of one each. It makes none
+// where the last step has one.
 func (c *checkpoints) makeStopped(ctx context.Context, t *Trainer) error {
 	if t.cursor.Step == c.last {
 		return nil
@@ -152,7 +157,8 @@ func (c *checkpoints) makeStopped(ctx context.Context, t *Trainer) error {
 	return c.writer.wait(ctx)
 }
 
-// awaitWriter blocks until no room is being made and no part is being written.
+// awaitWriter blocks until no room is being made and no part is being written. The end of ctx does
+// not end the wait for the room.
 func (c *checkpoints) awaitWriter(ctx context.Context) error {
 	if c.making != nil {
 		<-c.making
@@ -161,7 +167,9 @@ func (c *checkpoints) awaitWriter(ctx context.Context) error {
 }
 
 // agree reports whether all workers make a checkpoint here: it is time, and no worker still writes
-// the one before. It asks them in a collective, and sets when they ask next.
+// the one before. It asks them in a collective, for which it waits, and sets when they ask next.
+// With due it is time whatever the clock says; with ended the training is over, and it waits for
+// memory.
 func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (bool, error) {
 	now, step := time.Now(), t.cursor.Step
 	due = due || now.Sub(c.begun) >= c.every
@@ -209,7 +217,7 @@ func drawSeed() uint64 {
 	return binary.LittleEndian.Uint64(seed[:]) >> 2
 }
 
-// isMaking reports whether a goroutine makes room now.
+// isMaking reports whether a goroutine makes room now. It does not block.
 func (c *checkpoints) isMaking() bool {
 	if c.making == nil {
 		return false
@@ -225,6 +233,7 @@ func (c *checkpoints) isMaking() bool {
 // findRoom returns 1 when there is memory for the copy, -1 when there is none, so that nobody makes
 // this checkpoint, and 0 while a goroutine, which it starts, gets it. Fresh memory has to be
 // touched, which takes far longer than to copy; with wait it is touched before findRoom returns.
+// Not while a goroutine makes room.
 func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 	n := snapshot.Bytes(t.describeState().Share(t.job.rank))
 	switch {
@@ -250,7 +259,8 @@ func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 }
 
 // makeRoom replaces c.room, which was too small, by n bytes, for which it may ask the agent. Where
-// there is no memory, c.room is nil, and c.lacking says how much is missing.
+// there is no memory, c.room is nil, and c.lacking says how much is missing. It runs on the
+// goroutine of the loop, or on the one that findRoom starts, and never on both at a time.
 func (c *checkpoints) makeRoom(n int) {
 	old := c.room
 	c.room = nil
@@ -266,7 +276,8 @@ func (c *checkpoints) makeRoom(n int) {
 }
 
 // writeShare copies this worker's share, among so many workers, to c.room, and has it written from
-// there while training goes on.
+// there while training goes on. The writer has no other part to write. Where there is no memory,
+// the share is not written and the result nil.
 func (c *checkpoints) writeShare(t *Trainer, workers int) error {
 	s := t.describeState()
 	s.Workers = workers
@@ -294,7 +305,8 @@ func (c *checkpoints) writeShare(t *Trainer, workers int) error {
 			Body: body})
 }
 
-// notes returns what a checkpoint has of the checkpoints: when the next one is due.
+// notes returns what a checkpoint says of the checkpoints of its job: before which step the workers
+// next ask each other, and the step of the newest, both under scheduleNote.
 func (c *checkpoints) notes() map[string]any {
 	return map[string]any{scheduleNote: []int64{int64(c.next), int64(c.last)}}
 }
@@ -306,7 +318,8 @@ func (c *checkpoints) joinerNotes() map[string]any {
 	return notes
 }
 
-// takeNotes sets when the next checkpoint is due from the notes of another worker.
+// takeNotes sets when the next checkpoint is due from the notes of another worker. An error means
+// that the other worker runs another program.
 func (c *checkpoints) takeNotes(notes map[string]json.RawMessage) error {
 	var schedule [2]int64
 	if err := json.Unmarshal(notes[scheduleNote], &schedule); err != nil {

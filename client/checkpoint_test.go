@@ -11,13 +11,14 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 )
 
-// cramped is a writer that has no memory the first times that it is asked for some.
+// cramped is a writer that has no memory the first refusals times that it is asked for some.
 type cramped struct {
 	writer
 	refusals int
 }
 
-// room implements writer: the first times there is no memory.
+// room implements writer: the first times there is no memory. As in makeRoom one goroutine at a
+// time calls it.
 func (s *cramped) room(n int, old []byte) ([]byte, error) {
 	if s.refusals--; s.refusals >= 0 {
 		return nil, errors.New("no room")

@@ -5,7 +5,8 @@ package client
 // another file's, and the memory is unmapped.
 
 // beginUse keeps the bells, the control block and the arena open until endUse is called; ErrClosed
-// if they are closed already.
+// if they are closed already. Any goroutine may call it, without k.mu; it blocks only while stop
+// ends.
 func (k *calls) beginUse() error {
 	k.life.RLock()
 	if k.closed.Load() {
@@ -15,11 +16,12 @@ func (k *calls) beginUse() error {
 	return nil
 }
 
-// endUse ends what beginUse began.
+// endUse ends what a beginUse without an error began.
 func (k *calls) endUse() { k.life.RUnlock() }
 
 // ringOwn wakes whoever waits at this side's bell. A context can call ringOwn long after the wait,
-// when the descriptor's number is another file's: then nothing is rung.
+// when the descriptor's number is another file's: then nothing is rung. Any goroutine may call it,
+// without k.mu.
 func (k *calls) ringOwn() {
 	if k.beginUse() == nil {
 		k.own.Ring()
@@ -28,7 +30,7 @@ func (k *calls) ringOwn() {
 }
 
 // stop ends all waits, and blocks until no goroutine uses the bells, the control block and the
-// arena any more.
+// arena any more. Close calls it, without k.mu and outside of beginUse; a second call ends nothing.
 func (k *calls) stop() {
 	if k.beginUse() == nil {
 		k.mu.Lock()

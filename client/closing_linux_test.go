@@ -14,7 +14,8 @@ import (
 )
 
 // newSilentJob returns a job whose agent answers nothing, and the agent's side of the control
-// socket; the test closes the job.
+// socket, which the end of the test closes; the test closes the job. spin is how long a wait polls.
+// A failure ends the test, so only its own goroutine may call it.
 func newSilentJob(t *testing.T, spin time.Duration) (*Job, *arena.Conn) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "socket")

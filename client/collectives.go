@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// Option adjusts a collective.
+// Option adjusts a collective. It changes the call before that is submitted, and is called once.
 type Option func(*call)
 
 // Weight sets this rank's weight in a Mean, for example its number of samples. It is finite and not
@@ -115,11 +115,11 @@ func Barrier(ctx context.Context, r Ranks) error {
 	return wait(ctx, start[uint8](r, collective.Barrier, collective.None, 0, nil, nil, nil))
 }
 
-// wait is Wait, for calls in one line.
+// wait is Wait, for calls in one line. It blocks as Wait does.
 func wait(ctx context.Context, h *Handle) error { return h.Wait(ctx) }
 
 // start submits a call and returns its handle. An error before the call is under way is returned by
-// the handle's Wait.
+// the handle's Wait. Any goroutine may call it. It may block as call.submit does.
 func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, peer int, in, out []T,
 	opts []Option) *Handle {
 	g := r.group()
@@ -144,7 +144,8 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 	return h
 }
 
-// doAlone does a collective of a job of one, at once and without an agent.
+// doAlone does a collective of a job of one, at once and without an agent. It fails with another
+// rank as peer, or with an out of another length.
 func (c *call) doAlone(m *memory) error {
 	if c.peer != 0 || c.kind.Pairwise() {
 		return fmt.Errorf("client: %v with rank %d in a job of one", c.kind, c.peer)

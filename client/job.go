@@ -34,24 +34,27 @@ var ErrLost = errors.New("client: the agent is gone: the job has ended or its la
 // ErrClosed means that this worker has left the job with Close.
 var ErrClosed = errors.New("client: the job was closed")
 
+// errFreed means that Free was called of the group before.
 var errFreed = errors.New("client: this group was freed")
 
-// Job is this worker's part in a job, and the group of all ranks.
+// Job is this worker's part in a job, and the group of all ranks. Any goroutine may use its methods
+// but Rank, Size and Ranks, which are those of Group, and takeView. Fields without a word on that
+// are set by Join and not changed.
 type Job struct {
 	*Group
-	name string
-	host string
+	name string // of the job
+	host string // name of this host in the job; empty = solo
 
-	ask    sync.Mutex  // held for a request and its answer; guards conn, buf and closed
+	ask    sync.Mutex  // held for a request and its answer; guards messages on conn, buf, closed
 	conn   *arena.Conn // the connection to the agent; nil = solo
 	buf    []byte      // memory for an answer
 	closed bool        // whether this worker has left the job
 
 	block *arena.Segment // the control block, as mapped; nil = solo
 	calls *calls         // nil = solo
-	mem   memory
-	tasks *group.Group // goroutines that run beside the loop; Close waits for them
-	solo  bool         // whether the process runs without an agent
+	mem   memory         // has a lock of its own
+	tasks *group.Group   // goroutines that run beside the loop; Close waits for them
+	solo  bool           // whether the process runs without an agent
 
 	// What follows changes in Commit and Next, while other goroutines make calls.
 
@@ -100,7 +103,8 @@ func Join(ctx context.Context) (*Job, error) {
 }
 
 // join asks the agent for the place of a rank, and fills j in: it maps the control block and takes
-// over the bells.
+// over the bells. Join calls it, before the job has other users. After an error nothing of it stays
+// open but j.conn.
 func (j *Job) join(rank int) error {
 	var reply api.JoinReply
 	fds, err := j.request(&api.JoinRequest{Protocol: arena.Protocol, Version: version.Version,
@@ -159,7 +163,8 @@ func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 	return fds, nil
 }
 
-// requestSegment asks the agent for a new segment of n bytes, and maps it.
+// requestSegment asks the agent for a new segment of n bytes, and maps it. The segment is the
+// caller's, and its number the agent's for it. It is memory.segment: memory.mu is held.
 func (j *Job) requestSegment(n int) (*arena.Segment, uint32, error) {
 	var reply api.SegmentReply
 	fds, err := j.request(&api.SegmentRequest{Bytes: int64(n)}, &reply, 1)
@@ -170,7 +175,8 @@ func (j *Job) requestSegment(n int) (*arena.Segment, uint32, error) {
 	return s, reply.ID, err
 }
 
-// tellFreed tells the agent that this worker has unmapped a segment.
+// tellFreed tells the agent that this worker has unmapped a segment. It waits for the answer. It is
+// memory.freed: memory.mu is held.
 func (j *Job) tellFreed(id uint32) error {
 	_, err := j.request(&api.FreeRequest{ID: id}, &api.FreeReply{}, 0)
 	return err
@@ -194,7 +200,7 @@ func (j *Job) Report(metrics map[string]float64) error {
 	return j.send(&api.ReportRequest{Metrics: metrics})
 }
 
-// send sends the agent a request that has no reply.
+// send sends the agent a request that has no reply. It holds j.ask meanwhile.
 func (j *Job) send(r api.Message) error {
 	j.ask.Lock()
 	defer j.ask.Unlock()
@@ -240,7 +246,7 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 }
 
 // takeView reads the view that the agent wrote, and sets the generation, rank, size and ranks of j
-// from it.
+// from it. Only the goroutine of the loop calls it, through Trainer.takeView; it does not block.
 func (j *Job) takeView() (arena.View, error) {
 	v, err := j.calls.view()
 	if err != nil {
@@ -277,7 +283,7 @@ func (j *Job) Close() error {
 }
 
 // hangUp tells the agent that this worker leaves, and closes the connection; first is false if that
-// was done before.
+// was done before. It holds j.ask meanwhile, and so waits for a request under way.
 func (j *Job) hangUp() (first bool, err error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
@@ -297,12 +303,13 @@ type Group struct {
 	id         topo.GroupID // topo.World = all ranks
 	rank, size int          // this worker's rank in the group, and the number of members
 	ranks      []topo.Rank  // the members, by their rank in the job
-	freed      atomic.Bool  // whether Free was called
+	freed      atomic.Bool  // whether Free was called; any goroutine reads it
 }
 
 // Free tells the agent that this worker no longer needs the group: the job forgets it when no
 // member does, so that a job that makes groups as long as it runs does not come to the limit. No
-// call of it may be open, none can be made after it, and its shared results are gone.
+// call of it may be open, none can be made after it, and its shared results are gone. It takes
+// memory.mu, and does not wait for an answer.
 func (g *Group) Free() error {
 	j := g.job
 	switch {

@@ -37,7 +37,7 @@ func dtypeOf[T Element]() tensor.DType {
 	return tensor.U8
 }
 
-// bytesOf returns the memory of x as bytes.
+// bytesOf returns the memory of x as bytes. It stays x's, and nothing is copied.
 func bytesOf[T Element](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))),
 		len(x)*int(unsafe.Sizeof(*new(T))))
@@ -54,13 +54,15 @@ const (
 )
 
 // memory is the worker's part of the arena: the mapped segments, the room left in the newest, and
-// free staging buffers. Any number of goroutines may use it; mu guards the fields below it.
+// free staging buffers. Any number of goroutines may use it; mu guards the fields below it, and is
+// held while the agent is asked for memory. The two functions above are set before the job is
+// handed out. What it returns stays mapped until unmapAll, but for what free takes.
 type memory struct {
 	segment func(n int) (*arena.Segment, uint32, error) // asks the agent for n bytes
 	freed   func(id uint32) error                       // tells the agent of an unmapped segment
 
 	mu      sync.Mutex
-	shares  atomic.Pointer[[]*sharing] // shared results; replaced as a whole, read without mu
+	shares  atomic.Pointer[[]*sharing] // shared results; replaced with mu held, read without
 	maps    []mapped                   // segments, in the order in which they were mapped
 	room    []byte                     // free rest of the newest segment for small buffers
 	staging [64][][]byte               // free staging buffers, by the binary logarithm of the size
@@ -111,7 +113,8 @@ func (m *memory) allocateOwn(n int) ([]byte, error) {
 	return m.mapSegment(max(n, 1))
 }
 
-// free unmaps a segment that allocateOwn has returned, and tells the agent.
+// free unmaps a segment that allocateOwn has returned, and tells the agent. Nothing may use b any
+// more. It takes m.mu, and waits for the agent's answer.
 func (m *memory) free(b []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +125,7 @@ func (m *memory) free(b []byte) error {
 }
 
 // locate returns where in the arena b lies, as the number of a segment and an offset in it; false =
-// it lies elsewhere.
+// it lies elsewhere. An empty b lies nowhere. It takes m.mu.
 func (m *memory) locate(b []byte) (segment uint32, off uint64, ok bool) {
 	if len(b) == 0 {
 		return 0, 0, false
@@ -142,8 +145,9 @@ func (m *memory) locate(b []byte) (segment uint32, off uint64, ok bool) {
 // stagingClass returns the binary logarithm of the size of the staging buffer that n bytes take.
 func stagingClass(n int) int { return bits.Len(uint(max(n, minStaging) - 1)) }
 
-// borrowStaging returns a staging buffer of n bytes with whatever is in it; returnStaging takes it
-// back. Where none is free it asks the agent for memory, and others wait meanwhile.
+// borrowStaging returns a staging buffer of n bytes with whatever is in it; the caller owns it
+// until returnStaging. It takes m.mu. Where none is free it asks the agent for memory, and others
+// wait meanwhile.
 func (m *memory) borrowStaging(n int) ([]byte, error) {
 	class := stagingClass(n)
 	m.mu.Lock()
@@ -161,7 +165,8 @@ func (m *memory) borrowStaging(n int) ([]byte, error) {
 	return b[:n], nil
 }
 
-// returnStaging takes a staging buffer back, for the next borrowStaging.
+// returnStaging takes a staging buffer back, with the length that it was borrowed with, for the
+// next borrowStaging: neither the program nor the agent may use it any more. It takes m.mu.
 func (m *memory) returnStaging(b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,7 +174,8 @@ func (m *memory) returnStaging(b []byte) {
 	m.staging[class] = append(m.staging[class], b)
 }
 
-// unmapAll unmaps all of the arena, and all shared results.
+// unmapAll unmaps all of the arena, and all shared results. Close calls it, after calls.stop, when
+// nothing uses them. It takes m.mu.
 func (m *memory) unmapAll() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,7 +191,7 @@ func (m *memory) unmapAll() (err error) {
 }
 
 // Empty allocates n elements in the arena, all zero at first. They live as long as the job. It may
-// ask the agent for memory, and waits for that.
+// ask the agent for memory, and waits for that. Any goroutine may call it.
 func Empty[T Element](j *Job, n int) ([]T, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("client: %d elements", n)

@@ -3,11 +3,11 @@ package client
 import "slices"
 
 // The state moves from members to workers that join in pieces of statePiece bytes, of which a
-// worker has stateWindow under way. Each piece lies in staging memory that was used before: to
-// touch fresh shared memory takes several times longer than to copy.
+// worker has stateWindow under way at most. Each piece lies in staging memory that was used before:
+// to touch fresh shared memory takes several times longer than to copy.
 const (
-	statePiece  = 2 << 20
-	stateWindow = 4
+	statePiece  = 2 << 20 // bytes
+	stateWindow = 4       // pieces
 )
 
 // piece is a part of the state under way.
@@ -20,10 +20,12 @@ type piece struct {
 
 // transferState takes the pieces of those givers for which `of` is true through staging memory:
 // begin starts the calls of a piece, end waits for them. After an error it begins no more, and ends
-// those that are under way.
+// those that are under way. It blocks on the goroutine of the loop, which calls all three
+// functions.
 func (t *Trainer) transferState(of func(giver int) bool, begin func(*piece),
 	end func(*piece) error) (err error) {
 	var flying []*piece
+	// land ends the oldest piece under way, and gives its memory back unless a call still uses it.
 	land := func() {
 		p := flying[0]
 		flying = flying[1:]
@@ -59,7 +61,8 @@ func (t *Trainer) transferState(of func(giver int) bool, begin func(*piece),
 	return err
 }
 
-// forEachItem calls f for the memory of a piece in t.state, item by item.
+// forEachItem calls f for the memory of a piece in t.state, item by item, in the order of the bytes
+// of the piece. f may write to the memory.
 func (t *Trainer) forEachItem(p *piece, f func(memory []byte)) {
 	from, to := p.at, p.at+len(p.staged)
 	for _, s := range t.state {

@@ -24,13 +24,15 @@ var numpyTypes = map[tensor.DType]string{tensor.F64: "<f8", tensor.F32: "<f4", t
 
 // itemNote says in a checkpoint that a part of the state is a tensor, and what Python makes of it.
 type itemNote struct {
-	Item  int    `json:"item"`
-	Kind  string `json:"kind"`
-	DType string `json:"dtype"`
-	Shape []int  `json:"shape"`
+	Item  int    `json:"item"`  // number of the tensor in the checkpoint, from 0
+	Kind  string `json:"kind"`  // "numpy" or "torch"
+	DType string `json:"dtype"` // name of the element type in that library
+	Shape []int  `json:"shape"` // dimensions
 }
 
-// describeState returns the state as a checkpoint of this moment describes it.
+// describeState returns the state as a checkpoint of this moment describes it, without its
+// elements. The goroutine of the loop calls it, between two steps; so it is with all methods of
+// Trainer here.
 func (t *Trainer) describeState() *snapshot.State {
 	place, err := t.cursor.AppendBinary(nil)
 	if err != nil {
@@ -57,12 +59,13 @@ func (t *Trainer) describeState() *snapshot.State {
 }
 
 // resume reads the newest checkpoint that is whole, if there is one, into the state, and goes on
-// from there. Damaged ones are set aside. All workers call it together.
+// from there. Damaged ones are set aside. All workers call it together. It blocks while they read.
+// It is nil also where there is no checkpoint.
 func (t *Trainer) resume(ctx context.Context) error {
 	c := t.checkpoints
 	source := t.job.newSource(c.folder)
 	var damaged []snapshot.Attempt
-	looker := 0
+	looker := 0 // the rank that looks for checkpoints and speaks for all
 	for {
 		var chosen *snapshot.Attempt
 		var err error
@@ -105,9 +108,10 @@ func (t *Trainer) resume(ctx context.Context) error {
 	return nil
 }
 
-// newestCheckpoint returns the newest checkpoint but for so many newer ones, which were tried; nil
-// when there is none. It returns also the rank that has looked for it: looker, or the first rank
-// after looker that is not lost. All workers call it together.
+// newestCheckpoint returns the newest checkpoint but for `tried` newer ones; nil when there is
+// none. It returns also the rank that has looked for it: looker, or the first rank after looker
+// that is not lost. All workers call it together, and wait for that rank. It sets
+// checkpoints.shared.
 func (t *Trainer) newestCheckpoint(ctx context.Context, source source, tried,
 	looker int) (*snapshot.Attempt,
 	int, error) {
@@ -143,7 +147,7 @@ var errOther = errors.New("client: the newest checkpoint is of another program")
 
 // readCheckpoint reads all of a checkpoint into the state. Each worker compares its share of the
 // hashes, and all of them agree on what they have seen; nil when it is damaged. All workers call it
-// together.
+// together. The caller calls source.done after it, whatever it returns.
 func (t *Trainer) readCheckpoint(ctx context.Context, source source,
 	a snapshot.Attempt) (*snapshot.Sealed,
 	error) {
@@ -186,7 +190,8 @@ func (t *Trainer) readCheckpoint(ctx context.Context, source source,
 }
 
 // readAndCompare reads a checkpoint into the state, and compares every turns-th of its blocks with
-// its hash, beginning with number turn. It returns how many blocks it compared.
+// its hash, beginning with number turn. It returns how many blocks it compared. It blocks for the
+// reading. The error wraps errOther where the checkpoint is another program's.
 func (t *Trainer) readAndCompare(ctx context.Context, folder snapshot.Folder, step uint64, turn,
 	turns int) (*snapshot.Sealed, int, error) {
 	s, err := folder.Open(step)
@@ -203,7 +208,7 @@ func (t *Trainer) readAndCompare(ctx context.Context, folder snapshot.Folder, st
 }
 
 // matchTensors returns the memory of this program's state for each tensor of a checkpoint; an
-// error, where the checkpoint is of another program.
+// error, where the checkpoint is of another program. It reads nothing into the memory.
 func (t *Trainer) matchTensors(s *snapshot.State) (into [][]byte, err error) {
 	place, err := cursor.Parse(s.Cursor)
 	switch {
@@ -264,7 +269,7 @@ func hasOnlyTensors(note any) bool {
 }
 
 // continueFrom sets the place in the data, and when the next checkpoint is due, from a checkpoint
-// whose tensors are read, and tells the agent.
+// whose tensors are read, and tells the agent. It waits for the agent's answer.
 func (t *Trainer) continueFrom(s *snapshot.Sealed) error {
 	place, err := cursor.Parse(s.State.Cursor)
 	if err != nil {

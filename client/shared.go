@@ -14,14 +14,15 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// sharing is a shared result as this worker sees it.
+// sharing is a shared result as this worker sees it. memory.shares has it until closeShared or
+// unmapAll closes it. What is above mu is set when it is made. Any goroutine may use its methods.
 type sharing struct {
 	*arena.Window              // the addresses of the result, whatever memory they show
 	group         topo.GroupID // the group that shares the result
 	name          string       // the name of the result, which the program gave it
 	bytes         int          // the size of the result, as the program asked for it
 
-	mu sync.Mutex // guards the fields below, and what the window shows
+	mu sync.Mutex // guards the fields below, and what the window shows; taken after memory.mu
 	id uint32     // the agent's number of the memory that the window shows
 	// generation is the one for which the window shows the agent's memory; 0 = the memory is
 	// this worker's own.
@@ -33,7 +34,8 @@ type sharing struct {
 // not once a rank. Ranks that give the same name get the same memory; the others' next call with it
 // waits until this rank has called too, so a result stays as it is until then. The program that
 // writes to the slice is ended by the kernel. It lives as long as the group. A worker that is
-// released keeps what is in it.
+// released keeps what is in it. It may ask the agent for memory, and waits for that; any goroutine
+// may call it.
 func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 	g := r.group()
 	size := int(unsafe.Sizeof(*new(T)))
@@ -53,7 +55,8 @@ func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 }
 
 // sharedResult returns the shared result of the group with a name and a size, which it makes at the
-// first call: it may ask the agent for memory.
+// first call: it may ask the agent for memory. It holds m.mu meanwhile. The result stays that of
+// memory.
 func (g *Group) sharedResult(name string, bytes int) (*sharing, error) {
 	m := &g.job.mem
 	m.mu.Lock()
@@ -79,7 +82,8 @@ func (g *Group) sharedResult(name string, bytes int) (*sharing, error) {
 }
 
 // showAgentMemory makes the window show the memory of the agent. It asks the agent once a
-// generation: that can have made other memory for the new members.
+// generation: that can have made other memory for the new members. It holds s.mu while it waits for
+// the answer.
 func (s *sharing) showAgentMemory(j *Job) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +104,7 @@ func (s *sharing) showAgentMemory(j *Job) error {
 	return nil
 }
 
-// makeOwn makes the bytes in the window this worker's own, for a job of one.
+// makeOwn makes the bytes in the window this worker's own, for a job of one. It takes s.mu.
 func (s *sharing) makeOwn() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +113,7 @@ func (s *sharing) makeOwn() error {
 }
 
 // sharedRef returns where the output of a call lies in a shared result, which it may ask the agent
-// for.
+// for. The goroutine that makes the call runs it, inside calls.beginUse.
 func (c *call) sharedRef(j *Job, s *sharing) (arena.Ref, error) {
 	if c.inPlace() {
 		return arena.Ref{}, errInPlace
@@ -122,6 +126,7 @@ func (c *call) sharedRef(j *Job, s *sharing) (arena.Ref, error) {
 		Count: uint64(len(c.out) / c.dtype.Size())}, nil
 }
 
+// errInPlace means that the input of a call lies in the shared result which it is to fill.
 var errInPlace = errors.New("client: a shared result is read-only: give the input in other " +
 	"memory, as AllReduceInto takes it")
 
@@ -140,7 +145,8 @@ func (m *memory) setSharedResults(list []*sharing) {
 	m.shares.Store(&list)
 }
 
-// sharedResultOf returns the shared result that b is a part of; nil if it is none.
+// sharedResultOf returns the shared result that b is a part of; nil if it is none. It takes m.mu.
+// The result stays open as long as the group is not freed and the job not closed.
 func (m *memory) sharedResultOf(b []byte) *sharing {
 	if len(m.sharedResults()) == 0 { // as in most jobs
 		return nil
@@ -157,7 +163,8 @@ func (m *memory) sharedResultOf(b []byte) *sharing {
 	return nil
 }
 
-// closeShared closes the shared results of a group.
+// closeShared closes the shared results of a group, which Free calls when no call of the group is
+// open: so it takes m.mu, and need not take that of each result.
 func (m *memory) closeShared(g topo.GroupID) (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -175,7 +182,7 @@ func (m *memory) closeShared(g topo.GroupID) (err error) {
 
 // AllReduceInto fills out on every rank with the reduction of all ranks' in, which stays as it is.
 // All ranks end with the same bytes. With out from Shared, they are written once a host. It blocks
-// until all ranks have called it.
+// until all ranks have called it. Any goroutine may call it, as with AllReduce.
 func AllReduceInto[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction,
 	opts ...Option) error {
 	return wait(ctx, AllReduceIntoAsync(r, out, in, op, opts...))

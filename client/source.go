@@ -11,10 +11,11 @@ import (
 // errDamaged means that a checkpoint is not as it was sealed.
 var errDamaged = errors.New("it is damaged")
 
-// source is where a training loop looks for its checkpoints when it begins.
+// source is where a training loop looks for its checkpoints when it begins. The goroutine of the
+// loop calls all methods, and each does I/O in a folder or waits for the agent.
 type source interface {
-	// newest finds the newest sealed checkpoint but for so many newer ones. With 0 it also cleans
-	// up what is left of others.
+	// newest finds the newest sealed checkpoint but for `tried` newer ones; found is false where
+	// there is none. With 0 it also removes what earlier workers have left unfinished.
 	newest(tried int) (a snapshot.Attempt, found bool, err error)
 	// fetch returns a folder from which a checkpoint can be read until done is called. The error
 	// wraps errDamaged where the checkpoint is not as it was sealed.
@@ -44,7 +45,7 @@ func (s folderSource) newest(tried int) (snapshot.Attempt, bool, error) {
 // fetch implements source: the folder is here.
 func (s folderSource) fetch(snapshot.Attempt) (snapshot.Folder, error) { return s.folder, nil }
 
-// done implements source.
+// done implements source: there is nothing to end.
 func (s folderSource) done() error { return nil }
 
 // setAside implements source.
@@ -60,7 +61,8 @@ type agentSource struct {
 	folder snapshot.Folder
 }
 
-// ask has the agent do something with the checkpoints in the bucket, and waits for its reply.
+// ask has the agent do something with the checkpoints in the bucket, and waits for its reply. It
+// sets the folder of the request.
 func (s *agentSource) ask(r api.ResumeRequest) (reply api.ResumeReply, err error) {
 	r.Folder, r.Keep = s.folder.Root, s.folder.Keep
 	_, err = s.job.request(&r, &reply, 0)

@@ -13,11 +13,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// State is memory that is the same on every worker after every step.
+// State is memory that is the same on every worker after every step. It stays the program's; the
+// goroutine of the loop alone reads and writes it here, in Next.
 type State struct {
-	Name  string
-	bytes []byte
-	dtype tensor.DType
+	Name  string       // what it is called in checkpoints; the same on every worker
+	bytes []byte       // the memory of the slice, not a copy
+	dtype tensor.DType // type of the elements
 }
 
 // StateOf returns a State that is the memory of a slice. A worker that joins receives into it, so
@@ -36,12 +37,13 @@ type stateItem struct {
 // stateHeader goes to the workers that join before the state itself, as JSON: what the state is
 // made of, and notes, which are those of checkpoints.
 type stateHeader struct {
-	Step  uint64      `json:"step"`
+	Step  uint64      `json:"step"` // number of steps that are committed
 	Items []stateItem `json:"items"`
-	Notes any         `json:"notes"`
+	Notes any         `json:"notes"` // what checkpoints.joinerNotes returns, or empty
 }
 
-// header returns this worker's stateHeader in JSON.
+// header returns this worker's stateHeader in JSON. All methods of Trainer here are for the
+// goroutine of the loop, in Next.
 func (t *Trainer) header() []byte {
 	h := stateHeader{Step: t.cursor.Step, Notes: struct{}{}}
 	if t.checkpoints != nil {
@@ -61,7 +63,8 @@ func (t *Trainer) header() []byte {
 var errNoState = errors.New("client: a member was lost while it gave the state of the job")
 
 // enter makes a late worker a member, which blocks until the job admits it, and receives the state.
-// It asks again when a member is lost that gives a part of it.
+// It asks again when a member is lost that gives a part of it. It is nil also where the worker is
+// released before it is a member.
 func (t *Trainer) enter(ctx context.Context) error {
 	for {
 		h := &Handle{}
@@ -90,6 +93,7 @@ func (t *Trainer) enter(ctx context.Context) error {
 }
 
 // askToEnter posts the call, with h as its handle, that is complete when this worker is a member.
+// It does not wait for that.
 func (t *Trainer) askToEnter(h *Handle) error {
 	k := t.job.calls
 	if err := k.beginUse(); err != nil {
@@ -99,7 +103,9 @@ func (t *Trainer) askToEnter(h *Handle) error {
 	return k.submit(&arena.Descriptor{Kind: arena.KindEnter}, h)
 }
 
-// receiveState takes the state from the old members: first its header, then the pieces of each.
+// receiveState takes the state from the old members into t.state: first its header, then the pieces
+// of each. It blocks until all is there. The error is errNoState or wraps a CallError with Lost
+// when a member was lost that had to give a part.
 func (t *Trainer) receiveState(ctx context.Context) error {
 	mine := t.header()
 	theirs, err := t.shareHeader(ctx, nil)
@@ -178,7 +184,9 @@ func (t *Trainer) giveState(ctx context.Context) error {
 }
 
 // shareHeader broadcasts the header from rank 0 to all, and returns it. All old members have the
-// same, so that the loss of rank 0 changes nothing.
+// same, so that the loss of rank 0 changes nothing. It blocks until rank 0 has called it. mine is
+// nil on a new member, and else it is the memory of the result. A result that is empty, or zero
+// throughout, is of a lost rank 0 whose part fell to a member that has no header.
 func (t *Trainer) shareHeader(ctx context.Context, mine []byte) ([]byte, error) {
 	length := []int64{int64(len(mine))}
 	if err := Broadcast(ctx, t.job, length, 0); err != nil {

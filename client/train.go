@@ -24,7 +24,7 @@ type Data struct {
 	DropLast bool
 }
 
-// leftOut is how many samples an epoch leaves out.
+// leftOut returns how many samples an epoch leaves out.
 func (d Data) leftOut() int {
 	if !d.DropLast || d.Batch <= 0 {
 		return 0
@@ -49,23 +49,24 @@ func (d Data) leftOut() int {
 // goroutine uses it, that of the loop. Only Next and the functions that commit wait for other
 // workers.
 type Trainer struct {
-	job         *Job
-	data        Data
-	state       []State
-	cursor      cursor.Cursor
-	checkpoints *checkpoints // nil = none are written
-	samples     []int64      // this worker's samples of the step; at least one
-	weight      float64      // number of samples that count; 0 = this worker has no part
-	joined      int          // number of new members, which wait for the state
-	begun       bool         // whether Next was called
-	committed   bool         // whether the step that Next began was committed
-	released    bool         // whether this worker is no member any more
-	stopped     int          // number of members when the job was stopped; 0 = it was not
-	err         error        // what ended the loop before its time; nil = nothing
+	job         *Job          // the program's, which closes it
+	data        Data          // as given to Train
+	state       []State       // what new members receive, and checkpoints have
+	cursor      cursor.Cursor // place of the job in the data
+	checkpoints *checkpoints  // nil = none are written
+	samples     []int64       // this worker's samples of the step; at least one
+	weight      float64       // number of samples that count; 0 = this worker has no part
+	joined      int           // number of new members, which wait for the state
+	begun       bool          // whether Next was called
+	committed   bool          // whether the step that Next began was committed
+	released    bool          // whether this worker is no member any more
+	stopped     int           // number of members when the job was stopped; 0 = it was not
+	err         error         // what ended the loop before its time; nil = nothing
 }
 
 // Train returns a Trainer that begins a loop, and tells the agent of its data. state is what a
-// worker that joins later receives from the others, in the memory that it gives here.
+// worker that joins later receives from the others, in the memory that it gives here. It waits for
+// the agent's answer. The Trainer need not be closed.
 func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	out := d.leftOut()
 	if d.Samples > 0 && out == d.Samples {
@@ -111,7 +112,8 @@ func (t *Trainer) isOver() bool {
 		t.data.Steps > 0 && t.Step() >= t.data.Steps
 }
 
-// saveIfDue makes a checkpoint between two steps, or after the last one, if it is time.
+// saveIfDue makes a checkpoint between two steps, or after the last one, if it is time. It may wait
+// for other workers, as makeIfDue and makeLast do.
 func (t *Trainer) saveIfDue(ctx context.Context) error {
 	if t.isOver() {
 		return t.checkpoints.makeLast(ctx, t)
@@ -120,7 +122,7 @@ func (t *Trainer) saveIfDue(ctx context.Context) error {
 }
 
 // prepareStep does what comes before a step: the first time it enters or resumes, later it hands
-// the state to new members.
+// the state to new members. It may wait for other workers, as enter, resume and giveState do.
 func (t *Trainer) prepareStep(ctx context.Context) error {
 	switch {
 	case !t.begun:
@@ -167,8 +169,8 @@ func (t *Trainer) setSamples() {
 	}
 }
 
-// Samples returns the samples that this worker trains on in the step: at least one. The list is
-// valid until the next Next.
+// Samples returns the samples that this worker trains on in the step, as numbers from 0 in the
+// data: at least one. The list is valid until the next Next, and not to be altered.
 func (t *Trainer) Samples() []int64 { return t.samples }
 
 // Weight returns the number of samples that count: len(Samples), or 0 for a worker that the tail of

@@ -49,7 +49,9 @@ func TestDropLastOfLessThanABatchIsRefused(t *testing.T) {
 	}
 }
 
-// alone joins the job of a program that was started without the launcher.
+// alone joins the job of a program that was started without the launcher; the end of the test
+// closes it. It sets the environment, so the test must not be parallel. A failure to join ends the
+// test.
 func alone(t *testing.T) *Job {
 	t.Helper()
 	t.Setenv(api.EnvSocket, "")
@@ -65,7 +67,8 @@ func alone(t *testing.T) *Job {
 	return job
 }
 
-// samplesOfEpochs trains alone and returns the samples of each epoch, as they came.
+// samplesOfEpochs trains alone, on the goroutine of the test, and returns the samples of each
+// epoch, as they came. An error ends the test.
 func samplesOfEpochs(t *testing.T, data Data) [][]int64 {
 	t.Helper()
 	trainer, err := Train(alone(t), data)

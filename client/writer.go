@@ -8,17 +8,20 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// writer writes a worker's part of a checkpoint while training goes on, one at a time.
+// writer writes a worker's part of a checkpoint while training goes on, one at a time. The
+// goroutine of the loop calls it; room may also be called on another one.
 type writer interface {
 	// try fails where a part could not be written to a folder. It blocks for a small file there.
 	try(f snapshot.Folder) error
-	// room returns n bytes for a share, all of them touched, and frees old, which was too small.
+	// room returns n bytes for a share, all of them touched, which are the caller's, and frees old,
+	// which was too small; nil = there is none.
 	room(n int, old []byte) ([]byte, error)
-	// write begins to write a part. What goes wrong with the part later is logged, not returned.
+	// write begins to write a part, whose body must stay as it is until busy says no. What goes
+	// wrong with the part later is logged, not returned.
 	write(p *snapshot.Part) error
-	// busy reports whether a part is still being written.
+	// busy reports whether a part is still being written. It does not wait for the part.
 	busy() (bool, error)
-	// wait returns when no part is being written any more.
+	// wait blocks until no part is being written any more.
 	wait(ctx context.Context) error
 }
 
@@ -31,8 +34,7 @@ func (j *Job) newWriter() writer {
 }
 
 // agentWriter has the agent write: it has the memory, so the part is written even if this worker is
-// lost. The goroutine of the loop uses it; room may also be called on another one. What asks the
-// agent waits for its answer.
+// lost. What asks the agent waits for its answer.
 type agentWriter struct {
 	job   *Job
 	texts [][]byte // staging memory of the newest request, which the agent may still read
@@ -55,7 +57,8 @@ func (s *agentWriter) room(n int, old []byte) ([]byte, error) {
 	return s.job.mem.allocateOwn(n)
 }
 
-// write implements writer: it asks the agent to write the part, from the arena.
+// write implements writer: it asks the agent to write the part, from the arena. A part that the
+// agent refuses is logged and no error.
 func (s *agentWriter) write(p *snapshot.Part) error {
 	r := &api.SaveRequest{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank,
 		Body: s.extent(p.Body)}
@@ -83,7 +86,7 @@ func (s *agentWriter) write(p *snapshot.Part) error {
 	return err
 }
 
-// extent returns where in the arena b lies.
+// extent returns where in the arena b lies. b lies in it.
 func (s *agentWriter) extent(b []byte) api.Extent {
 	id, at, _ := s.job.mem.locate(b)
 	return api.Extent{ID: id, Offset: at, Bytes: uint64(len(b))}
@@ -97,13 +100,14 @@ func (s *agentWriter) busy() (bool, error) {
 	return err == nil && !reply.Done, err
 }
 
-// wait implements writer.
+// wait implements writer. The agent's answer ends it, and ctx does not.
 func (s *agentWriter) wait(context.Context) error {
 	_, err := s.job.request(&api.SavedRequest{Wait: true}, &api.SavedReply{}, 0)
 	return err
 }
 
-// ownWriter writes in a goroutine of a job of one without an agent.
+// ownWriter writes in a goroutine of a job of one without an agent. The goroutine of the loop alone
+// uses written.
 type ownWriter struct {
 	job     *Job
 	written chan struct{} // closed when the newest part is written; nil = there was none
@@ -112,7 +116,7 @@ type ownWriter struct {
 // try implements writer.
 func (s *ownWriter) try(f snapshot.Folder) error { return f.TryWrite() }
 
-// room implements writer.
+// room implements writer: on the heap, which frees old by itself.
 func (s *ownWriter) room(n int, _ []byte) ([]byte, error) {
 	b := make([]byte, n)
 	for i := 0; i < n; i += 4096 {

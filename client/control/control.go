@@ -38,7 +38,8 @@ const maxAnswer = 64 << 20
 var ErrEnded = errors.New("control: the job has ended")
 
 // Job is a job that ran when it was found. Its methods wait for the answer of the launcher, as long
-// as their context allows, and may set the embedded Job: one goroutine uses it at a time.
+// as their context allows, and may set the embedded Job: one goroutine uses it at a time. It holds
+// no connection, so nothing has to be closed.
 type Job struct {
 	api.Job        // the job as it was when it was found
 	socket  string // path of the launcher's socket
@@ -48,14 +49,15 @@ type Job struct {
 func At(socket string) *Job { return &Job{socket: socket} }
 
 // List asks all launchers of this user on this host, and returns the running jobs, oldest first. An
-// error beside them is about launchers that do not answer.
+// error beside them is about launchers that do not answer. It blocks for the patience of 5 s at
+// most.
 func List(ctx context.Context) ([]*Job, error) {
 	jobs, _, err := Look(ctx)
 	return jobs, err
 }
 
-// Look is List, and returns also what launchers say that answer for no job: it ends, or is led from
-// another host.
+// Look is List, and returns also in refused what launchers say that answer for no job: it ends, or
+// is led from another host.
 func Look(ctx context.Context) (jobs []*Job, refused []string, err error) {
 	dir, err := rundir.Path()
 	if err != nil {
@@ -130,7 +132,8 @@ func (e *Unknown) Error() string {
 
 // Find returns the running job with a name, or with the directory of its run, as List finds it.
 // Where no running job has the name, it is the job that was started with that name and is called
-// NAME-2, say, because an earlier run has the name; or else the job of a script of that name.
+// NAME-2, say, because an earlier run has the name; or else the job of a script of that name. It
+// asks as List does; the error is an *Unknown, or the cause of ctx.
 func Find(ctx context.Context, name string) (*Job, error) {
 	jobs, refused, err := Look(ctx)
 	if ctx.Err() != nil {
@@ -178,13 +181,13 @@ func sameDir(dir, path string) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
-// Refresh asks the launcher how the job is now, and sets j.Job.
+// Refresh asks the launcher how the job is now, and sets j.Job. After an error j.Job is as it was.
 func (j *Job) Refresh(ctx context.Context) error {
 	return j.askForJob(ctx, http.MethodGet, api.PathJob, nil)
 }
 
 // Resize asks the launcher for another number of workers, and sets j.Job. It does not wait for
-// them.
+// them. who, here and below, says for the job's ledger who asks.
 func (j *Job) Resize(ctx context.Context, workers int, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathResize, api.Resize{Workers: workers, Who: who})
 }
@@ -233,6 +236,7 @@ type Refusal struct{ Reason string }
 func (e *Refusal) Error() string { return e.Reason }
 
 // askForJob sends a request, waits for the answer, which is how the job is now, and sets j.Job.
+// After an error j.Job is as it was. A nil body is none.
 func (j *Job) askForJob(ctx context.Context, method, path string, body any) error {
 	var now api.Job
 	if err := j.askFor(ctx, method, path, body, &now); err != nil {
@@ -243,7 +247,8 @@ func (j *Job) askForJob(ctx context.Context, method, path string, body any) erro
 }
 
 // askFor sends a request with a body, nil = none, and waits for its answer, which it reads into
-// into.
+// into. It makes a connection for this one request, and waits no longer than patience. The error is
+// ErrEnded, a *Refusal, the cause of ctx, or about what the launcher says.
 func (j *Job) askFor(ctx context.Context, method, path string, body, into any) error {
 	var payload io.Reader
 	if body != nil {
@@ -294,9 +299,11 @@ func (j *Job) askFor(ctx context.Context, method, path string, body, into any) e
 	return nil
 }
 
+// protocolPath finds the protocol of a launcher in the list of its paths.
 var protocolPath = regexp.MustCompile(`there are GET /v([0-9]+)/`)
 
 // otherProtocol returns the error for a launcher that knows none of our paths. It lists its own.
+// answer is the text of the launcher.
 func (j *Job) otherProtocol(answer []byte) error {
 	theirs := "another protocol"
 	if m := protocolPath.FindSubmatch(answer); m != nil {
@@ -308,7 +315,7 @@ func (j *Job) otherProtocol(answer []byte) error {
 }
 
 // explainFailure returns the error for a conversation that failed: mostly the launcher has ended
-// before it or in it.
+// before it or in it. ctx is the caller's, without the limit of patience.
 func (j *Job) explainFailure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

@@ -16,7 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// socketDir makes the empty directory in which this process looks for sockets, until the test ends.
+// socketDir makes the empty directory in which this process looks for sockets, until the test ends,
+// and returns its path. It sets the environment, so the test must not be parallel. A failure ends
+// the test.
 func socketDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -31,7 +33,8 @@ func socketDir(t *testing.T) string {
 	return own
 }
 
-// serveText answers every request on a socket with a code and a text, until the test ends.
+// serveText answers every request on a new socket with a code and a text, until the test ends,
+// which waits for it. It fails as serveWith does.
 func serveText(t *testing.T, socket string, code int, text string) {
 	serveWith(t, socket, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
@@ -39,7 +42,8 @@ func serveText(t *testing.T, socket string, code int, text string) {
 	})
 }
 
-// serveWith answers requests on a socket, until the test ends.
+// serveWith answers requests on a new socket, each on a goroutine of its own, until the test ends,
+// which waits for it. A failure to listen ends the test.
 func serveWith(t *testing.T, socket string, answer http.HandlerFunc) {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
