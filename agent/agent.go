@@ -65,7 +65,8 @@ type Config struct {
 
 	// Orders are what the job wants of the launcher.
 	Orders Orders
-	// OnJoin is called when a worker of this host has joined; nil = nobody is told.
+	// OnJoin is called when a worker of this host has joined; nil = nobody is told. OnJoin,
+	// OnReport and OnSave are called on goroutines of sessions and checkpoints, several at a time.
 	OnJoin func(worker int, client string)
 	// OnReport is called with what a worker of this host reports; nil = nobody is told.
 	OnReport func(worker int, metrics map[string]float64)
@@ -83,6 +84,7 @@ type Config struct {
 // engine's thread: of the functions that run there, such as Orders, only Status and TurnAway may be
 // called.
 type Agent struct {
+	// New sets the fields down to stores, and they stay as they are.
 	cfg      Config
 	listener *arena.Listener
 	engine   *engine
@@ -92,10 +94,10 @@ type Agent struct {
 	saves    saves
 	stores   *checkpointStores
 
-	mu       sync.Mutex             // guards what follows
-	sessions map[int]*workerSession // by the number of the worker
-	closed   bool                   // no more conversations begin
-	conns    map[*arena.Conn]struct{}
+	mu       sync.Mutex               // guards what follows
+	sessions map[int]*workerSession   // by the number of the worker
+	closed   bool                     // no more conversations begin
+	conns    map[*arena.Conn]struct{} // open conversations, which shutDown ends
 }
 
 // workerSession is what the agent knows of a worker that this host starts, guarded by Agent.mu.
@@ -107,7 +109,8 @@ type workerSession struct {
 	conn   *arena.Conn // nil = the worker has not joined yet
 }
 
-// New opens the socket, and the links to other hosts if there are to be any; Run serves them.
+// New opens the socket, and the links to other hosts if there are to be any; Run serves and closes
+// them. After an error nothing is open.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -273,6 +276,7 @@ func (a *Agent) seekOthers(ctx context.Context) error {
 const ticks = 50 * time.Millisecond
 
 // accept serves each worker that connects on a goroutine of its own, until the socket is closed.
+// Run calls it.
 func (a *Agent) accept() error {
 	for {
 		conn, err := a.listener.Accept()
@@ -296,7 +300,8 @@ func (a *Agent) accept() error {
 	}
 }
 
-// trackConn adds a conversation to those that shutDown ends; false = the agent is closed already.
+// trackConn adds a conversation to those that shutDown ends; false = the agent is closed already,
+// and the caller closes c.
 func (a *Agent) trackConn(c *arena.Conn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -308,7 +313,8 @@ func (a *Agent) trackConn(c *arena.Conn) bool {
 
 // shutDown closes the socket, ends fetches of checkpoints, and hangs up on every worker, which
 // takes that as the end of the agent. It waits for nobody: requests that a worker had sent before
-// are still served, since its session reads on until the end. A second call changes nothing.
+// are still served, since its session reads on until the end. A second call changes nothing. Any
+// goroutine may call it.
 func (a *Agent) shutDown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -321,7 +327,11 @@ func (a *Agent) shutDown() {
 	}
 }
 
-// authenticate checks the token of a worker. It returns whether the worker came late.
+// The methods below run on goroutines of sessions, unless they say otherwise. Those that wait for
+// the engine's thread must not be called there.
+
+// authenticate checks that token is the secret of worker n. late says that the job ran already when
+// the worker was started.
 func (a *Agent) authenticate(n int, token string) (late bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -338,9 +348,9 @@ func (a *Agent) authenticate(n int, token string) (late bool, err error) {
 	return p.late, nil
 }
 
-// admit makes a worker known to the engine, and waits for the engine's thread. A second worker of
-// the same number gets an error. It returns the size of the job that the worker is to know at
-// first, and the generation.
+// admit makes a worker known to the engine, which then owns m, and waits for the engine's thread. A
+// second worker of the same number gets an error, after which the caller owns m. admit returns the
+// size of the job that the worker is to know at first, and the generation.
 func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64,
 	err error) {
 	a.mu.Lock()
@@ -362,7 +372,7 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 }
 
 // workersOnHost counts the workers of this host that have not ended, whether they have joined or
-// not.
+// not. Any goroutine may call it.
 func (a *Agent) workersOnHost() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -454,7 +464,7 @@ func (a *Agent) loseAfterLinger(w topo.WorkerID, joined bool) {
 }
 
 // updateSession runs change on what is known of a worker, with a.mu held meanwhile; nothing for an
-// unknown worker.
+// unknown worker. Any goroutine may call it.
 func (a *Agent) updateSession(id int, change func(p *workerSession)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -71,7 +71,8 @@ func (d *driver) answerEnter(m *worker) {
 	}
 }
 
-// completePart completes the calls of this host in a part of a batch.
+// completePart completes the calls of this host in a part of a batch, with err if the part has
+// failed. changed says that the view of the job has changed with the batch.
 func (d *driver) completePart(part head.Part, err error, changed bool) {
 	for _, p := range part.Calls {
 		switch {

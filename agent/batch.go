@@ -48,14 +48,15 @@ const (
 	byPieces
 )
 
-// transferOf numbers the transfer of a part of a batch. A batch has no more parts than a step has
-// collectives.
+// transferOf numbers the transfer of a part of a batch, by the position of the part. A batch has no
+// more parts than a step has collectives.
 func transferOf(n head.BatchID, part int) uint64 {
 	return uint64(n)*collective.MaxStep + uint64(part)
 }
 
 // beginBatch begins this agent's parts of a batch, or the parts that have come since. A part of
-// which one host has all calls is executed when it counts: nobody else needs it.
+// which one host has all calls is executed when it counts: nobody else needs it. The batch keeps
+// the calls of x until it ends.
 func (d *driver) beginBatch(x *head.Execute) {
 	f := d.batches.running[x.Batch]
 	if f == nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
-// mostStep bounds the numbers of bytes that a worker says of a step.
-const mostStep = 1 << 53
+// maxStepBytes bounds the numbers of bytes that a worker says of a step.
+const maxStepBytes = 1 << 53
 
 // serveBucket answers how large the buckets of a worker's gradients should be. It runs on the
 // session's goroutine.
 func (s *session) serveBucket(r *api.BucketRequest) error {
 	switch {
-	case r.Bytes < 1 || r.Bytes > mostStep:
+	case r.Bytes < 1 || r.Bytes > maxStepBytes:
 		return &collective.FieldError{Field: "bytes",
 			Problem: fmt.Sprintf("%d: a step has from 1 to 2⁵³ bytes of gradients", r.Bytes)}
-	case r.Now < 1 || r.Now > mostStep:
+	case r.Now < 1 || r.Now > maxStepBytes:
 		return &collective.FieldError{Field: "now",
 			Problem: fmt.Sprintf("%d: a bucket has from 1 to 2⁵³ bytes", r.Now)}
 	case math.IsInf(r.Seconds, 0) || !(r.Seconds >= 0):
@@ -63,7 +63,8 @@ func (r *routes) routesByLength(lengths []int) map[int]collective.Route {
 }
 
 // bestBucketBytes is the best size of buckets, in bytes, as the tuner's model has it; 0 = it has
-// none yet. It locks r.mu and fits a model, which is not for the engine's thread.
+// none yet. now is the size that they have, and ways the route of each size that may be chosen. It
+// locks r.mu and fits a model, which is not for the engine's thread.
 func (r *routes) bestBucketBytes(step cost.Step, now int, ways map[int]collective.Route) int {
 	model, known := r.model(step.Hosts)
 	if !known {

@@ -12,13 +12,13 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// maxPartText bounds the texts of a part, which are copied and parsed.
+// maxPartText bounds the texts of a part, in bytes: they are copied and parsed.
 const maxPartText = 256 << 20
 
 // saves counts the parts of checkpoints that this host writes, also for workers that are lost
 // meanwhile. It is safe for concurrent use. The zero value counts none.
 type saves struct {
-	mu      sync.Mutex
+	mu      sync.Mutex    // guards what follows
 	writing int           // parts that are being written
 	idle    chan struct{} // closed when writing becomes 0; nil = no part was ever written
 	// unsealed has by its root, while parts are missing, the newest checkpoint of which a part was
@@ -76,8 +76,9 @@ func (s *saves) isDone(wait bool) bool {
 	return writing == 0
 }
 
-// abandonUnsealed removes the checkpoints that are not sealed, and has that said. No part may be
-// written any more, by other hosts neither. It waits for the places where they are.
+// abandonUnsealed removes the checkpoints that are not sealed, and has their folders' Log tell
+// people. No part may be written any more, by other hosts neither. Agent.Run calls it at its end,
+// and waits for the disk or the store.
 func (s *saves) abandonUnsealed() {
 	s.mu.Lock()
 	left := s.unsealed
@@ -87,6 +88,8 @@ func (s *saves) abandonUnsealed() {
 		_ = u.folder.CleanUp() // the next job tries again
 	}
 }
+
+// The methods of session in this file run on its goroutine, except unpin.
 
 // serveSave begins to write a worker's part of a checkpoint, on a goroutine of its own, and answers
 // before it is written. The part is written to the end, whatever becomes of the worker, whose
@@ -111,7 +114,7 @@ func (s *session) serveSave(r *api.SaveRequest) error {
 }
 
 // pinnedPart finds the memory of the worker's part of a checkpoint, and keeps that memory until
-// unpin.
+// unpin, which the caller calls unless there is an error. It waits for the engine's thread.
 func (s *session) pinnedPart(r *api.SaveRequest) (*snapshot.Part, error) {
 	folder, err := s.agent.stores.openFolder(r.Folder, r.Keep, s.reportLine)
 	if err != nil {

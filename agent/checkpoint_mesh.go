@@ -14,7 +14,7 @@ import (
 )
 
 // Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it
-// needs.
+// needs. The methods of session in this file run on its goroutine.
 
 // layoutOn returns how the state of the job lies on a mesh. It waits for the engine's thread.
 func (s *session) layoutOn(mesh string) (l *reshape.Layout, err error) {

@@ -23,10 +23,10 @@ const spools = "shoal-fetched-*"
 // workers. It is safe for concurrent use: the sessions' goroutines call it. The lock is not held
 // while a checkpoint is fetched.
 type checkpointStores struct {
-	ctx  context.Context // ends with the agent, and with it every fetch
-	stop context.CancelFunc
+	ctx  context.Context    // ends with the agent, and with it every fetch
+	stop context.CancelFunc // ends ctx; any goroutine may call it
 
-	mu      sync.Mutex
+	mu      sync.Mutex            // guards what follows
 	buckets map[string]*s3.Bucket // by URL
 	fetched map[source]*fetched   // checkpoints that some worker of this host reads
 }
@@ -56,7 +56,8 @@ func newCheckpointStores() *checkpointStores {
 }
 
 // openFolder returns the folder of checkpoints that a worker names. If root is a URL it opens the
-// bucket, once, and keeps it.
+// bucket, once, and keeps it, without a word to the store. keep is how many sealed checkpoints stay
+// there, and say gets lines for people.
 func (p *checkpointStores) openFolder(root string, keep int, say func(string)) (snapshot.Folder,
 	error) {
 	f := snapshot.Folder{Root: root, Keep: keep, Log: say}
@@ -103,7 +104,7 @@ func (p *checkpointStores) fetch(s source) (*fetched, error) {
 }
 
 // release ends one use of a fetched checkpoint, and removes its folder when nobody reads there any
-// more.
+// more. The removal blocks, without the lock.
 func (p *checkpointStores) release(s source) error {
 	p.mu.Lock()
 	f := p.fetched[s]
@@ -200,11 +201,12 @@ func (s *session) serveResume(r *api.ResumeRequest) error {
 	return s.reply(reply)
 }
 
-// reportLine tells people a line about a checkpoint of this worker.
+// reportLine tells people a line about a checkpoint of this worker. Any goroutine may call it.
 func (s *session) reportLine(line string) { s.agent.cfg.OnSave(int(s.worker), line) }
 
 // fetchCheckpoint fetches a checkpoint in place of the one that the worker has read before, and
-// fills in the reply: where it can be read, or what is wrong with it. It waits for the store.
+// fills in the reply: where it can be read, or what is wrong with it. It waits for the store, on
+// the session's goroutine.
 func (s *session) fetchCheckpoint(from source, reply *api.ResumeReply) error {
 	if err := s.releaseCheckpoint(); err != nil {
 		return err
@@ -223,7 +225,7 @@ func (s *session) fetchCheckpoint(from source, reply *api.ResumeReply) error {
 }
 
 // releaseCheckpoint ends the use of the checkpoint that was fetched for this worker, if there is
-// one.
+// one. It runs on the session's goroutine, and may remove files.
 func (s *session) releaseCheckpoint() error {
 	if s.reads == nil {
 		return nil

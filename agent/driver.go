@@ -20,7 +20,8 @@ import (
 // driver connects head.Agent, which has no clock and does no I/O, with this host: it gives the
 // head's agent what workers, links and the launcher say, and turns the actions that come back into
 // work for the engine, answers to workers, messages to hosts and orders to the launcher. All
-// methods run on the engine's thread, and so do the callbacks in orders: none may block.
+// methods run on the engine's thread, and so do the callbacks in orders: none may block. Other
+// goroutines use only published.read, and the queue and the tuner of routes.
 type driver struct {
 	engine  *engine
 	head    *head.Agent
@@ -37,7 +38,7 @@ type driver struct {
 	routes   routes
 	planner  reshape.Planner
 	stalls   *stall.Detector
-	began    time.Time // time 0 of the clock of stalls and transfers
+	began    time.Time // time 0 of the clock of stalls and transfers; New sets it
 
 	published publisher         // the newest Status
 	depth     int               // calls of runStepInput and carryOutActions that are under way
@@ -268,9 +269,9 @@ func (d *driver) checkCall(m *worker, call *collective.Call) error {
 	return call.Check(size, self)
 }
 
-// loseWorker tells the head that a worker is gone, or will post no more; with done its work is
-// finished. The calls that it has posted in full are taken before, and still count; those in the
-// middle of their pieces fail.
+// loseWorker tells the head that a worker is gone, or will post no more, and how ("was killed by
+// SIGKILL"); with done its work is finished. The calls that it has posted in full are taken before,
+// and still count; those in the middle of their pieces fail.
 func (d *driver) loseWorker(w topo.WorkerID, how string, done bool) {
 	d.runInput(func() {
 		if m := d.engine.byID[w]; m != nil {
@@ -290,7 +291,7 @@ func (d *driver) loseWorker(w topo.WorkerID, how string, done bool) {
 }
 
 // requestGroup asks the head for a group of ranks on behalf of a worker, and does not wait. answer
-// gets the group, and must have room for it.
+// gets the group, and must have room for it; after an error nothing comes.
 func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
 	members := d.head.State().View.Members
 	list := make([]topo.WorkerID, len(ranks))
@@ -306,7 +307,8 @@ func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.G
 	return nil
 }
 
-// setData tells the head what data the job trains on; every worker must state the same.
+// setData tells the head what data the job trains on, as worker w states it. It returns an error if
+// another worker has stated other data.
 func (d *driver) setData(w topo.WorkerID, data cursor.Cursor) error {
 	if have := d.head.State().Data; have != nil && !have.SameData(data) {
 		return &collective.FieldError{Field: "samples",

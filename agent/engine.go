@@ -21,7 +21,7 @@ type engine struct {
 	lanes   *lanes
 	members []*worker // workers of this host, in the order in which they came
 	byID    map[topo.WorkerID]*worker
-	driver  *driver
+	driver  *driver     // set by New, as are name, lostPeer and background, before serve runs
 	name    fabric.Host // name of this host in the job
 	// broke is called with a worker that broke the protocol.
 	broke func(w topo.WorkerID, err error)
@@ -40,10 +40,10 @@ type engine struct {
 	calls    []*collective.Call  // room for these calls
 	posted   collective.Posted   // the call that is read
 
-	mu      sync.Mutex
-	inbox   []func() // functions that wait to run on the engine's thread
-	emptied []func() // room for the next inbox; of the engine's thread, but swapped with mu held
-	stopped bool     // the inbox takes nothing more
+	mu      sync.Mutex // guards what follows
+	inbox   []func()   // functions that wait to run on the engine's thread
+	emptied []func()   // room for the next inbox; of the engine's thread, but swapped with mu held
+	stopped bool       // the inbox takes nothing more
 }
 
 // A worker has a slot for every collective of a step.
@@ -67,6 +67,7 @@ func (e *engine) admit(m *worker, late bool) {
 	e.driver.registerWorker(m, late)
 }
 
+// errStopped is the error of runAndWait and runLater after stop.
 var errStopped = errors.New("the agent is stopping")
 
 // runAndWait runs f on the engine's thread and blocks until it has run; an error = the engine has
@@ -313,7 +314,7 @@ func (e *engine) executeInOrder(w work, bytes int) {
 }
 
 // buildSchedule fills s in with the schedule of the calls of one collective, or of a send and its
-// receive.
+// receive. An error says which call does not fit the others.
 func buildSchedule(s *collective.Schedule, calls []*collective.Call) error {
 	if calls[0].Kind.Pairwise() {
 		s.BuildTransfer(calls[0], calls[1])
@@ -323,8 +324,8 @@ func buildSchedule(s *collective.Schedule, calls []*collective.Call) error {
 }
 
 // completeCall completes the slot of a call in the worker's control block, and wakes the worker if
-// it is parked. source is the rank that sent what was received from any rank; -1 for other calls. A
-// worker that is gone is ignored.
+// it is parked. source is the rank that sent what was received from any rank; -1 for other calls.
+// text says what has failed; "" if nothing has. A worker that is gone is ignored.
 func (e *engine) completeCall(w topo.WorkerID, ticket uint64, source int, status arena.Status,
 	text string) {
 	m := e.byID[w]

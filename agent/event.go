@@ -18,9 +18,10 @@ type Orders struct {
 	Stop func(worker int, why string)
 	// Event tells of what a person may want to know, on the head.
 	Event func(e Event)
-	// End tells that the job is over.
+	// End tells that the job is over; ok = it has ended well.
 	End func(ok bool, why string)
-	// Leave tells that this host is no part of the job any more.
+	// Leave tells that this host is no part of the job any more; drained = its workers have been
+	// let go.
 	Leave func(why string, drained bool)
 	// Lead tells which host leads the job now.
 	Lead func(host string)
@@ -74,7 +75,7 @@ type Event struct {
 	// What is "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait" or "waited".
 	What       string `json:"what"`
 	Generation uint64 `json:"generation"`
-	Size       int    `json:"size"`
+	Size       int    `json:"size"` // number of members
 	Joined     []int  `json:"joined,omitempty"`
 	Lost       []int  `json:"lost,omitempty"`
 	Finished   []int  `json:"finished,omitempty"`
@@ -134,7 +135,7 @@ func (d *driver) reportChange(what string, why member.Because) {
 	d.giveOrder(func(o *Orders) { o.Event(e) })
 }
 
-// workerIDs returns the numbers of workers as a new list of ints.
+// workerIDs returns the numbers of workers as a new list of ints; nil for none.
 func workerIDs(ws []topo.WorkerID) (list []int) {
 	for _, w := range ws {
 		list = append(list, int(w))

@@ -20,22 +20,26 @@ const inlineBytes, crowdedBytes = 1 << 20, 8 << 20
 
 // work is something that lanes can share: pieces that may be done in any order.
 type work interface {
+	// Chunks is the number of pieces.
 	Chunks() int
+	// Chunk does piece i with the scratch memory of the lane that calls it; lanes call it at once.
 	Chunk(i int, s *collective.Scratch)
 }
 
 // lanes are the threads that execute a schedule together: the engine's and one more for every
 // further core.
 type lanes struct {
-	helpers []helper
+	helpers []helper            // set by newLanes
 	own     *collective.Scratch // of the engine's lane
 
-	mu      sync.Mutex
+	mu      sync.Mutex   // guards running and shared
 	running work         // work that helpers may join; nil = none, or no chunk of it is left
 	shared  []share      // shares of the running work, one for each lane that is woken
 	helping atomic.Int32 // helpers that work; it grows only with mu held
 
-	shares []share // room for shared, one for each lane
+	// shares is room for shared, one for each lane. The engine's thread fills it in while no helper
+	// works.
+	shares []share
 }
 
 // helper is a lane beside the engine's.
@@ -53,7 +57,7 @@ type share struct {
 }
 
 // newLanes starts the helpers as goroutines of a group, which end with the group; then close frees
-// their bells.
+// their bells, also those that were made before an error.
 func newLanes(g *group.Group) (*lanes, error) {
 	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
 	for i := 1; i < len(l.shares); i++ {
@@ -115,7 +119,8 @@ func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 	}
 }
 
-// helpersWorth is how many helpers are worth waking for work of so many chunks and bytes.
+// helpersWorth is how many helpers are worth waking for work of so many chunks and bytes, on a host
+// with so many workers. It reads what newLanes has set.
 func (l *lanes) helpersWorth(chunks, bytes, workers int) int {
 	most := min(len(l.helpers), chunks-1)
 	switch {
@@ -128,7 +133,7 @@ func (l *lanes) helpersWorth(chunks, bytes, workers int) int {
 }
 
 // setRunning lets the helpers that wake up from now on join work r, by these shares; nil = they
-// find none.
+// find none. The engine's thread calls it.
 func (l *lanes) setRunning(r work, shares []share) {
 	l.mu.Lock()
 	l.running, l.shared = r, shares
@@ -136,7 +141,7 @@ func (l *lanes) setRunning(r work, shares []share) {
 }
 
 // helpOnce runs chunks of the running work, if there is any, as the lane of this number, and
-// returns when none is left.
+// returns when none is left. It runs on the goroutine of that lane, and s is the lane's own.
 func (l *lanes) helpOnce(lane int, s *collective.Scratch) {
 	l.mu.Lock()
 	r, shares := l.running, l.shared
@@ -151,6 +156,7 @@ func (l *lanes) helpOnce(lane int, s *collective.Scratch) {
 }
 
 // runChunks runs the chunks of a lane's share, and then those of the others' that nobody has begun.
+// All lanes call it at once, each with a scratch of its own.
 func runChunks(r work, shares []share, lane int, s *collective.Scratch) {
 	for i := range shares {
 		mine := &shares[(lane+i)%len(shares)]

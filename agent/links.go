@@ -13,11 +13,11 @@ import (
 // links is this agent's end of the links to others, as a fabric.Handler. Its methods are called on
 // the network's goroutines, and pass on to the engine's thread what concerns the head.
 type links struct {
-	*transfers
-	engine *engine
-	reader head.Reader // touched on the engine's thread only
-	spare  sync.Pool   // of *received
-	parts  parts
+	*transfers // the methods of fabric.Handler for pieces
+	engine     *engine
+	reader     head.Reader // touched on the engine's thread only
+	spare      sync.Pool   // of *received
+	parts      parts
 }
 
 // received is a message on its way to the engine's thread. It is used again, so that the messages
@@ -25,7 +25,7 @@ type links struct {
 type received struct {
 	from  fabric.Host
 	bytes []byte
-	// calls links.readBinary with this message; made once, so that a message costs no memory
+	// read calls links.readBinary with this message; made once, so that a message costs no memory.
 	read func()
 }
 
@@ -80,7 +80,7 @@ func (l *links) Message(from fabric.Host, b []byte) {
 }
 
 // deliverBinary copies a binary message and has the engine's thread read it: the reader's memory,
-// which is used again, belongs to that thread.
+// which is used again, belongs to that thread. A goroutine of the network calls it.
 func (l *links) deliverBinary(from fabric.Host, b []byte) {
 	m, ok := l.spare.Get().(*received)
 	if !ok {
@@ -113,7 +113,7 @@ func (l *links) refuse(d *driver, from fabric.Host, err error) {
 }
 
 // inputLater has f run on the engine's thread as an input of the head's agent, unless this agent
-// ends, and does not wait.
+// ends, and does not wait. A goroutine of the network calls it.
 func (l *links) inputLater(f func(d *driver)) {
 	_ = l.engine.runLater(func() {
 		if d := l.engine.driver; !d.left {

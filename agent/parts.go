@@ -25,7 +25,7 @@ const (
 )
 
 // sendInParts sends a text of up to maxSaid bytes that is too long for one message. It does not
-// wait, and keeps nothing of b.
+// wait, and keeps nothing of b. The engine's thread calls it.
 func sendInParts(network fabric.Network, to fabric.Host, b []byte) {
 	var part []byte
 	for len(b) > 0 {
@@ -42,6 +42,7 @@ func sendInParts(network fabric.Network, to fabric.Host, b []byte) {
 
 // repeats keeps long frames from being sent again too soon. The parts of a frame take a while to
 // arrive and to be read, and a frame that was not answered by then would be sent again and again.
+// The zero value is ready. Only the engine's thread uses it.
 type repeats map[fabric.Host]repeat
 
 // repeat is the long frame that was last sent to a host.
@@ -51,8 +52,8 @@ type repeat struct {
 	until       time.Time // before this time the same frame is not sent again
 }
 
-// patienceByte is how long each byte of a long frame may take to be answered.
-const patienceByte = 100 * time.Nanosecond
+// patiencePerByte is how long each byte of a long frame may take to be answered.
+const patiencePerByte = 100 * time.Nanosecond
 
 // isRepeatedTooSoon reports whether a frame of so many bytes is one that was just sent to a host;
 // else it records the frame as sent now.
@@ -65,24 +66,26 @@ func (r *repeats) isRepeatedTooSoon(to fabric.Host, f *head.Frame, bytes int, no
 		now.Before(last.until) {
 		return true
 	}
-	(*r)[to] = repeat{uint64(f.Term), f.First, f.Up, now.Add(time.Duration(bytes) * patienceByte)}
+	until := now.Add(time.Duration(bytes) * patiencePerByte)
+	(*r)[to] = repeat{uint64(f.Term), f.First, f.Up, until}
 	return false
 }
 
 // parts joins the parts that other hosts send to whole texts. The zero value is ready. It is safe
 // for concurrent use.
 type parts struct {
-	mu   sync.Mutex
+	mu   sync.Mutex             // guards said
 	said map[fabric.Host][]byte // by sender: the beginning of a text that is not whole yet
 }
 
+// errTooMuch is the error of a text of more than maxSaid bytes.
 var errTooMuch = errors.New("something in parts that has no end")
 
 // isPart reports whether a message is a part.
 func isPart(b []byte) bool { return len(b) > 0 && (b[0] == partFollowed || b[0] == partLast) }
 
 // add adds a part from a host to the text that it belongs to; with the last part it returns the
-// whole text. It copies from b.
+// whole text, which the caller owns; nil = it is not whole yet. It copies from b.
 func (p *parts) add(from fabric.Host, b []byte) (whole []byte, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,10 +24,12 @@ type stream struct {
 	piece   []collective.Call    // room for the call over one piece, by call
 }
 
+// errAhead is the error of a stream whose worker says more than its window can hold.
 var errAhead = fmt.Errorf(
 	"a rank says that it has put more pieces into its window than the %d that this holds",
 	collective.PiecesOpen)
 
+// errGivenUp is the error of a stream in the middle of which a worker has given up its call.
 var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl-C does: what " +
 	"the others have of the result is worth nothing")
 

@@ -18,13 +18,14 @@ type placement struct {
 	rank   int // rank of the worker; -1 = the mesh does not need it
 	// domain is the failure domain of each rank, a host or a worker by number, which is lost as
 	// one; nil = the worker of some rank is lost already.
-	domain  []int
-	domains string // what a failure domain is: "host" or "worker"
-	placed  bool   // replicas were placed on two hosts, where that is possible
+	domain []int
+	// domainKind is what a failure domain is: "host" or "worker".
+	domainKind string
+	placed     bool // replicas were placed on two hosts, where that is possible
 }
 
 // placementOf finds where a worker is on the mesh of a shape, on the engine's thread. The result
-// keeps nothing that changes.
+// keeps nothing that changes. It is an error if no layout is known here.
 func (d *driver) placementOf(shape *head.Shape, w topo.WorkerID) (*placement, error) {
 	l, err := d.planner.Layout(shape.Mesh)
 	if err != nil {
@@ -35,12 +36,12 @@ func (d *driver) placementOf(shape *head.Shape, w topo.WorkerID) (*placement, er
 	switch {
 	case slices.Contains(at.Ranks, statereshape.Lost):
 	case len(hosts) > 1:
-		s.domains = "host"
+		s.domainKind = "host"
 		for _, w := range at.Ranks {
 			s.domain = append(s.domain, at.Hosts[w])
 		}
 	default:
-		s.domains, s.domain = "worker", at.Ranks
+		s.domainKind, s.domain = "worker", at.Ranks
 	}
 	return s, nil
 }
@@ -65,8 +66,8 @@ func (s *placement) unreplicatedText() string {
 		return ""
 	}
 	said := fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors,
-		first, s.domains)
-	if n := bytes - s.layout.SingleRankBytes(); n > 0 && s.domains == "host" && !s.placed {
+		first, s.domainKind)
+	if n := bytes - s.layout.SingleRankBytes(); n > 0 && s.domainKind == "host" && !s.placed {
 		said += fmt.Sprintf(" (%d of them on several workers there: shoal run --redundant can "+
 			"have those on two hosts)", n)
 	}

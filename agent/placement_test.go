@@ -23,7 +23,7 @@ func TestWhatIsOnOneHostOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := placement{layout: l, domain: []int{0, 0, 1, 1}, domains: "host"}
+	there := placement{layout: l, domain: []int{0, 0, 1, 1}, domainKind: "host"}
 	got, want := there.unreplicatedText(), "32 bytes of 2 tensors, layers.0 the first, are on one "+
 		"host only (32 of them on several workers there: shoal run --redundant can have those "+
 		"on two hosts)"

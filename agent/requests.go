@@ -9,8 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The methods of Agent in this file may be called from any goroutine. Those that wait for the
-// engine's thread must not be called there.
+// The methods of Agent in this file may be called from any goroutine but the engine's thread, for
+// which they wait; Host, Socket, Expect, TurnAway and CountGenerationsFrom do not wait, and may be
+// called there too. A worker is named by its number.
 
 // Host is the name of this host in the job.
 func (a *Agent) Host() string { return string(a.engine.name) }
@@ -59,8 +60,8 @@ func (a *Agent) TurnAway(worker int) {
 	})
 }
 
-// Resize asks for another number of workers, on the head. who asks is part of the reason that
-// people read.
+// Resize asks for n workers, on the head; elsewhere it returns head.ErrNotHead. who asks is part of
+// the reason that people read.
 func (a *Agent) Resize(n int, who string) error {
 	return a.askHead(func() error { return a.driver.head.Resize(n, who) })
 }
@@ -127,7 +128,7 @@ func (d *driver) sendLauncherMessage(to fabric.Host, message []byte) {
 	}
 }
 
-// newToken returns a random secret by which an agent knows a worker.
+// newToken returns a random secret by which an agent knows a worker, as 32 hexadecimal digits.
 func newToken() string {
 	var secret [16]byte
 	rand.Read(secret[:])

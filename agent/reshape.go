@@ -77,7 +77,7 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement, state *reshape
 const maxLayout = 1 << 20
 
 // statementText is the text of a worker's statement without the worker's own part; "" where that is
-// longer than maxLayout.
+// longer than maxLayout. Any goroutine may call it.
 func statementText(s *reshape.Statement) (string, error) {
 	whole := *s
 	whole.Local = nil
@@ -101,17 +101,18 @@ func (d *driver) learnLayout(text string) {
 	}
 }
 
-// shapeOf is what a worker is told of the shape of the job. The zero value is of a job without a
-// mesh.
-type shapeOf struct {
+// workerShape is what a worker is told of the shape of the job. The zero value is of a job without
+// a mesh.
+type workerShape struct {
 	mesh, next   string     // the mesh, and the one that comes next; "" = none
 	broken, lost string     // as in head.Shape
 	in, out      int        // bytes of the worker's state on the two meshes
 	placement    *placement // nil while the job goes to another mesh
 }
 
-// shapeOf returns what a worker is told of the shape of the job.
-func (d *driver) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
+// shapeOf returns what a worker is told of the shape of the job. It is an error if the job has a
+// mesh and no layout is known here.
+func (d *driver) shapeOf(w topo.WorkerID) (s workerShape, err error) {
 	shape := d.head.State().Shape
 	if shape == nil {
 		return s, nil
@@ -132,7 +133,8 @@ func (d *driver) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
 	return s, err
 }
 
-// heldBytes is how many bytes of state a worker has on a mesh; workers are those of the ranks.
+// heldBytes is how many bytes of state worker w has on a mesh, where it is one of workers, which
+// are those of the ranks; else 0.
 func (d *driver) heldBytes(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
 	l, err := d.planner.Layout(mesh)
 	if rank := slices.Index(workers, w); err == nil && rank >= 0 {

@@ -13,7 +13,8 @@ import (
 )
 
 // Reshape asks for another mesh, on the head, and waits for the engine's thread; the reshape comes
-// later. who asks is part of the reason that people read.
+// later. who asks is part of the reason that people read. Any goroutine but the engine's thread may
+// call the methods of Agent in this file.
 func (a *Agent) Reshape(mesh, who string) error {
 	return a.askHead(func() error {
 		l, err := a.driver.layoutOnMesh(mesh)
@@ -81,7 +82,8 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 }
 
 // predict fills in how long a plan takes: in memory as a probe measures it now, which takes some
-// milliseconds, and on links if all-reduces have shown how fast those are.
+// milliseconds, and on links if all-reduces have shown how fast those are. It locks r.mu, and is
+// not for the engine's thread.
 func predict(p *api.Plan, r *routes) {
 	p.MemorySeconds = float64(p.Copied) * probe.MeasureReshape(newClock())
 	p.Seconds = p.MemorySeconds

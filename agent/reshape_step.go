@@ -22,7 +22,7 @@ type reshapeStep struct {
 	calls                []*collective.Posted // calls of the part, of all hosts
 	transfer             *transfer
 	key                  *digest.Key  // key of the fingerprints, the same on all hosts
-	proof                digest.Proof // proof of the memory that was summed up so far
+	proof                digest.Proof // fingerprints that were added up so far
 }
 
 // newReshapeStep works out the reshape that the calls of a part of a batch make, by the plan that
@@ -70,8 +70,9 @@ func (p *reshapeStep) callsOf(workers []topo.WorkerID) (list []int) {
 	return list
 }
 
-// beginReshape copies the state that stays on this host to its new place, and sums up what this
-// host has of the old state, while that is sent: the calls do not change the old state.
+// beginReshape copies the state that stays on this host to its new place, and adds the fingerprints
+// of what this host has of the old state to p.proof, while that is sent: the calls do not change
+// the old state. n is the number of the batch.
 func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 	if p.Change != nil {
 		e.fillSegments(p.transfer.workers)
@@ -96,9 +97,9 @@ func (e *engine) fillSegments(workers []topo.WorkerID) {
 	}
 }
 
-// verifyReshape sums up the new state, which is in its place, and returns the whole proof of this
-// host. It reads all of the memory; the lanes help. Workers read the new state only when the batch
-// counts.
+// verifyReshape adds the fingerprints of the new state, which is in its place, to p.proof, and
+// returns the whole proof of this host. It reads all of the memory; the lanes help. Workers read
+// the new state only when the batch counts.
 func (e *engine) verifyReshape(p *reshapeStep) digest.Proof {
 	if p.Change != nil {
 		e.addProof(p, noMemory, p.memoryByRank(p.shape.Order, func(c *collective.Call) []byte {
@@ -121,7 +122,7 @@ func (p *reshapeStep) memoryByRank(workers []topo.WorkerID,
 	}
 }
 
-// noMemory is a memory function of a state that is not summed up now.
+// noMemory is the memory, by rank, of a state whose fingerprints are not computed now: none.
 func noMemory(int) []byte { return nil }
 
 // addProof adds the fingerprints of the old and of the new state in memory to p.proof, on the

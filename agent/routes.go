@@ -26,12 +26,12 @@ type routes struct {
 	meter    meter.AllReduces
 	measured queue.Queue[decide.Observation[cost.Sample]]
 
-	mu    sync.Mutex
+	mu    sync.Mutex     // guards tuner
 	tuner *policy.Routes // nil before a job has use for it
 }
 
 // FixRoutes has the routes of collectives follow from their lengths alone, on a host that learns
-// what the job wants after it has joined the job. It does not wait.
+// what the job wants after it has joined the job. It does not wait, and any goroutine may call it.
 func (a *Agent) FixRoutes() {
 	_ = a.engine.runLater(func() { a.driver.routes.fixed = true }) // a stopped engine goes no way
 }
@@ -95,7 +95,8 @@ func (a *Agent) tuneRoutes(ctx context.Context) error {
 	}
 }
 
-// decide gives the tuner a measurement, and makes the tuner before the first. It locks r.mu.
+// decide gives the tuner a measurement, and makes the tuner before the first; true = the routes of
+// a class are to change. It locks r.mu and takes milliseconds, on the goroutine of tuneRoutes.
 func (r *routes) decide(o decide.Observation[cost.Sample]) (policy.RouteDecision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,8 +18,9 @@ import (
 )
 
 // session is the conversation with one worker on its control socket. A goroutine of its own runs
-// serve, and with it all methods: they may block, and reach the engine's state only through
-// engine.runAndWait and engine.runLater.
+// serve, and with it all methods but unpin and reportLine: they may block, and reach the engine's
+// state only through engine.runAndWait and engine.runLater. Only that goroutine touches joined and
+// the fields below; those above stay as they are, worker from the join on.
 type session struct {
 	agent   *Agent
 	conn    *arena.Conn
@@ -169,8 +170,8 @@ func (s *session) serveJoin(r *api.JoinRequest) error {
 	return s.reply(reply, m.block.FD(), m.rings.FD(), m.bell.FD())
 }
 
-// newWorker makes a worker that joins, with its control block and bells. The caller closes it,
-// unless admit takes it.
+// newWorker makes a worker that joins, with its control block and bells, on the session's
+// goroutine. The caller closes the worker, unless admit takes it.
 func (a *Agent) newWorker(w topo.WorkerID) (*worker, error) {
 	block, err := arena.NewSegment(fmt.Sprintf("control-%d", w), arena.ControlBytes)
 	if err != nil {
@@ -249,7 +250,8 @@ func (s *session) serveFree(id uint32) error {
 	return s.reply(&api.FreeReply{ID: id})
 }
 
-// serveGroup answers the worker's request for a group of ranks.
+// serveGroup asks the head for a group of the ranks that the worker lists, waits for it, and
+// answers.
 func (s *session) serveGroup(list []int) error {
 	g, err := s.agent.requestGroup(s.worker, list)
 	if err != nil {

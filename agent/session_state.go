@@ -51,9 +51,9 @@ func (s *session) serveState(r *api.StateRequest) error {
 }
 
 // serveShape answers on which mesh the state of the job lies, and which mesh comes next. Then the
-// engine's thread plans the way there.
+// engine's thread plans the way there. serveShape runs on the session's goroutine.
 func (s *session) serveShape() error {
-	var shape shapeOf
+	var shape workerShape
 	var err error
 	if stopped := s.agent.engine.runAndWait(func() {
 		shape, err = s.agent.driver.shapeOf(s.worker)

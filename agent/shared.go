@@ -12,11 +12,11 @@ import (
 
 // results are the shared results of a host: the newest of each name. It is safe for concurrent use.
 type results struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards of, and left and holders of each result
 	of map[resultName]*result
 
 	// nodes are the memory nodes on which results lie in turns, since all workers read them; none =
-	// the host has no choice.
+	// the host has no choice. New sets them.
 	nodes []int
 }
 
@@ -37,7 +37,7 @@ type result struct {
 	// left says that the result belongs to workers that were released: whoever asks for its name
 	// gets a copy. It is guarded by results.mu.
 	left bool
-	once sync.Once // runs make
+	once sync.Once // runs makeMemory, after which before, segment and err stay as they are
 	// before is the result that this one is to be a copy of; nil once the copy is made. Where the
 	// host has no room for a copy, before is held for good, and its segment is shared.
 	before  *result
@@ -46,8 +46,9 @@ type result struct {
 	holders int   // guarded by results.mu; at 0 the memory is freed
 }
 
-// open returns the result of a name with one more holder, and makes it if it is not there. The
-// caller releases it. Sessions that ask at the same time wait for the first.
+// open returns the result of a name with one more holder, and makes it, bytes long, if it is not
+// there. The caller releases it. Sessions that ask at the same time wait for the first, which
+// makes the memory.
 func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	rs.mu.Lock()
 	r := rs.of[name]
@@ -75,8 +76,8 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	return r, nil
 }
 
-// makeMemory makes the memory of a result, once. Where there is no room for a copy, released
-// workers go on seeing the results of the others.
+// makeMemory makes the memory of a result, once, on the goroutine that opens it first. Where there
+// is no room for a copy, released workers go on seeing the results of the others.
 func (r *result) makeMemory() {
 	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes,
 		r.results.nodes...)
@@ -178,7 +179,8 @@ func (m *worker) holdResult(r *result, next uint32) (id uint32) {
 	return next
 }
 
-// findResult finds the result that a worker has under a name; nil if it has none.
+// findResult finds the result that a worker has under a name; nil if it has none. It runs on the
+// engine's thread, and adds no holder.
 func (m *worker) findResult(name resultName) (id uint32, r *result) {
 	for id, r := range m.results {
 		if r.resultName == name {

@@ -55,7 +55,8 @@ type Status struct {
 	Ended bool
 }
 
-// publisher holds the newest Status for readers on any goroutine. Only the engine's thread writes.
+// publisher holds the newest Status for readers on any goroutine. Only the engine's thread writes,
+// and Agent.Run once that thread has ended.
 //
 // A Status is published when it has changed otherwise than by a step; the number of steps has a
 // place of its own, since a step allocates no memory.
@@ -99,7 +100,7 @@ func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 }
 
 // publish replaces the newest Status by one that differs from it, and wakes those who wait in
-// Await. The engine's thread calls it.
+// Await. The engine's thread calls it, and Agent.Run once that has ended. The publisher owns s.
 func (p *publisher) publish(s Status) {
 	if !s.Ended {
 		p.steps.Store(s.Steps)
@@ -124,9 +125,10 @@ func (a *Agent) Status() Status {
 	return s
 }
 
-// Await blocks until a snapshot fits, and returns it: the newest one if that fits already, or the
-// newest one and an error when ctx ends before. It does not see every step, so fits must not be
-// about Steps, and it may miss what holds for a moment only.
+// Await blocks until fits accepts a snapshot, and returns it: the newest one if that fits already,
+// or the newest one and an error when ctx ends before. It does not see every step, so fits must not
+// be about Steps, and it may miss what holds for a moment only. Any goroutine but the engine's
+// thread may call it.
 func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, error) {
 	for {
 		s, outdated := a.driver.published.read()
@@ -208,7 +210,8 @@ func (d *driver) giveOrder(f func(o *Orders)) {
 	d.giveWaitingOrders()
 }
 
-// giveWaitingOrders gives the orders that wait, unless an input is under way.
+// giveWaitingOrders gives the orders that wait, unless an input is under way. It runs on the
+// engine's thread.
 func (d *driver) giveWaitingOrders() {
 	if d.depth > 0 {
 		return

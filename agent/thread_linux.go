@@ -8,7 +8,7 @@ import (
 )
 
 // thread is the thread of a lane, which wakes at once: it waits in the kernel, and never on the
-// processor of who wakes it.
+// processor of who wakes it. The lane's goroutine makes it; then only the engine's thread uses it.
 type thread struct {
 	id int
 	// may are the processors on which the thread may run when it avoids none.
@@ -29,7 +29,7 @@ func lockThread() *thread {
 }
 
 // avoidProcessor sets the affinity of the thread so that it keeps off a processor, if it may use
-// another. One goroutine at a time may call it.
+// another. The engine's thread calls it.
 func (t *thread) avoidProcessor(processor int) {
 	if t.avoids == processor {
 		return
@@ -42,7 +42,7 @@ func (t *thread) avoidProcessor(processor int) {
 	}
 }
 
-// currentProcessor is the number of the processor on which the caller runs.
+// currentProcessor is the number of the processor on which the caller runs; 0 if that is not known.
 func currentProcessor() int {
 	var n uint32
 	_, _, _ = unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&n)), 0, 0)

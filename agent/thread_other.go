@@ -8,7 +8,7 @@ type thread struct{}
 // lockThread does nothing: elsewhere than on Linux, lanes are plain goroutines.
 func lockThread() *thread { return &thread{} }
 
-// avoidProcessor does nothing.
+// avoidProcessor does nothing: the affinity of threads is set on Linux alone.
 func (*thread) avoidProcessor(int) {}
 
 // currentProcessor is 0: nobody asks for more.

@@ -44,7 +44,7 @@ type transfer struct {
 // transfers are the open transfers of this agent. The network's goroutines look them up; the
 // engine's thread adds and removes them.
 type transfers struct {
-	mu      sync.Mutex
+	mu      sync.Mutex           // guards what follows down to closed
 	changed *sync.Cond           // signalled when a transfer is added, or will not come
 	open    map[uint64]*transfer // transfers by number
 	newest  uint64               // the highest number that was ever open, or that will not come
@@ -63,9 +63,9 @@ func newTransfers() *transfers {
 	return t
 }
 
-// newTransfer returns a transfer to fill in, a spare one if there is any. When it is done the
-// engine's thread runs driver.transferDone. It runs on the engine's thread.
-func (ts *transfers) newTransfer(c *driver) *transfer {
+// newTransfer returns a transfer to fill in, a spare one if there is any. The engine's thread calls
+// it, and runs d.transferDone when the transfer is done.
+func (ts *transfers) newTransfer(d *driver) *transfer {
 	if n := len(ts.spare); n > 0 {
 		t := ts.spare[n-1]
 		ts.spare = ts.spare[:n-1]
@@ -74,8 +74,8 @@ func (ts *transfers) newTransfer(c *driver) *transfer {
 		return t
 	}
 	t := &transfer{}
-	transferred := func() { c.transferDone(t) }
-	t.done = func() { _ = c.engine.runLater(transferred) } // a stopped engine needs no news
+	transferred := func() { d.transferDone(t) }
+	t.done = func() { _ = d.engine.runLater(transferred) } // a stopped engine needs no news
 	return t
 }
 
@@ -98,7 +98,8 @@ func (ts *transfers) remove(id uint64) *transfer {
 	return t
 }
 
-// waitUnused blocks until no goroutine of the network uses a transfer that was removed.
+// waitUnused blocks until no goroutine of the network uses a transfer that was removed. The
+// engine's thread calls it: such a use takes no longer than a piece.
 func (t *transfer) waitUnused() {
 	t.busy.Lock()
 	defer t.busy.Unlock()
@@ -154,7 +155,7 @@ func (ts *transfers) endBatch(batch uint64) {
 	ts.changed.Broadcast()
 }
 
-// close wakes all that wait in waitFor, and has nobody wait there any more.
+// close wakes all that wait in waitFor, and has nobody wait there any more. Agent.Run calls it.
 func (ts *transfers) close() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -186,7 +187,7 @@ var pieceBufferPool = sync.Pool{
 }
 
 // sendAndRecycle sends the pieces in y and gives y back to pieceBufferPool: the caller uses it no
-// more.
+// more. Lanes and goroutines of the network call it.
 func (t *transfer) sendAndRecycle(y *pieceBuffers) {
 	t.sendPieces(y.out)
 	clear(y.out)
@@ -215,7 +216,8 @@ func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 // or this does not compile.
 const _ = uint(fabric.MaxStreams-collective.MaxStreams) + uint(fabric.MaxPiece-collective.MaxPiece)
 
-// sendPieces hands pieces to the network, which reads the payloads until they have left.
+// sendPieces queues pieces in the network, which reads the payloads until they have left. Any
+// goroutine that holds t.busy may call it, and the lanes.
 func (t *transfer) sendPieces(out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Transfer: t.id, Part: o.Part, Offset: o.Offset,

@@ -18,6 +18,8 @@ const listedAfter = sense.Second
 // manyWaits is how many awaited workers an event describes one by one.
 const manyWaits = 4
 
+// The methods of driver in this file run on the engine's thread.
+
 // watchWaits has the engine's thread observe who is waited for, four times a second, until ctx
 // ends. It is a goroutine of Run.
 func (a *Agent) watchWaits(ctx context.Context) error {
@@ -35,7 +37,7 @@ func (a *Agent) watchWaits(ctx context.Context) error {
 }
 
 // Waits returns the workers for which others have waited a while, by their numbers, where the job
-// is led. It waits for the engine's thread.
+// is led. It waits for the engine's thread, so it must not be called there.
 func (a *Agent) Waits() map[int]api.Wait {
 	list := map[int]api.Wait{}
 	_ = a.engine.runAndWait(func() {

@@ -16,7 +16,8 @@ import (
 // All functions of this file but worker.close run on the engine's thread. A worker can change its
 // memory at any time, so its numbers are copied before they are checked.
 
-// worker is a worker process as the engine sees it. Only the engine's thread touches it.
+// worker is a worker process as the engine sees it. Only the engine's thread touches it, once it is
+// admitted.
 type worker struct {
 	id       topo.WorkerID
 	rank     topo.Rank      // rank as the worker knows it; 0 also before it has entered
@@ -84,8 +85,8 @@ func (m *worker) close() {
 	m.reap(func(s *arena.Segment) { _ = s.Close() })
 }
 
-// protocolError is a fault that a correct client cannot produce, after which the worker's words
-// mean nothing.
+// protocolError is a fault that a correct client cannot produce, after which the worker is
+// expelled.
 type protocolError struct{ err error }
 
 func (e *protocolError) Error() string { return e.err.Error() }
@@ -236,7 +237,7 @@ func (m *worker) readSplits(d *arena.Descriptor, c *collective.Call) error {
 	return nil
 }
 
-// fieldErrorOf is an error about a field of a call of a worker.
+// fieldErrorOf is an error about a field of a call of a worker; format and args say what is wrong.
 func fieldErrorOf(m *worker, field, format string, args ...any) error {
 	return m.withRank(&collective.FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
 }

@@ -19,7 +19,8 @@ import (
 
 // Planner knows the layout of a job's state, as workers have stated it, and owns the plan of the
 // reshape that comes. The zero value knows no layout. It does no I/O, and is not safe for
-// concurrent use: the agent calls it on its engine's thread.
+// concurrent use: the agent calls it on its engine's thread. Callers must not alter what its
+// methods return.
 type Planner struct {
 	// Redundant says that the job asks for replicas on two hosts, on a host with workers of the
 	// job.
@@ -45,8 +46,8 @@ func (p *Planner) Learn(state *statereshape.State) {
 	p.state, p.layouts = state, map[string]*statereshape.Layout{}
 }
 
-// Layout places the state on a mesh. It keeps the layouts that were asked for last, so callers must
-// not change the result.
+// Layout places the state on a mesh, and keeps the layouts that were asked for last. It is an error
+// if no layout is known, or the state does not fit the mesh.
 func (p *Planner) Layout(mesh string) (*statereshape.Layout, error) {
 	if p.state == nil {
 		return nil, errors.New("no worker of this host has stated the layout: ask on a host " +
@@ -139,8 +140,10 @@ func (p *Planner) planTo(shape *head.Shape, mesh string,
 }
 
 // Arrange is head.Config.Arrange: it decides on the mesh that comes next and on the workers of its
-// ranks, and keeps the plan for PreparePlan and TakePlan. The data parallel axis is the one that
-// can have fewer ranks at no loss: it is called dp.
+// ranks, and keeps the plan for PreparePlan and TakePlan. With mesh "" the next mesh is the largest
+// that the workers can hold, preferably by fewer ranks of the data parallel axis, which is called
+// dp: that is at no loss. With a *head.StateLost as the error the results hold, and the state must
+// come from a checkpoint.
 func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (next string,
 	order []topo.WorkerID, err error) {
 	next, why := mesh, shape.Lost

@@ -53,15 +53,15 @@ func Schedule(s *collective.Schedule, c *statereshape.Change, old, new []int,
 		s.Moves = append(s.Moves, move)
 	}
 	s.Moves = collective.BalanceChains(s.Moves, sites, c.Plan.Stats.Busiest)
-	s.Turns, s.Fresh = sendTurns(s.Moves, sites), true
+	s.Turns, s.Fresh = turnsByHost(s.Moves, sites), true
 	return nil
 }
 
-// sendTurns returns, for each host, in which order it sends what it has of its own to the others,
+// turnsByHost returns, for each host, in which order it sends what it has of its own to the others,
 // so that every host sends to one other at a time and hears from one: flows that share a cable get
 // in each other's way. Where hosts pass on more than a sixteenth of the bytes the result is nil,
 // for a host that waits for its turn would keep the next one waiting.
-func sendTurns(moves []collective.Move, sites collective.Sites) [][]collective.Turn {
+func turnsByHost(moves []collective.Move, sites collective.Sites) [][]collective.Turn {
 	elements, passedOn := collective.Traffic(moves, sites)
 	all := 0
 	for _, n := range elements {

@@ -43,7 +43,7 @@ func TestTurns(t *testing.T) {
 			}
 			moves = append(moves, m)
 		}
-		found, got := sendTurns(moves, sites), map[[2]int]int{}
+		found, got := turnsByHost(moves, sites), map[[2]int]int{}
 		if many := passed > all/16; many != (found == nil) {
 			t.Fatalf("%d of %d bytes are passed on, and the turns are %v", passed, all, found)
 		} else if many {
