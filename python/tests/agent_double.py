@@ -3,6 +3,11 @@ faults.
 
 It serves the protocol of docs/formats/arena.md and does all_reduce (sum), all_gather, broadcast and
 barrier. It always says that it is parked, so every publication rings its bell.
+
+Three kinds of threads: the test's, which uses the methods without underscore; one that accepts
+connections, with one more for each, which answer requests; and the engine, which executes calls.
+There is no lock: each attribute is written by one kind only, as told where it is made, and a
+reader may see it late.
 """
 
 import ctypes
@@ -20,52 +25,64 @@ from shoal._runtime import protocol
 from shoal._runtime.worker import Worker
 from shoal.job import Job
 
+# NumPy's names of the element types, by the codes of the protocol.
 DTYPES = {1: "f8", 2: "f4", 3: "f2", 4: "u2", 5: "i8", 6: "i4", 7: "u1"}  # of bf16 only the bytes
 libc = ctypes.CDLL(None)
 
 
 class Session:
-    """One rank as the double sees it."""
+    """One rank as the double sees it. Made, with its segments, by the thread of the rank's
+    connection; `taken` and `waiting` are the engine's alone. Tests may read all of it.
+    """
 
     def __init__(self, rank, slots):
-        """Make the control block and the bell of a rank. The agent is always parked."""
+        """Make the control block, of so many slots of 1024 bytes, and the bell of a rank. The agent
+        is always parked. Nothing closes the two descriptors: they live as long as the process.
+        """
         size = protocol.HEADER_BYTES + slots * 1024
         self.fd = os.memfd_create("control")
         os.ftruncate(self.fd, size)
         self.block = mmap.mmap(self.fd, size)
         self.bell = libc.eventfd(0, 0)
-        self.segments = {}
-        self.freed = []
-        self.taken = 0
-        self.waiting = []
-        self.left = False
+        self.segments = {}  # the memory of each segment that the worker has, by id
+        self.freed = []  # the ids of those that it has given back, in order
+        self.taken = 0  # how many calls were read from the slots
+        self.waiting = []  # calls that were read and not executed, in order
+        self.left = False  # whether the worker has asked to leave
         protocol.HEADER.pack_into(
             self.block, 0, protocol.MAGIC, protocol.PROTOCOL, slots, 1024, rank
         )
         struct.pack_into("<I", self.block, 128, 1)
 
     def view(self, segment, offset, count, dtype):
-        """The elements of a descriptor as a NumPy array over the segment."""
+        """`count` elements of a segment, from the byte `offset` on, as a NumPy array over its
+        memory.
+        """
         if not count:
             return numpy.empty(0, dtype)
         return numpy.frombuffer(self.segments[segment], dtype, count, offset)
 
 
 class AgentDouble:
-    """A context manager. Attributes: calls (descriptors as dicts, in order), rings (bell rings),
-    sessions (by rank).
+    """The double; a context manager, whose block the test has to stay in while it uses the double
+    and the jobs that `join` returns. What tests read: `calls` (descriptors as dicts, in order) and
+    `rings` (how often the bell rang), both written by the engine; `sessions` (by rank) and
+    `requests` (in order), written by the threads of the connections.
 
-    `lost` is set when a worker's socket closes without a leave. Clear `going` and calls stay
-    incomplete until it is set. `answer`, when set, is called with each request and may return bytes
-    to send instead of the true answer, or b"" to hang up.
+    What tests set: clear `going` and calls stay incomplete until it is set. `error` is the text
+    with which the next call fails, None for none; the engine takes it. `answer`, when set, is
+    called on a connection's thread with each request and may return bytes to send instead of the
+    true answer, b"" to hang up, or None for the true answer.
     """
 
     def __init__(self, size=1, slots=8, spin_us=0):
-        """Open the socket at which workers join; the threads start with the block."""
+        """Open the socket at which `size` workers join, each with so many slots, who are told to
+        spin for `spin_us` microseconds; the threads start with the block.
+        """
         self.size, self.slots, self.spin_us = size, slots, spin_us
         self.sessions, self.calls, self.requests, self.rings = {}, [], [], 0
         self.answer = None
-        self.error = None  # the next call fails with this text
+        self.error = None
         self.going = threading.Event()
         self.going.set()
         self.lost = threading.Event()  # a worker's socket closed without a leave
@@ -75,8 +92,9 @@ class AgentDouble:
         self._listener.bind(self.path)
         self._listener.listen()
         self._bell = libc.eventfd(0, 0)
-        self._connections, self._jobs = [], []
-        self._over = False
+        self._connections = []  # all sockets that were accepted; the accepting thread adds
+        self._jobs = []  # what `join` has returned
+        self._over = False  # set by __exit__, for the engine
 
     def __enter__(self):
         """Start the threads that accept connections and execute calls."""
@@ -86,7 +104,9 @@ class AgentDouble:
         return self
 
     def __exit__(self, *_):
-        """Leave all jobs, and end the threads."""
+        """Leave all jobs, hang up, wait for the engine, and close the socket at which workers
+        join.
+        """
         for job in self._jobs:
             job.leave()
         self.hang_up()
@@ -99,18 +119,20 @@ class AgentDouble:
         self._folder.cleanup()
 
     def join(self, rank=0):
-        """A Job connected here, without the watcher that would end the test's process."""
+        """A Job connected here, without the watcher that would end the test's process. The double
+        leaves it at the end of the block, if the test has not.
+        """
         job = Job(Worker(self.path, "double", rank, "token"))
         self._jobs.append(job)
         return job
 
     def requests_until(self, kind):
-        """Wait until a request of this kind was read."""
+        """Wait, without a time limit, until a request whose "type" is `kind` was read."""
         while not any(r["type"] == kind for r in list(self.requests)):
             os.sched_yield()
 
     def hang_up(self):
-        """Close every control socket, as a killed agent does."""
+        """Shut down every control socket, so that workers see what a killed agent leaves."""
         for connection in self._connections:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
@@ -118,7 +140,9 @@ class AgentDouble:
                 pass
 
     def _accept(self):
-        """Accept connections, and start a thread for each."""
+        """Accept connections, and start a thread for each, until the socket is shut down. Runs on
+        a thread of its own.
+        """
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -128,7 +152,9 @@ class AgentDouble:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
-        """Answer the requests of one connection until it ends."""
+        """Answer the requests of one connection, on its own thread, until it ends; then close
+        it.
+        """
         rank = None
         with connection:
             while True:
@@ -169,7 +195,9 @@ class AgentDouble:
                     )
 
     def _reply(self, rank, request):
-        """Do what a request asks; return the answer and its descriptors, None for no answer."""
+        """Do what a request of a rank asks, on the thread of its connection; return the answer,
+        None for none, and the descriptors to send with it, which stay open here too.
+        """
         kind = request["type"]
         if kind == "join":
             session = self.sessions[rank] = Session(rank, self.slots)
@@ -197,8 +225,8 @@ class AgentDouble:
         return None, []
 
     def _run(self):
-        """Wait for the bell, take the new calls of all ranks, and execute those that all ranks have
-        made.
+        """The engine's thread: wait for the bell and for `going`, take the new calls of all ranks,
+        and execute those that all ranks have made, until the end of the block.
         """
         while True:
             self.rings += struct.unpack("<Q", os.read(self._bell, 8))[0]
@@ -218,7 +246,9 @@ class AgentDouble:
                 self._execute([(s, s.waiting.pop(0)) for _, s in sorted(self.sessions.items())])
 
     def _read_call(self, session, number):
-        """Read the descriptor of a call from its slot, and check what every descriptor has."""
+        """Read the descriptor of a rank's call, by its number from 0, from its slot, and check what
+        every descriptor has. On the engine's thread: where a check fails, that ends.
+        """
         at = protocol.HEADER_BYTES + number % self.slots * 1024
         names = (
             "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out"
@@ -237,8 +267,8 @@ class AgentDouble:
         return call
 
     def _execute(self, calls):
-        """Compute the result of one call of every rank, or fail it with `error`, and ring those who
-        sleep.
+        """Compute the result of one call of every rank, (session, descriptor) each, or fail all of
+        them with `error`, complete them, and ring those who sleep. On the engine's thread.
         """
         error, self.error = self.error, None
         if error is None:

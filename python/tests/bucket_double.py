@@ -11,20 +11,23 @@ from xml.sax.saxutils import escape
 
 
 class Store:
-    """One bucket, `models`, and the server that serves it on a thread. `refuse` is the status with
-    which every request is answered, None for none.
+    """One bucket, `models`, and the server that serves it on a thread, with one more for each
+    connection. The test reads the fields, sets `refuse`, and calls `close`; the handlers change
+    `objects` and `uploads`, under `lock`, which a test need not hold when no job is under way.
     """
 
     def __init__(self):
-        """Start the server on a thread. `env` names it to agents."""
-        self.objects, self.uploads, self.refuse = {}, {}, None
+        """Start the server on a thread, at a free port of this host."""
+        self.objects = {}  # the bytes of each object, by key
+        self.uploads = {}  # those under way, by id: the key, and the bytes of each part by number
+        self.refuse = None  # the HTTP status with which every request is refused, None for none
         self._numbers, self.lock = itertools.count(), threading.RLock()
         handler = type("Handler", (_Handler,), {"store": self})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
-        self.env = {
+        self.env = {  # the variables that name this store to agents
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self._server.server_port}",
             "AWS_ACCESS_KEY_ID": "someone",
             "AWS_SECRET_ACCESS_KEY": "secret",
@@ -32,13 +35,15 @@ class Store:
         }
 
     def close(self):
-        """Stop the server, and wait for its thread."""
+        """Stop the server, and wait for its thread, but not for those of connections."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     def steps(self):
-        """The steps that have a manifest, the newest first."""
+        """The numbers of the steps that have a manifest, and so a sealed checkpoint, the newest
+        first.
+        """
         return sorted(
             (
                 int(k.split("step-")[1][:12])
@@ -49,20 +54,25 @@ class Store:
         )
 
     def new_upload_id(self):
-        """A new number for an upload."""
+        """A new id for an upload. The caller holds `lock`."""
         return f"u{next(self._numbers)}"
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Answers the requests of one connection from the store."""
+    """Answers the requests of one connection from the store, on the thread of that connection.
+    http.server calls the methods do_…; they hold the lock of the store while they call the others
+    that send an answer. `store` is a field of the class, which Store.__init__ makes.
+    """
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):
-        """Print nothing to standard error."""
+        """Print nothing to standard error, where http.server would print each request."""
 
     def _answer(self, status=200, body=b"", **headers):
-        """Send an answer with these headers; a HEAD gets no body."""
+        """Send an answer with this HTTP status and these headers, in whose names _ stands for -; a
+        HEAD gets no body.
+        """
         self.send_response(status)
         headers.setdefault("Content_Length", str(len(body)))
         for name, value in headers.items():
@@ -72,7 +82,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _refuse(self, status, code):
-        """Answer with an error of S3's."""
+        """Answer with an error of S3's: the HTTP status, and S3's word for the error."""
         self._answer(
             status,
             f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode(),
@@ -80,7 +90,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         )
 
     def _read_body(self):
-        """Read the body of the request, out of its chunks where it has some."""
+        """Read the body of the request, and take it out of S3's signed chunks where it is in some.
+        Blocks on the connection, and so without the lock.
+        """
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if not self.headers.get("X-Amz-Content-Sha256", "").startswith("STREAMING-"):
             return body
@@ -122,7 +134,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
 
     def _send_object(self, found):
-        """Answer with an object, or with the range of it that is asked for."""
+        """Answer with an object, the bytes `found`, or with the range of it that is asked for."""
         dated = {"ETag": '"whole"', "Last_Modified": "Sun, 09 Sep 2001 01:46:40 GMT"}
         part = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if self.command == "HEAD":
@@ -139,7 +151,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(200, found, **dated)
 
     def _list(self, query):
-        """Answer with the keys, or the uploads, that begin with a prefix."""
+        """Answer with the keys, or the uploads, that begin with a prefix. `query` has the
+        parameters of the request's address, as in `_upload`.
+        """
         prefix = query.get("prefix", "")
         if "uploads" in query:
             found = "".join(
@@ -182,5 +196,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._answer(204)
 
     def _send_xml(self, kind, inner):
-        """Answer with a document of S3's."""
+        """Answer with an XML document of S3's, whose outermost element is `kind`."""
         self._answer(200, f"<{kind}>{inner}</{kind}>".encode(), Content_Type="application/xml")

@@ -21,7 +21,7 @@ from shoal._checkpoint.writer import AgentWriter
 
 
 def no_room(*_):
-    """Refuse memory, as where the system gives no more."""
+    """Refuse memory, as where the system gives no more: stands in for AgentWriter.allocate."""
     raise shoal.ArenaError("the job has no more")
 
 

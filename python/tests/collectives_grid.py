@@ -1,10 +1,13 @@
 """One rank's part of test_collectives: every collective of a kind against NumPy, printing what is
 wrong.
 
-    shoal run -n 4 -- python3 collectives_grid.py allreduce
+    shoal run -n 4 -- python3 collectives_grid.py allreduce SEED
 
 All ranks draw the inputs of all ranks from one seed, so each knows every result. Values are small
 whole numbers, exact in every element type whatever the order; only a mean is rounded.
+
+All ranks run one check_… function with a Grid, on their main threads: it makes the same calls and
+draws on each, gives every result to `Grid.expect_equal`, and leaves failing to `main`.
 """
 
 import hashlib
@@ -40,19 +43,22 @@ REDUCE = {
 
 
 class Grid:
-    """Draws inputs, in arena and foreign memory in turns, and compares results; `wrong` collects
-    what differs.
+    """Draws inputs, places them in arena and foreign memory in turns, and compares results. `cases`
+    counts the comparisons, and must be the same on all ranks; `wrong` has a text for each result
+    that differs.
     """
 
     def __init__(self, job):
-        """Seed the random numbers alike on all ranks."""
+        """Seed the random numbers alike on all ranks, from the command line."""
         self.job = job
         self.rng = numpy.random.default_rng(int(sys.argv[2]))
         self.cases = 0
         self.wrong = []
 
     def draw(self, shapes, dtype, op="sum"):
-        """Draw the input of every rank, one array of each shape."""
+        """Draw the input of every rank, one array of each shape, small enough for a result by `op`
+        to be exact.
+        """
         top = 3 if op == "prod" else 25
         low = 1 if op == "prod" or dtype == "uint8" else -25
         return [self.rng.integers(low, top, s).astype(dtype) for s in shapes]
@@ -72,7 +78,9 @@ class Grid:
         return y
 
     def expect_equal(self, got, want, *what, rtol=0.0):
-        """Count a case, and record it where a result is not what it must be."""
+        """Count a case, and record it, with the words `what`, where a result is not what it must
+        be: exactly, or within the relative tolerance `rtol`.
+        """
         self.cases += 1
         want = numpy.asarray(want)
         ok = got.shape == want.shape and numpy.allclose(
@@ -82,7 +90,9 @@ class Grid:
             self.wrong.append(f"rank {self.job.rank}: {what}: got {got!r}, want {want!r}")
 
     def expect_same_bytes(self, x, *what):
-        """Record where the ranks hold different bytes. All ranks call it."""
+        """Record, with the words `what`, where the ranks hold different bytes. All ranks call it,
+        and wait for each other.
+        """
         digest = numpy.frombuffer(
             hashlib.sha256(numpy.ascontiguousarray(x).tobytes()).digest(), "uint8"
         )
@@ -132,11 +142,11 @@ def check_bfloat16(grid):
     job = grid.job
 
     def narrow(x):
-        """The upper halves of float32."""
+        """bf16 as uint16: the upper halves of float32."""
         return (x.astype("float32").view("uint32") >> 16).astype("uint16")
 
     def widen(x):
-        """float32 from their upper halves."""
+        """float32 of their upper halves, which are bf16 as uint16."""
         return (x.astype("uint32") << 16).view("float32")
 
     for n in (0, 1, 33, 5000):
@@ -375,7 +385,9 @@ def check_buffers(grid):
 
 
 def main():
-    """Run the kind of collectives that the command line names, and print what is wrong."""
+    """Run the kind of collectives that the command line names, and print what is wrong; exit with
+    code 1 on all ranks where there is something on any.
+    """
     name = sys.argv[1]
     with shoal.join() as job:
         grid = Grid(job)

@@ -1,5 +1,6 @@
-"""What the Python tests share: the package on the path, and the binary, built when it is not
-there.
+"""What the Python tests share, as pytest loads it before them: the package on the path, the binary,
+built when it is not there, options, and fixtures that run programs. All of it runs on the main
+thread of pytest's process.
 """
 
 import collections
@@ -19,7 +20,7 @@ for name in [n for n in os.environ if n.startswith("SHOAL_")]:
 
 
 def pytest_addoption(parser):
-    """Declare the options of these tests."""
+    """Declare the options of these tests. As all pytest_ functions here, called by pytest."""
     parser.addoption(
         "--every-combination",
         action="store_true",
@@ -56,7 +57,9 @@ STARTS_JOBS = ("elastic", "torch", "live", "transfer", "checkpoint", "collective
 
 
 def items_outside_part(part, parts, items):
-    """The items that are not in a part. Of each test with parameters at least one case is in it."""
+    """Of these items, those that are not in part `part` (from 0) of `parts`. Only tests that start
+    jobs are divided; of each at least one case is in every part.
+    """
     tests = collections.defaultdict(list)
     for item in items:
         if item.path.stem.removeprefix("test_").startswith(STARTS_JOBS):
@@ -68,7 +71,7 @@ def items_outside_part(part, parts, items):
     return left
 
 
-_BEGAN = pytest.StashKey()  # what this process had used when a test began
+_BEGAN = pytest.StashKey()  # processor seconds that this process had used when a test began
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -109,11 +112,12 @@ def agent():
 @pytest.fixture(scope="session")
 def alone():
     """Returns alone(script or source, *arguments): runs it without the launcher, as a job of one,
-    expects exit code 0, returns what it printed.
+    waits for its end, expects exit code `code`, returns what it printed to stdout and stderr. A
+    pathlib.Path is a script, a string is source. `env` is added to this process's environment.
     """
 
     def run(program, *arguments, code=0, env=None):
-        """Run a program to its end."""
+        """What `alone` says. Fails with another exit code, and after HANG seconds."""
         source = [] if isinstance(program, pathlib.Path) else ["-c"]
         done = subprocess.run(
             [sys.executable, *source, str(program), *map(str, arguments)],
@@ -133,12 +137,14 @@ def alone():
 
 @pytest.fixture(scope="session")
 def launch(binary, tmp_path_factory):
-    """Returns launch(n, script or source, *arguments): runs it on n ranks, expects exit code 0,
-    returns what they printed. launch.start only starts the job, and returns its process.
+    """Returns launch(n, script or source, *arguments): runs it on n ranks of this host, waits for
+    the end of the job, expects exit code `code` of the launcher, returns what all printed to stdout
+    and stderr. A pathlib.Path is a script, a string is source. `env` is added to this process's
+    environment. launch.start only starts the job, and returns the process of the launcher.
     """
 
     def run(n, program, *arguments, code=0, env=None):
-        """Run a job to its end."""
+        """What `launch` says. Fails with another exit code, and after HANG seconds."""
         process = start(n, program, *arguments, env=env)
         try:
             output, _ = process.communicate(timeout=HANG)
@@ -151,7 +157,9 @@ def launch(binary, tmp_path_factory):
         return output
 
     def start(n, program, *arguments, env=None, options=()):
-        """Start a job; its output is a pipe."""
+        """Start a job with these `options` of shoal run. The caller reads the pipe `stdout`, which
+        has all output, and ends and waits for the process.
+        """
         if not isinstance(program, pathlib.Path):
             path = tmp_path_factory.mktemp("program") / "worker.py"
             path.write_text(program)

@@ -10,11 +10,13 @@ import socket
 import sys
 import threading
 
-THREADS, CONNECTIONS = 10, 10
+THREADS, CONNECTIONS = 10, 10  # connections of each thread at a time
 
 
 def drop_connections(address, ended):
-    """Open connections and drop them, again and again, until `ended` is set."""
+    """Open CONNECTIONS connections and drop them, again and again, until `ended` is set. What each
+    of the THREADS threads runs.
+    """
     while not ended.is_set():
         with contextlib.ExitStack() as stack:
             for _ in range(CONNECTIONS):

@@ -14,7 +14,12 @@ import torch
 
 class Ledger:
     """What the workers wrote down of a run with this config, in the folder `path` and in what they
-    printed.
+    printed. It is read once the job has ended, and not changed then. A check that fails raises
+    AssertionError.
+
+    `lines` has all that was written of steps, a dict for each worker and step (see elastic_torch);
+    `steps` one of these for each step number; `joined` those of first steps of workers that joined
+    later; `results` what the workers that went on to the end printed; `states` their arrays.
     """
 
     def __init__(self, path, output, **config):
@@ -43,7 +48,9 @@ class Ledger:
         self.joined = [line for line in self.lines if line["joined"]]
 
     def check(self, survivors, losses=0):
-        """Check all that must hold. `losses` is how many workers were killed while they trained."""
+        """Check all that must hold. `survivors` is how many workers ended with a result, `losses`
+        how many were killed while they trained.
+        """
         self.check_agreement(survivors)
         self._check_every_sample_once()
         self._check_batch_sizes(losses)
@@ -91,7 +98,9 @@ class Ledger:
             )
 
     def _check_batch_sizes(self, losses):
-        """Check that every step had a whole batch, but at the ends of epochs and after losses."""
+        """Check that every step had a whole batch, but at the ends of epochs and after losses, of
+        workers that were killed.
+        """
         epochs = {step["epoch"] for step in self.steps.values()}
         short = sum(len(step["taken"]) < self.batch for step in self.steps.values())
         tails = len(epochs) if self.samples % self.batch else 0

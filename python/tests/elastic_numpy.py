@@ -29,12 +29,12 @@ doomed = random.Random(seed).sample(range(first), kills) if not job.outside else
 choice = random.Random(seed * 1000 + number)
 fatal, place = choice.randrange(1, epochs * samples // batch - 1), choice.choice(PLACES)
 if number not in doomed:
-    fatal = 1 << 62
+    fatal = 1 << 62  # no step
 
 
 def die(here, submitted=0):
-    """Die by SIGKILL if this is the step and place for it, after submitting so many parts of the
-    step.
+    """Die by SIGKILL if this is the step and place for it, after submitting the first `submitted`
+    parts of the step. `here` is one of PLACES; it reads `step`, the step of the loop below.
     """
     if step.number >= fatal and place == here:
         for i, g in enumerate(gradients[:submitted]):

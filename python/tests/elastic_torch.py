@@ -15,7 +15,8 @@ numbers compile the model and wrap that with ddp, the others wrap it and compile
 
 The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off
 it, which is above 0 exactly for them; `ending` whether a worker has seen FILE. Both become 0 after
-each step.
+each step. The functions are also called by elastic_ledger.py, in the test's process, to make the
+same training by one worker.
 """
 
 import hashlib
@@ -61,7 +62,9 @@ class Net(nn.Module):
     """A small model, and the parameter by which the samples of a step are known."""
 
     def __init__(self, samples):
-        """The same random parameters on every worker, and a mark for each of so many samples."""
+        """The same random parameters on every worker, and a mark for each of so many samples. It
+        seeds torch's random numbers.
+        """
         super().__init__()
         torch.manual_seed(SEED)
         self.layers = nn.Sequential(
@@ -71,7 +74,9 @@ class Net(nn.Module):
         self.ending = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
     def forward(self, x, index, ending):
-        """The outputs, and the value by which the samples of a step are marked."""
+        """The outputs, and the value, to be added to the loss, by which the samples of a step are
+        marked. `index` has their numbers; `ending` is 1 where this worker has seen FILE, else 0.
+        """
         return self.layers(x), self.taken[index].mean() + self.ending * ending
 
     def marks(self):
@@ -79,8 +84,8 @@ class Net(nn.Module):
         return [self.taken, self.ending]
 
     def take_marks(self):
-        """The samples of the step that was just made, and whether a worker has seen the end; both
-        are set back to 0.
+        """The numbers of the samples of the step that was just made, by all workers, and whether a
+        worker has seen FILE; both marks are set back to 0.
         """
         found = self.taken.detach().nonzero().flatten().tolist(), bool(self.ending > 0)
         with torch.no_grad():
@@ -97,8 +102,8 @@ def make_data(samples):
 
 
 def make_optimizer(model, name):
-    """A new optimizer and its scheduler. The optimizer adds to `taken` and `ending` what their
-    gradients are, or a number of that sign.
+    """A new optimizer and its scheduler; `name` is "adam", else it is SGD with momentum. The
+    optimizer adds to `taken` and `ending` what their gradients are, or a number of that sign.
     """
     marks = {"params": model.marks(), "lr": -1.0}
     if name == "adam":
@@ -122,7 +127,7 @@ def loss_of(model, x, y, index, ending=False):
 
 def state_of(model, optimizer, scheduler, wrap):
     """All that must be the same everywhere, and in a training by one worker, which has not seen
-    FILE: so without what is kept for the marks.
+    FILE: so without what is kept for the marks; with `wrap` "zero", without the optimizer's state.
     """
     state = [model.state_dict(), scheduler.state_dict()]
     if wrap != "zero":
@@ -135,7 +140,7 @@ def state_of(model, optimizer, scheduler, wrap):
 
 
 def arrays(value):
-    """All tensors and numbers of a nested value, in order, as arrays."""
+    """All tensors and numbers of nested dicts, lists and tuples, in order, as NumPy arrays."""
     if isinstance(value, dict):
         return [a for _, v in sorted(value.items(), key=str) for a in arrays(v)]
     if isinstance(value, (list, tuple)):
@@ -144,11 +149,11 @@ def arrays(value):
 
 
 def digest(value):
-    """A checksum of nested values, to the last bit."""
+    """A checksum of nested values, to the last bit: 12 hexadecimal digits."""
     hashed = hashlib.sha256()
 
     def add(value):
-        """Add a value to the checksum."""
+        """Add a value to the checksum; functions count for nothing."""
         if isinstance(value, dict):
             for key in sorted(value, key=str):
                 hashed.update(str(key).encode())
@@ -167,7 +172,7 @@ def digest(value):
 
 def wrap_for_averaging(config, net, here):
     """Have the gradients averaged as the config says; return what is called for the outputs, the
-    optimizer, and the scheduler.
+    optimizer, and the scheduler. `here` is called with the places in a step of zero's.
     """
     import shoal.torch
     from shoal.torch.zero import flat
@@ -204,8 +209,8 @@ def wrap_model(config, net, compress):
 
 
 def propose_bucket_sizes(sizes):
-    """Have the agent propose these sizes of buckets in turn, soon and often; print when buckets are
-    replaced.
+    """Have the agent propose these sizes of buckets, in bytes, in turn, soon and often; print RECUT
+    when buckets are replaced.
     """
     import shoal
     from shoal.torch import sizes as module
@@ -218,13 +223,15 @@ def propose_bucket_sizes(sizes):
 
 
 def call_before(thing, name, call):
-    """Have `call` made before each call of a method."""
+    """Have `call()` made before each call of the method `name` of `thing`, from now on."""
     method = getattr(thing, name)
     setattr(thing, name, lambda *arguments, **options: (call(), method(*arguments, **options))[1])
 
 
 def batches(config, loader, between):
-    """The batches of all epochs; between(epoch) is called after each epoch of a nested loop."""
+    """Yield the batches of all epochs; between(epoch) is called after each epoch of a nested
+    loop.
+    """
     if config["nest"] is None:
         yield from loader
         return
@@ -238,7 +245,9 @@ def batches(config, loader, between):
 
 
 def main(config, end):
-    """Train as the config says, and write down every step."""
+    """Train as the config says, or until the file `end` exists, and write down every step. What a
+    worker's process runs, once.
+    """
     import shoal
     import shoal.torch
 
@@ -249,12 +258,14 @@ def main(config, end):
     ledger = open(pathlib.Path(config["out"]) / f"{number}.jsonl", "w")
 
     def here(place):
-        """Die if this worker is doomed at this place of the step."""
+        """Die by SIGKILL if this worker is doomed at this place of the step."""
         if [number, loader.step.number, place] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(place):
-        """What the device's double calls at each of its places."""
+        """What the device's double calls at each of its places, on any thread: die or fail there
+        if the config says so.
+        """
         if (
             place == "after the collective"
             and [number, loader.step.number, "NCCL fails"] in config["doomed"]
@@ -287,7 +298,9 @@ def main(config, end):
         subprocess.Popen(["sleep", "1000"])
 
     def between(epoch):
-        """Between two epochs of a nested loop: what the outer loop does."""
+        """What the outer loop does after an epoch: step the scheduler, die if the config says so,
+        and check that all workers have the same state.
+        """
         scheduler.step()
         if [number, epoch, "between epochs"] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -20,14 +20,17 @@ from shoal._live import transfer
 doomed, place, count, end = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 job = shoal.join()
 number = int(os.environ["SHOAL_RANK"])
-calls, armed = 0, False
-# how many bytes of memory were made for the state since this worker has entered
-entered, made = False, 0
+calls = 0  # how often the doomed worker has come to PLACE
+armed = False  # whether it may die: set when the loop begins
+entered = False  # whether it has made a broadcast, with which the handover begins
+made = 0  # bytes of memory that were made for the state since then
 make = transfer.allocate_touched
 
 
 def counted_memory(nbytes):
-    """Allocate memory, and count what is made after this worker has entered."""
+    """Allocate memory for the state, and count what is made after this worker has entered: stands
+    in for transfer.allocate_touched.
+    """
     global made
     made += nbytes * entered
     return make(nbytes)
@@ -37,7 +40,7 @@ transfer.allocate_touched = counted_memory
 
 
 def count_and_die(name):
-    """Count a call, and die where it is the one."""
+    """Note a call of the name, and die by SIGKILL where it is the one of the command line."""
     global calls, entered
     entered = entered or name == "broadcast"
     if armed and number == doomed and name == place:
@@ -47,11 +50,11 @@ def count_and_die(name):
 
 
 def watch_method(name):
-    """Have `fatal` called before each call of a method of the job."""
+    """Have `count_and_die` called before each call of a method of the job, from now on."""
     original = getattr(job, name)
 
     def call(*args, **options):
-        """Call the method after `fatal`."""
+        """Call the method after `count_and_die`."""
         count_and_die(name)
         return original(*args, **options)
 
@@ -65,13 +68,15 @@ state = expected.copy() if not job.outside else np.full(expected.shape, -1.0)
 
 
 def get():
-    """The state, for a worker that joins."""
+    """The state, for a worker that joins: the getter that the job calls."""
     count_and_die("get")
     return state
 
 
 def take(value):
-    """Print how much memory was made, and take over the state."""
+    """Print how many bytes of memory were made, and take over the state: the setter that the job
+    calls on a worker that joins.
+    """
     print("MADE", made, flush=True)
     np.copyto(state, value)
 

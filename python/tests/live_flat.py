@@ -19,8 +19,8 @@ rules:
 
 
 class Flat(live_numpy.Perceptron):
-    """A perceptron that has its part over dp of what its rank of tp has, and all of that only in a
-    step.
+    """A perceptron that has its part over dp of what its rank of tp has (`mine`), and all of that
+    (`whole`) only while it computes gradients.
     """
 
     def __init__(self, mesh):
@@ -35,13 +35,15 @@ class Flat(live_numpy.Perceptron):
         }
 
     def own(self, x):
-        """This rank's part of the elements of x; the last ones end in zeros."""
+        """A copy of this rank's part over dp of the elements of x, in one dimension; the last
+        ranks' parts are filled up with zeros.
+        """
         n = -(-x.size // self.dp.size)
         return np.pad(x.ravel(), (0, n * self.dp.size - x.size))[n * self.dp.rank :][:n].copy()
 
     def gradients(self, indices):
         """Gather what this rank of tp has, compute with it, and keep this rank's part of the
-        gradients.
+        gradients in `grad`; return this rank's share of the loss. Waits for the ranks of dp and tp.
         """
         parts = self.mine
         for name, w in self.whole.items():

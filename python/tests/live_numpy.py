@@ -37,14 +37,17 @@ def make_data():
 
 
 def rows_of_rank(n, group):
-    """The slice of n rows that this rank of a group has."""
+    """The slice of n rows that this rank of a group has, cut as evenly as can be."""
     each, more = divmod(n, group.size)
     begin = each * group.rank + min(group.rank, more)
     return slice(begin, begin + each + (group.rank < more))
 
 
 class Perceptron:
-    """A model for shoal.train, cut over tp, and its batch over dp."""
+    """A model for shoal.train, cut over tp, and its batch over dp. shoal.train calls the methods on
+    the thread of the loop, on all ranks of the mesh alike: in each step `gradients`, which waits
+    for other ranks and leaves the gradients in `grad`, then `update`.
+    """
 
     def __init__(self, mesh):
         """Cut this rank's part out of the whole parameters, which are the same on all ranks."""
@@ -64,11 +67,13 @@ class Perceptron:
         self.x, self.y = make_data()
 
     def tensors(self):
-        """This rank's part of the state, by name."""
+        """This rank's part of the state, by name: the arrays themselves."""
         return {**self.mine, **self.state, "optimizer.step": self.count}
 
     def gradients(self, indices):
-        """Compute the gradients of a batch, and return this rank's share of the loss."""
+        """Compute the gradients of the batch that has these samples, and return this rank's share
+        of the loss, which is the sum over all ranks.
+        """
         here = indices[rows_of_rank(len(indices), self.dp)]
         x, y = self.x[here], self.y[here]
         hidden = np.tanh(x @ self.mine["up"].T)
@@ -84,7 +89,7 @@ class Perceptron:
         return np.array([(wrong**2).sum() / len(indices)]) * (self.tp.rank == 0)
 
     def update(self):
-        """A step of Adam."""
+        """Make a step of Adam with the gradients in `grad`."""
         self.count += 1
         for name, w in self.mine.items():
             mean, square = (self.state[kind + name] for kind in KINDS[1:])
@@ -98,7 +103,9 @@ class Lodger(Perceptron):
     """A perceptron that keeps its state in memory of the job."""
 
     def adopt(self, tensors):
-        """Take these arrays for the state; their values stay as they are."""
+        """Take these arrays, which lie in the job's memory and hold the same values, for the state
+        from now on. shoal.train calls it for each model that it has built.
+        """
         for lent, own in ((tensors[name], x) for name, x in self.tensors().items()):
             assert (
                 lent.shape == own.shape
@@ -118,17 +125,19 @@ def build_either(mesh):
 
 
 class Alone:
-    """A group of one."""
+    """A group of one, for a training without a job."""
 
     rank, size = 0, 1
 
     def allreduce(self, x):
-        """x itself."""
+        """Return x as it is: the sum over one rank."""
         return x
 
 
 def reference_losses():
-    """Yield the losses of the undisturbed training, without end."""
+    """Yield the losses of the undisturbed training, step by step without end, computed in the
+    calling process.
+    """
     model, place = Perceptron({"dp": Alone(), "tp": Alone()}), Cursor.start(SAMPLES, BATCH, SEED)
     while True:
         yield model.gradients(place.order().take(place.part(0, 1))).item()
@@ -137,7 +146,10 @@ def reference_losses():
 
 
 def main(mesh, steps, folder=None, every=0, model=build_either, layout=LAYOUT):
-    """Train on a mesh that may change, and print every step."""
+    """Train on a mesh that may change, for `steps` steps, and print every step. With a folder,
+    checkpoints are made there every `every` steps, and state that is not the model's is printed.
+    What a worker's process runs.
+    """
     job = shoal.join()
     if folder:
         source = np.random.default_rng(job.rank)

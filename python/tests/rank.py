@@ -1,4 +1,9 @@
-"""A rank that has its work done by a fork of rank_server.py, and ends as that does."""
+"""A rank that has its work done by a fork of rank_server.py, and ends as that does.
+
+    rank.py PROGRAM ARGUMENT …
+
+RANK_SERVER in the environment is the server's socket; the fork runs PROGRAM.
+"""
 
 import array
 import json

@@ -25,8 +25,9 @@ _PDEATHSIG = 1  # of prctl: this process is killed when its parent ends
 
 
 def main(path, *modules):
-    """Import torch and the modules, and fork for everybody who asks; run in each fork what it shall
-    run.
+    """Import torch and the modules, and fork for everybody who asks at the socket `path`, which is
+    made here; print "ready" when it is there. Runs until this process is killed, and in each fork
+    what that shall run.
     """
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     import torch.distributed

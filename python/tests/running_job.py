@@ -1,4 +1,6 @@
-"""A job under way, for tests that change its workers while it trains."""
+"""A job under way, for tests that change its workers while it trains. `Running` drives it from the
+test's process, on the test's thread; `rest_if_calm` is for the worker programs.
+"""
 
 import contextlib
 import json
@@ -11,21 +13,25 @@ import threading
 import time
 
 HANG = 1500  # seconds; reached only by a hang, on however busy a machine
-# after the name of the file that ends a training: as long as it is there, those that train leave
-# the processors to those that start
+# The ending that, after the name of the file that ends a training, names another file: as long as
+# that is there, those that train leave the processors to those that start.
 CALM = ".calm"
 
 
 def rest_if_calm(end):
-    """What a worker calls at the start of a step: with `CALM` it sleeps, and so takes fifty steps a
-    second, not as many as it can.
+    """What a worker calls at the start of a step, with the file that ends its training: as long as
+    the file of `CALM` is there it sleeps, and so makes fifty steps a second, not as many as it can.
     """
     if os.path.exists(f"{end}{CALM}"):
         time.sleep(0.02)
 
 
 class Running:
-    """A job under way: what it has printed so far, its workers, and its end."""
+    """A job under way: `output`, which is what was read of its output so far, its workers, and its
+    end. Made by `running`, which also ends it. For one thread: only `read_until` and `finish` read
+    the launcher's pipe. What waits has no time limit but that of `running`, HANG seconds for the
+    whole job; a command that fails, or takes longer than HANG seconds, fails the test.
+    """
 
     def __init__(self, binary, process, end):
         """The job of a launcher, `process`, whose training ends when the file `end` is there."""
@@ -44,15 +50,17 @@ class Running:
         raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
 
     def wait_for_new_step(self):
-        """Return when a step was made that had not begun yet: lines that are printed already are of
-        earlier ones, and of other members.
+        """Read the output until a step is printed that had not begun when this was called: lines
+        that are printed already are of earlier steps, and of other members.
         """
         made = next(j["steps"] for j in self._ps() if j["job"] == self.name)
         while int(self.read_until(r"STEP (\d+)")[1]) <= made:
             pass
 
     def resize(self, n, *options):
-        """Ask for n workers, and return when they are there."""
+        """Run `shoal resize` for n workers, with its options, and return when they are there; with
+        --no-wait, when the job has the order.
+        """
         with self.calm():
             done = subprocess.run(
                 [self._binary, "resize", self.name, str(n), *options],
@@ -65,19 +73,19 @@ class Running:
 
     @property
     def name(self):
-        """The name of the job, as it was printed."""
+        """The name of the job, out of the output, which must have been read beyond it."""
         return re.search(r"job ([^,]+),", self.output)[1]
 
     def workers(self):
-        """The process ids of the members, by rank."""
+        """The process ids of the members, by rank. Runs `shoal ps`."""
         return {w["rank"]: w["pid"] for w in self.members()}
 
     def members(self):
-        """The members, as `shoal ps` lists them."""
+        """The members, as `shoal ps --json` lists them: a dict each."""
         return [w for w in self._ps(self.name) if w["rank"] >= 0]
 
     def _ps(self, *job):
-        """What `shoal ps` lists: the jobs, or the workers of one."""
+        """What `shoal ps --json` lists, a dict each: the jobs, or the workers of the named one."""
         listed = subprocess.run(
             [self._binary, "ps", "--json", *job],
             stdout=subprocess.PIPE,
@@ -88,7 +96,7 @@ class Running:
         return list(map(json.loads, listed.splitlines()))
 
     def wait_for_spare(self, count=1):
-        """Return when so many workers wait to be let in."""
+        """Return when at least `count` spares wait to be let in."""
         with self.calm():
             while sum(bool(w.get("waiting")) for w in self._ps(self.name)) < count:
                 time.sleep(0.02)  # to ask costs time of a processor, which those that start need
@@ -106,7 +114,9 @@ class Running:
             calm.unlink(missing_ok=True)  # another order may have ended it
 
     def kill(self, *ranks):
-        """Kill workers at one moment, and return when the job knows."""
+        """Kill the workers of these ranks at one moment, and return when the job knows: when they
+        are no members any more, or the job has ended.
+        """
         gone = {w["worker"]: w["pid"] for w in self.members() if w["rank"] in ranks}
         for pid in gone.values():
             os.kill(pid, signal.SIGKILL)
@@ -116,21 +126,27 @@ class Running:
                 pass
 
     def finish(self, code=0):
-        """End the training; return all that was printed."""
+        """End the training, and wait for the job, which must end with exit code `code`; return all
+        that it has printed.
+        """
         self._end.touch()
-        # communicate() would miss what `until` has read ahead
+        # communicate() would miss what `read_until` has read ahead
         self.output += self._process.stdout.read()
         assert self._process.wait() == code, self.output[-6000:]
         return self.output
 
 
 def results(output):
-    """What the workers that finished printed as their results."""
+    """What the workers that finished printed as their results: the JSON after RESULT, one a
+    worker, in no fixed order.
+    """
     return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
 
 
 def check_results(output):
-    """Check what every run of elastic_numpy.py must end with; return the results."""
+    """Check what every run of elastic_numpy.py must end with: ranks without a gap, one size, and
+    results that are the same on all; return the results, [rank, size, …] each.
+    """
     ended = results(output)
     assert ended and "Traceback" not in output, output
     assert len({tuple(r[2:]) for r in ended}) == 1, f"the workers differ: {ended}\n{output}"
@@ -141,8 +157,8 @@ def check_results(output):
 
 
 def freeze(pid):
-    """Stop a process, and return when all its threads stand still: the signal itself ends nothing
-    that is under way.
+    """Stop a process by SIGSTOP, and return when all its threads stand still: the signal itself
+    ends nothing that is under way. The caller continues or kills it.
     """
     os.kill(pid, signal.SIGSTOP)
     while any(
@@ -153,7 +169,7 @@ def freeze(pid):
 
 
 def _thread_state(stat):
-    """The state of a thread, one letter, by its file `stat`; X where it is gone."""
+    """The state of a thread, one letter of /proc, by its file `stat`; X where it is gone."""
     try:
         return stat.read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):
@@ -163,7 +179,9 @@ def _thread_state(stat):
 @contextlib.contextmanager
 def running(launch, binary, end, n, program, *arguments, options=()):
     """A block with a job of n workers that trains until the file `end` is there, which is its last
-    argument. The job is killed at the end of the block.
+    argument; it begins when "STEP 0" was printed. `launch` and `binary` are the fixtures, `options`
+    those of shoal run. The launcher gets SIGTERM after HANG seconds, and is killed at the end of
+    the block.
     """
     process = launch.start(n, program, *arguments, end, options=options)
     job = Running(str(binary), process, end)

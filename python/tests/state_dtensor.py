@@ -12,7 +12,7 @@ import shoal.torch  # noqa: F401  the backend
 
 
 def whole(*shape):
-    """A tensor of this shape whose elements all differ."""
+    """A tensor of this shape whose elements all differ, in float64."""
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float64).view(shape)
 
 
@@ -26,14 +26,14 @@ WHOLE = {
 
 
 def chunk(x, dim, parts, i):
-    """What torch.chunk gives to part i, which may be nothing."""
+    """What torch.chunk gives to part i of `parts` along `dim`: a view, which may be empty."""
     chunks = x.chunk(parts, dim)
     return chunks[i] if i < len(chunks) else x.narrow(dim, 0, 0)
 
 
 def dtensor_of(mesh, x, placements):
-    """A DTensor of which this rank has what the placements say, cut here by hand: strided shards
-    after all others.
+    """A DTensor of which this rank has what the placements say of the whole tensor x, cut here by
+    hand: strided shards after all others.
     """
     part = x
     for strided in False, True:
@@ -51,21 +51,23 @@ def dtensor_of(mesh, x, placements):
 
 
 def state(mesh, placements):
-    """The state as DTensors on a mesh, and one plain tensor."""
+    """The values of WHOLE as DTensors on a mesh, with these placements by name, and one plain
+    tensor.
+    """
     return {name: dtensor_of(mesh, WHOLE[name], placements[name]) for name in placements} | {
         "plain": WHOLE["plain"].clone()
     }
 
 
 def set_to_zero(tensors):
-    """The same tensors, set to 0."""
+    """Set the parts of tensors that are here to 0, in place; return the same dict."""
     for x in tensors.values():
         getattr(x, "_local_tensor", x).zero_()
     return tensors
 
 
 def equal(tensors, others):
-    """Whether the parts that are here are equal."""
+    """Whether the parts of tensors that are on this rank are equal to those of `others`."""
     return all(
         torch.equal(
             getattr(x, "_local_tensor", x), getattr(others[name], "_local_tensor", others[name])

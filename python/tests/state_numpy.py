@@ -40,12 +40,16 @@ CATALOGUE = [
 
 
 def bounds(count, parts):
-    """Where the parts begin and end if a count is cut as equally as whole numbers allow."""
+    """Where the parts begin, and the last one ends, if a count is cut as equally as whole numbers
+    allow: parts + 1 numbers.
+    """
     return [count // parts * i + min(i, count % parts) for i in range(parts + 1)]
 
 
 def state_on_mesh(mesh):
-    """The layout of a mesh, and what this rank has by it, cut here by hand."""
+    """The layout for a mesh with the axes tp and pp or one of them, and what this rank has by it:
+    arrays by name, cut here by hand.
+    """
     rules, here = [], dict(WHOLE)
     if "tp" in mesh.axes:
         rules += [

@@ -41,9 +41,10 @@ def test_a_job_on_a_mesh_goes_on_on_any(launch, tmp_path, mesh, workers):
 
 
 def comparable(results):
-    """What workers print at their end. The third value is a sum over the bits of the parameters. It
-    is compared under the NumPy that the checkpoint was trained with, because sines of other
-    versions differ in their last bits.
+    """Of what workers print at their end, by rank as test_checkpoint.results has it, what can be
+    compared with a result of another NumPy. The third value is a sum over the bits of the
+    parameters. It is left in under the NumPy that the checkpoint was trained with, because sines of
+    other versions differ in their last bits.
     """
     if numpy.__version__.startswith("1.24."):
         return results

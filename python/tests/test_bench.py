@@ -10,7 +10,9 @@ from shoal import bench  # noqa: E402
 
 
 def summed(dtype: str, n: int, ranks: int):
-    """A payload after one call, and the right result of that call."""
+    """The payload of the last of so many ranks, as it is after one call for n elements, and the
+    right result of that call.
+    """
     total = np.zeros(n, dtype)
     for rank in range(ranks):
         payload = bench.Payload(dtype, ranks)

@@ -1,4 +1,6 @@
-"""Slots, tails, bells, waiting and sleeping: the protocol of a call, seen from an agent's side."""
+"""Slots, tails, bells, waiting and sleeping: the protocol of a call, seen from an agent's side. The
+fixture `agent` is an AgentDouble of one rank: while `agent.going` is clear no call completes.
+"""
 
 import os
 import threading
@@ -189,7 +191,7 @@ def test_many_threads_submit_and_wait():
 
 
 def test_several_threads_wait_for_one_handle(agent):
-    """All of them get the result."""
+    """All threads that wait for one handle get the result of its call."""
     job = agent.join()
     agent.going.clear()
     x = numpy.ones(5)

@@ -28,12 +28,15 @@ SAMPLES, BATCH, EPOCHS = 300, 16, 4  # 76 steps
 
 @pytest.fixture
 def train(launch, tmp_path):
-    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was
-    printed.
+    """Returns train(n, more environment): trains checkpoint_numpy.py on n workers to the end, or to
+    the kill, and returns what was printed.
     """
 
     def run(n, folder="checkpoints", every=5, keep=2, more=1, **env):
-        """Start a job, and return what it printed, however it ended."""
+        """Start a job, and return what it printed, however it ended. `folder` is one in the folder
+        of the test, `every` and `keep` are those of its checkpoints, `more` is how many float64
+        more the state has.
+        """
         process = launch.start(
             n,
             WORKER,
@@ -53,13 +56,15 @@ def train(launch, tmp_path):
 
 
 def results(output):
-    """What each worker that finished printed, by rank."""
+    """What each worker that finished printed as RESULT, by rank; fails where any raised an
+    error.
+    """
     assert "Traceback" not in output, output
     return {r[0]: r[1:] for r in map(json.loads, re.findall("RESULT (.*)", output))}
 
 
 def steps(folder):
-    """The steps of the sealed checkpoints in a folder."""
+    """The steps of the sealed checkpoints in a folder, the newest first."""
     return [s.step for s in commit.sealed_checkpoints(str(folder))]
 
 
@@ -128,7 +133,7 @@ def test_a_damaged_one_is_passed_over(train, tmp_path, binary):
 
 
 def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
-    """The job ends with an error instead."""
+    """Where all checkpoints are damaged the job ends with an error, and does not begin anew."""
     train(1, keep=1)
     damage(next((tmp_path / "checkpoints").glob("step-*/*.safetensors")))
     output = train(1, keep=1)
@@ -235,7 +240,7 @@ def test_a_job_of_one_goes_on_with_and_without_an_agent(train, alone, tmp_path):
     """A checkpoint that the agent wrote is read without one, and the other way round."""
 
     def train_alone(folder, **options):
-        """Train without an agent."""
+        """Train checkpoint_numpy.py as a job of one without an agent; return what it printed."""
         numbers = (SAMPLES, BATCH, EPOCHS, 5, 100, 100_000)
         return alone(WORKER, tmp_path / folder, *numbers, **options)
 
@@ -304,7 +309,7 @@ def test_kill_everything_at_random_moments(launch, tmp_path, binary):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a disk of 4 MiB."""
+    """A folder on a disk of 4 MiB, which is mounted for the test; skips it where that cannot be."""
     if os.geteuid() or not sys.platform.startswith("linux"):
         pytest.skip("needs root to mount a small disk")
     path = tmp_path / "small"
@@ -334,7 +339,9 @@ def test_a_full_disk(train, small_disk):
 
 
 def test_a_full_disk_without_an_agent(alone, small_disk):
-    """The same where this process writes."""
+    """Where a job of one without an agent meets a full disk, training goes on, no half a checkpoint
+    appears, and the user is told.
+    """
     output = alone(WORKER, small_disk / "checkpoints", 40, 4, 1, 4, 2, 1_000_000)
     assert (
         "no space left" in output.lower()
@@ -449,11 +456,15 @@ TORCH = pathlib.Path(__file__).with_name("checkpoint_torch.py")
 
 
 def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
-    """As with NumPy; on another number of workers, all end with the same parameters."""
+    """A PyTorch job that was killed ends, on as many workers, with the bits of one that went
+    undisturbed; on another number of workers, all end with the same parameters.
+    """
     pytest.importorskip("torch")
 
     def train(folder, n, **env):
-        """Train on n workers; return what they printed."""
+        """Train checkpoint_torch.py on n workers to the end, or to the kill; return the results of
+        those that finished, by rank.
+        """
         output, _ = launch.start(n, TORCH, tmp_path / folder, env=env).communicate(timeout=HANG)
         return results(output)
 

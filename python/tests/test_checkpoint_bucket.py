@@ -25,7 +25,7 @@ URL = "s3://models/runs/a"
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A store in memory, named by the environment."""
+    """A store in memory, named by the environment until the end of the test."""
     it = Store()
     for name, value in {"TMPDIR": tmp_path, "HOME": tmp_path, **it.env}.items():
         monkeypatch.setenv(name, str(value))
@@ -35,12 +35,14 @@ def store(tmp_path, monkeypatch):
 
 @pytest.fixture
 def train(launch, store):
-    """Returns train(n, more environment): trains to the end, or to the kill, and returns what was
-    printed.
+    """Returns train(n, more environment): trains checkpoint_numpy.py on n workers to the end, or to
+    the kill, and returns what was printed.
     """
 
     def run(n, folder=URL, keep=2, more=1, **env):
-        """Start a job, and return what it printed, however it ended."""
+        """Start a job, and return what it printed, however it ended. `folder` is that of its
+        checkpoints, of which `keep` stay; `more` is how many float64 more the state has.
+        """
         process = launch.start(
             n, WORKER, folder, 300, 16, 4, 5, keep, more, env={k: str(v) for k, v in env.items()}
         )
@@ -51,7 +53,9 @@ def train(launch, store):
 
 
 def results(output):
-    """What each worker that finished printed, by rank."""
+    """What each worker that finished printed as RESULT, by rank; fails where any raised an
+    error.
+    """
     assert "Traceback" not in output, output
     return {r[0]: r[1:] for r in map(json.loads, re.findall("RESULT (.*)", output))}
 

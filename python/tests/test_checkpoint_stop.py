@@ -40,8 +40,9 @@ def test_a_job_that_is_stopped_makes_no_step_again(launch, binary, tmp_path):
     """
 
     def stop(*hurry):
-        """Start a job, and stop it after some steps; with options that hurry it, rank 1 writes no
-        part.
+        """Start a job, stop it after some steps, and wait for its end; with options of shoal stop
+        that hurry it, rank 1 writes no part. Return the first step that was printed, how many steps
+        were committed in the end, and what was printed.
         """
         hangs = ["hangs"] if hurry else []
         process = launch.start(3, STOPPED, tmp_path / "checkpoints", 10**8, *hangs)

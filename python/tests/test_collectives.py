@@ -40,7 +40,7 @@ def test_against_numpy(launch, kind, n):
 
 @pytest.mark.parametrize("kind", ["overlapped", "groups"])
 def test_more_ranks_than_processors(launch, kind):
-    """The same with more ranks than the machine has processors."""
+    """Collectives give what NumPy computes also on more ranks than the machine has processors."""
     launch(8, GRID, kind, 1)
 
 

@@ -1,4 +1,4 @@
-"""Moving to a core of one's own."""
+"""A thread moves to a core of its rank's own. Times are nanoseconds, as of perf_counter_ns()."""
 
 import os
 

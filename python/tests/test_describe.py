@@ -37,7 +37,7 @@ def test_numpy(name):
     ],
 )
 def test_array_and_memoryview(code, name):
-    """So is an array.array, and a memoryview of one."""
+    """An array.array, and a memoryview of one, is described as it is."""
     x = array(code, [1, 2, 3])
     for y in (x, memoryview(x)):
         t = describe(y)
@@ -74,11 +74,11 @@ class OnlyDlpack:
         self.x = x
 
     def __dlpack__(self, **options):
-        """NumPy's."""
+        """What NumPy's array returns."""
         return self.x.__dlpack__(**options)
 
     def __dlpack_device__(self):
-        """NumPy's."""
+        """What NumPy's array returns."""
         return self.x.__dlpack_device__()
 
 

@@ -74,7 +74,9 @@ def test_a_job_of_one_is_the_first_and_evaluates_alone():
 
 
 def test_a_worker_that_has_not_entered_is_not_the_first():
-    """It has rank 0 of 1 meanwhile, and the job has a first worker already."""
+    """A worker that waits to enter has rank 0 of 1, and is not the first of the job: that has a
+    first worker already.
+    """
     from shoal._runtime.solo import Solo
     from shoal.world import World
 

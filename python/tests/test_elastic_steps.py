@@ -38,7 +38,9 @@ def test_killed_workers(launch, n, kills, parts, seed):
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_workers_with_shared_results(launch, parts, seed):
-    """The same where the means go into shared results."""
+    """Workers die at random places of a step while the means go into shared results; every sample
+    counts once.
+    """
     output = launch(3, WORKER, 500, 32, parts, seed, 1, 8, "shared")
     ended = check_results(output)
     assert len(ended) == 2 and ended[0][4] == 8 * 500, output
@@ -47,7 +49,7 @@ def test_killed_workers_with_shared_results(launch, parts, seed):
 @pytest.fixture
 def running(launch, binary, tmp_path):
     """Returns running(n, arguments): a job of n workers that trains until it is told to finish, as
-    a context manager.
+    a context manager around a running_job.Running; it is killed at the end of the block.
     """
     return lambda n, *arguments, program=WORKER: running_job.running(
         launch, binary, tmp_path / "end", n, program, *arguments

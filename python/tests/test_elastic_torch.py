@@ -37,7 +37,9 @@ REPEATED = pytest.mark.combination
 
 
 def parametrize_ways(*listed, repeated=()):
-    """Parametrize a test by `way`, a part of the config."""
+    """Parametrize a test by `way`, a part of the config of elastic_torch.py: it is run with each
+    that is listed, and with those `repeated` only for every combination.
+    """
     return pytest.mark.parametrize(
         "way",
         [
@@ -54,11 +56,13 @@ def parametrize_ways(*listed, repeated=()):
 @pytest.fixture
 def training(launch, binary, tmp_path):
     """Returns training(n, config): a job of n workers that trains until it is told to finish, as a
-    context manager.
+    context manager around a running_job.Running; it is killed at the end of the block.
     """
 
     def start(n, options=(), **config):
-        """A job of n workers with this config."""
+        """A job of n workers with this config of elastic_torch.py, which writes into the folder of
+        the test, and these options of shoal run.
+        """
         config.update(out=str(tmp_path))
         return running_job.running(
             launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options
@@ -140,8 +144,8 @@ def test_a_loop_for_each_epoch_while_workers_join_and_are_released(training, tmp
 
 @pytest.mark.parametrize("nest", ["range", "epochs"])
 def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest):
-    """The same where workers are killed between two loops and within one, and spares take their
-    places.
+    """With a loop for each epoch every sample counts once also where workers are killed between two
+    loops and within one, and spares take their places.
     """
     way = dict(ADAM, nest=nest, samples=100)
     with training(
@@ -170,7 +174,9 @@ def test_loops_left_by_break_over_the_epochs_of_the_loader(launch, binary, tmp_p
 
 
 def test_loops_left_by_break_that_a_new_worker_cannot_know(launch, binary, tmp_path):
-    """Without it, a new worker that cannot know the epoch ends with an error that says so."""
+    """Without loader.epochs, a new worker that cannot know the epoch of loops that were left by
+    break ends with an error that says so.
+    """
     with running_job.running(
         launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "range"
     ) as job:
@@ -316,7 +322,9 @@ def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
     """
 
     def train(name, n, folder, doomed=()):
-        """Train on n workers; return the state that each of them wrote at its end."""
+        """Train on n workers for 40 steps, with checkpoints in `folder`, or until the `doomed`
+        ones, then all, are killed; return the state that each of them wrote at its end.
+        """
         out = tmp_path / name
         out.mkdir()
         config = dict(
@@ -345,7 +353,7 @@ def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
 
 
 def children(pid):
-    """The living children of a process."""
+    """The process ids of the living children of a process."""
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -15,12 +15,12 @@ import running_job
 
 @pytest.fixture
 def joined(launch, binary, tmp_path):
-    """Returns joined(program, *arguments): the results and the output of a job of two workers to
-    which a third comes.
+    """Returns joined(program, *arguments): runs a job of two workers, to which a third comes, to
+    its end, and returns the results of all (the JSON after RESULT) and what was printed.
     """
 
     def run(program, *arguments):
-        """Start the job, and return results and output."""
+        """What `joined` says. The program gets the file that ends it as its last argument."""
         with running_job.running(launch, binary, tmp_path / "end", 2, program, *arguments) as job:
             job.resize(3)
             job.wait_for_new_step()

@@ -24,7 +24,7 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def blocks(page, kind):
-    """The texts of all fenced blocks of a kind on a page."""
+    """The texts of all fenced blocks of a kind, such as "console", on a page, a path."""
     return [text for found, text in BLOCK.findall(page.read_text()) if found == kind]
 
 
@@ -44,7 +44,7 @@ def steps(block):
 
 
 def pattern(lines):
-    """A regular expression for the lines that a page shows."""
+    """A regular expression for all of an output, from the lines that a page shows for it."""
     expression = ""
     for line in lines:
         if line == "...":
@@ -113,8 +113,8 @@ def test_commands(page, binary, tmp_path):
 
 @functools.lru_cache(maxsize=None)
 def help_text(binary, *command):
-    """The help of a command of shoal; of what is no command, that of the one above it. Asked once
-    for each.
+    """The help of a command of shoal, such as ("state", "ls"); of what is no command, that of the
+    one above it. The binary is run once for each.
     """
     return subprocess.run(
         [binary, *command, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -122,7 +122,9 @@ def help_text(binary, *command):
 
 
 def mentioned_commands(page):
-    """Every command line of shoal on a page: the words after "shoal", up to what ends it."""
+    """Yield every command line of shoal on a page: the list of the words after "shoal", up to what
+    ends the command.
+    """
     text = page.read_text().replace("\\\n", " ")
     code = [body for kind, body in BLOCK.findall(text) if kind != "python"]
     code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", BLOCK.sub("", text))]

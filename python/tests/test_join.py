@@ -13,7 +13,9 @@ from shoal.job import _connect
 
 
 def environment(agent, **changes):
-    """The environment of a worker of this agent, with changes; None removes a variable."""
+    """The environment of a worker of this agent, an AgentDouble, with changes; None removes a
+    variable.
+    """
     env = {
         "SHOAL_SOCKET": agent.path,
         "SHOAL_JOB": "double",
@@ -77,7 +79,7 @@ def test_a_broken_environment(agent, changes, message):
 
 
 def joined(**changes):
-    """The agent's right answer to a join, with changes."""
+    """The agent's right answer to a join, with changes, as bytes."""
     reply = {
         "type": "joined",
         "job": "j",

@@ -9,8 +9,10 @@ import pytest
 VARIABLES = ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]
 
 
-def joined(**variables):
-    """What a process that joins prints, and its exit code."""
+def run_join(**variables):
+    """Run a process that joins, with these variables in its environment and no others of launchers;
+    return its exit code, and what it prints.
+    """
     env = {name: x for name, x in os.environ.items() if name not in (*VARIABLES, "SHOAL_SOCKET")}
     command = [sys.executable, "-c", "import shoal; print(shoal.join())"]
     ran = subprocess.run(
@@ -28,7 +30,7 @@ def test_join_refuses_one_of_several(variable):
     """Without shoal's launcher a process that another one started among four cannot join; the error
     names the variable and the command.
     """
-    code, output = joined(**{variable: "4"})
+    code, output = run_join(**{variable: "4"})
     assert code == 1
     assert f"{variable}=4" in output and "shoal run -n 4" in output
 
@@ -36,6 +38,6 @@ def test_join_refuses_one_of_several(variable):
 @pytest.mark.parametrize("value", ["1", "", "many"])
 def test_join_takes_one_alone(value):
     """A process that another launcher started alone is a job of one."""
-    code, output = joined(**{variable: value for variable in VARIABLES})
+    code, output = run_join(**{variable: value for variable in VARIABLES})
     assert code == 0, output
     assert "rank 0 of 1" in output

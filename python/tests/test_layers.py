@@ -10,18 +10,21 @@ ROOMS = {"_runtime", "_checkpoint", "_live", "_trainers"}
 
 
 def name_of(path):
-    """The name of a module below `shoal`; that of the package itself is `shoal`."""
+    """The name, below `shoal`, of the module in this file; that of the package itself is `shoal`.
+    """
     parts = path.relative_to(ROOT / "shoal").with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "shoal"
 
 
 def modules():
-    """All modules of the package by name, with their files."""
+    """The files of all modules of the package, by name."""
     return {name_of(path): path for path in sorted((ROOT / "shoal").rglob("*.py"))}
 
 
 def imports(name, text, known):
-    """The modules that a module imports, wherever in its text."""
+    """Yield the names of the modules of the package that the module `name` imports, wherever in its
+    text. `known` has the files of all modules by name.
+    """
     package = ["shoal", *([] if name == "shoal" else name.split("."))]
     if name in known and known[name].name != "__init__.py":
         package.pop()
@@ -43,7 +46,9 @@ def imports(name, text, known):
 
 
 def allowed(text):
-    """For each module of the lattice, all that it may import."""
+    """For each module of the lattice, the set of all that it may import. `text` is that of
+    layers.txt; fails where that places a module twice, or too early.
+    """
     reach = {}
     for line in text.splitlines():
         line = line.partition("#")[0].strip()

@@ -21,11 +21,11 @@ MESHES = ["dp=4", "dp=2,tp=2", "tp=4", "dp=3", "tp=3", "dp=5", "tp=5"]
 
 
 class Training(running_job.Running):
-    """A job on a mesh."""
+    """A job on a mesh, driven by the thread of its test."""
 
     def reshape(self, mesh, *options):
-        """Ask for a mesh, return what the command said when the job has it, and wait for the next
-        step.
+        """Run `shoal reshape` for a mesh, which must succeed; return what the command said. Without
+        options it also waits until a step was made on the mesh.
         """
         done = subprocess.run(
             [self._binary, "reshape", self.name, "--mesh", mesh, *options],
@@ -40,7 +40,9 @@ class Training(running_job.Running):
         return done.stdout
 
     def stop(self):
-        """Stop the job; check all losses, and return the meshes in their order."""
+        """Stop the job, and wait for its end; check all losses, and return the meshes in their
+        order.
+        """
         subprocess.run([self._binary, "stop", self.name], check=True, timeout=running_job.HANG)
         output = self.finish()
         assert "Traceback" not in output, output[-6000:]
@@ -48,8 +50,8 @@ class Training(running_job.Running):
 
 
 def meshes_of(output):
-    """Check that every step was made once, with the loss of the undisturbed training; return the
-    meshes in their order.
+    """Check that by this output every step was made once, with the loss of the undisturbed
+    training; return the meshes in their order.
     """
     steps = [
         (int(n), mesh, float(loss))
@@ -65,7 +67,10 @@ def meshes_of(output):
 
 @pytest.fixture
 def training(launch, binary, tmp_path, monkeypatch):
-    """Returns training(n, mesh): a job that trains until it is stopped, as a context manager."""
+    """Returns training(n, mesh): a job of n workers that trains until it is stopped, as a context
+    manager around a Training; `more` are further arguments of the worker. The job is killed at the
+    end of the block. Other test files import this fixture.
+    """
     monkeypatch.setattr(running_job, "Running", Training)
     return lambda n, mesh, *more, worker=WORKER: running_job.running(
         launch, binary, tmp_path / "end", n, worker, mesh, 1 << 20, *more
@@ -131,7 +136,7 @@ def test_an_axis_that_the_layout_does_not_name_is_refused(training, launch):
 
 @pytest.mark.parametrize("mesh, then", [("dp=2,tp=2", "dp=1,tp=2"), ("dp=4", "dp=3")])
 def test_a_killed_worker_costs_no_step(training, mesh, then):
-    """The job goes on with the same losses on the mesh that is left."""
+    """When a worker is killed the job goes on, with the same losses, on the mesh that is left."""
     with training(4, mesh) as job:
         os.kill(job.workers()[1], signal.SIGKILL)
         job.read_until(f"STEP [0-9]+ on {then} ")
@@ -139,7 +144,7 @@ def test_a_killed_worker_costs_no_step(training, mesh, then):
 
 
 def test_a_worker_killed_in_a_reshape_leaves_the_old_state(training):
-    """The job goes on from the state before the reshape."""
+    """When a worker is killed in a reshape the job goes on from the state before it."""
     with training(4, "dp=2,tp=2") as job:
         victim = job.workers()[3]
         running_job.freeze(victim)  # so the reshape waits for it
@@ -154,7 +159,9 @@ def test_a_worker_killed_in_a_reshape_leaves_the_old_state(training):
 
 
 def test_what_only_a_lost_worker_had_is_named(training):
-    """The job ends and says which part of the state is lost."""
+    """A job that cannot go on without a lost worker ends, and says which part of the state is
+    lost.
+    """
     with training(2, "dp=1,tp=2") as job:
         os.kill(job.workers()[1], signal.SIGKILL)
         output = job.finish(code=1)

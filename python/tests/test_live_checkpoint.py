@@ -22,13 +22,14 @@ from test_live import WORKER, training  # noqa: F401  (a fixture)
 
 
 def ranks(mesh):
-    """The number of ranks of a mesh."""
+    """The number of ranks of a mesh, given as text, such as "dp=2,tp=2"."""
     return math.prod(int(degree) for degree in re.findall(r"=(\d+)", mesh))
 
 
 def history(output):
-    """The steps that a job made, in their order, each with the loss of the undisturbed training;
-    and what ranks said of their noise, by step and rank.
+    """Check that by this output each step had the loss of the undisturbed training, also where it
+    was made again; return the steps in their order, (number, mesh) each, and what ranks said of
+    their noise, by (step, rank).
     """
     assert "Traceback" not in output, output[-6000:]
     steps = [

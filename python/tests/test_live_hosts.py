@@ -22,15 +22,20 @@ from test_live import WORKER, Training, meshes_of
 
 class Hosts:
     """A job of two workers on each of two hosts, which are launchers beside each other. It begins
-    on host a; what host b prints is in a file.
+    on host a; what host b prints is in a file. Made by the fixture `two_hosts`, which ends all of
+    it; for the thread of the test.
     """
 
     def __init__(self, job, head, other, folder):
-        """The job, the launcher of host a, that of host b, and the folder of their files."""
+        """The job, a Training; the launchers of host a and of host b, processes; and the folder of
+        their files.
+        """
         self.job, self.head, self.other, self._folder = job, head, other, folder
 
     def shoal(self, host, *words):
-        """Give a command on a host; return its exit code, and what it says."""
+        """Run a command of shoal on host "a" or "b", and wait for it; return its exit code, and
+        what it says.
+        """
         env = {**os.environ, "XDG_RUNTIME_DIR": str(self._folder / host)}
         done = subprocess.run(
             [self.job._binary, *words],
@@ -42,8 +47,10 @@ class Hosts:
         )
         return done.returncode, done.stdout
 
-    def said_by_b(self, pattern=""):
-        """Wait until what host b has printed has the pattern; return all of it."""
+    def wait_for_output_of_b(self, pattern=""):
+        """Wait until what host b has printed so far has the pattern, and return all of it. Fails
+        when its launcher ends before.
+        """
         while not re.search(pattern, said := (self._folder / "b.txt").read_text()):
             assert self.other.poll() is None, said
         return said
@@ -51,13 +58,17 @@ class Hosts:
 
 @pytest.fixture
 def two_hosts(binary, tmp_path, monkeypatch):
-    """Returns train(mesh, *options), which begins a job."""
+    """Returns train(mesh, *options), which begins a job on both hosts with these options of shoal
+    run, and returns Hosts. What it starts is killed at the end of the test.
+    """
     with contextlib.ExitStack() as stack:
         # the path of a socket must be short
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts")))
 
         def start(host, *words):
-            """Start a launcher of a host."""
+            """Start shoal with these words as the launcher of host "a", whose output is a pipe, or
+            "b", whose output is a file.
+            """
             (folder / host).mkdir()
             env = {
                 **os.environ,
@@ -79,7 +90,9 @@ def two_hosts(binary, tmp_path, monkeypatch):
             return process
 
         def train(mesh, *options):
-            """Begin a job on both hosts, and return it when it trains."""
+            """Begin a job on both hosts; return it when host b was started, which may be before it
+            trains.
+            """
             lent = ["--token-file", folder / "token", "--slots", 2]
             head = start(
                 "a",
@@ -151,7 +164,7 @@ def test_a_host_is_left(two_hosts, mesh, then, ask):
     else:
         hosts.other.send_signal(signal.SIGTERM)
     job.read_until(f"STEP [0-9]+ on {then} ")
-    assert hosts.other.wait(running_job.HANG) == 0, hosts.said_by_b()
+    assert hosts.other.wait(running_job.HANG) == 0, hosts.wait_for_output_of_b()
     job.wait_for_new_step()
     assert job.stop() == [mesh, then]
     assert (
@@ -160,16 +173,16 @@ def test_a_host_is_left(two_hosts, mesh, then, ask):
 
 
 def test_the_host_that_leads_is_left(two_hosts):
-    """The other host leads then, and no step is made again."""
+    """When the host that leads leaves, the other one leads, and no step is made again."""
     hosts = two_hosts("dp=2,tp=2")
     hosts.job.read_until("STEP [2-9] on dp=2,tp=2 ")
     hosts.head.send_signal(signal.SIGTERM)
-    hosts.said_by_b("STEP [0-9]+ on dp=1,tp=2 ")
+    hosts.wait_for_output_of_b("STEP [0-9]+ on dp=1,tp=2 ")
     output = hosts.job.output + hosts.head.stdout.read()
     assert hosts.head.wait() == 0 and "it goes on on host b" in output, output
     assert hosts.shoal("b", "stop", "train")[0] == 0
     assert hosts.other.wait(running_job.HANG) == 0
-    output += hosts.said_by_b()
+    output += hosts.wait_for_output_of_b()
     assert "void" not in output and "Traceback" not in output, output
     # a line can be shown by both
     lines = {line for line in re.findall(r"STEP \d+ on \S+ loss \S+", output)}
@@ -180,8 +193,8 @@ def test_the_host_that_leads_is_left(two_hosts):
 
 
 def test_hosts_that_the_job_needs_are_kept(two_hosts):
-    """The others could not hold a mesh of as many ranks as the job must have. All who ask are told,
-    and it trains on.
+    """A host is kept where the others could not hold a mesh of as many ranks as the job must have.
+    All who ask are told, and the job trains on.
     """
     hosts = two_hosts("dp=2,tp=2", "--min", 3)
     job, why = (
@@ -196,7 +209,7 @@ def test_hosts_that_the_job_needs_are_kept(two_hosts):
     assert code == 1 and f"host b keeps its workers: the job needs b: {why}" in said, said
     hosts.other.send_signal(signal.SIGTERM)
     job.read_until(f"host b asks to leave .*{why}")
-    hosts.said_by_b(f"this host cannot leave: the job needs b: {why}")
+    hosts.wait_for_output_of_b(f"this host cannot leave: the job needs b: {why}")
     hosts.head.send_signal(signal.SIGTERM)
     job.read_until(f"this host cannot leave: .*{why}")
     job.wait_for_new_step()

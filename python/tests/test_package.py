@@ -30,7 +30,9 @@ print(shoal.__file__)
 
 
 def interpreters():
-    """The oldest and the newest Python that this machine has and the package supports."""
+    """The paths of the oldest and of the newest Python that this machine has and the package
+    supports, which can make environments; fails where there is none.
+    """
     pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
     found = []
     for minor in range(9, 20):
@@ -50,7 +52,9 @@ def interpreters():
 
 @pytest.fixture
 def backend(tmp_path):
-    """The build backend on a copy of the tree, with a stand-in for the binary."""
+    """The module of the build backend, for a copy of the tree in the folder of the test, with a
+    stand-in for the binary.
+    """
     shutil.copytree(
         ROOT / "python",
         tmp_path / "tree/python",
@@ -144,13 +148,15 @@ def test_an_sdist_builds_a_wheel(backend, tmp_path):
 
 
 def new_environment(path, python):
-    """Make an environment of an interpreter, and return its python."""
+    """Make an environment of an interpreter in the folder `path`, and return its python."""
     run(python, "-m", "venv", path)
     return path / "bin" / "python"
 
 
 def run(*command, **options):
-    """Run a command, and return what it prints; fails where it does."""
+    """Run a command, with options for subprocess.run, and return what it prints; fails where the
+    command does.
+    """
     ran = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
     )

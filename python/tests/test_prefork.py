@@ -54,7 +54,9 @@ os.environ["RANK_OF_NOBODY"] = os.environ.get("RANK", "none")
 
 
 def run_job(launch, options, program, *arguments, code=0, env=None):
-    """Run a job to its end, and return its output; `options` are those of shoal run."""
+    """Run a job of two workers to its end, which must have exit code `code`, and return its output;
+    `options` are those of shoal run.
+    """
     process = launch.start(2, program, *arguments, options=options, env=env)
     output, _ = process.communicate(timeout=running_job.HANG)
     assert process.returncode == code, output
@@ -62,7 +64,7 @@ def run_job(launch, options, program, *arguments, code=0, env=None):
 
 
 def found(output):
-    """What the ranks have found, by rank."""
+    """What the ranks that ran FOUND have found, by their output: a dict each, in rank order."""
     lines = [json.loads(line) for line in re.findall(r"FOUND (.*)", output)]
     return sorted(lines, key=lambda one: one["environment"]["SHOAL_RANK"])
 
@@ -154,7 +156,7 @@ def test_what_cannot_be_forked_is_said(launch, tmp_path, source):
 
 
 def template_of(job):
-    """The process id of the template of a job under way: the parent of its first worker."""
+    """The process id of the template of a Running that has one: the parent of its first worker."""
     return parent_of(min(job.workers().values()))
 
 

@@ -14,7 +14,9 @@ SPINS = "while True: pass"
 
 @pytest.fixture
 def runner(monkeypatch, tmp_path):
-    """The modules usage and stage, which keep their output in a folder of the test."""
+    """The modules usage and stage of scripts/, which keep their output in a folder of the test, and
+    look every 0.05 seconds at what they run, until the end of the test.
+    """
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import stage
     import usage

@@ -13,7 +13,7 @@ import pytest
 from agent_double import AgentDouble
 from conftest import ROOT
 
-HANG_MS = 60_000
+HANG_MS = 60_000  # milliseconds; reached only by a hang
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ def hears_ctrl_c():
 
 
 def interrupt_when(condition):
-    """Start a thread that sends Ctrl-C to this process as soon as the condition holds; return
-    it.
+    """Start a thread that sends Ctrl-C to this process, once, as soon as condition() is true, which
+    it asks all the time; return the thread, which the test joins.
     """
 
     def run():
@@ -43,7 +43,7 @@ def interrupt_when(condition):
 
 
 def parked(agent):
-    """Whether the worker of rank 0 says that it sleeps."""
+    """Whether the worker of rank 0 of an AgentDouble says that it sleeps."""
     return struct.unpack_from("<I", agent.sessions[0].block, 192)[0] == 1
 
 
@@ -63,7 +63,7 @@ def test_ctrl_c_while_sleeping_on_the_bell(agent):
 
 
 def test_ctrl_c_while_looking(monkeypatch):
-    """A wait that polls ends."""
+    """A wait that polls, and never sleeps, ends by Ctrl-C, and can be made again."""
     looks = set()
     monkeypatch.setattr("shoal._runtime.calls._sched_yield", lambda: looks.add(1))
     with AgentDouble(spin_us=600_000_000) as agent:  # never sleeps
@@ -102,7 +102,7 @@ def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):
     release = threading.Event()
 
     def slow(request):
-        """Hold back the answer to one request."""
+        """Hold back the answer to a request for a group until `release` is set."""
         if request["type"] == "group":
             release.wait()
 
@@ -131,7 +131,7 @@ class Interrupted:
         self.true, self.kind, self.done = true, kind, done
 
     def __getattr__(self, name):
-        """The socket's, or the call that is interrupted."""
+        """The attribute of the socket, or in its place the call that is interrupted."""
 
         def call(*args):
             """Raise KeyboardInterrupt, after the true call with `done`, and leave all later calls
@@ -150,7 +150,9 @@ class Interrupted:
     "kind, done", [("send", False), ("send", True), ("recvmsg", False), ("recvmsg", True)]
 )
 def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kind, done):
-    """The same for a Ctrl-C before or after each call on the socket."""
+    """The answer to a request that was interrupted before or after a call on the socket is not
+    taken for that to the next one.
+    """
     job = agent.join()
     true = agent._reply
     agent._reply = lambda rank, r: (

@@ -29,7 +29,9 @@ MOST = 6  # workers
 
 
 class Chaos:
-    """Gives jobs random faults, and counts them."""
+    """Gives jobs random faults, one after the other on the thread of the test, and counts them, and
+    the steps of the jobs, in `tally`. A check that fails fails the test.
+    """
 
     def __init__(self, choice):
         """Draw the faults from the random numbers of `choice`."""
@@ -59,15 +61,16 @@ class Chaos:
         job.wait_for_new_step()
 
     def stop(self, pid):
-        """Stop a worker for a moment; the others wait for it."""
+        """Stop a worker's process for STOP seconds at most; the others wait for it."""
         running_job.freeze(pid)
         time.sleep(self.choice.uniform(0, STOP))
         os.kill(pid, signal.SIGCONT)
         self.tally["workers stopped"] += 1
 
-    def numpy(self, running, folder, *options):
-        """Disturb a training with NumPy, which checks by itself that every sample came once an
-        epoch.
+    def disturb_numpy(self, running, folder, *options):
+        """Run a training with NumPy by `running` (see test_soak) in the empty folder, give it
+        FAULTS faults, and end it. It checks by itself that every sample came once an epoch.
+        `options` are further arguments of elastic_numpy.py.
         """
         with running(
             folder,
@@ -84,9 +87,10 @@ class Chaos:
                 self.disturb(job, at_once=3)
             self.tally["steps"] += running_job.check_results(job.finish())[0][2]
 
-    def torch(self, running, folder, **way):
-        """Disturb a training with PyTorch, whose steps are made again by one worker and
-        compared.
+    def disturb_torch(self, running, folder, **way):
+        """Run a training with PyTorch by `running` (see test_soak) in the empty folder, give it
+        FAULTS faults, and end it; its steps are made again by one worker and compared. `way` is
+        config of elastic_torch.py.
         """
         way.update(
             optimizer=self.choice.choice(["adam", "momentum"]), samples=1000, out=str(folder)
@@ -101,12 +105,13 @@ class Chaos:
         self.tally["steps"] += len(ledger.steps)
 
 
+# The kinds of training: the method of Chaos that runs one, and what it is given.
 WAYS = {
-    "numpy": Chaos.numpy,
-    "numpy, shared results": lambda chaos, running, folder: chaos.numpy(running, folder, "shared"),
-    "ddp": lambda chaos, running, folder: chaos.torch(running, folder, wrap="ddp"),
-    "zero 1": lambda chaos, running, folder: chaos.torch(running, folder, wrap="zero", stage=1),
-    "zero 2": lambda chaos, running, folder: chaos.torch(running, folder, wrap="zero", stage=2),
+    "numpy": (Chaos.disturb_numpy, [], {}),
+    "numpy, shared results": (Chaos.disturb_numpy, ["shared"], {}),
+    "ddp": (Chaos.disturb_torch, [], dict(wrap="ddp")),
+    "zero 1": (Chaos.disturb_torch, [], dict(wrap="zero", stage=1)),
+    "zero 2": (Chaos.disturb_torch, [], dict(wrap="zero", stage=2)),
 }
 
 
@@ -123,15 +128,15 @@ def test_soak(launch, binary, tmp_path):
     )
 
     def running(folder, n, program, *arguments):
-        """A job in a folder of its own."""
+        """A block with a job of n workers whose end is ordered by a file in the folder."""
         return running_job.running(launch, binary, folder / "end", n, program, *arguments)
 
     while turn < len(WAYS) or time.monotonic() < end:
-        name, way = list(WAYS.items())[turn % len(WAYS)]
+        name, (disturb, options, way) = list(WAYS.items())[turn % len(WAYS)]
         print(f"{turn + 1}: {name}", flush=True)
         folder = tmp_path / str(turn)
         folder.mkdir()
-        way(chaos, running, folder)
+        disturb(chaos, running, folder, *options, **way)
         turn += 1
     print(*(f"{count:6}  {what}" for what, count in sorted(chaos.tally.items())), sep="\n")
     print(

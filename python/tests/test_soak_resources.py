@@ -37,7 +37,9 @@ SETTLE = 120  # seconds that the garbage collector has to give memory back
 
 
 class Watched:
-    """The agent of a job under way."""
+    """The agent of a job under way, a Running, and what it takes of the host, read from /proc. For
+    the thread of the test; `slowest` has the seconds that each ps of `time_ps` took.
+    """
 
     def __init__(self, job, binary):
         """Find the agent of the job in what ps lists."""
@@ -47,13 +49,13 @@ class Watched:
         self.slowest = []
 
     def jobs(self, *words):
-        """The jobs that ps --json lists."""
+        """What `shoal ps --json` lists, a dict each: the jobs, or the workers of the named one."""
         command = [self.binary, "ps", "--json", *words]
         printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         return list(map(json.loads, printed.splitlines()))
 
     def time_ps(self):
-        """Ask ps, and keep how long the answer took."""
+        """Run `shoal ps` for the job, and keep how many seconds that took."""
         began = time.monotonic()
         self.jobs(self.job.name)
         self.slowest.append(time.monotonic() - began)
@@ -63,7 +65,9 @@ class Watched:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def open_files(self):
-        """The number of descriptors of each kind: names without numbers."""
+        """The number of open descriptors of the agent of each kind, by what they refer to, without
+        its numbers: for messages.
+        """
         found = collections.Counter()
         for entry in os.scandir(f"/proc/{self.pid}/fd"):
             with contextlib.suppress(OSError):
@@ -71,14 +75,14 @@ class Watched:
         return dict(found.most_common())
 
     def anonymous(self):
-        """The anonymous memory of the agent in kB."""
+        """The anonymous memory of the agent in kB, as the system counts it."""
         status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"RssAnon:\s+(\d+)", status)[1])
 
     def wait_until_settled(self, before):
         """Wait until descriptors and memory are within a tenth of what they were; fail when that
-        takes too long. `before` is (descriptors, memory). The runtime gives memory back when it has
-        time.
+        takes more than SETTLE seconds. `before` is (descriptors, kB of memory). The runtime gives
+        memory back when it has time.
         """
         until = time.monotonic() + SETTLE
         while True:
@@ -94,7 +98,10 @@ class Watched:
 
 @pytest.fixture
 def watched(launch, binary, tmp_path):
-    """A job of four workers that writes checkpoints, and takes other hosts."""
+    """The Watched agent of a job of four workers that writes checkpoints, and takes other hosts. At
+    the end of the test the job is finished, which must raise no error, and its newest checkpoint
+    checked.
+    """
     folder = tmp_path / "checkpoints"
     options = ["--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"), "--slots", "4"]
     end = tmp_path / "end"
@@ -107,12 +114,12 @@ def watched(launch, binary, tmp_path):
 
 
 def step_of(path):
-    """The step in the name of a checkpoint."""
+    """The step in the name of a checkpoint's folder, a path."""
     return int(path.name.rpartition("-")[2])
 
 
 def kill_and_replace(watched):
-    """Kill a worker, order another one, and read what is printed until they train."""
+    """Kill a worker of the Watched's job at random, order another one, and wait for a new step."""
     ranks = watched.job.workers()
     watched.job.kill(random.choice(sorted(ranks)))
     watched.job.resize(4)
@@ -135,7 +142,7 @@ def test_short_jobs_leave_nothing(watched, launch, tmp_path):
     """Jobs of others on the host leave nothing."""
 
     def run_jobs(count):
-        """Run short jobs, one after the other."""
+        """Run so many short jobs to their ends, one after the other."""
         for _ in range(count):
             output = launch(2, WORKER, 1, "-", tmp_path / "never")
             assert output.count("RESULT") == 2
@@ -164,7 +171,9 @@ def test_connections_that_are_left_open_or_dropped(watched):
 
 
 def leave_connections_open(watched):
-    """Open connections, say nothing on them, and close them all after a new step was made."""
+    """Open HALF_OPEN connections to the agent, say nothing on them, and close them all after a new
+    step was made. Fails where more stay open in the agent than may be.
+    """
     host, _, port = watched.join.rpartition(":")
     before = watched.descriptors()
     with contextlib.ExitStack() as stack:
@@ -178,7 +187,9 @@ def leave_connections_open(watched):
 
 
 def drop_connections(watched, seconds):
-    """Have connections opened and dropped without end for some seconds."""
+    """Have connections to the agent opened and dropped without end, by another process, for so many
+    seconds. Fails where more stay open in the agent than may be.
+    """
     host, _, port = watched.join.rpartition(":")
     before = watched.descriptors()
     dropper = subprocess.Popen([sys.executable, DROPPER, host, port], stdin=subprocess.PIPE)
@@ -191,7 +202,9 @@ def drop_connections(watched, seconds):
 
 
 def report_ps_times(watched):
-    """Print how long ps took; the long version demands that it always answers soon."""
+    """Print how long the calls of `time_ps` took; with LONG, fail where one took more than PS
+    seconds.
+    """
     times = sorted(watched.slowest)
     print(f"ps: median {times[len(times) // 2] * 1e3:.0f} ms, slowest {times[-1] * 1e3:.0f} ms")
     assert not LONG or times[-1] <= PS, f"ps took {times[-1]:.3f} s"

@@ -234,8 +234,8 @@ def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
 
 
 def train(job, stop=None, **end):
-    """Loop over the steps of 10 samples in batches of 4, with a `break` after `stop` of them;
-    return the numbers of those made.
+    """Loop over the steps of 10 samples in batches of 4, with a `break` after `stop` of them, None
+    = without one; return (epoch, number) of those made. `end` are the arguments that end the loop.
     """
     made = []
     for step in job.steps(10, 4, **end):
@@ -297,7 +297,9 @@ def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path
     """
 
     def run(stop):
-        """Train until a step, in a program of its own."""
+        """Train until the step `stop`, None = to the end, as a program would that starts now;
+        return (epoch, number) of each step, and the rate that it had.
+        """
         job, trained, rates, found = Job(Solo()), [], [1.0], []
         job.register("rate", lambda: rates[0], lambda value: rates.__setitem__(0, value))
         job.checkpoint(tmp_path, every=2)
@@ -338,7 +340,9 @@ def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
     """epoch_loops begins with the epoch of the checkpoint, and the last epoch ends with one."""
 
     def run(stop):
-        """Train until a step, in a program of its own."""
+        """Train until the epoch `stop`, with `stop` steps in each, or whole ones if `stop` is
+        above 3, as a program would that starts now; return each epoch with what its loop made.
+        """
         job, seen = Job(Solo()), []
         job.checkpoint(tmp_path, every=5)
         for epoch in job.place(10, 4).epoch_loops(4):  # loader.epochs

@@ -22,10 +22,12 @@ rules:
 
 @pytest.fixture
 def state(binary):
-    """Runs `shoal state` and returns what it prints."""
+    """Returns state(*arguments): runs `shoal state`, expects exit code `code`, returns what it
+    prints.
+    """
 
     def run(*arguments, code=0):
-        """Run a command of `shoal state`; fails on another exit code."""
+        """What `state` says. Fails with another exit code."""
         done = subprocess.run(
             [binary, "state", *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -98,7 +100,9 @@ def test_what_is_no_array(state, tmp_path):
     moments = numpy.arange(4.0)
 
     def wide(first):
-        """A state with every kind of value."""
+        """A state with every kind of value: the one to save with `first`, else one of the same
+        form and types with other values, to load into.
+        """
         group = {
             "lr": 0.5,
             "betas": (0.9, 1.0),
@@ -170,7 +174,7 @@ def test_an_optimizer(tmp_path):
     torch = pytest.importorskip("torch")
 
     def trained(steps):
-        """A model and its optimizer after some steps."""
+        """The states of a model and its optimizer after so many steps."""
         torch.manual_seed(1)
         model = torch.nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 / steps)

@@ -1,4 +1,6 @@
-"""shoal.state with what FSDP and tensor parallelism make of a model, together and each alone."""
+"""shoal.state with what FSDP and tensor parallelism make of a model, together and each alone.
+`_save` and `_load` run on each rank of a job, in its own process.
+"""
 
 import types
 
@@ -19,7 +21,9 @@ class _Tensor(torch.Tensor):
 
 
 def _place(ranks, *placements, root=None):
-    """Where a DTensor lies on a mesh of these ranks, cut from a root mesh if that is given."""
+    """What dtensor_placement says, (mesh, place), of a DTensor with these placements on a mesh of
+    these ranks, cut from a root mesh if that is given: nested lists of ranks.
+    """
     ranks, root = torch.tensor(ranks), root and torch.tensor(root)
     mesh = types.SimpleNamespace(mesh=ranks, mesh_dim_names=None)
     if root is not None:
@@ -93,7 +97,9 @@ class _Net(nn.Module):
 
 
 def _parallel(net, tensor=None, data=None):
-    """The model with tensor parallelism and FSDP on the meshes that are given."""
+    """Change a _Net to tensor parallelism on the mesh `tensor` and FSDP on the mesh `data`, None =
+    without; return it. All ranks call it.
+    """
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -109,7 +115,9 @@ def _parallel(net, tensor=None, data=None):
 
 
 def _differences(net, whole):
-    """The names of parameters that are not the same in the whole model."""
+    """The names of the parameters that are not the same in the whole model. All ranks call it, and
+    wait for each other.
+    """
     with torch.no_grad():
         return [
             name
@@ -121,8 +129,8 @@ def _differences(net, whole):
 
 
 def _save(folder):
-    """Save a model from meshes of four ranks, with the state of its optimizer; return what is
-    refused.
+    """Save a model from meshes of four ranks into folders in `folder`, with the state of its
+    optimizer; return the texts of the errors of what is refused.
     """
     import shoal.torch
     from torch.distributed.device_mesh import init_device_mesh
@@ -162,7 +170,9 @@ def _save(folder):
 
 
 def _load(folder):
-    """Load the model on meshes of two ranks; return what differs."""
+    """Load the model that `_save` has written on meshes of two ranks; return the names of the
+    parameters that differ.
+    """
     import shoal.torch
     from torch.distributed.device_mesh import init_device_mesh
 

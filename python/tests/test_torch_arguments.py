@@ -1,4 +1,6 @@
-"""Wrong arguments of shoal.torch's functions are refused with an error that names them."""
+"""Wrong arguments of shoal.torch's functions are refused with an error that names them. Functions
+that tests give to `world` run on each rank of a job, in its own process.
+"""
 
 import pytest
 
@@ -80,7 +82,7 @@ def _refusals():
 
 
 def _check_refusals():
-    """Check every refusal on this rank."""
+    """Check on this rank that every wrong use raises the error that is expected of it."""
     for call, error, message in _refusals():
         with pytest.raises(error, match=message):
             call()

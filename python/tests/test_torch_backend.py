@@ -1,5 +1,8 @@
 """The torch.distributed backend "shoal": collectives, types, reductions, sub-groups, works,
 futures, errors.
+
+Functions that tests give to `world` run on each rank of a job, in its own process, and make the
+process group first; where a check fails there the job fails, and so the test.
 """
 
 import itertools
@@ -29,7 +32,9 @@ TYPES = [
 
 
 def _init_group():
-    """Make the process group of this rank; return its rank and size."""
+    """Make the process group of all ranks with the backend; return this rank and the size. Waits
+    for the other ranks.
+    """
     import shoal.torch  # noqa: F401
 
     dist.init_process_group("shoal")
@@ -37,8 +42,8 @@ def _init_group():
 
 
 def _tensor(rank, dtype, shape=(3, 5)):
-    """Small whole numbers of a rank, the same wherever they are computed, so that every type holds
-    sums exactly.
+    """The input of a rank: small whole numbers, the same wherever they are computed, so that every
+    type holds sums exactly.
     """
     numbers = torch.randint(0, 5, shape, generator=torch.Generator().manual_seed(SEED + rank))
     return numbers.to(getattr(torch, dtype))
@@ -234,7 +239,7 @@ def _check_works():
     seen = []
 
     def then(future):
-        """Make another collective in a callback."""
+        """Make another collective in a callback, wait for it, and keep its result in `seen`."""
         y = future.value()[0] + 1
         seen.append(dist.all_reduce(y, async_op=True).get_future().wait()[0][0].item())
         return y
@@ -300,8 +305,8 @@ def test_sparse_sum():
 
 
 def _mismatch(kind):
-    """Make a call that differs between the ranks; return what it says, and the result of the next
-    call.
+    """Make a call that differs between the ranks in its `kind`: "shape", "dtype" or "call"; return
+    the text of its error, and the sum over the ranks of 1 by the next call.
     """
     rank, size = _init_group()
     x = torch.zeros(
@@ -332,7 +337,7 @@ def test_a_mismatch_names_both_calls_on_both_ranks(kind, words):
 
 
 def _future_error():
-    """Make calls that differ; return what the future raises."""
+    """Make a call that differs between the ranks; return the text of what its future raises."""
     rank, _ = _init_group()
     future = dist.all_reduce(torch.zeros(2 + rank), async_op=True).get_future()
     try:
@@ -348,8 +353,8 @@ def test_a_future_raises_too():
         assert "rank 0" in text and "rank 1" in text, text
 
 
-def _refused():
-    """Make calls that mean nothing; return what they raise."""
+def _make_refused_calls():
+    """Make calls that mean nothing, which must raise errors; return the texts of these."""
     rank, _ = _init_group()
     texts = []
     for call in (
@@ -365,7 +370,7 @@ def _refused():
 
 def test_calls_without_meaning_are_refused():
     """Each such call raises an error with a text, on every rank."""
-    for texts in world(2, _refused):
+    for texts in world(2, _make_refused_calls):
         assert all(texts)
 
 
@@ -384,8 +389,8 @@ def test_a_group_that_is_not_the_job_is_refused():
     world(2, _check_wrong_size)
 
 
-def _failing():
-    """End one rank with an error, while the other waits for it."""
+def _fail_on_one_rank():
+    """End rank 1 with exit code 3, while the other waits for it."""
     rank, _ = _init_group()
     if rank == 1:
         raise SystemExit(3)
@@ -395,7 +400,7 @@ def _failing():
 def test_a_rank_that_fails_ends_the_job():
     """A rank that waits for one that has failed does not hang: the job fails."""
     with pytest.raises(Failed):
-        world(2, _failing)
+        world(2, _fail_on_one_rank)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Gradients in fewer bytes: what is given adds up, nothing is lost that a worker has, and all
 workers get the same.
+
+In most tests the buckets of all workers are in the test's process, and `_step` does the work of the
+agent. Functions that tests give to `world` run on each rank of a job, in its own process.
 """
 
 import math
@@ -18,7 +21,7 @@ LOSSY = ["int8", "topk", "power"]
 
 
 def _compression(name):
-    """The value of `compress` of a name."""
+    """The value of `compress` that a name in these tests stands for; other values as they are."""
     import shoal.torch
 
     return {"topk": shoal.torch.TopK(0.05), "power": shoal.torch.PowerSGD(rank=2)}.get(name, name)
@@ -30,15 +33,19 @@ def _parameters():
 
 
 def _make_buckets(name, size):
-    """The buckets of `size` workers, all in this process."""
+    """The buckets of `size` workers for `_parameters`, with this compression, all in this process.
+    """
     from shoal.torch.compress import bucket_maker
 
     return [bucket_maker(_compression(name))(_parameters()) for _ in range(size)]
 
 
 def _step(team, number, gradients, shares, lost=None, fresh=False):
-    """Make a step of buckets as the workers would, with the agent's work done here; return the
-    means, and the bytes that a worker sends. A lost worker negotiates, and sends nothing.
+    """Make the step of this number with the buckets `team` as the workers would, with the agent's
+    work done here; return the means, which must be the same on all, and the bytes that a worker
+    sends. `gradients` has a list for each worker, `shares` its share of the mean. The worker of
+    rank `lost`, None = none, negotiates, and sends nothing. With `fresh` the members are others
+    than before.
     """
     from shoal.torch.bucket import StepInfo
 
@@ -58,7 +65,9 @@ def _step(team, number, gradients, shares, lost=None, fresh=False):
 
 
 def _reduce(asked):
-    """Do what the agent does with the calls of all workers; return the bytes of a worker."""
+    """Do what the agent does with the calls `asked` of all workers, a list for each: put results
+    into their tensors, in place; return how many bytes a worker sends.
+    """
     nbytes = 0
     for parts in zip(*asked):
         tensors = [part.tensor for part in parts]
@@ -77,7 +86,7 @@ def _reduce(asked):
 
 
 def _gradients(generator, size, dtype=torch.float32):
-    """Random gradients of so many workers."""
+    """Random gradients for `_parameters`, a list for each of so many workers."""
     return [
         [torch.randn(p.shape, generator=generator).to(dtype) for p in _parameters()]
         for _ in range(size)
@@ -85,7 +94,7 @@ def _gradients(generator, size, dtype=torch.float32):
 
 
 def _flat(tensors):
-    """All elements of some tensors as one vector."""
+    """All elements of some tensors as one vector of float64."""
     return torch.cat([t.reshape(-1).double() for t in tensors])
 
 
@@ -265,20 +274,24 @@ def test_parameters_of_compressions():
 
 
 def _train_with_each(wrap):
-    """Train with each compression on this rank; return a curve for each."""
+    """Train on this rank with each compression, by "ddp" or "optimizer"; return what `_train`
+    returns, by compression.
+    """
     import shoal
     import shoal.torch
 
     torch.set_num_threads(1)
     shoal.torch.elastic._LEAST_BYTES = 3000  # several buckets
     return {
-        str(name): _curve(shoal.join(), wrap, _compression(name))
+        str(name): _train(shoal.join(), wrap, _compression(name))
         for name in [None, "bf16", "fp16", *LOSSY]
     }
 
 
-def _curve(job, wrap, compress):
-    """The first loss, the mean of the last, and a digest of the parameters."""
+def _train(job, wrap, compress):
+    """Train a small model for 120 steps; return the first loss over the whole batch, the mean of
+    the last 20, and the sum of each parameter.
+    """
     import shoal.torch
 
     torch.manual_seed(SEED)
@@ -321,19 +334,21 @@ def test_workers_learn_with_fewer_bytes(wrap):
 
 
 def _train_gpt_with_each(steps):
-    """Train the GPT of the examples with each compression; return a curve for each."""
+    """Train the GPT of the examples on this rank with each compression; return what `_train_gpt`
+    returns, by compression.
+    """
     import shoal
 
     torch.set_num_threads(1)
     return {
-        str(name): _gpt(shoal.join(), _compression(name), steps)
+        str(name): _train_gpt(shoal.join(), _compression(name), steps)
         for name in [None, "bf16", "fp16", *LOSSY]
     }
 
 
-def _gpt(job, compress, steps):
-    """The losses of the GPT of the examples, on this repository's own prose; and a digest of the
-    parameters.
+def _train_gpt(job, compress, steps):
+    """Train the GPT of the examples for so many steps on this repository's own prose; return the
+    first loss of this rank, the mean of the last 20, and the sum of each parameter.
     """
     import shoal.torch
     from torch_world import ROOT

@@ -1,4 +1,6 @@
-"""Tensors on a CUDA device: by a double everywhere, and for real where there is one."""
+"""Tensors on a CUDA device: by a double everywhere, and for real where there is one. Functions that
+tests give to `world` run on each rank of a job, in its own process.
+"""
 
 import gc
 import threading
@@ -11,6 +13,7 @@ from torch import nn
 from torch_world import main, world
 
 SEED = 20261123
+# What a test is run with: what averages gradients, whether in shoal's loop, compressed how.
 _ways = pytest.mark.parametrize(
     "wrap, elastic, compress",
     [
@@ -42,7 +45,9 @@ def _net():
 
 
 def _train(job, wrap, elastic, compress, device="cpu"):
-    """Train for a few steps; return the parameters."""
+    """Train on this rank for a few steps, in a loop of shoal's loader with `elastic`; return the
+    parameters, a list of numbers each.
+    """
     import shoal.torch
     from shoal.torch import elastic as steps
 
@@ -65,8 +70,10 @@ def _train(job, wrap, elastic, compress, device="cpu"):
     return [p.detach().flatten().tolist() for p in net.parameters()]
 
 
-def _as_on_the_cpu(wrap, elastic, compress, device):
-    """Train on a device, a real one or the double; return the parameters and the double's log."""
+def _train_on_device(wrap, elastic, compress, device):
+    """Train on this rank on a real device, by its name, or on the "double"; return the parameters,
+    and the log of the double, None for a real one.
+    """
     import shoal
 
     job = shoal.join()
@@ -77,8 +84,8 @@ def _as_on_the_cpu(wrap, elastic, compress, device):
     )
 
 
-def _plain(wrap, elastic, compress):
-    """Train on the CPU; return the parameters."""
+def _train_on_cpu(wrap, elastic, compress):
+    """Train on this rank on the CPU; return the parameters."""
     import shoal
 
     return _train(shoal.join(), wrap, elastic, compress)
@@ -87,14 +94,15 @@ def _plain(wrap, elastic, compress):
 @_ways
 def test_the_same_as_on_the_cpu(wrap, elastic, compress):
     """A device gives the same bits as the CPU, with copies in the right order."""
-    want = world(2, _plain, wrap, elastic, compress)[0]
-    for got, log in world(2, _as_on_the_cpu, wrap, elastic, compress, "double"):
+    want = world(2, _train_on_cpu, wrap, elastic, compress)[0]
+    for got, log in world(2, _train_on_device, wrap, elastic, compress, "double"):
         assert got == want, "other bits than without a device"
         _check_order(log, wrap, compress)
 
 
-def _asides(wrap):
-    """How often this worker asks the others something in the middle of a step."""
+def _count_asides(wrap):
+    """Train on this rank; return how often it asked the others something in the middle of a step.
+    """
     import shoal
 
     asked, aside = [], shoal.Step.aside
@@ -107,12 +115,12 @@ def _asides(wrap):
 @pytest.mark.parametrize("wrap, comparisons", [("ddp", 4), ("optimizer", 0)])
 def test_workers_on_cpus_ask_each_other_nothing_else(wrap, comparisons):
     """Without devices, workers make no calls but those that compare their parameters."""
-    assert world(2, _asides, wrap) == [comparisons] * 2
+    assert world(2, _count_asides, wrap) == [comparisons] * 2
 
 
 def _check_order(log, wrap, compress):
-    """Every copy comes after what made its source, and the thread that runs backward never waits
-    for one.
+    """Check by the log of a DeviceDouble that every copy comes after what made its source, and that
+    the thread that runs backward never waits for one.
     """
     kinds = [entry[0] for entry in log]
     assert kinds.count("wait") >= 5, "the side stream does not wait for the computation"
@@ -137,14 +145,15 @@ def _check_order(log, wrap, compress):
 @_ways
 def test_on_a_device(wrap, elastic, compress):
     """Two workers on one GPU learn what they learn on the CPU."""
-    want = world(2, _plain, wrap, elastic, compress)[0]
-    for got, _ in world(2, _as_on_the_cpu, wrap, elastic, compress, "cuda:0"):
+    want = world(2, _train_on_cpu, wrap, elastic, compress)[0]
+    for got, _ in world(2, _train_on_device, wrap, elastic, compress, "cuda:0"):
         for a, b in zip(got, want):
             torch.testing.assert_close(torch.tensor(a), torch.tensor(b), rtol=1e-3, atol=1e-4)
 
 
-def _calls():
-    """Make calls of the backend with tensors on a device."""
+def _make_calls():
+    """Make calls of the backend on this rank with tensors on a real device; return their results.
+    """
     import torch.distributed as dist
 
     import shoal.torch  # noqa: F401  registers the backend
@@ -162,7 +171,7 @@ def _calls():
 @_real
 def test_calls_of_the_backend_on_a_device():
     """Calls of the backend take tensors on a device, and put results there."""
-    for x, y, gathered in world(2, _calls):
+    for x, y, gathered in world(2, _make_calls):
         assert x == [3.0] * 5 and y == [[1, 1]] * 3 and gathered == [[3.0] * 5, [4.0] * 5]
 
 
@@ -182,7 +191,9 @@ def test_pins_are_balanced(agent, monkeypatch):
 
 
 def _joined(agent, monkeypatch):
-    """A job of the agent's double, as the one that this process has joined."""
+    """A job of the AgentDouble, as the one that this process has joined, until the end of the
+    test.
+    """
     from shoal import job as jobs
 
     job = agent.join()
@@ -191,7 +202,9 @@ def _joined(agent, monkeypatch):
 
 
 def _adopt_and_drop(agent, double, monkeypatch):
-    """Have a copier adopt buckets that are then dropped, and check which segments stay."""
+    """Have a copier for a device, real or a double, adopt buckets that are then dropped, and check
+    which segments of the AgentDouble stay.
+    """
     from shoal.torch.bucket import Bucket
     from shoal.torch.bucket_copy import StreamCopier
 

@@ -1,4 +1,6 @@
-"""Stock DistributedDataParallel on the backend "shoal"."""
+"""Stock DistributedDataParallel on the backend "shoal". Functions that tests give to `world` run on
+each rank of a job, in its own process.
+"""
 
 import copy
 import functools
@@ -30,7 +32,7 @@ def _model(dtype=torch.float32):
 
 
 def _batches(steps, batch, dtype):
-    """So many batches with labels, the same on every rank."""
+    """Yield so many batches of `batch` samples with labels, the same on every rank."""
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(steps):
         x = torch.randn(batch, 12, generator=generator, dtype=torch.float64)
@@ -38,20 +40,22 @@ def _batches(steps, batch, dtype):
 
 
 def _part(x, job):
-    """This rank's part of a batch."""
+    """This rank's part of a batch, which is cut evenly."""
     size = len(x) // job.size
     return x[job.rank * size : (job.rank + 1) * size]
 
 
 def _digest(model):
-    """A checksum of the parameters."""
+    """The sum of each parameter and buffer, which tells two models apart."""
     return [p.detach().double().sum().item() for p in model.parameters()] + [
         b.double().sum().item() for b in model.buffers()
     ]
 
 
-def _curve(steps, dtype, options):
-    """The losses over the global batch and a digest of the parameters in the end."""
+def _train(steps, dtype, options):
+    """Train on this rank for so many steps, with these options of shoal.torch.ddp; return the loss
+    of each over the batch of all ranks, and a digest of the parameters in the end.
+    """
     import shoal
     import shoal.torch
 
@@ -78,8 +82,8 @@ def test_four_workers_learn_what_one_learns(dtype, tolerance):
     """The losses of four workers are those of one up to rounding, and their parameters are
     alike.
     """
-    alone = world(1, _curve, 200, dtype, {})[0]
-    four = world(4, _curve, 200, dtype, {})
+    alone = world(1, _train, 200, dtype, {})[0]
+    four = world(4, _train, 200, dtype, {})
     assert all(rank == four[0] for rank in four[1:]), "the ranks differ"
     torch.testing.assert_close(
         torch.tensor(four[0][0]), torch.tensor(alone[0]), rtol=tolerance, atol=0
@@ -88,9 +92,9 @@ def test_four_workers_learn_what_one_learns(dtype, tolerance):
 
 
 @functools.cache
-def _plain():
-    """The curve of two ranks without options."""
-    return world(2, _curve, 20, "float64", {})
+def _train_without_options():
+    """What `_train` returns on each of two ranks without options; the job is run once."""
+    return world(2, _train, 20, "float64", {})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def _plain():
 )
 def test_options_change_nothing(options):
     """Options of DistributedDataParallel give the same losses."""
-    plain, with_option = _plain(), world(2, _curve, 20, "float64", options)
+    plain, with_option = _train_without_options(), world(2, _train, 20, "float64", options)
     assert plain[0] == plain[1] and with_option[0] == with_option[1]
     torch.testing.assert_close(
         torch.tensor(with_option[0][0]), torch.tensor(plain[0][0]), rtol=1e-12, atol=0
@@ -127,8 +131,10 @@ class _Branches(nn.Module):
         return self.odd(x) if odd else x
 
 
-def _unused():
-    """Train with layers that are not used everywhere; return the gradients."""
+def _train_with_unused_layers():
+    """Train on this rank with layers that are not used everywhere; return the sum of each gradient
+    that there is.
+    """
     import shoal
     import shoal.torch
 
@@ -142,13 +148,13 @@ def _unused():
 
 def test_unused_parameters():
     """A layer that one rank does not use is averaged, and one that nobody uses has no gradient."""
-    ranks = world(2, _unused)
+    ranks = world(2, _train_with_unused_layers)
     assert ranks[0] == ranks[1]
 
 
-def _hook(name):
-    """Train with a communication hook of torch's or of the test; return first and last losses and a
-    checksum.
+def _train_with_hook(name):
+    """Train on this rank with a communication hook of torch's ("power", "halves") or of the test
+    ("own"); return the sums of the first and of the last ten losses, and a digest.
     """
     import shoal
     import shoal.torch
@@ -167,7 +173,7 @@ def _hook(name):
     elif name == "own":
 
         def mean(_state, bucket):
-            """A hook that averages by the backend."""
+            """A hook, called by torch in a backward pass, that averages by the backend."""
             work = dist.all_reduce(bucket.buffer(), async_op=True)
             return work.get_future().then(lambda future: future.value()[0] / job.size)
 
@@ -188,13 +194,15 @@ def test_communication_hooks(name):
     """With hooks of torch's own, and one that calls the backend, models learn and are the same on
     both ranks.
     """
-    ranks = world(2, _hook, name)
+    ranks = world(2, _train_with_hook, name)
     assert ranks[0][2] == ranks[1][2], "the ranks differ"
     assert all(last < 0.7 * first for first, last, _ in ranks), "nothing was learned"
 
 
-def _buffers():
-    """Train a batch norm; return its buffers before and after a forward pass."""
+def _train_batch_norm():
+    """Train a batch norm on this rank; return its running means before and after a forward pass,
+    and how many batches it has counted.
+    """
     import shoal
     import shoal.torch
 
@@ -211,13 +219,15 @@ def _buffers():
 
 def test_batch_norm_buffers_are_those_of_rank_0():
     """After a forward pass all ranks have the running means of rank 0."""
-    first, second = world(2, _buffers)
+    first, second = world(2, _train_batch_norm)
     assert first[0] != second[0], "the test needs buffers that differ"
     assert first[1] == second[1] == first[0] and first[2] == second[2] == 3
 
 
-def _no_sync():
-    """Accumulate gradients under no_sync(); check that only the last pass averages."""
+def _accumulate():
+    """Accumulate gradients under no_sync() on this rank; check that only the last pass averages;
+    return the sum of a gradient before that pass.
+    """
     import shoal
     import shoal.torch
 
@@ -242,12 +252,14 @@ def test_no_sync_accumulates_locally():
     """Gradients differ between the ranks under no_sync(), and the pass after it averages all of
     them.
     """
-    first, second = world(2, _no_sync)
+    first, second = world(2, _accumulate)
     assert first != second
 
 
-def _join():
-    """Train with different numbers of batches under torch's join()."""
+def _train_under_join():
+    """Train under torch's join() with another number of batches on each rank; return the number of
+    steps of this rank, and a digest.
+    """
     import shoal
     import shoal.torch
 
@@ -266,14 +278,14 @@ def _join():
 
 def test_uneven_inputs():
     """torch's join() works with ranks that have fewer batches."""
-    ranks = world(3, _join)
+    ranks = world(3, _train_under_join)
     assert [steps for steps, _ in ranks] == [3, 5, 7]
     assert ranks[0][1] == ranks[1][1] == ranks[2][1]
 
 
 def _check_copy(model, path):
     """Copy a wrapped model in every way, and check that a copy has its own memory and averages
-    nothing; write it to a file.
+    nothing; rank 0 writes the model to the file `path`. All ranks call it.
     """
     import shoal
     import shoal.torch
@@ -303,8 +315,10 @@ def _check_copy(model, path):
     assert not torch.equal(both.module[0].weight, dup.module[0].weight)
 
 
-def _copies(folder):
-    """Copy models that were wrapped without a loop and in a loop."""
+def _check_copies(folder):
+    """Check copies of models that were wrapped without a loop and in a loop; the models are written
+    into the folder, as "fixed" and "loop".
+    """
     import shoal
     import shoal.torch
 
@@ -325,7 +339,7 @@ def test_copies_and_files_of_a_model_are_ordinary_models(tmp_path):
     """What a file needs to be loaded is torch's and Python's, and no mark of a parameter is in
     it.
     """
-    world(2, _copies, str(tmp_path))
+    world(2, _check_copies, str(tmp_path))
     for name in ("fixed", "loop"):
         with zipfile.ZipFile(tmp_path / name) as file:
             (pickled,) = (file.read(n) for n in file.namelist() if n.endswith("data.pkl"))
@@ -336,9 +350,9 @@ def test_copies_and_files_of_a_model_are_ordinary_models(tmp_path):
         assert not [value for _, value in ops if "averaged" in str(value)]
 
 
-def _compiled():
-    """Train models that are compiled in every order, and collectives in a compiled function; return
-    a checksum of each model.
+def _train_compiled():
+    """Train models on this rank that are compiled in every order, and check a collective in a
+    compiled function; return a digest of each model.
     """
     import shoal
     import shoal.torch
@@ -377,14 +391,14 @@ def test_compiled_models_are_averaged():
     """A model has the same parameters on both ranks, wrapped by shoal.torch.ddp, before or after it
     is compiled or not at all, and compiled around torch's own ddp on the backend "shoal".
     """
-    first, second = world(2, _compiled)
+    first, second = world(2, _train_compiled)
     assert first == second
     for other in first[1:]:
         assert other == first[0]
 
 
-def _different_models():
-    """Wrap models that differ between the ranks; return what it raises."""
+def _wrap_different_models():
+    """Wrap models that differ between the ranks, which must raise RuntimeError; return its text."""
     import shoal
     import shoal.torch
 
@@ -397,13 +411,14 @@ def test_models_that_differ_are_refused():
     """Models of other shapes raise RuntimeError on both ranks, and one error names the
     parameter.
     """
-    texts = world(2, _different_models)
+    texts = world(2, _wrap_different_models)
     assert all(texts) and any("params[0]" in text for text in texts), texts
 
 
-def _order():
-    """Train two steps; return what happens in the second one: "submitted" a bucket, and "first"
-    when the gradient of the layer at the input is computed, the last of all.
+def _log_backward():
+    """Train two steps on this rank; return what happens in the second one, in order: "submitted"
+    when a bucket is, and "first" when the gradient of the layer at the input is computed, the last
+    of all.
     """
     import shoal
     import shoal.torch
@@ -429,12 +444,14 @@ def test_gradients_are_submitted_while_backward_goes_on():
     """At least three buckets are submitted before the last gradient is computed, and the last one
     after.
     """
-    for happens in world(2, _order):
+    for happens in world(2, _log_backward):
         assert happens.index("first") >= 3 and happens[-1] == "submitted", happens
 
 
 def _check_alone():
-    """Train without a launcher, and check that the gradients are those of the plain model."""
+    """Make a backward pass in a process without a launcher, and check that the gradients are those
+    of the plain model.
+    """
     import shoal.torch
 
     model = shoal.torch.ddp(_model())

@@ -1,5 +1,5 @@
 """What shoal.torch asks of CUDA and of NCCL, with a stand-in for the driver and for torch's NCCL:
-all of it up to the call itself.
+all of it up to the call itself. Everything runs on the thread of the test.
 """
 
 import types
@@ -15,7 +15,9 @@ PORTABLE = 1  # cudaHostRegisterPortable
 
 
 class Driver:
-    """A stand-in for libcudart as torch shows it, which keeps its calls."""
+    """A stand-in for libcudart as torch shows it, which keeps its calls. A test sets `error`, the
+    code that every call returns; 0 is success.
+    """
 
     def __init__(self):
         """No calls yet, and no error."""
@@ -34,7 +36,7 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch):
-    """The stand-in for the driver."""
+    """A Driver, which torch.cuda has for the driver until the end of the test."""
     one = Driver()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: one)
     return one
@@ -75,7 +77,10 @@ class Operation:
 
 
 class Group:
-    """A stand-in for torch.distributed.ProcessGroupNCCL, which keeps what is made of it."""
+    """A stand-in for torch.distributed.ProcessGroupNCCL, which keeps what is made of it: the class
+    has all groups in `made`, and in `error` the text with which operations end, "" for success.
+    The fixture `group` resets both.
+    """
 
     made, error = [], ""
 
@@ -83,7 +88,7 @@ class Group:
         """Options that can be set."""
 
         def __init__(self):
-            """Options that say nothing of blocking."""
+            """Options in which it is not said whether NCCL may block."""
             self.config = types.SimpleNamespace(blocking=None)
 
     def __init__(self, store, rank, size, options):
@@ -117,7 +122,7 @@ class Silent(Device):
 
 @pytest.fixture
 def group(monkeypatch):
-    """The stand-in for NCCL's process group."""
+    """The class Group, which torch has for NCCL's process group until the end of the test."""
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
     monkeypatch.setattr(Group, "made", [])
     monkeypatch.setattr(Group, "error", "")

@@ -1,5 +1,5 @@
 """What torch's own C++ code makes of an error of the agent: an exception that says what is wrong,
-never the end of the process.
+never the end of the process. `_train` runs on each rank of a job, in its own process.
 """
 
 import pytest
@@ -13,7 +13,10 @@ import shoal
 
 
 def _train(ending, wrap):
-    """Rank 1 makes fewer steps than rank 0, which waits for it in its backward pass."""
+    """Train so that rank 1 makes fewer steps than rank 0, which waits for it in its backward pass;
+    then rank 1 makes "another call", or "none". `wrap` is what wraps the model, "plain" for
+    torch's own.
+    """
     import shoal.torch
 
     if wrap == "plain":

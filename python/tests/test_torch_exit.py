@@ -57,7 +57,9 @@ ENDINGS = {
 
 
 def program(ending, first=""):
-    """The source of a script that trains and ends in this way."""
+    """The source of a script that trains and ends with this source; `first` is run after torch and
+    shoal were imported, before shoal.torch.
+    """
     return PROGRAM.replace("ENDING", ending).replace("FIRST", first)
 
 

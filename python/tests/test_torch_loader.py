@@ -1,5 +1,5 @@
 """DataLoader workers are forked children of a rank: they may neither hang nor touch the arena of
-their parent.
+their parent. `_train` runs on each rank of a job, in its own process.
 """
 
 import pytest
@@ -22,7 +22,9 @@ class _Rows(Dataset):
         return len(self.rows)
 
     def __getitem__(self, i):
-        """A row and its label, copied out of the arena."""
+        """A row, copied out of the arena, its label, and its number. Called in a DataLoader's
+        process, where it overwrites the row.
+        """
         row = self.rows[i].clone()
         self.rows[i] = -1  # a worker's write stays its own
         return row, self.labels[i], i

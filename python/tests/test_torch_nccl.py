@@ -44,7 +44,9 @@ def test_a_worker_is_killed(training, tmp_path, wrap, place, worker):  # noqa: F
 
 
 def test_a_worker_is_killed_before_it_is_connected(training, tmp_path):  # noqa: F811
-    """The same where a worker dies before the devices are connected."""
+    """The step is made again by the workers that are left where one dies before the devices are
+    connected.
+    """
     with training(3, samples=300, doomed=[[1, 0, "before the communicator"]], **OWN) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(2, losses=1)

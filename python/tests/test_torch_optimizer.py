@@ -1,4 +1,6 @@
-"""shoal.torch.optimizer: a torch optimizer that averages gradients itself."""
+"""shoal.torch.optimizer: a torch optimizer that averages gradients itself. Functions that tests
+give to `world` run on each rank of a job, in its own process.
+"""
 
 import pytest
 
@@ -26,14 +28,14 @@ def _data(step, dtype=torch.float64):
 
 
 def _part(x, job):
-    """This rank's part of a batch."""
+    """This rank's part of a batch, which is cut evenly."""
     size = len(x) // job.size
     return x[job.rank * size : (job.rank + 1) * size]
 
 
 def _train(name):
-    """Train with the optimizer called `name`; return the parameters and what the last step(closure)
-    gave.
+    """Train on this rank with the optimizer called `name`; return the parameters, as one list, and
+    what the last step(closure) gave, None for optimizers without a closure.
     """
     import shoal
     import shoal.torch

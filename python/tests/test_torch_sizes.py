@@ -10,7 +10,8 @@ from shoal.torch import sizes as module
 
 class Steps:
     """A job whose steps take `seconds[size]`, on the slowest worker, which is another one, and
-    whose agent proposes `proposals` one after another.
+    whose agent proposes `proposals`, sizes of buckets in bytes, one after another. It is a job, a
+    step and a backend in one, as far as shoal.torch.sizes asks them, on the thread of the test.
     """
 
     def __init__(self, monkeypatch, size, seconds, proposals):
@@ -26,18 +27,20 @@ class Steps:
         )
 
     def _best_bucket_bytes(self, nbytes, now, backward):
-        """What the agent is asked; it answers with the next proposal."""
+        """Keep what the agent is asked in `asked`, and answer with the next proposal; 0 = none."""
         self.asked.append((self.number, nbytes, now, backward))
         return self._proposals.pop(0) if self._proposals else 0
 
     def aside(self, known, op):
-        """The exchange with the slowest worker."""
+        """Stand in for Step.aside: the largest number of all workers, where the slowest one's step
+        takes as many microseconds as it does.
+        """
         assert op == "max"
         known[1] = max(known[1], round(1e6 * self._seconds[self.sizes.size]))
         return types.SimpleNamespace(wait=lambda: None)
 
     def run(self, steps):
-        """Make so many steps; return the size of each."""
+        """Make so many steps; return the size of buckets, in bytes, of each."""
         found = []
         for _ in range(steps):
             found.append(self.sizes.size_for_step(self))
@@ -56,7 +59,7 @@ def test_a_size_that_is_better_stays(monkeypatch):
 
 
 def test_a_size_that_is_no_better_goes_and_does_not_come_back(monkeypatch):
-    """A proposal that does not is undone, and not tried again."""
+    """A proposal that does not make steps shorter is undone, and not tried again."""
     job = Steps(monkeypatch, 4, {4: 1.0, 2: 0.98}, [2] * 9)
     assert job.run(16 + 8) == [4] * 16 + [2] * 8
     assert set(job.run(1000)) == {4}

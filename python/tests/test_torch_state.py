@@ -14,7 +14,7 @@ OPTIMIZERS = {
 
 
 def described(optimizer):
-    """The types and shapes of an optimizer's state."""
+    """The types and shapes of an optimizer's state, by name."""
     return {
         name: (value.shape, value.dtype) if isinstance(value, torch.Tensor) else type(value)
         for state in optimizer.state.values()
@@ -91,7 +91,7 @@ def test_an_optimizer_takes_a_state_without_a_copy(name):
 
 
 class Watched(torch.nn.Linear):
-    """A layer that keeps what it is asked to load."""
+    """A layer that keeps in `loaded` what it was asked to load last, by name."""
 
     def _load_from_state_dict(self, state_dict, prefix, *rest):
         """Keep the tensors, and load them."""

@@ -1,5 +1,6 @@
 """One average a step of the loader: what accumulates gradients within it, and what is said of loops
-that average never or twice.
+that average never or twice. Functions that tests give to `world` run on each rank of a job, in its
+own process; an error there fails the job, and `world` raises Failed with what was printed.
 """
 
 import sys
@@ -26,7 +27,9 @@ class _TwoHeads(torch.nn.Module):
 
 
 def _loop(make, batch=8, samples=32):
-    """A loader, a model made by `make`, and its optimizer."""
+    """A loader of so many samples in batches of `batch`, a model made by make(), and its
+    optimizer: the same on every rank, to be used in one loop.
+    """
     import shoal.torch
 
     torch.manual_seed(1)
@@ -44,7 +47,7 @@ def _linear():
 
 
 def _train(parts):
-    """Train, with each batch cut into so many parts; return the parameters."""
+    """Train on this rank, with each batch cut into so many parts; return the parameters."""
     loader, model, optimizer = _loop(_linear)
     for x, y in loader:
         optimizer.zero_grad(set_to_none=True)
@@ -66,9 +69,10 @@ def test_gradients_accumulate_within_a_step():
         assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-5)
 
 
-def _small_batches(samples, size):
-    """Train a batch norm on batches of 4 of so many samples; return how many of them counted, over
-    all workers, or what was raised, and what was said of batch norms.
+def _train_batch_norm(samples, size):
+    """Train a batch norm on this rank of `size`, with so many samples in batches of 4; return how
+    many samples of this rank counted, or the text of what was raised, and what was said of batch
+    norms.
     """
     import shoal
     import shoal.torch
@@ -94,16 +98,17 @@ def test_no_worker_gets_one_of_several_samples():
     """A batch norm computes in the small batch at the end of an epoch, and where a worker has a
     single sample the way out is said.
     """
-    (first, said), (second, _) = world(2, _small_batches, 7, 2)  # a batch of 4, one of 3
+    (first, said), (second, _) = world(2, _train_batch_norm, 7, 2)  # a batch of 4, one of 3
     assert first + second == 7 and not said
-    for raised, said in world(2, _small_batches, 5, 2):  # a batch of 4, one of 1
+    for raised, said in world(2, _train_batch_norm, 5, 2):  # a batch of 4, one of 1
         assert "more than 1 value per channel" in raised and len(said) == 1
         assert "one sample in step 1, of 1 on 2 workers" in said[0] and "drop_last" in said[0]
 
 
-def _nested(how, options):
-    """Train with a loop of this kind; return steps, length, what a second loop raises, and the
-    parameters.
+def _train_in_loops(how, options):
+    """Train on this rank for three epochs, with options of the loader, in a loop of a kind: "flat",
+    or one for each epoch. Return how many steps were committed, the length of the loader, the text
+    of what a second loop raises, in a list, and the parameters.
     """
     import shoal.torch
 
@@ -149,19 +154,19 @@ def test_a_loop_for_each_epoch_trains_as_one_over_all_of_them(options):
     """All ways to loop make the same steps and end with the same parameters; only loader.epochs
     refuses to begin again.
     """
-    flat, same = world(2, _nested, "flat", options)
+    flat, same = world(2, _train_in_loops, "flat", options)
     assert flat == same and flat[:2] == [9, 9]
     for how in ("range", "epochs", "a loader for each"):
-        for rank in world(2, _nested, how, options):
+        for rank in world(2, _train_in_loops, how, options):
             assert rank[:2] == [9, 3] and rank[3] == flat[3], how
             assert (how == "epochs") == any(
                 "all 3 epochs of this loop are over" in text for text in rank[2]
             )
 
 
-def _no_average(how):
-    """Train so, in this way, that the first step has no average, or has one; return the committed
-    steps.
+def _train_without_average(how):
+    """Train on this rank in a way in which the first step has no average, or with "find" has one;
+    return the number of committed steps.
     """
     import shoal.torch
 
@@ -194,14 +199,14 @@ def test_a_step_without_an_average_says_what_may_be_wrong():
         "nothing": ["step 0", "No backward pass went through the model"],
     }.items():
         with pytest.raises(Failed) as failed:
-            world(1, _no_average, how)
+            world(1, _train_without_average, how)
         for want in wants:
             assert want in str(failed.value), how
-    assert world(1, _no_average, "find") == [4]
+    assert world(1, _train_without_average, "find") == [4]
 
 
-def _twice(how):
-    """Average twice in the first step, in this way."""
+def _average_twice(how):
+    """Average twice in the first step: of "one model", of "two models", or by "optimizers"."""
     import shoal.torch
 
     loader, first, optimizer = _loop(_linear)
@@ -226,13 +231,15 @@ def test_a_second_average_is_refused_with_what_to_do(how):
     together.
     """
     with pytest.raises(Failed) as failed:
-        world(1, _twice, how)
+        world(1, _average_twice, how)
     for want in ("step 0 was committed by an average", "no_sync()", "averages=2"):
         assert want in str(failed.value)
 
 
-def _in_turns():
-    """Train two models in turns."""
+def _train_in_turns():
+    """Train two models on this rank in turns; return the number of committed steps, and the
+    parameters of both.
+    """
     import shoal
     import shoal.torch
 
@@ -252,12 +259,14 @@ def _in_turns():
 
 def test_two_models_take_turns():
     """Two models that are averaged in alternate steps are each the same on both ranks."""
-    one, other = world(2, _in_turns)
+    one, other = world(2, _train_in_turns)
     assert one == other and one[0] == 4 and one[1] != one[3]
 
 
-def _taken(samples, batch, options):
-    """Which samples this rank got, and of how many batches, by epoch."""
+def _draw_samples(samples, batch, options):
+    """Train with drop_last for three epochs; return the samples that this rank got, by epoch, and
+    the size of each of its batches.
+    """
     import shoal.torch
 
     loader = shoal.torch.loader(
@@ -276,7 +285,7 @@ def test_drop_last_leaves_out_others_in_each_epoch():
     """Each epoch has whole batches of different samples; those left out are others in the next, but
     the same without shuffle.
     """
-    ranks = world(2, _taken, 23, 6, {})
+    ranks = world(2, _draw_samples, 23, 6, {})
     left = []
     for one, other in zip(*(epochs for epochs, _ in ranks)):
         assert len({*one, *other}) == len(one) + len(other) == 18
@@ -286,12 +295,14 @@ def test_drop_last_leaves_out_others_in_each_epoch():
         and not left[1] & left[2]
         and all(sizes == [3] * 9 for _, sizes in ranks)
     )
-    ((epochs, _),) = world(1, _taken, 23, 6, {"shuffle": False, "num_workers": 2})
+    ((epochs, _),) = world(1, _draw_samples, 23, 6, {"shuffle": False, "num_workers": 2})
     assert epochs == [[*range(18)]] * 3
 
 
-def _too_few():
-    """Ask for a loader with drop_last of fewer samples than a batch; return what it says."""
+def _ask_for_too_few_samples():
+    """Ask for a loader with drop_last of fewer samples than a batch; return the text of the
+    error.
+    """
     import shoal.torch
 
     try:
@@ -302,12 +313,12 @@ def _too_few():
 
 def test_drop_last_of_less_than_a_batch_is_refused():
     """A dataset with no whole batch raises ValueError with its length."""
-    assert "5 samples" in world(1, _too_few)[0]
+    assert "5 samples" in world(1, _ask_for_too_few_samples)[0]
 
 
 def _thaw(wrapped_first):
-    """Train a layer from the third step on, which ddp has seen frozen, or with `wrapped_first` has
-    not; return the parameters.
+    """Train a layer on this rank from the third step on, which ddp has seen frozen, or with
+    `wrapped_first` has not; return the parameters.
     """
     import shoal.torch
 
@@ -346,8 +357,10 @@ def test_a_layer_that_thaws_is_averaged_or_refused():
         world(2, _thaw, False)
 
 
-def _add(how):
-    """Train a parameter that is made in the third step, in the model or in an optimizer only."""
+def _add_parameter(how):
+    """Train a parameter that is made in the third step, "in the model" or "in an optimizer" only,
+    which must raise an error on this rank.
+    """
     import shoal.torch
 
     loader, model, optimizer = _loop(
@@ -386,11 +399,11 @@ def test_a_parameter_that_comes_later_is_refused(how, named):
             rf" \({named}\)"
         ),
     ):
-        world(2, _add, how)
+        world(2, _add_parameter, how)
 
 
-def _one_steps_alone():
-    """Train with an optimizer that only rank 0 steps."""
+def _step_on_rank_0():
+    """Train with an optimizer that only rank 0 steps, and then end with an error."""
     loader, model, optimizer = _loop(_linear)
     for x, y in loader:
         optimizer.zero_grad()
@@ -409,14 +422,15 @@ def test_a_worker_that_steps_alone_is_told_once():
             " Every worker must call optimizer.step"
         ),
     ) as ended:
-        world(2, _one_steps_alone)
+        world(2, _step_on_rank_0)
     assert str(ended.value).count("[0] shoal: the parameters") == 1 and "the loop has ended" in str(
         ended.value
     )
 
 
 def _train_sparse():
-    """Train an embedding with sparse gradients under ddp."""
+    """Train an embedding with sparse gradients under ddp, which must raise an error on this rank.
+    """
     import shoal.torch
 
     loader = shoal.torch.loader(TensorDataset(torch.arange(12) % 4), 4)
@@ -436,7 +450,9 @@ def test_what_would_not_be_averaged_is_an_error():
 
 
 def _thaw_with_optimizer():
-    """What ddp leaves out, shoal.torch.optimizer averages."""
+    """Train on this rank a layer that was frozen when ddp wrapped it, with shoal.torch.optimizer
+    beside; return the parameters.
+    """
     import shoal.torch
 
     torch.manual_seed(1)

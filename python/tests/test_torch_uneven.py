@@ -1,5 +1,6 @@
 """Steps that are not one average of all samples drawn evenly: samples that are left out, several
-averages, and weights of samples.
+averages, and weights of samples. Functions that tests give to `world` run on each rank of a job, in
+its own process.
 """
 
 import collections
@@ -13,9 +14,10 @@ from torch.utils.data import TensorDataset
 from torch_world import main, world
 
 
-def _skips(compress):
-    """Train with samples that are not finite; return for each step the parameters after it, how
-    many samples of this worker counted, and whether nobody's did; and the number of steps.
+def _train_with_skips(compress):
+    """Train on this rank with samples that are not finite, which it leaves out; return for each
+    step the parameters after it, how many samples of this worker counted, and whether nobody's did;
+    and the number of committed steps.
     """
     import shoal
     import shoal.torch
@@ -40,8 +42,10 @@ def _skips(compress):
 
 @pytest.mark.parametrize("compress", [None, "bf16"])
 def test_samples_that_are_left_out(compress):
-    """The average is over the others, and where there are none the step changes nothing."""
-    (one, steps), (other, _) = world(2, _skips, compress)
+    """The average is over the samples that are not left out, and where there are none the step
+    changes nothing.
+    """
+    (one, steps), (other, _) = world(2, _train_with_skips, compress)
     assert steps == 4 and [f[1] for f in one] == [2, 0, 2, 2], one
     assert [f[1] for f in other] == [2, 0, 2, 0], other
     assert [f[2] for f in one] == [f[2] for f in other] == [False, True, False, False]
@@ -49,9 +53,9 @@ def test_samples_that_are_left_out(compress):
     assert one[0][0] == one[1][0] != one[2][0] != one[3][0], one
 
 
-def _partly():
-    """Leave rank 1's samples out of the only step; return the gradient, and what it is of the
-    samples of rank 0 alone.
+def _average_with_a_skip():
+    """Leave rank 1's samples out of the only step; return the gradients of this rank, and what they
+    are of the samples of rank 0 alone.
     """
     import shoal
     import shoal.torch
@@ -73,13 +77,13 @@ def _partly():
 
 def test_the_average_is_over_the_others():
     """Samples that are left out do not make the average smaller, nor not finite."""
-    for got, expected in world(2, _partly):
+    for got, expected in world(2, _average_with_a_skip):
         for a, b in zip(got, expected):
             assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=1e-5), (got, expected)
 
 
 def test_a_job_of_one_leaves_samples_out():
-    """Without an agent too; and not after the average."""
+    """Samples can be left out without an agent too, and not after the average of the step."""
     import shoal
 
     with shoal.join() as job:
@@ -93,9 +97,9 @@ def test_a_job_of_one_leaves_samples_out():
         assert job.committed == 3
 
 
-def _adversaries():
-    """Train two models, each with an average of its own in every step; return their parameters, and
-    how many steps were made.
+def _train_adversaries():
+    """Train two models on this rank, each with an average of its own in every step; return their
+    parameters, and how many steps were committed.
     """
     import shoal
     import shoal.torch
@@ -120,14 +124,17 @@ def _adversaries():
 
 def test_two_averages_in_a_step():
     """Two models with losses of their own train in each step, as on one worker."""
-    (alone, steps), ((one, _), (other, _)) = world(1, _adversaries)[0], world(2, _adversaries)
+    alone, steps = world(1, _train_adversaries)[0]
+    (one, _), (other, _) = world(2, _train_adversaries)
     assert steps == 4 and one == other
     for a, b in zip(alone, one):
         assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=1e-4, atol=1e-6)
 
 
-def _weighted():
-    """The samples of each step of two epochs that are drawn by weights, on this worker."""
+def _draw_by_weights():
+    """The samples of each step of two epochs that are drawn by weights, on this rank; all are
+    skipped.
+    """
     import shoal.torch
 
     data = TensorDataset(torch.arange(10))
@@ -147,7 +154,7 @@ def test_weights_of_samples():
     """
     from shoal.torch.loader import _Draws
 
-    alone, (one, other) = world(1, _weighted)[0], world(2, _weighted)
+    alone, (one, other) = world(1, _draw_by_weights)[0], world(2, _draw_by_weights)
     assert [[a + b for a, b in zip(*epochs)] for epochs in zip(one, other)] == alone
     assert alone[0] != alone[1] and {i for e in alone for step in e for i in step} <= {1, 4, 8}
     draws = _Draws([0, 1, 2, 0, 5, 0], 6, 7)

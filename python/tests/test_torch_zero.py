@@ -1,5 +1,6 @@
 """Who holds what of a sharded optimizer's state; and that sharding changes nothing but the memory,
-as long as nobody comes or goes.
+as long as nobody comes or goes. Functions that tests give to `world` run on each rank of a job, in
+its own process.
 """
 
 import copy
@@ -14,8 +15,10 @@ from shoal.torch.zero.kinds import state_kinds
 from shoal.torch.zero.layout import GRAIN, partition, round_up, slices
 
 
-def shuffled(seed):
-    """A random number of elements and hosts."""
+def random_case(seed):
+    """A random number of elements, and the host of each of some workers, -1 = it holds nothing; at
+    least one holds something.
+    """
     choice = random.Random(seed)
     hosts = [choice.randrange(-1, 4) for _ in range(choice.randrange(1, 9))]
     return choice.randrange(5000), hosts if max(hosts) >= 0 else [0]
@@ -26,7 +29,7 @@ def test_every_element_has_an_owner_and_a_buddy(seed):
     """The shares cover all elements once, and every one has two holders where there are two
     workers.
     """
-    total, hosts = shuffled(seed)
+    total, hosts = random_case(seed)
     dealt, here = partition(total, hosts), [r for r, host in enumerate(hosts) if host >= 0]
     at = 0
     for r in here:
@@ -138,7 +141,10 @@ def test_a_part_is_updated_as_the_whole_is(name, dtype):
 
 
 def _train(way, name, clip):
-    """A training on this rank; `way` is a stage, or "ddp"."""
+    """Train on this rank for 12 steps; `way` is a stage of zero, or "ddp", `name` one of
+    OPTIMIZERS, `clip` how gradients are clipped, "" for not. Return the losses and norms, a hash of
+    the model, the bytes that zero holds of each kind, and the bytes of the parameters.
+    """
     import hashlib
 
     import shoal
@@ -234,8 +240,8 @@ def test_the_same_bits_as_ddp_in_less_memory(stage, workers, name, clip):
     ), "two workers have each part"
 
 
-def _refused():
-    """Use the optimizer in every wrong way; return what is said."""
+def _use_wrongly():
+    """Use the optimizer on this rank in every wrong way; return the text of each error."""
     import shoal
     import shoal.torch
 
@@ -243,7 +249,7 @@ def _refused():
     said = []
 
     def refuse(function, *args, **options):
-        """Call a function that must fail, and keep what it says."""
+        """Call a function that should raise an error, and keep its text in `said`."""
         try:
             function(*args, **options)
         except Exception as err:
@@ -268,8 +274,8 @@ def _refused():
     return said
 
 
-# What happens in the rounds of `_scaled`: what is called before the scaler's step, and whether a
-# gradient of one worker overflows.
+# What happens in the rounds of `_step_with_scalers`: what is called before the scaler's step, and
+# whether a gradient of one worker overflows.
 ROUNDS = [
     ("nothing", False),
     ("nothing", True),
@@ -280,10 +286,10 @@ ROUNDS = [
 ]
 
 
-def _scaled():
-    """Step optimizers of three kinds in turn with GradScalers, where an element of a gradient
-    overflows on one worker; return the scale of each after each of its steps, and what refused
-    steps say.
+def _step_with_scalers():
+    """Step optimizers of three kinds on this rank in turn with GradScalers, where an element of a
+    gradient overflows on rank 1; return the scale of each after each of its steps, and the texts
+    of the errors of refused steps.
     """
     import shoal
     import shoal.torch
@@ -338,7 +344,7 @@ def _scaled():
 
 
 def _refusal(scaler, optimizer):
-    """What a step is refused with, as a list."""
+    """Step an optimizer by a scaler; return the text of the error, or "nothing", in a list."""
     try:
         scaler.step(optimizer)
     except RuntimeError as err:
@@ -350,8 +356,10 @@ def _refusal(scaler, optimizer):
     not hasattr(torch.amp, "GradScaler"), reason="PyTorch has GradScalers for GPUs only before 2.3"
 )
 def test_a_step_that_overflows_on_one_worker_is_skipped_by_all():
-    """With shoal.torch.optimizer too. The scale follows the same sequence on all workers."""
-    ranks = world(3, _scaled)
+    """A step that overflows on one worker is skipped by all, with shoal.torch.zero and with
+    shoal.torch.optimizer. The scale follows the same sequence on all workers.
+    """
+    ranks = world(3, _step_with_scalers)
     assert ranks[0] == ranks[1] == ranks[2]
     scales, said = ranks[0]
     assert scales == [[8.0, 4.0, 4.0, 2.0, 2.0, 1.0]] * 3
@@ -360,7 +368,7 @@ def test_a_step_that_overflows_on_one_worker_is_skipped_by_all():
 
 
 def _clip_late():
-    """Clip what stage 2 has averaged already; return what it raises."""
+    """Clip what stage 2 has averaged already; return the text of the error, None without one."""
     import shoal
     import shoal.torch
 
@@ -396,7 +404,7 @@ def test_what_cannot_be_is_refused():
         "add the group",
         "job.checkpoint writes it",
     ]
-    (said,) = world(1, _refused)
+    (said,) = world(1, _use_wrongly)
     assert len(said) == len(wants)
     for text, want in zip(said, wants):
         assert want in text

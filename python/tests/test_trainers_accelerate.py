@@ -21,8 +21,9 @@ WORKER = pathlib.Path(common.__file__).with_name("trainers_accelerate.py")
 
 
 def check(folder, samples, epochs, first=1):
-    """Check the ledger: every sample once an epoch, and the learning rates and the parameters of a
-    plain loop over the same batches.
+    """Check the ledger in a folder, whose first step has the number `first`: every sample once an
+    epoch, and the learning rates and the parameters of a plain loop over the same batches. Return
+    the ledger, and the net of the plain loop.
     """
     steps = common.ledger(folder)
     assert [line["step"] for line in steps] == list(range(first, first + len(steps)))
@@ -57,7 +58,9 @@ def test_cuts_have_no_single_sample_where_that_can_be():
     from shoal._trainers.batches import even_cuts
 
     def lengths(samples, count, most):
-        """The lengths of the cuts of so many samples."""
+        """The lengths of `count` cuts of so many samples, of at most `most` each, which must have
+        all samples in order.
+        """
         cuts = even_cuts(list(range(samples)), count, most)
         assert sum(cuts, []) == list(range(samples)) and len(cuts) == count
         return [len(cut) for cut in cuts]
@@ -68,7 +71,9 @@ def test_cuts_have_no_single_sample_where_that_can_be():
 
 
 def test_a_released_worker_ends_where_it_was_rank_0():
-    """Its program writes no results: the others go on."""
+    """The program of a worker that was rank 0 and is released ends with exit code 0, and writes no
+    results: the others go on.
+    """
     from shoal.accelerate import _TrainLoader
 
     loader = _TrainLoader.__new__(_TrainLoader)
@@ -80,7 +85,9 @@ def test_a_released_worker_ends_where_it_was_rank_0():
 
 
 def _train(config):
-    """The training, on a rank."""
+    """Train on this rank, as trainers_accelerate.py does with this config, and return what that
+    returns. Given to `world`.
+    """
     import trainers_accelerate
 
     return trainers_accelerate.main(config)
@@ -91,7 +98,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     steps that the first training went on with.
     """
     def run(n, name, **config):
-        """Train on n workers; return the ledger."""
+        """Train on n workers in a folder of that name, to the end; return the ledger."""
         (tmp_path / name).mkdir(exist_ok=True)
         config.update(out=str(tmp_path / name), samples=94)
         ended = world(n, _train, config, modules=common.MODULES)
@@ -105,7 +112,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     shutil.copytree(tmp_path / "two/checkpoints/checkpoint_0", tmp_path / "one/checkpoints/0")
     same = ("taken", "rate")
     common.check_resumed(steps, run(1, "one", resume=34), 18, same)
-    step = common.drop_last(own)
+    step = common.remove_newest_checkpoint(own)
     common.check_resumed(steps, run(3, "three", save=1000, checkpoint=str(own)), step + 1, same)
 
 

@@ -46,7 +46,9 @@ def test_losses_and_joins(launch, binary, tmp_path):
 
 
 def test_a_released_worker_ends_where_it_was_rank_0():
-    """Its program writes no results: the others go on."""
+    """The program of a worker that was rank 0 and is released ends with exit code 0, and writes no
+    results: the others go on.
+    """
     from shoal.lightning import _TrainLoader
 
     loader = _TrainLoader.__new__(_TrainLoader)
@@ -57,7 +59,9 @@ def test_a_released_worker_ends_where_it_was_rank_0():
 
 
 def test_a_checkpoint_of_an_earlier_version():
-    """It has the place in the data, and not what was logged in the epoch so far."""
+    """A checkpoint of an earlier version, which has the place in the data, and not what was logged
+    in the epoch so far, can be loaded.
+    """
     from shoal.cursor import Cursor
     from shoal.lightning import Strategy
 
@@ -71,7 +75,9 @@ def test_a_checkpoint_of_an_earlier_version():
 
 
 def _train(config):
-    """The training, on a rank."""
+    """Train on this rank, as trainers_lightning.py does with this config, and return what that
+    returns. Given to `world`.
+    """
     import trainers_lightning
 
     return trainers_lightning.main(config)
@@ -82,7 +88,9 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     steps and logs the means that the first training went on with.
     """
     def run(n, name, **config):
-        """Train on n workers; return what was logged for each epoch, and the ledger."""
+        """Train on n workers in a new folder of that name, to the end; return what was logged for
+        each epoch, and the ledger.
+        """
         (tmp_path / name).mkdir()
         config.update(out=str(tmp_path / name), samples=94)
         ended = world(n, _train, config, modules=common.MODULES)
@@ -99,7 +107,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     common.check_resumed(steps, rest, 18, same)
     # of the epoch in which it resumed, what was logged before counts too
     assert [*again[1], *again[2]] == pytest.approx([*epochs[1], *epochs[2]], rel=1e-6)
-    step = common.drop_last(own)
+    step = common.remove_newest_checkpoint(own)
     again, rest = run(3, "three", every=1000, checkpoint=str(own))
     common.check_resumed(steps, rest, step + 1, same)
     assert again[2] == pytest.approx(epochs[2], rel=1e-6)

@@ -22,10 +22,14 @@ CLOSE = 1e-6  # the Trainer adds up losses in float32
 
 @pytest.fixture
 def training(launch, binary, tmp_path):
-    """Returns training(n, config): a job of n workers, as a context manager."""
+    """Returns training(n, config): a job of n workers, as a context manager around a
+    running_job.Running; it is killed at the end of the block.
+    """
 
     def start(n, **config):
-        """A job of n workers with this config."""
+        """A job of n workers with this config of trainers_transformers.py, which writes into the
+        folder of the test.
+        """
         config.setdefault("out", str(tmp_path))
         return running_job.running(
             launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=common.FORKED
@@ -35,8 +39,9 @@ def training(launch, binary, tmp_path):
 
 
 def check(steps, told, samples, batch, epochs, clip=1.0):
-    """Check a ledger and what the workers said: every sample once an epoch, and the losses and
-    learning rates of one worker that trains on the same batches.
+    """Check a ledger, and what a worker has found (`told`): every one of so many samples once an
+    epoch, in steps of `batch`, and the losses and learning rates of one worker that trains on the
+    same batches, with gradients of norm `clip` at most. Return the net of that worker.
     """
     each = -(-samples // batch)
     assert [line["step"] for line in steps] == list(range(1, epochs * each + 1))
@@ -97,7 +102,9 @@ ARGUMENTS = dict(
 
 
 def test_a_released_worker_ends_where_it_was_rank_0():
-    """Its program writes no results: the others go on."""
+    """The program of a worker that was rank 0 and is released ends with exit code 0, and writes no
+    results: the others go on.
+    """
     from shoal.transformers import Elastic
 
     trainer = Elastic.__new__(Elastic)
@@ -108,7 +115,9 @@ def test_a_released_worker_ends_where_it_was_rank_0():
 
 
 def _train(config):
-    """The training, on a rank."""
+    """Train on this rank, as trainers_transformers.py does with this config, and return what that
+    returns. Given to `world`.
+    """
     import trainers_transformers
 
     return trainers_transformers.main(config)
@@ -119,7 +128,9 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     job, two make the steps that are left.
     """
     def run(n, name, **config):
-        """Train on n workers; return what all have found, and the ledger."""
+        """Train on n workers in a new folder of that name, to the end; return what all have found,
+        and the ledger.
+        """
         (tmp_path / name).mkdir()
         config = dict(out=str(tmp_path / name), samples=90, arguments=ARGUMENTS, **config)
         ended = world(n, _train, config, modules=common.MODULES)
@@ -140,7 +151,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     common.check_resumed(steps, rest, 21, same=("taken",))
     last = alone["logs"][-1]
     assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}
-    step = common.drop_last(tmp_path / "own")
+    step = common.remove_newest_checkpoint(tmp_path / "own")
     ended, rest = run(2, "own two", checkpoint=str(tmp_path / "own"))
     common.check_resumed(steps, rest, step + 1, same=("taken", "seen"))
     assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}

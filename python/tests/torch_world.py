@@ -1,4 +1,5 @@
-"""Runs a function of a test file on every rank of a job.
+"""Runs a function of a test file on every rank of a job: `world` is called by the test, and starts
+the file as a script on each rank, where `main` calls the function.
 
 def _ranks(x):                      # runs on each rank, with torch and shoal imported there
     return shoal.join().rank + x
@@ -32,7 +33,7 @@ class Failed(AssertionError):
 @functools.lru_cache
 def server(*modules):
     """Start rank_server.py, once for all tests that want these modules beside torch, and wait until
-    it is ready; return its socket.
+    it is ready; return the path of its socket. It is killed when pytest's process ends.
     """
     folder = tempfile.TemporaryDirectory()
     path = os.path.join(folder.name, "socket")
@@ -45,7 +46,7 @@ def server(*modules):
     )
 
     def stop():
-        """End the server."""
+        """End the server, and remove its socket."""
         process.kill()
         process.wait()
         folder.cleanup()
@@ -58,8 +59,10 @@ def server(*modules):
 
 def world(n, function, *args, forked=True, modules=()):
     """Call function(*args) on n ranks under `shoal run`, and wait for them; return what the ranks
-    return (JSON values), in rank order. Raises Failed where the job does. Where it matters how a
-    rank ends, it must not be forked. `modules` are imported before ranks are forked.
+    return (JSON values), in rank order. The function is one of a test file's own, and `args` are
+    JSON values. Raises Failed where the job does, and TimeoutExpired after HANG seconds. With
+    `forked` the ranks are forks of `server`, which has imported `modules`; where it matters how a
+    rank ends, it must not be forked.
     """
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
@@ -96,7 +99,10 @@ def world(n, function, *args, forked=True, modules=()):
 
 
 def main(functions):
-    """Run one rank's part of a test file, which was started as a script, and write its result."""
+    """Run one rank's part of a test file, which was started as a script by `world`: the command
+    line names one of these functions, the globals of the file, and its arguments. Write its result
+    where `world` reads it.
+    """
     name, args = sys.argv[1], json.loads(sys.argv[2])
     result = functions[name](*args)
     (pathlib.Path(os.environ["RESULTS"]) / os.environ["SHOAL_RANK"]).write_text(json.dumps(result))

@@ -2,6 +2,10 @@
 step had.
 
     trainers_accelerate.py CONFIG END
+
+CONFIG is JSON: `out` a folder, and what it has of DEFAULTS: `gates` steps to wait at, `resume` how
+many batches were done before, None = none, `save` the step after which Accelerate saves, and
+`checkpoint` a folder for the checkpoints of the job, one every `save` steps. END is not used.
 """
 
 import json
@@ -11,7 +15,7 @@ import sys
 import torch
 from accelerate.utils import ProjectConfiguration
 from shoal.accelerate import Accelerator
-from trainers_common import Data, Gates, Net, number, training, write
+from trainers_common import Data, Gates, Net, make_optimizer, number, write
 
 import shoal
 
@@ -21,7 +25,9 @@ DEFAULTS = dict(
 
 
 def main(config):
-    """Train, and return what every worker must have found."""
+    """Train as the config says; return the rank, the size, how many samples the last evaluation had
+    and its accuracy, which all workers must have found alike.
+    """
     config = {**DEFAULTS, **config}
     accelerator = Accelerator(
         cpu=True,
@@ -36,7 +42,7 @@ def main(config):
     steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
     loader = torch.utils.data.DataLoader(Data(config["samples"]), batch_size=batch, shuffle=True)
     evaluation = torch.utils.data.DataLoader(held, batch_size=4)
-    optimizer, scheduler = training(net, steps)
+    optimizer, scheduler = make_optimizer(net, steps)
     model, optimizer, loader, evaluation, scheduler = accelerator.prepare(
         net, optimizer, loader, evaluation, scheduler
     )
@@ -64,7 +70,7 @@ def main(config):
             if accelerator.sync_gradients:
                 done = job.committed
                 digest = net.layers[0].weight.sum().item().hex()
-                write(file, step=done, rate=rate, taken=net.marked(), digest=digest)
+                write(file, step=done, rate=rate, taken=net.take_marks(), digest=digest)
                 if config["save"] == done:
                     accelerator.save_state()
         model.eval()

@@ -1,5 +1,8 @@
 """What the tests of the adapters to other people's trainers share: a model that tells which samples
 a step had, the same training as a plain loop, and gates at which a training waits for its test.
+
+The worker programs trainers_….py import Net, Data, Gates, make_optimizer, number and write; all
+else runs in the test's process.
 """
 
 import json
@@ -16,17 +19,21 @@ from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261126
-# What workers import before they are forked.
+# What workers import before they are forked, and the options of shoal run that have it so.
 MODULES = ("accelerate", "lightning.pytorch", "transformers.trainer")
 FORKED = ("--prefork", ",".join(MODULES))
 FEATURES, CLASSES, RATE = 6, 3, 0.05
 
 
 class Net(nn.Module):
-    """A small model. The gradient of `taken` is above 0 exactly for the samples of a step."""
+    """A small model. The gradient of its parameter `taken` is above 0 exactly for the samples of a
+    step, and the optimizer of `make_optimizer` adds it there.
+    """
 
     def __init__(self, samples):
-        """The same random parameters on every worker, and a mark for each of so many samples."""
+        """The same random parameters on every worker, and a mark for each of so many samples. It
+        seeds torch's random numbers.
+        """
         super().__init__()
         torch.manual_seed(SEED)
         self.layers = nn.Sequential(
@@ -35,13 +42,17 @@ class Net(nn.Module):
         self.taken = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
 
     def forward(self, x, labels, index):
-        """The loss and the logits of a batch; in training the loss marks its samples."""
+        """The loss and the logits of a batch; in training the loss marks its samples, whose numbers
+        are `index`, which is not used in evaluation.
+        """
         logits = self.layers(x)
         marks = self.taken[index].mean() if self.training else 0.0
         return {"loss": F.cross_entropy(logits, labels) + marks, "logits": logits}
 
-    def marked(self):
-        """The samples of the step that was just made, which are forgotten."""
+    def take_marks(self):
+        """The numbers of the samples of the step that was just made, of all workers; their marks
+        are set back to 0.
+        """
         found = self.taken.detach().nonzero().flatten().tolist()
         with torch.no_grad():
             self.taken.zero_()
@@ -66,8 +77,10 @@ class Data(torch.utils.data.Dataset):
         return {"x": self.x[i], "labels": self.labels[i], "index": torch.tensor(i)}
 
 
-def training(net, steps):
-    """The optimizer, which adds to `taken` what its gradient is, and a scheduler."""
+def make_optimizer(net, steps):
+    """A new optimizer of a Net, which adds to `taken` what its gradient is, and its scheduler,
+    which lets the learning rate fall to a half over so many steps, evenly.
+    """
     groups = [{"params": net.layers.parameters()}, {"params": [net.taken], "lr": -1.0}]
     groups[1]["momentum"] = 0.0
     optimizer = torch.optim.SGD(groups, lr=RATE, momentum=0.9)
@@ -76,7 +89,7 @@ def training(net, steps):
 
 
 def evaluated(net, data):
-    """The loss and the accuracy on a data set."""
+    """The loss and the accuracy, from 0 to 1, of a Net on a Data, as one batch."""
     net.eval()
     with torch.no_grad():
         output = net(data.x, data.labels, None)
@@ -86,9 +99,12 @@ def evaluated(net, data):
 
 
 def replayed(batches, samples, steps, clip=None):
-    """The loss and the learning rate of each step of a plain loop over the batches, and the net."""
+    """Train a new Net in a plain loop over these batches, lists of numbers of so many samples;
+    return the loss and the learning rate of each step, and the net. `steps` is for the scheduler;
+    `clip` is the largest norm of the gradients, None for any.
+    """
     net, data = Net(samples), Data(samples)
-    optimizer, scheduler = training(net, steps)
+    optimizer, scheduler = make_optimizer(net, steps)
     told = []
     for batch in batches:
         loss = net(data.x[batch], data.labels[batch], torch.tensor(batch))["loss"]
@@ -99,19 +115,23 @@ def replayed(batches, samples, steps, clip=None):
         told.append((loss.item(), optimizer.param_groups[0]["lr"]))
         scheduler.step()
         optimizer.zero_grad()
-        net.marked()
+        net.take_marks()
     return told, net
 
 
 class Gates:
-    """Steps before which rank 0 waits until its test opens the gate, in the folder of the test."""
+    """Steps before which rank 0 waits until its test opens the gate, by `open_gate` with the same
+    folder. For the worker programs, on the thread of the training loop.
+    """
 
     def __init__(self, folder, gates):
-        """Gates before these steps, which files in a folder open."""
+        """Gates before the steps of these numbers, which files in a folder open."""
         self._folder, self._gates = pathlib.Path(folder), gates
 
     def wait(self, rank, step):
-        """Wait at a gate, where there is one before the step."""
+        """Called by every rank before a step. Rank 0 prints STEP and, where there is a gate, GATE
+        with the step's number, and blocks there until the gate is open; other ranks do nothing.
+        """
         if rank == 0:
             print("STEP", step, flush=True)
         if step in self._gates and rank == 0:
@@ -121,22 +141,26 @@ class Gates:
 
 
 def open_gate(folder, step):
-    """Let a training go on."""
+    """Let a training go on whose Gates have this folder, and which waits, or will, at the gate
+    before this step. For tests.
+    """
     (folder / f"gate-{step}").touch()
 
 
 def number():
-    """The number of this worker."""
+    """The number of this worker; 0 without a launcher."""
     return int(os.environ.get("SHOAL_RANK", 0))
 
 
 def write(file, **values):
-    """Append a line to a file of JSON lines."""
+    """Append these values as a line to an open file of JSON lines, at once."""
     print(json.dumps(values), file=file, flush=True)
 
 
 def ledger(folder):
-    """What all workers have written of each step: one entry a step, on which all agree."""
+    """What all workers have written into this folder: one dict a step, in the order of their
+    numbers. Fails where two workers wrote different things of one step.
+    """
     steps = {}
     for path in sorted(folder.glob("ledger-*.jsonl")):
         for line in map(json.loads, path.read_text().splitlines()):
@@ -148,9 +172,10 @@ def ledger(folder):
 RELEASED = types.SimpleNamespace(rank=0, size=1, released=True, first=False)
 
 
-def drop_last(folder):
-    """Remove the newest checkpoint of a job from its folder, and return the step of the one before.
-    A checkpoint is made some steps late where the one before is being written.
+def remove_newest_checkpoint(folder):
+    """Remove the newest checkpoint of a job from its folder, where two must be, and return the step
+    of the one before, which is known only so: a checkpoint is made some steps late where the one
+    before is being written.
     """
     *_, before, last = sorted(folder.glob("step-*"))
     shutil.rmtree(last)
@@ -158,8 +183,9 @@ def drop_last(folder):
 
 
 def check_resumed(before, after, first, same):
-    """Check that a training which has resumed made the same steps as the one before, from `first`
-    on: the ledgers of both, which have the keys `same` in each step.
+    """Check that a training which has resumed made the same steps as the one before, from step
+    `first` on. `before` and `after` are the ledgers of both; of each step, the parameters and what
+    the keys `same` have are compared.
     """
     assert [line["step"] for line in after] == list(range(first, before[-1]["step"] + 1))
     for was, now in zip(before[first - 1 :], after):
@@ -170,8 +196,9 @@ def check_resumed(before, after, first, same):
 
 
 def lose_and_replace(job, binary, folder):
-    """Kill the last of three workers at the first gate; order another one at the second, and kill
-    rank 0 when that waits to be let in. Return what the job has printed.
+    """Kill the last of three workers at the gate of step 5; order another one at that of step 9,
+    and kill rank 0 when the new one waits to be let in. End the job, a Running with these Gates in
+    `folder`, and return what it has printed.
     """
     job.read_until("GATE 5")
     job.kill(2)

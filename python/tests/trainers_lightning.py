@@ -1,6 +1,11 @@
 """A worker that trains with Lightning, and writes down what each step had.
 
     trainers_lightning.py CONFIG END
+
+CONFIG is JSON: `out` a folder, and what it has of DEFAULTS: `gates` steps to wait at, `resume` a
+checkpoint of Lightning's, None = none, `every` after how many steps Lightning and the job make
+checkpoints, and `checkpoint` a folder for those of the job. END is not used. Lightning calls the
+methods of Module and Watch, on the thread of the training loop.
 """
 
 import json
@@ -11,7 +16,7 @@ import lightning
 import shoal.lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from trainers_common import Data, Gates, Net, number, training, write
+from trainers_common import Data, Gates, Net, make_optimizer, number, write
 
 import shoal
 
@@ -42,7 +47,7 @@ class Module(lightning.LightningModule):
 
     def configure_optimizers(self):
         """The optimizer, and the scheduler, which goes on with each step."""
-        optimizer, scheduler = training(self.net, self._steps)
+        optimizer, scheduler = make_optimizer(self.net, self._steps)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
@@ -51,13 +56,14 @@ class Watch(Callback):
 
     def __init__(self, config):
         """Open the ledger of this worker."""
-        self.seen, self._each = 0, config["accumulate"]
+        self.seen, self._each = 0, config["accumulate"]  # steps made, and batches of a step
         self._gates = Gates(config["out"], config["gates"])
         self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
-        self.epochs = []
-        self._rate = None  # of the step that is being made
+        self.epochs = []  # what was logged of each: the loss, and of the evaluation loss, accuracy
+        self._rate = None  # the learning rate of the step that is being made
 
     def on_train_batch_start(self, trainer, module, batch, index):
+        """Keep the learning rate; with the first batch of a step, wait at a gate before it."""
         self._rate = trainer.optimizers[0].param_groups[0]["lr"]
         if trainer.global_step <= shoal.join().step.number and not index % self._each:
             self._gates.wait(shoal.join().rank, trainer.global_step)
@@ -73,7 +79,7 @@ class Watch(Callback):
             seen=self.seen,
             rate=self._rate,
             loss=trainer.callback_metrics["loss_step"].item(),
-            taken=module.net.marked(),
+            taken=module.net.take_marks(),
             digest=module.net.layers[0].weight.sum().item().hex(),
         )
 
@@ -87,12 +93,14 @@ class Watch(Callback):
         return {"seen": self.seen, "epochs": self.epochs}
 
     def load_state_dict(self, state):
-        """Take that over."""
+        """Take over what `state_dict` has returned."""
         self.seen, self.epochs = state["seen"], state["epochs"]
 
 
 def main(config):
-    """Train, and return what every worker must have found."""
+    """Train as the config says; return the rank, the size, and what all workers must have found
+    alike: steps, epochs, what was logged of each epoch, and a sum of parameters.
+    """
     config = {**DEFAULTS, **config}
     out, batch, epochs = config["out"], config["batch"], config["epochs"]
     lightning.seed_everything(7)

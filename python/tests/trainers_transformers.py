@@ -3,7 +3,9 @@
     trainers_transformers.py CONFIG END
 
 CONFIG is JSON: `out` a folder, `gates` steps to wait at, `arguments` those of the Trainer,
-`resume` for train(), and `checkpoint` a folder for the checkpoints of the job.
+`resume` for train(), and `checkpoint` a folder for the checkpoints of the job. END is not used.
+With STOCK in the environment it is the Trainer of transformers itself. That calls the methods of
+Watch, on the thread of the training loop.
 """
 
 import json
@@ -16,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.modules["deepspeed"] = None
 
 import shoal
-from trainers_common import Data, Gates, Net, number, training, write
+from trainers_common import Data, Gates, Net, make_optimizer, number, write
 
 if os.environ.get("STOCK"):
     from transformers import Trainer
@@ -49,20 +51,22 @@ class Watch(TrainerCallback):
             step=state.global_step,
             seen=self.seen,
             epoch=state.epoch,
-            taken=self._net.marked(),
+            taken=self._net.take_marks(),
             digest=self._net.layers[0].weight.sum().item().hex(),
         )
 
 
 def accuracy(predicted):
-    """The accuracy of predictions, as the Trainer asks for metrics."""
+    """The accuracy of predictions, from 0 to 1, as the Trainer asks for metrics."""
     return {
         "accuracy": float((predicted.predictions.argmax(1) == predicted.label_ids).mean())
     }
 
 
 def main(config):
-    """Train, and return what every worker must have found."""
+    """Train as the config says; return the rank, the size, and what all workers must have found
+    alike, as a dict.
+    """
     config = {**DEFAULTS, **config}
     job, out = shoal.join(), config["out"]
     net, data = Net(config["samples"]), Data(config["samples"])
@@ -90,7 +94,7 @@ def main(config):
         callbacks=[Watch(config, net)]
         + [EarlyStoppingCallback(3)] * arguments.load_best_model_at_end,
         compute_metrics=accuracy,
-        optimizers=training(net, steps),
+        optimizers=make_optimizer(net, steps),
     )
     if config["checkpoint"]:
         job.checkpoint(config["checkpoint"], every=4)

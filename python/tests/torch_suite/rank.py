@@ -39,11 +39,14 @@ SKIPS = {skip.exit_code: skip.message for skip in module.TEST_SKIPS.values()}
 
 
 def run(index: int, name: str) -> tuple:
-    """Run one test the way its own `_run` does; return (outcome, reason)."""
+    """Run the test `name`, the `index`th of this process, the way its own `_run` does, in a new
+    process group; return (outcome, reason): "passed", "skipped" or "failed", and why. All ranks
+    call it for the same tests. After a failure the process group is left as it is.
+    """
     test = Suite(name)
     if getattr(getattr(Suite, name), "__unittest_skip__", False):
         return "skipped", getattr(Suite, name).__unittest_skip_why__
-    suite.addressed(module, name, BACKEND)
+    suite.set_backend_name(module, name, BACKEND)
     test.rank, test.file_name = RANK, f"{TEMP_DIR}/init.{index}"
     torch.manual_seed(0)  # as in a fresh process, the same on every rank
     dist.init_process_group(
@@ -77,8 +80,8 @@ def run(index: int, name: str) -> tuple:
 
 
 def main() -> None:
-    """Run the tests of $TESTS one after another, and write their outcomes, up to the first
-    failure.
+    """Run the tests of $TESTS one after another, and write their outcomes, up to the first failure,
+    with which the process ends, with code 1.
     """
     with open(os.environ["TESTS"]) as f:
         tests = f.read().split()

@@ -22,13 +22,13 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-ENOUGH = 20  # failures
+ENOUGH = 20  # failures after which the run is given up
 DEADLINE = 90  # seconds for one test; the slowest waits 5 s for a time-out on purpose
 
 
 def launch(backend: str, size: int, tests: list, temp: pathlib.Path) -> list:
-    """Run `tests` in one set of ranks; return the outcomes up to the first failure, one dict a
-    test.
+    """Run `tests` in one set of ranks, and wait for these; return the outcomes up to the first
+    failure, one dict a test. `temp` is an empty folder for the files of this set.
     """
     (temp / "tests").write_text("\n".join(tests))
     for name in ("barrier", "test_dir"):
@@ -63,12 +63,15 @@ def launch(backend: str, size: int, tests: list, temp: pathlib.Path) -> list:
 
 
 def read(path: pathlib.Path) -> list:
-    """The outcomes that a rank has written."""
+    """The outcomes that a rank has written to this file; none where there is no file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def merge(by_rank: list, tests: list, output: pathlib.Path) -> list:
-    """One outcome a test: failed if any rank failed or gave none, else the first rank's."""
+    """One outcome a test, up to the first failure: failed if any rank failed or gave none, else
+    skipped if any rank skipped it, else the first rank's. `by_rank` has the outcomes of each rank,
+    `output` what the ranks printed.
+    """
     merged = []
     for i, name in enumerate(tests):
         outcomes = [rank[i] for rank in by_rank if i < len(rank)]
@@ -98,7 +101,9 @@ def select(pattern: str) -> tuple:
 
 
 def run_all(backend: str, size: int, tests: list) -> list:
-    """Run every test, starting a new set of ranks after each failure; return the outcomes."""
+    """Run every test, starting a new set of ranks after each failure, and print the failures as
+    they come; return the outcomes, up to the ENOUGHth failure.
+    """
     outcomes = []
     while len(outcomes) < len(tests):
         with tempfile.TemporaryDirectory() as temp:

@@ -5,7 +5,9 @@ The suite ships inside every torch package as
 and many tests are open to the literal name "gloo" only. So it is imported as gloo's suite, and the
 backend is changed afterwards: another backend then faces exactly the tests that gloo faces.
 
-The environment must hold BACKEND, WORLD_SIZE, TEMP_DIR and INIT_METHOD (run.py sets them).
+The environment must hold BACKEND, WORLD_SIZE, TEMP_DIR and INIT_METHOD (run.py sets them). All of
+this changes modules of torch's for the rest of the process, on its main thread: rank.py and run.py
+do it in processes of their own.
 """
 
 import os
@@ -15,7 +17,9 @@ import unittest
 
 
 def load(backend: str):
-    """Return (module, test case class) of the suite, its tests aimed at `backend`."""
+    """Import the suite, once in a process; return (module, test case class) of it, its tests aimed
+    at `backend`.
+    """
     _stand_in_for_expecttest()
     os.environ["BACKEND"] = "gloo"
     from torch.testing._internal import common_distributed
@@ -39,9 +43,9 @@ def load(backend: str):
     return distributed_test, Suite
 
 
-def addressed(module, name: str, backend: str) -> None:
-    """Prepare the module for one test: what some tests find under BACKEND must be a name that they
-    know.
+def set_backend_name(module, name: str, backend: str) -> None:
+    """Set BACKEND of the suite's module for the test `name`, which must run next: to `backend`, or
+    where a test knows only some names, to one of these.
     """
     # set their model up for "gloo" and "mpi" alone
     by_name = ("test_accumulate_gradients_no_sync",)
@@ -49,7 +53,8 @@ def addressed(module, name: str, backend: str) -> None:
 
 
 def names(case) -> list:
-    """All test names of the suite, in a fixed order: those that run into a timeout on purpose last.
+    """The names of all tests of a test case class, in a fixed order: those that run into a time-out
+    on purpose last.
 
     A call that timed out keeps its slot for as long as its process lives, and there are 256 of
     them.
@@ -65,7 +70,7 @@ def _open_monitored_barrier(dist) -> None:
     refusing = dist.monitored_barrier
 
     def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-        """torch's, without its check of the backend's name."""
+        """torch's, without its check of the backend's name; it blocks for at most the timeout."""
         group = group or dist.group.WORLD
         if dist.get_rank(group) < 0 or dist.get_backend(group) == "gloo":
             return refusing(group, timeout, wait_all_ranks)
@@ -75,7 +80,9 @@ def _open_monitored_barrier(dist) -> None:
 
 
 def _open_all_to_all(case) -> None:
-    """Let the backend run the tests of all-to-all that are open to some backends only."""
+    """Let the backend run the tests of all-to-all in a test case class that torch opens to MPI
+    only.
+    """
     # On the CPU torch runs these for MPI alone, as gloo had no all-to-all when they were written.
     for name in names(case):
         test = getattr(case, name)
@@ -84,7 +91,7 @@ def _open_all_to_all(case) -> None:
 
 
 def _stand_in_for_expecttest() -> None:
-    """Make importable what the suite imports and does not need."""
+    """Make `expecttest` importable, which the suite imports and does not need."""
     # torch's test base imports expecttest for expected-output tests, which this suite has none of.
     try:
         import expecttest  # noqa: F401
