@@ -31,7 +31,7 @@ var keys = []struct{ name, example string }{
 	{"redundant", "redundant: true"},
 }
 
-// Load reads a spec file. Its errors name the file.
+// Load reads a spec file from the disk, without defaults. Its errors name the file.
 func Load(path string) (Spec, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 )
 
+// pythonProgram matches the name of an interpreter, and pythonModule that of a module.
 var (
 	pythonProgram = regexp.MustCompile(`^python[0-9.]*$`)
 	pythonModule  = regexp.MustCompile(`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$`)
@@ -15,7 +16,7 @@ var (
 
 // SplitPython splits a command that runs a script or a module of Python, and tells whether it is
 // such a command. options are the words before the script or -m, the interpreter among them; words
-// are the others.
+// are the others. Both are parts of command; nil where it is another command.
 func SplitPython(command []string) (options, words []string, is bool) {
 	if len(command) == 0 || !pythonProgram.MatchString(filepath.Base(command[0])) {
 		return nil, nil, false
@@ -42,7 +43,7 @@ func SplitPython(command []string) (options, words []string, is bool) {
 }
 
 // checkPrefork returns the Error of modules that no process can import for the workers of a
-// command.
+// command; nil if one can.
 func checkPrefork(modules, command []string) error {
 	if len(modules) == 0 {
 		return nil

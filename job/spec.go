@@ -1,5 +1,5 @@
 // Package job describes what people run: one job spec, written in YAML, that every way of starting
-// a job reads.
+// a job reads. Load alone does I/O; the other functions change nothing but their results.
 package job
 
 import (
@@ -69,6 +69,7 @@ func (s Spec) WithDefaults() Spec {
 }
 
 // Override returns s with every field that is set in top taken from top; env is merged key by key.
+// It alters neither, and the result shares their lists.
 func (s Spec) Override(top Spec) Spec {
 	if top.Name != "" {
 		s.Name = top.Name
@@ -159,9 +160,10 @@ func workersError(n int) error {
 			MaxWorkers)}
 }
 
+// dnsLabel matches a name of a host without dots, which a name of a job must be too.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// checkName returns the Error of a name that cannot name a job.
+// checkName returns the Error of a name that cannot name a job; nil if it can.
 func checkName(name string) error {
 	if len(name) > maxName || !dnsLabel.MatchString(name) {
 		return &Error{"name",
@@ -175,7 +177,7 @@ func checkName(name string) error {
 // setByShoal are the variables that differ from worker to worker, so a job cannot choose them.
 var setByShoal = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
-// checkEnv returns the Error of a variable that a job cannot set.
+// checkEnv returns the Error of a variable that a job cannot set; nil if it can.
 func checkEnv(key, value string) error {
 	switch {
 	case key == "" || strings.ContainsAny(key, "=\x00"):

@@ -14,7 +14,7 @@ type Ballot struct {
 	Host  string
 }
 
-// Compare orders ballots by round, then by host.
+// Compare orders ballots by round, then by host: below 0 = b is the lower one.
 func (b Ballot) Compare(c Ballot) int {
 	return cmp.Or(cmp.Compare(b.Round, c.Round), strings.Compare(b.Host, c.Host))
 }

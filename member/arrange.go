@@ -7,7 +7,8 @@ import (
 )
 
 // What is different in a job with a mesh: as many members as it has ranks, in an order that
-// somebody else decides.
+// somebody else decides. One goroutine at a time uses a Machine, and nothing here blocks or does
+// I/O.
 
 // JoinAllAtOnce makes workers join all at once: at a boundary at which all that are wanted ask, and
 // at no other. The ranks of a mesh have no use for some of them. A mesh has so many ranks, and
@@ -33,7 +34,7 @@ func (m *Machine) KeepMembers(why Because) {
 	m.decideNext()
 }
 
-// compareArranged compares two members by their places in what is arranged.
+// compareArranged compares two members by their places in m.arranged: below 0 = a comes first.
 func (m *Machine) compareArranged(a, b topo.Member) int {
 	return slices.Index(m.arranged, a.Worker) - slices.Index(m.arranged, b.Worker)
 }

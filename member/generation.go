@@ -9,6 +9,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What follows from the state of a Machine: who joins and leaves at the next boundary between two
+// steps, and when a generation is proposed. One goroutine at a time uses a Machine, and nothing
+// here blocks or does I/O.
+
 // CountExpected counts the workers that are there to stay or on their way.
 func (m *Machine) CountExpected() int {
 	return m.CountStaying() + m.countOutside()
@@ -155,8 +159,8 @@ func (m *Machine) isChangeDue() bool {
 			m.successor() != m.head)
 }
 
-// successor is who should lead when members may change: the head, or when its host is being drained
-// another host with members.
+// successor is the host that should lead when members may change: the head, or when that is being
+// drained another host with members.
 func (m *Machine) successor() string {
 	if h := m.findHost(m.head); h == nil || !h.Draining {
 		return m.head
@@ -220,7 +224,7 @@ func (m *Machine) finishIfOver() bool {
 }
 
 // propose emits a Propose of the next generation: without the gone, and at a boundary without the
-// leavers and with the joiners. It is m.proposed until it is decided.
+// leavers and with the joiners. It is m.proposed until it is decided; none may be before.
 func (m *Machine) propose() {
 	a := Activate{Because: Because(strings.Join(m.news, "; "))}
 	if len(m.news) == 0 {

@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The hosts of a Machine: which there are, which are to be left, and the workers that are ordered
+// there. One goroutine at a time uses a Machine, and nothing here blocks or does I/O. The shell is
+// the agent, or a test, that feeds the Machine and carries out what it orders.
+
 // Host is a place where workers may run.
 type Host struct {
 	Name     string
@@ -20,7 +24,8 @@ type Host struct {
 // NoSlots are the Slots of a host that takes no workers.
 const NoSlots = -1
 
-// orders counts the workers that are ordered and not started yet, by host.
+// orders counts the workers that are ordered and not started yet, by host; "" = the one host
+// without a name.
 type orders map[string]int
 
 // markStarted takes one worker that has started on a host off what is ordered there, or on the one
@@ -154,6 +159,7 @@ func (m *Machine) loseHost(name, how string) bool {
 // NeededError says why a host is not left: the state of the job would be lost with it.
 type NeededError struct{ Host string }
 
+// Error says what to do.
 func (e *NeededError) Error() string {
 	return fmt.Sprintf("no other host has a worker, or a free slot for one, and the state of "+
 		"the job would be lost with %s; let another host join (shoal agent --join), and ask again",
@@ -200,12 +206,13 @@ func (m *Machine) BlockedDrains() (hosts []string) {
 	})
 }
 
-// Drain asks for a host to be left: at the next boundary its members are released, unless nobody
-// else would be left yet. They are replaced on other hosts as far as there is room; for the rest
-// the wanted size shrinks, down to the minimum, to which others come when there is room. A head
-// that is drained hands over with the same generation. Where workers join all at once, members of
-// the host are released by who says so with Arrange, and replaced by spares that wait, if those are
-// as many.
+// Drain asks for a host to be left, on behalf of who, which people read: at the next boundary its
+// members are released, unless nobody else would be left yet. They are replaced on other hosts as
+// far as there is room; for the rest the wanted size shrinks, down to the minimum, to which others
+// come when there is room. A head that is drained hands over with the same generation. Where
+// workers join all at once, members of the host are released by who says so with Arrange, and
+// replaced by spares that wait, if those are as many. After an error, which is that of CheckDrain,
+// nothing has changed.
 func (m *Machine) Drain(name, who string) error {
 	h := m.findHost(name)
 	if err := m.CheckDrain(name); err != nil || h.Draining {
@@ -278,7 +285,7 @@ func (m *Machine) workersOn(host string, phases ...phase) []topo.WorkerID {
 	})
 }
 
-// freeSlots is how many more workers a host has room for.
+// freeSlots is how many more workers a host has room for; 2³⁰ = any number.
 func (m *Machine) freeSlots(h *Host) int {
 	const plenty = 1 << 30
 	switch {
@@ -295,7 +302,7 @@ func (m *Machine) hostLoad(h *Host) int {
 	return len(m.workersOn(h.Name, starting, ready, active)) + m.ordered[h.Name]
 }
 
-// totalRoom is how many more workers all hosts have room for.
+// totalRoom is how many more workers all hosts have room for; 2³⁰ or more = any number.
 func (m *Machine) totalRoom() (n int) {
 	if m.isAlone() {
 		return 1 << 30
@@ -363,7 +370,8 @@ func (m *Machine) placeWorkers(why Because) {
 	}
 }
 
-// startOn orders n new workers on a host, with the next free numbers.
+// startOn orders n new workers on a host, "" for the one there is, with the next free numbers;
+// nothing for an n of 0.
 func (m *Machine) startOn(host string, n int, why Because) {
 	if n > 0 {
 		m.ordered[host] += n

@@ -67,7 +67,7 @@ type Pause struct{ Because }
 // Resume ends a pause.
 type Resume struct{ Because }
 
-// Finish tells that the job is over.
+// Finish tells that the job is over; OK = its members have finished their work.
 type Finish struct {
 	OK bool
 	Because
@@ -140,14 +140,15 @@ func newMachine(cfg Config) *Machine {
 	return m
 }
 
-// Ready returns the orders since the last call; they are the caller's.
+// Ready returns the orders since the last call, in the order in which they are to be carried out;
+// they are the caller's.
 func (m *Machine) Ready() []Action {
 	out := m.out
 	m.out = nil
 	return out
 }
 
-// View is the active generation; number 0 before the first.
+// View is the active generation; number 0 before the first. The caller must not alter it.
 func (m *Machine) View() topo.View { return m.record.View }
 
 // Want is the size that the job is asked to have.

@@ -25,7 +25,7 @@ type Proposer struct {
 
 // Envelope is a message and where it goes; it may go to the sender itself.
 type Envelope struct {
-	To  string
+	To  string // name of a host
 	Ask Ask
 }
 

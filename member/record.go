@@ -43,9 +43,9 @@ func (r Record) Voters() (hosts []string) {
 	return hosts
 }
 
-// IsQuorum reports whether hosts are enough to decide on the generation after r: more than half of
-// the voters, where the head of r has one and a half votes. So any two quorums share a host, and of
-// two hosts the head alone can go on when the other is lost.
+// IsQuorum reports whether hosts, given by name, are enough to decide on the generation after r:
+// more than half of the voters, where the head of r has one and a half votes. So any two quorums
+// share a host, and of two hosts the head alone can go on when the other is lost.
 func (r Record) IsQuorum(hosts []string) bool {
 	all, have := 1, 0 // in half votes
 	for _, v := range r.Voters() {
@@ -70,7 +70,8 @@ type Gone struct{ Host, How string }
 
 // Restore returns the membership as another head left it, for the host self to lead on, without the
 // hosts that are gone. All members count as living until they are told with WorkerLost; other
-// workers must be told again with WorkerStarted and WorkerAsks.
+// workers must be told again with WorkerStarted and WorkerAsks. One goroutine at a time may use the
+// machine, which keeps r's members: the caller must not alter them.
 func Restore(r Record, self string, gone ...Gone) *Machine {
 	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Hosts: r.Hosts})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
@@ -86,7 +87,7 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 }
 
 // newRecord returns the record of a generation that is to be decided, with the present size and
-// hosts of the job.
+// hosts of the job. Like all methods of Machine it is for one goroutine at a time.
 func (m *Machine) newRecord(v topo.View) Record {
 	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min,
 		Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.countFinished()}
@@ -99,7 +100,7 @@ func (m *Machine) newRecord(v topo.View) Record {
 	return r
 }
 
-// Record is the active generation.
+// Record is the active generation. The caller must not alter what it refers to.
 func (m *Machine) Record() Record { return m.record }
 
 // Equal reports whether two records say the same.

@@ -26,8 +26,9 @@ type worker struct {
 	fresh bool
 }
 
-// roster are the living workers, oldest first. After every step it is gone through several times,
-// and that costs less than to iterate a map.
+// roster are the living workers of a Machine, by ascending number, so oldest first. After every
+// step it is gone through several times, and that costs less than to iterate a map. It belongs to
+// the Machine, which one goroutine at a time uses.
 type roster []*worker
 
 // search returns the index of a worker, or the one where it belongs and false.
@@ -62,7 +63,8 @@ func (r *roster) remove(w topo.WorkerID) {
 	}
 }
 
-// inPhases lists the workers in some phases, oldest first.
+// inPhases lists the workers in some phases, oldest first; nil if there are none. The list is the
+// caller's.
 func (r roster) inPhases(phases ...phase) []topo.WorkerID {
 	var list []topo.WorkerID
 	for _, s := range r {

@@ -8,18 +8,19 @@ import (
 
 // Spares are workers beyond the size of the job, which have come as far as asking to take part.
 // When a member is lost, the request for it stays, and one that waits takes its place at the next
-// boundary; so it does when the job is asked to be larger. Then another spare is started.
+// boundary; so it does when the job is asked to be larger. Then another spare is started. One
+// goroutine at a time uses a Machine, and nothing here blocks or does I/O.
 
-// backoffTicks is how long it takes until another worker is started in the place of one that was
-// lost before it was let in. It doubles with every one that follows, mostDoubled times, until one
-// is let in.
+// backoffTicks is how many ticks it takes until another worker is started in the place of one that
+// was lost before it was let in. It doubles with every one that follows, mostDoubled times, until
+// one is let in.
 const (
 	backoffTicks = 20
 	mostDoubled  = 6
 )
 
-// Tick tells that time passes: spares that were lost are started again after a while, and hosts
-// that have come are recorded.
+// Tick tells that time passes, every 50 ms in an agent: spares that were lost are started again
+// after a while, and hosts that have come are recorded.
 func (m *Machine) Tick() {
 	if m.hold > 0 {
 		m.hold--
@@ -83,8 +84,8 @@ func (m *Machine) allTookPart() bool {
 	return true
 }
 
-// countFailure counts the loss of a worker that was not let in yet, and makes the next one wait
-// longer.
+// countFailure counts the loss of a worker, which must be in the roster still, if it was not let in
+// yet, and makes the next one wait longer.
 func (m *Machine) countFailure(w topo.WorkerID) {
 	if s := m.workers.find(w); s.phase == starting || s.phase == ready {
 		m.hold = backoffTicks << min(m.failures, mostDoubled)
@@ -93,7 +94,7 @@ func (m *Machine) countFailure(w topo.WorkerID) {
 }
 
 // setReplaceReason makes a loss the reason that people read for the workers that come, in a job
-// with spares.
+// with spares: what has happened, and how they replace it.
 func (m *Machine) setReplaceReason(what, how string) {
 	if m.cfg.Spares > 0 {
 		m.because = Because(what + ": " + how)

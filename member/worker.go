@@ -8,8 +8,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// WorkerStarted tells that the process of an ordered worker runs. One for which there is no use any
-// more is stopped.
+// What is seen of workers and steps, as the inputs of a Machine. One goroutine at a time uses a
+// Machine, and nothing here blocks or does I/O. The shell is the agent, or a test, that gives these
+// inputs and carries out what Ready returns. An input about a worker that has not started, or has
+// ended, is ignored.
+
+// WorkerStarted tells that the process of an ordered worker runs on a host. One for which there is
+// no use any more is stopped.
 func (m *Machine) WorkerStarted(w topo.WorkerID, host string) {
 	m.ordered.markStarted(host)
 	m.next = max(m.next, w+1)
@@ -104,7 +109,8 @@ func (m *Machine) CheckSize(n int) error {
 	return nil
 }
 
-// Resize asks for another number of workers; who asks is part of the reason.
+// Resize asks for n members; who asks is part of the reason. After an error, which is that of
+// CheckSize, nothing has changed.
 func (m *Machine) Resize(n int, who string) error {
 	if err := m.CheckSize(n); err != nil {
 		return err
@@ -168,7 +174,7 @@ func (m *Machine) GenerationDecided(g topo.Generation) {
 }
 
 // giveUpNewcomers gives up n workers that are not members yet: those that are not started first,
-// then those that have not asked.
+// then those that have not asked; none for an n of 0 or less.
 func (m *Machine) giveUpNewcomers(n int) {
 	k := max(min(n, m.unplaced), 0)
 	m.unplaced -= k
@@ -195,7 +201,7 @@ func (m *Machine) shrinkWant() {
 	}
 }
 
-// stopWorker orders a worker to end; it is leaving from now on.
+// stopWorker orders a worker, which must be in the roster, to end; it is leaving from now on.
 func (m *Machine) stopWorker(w topo.WorkerID, why Because) {
 	m.workers.find(w).phase = leaving
 	m.emit(Stop{w, why})

@@ -48,8 +48,10 @@ func toPublicError(err error) error {
 }
 
 // Begin makes o the head of its job before anything of the job has started, by the rules of
-// [record.Beginning]. It waits for the store. It returns the owner that it has made, and the newest
-// generation of the head before if it continues the record of one that has ended.
+// [record.Beginning]: alone says that no other host can reach the store, and takeOver has the name
+// taken from whoever leads. It waits for the store. It returns the owner that it has made, and the
+// newest generation of the head before if it continues the record of one that has ended; nil = the
+// record is new.
 func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, *member.Record,
 	error) {
 	b := record.Beginning{Owner: o.toRecord(), Alone: alone, TakeOver: takeOver}
@@ -60,7 +62,8 @@ func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, 
 	return ownerFromRecord(b.Owner), b.Resumed, err
 }
 
-// Find asks the store who leads a job, or led it last: ErrNotFound if the store knows no such job.
+// Find asks the store who leads a job, or led it last, and waits for the answer: ErrNotFound if the
+// store knows no such job.
 func Find(ctx context.Context, s Store, job string) (Owner, error) {
 	if err := record.CheckJob(job); err != nil {
 		return Owner{}, err
@@ -97,7 +100,7 @@ func unixSeconds(t time.Time) int64 {
 	return t.Unix()
 }
 
-// unixTime is the inverse of unixSeconds.
+// unixTime is the inverse of unixSeconds; its times are in UTC.
 func unixTime(seconds int64) time.Time {
 	if seconds == 0 {
 		return time.Time{}

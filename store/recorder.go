@@ -18,15 +18,17 @@ import (
 // methods; only Flush and Close wait.
 type Recorder struct {
 	report func(line string) // tells a person; called by the goroutine that writes
+	work   chan struct{}     // holds one token when there may be something to write
+	// refused is why the end of the job is not written; nil = it can be. The goroutine that writes
+	// sets it, and Close reads it when that has ended.
+	refused error
 
-	mu      sync.Mutex      // guards the fields below; not held while the store is asked
-	writer  record.Writer   // decides what is written, and in which order
-	store   Store           // nil before SetRecord or SetOwner
-	away    error           // why the store did not answer the last call; nil = it did
-	refused error           // why the end of the job is not written; nil = it can be
-	work    chan struct{}   // holds one token when there may be something to write
-	idle    []chan struct{} // one for each Flush that waits, closed when nothing is left
-	run     *group.Group    // the goroutine that writes; nil before there is something to write
+	mu     sync.Mutex      // guards the fields below; not held while the store is asked
+	writer record.Writer   // decides what is written, and in which order
+	store  Store           // nil before SetRecord or SetOwner
+	away   error           // why the store did not answer the last call; nil = it did
+	idle   []chan struct{} // one for each Flush that waits, closed when nothing is left
+	run    *group.Group    // the goroutine that writes; nil before there is something to write
 }
 
 // NewRecorder returns the recorder of a host. It starts a goroutine when it has something to write.
@@ -109,7 +111,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 }
 
 // Close waits as Flush does, and then ends the goroutine that writes. With ended it has the end of
-// the job written after everything else. What could not be written is in the error.
+// the job written after everything else. What could not be written is in the error. The store stays
+// open.
 func (r *Recorder) Close(ctx context.Context, ended bool) error {
 	if ended {
 		r.updateWriter(func(w *record.Writer) { w.End(time.Now().Unix()) })
@@ -155,7 +158,7 @@ func (r *Recorder) writeUntilEnd(ctx context.Context) error {
 
 // makeCall asks the store what the writer asks for next, gives the writer the answer, and sleeps
 // for the pause that the writer wants. It returns false if there is nothing to ask, or ctx has
-// ended.
+// ended. The goroutine that writes calls it, without r.mu.
 func (r *Recorder) makeCall(ctx context.Context) bool {
 	r.mu.Lock()
 	c, ok := r.writer.Next()
@@ -195,7 +198,8 @@ func (r *Recorder) makeCall(ctx context.Context) bool {
 	return true
 }
 
-// endFlushes lets every Flush return that waits, unless there is more to write by now.
+// endFlushes lets every Flush return that waits, unless there is more to write by now. The
+// goroutine that writes calls it.
 func (r *Recorder) endFlushes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,7 +212,9 @@ func (r *Recorder) endFlushes() {
 	r.idle = nil
 }
 
-// tellReports turns reports into lines, and calls r.report with each.
+// tellReports turns reports into lines, and calls r.report with each; that the end of the job
+// cannot be written it keeps in r.refused for Close instead. The goroutine that writes calls it,
+// without r.mu.
 func (r *Recorder) tellReports(s Store, reports []record.Report) {
 	for _, report := range reports {
 		switch {

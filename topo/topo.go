@@ -1,5 +1,6 @@
 // Package topo holds the values that say who takes part in a job: workers, ranks, generations,
-// groups. It has no behaviour beyond them, so that every other package can share it.
+// groups. It has no behaviour beyond them, so that every other package can share it. Its functions
+// change nothing, so any goroutine may call them.
 package topo
 
 import (

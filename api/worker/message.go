@@ -1,6 +1,7 @@
 // Package worker is the protocol between a worker and its agent: one struct for each message that
 // travels as a JSON object on the control socket. docs/formats/arena.md lists the messages, and
-// the Python package sends and reads the same objects.
+// the Python package sends and reads the same objects. Nothing here does I/O: package fabric/arena
+// carries the messages. A message belongs to one goroutine at a time.
 package worker
 
 import (
@@ -12,11 +13,11 @@ import (
 
 // The environment variables that a launcher sets for a worker.
 const (
-	EnvSocket = "SHOAL_SOCKET"
-	EnvJob    = "SHOAL_JOB"
-	EnvRank   = "SHOAL_RANK"
-	EnvSize   = "SHOAL_SIZE"
-	EnvToken  = "SHOAL_TOKEN"
+	EnvSocket = "SHOAL_SOCKET" // path of the agent's control socket
+	EnvJob    = "SHOAL_JOB"    // name of the job
+	EnvRank   = "SHOAL_RANK"   // number of the worker, as in JoinRequest
+	EnvSize   = "SHOAL_SIZE"   // number of workers that the job begins with
+	EnvToken  = "SHOAL_TOKEN"  // secret with which the worker joins
 )
 
 // Message is a pointer to one of the structs of this package: a request of a worker, or a reply of
@@ -25,6 +26,7 @@ type Message interface {
 	// TypeName returns the value of the field "type" that tells this message from the others.
 	TypeName() string
 
+	// header returns the message's own header, for Tag to fill in.
 	header() *Header
 }
 
@@ -37,7 +39,7 @@ type Header struct {
 	Serial uint64 `json:"serial,omitempty"`
 }
 
-// header implements Message for every struct that holds a Header.
+// header implements Message for every struct that holds a Header: it returns h itself.
 func (h *Header) header() *Header { return h }
 
 // Tag fills in the header of m, which must be done before the message is sent, and returns m.

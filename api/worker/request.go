@@ -2,7 +2,8 @@ package worker
 
 import "github.com/shoal-ml/shoal/api"
 
-// requests creates the struct of each type of request.
+// requests has, by the type of each request, a function that creates its struct. It is never
+// changed.
 var requests = byTypeName(
 	func() Message { return new(JoinRequest) },
 	func() Message { return new(SegmentRequest) },

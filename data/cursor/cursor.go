@@ -98,7 +98,8 @@ func (c Cursor) Parts(size int) [][]Span {
 
 // Commit returns the cursor after the step of the next batch, in which size workers took their
 // parts and those whose done is true are part of the result. The others' parts come first in the
-// batch after. When all of an epoch is committed, the next one begins. C stays as it is.
+// batch after. When all of an epoch is committed, the next one begins. C stays as it is, and shares
+// no memory with the result.
 //
 // It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then
 // leave it, and run the step again from c with those who are there: a step without a loss always
@@ -142,7 +143,8 @@ func (c Cursor) countLeft() (n uint64) {
 	return n
 }
 
-// partStart returns the index in the next batch at which the part of a rank begins.
+// partStart returns the index in the next batch at which the part of a rank begins; of rank size,
+// the end of the batch.
 func (c Cursor) partStart(rank, size int) uint64 {
 	count, taking := c.Count(), uint64(size)
 	if c.Batch/2 >= taking && count/2 < taking {
@@ -153,7 +155,7 @@ func (c Cursor) partStart(rank, size int) uint64 {
 }
 
 // appendPositions appends to dst the positions from the lo-th to before the hi-th of the next
-// batch. They come after those that dst has already.
+// batch. They must come after those that dst has already, whose last span may become longer.
 func (c Cursor) appendPositions(dst []Span, lo, hi uint64) []Span {
 	for i := 0; i <= len(c.Left) && lo < hi; i++ {
 		span := Span{c.Next, c.Samples}
@@ -169,7 +171,7 @@ func (c Cursor) appendPositions(dst []Span, lo, hi uint64) []Span {
 	return dst
 }
 
-// appendSpan appends a span to dst, or extends the last one where they touch.
+// appendSpan appends a span to dst, or extends the last one of dst, in place, where they touch.
 func appendSpan(dst []Span, s Span) []Span {
 	if n := len(dst); n > 0 && dst[n-1].To == s.From {
 		dst[n-1].To = s.To

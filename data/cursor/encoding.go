@@ -104,7 +104,8 @@ func (c Cursor) validate() error {
 	return nil
 }
 
-// brokenf returns the error of an encoding that is no cursor.
+// brokenf returns the error of an encoding, or of arguments of New, that are no cursor; format and
+// args say why.
 func brokenf(format string, args ...any) error {
 	return fmt.Errorf("cursor: this is no place in a data set: "+format, args...)
 }

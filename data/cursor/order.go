@@ -13,6 +13,7 @@ const rounds = 8
 // that is computed, not stored, so that every worker knows all of it from a seed. It is a Feistel
 // network over the smallest power of four that holds all samples, walked along its cycle until it
 // comes back into [0, samples) (Black and Rogaway, 2002): fewer than four evaluations on average.
+// An Order never changes, so any goroutine may call its methods.
 type Order struct {
 	samples uint64
 	plain   bool           // whether position i holds sample i; half and keys are unused then
@@ -35,7 +36,8 @@ func NewOrder(samples, seed, epoch uint64) Order {
 	return o
 }
 
-// Identity returns the order of data that is not shuffled: position i holds sample i.
+// Identity returns the order of data that is not shuffled: position i holds sample i. It panics
+// when there are more than MaxSamples.
 func Identity(samples uint64) Order {
 	if samples > MaxSamples {
 		panic(fmt.Sprintf("cursor: an order of %d samples, the limit is %d", samples,

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/store/record"
 )
 
-// Server holds what its clients share.
+// Server holds what its clients share. Any goroutine may call its exported methods.
 type Server struct {
 	mu      sync.Mutex // guards all fields
 	entries map[string]store.Entry

@@ -28,7 +28,8 @@ const (
 	patience = 5 * time.Second
 )
 
-// session is a bucket as long as it can be used. Several goroutines may use it at once.
+// session is a bucket as long as it can be used. Its fields are set before others know it, ctx and
+// conn by who makes it and the others by openBucket; then several goroutines may use it at once.
 type session struct {
 	ctx    context.Context // ends when the bucket cannot be used any more, with the reason
 	conn   *nats.Conn
@@ -38,7 +39,7 @@ type session struct {
 }
 
 // openBucket finds the bucket on the servers of s.conn, or makes it. It fails for a bucket whose
-// settings do not fit.
+// settings do not fit. It waits for the servers until ctx ends.
 func (s *session) openBucket(ctx context.Context, replicas int) (err error) {
 	if s.js, err = jetstream.New(s.conn); err != nil {
 		return err
@@ -80,8 +81,10 @@ func streamConfig(replicas int) jetstream.StreamConfig {
 // client is what all stores of this package share: the calls of a store, made in a session. Any
 // goroutine may call its methods, which wait for the server but for String.
 type client struct {
-	where string                   // where the store is, for messages
-	use   func() (*session, error) // returns a session that works, or says why there is none
+	where string // where the store is, for messages
+	// use returns a session that works, or says why there is none; it may connect, and wait for
+	// that.
+	use func() (*session, error)
 }
 
 // String implements store.Store: it says where the store is.
@@ -121,7 +124,7 @@ func (c *client) Update(ctx context.Context, key string, value []byte,
 	})
 }
 
-// write checks a key and a value, and calls do with a session, which writes them and returns the
+// write checks a key and a value, and calls do with a session: do writes them, and returns the
 // revision.
 func (c *client) write(ctx context.Context, key string, value []byte,
 	do func(context.Context, *session) (uint64, error)) (r store.Revision, err error) {

@@ -17,12 +17,12 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// embedded is a store whose server runs in this process. It listens nowhere, and every write is on
-// the disk before it is acknowledged. A server that reports an error, because the disk is full for
-// instance, is not used any more: the next call starts another one, which reads what was
-// acknowledged.
+// embedded is a store whose server runs in this process. Any goroutine may call its methods. It
+// listens nowhere, and every write is on the disk before it is acknowledged. A server that reports
+// an error, because the disk is full for instance, is not used any more: the next call starts
+// another one, which reads what was acknowledged.
 type embedded struct {
-	client
+	client // set by Open, as are the fields down to start
 	folder string
 	lock   *os.File                              // held as long as the store is open
 	start  func(folder string) (*running, error) // starts a server; tests replace it
@@ -60,7 +60,7 @@ func Open(folder string) (store.Store, error) {
 }
 
 // usableSession returns a session with the running server, or starts a new one if that has failed,
-// and waits until it is ready.
+// and waits until it is ready, with e.mu held. It is client.use.
 func (e *embedded) usableSession() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -95,10 +95,11 @@ func (e *embedded) Close() error {
 	return e.lock.Close()
 }
 
+// errClosed is why a store that was closed has no session.
 var errClosed = errors.New("it was closed")
 
-// startServer starts a server on a folder, and connects to it. The goroutines of the server run
-// until stop.
+// startServer starts a server on a folder, connects to it, and waits until it is ready, for seconds
+// at most. The goroutines of the server run until stop, which the caller calls.
 func startServer(folder string) (*running, error) {
 	r := &running{}
 	r.ctx, r.fail = context.WithCancelCause(context.Background())
@@ -121,6 +122,7 @@ func startServer(folder string) (*running, error) {
 }
 
 // connect waits until the server is ready, connects to it in memory, and opens the bucket.
+// startServer calls it.
 func (r *running) connect() (err error) {
 	if r.ctx.Err() == nil && !r.server.ReadyForConnections(patience) {
 		r.fail(errors.New("the server is not ready"))
@@ -141,7 +143,7 @@ func (r *running) connect() (err error) {
 }
 
 // stop closes the connection and ends the server, and returns when it is down. A nil running is
-// stopped already.
+// stopped already. Who has r alone, or holds embedded.mu, calls it.
 func (r *running) stop() {
 	if r == nil {
 		return
@@ -154,7 +156,8 @@ func (r *running) stop() {
 	r.server.WaitForShutdown()
 }
 
-// complaints is the log of the server: an error ends its use, the rest is not kept.
+// complaints is the log of the server: an error ends its use, the rest is not kept. Goroutines of
+// the server call its methods.
 type complaints struct{ fail context.CancelCauseFunc }
 
 // Errorf ends the use of the server.
@@ -184,6 +187,7 @@ func complaintError(format string, args []any) error {
 	return errors.New(line)
 }
 
+// errFull is why a server on a full disk is not used.
 var errFull = errors.New("the disk is full: free some space; what was acknowledged is there")
 
 // isDiskFull reports whether the disk of a folder has no room for a server to start. One that tries

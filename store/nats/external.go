@@ -23,11 +23,12 @@ type Servers struct {
 	Credentials string
 }
 
-// external is a store on servers that run elsewhere. A lost connection is made again in the
-// background; calls that wait for an answer on the lost one fail at once.
+// external is a store on servers that run elsewhere. Any goroutine may call its methods. A lost
+// connection is made again in the background; calls that wait for an answer on the lost one fail at
+// once.
 type external struct {
 	client
-	bucket session // the bucket; its context is set for each call, to that of the connection
+	bucket session // the bucket, set by connect; each call gets a copy with the context line
 
 	mu     sync.Mutex              // guards the fields below
 	line   context.Context         // a context that ends with the present connection
@@ -71,7 +72,8 @@ func connect(ctx context.Context, s Servers) (*external, error) {
 	return e, nil
 }
 
-// usableSession returns the bucket for one call, whose context ends with the present connection.
+// usableSession returns the bucket for one call, whose context ends with the present connection. It
+// waits for nobody. It is client.use.
 func (e *external) usableSession() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -92,8 +94,8 @@ func (e *external) connectionLost(*nats.Conn, error) {
 	e.line, e.cut = context.WithCancelCause(context.Background())
 }
 
-// options returns options with which the client library connects again for ever, and keeps nothing
-// to send it later.
+// options returns options with which the client library connects again for ever, with pauses of up
+// to patience, and keeps nothing to send it later.
 func (s Servers) options() []nats.Option {
 	options := []nats.Option{
 		nats.Name("shoal"),
@@ -112,7 +114,7 @@ func (s Servers) options() []nats.Option {
 	return options
 }
 
-// Close closes the connection. Calls under way fail.
+// Close closes the connection. Calls under way fail. A second call changes nothing.
 func (e *external) Close() error {
 	e.mu.Lock()
 	e.closed = true

@@ -7,7 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// later is a store on servers elsewhere that need not answer yet.
+// later is a store on servers elsewhere that need not answer yet. Any goroutine may call its
+// methods.
 type later struct {
 	client
 	servers Servers
@@ -26,8 +27,8 @@ func Later(s Servers) store.Store {
 	return l
 }
 
-// usableSession returns the bucket for one call, and connects before the first. Other calls wait
-// meanwhile.
+// usableSession returns the bucket for one call, and connects before the first. Other calls, and
+// Close, wait meanwhile. It is client.use.
 func (l *later) usableSession() (*session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 
 // checker is a value that can tell whether it may be written and believed, and under which key.
 type checker interface {
-	check() error
-	key() string
+	check() error // nil = the value may be written
+	key() string  // defined for a value that passes check
 }
 
 // key returns the key under which the owner is kept.

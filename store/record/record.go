@@ -55,10 +55,11 @@ const (
 
 // Task is something to do with a store: a call, and what follows from its answer. All tasks may be
 // repeated from their start when nothing is known of one of their calls: every write says what it
-// expects to find, and finding what it would have written is a success.
+// expects to find, and finding what it would have written is a success. One goroutine at a time
+// uses a task.
 type Task struct {
 	Call
-	then func(Answer) (*Task, error)
+	then func(Answer) (*Task, error) // what Answered does; it does no I/O
 }
 
 // Answered returns the rest of the task after an answer that is not Silent; nil if it is done. The

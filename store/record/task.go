@@ -6,6 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
+// The functions of this file do no I/O: who carries out a task asks the store, as package store
+// does.
+
 // Write returns the task that adds a generation to the record of a run. What is there already is a
 // success; anything else of that generation is a [*DivergedError].
 func Write(job, run string, r member.Record) (*Task, error) {
@@ -69,7 +72,7 @@ func Claim(o Owner, force bool) (*Task, error) {
 }
 
 // orLookAgain returns what follows a write: the task *look if somebody else was faster, or else the
-// end.
+// end. *look may be set after the call, and before an answer.
 func orLookAgain(look **Task) func(Answer) (*Task, error) {
 	return func(a Answer) (*Task, error) {
 		if a.Said == Taken {
@@ -93,8 +96,9 @@ func (o Owner) mayFollow(have Owner) bool {
 	return o.Generation > have.Generation
 }
 
-// Release returns the task that records the end of the job of o at the time now. It fails with a
-// [*TakenError] if somebody else leads the job by now.
+// Release returns the task that records the end of the job of o at the time now, in seconds since
+// 1970. It fails with a [*TakenError] if somebody else leads the job by then. An end that is
+// recorded already stays.
 func Release(o Owner, now int64) *Task {
 	key := OwnerKey(o.Job)
 	var look *Task

@@ -156,7 +156,7 @@ func recordToValue(r member.Record) *recordValue {
 	return v
 }
 
-// record is the inverse of recordToValue.
+// record is the inverse of recordToValue: it returns a record with lists of its own.
 func (v *recordValue) record() member.Record {
 	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since,
 		Want: v.Want, Min: v.Min, Max: v.Max, Spares: v.Spares, Next: v.Next, Done: v.Done}

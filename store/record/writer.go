@@ -24,7 +24,7 @@ const (
 // and asks for one call to the store at a time: nobody waits for it. A host that has never led
 // writes nothing, and keeps the newest generations: the head before it may not have written them.
 // Once it leads it writes who leads, then the generations in the order in which they were decided.
-// One goroutine at a time may use it.
+// One goroutine at a time may use it; its methods do no I/O. Times are in seconds since 1970.
 type Writer struct {
 	host, address string          // this host, and where its agent listens; "" = not known yet
 	job, run      string          // the record that is written; "" = not known yet
@@ -167,7 +167,7 @@ func (w *Writer) nextTask() (*Task, error) {
 	return nil, nil
 }
 
-// Answered takes the store's answer to the call of Next.
+// Answered takes the store's answer to the call of Next. During a pause it is ignored.
 func (w *Writer) Answered(a Answer) {
 	if w.task == nil || w.pausing {
 		return

@@ -16,6 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The functions with a Server are tests of Run: the server is empty, and t's own.
+
+// noon is when owners of these tests began to lead.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // owner returns an owner of the job "digits", in this run on this host.

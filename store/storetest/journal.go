@@ -23,7 +23,7 @@ func Release(ctx context.Context, s store.Store, o store.Owner, now time.Time) e
 }
 
 // Journal is the generations of one run of a job in a store. Each has one record, which never
-// changes.
+// changes. Its methods wait for the store, and any goroutine may call them.
 type Journal struct {
 	store    store.Store
 	job, run string

@@ -15,7 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/store/record"
 )
 
-// mustCreate writes a key that must hold nothing yet, and returns the revision.
+// The functions with a Server are tests of Run: the server is empty, and t's own.
+
+// mustCreate writes a key that must hold nothing yet, and returns the revision. It ends the test if
+// that fails.
 func mustCreate(t testing.TB, s store.Store, key, value string) store.Revision {
 	t.Helper()
 	r, err := s.Create(t.Context(), key, []byte(value))
@@ -25,7 +28,7 @@ func mustCreate(t testing.TB, s store.Store, key, value string) store.Revision {
 	return r
 }
 
-// checkHolds fails the test unless a key holds want, and returns what it holds.
+// checkHolds ends the test unless a key holds want, and returns what it holds.
 func checkHolds(t testing.TB, s store.Store, key, want string) store.Entry {
 	t.Helper()
 	e, err := s.Get(t.Context(), key)
@@ -35,7 +38,7 @@ func checkHolds(t testing.TB, s store.Store, key, want string) store.Entry {
 	return e
 }
 
-// checkKind fails the test unless err is of the kind want among the errors of a store; nil is none
+// checkKind ends the test unless err is of the kind want among the errors of a store; nil is none
 // of them. what names the case.
 func checkKind(t testing.TB, what string, err, want error) {
 	t.Helper()
@@ -214,7 +217,7 @@ func callsAfterClose(t *testing.T, server Server) {
 	}
 }
 
-// randomCalls compares random calls with a map.
+// randomCalls makes random calls to a store and to a map, and checks that both answer the same.
 func randomCalls(t *testing.T, server Server) {
 	s, round := openClient(t, server), 0
 	rapid.Check(t, func(r *rapid.T) {

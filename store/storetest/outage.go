@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The functions with a Server are tests of Run: the server is empty, and t's own.
+
 // stoppedAndBack checks that calls fail while the store is stopped, and that what it held is there
 // afterwards.
 func stoppedAndBack(t *testing.T, server Server) {
@@ -36,7 +38,8 @@ func stoppedAndBack(t *testing.T, server Server) {
 	}
 }
 
-// retryWhileAway calls f until it succeeds; any error but ErrUnavailable fails the test.
+// retryWhileAway calls f until it succeeds, or the test is over; any error but ErrUnavailable ends
+// the test.
 func retryWhileAway(t testing.TB, f func() error) {
 	t.Helper()
 	err := f()

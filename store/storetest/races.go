@@ -9,6 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
+// The functions with a Server are tests of Run: the server is empty, and t's own.
+
 // createRace has twelve goroutines create one key at once: one of them succeeds.
 func createRace(t *testing.T, server Server) {
 	clients := []store.Store{openClient(t, server), openClient(t, server), openClient(t, server)}

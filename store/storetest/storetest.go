@@ -69,7 +69,8 @@ func openClient(t testing.TB, s Server) store.Store {
 	return c
 }
 
-// runTogether runs f for 0 to n-1 at the same time, and waits for all. An error fails the test.
+// runTogether runs f for 0 to n-1 at the same time, each on a goroutine, and waits for all. An
+// error ends the test, whose goroutine must be the caller.
 func runTogether(t testing.TB, n int, f func(i int) error) {
 	t.Helper()
 	g := group.New(t.Context())
@@ -99,7 +100,8 @@ func checkLeaks(t *testing.T) {
 	t.Errorf("goroutines that are left:\n%s", left)
 }
 
-// storeGoroutines returns the stacks of the goroutines that belong to a store.
+// storeGoroutines returns the stacks of the goroutines that belong to a store, or to a group of
+// this process; "" if there are none.
 func storeGoroutines() string {
 	buf := make([]byte, 4<<20)
 	var left []string
