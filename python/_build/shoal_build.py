@@ -31,7 +31,9 @@ PLATFORMS = {"x86_64": "manylinux_2_17_x86_64", "aarch64": "manylinux_2_17_aarch
 
 
 def version() -> str:
-    """The version that the package states."""
+    """The version that the package states in shoal/_version.py. Ends the build where it states
+    none.
+    """
     found = re.search(
         r'^__version__ = "(.+)"$', (PACKAGE / "_version.py").read_text(encoding="utf-8"), re.M
     )
@@ -41,7 +43,7 @@ def version() -> str:
 
 
 def metadata() -> str:
-    """PKG-INFO, which is also METADATA."""
+    """The text of PKG-INFO in an sdist, which is also METADATA in a wheel."""
     return "\n".join(
         [
             "Metadata-Version: 2.1",
@@ -64,7 +66,7 @@ def metadata() -> str:
 
 
 def package_files() -> Dict[str, Path]:
-    """The package's own files, by their names below the root."""
+    """The package's own Python files and py.typed, by their names below the root, sorted."""
     files = (
         p for p in PACKAGE.rglob("*") if p.is_file() and (p.suffix == ".py" or p.name == "py.typed")
     )
@@ -73,7 +75,7 @@ def package_files() -> Dict[str, Path]:
 
 def binary() -> Optional[Tuple[Path, str]]:
     """The binary to take along and the tag of its platform, read from the file itself: it may be
-    cross-built.
+    cross-built. None = there is none, or none for a platform that wheels are made for.
     """
     if not BINARY.is_file():
         return None
@@ -86,10 +88,10 @@ def binary() -> Optional[Tuple[Path, str]]:
 
 
 class Wheel:
-    """A wheel being written."""
+    """A wheel being written. One thread uses it; who makes it must `close` it."""
 
     def __init__(self, folder: str, tag: str) -> None:
-        """Open a wheel for the platform `tag` in a folder."""
+        """Begin the file of a wheel for the platform `tag` in a folder, which exists."""
         self.name = f"shoal-{version()}-{tag}.whl"
         self._info = f"shoal-{version()}.dist-info"
         self._tag = tag
@@ -97,12 +99,13 @@ class Wheel:
         self._zip = zipfile.ZipFile(Path(folder) / self.name, "w", zipfile.ZIP_DEFLATED)
 
     def add(self, name: str, data: bytes, mode: int = 0o644) -> None:
-        """Add a file, and its line in RECORD."""
+        """Add a file with these permissions, and its line in RECORD."""
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         self._records.append(f"{name},sha256={digest},{len(data)}\n")
         self._write(name, data, mode)
 
     def _write(self, name: str, data: bytes, mode: int) -> None:
+        """Write a file into the archive, dated EPOCH, without a line in RECORD."""
         info = zipfile.ZipInfo(name, EPOCH)
         info.create_system = 3  # Unix, so that the mode counts
         info.external_attr = (0o100000 | mode) << 16
@@ -110,7 +113,7 @@ class Wheel:
         self._zip.writestr(info, data)
 
     def close(self) -> str:
-        """Write the dist-info and return the file's name."""
+        """Write the dist-info, close the file, and return its name without the folder."""
         for name, data in info_files(self._tag).items():
             self.add(f"{self._info}/{name}", data)
         record = f"{self._info}/RECORD"
@@ -120,7 +123,7 @@ class Wheel:
 
 
 def info_files(tag: str) -> Dict[str, bytes]:
-    """What a dist-info folder holds besides RECORD."""
+    """The files of a dist-info folder besides RECORD, by name; those of a wheel with this tag."""
     pure = "true" if tag.endswith("-any") else "false"
     wheel = (
         f"Wheel-Version: 1.0\nGenerator: shoal_build ({version()})\nRoot-Is-Purelib: {pure}\nTag:"
@@ -142,7 +145,9 @@ def info_files(tag: str) -> Dict[str, bytes]:
 def build_wheel(
     wheel_directory: str, config_settings: object = None, metadata_directory: Optional[str] = None
 ) -> str:
-    """PEP 517."""
+    """Write a wheel into a folder, and return its name: the hook of PEP 517, which pip calls. The
+    other arguments are not used.
+    """
     found = binary()
     wheel = Wheel(wheel_directory, f"py3-none-{found[1] if found else 'any'}")
     for name, path in package_files().items():
@@ -155,14 +160,18 @@ def build_wheel(
 def build_editable(
     wheel_directory: str, config_settings: object = None, metadata_directory: Optional[str] = None
 ) -> str:
-    """PEP 660: a wheel that points here. `shoal` then runs ../bin/shoal."""
+    """Write a wheel that points here into a folder, and return its name: the hook of PEP 660, for
+    `pip install -e`. `shoal` then runs ../bin/shoal. The other arguments are not used.
+    """
     wheel = Wheel(wheel_directory, "py3-none-any")
     wheel.add("shoal.pth", f"{ROOT}\n".encode())
     return wheel.close()
 
 
 def build_sdist(sdist_directory: str, config_settings: object = None) -> str:
-    """PEP 517."""
+    """Write an archive of the sources into a folder, without the binary, and return its name: the
+    hook of PEP 517. The settings are not used.
+    """
     stem = f"shoal-{version()}"
     files = {name: path.read_bytes() for name, path in package_files().items()}
     for path in (ROOT / "pyproject.toml", Path(__file__).resolve()):

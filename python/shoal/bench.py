@@ -15,8 +15,9 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-POOL = 262139  # a prime: a block of the result that lies in the wrong place does not pass
-FEWEST, MOST = 8, 500
+# Numbers of the pool; a prime: a block of the result that lies in the wrong place does not pass.
+POOL = 262139
+FEWEST, MOST = 8, 500  # calls that are measured
 DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64"}
 
 
@@ -29,7 +30,7 @@ class Payload:
     """
 
     def __init__(self, dtype: str, ranks: int) -> None:
-        """Draw the pool, the same on all ranks."""
+        """Draw the pool, the same on all ranks, for `ranks` ranks and NumPy's type `dtype`."""
         import numpy as np
 
         self._np = np
@@ -83,7 +84,8 @@ def measure(
     result: Any = None,
 ) -> Dict[str, float]:
     """Measure the sum all-reduce of x with the other ranks, and return bytes, iterations,
-    median_us, p99_us and verified (0 or 1), the same on all ranks.
+    median_us, p99_us and verified (0 or 1), the same on all ranks. All ranks call it, and wait for
+    each other.
 
     ``array`` is a 1-d NumPy view of x, and ``result`` one of where the result comes, if that is not
     x. ``slowest`` returns, for a list of numbers of this rank, the largest over the ranks place by

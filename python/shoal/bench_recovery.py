@@ -12,7 +12,7 @@ from typing import Any, Deque, Dict, Optional
 
 import shoal
 
-SAMPLES, BATCH = 1 << 40, 256
+SAMPLES, BATCH = 1 << 40, 256  # of the job's data, and of a step over all workers
 
 
 class Clock:
@@ -24,14 +24,16 @@ class Clock:
     def __init__(self, job: "shoal.Job") -> None:
         """A clock that starts now."""
         self._job = job
-        self._last = time.perf_counter()
-        self._paces: Deque[float] = deque(maxlen=64)
-        self._generation = 0
-        self._first: Optional[float] = None  # when this worker began its first step
+        self._last = time.perf_counter()  # the end of the last step
+        self._paces: Deque[float] = deque(maxlen=64)  # seconds of the newest steps
+        self._generation = 0  # of the last step; 0 = there was none
+        # The time.time() at which this worker began its first step; None = it has not.
+        self._first: Optional[float] = None
+        # What is reported of a change of the members after the next step; None = nothing is.
         self._pending: Optional[Dict[str, float]] = None
 
     def begin_step(self) -> None:
-        """Note that a step begins."""
+        """Note that a step begins, which counts for the first one only."""
         self._first = self._first or time.time()
 
     def end_step(self) -> None:

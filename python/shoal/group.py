@@ -32,7 +32,7 @@ class Group(AsyncCollectives):
 
     def __init__(self, backend: Backend, number: int, rank: int, ranks: Sequence[int]) -> None:
         """A group with this number in descriptors, in which this process has the rank; `ranks` are
-        its members in the job. `World.group` makes groups.
+        its members in the job, in their order. `World.group` and `World.alone` make groups.
         """
         self._backend = backend
         self._id: Optional[int] = number

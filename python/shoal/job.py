@@ -56,13 +56,13 @@ class Job(World):
         """The job of a backend that has joined. It is left when the process exits."""
         super().__init__(backend)
         self._state = State()
-        self._progress: Optional[Progress] = None
-        self._checkpoints: Optional[Checkpoints] = None
-        self._pid = os.getpid()
+        self._progress: Optional[Progress] = None  # None = the job has no loop yet
+        self._checkpoints: Optional[Checkpoints] = None  # None = `checkpoint` was not called
+        self._pid = os.getpid()  # the process that joined, which a forked child is not
         atexit.register(self._at_exit)
 
     def _adopt_view(self) -> None:
-        """As World's, and have the loop take notice."""
+        """As World's, on the thread that sees the new view, and have the loop take notice."""
         super()._adopt_view()
         if self._progress is not None:
             self._progress.mark_view_changed()
@@ -101,8 +101,8 @@ class Job(World):
         return steps_until(self.place(samples, batch, seed, shuffle), End(epochs, steps))
 
     def place(self, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> Progress:
-        """The place of the job in a data set, made by the first call: for loops of other kinds than
-        `steps`; see `steps` for the arguments and errors.
+        """The place of the job in a data set, made by the first call, which waits for the agent:
+        for loops of other kinds than `steps`; see `steps` for the arguments and errors.
         """
         samples = as_integer(
             "samples",
@@ -267,7 +267,7 @@ class Job(World):
         order = Order(samples, shuffle=False)
 
         def make(part: int) -> Any:
-            """The result for one part."""
+            """What `function` makes of one part of the samples, by its number."""
             return function(order.take([(part * each, min((part + 1) * each, samples))]))
 
         found = dealt(self, range(-(-samples // each)), make)
@@ -322,8 +322,9 @@ class Job(World):
             _current = None
 
     def _at_exit(self) -> None:
-        """Leave the job in the process that joined it. A forked child inherits the exit handlers,
-        and must not leave for its parent.
+        """Leave the job in the process that joined it, as `leave` does. A forked child inherits the
+        exit handlers, and must not leave for its parent. Called at exit, on the main thread, or at
+        the end of the `with` block.
         """
         if os.getpid() == self._pid:
             self.leave()
@@ -346,12 +347,15 @@ class Job(World):
         return f"<shoal.Job {self.name!r}: rank {self.rank} of {self.size} on {self.host}>"
 
 
+# The job that this process has joined; None = none. Set with `_joining` held and read without it;
+# `Job.leave` clears it.
 _current: Optional[Job] = None
-_joining = threading.Lock()
+_joining = threading.Lock()  # held while a thread joins, for as long as the agent takes
 
 
 def join() -> Job:
-    """Join the job that the launcher started this process for; the same Job when called again.
+    """Join the job that the launcher started this process for; the same Job when called again. Any
+    thread may call it; the first call waits for the agent.
 
     Without SHOAL_SOCKET in the environment this process is a job of one: rank 0 of 1, without an
     agent, and every collective is a copy or does nothing. Raises JoinError when the environment is
@@ -369,14 +373,17 @@ def join() -> Job:
 
 
 def leave_at_exit() -> None:
-    """Leave the job as the process exits, for exit handlers that need it to be left."""
+    """Leave the job, if this process has joined one, as the process exits: for exit handlers that
+    need it to be left.
+    """
     if _current is not None:
         _current._at_exit()
 
 
 def _connect(env: Mapping[str, str]) -> Backend:
-    """The job that the launcher's environment names, as a Worker; a Solo without one. Raises
-    JoinError where the environment is not complete.
+    """Join the job that the launcher's environment names, as a Worker, and start its watcher
+    thread; a Solo without such names. Raises JoinError where the environment is not complete, or
+    the agent refuses.
     """
     path = env.get("SHOAL_SOCKET")
     if not path:

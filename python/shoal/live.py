@@ -195,15 +195,16 @@ class _Live:
 
     def declare_layout(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and that this rank has the tensors `local`; None = not
-        known yet.
+        known yet. Waits for its answer. Raises ShoalError where it contradicts the others.
         """
         self._job._backend.declare_layout(
             packing.layout_statement(self._layout, self._first_mesh, self._catalogue, local)
         )
 
     def follow_mesh(self, progress: Progress) -> bool:
-        """Go to the mesh that the job should have: move the state, and build the model. False when
-        that mesh does not need this worker.
+        """Go to the mesh that the job should have: move the state, and build the model. Waits for
+        the other workers where it changes. False when that mesh does not need this worker. Raises
+        ShoalError where the job cannot go on.
         """
         backend = self._job._backend
         self._join_allocator()
@@ -230,7 +231,9 @@ class _Live:
         return True
 
     def _build_model(self, mesh: str) -> None:
-        """Build the model for a mesh, with the state that was moved to this rank, if any was."""
+        """Build the model for a mesh, with the state that was moved to this rank, if any was. Waits
+        for the other workers, which do the same.
+        """
         self.mesh = self._job.mesh(mesh)
         self.model = self._build(self.mesh)
         mine = self.model.tensors()
@@ -278,7 +281,9 @@ class _Live:
         self._starting = False
 
     def _warn_unreplicated(self) -> None:
-        """Warn after the first step about state that only one worker or host has."""
+        """Warn after the first step, on rank 0, about state that only one worker or host has, in a
+        job without checkpoints. Asks the agent for it, and waits.
+        """
         self._warned = True
         if self.checkpoints is None and not self._job.rank:
             alone = self._job._backend.ask_mesh().unreplicated
@@ -289,8 +294,8 @@ class _Live:
                 )
 
     def save_if_due_or_ended(self, cursor: Cursor, end: End) -> bool:
-        """Make a checkpoint if one is due, or the last one at the end. Returns whether the training
-        has come to its end.
+        """Make a checkpoint if one is due, or the last one at the end, for which it waits. Returns
+        whether the training has come to its end.
         """
         ended = end.is_reached_at(cursor)
         if not self._warned and cursor.step:
@@ -340,7 +345,7 @@ class _Live:
             self._allocator.start()
 
     def _allocate_next_memory(self) -> None:
-        """Allocate `_next_memory`, on the allocator thread."""
+        """Allocate `_next_memory`, on the allocator thread, which waits for the agent."""
         backend = self._job._backend
         try:
             nbytes = backend.ask_mesh().next_nbytes

@@ -31,7 +31,9 @@ class Mesh:
     """
 
     def __init__(self, job: World, text: str) -> None:
-        """Every rank of the job makes the mesh, with the same text; see Job.mesh for the errors."""
+        """Every rank of the job makes the mesh, with the same text, and waits until the agent has
+        its groups. Raises ValueError where the degrees do not multiply to the size of the job.
+        """
         self.job = job
         self.axes = parse_degrees(text)
         if prod(self.axes.values()) != job.size:
@@ -43,7 +45,7 @@ class Mesh:
         self.coordinate = {
             axis: job.rank // strides[axis] % degree for axis, degree in self.axes.items()
         }
-        self._groups: Dict[str, Group] = {}
+        self._groups: Dict[str, Group] = {}  # by axis; axes of degree 1 when they are asked for
         for axis, degree in self.axes.items():
             if degree > 1:
                 first = job.rank - self.coordinate[axis] * strides[axis]
@@ -60,7 +62,7 @@ class Mesh:
         return self._groups[axis]
 
     def free(self) -> None:
-        """Free the groups of the mesh: see Group.free."""
+        """Free the groups of the mesh, which nobody uses any more: see Group.free."""
         for group in self._groups.values():
             group.free()
 

@@ -115,7 +115,7 @@ def load(
 
 
 class _Tensor(NamedTuple):
-    """A tensor of this worker."""
+    """A tensor of this worker, whose array stays the user's."""
 
     array: Any  # the user's array, which may be a DTensor
     item: Item  # the bytes of the part on this worker
@@ -151,8 +151,8 @@ def _describe_state(
     layout: Optional[Layout],
     catalogue: Optional[Catalogue],
 ) -> _Here:
-    """The state that the workers have together. All of them call this, and compare theirs.
-    `all_succeed` is `_all_succeed` for this job. Reads the arrays, and changes nothing.
+    """The state that the workers have together. All of them call this, wait for each other, and
+    compare theirs. `all_succeed` is `_all_succeed` for this job and operation. Changes no array.
     """
     leaves = list(values.leaves("", state))
     wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
@@ -291,8 +291,8 @@ def _check_layout(here: _Here) -> None:
 
 
 def _make_staging(target: str, staging: str) -> None:
-    """Make the folder in which the checkpoint is written until it is whole. Raises ShoalError where
-    the target is there.
+    """Make the folder in which the checkpoint is written until it is whole, on rank 0, and remove
+    an earlier one of the name. Raises ShoalError where the target is there.
     """
     if os.path.lexists(target):
         raise ShoalError(
@@ -304,7 +304,9 @@ def _make_staging(target: str, staging: str) -> None:
 
 
 def _write_part(job: Job, here: _Here, staging: str) -> None:
-    """Write this worker's file, and on rank 0 also the layout and the values."""
+    """Write this worker's file into the folder `staging`, durably, and on rank 0 also the layout
+    and the values.
+    """
     name = f"rank-{job.rank:05d}.safetensors"
     own = [here.tensors[part.name] for part in here.parts if part.file == name]
     if own:
@@ -324,7 +326,9 @@ def _write_part(job: Job, here: _Here, staging: str) -> None:
 
 
 def _publish(staging: str, target: str) -> None:
-    """Seal the checkpoint, and give its folder the name that the user wants."""
+    """Seal the checkpoint, on rank 0 when all have written their files, and give its folder the
+    name that the user wants.
+    """
     run_shoal("state", "seal", staging)
     sync_folder(staging)
     os.rename(staging, target)
@@ -332,8 +336,8 @@ def _publish(staging: str, target: str) -> None:
 
 
 def _verify(path: str) -> None:
-    """Have the `shoal` binary verify a checkpoint with a seal, or check one without. Raises
-    ShoalError for a damaged one.
+    """Have the `shoal` binary verify a checkpoint with a seal, or check one without, on rank 0, and
+    wait for it. Raises ShoalError for a damaged one.
     """
     if os.path.exists(os.path.join(path, MANIFEST)) or os.path.exists(f"{path}.{MANIFEST}"):
         run_shoal("state", "verify", path)
@@ -342,7 +346,9 @@ def _verify(path: str) -> None:
 
 
 def _fill_state(here: _Here, path: str) -> None:
-    """Set the arrays and values of this worker from a checkpoint."""
+    """Set the arrays and values of this worker, which stay the user's, from the checkpoint at
+    `path`, whose files it reads. Raises ShoalError for one that lacks some, or has others.
+    """
     import numpy
 
     source = TensorReader(path)
@@ -361,7 +367,7 @@ def _fill_state(here: _Here, path: str) -> None:
 
 
 def _assign(array: Any, memory: Any) -> None:
-    """Set the elements of an array from bytes."""
+    """Set the elements of an array from its bytes, a uint8 array of the same size."""
     if is_torch(array):
         torch = sys.modules["torch"]
         array.detach().copy_(torch.from_numpy(memory).view(array.dtype).view(array.shape))
@@ -375,7 +381,9 @@ def _unique(listed: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def _gather_json(job: Job, value: Any) -> List[Any]:
-    """The values of all workers, by rank; each consists of JSON types. All of them call this."""
+    """The values of all workers, by rank; each consists of JSON types. All workers call this, and
+    wait for each other.
+    """
     import numpy
 
     text = json.dumps(value).encode() + b"\n"
@@ -384,9 +392,9 @@ def _gather_json(job: Job, value: Any) -> List[Any]:
 
 
 def _all_succeed(job: Job, operation: str, what: Callable[[], T]) -> T:
-    """Call a function on every worker, and return its result when it has succeeded on all. When it
-    fails on any worker, all of them raise ShoalError, so that none waits for another. `operation`
-    is what the user has called.
+    """Call `what` on every worker, and return its result on this one when it has succeeded on all,
+    for which it waits. When it fails on any worker, all of them raise ShoalError, so that none
+    waits for another. `operation` is what the user has called, for the message.
     """
     result: Optional[T] = None
     error = ""

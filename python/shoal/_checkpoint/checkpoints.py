@@ -30,7 +30,7 @@ from .shards import ByteRange, Reader, TensorInfo, catalogue, shard_ranges
 from .source import Candidate, is_bucket
 from .writer import Shard, writer_of
 
-_FAR = 1 << 40
+_FAR = 1 << 40  # steps: more than any job makes
 
 
 class Contents(NamedTuple):
@@ -72,7 +72,8 @@ class Meshed(Protocol):
 
 class Checkpoints:
     """The checkpoints of a job in a folder or a bucket. A job has one such place. The thread of the
-    training loop calls the methods, on all workers at the same place between two steps.
+    training loop calls the methods, on all workers at the same place between two steps; at exit
+    that is the thread of the exit handlers. Methods that agree with all workers wait for them.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class Checkpoints:
         # of the newest checkpoint. Workers that join get both.
         self._next, self._last = self._steps or 1, -1
         # `_due` is the time from which the wait for the next checkpoint counts; `_looked` and
-        # `_looked_at` are the time and the step at which the workers last asked each other.
+        # `_looked_at` are the time and the step at which the workers last asked each other. Times
+        # are seconds of time.monotonic().
         self._due = self._looked = time.monotonic()
         self._looked_at = 0
         self._writer = writer_of(job._backend)
@@ -113,7 +115,8 @@ class Checkpoints:
         # Memory for the copy of this worker's share; None = not allocated. It belongs to the writer
         # while the writer is busy, and to the allocator while that runs.
         self._buffer: Optional[memoryview] = None
-        self._missing_bytes = 0  # bytes of the buffer that could not be allocated; 0 = none
+        # Bytes of the buffer that could not be allocated; 0 = none. The allocator sets it too.
+        self._missing_bytes = 0
         self._writable = False  # a file was written there, when the job began
         self._lister = 0  # the rank that lists the checkpoints
         self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
@@ -140,8 +143,8 @@ class Checkpoints:
         self._next, self._last = value
 
     def save_if_due(self, cursor: Cursor) -> None:
-        """Make a checkpoint if one is due, between two steps. Blocks for a copy of this worker's
-        share; the rest is written later.
+        """Make a checkpoint if one is due, between two steps. In some steps it agrees with all
+        workers on that. Blocks for a copy of this worker's share; the rest is written later.
         """
         if cursor.step >= self._next and self._agree_to_save(cursor, bool(self._steps)):
             self._save(cursor)
@@ -157,7 +160,8 @@ class Checkpoints:
 
     def keep_last(self, cursor: Cursor) -> None:
         """Copy this worker's share after the last step of a loop that may be the last one of the
-        training, for `write_kept`. Waits for a checkpoint that is being written.
+        training, for `write_kept`. Waits for a checkpoint that is being written, but for no other
+        worker.
         """
         if cursor.step != self._last:
             self.wait()
@@ -184,8 +188,9 @@ class Checkpoints:
         self.write_kept()
 
     def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
-        """Ask all workers whether they make a checkpoint here: one is due, and no worker still
-        writes the one before. Sets the step at which they ask each other next.
+        """Ask all workers whether they make a checkpoint here: one is `due`, by this worker's count
+        or clock, and no worker still writes the one before. Sets `_seed`, which names it, and the
+        step at which they ask each other next. With `ended`, memory for it is allocated here.
         """
         now = time.monotonic()
         due = due or now - self._due >= self._seconds
@@ -229,11 +234,13 @@ class Checkpoints:
         return 1 if self._buffer_fits(nbytes) else -1
 
     def _buffer_fits(self, nbytes: int) -> bool:
-        """Whether the buffer is there and large enough."""
+        """Whether the buffer is there and large enough. The allocator does not run."""
         return self._buffer is not None and self._buffer.nbytes >= nbytes
 
     def _allocate_buffer(self, nbytes: int) -> None:
-        """Allocate the buffer, on the training thread or the allocator."""
+        """Allocate the buffer, on the training thread or the allocator; where there is no memory,
+        say so in the log.
+        """
         self._buffer = None  # free the smaller buffer first
         try:
             self._buffer = self._writer.allocate(max(nbytes, 1))
@@ -244,7 +251,9 @@ class Checkpoints:
             )
 
     def _contents(self) -> Contents:
-        """What this worker writes of the state as it is now. The arrays are not copied yet."""
+        """What this worker writes of the state as it is now, by the functions that are registered.
+        The arrays are not copied yet.
+        """
         items: List[Item] = []
         notes, own = self._state.plan_checkpoint(items)
         if self.meshed is not None:
@@ -317,7 +326,9 @@ class Checkpoints:
         )
 
     def wait(self) -> None:
-        """Return when no checkpoint is being written on this host."""
+        """Return when nothing is being written of this worker, or of a lost one of this host, and
+        no memory for that is being allocated.
+        """
         if self._allocator is not None:
             self._allocator.join()
         self._writer.wait()
@@ -358,7 +369,7 @@ class Checkpoints:
 
     def _choose_checkpoint(self, tried: int) -> Optional[Candidate]:
         """Agree with all workers on the newest checkpoint after the `tried` newest ones, as the
-        first rank that is not lost sees it; None = there is none.
+        first rank that is not lost sees it, which looks there; None = there is none.
         """
         nobody, none, one = range(3)
         while True:
@@ -377,7 +388,8 @@ class Checkpoints:
     def _read_checkpoint(self, chosen: Candidate) -> Optional[Tuple[Dict[str, Any], Found]]:
         """Read all of a checkpoint into memory, or this worker's part; None where it cannot be used
         on all workers. Each worker compares its share of the hashes, and all of them agree on what
-        they have seen.
+        they have seen, for which they wait. Returns the content of shoal-checkpoint.json, and what
+        was read.
         """
         found: Optional[Tuple[Dict[str, Any], Found]] = None
         fetched: Optional[Sealed] = None
@@ -428,7 +440,8 @@ class Checkpoints:
 
     def _restore(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
         """Set the registered state to that of a checkpoint that was read, and return its place.
-        Raises ShoalError where it does not fit this program.
+        `name` is the checkpoint in messages, `cursor` the place of this program, and `state` the
+        content of shoal-checkpoint.json. Raises ShoalError where it does not fit this program.
         """
         place = Cursor.unpack(bytes.fromhex(state["cursor"]))
         ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))

@@ -4,6 +4,9 @@ docs/formats/job-checkpoints.md, section 3.
 A job of one seals its checkpoints here, and every job seals here what it finds when it begins; the
 agent does the same in Go (checkpoint/snapshot). No worker waits for another: each writes its part
 and then a receipt for it, and the process that finds all receipts seals the checkpoint.
+
+Any thread may call the functions, of several processes at once: they hold no lock, and rely on
+renames in the folder, for which they block. They raise OSError where the folder does.
 """
 
 from __future__ import annotations
@@ -77,12 +80,12 @@ class Unsealed(NamedTuple):
         )
 
     def abandon(self) -> None:
-        """Remove the folder."""
+        """Remove the folder with all that is in it, as far as that can be."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def seal(self, keep: int) -> bool:
         """Seal and publish the checkpoint if all its parts are there, and remove those older than
-        the last `keep`.
+        the last `keep`. Returns whether this call has published it.
 
         Several processes may call it at once, and one may call it again after another was killed in
         the middle. When another checkpoint of this step is sealed, it removes this one and raises
@@ -177,7 +180,9 @@ class Sealed(NamedTuple):
         return found
 
     def file_hashes(self) -> List[Dict[str, Any]]:
-        """Read the list of files from the manifest: for each its name, size and hashes."""
+        """Read the list of files from the manifest: for each its "name", "size" in bytes, and
+        "sha256", the hashes of its blocks.
+        """
         return list(_read_json(self.path, MANIFEST)["files"])
 
     def read_small_file(self, name: str) -> bytes:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy
 
 PRIME = (1 << 61) - 1
-_WORDS = 2048
+_WORDS = 2048  # words of a block, of 4 bytes each; a seed draws a weight for each
 _BLOCK = 4 * _WORDS  # bytes of one turn of the weights
 _MASK = (1 << 64) - 1
 # A weight falls into three limbs. 16 bits of data times 21 of a limb, 4096 times, and 9 bits times
@@ -77,8 +77,8 @@ class Key:
         return (total + self._sum_within_block(0, data[at + whole * _BLOCK :]) * factor) % PRIME
 
     def _sum_within_block(self, inside: int, data: "numpy.ndarray[Any, Any]") -> int:
-        """The sum of bytes that lie within one block, from byte `inside` of it on, each times its
-        weight.
+        """The sum modulo PRIME of bytes that lie within one block, from byte `inside` of it on,
+        each plus 1 and times its weight.
         """
         values = data.astype("float64") + 1
         return _join_limbs(

@@ -41,7 +41,7 @@ class MeshState:
                 " with `shoal run -n 1`"
             )
         self._job, self._writer = job, writer
-        self._mesh: Any = None
+        self._mesh: Any = None  # None = `set_model` was not called yet
         self._model: Any = None
         # A bit for each tensor: whether this worker writes it; None = not asked yet.
         self._writes: Optional[bytes] = None

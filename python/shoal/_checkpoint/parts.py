@@ -106,7 +106,9 @@ def parts_of_rank(description: bytes, rank: int) -> List[Part]:
 def write_rank_file(
     path: str, own: Sequence[Tuple[TensorInfo, Item]], rank: int, ranks: int
 ) -> None:
-    """Write the tensors of a rank to a safetensors file, durably. The file names the rank."""
+    """Write the tensors of a rank to a safetensors file, durably. The file names the rank, among
+    `ranks`. Raises OSError.
+    """
     entries: Dict[str, Any] = {
         "__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}
     }
@@ -144,7 +146,7 @@ class TensorReader:
             tensor = json.loads(line)
             if not tensor.get("place"):
                 self._tensors[str(tensor["tensor"])] = tensor
-        self._files: Dict[str, Any] = {}
+        self._files: Dict[str, Any] = {}  # by name, the files that were mapped
 
     def read_part(self, part: Part, whole: Dict[str, Tuple[str, List[int]]], memory: Any) -> None:
         """Read a part into memory of its size, without gaps. `whole` has the types and shapes of
@@ -177,7 +179,7 @@ class TensorReader:
                 )
 
     def _map_file(self, file: str) -> Any:
-        """The bytes of a file, mapped once."""
+        """The bytes of a file of the checkpoint, mapped for reading, once; the reader owns them."""
         import numpy
 
         if file not in self._files:

@@ -1,4 +1,4 @@
-"""Where a DTensor lies, in the language of layouts."""
+"""Where a DTensor lies, in the language of layouts. The functions only read what they get."""
 
 from __future__ import annotations
 

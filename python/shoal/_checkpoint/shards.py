@@ -179,7 +179,7 @@ def safetensors_head(entries: Dict[str, Any]) -> bytes:
 
 
 def write_hashed(path: str, head: bytes, body: memoryview) -> List[str]:
-    """Write a file, durably. Returns the SHA-256 of each block of it."""
+    """Write a file of a head and a body, durably. Returns the SHA-256 of each block of it."""
     hashes = []
     with open(path, "wb", buffering=0) as file:
         for parts in _hash_blocks(head, body):
@@ -232,8 +232,9 @@ class Reader:
         self.hashed = 0  # number of blocks that were compared with their hashes
 
     def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
-        """Read a file into `parts`, on several threads, and wait for them. Each `turn`-th block,
-        from block `rank` on, is compared with its hash. Raises ValueError when the file is damaged.
+        """Read a file of `size` bytes into `parts`, on several threads, and wait for them. Each
+        `turn`-th block, from block `rank` on, is compared with its hash. Raises ValueError when the
+        file is damaged, OSError when it cannot be read.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -249,7 +250,9 @@ class Reader:
             )
 
         def read_block(i: int) -> bool:
-            """Read block i, and return whether it was compared with its hash."""
+            """Read block i, on a thread of the pool, into memory that no other block has. Returns
+            whether it was compared with its hash.
+            """
             at = i * HASHED
             stop, hashed = min(at + HASHED, size), hashlib.sha256()
             with open(path, "rb", buffering=0) as file:  # a place of its own for each thread

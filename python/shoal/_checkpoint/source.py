@@ -48,7 +48,9 @@ class Source(Protocol):
 
 
 class FolderSource:
-    """A folder that this worker reads itself, on the thread that calls the method."""
+    """A folder that this worker reads itself. The thread of the training loop calls the methods,
+    which block for the folder.
+    """
 
     def __init__(self, root: str, keep: int) -> None:
         """The folder `root`, of whose checkpoints `keep` stay."""

@@ -86,7 +86,9 @@ def merge_plans(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
 
 
 def write_values(folder: str, values: Mapping[str, Any]) -> None:
-    """Write values durably into a folder, as torch.save writes a dict."""
+    """Write values, of the kinds of `unflatten`, durably into a folder, as torch.save writes a
+    dict.
+    """
     path = os.path.join(folder, FILE)
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in [
@@ -122,8 +124,9 @@ def _pickle(value: Any) -> bytes:
 
 
 def replace_values(wanted: List[Leaf], path: str) -> None:
-    """Replace the values of a state, in the containers that the leaves name, by those of a
-    checkpoint. Raises ShoalError for a missing one, before any is replaced.
+    """Replace the values of a state, in the containers that the leaves name, which are the user's,
+    by those of the checkpoint at `path`. Runs the `shoal` binary, and waits for it. Raises
+    ShoalError for a missing value, before any is replaced.
     """
     if not wanted:
         return
@@ -151,7 +154,9 @@ def replace_values(wanted: List[Leaf], path: str) -> None:
 
 
 def _with_type_of(before: Any, value: Any) -> Any:
-    """A value from JSON, of the type of the one before where JSON has none of its own."""
+    """A value from JSON, of the type of `before`, which it replaces, where JSON has none of its
+    own.
+    """
     if isinstance(before, bool) or value is None:
         return value
     if isinstance(before, float) and isinstance(value, (int, float, str)):

@@ -97,7 +97,9 @@ class AgentWriter:
         return memoryview(self._worker.buffer(nbytes)).cast("B")
 
     def write(self, shard: Shard) -> None:
-        """Hand the shard over to the agent, which writes it while this worker goes on."""
+        """Hand the shard over to the agent, which writes it while this worker goes on. What it
+        refuses goes to the log.
+        """
         arena, checkpoint = self._worker.arena, shard.checkpoint
         self._texts = [
             arena.copy_in(shard.state),
@@ -151,7 +153,7 @@ class AgentWriter:
         self._ask_written(wait=True)
 
     def try_write(self, root: str, keep: int) -> None:
-        """Have the agent try."""
+        """Have the agent write a small file there, and wait for that. Raises ShoalError."""
         asked = {"type": "resume", "do": "try", "folder": root, "keep": keep}
         try:
             self._worker.link.request(asked, "resume")
@@ -173,11 +175,13 @@ class AgentWriter:
 
 
 class ThreadWriter:
-    """A thread of this process writes."""
+    """A thread of this process writes. The thread of the training loop calls the methods, but for
+    `allocate`, which any thread may call; `write_now`, `wait` and `try_write` block.
+    """
 
     def __init__(self) -> None:
         """A writer without a thread yet."""
-        self._thread: Optional[threading.Thread] = None
+        self._thread: Optional[threading.Thread] = None  # of the newest shard; None = none yet
 
     def allocate(self, nbytes: int) -> memoryview:
         """Memory of this process."""
@@ -189,7 +193,7 @@ class ThreadWriter:
             ) from err
 
     def write(self, shard: Shard) -> None:
-        """Start a thread that writes the shard."""
+        """Start a thread that writes the shard. The caller knows that the one before has ended."""
         # No daemon thread: a program that ends writes its shard first.
         self._thread = threading.Thread(
             target=self._write_slowly, args=(shard,), name="shoal checkpoint"
@@ -217,7 +221,7 @@ class ThreadWriter:
             self._thread.join()
 
     def try_write(self, root: str, keep: int) -> None:
-        """Write the file, and remove it."""
+        """Write a small file there, and remove it. Raises ShoalError where that is refused."""
         try:
             try_write(root)
         except OSError as err:
@@ -238,7 +242,8 @@ class ThreadWriter:
 
 def _write_shard(shard: Shard) -> None:
     """Write a shard and its receipt, and seal the checkpoint if it is complete. Errors go to the
-    log.
+    log. Blocks for the files, on the thread of a ThreadWriter, or as the process exits on the one
+    that calls `write_now`.
     """
     checkpoint, begun = shard.checkpoint, time.monotonic()
     try:

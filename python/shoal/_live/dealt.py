@@ -16,7 +16,8 @@ _PIECE = 1 << 26  # bytes that are exchanged in one call
 
 def dealt(job: World, items: Sequence[int], make: Callable[[int], Any]) -> Dict[int, Any]:
     """make(item) for each item, made by one of the workers and given to all of them; the i-th item
-    by the worker of rank i modulo their number, unless that is lost. All workers call it alike.
+    by the worker of rank i modulo their number, unless that is lost. The threads of the training
+    loop of all workers call it alike, and wait for each other. make() returns what `pack` takes.
     """
     if job.size == 1:
         return {item: make(item) for item in items}
@@ -31,7 +32,9 @@ def dealt(job: World, items: Sequence[int], make: Callable[[int], Any]) -> Dict[
 
 
 def told(job: World, value: Any) -> Dict[int, Any]:
-    """The values of all workers that are not lost, by rank in ascending order."""
+    """The values of all workers that are not lost, by rank in ascending order; `pack` says of what
+    kinds. The threads of the training loop of all workers call it, and wait for each other.
+    """
     if job.size == 1:
         return {job.rank: value}
     ranks = list(range(job.size))
@@ -42,8 +45,9 @@ def told(job: World, value: Any) -> Dict[int, Any]:
 def _exchange(
     job: World, items: Sequence[int], mine: Dict[int, bytes], ranks: List[int]
 ) -> Dict[int, bytes]:
-    """The texts of all workers by item. Those of lost workers may lack; `ranks` becomes the list of
-    the others.
+    """The texts of all workers by item; `mine` has those of this one. All workers call it, with the
+    same items, and wait for each other. Those of lost workers may lack; `ranks` is changed to the
+    list of the others.
     """
     # Sums go on without a lost worker. A sum where all but one give zeros is what that one gives.
     lengths = array("q", bytes(8 * (job.size + len(items))))

@@ -15,7 +15,7 @@ class LocalBatch(NamedTuple):
     """The samples of one worker in one step."""
 
     indices: Samples
-    weight: int
+    weight: int  # how many of them count; 0 = none, and the indices are those of others
     epoch: int
 
 
@@ -34,7 +34,7 @@ class Drawn:
         self._epoch = 0  # the epoch of `_order`
 
     def discard(self) -> None:
-        """Throw away the samples that were drawn."""
+        """Throw away the samples that were drawn: the members or the place have changed."""
         self.plan += 1
         self.opened = 0
         self._ahead.clear()
@@ -48,8 +48,8 @@ class Drawn:
         return batch
 
     def look(self, k: int, place: Cursor, rank: int, size: int) -> LocalBatch:
-        """The samples of the k-th next step, if the members stay the same. Draws them where they
-        are not drawn yet.
+        """The samples of a rank among `size` in the k-th next step (0: the next, at `place`), if
+        the members stay the same. Draws them where they are not drawn yet.
         """
         while len(self._ahead) <= k:
             self._draw(self._place or place, rank, size)

@@ -17,8 +17,9 @@ from .transfer import State
 class End:
     """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes
     first. Where neither is given, each loop is one epoch: the first ends with the first, the second
-    with the second, and so on. Only the thread of the training loop uses it. `Epochs.begin_loop`
-    and the loader's `finish` change `epochs`.
+    with the second, and so on. Only the thread of the training loop uses it. `epochs` and `steps`
+    are where it ends, None = not by these; `Epochs.begin_loop` and the loader's `finish` change
+    `epochs`.
 
     Raises TypeError or ValueError for what is no number of epochs or steps.
     """

@@ -14,7 +14,7 @@ class OnlyFirst:
     """
 
     def __init__(self, job: World, factory: Callable[[], Any]) -> None:
-        """Make the object when one of its methods is called."""
+        """Have `factory` make the object when one of its methods is called."""
         # Names that methods of the object do not have.
         self.__job, self.__factory = job, factory
         self.__made: Optional[Any] = None  # the object; None = not made, or this is another member

@@ -10,7 +10,7 @@ from .._runtime.protocol import DTYPES
 from .._runtime.tensor import Tensor, array_like, describe
 from ..errors import ShoalError
 
-_ALIGN = 64
+_ALIGN = 64  # bytes; each tensor begins at a multiple of it
 # Names of element types in layouts: the shortest name of each.
 _SHORT: Dict[str, str] = {t.name: name for name, t in DTYPES.items() if name != t.name}
 _SHORT["bool"] = "bool"
@@ -42,7 +42,7 @@ def pack(tensors: Mapping[str, Any], memory: Any, nbytes: int) -> None:
 
 
 def unpack(memory: Any, tensors: Mapping[str, Any]) -> None:
-    """Copy the content of a memory to the tensors."""
+    """Copy the content of a memory, laid out as `lay_out` says, to the tensors."""
     for tensor, at in lay_out(tensors)[0]:
         if tensor.nbytes:
             tensor.copy_from(ctypes.addressof(memory) + at)

@@ -77,14 +77,15 @@ class Sharded(Protocol):
 
 class State:
     """The parts of the state that are registered, by name: what a worker that joins needs, and what
-    checkpoints have. Only the thread of the training loop uses it.
+    checkpoints have. Only the thread of the training loop uses it, and calls the functions that are
+    registered. A method that waits for other workers says so.
     """
 
     def __init__(self) -> None:
         """Nothing is registered yet."""
         self._entries: Dict[str, Entry] = {}
         self.sharded: List[Sharded] = []  # state that is divided among the members
-        # Registers what the script need not name, such as schedulers.
+        # Registers what the script need not name, such as schedulers. `shoal.torch` sets it.
         self.discover: Callable[[], None] = lambda: None
         self._buffers: Dict[str, memoryview] = {}  # memory for the items of the others, by name
 
@@ -108,12 +109,16 @@ class State:
         self._entries[name] = entry
 
     def absorb_losses(self) -> None:
-        """Divide sharded state among the remaining members, before newcomers get the state."""
+        """Divide sharded state among the remaining members, before newcomers get the state. All
+        members call it, newcomers too, and wait for each other.
+        """
         for part in self.sharded:
             part.absorb_losses()
 
     def include_newcomers(self) -> None:
-        """Divide sharded state among all members, after newcomers have got the state."""
+        """Divide sharded state among all members, after newcomers have got the state. All members
+        call it, and wait for each other.
+        """
         for part in self.sharded:
             part.include_newcomers()
 
@@ -260,7 +265,7 @@ class State:
 
     def _receive_items(self, world: Group, joined: int, header: Dict[str, Any]) -> List[memoryview]:
         """Receive the bytes of all items, from all members but the newcomers, into the allocated
-        buffers where they fit.
+        buffers where they fit, and wait for them. Raises LostError where a member is lost.
         """
         buffers = dict(self._buffers)
         parts = [
@@ -281,7 +286,9 @@ class State:
             ]
 
         def store_piece(block: Any, start: int, stop: int, calls: List[Handle[Any]]) -> None:
-            """Wait for a piece, and copy it to where its items lie."""
+            """Wait for a piece, and copy it to where its items lie. Raises LostError where its
+            sender is lost.
+            """
             calls[0].wait()
             piece, at = memoryview(block).cast("B"), 0
             for i, first, last in _item_ranges(ends, start, stop):
@@ -316,7 +323,8 @@ def _memory_of_size(room: Optional[memoryview], nbytes: int) -> memoryview:
 
 def _broadcast_header(world: Group, mine: bytes) -> bytearray:
     """The header of rank 0, or of another rank where rank 0 is lost: zeros where that rank has no
-    header of this length. All ranks call it, each with its own header.
+    header of this length. All ranks call it, each with its own header, b"" for a newcomer's, and
+    wait for each other.
     """
     length = world.broadcast(array("q", [len(mine)]))[0]
     text = bytearray(mine if length == len(mine) else length)
@@ -363,7 +371,8 @@ def _move_pieces(
     world: Group, cuts: List[Tuple[int, int]], begin: Callable[..., Any], end: Callable[..., None]
 ) -> None:
     """Send or receive pieces, up to WINDOW of them at once, each in arena memory of its own:
-    `begin` makes the calls of a piece and returns them, and `end` waits for them.
+    `begin(memory, start, stop)` makes the calls of a piece and returns them, and
+    `end(memory, start, stop, calls)` waits for them. Returns after the end of the last one.
     """
     in_flight: Deque[Tuple[Any, int, int, Any]] = deque()
     for start, stop in cuts:

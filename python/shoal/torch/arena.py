@@ -15,8 +15,9 @@ def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) 
     """A tensor in the arena, with arbitrary elements; `shape` in elements, `dtype` any of torch's.
 
     Collectives on the tensor copy nothing: the agent works on it in place. Its memory is freed with
-    the last view of it. Raises TypeError for a shape that is none, and ArenaError where the agent
-    has no memory.
+    the last view of it. Joins the job where nobody has, and may wait for the agent; any thread may
+    call it. Raises TypeError for a shape that is none, and ArenaError where the agent has no
+    memory.
     """
     try:
         shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])

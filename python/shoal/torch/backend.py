@@ -59,12 +59,14 @@ class ProcessGroup(dist.ProcessGroup):
         self._group, self._callbacks_group = self._new_group(ranks), self._new_group(ranks)
         self._timeout = timeout
         self._executor = Executor()
-        self._monitored = 0  # barriers so far
+        self._monitored = 0  # number of monitored barriers so far, which one thread makes
         super().__init__(self._group.rank, self._group.size)
         c10d.attach_backend(self)
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
-        """A new group of these ranks of the job; None = all of them. The ranks make it together."""
+        """A new group of these ranks of the job; None = all of them. The ranks make it together,
+        and wait until the agent has it.
+        """
         return self._job.group(list(range(self._job.size)) if ranks is None else ranks)
 
     def rank(self) -> int:
@@ -318,7 +320,7 @@ class ProcessGroup(dist.ProcessGroup):
         self, work: Work, kind: str, inp: Optional[Wire], out: Optional[Wire], **arguments
     ) -> None:
         """Submit one call to the agent as a part of `work`, which copies the result home when it is
-        waited for.
+        waited for. `arguments` are those of Job.submit. Called before torch has the work.
         """
         if inp and out and inp.data.dtype != out.data.dtype:
             raise RuntimeError(
@@ -348,8 +350,9 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _create_process_group(opts, _pg_options) -> ProcessGroup:
-    """The process group that torch asks for, of this job's ranks. Raises RuntimeError where torch
-    counts the ranks otherwise.
+    """The process group that torch asks for, of this job's ranks, which all make it together. torch
+    calls it, on the thread that makes a group. Raises RuntimeError where torch counts the ranks
+    otherwise.
     """
     # The extended registration (torch 1.13 and later) says which ranks of the job form the group,
     # so nothing has to be exchanged through the store. The default group comes with an empty list

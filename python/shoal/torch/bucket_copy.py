@@ -89,9 +89,11 @@ class StreamCopier(Copier):
         self._side = device.new_stream()
         self._executor = Executor()
         self._pins = True  # arena memory is pinned for the device; False once the driver refuses
-        # The event after the last copy out of the arena; None = no copy was made.
+        # The event after the last copy out of the arena; None = no copy was made. The thread that
+        # copies out sets it, and the one that runs backward reads it after that step is over.
         self._copied_out: Optional[Any] = None
-        # The first error of a task since the last `complete`. Only the executor's thread uses it.
+        # The first error of a task since the last `_complete`; None = there is none. Only the
+        # executor's thread uses it.
         self._error: Optional[Exception] = None
 
     def adopt(self, bucket: Any) -> None:

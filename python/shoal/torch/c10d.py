@@ -47,7 +47,7 @@ def _forwarding_method(name: str) -> Callable[..., Any]:
     """A method of a Backend that calls the group's method of that name."""
 
     def call(self: Any, *args: Any) -> Any:
-        """Call it."""
+        """Call the method of the group, which is alive as long as torch calls it."""
         return getattr(self.group(), name)(*args)
 
     return call

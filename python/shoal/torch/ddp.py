@@ -115,12 +115,14 @@ def ddp(
 
 class _UnaveragedParameters:
     """A hook for forward passes that finds parameters that optimizers have and nobody averages, of
-    this model or beside its own. It looks when optimizers have got others.
+    this model or beside its own. It looks when optimizers have got others. The thread of the
+    forward pass calls it.
     """
 
     def __init__(self, model: torch.nn.Module):
         """A hook for this model, which has not looked yet."""
         self._model = model
+        # The number of parameters of all optimizers when it last looked; -1 = it has not.
         self._seen = -1
 
     def __call__(self, *_: Any) -> None:
@@ -157,13 +159,14 @@ class _UnaveragedParameters:
 
 class _SingleSample:
     """A hook for forward passes of a model with batch norms, which says once that this worker has a
-    single sample of a step: torch's error does not say where that comes from.
+    single sample of a step: torch's error does not say where that comes from. The thread of the
+    forward pass calls it.
     """
 
     def __init__(self, job: "shoal.Job"):
         """A hook that has said nothing yet."""
         self._job = job
-        self._said = False
+        self._said = False  # the user was told
 
     def __call__(self, model: torch.nn.Module, _: Any) -> None:
         """Say so where it is so, in training."""

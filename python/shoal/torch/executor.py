@@ -16,7 +16,7 @@ _HELD = 256
 
 class Executor:
     """Runs tasks one after the other on a thread: it finishes works whose future was taken, and
-    runs the callbacks of these futures.
+    runs the callbacks of these futures. Any thread may call the methods, and none waits.
 
     Tasks run in the order in which the script asked for them, never in the order of completion. So
     every rank runs them in the same order, and callbacks may call collectives themselves, as those
@@ -25,9 +25,11 @@ class Executor:
 
     def __init__(self) -> None:
         """Without a thread yet: the first task starts it, and it ends with the executor."""
-        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()  # tasks; None = the end
+        # None = not started; set with `_starting` held.
         self._thread: Optional[threads.Thread] = None
         self._starting = threading.Lock()
+        # The works of `hold`, by id. Changed without a lock, by atomic operations.
         self._held: Dict[int, Any] = {}
         weakref.finalize(self, self._queue.put, None)
 
@@ -55,7 +57,7 @@ class Executor:
             self._held.pop(next(iter(self._held)), None)
 
     def release(self, work: Any) -> None:
-        """Stop keeping `work` alive."""
+        """Stop keeping `work` alive; nothing where it was not held."""
         self._held.pop(id(work), None)
 
 
@@ -75,7 +77,7 @@ class _Thread(threads.Thread):
         self._tasks = tasks
 
     def _run_tasks(self) -> None:
-        """Call the tasks of the queue, until None comes."""
+        """Call the tasks of the queue, until None comes. Runs on this thread."""
         for task in iter(self._tasks.get, None):
             task()
             del task

@@ -52,13 +52,14 @@ class Future(torch.futures.Future):
         """Have the executor call `finish(self)`, which completes the future."""
         super().__init__()
         self._executor = executor
+        # Completes the future; None = it was called. Guarded by `_once`, which is held meanwhile.
         self._finish: Optional[Callable[[Future], object]] = finish
         self._once = threading.RLock()
         executor.run(self.finish)
 
     def finish(self) -> None:
-        """Complete the future, unless it is complete. Any thread may call it; others that do wait
-        for the first.
+        """Complete the future, unless it is complete, for which it waits for the call. Any thread
+        may call it; others that do wait for the first.
         """
         with self._once:
             if self._finish is not None:
@@ -72,8 +73,8 @@ class Future(torch.futures.Future):
         return super().wait()
 
     def then(self, callback: Callable[["Future"], Any]) -> "Future":
-        """A future of callback(self), which the executor's thread calls once this one is
-        complete.
+        """A future of callback(self), which the executor's thread calls once this one is complete.
+        Any thread may call this, and it waits for nothing.
         """
 
         def finish(result: Future) -> None:

@@ -47,14 +47,15 @@ class DeviceGroup:
         """
         self.names, self.group = list(names), job.group(ranks)
         self._device, self._executor = device, Executor()
-        self._communicator: Optional[cuda.Communicator] = None
-        self._aborted = False
-        self._error: Optional[Exception] = None
+        self._communicator: Optional[cuda.Communicator] = None  # None = not connected yet
+        self._aborted = False  # `abort` was called; any thread sets it, without a lock
+        self._error: Optional[Exception] = None  # the first error of a task; None = there is none
         self._store, self._place = self._open_store()
 
     def _open_store(self) -> Tuple[Any, List[str]]:
         """Open the store by which the devices find each other, on the first worker only. Returns
-        it, None on the others, and its address, which all workers get by a broadcast.
+        it, None on the others, and its host and port, which all workers get by a broadcast, for
+        which they wait; no such address where it could not be opened.
         """
         address, store = bytearray(_ADDRESS_BYTES), None
         if self.group.rank == 0:
@@ -149,12 +150,14 @@ class NcclExchange(Exchange):
         """Average these buckets on the devices of these ranks."""
         super().__init__(job, buckets)
         self._devices, self._ranks = devices, ranks
+        # `begin_step` sets the other fields: number of buckets whose sums are begun, this worker's
+        # part of the batch, and the handle of the step on the group of the agent's.
         self.error: Optional[Exception] = None  # an error that was not the loss of a worker
 
     def begin_step(self) -> None:
         """As Exchange's, and begin the step on the devices."""
         super().begin_step()
-        self._submitted = 0  # buckets
+        self._submitted = 0
         step = self._step
         assert step is not None
         held = step.held(self._ranks)

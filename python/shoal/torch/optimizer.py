@@ -81,7 +81,7 @@ class Averaging(torch.optim.Optimizer):
         # can go on without a member.
         self._job, self._group = job, job if job.elastic else job.group(list(range(job.size)))
         self._make = make
-        self._buckets: List[Bucket] = []
+        self._buckets: List[Bucket] = []  # those of the path through the arena, which has this list
         self._paths = Paths(
             job,
             parameters,
@@ -89,7 +89,7 @@ class Averaging(torch.optim.Optimizer):
             None if job.elastic else self._group,
             plain=make is Bucket,
         )
-        self._averaged = False
+        self._averaged = False  # the gradients are averages, of which no step was made yet
         self._add_parameters(parameters)
 
     def __getattr__(self, name: str) -> Any:
@@ -148,8 +148,8 @@ class Averaging(torch.optim.Optimizer):
         self._averaged = True
 
     def _submit_buckets(self, path: Path) -> Path:
-        """Begin a step on a path, copy the gradients into its buckets, and submit these. Returns
-        the path.
+        """Begin a step on a path, copy the gradients into its buckets, wait for the copies, and
+        submit the buckets. Returns the path.
         """
         path.copier.begin_step()
         path.exchange.begin_step()
@@ -183,7 +183,7 @@ class Averaging(torch.optim.Optimizer):
 
     def _add_parameters(self, parameters: List[Tensor]) -> None:
         """Average these parameters from now on; they become those of rank 0. All ranks call it
-        together.
+        together, and wait for each other.
         """
         averaged.by_optimizer.update(parameters)
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
@@ -213,12 +213,12 @@ class Averaging(torch.optim.Optimizer):
         )
 
     def _gradients(self) -> List[Tensor]:
-        """The gradients that there are."""
+        """The gradients that there are, of the parameters that are averaged here."""
         return [p.grad for bucket in self._buckets for p in bucket.parameters if p.grad is not None]
 
     def _average_loss(self, closure: Callable[[], Tensor]) -> Tensor:
         """Call the closure, average the gradients that it has made, and return the average of its
-        loss.
+        loss, for which it waits. Raises RuntimeError in a job with a loader.
         """
         if self._job.elastic:
             raise RuntimeError(

@@ -31,7 +31,9 @@ _WHY = {
 
 
 class Path(NamedTuple):
-    """Buckets, how tensors get into them and out of them, and what averages them."""
+    """Buckets, how tensors get into them and out of them, and what averages them. Each of the three
+    says which threads use it.
+    """
 
     copier: Copier
     buckets: Sequence[Bucket]
@@ -102,7 +104,7 @@ class Paths:
         self._asks = asks
 
     def _arena_path(self, copier: Copier, buckets: Sequence[Bucket]) -> Path:
-        """The path of these buckets through the arena."""
+        """The path of these buckets through the arena, of whose copier they become."""
         for bucket in buckets:
             copier.adopt(bucket)
         return Path(copier, buckets, Exchange(self._job, buckets, self._group))
@@ -153,7 +155,9 @@ class Paths:
             print(f"shoal: NCCL failed in this worker: {error}", file=sys.stderr)
 
     def _ask_capabilities(self) -> List[Capability]:
-        """What all members of the job can use, by rank. All of them call this in the same step."""
+        """What all members of the job can use, by rank. All of them call this in the same step, and
+        wait for each other.
+        """
         columns = len(Capability._fields)
         table = array("q", bytes(8 * columns * self._job.size))
         at = columns * self._job.rank
@@ -181,9 +185,10 @@ class Paths:
         )
 
     def _common_path(self, workers: List[Capability], before: Optional[List[int]]) -> Path:
-        """The path that these workers have in common; all of them find the same. Makes a device
-        group where they have none. `before` names the workers of a device group on which the step
-        was void.
+        """The path that these workers, listed by rank, have in common; all of them find the same.
+        Makes a device group where they have none, for which it waits for them: raises LostError
+        where one is lost. `before` names the workers of a device group on which the step was void;
+        None = it was not.
         """
         ranks = [r for r, w in enumerate(workers) if w.name]
         names = [workers[r].name for r in ranks]
@@ -204,7 +209,9 @@ class Paths:
         )
 
     def _print_path(self, workers: List[Capability], ranks: List[int], why: str) -> None:
-        """Tell the user, on the first rank, when the path changes and why."""
+        """Tell the user, on the first of the ranks, when the path changes and why; `why` is ""
+        where NCCL is used. Prints nothing where no worker has a GPU.
+        """
         line = (
             f"shoal: gradients go through the arena: {why}"
             if why

@@ -12,7 +12,8 @@ from typing import Any, Callable, Iterator, List
 import torch
 from torch.optim import lr_scheduler
 
-# In the order of creation, which is the same on every worker.
+# In the order of creation, which is the same on every worker: the script makes these objects on one
+# thread. It has no lock.
 _created: "List[weakref.ref[Any]]" = []
 
 _Optimizer = torch.optim.Optimizer
@@ -43,7 +44,7 @@ def _registering_init(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def register(self: Any, *arguments: Any, **options: Any) -> None:
-        """Initialise an object, and keep a weak reference to it."""
+        """Initialise an object as `init` does, and put a weak reference to it last in the list."""
         init(self, *arguments, **options)
         _created[:] = [ref for ref in _created if ref() is not None and ref() is not self]
         _created.append(weakref.ref(self))

@@ -23,7 +23,9 @@ class Clock:
 
     def __init__(self) -> None:
         """A clock that has timed nothing."""
+        # The times of time.perf_counter() at which the first and the newest bucket was ready.
         self._began = self._filled = 0.0
+        # The seconds of the newest backward passes and steps.
         self._backward: Deque[float] = deque(maxlen=_TRIAL)
         self._took: Deque[float] = deque(maxlen=_TRIAL)
 
@@ -101,8 +103,8 @@ class Sizes:
         return self.size
 
     def _decide(self, proposal: int, took: int) -> None:
-        """Begin a trial of the proposed size, or end the trial under way; `took` are the
-        microseconds of a step of the slowest worker.
+        """Begin a trial of the proposed size (0 = none is proposed), or end the trial under way;
+        `took` are the microseconds of a step of the slowest worker. The same on all workers.
         """
         self._took[self.size] = took
         if self._before:

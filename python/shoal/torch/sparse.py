@@ -16,7 +16,7 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
     add them up here, when `work` is waited for.
 
     How many entries the others have is asked first, and waited for; the entries themselves are a
-    part of `work`.
+    part of `work`. Raises RuntimeError for another reduction than a sum or a mean.
     """
     if op_name(op) not in ("SUM", "AVG"):
         raise RuntimeError(
@@ -33,7 +33,9 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
     group.submit_call(work, "all_gather", wire_to_move(own.values()), wire_to_move(values))
 
     def finish() -> None:
-        """Add up the gathered entries, and copy the sum into the tensor."""
+        """Add up the gathered entries, and copy the sum, or the mean, into the tensor. Runs on the
+        thread that settles the work.
+        """
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
         # detach() would not do: the copy of a sparse tensor replaces its parts
         with torch.no_grad():

@@ -1,5 +1,8 @@
 """The state of objects with a `state_dict` for workers that join. The script names the objects, or
 they were registered when they were made.
+
+The thread of the training loop calls the functions, and between two steps those that they register
+with the job. The objects stay the script's.
 """
 
 from __future__ import annotations
@@ -77,7 +80,9 @@ def mark_registered(job: "shoal.Job", holder: Any) -> None:
 
 
 def _register_belonging(job: "shoal.Job") -> None:
-    """Register the objects that belong to the registered ones."""
+    """Register the objects that belong to the registered ones of a job, and were made since: its
+    `discover`.
+    """
     for thing in registry.belonging_to(_managed[job]):
         register_state(
             job,
@@ -120,7 +125,9 @@ def _without_tensors(value: Any) -> Any:
 
 
 def _without_functions(value: Any) -> Any:
-    """A nested value without the entries of dicts that are functions."""
+    """A nested value without the entries of dicts that are functions; its dicts and lists are
+    new.
+    """
     if isinstance(value, dict):
         return {key: _without_functions(v) for key, v in value.items() if not callable(v)}
     return [_without_functions(v) for v in value] if isinstance(value, list) else value
@@ -128,7 +135,8 @@ def _without_functions(value: Any) -> Any:
 
 def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
     """Load the state of a module, an optimizer, a scheduler or a GradScaler, which may lie in its
-    own memory already. None = the state could not be sent, and nothing is loaded.
+    own memory already, and may keep the value. None = the state could not be sent, and nothing is
+    loaded.
     """
     if value is None:
         return

@@ -13,7 +13,7 @@ from typing import Callable, List
 
 from shoal import job as jobs
 
-_over = threading.Event()
+_over = threading.Event()  # set, for good, when the interpreter is about to end
 
 
 class Thread(threading.Thread):
@@ -22,7 +22,7 @@ class Thread(threading.Thread):
     def __init__(
         self, name: str, body: Callable[[], object], stop: Callable[[], object] = lambda: None
     ):
-        """A thread that is not started yet."""
+        """A thread of this name, which is not started yet. `stop` may be called by any thread."""
         # A daemon thread: Python joins all others before it calls exit handlers.
         super().__init__(name=name, target=body, daemon=True)
         self.stop = stop
@@ -39,7 +39,9 @@ def _running_threads() -> List[Thread]:
 
 
 def _end_threads() -> None:
-    """Leave the job, and end all threads, when the interpreter is about to end."""
+    """Leave the job, and end all threads, when the interpreter is about to end. Runs once, as an
+    exit handler on the main thread, and waits for the threads.
+    """
     _over.set()
     jobs.leave_at_exit()
     while _running_threads():  # again, because a thread may have started another

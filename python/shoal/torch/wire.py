@@ -42,7 +42,7 @@ class Wire(NamedTuple):
 
 def wire_to_move(tensor: Tensor) -> Wire:
     """The wire of a tensor for a call that only moves elements: of any type; types that the agent
-    does not know go as bytes.
+    does not know go as bytes. Waits for the device of the tensor, if it has one.
     """
     home = _check_dense(tensor)
     dense = home.cpu().resolve_conj().resolve_neg().contiguous()
@@ -84,8 +84,8 @@ def wire_to_reduce(tensor: Tensor, op: Any) -> Tuple[Wire, str]:
 
 
 def concatenate(wires: Sequence[Wire], fill: bool) -> Wire:
-    """Several wires as one, one after the other; with `fill` their contents too, else room for a
-    result.
+    """Several wires as one in new memory, one after the other; with `fill` their contents too, else
+    room for a result, which `back` copies to their tensors.
     """
     sizes = [wire.data.numel() for wire in wires]
     if fill:

@@ -14,7 +14,7 @@ from . import threads
 from .executor import Executor
 from .future import Future, set_error
 
-_NOT_GIVEN = timedelta(0)
+_NOT_GIVEN = timedelta(0)  # torch's value for no timeout: that of the process group holds
 
 
 class Work(_Work):
@@ -23,6 +23,9 @@ class Work(_Work):
     Nothing runs in the background until the future is taken: `wait()` itself finishes the call in
     the thread that waits. What the agent answers to a wrong call (a RuntimeError that names both
     calls on both ranks) is raised by `wait()` and by the future.
+
+    The thread that makes the calls adds them, and the finishers, before torch has the work. Any
+    thread may call the other methods; `wait` and `synchronize` block.
     """
 
     def __init__(self, executor: Executor, result: List[torch.Tensor], timeout: timedelta):
@@ -33,13 +36,15 @@ class Work(_Work):
         self._executor = executor
         self._result = result
         self._timeout = timeout
-        self._kind = ""
+        self._kind = ""  # of the newest call, for messages
+        # Of the calls, until they are settled.
         self._handles: List[Any] = []
         self._finishers: List[Callable[[], object]] = []
+        # Held by the thread that settles the work, while it waits; guards the fields around it.
         self._settling = threading.Lock()
-        self._settled = False
-        self._error: Optional[Exception] = None
-        self._future: Optional[torch.futures.Future] = None
+        self._settled = False  # the work is over
+        self._error: Optional[Exception] = None  # None = there was none, or it is not over
+        self._future: Optional[torch.futures.Future] = None  # None = nobody has asked for it
         executor.hold(self)
 
     def add_call(self, kind: str, handle: Any) -> None:
@@ -90,7 +95,9 @@ class Work(_Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future:
-        """A future of `result()`, which the executor of the process group completes."""
+        """A future of `result()`, the same again when called again, which the executor of the
+        process group completes.
+        """
         if self._future is None:
             self._future = Future(self._executor, self._complete_future)
         self._executor.release(self)
@@ -119,7 +126,9 @@ class Work(_Work):
             self._handles, self._finishers = [], []
 
     def _complete_future(self, future: torch.futures.Future) -> None:
-        """Wait for the call, and complete the future with its result or its error."""
+        """Wait for the call, and complete the future with its result or its error. Runs on the
+        executor's thread, or on one that waits for the future.
+        """
         self._settle(self._timeout)
         if self._error is None:
             future.set_result(self._result)

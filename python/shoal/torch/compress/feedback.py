@@ -25,7 +25,8 @@ class Feedback(Bucket):
     most.
 
     A subclass has `propose`, `encode` and `decode`. The sum of encoded contributions must be the
-    encoded sum. It is for the threads of a Bucket.
+    encoded sum. One thread at a time uses it, as every Bucket: the one that runs backward fills it,
+    and that of the copier's tasks does what follows. No method waits for other workers.
     """
 
     def __init__(self, parameters: Sequence[Tensor], multiple: int = 1):

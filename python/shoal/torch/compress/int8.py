@@ -11,7 +11,7 @@ from ..arena import empty
 from ..bucket import BucketCall
 from .feedback import Feedback
 
-BLOCK = 256
+BLOCK = 256  # elements that share a scale
 # With more workers, the contribution of one is smaller than a step of the scale, and would stay in
 # its memory for many steps.
 _MOST = 64
@@ -19,7 +19,7 @@ _MOST = 64
 
 class Int8(Feedback):
     """A byte an element, on a scale that the workers agree on for each block of 256, so that bytes
-    can be added up as they are. It is for the threads of a Bucket.
+    can be added up as they are. One thread at a time uses it, and it waits for nobody.
 
     The scale is the sum of the workers' largest values over 127 less half the number of workers:
     then the sum of what they round to is 127 at most. That is the homomorphic quantisation of THC

@@ -51,7 +51,7 @@ class _Matrix(NamedTuple):
 
 class _LowRank(Feedback):
     """A bucket whose matrices travel as two factors, and whose other parameters travel as they are.
-    It is for the threads of a Bucket.
+    One thread at a time uses it, and it waits for nobody.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rank: int):

@@ -44,8 +44,8 @@ class TopK:
 
 
 class _Sparse(Feedback):
-    """A bucket of which in each step the elements travel that one worker has chosen. It is for the
-    threads of a Bucket.
+    """A bucket of which in each step the elements travel that one worker has chosen. One thread at
+    a time uses it, and it waits for nobody.
     """
 
     def __init__(self, parameters: Sequence[Tensor], density: float):
@@ -57,7 +57,7 @@ class _Sparse(Feedback):
         self._indices = empty(count, torch.int32)
         self._indices.copy_(torch.arange(count))
         self._values = empty(count)
-        self._chosen = self._indices.long()
+        self._chosen = self._indices.long()  # the indices of the step under way
 
     def propose(self) -> List[BucketCall]:
         """The indices that the worker whose turn it is has chosen, by a broadcast."""

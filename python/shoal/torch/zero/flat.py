@@ -22,10 +22,10 @@ _WINDOW = 4  # calls under way
 class FlatBuffer(NamedTuple):
     """The part of the flat parameters whose elements are of one type."""
 
-    start: int
-    stop: int
+    start: int  # its first element among all flat parameters
+    stop: int  # the element after its last one
     dtype: torch.dtype
-    values: Tensor
+    values: Tensor  # the elements, in the arena, which the parameters are views of
 
     def part(self, tensor: Tensor, span: Span) -> Tensor:
         """The elements of a span, of a tensor as long as the buffer; nothing is copied."""
@@ -69,7 +69,9 @@ class FlatParameters:
             p.data = place.view(p.shape)
 
     def allocate(self) -> List[Tensor]:
-        """Arena memory for as many elements as the parameters have, by buffer."""
+        """New arena memory for as many elements as the parameters have, by buffer, which the caller
+        owns.
+        """
         return [empty(s.stop - s.start, s.dtype) for s in self.buffers]
 
     def elements_of(self, parameter: int, tensors: Sequence[Tensor]) -> Tensor:
@@ -137,7 +139,8 @@ def gather_chunks(
     job: "shoal.Job", buffer: FlatBuffer, dtype: torch.dtype, give: Sequence[Piece]
 ) -> Iterator[Chunk]:
     """Gather a buffer, of which every member gives the pieces that it has, chunk by chunk. All
-    members call it and go through all chunks. Elements are of type `dtype`.
+    members call it and go through all chunks, and wait for each other at each. Elements are of type
+    `dtype`.
 
     This is an all-reduce, which goes on without a lost member, and gives all members the same. Two
     members that give the same element have the same value, or nearly (processors may round
@@ -157,6 +160,6 @@ def gather_chunks(
 
 
 def _wait_for_chunk(words: Chunk, call: Any) -> Chunk:
-    """The chunk, once the call that gathers it is complete."""
+    """The chunk, once the call that gathers it is complete, for which it waits."""
     call.wait()
     return words

@@ -119,7 +119,7 @@ class Zero(torch.optim.Optimizer):
         self._marks = empty(len(self._flat.parameters))
         self._gradients: List[Tensor] = []  # memory of the gradients, by buffer
         self._kept = 0  # bytes of averaged gradients
-        self._averaged = False
+        self._averaged = False  # the gradients are averages, of which no step was made yet
         self._looked = False  # whether the newest average was with a look for overflows
         self._overflow = False  # whether it found one, on any worker
         job.register(job.unused("optimizer"), self._settings, self._set_settings)
@@ -285,8 +285,8 @@ class Zero(torch.optim.Optimizer):
         )
 
     def _pack_gradients(self) -> List[Tensor]:
-        """Copy this worker's gradients into the arena, one after the other, and return them by
-        buffer. The parameters let go of theirs.
+        """Copy this worker's gradients into the arena, one after the other, mark which there are,
+        and return them by buffer. The parameters let go of theirs.
         """
         if not self._gradients:
             self._gradients = self._flat.allocate()
@@ -310,8 +310,9 @@ class Zero(torch.optim.Optimizer):
     def _submit_sums(
         self, step: "shoal.Step", room: List[Tensor], calls: List[Any], whole: bool
     ) -> List[Piece]:
-        """Submit the sums of gradients, and append the calls to `calls`; returns where those of
-        this worker's parts will lie.
+        """Submit the sums of gradients, which lie in `room`, and append the calls to `calls`, for
+        the caller to wait for. Returns where those of this worker's parts, or with `whole` of all,
+        will lie then.
         """
         flat, partition = self._flat, self._shards.partition
         sums = 2 * len(partition.shares) * len(flat.buffers)

@@ -34,7 +34,8 @@ class Shards:
 
     `partition` says what each member holds, `parts` are the slices of parameters held here, and
     `inner` is an optimizer like the user's for them. The thread of the training loop uses it; where
-    a method makes calls, all members call it together.
+    a method makes calls (`gather`, `absorb_losses`, `include_newcomers` and what they use), all
+    members call it together, and wait for each other.
     """
 
     def __init__(
@@ -192,14 +193,16 @@ class Shards:
         return self._job._backend.view.generation != self._generation
 
     def _hold_nothing(self) -> None:
-        """Hold nothing: what this worker may have held belongs to members of an earlier
-        generation.
+        """Hold nothing, as a worker that joins: what this one may have held belongs to members of
+        an earlier generation.
         """
         self._generation, self._rank, self._size = -1, -1, -1
         self._make_parts([])
 
     def _make_parts(self, held: Sequence[Span]) -> None:
-        """Have parts for what is held, without state."""
+        """Have parts for the spans that are `held`, without state: slices of the parameters, which
+        share their memory.
+        """
         self.parts = []
         self.inner.state = defaultdict(dict)
         self.inner.param_groups = [{**group, "params": []} for group in self.optimizer.param_groups]
@@ -276,8 +279,9 @@ class Shards:
         before: Sequence[Tuple[Slice, Tensor]],
         state: Dict[Tensor, Dict[str, Tensor]],
     ) -> bool:
-        """Move one of the tensors that the optimizer keeps to those who hold it from now on; false
-        where some of it is lost.
+        """Move one of the tensors that the optimizer keeps, by its name, to those who hold it from
+        now on; false where some of it is lost. `table` is that of `_merged_known`; `before` and
+        `state` are this worker's parts and their state until now.
         """
         whole = True
         for buffer in self.flat.buffers:
