@@ -9,16 +9,18 @@ type Calls struct {
 	peer     Host
 	payloads *Payloads
 
+	// mu guards the fields below it. It is not held during a call to the handler.
 	mu     sync.Mutex
-	idle   sync.Cond
-	busy   int // calls other than Place that are under way, and uses of the handler's memory
-	queued int // payloads that are to be sent
-	ended  bool
-	over   bool // nothing is under way any more
+	idle   sync.Cond // on mu; broadcast when busy falls to 0
+	busy   int       // calls other than Place that are under way, and uses of the handler's memory
+	queued int       // payloads that were announced and may still be read
+	ended  bool      // Down was called: no call and no use begins any more
+	over   bool      // nothing is under way any more, and payloads are not counted
 }
 
 // NewCalls returns the Calls of a link that is complete; call Up next. All links of a network have
-// the same Payloads. Any goroutine may call the methods.
+// the same Payloads. Any goroutine may call the methods, which take c.mu themselves; those that
+// call the handler block as long as it does.
 func NewCalls(h Handler, peer Host, payloads *Payloads) *Calls {
 	c := &Calls{handler: h, peer: peer, payloads: payloads}
 	c.idle.L = &c.mu
@@ -71,7 +73,8 @@ func (c *Calls) PayloadsSent(n int) {
 	c.payloads.add(-n)
 }
 
-// Up calls Handler.Up, unless the link has ended.
+// Up calls Handler.Up, unless the link has ended, and returns when that does. It is called once,
+// before the first Message and Place.
 func (c *Calls) Up() {
 	if c.BeginUse() {
 		c.handler.Up(c.peer)
@@ -79,7 +82,8 @@ func (c *Calls) Up() {
 	}
 }
 
-// Message calls Handler.Message, and returns when that does; false means that the link has ended.
+// Message calls Handler.Message, which must not keep b, and returns when that does; false means
+// that the link has ended. It is called for one message after the other.
 func (c *Calls) Message(b []byte) bool {
 	if !c.BeginUse() {
 		return false
@@ -102,7 +106,7 @@ func (c *Calls) Place(p Piece) (mem []byte, ok bool) {
 	return mem, c.BeginUse()
 }
 
-// Arrived calls Handler.Arrived, and then EndUse.
+// Arrived calls Handler.Arrived for a piece whose payload is where Place said, and then EndUse.
 func (c *Calls) Arrived(p Piece) {
 	c.handler.Arrived(c.peer, p)
 	c.EndUse()

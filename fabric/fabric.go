@@ -55,7 +55,8 @@ type Handler interface {
 	Down(peer Host, err error)
 }
 
-// Network links an agent with every other agent of the job.
+// Network links an agent with every other agent of the job. Any goroutine may call its methods;
+// only Seek and Close wait.
 type Network interface {
 	// Self is this agent.
 	Self() Host

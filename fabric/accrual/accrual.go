@@ -67,7 +67,8 @@ func (d *Detector[D]) Excuse(pause D) {
 	d.sampled += pause
 }
 
-// updateStatistics computes d.mean, d.spread and d.pause from the silences in the window.
+// updateStatistics computes d.mean, d.spread and d.pause from the silences in the window. New and
+// Heard call it.
 func (d *Detector[D]) updateStatistics() {
 	known := d.silences[:min(d.count, window)]
 	n := math.Max(float64(len(known)), 1)

@@ -13,8 +13,8 @@ const (
 	interval = 50 * ms
 )
 
-// rhythm returns a detector that has heard these silences, over and over, and when it heard the
-// last.
+// rhythm returns a detector that has heard these silences, so many rounds of them, and the moment
+// in which it heard the last.
 func rhythm(rounds int, silences ...time.Duration) (*Detector[time.Duration], time.Duration) {
 	now := 7 * time.Second
 	d := New(interval, now)
@@ -52,7 +52,8 @@ func TestPhi(t *testing.T) {
 	}
 }
 
-// suspectAfter returns the first silence, in whole ms, that is suspicious.
+// suspectAfter returns the first silence after now, the moment in which the peer was heard last,
+// that is suspicious: whole milliseconds.
 func suspectAfter(d *Detector[time.Duration], now time.Duration) time.Duration {
 	for s := time.Duration(0); ; s += ms {
 		if d.Suspect(now + s) {

@@ -81,8 +81,8 @@ func TestDescriptorBytes(t *testing.T) {
 	}
 }
 
-// newControl returns the control block of a worker with rank 3, in memory that is freed when the
-// test ends.
+// newControl returns the control block of a worker with rank 3, as its agent sees it, in memory
+// that is freed when the test ends.
 func newControl(t *testing.T) *Control {
 	t.Helper()
 	s, err := NewSegment("test", ControlBytes)
@@ -188,7 +188,8 @@ func TestSegmentSizes(t *testing.T) {
 	}
 }
 
-// connPair returns both ends of a control socket, which are closed when the test ends.
+// connPair returns both ends of a control socket, which are closed when the test ends; where it
+// cannot, it fails the test.
 func connPair(t *testing.T) (worker, agent *Conn) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")

@@ -7,6 +7,9 @@ import (
 	"errors"
 )
 
+// This file lets programs be built that cannot use an arena on their system: nothing in it works,
+// blocks or does I/O, and any goroutine may call it.
+
 // ErrUnsupported says why arenas exist on Linux only.
 var ErrUnsupported = errors.New(
 	"arena: jobs run on Linux: this system has no memfd, eventfd and seals")

@@ -8,7 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bell wakes a parked thread of another process: an eventfd.
+// Bell wakes a parked thread, of this process or another one: an eventfd. Any goroutine may call
+// Ring and FD, one at a time Wait or WaitOrHangUp; Close is for the owner, when nobody uses the
+// bell.
 type Bell struct {
 	fd int // the eventfd, which both sides have
 	// polled says that this side must not block when it rings: the other side may have filled the
@@ -17,10 +19,10 @@ type Bell struct {
 	set    *BellSet // the set that the bell is in; nil = none
 }
 
-// NewPolledBell makes a bell for a side that polls it before it waits, as WaitOrHangUp does.
-// Ringing it does not block: a broken worker that fills the counter of its bell must not stop the
-// agent, also when it has taken the flag O_NONBLOCK from the bell, which both sides share. The
-// caller closes it.
+// NewPolledBell makes a bell for another process, which polls it before it waits, as WaitOrHangUp
+// does. Ring does not block where the counter of the bell is full: a broken worker that fills it
+// must not stop the agent, also when it has taken the flag O_NONBLOCK from the bell, which both
+// sides share. The caller closes it.
 func NewPolledBell() (*Bell, error) {
 	b, err := newBell(unix.EFD_CLOEXEC | unix.EFD_NONBLOCK)
 	if err == nil {
@@ -29,8 +31,9 @@ func NewPolledBell() (*Bell, error) {
 	return b, err
 }
 
-// NewThreadBell makes a bell for a thread of its own, which waits in the kernel. The caller closes
-// it.
+// NewThreadBell makes a bell for a thread of this process, which blocks in Wait. Its descriptor
+// goes to no other process, since Ring would block if somebody filled its counter. The caller
+// closes it.
 func NewThreadBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC) }
 
 // newBell makes a bell on an eventfd with these flags.
@@ -42,21 +45,23 @@ func newBell(flags int) (*Bell, error) {
 	return &Bell{fd: fd}, nil
 }
 
-// OpenBell returns a bell that arrived as a descriptor. The bell's Close closes the descriptor.
+// OpenBell returns a bell that arrived as a descriptor, for the process that did not make it. The
+// bell's Close closes the descriptor.
 func OpenBell(fd int) *Bell { return &Bell{fd: fd} }
 
 // FD returns the descriptor, to hand over or to poll. It stays the bell's.
 func (b *Bell) FD() int { return b.fd }
 
-// Ring wakes whoever waits, or else the next Wait returns at once. Any goroutine may call it.
+// Ring wakes whoever waits, or else the next Wait returns at once. Any goroutine may call it. It
+// can block only where the counter of a bell that NewPolledBell did not make is full.
 func (b *Bell) Ring() {
 	one := [8]byte{1}
 	if b.polled && !b.writable() {
 		return // a counter that is full rings already
 	}
 	for {
-		// Errors mean a full counter or a closed bell. The write does not block, so Go's scheduler
-		// need not know.
+		// Errors mean a full counter or a closed bell. The write does not block, but for the case
+		// that is named above, so Go's scheduler need not know.
 		if _, _, err := unix.RawSyscall(unix.SYS_WRITE, uintptr(b.fd),
 			uintptr(unsafe.Pointer(&one)), 8); err != unix.EINTR {
 			return
@@ -64,7 +69,8 @@ func (b *Bell) Ring() {
 	}
 }
 
-// writable reports whether a write to the bell would not block.
+// writable reports whether a write to the bell would not block, or the kernel does not say. It does
+// not block.
 func (b *Bell) writable() bool {
 	poll := unix.PollFd{Fd: int32(b.fd), Events: unix.POLLOUT}
 	var now unix.Timespec
@@ -73,7 +79,7 @@ func (b *Bell) writable() bool {
 	return err != 0 || n > 0
 }
 
-// Wait blocks the thread until the bell rings. Several rings count as one.
+// Wait blocks the thread until the bell rings, and takes all rings so far as one.
 func (b *Bell) Wait() error {
 	var count uint64
 	buf := (*[8]byte)(unsafe.Pointer(&count))[:]

@@ -28,7 +28,7 @@ type BellSet struct {
 	events [maxEvents]unix.EpollEvent // what look has seen, which nobody reads
 }
 
-// NewBellSet makes a set that only Ring wakes.
+// NewBellSet makes a set with no bell but that of its Ring. The caller closes it.
 func NewBellSet() (*BellSet, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
@@ -53,6 +53,7 @@ func NewBellSet() (*BellSet, error) {
 }
 
 // NewBell makes a bell that wakes Wait. It leaves the set when it is closed, which the caller does.
+// Any goroutine may call it, and the bell may be closed on any.
 func (s *BellSet) NewBell() (*Bell, error) {
 	b, err := NewPolledBell()
 	if err != nil {
@@ -84,5 +85,6 @@ func (s *BellSet) Ring() { s.own.Ring() }
 // goroutine may wait.
 func (s *BellSet) Wait() error { return s.raw.Read(s.look) }
 
-// Close frees the set. The bells from NewBell are closed by those who asked for them.
+// Close frees the set, and a Wait under way fails. The bells from NewBell are closed by those who
+// asked for them.
 func (s *BellSet) Close() error { return errors.Join(s.own.Close(), s.epoll.Close()) }

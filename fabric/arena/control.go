@@ -9,7 +9,9 @@ import (
 )
 
 // Control is a control block: the slots of one worker, mapped by the worker and by the agent. Both
-// sides use it at the same time; words that both watch are atomic.
+// sides use it at the same time; words that both watch are atomic. A method says which side calls
+// it, else both may. One goroutine of a side at a time calls the methods that write anything about
+// the same ticket. No method blocks.
 type Control struct {
 	mem []byte // at least ControlBytes of shared memory, laid out as layout.go says
 }
@@ -57,10 +59,10 @@ func (c *Control) word32(off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&c.mem[off]))
 }
 
-// set64 stores a word, followed by a full fence: who parks and who has news each store one word and
-// then load the other's, and both loads must not come too early. By Go's memory model a Store does
-// that, but a program that is built with the race detector stores a word outside of Go's own memory
-// without the fence. An exchange has it always, at the same price.
+// set64 stores the word at an offset in bytes, followed by a full fence: who parks and who has news
+// each store one word and then load the other's, and both loads must not come too early. By Go's
+// memory model a Store does that, but a program that is built with the race detector stores a word
+// outside of Go's own memory without the fence. An exchange has it always, at the same price.
 func (c *Control) set64(off int, v uint64) { c.word64(off).Swap(v) }
 
 // set32 is set64 for a shorter word.
@@ -107,7 +109,7 @@ func boolWord(b bool) uint32 {
 func (c *Control) WriteDescriptor(d *Descriptor) { d.Encode(c.slot(d.Ticket)) }
 
 // ReadDescriptor copies the descriptor of a ticket out of the shared memory, once, and decodes the
-// copy into d.
+// copy into d. The agent calls it for a ticket up to Tail; it checks nothing.
 func (c *Control) ReadDescriptor(ticket uint64, d *Descriptor) {
 	var private [descriptorBytes]byte
 	copy(private[:], c.slot(ticket))
@@ -157,7 +159,7 @@ func (c *Control) Completion(ticket uint64) Status {
 	return Status(w)
 }
 
-// ErrorText returns why the call of a ticket failed.
+// ErrorText returns why the call of a ticket failed. The worker calls it when Completion says so.
 func (c *Control) ErrorText(ticket uint64) string {
 	slot := c.slot(ticket)
 	n := min(int(binary.LittleEndian.Uint32(slot[offErrLen:])), SlotBytes-offErrText)

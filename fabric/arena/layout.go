@@ -108,7 +108,7 @@ type Flags struct {
 	Sparing bool
 }
 
-// Encode writes d to the first bytes of a slot.
+// Encode writes d to the first descriptorBytes of a slot. It only reads d.
 func (d *Descriptor) Encode(slot []byte) {
 	b, le := slot[:descriptorBytes], binary.LittleEndian
 	le.PutUint64(b[0:], d.Ticket)

@@ -11,6 +11,9 @@ import (
 // and the kernel gives a process 65530.
 const maxStripes = 1024
 
+// This file says on which memory node of a host the pages of shared memory lie. Any goroutine may
+// call its functions for memory of its own; they make system calls.
+
 // stripedFiles counts the files that lie on several nodes. It decides on which node each begins, so
 // that not all small files lie on the first.
 var stripedFiles atomic.Uint32

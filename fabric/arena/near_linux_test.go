@@ -8,7 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// policyAt asks the kernel which policy an address has, and for which of the first 64 nodes.
+// policyAt asks the kernel which policy the first address of mem has, and for which of the first 64
+// nodes, as a bit each. Where there is a policy it writes to mem, and the test fails if the page is
+// then on another node. It skips the test where the kernel does not tell.
 func policyAt(t *testing.T, mem []byte) (mode int32, nodes uint64) {
 	t.Helper()
 	var mask [16]uint64

@@ -11,8 +11,12 @@ import (
 // effect.
 const hugeBytes = 2 << 20
 
+// The functions of this file make system calls, which can take long where pages are made. Any
+// goroutine may call them for memory, or a file, that is its own.
+
 // mapFile maps the first n bytes of a file, to be read and written: from the size of a huge page on
-// at such an address that huge pages are mapped as what they are.
+// at such an address that huge pages are mapped as what they are. Flags are added to MAP_SHARED.
+// The caller frees the memory with unmap; the descriptor stays its own.
 func mapFile(fd int, n int64, flags int) ([]byte, error) {
 	size, at := uintptr(n), unsafe.Pointer(nil)
 	if n >= hugeBytes {
@@ -77,8 +81,9 @@ func collapse(mem []byte) {
 	}
 }
 
-// makeMappedPages makes the pages of mapped memory that may be in use, huge ones where it can and
-// small ones for the rest. mem starts at a huge page if it is as large as one.
+// makeMappedPages makes the pages of mapped memory that other threads and processes may be using,
+// huge ones where it can and small ones for the rest. mem starts at a huge page if it is as large
+// as one. It is a hint: pages that are not made come when they are touched.
 func makeMappedPages(mem []byte) {
 	if huge := mem[:len(mem)-len(mem)%hugeBytes]; len(huge) > 0 {
 		for off := 0; off < len(huge); off += hugeBytes {

@@ -68,7 +68,7 @@ func TestSegmentsLieInHugePages(t *testing.T) {
 	}
 }
 
-// bytesReserved returns how many bytes of a segment have pages.
+// bytesReserved returns how many bytes of a segment have pages, or fails the test.
 func bytesReserved(t *testing.T, s *Segment) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -78,7 +78,8 @@ func bytesReserved(t *testing.T, s *Segment) int64 {
 	return st.Blocks * 512
 }
 
-// newLateSegment makes a segment that Fill fills in several calls, without a page.
+// newLateSegment makes a segment that Fill fills in several calls, without a page; the test closes
+// it. It skips the test where the kernel makes no late segments.
 func newLateSegment(t *testing.T) *Segment {
 	t.Helper()
 	if !overcommits() {
@@ -184,7 +185,8 @@ func tryCollapse(t *testing.T) error {
 	return unix.Madvise(mem[whole:whole+hugeBytes], unix.MADV_COLLAPSE)
 }
 
-// bytesMappedHuge returns how many bytes of a mapping are mapped as huge pages.
+// bytesMappedHuge returns how many bytes of mem, all of a mapping, are mapped as huge pages. The
+// test fails if the kernel knows no such mapping.
 func bytesMappedHuge(t *testing.T, mem []byte) (bytes int) {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
@@ -234,8 +236,9 @@ func TestMappingsStartAtHugePagesAndLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// addressSpace returns how many bytes of addresses this process has mapped.
-func addressSpace(t *testing.T) (pages int) {
+// addressSpace returns how many bytes of addresses this process has mapped, or fails the test.
+func addressSpace(t *testing.T) (bytes int) {
+	pages := 0
 	b, err := os.ReadFile("/proc/self/statm")
 	if err == nil {
 		_, err = fmt.Sscan(string(b), &pages)

@@ -9,10 +9,11 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// meeting lets two threads go on at the same moment, again and again.
+// meeting lets two threads go on at the same moment, again and again. The zero value is ready.
 type meeting struct{ arrived atomic.Int64 }
 
-// wait spins until both threads have come to the round; rounds count from 1.
+// wait spins until both threads have come to the round; rounds count from 1, and each thread calls
+// it once a round.
 func (m *meeting) wait(round int64) {
 	m.arrived.Add(1)
 	for looks := 1; m.arrived.Load() < 2*round; looks++ {
@@ -22,7 +23,8 @@ func (m *meeting) wait(round int64) {
 	}
 }
 
-// spin lets a while pass, so that over the rounds the one side is early as often as the other.
+// spin counts to while, so that a moment passes, and over the rounds the one side is early as often
+// as the other. It returns the count only so that the compiler keeps the loop.
 func spin(while int64) (n int64) {
 	for n < while {
 		n++

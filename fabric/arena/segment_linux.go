@@ -15,12 +15,14 @@ import (
 
 const pageBytes = 4096
 
-// Segment is shared memory with a fixed size.
+// Segment is shared memory with a fixed size. Any goroutine may call Fill and FD; Close is for the
+// owner, when nobody uses Mem. What is in Mem belongs to those who share it.
 type Segment struct {
 	Mem []byte // the mapped memory; nil after Close
 	fd  int    // the memfd behind Mem
 
-	// filling is held for reading while Fill makes pages, and for writing while Close unmaps them.
+	// filling keeps Close from unmapping Mem under Fill: it is held for reading while Fill makes
+	// pages, and for writing while Close unmaps them.
 	filling sync.RWMutex
 	// filled is the number of bytes from the start whose pages are made, or being made. It can be
 	// larger than the segment.
@@ -47,7 +49,8 @@ func NewResult(name string, n int64, nodes ...int) (*Segment, error) {
 	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE, false, nodes)
 }
 
-// newSegment makes a segment. If late, its pages come later; seals are added to the usual ones.
+// newSegment makes a segment of at least n bytes on these memory nodes. If late, its pages come
+// later; seals are added to the usual ones. It makes system calls, which take long for many pages.
 func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
 		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that "+
@@ -100,7 +103,8 @@ func makeSegment(fd int, n int64, seals int, late bool, nodes []int) (*Segment, 
 	return s, nil
 }
 
-// makePages reserves all pages of a file, huge ones where it can.
+// makePages reserves all pages of a new file of n bytes, huge ones where it can, and blocks until
+// the kernel has made them.
 func makePages(fd int, n int64) error {
 	fillHuge(fd, n)
 	const piece = 64 << 20 // a signal makes fallocate start over; pieces bound what is lost
@@ -140,7 +144,7 @@ func (s *Segment) Fill() bool {
 }
 
 // OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over, also when
-// it fails.
+// it fails. The caller closes the segment.
 func OpenSegment(fd int) (*Segment, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)

@@ -26,7 +26,8 @@ type Listener struct {
 	wait func() // waits until the process may have a free descriptor; tests replace it
 }
 
-// Listen makes a Unix socket at a path, which only its owner can open (mode 0600).
+// Listen makes a Unix socket at a path, which only its owner can open (mode 0600). The caller
+// closes it.
 func Listen(path string) (*Listener, error) {
 	if len(path) > 100 {
 		return nil, fmt.Errorf("arena: the socket path %q is longer than the 100 bytes that the "+
@@ -48,6 +49,7 @@ const retryAccept = 50 * time.Millisecond
 
 // Accept blocks until the next worker dials, or Close is called. Another user's process is turned
 // away (root is let in). While this process has too many open files, workers wait to be accepted.
+// The caller closes the Conn.
 func (l *Listener) Accept() (*Conn, error) {
 	for {
 		c, err := l.l.AcceptUnix()
@@ -81,7 +83,7 @@ func (c *Conn) PID() int {
 	return int(cred.Pid)
 }
 
-// Close stops accepting and removes the socket.
+// Close stops accepting, so that a blocked Accept fails, and removes the socket from its path.
 func (l *Listener) Close() error { return l.l.Close() }
 
 // Conn is a control socket: JSON objects, one a packet, with descriptors beside them. Any goroutine
@@ -102,7 +104,8 @@ func newConn(c *net.UnixConn) (*Conn, error) {
 	return conn, err
 }
 
-// Dial connects with the agent's socket at a path.
+// Dial connects with the agent's socket at a path, and blocks until it is connected or the context
+// ends. The caller closes the Conn.
 func Dial(ctx context.Context, path string) (*Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", path)
@@ -132,7 +135,7 @@ func (c *Conn) Send(v any, fds ...int) error {
 
 // Receive blocks until a packet comes and returns its bytes, in buf, and its descriptors, which are
 // the caller's and closed on exec. io.EOF means that the other side is gone. A packet larger than
-// MaxMessage is an error and drops its descriptors.
+// buf, or with more than maxFDs descriptors, is an error and drops its descriptors.
 func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
 	rights := make([]byte, unix.CmsgSpace(maxFDs*4))
 	n, rn, flags, _, err := c.c.ReadMsgUnix(buf, rights)

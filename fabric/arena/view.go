@@ -27,7 +27,8 @@ const (
 )
 
 // SetView writes a view into the control block. The agent does so before it completes the call that
-// tells the worker to look.
+// tells the worker to look. A cursor of
+// more than MaxCursor bytes is refused, and nothing is written.
 func (c *Control) SetView(v View) error {
 	if len(v.Cursor) > MaxCursor {
 		return fmt.Errorf("arena: a cursor of %d bytes; a view has room for %d", len(v.Cursor),
@@ -54,7 +55,8 @@ func (c *Control) SetView(v View) error {
 	return nil
 }
 
-// View returns a copy of the view that the agent wrote.
+// View returns a copy of the view that the agent wrote. The worker calls it when a completion has
+// told it to look.
 func (c *Control) View() View {
 	le := binary.LittleEndian
 	flags := le.Uint32(c.mem[offViewFlags:])

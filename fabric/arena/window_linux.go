@@ -16,7 +16,8 @@ type Window struct {
 	fd  int    // the descriptor of the result that it shows; -1 = memory of this process
 }
 
-// NewWindow makes a window of n bytes, which shows zeroed memory of this process.
+// NewWindow makes a window of n bytes, which shows zeroed memory of this process. The caller closes
+// it.
 func NewWindow(n int) (*Window, error) {
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -49,7 +50,8 @@ func (w *Window) MakeOwn() error {
 	return w.closeShown()
 }
 
-// mapAtWindow maps a descriptor at the address of the window, in place of what it shows.
+// mapAtWindow maps a descriptor, which stays the caller's, at the address of the window, in place
+// of what it shows.
 func (w *Window) mapAtWindow(fd, prot, flags int) error {
 	_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(&w.Mem[0]), uintptr(len(w.Mem)), prot,
 		flags|unix.MAP_FIXED)

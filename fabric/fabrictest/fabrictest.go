@@ -19,7 +19,8 @@ type Cluster interface {
 	Kill(m fabric.Network)
 }
 
-// Run runs the suite as subtests; fresh makes a Cluster for one test and cleans up after it.
+// Run runs the suite as subtests; fresh makes a Cluster for one test and cleans up after it. Run
+// closes the networks itself, and fails a test that leaves goroutines behind.
 func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 	for _, test := range []struct {
 		name string
@@ -59,11 +60,11 @@ func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 	}
 }
 
-// hosts is the hosts of one test.
+// hosts is the hosts of one test. The goroutine of the test uses it.
 type hosts struct {
 	t       *testing.T
 	cluster Cluster
-	all     []*host
+	all     []*host // every host that was added, also those that were killed
 }
 
 // host is a network and what its handler saw.
@@ -89,7 +90,7 @@ func (h *hosts) addWith(name fabric.Host, r *Recorder) *host {
 	return added
 }
 
-// kill ends a host as the death of its process would; its network is closed later with the others.
+// kill ends a host as the death of its process would; closeAll closes its network later.
 func (h *hosts) kill(victim *host) {
 	victim.setClosed()
 	h.cluster.Kill(victim.Network)
@@ -107,8 +108,8 @@ func (h *hosts) closeAll() {
 	}
 }
 
-// checkLeaks fails if a goroutine of the fabric is left. What Close waited for has only its last
-// instructions to run, for which it waits.
+// checkLeaks fails the test if a goroutine of the fabric is left. What Close waited for has only
+// its last instructions to run, for which it waits, 10 seconds at most.
 func checkLeaks(t *testing.T) {
 	t.Helper()
 	left := ""

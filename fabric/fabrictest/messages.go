@@ -15,7 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// seeded returns a source of randomness and prints its seed.
+// The functions of the suite expect a cluster without hosts, and leave those that they add to
+// hosts.closeAll. They run on the goroutine of their test, and wait on Recorders.
+
+// seeded returns a source of randomness and writes its seed to the log of the test.
 func seeded(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// The functions of the suite expect a cluster without hosts, and leave those that they add to
+// hosts.closeAll. They run on the goroutine of their test, and wait on Recorders.
+
 // randomBytes draws n bytes.
 func randomBytes(random *rand.Rand, n int) []byte {
 	b := make([]byte, n)
@@ -19,7 +22,8 @@ func randomBytes(random *rand.Rand, n int) []byte {
 	return b
 }
 
-// cutRandomly divides a payload into pieces of random sizes, from one byte to the largest.
+// cutRandomly divides a payload of n bytes into pieces of random sizes, from no byte to the
+// largest.
 func cutRandomly(random *rand.Rand, transfer uint64, part uint32, n int) (pieces []fabric.Piece) {
 	for offset := 0; offset < n; {
 		length := random.IntN(fabric.MaxPiece) + 1
@@ -35,7 +39,8 @@ func cutRandomly(random *rand.Rand, transfer uint64, part uint32, n int) (pieces
 	return pieces
 }
 
-// transfers gives the pieces of each transfer their place in memory of its own.
+// transfers has, by the number of a transfer, the memory that its pieces go to. It does not change
+// while place is used, from any goroutine.
 type transfers map[uint64][]byte
 
 // place returns the memory of a piece, as Recorder.OnPlace does.
@@ -158,7 +163,8 @@ func largeTransfer(t *testing.T, h *hosts) {
 	}
 }
 
-// newGatedRecorder returns a Recorder whose Place waits until the channel is closed.
+// newGatedRecorder returns a Recorder whose Place waits until the channel is closed, which the test
+// must do before its networks are closed.
 func newGatedRecorder(t *testing.T) (*Recorder, chan struct{}) {
 	r, gate := NewRecorder(t), make(chan struct{})
 	r.OnPlace = func(_ fabric.Host, p fabric.Piece) []byte {
@@ -204,7 +210,7 @@ func unusedPayloads(t *testing.T, h *hosts) {
 	clear(payload)
 }
 
-// isPlacing reports whether a call of Place is under way.
+// isPlacing reports whether a call of Place is under way. It is for Recorder.Wait.
 func isPlacing(s *Seen) bool { return s.Placing > 0 }
 
 // placeBlocks has Place wait: messages, other peers and the other direction go on meanwhile.
@@ -258,7 +264,8 @@ func placeBlocksUntilClose(t *testing.T, h *hosts) {
 	}
 }
 
-// startTransfer has a send pieces to b without end in sight, and waits until some have arrived.
+// startTransfer has a send 200 pieces of MaxPiece bytes to b, and returns when 3 have arrived. All
+// have the same payload, which is the caller's to clear when the network no longer touches it.
 func startTransfer(a, b *host) (payload []byte) {
 	payload = make([]byte, fabric.MaxPiece)
 	for i := range uint64(200) {

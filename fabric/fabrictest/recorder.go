@@ -17,13 +17,15 @@ const patience = time.Minute
 // Recorder is a Handler that keeps what it is told and notes every break of the order that Handler
 // promises.
 type Recorder struct {
-	t testing.TB
+	t testing.TB // the test that check and the Wait methods fail
 
+	// mu guards the fields below it up to finished. It is not held while OnUp, OnMessage and
+	// OnPlace run.
 	mu         sync.Mutex
-	news       sync.Cond
+	news       sync.Cond // on mu; broadcast when peers changes
 	peers      map[fabric.Host]*Seen
-	violations []string
-	finished   bool // its network was closed or killed
+	violations []string // the broken promises, for people
+	finished   bool     // its network was closed or killed
 
 	// OnUp, OnMessage and OnPlace are called if they are set before the network is made; without
 	// OnPlace pieces get memory of their own.
@@ -32,19 +34,20 @@ type Recorder struct {
 	OnPlace   func(from fabric.Host, p fabric.Piece) []byte
 }
 
-// Seen is what a Recorder knows of a peer.
+// Seen is what a Recorder knows of a peer. The mutex of the Recorder guards it.
 type Seen struct {
-	Ups, Downs int
+	Ups, Downs int   // calls of Up and Down
 	Why        error // of Down
 	Messages   [][]byte
 	Placing    int                     // calls of Place that are under way
 	Placed     map[fabric.Piece][]byte // memory that is being filled
-	Arrived    map[fabric.Piece][]byte
+	Arrived    map[fabric.Piece][]byte // memory of the pieces that have arrived
 
 	calling bool // an Up or a Message is under way
 }
 
-// NewRecorder returns a Recorder that fails t. Any goroutine may call its methods.
+// NewRecorder returns a Recorder that fails t. Any goroutine may call its methods, but those that
+// wait, which fail the test after a minute, are for the goroutine of the test.
 func NewRecorder(t testing.TB) *Recorder {
 	r := &Recorder{t: t, peers: map[fabric.Host]*Seen{}}
 	r.news.L = &r.mu
@@ -134,7 +137,8 @@ func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
 	})
 }
 
-// Down implements fabric.Handler: it records the reason, and takes back what OnPlace gave.
+// Down implements fabric.Handler: it records the reason, and overwrites what OnPlace gave and has
+// not arrived, so that the race detector sees who still writes there.
 func (r *Recorder) Down(peer fabric.Host, err error) {
 	r.update(peer, func(s *Seen) {
 		r.expect(s.Ups == 1 && s.Downs == 0, "Down(%s) after %d Ups and %d Downs", peer, s.Ups,
@@ -184,7 +188,8 @@ func (r *Recorder) WaitDown(peer fabric.Host) (why error) {
 	return why
 }
 
-// WaitMessages blocks until n messages of a peer have come and returns all that have.
+// WaitMessages blocks until n messages of a peer have come and returns all that have; with 0 it
+// does not wait. The caller must not change them.
 func (r *Recorder) WaitMessages(peer fabric.Host, n int) (messages [][]byte) {
 	r.t.Helper()
 	r.Wait(peer, fmt.Sprint(n, " messages"), func(s *Seen) bool {
@@ -194,7 +199,8 @@ func (r *Recorder) WaitMessages(peer fabric.Host, n int) (messages [][]byte) {
 	return messages
 }
 
-// WaitArrived blocks until n pieces of a peer have come and returns where they are.
+// WaitArrived blocks until n pieces of a peer have come and returns where they are: the map of the
+// Recorder, to be read when no more pieces come.
 func (r *Recorder) WaitArrived(peer fabric.Host, n int) (pieces map[fabric.Piece][]byte) {
 	r.t.Helper()
 	r.Wait(peer, fmt.Sprint(n, " pieces"), func(s *Seen) bool {

@@ -14,31 +14,33 @@ import (
 const streams = 2
 
 // link is one end of a link: what comes in there. run and the deliver methods are its goroutines;
-// any goroutine may call end, which does not wait.
+// any goroutine may call end, which does not wait. No field changes after connect; queues and calls
+// lock themselves.
 type link struct {
-	self     *Network
-	peer     fabric.Host
-	other    *link
-	calls    *fabric.Calls
-	messages queue.Queue[message]
-	spare    queue.Queue[[]byte] // memory of messages that were delivered
-	pieces   queue.Queue[piece]
-	once     sync.Once
-	broken   chan error // gets the reason
+	self     *Network             // the network of this end
+	peer     fabric.Host          // the host at the other end
+	other    *link                // the other end
+	calls    *fabric.Calls        // calls the handler of self
+	messages queue.Queue[message] // messages that the peer has sent
+	spare    queue.Queue[[]byte]  // memory of messages that were delivered
+	pieces   queue.Queue[piece]   // pieces that the peer has sent
+	once     sync.Once            // lets the first end count
+	broken   chan error           // gets the reason; has room for one
 }
 
-// message is what the peer said; goodbye is its last word.
+// message is what the peer said; goodbye, if it is not nil, is its last word: why the link ends.
 type message struct {
 	bytes   []byte
 	goodbye error
 }
 
+// piece is a piece that the peer sends; the payload is its memory, which is only read.
 type piece struct {
 	fabric.Piece
 	payload []byte
 }
 
-// connect links two networks, and starts a goroutine for either end.
+// connect links two networks, and starts a goroutine for either end. The caller holds Hub.mu.
 func connect(a, b *Network) {
 	ends := []*link{newLink(a, b), newLink(b, a)}
 	for i, l := range ends {

@@ -15,10 +15,11 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Hub is where the networks of hosts find each other.
+// Hub is where the networks of hosts find each other. Any goroutine may call its methods, which do
+// not wait for handlers.
 type Hub struct {
-	mu       sync.Mutex
-	networks map[fabric.Host]*Network
+	mu       sync.Mutex               // guards the fields below it; taken before Network.mu
+	networks map[fabric.Host]*Network // by host, those that were neither killed nor closed
 	// used are the names that were given. None is given twice: a host that comes back is another
 	// one.
 	used map[fabric.Host]bool
@@ -29,8 +30,8 @@ func NewHub() *Hub {
 	return &Hub{networks: map[fabric.Host]*Network{}, used: map[fabric.Host]bool{}}
 }
 
-// Add adds a host and links it with all others. A name that was used before gets a number. Any
-// goroutine may call the methods of a Hub.
+// Add adds a host and links it with all others. A name that was used before gets a number. The
+// caller closes the Network, also after Kill.
 func (n *Hub) Add(name fabric.Host, h fabric.Handler) *Network {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -80,17 +81,17 @@ func (n *Hub) Kill(host fabric.Host) {
 	}
 }
 
-// Network is the fabric.Network of one host.
+// Network is the fabric.Network of one host. Any goroutine may call its methods.
 type Network struct {
 	hub     *Hub
 	self    fabric.Host
 	handler fabric.Handler
-	group   *group.Group
+	group   *group.Group // the goroutines of the links
 
-	mu    sync.Mutex
-	links map[fabric.Host]*link // those that live
+	mu    sync.Mutex            // guards links
+	links map[fabric.Host]*link // by peer, those that live
 
-	payloads fabric.Payloads
+	payloads fabric.Payloads // counts the payloads of SendPiece that may still be read
 }
 
 var _ fabric.Network = (*Network)(nil)

@@ -8,14 +8,15 @@ import (
 	"github.com/shoal-ml/shoal/fabric/fabrictest"
 )
 
+// cluster is a Hub as fabrictest.Cluster.
 type cluster struct{ *Hub }
 
-// Add implements fabrictest.Cluster.
+// Add implements fabrictest.Cluster; it does not fail.
 func (c cluster) Add(_ testing.TB, name fabric.Host, h fabric.Handler) fabric.Network {
 	return c.Hub.Add(name, h)
 }
 
-// Kill implements fabrictest.Cluster.
+// Kill implements fabrictest.Cluster: what m had queued is lost.
 func (c cluster) Kill(m fabric.Network) { c.Hub.Kill(m.Self()) }
 
 // TestSuite: this network does what every network must do.

@@ -20,18 +20,19 @@ import (
 	"github.com/shoal-ml/shoal/fabric/fabrictest"
 )
 
-// job is two agents that are linked, and what they see.
+// job is two agents that are linked, and what they see. The goroutine of the test calls its
+// methods, which fail t where something goes wrong that should not.
 type job struct {
 	t        *testing.T
 	a, b     *Network
-	atA, atB *fabrictest.Recorder
-	log      *logged
-	said     int
+	atA, atB *fabrictest.Recorder // the handlers of a and b
+	log      *logged              // what all agents log
+	said     int                  // how often checkUnhurt was called
 }
 
-// logged is a log that a test can read.
+// logged is a log that a test can read while agents write it.
 type logged struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards text
 	text bytes.Buffer
 }
 
@@ -49,7 +50,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// newJob starts a job with the agents a and b, which are linked and closed when the test ends.
+// newJob starts a job with the agents a and b, which are linked, and closed when the test ends. Of
+// the config it keeps what it does not set itself, such as PlainData.
 func newJob(t *testing.T, config Config) *job {
 	t.Helper()
 	j := &job{t: t, atA: fabrictest.NewRecorder(t), atB: fabrictest.NewRecorder(t), log: &logged{}}
@@ -67,7 +69,8 @@ func newJob(t *testing.T, config Config) *job {
 	return j
 }
 
-// join has another agent join through a; it is closed when the test ends.
+// join has another agent join through a, with a good token, or fails the test; the agent is closed
+// when the test ends.
 func (j *job) join(config Config, h fabric.Handler) *Network {
 	j.t.Helper()
 	m, err := Join(j.t.Context(), j.a.Addr(), j.a.Token(time.Minute), config, h)
@@ -78,7 +81,7 @@ func (j *job) join(config Config, h fabric.Handler) *Network {
 	return m
 }
 
-// newcomerConfig returns the config of an agent c that may join.
+// newcomerConfig returns the config of an agent named c, of the version of the job, at any port.
 func (j *job) newcomerConfig() Config {
 	return Config{Name: "c", Version: "1.0", Listen: "127.0.0.1:0"}
 }
@@ -93,7 +96,7 @@ func (j *job) checkUnhurt() {
 	j.atA.WaitArrived("b", j.said)
 }
 
-// wantError fails the test if an error does not contain all of the words.
+// wantError fails the test if there is no error, or if its text lacks one of the words.
 func wantError(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if err == nil {
@@ -130,7 +133,8 @@ func strangerTLS() *tls.Config {
 	return c
 }
 
-// sayHello says hello on a connection and returns the refusal; nil = there is none.
+// sayHello says hello on a connection, with protocol and version as they are here, waits for the
+// answer, and returns the refusal; nil = the answer is a welcome.
 func (j *job) sayHello(c net.Conn, h hello) error {
 	j.t.Helper()
 	h.Protocol, h.Version = Protocol, "1.0"
@@ -205,7 +209,8 @@ func TestStrangers(t *testing.T) {
 	j.checkUnhurt()
 }
 
-// helloWithToken says hello as somebody who holds a token of the job, and returns the answer.
+// helloWithToken says hello to a, over a connection of its own, as somebody who holds a token of
+// the job, and returns the answer. It fails the test only where no answer can come.
 func (j *job) helloWithToken(h hello) (welcome, error) {
 	j.t.Helper()
 	tok, err := parseToken(j.a.Token(time.Minute))
@@ -467,7 +472,7 @@ func TestFlood(t *testing.T) {
 }
 
 // listenAndServe listens until the test ends, and calls f for each connection on a goroutine of its
-// own.
+// own; f must return when its connection is closed, at the latest when the test ends.
 func listenAndServe(t *testing.T, f func(net.Conn)) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,11 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// This file is the side of a link that was dialled; dial.go is the other one. Its functions run on
+// the goroutines that answer connections, and take Network.mu themselves.
+
 // opening is a link whose control stream has come and whose streams of data are on their way.
+// Network.mu guards index; came is for the streams that acceptData gets.
 type opening struct {
 	peer  identity
 	index map[string]int // by ticket, the index of its stream of data
@@ -23,7 +27,8 @@ type arrival struct {
 }
 
 // acceptLink makes a link with an agent that has dialled, and waits until the agent has opened its
-// streams of data. If taken, the control stream is now the link's, which runs.
+// streams of data, for at most handshakeTime. If taken, the control stream is now the link's, which
+// runs; else it stays the caller's, and the streams of data are closed.
 func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool, err error) {
 	if err := m.startAccepting(who, h.Address); err != nil {
 		return false, err

@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// This file asks the kernel about TCP, for judgements of silence. Any goroutine may call its
+// functions, which do not wait.
+
 // timeSinceAck returns for how long the kernel at the other end has acknowledged nothing; false:
 // that is not known. The kernel acknowledges also while the process there is not scheduled or is
 // stopped; a host without power, or whose cable is cut, does not.

@@ -7,8 +7,10 @@ import (
 	"time"
 )
 
-// timeSinceAck is not known here: a peer is judged by what its process says alone.
+// timeSinceAck would return for how long the peer's kernel has acknowledged nothing. That is not
+// known here, so ok is false: a peer is judged by what its process says alone.
 func timeSinceAck(*net.TCPConn) (ago time.Duration, ok bool) { return 0, false }
 
-// ackOwedFor is not known here: an interface is judged by its connections' ends alone.
+// ackOwedFor would return for how long the peer's kernel owes an acknowledgement. That is not known
+// here, so it is 0: an interface is judged by its connections' ends alone.
 func ackOwedFor(*net.TCPConn) time.Duration { return 0 }

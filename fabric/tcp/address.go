@@ -9,7 +9,8 @@ import (
 func (m *Network) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
 
 // setAddresses sets m.address and m.otherAddresses, by which others reach this agent: at ip unless
-// it was told otherwise. Its other interfaces count where it listens on all of them.
+// it was told otherwise. Its other interfaces count where it listens on all of them. It is called
+// before the first connection is served.
 func (m *Network) setAddresses(ip net.IP) {
 	m.address = advertisedAddress(m.config.Advertise, m.port(), ip)
 	if m.config.Advertise == "" && m.listener.Addr().(*net.TCPAddr).IP.IsUnspecified() {
@@ -17,8 +18,8 @@ func (m *Network) setAddresses(ip net.IP) {
 	}
 }
 
-// advertisedAddress returns the HOST:PORT by which others reach an agent: what it was told to say,
-// completed by its port, or its IP.
+// advertisedAddress returns the HOST:PORT by which others reach an agent: told, which is HOST or
+// HOST:PORT, completed by its port; or where told is "", its IP and port.
 func advertisedAddress(told string, port int, ip net.IP) string {
 	switch {
 	case told == "":

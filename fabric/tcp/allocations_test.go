@@ -9,13 +9,14 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// told is a handler that only counts what it is told.
+// told is a handler that sends to itself for each Up and Message, and blocks until its test
+// receives that or there is room for it.
 type told chan struct{}
 
-// Up implements fabric.Handler; it counts.
+// Up implements fabric.Handler: it sends to t.
 func (t told) Up(fabric.Host) { t <- struct{}{} }
 
-// Message implements fabric.Handler; it counts.
+// Message implements fabric.Handler: it sends to t.
 func (t told) Message(fabric.Host, []byte) { t <- struct{}{} }
 
 // Place implements fabric.Handler; no piece is wanted.

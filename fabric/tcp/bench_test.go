@@ -11,8 +11,8 @@ import (
 // discarder is a fabric.Handler that puts all pieces into the same memory, and sends to arrived for
 // each piece and message; it blocks when 64 were not received from there.
 type discarder struct {
-	mem     []byte
-	up      chan fabric.Host
+	mem     []byte           // where each piece goes; nobody reads it
+	up      chan fabric.Host // gets the peer of an Up; has room for one
 	arrived chan struct{}
 }
 
@@ -36,8 +36,8 @@ func (d *discarder) Arrived(_ fabric.Host, _ fabric.Piece) { d.arrived <- struct
 // Down implements fabric.Handler; nobody asks for it.
 func (d *discarder) Down(fabric.Host, error) {}
 
-// linkedPair links two agents over the loopback, until the test ends. From sends to the host peer,
-// whose handler is to.
+// linkedPair links two agents over the loopback, until the test ends, for pieces of up to n bytes.
+// From sends to the host peer, whose handler is to. What goes wrong fails b.
 func linkedPair(b testing.TB, plain bool, n int) (from *Network, to *discarder, peer fabric.Host) {
 	b.Helper()
 	one, two := newDiscarder(n), newDiscarder(n)

@@ -14,7 +14,7 @@ const mostUnsent = 512 << 10
 // outgoing is a piece that waits to be sent.
 type outgoing struct {
 	fabric.Piece
-	payload []byte
+	payload []byte // the memory of whoever called SendPiece, which is only read
 }
 
 // receivePieces reads pieces from a stream of data into the memory that the handler gives, until
@@ -53,7 +53,7 @@ func (l *link) receivePieces(s *stream) error {
 	}
 }
 
-// discard reads n bytes that nobody needs, into scratch.
+// discard reads n bytes that nobody needs, into scratch, and blocks until they have come.
 func discard(from io.Reader, scratch []byte, n int) error {
 	for n > 0 {
 		step := min(n, len(scratch))
@@ -75,7 +75,7 @@ func (l *link) transmitPieces(i int) error {
 	}
 	for {
 		o, ok := l.pieces.take(i)
-		if !ok || !l.calls.BeginUse() { // from here to End the payloads are there
+		if !ok || !l.calls.BeginUse() { // from here to EndUse the payloads are there
 			return nil
 		}
 		err, pieces := w.write(o), 1
@@ -99,13 +99,17 @@ func (l *link) transmitPieces(i int) error {
 	}
 }
 
-// pieceWriter writes frames of pieces, some of them only at flush.
+// pieceWriter writes frames of pieces to a stream of data. Only the goroutine of transmitPieces
+// that made it uses it; both methods may block until the kernel takes what is written.
 type pieceWriter interface {
+	// write writes a piece, or keeps it, and its payload, until flush.
 	write(o outgoing) error
+	// flush writes all that write has kept.
 	flush() error
 }
 
-// plainWriter gives the kernel names and payloads where they are, many at once.
+// plainWriter is the pieceWriter without TLS: it gives the kernel names and payloads where they
+// are, many at once.
 type plainWriter struct {
 	to      *wire
 	names   [maxVectors * (headBytes + pieceBytes)]byte // memory for the names
@@ -140,7 +144,7 @@ func (w *plainWriter) flush() error {
 	return err
 }
 
-// secureWriter writes to TLS, which gathers its records until flush.
+// secureWriter is the pieceWriter under TLS, whose records the stream gathers until flush.
 type secureWriter struct {
 	to *stream
 	// first is memory for the name and the begin of a payload, which go in one record.

@@ -18,19 +18,20 @@ import (
 // again after a second.
 const connectTime = 2 * time.Second
 
-// call is a conversation that this agent begins: for a link, several connections.
+// call is a conversation that this agent begins: for a link, several connections. connect may run
+// on several goroutines at once; the other methods are for the one that made the call.
 type call struct {
 	network *Network
-	ctx     context.Context
+	ctx     context.Context // ends the call: its connections are closed
 	to      agent
 
-	mu      sync.Mutex
-	streams []*stream // the streams that were opened, to be closed together
+	mu      sync.Mutex // guards streams while connect runs
+	streams []*stream  // the streams that were opened, to be closed together
 }
 
 // connect opens one more connection, to an address of the other one, under TLS unless config is
-// nil, and adds it to c.streams, also where it fails later. It is closed when the context or the
-// network ends.
+// nil, and adds it to c.streams, also where it fails later. It waits for the other side, for at
+// most connectTime and handshakeTime. The stream is closed when the context or the network ends.
 func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(c.ctx, "tcp", address)
@@ -56,14 +57,16 @@ func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	return s, explainConnError(secure.HandshakeContext(c.ctx))
 }
 
-// closeStreams closes all connections of the call that did not become a link's.
+// closeStreams closes all connections of the call, when no connect runs any more. It is not called
+// where they became a link's.
 func (c *call) closeStreams() {
 	for _, s := range c.streams {
 		s.abandon()
 	}
 }
 
-// newHello returns what this agent says first on a connection on which it wants this.
+// newHello returns what this agent says first on a connection for the purpose want: wantJoin,
+// wantLink, wantData or wantAgents.
 func (m *Network) newHello(want string) hello {
 	return hello{Protocol: Protocol, Version: m.config.Version, Job: m.config.Job, Want: want}
 }
@@ -91,7 +94,7 @@ func (m *Network) dialLink(ctx context.Context, a agent) (others []agent, err er
 }
 
 // openLink opens all streams of a link and waits until the other side is ready. Others are the
-// agents that the other side knows.
+// agents that the other side knows. Where it fails, closeStreams closes what was opened.
 func (c *call) openLink() (control *stream, data []*stream, who identity, others []agent,
 	err error) {
 	if control, err = c.connect(c.to.Address, c.network.client); err != nil {
@@ -139,7 +142,8 @@ func (c *call) openData(tickets [][]byte, paths []string) ([]*stream, error) {
 	return data, errors.Join(g.Wait(), errors.Join(errs...))
 }
 
-// askAnyAgent returns the agents that one of those with a link knows: the first one that answers.
+// askAnyAgent asks the agents with a link one after the other, and returns the agents that the
+// first one knows that answers. It waits for them; any goroutine may call it, and askAgent.
 func (m *Network) askAnyAgent(ctx context.Context) (agents []agent, err error) {
 	err = errors.New("there is no link with anybody")
 	for _, a := range m.agentsInState(stateUp) {

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// countDescriptors returns how many descriptors this process has open.
+// countDescriptors returns how many descriptors this process has open, or fails the test.
 func countDescriptors(t *testing.T) int {
 	t.Helper()
 	open, err := os.ReadDir("/proc/self/fd")

@@ -98,7 +98,8 @@ func parsePiece(b []byte) (p fabric.Piece, err error) {
 	return p, nil
 }
 
-// frames reads frames from a stream into memory that it uses again.
+// frames reads frames from a stream into memory that it uses again. One goroutine uses it at a
+// time.
 type frames struct {
 	from io.Reader
 	head [headBytes]byte // the head of the last frame

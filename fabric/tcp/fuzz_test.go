@@ -136,7 +136,8 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// serverHandshake returns the server's side of a TLS connection that a newcomer has made.
+// serverHandshake returns the server's side of a TLS connection that a newcomer has made with an
+// agent of a. It waits for the handshake, and fails tb where that fails.
 func serverHandshake(tb testing.TB, a *authority) tls.ConnectionState {
 	public, key, _ := ed25519.GenerateKey(nil)
 	certificate, err := a.certify("a", public)

@@ -33,7 +33,8 @@ const (
 	wantAgents = "agents" // whom do you know?
 )
 
-// hello is the first frame of the agent that dialled.
+// hello is the first frame of the agent that dialled. The words before the colons say for which
+// Want a field is there.
 type hello struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"`
@@ -105,7 +106,8 @@ func refusef(format string, args ...any) *refusal {
 	return &refusal{Text: fmt.Sprintf(format, args...)}
 }
 
-// checkVersion returns a refusal for agents that may mean other things by the same words.
+// checkVersion returns a refusal for agents that have another protocol or another version of shoal
+// than this one, and so may mean other things by the same words; nil = they have the same.
 func (h *hello) checkVersion(version string) error {
 	switch {
 	case h.Protocol != Protocol:
@@ -118,7 +120,8 @@ func (h *hello) checkVersion(version string) error {
 	return nil
 }
 
-// checkJob returns a refusal for agents of other jobs; a newcomer may leave the name to the token.
+// checkJob returns a refusal for agents of other jobs, else nil; a newcomer may leave the name to
+// the token.
 func (h *hello) checkJob(job string) error {
 	if h.Job != job && (h.Job != "" || h.Want != wantJoin) {
 		return refusef(
@@ -128,7 +131,8 @@ func (h *hello) checkJob(job string) error {
 	return nil
 }
 
-// writeJSONFrame writes a frame of the handshake.
+// writeJSONFrame writes a frame of the handshake, v as JSON, and blocks until it is written. It
+// writes nothing where v is longer than the kind allows.
 func writeJSONFrame(to io.Writer, k kind, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -155,7 +159,8 @@ func readHello(f *frames) (h hello, err error) {
 	return h, nil
 }
 
-// exchangeHello says hello and waits for the answer. A refusal is returned as the error.
+// exchangeHello says hello on c and waits for the answer, which f reads from there. A refusal is
+// returned as the error, a *refusal.
 func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
 	if err := writeJSONFrame(c, kindHello, h); err != nil {
 		return w, err

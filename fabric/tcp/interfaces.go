@@ -10,9 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// This file finds out over which network interfaces two agents reach each other, so that the
+// streams of data of a link use them all.
+
 // nic is a network interface of this host.
 type nic struct {
-	index    int
+	index    int // the kernel's number of it
 	loopback bool
 	networks []*net.IPNet // one an address: its IP, and the network reached without a router
 }
@@ -90,8 +93,8 @@ func (c *nic) reaches(ip net.IP) bool {
 }
 
 // dataPaths returns the addresses over which the streams of data go in turn: the one of the control
-// stream, and those that other interfaces reach and where the same agent answers. It dials these,
-// and waits for at most connectTime.
+// stream, and of the addresses that the peer offers those that other interfaces reach and where the
+// same agent answers. It dials these, and waits for at most connectTime.
 func (c *call) dataPaths(control *stream, addresses []string) []string {
 	paths := []string{c.to.Address}
 	if len(addresses) == 0 {

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/accrual"
 )
 
-// newNIC returns an interface that has addresses such as 10.0.0.1/24; number 1 is the loopback.
+// newNIC returns an interface that has addresses such as 10.0.0.1/24; number 1 is the loopback. An
+// address that is none fails the test.
 func newNIC(t *testing.T, index int, addresses ...string) nic {
 	t.Helper()
 	c := nic{index: index, loopback: index == 1}

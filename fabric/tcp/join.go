@@ -17,6 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// This file is how a newcomer becomes a member. Its functions run on the goroutine of Join, which
+// has the Network for itself until startServing; those of Network that read m.peers take m.mu.
+
 // reachTime is how long a newcomer tries to reach an agent that the others have a link with. One
 // that is lost meanwhile is not waited for.
 const reachTime = 10 * time.Second
@@ -54,8 +57,8 @@ const (
 	lastRetry  = 8 * time.Second
 )
 
-// joinWithRetries joins, and if it is told to, tries again until an agent can be reached or the
-// context ends.
+// joinWithRetries joins, and if config.Unreachable is set, calls it and tries again until an agent
+// can be reached or the context ends.
 func joinWithRetries(ctx context.Context, address string, t token, config Config,
 	h fabric.Handler) (
 	*Network, error) {
@@ -75,7 +78,8 @@ func joinWithRetries(ctx context.Context, address string, t token, config Config
 	}
 }
 
-// joinOnce joins in one attempt.
+// joinOnce joins in one attempt, and waits until this agent is linked with all. Where it fails,
+// what it opened is closed.
 func joinOnce(ctx context.Context, address string, t token, config Config,
 	h fabric.Handler) (*Network,
 	error) {
@@ -94,8 +98,9 @@ func joinOnce(ctx context.Context, address string, t token, config Config,
 	return m, nil
 }
 
-// becomeMember asks an agent of the job to be let in, takes over what it is given, and begins to
-// answer others. It returns the agents to be linked with.
+// becomeMember asks an agent of the job to be let in, waits for the answer, takes over what it is
+// given, and begins to answer others. It returns the agents to be linked with. An errUnreachable
+// says that no agent was reached.
 func (m *Network) becomeMember(ctx context.Context, address string, t token,
 	key ed25519.PrivateKey) ([]agent,
 	error) {
@@ -244,7 +249,8 @@ func (m *Network) linkWithAll(ctx context.Context, agents []agent) error {
 	}
 }
 
-// expired reports whether a timer has fired; only once for each.
+// expired reports whether a timer has fired, the first time that it is asked after that; later, and
+// for nil, it is false. It does not wait.
 func expired(c <-chan time.Time) bool {
 	select {
 	case <-c:

@@ -19,7 +19,8 @@ import (
 // goodbye.
 const goodbyeTime = 2 * time.Second
 
-// stream is one connection of a link.
+// stream is one connection of a link, or one that may become that. One goroutine may read from it
+// while another one writes.
 type stream struct {
 	net.Conn // carries the frames: TLS, or for plain data the wire itself
 	raw      *wire
@@ -35,7 +36,7 @@ func newStream(w *wire, c net.Conn) *stream {
 	return &stream{Conn: c, raw: w, frames: frames{from: c}}
 }
 
-// abandon closes a stream that did not become one of a link.
+// abandon closes a stream that did not become one of a link. Whoever opened it calls it.
 func (s *stream) abandon() {
 	s.unbind()
 	s.raw.Close()
@@ -45,7 +46,8 @@ func (s *stream) abandon() {
 func (s *stream) secure() bool { return s.Conn != net.Conn(s.raw) }
 
 // link is what this agent has with one peer. A method says so if it is one of the goroutines of the
-// link, or if any goroutine may call it.
+// link, or if any goroutine may call it. Fields without a word on who uses them are set in newLink,
+// and lock themselves where they change.
 type link struct {
 	network *Network
 	peer    fabric.Host
@@ -63,7 +65,8 @@ type link struct {
 	// acked returns for how long the peer's kernel has acknowledged nothing; false: that is not
 	// known.
 	acked func() (time.Duration, bool)
-	// others are the streams of data over other interfaces than that of the control stream.
+	// others are the streams of data over other interfaces than that of the control stream. Like
+	// host and process, only monitor uses them.
 	others []*otherPath
 	// heard is when something came last on any stream, in nanoseconds of sinceStart.
 	heard atomic.Int64
@@ -115,10 +118,12 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 	return l
 }
 
-// streams returns all streams of the link, the control stream first.
+// streams returns all streams of the link, the control stream first, in a new list. They never
+// change, so any goroutine may call it.
 func (l *link) streams() []*stream { return append([]*stream{l.control}, l.data...) }
 
-// start starts the goroutine of run, once setLinked has recorded the link.
+// start starts the goroutine of run. Whoever made the link calls it once, after setLinked has
+// recorded the link.
 func (l *link) start() { l.network.group.Go("link with "+string(l.peer), l.run) }
 
 // end has run end the link and does not wait; the first reason counts. Any goroutine may call it.

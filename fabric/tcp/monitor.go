@@ -36,8 +36,8 @@ func (m *Network) monitor(context.Context) error {
 	}
 }
 
-// judgeLinks judges all links, and sends a sign of life on each if beat. Nothing in it waits.
-// Passed is the time since the last call.
+// judgeLinks judges all links, and sends a sign of life on each if beat. Nothing in it waits, but
+// for linksMu. Now is sinceStart, and passed the time since the last call. Only monitor calls it.
 func (m *Network) judgeLinks(now, passed time.Duration, beat bool) {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
@@ -49,8 +49,8 @@ func (m *Network) judgeLinks(now, passed time.Duration, beat bool) {
 	}
 }
 
-// judgeSilence ends the link if the peer is suspicious. Passed is the time since the last call.
-// Silence while this side did not listen is not held against the peer.
+// judgeSilence ends the link if the peer is suspicious. Now is sinceStart, and passed the time
+// since the last call. Silence while this side did not listen is not held against the peer.
 //
 // A host that is lost is told from a process that is slow: as long as the peer's kernel
 // acknowledges what it gets, its process has the longer patience. Only monitor calls it.
@@ -86,17 +86,17 @@ func (l *link) judgeSilence(now, passed time.Duration) {
 	}
 }
 
-// otherPath is a stream of data over another interface. No beats go over it, and an interface can
-// die alone: what has left must be acknowledged, in the patience that a process gets, since packets
-// that are lost are sent again after a while.
+// otherPath is a stream of data over another interface. Only monitor uses it, but for tests. No
+// beats go over it, and an interface can die alone: what has left must be acknowledged, in the
+// patience that a process gets, since packets that are lost are sent again after a while.
 type otherPath struct {
 	silence *accrual.Detector[time.Duration]
 	// owed returns for how long the peer's kernel has owed an acknowledgement; 0 = it owes none.
 	owed func() time.Duration
 }
 
-// isDead reports whether the other interface is dead, after recording in a.silence what is owed
-// now. Passed is the time since the last call.
+// isDead reports whether the other interface is dead, after recording in a.silence what is owed now.
+// Now is sinceStart, and passed the time since the last call.
 func (a *otherPath) isDead(now, passed time.Duration) bool {
 	if passed > standstill {
 		a.silence.Excuse(passed)

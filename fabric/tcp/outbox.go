@@ -10,16 +10,18 @@ const (
 	chunkBytes = 64 << 10
 )
 
-// outbox is what waits to be written to a control stream: whole frames, in chunks of several.
+// outbox is what waits to be written to a control stream: whole frames, in chunks of several. Any
+// goroutine may call its methods, but for init and takeChunk; only takeChunk blocks, and no method
+// writes to the stream.
 type outbox struct {
-	mu      sync.Mutex
-	filled  sync.Cond // signals that takeChunk may have something to return
-	chunks  [][]byte  // frames to be written; no chunk is empty
-	waiting int       // bytes in chunks
-	spares  [][]byte  // chunks that were written: one can be filled while another is on its way
-	last    bool      // whether no frame can be added any more
-	claimed bool      // whether a goroutine writes to the stream
-	rest    bool      // whether the last writer has left bytes in the stream's buffer
+	mu      sync.Mutex // guards the fields below it
+	filled  sync.Cond  // signals that takeChunk may have something to return
+	chunks  [][]byte   // frames to be written; no chunk is empty
+	waiting int        // bytes in chunks
+	spares  [][]byte   // chunks that were written: one can be filled while another is on its way
+	ended   bool       // whether no frame can be added any more
+	claimed bool       // whether a goroutine writes to the stream
+	rest    bool       // whether the last writer has left bytes in the stream's buffer
 }
 
 // init prepares an outbox whose stream is claimed until the first takeChunk: before, the link is
@@ -31,7 +33,7 @@ func (o *outbox) init() { o.filled.L, o.claimed = &o.mu, true }
 func (o *outbox) put(k kind, body []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.last {
+	if o.ended {
 		return true
 	}
 	if o.waiting > maxUnread {
@@ -70,7 +72,7 @@ func (o *outbox) emptyChunk(n int) []byte {
 func (o *outbox) tryClaim() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.claimed || o.rest || len(o.chunks) > 0 || o.last {
+	if o.claimed || o.rest || len(o.chunks) > 0 || o.ended {
 		return false
 	}
 	o.claimed = true
@@ -93,7 +95,7 @@ func (o *outbox) addBeat() {
 		return
 	}
 	defer o.mu.Unlock()
-	if o.waiting == 0 && !o.last {
+	if o.waiting == 0 && !o.ended {
 		o.addFrame(kindBeat, nil)
 	}
 }
@@ -102,17 +104,17 @@ func (o *outbox) addBeat() {
 func (o *outbox) finish(reason string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.last {
+	if !o.ended {
 		o.addFrame(kindGoodbye, []byte(sanitize(reason)))
 	}
-	o.last = true
+	o.ended = true
 }
 
 // close throws away what is queued; nothing can be added after it, and takeChunk ends.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last, o.chunks, o.waiting = true, nil, 0
+	o.ended, o.chunks, o.waiting = true, nil, 0
 	o.filled.Signal()
 }
 
@@ -126,7 +128,7 @@ func (o *outbox) takeChunk(written []byte) []byte {
 		o.spares = append(o.spares, written)
 	}
 	o.claimed = false
-	for o.claimed || len(o.chunks) == 0 && !o.rest && !o.last {
+	for o.claimed || len(o.chunks) == 0 && !o.rest && !o.ended {
 		o.filled.Wait()
 	}
 	if o.rest {

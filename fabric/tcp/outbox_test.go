@@ -15,6 +15,7 @@ import (
 func TestOneAtATimeWrites(t *testing.T) {
 	o := &outbox{}
 	o.init()
+	// claims fails the test unless the stream can be claimed just now, or cannot, as want says.
 	claims := func(want bool, when string) {
 		t.Helper()
 		if got := o.tryClaim(); got != want {
@@ -41,7 +42,8 @@ func TestOneAtATimeWrites(t *testing.T) {
 	claims(false, "at the end")
 }
 
-// finishChunk ends the writing of a chunk, as the next takeChunk does, which would wait.
+// finishChunk ends the writing of a chunk, as the next takeChunk does, which would wait: a beat is
+// queued for it to take, and counts as written. The test fails where there is nothing to take.
 func finishChunk(t *testing.T, o *outbox, chunk []byte) {
 	t.Helper()
 	o.put(kindBeat, nil)

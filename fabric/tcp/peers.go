@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// The methods of Network in this file take m.mu themselves, but for announceChange, and never wait
+// for I/O: any goroutine may call them.
+
 // peer is what this agent knows about a name. Network.mu guards it. Names are never forgotten: a
 // host that comes back gets another one, so that nobody takes it for the one that was lost.
 type peer struct {
@@ -129,7 +132,8 @@ func (m *Network) startDialling(a agent) bool {
 	return true
 }
 
-// setLinkFailed takes back startAccepting or startDialling, if the peer is in the state was still.
+// setLinkFailed takes back startAccepting or startDialling, if the peer is still in the state was,
+// which is stateAccepting or stateDialling. The peer is known.
 func (m *Network) setLinkFailed(host fabric.Host, was state) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,8 +143,9 @@ func (m *Network) setLinkFailed(host fabric.Host, was state) {
 	}
 }
 
-// setLinked records in m.links that there is a link with a peer that was accepted or dialled;
-// false: the network is closing, or another link was quicker.
+// setLinked records in m.links that there is a link with a peer that was accepted or dialled (the
+// state was), and whose public key is key; false: the network is closing, or another link was
+// quicker, and the link stays the caller's.
 func (m *Network) setLinked(l *link, key string, was state) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,7 +172,8 @@ func (m *Network) setLinkLost(l *link) {
 	m.announceChange()
 }
 
-// announceChange wakes those who wait for a change of peers; m.mu is held.
+// announceChange wakes those who wait for a change of m.peers, which they see by m.changed; m.mu is
+// held.
 func (m *Network) announceChange() {
 	close(m.changed)
 	m.changed = make(chan struct{})

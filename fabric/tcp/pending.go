@@ -45,7 +45,8 @@ func newPending(descriptors uint64) *pending {
 }
 
 // enter begins to count a connection. Where there is no room it closes the oldest one, and waits
-// until a connection has left; false: the context has ended before.
+// until a connection has left; false: the context has ended before, and c is not counted. A later
+// call may close it; whoever serves it calls leave.
 func (p *pending) enter(ctx context.Context, c net.Conn) (*pendingConn, bool) {
 	select {
 	case p.slots <- struct{}{}:

@@ -10,7 +10,8 @@ import (
 )
 
 // serveUntilEnd accepts connections until the test ends, and calls f for each on a goroutine of its
-// own.
+// own. It takes l over: at the end of the test it closes l and all connections, and waits until
+// every f has returned.
 func serveUntilEnd(t *testing.T, l net.Listener, f func(net.Conn)) {
 	g := group.New(context.Background())
 	var mu sync.Mutex
@@ -45,12 +46,13 @@ func serveUntilEnd(t *testing.T, l net.Listener, f func(net.Conn)) {
 // cable is a way to an address that can be cut: then nothing passes in either direction, and nobody
 // is told.
 type cable struct {
-	mu       sync.Mutex
-	cut      bool
-	listener net.Listener
+	mu       sync.Mutex   // guards cut
+	cut      bool         // whether nothing passes any more
+	listener net.Listener // the near end, which leadTo takes over
 }
 
-// newCable returns a cable that leads nowhere yet.
+// newCable returns a cable that leads nowhere yet, with its near end on the loopback; leadTo closes
+// that when the test ends.
 func newCable(t *testing.T) *cable {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -77,8 +79,8 @@ func (c *cable) leadTo(t *testing.T, address string) {
 	})
 }
 
-// carry copies from one connection to the other until one side closes, which it passes on, or the
-// cable is cut, which it does not.
+// carry copies from one connection to the other and blocks until `from` ends. Then it closes the
+// other one too, unless the cable was cut: from the cut on what comes is thrown away.
 func (c *cable) carry(to, from net.Conn) {
 	b := make([]byte, 64<<10)
 	for {
@@ -98,7 +100,7 @@ func (c *cable) carry(to, from net.Conn) {
 	}
 }
 
-// Cut cuts the cable; connections over it stay open and carry nothing.
+// Cut cuts the cable, from any goroutine; connections over it stay open and carry nothing.
 func (c *cable) Cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,9 +10,10 @@ import (
 // sendQueue is the pieces that wait for a link's streams of data, first in, first out. Each says on
 // how many streams it may travel, so that stream i takes the first piece if that is more than i: of
 // the streams that may, whichever is free takes it. So the pieces of a route on several streams are
-// spread by what each stream carries, and those of a route on one stay in their order.
+// spread by what each stream carries, and those of a route on one stay in their order. Any
+// goroutine may call its methods, after init; only take blocks.
 type sendQueue struct {
-	mu     sync.Mutex
+	mu     sync.Mutex                   // guards the fields below it
 	free   [fabric.MaxStreams]sync.Cond // by stream, signals that it may take the first piece
 	items  queue.Line[outgoing]         // the pieces that wait
 	closed bool                         // whether the link has ended
@@ -46,7 +47,8 @@ func (p *sendQueue) take(i int) (outgoing, bool) {
 	return p.takeFor(i)
 }
 
-// takeNow removes a piece if there is one that stream i may carry.
+// takeNow removes the first piece if stream i may carry it, and does not wait; false: it may not,
+// or there is none.
 func (p *sendQueue) takeNow(i int) (outgoing, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,6 +12,10 @@ import (
 	"time"
 )
 
+// This file answers connections that others open. But for serve, its functions run on a goroutine
+// of each connection, and wait for the peer until the connection's deadline. They only read fields
+// of Network that were set before the first connection, and lock what others change.
+
 // serve accepts connections until the network closes, and starts a goroutine to answer each. It is
 // a goroutine of the network.
 func (m *Network) serve(context.Context) error {
@@ -199,7 +203,7 @@ func (m *Network) serveWant(s *stream, who identity, h hello, at *pendingConn) (
 }
 
 // admitNewcomer lets a newcomer into the job, which has shown that it knows the secret of a token:
-// it gives it a name, a certificate and the authority's key.
+// it sends it a name, a certificate and the authority's key. The connection stays the caller's.
 func (m *Network) admitNewcomer(s *stream, h hello) error {
 	if err := CheckName(h.Name); err != nil {
 		return err

@@ -53,7 +53,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// newJudgedLink returns a link without connections, for monitor's judgement only.
+// newJudgedLink returns a link without connections, whose peer was heard at 0, for calls of
+// judgeSilence only. Its kernel says nothing of acknowledgements, unless a test replaces acked.
 func newJudgedLink() *link {
 	return &link{
 		ended: make(chan ending, 1), host: accrual.New(beatInterval, 0),

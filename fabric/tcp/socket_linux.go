@@ -24,7 +24,8 @@ type socket struct {
 	try     func(fd uintptr) bool      // calls out.once; true, so that nobody waits
 }
 
-// move is a read or a write under way.
+// move is a read or a write under way. Only the one goroutine that reads, or that writes, at a time
+// uses it.
 type move struct {
 	b    []byte                // the memory that is read into or written; nil between two calls
 	n    int                   // number of bytes that the last system call has moved
@@ -125,7 +126,8 @@ func (s *socket) writeVectors(vectors [][]byte) (err error) {
 	return err
 }
 
-// dropWritten drops the first n bytes of s.vectors, which are written.
+// dropWritten drops the first n bytes of s.vectors, which are written. It is a part of
+// writeVectors.
 func (s *socket) dropWritten(n int) {
 	for len(s.vectors) > 0 && uint64(n) >= s.vectors[0].Len {
 		n -= int(s.vectors[0].Len)

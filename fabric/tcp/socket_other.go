@@ -11,17 +11,19 @@ type socket struct{ *net.TCPConn }
 func newSocket(c *net.TCPConn) *socket { return &socket{c} }
 
 // limitUnsent would have the kernel take no more than so many bytes ahead of what the cable takes.
+// It does nothing here.
 func (*socket) limitUnsent(int) {}
 
-// writeVectors writes all of some vectors.
+// writeVectors writes all of some vectors, and blocks until the kernel has taken them.
 func (s *socket) writeVectors(vectors [][]byte) error {
 	rest := net.Buffers(vectors)
 	_, err := rest.WriteTo(s.TCPConn)
 	return err
 }
 
-// writeNow would write as much of b as the kernel takes without waiting.
+// writeNow would write as much of b as the kernel takes without waiting. Here it writes nothing,
+// and returns 0: the next Flush of a wire writes all.
 func (*socket) writeNow([]byte) (written int) { return 0 }
 
-// descriptorLimit would be how many descriptors this process may have open.
+// descriptorLimit would be how many descriptors this process may have open; 0 = that is not known.
 func descriptorLimit() uint64 { return 0 }

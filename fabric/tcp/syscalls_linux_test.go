@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// countWrites returns how many system calls that write this thread has made.
+// countWrites returns how many system calls that write this thread has made: the caller has locked
+// its goroutine to the thread. It skips the test where the kernel does not count them.
 func countWrites(t *testing.T) (n int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/thread-self/io")

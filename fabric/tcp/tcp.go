@@ -59,9 +59,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Network is the fabric.Network of one agent.
+// Network is the fabric.Network of one agent. Any goroutine may call its exported methods.
 type Network struct {
-	config   Config
+	config   Config // only Job changes, before the first connection is served
 	handler  fabric.Handler
 	listener *net.TCPListener
 	group    *group.Group
@@ -116,7 +116,8 @@ func Create(config Config, h fabric.Handler) (*Network, error) {
 	return nil, err
 }
 
-// newNetwork returns a Network that listens and does not answer yet, and the key of its agent.
+// newNetwork returns a Network that listens and does not answer yet, and the key of its agent. The
+// caller closes it, or its listener as long as nothing else was started.
 func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, error) {
 	config = config.withDefaults()
 	if err := CheckName(config.Name); err != nil {
@@ -148,7 +149,7 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 }
 
 // startServing makes the agent a member of the job and starts the goroutines that answer and judge
-// other agents.
+// other agents. It is called once, by Create or Join, which have the Network for themselves.
 func (m *Network) startServing(a *authority, certificate []byte,
 	key ed25519.PrivateKey) (err error) {
 	m.authority = a
@@ -170,10 +171,11 @@ func (m *Network) Self() fabric.Host { return m.self.host }
 // Job returns the name of the job.
 func (m *Network) Job() string { return m.config.Job }
 
-// Addr returns the HOST:PORT by which others reach this agent, for them to join.
+// Addr returns the HOST:PORT by which others reach this agent, for newcomers to join through it.
 func (m *Network) Addr() string { return m.address }
 
-// Token returns a line that lets its holder join at any agent of the job, from now on for ttl.
+// Token returns a line that lets its holder join at any agent of the job, from now on for ttl; with
+// a negative ttl it has expired already.
 func (m *Network) Token(ttl time.Duration) string {
 	return m.authority.newToken(time.Now().Add(ttl)).String()
 }

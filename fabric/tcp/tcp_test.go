@@ -8,10 +8,11 @@ import (
 	"github.com/shoal-ml/shoal/fabric/fabrictest"
 )
 
-// cluster makes agents of one job on the loopback.
+// cluster makes agents of one job on the loopback, which its user closes. The goroutine of the test
+// uses it.
 type cluster struct {
-	config Config
-	alive  []*Network
+	config Config     // what all agents have but Name and Listen
+	alive  []*Network // agents that were not killed, the oldest first
 }
 
 // Add implements fabrictest.Cluster: the first agent makes the job, each other one joins it.
@@ -34,7 +35,7 @@ func (c *cluster) Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.N
 	return m
 }
 
-// Kill implements fabrictest.Cluster.
+// Kill implements fabrictest.Cluster: it closes the sockets of m, an agent from Add.
 func (c *cluster) Kill(m fabric.Network) {
 	m.(*Network).Crash()
 	for i, other := range c.alive {

@@ -23,6 +23,8 @@ type token struct {
 	secret    [16]byte          // follows from the authority's key and expires
 }
 
+// A token's text is tokenPrefix and, in base64, tokenBytes: the fields, and the first tokenSumBytes
+// of their SHA-256, which shows mistakes in typing.
 const (
 	tokenPrefix   = "shoal1."
 	tokenSumBytes = 4

@@ -10,17 +10,18 @@ import (
 
 // wire is a TCP connection as TLS sees it. It reads much at a time, notes when something came, and
 // gathers what TLS writes record by record until Flush, because a system call for each record of 16
-// KiB costs more than its encryption.
+// KiB costs more than its encryption. One goroutine may read while others call Write and Flush;
+// writeVectors is for the only goroutine that writes to a stream without TLS.
 type wire struct {
 	*socket
-	in    *bufio.Reader // reads ahead of TLS
+	in    *bufio.Reader // reads ahead of TLS; only the goroutine that reads uses it, and begun
 	begun []byte        // what was read from the connection before there was a wire
 	// heard is when something came last on the stream's link, in nanoseconds of sinceStart; nil =
-	// it has no link yet.
+	// it has no link yet. It is set before the link's goroutines start.
 	heard *atomic.Int64
 
 	mu          sync.Mutex // guards the fields below: TLS may write an answer while it reads
-	gatherLimit int        // how many bytes are gathered; 0 = everything is written at once
+	gatherLimit int        // how many bytes are gathered; 0 = all is written at once; set once
 	// out is the bytes gathered; nil before the first, as most streams of data have none.
 	out []byte
 }
