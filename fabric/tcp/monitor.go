@@ -95,7 +95,7 @@ type otherPath struct {
 	owed func() time.Duration
 }
 
-// isDead reports whether the other interface is dead, after recording in a.silence what is owed now.
+// isDead records in a.silence what is owed now, and reports whether the other interface is dead.
 // Now is sinceStart, and passed the time since the last call.
 func (a *otherPath) isDead(now, passed time.Duration) bool {
 	if passed > standstill {
