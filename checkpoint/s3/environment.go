@@ -18,7 +18,8 @@ import (
 const amazonHost = "s3.amazonaws.com"
 
 // settings say where the store is. They come from environment variables and from the profile in the
-// files of ~/.aws, as AWS's own tools take them.
+// files of ~/.aws, as AWS's own tools take them. Nothing changes them once they are read; nothing
+// in this file asks the store.
 type settings struct {
 	host   string // HOST or HOST:PORT
 	secure bool   // whether to use TLS
@@ -69,8 +70,8 @@ func (s settings) credentials() *credentials.Credentials {
 			&credentials.IAM{}})
 }
 
-// readProfile reads the keys of the section AWS_PROFILE of the configuration file. Without a file
-// there are no keys.
+// readProfile reads the keys and values of the section AWS_PROFILE of the configuration file.
+// Without a file there are none.
 func readProfile() (map[string]string, error) {
 	name := os.Getenv("AWS_CONFIG_FILE")
 	if name == "" {

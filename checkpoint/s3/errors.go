@@ -15,7 +15,7 @@ import (
 )
 
 // Every request goes through retry: it repeats what failed for a transient reason, and explains
-// what fails for good.
+// what fails for good. Any goroutine may call the methods of Bucket here.
 
 const (
 	maxTries = 8 // tries of a request, with pauses of 11 s together
@@ -35,7 +35,8 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 // retry calls f, which makes a request, until the store answers: again after a transient failure,
-// after longer and longer pauses. operation describes the request in errors.
+// after longer and longer pauses. It waits for all that, or until ctx ends. operation describes the
+// request in errors: "cannot read s3://…".
 func (b *Bucket) retry(ctx context.Context, operation string,
 	f func(ctx context.Context) error) error {
 	if err := b.checkCredentials(); err != nil {
@@ -111,8 +112,8 @@ func isTransient(err error) bool {
 		said.StatusCode == http.StatusRequestTimeout
 }
 
-// explain returns an error that says what err means, and what to do; it is fs.ErrNotExist for what
-// does not exist.
+// explain returns an error that says what err means, after how many tries, and what to do; it is
+// fs.ErrNotExist for what does not exist, and a *refusal for what the store refuses for good.
 func (b *Bucket) explain(operation string, err error, tried int) error {
 	var said minio.ErrorResponse
 	if !errors.As(err, &said) {

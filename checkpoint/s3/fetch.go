@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// How a checkpoint is copied from a bucket to the disk. The functions wait for the store and the
+// disk; any goroutine may call them.
+
 // fetchWorkers is the number of parts of files in flight, each of up to unitBytes in memory.
 const fetchWorkers = 4
 
@@ -22,7 +25,7 @@ var ErrDamaged = errors.New("not as it was sealed")
 
 // Fetch copies a sealed checkpoint to a folder root of the file system, where snapshot.Folder finds
 // it. All bytes are compared with their hashes. The error is ErrDamaged when they differ, or a file
-// is missing.
+// is missing. After an error the caller removes what is there.
 func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) error {
 	text, err := b.readAll(ctx, folderName(a)+manifest.Name, manifest.MaxBytes)
 	if err != nil {
@@ -47,7 +50,7 @@ func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) err
 	return os.WriteFile(filepath.Join(dir, manifest.Name), text, 0o600)
 }
 
-// checkSpace fails when the disk has not enough free space.
+// checkSpace fails when the disk of the folder dir has not enough free space for the files of m.
 func checkSpace(dir string, m *manifest.Manifest) error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(dir, &disk); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // FS returns the objects below the URL as a file system. Each read of a file is a request, at any
-// offset, under ctx.
+// offset, under ctx. Nothing of it has to be closed.
 func (b *Bucket) FS(ctx context.Context) fs.FS { return files{b, ctx} }
 
 // files is a Bucket as a file system. Its methods ask the store and wait for the answer. Several
@@ -28,7 +28,7 @@ type entry struct {
 	dir bool
 }
 
-// The methods of fs.FileInfo and fs.DirEntry.
+// The methods of fs.FileInfo and fs.DirEntry. Name is the last part of the name below the URL.
 func (e entry) Name() string               { return path.Base(e.object.name) }
 func (e entry) Size() int64                { return e.size }
 func (e entry) ModTime() time.Time         { return e.modified }

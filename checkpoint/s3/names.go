@@ -37,7 +37,7 @@ func (b *Bucket) ReadFile(ctx context.Context, name string, most int64) ([]byte,
 	return b.readAll(ctx, name, most)
 }
 
-// WriteFile writes a small object.
+// WriteFile writes a small object in one request, in place of any that is there.
 func (b *Bucket) WriteFile(ctx context.Context, name string, text []byte) error {
 	return b.put(ctx, name, text)
 }

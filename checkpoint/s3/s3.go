@@ -23,17 +23,18 @@ import (
 
 const scheme = "s3://"
 
-// A Bucket is the objects below s3://BUCKET/PREFIX. Several goroutines may use it at once.
+// A Bucket is the objects below s3://BUCKET/PREFIX. Several goroutines may use it at once: nothing
+// changes it after Open. Methods that take a context make requests, by retry, and wait for them.
 type Bucket struct {
-	url    string // s3://BUCKET/PREFIX, without a trailing slash
-	bucket string // name of the bucket in the store
-	prefix string // prefix of the keys: empty, or with a trailing slash
-	store  string // endpoint, for messages
-	core   minio.Core
-	creds  *credentials.Credentials
-	client *http.Client
-	unit   int // bytes of a part of an upload, unless that makes too many parts
-	tries  int // tries of a request that fails for a transient reason
+	url    string                   // s3://BUCKET/PREFIX, without a trailing slash
+	bucket string                   // name of the bucket in the store
+	prefix string                   // prefix of the keys: empty, or with a trailing slash
+	store  string                   // endpoint, for messages
+	core   minio.Core               // client that makes the requests
+	creds  *credentials.Credentials // finds credentials, and keeps them until they expire
+	client *http.Client             // client by which creds asks for credentials
+	unit   int                      // bytes of a part of an upload, unless that makes too many parts
+	tries  int                      // tries of a request that fails for a transient reason
 	// wait pauses between two tries; tests replace it.
 	wait func(ctx context.Context, d time.Duration) error
 }
@@ -69,7 +70,8 @@ func Open(address string) (*Bucket, error) {
 	return b, b.connect(e, transport)
 }
 
-// connect makes the client of the store with these settings, which uses a transport.
+// connect makes the client of the store with these settings, which uses a transport. It sends
+// nothing. Open calls it, before others have b.
 func (b *Bucket) connect(e settings, transport http.RoundTripper) error {
 	transport = checkedTransport{transport}
 	b.client = &http.Client{Transport: transport}
@@ -92,12 +94,13 @@ func (b *Bucket) key(name string) string { return b.prefix + name }
 // An object is an entry of a listing.
 type object struct {
 	name     string // name below the prefix
-	size     int64
+	size     int64  // in bytes
 	modified time.Time
 }
 
 // list returns the objects whose names begin with begin: all of them if recursive, else those up to
-// the next slash, where a name that ends with a slash is a folder.
+// the next slash, where a name that ends with a slash is a folder. More than maxListed are an
+// error.
 func (b *Bucket) list(ctx context.Context, begin string, recursive bool) (found []object,
 	err error) {
 	owner := false
@@ -138,7 +141,7 @@ func (b *Bucket) checkCount(n int) error {
 	return nil
 }
 
-// An upload is an unfinished multipart upload.
+// An upload is an unfinished multipart upload: the name below the prefix, and the store's for it.
 type upload struct{ name, id string }
 
 // uploads lists the unfinished uploads whose names begin with begin; none where the store does not
@@ -204,7 +207,7 @@ func (b *Bucket) stat(ctx context.Context, name string) (o object, err error) {
 	return o, err
 }
 
-// read fills to with the bytes of an object from an offset on.
+// read fills to with the bytes of an object from an offset on. Fewer bytes are an error.
 func (b *Bucket) read(ctx context.Context, name string, to []byte, at int64) error {
 	if len(to) == 0 {
 		return nil
@@ -228,7 +231,7 @@ func (b *Bucket) read(ctx context.Context, name string, to []byte, at int64) err
 	})
 }
 
-// readAll reads an object of up to most bytes.
+// readAll reads an object of up to most bytes; a larger one is an error.
 func (b *Bucket) readAll(ctx context.Context, name string, most int64) ([]byte, error) {
 	o, err := b.stat(ctx, name)
 	if err != nil {

@@ -192,8 +192,8 @@ func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 	return b.removeMarked(ctx, a, names)
 }
 
-// removeMarked removes the files of an attempt that has the mark, and its unfinished uploads. The
-// mark is removed last.
+// removeMarked removes the files of an attempt that has voidMark, which names lists, and its
+// unfinished uploads. The mark is removed last.
 func (b *Bucket) removeMarked(ctx context.Context, a snapshot.Attempt, names []string) error {
 	uploads, err := b.uploads(ctx, folderName(a))
 	if err != nil {
@@ -231,7 +231,8 @@ func isReceipt(name string) bool { return strings.HasPrefix(name, ".part-") }
 // isManifest reports whether a file of an attempt is its manifest.
 func isManifest(name string) bool { return name == manifest.Name }
 
-// isComplete reports whether a manifest is there, and all files that it lists.
+// isComplete reports whether, among the objects of an attempt, there is a manifest, which it reads,
+// and all files that it lists, with their sizes.
 func (b *Bucket) isComplete(ctx context.Context, a snapshot.Attempt, objects []object) (bool,
 	error) {
 	sizes := map[string]int64{}

@@ -26,7 +26,8 @@ type protocolError struct{ what string }
 // Error says what is wrong with the answer.
 func (n *protocolError) Error() string { return n.what }
 
-// protocolErrorf returns an error about an answer.
+// protocolErrorf returns a *protocolError that says, as fmt.Sprintf does, what is wrong with an
+// answer.
 func protocolErrorf(format string, args ...any) error {
 	return &protocolError{fmt.Sprintf(format, args...)}
 }
@@ -41,6 +42,7 @@ func isTransportError(err error) bool {
 // A checkedTransport checks the answers of a store before the library reads them. The library
 // accepts XML of any length and with any root, so that the page of a proxy would be a list without
 // objects, and accepts an object from its first byte where bytes from its middle were requested.
+// Any goroutine may use it, as any http.RoundTripper.
 type checkedTransport struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper: it sends the request, and fails for an answer that no S3

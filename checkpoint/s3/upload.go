@@ -22,20 +22,24 @@ const (
 )
 
 // An Upload is a file being written: one object when it is small, else parts that become an object
-// at the end. Several goroutines may write to it at once.
+// at the end. Several goroutines may write to it at once; Close and Abort come alone, after all
+// writes. What takes a context waits for the store.
 type Upload struct {
 	bucket *Bucket
 	name   string // name of the file below the URL
 	size   int    // bytes of the file
 	unit   int    // bytes of each part but the last
 	check  bool   // whether the store compares what it received with a SHA-256
-	id     string // the store's name for an upload in parts; "" = one object, without parts
+	// id is the store's name for an upload in parts; "" = one object, without parts. Like all above
+	// it is not changed after begin.
+	id string
 
-	mu    sync.Mutex
+	mu    sync.Mutex           // guards parts until Close
 	parts []minio.CompletePart // parts that the store has, in any order
 }
 
 // Upload begins a file of size bytes below the URL. The store compares each part with its SHA-256.
+// The caller closes or aborts it.
 func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, error) {
 	u := b.newUpload(name, size)
 	u.check = true
@@ -45,7 +49,7 @@ func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, er
 	return u, nil
 }
 
-// newUpload returns an upload that has not begun.
+// newUpload returns an upload that has not begun: the store has not been asked yet.
 func (b *Bucket) newUpload(name string, size int) *Upload {
 	return &Upload{bucket: b, name: name, size: size, unit: b.Unit(size)}
 }
@@ -113,7 +117,8 @@ func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
 	})
 }
 
-// Close makes an object of the parts; all writes have returned by then.
+// Close makes an object of the parts; all writes have returned by then. If that fails the caller
+// may abort the upload.
 func (u *Upload) Close(ctx context.Context) error {
 	if u.id == "" {
 		return nil

@@ -9,10 +9,11 @@ import (
 	"testing"
 )
 
-// StartReal starts versitygw, which scripts/setup s3 installs in root/build/tools, on a free port,
-// with an empty bucket "models", until the test ends. It checks signatures, lengths and parts as S3
-// does; the key is "someone", the secret "secret". It returns its URL and the folder in which
-// buckets are. Without the program the test is skipped.
+// StartReal starts versitygw, which scripts/setup s3 installs in build/tools below root, the folder
+// of the repository, on a free port, with an empty bucket "models", until the test ends. It checks
+// signatures, lengths and parts as S3 does; the key is "someone", the secret "secret". It blocks
+// until the server answers, and returns its URL and the folder in which buckets are. Without the
+// program the test is skipped; a server that cannot be started fails it.
 func StartReal(t *testing.T, root string) (url, folder string) {
 	t.Helper()
 	binary, err := filepath.Abs(filepath.Join(root, "build/tools/versitygw"))

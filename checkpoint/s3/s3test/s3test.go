@@ -28,19 +28,19 @@ const Page = 7
 // A Server has one bucket. It is an http.Handler, whose requests have the bucket in their path. Any
 // goroutine may use it.
 type Server struct {
-	bucket string
+	bucket string // name of the bucket, which is not changed
 
-	mu      sync.Mutex
-	objects map[string][]byte
-	uploads map[string]*upload
-	last    int
-	log     []string
+	mu      sync.Mutex         // guards what follows, and is held while a request is answered
+	objects map[string][]byte  // by key
+	uploads map[string]*upload // uploads that are not completed, by identifier
+	last    int                // number in the identifier of the newest upload
+	log     []string           // what Log returns
 }
 
-// An upload is an upload in parts that is not completed.
+// An upload is an upload in parts that is not completed. The lock of its Server guards it.
 type upload struct {
 	key   string
-	parts map[int][]byte
+	parts map[int][]byte // by number, from 1
 }
 
 // New returns a server with an empty bucket.
@@ -88,7 +88,7 @@ func (s *Server) Log() []string {
 	return slices.Clone(s.log)
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler: it reads the whole request before it locks mu.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	body, err := readBody(r)
@@ -127,7 +127,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Refuse answers a request with an error of S3.
+// Refuse answers a request with an error of S3, such as NoSuchKey, and an HTTP status.
 func Refuse(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(status)
@@ -137,7 +137,8 @@ func Refuse(w http.ResponseWriter, status int, code string) {
 // errSpoiled says that a body is not what its header says.
 var errSpoiled = errors.New("spoiled on the way")
 
-// readBody returns the body of a request, which may come in signed chunks.
+// readBody reads the body of a request, which may come in signed chunks; the error is errSpoiled
+// where a hash in the header is not that of the body.
 func readBody(r *http.Request) ([]byte, error) {
 	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
 		body, err := io.ReadAll(r.Body)
