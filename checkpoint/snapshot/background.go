@@ -11,7 +11,7 @@ import (
 // two keep up with most disks.
 const writerThreads = 2
 
-// processorsMu guards changes of GOMAXPROCS.
+// processorsMu guards GOMAXPROCS while it is read and changed.
 var processorsMu sync.Mutex
 
 // addProcessors raises GOMAXPROCS by the number of threads that will run with low priority, until

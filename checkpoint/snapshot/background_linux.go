@@ -9,8 +9,8 @@ import (
 // niceness is added to the niceness of the agent, so that the trainer runs first.
 const niceness = 10
 
-// lowerPriority gives the calling goroutine a thread of its own with a lower priority. The thread
-// ends with the goroutine.
+// lowerPriority gives the calling goroutine, one that writes a checkpoint, a thread of its own with
+// a lower priority. The thread ends with the goroutine.
 func lowerPriority() {
 	runtime.LockOSThread()
 	thread := unix.Gettid()

@@ -2,6 +2,6 @@
 
 package snapshot
 
-// lowerPriority gives the calling goroutine a thread of its own with a lower priority. The thread
-// ends with the goroutine.
+// lowerPriority does nothing here: only on Linux does a goroutine that writes a checkpoint get a
+// thread with a lower priority.
 func lowerPriority() {}

@@ -15,6 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// How files of a sealed checkpoint are read: by blocks, which the manifest has hashes of.
+
 // A blockRead is a range of a file that is copied into memory.
 type blockRead struct {
 	from int64 // offset in the file
@@ -22,7 +24,7 @@ type blockRead struct {
 }
 
 // blockReads are the ranges of a file that are copied into memory, by block. A block without ranges
-// is only compared with its hash.
+// is only compared with its hash. One goroutine fills them; readBlocks only reads them.
 type blockReads map[int][]blockRead
 
 // includeFirst has the first n blocks compared with their hashes.
@@ -42,7 +44,8 @@ func (p blockReads) addRange(at int64, to []byte) {
 	}
 }
 
-// openChecked opens a file, and fails when its size is not the sealed one. The caller closes it.
+// openChecked opens a file of the checkpoint, and fails when its size is not the sealed one. The
+// caller closes it.
 func (s *Sealed) openChecked(f *manifest.File) (*os.File, error) {
 	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(f.Name)))
 	if err != nil {
@@ -58,8 +61,9 @@ func (s *Sealed) openChecked(f *manifest.File) (*os.File, error) {
 	return file, nil
 }
 
-// readBlocks reads blocks of a file, compares the hashes of those that compare selects, and copies
-// the wanted ranges. It does so on all processors, and returns when all is read.
+// readBlocks reads those blocks of a file, which f describes, that are in want, compares the hashes
+// of those that compare selects, and copies the wanted ranges. It does so on all processors, calls
+// compare there, and returns when all is read.
 func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want blockReads,
 	compare func(block int) bool) error {
 	blocks := slices.Sorted(maps.Keys(want))

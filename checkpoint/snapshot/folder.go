@@ -12,8 +12,10 @@ import (
 )
 
 var (
+	// stagingName matches the folder of an unsealed attempt: its step, in digits, and its seed.
 	stagingName = regexp.MustCompile(`^\.staging-(\d{1,19})-([0-9a-f]{16})$`)
-	sealedName  = regexp.MustCompile(`^step-(\d{1,19})$`)
+	// sealedName matches the folder of a sealed attempt: its step, in digits.
+	sealedName = regexp.MustCompile(`^step-(\d{1,19})$`)
 )
 
 // A Folder is where a job keeps its checkpoints. All workers on all hosts have the same. Its
@@ -21,7 +23,7 @@ var (
 type Folder struct {
 	Root  string            // absolute path, or URL
 	Keep  int               // number of newest checkpoints to keep, at least 1
-	Log   func(line string) // receives what has become of a checkpoint
+	Log   func(line string) // receives what has become of a checkpoint, on the caller's goroutine
 	Store Store             // store that Root names; nil = a folder of the file system
 }
 
@@ -141,8 +143,8 @@ func (f Folder) cleanUpOne(left *staging) error {
 // stays where it is.
 func (f Folder) Quarantine(a Attempt) { _ = f.StoreOrLocal().Quarantine(context.Background(), a) }
 
-// prune removes all but the newest checkpoints after another was sealed. A bucket can hold two of
-// one step, one of which belongs to another job.
+// prune removes all but the newest f.Keep checkpoints after the attempt newest was sealed. What it
+// cannot remove stays. A bucket can hold two of one step, one of which belongs to another job.
 func (f Folder) prune(newest Attempt) {
 	sealed, err := f.Sealed()
 	if err != nil {

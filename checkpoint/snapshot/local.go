@@ -108,8 +108,8 @@ func (l localStore) Create(_ context.Context, a Attempt, name string, _ int) (Wr
 	return localFile{f}, nil
 }
 
-// A localFile implements Writer. Write and Close wait for the file system; only Close must come
-// alone, after the last Write.
+// A localFile is a file of an attempt as a Writer. Write and Close wait for the file system; only
+// Close must come alone, after the last Write.
 type localFile struct{ *os.File }
 
 // Unit implements Writer: it returns the bytes of a block.

@@ -18,7 +18,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How the state of a job whose workers hold different parts of it is written and read. The methods
+// of Part are for one goroutine at a time, as are those of Sealed.
+
 // A MeshState says where the state of a job with a mesh lies: each worker holds its rank's part.
+// Nobody changes it.
 type MeshState struct {
 	Layout *layout.Layout
 	Text   []byte // what ranks.DescribeSpread says of the layout
@@ -95,7 +99,8 @@ func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
 	return p.fingerprint(ctx, r)
 }
 
-// fingerprint sets in r the contribution of the share to the fingerprint of each tensor.
+// fingerprint sets in r the contribution of the share to the fingerprint of each tensor. It
+// computes on writerThreads goroutines of low priority, and waits for them.
 func (p *Part) fingerprint(ctx context.Context, r *receipt) error {
 	var mu sync.Mutex
 	sums, key := map[int]digest.Sum{}, digest.NewKey(p.Seed)
@@ -138,11 +143,11 @@ func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int,
 	return nil
 }
 
-// fileReads are the ranges to read, by file.
+// fileReads are the ranges to read, by file. One goroutine uses them.
 type fileReads map[string]blockReads
 
-// planReads returns which bytes of which files are a rank's state on a layout. It reads the
-// headers.
+// planReads returns which bytes of which files are a rank's state on a layout, and where in the
+// memory of the local tensors they belong. It reads the headers.
 func (s *Sealed) planReads(l *layout.Layout, rank int, memory func(name string) []byte) (fileReads,
 	error) {
 	if s.State.Mesh == nil {
@@ -207,7 +212,7 @@ func (w fileReads) addPiece(x *format.Tensor, to layout.Piece, memory []byte) {
 	}
 }
 
-// readVerified reads the wanted blocks of a file, and compares each with its hash.
+// readVerified reads the wanted blocks of the file called name, and compares each with its hash.
 func (s *Sealed) readVerified(ctx context.Context, name string, want blockReads) error {
 	i := slices.IndexFunc(s.files, func(f manifest.File) bool { return f.Name == name })
 	if i < 0 {

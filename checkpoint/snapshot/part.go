@@ -106,7 +106,8 @@ func (p *Part) Write() bool {
 }
 
 // write writes the files of the part, and then its receipt; whoever writes the last receipt seals
-// the checkpoint. The worker with rank 0 first cleans up after earlier workers.
+// the checkpoint, and gets true. The worker with rank 0 first cleans up after earlier workers. It
+// waits until all is durable.
 func (p *Part) write(s *staging) (sealed bool, err error) {
 	if p.Rank == 0 {
 		if err := s.folder.cleanUp(s); err != nil {
@@ -159,7 +160,7 @@ func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
 	return nil
 }
 
-// A receipt records what a worker has written of a checkpoint.
+// A receipt records what a worker has written of a checkpoint. One goroutine uses it.
 type receipt struct {
 	Files []manifest.File `json:"files"`
 	// Sums is the fingerprint of the worker's part of each tensor, by the tensor's index in the
@@ -167,7 +168,7 @@ type receipt struct {
 	Sums map[int]uint64 `json:"sums"`
 }
 
-// addFile writes a file, and records it.
+// addFile writes a file of the attempt s, waits until it is durable, and records it.
 func (r *receipt) addFile(ctx context.Context, s *staging, name string, f *file) error {
 	if err := f.write(ctx, s, name); err != nil {
 		return err
@@ -176,14 +177,15 @@ func (r *receipt) addFile(ctx context.Context, s *staging, name string, f *file)
 	return nil
 }
 
-// A file is a file on its way to the disk: a head, and the runs of a share one after the other.
+// A file is a file on its way to the disk: a head, and the runs of a share one after the other. One
+// goroutine calls write, whose own goroutines call the other methods, each for another range.
 type file struct {
 	head, body []byte
 	runs       []Run       // runs of body that are fingerprinted; nil = none
 	key        *digest.Key // key of the fingerprints; nil without runs
 
-	blocks []manifest.Hash // hash of each block, as far as they are written
-	mu     sync.Mutex      // guards sums
+	blocks []manifest.Hash // hash of each block, set by the goroutine that writes it
+	mu     sync.Mutex      // guards sums while write runs
 	sums   []digest.Sum    // fingerprint of each run
 }
 
@@ -207,7 +209,8 @@ func (f *file) write(ctx context.Context, s *staging, name string) error {
 	return out.Close(err)
 }
 
-// writeUnit hashes, fingerprints and writes the bytes from one offset up to another.
+// writeUnit hashes, fingerprints and writes the bytes from one offset in the file, the beginning of
+// a block, up to another.
 func (f *file) writeUnit(out Writer, from, to int) error {
 	for at := from; at < to; at += manifest.BlockBytes {
 		head, body, first := f.bytesIn(at, min(at+manifest.BlockBytes, to))
@@ -221,8 +224,8 @@ func (f *file) writeUnit(out Writer, from, to int) error {
 	return out.Write(from, head, body)
 }
 
-// bytesIn returns the bytes of a range of the file in head and body, and the offset in the body
-// where the latter begin.
+// bytesIn returns the bytes from one offset in the file up to another that are of its head and of
+// its body, and the offset in the body where the latter begin.
 func (f *file) bytesIn(from, to int) (head, body []byte, first int) {
 	cut := len(f.head)
 	first = max(from-cut, 0)
@@ -263,7 +266,8 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 	return r, nil
 }
 
-// fullDiskHint says what to do when the disk is full.
+// fullDiskHint says, for the end of a message, what to do when err is that the disk is full; "" for
+// another error.
 func fullDiskHint(err error) string {
 	if durable.Full(err) {
 		return "; make room there, or keep fewer, and the next one is written"

@@ -20,13 +20,13 @@ import (
 // and share the work among goroutines themselves. One goroutine at a time calls them. It keeps no
 // file open between calls.
 type Sealed struct {
-	Path  string
-	State *State
+	Path  string // folder of the checkpoint
+	State *State // its description, which nobody changes
 	// Own is the state that each worker had for itself, by rank; Read fills it in.
 	Own    map[int]json.RawMessage
 	Blocks int // blocks of all files, each of which has a hash
 
-	files []manifest.File
+	files []manifest.File // files that the manifest lists, with their hashes
 }
 
 // Open reads the description and the manifest of a step's checkpoint, which must lie in a folder of

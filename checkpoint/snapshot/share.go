@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How the bytes of a state are divided among the workers that write it. Nothing here does I/O or
+// changes what it is given.
+
 // shardingInfo is the key of torch for the offsets of a shard in its tensor.
 const shardingInfo = "DCP_SHARDING_INFO"
 
@@ -23,7 +26,7 @@ type Tensor struct {
 	Cuts []int
 }
 
-// Bytes returns the size of the tensor's elements.
+// Bytes returns the size in bytes of all elements of the tensor.
 func (t Tensor) Bytes() int {
 	n, err := t.Shape.Elements()
 	if err != nil {
@@ -43,7 +46,8 @@ func (t Tensor) axis() int {
 	return 0
 }
 
-// rowBytes returns the bytes of one step along the axis. No cut goes through a row.
+// rowBytes returns the bytes of a row: of the elements that have one index along the axis; at least
+// 1. No cut goes through a row.
 func (t Tensor) rowBytes() int {
 	rows := 1
 	if len(t.Shape) > 0 {
@@ -52,8 +56,8 @@ func (t Tensor) rowBytes() int {
 	return max(t.Bytes()/rows, 1)
 }
 
-// A Run is a range of bytes of a tensor that lies in one shard. Tensor is the tensor's index in the
-// state.
+// A Run is a range of bytes of a tensor that lies in one shard: From is the first byte in the
+// tensor, To the one after the last. Tensor is the tensor's index in the state.
 type Run struct{ Tensor, From, To int }
 
 // Share returns what a rank writes: the bytes that only it has, and as nearly its equal share of
@@ -83,7 +87,7 @@ func (s *State) Share(rank int) (runs []Run) {
 	return runs
 }
 
-// Bytes returns the total length of runs.
+// Bytes returns the total length of runs in bytes.
 func Bytes(runs []Run) (n int) {
 	for _, r := range runs {
 		n += r.To - r.From
@@ -91,7 +95,8 @@ func Bytes(runs []Run) (n int) {
 	return n
 }
 
-// shardHeader returns the beginning of a rank's shard, with the state that the rank has for itself.
+// shardHeader returns the beginning of a rank's shard, a safetensors header, with the state that
+// the rank has for itself.
 func (s *State) shardHeader(rank int, runs []Run, own json.RawMessage) ([]byte, error) {
 	h := &safetensors.Header{}
 	origin := format.Origin{Rank: rank, Ranks: s.Workers, File: 1, Files: 1,

@@ -21,8 +21,8 @@ import (
 // receiptName matches the receipt of a worker; it has the number of workers.
 var receiptName = regexp.MustCompile(`^\.part-\d+-of-(\d{1,9})\.json$`)
 
-// sealing lets one goroutine of this process seal at a time: two would leave a half-written
-// manifest in what is published. Goroutines of other hosts are safe.
+// sealing lets one goroutine of this process seal at a time, and is held while the store does: two
+// would leave a half-written manifest in what is published. Goroutines of other hosts are safe.
 var sealing sync.Mutex
 
 // receiptsAmong returns the receipts among the files of an attempt, and whether all are there.
@@ -91,6 +91,7 @@ var (
 )
 
 // publish has the store seal the attempt if all receipts are there, or else returns errIncomplete.
+// sealing is held.
 func (s *staging) publish(ctx context.Context) error {
 	p := s.folder.StoreOrLocal()
 	names, err := p.Files(ctx, s.Attempt)

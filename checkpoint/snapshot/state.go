@@ -23,8 +23,8 @@ const (
 	StateName = "shoal-checkpoint.json"
 	// MaxTextBytes bounds the JSON that is read, in bytes.
 	MaxTextBytes = 1 << 30
-	maxWorkers   = 1 << 16
-	// largest state in bytes, so that no product with a rank overflows.
+	maxWorkers   = 1 << 16 // largest number of workers that write a checkpoint
+	// maxBytes is the largest state in bytes, so that no product with a rank overflows.
 	maxBytes = 1 << 46
 )
 

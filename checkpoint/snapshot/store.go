@@ -4,13 +4,13 @@ import "context"
 
 // An Attempt is a checkpoint that exists or is being written: a number of files.
 type Attempt struct {
-	Step uint64
+	Step uint64 // steps committed before the checkpoint
 	Seed uint64 // unique number of the attempt; 0 where the name of a sealed one has none
 }
 
 // A Store is where a job keeps its checkpoints. What it was told to keep is durable when the call
-// returns. A call about an attempt that does not exist returns fs.ErrNotExist. Several goroutines
-// and several hosts may use it at once.
+// returns; calls wait for that. A call about an attempt that does not exist returns fs.ErrNotExist.
+// Several goroutines and several hosts may use it at once.
 type Store interface {
 	// TryWrite writes a small file and removes it again. The error says why nothing can be written.
 	TryWrite(ctx context.Context) error
@@ -24,7 +24,7 @@ type Store interface {
 	Put(ctx context.Context, a Attempt, name string, text []byte) error
 	// Begin begins an attempt; other workers may have done so already.
 	Begin(ctx context.Context, a Attempt) error
-	// Create begins a file of size bytes.
+	// Create begins a file of size bytes. The caller closes the Writer.
 	Create(ctx context.Context, a Attempt, name string, size int) (Writer, error)
 	// Seal seals an attempt whose parts are all there, with the manifest, or without one where
 	// Files lists it. If another call, even from another host, came first, the error is
@@ -48,7 +48,7 @@ type Writer interface {
 	// Write takes the piece that begins at an offset, as two runs of memory. Several goroutines may
 	// call it at once.
 	Write(at int, head, body []byte) error
-	// Close ends the file. The file is durable then, or absent when it could not be written, for
-	// which failed is the reason.
+	// Close ends the file, once, after all calls of Write. The file is durable then, or absent when
+	// it could not be written, for which failed is the reason; nil = it was written.
 	Close(failed error) error
 }

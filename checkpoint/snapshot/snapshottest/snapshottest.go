@@ -1,4 +1,6 @@
-// Package snapshottest holds the tests that every store for checkpoints of jobs must pass.
+// Package snapshottest holds the tests that every store for checkpoints of jobs must pass, and
+// functions to write checkpoints in tests. All are for the goroutine of the test, which they fail
+// where the store does not do what it must.
 package snapshottest
 
 import (
@@ -32,7 +34,7 @@ type Kind struct {
 // Lines collects what a folder logs. Any goroutine may use it.
 type Lines struct {
 	mu   sync.Mutex
-	said []string
+	said []string // guarded by mu
 }
 
 // Say adds a line.
@@ -42,17 +44,18 @@ func (l *Lines) Say(line string) {
 	l.said = append(l.said, line)
 }
 
-// String returns the lines.
+// String returns the lines so far, each but the last with a line feed.
 func (l *Lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.said, "\n")
 }
 
-// Bytes is the size of the state that the tests write: several uploads or blocks for each worker.
+// Bytes is the size in bytes of what State returns: several uploads or blocks for each worker.
 const Bytes = 17 << 20
 
-// State returns the description of a step's checkpoint and the bytes of its tensors.
+// State returns the description of a step's checkpoint and the bytes of its one tensor, which
+// follow from the step. The caller may change both.
 func State(step uint64, workers int) (*snapshot.State, [][]byte) {
 	s := &snapshot.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
@@ -61,14 +64,15 @@ func State(step uint64, workers int) (*snapshot.State, [][]byte) {
 	return s, [][]byte{memory}
 }
 
-// Small returns a state of which each part is one piece.
+// Small is State with so few bytes, 4000, that each worker's part is sent at once.
 func Small(step uint64, workers int) (*snapshot.State, [][]byte) {
 	s, memory := State(step, workers)
 	s.Tensors[0].Shape = tensor.Shape{1000}
 	return s, [][]byte{memory[0][:4000]}
 }
 
-// Part returns the part of a rank.
+// Part returns the part that a rank writes of the checkpoint s in f, with a seed; memory holds the
+// bytes of the tensors. It is checked and not written. A part that cannot be fails the test.
 func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64,
 	rank int) *snapshot.Part {
 	t.Helper()
@@ -87,7 +91,9 @@ func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, s
 	return p
 }
 
-// Write writes the parts of several ranks at once.
+// Write writes the parts of several ranks at once, each on a goroutine of its own, and waits for
+// them; memory holds the bytes of the tensors. What becomes of the parts f logs: that does not fail
+// the test.
 func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64,
 	ranks ...int) {
 	t.Helper()
@@ -102,7 +108,7 @@ func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, 
 	}
 }
 
-// Steps returns the sealed steps, the newest first.
+// Steps returns the steps of the sealed checkpoints in f, the newest first.
 func Steps(t testing.TB, f snapshot.Folder) (steps []uint64) {
 	t.Helper()
 	sealed, err := f.Sealed()
@@ -115,7 +121,7 @@ func Steps(t testing.TB, f snapshot.Folder) (steps []uint64) {
 	return steps
 }
 
-// Run runs all tests.
+// Run runs all tests as parts of the test t, on stores of kind k.
 func Run(t *testing.T, k Kind) {
 	for name, f := range map[string]func(*testing.T){
 		"what is written is read":           k.testReadBack,
@@ -224,7 +230,7 @@ func (k Kind) testWrongReceipts(t *testing.T) {
 	}
 }
 
-// replaceFile writes a file of an attempt that is not sealed.
+// replaceFile writes a file of an attempt that is not sealed, in place of the one that is there.
 func (k Kind) replaceFile(t *testing.T, f snapshot.Folder, a snapshot.Attempt, name, text string) {
 	t.Helper()
 	if err := f.StoreOrLocal().Put(t.Context(), a, name, []byte(text)); err != nil {
@@ -348,6 +354,7 @@ func (outdated) List(context.Context) (sealed, unsealed []snapshot.Attempt, err 
 // A killed is a store in which this process seals and removes nothing.
 type killed struct{ snapshot.Store }
 
+// errKilled is the error of a call after which a worker of the test does nothing more.
 var errKilled = errors.New("killed")
 
 // Seal fails.
