@@ -20,7 +20,8 @@ import (
 
 // Tensors of another element type are read through files that do not exist: each is a tensor as it
 // is rounded, and its bytes are made of the stored ones when they are read. So whatever moves
-// tensors moves these, and nothing of the size of a tensor is in memory.
+// tensors moves these, and nothing of the size of a tensor is in memory. The methods of Checkpoint
+// in this file are for one goroutine at a time.
 
 // A Cast says that tensors are to have another element type.
 type Cast struct {
@@ -42,7 +43,8 @@ type CastReport struct {
 var optimizerState = regexp.MustCompile(`(?:^|\.)(?:exp_avg|exp_avg_sq|max_exp_avg_sq|` +
 	`momentum_buffer|square_avg|grad_avg|fp32)(?:\.|$)`)
 
-// isOptimizer reports whether a tensor is of an optimizer, by its name.
+// isOptimizer reports whether a tensor is of an optimizer, by its name and, where the name begins
+// with "state", by the values of the checkpoint.
 func (c *Checkpoint) isOptimizer(name string) bool {
 	name = dotted(name)
 	first, _, _ := strings.Cut(name, ".")
@@ -64,7 +66,8 @@ func (c *Checkpoint) isOptimizer(name string) bool {
 // Cast gives tensors of floats another element type: that of the last rule that matches, rounded to
 // nearest with ties to even, as torch does it. What an optimizer keeps stays as it is. It fails for
 // a rule that matches no tensor of floats of a model, and later, when elements are read, for
-// numbers for which the type has no place. The checkpoint is another state after it.
+// numbers for which the type has no place. The checkpoint is another state after it. It reads no
+// elements, but asks the file system for times, and closes the files that are open.
 func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
 	folder := &castFolder{FS: c.Files.FS(), files: map[string]*castFile{}}
 	used := make([]bool, len(rules))
@@ -136,7 +139,8 @@ func (c *Checkpoint) roundedNames() map[string]bool {
 	return names
 }
 
-// sourceFiles returns the names of the files that a move reads.
+// sourceFiles returns the names of the files that a move reads, in ascending order; those of
+// castFolder are among them.
 func (c *Checkpoint) sourceFiles() (names []string) {
 	if c.cast == nil {
 		return c.tensorFiles()
@@ -156,12 +160,13 @@ func (c *Checkpoint) sourceFiles() (names []string) {
 // Cast adds the files; after that nothing changes the folder, and any goroutine may use it. Its
 // exported methods read the file system, except for the further files.
 type castFolder struct {
-	fs.FS
-	files  map[string]*castFile
-	source *reader
+	fs.FS                       // folder of the checkpoint
+	files  map[string]*castFile // the further files, by name
+	source *reader              // reads the stored elements; Checkpoint.Close closes it
 }
 
-// add adds the file of a tensor that is rounded. Cast alone calls it.
+// add adds the file of the i-th tensor of the checkpoint, which is rounded to another type. Cast
+// alone calls it.
 func (f *castFolder) add(i int, t format.Tensor, to tensor.DType) (*castFile, error) {
 	n, err := t.Shape.Elements()
 	if err != nil {
@@ -201,11 +206,11 @@ func (f *castFolder) ReadDir(name string) ([]fs.DirEntry, error) { return fs.Rea
 // goroutine may use it; its methods do no I/O.
 type castFile struct {
 	folder *castFolder
-	name   string
-	from   format.Tensor
-	to     tensor.DType
-	size   int64     // in bytes
-	mtime  time.Time // when the newest of the files was changed that have the tensor
+	name   string        // name in the folder, which no other file has
+	from   format.Tensor // the tensor as it is stored
+	to     tensor.DType  // element type to which it is rounded
+	size   int64         // bytes of the rounded tensor
+	mtime  time.Time     // when the newest of the files was changed that have the tensor
 }
 
 // tensor returns the tensor as it lies in the file.
@@ -241,19 +246,19 @@ type openCast struct{ *castFile }
 // Stat implements fs.File.
 func (x openCast) Stat() (fs.FileInfo, error) { return x.castFile, nil }
 
-// Read implements fs.File.
+// Read implements fs.File; it always fails, since such files are read by ReadAt.
 func (x openCast) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 // Close implements fs.File.
 func (x openCast) Close() error { return nil }
 
-// castBuffers are buffers for stored elements.
+// castBuffers are buffers for stored elements, which any goroutine may take.
 var castBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // castElements is the number of elements that are rounded at a time.
 const castElements = 1 << 15
 
-// ReadAt implements io.ReaderAt.
+// ReadAt implements io.ReaderAt: it reads stored elements, and rounds them.
 func (x openCast) ReadAt(b []byte, at int64) (n int, err error) {
 	if at < 0 || at > x.size {
 		return 0, io.EOF
@@ -287,7 +292,8 @@ func (x openCast) ReadAt(b []byte, at int64) (n int, err error) {
 	return n, err
 }
 
-// round fills dst with some elements from a position on.
+// round fills dst with count rounded elements, from the one with the number from on, by means of a
+// buffer that it makes larger if need be.
 func (x openCast) round(dst []byte, from, count int, buffer *[]byte) error {
 	n := count * x.from.DType.Size()
 	if cap(*buffer) < n {
@@ -305,8 +311,9 @@ func (x openCast) round(dst []byte, from, count int, buffer *[]byte) error {
 	return nil
 }
 
-// roundTo rounds elements of one type of floats to another. It returns the index of the first
-// number that is finite, and would be infinite; -1 if there is none.
+// roundTo rounds all elements in src, of one type of floats, to another in dst, to nearest with
+// ties to even. It returns the index of the first number that is finite, and would be infinite; -1
+// if there is none.
 func roundTo(to tensor.DType, dst []byte, from tensor.DType, src []byte) (beyond int) {
 	le := binary.LittleEndian
 	size, each := from.Size(), to.Size()

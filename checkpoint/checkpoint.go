@@ -57,7 +57,7 @@ type stamp struct {
 }
 
 // Open reads the headers of a checkpoint: path is its folder, or a file, or the URL of a folder in
-// a bucket. Errors name files as they stand below path.
+// a bucket. The caller closes it. Errors name files as they stand below path.
 func Open(path string) (*Checkpoint, error) {
 	c, err := locate(path)
 	if err != nil {
@@ -86,8 +86,8 @@ func Open(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// unlisted returns the names of the tensors that a manifest does not list with the same name,
-// place, type and shape (strange), and whether the manifest lists tensors that the checkpoint
+// unlisted returns the set of names of the tensors that a manifest does not list with the same
+// name, place, type and shape (strange), and whether the manifest lists tensors that the checkpoint
 // lacks.
 func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, lacking bool) {
 	text := func(name, place string, d tensor.DType, s tensor.Shape) string {
@@ -166,7 +166,7 @@ func locateURL(url string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// Close closes the files.
+// Close closes the files. It is called once, when nobody reads the checkpoint any more.
 func (c *Checkpoint) Close() error {
 	err := c.Files.Close()
 	if c.cast != nil {
@@ -227,7 +227,7 @@ func (c *Checkpoint) CheckNames() error {
 }
 
 // checkStructure fails when the format does not say how the parts of a tensor fit together, or the
-// structure has a fault.
+// structure has a fault. It reads no elements.
 func (c *Checkpoint) checkStructure() error {
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; t.Coords != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // How the tensors of a model are compared with the Hugging Face configuration that is to lie beside
-// them.
+// them. Nothing here does I/O, or changes the checkpoint.
 
 // inLayer matches the name of a tensor in a decoder layer: the layer's number, and the rest.
 var inLayer = regexp.MustCompile(`^model\.layers\.(\d+)\.(.+)$`)
@@ -73,9 +73,10 @@ func (c *Checkpoint) checkConfig(config *hf.Config) error {
 
 // An optionalTensor is a tensor that layers of some models have next to another.
 type optionalTensor struct {
-	sibling, name string // name of the tensor next to which it stands, inside its layer
-	expected      bool   // whether the configuration expects the tensor
-	source        string // field of the configuration that decides it
+	sibling  string // name, inside the layer, of the tensor next to which it stands
+	name     string // its own name inside the layer
+	expected bool   // whether the configuration expects the tensor
+	source   string // field of the configuration that decides it
 }
 
 // optionalTensors returns the tensors that a configuration expects in a layer, or excludes. Each

@@ -2,7 +2,8 @@ package checkpoint
 
 import "hash/crc32"
 
-// Checksums of parts of a file that are computed in any order add up to that of the whole.
+// Checksums of parts of a file that are computed in any order, by several goroutines, add up to
+// that of the whole. These functions are pure.
 
 // shiftedCRC returns what a run of bytes with the checksum sum (CRC-32, IEEE) contributes, by
 // exclusive or, to the checksum of a longer run in which n bytes follow.

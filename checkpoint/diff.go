@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How two checkpoints are compared. One goroutine uses the two; workers is the number of goroutines
+// among which the functions share the reading, and for which they wait.
+
 // A Difference describes a tensor in which two checkpoints differ.
 type Difference struct {
 	Tensor string `json:"tensor"`
@@ -110,17 +113,17 @@ func compareTensors(ctx context.Context, a, b *Checkpoint, workers int) ([]Diffe
 // A pair is a tensor that both checkpoints have.
 type pair struct{ a, b *format.Tensor }
 
-// compareElements reads and compares the elements of pairs of tensors. Each pair is a row of boxes
-// that both sides read packed. workers is the number of goroutines.
+// compareElements reads and compares the elements of pairs of tensors of a and b, and returns a
+// Difference for each pair that differs. Each pair is a row of boxes that both sides read packed.
 func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 	workers int) ([]Difference,
 	error) {
 	type item struct{ pair, from, to int }
 	var items []item
 	for i, p := range pairs {
-		n, step := p.a.Shape.Box().Elements(), move.BlockBytes/p.a.DType.Size()
-		for from := 0; from < n; from += step {
-			items = append(items, item{i, from, min(from+step, n)})
+		n, most := p.a.Shape.Box().Elements(), move.BlockBytes/p.a.DType.Size()
+		for from := 0; from < n; from += most {
+			items = append(items, item{i, from, min(from+most, n)})
 		}
 	}
 	left, right := a.newReader(), b.newReader()
@@ -165,7 +168,7 @@ func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 }
 
 // countUnequal returns the number of elements of size bytes that differ between x and y, and the
-// index of the first.
+// index of the first; 0 if none does.
 func countUnequal(x, y []byte, size int) (count, first int) {
 	if bytes.Equal(x, y) {
 		return 0, 0
@@ -191,7 +194,8 @@ func elementIndex(s tensor.Shape, n int) []int {
 	return index
 }
 
-// A reader reads boxes of a checkpoint from any of its pieces. Several goroutines may use it.
+// A reader reads boxes of a checkpoint from any of its pieces. Several goroutines may use it, and
+// wait for the files; nothing changes index.
 type reader struct {
 	fileSet
 	index map[string]int // position of each file in names
@@ -211,12 +215,12 @@ func (c *Checkpoint) newReaderOf(names []string) *reader {
 	return r
 }
 
-// readBytes fills b with the bytes of a file from an offset on.
+// readBytes fills b with the bytes of one of the reader's files, from an offset on.
 func (r *reader) readBytes(name string, b []byte, at int64) error {
 	return r.Read(r.index[name], b, at)
 }
 
-// readBox reads a box of a tensor into dst, packed.
+// readBox reads a box of a tensor into dst, packed in row-major order.
 func (r *reader) readBox(t *format.Tensor, box tensor.Box, dst []byte) error {
 	return t.ReadBox(r.readBytes, box, dst)
 }

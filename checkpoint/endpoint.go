@@ -24,7 +24,7 @@ type endpoint struct {
 }
 
 // newEndpoint returns the endpoint of a checkpoint that exists, or will be written, in these files.
-// It opens none.
+// It opens none; whoever made it sets files.open and closes files.
 func newEndpoint(c *format.Checkpoint, files []string) (*endpoint, error) {
 	e := &endpoint{files: fileSet{names: files}}
 	rank := map[string]int32{}
@@ -57,10 +57,11 @@ func newEndpoint(c *format.Checkpoint, files []string) (*endpoint, error) {
 	return e, err
 }
 
-// location returns where a local tensor of this endpoint lies.
+// location returns where a local tensor of this endpoint lies. Any goroutine may call it.
 func (e *endpoint) location(p *plan.Place) move.Location { return e.locations[p.Slot] }
 
-// Layout returns how the tensors of a checkpoint lie in its files, where each file is a rank.
+// Layout returns how the tensors of a checkpoint lie in its files, where each file is a rank. Like
+// all methods of Checkpoint it is for one goroutine at a time; it reads no elements.
 func (c *Checkpoint) Layout() (*layout.Layout, error) {
 	if err := c.checkStructure(); err != nil {
 		return nil, err
@@ -72,7 +73,8 @@ func (c *Checkpoint) Layout() (*layout.Layout, error) {
 	return e.layout, nil
 }
 
-// newSourceEndpoint returns the endpoint of the checkpoint that is read.
+// newSourceEndpoint returns the endpoint of the checkpoint that is read. The caller closes its
+// files.
 func newSourceEndpoint(c *Checkpoint) (*endpoint, error) {
 	e, err := newEndpoint(c.Checkpoint, c.sourceFiles())
 	if err != nil {
@@ -95,7 +97,8 @@ func openFrom(fsys fs.FS, name string) (handle, error) {
 }
 
 // newPlan plans the move between two sets of files: those that are read are one host, those that
-// are written another. The planner reads no dead source file as long as replicas allow it.
+// are written another. dead are the ranks, in from, of the files that cannot be read; the planner
+// reads none of them, or returns a *plan.LostError.
 func newPlan(from, to *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
 	c := plan.Cluster{Devices: []int{0, to.Ranks}, Old: make([]int, from.Ranks),
 		New: make([]int, to.Ranks)}

@@ -16,19 +16,21 @@ type handle interface {
 	io.Closer
 }
 
-// A fileSet is the files of a checkpoint as regions of a move. Several goroutines may use it.
+// A fileSet is the files of a checkpoint as regions of a move. Several goroutines may use it, and
+// wait for the files; names and open are set before they do. Files are opened when they are needed,
+// and closed when there are too many, and by Close.
 type fileSet struct {
 	names []string                          // file of each region
 	open  func(name string) (handle, error) // opens a file by its name
 
-	mu    sync.Mutex
+	mu    sync.Mutex        // guards files, and is held while a file is opened or closed
 	files map[int]*openFile // open files, by region; nil = none was opened
 }
 
 // An openFile is an open file and the number of calls that use it.
 type openFile struct {
 	handle
-	users int
+	users int // guarded by mu of the fileSet
 }
 
 // Name returns the file of a region.
@@ -50,7 +52,8 @@ func (m *fileSet) Read(region int, b []byte, at int64) error {
 	})
 }
 
-// Write implements move.Target: it writes b into a file from an offset on.
+// Write implements move.Target: it writes b into a file, which must be open for writing, from an
+// offset on.
 func (m *fileSet) Write(region int, b []byte, at int64) error {
 	return m.withFile(region, func(h handle) error {
 		_, err := h.(io.WriterAt).WriteAt(b, at)
@@ -58,8 +61,8 @@ func (m *fileSet) Write(region int, b []byte, at int64) error {
 	})
 }
 
-// withFile calls f with the open file of a region. Several calls may use one file at once, so f
-// must not depend on the position in the file.
+// withFile calls f, without mu, with the open file of a region. Several calls may use one file at
+// once, so f must not depend on the position in the file.
 func (m *fileSet) withFile(region int, f func(h handle) error) error {
 	h, err := m.acquire(region)
 	if err != nil {
@@ -72,8 +75,8 @@ func (m *fileSet) withFile(region int, f func(h handle) error) error {
 	return err
 }
 
-// acquire returns the open file of a region, with one more user. It opens the file if need be, and
-// may first close files that nobody uses.
+// acquire returns the open file of a region, with one more user, whom the caller takes off again.
+// It locks mu, opens the file if need be, and may first close files that nobody uses.
 func (m *fileSet) acquire(region int) (*openFile, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,7 +113,7 @@ func (m *fileSet) closeIdle() error {
 	return errors.Join(errs...)
 }
 
-// Close closes all files. No call may use them any more.
+// Close closes all files. No call may use them meanwhile; a later one opens its file again.
 func (m *fileSet) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,7 +17,8 @@ import (
 
 // How the state of an optimizer is prepared for a format that has it by groups of parameters:
 // tensors get the names that the format gives them, and groups come from the user or the
-// checkpoint.
+// checkpoint. The methods change the tensors and values that the checkpoint lists, so they are for
+// one goroutine at a time; elements are read only where the groups are found.
 
 // PrepareOptimizer prepares an optimizer for a format that identifies parameters by position, or
 // needs their groups, as NeedsGroups says; for other formats it does nothing. given are the groups
@@ -122,7 +123,8 @@ func (c *Checkpoint) renameForDeepSpeed() error {
 // deepSpeedModel is the prefix of the model's tensors in checkpoints of DeepSpeed.
 const deepSpeedModel = "module."
 
-// recordRenames records the old names of renamed tensors, so that a seal still covers them.
+// recordRenames records the old name of each renamed tensor, by its new name, so that a seal still
+// covers them.
 func (c *Checkpoint) recordRenames(renamed map[string]string) {
 	before := maps.Clone(c.renamed)
 	for name, old := range renamed {
@@ -130,7 +132,7 @@ func (c *Checkpoint) recordRenames(renamed map[string]string) {
 	}
 }
 
-// groupSizes says how many parameters each group has.
+// groupSizes says in words how many parameters each group has.
 func groupSizes(o *optim.Optimizer) string {
 	var of []string
 	for i := range o.Groups {

@@ -9,8 +9,8 @@ import (
 
 // Who works on a checkpoint already, for the error of a move that finds the journal locked.
 
-// lockHolder describes the process that has locked a file, as far as the system tells: Linux lists
-// locks with their process and inode in /proc.
+// lockHolder describes, for an error, the process that has locked a file ("process 4711"), as far
+// as the system tells: Linux lists locks with their process and inode in /proc, which it reads.
 func lockHolder(f *os.File) string {
 	const unknown = "another process"
 	info, err := f.Stat()

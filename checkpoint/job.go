@@ -13,6 +13,7 @@ import (
 )
 
 // Checkpoints of running jobs have a description beside their tensors: it is compared with those.
+// The methods change nothing; like all of Checkpoint they are for one goroutine at a time.
 
 // Faults lists what is wrong with the structure of a checkpoint, and with the description that a
 // running job's checkpoint has beside its tensors. It reads no tensor.
@@ -25,7 +26,8 @@ func (c *Checkpoint) Faults() []format.Fault {
 }
 
 // JobFault returns what is wrong with the description that a running job's checkpoint has beside
-// its tensors; nil if nothing is, or the checkpoint is not one of a running job.
+// its tensors; nil if nothing is, or the checkpoint is not one of a running job. It reads the
+// description, and no tensor.
 func (c *Checkpoint) JobFault() *format.Fault {
 	err := c.checkJob()
 	if err == nil {

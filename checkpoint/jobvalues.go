@@ -17,7 +17,8 @@ import (
 )
 
 // What a job's checkpoint has beside tensors: learning rates, betas, and what programs have
-// registered, as docs/formats/job-checkpoints.md writes it.
+// registered, as docs/formats/job-checkpoints.md writes it. Only addJobValues reads a file, and
+// changes the checkpoint.
 
 // IsJob reports whether the checkpoint is one of a running job.
 func (c *Checkpoint) IsJob() bool { return c.job != nil }
@@ -31,8 +32,9 @@ func (c *Checkpoint) JobWorkers() int {
 	return c.job.Workers
 }
 
-// addJobValues adds the values of a job's checkpoint to those that its files have. Faults says what
-// is wrong with the description.
+// addJobValues reads the description of a job's checkpoint, if there is one, and adds its values to
+// those that the files have. Faults says what is wrong with the description. Open calls it, before
+// others have the checkpoint.
 func (c *Checkpoint) addJobValues() {
 	if c.file != "" {
 		return
@@ -103,7 +105,8 @@ type notes struct {
 // maxNesting bounds the depth of a note.
 const maxNesting = 100
 
-// add adds what is in a note that JSON says.
+// add adds what is in a note, as encoding/json has decoded it, under a path; depth is the number of
+// notes around it.
 func (n *notes) add(path string, note any, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("%.200q is nested more than %d deep", path, maxNesting)
@@ -156,7 +159,7 @@ func (n *notes) add(path string, note any, depth int) error {
 	return nil
 }
 
-// addArray adds an array, unless it is a tensor of the checkpoint.
+// addArray adds the array that a note stands for, unless it is a tensor of the checkpoint.
 func (n *notes) addArray(path string, note map[string]any) error {
 	if n.items == nil {
 		return nil
@@ -169,7 +172,8 @@ func (n *notes) addArray(path string, note map[string]any) error {
 	return nil
 }
 
-// encoded returns the kind of a value that JSON lacks, and what is in it; "" for others.
+// encoded returns the kind of a value that JSON lacks ("item", "dict", "tuple", "bytes", "float"),
+// and what is in it; "" for others.
 func encoded(note any) (kind string, inner any) {
 	m, ok := note.(map[string]any)
 	if !ok {
@@ -186,7 +190,8 @@ func encoded(note any) (kind string, inner any) {
 	return "unknown", nil
 }
 
-// containsArrays reports whether an array or a dict is in a list, or in lists in it.
+// containsArrays reports whether an array or a dict is in a list, or in lists in it; depth is the
+// number of notes around it.
 func containsArrays(list []any, depth int) bool {
 	if depth > maxNesting {
 		return false
@@ -205,10 +210,11 @@ func containsArrays(list []any, depth int) bool {
 }
 
 // A plainValue is a value of a checkpoint without tensors in it, and as Python has it if that says
-// more.
+// more; else python is nil.
 type plainValue struct{ data, python any }
 
-// plainNote makes a value of a note in which there is no array and no dict.
+// plainNote makes a value of a note in which there is no array and no dict; depth is the number of
+// notes around it.
 func plainNote(note any, depth int) (v plainValue, err error) {
 	if depth > maxNesting {
 		return v, fmt.Errorf("nested more than %d deep", maxNesting)
@@ -237,7 +243,7 @@ func plainNote(note any, depth int) (v plainValue, err error) {
 	return v, fmt.Errorf("no note of a checkpoint: %.80v", note)
 }
 
-// plainList makes a list or tuple.
+// plainList makes a value of the notes in a list or tuple, as plainNote does.
 func plainList(notes []any, isTuple bool, depth int) (v plainValue, err error) {
 	data, python, more := []any{}, []any{}, isTuple
 	for _, x := range notes {
@@ -262,7 +268,8 @@ func plainList(notes []any, isTuple bool, depth int) (v plainValue, err error) {
 	return v, nil
 }
 
-// number is a number of Python: whole, or not.
+// number returns a number of Python: an int64, or a *big.Int for a whole number beyond that, or a
+// float64.
 func number(n json.Number) (any, error) {
 	if strings.ContainsAny(n.String(), ".eE") {
 		return n.Float64()

@@ -22,7 +22,8 @@ type Options struct {
 	// parts of uploads allows.
 	Workers int
 	Seal    bool // whether to write a manifest; a bucket always gets one
-	// Progress is called with the bytes moved and the bytes in all; nil = no reports.
+	// Progress is called, on the goroutines that move and one at a time, with the bytes moved and
+	// the bytes in all; nil = no reports.
 	Progress func(done, all int64)
 
 	blockBytes int64 // bound of the bytes of a block, as move.Job.Block; 0 = the default
@@ -42,7 +43,8 @@ type Report struct {
 }
 
 // Move writes the tensors of a checkpoint as out, which Output made, and publishes them as dst when
-// all are there and their fingerprints equal those of the source. The same call continues a run
+// all are there and their fingerprints equal those of the source. It blocks until then; nobody else
+// may use src meanwhile, which the caller closes. The same call continues a run
 // that was stopped: until the end dst does not exist, and finished work lies in a folder beside it.
 // Move fails when dst exists already, or lies in the folder of the source. In a bucket, where dst
 // is a URL, the same call begins anew, and until the end a mark makes Open refuse what lies below
@@ -162,7 +164,8 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 	}
 }
 
-// missingError restates a planner's error about lost ranks in terms of files.
+// missingError restates a planner's error about lost ranks in terms of files; cause is why the last
+// of these could not be read, nil = all could.
 func (t *transfer) missingError(err, cause error) error {
 	var lost *plan.LostError
 	if cause == nil || !errors.As(err, &lost) {
@@ -191,8 +194,8 @@ func (t *transfer) commit(ctx context.Context) (void bool, err error) {
 		t.options)
 }
 
-// checkSealed fails when what was read differs from the source's manifest. Tensors that Cast has
-// rounded are not in it.
+// checkSealed fails when the fingerprints of what was read differ from those in the checkpoint's
+// manifest. Tensors that Cast has rounded are not in it.
 func (c *Checkpoint) checkSealed(found []manifest.Tensor) error {
 	if c.sealed == nil {
 		return nil

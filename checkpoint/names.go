@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/format/megatron"
 )
 
-// How the tensors of a Megatron model get their Hugging Face names.
+// How the tensors of a Megatron model get their Hugging Face names. The methods of Checkpoint are
+// for one goroutine at a time; they read a configuration, and no elements.
 
 // ModelFacts are properties of a model that its tensors and arguments do not tell.
 type ModelFacts struct {
@@ -38,8 +39,9 @@ func (c *Checkpoint) Config() (hf.Config, error) {
 }
 
 // ToHuggingFace gives the tensors of a Megatron model their Hugging Face names, and splits the
-// tensors that Megatron joins (megatron.ToHuggingFace). It fails when the checkpoint holds no such
-// model. dropped is the number of tensors that it leaves out because they belong to no model.
+// tensors that Megatron joins (megatron.ToHuggingFace), in the list of the checkpoint and not in
+// its files. It fails when the checkpoint holds no such model. dropped is the number of tensors
+// that it leaves out because they belong to no model.
 func (c *Checkpoint) ToHuggingFace(facts ModelFacts) (dropped int, err error) {
 	if facts.Config == nil {
 		config, err := c.Config()

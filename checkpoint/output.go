@@ -19,7 +19,8 @@ import (
 )
 
 // The formats in which checkpoints are written: one table says for each what it can hold, and how
-// its files are described.
+// its files are described. Nothing here writes a file, and no elements are read but those that a
+// format has among its values. One goroutine at a time uses a checkpoint.
 
 // A TargetFormat says in which format a checkpoint is written, and with which choices.
 type TargetFormat struct {
@@ -61,7 +62,7 @@ func RankFormats() (names []string) {
 	return names
 }
 
-// Describe returns one line about a format.
+// Describe returns one line about a format for people; "" for an unknown name.
 func Describe(format string) string { return findFormat(format).description }
 
 // NeedsGroups reports whether a format identifies optimizer state by the position of parameters, or
@@ -167,7 +168,8 @@ func findFormat(name string) outputFormat {
 const metadata = "__metadata__."
 
 // Output describes the files of a checkpoint in a target format. lost is the number of values for
-// which that format has no place.
+// which that format has no place. For Megatron's formats it may rename tensors of c, and for
+// DeepSpeed's it adds proofs, which Move tries.
 func (c *Checkpoint) Output(f TargetFormat) (out *format.Output, lost int, err error) {
 	if err := c.checkStructure(); err != nil {
 		return nil, 0, err
@@ -214,7 +216,7 @@ func (c *Checkpoint) checkComplete(out *format.Output) error {
 	return nil
 }
 
-// spec returns the given spec, or one rank with everything.
+// spec returns the given spec, which is not to be changed, or that of one rank with everything.
 func (f *TargetFormat) spec() *layout.Spec {
 	if f.Spec != nil {
 		return f.Spec
@@ -222,8 +224,8 @@ func (f *TargetFormat) spec() *layout.Spec {
 	return &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
 }
 
-// outputFolders returns a function that describes Megatron's folders, with lay. Optimizers are
-// chained as Megatron has them for such ranks.
+// outputFolders returns a function that describes Megatron's folders, with lay. That function
+// chains the optimizers in c as Megatron has them for such ranks.
 func outputFolders(lay func(*Checkpoint, TargetFormat) (*format.Output, error)) func(*Checkpoint,
 	TargetFormat) (*format.Output, error) {
 	return func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
@@ -236,8 +238,9 @@ func outputFolders(lay func(*Checkpoint, TargetFormat) (*format.Output, error)) 
 	}
 }
 
-// outputZero returns a function that describes what DeepSpeed saves for a stage of ZeRO. ZeRO cuts
-// tensors in its own way, so only the size of dp counts in a spec.
+// outputZero returns a function that describes what DeepSpeed saves for a stage of ZeRO, and adds
+// to the tensors of c the proofs of what that implies. ZeRO cuts tensors in its own way, so only
+// the size of dp counts in a spec.
 func outputZero(stage int) func(*Checkpoint, TargetFormat) (*format.Output, error) {
 	return func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 		ranks, err := zeroRanks(c, f)
@@ -287,7 +290,8 @@ func zeroRanks(c *Checkpoint, f TargetFormat) (int, error) {
 	return m.Ranks(), nil
 }
 
-// outputHF describes one file of safetensors, or several with an index.
+// outputHF describes what f names for the format hf: one file of safetensors, or several with an
+// index.
 func outputHF(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 	if f.MaxFileBytes == 0 {
 		f.MaxFileBytes = math.MaxInt64
@@ -310,7 +314,7 @@ func outputHF(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 	return out, err
 }
 
-// renameFile gives the one file of an output another name.
+// renameFile gives the one file of an output another name, everywhere in the output.
 func renameFile(out *format.Output, name string) error {
 	if len(out.Files) != 1 {
 		return fmt.Errorf(
@@ -329,8 +333,8 @@ func renameFile(out *format.Output, name string) error {
 	return nil
 }
 
-// texts returns the texts that a header of safetensors can hold, and the values that they come
-// from.
+// texts returns the texts that a header of safetensors can hold, by key, and the values that they
+// come from; nil if there are none.
 func (c *Checkpoint) texts() (texts map[string]string, kept []format.Value) {
 	for _, v := range c.Values {
 		key, ok := strings.CutPrefix(v.Path, metadata)
@@ -356,8 +360,9 @@ func (c *Checkpoint) shardsOnOneRank() [][]format.Shard {
 	return [][]format.Shard{shards}
 }
 
-// shards resolves a spec and gives each box to the rank among its owners that has the least to
-// write so far. Without a spec one rank holds everything.
+// shards resolves a spec and returns, for each rank, what that writes: each box goes to the rank
+// among its owners that has the fewest bytes to write so far. Without a spec one rank holds
+// everything.
 func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
 	if spec == nil {
 		return c.shardsOnOneRank(), nil

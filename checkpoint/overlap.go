@@ -8,8 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// checkOverlap fails when dst is the checkpoint itself, or one would lie in the folder of the
-// other, where their files could not be told apart.
+// checkOverlap fails when dst, where Move is to write the checkpoint, is the checkpoint itself, or
+// one would lie in the folder of the other, where their files could not be told apart. It asks the
+// file system where links lead, and changes nothing.
 func (c *Checkpoint) checkOverlap(dst string) error {
 	src, to := c.path, dst
 	switch inBucket := snapshot.IsURL(dst); {

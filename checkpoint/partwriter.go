@@ -37,10 +37,10 @@ type partWriter struct {
 	files    []*uploadingFile // files of the output, by region
 	partSize int              // bytes of a part of the largest file
 
-	mu    sync.Mutex
-	free  [][]byte // unused buffers of partSize bytes
-	bytes int      // bytes of the parts in memory
-	peak  int      // largest value of bytes so far
+	mu    sync.Mutex // guards what follows, and in files what uploadingFile says
+	free  [][]byte   // unused buffers of partSize bytes
+	bytes int        // bytes of the parts in memory
+	peak  int        // largest value of bytes so far, which tests read
 }
 
 // newPartWriter splits the files into parts. It fails when a file needs larger parts than the
@@ -82,7 +82,8 @@ func newPartWriter(ctx context.Context, b *s3.Bucket, o *format.Output) (*partWr
 // maxPartBytes.
 func (p *partWriter) workers() int { return min(max((maxPartBytes/p.partSize-1)/6, 1), maxUploads) }
 
-// countBlocks records all blocks that will be moved, before the first is.
+// countBlocks records all blocks that will be moved, before the first is: no other goroutine uses p
+// yet.
 func (p *partWriter) countBlocks(blocks []move.Block) {
 	for _, b := range blocks {
 		f := p.files[b.Region]
@@ -94,12 +95,14 @@ func (p *partWriter) countBlocks(blocks []move.Block) {
 	}
 }
 
-// Name implements move.Target: it returns the URL of a file.
+// Name implements move.Target: it returns the URL of a file. It takes no lock, since nothing
+// changes the names.
 func (p *partWriter) Name(region int) string {
 	return p.bucket.String() + "/" + p.files[region].name
 }
 
 // Write implements move.Target: it copies b into the parts in memory, from an offset of a file on.
+// It sends nothing.
 func (p *partWriter) Write(region int, b []byte, at int64) error {
 	return p.forEachPart(region, b, at, func(part, b []byte) { copy(part, b) })
 }
@@ -110,7 +113,7 @@ func (p *partWriter) Read(region int, b []byte, at int64) error {
 }
 
 // forEachPart calls do with the bytes of each part that the range touches and the bytes of b from
-// there on.
+// there on, without mu: no two goroutines have the same bytes of a part.
 func (p *partWriter) forEachPart(region int, b []byte, at int64, do func(part, b []byte)) error {
 	f := p.files[region]
 	for i := range f.partsIn(at, at+int64(len(b))) {
@@ -125,7 +128,7 @@ func (p *partWriter) forEachPart(region int, b []byte, at int64, do func(part, b
 }
 
 // liveOrNewPart returns part i of a file, which is in memory or is made with the bytes that are not
-// elements.
+// elements. It locks mu.
 func (p *partWriter) liveOrNewPart(f *uploadingFile, i int64) *part {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,8 +153,8 @@ func (p *partWriter) liveOrNewPart(f *uploadingFile, i int64) *part {
 	return x
 }
 
-// endBlock sends the parts whose last block this was, and waits for that. After the last part with
-// blocks of a file, it also sends the parts of the file that have none.
+// endBlock sends the parts whose last block this was, and waits for that, without mu. After the
+// last part with blocks of a file, it also sends the parts of the file that have none.
 func (p *partWriter) endBlock(b move.Block) error {
 	f := p.files[b.Region]
 	var whole []int64
@@ -170,7 +173,8 @@ func (p *partWriter) endBlock(b move.Block) error {
 	return p.sendWhole(f, whole)
 }
 
-// sendRest sends the files that have no blocks at all, several at once.
+// sendRest sends the files that have no blocks at all, several at once, and waits for that. The
+// goroutine of Move calls it after the last block.
 func (p *partWriter) sendRest() error {
 	files := slices.DeleteFunc(slices.Clone(p.files), func(f *uploadingFile) bool {
 		return len(f.partsWithoutBlocks()) < len(f.blocks)
@@ -180,8 +184,9 @@ func (p *partWriter) sendRest() error {
 	})
 }
 
-// sendWhole adds complete parts to checksums, and sends all parts that wait for no checksum any
-// more.
+// sendWhole adds complete parts, given by their numbers, to checksums, and sends all parts that
+// wait for no checksum any more. It waits for the store; several goroutines may call it, for
+// different parts.
 func (p *partWriter) sendWhole(f *uploadingFile, whole []int64) error {
 	for _, i := range whole {
 		x := p.liveOrNewPart(f, i)
@@ -196,7 +201,7 @@ func (p *partWriter) sendWhole(f *uploadingFile, whole []int64) error {
 }
 
 // addToSums adds a complete part to the checksums that cover it. It returns the parts that wait for
-// no checksum any more.
+// no checksum any more, which the caller sends. It locks mu once the sums are computed.
 func (p *partWriter) addToSums(f *uploadingFile, x *part) (ready []*part) {
 	end := x.from + int64(len(x.bytes))
 	first, _ := slices.BinarySearchFunc(f.sums, x.from, func(s pendingSum, at int64) int {
@@ -229,8 +234,9 @@ func (p *partWriter) addToSums(f *uploadingFile, x *part) (ready []*part) {
 	return ready
 }
 
-// sendPart inserts the checksums into a part, sends it and frees its memory. After the last part of
-// a file it completes the upload.
+// sendPart inserts the checksums into a part, which are complete by then, sends it and frees its
+// memory. After the last part of a file it completes the upload. It waits for the store, without
+// mu.
 func (p *partWriter) sendPart(f *uploadingFile, x *part) error {
 	for _, y := range f.locationsIn(x) {
 		var sum [4]byte
@@ -268,7 +274,8 @@ func (p *partWriter) sendPart(f *uploadingFile, x *part) error {
 	return err
 }
 
-// openUpload begins the upload of a file if it has not begun.
+// openUpload begins the upload of a file if it has not begun. It waits for the store, with
+// f.opening locked.
 func (p *partWriter) openUpload(f *uploadingFile) (err error) {
 	f.opening.Lock()
 	defer f.opening.Unlock()
@@ -278,7 +285,8 @@ func (p *partWriter) openUpload(f *uploadingFile) (err error) {
 	return err
 }
 
-// abortUploads aborts the uploads of the files that are not complete.
+// abortUploads aborts the uploads of the files that are not complete, and waits for the store. The
+// goroutine of Move calls it when no other uses p.
 func (p *partWriter) abortUploads(ctx context.Context) error {
 	var errs []error
 	for _, f := range p.files {

@@ -11,6 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
+// The methods of Checkpoint in this file read what has to be true before tensors are passed on. One
+// goroutine at a time calls them; workers is the number of goroutines among which they share the
+// reading, and for which they wait.
+
 // Prove checks the proofs of all tensors, piece by piece, and returns the first failure of each
 // proof that fails. The structure must have no faults. Most formats name their tensors, so that
 // nothing has to be proved or read.
@@ -20,10 +24,10 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 		from, to int
 	}
 	var items []item
-	const step = move.BlockBytes / 4
+	const most = move.BlockBytes / 4 // elements of an item
 	for _, p := range c.proofs() {
-		for n, from := p.Main.Shape.Box().Elements(), 0; from < n; from += step {
-			items = append(items, item{p, from, min(from+step, n)})
+		for n, from := p.Main.Shape.Box().Elements(), 0; from < n; from += most {
+			items = append(items, item{p, from, min(from+most, n)})
 		}
 	}
 	found := make([]*format.Fault, len(items))
@@ -59,8 +63,8 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 
 // checkContent checks everything except a seal that tells whether the tensors are as they were
 // written: checksums of records, equal replicas, and proofs of names. Whoever reads tensors to pass
-// them on or to describe them calls it first. It returns why each unreadable file could not be
-// read.
+// them on or to describe them calls it first. It returns, by name, why each unreadable file could
+// not be read.
 func (c *Checkpoint) checkContent(ctx context.Context, workers int) (unread map[string]error,
 	err error) {
 	if unread, err = c.checkRecords(ctx, workers); err != nil {
@@ -83,7 +87,7 @@ func (c *Checkpoint) checkContent(ctx context.Context, workers int) (unread map[
 	return unread, c.checkProofs(ctx, workers)
 }
 
-// checkProofs fails when a proof fails.
+// checkProofs fails when a proof of Prove fails.
 func (c *Checkpoint) checkProofs(ctx context.Context, workers int) error {
 	faults, err := c.Prove(ctx, workers)
 	if err == nil && len(faults) > 0 {
@@ -107,8 +111,9 @@ func (c *Checkpoint) proofs() (list []*format.Proof) {
 	return list
 }
 
-// readElements reads a range of elements of a tensor, in row-major order, into buffer, which it
-// makes larger if need be, and returns them.
+// readElements reads the elements of a tensor from one number up to another, in row-major order,
+// into buffer, which it makes larger if need be, and returns them. Several goroutines may call it,
+// each with a buffer of its own.
 func (r *reader) readElements(t *format.Tensor, from, to int, buffer []byte) ([]byte, error) {
 	n := (to - from) * t.DType.Size()
 	buffer = slices.Grow(buffer[:0], n)[:n]

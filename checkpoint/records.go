@@ -16,7 +16,8 @@ import (
 )
 
 // Files such as those of torch.save are archives, whose records have checksums: all of them, or
-// those that are read, are compared.
+// those that are read, are compared. One goroutine at a time calls the methods of Checkpoint;
+// workers is the number of goroutines among which they share the reading, and for which they wait.
 
 // Records is the result of comparing the records of files with their checksums.
 type Records struct {
@@ -37,8 +38,8 @@ func (c *Checkpoint) Records(ctx context.Context, workers int) (*Records, error)
 	return r, err
 }
 
-// checkRecords fails when a record that holds tensors is damaged. It returns why each unreadable
-// file could not be read.
+// checkRecords fails when a record that holds tensors is damaged. It returns, by name, why each
+// unreadable file could not be read.
 func (c *Checkpoint) checkRecords(ctx context.Context, workers int) (unread map[string]error,
 	err error) {
 	r, err := c.compareRecords(ctx, workers, c.readSpans())
@@ -85,8 +86,8 @@ func (c *Checkpoint) archiveFiles() (names []string) {
 	return slices.Compact(names)
 }
 
-// listRecords reads the directories of archives and returns their records that used touches. It
-// adds those that it cannot read to unread.
+// listRecords reads the directories of archives, by files, and returns their records that used
+// touches; nil = all. It adds files that it cannot read to unread.
 func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader, used spans,
 	unread map[string]error) (records []format.Record, err error) {
 	archives := c.Files.Archives()
@@ -113,8 +114,8 @@ func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader
 	return records, err
 }
 
-// sumRecords returns the checksums of records, computed from those of blocks. It adds files that it
-// cannot read to unread. workers is the number of goroutines.
+// sumRecords reads records, by files, and returns the checksum (CRC-32) of each, computed from
+// those of blocks. It adds files that it cannot read to unread.
 func sumRecords(ctx context.Context, workers int, files *reader, records []format.Record,
 	unread map[string]error) ([]uint32, error) {
 	type block struct {
@@ -149,7 +150,7 @@ func sumRecords(ctx context.Context, workers int, files *reader, records []forma
 	return sums, err
 }
 
-// A readerFile is one file of a reader, as an io.ReaderAt.
+// A readerFile is one file of a reader, as an io.ReaderAt. Several goroutines may use it.
 type readerFile struct {
 	*reader
 	name string
@@ -205,7 +206,7 @@ type spans map[string][]span
 // A span is the range of a file from one offset up to another.
 type span struct{ from, to int64 }
 
-// readSpans returns the ranges of files that are read.
+// readSpans returns the ranges of files in which the tensors lie, and what proves their names.
 func (c *Checkpoint) readSpans() spans {
 	all := spans{}
 	for t, p := range c.allPieces() {

@@ -15,8 +15,9 @@ import (
 
 // Boxes that lie in a checkpoint several times must be alike, since only one of them is read.
 
-// checkReplicas compares the replicas of boxes with the pieces that are read. It passes over what
-// cannot be read: whoever reads it will see that.
+// checkReplicas compares the replicas of boxes with the pieces that are read, and fails where they
+// differ. It passes over what cannot be read: whoever reads it will see that. It is for one
+// goroutine at a time, shares the reading among as many as workers says, and waits for them.
 func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 	type item struct {
 		t        *format.Tensor
@@ -26,11 +27,11 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 	var items []item
 	for i := range c.Tensors {
 		t := c.stored(&c.Tensors[i])
-		step := move.BlockBytes / max(t.DType.Size(), 1)
+		most := move.BlockBytes / max(t.DType.Size(), 1) // elements of an item
 		for k := range t.Replicas {
 			p := &t.Replicas[k]
-			for n, from := p.Box.Elements(), 0; from < n; from += step {
-				items = append(items, item{t, p, from, min(from+step, n)})
+			for n, from := p.Box.Elements(), 0; from < n; from += most {
+				items = append(items, item{t, p, from, min(from+most, n)})
 			}
 		}
 	}

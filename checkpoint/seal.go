@@ -22,7 +22,8 @@ import (
 )
 
 // How a checkpoint is sealed: where its manifest is, and how the fingerprints and hashes in it are
-// computed.
+// computed. One goroutine at a time uses a checkpoint; workers is the number of goroutines among
+// which a function shares the reading, and for which it waits.
 
 // manifestName returns the name of the checkpoint's manifest in its folder.
 func (c *Checkpoint) manifestName() string { return manifestName(c.file) }
@@ -43,7 +44,8 @@ func (c *Checkpoint) manifestPath() string {
 	return filepath.Join(c.dir, c.manifestName())
 }
 
-// readManifest reads the manifest of a checkpoint. The error is fs.ErrNotExist when there is none.
+// readManifest reads the manifest of a checkpoint, from its folder or bucket. The error is
+// fs.ErrNotExist when there is none.
 func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	files := format.NewFiles(c.fsys)
 	text, err := files.ReadAll(c.manifestName(), manifest.MaxBytes)
@@ -58,7 +60,7 @@ func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	return m, nil
 }
 
-// writeManifest writes a manifest durably, and whole or not at all.
+// writeManifest writes a manifest to a path of the file system durably, and whole or not at all.
 func writeManifest(path string, m *manifest.Manifest) error {
 	text, err := m.Append(nil)
 	if err == nil {
@@ -143,8 +145,8 @@ func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	return names, err
 }
 
-// hashFiles reads files and returns the hashes of their blocks. workers is the number of
-// goroutines.
+// hashFiles reads files and returns their sizes and the hashes of their blocks, in the order of
+// names. It closes what it opens.
 func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]manifest.File,
 	error) {
 	type item struct{ file, block int }
@@ -182,7 +184,8 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 }
 
 // fingerprints reads a checkpoint and returns the fingerprint of each tensor, and of the part of
-// each rank where the parts are not joined. workers is the number of goroutines.
+// each rank where the parts are not joined, under key; and as shown that of all of them under
+// digest.ShownSeed, which people see.
 func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	workers int) (list []manifest.Tensor, shown digest.Sum, err error) {
 	keys := [2]*digest.Key{key, digest.NewKey(digest.ShownSeed)}
@@ -226,14 +229,14 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 
 // A chunk is a part of a piece that is read at once.
 type chunk struct {
-	tensor int
-	piece  *format.Piece
+	tensor int           // number of the tensor in the checkpoint
+	piece  *format.Piece // piece of that tensor
 	// from and to are positions among the elements of the piece in row-major order, or byte
 	// positions for an element type of less than one byte.
 	from, to int
 }
 
-// chunks splits the pieces of a checkpoint into chunks.
+// chunks splits the pieces of a checkpoint into chunks of up to move.BlockBytes.
 func chunks(c *Checkpoint) (list []chunk) {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
@@ -249,8 +252,9 @@ func chunks(c *Checkpoint) (list []chunk) {
 	return list
 }
 
-// fingerprint reads a chunk with read, and returns its fingerprints under two keys, and the buffer
-// for the next call.
+// fingerprint reads a chunk of tensor t with read, into a buffer that it makes larger if need be,
+// and returns the buffer for the next call, and the fingerprints of the chunk under two keys.
+// Several goroutines may call it, each with a buffer of its own.
 func (x *chunk) fingerprint(t *format.Tensor, keys [2]*digest.Key,
 	read func([]byte, int64) error, buffer []byte) ([]byte, [2]digest.Sum, error) {
 	var sums [2]digest.Sum
@@ -284,7 +288,8 @@ type Damage struct {
 	To   int64  `json:"to"`             // byte after the last damaged one
 	// Tensors names the tensors that have elements there, or another fingerprint.
 	Tensors []string `json:"tensors,omitempty"`
-	What    string   `json:"what"`
+	// What says in words what differs.
+	What string `json:"what"`
 }
 
 // maxNamed is the number of tensors that a message names.

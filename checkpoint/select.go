@@ -12,7 +12,8 @@ import (
 
 // Which tensors of a checkpoint are meant, and under which names. Frameworks join the parts of a
 // name by dots, and checkpoints of jobs by slashes: whoever selects or renames can write dots for
-// both.
+// both. The methods of Checkpoint change its list of tensors, and no file; they are for one
+// goroutine at a time.
 
 // Select drops the tensors whose name keep does not accept, neither as it is nor with dots for
 // slashes. It fails when none is left.
@@ -55,10 +56,11 @@ func (c *Checkpoint) Rename(from, to string) error {
 	return c.Finish()
 }
 
+// dotted returns a name with dots for slashes.
 func dotted(name string) string { return strings.ReplaceAll(name, "/", ".") }
 
-// describeNames says how the names of tensors begin, and names the pattern of the most frequent
-// beginning.
+// describeNames says, for an error, how the names of tensors begin, and names the pattern of the
+// most frequent beginning.
 func describeNames(tensors []format.Tensor) string {
 	const most = 5
 	counts := map[string]int{}

@@ -31,7 +31,8 @@ const (
 // A staging is the folder in which a checkpoint is assembled. One rename publishes it, so that what
 // stands under its name is always complete. The methods read and write files and wait for that,
 // except for folder, files, path and plan, which compute. The goroutine of Move calls them;
-// appendRecord is called by the goroutines that move, one at a time.
+// appendRecord is called by the goroutines that move, one at a time. They too add to records; all
+// other fields are set by newStaging.
 type staging struct {
 	dst     string // path that is published
 	single  bool   // whether dst is a file, not a folder
@@ -54,7 +55,8 @@ func (s *staging) path(name string) string {
 
 // newStaging makes the folder, or takes over the folder of an earlier run of the same move, locks
 // the journal, and makes the files. It fails when something stands where the checkpoint is to be
-// published.
+// published, and returns errFinished when that is the work of such a run. The caller calls publish
+// or fail, which close the journal.
 func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*staging, error) {
 	s := &staging{dst: filepath.Clean(dst), single: single, output: o}
 	if err := s.checkPlain(); err != nil {
@@ -227,7 +229,8 @@ func (s *staging) writeFrames() error {
 	})
 }
 
-// withStagedFiles calls f with a function that opens staged files, of which one is open at a time.
+// withStagedFiles calls f with a function that opens staged files, of which one is open at a time:
+// the next call of open, and the end of f, close it.
 func (s *staging) withStagedFiles(f func(open func(file string) (*os.File, error)) error) (
 	err error) {
 	var open *os.File

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/durable"
 )
 
+// The methods of staging here wait for the file system; the goroutine of Move alone calls them.
+
 // checkPlain fails where the folder of an earlier run holds what no run makes: a pipe, which would
 // block the move; a link, through which the move would write elsewhere; or a folder on another
 // disk, from which no rename publishes.

@@ -14,7 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
-// A target is where a checkpoint is written: a folder or a bucket.
+// A target is where a checkpoint is written: a folder or a bucket. The goroutine of Move alone
+// calls the methods, which wait for the disk or the store, but for plan, which computes; the last
+// is publish, or fail where anything has failed.
 type target interface {
 	// plan plans the move to the target, from replicas of the source files that are dead.
 	plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error)
@@ -29,7 +31,8 @@ type target interface {
 }
 
 // newTarget returns the target that dst names: a bucket for a URL, or else a folder. It makes the
-// folder, or writes the mark, so that no other move can begin.
+// folder, or writes the mark, so that no other move can begin. The error is errFinished when an
+// earlier run of the same move had published everything.
 func newTarget(ctx context.Context, dst string, out *format.Output, id move.Identity) (target,
 	error) {
 	if snapshot.IsURL(dst) {
@@ -51,7 +54,8 @@ func fileNames(o *format.Output) (names []string) {
 	return names
 }
 
-// moveIdentity returns the identity of a move: a hash of what it reads and writes.
+// moveIdentity returns the identity of a move of c as o: a hash of what it reads and writes, by
+// sizes, times and places, without the elements.
 func moveIdentity(c *Checkpoint, o *format.Output) move.Identity {
 	h := sha256.New()
 	for _, name := range c.tensorFiles() {

@@ -31,8 +31,9 @@ type ties struct {
 	names map[string]*format.Tensor // tensors of y, by name
 }
 
-// find returns the name under which y has a tensor of x, and whether its content must be compared,
-// since the two were not saved from the same memory; nil where y has none.
+// find returns the tensor that y has, under another name, for the tensor t of x, and whether the
+// contents must be compared, since the two were not saved from the same memory; nil where y has
+// none.
 func (s *ties) find(t *format.Tensor) (in *format.Tensor, compare bool) {
 	same := func(u *format.Tensor) bool {
 		return u != nil && u.DType == t.DType && u.Shape.Equal(t.Shape) && t.DType.Size() > 0
@@ -71,7 +72,8 @@ func sameMemory(a, b *format.Tensor) bool {
 		})
 }
 
-// tied reports whether y has a tensor of x under another name, and which.
+// tied returns the other name under which y has the tensor t of x; "" = it does not have it. It may
+// read the two, by as many goroutines as workers says, and wait for them.
 func (s *ties) tied(ctx context.Context, t *format.Tensor, workers int) (name string, err error) {
 	in, compare := s.find(t)
 	if in == nil {
@@ -86,8 +88,9 @@ func (s *ties) tied(ctx context.Context, t *format.Tensor, workers int) (name st
 	return in.Name, nil
 }
 
-// removeTied removes from a list of differences the tensors that the other checkpoint has under
-// another name, and returns these.
+// removeTied removes from the list found the tensors that the other checkpoint has under another
+// name, and returns the rest and, as ties, what it has removed. It may read tensors and wait. a and
+// b are for one goroutine meanwhile.
 func removeTied(ctx context.Context, a, b *Checkpoint, found []Difference,
 	workers int) (rest []Difference, list []Tie, err error) {
 	index := func(c *Checkpoint) map[string]*format.Tensor {
@@ -122,7 +125,7 @@ func removeTied(ctx context.Context, a, b *Checkpoint, found []Difference,
 
 // Placeholders lists the tensors that stand where a parameter should be, and have no elements: of
 // floats, and of shape [0]. A state_dict has them that is saved while DeepSpeed's ZeRO-3 or FSDP
-// has the parameters on other ranks.
+// has the parameters on other ranks. It reads no file.
 func (c *Checkpoint) Placeholders() (names []string) {
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; t.DType.Float() && t.Coords == nil && len(t.Shape) == 1 &&

@@ -66,7 +66,7 @@ func (u *upload) ownFiles() []string {
 
 // newUpload writes the mark if nothing is there except the remains of an earlier run of the same
 // move, which are removed. It returns errFinished when that run had completed everything but
-// removing its mark.
+// removing its mark. The caller calls publish or fail.
 func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identity) (*upload,
 	error) {
 	u := &upload{dst: strings.TrimSuffix(dst, "/"), output: o, id: id}
@@ -100,7 +100,8 @@ func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identi
 	return u, err
 }
 
-// checkVacant fails when something is there that no run of the same move has written.
+// checkVacant fails when something is there that no run of the same move has written; parent and
+// name are those of openURL for dst. The error is errFinished as newUpload says.
 func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string) error {
 	found, err := u.bucket.Sizes(ctx, u.file)
 	if err != nil {
@@ -281,7 +282,7 @@ func (u *upload) fail(ctx context.Context, _ bool) error {
 func (u *upload) close() error { return nil }
 
 // openURL opens the folder that a URL names, and its parent with the name in it; a whole bucket has
-// no parent.
+// no parent, which is nil. It does not ask the store, and nothing has to be closed.
 func openURL(url string) (folder, parent *s3.Bucket, name string, err error) {
 	if folder, err = s3.Open(url); err != nil {
 		return nil, nil, "", err

@@ -10,8 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// An uploadingFile is a file on its way into a bucket. The mutex of its partWriter guards what
-// changes, but for upload.
+// An uploadingFile is a file on its way into a bucket. The mutex of its partWriter guards blocks,
+// moving, unsent, live, waiting, and in sums what changes, while blocks are moved. The goroutine
+// that sends a part alone writes the hashes of its blocks, and the one that sends the last part
+// sets done.
 type uploadingFile struct {
 	name         string         // name of the file below the bucket
 	size         int64          // bytes of the file
@@ -33,7 +35,8 @@ type uploadingFile struct {
 	done    bool       // whether the file exists in the bucket
 }
 
-// A pendingSum is a checksum to which parts are still being added.
+// A pendingSum is a checksum to which parts are still being added. The mutex of the partWriter
+// guards left, and value until left is 0.
 type pendingSum struct {
 	from, to int64  // range of the file that the checksum covers
 	left     int    // number of parts that are not added yet
@@ -46,14 +49,15 @@ type sumLocation struct {
 	sum int   // index into sums
 }
 
-// A part is a contiguous range of a file, assembled in memory.
+// A part is a contiguous range of a file, assembled in memory. Goroutines that move different
+// blocks write different bytes of it; one goroutine sends it after that.
 type part struct {
 	number int64  // position among the parts of the file, from 0
 	from   int64  // offset in the file
 	bytes  []byte // content of the part
 }
 
-// newUploadingFile splits a file of an output into parts of unit bytes.
+// newUploadingFile splits a file of an output into parts of unit bytes. It sends nothing.
 func newUploadingFile(x format.OutputFile, unit int64) *uploadingFile {
 	f := &uploadingFile{name: x.Name, size: x.Size, partSize: unit, live: map[int64]*part{}}
 	f.blocks = make([]int32, max(1, (x.Size+unit-1)/unit))
@@ -62,7 +66,8 @@ func newUploadingFile(x format.OutputFile, unit int64) *uploadingFile {
 	return f
 }
 
-// addSum adds a checksum that is to be computed. Calls come in the order of where the bytes begin.
+// addSum adds a checksum that is to be computed. Calls come in the order of where the bytes begin,
+// before other goroutines have f.
 func (f *uploadingFile) addSum(x format.Sum) {
 	for _, at := range x.At {
 		f.sumLocations = append(f.sumLocations, sumLocation{at, len(f.sums)})
@@ -82,7 +87,7 @@ func (f *uploadingFile) partsIn(from, to int64) func(yield func(int64) bool) {
 	}
 }
 
-// copyFrames copies the bytes that are not elements into a part.
+// copyFrames copies the bytes that are not elements into a part, which no other goroutine has yet.
 func (f *uploadingFile) copyFrames(x *part) {
 	first, _ := slices.BinarySearchFunc(f.frames, x.from, func(y format.Frame, at int64) int {
 		return cmp.Compare(y.Offset+int64(len(y.Bytes)), at)
@@ -99,7 +104,8 @@ func (f *uploadingFile) copyFrames(x *part) {
 	}
 }
 
-// partsWithoutBlocks returns the numbers of the parts that have no blocks.
+// partsWithoutBlocks returns the numbers of the parts into which no block was to be moved. The
+// mutex of the partWriter is held, or no block is moved any more.
 func (f *uploadingFile) partsWithoutBlocks() (list []int64) {
 	for i, n := range f.blocks {
 		if n == 0 {

@@ -12,6 +12,10 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// How a checkpoint is compared with its manifest. One goroutine at a time uses a checkpoint;
+// workers is the number of goroutines among which a function shares the reading, and for which it
+// waits.
+
 // Verify compares the checkpoint at a path with its manifest: every block of every file, and the
 // fingerprint of every tensor. It does not compare checksums in the files: Seal has compared them,
 // and the hashes cover the same bytes. It passes over files that the manifest does not list. A
@@ -45,7 +49,8 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	return append(damage, tensors...), m, err
 }
 
-// compareFiles compares sizes and blocks of files.
+// compareFiles compares sizes and blocks of files with what m lists. It reads all bytes, and
+// returns what differs.
 func (c *Checkpoint) compareFiles(ctx context.Context, m *manifest.Manifest,
 	workers int) (damage []Damage,
 	err error) {
@@ -88,7 +93,7 @@ func (c *Checkpoint) compareFiles(ctx context.Context, m *manifest.Manifest,
 	return damage, nil
 }
 
-// locateDamage adds the tensors that have elements where files are damaged.
+// locateDamage adds to each damage the tensors that have elements there. It reads no file.
 func (c *Checkpoint) locateDamage(damage []Damage) {
 	for i := range damage {
 		d := &damage[i]
@@ -96,7 +101,8 @@ func (c *Checkpoint) locateDamage(damage []Damage) {
 	}
 }
 
-// compareTensors compares fingerprints. It shows tensors that differ where the files are damaged.
+// compareTensors reads all tensors, compares their fingerprints with those in m, and sets m.Shown.
+// It locates tensors that differ where the files are damaged.
 func (c *Checkpoint) compareTensors(ctx context.Context, m *manifest.Manifest, files []Damage,
 	workers int) (damage []Damage, err error) {
 	structure := format.Checkpoint{Tensors: c.Tensors}
@@ -143,8 +149,9 @@ func (c *Checkpoint) compareTensors(ctx context.Context, m *manifest.Manifest, f
 	return damage, nil
 }
 
-// tensorDamage describes damage of a tensor, and locates it in the first of its pieces that
-// overlaps a damaged range of a file, or else in its first piece.
+// tensorDamage describes damage of the tensor with a number, in the words that what and args give
+// as in fmt.Sprintf, and locates it in the first of its pieces that overlaps a damaged range of a
+// file, or else in its first piece.
 func (c *Checkpoint) tensorDamage(tensor int, files []Damage, what string, args ...any) Damage {
 	t := &c.Tensors[tensor]
 	d := Damage{Tensors: []string{t.Name}, What: fmt.Sprintf(what, args...)}

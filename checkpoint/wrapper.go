@@ -9,7 +9,8 @@ import (
 )
 
 // Trainers save a model together with what they need to go on, and wrappers of a model put their
-// own names in front of its.
+// own names in front of its. Nothing here reads a file; the methods are for one goroutine at a
+// time.
 
 // A Wrapper is what a checkpoint has around the names of a model.
 type Wrapper struct {
@@ -66,7 +67,8 @@ func (c *Checkpoint) HasBeginning(prefix string) bool {
 
 // ModelAlone leaves of a checkpoint what is inside its wrapper, under the names that the model has
 // for it, without the prefix that torch's DDP or torch.compile puts before all of them. notes tell
-// people what was done; without a wrapper nothing is done.
+// people what was done; without a wrapper nothing is done. It changes the checkpoint's list of
+// tensors, as Select and Rename do.
 func (c *Checkpoint) ModelAlone() (notes []string, err error) {
 	all := len(c.Tensors)
 	if w, found := c.Wrapper(); found {
