@@ -33,7 +33,7 @@ type Bucket struct {
 	core   minio.Core               // client that makes the requests
 	creds  *credentials.Credentials // finds credentials, and keeps them until they expire
 	client *http.Client             // client by which creds asks for credentials
-	unit   int                      // bytes of a part of an upload, unless that makes too many parts
+	unit   int                      // least bytes of a part of an upload
 	tries  int                      // tries of a request that fails for a transient reason
 	// wait pauses between two tries; tests replace it.
 	wait func(ctx context.Context, d time.Duration) error
