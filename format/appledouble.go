@@ -7,14 +7,19 @@ import (
 	"strings"
 )
 
+// This file tells the files that macOS leaves in a folder from those of a checkpoint, so that
+// every reader can pass over them.
+
 // IsAppleDouble reports whether a file is one that macOS puts beside another on file systems of
 // others, for the attributes of that: ._model.safetensors beside model.safetensors.
 func IsAppleDouble(name string) bool { return strings.HasPrefix(path.Base(name), "._") }
 
-// WithoutAppleDouble returns a folder whose lists leave out the files that IsAppleDouble tells.
-// They can be opened by their names.
+// WithoutAppleDouble returns a folder whose lists leave out the files that IsAppleDouble
+// tells. They can still be opened by their names.
 func WithoutAppleDouble(fsys fs.FS) fs.FS { return plainFolder{fsys} }
 
+// A plainFolder is a folder whose lists leave out the files of macOS. Its methods read the folder,
+// and any goroutine may call them if that is so of the folder.
 type plainFolder struct{ fs.FS }
 
 // Stat implements fs.StatFS.

@@ -9,14 +9,16 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file checks the structure of a checkpoint, in the same way for every format.
+
 // A Fault is a defect of a checkpoint.
 type Fault struct {
 	Name string `json:"name"` // name of a tensor, path of a value, or name of a file
-	// rank that holds the part; "" = a whole tensor.
+	// Place is the rank that holds the part, as Coords.String writes it; "" = a whole tensor.
 	Place  string `json:"place,omitempty"`
 	File   string `json:"file,omitempty"` // "" = not about a single file
 	Offset int64  `json:"offset"`         // byte in the file
-	What   string `json:"what"`
+	What   string `json:"what"`           // what is wrong, for people
 }
 
 // String writes the fault as one line for people.
@@ -33,7 +35,8 @@ func (f Fault) String() string {
 
 // Check returns the defects in the structure of a checkpoint: pieces that lie outside their tensor
 // or beyond the end of their file, that overlap in the tensor or in a file, or that leave elements
-// uncovered; and values that could not be read. It opens the files, and reads no element.
+// uncovered; and values that could not be read. It opens the files, and reads no element. It is
+// for the goroutine of files, and may block on them. nil means that there are none.
 func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	for i := range c.Tensors {
 		faults = append(faults, c.Tensors[i].check(files)...)
@@ -46,7 +49,8 @@ func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	return faults
 }
 
-// check returns the defects in the structure of one tensor, as Check does.
+// check returns the defects in the structure of one tensor, as Check does. Like Check it opens
+// files, on their goroutine.
 func (t *Tensor) check(files *Files) (faults []Fault) {
 	fault := func(p *Piece, format string, args ...any) {
 		f := Fault{Name: t.Name, Place: t.Coords.String(), What: fmt.Sprintf(format, args...)}
@@ -95,7 +99,7 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 }
 
 // sharedBytes returns two pieces that share bytes of a file; nil if there are none. Pieces with
-// strides can lie between each other, and are passed over.
+// strides can lie between each other, and are passed over. They are the tensor's own, not copies.
 func (t *Tensor) sharedBytes() (a, b *Piece) {
 	var packed []*Piece
 	for i := range t.Pieces {
@@ -115,7 +119,8 @@ func (t *Tensor) sharedBytes() (a, b *Piece) {
 	return nil, nil
 }
 
-// pieceAt returns the i-th of the pieces and, after them, the replicas.
+// pieceAt returns the i-th, from 0, of the pieces and, after them, the replicas. It is the
+// tensor's own, not a copy.
 func (t *Tensor) pieceAt(i int) *Piece {
 	if i < len(t.Pieces) {
 		return &t.Pieces[i]

@@ -41,7 +41,7 @@ type Checkpoint struct {
 // order; the order of items of different ranks means nothing.
 type SavedItem struct {
 	Name string
-	Rank int
+	Rank int // rank that saved it, from 0
 }
 
 // A Tensor is a tensor as the format stores it: whole, or the part of it that one rank holds when
@@ -113,7 +113,7 @@ func (p *Piece) View() tensor.View {
 }
 
 // FlatPieces returns the pieces of the row-major elements [from, to) of a tensor whose elements
-// have whole bytes, if they lie side by side in a file from offset on.
+// have whole bytes, if they lie side by side in a file from offset on. offset is in bytes.
 func FlatPieces(d tensor.DType, s tensor.Shape, from, to int, file string,
 	offset int64) (pieces []Piece) {
 	for _, box := range s.Box().Range(from, to) {
@@ -123,10 +123,11 @@ func FlatPieces(d tensor.DType, s tensor.Shape, from, to int, file string,
 	return pieces
 }
 
-// BytesOf returns the number of bytes of n elements of a type.
+// BytesOf returns the number of bytes of n elements of a type, the last one filled up.
 func BytesOf(d tensor.DType, n int) int64 { return (int64(n)*int64(d.Bits()) + 7) / 8 }
 
-// SpanBytes returns the number of bytes from the first to the last element of the piece.
+// SpanBytes returns the number of bytes from the first to the last element of the piece. d is the
+// type of its elements.
 func (p *Piece) SpanBytes(d tensor.DType) int64 {
 	if p.Box.Empty() {
 		return 0
@@ -139,7 +140,7 @@ func (p *Piece) SpanBytes(d tensor.DType) int64 {
 	return BytesOf(d, end+1)
 }
 
-// Bytes returns the size of the packed tensor.
+// Bytes returns the size of the packed tensor in bytes.
 func (t *Tensor) Bytes() int64 {
 	n, _ := t.Shape.Elements() // readers refuse shapes that cannot be counted
 	return BytesOf(t.DType, n)
@@ -173,7 +174,8 @@ func (c *Checkpoint) Value(path string) (any, bool) {
 
 // Finish is the last step of a reader: it puts tensors and values into the order that Checkpoint
 // promises. It fails when two tensors have the same name and coordinates, or two values the same
-// path, and for a tensor that no file can hold.
+// path, and for a tensor that no file can hold. It does no I/O, and is for the goroutine that
+// fills the checkpoint in.
 func (c *Checkpoint) Finish() error {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]

@@ -7,16 +7,20 @@ import (
 	"io/fs"
 )
 
+// This file opens the files of a checkpoint for reading: all readers do it through a Files.
+
 // maxOpenFiles bounds the number of files that are open at a time.
 const maxOpenFiles = 128
 
-// Files reads the files of a folder at any offset, and keeps them open. It is for one goroutine.
+// Files reads the files of a folder at any offset, and keeps them open until Close. It is for one
+// goroutine at a time. Its methods may block on the folder; only FS, AddArchive and Archives do
+// not.
 type Files struct {
 	fsys fs.FS
-	open map[string]*File
-	last string // name of the last call of Open
+	open map[string]*File // open files, by name
+	last string           // name of the last call of Open
 
-	archives map[archiveID]Archive
+	archives map[archiveID]Archive // archives that readers have found, by their beginning
 }
 
 // A File is an open file. Its methods read from it, and so block, and do not change it: several
@@ -69,7 +73,8 @@ func (f *Files) Open(name string) (*File, error) {
 	return f.open[name], nil
 }
 
-// Close closes all open files. They can be opened again.
+// Close closes all open files. They can be opened again; a *File from before is not to be used any
+// more.
 func (f *Files) Close() error {
 	var errs []error
 	for name, open := range f.open {
@@ -91,7 +96,8 @@ func (f *File) ReadFull(b []byte, at int64) error {
 	return fmt.Errorf("%s, byte %d: %d bytes are due, %d are there: %w", f.Name, at, len(b), n, err)
 }
 
-// ReadAll reads a whole file into new memory. It fails when the file has more than most bytes.
+// ReadAll reads a whole file into new memory. It fails when the file has more than most bytes. The
+// memory is the caller's.
 func (f *Files) ReadAll(name string, most int64) ([]byte, error) {
 	file, err := f.Open(name)
 	if err != nil {

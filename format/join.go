@@ -9,6 +9,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file joins the parts of a tensor that ranks hold, for the formats whose ranks have files of
+// their own. It does no I/O. What its functions return is the caller's, but shares boxes and
+// strides with the parts, which nobody changes later.
+
 // A Part is one rank's part of a tensor.
 type Part struct {
 	*Tensor
@@ -20,13 +24,13 @@ type Part struct {
 // ranks, and holds its parts side by side.
 // Its methods do not change it, and do no I/O.
 type Cut struct {
-	Dim    int
-	Widths [][]int // width of each rank's part, for each block
+	Dim    int     // dimension, from 0
+	Widths [][]int // for each block the width of each rank's part, in indices of Dim
 }
 
 // CutBlocks returns the cut along a dimension when every rank has an equal share of each of a
 // number of equal blocks. With one block, parts lie side by side, and may differ in size between
-// ranks.
+// ranks. ranks is how many ranks there are. Of a rank without a part the width is 0.
 func CutBlocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 	c := Cut{Dim: dim, Widths: make([][]int, blocks)}
 	for b := range c.Widths {

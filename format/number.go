@@ -8,8 +8,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Number returns the value of a tensor of one element, which it reads with read: an int64, a
-// float64 or a bool. It fails for other tensors.
+// This file reads what a format keeps as a tensor and is a single number, such as a step count.
+
+// Number returns the value of a tensor of one element: an int64, a float64 or a bool. It calls
+// read, which fills a slice with the elements of a tensor and may block, once. It fails for other
+// tensors.
 func (t *Tensor) Number(read func(*Tensor, []byte) error) (any, error) {
 	b := make([]byte, 8)
 	if t.Shape.Box().Elements() != 1 || t.Bytes() > 8 {

@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file is what shoal writes into each file of a checkpoint in parts, whichever the format, so
+// that a missing or renamed part is noticed. It does no I/O.
+
 // OriginKey is the key of a safetensors file's metadata under which shoal says which part of which
 // checkpoint the file is. All files that shoal writes in parts have an Origin there, those of
 // running jobs too.

@@ -9,6 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file checks names that a reader has given by position, for all formats that go by position.
+
 // A Proof shows that data that goes by position in a file belongs to the parameter after which a
 // reader has named it. An optimizer keeps a copy of each parameter in f32, and makes the model's
 // from it by rounding: so Main, rounded to the element type of Model, equals Model bit by bit,
@@ -44,7 +46,8 @@ func Round(d tensor.DType, dst, src []byte) {
 func CanRound(d tensor.DType) bool { return d == tensor.F32 || d == tensor.F16 || d == tensor.BF16 }
 
 // FirstDifference returns the index of the first element of main that does not round to that of
-// model, or -1. All NaNs count as equal, because processors differ in the NaN they produce.
+// model, or -1. All NaNs count as equal, because processors differ in the NaN they produce. main
+// and model are the bytes of as many elements of both.
 func (p *Proof) FirstDifference(main, model []byte) int {
 	d := p.Model.DType
 	size := d.Size()
@@ -62,13 +65,15 @@ func (p *Proof) FirstDifference(main, model []byte) int {
 	return -1
 }
 
-// isNaN reports whether an element of a type that CanRound accepts is no number.
+// isNaN reports whether an element of a type that CanRound accepts is no number. b begins with its
+// bytes.
 func isNaN(d tensor.DType, b []byte) bool {
 	f := elementValue(d, b)
 	return f != f
 }
 
-// elementValue returns the value of an element of a type that CanRound accepts.
+// elementValue returns the value of the element with which b begins, of a type that CanRound
+// accepts.
 func elementValue(d tensor.DType, b []byte) float32 {
 	switch d {
 	case tensor.BF16:
@@ -101,7 +106,7 @@ func (p *Proof) FaultAt(n int, main, model []byte) Fault {
 }
 
 // Locate returns the file and the offset of element n in row-major order; "" when it is in no
-// piece.
+// piece. offset is in bytes. It does no I/O.
 func (t *Tensor) Locate(n int) (file string, offset int64) {
 	one := t.Shape.Box().Range(n, n+1)[0]
 	for i := range t.Pieces {

@@ -7,6 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file reads elements of tensors, for all formats. Its functions block on the files, and fill
+// memory of the caller; they keep nothing of it. Those of Files are for the goroutine of the
+// Files; those of Tensor may run on several goroutines if read may.
+
 // Read fills dst, of t.Bytes(), with the elements of the tensor from its files, packed row-major.
 func (f *Files) Read(t *Tensor, dst []byte) error {
 	if int64(len(dst)) != t.Bytes() {
@@ -39,7 +43,8 @@ func (f *File) readPiece(t *Tensor, p *Piece, dst []byte) error {
 	return boxes.ReadBox(f.ReadFull, p.Offset, size, p.Box, p.View(), dst, t.Shape.View())
 }
 
-// ReadRange fills dst with the row-major elements [from, to) of the tensor. They have whole bytes.
+// ReadRange fills dst with the row-major elements [from, to) of the tensor, whose
+// elements have whole bytes.
 func (f *Files) ReadRange(t *Tensor, from, to int, dst []byte) error {
 	return t.ReadRange(func(name string, b []byte, at int64) error {
 		file, err := f.Open(name)

@@ -8,11 +8,14 @@ import (
 	"strings"
 )
 
+// This file knows the checksums that the files of a checkpoint carry themselves, for whoever
+// verifies them. Files is for one goroutine.
+
 // A Record is a range of a file whose checksum stands elsewhere in the file.
 type Record struct {
 	Name     string
 	File     string
-	From, To int64
+	From, To int64  // range in the file, in bytes
 	Sum      uint32 // CRC-32 (IEEE); 0 = no checksum
 }
 
@@ -23,8 +26,8 @@ func (r *Record) LacksSum() bool { return r.Sum == 0 && r.From < r.To }
 // An Archive is a range of a file that consists of records.
 type Archive struct {
 	File     string
-	From, To int64
-	// reads the directory; the result is ordered by offset.
+	From, To int64 // range in the file, in bytes
+	// Records reads the directory from the open file; the result is ordered by offset.
 	Records func(*File) ([]Record, error)
 }
 
@@ -34,7 +37,8 @@ type archiveID struct {
 	from int64
 }
 
-// AddArchive registers an archive that a reader has found.
+// AddArchive registers an archive that a reader has found, in place of one with the same
+// beginning.
 func (f *Files) AddArchive(a Archive) { f.archives[archiveID{a.File, a.From}] = a }
 
 // Archives returns the archives that readers have found, by file and offset.
@@ -44,8 +48,8 @@ func (f *Files) Archives() []Archive {
 	})
 }
 
-// SumFault says that the record has another checksum, which is sum, and which tensors have elements
-// there.
+// SumFault says that the record has another checksum, which is sum, and which tensors have
+// elements there. It reads nothing.
 func (r *Record) SumFault(sum uint32, tensors []string) Fault {
 	f := Fault{Name: r.Name, File: r.File, Offset: r.From}
 	f.What = fmt.Sprintf(

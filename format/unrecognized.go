@@ -5,6 +5,8 @@ import (
 	"fmt"
 )
 
+// This file explains why a file is none of a checkpoint, for all readers.
+
 // others lists how files of other formats begin, and what to do with them.
 var others = []struct{ begin, is string }{
 	{"GGUF", "is a file of GGUF, in which llama.cpp has models, mostly quantized; give shoal the " +
@@ -22,7 +24,7 @@ var others = []struct{ begin, is string }{
 // something that often lies where a checkpoint should be: an empty file, zeros, a Git LFS pointer,
 // the error page of a server, or a file of another format. Readers that fail ask it, because their
 // own errors would describe only the symptom. It returns nil if the file can belong to a
-// checkpoint.
+// checkpoint. It is for the goroutine of f.
 func (f *Files) ExplainLast() error {
 	file := f.open[f.last]
 	if file == nil {

@@ -69,7 +69,8 @@ var rankFile = regexp.MustCompile(`^__(\d{1,9})_\d+\.distcp$`)
 func itemKey(name, offset string) string { return name + "\x00" + offset }
 
 // Read reads a folder, but for the elements of tensors. The pickles of items that are not tensors
-// may mention the globals in known, besides those of torch.
+// may mention the globals in known, besides those of torch. It is for the goroutine of files,
+// which the caller keeps open as long as the elements are to be read.
 func Read(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files,
 		items: map[string]location{}, first: map[string]int{}, extraGlobals: known}

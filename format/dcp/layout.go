@@ -11,6 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
+// This file lays checkpoints out for package dcp: it says what the files are to hold, and writes
+// none.
+
 // version is the version of the metadata.
 const version = "1.0.0"
 
@@ -39,7 +42,7 @@ type Content struct {
 }
 
 // An Object is an item that is not a tensor, as torch.save writes it. torchzip.Placeholder(i,
-// Tensors[i]) in Root stands for a tensor.
+// Tensors[i]) in Root stands for a tensor. Tensors belong to the output too.
 type Object struct {
 	Name    string
 	Root    any
@@ -88,7 +91,7 @@ func (c Content) Layout() (*format.Output, error) {
 	return l.Output, l.Finish()
 }
 
-// addShard lays out a shard at the end of a file.
+// addShard lays out a shard at the end of a file, which is its name.
 func (l *layout) addShard(file string, s format.Shard) error {
 	if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
 		return fmt.Errorf("box %v lies outside shape %v", s.Box, s.Shape)
@@ -200,7 +203,8 @@ func (l *layout) addObject(file string, o Object) error {
 }
 
 // recordLocation adds to storage_data where an item lies. The hint is the index of a chunk among
-// those of its tensor.
+// those of its tensor. at and size are in bytes; the file ends after the item then. offset is that
+// of a chunk; hint and offset are nil for what is no tensor.
 func (l *layout) recordLocation(file string, at, size int64, name string, offset, hint any) {
 	l.sizes[file] = at + size
 	l.items.Items = append(l.items.Items, pickle.Item{

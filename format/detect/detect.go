@@ -18,7 +18,7 @@ import (
 
 // Open reads the checkpoint that is a folder, or with a name the one that is that file in it, but
 // for the elements of tensors. The files returned are those that the pieces of the tensors name;
-// the caller closes them. When it fails, it has closed them.
+// the caller closes them. When it fails, it has closed them. It blocks on the folder.
 func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 	var c *format.Checkpoint
 	fsys = format.WithoutAppleDouble(fsys)
@@ -41,10 +41,12 @@ func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 	return c, files, nil
 }
 
+// A reader reads a checkpoint from the files of its folder, but for the elements of tensors. It
+// blocks on them, and runs on the goroutine of files.
 type reader func(*format.Files) (*format.Checkpoint, error)
 
 // chooseReader returns the reader for a checkpoint, and the folder that it is for, by the names of
-// the files that are there.
+// the files that are there. It reads the list of the folder, and the files that decide.
 func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 	if name != "" {
 		r, err := chooseFile(fsys, name)
@@ -86,7 +88,8 @@ func singleFile(fsys fs.FS) string {
 }
 
 // chooseMegatron returns the reader for the newest iteration in a folder of Megatron, which can be
-// of its own format or torch's, and the folder of that.
+// of its own format or torch's, and the folder of that. It reads the file that names the
+// iteration.
 func chooseMegatron(fsys fs.FS) (reader, string, error) {
 	dir, err := megatron.Latest(format.NewFiles(fsys))
 	if err != nil {
@@ -98,7 +101,7 @@ func chooseMegatron(fsys fs.FS) (reader, string, error) {
 	return readMegatron, dir, nil
 }
 
-// readMegatron reads Megatron's own format and joins the tensors of the model.
+// readMegatron reads Megatron's own format and joins the tensors of the model. It is a reader.
 func readMegatron(files *format.Files) (*format.Checkpoint, error) {
 	c, err := megatron.Read(files)
 	if err != nil {
@@ -107,7 +110,8 @@ func readMegatron(files *format.Files) (*format.Checkpoint, error) {
 	return c, megatron.JoinRanks(c)
 }
 
-// chooseFile returns the reader for a single file, by its name or else by its first bytes.
+// chooseFile returns the reader for a single file, by its name or else by its first bytes. It
+// opens the file, and closes it.
 func chooseFile(fsys fs.FS, name string) (reader, error) {
 	if hf.IsIndex(name) {
 		return func(files *format.Files) (*format.Checkpoint, error) {

@@ -1,5 +1,7 @@
 // Package formattest holds what the tests of the readers share: checkpoints in a zip beside the
 // test, with what is in them according to the library that wrote them, and damage to try on them.
+// Its functions that take a test run on the test's goroutine, fail it where they say so or cannot
+// go on, and register nothing for cleanup: all files are in memory.
 package formattest
 
 import (
@@ -26,7 +28,7 @@ import (
 type What map[string][3]any
 
 // Load unpacks the zip at a path into memory: a checkpoint, and what is in it by the file
-// what.json.
+// what.json. It stops the test if the zip cannot be read. Both are the caller's.
 func Load(t testing.TB, path string) (fstest.MapFS, What) {
 	z, err := zip.OpenReader(path)
 	if err != nil {
@@ -67,8 +69,8 @@ var torchNames = map[tensor.DType]string{
 	tensor.F8E4M3FNUZ: "float8_e4m3fnuz",
 }
 
-// Compare demands that a checkpoint is sound and holds exactly what was written. A tensor that one
-// rank holds goes by its name, a space and its place.
+// Compare fails the test unless a checkpoint is sound and holds exactly what was written. A tensor
+// that one rank holds goes by its name, a space and its place.
 func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What) {
 	t.Helper()
 	for _, f := range c.Check(files) {
@@ -96,7 +98,8 @@ func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What)
 	}
 }
 
-// ReadTensor returns the elements of a tensor, packed row-major.
+// ReadTensor returns the elements of a tensor, packed row-major. It stops the test if they cannot
+// be read.
 func ReadTensor(t testing.TB, files *format.Files, x *format.Tensor) []byte {
 	t.Helper()
 	b := make([]byte, x.Bytes())
@@ -106,7 +109,8 @@ func ReadTensor(t testing.TB, files *format.Files, x *format.Tensor) []byte {
 	return b
 }
 
-// Contents returns the element types, shapes and elements of all tensors as texts, by name.
+// Contents returns the element types, shapes and elements of all tensors as texts, by name. It
+// stops the test if one cannot be read.
 func Contents(t testing.TB, files *format.Files, c *format.Checkpoint) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -117,8 +121,8 @@ func Contents(t testing.TB, files *format.Files, c *format.Checkpoint) map[strin
 	return all
 }
 
-// CheckProofs tries the proofs of the tensors of a checkpoint that is sound, and returns where they
-// fail.
+// CheckProofs tries the proofs of the tensors of a checkpoint that is sound, and returns where
+// they fail. It leaves out those of more than 1 MiB, and needs no test.
 func CheckProofs(files *format.Files, c *format.Checkpoint) (faults []format.Fault, err error) {
 	tried := map[*format.Proof]bool{}
 	for i := range c.Tensors {
@@ -156,7 +160,8 @@ func CheckRecords(files *format.Files) (faults []format.Fault, err error) {
 	return faults, err
 }
 
-// forEachRecord calls f with each record of the archives that readers have found.
+// forEachRecord calls f with each record of the archives that readers have found. It stops at the
+// first error, and returns it.
 func forEachRecord(files *format.Files, f func(*format.File, *format.Record) error) error {
 	for _, a := range files.Archives() {
 		file, err := files.Open(a.File)
@@ -177,7 +182,8 @@ func forEachRecord(files *format.Files, f func(*format.File, *format.Record) err
 }
 
 // summedBytes reads a sound checkpoint, and returns a function that reports whether a byte of one
-// of its files is in a record with a checksum.
+// of its files is in a record with a checksum. name is that file; an offset that is not in it
+// makes the function panic. It stops the test where read fails.
 func summedBytes(t *testing.T, dir fstest.MapFS, name string,
 	read func(*format.Files) (*format.Checkpoint, error)) func(int) bool {
 	t.Helper()
@@ -234,7 +240,8 @@ func CheckDamage(t *testing.T, dir fstest.MapFS,
 }
 
 // IsSound reads all of a checkpoint, and reports whether there was no error and no fault. Tensors
-// that are large because a header says so are not read.
+// that are large because a header says so are not read. It panics where something that Check found
+// sound cannot be read. It opens files of dir anew, and needs no test.
 func IsSound(dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error)) bool {
 	files := format.NewFiles(dir)
 	c, err := read(files)

@@ -11,6 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file writes what a format has laid out, so that its test can read it again. Its functions
+// run on the test's goroutine, stop the test when they cannot go on, and register nothing for
+// cleanup: all files are in memory.
+
 // WriteOutput writes an output into memory, with the elements of another checkpoint, which has the
 // same tensors, and demands that every byte is written once.
 func WriteOutput(t testing.TB, o *format.Output, from *format.Checkpoint,
@@ -73,13 +77,16 @@ func writeAll(t testing.TB, o *format.Output, from *format.Checkpoint,
 	return w
 }
 
+// A writer is the files of an output while writeAll fills them in. It is for the goroutine of the
+// test t.
 type writer struct {
 	t    testing.TB
-	dir  fstest.MapFS
-	done map[string][]bool
+	dir  fstest.MapFS      // the files, of their final sizes
+	done map[string][]bool // by file, for each byte whether it is written
 }
 
 // writeBytes copies b to an offset of a file in memory, and records that these bytes are written.
+// It stops the test where one is written already.
 func (w *writer) writeBytes(name string, at int64, b []byte) {
 	done := w.done[name][at:]
 	for i := range b {

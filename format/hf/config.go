@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
+// This file reads the configuration of a model, which says what its tensors alone do not: how
+// heads are counted. Only ReadConfig does I/O.
+
 const (
 	// ConfigName is the file that Hugging Face's libraries keep beside the tensors of a model.
 	ConfigName = "config.json"

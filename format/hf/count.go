@@ -8,6 +8,9 @@ import (
 	"strconv"
 )
 
+// This file finds out, for the reader of this package, whether files of a checkpoint are missing.
+// It does no I/O: names and headers that were read are enough.
+
 var (
 	// numbered matches a name that tells the number of files, such as
 	// model-00003-of-00007.safetensors.

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/format/safetensors"
 )
 
+// This file finds out which files of a folder are those of a model. Is and find read the list of
+// the folder.
+
 // weights are the files of a folder that hold a model: those that an index names, or these.
 type weights struct {
 	index string   // name of the index; "" = there is none
@@ -23,7 +26,8 @@ func IsIndex(name string) bool {
 	return strings.HasSuffix(name, ".json") && strings.Contains(name, ".index.")
 }
 
-// Is reports whether a folder holds a model in files as this package reads them.
+// Is reports whether a folder holds a model in files as this package reads them. Where find fails
+// it is true, so that the reader tells why.
 func Is(fsys fs.FS) bool {
 	w, err := find(fsys)
 	return err != nil || w.index != "" || len(w.files) > 0

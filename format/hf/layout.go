@@ -10,12 +10,14 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file lays out what package hf reads: it says what the files are to hold, and writes none.
+
 // FileName is the name of the file of a checkpoint of one file.
 const FileName = "model.safetensors"
 
 // Layout lays tensors out as Hugging Face's libraries do: in one file when they fit into most
 // bytes, else in several with an index. Only the names, element types and shapes of the tensors
-// count; their order decides which file they are in.
+// count; their order decides which file they are in. metadata goes into each file.
 func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*format.Output,
 	error) {
 	entries := make([]safetensors.Tensor, len(tensors))
@@ -88,7 +90,7 @@ func addFile(o *format.Output, name string, entries []safetensors.Tensor,
 // LayoutShards lays out a file for each rank with the boxes of the rank and their offsets in their
 // tensors, as torch's distributed checkpoint does. A file has at most one box of a tensor, so a
 // rank with several boxes of one tensor, as flat buffers give, has several files. No two boxes may
-// overlap.
+// overlap. metadata goes into each file.
 func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
 	rounds, most := make([][][]format.Shard, len(ranks)), 1

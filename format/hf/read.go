@@ -39,7 +39,7 @@ const (
 type reader struct {
 	format.Checkpoint
 	files     *format.Files
-	index     map[string]int    // by name, the index of the tensor in Tensors
+	index     map[string]int    // by name, the index in Tensors of what addTensor added
 	values    map[string]string // by key, the metadata of the last file that has the key
 	differing map[string]bool   // keys of the metadata that do not become values
 
@@ -69,7 +69,7 @@ func (s *reader) finish() (*format.Checkpoint, error) {
 }
 
 // readFile reads a file, and adds its tensors as whole ones. The header of a file of torch.save is
-// empty.
+// empty. The tensors are those at the end of the checkpoint's own list, not a copy.
 func (s *reader) readFile(name string) (*safetensors.Header, []format.Tensor, error) {
 	f, err := s.files.Open(name)
 	if err != nil {
@@ -95,7 +95,8 @@ func (s *reader) readFile(name string) (*safetensors.Header, []format.Tensor, er
 	return &safetensors.Header{}, s.Tensors[len(s.Tensors)-len(c.Tensors):], nil
 }
 
-// IsTorch reports whether torch.save has written a file, by its first bytes.
+// IsTorch reports whether torch.save has written a file, by its first bytes. It blocks on the
+// file.
 func IsTorch(f *format.File) (bool, error) {
 	head := make([]byte, min(f.Size, 64))
 	if err := f.ReadFull(head, 0); err != nil {
@@ -107,7 +108,8 @@ func IsTorch(f *format.File) (bool, error) {
 	return bytes.HasPrefix(head, []byte("PK\x03\x04")) || torchzip.IsLegacy(head), nil
 }
 
-// readHeader reads the header of a file of safetensors, and adds its tensors as whole ones.
+// readHeader reads the header of a file of safetensors, and adds its tensors as whole ones. It
+// returns what readFile returns.
 func (s *reader) readHeader(file string, f *format.File) (*safetensors.Header, []format.Tensor,
 	error) {
 	first := len(s.Tensors)
@@ -151,7 +153,8 @@ func (s *reader) readHeader(file string, f *format.File) (*safetensors.Header, [
 	return h, s.Tensors[first:], nil
 }
 
-// ReadFile reads a single file, but for the elements of its tensors.
+// ReadFile reads a single file, but for the elements of its tensors. It is for the goroutine of
+// files, which the caller closes.
 func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 	s := newReader(files, "safetensors")
 	h, _, err := s.readFile(name)
@@ -167,7 +170,8 @@ func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 }
 
 // Read reads a folder: by its index when there is one, else all its safetensors files; where there
-// are none, the files of torch.save with a model.
+// are none, the files of torch.save with a model. It is for the goroutine of files, which the
+// caller closes.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	w, err := find(files.FS())
 	if err != nil {
@@ -183,7 +187,8 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return addExtras(files, c, read, err)
 }
 
-// ReadIndexed reads the files that an index in their folder names.
+// ReadIndexed reads the files that an index in their folder names. It is for the goroutine of
+// files, which the caller closes.
 func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
 	f, err := files.Open(name)
 	if err != nil {
@@ -232,7 +237,9 @@ func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
 }
 
 // addExtras lists the files in the folder that do not belong to the checkpoint, such as an
-// optimizer that a trainer saved there, and files that the index does not name.
+// optimizer that a trainer saved there, and files that the index does not name. read are the names
+// of the files that belong to it. An err that is not nil is returned as it is. It reads the list
+// of the folder.
 func addExtras(files *format.Files, c *format.Checkpoint, read map[string]bool,
 	err error) (*format.Checkpoint, error) {
 	if err != nil {
@@ -250,7 +257,8 @@ func addExtras(files *format.Files, c *format.Checkpoint, read map[string]bool,
 	return c, err
 }
 
-// missingFilesError is the error that says which of the files that the index names are missing.
+// missingFilesError returns the error that says which of the files that the index names, names,
+// are missing. It looks for each in the folder.
 func missingFilesError(files *format.Files, index string, names []string) error {
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		_, err := fs.Stat(files.FS(), name)

@@ -12,11 +12,14 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
+// This file reads the groups that a user gives where a checkpoint does not state them. It does no
+// I/O.
+
 // MaxGroupsBytes bounds a text of groups, in bytes.
 const MaxGroupsBytes = 64 << 20
 
 // ParseGroups reads groups: a JSON list of objects, each with the names of its parameters in order
-// under "params", and with values such as "lr".
+// under "params", and with values such as "lr". Values of a group are in the order of their keys.
 func ParseGroups(text []byte) ([]Group, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

@@ -277,14 +277,14 @@ func (o *Optimizer) ValuesByParam() map[string][]format.Value {
 	return of
 }
 
-// DropGroups removes the values of groups from a checkpoint.
+// DropGroups removes the values of groups from a checkpoint. It gives it a new list of values.
 func DropGroups(c *format.Checkpoint) {
 	c.Values = slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
 		return groupPath.MatchString(v.Path)
 	})
 }
 
-// value returns the value of a key.
+// value returns the value of a key. It returns false if there is none.
 func (g *Group) value(key string) (any, bool) {
 	for _, v := range g.Values {
 		if v.Path == key {
@@ -294,8 +294,8 @@ func (g *Group) value(key string) (any, bool) {
 	return nil, false
 }
 
-// ReplaceIn changes the values of a checkpoint so that they state these groups as DeepSpeed does,
-// with names in order if the order is known.
+// ReplaceIn changes the values of a checkpoint, which the caller alone has, so that they state
+// these groups as DeepSpeed does, with names in order if the order is known.
 func (o *Optimizer) ReplaceIn(c *format.Checkpoint) error {
 	DropGroups(c)
 	for i, g := range o.Groups {

@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
+// This file reads the groups of torch's own optimizers, in the forms that torch.save and torch's
+// distributed checkpoint have.
+
 // statePart is the part of a path below which the state of parameters stands.
 const statePart = "state."
 

@@ -9,6 +9,9 @@ import (
 	"slices"
 )
 
+// This file writes pickles, for the formats that have some. Its functions are pure: they append to
+// b, and return it.
+
 // A New is an object that a pickle makes without calling its class, and gives a state.
 type New struct {
 	Class Global
@@ -16,7 +19,7 @@ type New struct {
 }
 
 // A Reference is a reference to data outside the pickle.
-type Reference struct{ ID any }
+type Reference struct{ ID any } // ID is a value that Append can write
 
 // Append appends a pickle of protocol 2 of what Load can read: None, numbers, texts, bytes, tuples,
 // lists, dicts, globals, members of enumerations, references, New, and an Object as the call of its

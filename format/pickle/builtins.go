@@ -6,6 +6,10 @@ import (
 	"slices"
 )
 
+// This file is what a pickle may call without the format's leave. A constructor gets the arguments
+// of a call, which it may keep, and makes the value in Go; it does no I/O, and runs on the
+// goroutine that loads the pickle.
+
 // Builtins are the names from Python's standard library that every pickle may mention.
 var Builtins = joinGlobals(
 	Globals{
@@ -53,7 +57,8 @@ var Builtins = joinGlobals(
 		"pathlib.Path", "pathlib.PosixPath", "pathlib.PurePosixPath"),
 )
 
-// joinGlobals returns the globals of all lists.
+// joinGlobals returns the globals of all lists. Of a global that is in several lists the last
+// counts.
 func joinGlobals(lists ...Globals) Globals {
 	all := Globals{}
 	for _, l := range lists {

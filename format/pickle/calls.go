@@ -8,6 +8,10 @@ import (
 	"slices"
 )
 
+// This file executes the instructions that name globals and call them. Like all methods of a
+// machine they run on the goroutine that loads the pickle, and do no I/O; only persistent calls a
+// function of the caller's, which may.
+
 // maxName bounds the name of a module or of something in it, in bytes.
 const maxName = 1024
 

@@ -5,6 +5,9 @@ import (
 	"strings"
 )
 
+// This file takes values that Load has made apart. Look-ups in dicts and objects are for one
+// goroutine at a time, as Dict.Get is.
+
 // Get follows keys of dicts and attributes of objects, and returns the value, which must be a T.
 // For T = any, None counts as missing.
 func Get[T any](v any, path ...string) (T, error) {

@@ -9,6 +9,10 @@ import (
 	"unicode/utf8"
 )
 
+// This file executes the instructions that build plain values. Like all methods of a machine they
+// run on the goroutine that loads the pickle, and do no I/O. An instruction that is given items
+// and an error fails with the error.
+
 // instructions has, by its byte, each instruction of the protocols 2 to 5 (Python's pickletools
 // documents each), without those that reach outside the file: extension codes and buffers out of
 // band; and without the text forms of protocol 0, which nothing has written for long.

@@ -5,6 +5,8 @@ import (
 	"strings"
 )
 
+// This file names types of Python in messages of this package and of the formats.
+
 // Kind returns what Python calls the type of a value, such as "int", "tuple" or "numpy.ndarray". A
 // global goes by its name. Values of other packages have a method Kind.
 func Kind(v any) string {

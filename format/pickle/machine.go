@@ -94,7 +94,8 @@ func Load(data []byte, o Options) (any, error) {
 }
 
 // LoadFirst builds the value of the pickle with which data begins, and returns the length of that
-// pickle. The error is io.ErrUnexpectedEOF where the pickle could go on behind data.
+// pickle. The error is io.ErrUnexpectedEOF where the pickle could go on behind data. The value
+// keeps none of the memory of data.
 func LoadFirst(data []byte, o Options) (v any, n int, err error) {
 	m := &machine{Options: o, data: data, sparse: map[uint64]any{}, limit: o.Memory}
 	if m.limit == 0 {
@@ -165,14 +166,15 @@ func (m *machine) countMemory(bytes int64) error {
 	return nil
 }
 
-// appendGrown is append, and returns by how much the memory of the list has grown.
+// appendGrown is append, and returns by how much the memory of the list has grown. size is that of
+// an item, and the growth is in bytes.
 func appendGrown[T any](list []T, size int64, items ...T) ([]T, int64) {
 	before := cap(list)
 	list = append(list, items...)
 	return list, size * int64(cap(list)-before)
 }
 
-// push puts a value on the stack, and counts its memory.
+// push puts a value on the stack, and counts its memory. cost is in bytes.
 func (m *machine) push(v any, cost int64) error {
 	if len(m.stack) == maxStack {
 		return fmt.Errorf("more than %d values on the stack, which is the limit", maxStack)
@@ -188,7 +190,7 @@ type memo struct {
 	length uint64  // number of entries in use
 }
 
-const memoBlock = 64
+const memoBlock = 64 // entries of a block of a memo
 
 // entry returns the place of entry i, which is below length.
 func (l *memo) entry(i uint64) *any { return &l.blocks[i/memoBlock][i%memoBlock] }
@@ -223,7 +225,8 @@ func (m *machine) pop(n int) ([]any, error) {
 	return top, nil
 }
 
-// popMark takes the values above the last mark, and the mark.
+// popMark takes the values above the last mark, and the mark. The values are overwritten by the
+// next push.
 func (m *machine) popMark() ([]any, error) {
 	if len(m.marks) == 0 {
 		return nil, errors.New("the instruction finds no mark on the stack; the file is broken")

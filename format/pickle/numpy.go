@@ -7,6 +7,9 @@ import (
 	"slices"
 )
 
+// This file makes the values of NumPy that pickles of checkpoints hold. It runs on the goroutine
+// that loads the pickle; later nothing in this package changes the values. It does no I/O.
+
 // An Array is a NumPy array. Random number generators keep their state in arrays.
 type Array struct {
 	Type  *NumpyType

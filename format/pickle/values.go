@@ -50,7 +50,7 @@ func (d *Dict) Get(key string) (any, bool) {
 const indexFrom = 8
 
 // find returns the index of a key, the last if there are several, or -1. It brings the index of a
-// large dict up to date.
+// large dict up to date. So one goroutine at a time may call it.
 func (d *Dict) find(key string) int {
 	if len(d.Items) <= indexFrom {
 		for i := len(d.Items) - 1; i >= 0; i-- {
@@ -74,7 +74,8 @@ func (d *Dict) find(key string) int {
 	return -1
 }
 
-// Add adds a key that the dict does not have.
+// Add adds a key that the dict does not have. Like all methods that change a dict, it is for one
+// goroutine at a time.
 func (d *Dict) Add(key string, value any) { d.Items = append(d.Items, Item{key, value}) }
 
 // Set gives a key a value, in place of the one that it has, if there is one.
@@ -108,7 +109,8 @@ func (d *Dict) Put(path string, value any) error {
 	return nil
 }
 
-// SetState does nothing: it ignores what Python keeps in the __dict__ of a subclass of dict.
+// SetState does nothing: it ignores what Python keeps in the __dict__ of a subclass of dict. The
+// machine calls it.
 func (d *Dict) SetState(any) error { return nil }
 
 // A Global is the name of something in a Python module. Names of modules of Python 2 are given as
@@ -135,13 +137,14 @@ type Member struct {
 // String writes the member as module.Class.NAME.
 func (m Member) String() string { return m.Class.String() + "." + m.Name }
 
-// SetState keeps the state that a pickle gives the object.
+// SetState keeps the state that a pickle gives the object. Only the machine calls it.
 func (o *Object) SetState(state any) error {
 	o.State = state
 	return nil
 }
 
-// Attr returns an attribute from the state, which for most objects is a dict.
+// Attr returns an attribute from the state, which for most objects is a dict. It is false if there
+// is none. Like Dict.Get it is for one goroutine at a time.
 func (o *Object) Attr(name string) (any, bool) {
 	if d, ok := o.State.(*Dict); ok {
 		return d.Get(name)
@@ -150,9 +153,10 @@ func (o *Object) Attr(name string) (any, bool) {
 }
 
 // A Buffer is an io.BytesIO, in which some frameworks keep what they have serialized themselves.
-type Buffer struct{ Data []byte }
+type Buffer struct{ Data []byte } // Data is what was written to it
 
-// SetState sets the data, from (bytes, position, attributes). It keeps the bytes.
+// SetState sets the data, from (bytes, position, attributes). It keeps the bytes. Only the machine
+// calls it.
 func (b *Buffer) SetState(state any) error {
 	s, ok := state.(Tuple)
 	if ok && len(s) == 3 {

@@ -35,22 +35,24 @@ const (
 type layoutJSON struct {
 	Shoal   string       `json:"shoal"`
 	Spec    *layout.Spec `json:"spec"`
-	Tensors []tensorJSON `json:"tensors"` // catalogue
-	Values  bool         `json:"values"`  // whether there is a file with values
-	Spread  bool         `json:"spread,omitempty"`
+	Tensors []tensorJSON `json:"tensors"`          // catalogue
+	Values  bool         `json:"values"`           // whether there is a file with values
+	Spread  bool         `json:"spread,omitempty"` // whether the checkpoint is spread
 }
 
+// A tensorJSON is an entry of the catalogue: a whole tensor.
 type tensorJSON struct {
 	Name  string       `json:"name"`
 	DType string       `json:"dtype"`
 	Shape tensor.Shape `json:"shape"`
 }
 
-// A local is one tensor of a file.
+// A local is one tensor of a file: the index of its slot in the layout, and of its name in the
+// slot.
 type local struct{ slot, member int }
 
 // writerRanks returns the rank whose file holds each member of each slot: the lowest rank that has
-// it, unless spread.
+// it, unless spread. The ranks are indexed by slot and member.
 func writerRanks(l *layout.Layout, spread bool) [][]int {
 	ranks := make([][]int, len(l.Slots))
 	for i := range l.Slots {
@@ -62,7 +64,8 @@ func writerRanks(l *layout.Layout, spread bool) [][]int {
 	return ranks
 }
 
-// fileOwners returns the ranks that have a file, ascending, and the content of each file.
+// fileOwners returns the ranks that have a file, ascending, and the content of each file. spread
+// is whether the checkpoint is.
 func fileOwners(l *layout.Layout, spread bool) (ranks []int, locals map[int][]local) {
 	locals = map[int][]local{}
 	for i, members := range writerRanks(l, spread) {
@@ -83,7 +86,7 @@ func fileName(rank int) string { return fmt.Sprintf("rank-%05d.safetensors", ran
 // A location is where a local tensor lies.
 type location struct {
 	file string
-	at   int64
+	at   int64 // offset of its first byte in the file
 }
 
 // Layout lays out state as a spec says. The names, element types and shapes of the tensors are the
@@ -206,7 +209,8 @@ func assemble(l *layout.Layout, spots map[local]location) []format.Tensor {
 	return tensors
 }
 
-// Read reads a folder, but for the elements of tensors.
+// Read reads a folder, but for the elements of tensors. It is for the goroutine of files, which
+// the caller closes.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	c, err := readFolder(files)
 	if err != nil {
@@ -215,7 +219,8 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return c, c.Finish()
 }
 
-// readFolder is Read, without the name of the file in errors and before the checkpoint is in order.
+// readFolder is Read, without the name of the file in errors and before the checkpoint is in
+// order. It reads the headers of all files.
 func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	text, err := files.ReadAll(LayoutName, MaxLayout)
 	if err != nil {
@@ -246,7 +251,8 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	return c, nil
 }
 
-// A Description is the parsed content of LayoutName.
+// A Description is the parsed content of LayoutName. Nobody changes it, so any goroutine may call
+// its methods, which do no I/O.
 type Description struct {
 	Layout *layout.Layout
 	Values bool // whether there is a file with values
@@ -280,7 +286,8 @@ type Part struct {
 	File string
 }
 
-// Parts returns what lies in the memory of one rank, and the file of each local tensor.
+// Parts returns what lies in the memory of one rank, and the file of each local tensor. They are
+// in the order of the layout's locals, and the caller's.
 func (d *Description) Parts(rank int) []Part {
 	var parts []Part
 	for i, members := range writerRanks(d.Layout, d.Spread) {
@@ -296,7 +303,8 @@ func (d *Description) Parts(rank int) []Part {
 	return parts
 }
 
-// locateTensors records in spots where the tensors of a rank lie in its file, by its header.
+// locateTensors records in spots where the tensors of a rank lie in its file, by its header. It
+// fails unless the file has these tensors, locals, and no others. It opens the file.
 func locateTensors(files *format.Files, l *layout.Layout, rank int, locals []local,
 	spots map[local]location) error {
 	name := fileName(rank)

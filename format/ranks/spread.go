@@ -10,9 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// balanceFiles sets in ranks which rank writes each tensor: among the ranks that hold it, the one
-// whose file has the fewest bytes so far, the lowest of several. It takes the tensors by name, and
-// of one name by the lowest rank that holds them.
+// This file divides the writing of a running job's checkpoint among the ranks that hold the same
+// state. Its functions are pure: all ranks compute the same of the same layout.
+
+// balanceFiles sets in ranks, by slot and member, which rank writes each tensor: among the ranks
+// that hold it, the one whose file has the fewest bytes so far, the lowest of several. It takes
+// the tensors by name, and of one name by the lowest rank that holds them.
 func balanceFiles(l *layout.Layout, ranks [][]int) {
 	var all []local
 	for i := range ranks {

@@ -23,7 +23,7 @@ const (
 	// maxRead is the longest JSON header that is read, in bytes.
 	maxRead = 400_000_000
 
-	lengthBytes = 8
+	lengthBytes = 8 // bytes of the length before the header
 	metadataKey = "__metadata__"
 )
 
@@ -96,8 +96,8 @@ func elementBytes(d tensor.DType, s tensor.Shape) (int64, error) {
 }
 
 // ReadHeader reads the header of a file of size bytes, and checks all of it: afterwards every
-// tensor lies inside the file, tensors do not overlap, and nothing lies between or after them. name
-// appears in errors.
+// tensor lies inside the file, tensors do not overlap, and nothing lies between or after them.
+// name appears in errors. It blocks on r, and keeps it no longer.
 func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
 	var tensors []Tensor
 	h, err := ScanHeader(name, r, size, func(n, _ int) {
@@ -116,7 +116,7 @@ func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
 	return h, nil
 }
 
-// readFull is ReadAt that reports a short file as io.ErrUnexpectedEOF.
+// readFull is ReadAt that reports a short file as io.ErrUnexpectedEOF. It blocks on r.
 func readFull(r io.ReaderAt, b []byte, at int64) error {
 	n, err := r.ReadAt(b, at)
 	if n == len(b) {
@@ -131,7 +131,7 @@ func readFull(r io.ReaderAt, b []byte, at int64) error {
 // Layout returns the header of a file with these tensors, whose Begin and End it ignores and sets.
 // Tensors stand in the order of the reference implementation: by element type, widest first, then
 // by name. It fails on element types that the format lacks, on names that occur twice, and on a
-// header that would be too long.
+// header that would be too long. It leaves both arguments as they are.
 func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 	fail := func(t Tensor, format string, args ...any) (*Header, error) {
 		return nil, fmt.Errorf("safetensors: tensor %q: %w", t.Name, fmt.Errorf(format, args...))

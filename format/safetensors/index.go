@@ -10,6 +10,8 @@ import (
 	"strings"
 )
 
+// This file reads and writes the index of a checkpoint of several safetensors files.
+
 // IndexName is the usual name of the index of a sharded checkpoint.
 const IndexName = "model.safetensors.index.json"
 
@@ -26,7 +28,8 @@ const (
 
 // ReadIndex reads an index of size bytes. A file in it is a plain name, so an index cannot point
 // out of its folder. An index of 1.8 million tensors takes some hundred MB; one that would take
-// more than 512 MiB is refused.
+// more than 512 MiB is refused. It blocks on r, and keeps it no longer. name is the file's, for
+// errors.
 func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
 	p := indexParser{scanner: newScanner(r, 0, size, maxEntry), files: map[string]string{}}
 	err := p.readObject(func() error {
@@ -57,7 +60,7 @@ type indexParser struct {
 	*scanner
 	Index
 	files map[string]string // names of files, so that each is in memory once
-	bytes int
+	bytes int               // bytes of memory that the index takes so far
 }
 
 // readEntry reads the file of the tensor whose name is the last text, and adds both to the index.

@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file reads the header of a file in two passes, because it can name more tensors than there
+// should be memory for.
+
 // Bounds on what a header makes of its bytes. Headers of 100,000,000 bytes with tensors as there
 // are, of few dimensions, stay below them whatever their number.
 const (
@@ -25,7 +28,8 @@ const (
 // ScanHeader is ReadHeader for callers that keep tensors in a form of their own: a header can name
 // 1.8 million. It calls begin once, with the number of tensors and of their dimensions altogether,
 // and then add for each tensor in the order of the header, before it returns. The tensors count
-// only when it returns no error; its header has none.
+// only when it returns no error; its header has none. begin and add run on the caller's goroutine,
+// and r is read there.
 func ScanHeader(name string, r io.ReaderAt, size int64, begin func(tensors, dims int),
 	add func(Tensor)) (*Header, error) {
 	h, err := scanHeader(r, size, begin, add)
@@ -75,8 +79,8 @@ const maxShown = 4096
 // its methods read from the file. parseHeader calls add.
 type parser struct {
 	*scanner
-	list *list // nil = only count
-	add  func(Tensor)
+	list *list        // nil = only count
+	add  func(Tensor) // called with each tensor of the second pass
 
 	// Counts so far; names is in bytes, and longest is the longest text in bytes.
 	tensors, names, dims, longest int
@@ -90,9 +94,10 @@ type list struct {
 	spans  []span
 	names  strings.Builder
 	ends   []uint32 // end of each name in names
-	shapes []int
+	shapes []int    // dimensions of all shapes, one shape after the other
 }
 
+// A span is the data of a tensor, in bytes from the start of the data on.
 type span struct{ begin, end int64 }
 
 // newList returns an empty list with room for so many tensors, bytes of names and dimensions.
@@ -276,7 +281,7 @@ func (p *parser) readTensor(t *Tensor) error {
 	return nil
 }
 
-// readDType reads the name of an element type.
+// readDType reads the name of an element type. 0 comes with an error.
 func (p *parser) readDType() (tensor.DType, error) {
 	if err := p.readString("dtype"); err != nil {
 		return 0, err
@@ -317,7 +322,7 @@ func (p *parser) readShape() (tensor.Shape, error) {
 	return p.list.shapes[from : from+n : from+n], nil
 }
 
-// readOffsets reads the two data_offsets of a tensor.
+// readOffsets reads the two data_offsets of a tensor. They are in bytes.
 func (p *parser) readOffsets() (begin, end int64, err error) {
 	var at [2]int64
 	n := 0

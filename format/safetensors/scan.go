@@ -11,13 +11,15 @@ import (
 	"unicode/utf8"
 )
 
+// This file reads JSON from a file without having all of it in memory, for headers and indexes.
+
 // A scanner tokenizes JSON while it is read, so that only the content of a header is in memory. It
 // is for one goroutine; every method that needs a further byte can read from the file.
 type scanner struct {
 	in   io.ReaderAt
-	at   int64 // offset in the file of the byte after the buffer
-	end  int64 // offset in the file of the end of the JSON
-	buf  []byte
+	at   int64  // offset in the file of the byte after the buffer
+	end  int64  // offset in the file of the end of the JSON
+	buf  []byte // memory that is read into
 	i, n int    // unread part of the buffer
 	text []byte // last text or number, as far as it is kept
 	most int    // bytes of a text that are kept
@@ -287,7 +289,8 @@ func (s *scanner) readHex() (rune, error) {
 
 var errEnd = errors.New("no more")
 
-// fillTo makes sure that n bytes, a few, are in the buffer.
+// fillTo makes sure that n bytes, a few, are in the buffer. It fails with errEnd where the JSON
+// ends before.
 func (s *scanner) fillTo(n int) error {
 	left := copy(s.buf, s.buf[s.i:s.n])
 	take := int(min(int64(len(s.buf)-left), s.end-s.at))
@@ -393,7 +396,7 @@ func (s *scanner) expectEnd(allowed string) error {
 	}
 }
 
-// headerLength reads the length of the header of a file of size bytes.
+// headerLength reads the length of the header of a file of size bytes. It blocks on r.
 func headerLength(r io.ReaderAt, size int64) (int64, error) {
 	var length [lengthBytes]byte
 	if size < lengthBytes {
@@ -419,7 +422,7 @@ func headerLength(r io.ReaderAt, size int64) (int64, error) {
 	return int64(n), nil
 }
 
-// startsObject reports whether a header starts as it should.
+// startsObject reports whether a header starts as it should. It reads the first byte from r.
 func startsObject(r io.ReaderAt) bool {
 	var first [1]byte
 	return readFull(r, first[:], lengthBytes) == nil && first[0] == '{'

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 )
 
+// This file writes headers. It does no I/O: its functions append to memory of the caller.
+
 // AppendBinary appends the start of the file: the length of the header and the header, Data bytes
 // in all. The same tensors and metadata always give the same bytes.
 func (h *Header) AppendBinary(b []byte) ([]byte, error) {

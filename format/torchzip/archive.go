@@ -37,7 +37,8 @@ type archive struct {
 }
 
 // Open reads the pickle of a file, and registers its archive in files. The pickle may mention the
-// globals of torch's tensors, of pickle.Builtins and of more.
+// globals of torch's tensors, of pickle.Builtins and of more. It blocks on the file, and is for
+// the goroutine of files, which closes it.
 func Open(files *format.Files, name string, more pickle.Globals) (*File, error) {
 	file, err := files.Open(name)
 	if err != nil {
@@ -46,7 +47,8 @@ func Open(files *format.Files, name string, more pickle.Globals) (*File, error) 
 	return OpenAt(files, name, 0, file.Size, more)
 }
 
-// OpenAt is Open for a zip archive of size bytes of a file, from an offset on.
+// OpenAt is Open for a zip archive of size bytes of a file, from an offset on. at and size are in
+// bytes.
 func OpenAt(files *format.Files, name string, at, size int64, more pickle.Globals) (*File, error) {
 	file, err := files.Open(name)
 	if err != nil {
@@ -71,7 +73,8 @@ func OpenAt(files *format.Files, name string, at, size int64, more pickle.Global
 }
 
 // readRecords lists the entries of an archive, in the order in which they lie there. Those that
-// torch wrote after set_crc32_options(False) have the checksum 0.
+// torch wrote after set_crc32_options(False) have the checksum 0. It blocks on the file; offsets
+// are bytes of the file.
 func readRecords(file *format.File, at, size int64) (list []format.Record, err error) {
 	a, err := readDirectory(file, at, size)
 	if err != nil {
@@ -90,7 +93,7 @@ func readRecords(file *format.File, at, size int64) (list []format.Record, err e
 	return list, checkOverlap(list)
 }
 
-// usedRecords lists the entries whose location was requested.
+// usedRecords lists the entries whose location was requested. Offsets are bytes of the file.
 func (a *archive) usedRecords() (list []format.Record) {
 	for i := range a.members {
 		if m := &a.members[i]; m.data > 0 {

@@ -14,6 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
+// This file reads the directory of the zip archives that torch.save writes.
+
 // maxDirectory bounds the bytes of a directory. Its parsed form takes hardly more; package
 // archive/zip takes five times as much, and trusts numbers of entries for which there is no memory.
 const maxDirectory = 256 << 20
@@ -89,7 +91,8 @@ func (d *directory) dataOffset(m *member) (int64, error) {
 }
 
 // openDirectory reads the directory of an archive of size bytes. It fails on what torch does not
-// write: compressed entries, which could be bombs, and repeated names.
+// write: compressed entries, which could be bombs, and repeated names. at is the offset of the
+// archive in the file; it blocks on the file.
 func openDirectory(file *format.File, at, size int64) (*directory, error) {
 	d := &directory{file: file, at: at, end: at + size}
 	o, err := d.readEnd()
@@ -135,7 +138,7 @@ func openDirectory(file *format.File, at, size int64) (*directory, error) {
 
 // An endRecord is what the end of an archive says about its directory.
 type endRecord struct {
-	from, length int64 // range in the archive
+	from, length int64 // range in the archive, in bytes
 	count        int64 // number of entries
 	exact        bool  // whether count is exact; else it is modulo 65536
 }
@@ -196,8 +199,8 @@ func (d *directory) readTail() (tail []byte, i int, err error) {
 	return nil, 0, errNoEnd
 }
 
-// readMember reads the next header of the directory, adds its member, and returns the length of the
-// header.
+// readMember reads the next header of the directory, adds its member, and returns the length of
+// the header. in is the directory; the length is in bytes.
 func (d *directory) readMember(in *bufio.Reader) (int64, error) {
 	le := binary.LittleEndian
 	next := func(n int) ([]byte, error) {

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file makes the tensors and values of a checkpoint of what a pickle holds.
+
 // Bounds on a walk over a pickle: lists can contain themselves, and each other many times over.
 const (
 	maxDepth  = 64
@@ -18,8 +20,8 @@ const (
 	costStep  = 64        // bytes that each step counts for, besides what it copies
 )
 
-// Read opens a file as a checkpoint of its own, and reads no elements. Names are the keys of nested
-// dicts, joined by dots.
+// Read opens a file as a checkpoint of its own, and reads no elements. Names are the keys of
+// nested dicts, joined by dots. It blocks on the file, and is for the goroutine of files.
 func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 	f, err := Open(files, name, nil)
 	if err != nil {
@@ -38,7 +40,7 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 
 // Flatten adds the tensors and values below v, which is the root or a part of it, to a checkpoint,
 // under names that start with prefix. Dicts and objects are split; lists and tuples only when they
-// contain a dict or a tensor.
+// contain a dict or a tensor. It does no I/O, and is for the goroutine that has both f and c.
 func (f *File) Flatten(c *format.Checkpoint, prefix string, v any) error {
 	return f.flatten(&walker{c: c, memoryLeft: maxMemory}, prefix, v)
 }
@@ -136,7 +138,7 @@ func JoinPath(path, name string) string {
 	return path + "." + name
 }
 
-// keyText returns the key of a dict as a text.
+// keyText returns the key of a dict as a text. It counts as a step of the walk.
 func (w *walker) keyText(path string, k any, depth int) (string, error) {
 	if s, ok := k.(string); ok {
 		return s, w.countStep(path, depth, len(s))

@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file lays out what torch.save writes, for the formats that have such files. It does no I/O:
+// functions that take an output add to it, on the goroutine that lays it out.
+
 // Layout lays out a file as torch.save writes it, which torch.load reads with weights_only: a dict
 // of tensors under their names, and of values under their paths. Of the tensors, only names,
 // element types and shapes count. It returns an output with this file alone.
@@ -47,7 +50,7 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 }
 
 // LayoutRoot adds to an output a file with any value, in which Placeholder(i, tensors[i]) stands
-// for a tensor, and returns where the elements of each go.
+// for a tensor, and returns where the elements of each go. at is in bytes of the file.
 func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor) (at []int64,
 	err error) {
 	size, at, err := LayoutAt(o, file, 0, root, tensors)
@@ -58,7 +61,7 @@ func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor
 	return at, nil
 }
 
-// repeatedKey returns a key that occurs twice in a dict, "" for none.
+// repeatedKey returns a key that occurs twice in a dict, "" for none. Its keys are texts.
 func repeatedKey(d *pickle.Dict) string {
 	seen := map[any]bool{}
 	for _, item := range d.Items {
@@ -71,7 +74,8 @@ func repeatedKey(d *pickle.Dict) string {
 }
 
 // LayoutTensor adds to a file of an output, from an offset on, what torch.save writes for one
-// tensor. It returns where the elements go and the size of it all.
+// tensor. It returns where the elements go and the size of it all. Both are in bytes, at from the
+// beginning of the file on.
 func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (at, size int64,
 	err error) {
 	root, err := Placeholder(0, t)
@@ -85,8 +89,9 @@ func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (a
 	return places[0], size, nil
 }
 
-// LayoutAt adds to a file of an output, from an offset on, what torch.save writes for any value, as
-// LayoutRoot does. It returns the size of it all, and where the elements of each tensor go.
+// LayoutAt adds to a file of an output, from an offset on, what torch.save writes for any value,
+// as LayoutRoot does. It returns the size of it all, and where the elements of each tensor go. All
+// are in bytes; at counts from the beginning of the file.
 func LayoutAt(o *format.Output, file string, base int64, root any,
 	tensors []format.Tensor) (size int64, at []int64, err error) {
 	text, err := pickle.Append(nil, root)

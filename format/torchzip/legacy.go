@@ -37,12 +37,13 @@ func IsLegacy(head []byte) bool {
 	return err == nil && isMagic(v)
 }
 
+// isMagic reports whether v is the value of the first pickle of such a file.
 func isMagic(v any) bool {
 	x, is := v.(*big.Int)
 	return is && x.Cmp(legacyMagic) == 0
 }
 
-// openLegacy is openAt for the form before torch 1.6. It has no checksums.
+// openLegacy is openAt for the form before torch 1.6. It has no checksums. It blocks on the file.
 func openLegacy(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
 	l := &legacyReader{file: file, at: at, end: at + size, more: more}
 	first, err := l.next(nil)

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file reverses Flatten for values: it makes nested dicts of paths. It does no I/O.
+
 // NestValues adds values to a dict, as nested dicts by the dots in their paths, which reverses
 // Flatten. convert makes values of a pickle, as ToPickle does.
 func NestValues(d *pickle.Dict, values []format.Value, convert func(any) (any, error)) error {

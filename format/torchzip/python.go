@@ -7,6 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file keeps the Python types of values, as far as torch.load allows, when a checkpoint is
+// written again.
+
 // loadable lists the classes, besides those of tensors, whose objects torch.load accepts with
 // weights_only.
 var loadable = []pickle.Global{{Module: "builtins", Name: "complex"},
@@ -42,7 +45,7 @@ func PickledValue(o *format.Output, v format.Value) (any, error) {
 // I/O, and is for one goroutine and one call of PickledValue.
 type converter struct {
 	walker
-	altered format.Altered
+	altered format.Altered // first thing that changed; Was is "" while nothing has
 }
 
 // toLoadable returns what a pickle for torch.load can hold of v.

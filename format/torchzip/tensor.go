@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file makes tensors of the calls in a pickle that rebuild them. Constructors run on the
+// goroutine that loads the pickle, and do no I/O but that of findStorage.
+
 // A Tensor is a view of a storage. Once its file is open it is not changed, and its methods do no
 // I/O, so that any goroutine may call them.
 type Tensor struct {
@@ -267,6 +270,7 @@ func checkNotLazy(metadata any) error {
 const maxExpanded = 1 << 24
 
 // newView makes a tensor of an offset, a shape and strides, which it checks against the storage.
+// args are these three; strides are in elements.
 func newView(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 	offset, isNumber := args[0].(int64)
 	shape, err := pickle.ParseSizes(args[1])
@@ -333,6 +337,7 @@ func (t *Tensor) isPacked() bool {
 }
 
 // LocateFlat returns the location in the file of the elements of a packed tensor from an index on.
+// offset is in bytes.
 func (t *Tensor) LocateFlat(from int) (file string, offset int64, err error) {
 	if !t.isPacked() {
 		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape,

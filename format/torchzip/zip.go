@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
+// This file lays out zip archives as torch.save writes them, as parts of an output. It does no
+// I/O.
+
 // alignment is the alignment of each entry's data in its file, as torch has it.
 const alignment = 64
 
@@ -132,7 +135,7 @@ func zip64Field(numbers ...int64) []byte {
 }
 
 // commonFields returns what the local header and the one in the directory share, from the version
-// on; the checksum of elements is left 0.
+// on; the checksum of elements is left 0. extra is the length of the extra field, in bytes.
 func (e *entry) commonFields(extra int) []byte {
 	le := binary.LittleEndian
 	b := []byte{45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0} // version 4.5; UTF-8 names; stored; 1980-01-01
@@ -144,7 +147,7 @@ func (e *entry) commonFields(extra int) []byte {
 }
 
 // localHeader returns the header that precedes the data, and fills up to its alignment with an
-// extra field that readers skip.
+// extra field that readers skip. base is the offset of the archive in its file.
 func (e *entry) localHeader(base int64) []byte {
 	extra := zip64Field(e.dataBytes(), e.dataBytes())
 	const fixed, head = 30, 4
@@ -165,7 +168,7 @@ func (e *entry) directoryHeader() []byte {
 }
 
 // endOfDirectory returns the end of an archive in both forms, so that no number has to fit the
-// short one.
+// short one. at and size are those of the directory, in bytes of the archive.
 func endOfDirectory(entries int, at, size int64) []byte {
 	le := binary.LittleEndian
 	b := append([]byte{'P', 'K', 6, 6}, le.AppendUint64(nil, 44)...)
