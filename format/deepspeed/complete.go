@@ -9,13 +9,16 @@ import (
 	"strings"
 )
 
+// This file finds out whether files of a universal checkpoint are missing.
+
 // copyHint says what to do about missing files.
 const copyHint = "copy it from where the checkpoint was written, or convert again"
 
 // checkComplete fails when files of a universal checkpoint are missing. kinds is what each folder
 // of zero/ has; trained are the parameters that model states say are trained, with the file that
 // says so. Other folders can have weights alone: DeepSpeed's converter makes such ones of what is
-// frozen and of buffers. Where nothing says which are trained, it sets Doubt.
+// frozen and of buffers. Where nothing says which are trained, it sets Doubt. It asks the folder
+// for one file, on the reader's goroutine.
 func (r *reader) checkComplete(kinds map[string][]string, trained map[string]string) error {
 	zero := path.Join(r.dir, "zero")
 	if name := path.Join(zero, stateKey+".pt"); !r.hasFile(name) {
@@ -73,7 +76,8 @@ func missingKinds(mine, others []string) string {
 	return ""
 }
 
-// hasFile reports whether the folder that was opened has a file of this path.
+// hasFile reports whether the folder that was opened has a file of this path. It looks in the
+// folder.
 func (r *reader) hasFile(name string) bool {
 	_, err := fs.Stat(r.files.FS(), name)
 	return err == nil

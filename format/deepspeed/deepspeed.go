@@ -47,21 +47,21 @@ var (
 	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
 )
 
-// A rankID is the rank that wrote a file.
+// A rankID is the rank that wrote a file: model parallel, then data parallel, both from 0.
 type rankID struct{ mp, dp int }
 
-// A reader is a checkpoint that is being read. It is for one goroutine and one call of Read. Its
-// methods may read files, and so block; those that only classify names, record what was read or
-// return coordinates do not.
+// A reader is a checkpoint that is being read. It is for one goroutine and one call of Read, in
+// whichever file its methods are. They may read files, and so block; those that only classify
+// names, record what was read or return coordinates do not.
 type reader struct {
 	format.Checkpoint
 	files  *format.Files
-	dir    string
-	models map[rankID]string
-	optims map[rankID]string
+	dir    string             // folder of the checkpoint in that of files
+	models map[rankID]string  // names of model states files
+	optims map[rankID]string  // names of optimizer states files
 	layers map[layerAt]string // files of the layers of a pipeline
-	mp, dp int                // sizes; mp is pp * tp
-	pp, tp int
+	mp, dp int                // numbers of model and of data parallel ranks; mp is pp * tp
+	pp, tp int                // numbers of stages and of tensor parallel ranks
 
 	experts, expp    map[expertAt]string // files of experts: models, and optimizers
 	numbers          map[string]int      // number of experts, by the prefix of their names
@@ -309,10 +309,10 @@ type model struct {
 	file *torchzip.File
 	// whether it is one of several files of stage 3, which have a part of each parameter or none.
 	cut    bool
-	shapes []params // parameters of each group; nil without ZeRO
-	frozen params
-	module *pickle.Dict
-	// tensors of the module that equal master weights.
+	shapes []params     // parameters of each group; nil without ZeRO
+	frozen params       // parameters that are not trained
+	module *pickle.Dict // the model's tensors, by name
+	// tensors of the module that equal master weights, by name; addModel fills them in.
 	duplicates map[string]format.Tensor
 }
 
@@ -321,7 +321,7 @@ type params []param
 
 type param struct {
 	name  string
-	shape tensor.Shape
+	shape tensor.Shape // of the whole parameter
 }
 
 // openModel reads a model states file, but for the elements of its tensors.

@@ -13,6 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file reads the files of experts, of which each has some of its own.
+
 var (
 	expertFile = regexp.MustCompile(
 		`^(?:layer_(\d+)_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt$`)
@@ -42,7 +44,8 @@ const whyUnnamed = "without ZeRO an optimizer numbers its parameters and names n
 
 // An expertAt identifies a file by the layer of a mixture of experts, the expert, and the model
 // parallel rank. Each stage of a pipeline counts its layers of experts from 0. Layer -1 is all
-// layers: older versions have one file for an expert of all layers.
+// layers: older versions have one file for an expert of all layers. Of an optimizer's file the
+// expert is an expert parallel rank.
 type expertAt struct{ layer, expert, mp int }
 
 // expertFileName is the name of the file of an expert.

@@ -8,13 +8,15 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file finds out which experts, and which parts of them, the optimizer states of a rank have.
+
 // A groupCut is how the flat buffer of a group lies over the ranks: over all of them, or for
 // experts over some ranks for each expert parallel rank.
 type groupCut struct {
-	ranks      []*rank
-	shapes     params
-	names      params // names of the parameters in the whole model
-	roundRobin bool   // whether round_robin_gradients has ordered the parameters
+	ranks      []*rank // ranks that share it, in the order of their parts
+	shapes     params  // parameters, under their names on the rank
+	names      params  // names of the parameters in the whole model
+	roundRobin bool    // whether round_robin_gradients has ordered the parameters
 }
 
 // A groupAt is a group of the optimizer of a model parallel rank.
@@ -23,7 +25,7 @@ type groupAt struct{ mp, group int }
 // groupCuts finds out how the flat buffers of a group are cut over ranks. Experts have fewer data
 // parallel ranks: each of those that share one expert parallel rank has a part of its experts. The
 // result is empty where another model parallel rank describes the group, which it records in
-// together.
+// together. g is the group, m and ranks are of the model parallel rank mp.
 func (r *reader) groupCuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool {
 		return expertName.MatchString(p.name)

@@ -7,6 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file tells apart the stages of a pipeline with experts, by the names in its model states.
+
 // stageUnits returns the layers, and what tied layers share, of which a stage's model states have
 // something besides experts.
 func (r *reader) stageUnits(stage int) (map[string]bool, error) {

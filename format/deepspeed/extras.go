@@ -14,6 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file writes what a universal checkpoint holds besides parameters.
+
 // maxGroups bounds the numbers of an optimizer's groups.
 const maxGroups = 1 << 16
 
@@ -41,7 +43,8 @@ func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 	return root, addScaler(root, scale)
 }
 
-// layCommonFile lays out optimizer_state.pt, as stages 1 and 2 read it and as stage 3 does.
+// layCommonFile lays out optimizer_state.pt, which the stages 1 and 2 read in one form and stage 3
+// in another: it has both.
 func (w *writer) layCommonFile() error {
 	groups, err := w.paramGroups()
 	if err != nil {

@@ -11,8 +11,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file joins parameters from the flat buffers of ranks, by where their bytes lie: without
+// I/O.
+
 // joinGroup returns the optimizer's tensors of one group of parameters, joined from the flat
-// buffers of the ranks that have parts of it.
+// buffers of the ranks that have parts of it. g is the group, and stage that of ZeRO.
 func joinGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
 	ranks := c.ranks
 	kinds := []string{"fp32"}

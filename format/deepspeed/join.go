@@ -14,6 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file joins what tensor parallel ranks have, for the reader, after all files were read.
+
 // Reasons for which parts of tensor parallel ranks stay parts.
 const (
 	unsaid = "its model states do not say how tensor parallel parts fit together (" + infoKey +
@@ -81,8 +83,8 @@ func (r *reader) recordNames(m *model) {
 // as bytesLeft allows; the others do no I/O.
 type joiner struct {
 	*reader
-	rules          *rules
-	groups         map[string][]format.Tensor // parts of each tensor
+	rules          *rules                     // what readRules has read; nil before
+	groups         map[string][]format.Tensor // parts of each tensor, by name
 	distinctErrors map[string]error           // results of checkDistinct
 	bytesLeft      int64                      // bytes that may still be compared
 }

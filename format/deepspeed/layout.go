@@ -16,6 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file lays out universal checkpoints: the parameters, and what belongs to a folder.
+
 // fileVersion is the version of DeepSpeed whose files these resemble, for a checkpoint that
 // DeepSpeed did not write.
 const fileVersion = "0.19.0"
@@ -43,20 +45,21 @@ var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 const megatronScaler = "grad_scaler"
 
 // A writer lays out a universal checkpoint; a zeroWriter contains one, and lays out ZeRO's. It is
-// for one goroutine and one checkpoint. It does no I/O: it only says what the files are to hold.
+// for one goroutine and one checkpoint, in all files of the package. It does no I/O: it only says
+// what the files are to hold.
 type writer struct {
 	*format.Output
-	given  []format.Tensor
-	values []format.Value
-	tag    string
-	params []string // parameters with state, in the order of their names
-	states map[string][]*format.Tensor
-	steps  map[string]any // step counts that are not tensors
-	models []*format.Tensor
-	prefix string            // prefix of the model's tensors
-	shared map[string]string // as shared_params has them
-	stage  int64             // stage of ZeRO; 0 = a universal checkpoint
-	alone  bool              // whether files of state are in the form that stage 3 reads
+	given  []format.Tensor             // tensors of the checkpoint, which are not changed
+	values []format.Value              // its values, likewise
+	tag    string                      // name of the folder that is written
+	params []string                    // parameters with state, in the order of their names
+	states map[string][]*format.Tensor // their state, by parameter
+	steps  map[string]any              // step counts that are not tensors
+	models []*format.Tensor            // tensors that are no state of a parameter
+	prefix string                      // prefix of the model's tensors
+	shared map[string]string           // as shared_params has them
+	stage  int64                       // stage of ZeRO; 0 = a universal checkpoint
+	alone  bool                        // whether files of state are in the form that stage 3 reads
 	// how tensor parallel ranks share parameters; nil where that is not said
 	rules *rules
 	index map[string]int // index of each tensor in the output
@@ -251,7 +254,8 @@ func (w *writer) value(path string) (any, bool) {
 	return nil, false
 }
 
-// intValue returns the value of a path if it is a whole number.
+// intValue returns the value of a path if it is a whole number; false if it is not, or is not
+// there.
 func (w *writer) intValue(path string) (int64, bool) {
 	v, _ := w.value(path)
 	n, ok := v.(int64)

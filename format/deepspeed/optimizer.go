@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file reads the optimizer states of ranks, in which the flat buffers of ZeRO are.
+
 // A rank is the optimizer states file of a data parallel rank. parseRank and openRanks fill it in;
 // later nothing changes it. Its methods do no I/O, and are for one goroutine at a time, as look-ups
 // in the dicts of its file are.
@@ -21,9 +23,9 @@ type rank struct {
 	stage       int64
 	bufferStage int64              // stage of its buffers
 	fp32        []*torchzip.Tensor // the rank's part of the flat buffer of each group
-	groups      []flatGroup
-	others      []map[string]any // other state of each group, such as the number of steps
-	uncut       *pickle.Dict     // state that cannot be cut like the weights, by its path
+	groups      []flatGroup        // further state of each group
+	others      []map[string]any   // other state of each group, such as the number of steps
+	uncut       *pickle.Dict       // state that cannot be cut like the weights, by its path
 }
 
 // A flatGroup is the state of a group besides the master weights, by kind: flat buffers like those
@@ -220,7 +222,8 @@ func (r *reader) groupsFromMappings(mp int, m *model, ranks []*rank) ([]params, 
 	return groups, nil
 }
 
-// mappedNames returns the parameters of a group in the order of param_slice_mappings.
+// mappedNames returns the parameters of a group in the order of param_slice_mappings. Each is
+// there once.
 func mappedNames(g int, ranks []*rank) (names []string, err error) {
 	seen := map[string]bool{}
 	for _, one := range ranks {
@@ -246,7 +249,7 @@ func mappedNames(g int, ranks []*rank) (names []string, err error) {
 }
 
 // parseRank finds the flat buffers in an optimizer states file, and returns the stage that it is
-// of.
+// of. It does no I/O, and leaves bufferStage to its caller.
 func parseRank(f *torchzip.File) (*rank, int64, error) {
 	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
 	if err != nil {

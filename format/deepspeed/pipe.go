@@ -15,7 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A layerAt is the layer and the tensor parallel rank of a file.
+// This file reads pipelines: how many stages there are, the files of layers, and what is tied.
+
+// A layerAt is the layer and the tensor parallel rank of a file, both from 0.
 type layerAt struct{ layer, tp int }
 
 // findDegrees finds out how many stages and tensor parallel ranks there are, and sets pp and tp:
@@ -83,15 +85,15 @@ func (r *reader) checkRankCount(first *torchzip.File) error {
 	return nil
 }
 
-// A pipeline is the model of a pipeline that is being read.
+// A pipeline is the model of a pipeline that is being read, by its reader's goroutine.
 type pipeline struct {
 	*reader
 	shapes  map[string]tensor.Shape // shapes of the trained parameters
 	missing map[string]bool         // trained parameters that no file has had so far
-	tied    tiedLayers
-	seen    map[string]bool  // tied layers that have a file
-	found   map[string]int   // index of each tied tensor
-	at      map[string][]any // layers that are tied, by key
+	tied    tiedLayers              // tied layers of the trained parameters
+	seen    map[string]bool         // keys of tied layers that have a file
+	found   map[string]int          // index in Tensors of each tied tensor, by name and coordinates
+	at      map[string][]any        // numbers of the layers that are tied, by key
 }
 
 // readLayers adds the model of a pipeline, whose layers have files of their own, to the checkpoint.

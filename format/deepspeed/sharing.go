@@ -9,6 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/format/deepspeed/patterns"
 )
 
+// This file knows how tensor parallel ranks share parameters, for the reader and the writer.
+
 // infoKey is where programs say in the model states how tensor parallel ranks share parameters.
 // DeepSpeed's own converter, ds_to_universal, uses it, and so does shoal.
 const infoKey = "universal_checkpoint_info"
@@ -41,7 +43,7 @@ const widthsVersion = 0.4
 
 // A sharing says how tensor parallel ranks share a parameter.
 type sharing struct {
-	// instead of being cut; averaged if DeepSpeed takes the mean of what they have
+	// whether all have it whole instead of a part; averaged if DeepSpeed takes their mean
 	alike, averaged bool
 	dim, blocks     int        // dimension and number of blocks of an even cut
 	sub             *subParams // sub-parameters; nil = an even cut
@@ -54,12 +56,12 @@ type sharing struct {
 // A rules is the content of universal_checkpoint_info. It does no I/O, and is for one goroutine at
 // a time: sharingOf, too, changes it, as it keeps results and counts the use of patterns.
 type rules struct {
-	values  map[string]any // values by the path below infoKey
-	lists   []*patterns.List
-	subs    []*subParams // sub-parameters for each pattern in the list of subParamsKey
-	version float64
-	effort  *patterns.Effort
-	found   map[string]cachedSharing
+	values  map[string]any           // values by the path below infoKey
+	lists   []*patterns.List         // all lists of patterns, each of a key
+	subs    []*subParams             // sub-parameters for each pattern in the list of subParamsKey
+	version float64                  // that of versionKey; 0 = not stated
+	effort  *patterns.Effort         // bound on the cost of all lists
+	found   map[string]cachedSharing // results of sharingOf, by name
 	// whether it says anything about how tensor parallel parts fit together.
 	saysSharing bool
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
+// This file writes how tensor parallel ranks share parameters, without I/O.
+
 // subParamShape is DeepSpeed's class for the sub-parameters of a parameter.
 var subParamShape = pickle.Global{Module: "deepspeed.checkpoint.universal_checkpoint",
 	Name: "SubparamShape"}

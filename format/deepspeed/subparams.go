@@ -9,6 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file knows parameters that are fused of several, as they are shared; it does no I/O.
+
 // A subParams is the consecutive sub-parameters of a parameter along a dimension, such as q, k and
 // v, each of which is cut separately.
 type subParams struct {

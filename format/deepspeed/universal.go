@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file reads the files of universal checkpoints, which have a folder for each parameter.
+
 // stateKey is the file beside zero/NAME, without .pt, and what its values are under; those of
 // ZeRO's files are under it too.
 const stateKey = "optimizer_state"

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file plans ZeRO's files for one model parallel rank: which flat buffers it has.
+
 // bf16Files is the prefix of the names of optimizer states if DeepSpeed trains in bf16: then it
 // looks for no others, and else not for these.
 const bf16Files = "bf16_"
@@ -23,25 +25,25 @@ const subGroup = 1_000_000_000
 // one.
 type zeroWriter struct {
 	*writer
-	ranks   int
-	mp      int      // model parallel rank
-	tp, tps int      // tensor parallel rank, and number of them
-	stageOf *stage   // stage of a pipeline; nil = no pipeline
-	pps     int      // number of stages
-	bf16    string   // prefix of the names of the files of optimizer states
-	mixture *mixture // nil = no experts
-	groups  [][]string
+	ranks   int             // number of data parallel ranks
+	mp      int             // model parallel rank, from 0
+	tp, tps int             // tensor parallel rank, and number of them
+	stageOf *stage          // stage of a pipeline; nil = no pipeline
+	pps     int             // number of stages
+	bf16    string          // prefix of the names of the files of optimizer states
+	mixture *mixture        // nil = no experts
+	groups  [][]string      // parameters of each group of the optimizer
 	in      map[string]bool // parameters that are in a group
 	flats   []*flatState
-	buffers []string
+	buffers []string        // names of the model's buffers
 	placed  map[string]bool // tensors that have their pieces
 }
 
 // A flatState is a group of parameters whose state stands in flat buffers: a group of the
 // optimizer, or in stage 3 a part of one. It is for its writer's goroutine, and does no I/O.
 type flatState struct {
-	group   int
-	params  []string
+	group   int        // group of the optimizer, from 0
+	params  []string   // names of its parameters, in the order of the buffer
 	kinds   []string   // kinds of state that are cut like the weights, besides these
 	numbers []string   // kinds of state that are a number, as a tensor
 	steps   any        // number of steps where that is not a tensor; nil = none
@@ -51,18 +53,18 @@ type flatState struct {
 // A Zero says for which ranks a checkpoint of ZeRO is, and what they look for.
 // Its methods do not change it, and do no I/O, except by the function read of layRanks.
 type Zero struct {
-	Stage int
+	Stage int // stage of ZeRO, 1 to 3
 	DP    int // data parallel ranks
 	TP    int // tensor parallel ranks; 0 means 1
 	EP    int // expert parallel ranks, which are data parallel ranks as well; 0 means 1
-	// stages of a pipeline; 0 = no pipeline, and so is 1 for a model without one.
+	// PP is the stages of a pipeline; 0 = no pipeline, and so is 1 for a model without one.
 	PP int
 	// Starts are the layers with which the stages after the first begin. nil has as many stages as
 	// were trained as they were, and others as DeepSpeed cuts them, where what was trained tells in
 	// which way that is.
 	Starts []int
-	// whether DeepSpeed trains in bf16, where neither the configuration nor the model's element
-	// type tell
+	// BF16 says that DeepSpeed trains in bf16, where neither the configuration nor the element type
+	// of the model tells it.
 	BF16 bool
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file divides experts among the ranks of a ZeRO checkpoint that is laid out.
+
 // epName is the name of a group of experts in DeepSpeed's optimizer and among its processes,
 // followed by the expert parallel size.
 const epName = "ep_size_"
@@ -22,7 +24,7 @@ type mixture struct {
 	ranks   int            // expert parallel ranks
 	trained int            // expert parallel ranks of the training run; 0 = unknown
 	numbers map[string]int // number of experts, by the prefix of their names
-	// what these are, in the order of the files; each stage of a pipeline numbers its own, from 0
+	// the prefixes, in the order of the files; each stage of a pipeline numbers its own, from 0
 	layers []string
 	// whether tensor parallel ranks have experts of their own, and none a part of one
 	single    bool

@@ -14,6 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file lays out the files of ZeRO, once it is planned what is in which flat buffer.
+
 // Classes of DeepSpeed that stand in its files.
 var (
 	stageClass    = pickle.Global{Module: "deepspeed.runtime.zero.config", Name: "ZeroStageEnum"}
@@ -44,7 +46,7 @@ func flatStore(d tensor.DType, n int, from []part) store {
 	return store{format.Tensor{DType: d, Shape: tensor.Shape{n}}, from}
 }
 
-// A file is a file that is being laid out.
+// A file is a file that is being laid out. It is for its writer's goroutine.
 type file struct {
 	stores []store
 }

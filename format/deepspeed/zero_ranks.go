@@ -10,14 +10,16 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// This file lays ZeRO out for several tensor parallel ranks and stages, one after the other.
+
 // A tensorSharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out
 // for them. It does no I/O, and is for one goroutine at a time, as its rules are.
 type tensorSharer struct {
-	rules   *rules
-	ranks   int
+	rules   *rules            // nil for one rank
+	ranks   int               // number of tensor parallel ranks
 	buffers map[string]bool   // buffers of the model, which are not parameters
 	aliases map[string]string // second names of parameters
-	mixture *mixture
+	mixture *mixture          // nil = no experts
 }
 
 // layRanks lays out what each model parallel rank saves, as one with its parts alone would, and

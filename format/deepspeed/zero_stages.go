@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// This file divides a ZeRO checkpoint among the stages of a pipeline, without I/O.
+
 // What the reader says of a pipeline, for whoever writes one: under stagesKey.S.G the names of the
 // parameters in group G of stage S, in the order of the flat buffer, and under tiedKey.KEY the
 // layers that have the parameters tied_modules.KEY.
@@ -32,10 +34,11 @@ func (r *reader) addStageGroups(stage int, groups []params) {
 	}
 }
 
-// A stage is a stage of a pipeline that is being laid out; nil without a pipeline.
+// A stage is a stage of a pipeline that is being laid out; nil without a pipeline. planStages makes
+// it; later nothing changes it, so that any goroutine may call its methods.
 type stage struct {
-	groups [][]string
-	first  bool
+	groups [][]string       // parameters of each group of the optimizer
+	first  bool             // whether it is the first stage
 	layers map[int]bool     // layers of its parameters that are not tied
 	tied   map[string][]int // layers whose files it writes, by key
 }

@@ -24,7 +24,7 @@ type List struct {
 	effort *Effort
 }
 
-// NewList returns an empty list of the lists that share an effort.
+// NewList returns an empty list of the lists that share an effort. key is its name.
 func NewList(key string, effort *Effort) *List {
 	return &List{Key: key, name: effort.what + "." + key, exact: map[string][]int{}, effort: effort}
 }
@@ -35,14 +35,15 @@ func (l *List) IsExact() bool { return len(l.loose) == 0 }
 // An expression is a pattern that can match several names.
 type expression struct {
 	*regexp.Regexp
-	index int
+	index int // index in Texts
 	steps int // instructions of its program
 }
 
 // MaxBytes bounds a pattern, in bytes.
 const MaxBytes = 4096
 
-// An Effort bounds what the patterns of a checkpoint may cost.
+// An Effort bounds what the patterns of a checkpoint may cost. It is for the goroutine of its
+// lists.
 type Effort struct {
 	what     string // what holds the lists, for messages
 	patterns int    // patterns that are left

@@ -33,7 +33,7 @@ type pipeline struct {
 	weight [2][]int
 	kinds  []string // text that is equal for layers of the same parameters
 	hidden int      // number of last layers that are tied, and have no file
-	// whether each stage of the training run had each layer with parameters.
+	// whether each stage of the training run had each layer with parameters, by stage and layer.
 	stages [][]bool
 }
 
@@ -248,6 +248,7 @@ func (p *pipeline) findUnits(groups [][][]string, tied map[string][]int, pp int)
 }
 
 // firstLayer returns the first layer that a stage has alone; the largest number if it has none.
+// own are the parameters of its groups.
 func firstLayer(own [][]string) (first int) {
 	first = math.MaxInt
 	for _, name := range slices.Concat(own...) {
@@ -377,6 +378,7 @@ func (p *pipeline) divisions(weight []int) (all []func(int) []int) {
 }
 
 // matchesTrained reports whether stages that begin with some layers are those of the training run.
+// starts are these layers.
 func (p *pipeline) matchesTrained(starts []int) bool {
 	for s, has := range p.stages {
 		for layer, is := range has {
