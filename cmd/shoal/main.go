@@ -21,7 +21,7 @@ func main() {
 	os.Exit(cli.Main(newRootCommand()))
 }
 
-// newRootCommand returns the command shoal with all its subcommands.
+// newRootCommand returns the command shoal with all its subcommands. It starts nothing.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "shoal",

@@ -20,20 +20,21 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// defaultBenchSizes is the default of --bytes.
 const defaultBenchSizes = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"
 
 // benchDTypes are the element types in which a benchmark can check every element of a sum.
 var benchDTypes = []string{"f32", "f64", "i32", "i64"}
 
-// benchOptions are the flags of `shoal bench allreduce`.
+// benchOptions are the flags of `shoal bench allreduce`. No method changes them.
 type benchOptions struct {
-	n       int
-	bytes   string
-	dtype   string
+	n       int    // number of processes
+	bytes   string // sizes of the tensor, with commas between them
+	dtype   string // element type, one of benchDTypes
 	python  string // interpreter; "" = the Go client
-	foreign bool
-	shared  bool
-	json    bool
+	foreign bool   // whether the buffers lie outside the arena
+	shared  bool   // whether all processes have one result
+	json    bool   // whether to print JSON objects
 }
 
 // NewCommand returns the command shoal bench.
@@ -138,8 +139,10 @@ func (o benchOptions) workerCommand(sizes []int64) ([]string, error) {
 	return command, nil
 }
 
-// runBench runs the workers until they end, and prints to p what rank 0 reports, as it comes. The
-// files of the run are removed, unless a worker has failed.
+// runBench runs the workers and blocks until they end; it prints to p what rank 0 reports, as it
+// comes, on a goroutine of the launcher. stderr gets what the workers print. The files of the run
+// are removed, unless a worker has failed. It fails where a result was wrong or a size is missing.
+// The end of ctx stops the workers.
 func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writer,
 	p *benchPrinter) error {
 	command, err := o.workerCommand(sizes)

@@ -54,7 +54,7 @@ func TestBenchPayloadCatchesErrors(t *testing.T) {
 }
 
 // checkPayload fails the test unless a payload of n elements accepts the right sum, and refuses one
-// that is wrong in an element or lies in the wrong place.
+// that is wrong in an element or lies in the wrong place. It runs on the goroutine of the test.
 func checkPayload(t *testing.T, n int) {
 	const ranks = 3
 	sum, x := make([]float32, n), make([]float32, n)

@@ -11,17 +11,17 @@ import (
 
 // benchLine is the outcome of one size, and with --json one line of the output.
 type benchLine struct {
-	N             int     `json:"n"`
-	Bytes         int64   `json:"bytes"`
-	DType         string  `json:"dtype"`
+	N             int     `json:"n"`                // number of processes
+	Bytes         int64   `json:"bytes"`            // size of the tensor
+	DType         string  `json:"dtype"`            // element type
 	Client        string  `json:"client"`           // go or python
 	Memory        string  `json:"memory"`           // arena or foreign
 	Shared        bool    `json:"shared,omitempty"` // one result for all processes
-	Iterations    int     `json:"iterations"`
-	MedianUS      float64 `json:"median_us"`
-	P99US         float64 `json:"p99_us"`
-	BandwidthGBps float64 `json:"algbw_GBps"` // bytes of the tensor / median
-	Verified      bool    `json:"verified"`
+	Iterations    int     `json:"iterations"`       // calls that count
+	MedianUS      float64 `json:"median_us"`        // µs of a call on its slowest rank
+	P99US         float64 `json:"p99_us"`           // µs, the 99th percentile
+	BandwidthGBps float64 `json:"algbw_GBps"`       // bytes of the tensor / median, in GB/s
+	Verified      bool    `json:"verified"`         // whether every element of every sum was right
 }
 
 // newBenchLine returns the line of one size from the flags and from what rank 0 reported.
@@ -44,11 +44,12 @@ func newBenchLine(o benchOptions, metrics map[string]float64) benchLine {
 	return l
 }
 
-// benchPrinter writes lines as they come: a table, or one JSON object a line.
+// benchPrinter writes lines as they come: a table, or one JSON object a line. One goroutine at a
+// time uses it; its methods wait for out.
 type benchPrinter struct {
 	out  io.Writer
-	json bool
-	rows int
+	json bool // whether to write JSON
+	rows int  // number of rows that were written
 }
 
 // printLine prints one line; in a table, the first call prints the heads before it.
@@ -77,7 +78,7 @@ func (p *benchPrinter) printLine(l benchLine) error {
 		verified)
 }
 
-// printRow prints one row of the table.
+// printRow prints one row of the table. cells are six.
 func (p *benchPrinter) printRow(cells ...any) error {
 	_, err := fmt.Fprintf(p.out, "%10s %12s %12s %13s %7s  %s\n", cells...)
 	return err

@@ -22,19 +22,19 @@ type number interface {
 
 const (
 	// a prime: a block of the result that lies in the wrong place does not pass
-	poolSize    = 262139
-	fewestCalls = 8
-	mostCalls   = 500
+	poolSize    = 262139 // elements
+	fewestCalls = 8      // that are measured of a size
+	mostCalls   = 500    // that are measured of a size
 )
 
 // payload is what the buffers hold: random whole numbers in [-512, 511], whose sums are exact in
 // every type and order. A buffer repeats one pool; each rank starts at a place of its own, drawn
-// anew for each call by the same seeded generator on all ranks.
+// anew for each call by the same seeded generator on all ranks. One goroutine uses it.
 type payload[T number] struct {
 	draw   *rand.Rand
-	pool   []T // twice the same, so that poolSize elements follow every start
-	want   []T
-	starts []int
+	pool   []T   // twice the same, so that poolSize elements follow every start
+	want   []T   // memory of holdsSum
+	starts []int // by rank, the element of the pool with which its buffer begins
 }
 
 // newPayload returns the payload of one rank; all ranks draw the same numbers.
@@ -84,11 +84,11 @@ func callCounts(bytes int64, call time.Duration) (warmUp, measured int) {
 	return 3 + most/10, min(most, max(fewestCalls, int(2*time.Second/max(call, 1))))
 }
 
-// benchWorker measures on one rank.
+// benchWorker measures on one rank. One goroutine uses it; its methods wait for the other ranks.
 type benchWorker[T number] struct {
-	job     *client.Job
+	job     *client.Job // of runBenchWorker, which closes it
 	payload *payload[T]
-	correct bool
+	correct bool // whether all results of this size were right so far
 }
 
 // timeCall refills x, waits for the other ranks, and times one all-reduce into out. It checks the
@@ -110,7 +110,8 @@ func (w *benchWorker[T]) timeCall(ctx context.Context, out, x []T) (time.Duratio
 }
 
 // measure returns the metrics of one size: bytes, iterations, calls (with those that warm up),
-// median_us, p99_us, verified (0 or 1). All ranks call it together.
+// median_us, p99_us, verified (0 or 1). All ranks call it together. The bounds of the calls follow
+// from bytes, the size of x; out may be x.
 func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (map[string]float64,
 	error) {
 	w.correct = true
@@ -153,7 +154,8 @@ func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (
 }
 
 // runBenchWorker joins the job and measures every size, together with the other ranks; rank 0
-// reports.
+// reports. It runs in the process of one rank, on one goroutine, and blocks until all sizes are
+// measured. sizes are in bytes.
 func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []int64, foreign,
 	shared bool) error {
 	job, err := client.Join(ctx)

@@ -21,16 +21,17 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// demoSteps takes a few seconds on two cores, so that one sees it train.
+// demoSteps is the default number of steps. It takes a few seconds on two cores, so that one sees
+// it train.
 const demoSteps = 3000
 
 // demoFlags are the flags of shoal demo. One goroutine uses them, that of the command; run and
 // train block until the jobs end.
 type demoFlags struct {
-	workers int
-	steps   int
+	workers int    // at the start
+	steps   int    // of the whole training
 	python  string // interpreter; "" = the worker in Go
-	json    bool
+	json    bool   // whether to print JSON objects
 }
 
 // NewCommand returns the command shoal demo.
@@ -88,13 +89,13 @@ func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
 // demoWorker is a program that trains on the digits, with the number of steps as its last argument.
 // It can lose and gain workers, and reports what came of it.
 type demoWorker struct {
-	name    string // go, numpy or torch
-	command []string
-	env     map[string]string
+	name    string            // go, numpy or torch
+	command []string          // without the number of steps
+	env     map[string]string // variables beside those of this process; nil = none
 }
 
 // workerKinds returns the programs to train with: this one, or with --python those in Python, whose
-// files it writes.
+// files it writes. With --python it runs the interpreter, and waits for it.
 func (f *demoFlags) workerKinds(ctx context.Context) ([]demoWorker, error) {
 	if f.python != "" {
 		return pythonWorkers(ctx, f.python)
@@ -107,7 +108,8 @@ func (f *demoFlags) workerKinds(ctx context.Context) ([]demoWorker, error) {
 }
 
 // train runs one job until it ends, while other goroutines print its progress to view, and make it
-// lose and gain workers.
+// lose and gain workers. It waits for these goroutines. The launcher calls its functions from
+// several goroutines at once.
 func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) error {
 	beside := group.New(ctx)
 	beside.Go("progress", view.run)
@@ -165,7 +167,9 @@ func newDemoWorkerCommand() *cobra.Command {
 	}
 }
 
-// Work trains on the digits as one worker of the demo, for so many steps.
+// Work trains on the digits as one worker of the demo, for so many steps, in the process of that
+// worker: it joins the job, blocks until the training ends, and leaves the job. It prints its
+// progress to out.
 func Work(ctx context.Context, steps int, out io.Writer) error {
 	j, err := client.Join(ctx)
 	if err != nil {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // testView returns a view of a 4-worker run of 100 steps that began at second 0 and whose workers
-// had all joined at second 1.
+// had all joined at second 1. It prints to out as the flags say.
 func testView(out io.Writer, f demoFlags) *demoView {
 	f.workers, f.steps = 4, 100
 	v := newDemoView(out, &f, "go")
@@ -41,7 +41,7 @@ func testView(out io.Writer, f demoFlags) *demoView {
 	return v
 }
 
-// report returns the metrics that a worker reports.
+// report returns the metrics that a worker reports; accuracy is from 0 to 1.
 func report(step, samples, loss, accuracy float64) map[string]float64 {
 	return map[string]float64{"step": step, "samples": samples, "loss": loss, "accuracy": accuracy}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // pythonWorkers returns the workers in Python. It fails if the interpreter does not find the
-// packages that they need, and writes their scripts and data.
+// packages that they need, and writes their scripts and data. It waits for the interpreter. It runs
+// on the goroutine of the command, as all of this file.
 func pythonWorkers(ctx context.Context, python string) ([]demoWorker, error) {
 	env := cli.PythonEnv()
 	if err := cli.CheckPython(ctx, python, env, "shoal", "numpy", "torch"); err != nil {
@@ -53,6 +54,7 @@ func writeExamples() (dir string, err error) {
 }
 
 // replaceFile writes a file with one rename, since another demo may be reading it at this moment.
+// It makes the folder where that is missing.
 func replaceFile(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

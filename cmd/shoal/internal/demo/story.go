@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// The plot of the demo, in shares of its steps: when a worker is killed, and when demoJoiners more
-// are ordered.
+// The plot of the demo, in shares of its steps: when a worker is killed, and when a number of
+// demoJoiners more are ordered.
 const (
 	demoKillAt  = 0.25
 	demoOrderAt = 0.45
@@ -64,8 +64,8 @@ func (s *demoStory) play(ctx context.Context, dir string) error {
 	return err
 }
 
-// waitForShare polls the job until the given share of the steps is done and no change of members is
-// under way.
+// waitForShare polls the job until the given share of the steps, from 0 to 1, is done and no change
+// of members is under way. It fails with control.ErrEnded where the job ends before.
 func (s *demoStory) waitForShare(ctx context.Context, j *control.Job, share float64) error {
 	return cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
@@ -77,7 +77,8 @@ func (s *demoStory) waitForShare(ctx context.Context, j *control.Job, share floa
 	})
 }
 
-// killMember kills a random member, wherever it is in its step; not the last one.
+// killMember kills a random member, wherever it is in its step; not the last one. j is as play has
+// refreshed it. It holds s.mu, so that no report comes between the kill and its time.
 func (s *demoStory) killMember(j *control.Job) error {
 	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.Worker) bool {
 		return !w.Running || w.Rank < 0
@@ -96,7 +97,8 @@ func (s *demoStory) killMember(j *control.Job) error {
 	return nil
 }
 
-// orderWorkers asks the job for demoJoiners more workers.
+// orderWorkers asks the job for demoJoiners more workers. It waits for the launcher's answer, and
+// not for the workers.
 func (s *demoStory) orderWorkers(ctx context.Context, j *control.Job) error {
 	s.mu.Lock()
 	s.ordered = time.Now()
@@ -106,6 +108,7 @@ func (s *demoStory) orderWorkers(ctx context.Context, j *control.Job) error {
 }
 
 // addReport records a worker's report of a change of members, or its last report. It keeps the map.
+// A goroutine of the launcher calls it.
 func (s *demoStory) addReport(worker int, m map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +131,7 @@ func (s *demoStory) addReport(worker int, m map[string]float64) {
 
 // outcome is what the last object of shoal demo --json says of a job that lost and gained workers.
 type outcome struct {
-	stepsLost, samplesLost, samplesRepeated int
+	stepsLost, samplesLost, samplesRepeated int // numbers
 	// handedOn is the number of samples of the killed worker that other workers took over.
 	handedOn          int
 	recoverMS, joinMS []float64 // as in demoState
@@ -137,7 +140,8 @@ type outcome struct {
 	members int // number of members at the end
 }
 
-// outcome returns the worst of what the audits of the members at the end have found.
+// outcome returns the worst of what the audits of the members at the end have found. It is called
+// when the job has ended, and copies what it returns.
 func (s *demoStory) outcome() outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,12 +25,12 @@ const (
 // demoState is how a demo is doing, and with --json a line of the output. Numbers that are not
 // known yet, or not finite, are left out.
 type demoState struct {
-	Final      bool     `json:"final,omitempty"`
-	Worker     string   `json:"worker"` // go, numpy or torch
-	Step       int      `json:"step"`
-	Steps      int      `json:"steps"` // that it will take, or in the last object has taken
-	Workers    int      `json:"workers"`
-	Seconds    float64  `json:"seconds"` // since the workers were started
+	Final      bool     `json:"final,omitempty"` // whether it is the last object
+	Worker     string   `json:"worker"`          // go, numpy or torch
+	Step       int      `json:"step"`            // number of the newest reported step
+	Steps      int      `json:"steps"`           // that it will take, or at last has taken
+	Workers    int      `json:"workers"`         // number of members
+	Seconds    float64  `json:"seconds"`         // since the workers were started
 	Loss       *float64 `json:"loss,omitempty"`
 	Accuracy   *float64 `json:"accuracy,omitempty"` // on the test images, from 0 to 1
 	SamplesPer *float64 `json:"samples_per_s,omitempty"`
@@ -49,11 +49,12 @@ type demoState struct {
 }
 
 // demoView shows one run of the demo. Writing to it puts a text above the line that rewrites
-// itself. Several goroutines may use it at once.
+// itself. Several goroutines may use it at once; the methods print with mu held, and so
+// may wait for the terminal.
 type demoView struct {
-	out      io.Writer
-	json     bool
-	terminal bool
+	out      io.Writer // written to with mu held only
+	json     bool      // whether to print JSON objects
+	terminal bool      // whether a line rewrites itself
 
 	mu    sync.Mutex // guards what follows
 	state demoState
@@ -128,7 +129,7 @@ func (v *demoView) printAbove(line string) {
 	}
 }
 
-// finiteMetric returns a metric; nil if it is missing or not finite.
+// finiteMetric returns a metric; nil if it is missing or not finite. It is a copy.
 func finiteMetric(metrics map[string]float64, name string) *float64 {
 	if x, known := metrics[name]; known && !math.IsNaN(x) && !math.IsInf(x, 0) {
 		return &x
@@ -136,7 +137,8 @@ func finiteMetric(metrics map[string]float64, name string) *float64 {
 	return nil
 }
 
-// run prints the state at regular intervals until ctx ends.
+// run prints the state at regular intervals until ctx ends. train starts it on a goroutine of its
+// own.
 func (v *demoView) run(ctx context.Context) error {
 	every := demoLines
 	if v.terminal {

@@ -11,6 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// Completion of the words of a command line, which the shell asks for. One goroutine runs it, that
+// of the command.
+
 // completeJobs completes the first argument of a command with the names of the running jobs, for
 // which it asks the launchers of this machine.
 func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// shoal drain. One goroutine runs what is here, that of the command, so nothing is locked.
+
 // NewDrainCommand returns the command shoal drain.
 func NewDrainCommand() *cobra.Command {
 	return &cobra.Command{

@@ -17,6 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// shoal explain. One goroutine runs what is here, that of the command, so nothing is locked. It
+// reads files of the run.
+
 // NewExplainCommand returns the command shoal explain.
 func NewExplainCommand() *cobra.Command {
 	var asJSON bool
@@ -46,7 +49,8 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 
 // explain prints the changes of the run in dir to out, and then either whom the workers of its job
 // wait for, or how the run has ended. live is nil for a job that does not run. silent is the error
-// of findRun about launchers that do not answer; it is returned for a run without a result.
+// of findRun about launchers that do not answer; it is returned for a run without a result. asJSON
+// prints the entries of the ledger alone.
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
 	ledger := &tail{path: launcher.LedgerPath(dir)}
 	if asJSON {

@@ -9,13 +9,17 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// tail reads what is appended to a file by and by. One goroutine uses it.
+// How commands follow files of a run that grow.
+
+// tail reads what is appended to a file by and by. One goroutine uses it. Its methods read the file
+// and do not wait for more; nothing has to be closed.
 type tail struct {
 	path   string
 	offset int64 // number of bytes from the start that need not come again
 }
 
-// newTail returns a tail that begins after what the file holds now.
+// newTail returns a tail that begins after what the file holds now. A file that does not exist
+// holds nothing.
 func newTail(path string) *tail {
 	t := &tail{path: path}
 	if info, err := os.Stat(path); err == nil {
@@ -56,7 +60,8 @@ func (t *tail) readNew(use func(piece []byte) (int, error)) error {
 	}
 }
 
-// readEntries calls show with each new entry of a ledger, until show fails.
+// readEntries calls show with each new entry of a ledger, until show fails. An entry that is not
+// whole yet comes again.
 func (t *tail) readEntries(show func(e launcher.Entry) error) error {
 	return t.readNew(func(piece []byte) (int, error) {
 		list, n, err := launcher.ParseLedger(piece)

@@ -13,9 +13,10 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// goal is what a running job is asked for, and comes to by and by.
+// goal is what a running job is asked for, and comes to by and by. One goroutine uses it, that of
+// the command, which also calls ask and reached; only askAndWait waits for the job.
 type goal struct {
-	job  *control.Job
+	job  *control.Job // refreshed by askAndWait
 	what string       // the goal for people, such as "4 workers"
 	ask  func() error // asks the job for the goal
 	// reached reports, after each look at the job, whether the job has what it was asked for. Its
@@ -28,10 +29,10 @@ type goal struct {
 // atGoal is the last line with --json.
 type atGoal struct {
 	Job        string  `json:"job"`
-	Mesh       string  `json:"mesh,omitempty"`
-	Workers    int     `json:"workers"`
+	Mesh       string  `json:"mesh,omitempty"` // absent where the job has none
+	Workers    int     `json:"workers"`        // number of members
 	Generation uint64  `json:"generation"`
-	Seconds    float64 `json:"seconds"`
+	Seconds    float64 `json:"seconds"` // from the request on
 }
 
 // askAndWait asks the job for the goal, and then polls the job and prints each of its changes to
@@ -74,7 +75,7 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// showEntry prints one entry of the ledger to out.
+// showEntry prints one entry of the ledger to out. asJSON prints it as an object.
 func showEntry(out io.Writer, e launcher.Entry, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(e)

@@ -22,9 +22,9 @@ import (
 
 // logsFlags are the flags of shoal logs.
 type logsFlags struct {
-	follow bool
-	rank   int // number of the worker to show; -1 = all
-	json   bool
+	follow bool // whether to show what comes, until the job ends
+	rank   int  // number of the worker to show, not its rank; -1 = all
+	json   bool // whether to print JSON objects
 }
 
 // NewLogsCommand returns the command shoal logs.
@@ -114,7 +114,7 @@ type logs struct {
 
 // logReader is the output of one worker, as far as it was shown.
 type logReader struct {
-	tail  tail
+	tail  tail       // where in its file the next bytes are
 	lines proc.Lines // cuts what was read into lines
 }
 
@@ -140,7 +140,7 @@ func (l *logs) run(ctx context.Context, live *control.Job) error {
 	})
 }
 
-// hasResult reports whether a run has ended and said how.
+// hasResult reports whether a run has ended and said how. It reads a file of the run in dir.
 func hasResult(dir string) bool {
 	_, err := launcher.ReadResult(dir)
 	return err == nil
@@ -197,7 +197,8 @@ func (l *logs) workersToShow() (list []int, err error) {
 // logName returns the name of the file with the output of a worker.
 func logName(worker int) string { return fmt.Sprintf("rank-%d.log", worker) }
 
-// printLine prints a line of a worker's output to out. The first error stays in l.err.
+// printLine prints a line of a worker's output to out. The first error stays in l.err. It does not
+// keep line.
 func (l *logs) printLine(worker int, line []byte) {
 	var err error
 	if l.json {

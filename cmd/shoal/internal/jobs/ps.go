@@ -21,6 +21,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// The functions of this file are those of shoal ps, and texts about a job that other commands print
+// too. One goroutine runs what is here, that of the command, so nothing is locked.
+
 // NewPsCommand returns the command shoal ps.
 func NewPsCommand() *cobra.Command {
 	var asJSON bool
@@ -120,7 +123,7 @@ func printRollback(out io.Writer, j api.Job) (err error) {
 }
 
 // showWorkers prints a table of the workers of a job to out, with what else is to be known of the
-// job below it, or as JSON an object a worker.
+// job below it, or as JSON an object a worker. asJSON prints the objects alone.
 func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 	rows := [][]string{{"WORKER", "RANK", "HOST", "PID", "STATE", "REPORTED"}}
 	for _, w := range j.Workers {
@@ -208,7 +211,7 @@ func stepText(j api.Job, m api.Metrics) string {
 	return metricText(m, "step", "%.0f")
 }
 
-// metricText returns a metric in the given format, or "-" if it is missing.
+// metricText returns a metric in the given format of package fmt, or "-" if it is missing.
 func metricText(m api.Metrics, key, format string) string {
 	x, ok := m[key]
 	if !ok {

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// shoal recover. One goroutine runs what is here, that of the command, so nothing is locked.
+
 // NewRecoverCommand returns the command shoal recover.
 func NewRecoverCommand() *cobra.Command {
 	var force bool

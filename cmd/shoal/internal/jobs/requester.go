@@ -6,7 +6,7 @@ import (
 )
 
 // requester returns user@host of this process, which the ledger of a job names as who asked for a
-// change.
+// change. It returns the name alone where the host has none.
 func requester() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {

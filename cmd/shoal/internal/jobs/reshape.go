@@ -15,12 +15,13 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// reshapeFlags are the flags of shoal reshape.
+// reshapeFlags are the flags of shoal reshape. One goroutine uses them, that of the command; only
+// run waits for the job.
 type reshapeFlags struct {
-	mesh   string
-	dryRun bool
-	noWait bool
-	json   bool
+	mesh   string // axes with their degrees, as layout.ParseMesh takes them
+	dryRun bool   // whether to print the plan only
+	noWait bool   // whether to ask, and not to wait for the mesh
+	json   bool   // whether to print JSON objects
 }
 
 // NewReshapeCommand returns the command shoal reshape.

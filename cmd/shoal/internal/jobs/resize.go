@@ -17,10 +17,11 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// resizeFlags are the flags of shoal resize.
+// resizeFlags are the flags of shoal resize. One goroutine uses them, that of the command; only run
+// waits for the job. The functions of this file read the job as run has refreshed it.
 type resizeFlags struct {
-	noWait bool
-	json   bool
+	noWait bool // whether to ask, and not to wait for the workers
+	json   bool // whether to print JSON objects
 }
 
 // NewResizeCommand returns the command shoal resize.
@@ -80,6 +81,7 @@ func workerCountError(word, name string) error {
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
 	told, known := 0, failedWorkers(j)
 	g := goal{job: j, what: plural.Of(n, "worker"), noWait: f.noWait, json: f.json}
+	// tell says once, for each number of them, that workers have no place.
 	tell := func() {
 		if j.Unplaced > told {
 			told = j.Unplaced

@@ -56,7 +56,7 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 
 // stopFlags are the flags of shoal stop.
 type stopFlags struct {
-	now, json bool
+	now, json bool          // whether not to wait for the end of the step; to print JSON objects
 	grace     time.Duration // 0 = as long as the workers want
 }
 
@@ -65,6 +65,7 @@ const patience = 10 * time.Second
 
 // stopJob asks a job to end, prints its changes to out until its result is there, and then prints
 // that. With now the workers do not complete their step. After the grace what still runs is ended.
+// It polls on the goroutine of the command, and the end of ctx ends the wait, not the job.
 func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) error {
 	ledger := newTail(launcher.LedgerPath(j.Dir))
 	if err := j.Stop(ctx, f.now, requester()); err != nil && !errors.Is(err, control.ErrEnded) {
@@ -116,7 +117,7 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 }
 
 // launcherHasEnded reports whether the process of the launcher has ended. Ask it before reading a
-// file of the run: what is missing then will never be written.
+// file of the run: what is missing then will never be written. The process is one of this machine.
 func launcherHasEnded(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
 
 // resultText says in a sentence how a job ended.

@@ -12,10 +12,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-// tokenFlags are the flags of shoal token.
+// tokenFlags are the flags of shoal token. One goroutine uses them, that of the command.
 type tokenFlags struct {
-	life time.Duration
-	file string
+	life time.Duration // for how long hosts can join with the token
+	file string        // where the token goes; "" or "-" = standard output
 }
 
 // NewTokenCommand returns the command shoal token.
@@ -55,7 +55,7 @@ also works for a job that was started with --hosts. Run it on the host that lead
 }
 
 // run asks the launcher of a job for a token, and writes it to standard output or to the file of
-// --token-file.
+// --token-file. It waits for the launcher's answer.
 func (f *tokenFlags) run(cmd *cobra.Command, j *control.Job) error {
 	i, err := j.Invite(cmd.Context(), f.life, requester())
 	if errors.Is(err, control.ErrEnded) {

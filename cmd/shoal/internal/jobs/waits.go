@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// What commands say of workers that others wait for, and of what a person has to do. One goroutine
+// runs it, that of the command; but for printing and processState nothing here does I/O.
+
 // awaitedWorkers returns the workers that others wait for.
 func awaitedWorkers(j api.Job) (list []api.Worker) {
 	for _, w := range j.Workers {
@@ -129,8 +132,8 @@ func waitedFor(x *api.Wait, now time.Time) string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
-// adviceLines returns lines about what a person can do about a worker that others wait for. state
-// is that of its process, as processState returns it.
+// adviceLines returns lines about what a person can do about w, a worker that others wait for.
+// state is that of its process, as processState returns it.
 func adviceLines(j api.Job, w api.Worker, state byte) []string {
 	on := ""
 	if w.Host != j.Head {

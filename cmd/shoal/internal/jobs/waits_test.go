@@ -12,6 +12,7 @@ import (
 // it is, and what the job can do without it.
 func TestAdviceLines(t *testing.T) {
 	train := api.Job{Name: "train", Head: "a", Size: 4, Want: 4, Elastic: true}
+	// with returns a changed copy of the job train.
 	with := func(change func(j *api.Job)) api.Job {
 		j := train
 		change(&j)

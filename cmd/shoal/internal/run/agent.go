@@ -23,15 +23,16 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// agentFlags are the flags of shoal agent.
+// agentFlags are the flags of shoal agent. One goroutine uses them, that of the command; only run
+// waits for the job.
 type agentFlags struct {
-	join      string
-	tokenFile string
-	slots     int
-	name      string
-	listen    string
-	logDir    string
-	job       string
+	join      string // HOST:PORT where the job listens; "" = the store knows
+	tokenFile string // file with the token; "-" = standard input
+	slots     int    // number of workers that this host takes; 0 = a witness
+	name      string // of this host in the job; "" = its host name
+	listen    string // address on which other agents reach this one
+	logDir    string // folder for the files of the workers; "" = the usual one
+	job       string // name of the job that the store is asked for; "" = not by name
 	store     storeFlags
 }
 
@@ -114,7 +115,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	}
 	// who started it over ssh may be lost, and its terminal; the job goes on
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	var joined atomic.Bool // before it has, there is nothing to leave
+	var joined atomic.Bool // set by Link; before that there is nothing to leave
 	p := cli.NewShutdown(ctx, func(syscall.Signal) bool { return joined.Load() }, func() {
 		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again "+
 			"ends its workers at once")

@@ -24,7 +24,9 @@ import (
 )
 
 // fleet is the other hosts of a job that shoal run starts. newFleet makes it; the launcher calls
-// what launcherConfig has put into its result.
+// what launcherConfig has put into its result. The fields above mu are set by newFleet,
+// launcherConfig, createNetwork and invite, which run one after the other before another goroutine
+// reads them. The goroutine of the command calls all methods but updateShortage and runAgent.
 type fleet struct {
 	job       string    // name of the job
 	listen    string    // address at which other hosts join; "" = this host alone
@@ -35,14 +37,14 @@ type fleet struct {
 	plain     bool      // whether tensors travel without encryption
 	notes     io.Writer // where to tell people what happens
 
-	network *tcp.Network
-	ssh     *group.Group
+	network *tcp.Network  // nil before createNetwork; the launcher closes it
+	ssh     *group.Group  // the goroutines of invite, for which close waits; nil = none
 	ended   chan struct{} // gets a token from each agent over ssh
 
-	mu      sync.Mutex // guards what follows
-	left    int        // number of agents over ssh that have not ended
-	missing int        // number of workers without a slot, before the job begins
-	giveUp  context.CancelCauseFunc
+	mu      sync.Mutex              // guards what follows
+	left    int                     // number of agents over ssh that have not ended
+	missing int                     // number of workers without a slot, before the job begins
+	giveUp  context.CancelCauseFunc // ends a job that cannot begin
 }
 
 // stranded is why a job cannot begin: its agents are gone, and no other host is expected.
@@ -88,7 +90,8 @@ func parseHosts(list string) (hosts []sshHost, err error) {
 	return hosts, nil
 }
 
-// checkRoom fails for more workers than the hosts can have slots for.
+// checkRoom fails for more workers than the hosts can have slots for, unless hosts may join by
+// themselves.
 func (f *fleet) checkRoom(workers int) error {
 	room := f.slots
 	for _, h := range f.hosts {
@@ -103,7 +106,7 @@ func (f *fleet) checkRoom(workers int) error {
 }
 
 // launcherConfig returns what the launcher needs of the fleet; nil for this host alone. giveUp ends
-// a job that cannot begin; it is called on a goroutine of the fleet.
+// a job that cannot begin; it is called on a goroutine of the fleet or of the launcher.
 func (f *fleet) launcherConfig(ctx context.Context, spec job.Spec,
 	giveUp context.CancelCauseFunc) *launcher.Fleet {
 	f.job, f.missing, f.giveUp = spec.Name, max(0, spec.Workers-f.slots), giveUp
@@ -140,8 +143,8 @@ func (f *fleet) updateShortage(change func()) {
 	}
 }
 
-// createNetwork makes the network of the job and listens for other hosts. The launcher calls it
-// once, and closes the network.
+// createNetwork makes the network of the job and listens for other hosts; h is told what comes. The
+// launcher calls it once, before invite, and closes the network.
 func (f *fleet) createNetwork(h fabric.Handler) (fabric.Network, error) {
 	network, err := tcp.Create(
 		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName("")), Listen: f.listen,
@@ -153,8 +156,8 @@ func (f *fleet) createNetwork(h fabric.Handler) (fabric.Network, error) {
 	return network, nil
 }
 
-// ownAddress returns the address at which other hosts reach this one: that of --listen, or the
-// first address of this machine that is not for itself alone.
+// ownAddress returns the address at which other hosts reach this one, without a port: that of
+// --listen, or the first address of this machine that is not for itself alone.
 func (f *fleet) ownAddress() string {
 	if host, _, err := net.SplitHostPort(f.listen); err == nil && host != "" && host != "0.0.0.0" &&
 		host != "::" {
@@ -169,14 +172,16 @@ func (f *fleet) ownAddress() string {
 	return "127.0.0.1"
 }
 
-// joinAddress returns the HOST:PORT at which other hosts join; the network exists by then.
+// joinAddress returns the HOST:PORT at which other hosts join; the network exists by then. Any
+// goroutine may call it then.
 func (f *fleet) joinAddress() string {
 	_, port, _ := net.SplitHostPort(f.network.Addr())
 	return net.JoinHostPort(f.ownAddress(), port)
 }
 
 // invite starts a goroutine for each host of --hosts, which runs an agent there over ssh. Without
-// such hosts it writes the join token to its file, and to notes how other hosts join.
+// such hosts it writes the join token to its file, and to notes how other hosts join. The launcher
+// calls it once, when the network is open. It does not wait for the agents; close does.
 func (f *fleet) invite(ctx context.Context) {
 	at, asked := f.joinAddress(), ctx
 	token := f.network.Token(cli.TokenLife)
@@ -204,8 +209,9 @@ func (f *fleet) invite(ctx context.Context) {
 		" shoal agent --join %s --token-file %s\n", cli.TokenLife, at, f.tokenFile)
 }
 
-// runAgent runs an agent on a host over ssh until it ends, or ctx does. What it prints is of
-// interest only when it fails: the lines of its workers come over the network.
+// runAgent runs an agent on a host over ssh until it ends, or ctx does, which is no error; a
+// goroutine of invite calls it. at is where the agent joins. What it prints is of interest only
+// when it fails: the lines of its workers come over the network.
 func (f *fleet) runAgent(ctx context.Context, h sshHost, at, token string) error {
 	here, err := os.Getwd() // where the script is: ssh begins at home
 	if err != nil {
@@ -240,7 +246,7 @@ func shellQuoted(word string) string { return "'" + strings.ReplaceAll(word, "'"
 const parting = 2 * time.Second
 
 // close waits for the agents that invite has started, and kills the ssh processes that run for
-// longer than parting.
+// longer than parting. The command calls it when the job is over.
 func (f *fleet) close() {
 	if f.ssh == nil {
 		return
@@ -257,7 +263,8 @@ func (f *fleet) close() {
 	_ = f.ssh.Wait()
 }
 
-// lastLines keeps the end of what is written.
+// lastLines keeps the end of what is written, 2 KiB. The goroutine of a command that runs writes,
+// and String is called when that has ended.
 type lastLines struct{ text []byte }
 
 // Write implements io.Writer; it never fails.

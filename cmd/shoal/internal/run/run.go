@@ -22,23 +22,23 @@ import (
 // runFlags are the flags of shoal run. One goroutine uses them, that of the command; only run waits
 // for the job.
 type runFlags struct {
-	workers int
-	min     int
-	max     int
-	spares  int
-	prefork []string
-	file    string
-	name    string
-	env     []string
-	fixed   bool
-	spread  bool
-	logDir  string
-	dryRun  bool
-	listen  string
-	hosts   string
-	slots   int
-	token   string
-	plain   bool
+	workers int      // number of workers at the start
+	min     int      // number of workers below which the job waits; 0 = none
+	max     int      // number of workers above which it is not resized; 0 = no limit
+	spares  int      // number of spares
+	prefork []string // modules that a template imports; nil = no template
+	file    string   // YAML file of the job; "" = none
+	name    string   // of the job; "" = after the command
+	env     []string // KEY=VALUE for the workers
+	fixed   bool     // whether routes follow from lengths alone
+	spread  bool     // whether replicas lie on different hosts
+	logDir  string   // folder for the directory of the run; "" = the usual one
+	dryRun  bool     // whether to print the job only
+	listen  string   // address at which other hosts join; "" = none
+	hosts   string   // hosts for agents over ssh, as parseHosts takes them; "" = none
+	slots   int      // number of workers that this host takes
+	token   string   // file that gets the join token; "" = the usual one
+	plain   bool     // whether tensors travel without encryption
 	store   storeFlags
 }
 
@@ -133,7 +133,7 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 }
 
 // spec returns the job of the file of --file, which it reads, overridden by the flags, with
-// defaults. It fails where the job is not valid.
+// defaults. It fails where the job is not valid. args are the command of the workers.
 func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	var spec job.Spec
 	if f.file != "" {
@@ -177,7 +177,7 @@ func parseEnv(pairs []string) (map[string]string, error) {
 }
 
 // newFleet returns the fleet that the flags describe; it starts nothing yet. It fails where the
-// flags do not fit together.
+// flags do not fit together. The caller closes the fleet.
 func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
 		plain: f.plain, notes: cmd.ErrOrStderr()}
@@ -227,7 +227,8 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	return fl, nil
 }
 
-// run runs the job until it ends or this host has left it, and writes to stderr how it ended.
+// run runs the job until it ends or this host has left it, and writes to stderr how it ended. It
+// does not return before what it has started has ended.
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
 	others, err := f.newFleet(cmd)

@@ -17,11 +17,11 @@ import (
 )
 
 // storeFlags say where the record of jobs is kept. One goroutine uses them, that of the command,
-// and no method changes them.
+// and no method changes them. Only openStore and findJob do I/O, and wait for the servers.
 type storeFlags struct {
 	at          string // a URL, or a folder; "" = nowhere
-	credentials string
-	takeOver    bool
+	credentials string // file for the servers; "" = none
+	takeOver    bool   // whether to take a name that is led elsewhere
 }
 
 // addCredentialsTo defines the flag --store-creds.
@@ -83,7 +83,7 @@ func (f *storeFlags) openStore(ctx context.Context) (*launcher.RecordConfig, err
 }
 
 // unconnectedStore returns the store of a job that this host joins, in case the host leads the job
-// one day. It connects at its first use.
+// one day. It connects at its first use. The launcher calls it, and closes the store.
 func (f *storeFlags) unconnectedStore(url string) store.Store {
 	return nats.Later(nats.Servers{URL: url, Credentials: f.credentials})
 }

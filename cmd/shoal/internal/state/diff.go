@@ -11,6 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// shoal state diff. One goroutine runs what is here, that of the command, so nothing is locked. The
+// comparison has goroutines of its own, and is waited for.
+
 // newStateDiffCommand returns the command shoal state diff.
 func newStateDiffCommand() *cobra.Command {
 	var workers int
@@ -48,7 +51,8 @@ Only tensors are compared. Damage that a checksum shows is reported, and not com
 	return cmd
 }
 
-// diff compares the checkpoints with two paths, and prints how they differ. It fails where they do.
+// diff compares the checkpoints with two paths, and prints how they differ; workers is the number
+// of cores. It fails where they differ.
 func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int,
 	asJSON bool) error {
 	if err := s.model.refuseUnused(cmd.Flags(), false); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// castRules reads --dtype. It fails for rules that are wrong whatever the checkpoint is.
+// castRules reads --dtype. It fails for rules that are wrong whatever the checkpoint is. This file
+// is about that flag; the goroutine of the command runs it.
 func (m *moveFlags) castRules() (rules []checkpoint.Cast, err error) {
 	if len(m.dtypes) > 0 && checkpoint.NeedsGroups(m.format) {
 		return nil, cli.Usagef("--dtype is for hf, pt, dcp, shards and ranks; the model of %s "+
@@ -51,7 +52,7 @@ func castDType(name string) (tensor.DType, error) {
 	return 0, cli.Usagef("--dtype %s: floats are rounded to %s", name, strings.Join(known, ", "))
 }
 
-// cast rounds tensors as --dtype says.
+// cast rounds tensors as --dtype says. It changes c, and sets m.rounded.
 func (m *moveFlags) cast(c *checkpoint.Checkpoint) (err error) {
 	if len(m.casts) > 0 {
 		m.rounded, err = c.Cast(m.casts)

@@ -10,8 +10,11 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
+// What the formats of DeepSpeed need of the flags. One goroutine runs it, that of the command.
+
 // prepareOptimizer changes the tensors of the optimizer in c to what the format needs, with the
-// groups of the file of --groups, if that is given. notes tell the user what was inferred.
+// groups of the file of --groups, if that is given. notes tell the user what was inferred. It reads
+// that file.
 func (m *moveFlags) prepareOptimizer(c *checkpoint.Checkpoint) (notes []string, err error) {
 	var given []optim.Group
 	if m.groups != "" {

@@ -99,9 +99,9 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 }
 
 // sourceFlags say what of a checkpoint is meant, and as what. One goroutine uses them, that of the
-// command.
+// command; only open reads files.
 type sourceFlags struct {
-	only          []string // patterns of names
+	only          []string // patterns of names; nil = all
 	strip, rename []string // beginnings of names that go, and rules that rename
 	noValues      bool     // whether to leave out what is no tensor
 	model         modelFlags

@@ -28,20 +28,21 @@ import (
 type moveFlags struct {
 	layout  layoutFlags
 	source  sourceFlags
-	format  string
-	groups  string // file with the groups of the optimizer; "" = none
-	bf16    bool
+	format  string   // of DST
+	groups  string   // file with the groups of the optimizer; "" = none
+	bf16    bool     // whether DeepSpeed will train in bf16
 	dtypes  []string // rules that give tensors another element type
 	most    int64    // largest size of a file, in bytes; 0 = one file with everything
-	seal    bool
-	json    bool
-	workers int
-	tp, pp  int // for ZeRO, the numbers of tensor parallel ranks and of stages of a pipeline
-	ep      int // for ZeRO, the number of expert parallel ranks
-	stages  []int
+	seal    bool     // whether to write a manifest too
+	json    bool     // whether to print JSON objects
+	workers int      // number of cores to use
+	tp, pp  int      // for ZeRO, the numbers of tensor parallel ranks and of stages of a pipeline
+	ep      int      // for ZeRO, the number of expert parallel ranks
+	// stages are, for zero1, the layers with which the stages after the first begin; nil = as SRC.
+	stages []int
 
-	casts   []checkpoint.Cast // what dtypes say
-	rounded checkpoint.CastReport
+	casts   []checkpoint.Cast     // what dtypes say; set by run
+	rounded checkpoint.CastReport // what cast has done
 }
 
 // addTo defines the flags that both commands have.
@@ -77,6 +78,7 @@ func addWorkersFlag(cmd *cobra.Command, workers *int) {
 		"how many cores to use")
 }
 
+// published is what the help of both commands says of how DST comes to be.
 const published = `
 DST appears when it is whole and its fingerprints are those of SRC. Until then it grows in
 DST.partial, and a command that was stopped goes on there when it is run again.
@@ -246,7 +248,8 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	return cli.AsUsage(err)
 }
 
-// run writes the checkpoint SRC as DST, and prints what was written.
+// run writes the checkpoint SRC as DST, and prints what was written. It blocks until all is on the
+// disk or in the bucket; it does not undo what it has begun.
 func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
 	if err := m.check(cmd.Flags()); err != nil {
 		return err
@@ -305,7 +308,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
 }
 
 // nextStepError returns an error that says what to do after a command that was stopped, or for
-// which the disk was too small; nil after any other failure.
+// which the disk was too small; nil after any other failure. It looks whether DST.partial is there.
 func nextStepError(ctx context.Context, err error, dst string) error {
 	full := durable.Full(err)
 	switch {
@@ -331,7 +334,7 @@ func nextStepError(ctx context.Context, err error, dst string) error {
 // progress shows how far a command is, on a terminal. One goroutine at a time calls its methods,
 // which print and so may wait for the terminal.
 type progress struct {
-	out     io.Writer
+	out     io.Writer // nil = no terminal, and nothing is printed
 	started time.Time
 	shown   time.Time // when the progress was shown last; zero = never
 }
@@ -348,7 +351,7 @@ func newProgress(out io.Writer) *progress {
 }
 
 // show prints how many of all bytes are done, at most every 100 ms. A move calls it from the
-// goroutines that move blocks, one at a time.
+// goroutines that move blocks, one at a time. done and all are in bytes.
 func (p *progress) show(done, all int64) {
 	now := time.Now()
 	if p.out == nil || now.Sub(p.shown) < 100*time.Millisecond {
@@ -361,7 +364,7 @@ func (p *progress) show(done, all int64) {
 		float64(all-done)/rate)
 }
 
-// clear erases the line on the terminal.
+// clear erases the line on the terminal. The command calls it when the move has ended.
 func (p *progress) clear() {
 	if p.out != nil {
 		fmt.Fprint(p.out, "\r\x1b[K")

@@ -11,6 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// What reshard and convert say of what they have written. One goroutine runs it, that of the
+// command.
+
 // movedJSON is what a move has written in the output for programs, in bytes.
 type movedJSON struct {
 	From    string `json:"from"`
@@ -66,7 +69,8 @@ func (m *moveFlags) newMovedJSON(src, dst string, c *checkpoint.Checkpoint, out 
 	return j
 }
 
-// printMoved prints in a line what a move has written.
+// printMoved prints in a line what a move has written. rounded is the number of tensors that
+// --dtype has changed.
 func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report,
 	rounded int) error {
 	if r.AlreadyDone {
@@ -94,6 +98,7 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 	for _, note := range slices.Concat(m.source.notes, optimizer, out.Notes) {
 		fmt.Fprintf(notes, "shoal: %s\n", note)
 	}
+	// behind says that n things stay behind, and why; nothing for 0.
 	behind := func(n int, what, why string) {
 		if n > 0 {
 			fmt.Fprintf(notes, "shoal: %s %s behind, %s\n", plural.Of(n, what),

@@ -15,10 +15,10 @@ import (
 // modelFlags say what names the tensors of a model get, and what the files do not tell of it. One
 // goroutine uses them, that of the command; the only file that they read is that of --config.
 type modelFlags struct {
-	names, config string
-	kvHeads       int
-	vocabulary    int
-	either        bool // whether a checkpoint may have these names already
+	names, config string // which names are given; a config.json of Hugging Face; "" = not given
+	kvHeads       int    // heads of k and v in a layer; 0 = not given
+	vocabulary    int    // rows of the vocabulary; 0 = not given
+	either        bool   // whether a checkpoint may have these names already
 
 	read   *hf.Config // the content of the file config; nil = not read
 	behind int        // number of tensors that are of no model, and were left out
@@ -106,7 +106,8 @@ func (m *modelFlags) readConfig() error {
 }
 
 // kvHeadCount returns the number of heads that k and v have in a layer: as the flag, the
-// configuration or the arguments in the checkpoint say, in this order.
+// configuration or the arguments in the checkpoint say, in this order. It may read the
+// configuration beside the checkpoint.
 func (m *modelFlags) kvHeadCount(c *checkpoint.Checkpoint) (int, error) {
 	if m.kvHeads > 0 {
 		return m.kvHeads, nil

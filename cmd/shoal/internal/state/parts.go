@@ -16,6 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
+// shoal state layout. One goroutine runs what is here, that of the command, so nothing is locked.
+
 // newStateLayoutCommand returns the command shoal state layout.
 func newStateLayoutCommand() *cobra.Command {
 	var rank int
@@ -117,7 +119,8 @@ func readLayout(in io.Reader, path string) ([]byte, error) {
 	return durable.Read(path, ranks.MaxLayout)
 }
 
-// partJSON is a tensor in the memory of a rank, in the output for programs.
+// partJSON is a tensor in the memory of a rank, in the output for programs. Its file is the one
+// that has it in a checkpoint.
 type partJSON struct {
 	Tensor string      `json:"tensor"`
 	Type   string      `json:"type"`

@@ -18,6 +18,9 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
+// shoal state plan. One goroutine runs what is here, that of the command, so nothing is locked. It
+// reads what a checkpoint says of its tensors, and not the tensors.
+
 // newStatePlanCommand returns the command shoal state plan.
 func newStatePlanCommand() *cobra.Command {
 	var from, to layoutFlags
@@ -83,7 +86,7 @@ SRC is a checkpoint, which gives names, types and shapes.
 }
 
 // buildPlan plans the move from one layout to another, or from the files of c if from asks for
-// none. A host has the given number of devices.
+// none. A host has the given number of devices. The caller has checked the flags.
 func buildPlan(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
 	devices int) (*plan.Plan, error) {
 	dst, err := resolveLayout(to, c, model)
@@ -124,23 +127,24 @@ func resolveLayout(l *layoutFlags, c *checkpoint.Checkpoint, model *modelFlags) 
 // planJSON is a plan in the output for programs, in bytes.
 type planJSON struct {
 	State        int    `json:"state"`
-	Tensors      int    `json:"tensors"`
-	Bytes        int    `json:"bytes"`
-	Bound        int    `json:"bound"`
-	Busiest      int    `json:"busiest"`
-	BusiestBound int    `json:"busiest_bound"`
-	Moves        int    `json:"moves"`
-	Depth        int    `json:"depth"`
-	Ingress      []int  `json:"ingress"`
-	Egress       []int  `json:"egress"`
-	Memory       []int  `json:"memory"`
-	Extra        []int  `json:"extra"`
-	Hash         string `json:"hash"`
+	Tensors      int    `json:"tensors"`       // number of tensors
+	Bytes        int    `json:"bytes"`         // from host to host
+	Bound        int    `json:"bound"`         // the least possible of these
+	Busiest      int    `json:"busiest"`       // of the busiest host
+	BusiestBound int    `json:"busiest_bound"` // the least possible of these
+	Moves        int    `json:"moves"`         // number of boxes that move
+	Depth        int    `json:"depth"`         // number of hops of a box at most
+	Ingress      []int  `json:"ingress"`       // by host, what it receives
+	Egress       []int  `json:"egress"`        // by host, what it sends
+	Memory       []int  `json:"memory"`        // by host, what it needs with what it has
+	Extra        []int  `json:"extra"`         // by host, what it needs beside what it has
+	Hash         string `json:"hash"`          // of the plan, in hex
 
 	LinkSeconds *float64 `json:"link_seconds,omitempty"` // absent = not known
 }
 
-// showPlan prints a plan to out, as text or as a JSON object.
+// showPlan prints a plan to out, as text or as a JSON object. links is what a host sends in a
+// second; 0 = not given.
 func showPlan(out io.Writer, p *plan.Plan, links cli.Rate, asJSON bool) error {
 	moves := 0
 	for range p.Ops() {

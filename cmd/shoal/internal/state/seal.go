@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// shoal state seal and shoal state verify. One goroutine runs what is here, that of the command, so
+// nothing is locked. Both wait for the goroutines of package checkpoint.
+
 // newStateSealCommand returns the command shoal state seal.
 func newStateSealCommand() *cobra.Command {
 	var workers int

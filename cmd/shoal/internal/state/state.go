@@ -18,7 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// NewCommand returns the command shoal state.
+// NewCommand returns the command shoal state. One goroutine runs what is here, that of the command,
+// so nothing is locked; only what opens or checks a checkpoint reads files.
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "state",
@@ -170,8 +171,8 @@ func explainParts(out io.Writer, c *format.Checkpoint) error {
 // whyUnjoined says why the parts of a tensor were not joined.
 func whyUnjoined(t *format.Tensor) string { return "stay as ranks have them: " + t.WhyPart }
 
-// unjoinedTensors returns the tensors of which it is known why their parts could not be joined, one
-// for each reason.
+// unjoinedTensors returns the tensors of which it is known why their parts could not be joined, the
+// first for each reason. They stay those of c.
 func unjoinedTensors(c *format.Checkpoint) (list []*format.Tensor) {
 	said := map[string]bool{"": true}
 	for i := range c.Tensors {
@@ -307,7 +308,7 @@ func newPieceJSONs(list []format.Piece) []pieceJSON {
 
 // printCheck checks the checkpoint c, which was opened by path, and prints what is wrong, or that
 // nothing is. It also fails if something is wrong. With read it reads all bytes that have a
-// checksum.
+// checksum. workers is the number of cores.
 func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool,
 	workers int) error {
 	out, faults, sums, blind := cmd.OutOrStdout(), c.Faults(), "", ""
