@@ -266,7 +266,9 @@ class _TrainLoader(_Loader):
     """
 
     def __init__(self, accelerator: Accelerator, plain: Any):
-        """Deal out the samples of `plain`."""
+        """Deal out the samples of the DataLoader `plain`, in steps of as many batches as the
+        Accelerator accumulates. Raises TypeError or ValueError where they cannot be dealt out.
+        """
         super().__init__(accelerator, plain)
         self._each = each = accelerator.gradient_accumulation_steps
         self._count = batches_in_epoch(plain, plain.batch_size, each)
@@ -334,7 +336,9 @@ class _EvalLoader(_Loader):
     """
 
     def __init__(self, accelerator: Accelerator, plain: Any):
-        """Deal out the batches of `plain`."""
+        """Deal out the batches of the DataLoader `plain`. Raises TypeError or ValueError where they
+        cannot be.
+        """
         super().__init__(accelerator, plain)
         self._count = batches_in_epoch(plain, plain.batch_size, 1)
         self._left: List[int] = []  # the batches that are not evaluated yet
@@ -347,7 +351,7 @@ class _EvalLoader(_Loader):
         return -(-self._count // self.job.size)
 
     def __iter__(self) -> Iterator[Any]:
-        """This worker's batch of each round."""
+        """This worker's batch of each round, on the device; another's where it has none."""
         job = self.job
         # A worker that waits, or is released, is alone and keeps its rank.
         ranks = [job.rank] if job.size == 1 else list(range(job.size))

@@ -20,8 +20,8 @@ Samples = Union[List[int], "numpy.ndarray[Any, numpy.dtype[numpy.int64]]"]
 
 Span = Tuple[int, int]  # the positions from the first up to, not including, the second
 
-MAX_SAMPLES = 1 << 62
-MAX_LEFT = 180
+MAX_SAMPLES = 1 << 62  # the largest number of samples of a data set, and of a step
+MAX_LEFT = 180  # the largest number of spans that an encoding has room for
 
 _WORD = (1 << 64) - 1
 # The constants of splitmix64 (Steele, Lea and Flood, 2014).
@@ -50,7 +50,7 @@ def _mix(z: int) -> int:
 
 
 def random_word(seed: int, epoch: int, place: int) -> int:
-    """64 random bits that belong to a place of an epoch."""
+    """64 random bits that belong to a place of an epoch: always the same for the same three."""
     return _mix(_mix(_mix(seed + _GOLDEN) ^ epoch + _GOLDEN) ^ place + _GOLDEN)
 
 

@@ -48,8 +48,8 @@ class Job(World):
     and generation change at the end of a step, and never before. As a context manager, the job is
     left at the end of the block.
 
-    Any thread may make its collectives, as World says; all else is for the thread of the training
-    loop, or for one that it waits for.
+    Any thread may make its collectives, in the same order on all ranks, and get memory, submit and
+    report; all else is for the thread of the training loop, or for one that it waits for.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -62,7 +62,9 @@ class Job(World):
         atexit.register(self._at_exit)
 
     def _adopt_view(self) -> None:
-        """As World's, on the thread that sees the new view, and have the loop take notice."""
+        """Take over rank, size and generation, on the thread that sees the new view, and have the
+        loop take notice. Makes no call, takes no lock.
+        """
         super()._adopt_view()
         if self._progress is not None:
             self._progress.mark_view_changed()
@@ -415,10 +417,13 @@ def _connect(env: Mapping[str, str]) -> Backend:
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-    """A NumPy array in the arena of the joined job (joins when nobody has); see Job.empty."""
+    """A NumPy array with arbitrary elements in the arena of the joined job (joins when nobody has),
+    which collectives use in place; dtype is anything that NumPy takes, or "bfloat16". Any thread
+    may call it.
+    """
     return join().empty(shape, dtype)
 
 
 def zeros(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-    """Like empty, filled with 0."""
+    """Like `empty`, filled with 0."""
     return join().zeros(shape, dtype)

@@ -62,7 +62,9 @@ class Mesh:
         return self._groups[axis]
 
     def free(self) -> None:
-        """Free the groups of the mesh, which nobody uses any more: see Group.free."""
+        """Free the groups of the mesh, in which no call is under way, and none is made any more.
+        Waits for nobody.
+        """
         for group in self._groups.values():
             group.free()
 

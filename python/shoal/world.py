@@ -105,7 +105,7 @@ class World(Group):
         return numpy_view(kind, dims, self._backend.buffer(element_count(dims) * kind.itemsize))
 
     def zeros(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-        """Like empty, filled with 0."""
+        """Like `empty`, filled with 0."""
         x = self.empty(shape, dtype)
         x.fill(0)
         return x

@@ -45,11 +45,13 @@ class Contents(NamedTuple):
 
 
 class Found(Protocol):
-    """The parts of a checkpoint that this worker has read."""
+    """The parts of a checkpoint that this worker has read. The thread of the training loop uses it,
+    when all has been read.
+    """
 
     @property
     def parts(self) -> List[memoryview]:
-        """The bytes of the items."""
+        """The bytes of the items, in their order, which the caller may keep."""
 
     @property
     def own(self) -> Dict[int, Any]:
@@ -57,7 +59,9 @@ class Found(Protocol):
 
 
 class Meshed(Protocol):
-    """The state of a model that is cut over a mesh: each worker has a part of it."""
+    """The state of a model that is cut over a mesh: each worker has a part of it. The thread of the
+    training loop calls the methods; both may wait for the agent.
+    """
 
     def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
         """What this worker writes of the state as it is now; `items` are the registered values,

@@ -315,7 +315,7 @@ def _write_json(folder: str, name: str, value: Any) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a folder durable, by an fsync of the folder."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -100,7 +100,7 @@ class Key:
 
 
 def format_fingerprint(total: int, nbytes: int) -> str:
-    """A fingerprint as it is written in manifests."""
+    """A fingerprint of nbytes as manifests have it: 16 hexadecimal digits, a slash, the bytes."""
     return f"{total:016x}/{nbytes}"
 
 

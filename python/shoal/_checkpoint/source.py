@@ -57,7 +57,10 @@ class FolderSource:
         self._root, self._keep = root, keep
 
     def newest(self, tried: int) -> Optional[Candidate]:
-        """The newest by the numbers in the names. With 0, the folder is tidied up first."""
+        """The newest checkpoint after the `tried` newest ones, by the numbers in the names; None =
+        there is none. With 0, what earlier workers left is sealed or removed first. Raises
+        ShoalError where the folder cannot be read.
+        """
         if not tried:
             try:
                 recover(self._root, self._keep)
@@ -82,7 +85,7 @@ class FolderSource:
         """Do nothing: nothing was fetched."""
 
     def quarantine(self, damaged: Candidate) -> None:
-        """Give the folder another name."""
+        """Give the folder of a damaged checkpoint another name, so that it is not chosen again."""
         Sealed(self._root, damaged.step).quarantine()
         update_latest(self._root)
 
@@ -107,12 +110,16 @@ class BucketSource:
             raise ShoalError(f"looking for checkpoints: {err}") from None
 
     def newest(self, tried: int) -> Optional[Candidate]:
-        """The newest as the agent lists them."""
+        """The newest checkpoint after the `tried` newest ones, as the agent lists them; None =
+        there is none. With 0, the agent removes first what earlier workers left.
+        """
         reply = self._ask_agent("newest", tried=tried)
         return Candidate(reply.get("step", 0), reply.get("seed", 0)) if reply.get("done") else None
 
     def fetch(self, chosen: Candidate) -> Sealed:
-        """Have the agent fetch a checkpoint, once for all workers of this host."""
+        """Have the agent fetch a checkpoint, once for all workers of this host. Raises ValueError
+        where it is damaged.
+        """
         reply = self._ask_agent("fetch", step=chosen.step, seed=chosen.seed)
         if not reply.get("done"):
             raise ValueError(str(reply.get("damaged")))
@@ -123,5 +130,5 @@ class BucketSource:
         self._ask_agent("done")
 
     def quarantine(self, damaged: Candidate) -> None:
-        """Have the agent mark it."""
+        """Have the agent mark a damaged checkpoint, so that it is not chosen again."""
         self._ask_agent("damaged", step=damaged.step, seed=damaged.seed)

@@ -93,7 +93,9 @@ class AgentWriter:
         self._texts: List[memoryview] = []  # memory that the agent may still read
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Arena memory."""
+        """New arena memory, which is freed when nothing refers to it. Raises ArenaError, which is a
+        ShoalError, where the agent has none.
+        """
         return memoryview(self._worker.buffer(nbytes)).cast("B")
 
     def write(self, shard: Shard) -> None:
@@ -124,7 +126,7 @@ class AgentWriter:
             )
 
     def write_now(self, shard: Shard) -> None:
-        """Hand the shard over, and wait for the agent."""
+        """Hand the shard over, and return when the agent has written it."""
         self.write(shard)
         self.wait()
 
@@ -149,7 +151,7 @@ class AgentWriter:
         return not self._ask_written(wait=False)
 
     def wait(self) -> None:
-        """Return when the agent writes no shard."""
+        """Return when the agent writes no shard of this worker, or of a lost one of this host."""
         self._ask_written(wait=True)
 
     def try_write(self, root: str, keep: int) -> None:
@@ -184,7 +186,7 @@ class ThreadWriter:
         self._thread: Optional[threading.Thread] = None  # of the newest shard; None = none yet
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Memory of this process."""
+        """New memory of this process. Raises ShoalError where the system has none."""
         try:
             return allocate_touched(nbytes)
         except (MemoryError, OSError) as err:
@@ -212,11 +214,11 @@ class ThreadWriter:
         _write_shard(shard)
 
     def busy(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the thread still writes a shard."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when the thread has ended."""
+        """Return when the thread has written its shard, if it has one."""
         if self._thread is not None:
             self._thread.join()
 

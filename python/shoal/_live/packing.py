@@ -72,8 +72,9 @@ def tensor_list(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
 def layout_statement(
     layout: str, mesh: str, catalogue: Sequence[Mapping[str, Any]], local: Any = None
 ) -> bytes:
-    """The statement of a worker about the state of the job, as JSON; see Backend.declare_layout.
-    `local` has the tensors of this worker; None = not known yet.
+    """The statement of a worker about the state of the job, as JSON for its agent: the layout, the
+    mesh that the job begins with, all whole tensors, and those that lie on this worker, which
+    `local` has; None = not known yet.
     """
     said: Dict[str, Any] = {"layout": layout, "mesh": mesh, "tensors": list(catalogue)}
     if local is not None:

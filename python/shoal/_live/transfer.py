@@ -98,10 +98,12 @@ class State:
         in_place: bool = False,
         checkpointed: bool = True,
     ) -> None:
-        """Add a part of the state; see Job.register. With `in_place` a worker that joins receives
-        into the arrays that `get` returns, and `set` finds the values there. What is not
-        `checkpointed` is in no checkpoint: it says how these workers go about it, not what they
-        have learned.
+        """Add a part of the state, under a name that is not taken: get() on the workers that have
+        it, set(value) on those that need it; not `alike`: it may differ between workers, has no
+        arrays, and that of rank 0 is given. With `in_place` a worker that joins receives into the
+        arrays that `get` returns, and `set` finds the values there. What is not `checkpointed` is
+        in no checkpoint: it says how these workers go about it, not what they have learned. Raises
+        TypeError for a value that cannot be sent.
         """
         entry = Entry(get, set, alike, in_place, checkpointed)
         # A value that cannot be sent is refused now, and not when a worker joins.
@@ -135,7 +137,9 @@ class State:
         )
 
     def digest(self) -> int:
-        """A checksum of the values that are alike on all workers, of 48 bits; see Job.digest."""
+        """A checksum of 48 bits of the values that are alike on all workers, which is then the same
+        on all of them.
+        """
         hashed = hashlib.blake2b(digest_size=6)
         for name, entry in sorted(self._entries.items()):
             if entry.alike:
@@ -278,7 +282,7 @@ class State:
         )
 
         def receive_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
-            """Begin to receive a piece into arena memory."""
+            """Begin to receive a piece into arena memory, from the member whose turn it is."""
             return [
                 world.recv_async(
                     memoryview(block).cast("B")[: stop - start], start // PIECE % givers, TAG

@@ -85,7 +85,9 @@ class Backend(Protocol):
     def pin(
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
     ) -> None:
-        """Have the arena memory around an address pinned for a device; see Arena.pin."""
+        """Have the arena memory around an address pinned for a device, once: pin(address, bytes) is
+        called now, and unpin(address) before it is unmapped.
+        """
 
     def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
         """Submit a call, from any thread. `held` is kept alive until the call is complete, and the
@@ -146,7 +148,7 @@ class Backend(Protocol):
         """Collect the calls that follow, until as many `release_calls`."""
 
     def release_calls(self) -> None:
-        """Submit the collected calls as one."""
+        """Submit the collected calls as one, if no other `hold_calls` is open."""
 
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers to the launcher, by name; nobody answers."""

@@ -28,7 +28,9 @@ class AsyncCollectives:
     same order on all ranks.
 
     An array belongs to the agent until the handle's `wait` returns: do not write to it, nor read an
-    output, before. The blocking twins in Group say what each one does.
+    output, before. `wait` returns the result: `out`, or where that is None a new array, or `x` of a
+    call that works in place; None where there is no result. The blocking twins in Group say more of
+    what each one does.
     """
 
     rank: int
@@ -58,7 +60,8 @@ class AsyncCollectives:
         *,
         at_once: bool = False,
     ) -> Handle[T]:
-        """Begin an all-reduce; see Group.allreduce. `flags` are those of docs/formats/arena.md;
+        """Begin to replace x on every rank by the reduction `op` of all ranks' x, each with its
+        `weight` in a mean, or to fill `out` with that. `flags` are those of docs/formats/arena.md;
         steps set them. `at_once`: the caller does nothing but wait for it next, so this may wait
         already.
         """
@@ -78,7 +81,7 @@ class AsyncCollectives:
     def reduce_scatter_async(
         self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None
     ) -> Handle[Any]:
-        """Begin a reduce-scatter; see Group.reduce_scatter."""
+        """Begin to reduce all ranks' x, as allreduce_async does; each rank gets its block."""
         inp = self._backend.describe(x)
         if out is None:
             out = self._backend.new_like(
@@ -93,7 +96,7 @@ class AsyncCollectives:
         )
 
     def allgather_async(self, x: Any, out: Any = None) -> Handle[Any]:
-        """Begin an all-gather; see Group.allgather."""
+        """Begin to put all ranks' x one after the other, in rank order, on every rank."""
         inp = self._backend.describe(x)
         if out is None:
             out = self._backend.new_like(
@@ -111,8 +114,8 @@ class AsyncCollectives:
         )
 
     def allgatherv_async(self, x: Any) -> Handle[Any]:
-        """Begin an all-gather of uneven lengths; see Group.allgatherv. Blocks for the exchange of
-        the counts; only the data travels asynchronously.
+        """Begin allgather_async of x that have another number of rows on each rank. Blocks for the
+        exchange of the counts; only the data travels asynchronously.
         """
         inp = self._backend.describe(x)
         counts = self.allgather_async(array("q", [_row_count(inp)])).wait()
@@ -121,7 +124,7 @@ class AsyncCollectives:
         )
 
     def broadcast_async(self, x: T, root: int = 0, flags: int = 0) -> Handle[T]:
-        """Begin a broadcast; see Group.broadcast, and allreduce_async for `flags`."""
+        """Begin to replace x on every rank by the root's; `flags` as in allreduce_async."""
         root = self._checked_rank(root, "root")
         tensor = self._backend.describe(x)
         if root == self.rank:
@@ -143,7 +146,9 @@ class AsyncCollectives:
         weight: float = 1.0,
         flags: int = 0,
     ) -> Handle[Any]:
-        """Begin a reduce; see Group.reduce, and allreduce_async for `flags`."""
+        """Begin an all-reduce of which only the root gets the result, in x or `out`, and the
+        others' `wait` returns None; `op`, `weight` and `flags` as in allreduce_async.
+        """
         root = self._checked_rank(root, "root")
         inp = self._backend.describe(x)
         target, result = None, None
@@ -160,7 +165,9 @@ class AsyncCollectives:
         )
 
     def gather_async(self, x: Any, root: int = 0, out: Any = None) -> Handle[Any]:
-        """Begin a gather; see Group.gather."""
+        """Begin to put all ranks' x one after the other on the root; `wait` returns None on the
+        others.
+        """
         root = self._checked_rank(root, "root")
         inp = self._backend.describe(x)
         if root != self.rank:
@@ -178,7 +185,7 @@ class AsyncCollectives:
         )
 
     def scatter_async(self, x: Any = None, root: int = 0, out: Any = None) -> Handle[Any]:
-        """Begin a scatter; see Group.scatter."""
+        """Begin to give each rank its block of the root's x; the other ranks give `out` for it."""
         root = self._checked_rank(root, "root")
         if root != self.rank:
             if out is None:
@@ -210,8 +217,9 @@ class AsyncCollectives:
     def alltoall_async(
         self, x: Any, out: Any = None, splits: Optional[Sequence[int]] = None
     ) -> Handle[Any]:
-        """Begin an all-to-all; see Group.alltoall. With `splits` and without `out` it blocks for
-        the exchange of the counts.
+        """Begin to send the j-th block of x to rank j, and to get one from each rank, in rank
+        order; `splits` are the rows for each rank, None = the same number. With `splits` and
+        without `out` it blocks for the exchange of the counts.
         """
         inp = self._backend.describe(x)
         counts = None
@@ -231,7 +239,7 @@ class AsyncCollectives:
         )
 
     def send_async(self, x: Any, to: int, tag: int = 0) -> Handle[None]:
-        """Begin to send x to a rank; see Group.send."""
+        """Begin to send x to a rank, which receives it with the same tag."""
         to = self._checked_rank(to, "to")
         return self._backend.submit(
             Call(
@@ -247,7 +255,7 @@ class AsyncCollectives:
         )
 
     def recv_async(self, x: T, source: int, tag: int = 0) -> Handle[T]:
-        """Begin to receive into x what a rank sends; see Group.recv."""
+        """Begin to receive into x what the rank `source` sends with the same tag."""
         source = self._checked_rank(source, "source")
         target = self._backend.describe(x)
         if not target.writable:
@@ -259,7 +267,7 @@ class AsyncCollectives:
         )
 
     def barrier_async(self, flags: int = 0) -> Handle[None]:
-        """Begin a barrier; see Group.barrier, and allreduce_async for `flags`."""
+        """Begin to wait for all ranks to make this call; `flags` as in allreduce_async."""
         return self._backend.submit(
             Call(KINDS["barrier"], None, None, group=self.id, flags=flags), None, None
         )

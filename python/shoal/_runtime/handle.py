@@ -185,7 +185,7 @@ class PiecewiseHandle(StagedHandle[T]):
 
     @property
     def window(self) -> Place:
-        """The place of the window in the arena."""
+        """The place of the window in the arena: segment id and offset in bytes."""
         return self._window.place
 
     def move_pieces(self) -> None:

@@ -55,8 +55,9 @@ def run_alone(call: Call, result: T) -> Handle[T]:
 
 
 class Solo:
-    """The only rank of a job without an agent. It has the methods of a Worker, for the same
-    threads; none of them waits or does I/O.
+    """The only rank of a job without an agent. It has the methods of a Worker, and is used on the
+    same threads: any may describe arrays, submit and get memory, and one at a time makes groups. No
+    method waits or does I/O.
     """
 
     name = "solo"
@@ -79,11 +80,11 @@ class Solo:
         return tensor
 
     def new_like(self, x: Any, dtype: DType, shape: Shape) -> Any:
-        """A new array of the kind that x is."""
+        """A new zeroed array of the kind that x is, in memory of this process."""
         return array_like(x, dtype, shape, self.buffer(element_count(shape) * dtype.itemsize))
 
     def buffer(self, nbytes: int, later: bool = False) -> Any:
-        """New zeroed memory of this process."""
+        """New zeroed memory of this process, freed when nothing refers to it."""
         return (ctypes.c_ubyte * nbytes)()
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
@@ -96,7 +97,9 @@ class Solo:
         """Do nothing: there is no arena, and the memory of a job of one stays as it is."""
 
     def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
-        """Make the call now, in this thread."""
+        """Make the call now, in this thread; the handle is complete, and its `wait` returns
+        `result`.
+        """
         self.check()
         return run_alone(call, result)
 
@@ -144,7 +147,7 @@ class Solo:
         return self.new_solo_group(), 0
 
     def new_solo_group(self) -> int:
-        """A new number for a group of this rank alone."""
+        """A new number for a group of this rank alone, from 1 on."""
         self._groups += 1
         return self._groups
 

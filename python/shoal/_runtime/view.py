@@ -39,7 +39,7 @@ class View(NamedTuple):
 
     @property
     def released(self) -> bool:
-        """Whether this worker is no longer a member."""
+        """Whether this worker is no longer a member: it is `gone`, or the job was `stopped`."""
         return bool(self.flags & RELEASED)
 
     @property

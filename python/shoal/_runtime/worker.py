@@ -168,13 +168,16 @@ class Worker:
     def pin(
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
     ) -> None:
-        """Have the arena memory around an address pinned for a device; see Arena.pin."""
+        """Have the arena's segment around an address pinned for a device, once: pin(address, bytes)
+        is called now, and unpin(address) before the segment is unmapped.
+        """
         self.arena.pin(address, pin, unpin)
 
     def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
         """Submit a call, from any thread. `held` is kept alive until the agent is done with the
-        arrays, and the handle's `wait` returns `result`. It blocks where a commit must be waited
-        for first; see Submitter.
+        arrays, and the handle's `wait` returns `result`. It blocks for memory of the arena, for a
+        slot, for a commit before a shared result is written again, and of a call that is `at_once`
+        perhaps until it is complete.
         """
         self.link.check()
         group, out = call.group, call.out
@@ -374,11 +377,11 @@ class Worker:
         self.calls.hold()
 
     def release_calls(self) -> None:
-        """Submit the collected calls as one."""
+        """Submit the collected calls as one, if no other `hold_calls` is open."""
         self.calls.release()
 
     def report(self, metrics: Dict[str, float]) -> None:
-        """Send numbers to the launcher, without an answer."""
+        """Send numbers, by name, to the launcher, without an answer."""
         self.link.send(
             {
                 "type": "report",

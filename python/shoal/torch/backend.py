@@ -84,7 +84,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._callbacks_group if on_executor() else self._group
 
     def getBackendName(self) -> str:  # noqa: N802, the name that torch's C++ side looks for
-        """The name in torch's logs."""
+        """The name of this backend in torch's logs, "shoal"."""
         return "shoal"
 
     # Reductions
@@ -111,7 +111,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: List[Tensor], opts=ReduceOptions()) -> Work:
-        """Reduce each tensor into the root's."""
+        """Reduce each tensor into the root's; the others stay as they are."""
         work = self._new_work(tensors, opts)
         at_root = self.rank() == opts.rootRank
         for tensor in tensors:

@@ -40,7 +40,7 @@ class Device:
         _check_cuda_error(torch.cuda.cudart().cudaHostUnregister(address))
 
     def new_stream(self) -> Any:
-        """A new stream."""
+        """A new stream of this device."""
         return torch.cuda.Stream(self.device)
 
     def current_stream(self) -> Any:

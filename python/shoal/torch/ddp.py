@@ -126,7 +126,7 @@ class _UnaveragedParameters:
         self._seen = -1
 
     def __call__(self, *_: Any) -> None:
-        """Raise RuntimeError where there are such parameters."""
+        """Raise RuntimeError, before a forward pass, where there are such parameters."""
         optimizers = registry.live_optimizers()
         count = sum(len(group["params"]) for opt in optimizers for group in opt.param_groups)
         if count == self._seen or not torch.is_grad_enabled():
@@ -169,7 +169,7 @@ class _SingleSample:
         self._said = False  # the user was told
 
     def __call__(self, model: torch.nn.Module, _: Any) -> None:
-        """Say so where it is so, in training."""
+        """Say so, before a forward pass in training, where this worker has a single sample."""
         step = self._job.step
         if self._said or not model.training or step is None or len(step.indices) > 1:
             return

@@ -258,7 +258,7 @@ class Loader:
 class _Orders:
     """What the DataLoader asks its workers for, without end: the batches of the plan that holds
     when it asks, which it does on the thread of the training loop. A plan is the number of times
-    that the members, and so the samples of each, have become others; see Drawn.
+    that the members, and so the samples of each, have become others.
 
     The samples are `turn` further on in each epoch, so that those that an epoch leaves out are not
     always the same.

@@ -155,7 +155,9 @@ class NcclExchange(Exchange):
         self.error: Optional[Exception] = None  # an error that was not the loss of a worker
 
     def begin_step(self) -> None:
-        """As Exchange's, and begin the step on the devices."""
+        """Begin a step before any bucket is filled, here and on the devices. Raises RuntimeError
+        where no step of the job is open.
+        """
         super().begin_step()
         self._submitted = 0
         step = self._step

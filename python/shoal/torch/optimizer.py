@@ -204,7 +204,7 @@ class Averaging(torch.optim.Optimizer):
         """Have workers that join get the values of these parameters."""
 
         def set(values: List[Tensor]) -> None:
-            """Set the parameters to those of the others."""
+            """Set the parameters to those of the others, between two steps."""
             for parameter, value in zip(parameters, values):
                 parameter.detach().copy_(value)
 

@@ -44,7 +44,7 @@ class _DeviceCopier(Copier):
     """Tensors and buckets lie on one device, and the stream that computes copies."""
 
     def __init__(self, device: cuda.Device):
-        """Copies for buckets on this device."""
+        """A copier for buckets on this device, on the thread that calls it."""
         self.new_future = device.new_future
 
 
@@ -104,7 +104,7 @@ class Paths:
         self._asks = asks
 
     def _arena_path(self, copier: Copier, buckets: Sequence[Bucket]) -> Path:
-        """The path of these buckets through the arena, of whose copier they become."""
+        """The path of these buckets through the arena. The copier becomes theirs."""
         for bucket in buckets:
             copier.adopt(bucket)
         return Path(copier, buckets, Exchange(self._job, buckets, self._group))
@@ -142,7 +142,7 @@ class Paths:
         return self._path
 
     def _drop_device_group(self) -> None:
-        """Free the device group, if there is one."""
+        """Free the device group, if there is one, and forget it. Waits for nobody."""
         if self._device_group is not None:
             self._device_group.group.free()
         self._device_group = None
@@ -224,7 +224,9 @@ class Paths:
 
 
 def _obstacle(workers: List[Capability], ranks: List[int]) -> str:
-    """Why these ranks cannot use NCCL; "" where they can."""
+    """Why these ranks cannot use NCCL, for the log; "" where they can. `workers` has all, by
+    rank.
+    """
     devices: Dict[int, int] = {}
     for r in ranks:
         worker = workers[r]

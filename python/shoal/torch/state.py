@@ -99,7 +99,7 @@ def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
     said: List[str] = []
 
     def guarded() -> Any:
-        """The state, or None where it cannot be sent."""
+        """The state, or None where it cannot be sent, of which the user is told the first time."""
         try:
             state = get()
             flatten(kind, _without_tensors(state), [])

@@ -142,7 +142,7 @@ class Transfer(Work):
     """
 
     def add_call(self, kind: str, handle: Any) -> None:
-        """As Work's, and remember whom to ask for the source."""
+        """As Work's, and keep the handle, which `source_rank` asks."""
         super().add_call(kind, handle)
         self._handle = handle
 

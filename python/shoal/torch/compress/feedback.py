@@ -67,7 +67,9 @@ class Feedback(Bucket):
             self._own[i].add_(self.copier.to_cpu(check_dense(tensor)), alpha=self.info.share)
 
     def negotiation_calls(self) -> List[BucketCall]:
-        """As Bucket's: those of `propose`."""
+        """The calls by which the workers agree on how to write their payload: those of `propose`.
+        The caller submits them.
+        """
         # A value that is not finite would stay in the memory for ever. All workers get NaN now, as
         # they would without compression.
         if not math.isfinite(self.memory.sum().item()):
@@ -76,11 +78,15 @@ class Feedback(Bucket):
         return self.propose()
 
     def payload_calls(self) -> List[BucketCall]:
-        """As Bucket's: those of `encode`, and one for the marks."""
+        """The calls that make up the mean, once those of `negotiation_calls` are complete: those of
+        `encode`, and one for the marks. The caller submits them.
+        """
         return [*self.encode(), BucketCall(self._marks_and_share, "sum")]
 
     def unpack(self) -> List[Optional[Tensor]]:
-        """As Bucket's, decoded."""
+        """The decoded means, one for each parameter, which lie in `average` until the next step;
+        None where no worker had a gradient, and nothing is left of earlier steps.
+        """
         *marks, shares = self._marks_and_share.tolist()
         self.decode()
         if shares not in (0, 1):  # a lost worker's is missing

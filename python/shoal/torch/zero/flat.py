@@ -80,7 +80,7 @@ class FlatParameters:
         return self.buffers[i].part(tensors[i], self.places[parameter])
 
     def parameters_in(self, buffer: FlatBuffer) -> List[int]:
-        """The numbers of the parameters in a buffer."""
+        """The numbers of the parameters in a buffer, which are their indices in `parameters`."""
         return [i for i, s in enumerate(self._buffer_of) if self.buffers[s] is buffer]
 
 

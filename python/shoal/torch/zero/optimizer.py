@@ -136,7 +136,7 @@ class Zero(torch.optim.Optimizer):
         return self.state_dict()
 
     def __repr__(self) -> str:
-        """How it is sharded, and the wrapped optimizer."""
+        """A text: over how many workers it is sharded, the stage, and the wrapped optimizer."""
         return f"sharded over {self._job.size} workers, stage {self._stage}: {self.inner!r}"
 
     def step(self, closure: Any = None) -> None:

@@ -80,7 +80,7 @@ class Shards:
         self.optimizer.state.clear()
 
     def step(self) -> None:
-        """Update the parts held here, from their `grad`."""
+        """Update the parts held here, from their `grad`, which is gone then. Waits for nobody."""
         for mine, given in zip(self.inner.param_groups, self.optimizer.param_groups):
             mine.update({key: value for key, value in given.items() if key != "params"})
         type(self.optimizer).step(self.inner)
