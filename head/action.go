@@ -7,6 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Actions are made on the thread of an Agent. Those that are values never change, nor does what
+// they point to; a pointer is to memory that the Agent uses again, as its type says.
+
 // Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse,
 // Decided, News, Meshed, DrainBlocked, Layout, Leave or Finish.
 type Action interface{ action() }
@@ -16,7 +19,7 @@ type Action interface{ action() }
 // The agent uses a Send again, with what the payloads of a Frame point to: it is valid until the
 // next call of Ready.
 type Send struct {
-	To      string
+	To      string // the host of the other agent
 	Message Message
 	frame   Frame // the memory of Message where that is a frame
 }

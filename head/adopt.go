@@ -9,11 +9,11 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// What a new head takes from the reports of the hosts: their workers, groups and calls, and who is
-// gone.
+// What a new head takes from the reports of the hosts, at the end of its recovery: their workers,
+// groups and calls, and who is gone. The methods run on the thread of the Agent and do no I/O.
 
-// adoptWorkers tells the membership of the workers of a host, and of what the log has answered that
-// the host has not heard.
+// adoptWorkers takes over the workers of a host: it sets r.home, r.asked and r.aborted, and tells
+// the membership of them, and of what the log has answered that the host has not heard.
 func (r *leader) adoptWorkers(host string, rep Report) {
 	entered, released := map[topo.WorkerID]bool{}, map[topo.WorkerID]bool{}
 	aborted := false
@@ -82,7 +82,8 @@ func (r *leader) adoptGroups(reports map[string]Report) {
 	}
 }
 
-// adoptCalls posts again what is open and in no batch that goes on.
+// adoptCalls posts again the calls that are open and in no batch that goes on or is committed. It
+// also accepts a place in the data that a worker has stated.
 func (r *leader) adoptCalls(reports map[string]Report) {
 	taken := map[ticket]bool{}
 	for _, f := range r.batches {

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What the inputs of an Agent have in common: how payloads, frames and actions are passed on. All
+// of it runs on the thread of the Agent, and does no I/O.
+
 // delivery is a payload between the head and the follower of one agent.
 type delivery struct {
 	up      bool // whether the payload goes from the follower to the head
@@ -38,14 +41,14 @@ func (a *Agent) queueInner(up bool, b Payload) {
 	a.inner = append(a.inner, delivery{up, a.pool.retain(b)})
 }
 
-// canCallDirectly reports whether what the head and the follower of this agent tell each other
-// would be heard next, so that it need not be queued.
+// canCallDirectly reports whether this agent is the head, past its recovery, and what its head and
+// its follower tell each other would be heard next, so that it need not be queued.
 func (a *Agent) canCallDirectly() bool {
 	return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0
 }
 
-// tellHead sends a payload to the head, if there is one, and copies it. A head that comes later
-// gets it with the report.
+// tellHead sends a payload of this agent's follower to the head, if there is one, and copies it. A
+// head that comes later gets what it says with the report.
 func (a *Agent) tellHead(b Payload) {
 	switch {
 	case a.leader != nil:

@@ -11,7 +11,7 @@ import (
 )
 
 // batch is a set of collectives that are executed and committed together. It is used from the
-// thread of its Agent, and its methods do no I/O.
+// thread of its Agent, and its methods do no I/O; nor do those of leader in this file.
 type batch struct {
 	// number is 0 until the batch is dispatched: a worker with a call in it is busy in an earlier
 	// batch until then.
@@ -27,7 +27,8 @@ type batch struct {
 	proof    digest.Proof         // the sum of what hosts have proved; zero unless a reshape
 }
 
-// batchID returns the number of a batch: no two heads give the same one, and later ones are higher.
+// batchID returns the number of the batch that is number count, from 1, of the head of a term: no
+// two heads give the same one, and later ones are higher.
 func batchID(term topo.Generation, count uint64) BatchID {
 	return BatchID(uint64(term)<<32 | count)
 }

@@ -28,7 +28,8 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// newCollectives returns a function that lets all workers of a job on one host make a collective.
+// newCollectives returns a function that lets all of n workers of a job on one host make a
+// collective, with which a step ends if step. The job has begun, and trains on data if step.
 func newCollectives(n int, step bool) (once func()) {
 	a := head.New(head.Config{Self: "A", Job: &member.Config{Want: n}})
 	run := func() {
@@ -85,8 +86,8 @@ func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 	}
 }
 
-// newExchange returns a function that lets all workers of a pair make some calls; what the hosts
-// say goes as bytes.
+// newExchange returns a function that lets all workers of a pair make calls like posts, one after
+// the other; what the hosts say goes as bytes. A message that cannot be read fails t.
 func (p *pair) newExchange(t *testing.T, posts []collective.Call) (once func()) {
 	var said []byte
 	names := []string{"A", "B"}

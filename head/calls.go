@@ -9,7 +9,7 @@ import (
 )
 
 // What a follower does with the calls of its workers: they are told to the head, executed with
-// others in batches, and completed.
+// others in batches, and completed. The methods run on the thread of the Agent and do no I/O.
 
 // reportCall keeps a copy of a call of this host as open, and tells the head of it.
 func (f *follower) reportCall(p *collective.Posted) {
@@ -62,8 +62,9 @@ func (f *follower) reportExecuted(n BatchID, proof digest.Proof) {
 	}
 }
 
-// bindMemory returns a copy of a call, with its memory when that is here. What the head has found
-// out about it counts: who its root is now, and whether it has taken the root's part.
+// bindMemory returns a copy of a call, from the pool, with its memory when a worker of this host
+// has posted it. What the head has found out about it counts: who its root is now, and whether it
+// has taken the root's part.
 func (f *follower) bindMemory(c Call) *collective.Posted {
 	l := f.workers[c.Worker]
 	if l == nil {
@@ -133,6 +134,7 @@ func (s Set) failure() error {
 // lostCall is a LostError that came from the head.
 type lostCall struct{ text string }
 
+// Error implements error.
 func (e *lostCall) Error() string { return e.text }
 
 // As lets errors.As find a *collective.LostError.

@@ -11,7 +11,8 @@ import (
 // Every collective of several hosts takes four payloads: a call is posted, its batch is to be
 // executed, the batch is executed, it is committed. A frame that has only these is encoded in
 // bytes, as docs/formats/hosts.md has them. All other messages are JSON, and so are these payloads
-// where they carry more than they do in a usual step.
+// where they carry more than they do in a usual step. Functions that append return the longer
+// slice; none keeps what it is given.
 
 // binaryForm is the first byte of a frame in bytes. No JSON begins with it.
 const binaryForm = 1
@@ -89,7 +90,7 @@ func AppendBinary(b []byte, m Message) ([]byte, bool) {
 	return b, true
 }
 
-// flagBit is bit where is, else 0.
+// flagBit returns bit where `is` is true, else 0.
 func flagBit(is bool, bit byte) byte {
 	if is {
 		return bit
@@ -97,7 +98,7 @@ func flagBit(is bool, bit byte) byte {
 	return 0
 }
 
-// appendCount appends the length of a list; 0 = there is none.
+// appendCount appends the length of a list, plus 1; 0 for a list that is nil.
 func appendCount[T any](b []byte, list []T) []byte {
 	if list == nil {
 		return append(b, 0)
@@ -110,7 +111,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// appendTexts appends a list of texts after its length.
+// appendTexts appends a list of texts after its count, as appendCount writes it.
 func appendTexts(b []byte, list []string) []byte {
 	b = appendCount(b, list)
 	for _, s := range list {
@@ -119,7 +120,7 @@ func appendTexts(b []byte, list []string) []byte {
 	return b
 }
 
-// appendInts appends a list of numbers after its length.
+// appendInts appends a list of numbers after its count, as appendCount writes it.
 func appendInts(b []byte, list []int) []byte {
 	b = appendCount(b, list)
 	for _, n := range list {

@@ -27,10 +27,10 @@ const (
 // valid until the next Read, but for what a Commit points to. The zero value is ready. One
 // goroutine uses it at a time, and its methods do no I/O.
 type Reader struct {
-	in    input
-	frame Frame
-	room  pool
-	names map[string]string
+	in    input             // what is left of the message
+	frame Frame             // the frame that Read returns
+	room  pool              // memory for payloads
+	names map[string]string // texts that were read before, by themselves
 }
 
 // roomBytes is how long a message may be for its memory to be kept, and mostNames how many names
@@ -202,7 +202,7 @@ func (r *Reader) readNames(room []string) []string {
 	return room
 }
 
-// readName reads a text that repeats from message to message: it takes memory once.
+// readName reads a text that repeats from message to message: it takes memory once, in r.names.
 func (r *Reader) readName() string {
 	b := r.in.text()
 	if len(b) > collective.MaxName {
@@ -226,10 +226,10 @@ type input struct {
 	bad bool
 }
 
-// fail makes the message bad: nothing more is read.
+// fail makes the message bad: nothing more is read, and Read returns errBinary.
 func (in *input) fail() { in.b, in.bad = nil, true }
 
-// uint reads a number of up to most, of variable length.
+// uint reads a number of variable length. One that is larger than most makes the message bad.
 func (in *input) uint(most uint64) uint64 {
 	n, size := binary.Uvarint(in.b)
 	if size <= 0 || n > most {
@@ -251,7 +251,7 @@ func (in *input) int() int {
 	return int(n)
 }
 
-// next reads n bytes. The slice is a part of the message.
+// next reads n bytes; fewer make the message bad. The slice is a part of the message.
 func (in *input) next(n int) []byte {
 	if n > len(in.b) {
 		in.fail()
@@ -262,7 +262,7 @@ func (in *input) next(n int) []byte {
 	return b
 }
 
-// byte reads a byte of up to most.
+// byte reads a byte. One that is larger than most makes the message bad.
 func (in *input) byte(most byte) byte {
 	b := in.next(1)
 	if in.bad || b[0] > most {

@@ -16,7 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// steadyFrames returns frames of the steady state: what a step of two hosts takes.
+// steadyFrames returns frames of the steady state: what a step of two hosts takes. They are new,
+// and the caller may change them.
 func steadyFrames(t testing.TB) []*head.Frame {
 	data, err := cursor.New(100, 10, 7, true)
 	if err != nil {
@@ -48,8 +49,8 @@ func steadyFrames(t testing.TB) []*head.Frame {
 	}
 }
 
-// What docs/formats/hosts.md says byte by byte.
-func TestWords(t *testing.T) {
+// Frames in bytes are written as docs/formats/hosts.md says, and read as what was written.
+func TestBinaryFrames(t *testing.T) {
 	for i, want := range [][]byte{
 		{1, 1, 1, 2, 3, 4,
 			1, 3, 0xac, 2, 1, 2, 2, 0xc2, 2, 2, 0, 0, 0, 3, 4, 6, 12, 12, 0, 0, 0, 0, 0, 0, 0xe0,
@@ -73,8 +74,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// Words that say more than they do in a steady state are JSON, with all that is in their frame.
-func TestWordsThatSayMore(t *testing.T) {
+// Payloads that say more than they do in a steady state are JSON, with all that is in their frame.
+func TestFramesThatSayMoreAreJSON(t *testing.T) {
 	for _, b := range []head.Payload{
 		&head.Executed{Batch: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
 		head.Drops{Batch: 1},
@@ -92,7 +93,7 @@ func TestWordsThatSayMore(t *testing.T) {
 }
 
 // A frame in bytes that is cut short, goes on, or says what no agent says is refused.
-func TestReadRefusesWords(t *testing.T) {
+func TestReadRefusesBrokenFrames(t *testing.T) {
 	var reader head.Reader
 	for _, f := range steadyFrames(t) {
 		b := head.Encode(f)
@@ -113,7 +114,7 @@ func TestReadRefusesWords(t *testing.T) {
 	}
 	for what, f := range map[string]*head.Frame{
 		"a stream without a number": {},
-		"a word the wrong way": {First: 2, Up: true,
+		"a payload the wrong way": {First: 2, Up: true,
 			Payloads: []head.Payload{&head.Commit{Index: 1}}},
 		"a follower without report": {First: 1, Up: true,
 			Payloads: []head.Payload{&head.Executed{Batch: 1}}},
@@ -149,9 +150,9 @@ func TestReadRefusesWords(t *testing.T) {
 	}
 }
 
-// Words are written and read in memory that is used again; the place in the data, which others may
-// hold, is new.
-func TestWordsAllocateNothing(t *testing.T) {
+// Frames in bytes are written and read in memory that is used again; the place in the data, which
+// others may hold, is new.
+func TestBinaryFramesAllocateNothing(t *testing.T) {
 	frames := steadyFrames(t)
 	frames[1].Payloads[1].(*head.Commit).Data = nil
 	for _, b := range frames[1].Payloads {
@@ -175,11 +176,12 @@ func TestWordsAllocateNothing(t *testing.T) {
 
 // Nothing that a payload has is left behind: where it does not go in bytes, its frame is JSON. So a
 // field that is added later is not forgotten.
-func TestWordsSayAllTheyHave(t *testing.T) {
+func TestBinaryFramesLoseNothing(t *testing.T) {
 	said := 0
 	for i := range steadyFrames(t) {
 		var frame *head.Frame
-		words := func() []reflect.Value {
+		// fresh sets frame to a new one, and lists the parts of its payloads.
+		fresh := func() []reflect.Value {
 			frame = steadyFrames(t)[i]
 			var leaves []reflect.Value
 			for _, b := range frame.Payloads {
@@ -187,8 +189,8 @@ func TestWordsSayAllTheyHave(t *testing.T) {
 			}
 			return leaves
 		}
-		for k := range words() {
-			changeValue(words()[k])
+		for k := range fresh() {
+			changeValue(fresh()[k])
 			// else it is nothing that an agent says
 			if got, err := head.Decode(head.Encode(frame)); err == nil {
 				if said++; !reflect.DeepEqual(head.Message(frame), got) {
@@ -203,7 +205,8 @@ func TestWordsSayAllTheyHave(t *testing.T) {
 	}
 }
 
-// changeableParts lists what a value has that can be changed by itself.
+// changeableParts lists what a value has that can be changed by itself, but for memory: fields,
+// entries of lists, and what pointers point to, as far down as there are any.
 func changeableParts(v reflect.Value) (list []reflect.Value) {
 	switch {
 	case v.Type() == reflect.TypeFor[collective.Route](): // goes as text, all of it

@@ -7,8 +7,12 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The methods of leader in this file write the log. They run on the thread of the Agent and do no
+// I/O: what they tell others is queued.
+
 // advanceLog writes what there is to write into the log, unless a generation is open: then a host
-// may be lost that others still believe in, and nothing may be decided without it.
+// may be lost that others still believe in, and nothing may be decided without it. Nor does it
+// write in a recovery.
 func (r *leader) advanceLog() {
 	for r.reports == nil && !r.machine.Proposing() {
 		r.commitNews()
@@ -95,8 +99,8 @@ func (r *leader) isQuietExcept(f *batch) bool {
 	})
 }
 
-// commitStep commits a batch that ends a step: the job moves on in its data, and its members learn
-// who they are now.
+// commitStep commits a batch that ends a step, which readyToCommit has accepted: the job moves on
+// in its data, and its members learn who they are now.
 func (r *leader) commitStep(f *batch) {
 	if !f.isReshape() {
 		r.countStep(f)
@@ -118,8 +122,8 @@ func (r *leader) commitStep(f *batch) {
 	r.machine.BeginStep()
 }
 
-// releaseAll releases all members, with an entry of the log. f is the batch of that entry; nil =
-// none.
+// releaseAll releases all members, with the entry c of the log, for the reason r.releasing. f is
+// the batch of that entry; nil = none.
 func (r *leader) releaseAll(c Commit, f *batch) {
 	r.state.AllReleased = r.releasing
 	c.Changed, c.Released = true, r.memberIDs()
@@ -161,7 +165,8 @@ func (r *leader) memberIDs() []topo.WorkerID {
 	return list
 }
 
-// commitView makes the data plane and the workers know a generation, with an entry of the log.
+// commitView makes the data plane and the workers know a generation, with the entry c of the log. f
+// is the batch of that entry; nil = none.
 func (r *leader) commitView(next topo.View, c Commit, f *batch) {
 	c.Changed, c.View, c.Entered = true, &next, r.admitAsked(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)

@@ -12,19 +12,21 @@ import (
 
 // A host of a job with a mesh is left with a reshape: its workers hand their parts of the state to
 // those on other hosts, on the largest mesh that these can hold. Spares that wait there take their
-// ranks, if they are as many.
+// ranks, if they are as many. The methods of leader run on the thread of the Agent and do no I/O.
 
 // UnfitError says why a host of a job with a mesh is not left, or not any more: the others cannot
 // hold a mesh.
 type UnfitError struct{ Host, Why string }
 
+// Error implements error.
 func (e *UnfitError) Error() string {
 	return fmt.Sprintf("the job needs %s: %s. Have more workers on other hosts first (shoal "+
 		"reshape to a larger mesh, a host that joins, or --spares), and ask again", e.Host, e.Why)
 }
 
-// drainMesh asks for a host to be left by a job with a mesh. That its step has a loss, or that the
-// job is on its way to another mesh, only puts it off.
+// drainMesh asks for a host to be left by a job with a mesh; an error says why it will not be. That
+// its step has a loss, or that the job is on its way to another mesh, only puts it off. who asks is
+// part of the reason that people read.
 func (r *leader) drainMesh(host, who string) error {
 	switch s := r.state.Shape; {
 	case r.machine.View().Generation == 0:
@@ -54,7 +56,7 @@ func (r *leader) drainMesh(host, who string) error {
 }
 
 // checkFallbackMesh returns why there is no mesh that the job could go to without a host and those
-// that are left already; nil = there is one.
+// that are being left already; nil = there is one. It changes nothing.
 func (r *leader) checkFallbackMesh(host string) error {
 	s, view, leaving := *r.state.Shape, topo.View{}, 0
 	if s.Next != "" {

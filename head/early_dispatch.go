@@ -12,7 +12,8 @@ import (
 // have posted come to Config.EarlyBytes bytes, their execution is asked for, and that of the others
 // later, as parts of the same batch. What counts is the same: the batch is executed when all of
 // it is, and committed as a whole; when a worker is lost before its step is complete, what was
-// begun is dropped, and the step is dispatched without that worker from its start.
+// begun is dropped, and the step is dispatched without that worker from its start. The methods run
+// on the thread of the Agent and do no I/O.
 
 // EarlyBytes is how many bytes of a step are worth a message of their own. Less is dispatched with
 // what follows.

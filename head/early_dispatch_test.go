@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// largeCall is a collective that is worth to be begun with before its step is complete.
+// largeCall returns a collective of the world that is worth to be begun with before its step is
+// complete: with more, one after which the step goes on; else the last.
 func largeCall(more bool) collective.Call {
 	c := sumCall(topo.World)
 	c.In, c.Out, c.Shape = make([]byte, head.EarlyBytes), make([]byte, head.EarlyBytes),

@@ -6,12 +6,15 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// patienceTicks is how long a host waits, for each host before it in the order of voters, until it
-// tries to take over as well.
+// This file is how agents decide on generations, and with them on the head. Its methods run on the
+// thread of the Agent and do no I/O: what they say to others is emitted.
+
+// patienceTicks is how many ticks a host waits, for each host before it in the order of voters,
+// until it tries to take over as well.
 const patienceTicks = 4
 
-// graceTicks is how long a host whose head is lost before the first generation waits for another to
-// say that there is one.
+// graceTicks is how many ticks a host whose head is lost before the first generation waits for
+// another to say that there is one.
 const graceTicks = 16
 
 // propose has the proposer try to get a generation decided.
@@ -170,7 +173,7 @@ func (a *Agent) startLeading(r member.Record, m *member.Machine) {
 	a.leader.carryOutOrders()
 }
 
-// newReport is what this host tells a new head.
+// newReport returns what this host tells a new head, in memory of its own.
 func (a *Agent) newReport() Report {
 	r := a.follower.newReport()
 	for _, host := range sortedKeys(a.down) {
@@ -210,7 +213,7 @@ func (a *Agent) isAbandoned() bool {
 }
 
 // proposeSelf proposes a generation with this agent as its head, without the hosts that it cannot
-// reach, and returns it.
+// reach, and returns it; nil = the membership proposes none.
 func (a *Agent) proposeSelf(record member.Record) (proposed *member.Record) {
 	var gone []member.Gone
 	for _, h := range record.Hosts {

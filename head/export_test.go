@@ -1,4 +1,5 @@
 package head
 
-// Groups is how many groups the workers of this host have.
+// Groups returns how many groups the workers of this host have, for tests, on the thread of the
+// Agent.
 func (a *Agent) Groups() int { return len(a.follower.groups) }

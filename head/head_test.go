@@ -17,13 +17,14 @@ import (
 
 // pair is a head A and a follower B whose messages arrive at once, with two workers each that take
 // part: 0 and 1 on A, 2 and 3 on B.
+//
+// The goroutine of the test uses it.
 type pair struct {
-	t      testing.TB
-	agents map[string]*head.Agent
-	seen   map[string][]head.Action // what else they want
-	spy    func(head.Message)       // hears what is said, when not nil
-	// what the head has wanted a route for: it got one after another
-	asked []asked
+	t      testing.TB               // the test that its helpers fail
+	agents map[string]*head.Agent   // by host
+	seen   map[string][]head.Action // by host, the actions that runAll has kept
+	spy    func(head.Message)       // is called for each message before it is received; nil = none
+	asked  []asked                  // what the head has wanted a route for
 }
 
 // asked is what a head wants a route for.
@@ -35,7 +36,8 @@ type asked struct {
 // newPair returns a pair that has begun its job.
 func newPair(t testing.TB) *pair { return newPairWithRoute(t, nil) }
 
-// newPairWithRoute is newPair with a route that is chosen in another way.
+// newPairWithRoute is newPair with another function that chooses routes; nil = the one of
+// newPairWithoutWorkers.
 func newPairWithRoute(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := newPairWithoutWorkers(t, route)
@@ -50,11 +52,9 @@ func newPairWithRoute(t testing.TB,
 	return p
 }
 
-// newAcquaintance is a pair that knows of each other, and has no workers yet.
-func newAcquaintance(t testing.TB) *pair { return newPairWithoutWorkers(t, nil) }
-
-// newPairWithoutWorkers links a head and a follower. Where route is nil it changes with every
-// question, and the questions are kept in p.asked.
+// newPairWithoutWorkers returns a pair whose agents know of each other, and have no workers yet.
+// Where route is nil, the route is another one with every question, and the questions are kept in
+// p.asked.
 func newPairWithoutWorkers(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := &pair{t: t, seen: map[string][]head.Action{}}
@@ -131,7 +131,8 @@ func copyParts(parts []head.Part) (kept []head.Part) {
 	return kept
 }
 
-// newestAction returns the newest action of a kind on a host.
+// newestAction returns the newest action of a kind that runAll has kept for a host; the zero value
+// = there is none.
 func newestAction[A head.Action](p *pair, host string) (a A) {
 	for _, x := range p.seen[host] {
 		if y, ok := x.(A); ok {
@@ -147,7 +148,7 @@ func sumCall(group topo.GroupID) collective.Call {
 		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 }
 
-// postAndRun posts a call of a worker, and runs all that follows.
+// postAndRun posts a call on the agent of a worker, and runs all that follows.
 func (p *pair) postAndRun(w topo.WorkerID, ticket uint64, c collective.Call) {
 	p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
 	p.runAll()

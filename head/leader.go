@@ -15,7 +15,7 @@ type leader struct {
 	agent   *Agent
 	term    topo.Generation // the generation with which this agent began to lead
 	machine *member.Machine
-	matcher *collective.Matcher
+	matcher *collective.Matcher // nil until the recovery ends
 	// peers are the hosts that have reported and are not lost, this one among them.
 	peers map[string]*peer
 	// lostHosts are the hosts that were lost in this term.
@@ -30,6 +30,7 @@ type leader struct {
 	// its link to the second is lost.
 	linksDown map[[2]string]*linkDown
 
+	// state is what the job is, also where no entry of the log says it yet.
 	state State
 	// index is the number of the last entry of the log.
 	index uint64
@@ -128,7 +129,7 @@ func (r *leader) receive(host string, b Payload) {
 	r.advanceLog()
 }
 
-// received is a payload of a follower.
+// received is a payload of the follower of a host.
 type received struct {
 	host    string
 	payload Payload
@@ -256,7 +257,8 @@ func (r *leader) isResumePlace(place cursor.Cursor) bool {
 	return r.state.Steps == 0 && r.state.Data.SameData(place) && place.Step > r.state.Data.Step
 }
 
-// onWantsGroup makes a group of workers, or finds it, and answers the one that wants it.
+// onWantsGroup makes a group of workers, or finds it, and answers the one that wants it, whose host
+// is given.
 func (r *leader) onWantsGroup(g WantsGroup, host string) {
 	id, self, err := r.matcher.JoinGroup(g.Worker, g.Members)
 	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)},
@@ -309,9 +311,9 @@ func (r *leader) carryOutOrder(order member.Action) {
 	}
 }
 
-// stopWorker ends a worker that is no member, or will be none. One that asks is told that it is not
-// taken; a member is told when the step ends; one that never asked can only be ended by its
-// launcher, and so are spares, whose programs have nothing to end well.
+// stopWorker carries out an order to end a worker that is no member, or will be none. One that asks
+// is told that it is not taken; a member is told when the step ends; one that never asked can only
+// be ended by its launcher, and so are spares, whose programs have nothing to end well.
 func (r *leader) stopWorker(o member.Stop) {
 	_, member := r.state.View.Rank(o.Worker)
 	switch begun := r.state.View.Generation > 0; {

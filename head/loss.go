@@ -11,9 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// What the head does when a host is lost, or two hosts lose each other.
+// What the head does when a host is lost, or two hosts lose each other. The methods run on the
+// thread of the Agent and do no I/O.
 
-// onLinkLost records that a host says it has lost its link to another.
+// onLinkLost records in r.linksDown that host `from` says it has lost its link to another.
 func (r *leader) onLinkLost(from string, c LinkLost) {
 	r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
 }
@@ -115,9 +116,9 @@ func (r *leader) loseHost(host, how string) {
 	r.advanceLog()
 }
 
-// redispatch mends the batches after the loss of a host. One that all other hosts have executed
-// goes on: its result is there. Another is withdrawn, and what is left of it is dispatched again:
-// nobody can have committed it, since a commit takes all hosts.
+// redispatch mends r.batches after the loss of a host, whose workers are vanished. One that all
+// other hosts have executed goes on: its result is there. Another is withdrawn, and what is left of
+// it is dispatched again: nobody can have committed it, since a commit takes all hosts.
 func (r *leader) redispatch(host string, vanished []topo.WorkerID) {
 	r.batches = slices.DeleteFunc(r.batches, func(f *batch) bool {
 		took := slices.Contains(f.hosts, host)
@@ -152,7 +153,7 @@ func (r *leader) withdrawBatch(f *batch, vanished []topo.WorkerID) (nothing bool
 	return len(sets) == 0
 }
 
-// sendDrops tells the hosts that have begun a batch that it was replaced by nothing.
+// sendDrops has the hosts of f drop the batch that f replaces.
 func (r *leader) sendDrops(f *batch) {
 	for _, h := range f.hosts {
 		r.send(h, Drops{f.replaces})

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// How the head chooses the mesh that a job goes to next. The methods of leader run on the thread of
+// the Agent and do no I/O.
+
 // chooseReshape has the members of the generation that comes go to another mesh, and reports
 // whether they do: to the one that was requested, once they are enough, or else to one that they
 // can hold, where hosts are to be left, or they are not those of the mesh: a worker can be lost
@@ -61,7 +64,7 @@ func (s *Shape) fitsMembers(v topo.View) bool {
 
 // startReshape sets r.state.Shape so that the members that come go to the mesh that was requested,
 // or else to the one that those can hold that are on no host to be left. Without one the job is
-// broken. A request that hosts are left before goes on afterwards.
+// broken. A request that hosts are left before goes on afterwards. People are told why.
 func (r *leader) startReshape(next topo.View, leaving []string, why string) {
 	s := *r.state.Shape
 	s.Leaving = leaving

@@ -7,7 +7,8 @@ import (
 )
 
 // pool holds memory that an agent uses again, so that a collective allocates nothing. One goroutine
-// uses it at a time, that of its Agent or Reader; its methods do no I/O.
+// uses it at a time, that of its Agent or Reader; its methods do no I/O. Each list has what is
+// free.
 type pool struct {
 	calls    []*collective.Posted
 	lists    [][]int           // memory for shapes and splits
@@ -80,7 +81,7 @@ func (s *pool) putCall(p *collective.Posted) {
 	s.calls = append(s.calls, p)
 }
 
-// putBatch takes back a batch that was committed, with its calls.
+// putBatch takes back a batch to which nothing refers any more, with its calls.
 func (s *pool) putBatch(f *batch) {
 	for _, set := range f.sets {
 		for _, p := range set.Calls {

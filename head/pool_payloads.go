@@ -9,6 +9,7 @@ import (
 // The payloads of every step use memory again: whoever holds one holds a copy, in memory from the
 // pool of its agent, and returns that. So an agent that has made a payload, or has read it from a
 // link, can make the next one in the same place. All other payloads never change, and need no copy.
+// One goroutine uses a payload at a time; nothing here does I/O.
 
 // scratch is the memory in which an agent makes payloads before they are retained.
 type scratch struct {

@@ -7,6 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
+// The methods of leader in this file run on the thread of the Agent and do no I/O.
+
 // recovery is the time in which a new head learns what the earlier one may have decided. A commit
 // takes all hosts of the generation, so what those that are left have not all executed was never
 // committed, and what they have may be: it is carried on.
@@ -132,8 +134,8 @@ func (r *leader) takeRejoining(reports map[string]Report) (rejoining map[string]
 	return rejoining
 }
 
-// carryOnBatches adds to r.batches those that every host of theirs that is left has executed, and
-// returns their numbers.
+// carryOnBatches adds to r.batches those of the reports, by host, that every host of theirs that is
+// left has executed, and returns their numbers. Those that the log has are left out.
 func (r *leader) carryOnBatches(reports map[string]Report) (keep []BatchID) {
 	batches, executed := map[BatchID]Exec{}, map[BatchID]map[string]bool{}
 	for host, rep := range reports {
@@ -172,7 +174,8 @@ func (r *leader) carryOnBatches(reports map[string]Report) (keep []BatchID) {
 	return keep
 }
 
-// sendMissingEntries sends a host the entries that it does not have: those after index.
+// sendMissingEntries sends a host, which is a peer, the entries of the log that it does not have:
+// those after index.
 func (r *leader) sendMissingEntries(host string, index uint64) {
 	r.peers[host].index = index
 	for _, c := range r.log {

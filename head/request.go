@@ -7,13 +7,13 @@ import (
 )
 
 // What people and policies ask of the head. A job with a mesh is asked for another one, in
-// shape.go.
+// shape.go. The methods run on the thread of the Agent and do no I/O.
 
 // ErrNotHead answers a request that only the head can serve.
 var ErrNotHead = errors.New("this agent is not the head of the job")
 
-// Resize asks for another number of workers, on the head. who asks is part of the reason that
-// people read.
+// Resize asks for another number of workers, on the head; elsewhere it returns ErrNotHead, and so
+// does Drain. who asks is part of the reason that people read.
 func (a *Agent) Resize(n int, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
@@ -76,6 +76,7 @@ func (r *leader) releaseWorkers(why string) bool {
 	return true
 }
 
+// errRigid refuses another size for a job that does not train in steps.
 var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; " +
 	"a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
 

@@ -14,7 +14,8 @@ import (
 // A job that states a layout has its state in parts on its workers, which a mesh arranges. It
 // changes the mesh with a collective, Reshape, which ends with the generation of the new mesh; and
 // a step in which a worker is lost is aborted, since nobody can do its part. docs/design/reshape.md
-// has the protocol.
+// has the protocol. The methods of Agent, leader and batch in this file run on the thread of the
+// Agent, and do no I/O.
 
 // Shape is which part of the state of a job is on which worker. It is not changed: another shape is
 // another value.
@@ -61,8 +62,9 @@ func (s *Shape) rankCount() int {
 }
 
 // Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the
-// one that these members can hold. Those on hosts that are Leaving take none. With a *StateLost it
-// returns them as well: there the job can go on, with the state of a checkpoint.
+// one that these members can hold. The agent calls it on its own thread, and waits for it. Those on
+// hosts that are Leaving take none. With a *StateLost it returns them as well: there the job can go
+// on, with the state of a checkpoint.
 type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.WorkerID,
 	err error)
 
@@ -70,6 +72,7 @@ type Arrange func(s Shape, mesh string, members topo.View) (next string, order [
 // one for a shape that is Lost.
 type StateLost struct{ Why string }
 
+// Error implements error.
 func (e *StateLost) Error() string { return e.Why }
 
 // requestedMesh is a mesh that somebody asks for.
@@ -220,7 +223,8 @@ func (r *leader) cancelUnreachableRequest() {
 	}
 }
 
-// cancelRequest cancels a request, and lets the workers go that were started for it.
+// cancelRequest cancels r.requested, which is not nil, and lets the workers go that were started
+// for it. People are told why.
 func (r *leader) cancelRequest(why string) {
 	r.emitMeshed("the job keeps mesh %s, since %s", r.state.Shape.Mesh, why)
 	r.machine.KeepMembers(member.Because(why))
@@ -288,7 +292,7 @@ func (r *leader) abortReshape() {
 	}
 }
 
-// afterReshape is the shape after the reshape that is under way.
+// afterReshape returns the shape after the reshape that is under way; s stays as it is.
 func (s Shape) afterReshape() Shape {
 	s.Mesh, s.Workers, s.Next, s.Order, s.Leaving = s.Next, s.Order, "", nil, nil
 	return s

@@ -13,15 +13,16 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// cut is a job of one host on a mesh of which every worker alone has a part of the state.
+// cut is a job of one host on a mesh of which every worker alone has a part of the state. The
+// goroutine of the test uses it.
 type cut struct {
 	t     *testing.T
 	agent *head.Agent
-	notes []string
+	notes []string // what people were told of the mesh, oldest first
 }
 
 // newCut begins a job of which all workers have joined, stated their layout and a place in the
-// data.
+// data. Its Arrange always gives the mesh "less", with all members, and says that state is lost.
 func newCut(t *testing.T, workers int) *cut {
 	c := &cut{t: t}
 	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.WorkerID, error) {
@@ -48,7 +49,7 @@ func newCut(t *testing.T, workers int) *cut {
 	return c
 }
 
-// runActions carries out what the agent wants.
+// runActions carries out what the agent wants until it wants nothing more, and keeps c.notes.
 func (c *cut) runActions() {
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
 		for _, a := range actions {
@@ -62,7 +63,7 @@ func (c *cut) runActions() {
 	}
 }
 
-// postStep has a worker make a call that ends a step.
+// postStep has a worker make a call of no elements that ends a step.
 func (c *cut) postStep(w topo.WorkerID, ticket uint64, kind collective.Kind) {
 	call := collective.Call{Kind: kind, DType: tensor.U8, Shape: []int{0}}
 	call.Step = true
@@ -80,7 +81,7 @@ func (c *cut) loseWorker(w topo.WorkerID, others ...topo.WorkerID) {
 	}
 }
 
-// statePlace has a worker state the place that a checkpoint has.
+// statePlace has a worker state the place in the data that a checkpoint of this step has.
 func (c *cut) statePlace(w topo.WorkerID, step uint64) {
 	place := *c.agent.State().Data
 	place.Step, place.Next = step, step*place.Batch

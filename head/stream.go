@@ -22,8 +22,8 @@ type stream struct {
 	pool  *pool           // the pool that the payloads in queue come from
 }
 
-// resendAfter is how many ticks a frame may stay without an answer until it is sent again. Answers
-// ride on other frames, or leave with the next tick of the other side.
+// resendAfter is for how many ticks a frame may stay without an answer until it is sent again.
+// Answers ride on other frames, or leave with the next tick of the other side.
 const resendAfter = 3
 
 // newStream returns the end of a new stream. Copies of payloads come from the pool.

@@ -31,6 +31,7 @@ func TestStreamOverALossyNet(t *testing.T) {
 			sent, heard [2][]BatchID
 			acked       [2]int
 		)
+		// send puts a copy of a frame of end i, if ok, on the net to the other end.
 		send := func(i int, f Frame, ok bool) {
 			if ok { // on the net it is no memory of the stream's any more
 				for k, b := range f.Payloads {
@@ -42,6 +43,7 @@ func TestStreamOverALossyNet(t *testing.T) {
 				net[1-i] = append(net[1-i], f)
 			}
 		}
+		// take has end i receive frame k of those on the net to it, which stays there.
 		take := func(i, k int) {
 			for _, b := range ends[i].receive(&net[i][k], func(Payload) { acked[i]++ }) {
 				heard[i] = append(heard[i], b.(*Executed).Batch)

@@ -24,7 +24,12 @@ const (
 	maxMesh       = 1 << 10 // bytes of its text
 )
 
+// What an agent checks of messages before anything acts on them. Nothing here changes what it looks
+// at, so any goroutine may call it; errors are for people.
+
 // validate returns why a struct of a message is none that an agent sends; nil where it may be one.
+// For JSON, form.unpack
+// calls it for each struct, the inner ones first.
 func validate(v any) error {
 	switch v := v.(type) {
 	case Frame:
@@ -99,16 +104,16 @@ func (f *Frame) validate() error {
 		return fmt.Errorf("payloads from number %d, %d acknowledged, of a head since generation %d",
 			f.First, f.Ack, f.Term)
 	}
-	words := downward
+	kinds := downward
 	if f.Up {
-		words = upward
+		kinds = upward
 	}
 	for i, b := range f.Payloads {
 		t := reflect.TypeOf(b)
 		if t.Kind() == reflect.Pointer {
 			t = t.Elem()
 		}
-		if !slices.ContainsFunc(words, func(w any) bool { return reflect.TypeOf(w) == t }) {
+		if !slices.ContainsFunc(kinds, func(k any) bool { return reflect.TypeOf(k) == t }) {
 			return fmt.Errorf("%s is not for this direction", jsonKey(t.Name()))
 		}
 		if _, is := b.(Report); f.Up && is != (f.First == 1 && i == 0) {

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// makeGroup has the listed workers ask for a group, and returns its number.
+// makeGroup has the listed workers ask for a group, and returns its number. One of them must be on
+// host A.
 func (p *pair) makeGroup(list ...topo.WorkerID) topo.GroupID {
 	for _, w := range list {
 		p.agentOf(w).RequestGroup(w, list)
@@ -44,7 +45,7 @@ func (p *pair) startTraining() {
 	p.runAll()
 }
 
-// committedSamples is how many samples count, as B knows.
+// committedSamples returns how many samples count, as B knows; the job has data.
 func (p *pair) committedSamples() uint64 { return p.agents["B"].State().Data.Committed() }
 
 // A worker is lost before all are through with a step on a group: it is aborted on both hosts at

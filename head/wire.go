@@ -99,6 +99,7 @@ type form struct {
 	parts []*form
 }
 
+// formSet has the forms of types, by type. One goroutine fills it.
 type formSet map[reflect.Type]*form
 
 var (

@@ -69,8 +69,8 @@ func TestDamagedMessages(t *testing.T) {
 	}
 }
 
-// randomMessage is one of the messages; of a frame it is one that begins a stream, with payloads of
-// others.
+// randomMessage returns one of the messages, or in place of a frame one that begins a stream, with
+// six payloads of frames in the same direction.
 func randomMessage(r *rand.Rand, said []head.Message) head.Message {
 	f, ok := said[r.IntN(len(said))].(*head.Frame)
 	if !ok {
@@ -90,7 +90,8 @@ func randomMessage(r *rand.Rand, said []head.Message) head.Message {
 	return first
 }
 
-// damageBytes changes some bytes of a message in binary form, in place, and returns it.
+// damageBytes changes, removes or adds 1 to 4 bytes of a message in binary form, but not the first,
+// in place, and returns it.
 func damageBytes(r *rand.Rand, b []byte) []byte {
 	for range 1 + r.IntN(4) {
 		switch i := 1 + r.IntN(len(b)-1); r.IntN(4) {
@@ -142,7 +143,9 @@ func damageJSON(r *rand.Rand, tree any) any {
 	return tree
 }
 
-// receiveEverywhere reads a message and has all kinds of agents receive it.
+// receiveEverywhere reads a message and has all kinds of agents receive it. It fails the test if
+// one panics, or if the message is not the same when it is written and read again. What cannot be
+// read is no failure.
 func receiveEverywhere(t *testing.T, b []byte) {
 	m, err := head.Decode(b)
 	if err != nil {
@@ -176,7 +179,8 @@ func receiveEverywhere(t *testing.T, b []byte) {
 	}
 }
 
-// messagesOfPair lists what a pair says to each other in a job with everything in it.
+// messagesOfPair lists what a pair says to each other in a job with data, groups, transfers, a lost
+// worker and a second term, as copies.
 func messagesOfPair(f testing.TB) (said []head.Message) {
 	p := newPair(f)
 	p.spy = func(m head.Message) { // a copy: the agent uses its memory again
@@ -233,8 +237,8 @@ func messagesOfPair(f testing.TB) (said []head.Message) {
 	return said
 }
 
-// newLeading is a head with workers and another host, with a link to a third one that has not
-// reported.
+// newLeading returns a head, A, with workers and another host, and with a link to a third one, C,
+// that has not reported.
 func newLeading(t testing.TB) *head.Agent {
 	p := newPair(t)
 	a := p.agents["A"]
@@ -246,7 +250,7 @@ func newLeading(t testing.TB) *head.Agent {
 	return a
 }
 
-// newFollowing is a host that has begun to follow A, with a worker that waits.
+// newFollowing returns the agent of a host that has begun to follow A, with a worker that waits.
 func newFollowing(t testing.TB) *head.Agent {
 	a := head.New(head.Config{Self: "C", Slots: 2})
 	a.LinkUp("A")
@@ -257,7 +261,7 @@ func newFollowing(t testing.TB) *head.Agent {
 	return a
 }
 
-// newRecovering is a new head that waits for the report of C.
+// newRecovering returns a new head, B, that waits for the report of C.
 func newRecovering() *head.Agent {
 	a := head.New(head.Config{Self: "B", Slots: 2})
 	a.LinkUp("C")
