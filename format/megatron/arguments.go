@@ -1,5 +1,6 @@
 package megatron
 
+// This file derives Megatron's arguments for a writer (layout.go): its goroutine, no I/O.
 import (
 	"fmt"
 	"slices"

@@ -1,5 +1,6 @@
 package megatron
 
+// This file converts optimizers between degrees of expert parallelism. It does no I/O.
 import (
 	"cmp"
 	"fmt"
@@ -15,8 +16,7 @@ import (
 )
 
 const (
-	// expertKey is under which a group of parameters says that it is of experts of which expert
-	// parallel ranks have different ones.
+	// expertKey is where a group says that expert parallel ranks have different experts in it.
 	expertKey = "is_expert_parallel"
 	// scalerKey is what the optimizers of f16 keep of the scale of gradients. Each counts its own
 	// overflows, and Megatron scales by that of the first.
@@ -55,8 +55,7 @@ func ChainOptimizers(c *format.Checkpoint, spec *layout.Spec) (renamed map[strin
 	return renamed, nil
 }
 
-// isChained reports whether experts are where Megatron has them: in an optimizer of their own if
-// own is set, else in that of all.
+// isChained reports whether experts have an optimizer of their own if own is set, else that of all.
 func (p plans) isChained(own bool) bool {
 	dense := 0
 	for _, o := range p {
@@ -101,8 +100,7 @@ func (g *groupPlan) withParams(names []string, expert bool) *groupPlan {
 	return made
 }
 
-// rechain returns new optimizers with the old groups: experts apart if own is set, else one for
-// all.
+// rechain returns new optimizers with the old groups: experts have one of their own if own is set.
 func (p plans) rechain(own bool) (plans, error) {
 	all, experts := &optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}},
 		&optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}}
@@ -143,8 +141,8 @@ func (p plans) rechain(own bool) (plans, error) {
 	return plans{all, experts}, nil
 }
 
-// joinGroup adds the parameters of a group to the group of o that is the same one for Megatron; if
-// there is none, it adds the group.
+// joinGroup adds g's parameters to that group of o which is the same for Megatron, or else g
+// itself.
 func (o *optimizerPlan) joinGroup(g *groupPlan) error {
 	for i := range len(o.groups) {
 		other := o.groups[i]
@@ -207,7 +205,7 @@ func (g *groupPlan) valuesByKey() map[string]any {
 type chaining struct {
 	c         *format.Checkpoint
 	old, made plans
-	renamed   map[string]string
+	renamed   map[string]string // by the new name, the old name of each renamed tensor
 }
 
 // replaceOptimizers replaces those values and tensors of the checkpoint that belong to an optimizer

@@ -1,5 +1,6 @@
 package megatron
 
+// This file finds the layers of pipeline stages, for a writer (layout.go): its goroutine, no I/O.
 import "fmt"
 
 // A stage lists the layers of the model that a stage of the pipeline has: equally many in each of
@@ -9,8 +10,7 @@ type stage struct {
 	each  int   // layers of a chunk
 }
 
-// findLayer returns the chunk that has a layer, and the layer's number in it; -1 if the stage lacks
-// it.
+// findLayer returns the chunk that has a layer, and its number in it; -1 if the stage lacks it.
 func (s *stage) findLayer(layer int) (chunk, number int) {
 	for i, first := range s.first {
 		if layer >= first && layer < first+s.each {
@@ -61,8 +61,8 @@ func (w *writer) countLayers(layers []map[int]bool) (n int) {
 	return n
 }
 
-// missingLayerError is the error for stages of which none has the next layer: it names a later
-// layer, and the stage that has it.
+// missingLayerError is the error where no stage has the next layer: it names a later one, and its
+// stage.
 func (w *writer) missingLayerError(layers []map[int]bool) error {
 	for pp, stage := range layers {
 		for n := range stage {

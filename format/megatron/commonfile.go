@@ -1,5 +1,6 @@
 package megatron
 
+// This file reads the part of torch_dist that package dcp does not know; it blocks on files.
 import (
 	"errors"
 	"io/fs"

@@ -1,5 +1,6 @@
 package megatron
 
+// This file finds parameters in the flat buffers of a distributed optimizer; it blocks on files.
 import (
 	"bytes"
 	"fmt"
@@ -16,7 +17,7 @@ const (
 	align = 64 // elements: alignment of parameters in a bucket
 	// elements that are compared to see whether a parameter starts at a position.
 	comparedElements = 256
-	effort           = 1 << 20
+	effort           = 1 << 20 // comparisons for a buffer
 )
 
 // A buffer is the distributed optimizer's state of some parameters of a chunk: one flat f32 tensor
@@ -25,11 +26,12 @@ const (
 // records where a bucket ends: the parameters themselves tell, because their copies, rounded, are
 // the model's. (Before 2024 parameters were not padded, which is as if each were a bucket.)
 type buffer struct {
-	main  *torchzip.Tensor
-	dtype tensor.DType // element type of the parameters
-	kinds []flatKind   // kinds besides the copies of the parameters
+	main  *torchzip.Tensor // copies of the parameters
+	dtype tensor.DType     // element type of the parameters
+	kinds []flatKind       // kinds besides the copies of the parameters
 }
 
+// A flatKind is a kind of state in a buffer: a flat tensor of the buffer's length.
 type flatKind struct {
 	name string
 	flat *torchzip.Tensor
@@ -95,8 +97,7 @@ func sliceBuffer(flat *torchzip.Tensor, shape tensor.Shape, at int) (*format.Ten
 		Pieces: []format.Piece{{Box: shape.Box(), File: file, Offset: offset}}}, nil
 }
 
-// readBuffers reads {number: {type of the parameters: {"param": flat, "exp_avg": flat, …}}}, or a
-// list of these, one an optimizer.
+// readBuffers reads {number: {type: {"param": flat, "exp_avg": flat, …}}}, or a list of such dicts.
 func readBuffers(root any) (list []*buffer, err error) {
 	if chained, ok := root.(*pickle.List); ok {
 		for _, x := range chained.Items {
@@ -210,14 +211,13 @@ func findParams(files *format.Files, b *buffer, p *part, used map[*param]bool) (
 type bufferWalk struct {
 	files  *format.Files
 	flat   format.Tensor
-	params []*param
-	at     []int
-	left   int // comparisons that are left
+	params []*param // parameters to be placed, in order
+	at     []int    // first element in flat of each
+	left   int      // comparisons that are left
 }
 
-// placeFrom places the parameters from index i on after element end, in a bucket that starts at
-// base or in the next one, and sets w.at. It reports whether they fit. At most wrong of them may
-// not match.
+// placeFrom places the parameters from index i on after element end, in the bucket that starts at
+// base or the next one, sets w.at, and reports whether they fit. At most wrong may not match.
 func (w *bufferWalk) placeFrom(i, base, end, wrong int) (bool, error) {
 	if i == len(w.params) {
 		return end == w.flat.Shape[0], nil

@@ -1,5 +1,6 @@
 package megatron
 
+// This file adds the distributed optimizer to a writer: its goroutine, no I/O but that of read.
 import (
 	"fmt"
 	"path"
@@ -102,8 +103,8 @@ func (w *writer) distributedState(s *rankFiles, o *optimizerPlan) (*pickle.Dict,
 	return d, w.addCommonState(s, o, d)
 }
 
-// layFlatFile lays out the distributed optimizer's file of a rank. What all expert parallel ranks
-// have alike stands with the first.
+// layFlatFile lays out a rank's flat buffers; the first expert parallel rank has what all have
+// alike.
 func (w *writer) layFlatFile(s *rankFiles, folder string) error {
 	f := flatFile{w: w, owner: s, name: path.Join(folder, distributedName)}
 	var all []any
@@ -133,18 +134,19 @@ func (w *writer) layFlatFile(s *rankFiles, folder string) error {
 	return nil
 }
 
+// A flatFile is the file of flat buffers of one rank, on its writer's goroutine.
 type flatFile struct {
 	w       *writer
-	owner   *rankFiles
-	name    string
+	owner   *rankFiles      // the rank
+	name    string          // path of the file
 	tensors []format.Tensor // buffers
-	parts   []flatPart
+	parts   []flatPart      // what is in the buffers
 }
 
 // A flatPart is a local tensor in a buffer.
 type flatPart struct {
 	*local
-	buffer, offset int
+	buffer, offset int // index of the buffer, and the first element in it
 }
 
 // addBuffers adds to the file the buffers of an optimizer, one for each chunk that has some of its
@@ -177,8 +179,7 @@ func (f *flatFile) addBuffers(o *optimizerPlan) (any, error) {
 	return d, nil
 }
 
-// bufferKey returns the key under which Megatron looks for a buffer: the types of its parameters
-// and of their gradients.
+// bufferKey returns the key by which Megatron finds a buffer: types of parameters and of gradients.
 func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 	for _, l := range params {
 		if l.DType != params[0].DType || !format.CanRound(l.DType) {

@@ -1,5 +1,6 @@
 package megatron
 
+// This file renames an optimizer from Hugging Face's parameters to Megatron's.
 import (
 	"fmt"
 	"maps"
@@ -12,8 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// huggingFaceState matches optimizer state under the names of Hugging Face: the kind, and the
-// parameter.
+// huggingFaceState matches an optimizer's state under Hugging Face's names: kind, and parameter.
 var huggingFaceState = regexp.MustCompile(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`)
 
 // FoldOptimizer changes an optimizer under the names of Hugging Face for Megatron, in which q, k
@@ -45,10 +45,8 @@ func FoldOptimizer(c *format.Checkpoint) (renamed map[string]string, err error) 
 // A folding folds an optimizer as FoldOptimizer says. It is for one goroutine, and does no I/O.
 type folding struct {
 	parts   *layout.Parts
-	renamed map[string]string
-	// whether groups have the order of Megatron, of which its arguments tell that they come from
-	// there
-	ordered bool
+	renamed map[string]string // by the new name, the old name of each renamed tensor
+	ordered bool              // whether groups have Megatron's order: its arguments are there
 }
 
 // joinedName returns the parameter of Megatron that a parameter of Hugging Face is part of, and the
@@ -115,8 +113,7 @@ func (f *folding) foldTensors(tensors []format.Tensor) (all []format.Tensor, err
 	return all, nil
 }
 
-// foldValues returns the values with one step count, and one name in the groups, for each
-// parameter.
+// foldValues returns the values with one step count and one name in the groups for a parameter.
 func (f *folding) foldValues(values []format.Value) (all []format.Value, err error) {
 	type one struct {
 		path string // it had

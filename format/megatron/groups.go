@@ -1,5 +1,6 @@
 package megatron
 
+// This file reads groups of an optimizer out of a file that is in memory: no I/O, one goroutine.
 import (
 	"fmt"
 	"strconv"
@@ -66,9 +67,8 @@ func bareGroups(groups *pickle.List) (list []*group) {
 	return list
 }
 
-// innerGroups reads torch's state of an optimizer: groups, with the numbers of their parameters,
-// and state by number; and Megatron's copies of the parameters, by group. state and mains can be
-// nil.
+// innerGroups reads torch's part of an optimizer: groups with numbers of parameters, state by
+// number; and mains, Megatron's copies of the parameters by group. state and mains can be nil.
 func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (list []*group,
 	err error) {
 	states := map[int64]*pickle.Dict{}

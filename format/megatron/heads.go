@@ -1,5 +1,6 @@
 package megatron
 
+// This file is what Megatron's arguments tell and tensors do not. It does no I/O.
 import (
 	"strings"
 

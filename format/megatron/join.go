@@ -1,5 +1,6 @@
 package megatron
 
+// This file joins what tensor parallel ranks have, after Read. It moves no bytes, and does no I/O.
 import (
 	"regexp"
 
@@ -16,9 +17,8 @@ const (
 	byHalves // the rows of gate and of up, each cut separately
 )
 
-// cuts says how Megatron-LM cuts the tensors of its models, by the end of their names: those of
-// Megatron Core, and of earlier models. The first match counts; for other tensors the cut is
-// unknown.
+// cuts says how Megatron-LM cuts the tensors of its models, Megatron Core's and earlier ones, by
+// the end of their names. The first match counts; for other tensors the cut is unknown.
 var cuts = []struct {
 	name *regexp.Regexp
 	cut  cut
@@ -45,10 +45,9 @@ var cuts = []struct {
 }
 
 // JoinRanks joins the parts of the model's tensors in a checkpoint as Megatron-LM cuts them, and
-// makes replicas of what several ranks have alike; optimizer state is cut like its parameter. It
-// leaves parts that it cannot join as they are, with their coordinates: tensors of other models,
-// experts without a number or cut over other ranks than the rest, and unnamed state of an
-// optimizer.
+// makes replicas of what several ranks have alike; optimizer state is cut like its parameter. Parts
+// that it cannot join stay, with their coordinates: tensors of other models, experts without a
+// number or cut over other ranks than the rest, and unnamed state of an optimizer.
 func JoinRanks(c *format.Checkpoint) error {
 	gated, known := c.Value("args.swiglu")
 	var joined []format.Tensor

@@ -1,5 +1,6 @@
 package megatron
 
+// This file lays out mp_rank folders: the writer, of which other files have methods too.
 import (
 	"cmp"
 	"fmt"
@@ -18,14 +19,14 @@ import (
 // A writer lays a checkpoint out for Megatron, on one goroutine. It does no I/O, except by read.
 type writer struct {
 	*format.Output
-	layout *layout.Layout
-	values []format.Value
-	size   degrees
-	ranks  []*rankFiles // ranks of the mesh, each of which has a file
-	tied   bool         // whether the output layer shares the weights of the embedding
-	stages []stage      // stages of the pipeline
-	chunks int          // chunks of each stage
-	layers int
+	layout *layout.Layout // set by placeTensors
+	values []format.Value // the given values
+	size   degrees        // sizes of the axes
+	ranks  []*rankFiles   // ranks of the mesh, each of which has a file
+	tied   bool           // whether the output layer shares the weights of the embedding
+	stages []stage        // stages of the pipeline
+	chunks int            // chunks of each stage
+	layers int            // layers of the model
 
 	optimizers plans
 	// order of parameters, as far as the optimizer's groups tell it.
@@ -36,13 +37,13 @@ type writer struct {
 	made int64
 	flat bool // whether state goes to the distributed optimizer's files
 
-	spots map[[2]int][]location // of slots and their members
+	spots map[[2]int][]location // where each local tensor lies, by slot and member of the layout
 }
 
 // A location is where a local tensor lies.
 type location struct {
 	file string
-	at   int64
+	at   int64 // offset in the file, in bytes
 }
 
 // Layout lays out a checkpoint of Megatron's format "torch": a file for each rank on the axes tp,
@@ -178,8 +179,8 @@ func (w *writer) layFiles(spec *layout.Spec) error {
 	return nil
 }
 
-// isDropped reports whether a value is not written: it belongs to one of the old ranks, or to an
-// optimizer without state.
+// isDropped reports whether a value is not written: of an old rank, or of an optimizer without
+// state.
 func (w *writer) isDropped(v format.Value) bool {
 	switch key, _, _ := strings.Cut(v.Path, "."); key {
 	case "rng_state", "rerun_state_machine":

@@ -1,5 +1,6 @@
 package megatron
 
+// This file converts a Megatron Core model that was read to Hugging Face's names. It does no I/O.
 import (
 	"cmp"
 	"errors"
@@ -14,10 +15,9 @@ import (
 
 // ToHuggingFace gives the tensors of a Megatron Core model the names of Hugging Face, and splits
 // the tensors that Megatron joins, by the rules of layout.MegatronCoreStores: q, k and v, gate and
-// up. It removes padding rows of the vocabulary. Optimizer state is split like its
-// parameter. No element moves: the pieces change. renamed is the old name of each tensor that was
-// only renamed. dropped is the number of tensors that it leaves out: random states of ranks, and
-// what modules keep besides parameters.
+// up. It removes padding rows of the vocabulary. Optimizer state is split like its parameter. No
+// element moves: the pieces change. renamed has the old name of each tensor that was only renamed,
+// by the new one. dropped counts tensors that are left out: states of ranks, extras of modules.
 func ToHuggingFace(c *format.Checkpoint, m Model) (renamed map[string]string, dropped int,
 	err error) {
 	u := splitter{c: c, model: m, stored: map[string]*joinedTensor{}, renamed: map[string]string{}}
@@ -43,14 +43,14 @@ func HasCoreNames(c *format.Checkpoint) bool {
 type splitter struct {
 	c       *format.Checkpoint
 	model   Model
-	params  []*joinedTensor
-	stores  []layout.Store
-	parts   *layout.Parts
+	params  []*joinedTensor          // the model's tensors, and state
+	stores  []layout.Store           // the rules; findRules sets them
+	parts   *layout.Parts            // the rules by name
 	logical []layout.Tensor          // tensors that are made from joined ones
 	stored  map[string]*joinedTensor // joined tensors, by their names in the layout
 	renamed map[string]string        // old names of tensors that were only renamed
 	dropped int                      // tensors that were left out
-	out     []format.Tensor
+	out     []format.Tensor          // the result
 }
 
 // A joinedTensor is a parameter, or its state in the optimizer. Its methods never change it.
@@ -70,8 +70,7 @@ func (f *joinedTensor) location() string {
 // layoutName returns the tensor's name in the layout.
 func (f *joinedTensor) layoutName() string { return stateName(f.kind, f.param) }
 
-// stateName returns the name of a kind of state of a parameter; the kind "" is the parameter
-// itself.
+// stateName returns the name of a kind of state of a parameter; kind "" is the parameter itself.
 func stateName(kind, param string) string {
 	if kind == "" {
 		return param
@@ -151,8 +150,8 @@ func (u *splitter) findRules() error {
 	return nil
 }
 
-// expertParam returns a parameter's name in the rules, except for norms: an expert's number has one
-// fixed position.
+// expertParam returns a parameter's name in the rules but for norms: an expert's number has one
+// place.
 func expertParam(param string) string {
 	if m := groupedExperts.FindStringSubmatch(param); m != nil {
 		return m[1] + "experts." + m[3] + "." + m[2]
@@ -283,8 +282,7 @@ func (u *splitter) mapPieces() error {
 	return nil
 }
 
-// boxFrom returns a box with the sizes of another that begins at an element of a packed tensor of
-// some shape.
+// boxFrom returns a box as large as box that begins at an element of a packed tensor of a shape.
 func boxFrom(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
 	moved := slices.Clone(box)
 	for d, stride := range shape.Strides() {

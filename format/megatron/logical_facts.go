@@ -1,5 +1,6 @@
 package megatron
 
+// This file finds out for a splitter (logical.go) what its model is like: one goroutine, no I/O.
 import (
 	"fmt"
 	"slices"
@@ -143,8 +144,7 @@ func (u *splitter) findMatrix(end string) *joinedTensor {
 	return nil
 }
 
-// checkGates fails when linear_fc1 is not gate and up: with both it has twice the rows that
-// linear_fc2 has columns.
+// checkGates fails if linear_fc1 is not gate and up: its rows are then twice linear_fc2's columns.
 func (u *splitter) checkGates() error {
 	const up, down = "linear_fc1.", "linear_fc2.weight"
 	columns := map[string]*joinedTensor{} // by what stands before the name

@@ -1,5 +1,6 @@
 package megatron
 
+// This file finds out by values of which parameter state is, as an optimizer has numbers only.
 import (
 	"regexp"
 	"slices"
@@ -27,16 +28,16 @@ const maxCompared = 1 << 16
 // One goroutine uses a matcher; matchValues and splitEqual read elements from files.
 type matcher struct {
 	files *format.Files
-	size  degrees
-	used  map[*param]bool
+	size  degrees         // sizes of the axes
+	used  map[*param]bool // parameters of matchGroup's slots
 }
 
 // A candidate is a copy whose parameter is not known yet.
 type candidate struct {
 	group   *group
-	main    *format.Tensor
-	param   *param
-	byOrder bool // whether the order has told its parameter
+	main    *format.Tensor // the copy
+	param   *param         // nil until it is known
+	byOrder bool           // whether the order has told its parameter
 }
 
 // matchSlots sets the parameters of a rank's slots, and returns the slots. It reads elements.

@@ -66,9 +66,9 @@ var rankFolder = regexp.MustCompile(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,})
 
 // A part is the file of one rank, for one goroutine. Only openDistributed reads files.
 type part struct {
-	tp, pp, ep int
-	file       *torchzip.File
-	root       *pickle.Dict
+	tp, pp, ep int            // the rank, by axis
+	file       *torchzip.File // its file
+	root       *pickle.Dict   // content of the file
 	chunks     []*pickle.Dict // models: more than one with a virtual pipeline
 	// of all chunks, in the order of the file, which is that in which the model registers them
 	params []*param
@@ -176,8 +176,8 @@ func openRanks(files *format.Files, dir string) ([]*part, degrees, error) {
 	return parts, size, nil
 }
 
-// checkComplete fails when ranks have no folder, and names them. first is the file that tells how
-// many ranks there are.
+// checkComplete fails when ranks have no folder, and names them. first tells how many ranks there
+// are.
 func checkComplete(dir string, first *part, there map[degrees]string, size degrees) error {
 	const most = 8 // to name
 	all := size.tp * size.pp * size.ep

@@ -1,5 +1,6 @@
 package megatron
 
+// This file names the tensors of the ranks' models, of which Read has opened the files: no I/O.
 import (
 	"fmt"
 	"regexp"
@@ -20,8 +21,8 @@ var (
 // A chunk is a model of a rank. A rank has several with a virtual pipeline.
 type chunk struct {
 	*part
-	index   int
-	tensors []format.Tensor
+	index   int             // from 0
+	tensors []format.Tensor // names are those of the file
 }
 
 // addModels adds the model's tensors of all ranks to a checkpoint, and sets params of the parts.
@@ -78,7 +79,7 @@ func addModels(c *format.Checkpoint, parts []*part, size degrees) error {
 // A param is a tensor of a rank's model under its name in the whole model.
 type param struct {
 	format.Tensor
-	chunk   int
+	chunk   int  // index of the rank's model
 	experts bool // whether each expert parallel rank has its own tensor of this name
 	expert  bool // whether the tensor belongs to an expert
 	copied  bool // whether another expert parallel rank has the same tensor
@@ -117,7 +118,7 @@ func (k *chunk) modelParams(first map[stack]int) (list []*param) {
 // A stack is the layers with a common prefix before "layers." in their names, in one chunk.
 type stack struct {
 	prefix    string
-	pp, index int
+	pp, index int // stage, and chunk in it
 }
 
 // firstLayers returns the number of the first layer of each stack in the whole model. It counts
@@ -165,8 +166,8 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 	return first, nil
 }
 
-// expertOf returns the number of the expert that has a tensor, -1 for an absurd number, and the
-// prefix of the names of experts there.
+// expertOf returns the prefix and number of a tensor's expert, -1 if absurd; is = it is an
+// expert's.
 func expertOf(name string) (prefix string, n int, is bool) {
 	for _, numbers := range []*regexp.Regexp{numbered, groupedExperts} {
 		if m := numbers.FindStringSubmatch(name); m != nil {

@@ -1,5 +1,6 @@
 package megatron
 
+// This file numbers parameters in the optimizers that a writer (layout.go) lays out; no I/O.
 import (
 	"cmp"
 	"fmt"
@@ -17,8 +18,7 @@ import (
 // order of the model. The files have numbers.
 const namesKey = "param_names"
 
-// groupPath matches what an optimizer has for a group of parameters; there are several optimizers
-// where experts have their own.
+// groupPath matches what an optimizer has for a group; of several optimizers one is of experts.
 var groupPath = regexp.MustCompile(
 	`^(optimizer\.(?:\d+\.)?)(?:(optimizer|optimizer_state_dict)\.)?param_groups\.(\d+)\.(.+)$`)
 
@@ -27,14 +27,14 @@ type optimizerPlan struct {
 	prefix string // prefix of its paths
 	// the key under which there is torch's optimizer, "" where there is no other around it
 	inner  string
-	groups map[int]*groupPlan
-	params map[string]bool // parameters in any of its groups
+	groups map[int]*groupPlan // by number, from 0 without a gap
+	params map[string]bool    // parameters in any of its groups
 }
 
 // A groupPlan is what is known of a group of parameters. Its methods never change it; no I/O.
 type groupPlan struct {
-	names  []string
-	values []format.Value
+	names  []string       // parameters
+	values []format.Value // by key
 }
 
 // planOptimizers finds the optimizers among the values, and sets them in the writer, with the order
@@ -93,6 +93,7 @@ func readPlans(values []format.Value) (plans, error) {
 	return list, nil
 }
 
+// A plans is all optimizers of a checkpoint, in their order.
 type plans []*optimizerPlan
 
 // planOf returns the plan of an optimizer, which it adds if necessary.
@@ -201,8 +202,8 @@ func (w *writer) optimizerState(s *rankFiles, o *optimizerPlan) (*pickle.Dict, e
 	return d, w.addCommonState(s, o, d)
 }
 
-// paramsOnRank returns those of some parameters that a rank has, in its order: the embedding comes
-// last where it is the output layer.
+// paramsOnRank returns those that a rank has, in its order: an embedding as output layer comes
+// last.
 func (w *writer) paramsOnRank(s *rankFiles, names []string) (list []string) {
 	var last []string
 	for _, name := range names {

@@ -1,5 +1,6 @@
 package megatron
 
+// This file reads the optimizers of mp_rank folders; it blocks on files, on Read's goroutine.
 import (
 	"errors"
 	"fmt"
@@ -20,8 +21,7 @@ const (
 	stepPrefix = optimizerKey + ".step."
 )
 
-// mainKeys and innerKeys are what Megatron has called the copies of the parameters in f32, and the
-// optimizer that it wraps.
+// mainKeys and innerKeys are Megatron's keys of copies in f32, and of the optimizer that it wraps.
 var (
 	mainKeys  = []string{"fp32_from_fp16_params", "fp32_from_fp16"}
 	innerKeys = []string{"optimizer", "optimizer_state_dict"}
@@ -53,9 +53,9 @@ type kind struct {
 
 // A group is parameters that an optimizer treats alike. It is for one goroutine, and does no I/O.
 type group struct {
-	path  string       // path of its values
-	raw   *pickle.Dict // values in the file
-	slots []*slot
+	path  string             // path of its values
+	raw   *pickle.Dict       // values in the file
+	slots []*slot            // its parameters
 	mains []*torchzip.Tensor // copies of the parameters that have one, in the same order
 
 	decays  bool // whether there is weight decay

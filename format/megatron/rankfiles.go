@@ -1,5 +1,6 @@
 package megatron
 
+// This file says what each rank's file is to hold, for a writer (layout.go): its goroutine, no I/O.
 import (
 	"fmt"
 	"maps"
@@ -18,8 +19,7 @@ const (
 	outputLayer    = "output_layer.weight"
 )
 
-// knownTensor matches the tensors of Megatron Core's models, and of optimizers with the kind of
-// state.
+// knownTensor matches tensors of Megatron Core's models, and with a kind those of optimizers.
 var knownTensor = regexp.MustCompile(
 	`^(?:optimizer\.([^.]+)\.)?(?:model\.)?((?:embedding|decoder|output_layer)\..+)$`)
 
@@ -28,7 +28,7 @@ var plainExpert = regexp.MustCompile(`^(.*\.)experts\.(\d+)\.`)
 
 // A rankFiles is a rank and what its file is to hold. One goroutine fills it in; it does no I/O.
 type rankFiles struct {
-	tp, pp, ep int
+	tp, pp, ep int                 // the rank, by axis
 	model      []*local            // tensors of its model
 	has        map[string]bool     // names of the parameters of its model
 	states     map[string][]*local // optimizer state of each parameter
@@ -37,12 +37,11 @@ type rankFiles struct {
 	stored     []*local            // tensors in its file so far
 }
 
-// A local is a tensor in the memory of a rank. Of its Tensor, elements, type and shape count.
+// A local is a tensor in the memory of a rank. Of its Tensor, name, type and shape count.
 type local struct {
-	format.Tensor     // of which elements, type and shape count
-	slot, member  int // slot and member in the layout
-	// a parameter by its name in the whole model, and which state of it; of a model's the kind is
-	// empty
+	format.Tensor
+	slot, member int // slot and member in the layout
+	// kind of state, "" = the model's own, and the parameter by its name in the whole model
 	kind, param string
 	chunk       int    // chunk of a model's tensor, with a virtual pipeline
 	name        string // name of a model's tensor in the file
@@ -174,8 +173,8 @@ func (w *writer) checkEmbedding() error {
 	return nil
 }
 
-// nameOnRank returns the name of a parameter in the file of a rank, and its chunk; "" when Megatron
-// does not look for it there.
+// nameOnRank returns a parameter's chunk and name in a rank's file; "" if Megatron wants it
+// elsewhere.
 func (w *writer) nameOnRank(s *rankFiles, param string) (chunk int, name string) {
 	last := s.pp == w.size.pp-1
 	if m := layer.FindStringSubmatch(param); m != nil {

@@ -1,5 +1,6 @@
 package megatron
 
+// This file gives another framework's optimizer Megatron's groups. It does no I/O.
 import (
 	"cmp"
 	"fmt"
@@ -44,12 +45,13 @@ func RegroupOptimizer(c *format.Checkpoint, groupValues map[string][]format.Valu
 	return note, c.Finish()
 }
 
+// A regrouping is one call of RegroupOptimizer, on its goroutine.
 type regrouping struct {
 	folding
 	groupValues map[string][]format.Value // by the parameter's name in the checkpoint
 	members     map[string][]string       // names in the checkpoint of each parameter of Megatron
-	vector      map[string]bool
-	copies      bool // whether there are copies in f32
+	vector      map[string]bool           // whether each parameter of Megatron is a vector
+	copies      bool                      // whether there are copies in f32
 }
 
 // recordState records which parameter a tensor belongs to, if it is state of one.
@@ -121,9 +123,8 @@ func (r *regrouping) addGroups(c *format.Checkpoint, ordered bool) (note string,
 	return note, nil
 }
 
-// mergedValues returns the values that the parameters of a group have in common, with what
-// distinguishes groups for Megatron. otherwise is a parameter that had another weight decay than it
-// gets.
+// mergedValues returns the values that the parameters of a group share, with those that distinguish
+// groups for Megatron. otherwise is a parameter that had another weight decay than it gets.
 func (r *regrouping) mergedValues(params []string, vectors bool) (all []format.Value,
 	otherwise string,
 	err error) {

@@ -1,5 +1,6 @@
 package megatron
 
+// This file splits the buffers of torch_dist's format dp_reshardable, for ReadDist.
 import (
 	"bytes"
 	"cmp"
@@ -39,13 +40,13 @@ type bucketList []map[string]*format.Tensor
 // determines the position of each parameter, which must match the sizes of the buckets; the copies
 // in f32 prove it. It is for one goroutine. Only splitBuffers and countMismatches read files.
 type reshardable struct {
-	c       *format.Checkpoint
+	c       *format.Checkpoint // what is read, and changed
 	files   *format.Files
 	buffers map[bufferID]bucketList
-	several bool // whether there are several optimizers
-	size    degrees
-	ranks   *writer // tells which parameters each rank has
-	model   []format.Tensor
+	several bool            // whether there are several optimizers
+	size    degrees         // sizes of the axes; readSizes sets them
+	ranks   *writer         // tells which parameters each rank has
+	model   []format.Tensor // the model's parameters
 }
 
 // splitBuckets replaces the distributed optimizer's buffers of a torch_dist checkpoint by the state
@@ -69,8 +70,7 @@ func splitBuckets(files *format.Files, c *format.Checkpoint) error {
 	return err
 }
 
-// collectBuckets finds the buckets among the tensors of the checkpoint, sorts their pieces, and
-// returns the indices of their tensors.
+// collectBuckets finds the buckets, sorts their pieces, and returns the indices of their tensors.
 func (r *reshardable) collectBuckets() (state []int, err error) {
 	types := map[bufferID]string{}
 	for i := range r.c.Tensors {

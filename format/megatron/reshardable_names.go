@@ -1,5 +1,6 @@
 package megatron
 
+// This file puts what a reshardable found into its checkpoint: one goroutine, no I/O.
 import (
 	"fmt"
 	"maps"

@@ -1,5 +1,6 @@
 package megatron
 
+// This file places parameters in a reshardable's buckets: its goroutine, no I/O.
 import (
 	"cmp"
 	"maps"
@@ -96,8 +97,7 @@ func (r *reshardable) takeParams(id bufferID, params []*local,
 	return nil
 }
 
-// piecesFrom returns the pieces of a parameter that stands in a flat tensor from an element on;
-// whole is false if some are missing.
+// piecesFrom returns a parameter's pieces, from element at of flat on; whole = none is missing.
 func piecesFrom(flat *format.Tensor, shape tensor.Shape, at int) (pieces []format.Piece,
 	whole bool) {
 	next, to := at, at+shape.Box().Elements()

@@ -1,5 +1,6 @@
 package megatron
 
+// This file names the optimizer state of all ranks, for addOptimizers.
 import (
 	"fmt"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 type stateNamer struct {
 	format.Checkpoint
 	shared map[string]int // index of each tensor that ranks have alike
-	values map[string]any
+	values map[string]any // values of state that are no tensors, by path
 
 	// names of the parameters of each group, by the path of the group.
 	members map[string][]string
@@ -21,8 +22,7 @@ type stateNamer struct {
 	paths   map[string]string // path of each group, by its key
 }
 
-// addState adds the state of a parameter: optimizer.KIND.NAME, where the kind of its copy in f32 is
-// fp32.
+// addState adds a parameter's state as optimizer.KIND.NAME; the kind of its copy in f32 is fp32.
 func (n *stateNamer) addState(s *slot) error {
 	if s.param.copied {
 		return nil

@@ -1,5 +1,6 @@
 package megatron
 
+// This file reads torch_dist: after package dcp, names and layers become those of mp_rank folders.
 import (
 	"encoding/json"
 	"fmt"
@@ -31,8 +32,7 @@ const (
 var (
 	// stateKey is that of a parameter's state: its kind, and the key of the parameter.
 	stateKey = regexp.MustCompile(`^(?:chained_\d+\.)?optimizer\.state\.([^.]+)\.(.+)$`)
-	// stacked is the key of what all layers have, with the layer as a leading dimension;
-	// stackedExperts, of all experts.
+	// stacked is a key of all layers, which a leading dimension numbers; stackedExperts of experts.
 	stacked        = regexp.MustCompile(`^(|.*\.)layers\.(\D.*)$`)
 	stackedExperts = regexp.MustCompile(`^(.*\.)experts\.experts\.(.+)$`)
 	// shardKey is that of an object: a key, which of how many objects it is along some dimensions,
@@ -40,9 +40,9 @@ var (
 	shardKey = regexp.MustCompile(`^(.+?)/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)(.*)$`)
 )
 
-// ReadDist reads a checkpoint of torch's distributed format. Of one that Megatron-Core has written
-// (torch_dist) layers and experts come apart, and everything has the names that it has in
-// Megatron's other format.
+// ReadDist reads a checkpoint of torch's distributed format, and blocks on files. Of
+// Megatron-Core's (torch_dist) layers and experts come apart, under the names of Megatron's other
+// format.
 func ReadDist(files *format.Files) (*format.Checkpoint, error) {
 	c, err := dcp.Read(files, globals)
 	if err != nil {
@@ -172,8 +172,7 @@ func leadingDims(key string) (n int) {
 	return n
 }
 
-// numberedKey inserts the numbers of a layer and an expert into a key that stands for all, in the
-// form of mp_rank folders.
+// numberedKey inserts the numbers of layer and expert into a key for all, as in mp_rank folders.
 func numberedKey(key string, at []int) string {
 	if m := stacked.FindStringSubmatch(key); m != nil {
 		key, at = fmt.Sprintf("%slayers.%d.%s", m[1], at[0], m[2]), at[1:]
@@ -186,8 +185,8 @@ func numberedKey(key string, at []int) string {
 
 // An object is an item that Megatron saves besides tensors, or something in it.
 type object struct {
-	key string
-	at  []int // which of several objects
+	key string // what was saved
+	at  []int  // which of several objects
 	// path in the object, which begins with the index in the list that was saved.
 	rest string
 }
@@ -214,8 +213,8 @@ func parseObject(path string) (object, bool) {
 	return o, true
 }
 
-// extraName returns the name, in Megatron's other format, of what a module keeps besides its
-// parameters; false for other objects.
+// extraName returns the name of a module's extra state in Megatron's other format; false for
+// others.
 func (o object) extraName() (string, bool) {
 	n := leadingDims(o.key)
 	if !strings.HasSuffix(o.key, extraState) || n != len(o.at) && (n > 0 || len(o.at) > 1) {

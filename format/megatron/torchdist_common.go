@@ -1,5 +1,6 @@
 package megatron
 
+// This file lays out common.pt, for a distWriter (torchdist_layout.go): its goroutine, no I/O.
 import (
 	"fmt"
 	"path"
@@ -61,9 +62,8 @@ func (w *distWriter) layCommonFile(spec *layout.Spec) error {
 	return err
 }
 
-// addOptimizers adds to root what optimizers have beside tensors. Megatron takes the numbers of
-// steps from groups, or from what all parameters have in common, each optimizer of its own; groups
-// it tells apart by what is in them.
+// addOptimizers adds to root what optimizers have beside tensors. Megatron takes step counts from
+// groups, or from an optimizer's common state; groups it tells apart by their content.
 func (w *distWriter) addOptimizers(root *pickle.Dict) error {
 	several := &pickle.Dict{}
 	for _, o := range w.optimizers {

@@ -1,5 +1,6 @@
 package megatron
 
+// This file knows the names of torch_dist, for its writer. It does no I/O.
 import (
 	"fmt"
 	"maps"
@@ -15,13 +16,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// groupedExperts matches parameters of experts that are computed together, which have their number
-// at the end.
+// groupedExperts matches parameters of experts that are computed together: the number is at the
+// end.
 var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weight|bias))(\d+)$`)
 
-// norms are the beginnings of norms that are modules of their own, and what they are called as
-// parts of the products after them: so torch_dist has them, whichever they are, in models whose
-// attention has linear_qkv.
+// norms are the beginnings of norms that are modules, and what they are called as parts of the next
+// product: so torch_dist has all of them, in models whose attention has linear_qkv.
 var norms = [][2]string{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
 	{"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}
 
@@ -39,8 +39,7 @@ type key struct {
 	at, of []int // indices on the leading dimensions, and the sizes of these
 }
 
-// newKeys finds out by which keys torch_dist has the parameters of a model, or those of its
-// optimizer when there is no model.
+// newKeys finds out the keys that torch_dist has for a model, or for an optimizer without a model.
 func newKeys(s *rankFiles, values []format.Value) *keys {
 	k := &keys{stacked: true, experts: map[string]int{}}
 	all := s.model
@@ -137,8 +136,8 @@ func (k key) shardOf(l *local) format.Shard {
 	return s
 }
 
-// objectName returns the name of what a module keeps besides its parameters, given the key of that
-// or of one of these.
+// objectName returns the name of a module's extra state. k is its key, or that of a parameter of
+// it.
 func (k key) objectName(module string) string {
 	at, of := k.at, k.of
 	if len(at) == 0 {
@@ -151,8 +150,7 @@ func (k key) objectName(module string) string {
 }
 
 // extraObjects returns what modules keep besides parameters: the tensors extra, and nothing for the
-// modules of other tensors. Megatron asks every module for it, most have nothing, and a checkpoint
-// in which it is missing does not load.
+// modules of all, as most have nothing: Megatron asks every module, and does not load without it.
 func (k *keys) extraObjects(extra, all []*local) (list []dcp.Object) {
 	seen := map[string]bool{}
 	add := func(o dcp.Object) {

@@ -1,5 +1,6 @@
 package megatron
 
+// This file lays out torch_dist, of which package dcp lays out the tensors.
 import (
 	"cmp"
 	"fmt"
@@ -28,7 +29,7 @@ const distConfig = `{"sharded_backend": "torch_dist", "sharded_backend_version":
 // is for one goroutine, and does no I/O, except by the functions read of its methods.
 type distWriter struct {
 	*writer
-	keys *keys
+	keys *keys  // set once the layers are numbered
 	dir  string // folder of the iteration
 }
 

@@ -1,5 +1,6 @@
 package megatron
 
+// This file counts steps, for the writers (layout.go, torchdist_layout.go), on their goroutine.
 import (
 	"cmp"
 	"encoding/binary"
