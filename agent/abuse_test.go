@@ -22,16 +22,16 @@ import (
 	"github.com/shoal-ml/shoal/internal/version"
 )
 
-// rawWorker speaks the protocol by hand, so that it can speak it wrongly.
+// rawWorker speaks the protocol by hand, to speak it wrongly too. One goroutine at a time uses it.
 type rawWorker struct {
-	t       testing.TB
+	t       testing.TB // ended by requests that fail
 	conn    *arena.Conn
 	control *arena.Control
-	bell    *arena.Bell
-	agent   *arena.Bell
-	seg     *arena.Segment
-	ticket  uint64
-	joined  rawReply
+	bell    *arena.Bell    // wakes this worker
+	agent   *arena.Bell    // wakes the agent
+	seg     *arena.Segment // segment 1 of the worker
+	ticket  uint64         // of the newest call; 0 = there is none
+	joined  rawReply       // answer to the join
 }
 
 // rawReply has the fields of all replies that tests look at.
@@ -77,8 +77,7 @@ func (w *rawWorker) request(message any) (rawReply, []int) {
 	return r, fds
 }
 
-// dialRaw connects a worker to an agent that has not joined yet; it hangs up at the end of the
-// test.
+// dialRaw connects a worker, which has not joined yet; it hangs up at the end of the test.
 func dialRaw(t testing.TB, a *agent.Agent) *rawWorker {
 	t.Helper()
 	conn, err := arena.Dial(context.Background(), a.Socket())
@@ -89,14 +88,14 @@ func dialRaw(t testing.TB, a *agent.Agent) *rawWorker {
 	return &rawWorker{t: t, conn: conn}
 }
 
-// joinRaw joins by hand as one of the ranks that the job begins with.
+// joinRaw is joinRawWithToken for a rank of startAgent or startAgentOf, with its token token-RANK.
 func joinRaw(t testing.TB, a *agent.Agent, rank int) *rawWorker {
 	t.Helper()
 	return joinRawWithToken(t, a, rank, fmt.Sprintf("token-%d", rank))
 }
 
-// joinRawWithToken joins by hand and asks for a segment of 8192 bytes, number 1. Its memory is
-// unmapped at the end of the test.
+// joinRawWithToken joins by hand and asks for a segment of 8192 bytes, number 1; a failure ends the
+// test. Memory and bells are given back at the end of the test.
 func joinRawWithToken(t testing.TB, a *agent.Agent, rank int, token string) *rawWorker {
 	t.Helper()
 	w := dialRaw(t, a)
@@ -423,6 +422,7 @@ func TestSegmentsAreSealed(t *testing.T) {
 	}
 }
 
+// Nobody but the user who runs the agent can connect to its socket.
 func TestSocketIsPrivate(t *testing.T) {
 	a := startAgent(t, 1)
 	info, err := os.Stat(a.Socket())
@@ -434,7 +434,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// serveAgent runs an agent of one rank until the end of the fuzzing.
+// serveAgent runs an agent of one rank, with token token-0, until the end of the fuzzing.
 func serveAgent(f *testing.F) *agent.Agent {
 	dir := f.TempDir()
 	a, err := agent.New(

@@ -18,13 +18,17 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// startAgent runs an agent for n ranks until the test ends.
+// The helpers of this file serve all tests of package agent_test. What fails in them fails the
+// test, and what they make is closed at its end.
+
+// startAgent runs an agent for n ranks until the test ends. Rank i has the token token-i.
 func startAgent(t *testing.T, n int) *agent.Agent {
 	t.Helper()
 	return startAgentUntil(t, context.Background(), n)
 }
 
-// runInBackground runs f on a goroutine, and waits for it at the end of the test.
+// runInBackground runs f on a goroutine, and waits for it at the end of the test: f must return
+// by itself.
 func runInBackground(t *testing.T, f func()) {
 	g := group.New(context.Background())
 	g.Go("background", func(context.Context) error { f(); return nil })
@@ -48,8 +52,9 @@ func startAgentWithOrders(t *testing.T, parent context.Context, n int,
 	return startAgentOf(t, parent, agent.Config{Size: n, Orders: orders})
 }
 
-// startAgentOf runs an agent on a socket of its own until the test ends, or parent. Rank i has the
-// token token-i.
+// startAgentOf runs an agent of cfg until the test ends, or parent. It sets the job, the log, a
+// socket of its own, and for rank i the token token-i. The test fails if the agent ends with an
+// error.
 func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent.Agent {
 	t.Helper()
 	for i := range cfg.Size {
@@ -77,7 +82,8 @@ func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent
 	return a
 }
 
-// awaitStatus blocks until the status of the job fits.
+// awaitStatus blocks until fits accepts the status of the job; the test fails if it is over before.
+// Any goroutine may call it, but not the engine's thread.
 func awaitStatus(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
 	t.Helper()
 	if _, err := a.Await(t.Context(), fits); err != nil {
@@ -85,15 +91,15 @@ func awaitStatus(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
 	}
 }
 
-// joinAs joins as one rank of an agent's job. Joins of one process are in turn, since the
-// environment is the process's.
+// joinAs joins as one rank of an agent's job, with the token token-RANK. Only the test's goroutine
+// may call it, since the environment is the process's.
 func joinAs(t *testing.T, a *agent.Agent, rank int) *client.Job {
 	t.Helper()
 	return joinWithToken(t, a, rank, fmt.Sprintf("token-%d", rank))
 }
 
-// joinWithToken joins an agent's job with the Go client, by the environment of this process. The
-// job is closed at the end of the test.
+// joinWithToken joins an agent's job as worker rank with the Go client, by the environment of this
+// process, so only the test's goroutine may call it. The job is closed at the end of the test.
 func joinWithToken(t *testing.T, a *agent.Agent, rank int, token string) *client.Job {
 	t.Helper()
 	t.Setenv(api.EnvSocket, a.Socket())
@@ -111,8 +117,8 @@ func joinWithToken(t *testing.T, a *agent.Agent, rank int, token string) *client
 	return j
 }
 
-// runOnHosts runs body once a rank, all at once, and fails the test with the first error: with all
-// ranks on one host, then spread over several.
+// runOnHosts runs body for each of n ranks, each on a goroutine, and fails the test with the first
+// error: with all ranks on one host, then, in subtests too, spread over two and over three.
 func runOnHosts(t *testing.T, n int, body func(j *client.Job) error) {
 	t.Helper()
 	t.Run(fmt.Sprintf("%d ranks on 1 host", n), func(t *testing.T) {

@@ -17,11 +17,12 @@ import (
 // gauged is a network that tells when the hosts together have sent so many bytes of tensors.
 type gauged struct {
 	fabric.Network
-	left *atomic.Int64
+	left *atomic.Int64 // bytes until then, of all hosts; below 0 afterwards
 	sent chan struct{} // closed then
 }
 
-// SendPiece sends a piece, and closes m.sent when as many bytes were sent as were left.
+// SendPiece sends a piece, and closes m.sent when as many bytes were sent as were left. Any
+// goroutine may call it.
 func (m *gauged) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.Network.SendPiece(to, p, payload)
 	if n := int64(len(payload)); n > 0 && m.left.Add(-n) <= 0 && m.left.Load() > -n {

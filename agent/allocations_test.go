@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// meanAllocations is what a call of f allocates in the whole process, in the mean of some runs and
-// rounded down, once it is used to it.
+// meanAllocations is how many objects a call of f allocates in the whole process, in the mean of
+// some runs and rounded down, after as many calls that do not count.
 func meanAllocations(runs int, f func()) uint64 {
 	for range runs {
 		f()
@@ -28,7 +28,8 @@ func meanAllocations(runs int, f func()) uint64 {
 	return (after.Mallocs - before.Mallocs) / uint64(runs)
 }
 
-// roundOf returns a function that lets all workers post the same call and waits for its end.
+// roundOf returns a function that lets all workers post the same call, and waits until each has its
+// result; the test ends if one fails. The function allocates nothing.
 func roundOf(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()) {
 	return func() {
 		for _, w := range workers {

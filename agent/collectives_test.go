@@ -27,8 +27,8 @@ func TestEveryCollective(t *testing.T) {
 	}
 }
 
-// everyCollective makes every collective as one rank and checks the results, in arena memory or in
-// its own.
+// everyCollective makes every collective as one rank and returns what is wrong with the results, in
+// arena memory or in its own. Every rank of j must call it, each on a goroutine.
 func everyCollective(ctx context.Context, j *client.Job, arena bool) error {
 	n, r := j.Size(), j.Rank()
 	alloc := func(xs ...int64) []int64 {

@@ -15,12 +15,14 @@ import (
 )
 
 // elasticJob is a job of the elastic tests: its workers train a sum, die and join as a script says.
+// The test sets the fields down to handsOver before the first worker runs, and reads those that mu
+// guards when all workers have ended.
 type elasticJob struct {
 	t     *testing.T
-	size  int // workers that the job begins with
-	agent *agent.Agent
+	size  int          // workers that the job begins with
+	agent *agent.Agent // of the host on which the job begins
 	data  client.Data
-	group *group.Group
+	group *group.Group // a goroutine for each worker
 
 	ballast int // bytes of state beside the parameters
 	// averages has the average gradient of each step, which comes in a shared result; nil = it
@@ -30,29 +32,34 @@ type elasticJob struct {
 	// handsOver runs when a worker is about to give a joiner the state; nil = nothing runs.
 	handsOver func(j *client.Job, number int) error
 
-	mu       sync.Mutex
-	ledger   map[[2]int]int // by epoch and sample: how often it has counted
-	finals   map[int][]float64
-	steps    map[int]int
+	started chan int // numbers of workers that the membership ordered; nil on several hosts
+	// onEvent is called with each event, on the engine's thread with mu held; nil = it is not.
+	onEvent func(e agent.Event)
+
+	mu       sync.Mutex        // guards what follows, and averages
+	ledger   map[[2]int]int    // by epoch and sample: how often it has counted
+	finals   map[int][]float64 // by worker: the parameters with which it has ended
+	steps    map[int]int       // by worker: the step in which it has ended
 	events   []agent.Event
-	onEvent  func(e agent.Event) // called with each event, on the engine's thread; nil = it is not
-	released []int               // ranks
-	free     []int               // numbers of these
-	started  chan int            // numbers that the membership ordered
-	ended    bool
-	endedOK  bool
+	released []int // ranks of workers that were released
+	free     []int // numbers of these
+	ended    bool  // the job is over
+	endedOK  bool  // and has ended well
 }
 
+// Errors with which a script has its worker die: alone, or with its host, which the script has
+// killed.
 var (
 	errDies     = errors.New("this worker dies here")
 	errHostDies = errors.New("the host of this worker dies here")
 )
 
-// script says what a worker does in a step: nil, or errDies to be lost before it gives its
-// gradient.
+// script runs in a step of a worker, on the worker's goroutine, before the worker gives its
+// gradient: it may block, and returns nil, errDies or errHostDies; any other error fails the test.
 type script func(f *elasticJob, number, step int) error
 
-// newElasticJob starts an agent of a job without spares; its workers are started by runWorker.
+// newElasticJob starts an agent of a job without spares, which ends with the test; the test starts
+// the workers by runWorker, also those that come in started.
 func newElasticJob(t *testing.T, size int, data client.Data) *elasticJob {
 	return newElasticJobWithSpares(t, size, 0, data)
 }
@@ -86,8 +93,8 @@ func newElasticJobWithSpares(t *testing.T, size, spares int, data client.Data) *
 	return f
 }
 
-// runWorker lets a worker join, and train on a goroutine of its own. Joins are one at a time, as in
-// joinAs.
+// runWorker lets a worker join, and train on a goroutine of f.group. Only the test's goroutine may
+// call it, as joinAs.
 func (f *elasticJob) runWorker(number int, token string, does script) {
 	f.runWorkerAt(f.agent, number, token, does)
 }
@@ -110,8 +117,9 @@ func (f *elasticJob) runWorkerAt(at *agent.Agent, number int, token string, does
 	})
 }
 
-// train is the training of a worker: it does in every step what the script says, and records which
-// samples counted and with which parameters it ends.
+// train is the training of a worker, on its goroutine: it does in every step what the script says,
+// and records which samples counted and with which parameters it ends. It returns the script's
+// error.
 func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does script) error {
 	p, err := client.Empty[float64](j, 8)
 	if err != nil {
@@ -187,7 +195,7 @@ func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does 
 	return errors.Join(t.Err(), j.Close())
 }
 
-// addCounted records that samples of an epoch counted.
+// addCounted records that samples of an epoch counted. Any goroutine may call it.
 func (f *elasticJob) addCounted(epoch int, samples []int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +205,7 @@ func (f *elasticJob) addCounted(epoch int, samples []int64) {
 }
 
 // check waits for all workers, and fails the test unless every sample counted once an epoch, and
-// the workers that stayed to the end have the same parameters.
+// the workers that stayed to the end, given by number, have the same parameters.
 func (f *elasticJob) check(stayed ...int) {
 	f.t.Helper()
 	if err := f.group.Wait(); err != nil {
@@ -219,7 +227,7 @@ func (f *elasticJob) check(stayed ...int) {
 	}
 }
 
-// doNothing is the script of a worker that trains to the end.
+// doNothing is the script of a worker that trains to the end: it returns nil.
 func doNothing(*elasticJob, int, int) error { return nil }
 
 // Workers die in the middle of a step, rank 0 among them: the others go on, and lose no sample.

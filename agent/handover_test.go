@@ -82,8 +82,8 @@ func TestLastMemberIsLostWhileItHandsOver(t *testing.T) {
 	}
 }
 
-// runAndGrow runs all workers, of which one asks for a size in step 3; that step ends when those
-// who come ask to enter.
+// runAndGrow runs all workers of a job, of which worker 0 asks for a larger size in step 3; that
+// step ends when those who come ask to enter. It returns when all have joined.
 func (f *elasticJob) runAndGrow(size int) {
 	resized := make(chan struct{})
 	for number := range f.size {

@@ -28,18 +28,20 @@ func TestRandomHostLosses(t *testing.T) {
 	}
 }
 
-// doomed is a job whose hosts are killed.
+// doomed is a job whose hosts are killed. Only the test's goroutine calls its methods, except
+// awaitTurn, and touches the fields above pace.
 type doomed struct {
 	*elasticJob
 	*testHosts
 	rng  *rand.Rand
-	live []string
-	dead map[*agent.Agent]*atomic.Bool
-	last uint64 // the step at which the last host was killed
+	live []string                      // hosts that are not killed
+	dead map[*agent.Agent]*atomic.Bool // by agent: whether its host was killed
+	last uint64                        // the step at which the last host was killed
 
-	pace  sync.Mutex
-	mayGo *sync.Cond
-	// no worker makes a later step, so that the job is not over before all have been killed
+	pace  sync.Mutex // guards horizon
+	mayGo *sync.Cond // on pace: signalled when horizon changes
+	// horizon is the last step that workers make, so that the job is not over before all have been
+	// killed.
 	horizon uint64
 }
 
@@ -104,7 +106,8 @@ func (d *doomed) startTraining(s startOrder) {
 	})
 }
 
-// awaitTurn is the script of all workers: it blocks until the step may be made.
+// awaitTurn is the script of all workers, on their goroutines: it blocks until the step may be
+// made.
 func (d *doomed) awaitTurn(_ *elasticJob, _, step int) error {
 	d.pace.Lock()
 	defer d.pace.Unlock()
@@ -164,7 +167,7 @@ func (d *doomed) awaitAllKnow(fits func(agent.Status) bool) {
 	}
 }
 
-// growByHost adds a host, and workers on it.
+// growByHost adds host z, and two workers on it, unless the job refuses them.
 func (d *doomed) growByHost() {
 	d.addHost("z", 2)
 	d.live = append(d.live, "z")
@@ -178,8 +181,9 @@ func (d *doomed) growByHost() {
 	}
 }
 
-// verify checks that nothing counted twice, and that what may have counted without a living witness
-// is of the steps of the losses alone.
+// verify fails the test if a sample counted twice, if more samples are missing than those of one
+// step for each of so many kills, or if workers end with different parameters. All workers have
+// ended.
 func (d *doomed) verify(kills int) {
 	d.elasticJob.mu.Lock()
 	defer d.elasticJob.mu.Unlock()

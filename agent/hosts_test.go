@@ -21,22 +21,24 @@ import (
 )
 
 // testHosts is a job on several hosts of one process: agents, and a network without sockets. Its
-// workers are goroutines of the test.
+// workers are goroutines of the test. startHosts sets the fields down to head and started; the test
+// may read agents and ends without mu while no host is added.
 type testHosts struct {
 	t       *testing.T
 	hub     *mem.Hub
 	over    func(fabric.Network) fabric.Network // what an agent gets in place of its network
 	workers int                                 // workers that the job begins with
 	orders  agent.Orders
-	starts  *group.Group
-	head    *agent.Agent // agent of the host on which the job begins
-	mu      sync.Mutex
-	agents  map[string]*agent.Agent
+	starts  *group.Group                  // a goroutine for each order to start workers
+	head    *agent.Agent                  // agent of the host on which the job begins
+	mu      sync.Mutex                    // guards what follows, but for the channel started
+	agents  map[string]*agent.Agent       // by host
 	ends    map[string]context.CancelFunc // by host: ends its agent
 	// gone lists what launchers have heard of hosts that are gone, with the host of the launcher.
-	gone    []string
-	onGone  func(name, host string) // called with a launcher and a gone host; nil = not
-	started chan startOrder         // workers that the membership ordered
+	gone []string
+	// onGone is called, with mu held, with the hosts of a launcher and of who is gone; nil = not.
+	onGone  func(name, host string)
+	started chan startOrder // workers that the membership ordered
 }
 
 // startOrder is a worker that is to be started.
@@ -46,8 +48,8 @@ type startOrder struct {
 	token  string
 }
 
-// startHosts starts a job on hosts a, b, … with these slots, which begins on the first. The agents
-// end with the test.
+// startHosts starts a job of so many workers on hosts a, b, … with these slots, which begins on the
+// first. The agents end with the test. The test joins for the workers that come in started.
 func startHosts(t *testing.T, workers int, slots []int, orders agent.Orders) *testHosts {
 	t.Helper()
 	return startHostsOn(t, func(m fabric.Network) fabric.Network {
@@ -75,13 +77,13 @@ func startHostsOn(t *testing.T, over func(fabric.Network) fabric.Network, worker
 	return c
 }
 
-// addHost starts the agent of a host that joins the job.
+// addHost starts the agent of a host that joins the job, until the test ends.
 func (c *testHosts) addHost(name string, slots int) {
 	c.startAgent(name, agent.Config{Slots: slots})
 }
 
 // orderStart tells an agent that a worker runs, and puts what the worker needs to join into
-// c.started.
+// c.started. It waits for the engine's thread, so it runs on a goroutine of c.starts.
 func (c *testHosts) orderStart(host string, number int) {
 	c.mu.Lock()
 	a := c.agents[host]
@@ -91,7 +93,8 @@ func (c *testHosts) orderStart(host string, number int) {
 	c.started <- startOrder{number, a, token}
 }
 
-// startAgent starts the agent of a host, which ends with the test.
+// startAgent starts the agent of a host, which ends with the test. It sets the job, the socket, the
+// log, the network and the orders of cfg, the latter to c.orders but for Start and Gone.
 func (c *testHosts) startAgent(name string, cfg agent.Config) *agent.Agent {
 	c.t.Helper()
 	dir, err := os.MkdirTemp("", "shoal")
@@ -140,7 +143,7 @@ func (c *testHosts) startAgent(name string, cfg agent.Config) *agent.Agent {
 }
 
 // startElasticJobOnHosts starts the agents of an elasticJob on several hosts. The caller runs the
-// workers that are ordered, which come in started, by runAt, and waits for them by check.
+// workers that are ordered, which come in started, by runWorkerAt, and waits for them by check.
 func startElasticJobOnHosts(t *testing.T, workers int, slots []int, data client.Data) (*elasticJob,
 	*testHosts) {
 	f := &elasticJob{t: t, data: data, group: group.New(context.Background()),

@@ -15,10 +15,11 @@ import (
 // counted is work that counts how often each of its chunks is done.
 type counted []atomic.Int32
 
+// Chunks is how many chunks there are, and Chunk counts that one is done, on any lane.
 func (c counted) Chunks() int                        { return len(c) }
 func (c counted) Chunk(i int, _ *collective.Scratch) { c[i].Add(1) }
 
-// checkOnce fails the test unless every chunk was done once.
+// checkOnce ends the test unless every chunk was done once.
 func checkOnce(t *testing.T, c counted) {
 	t.Helper()
 	for i := range c {

@@ -17,16 +17,17 @@ import (
 )
 
 // meshJob is a job whose workers have parts of a state and make steps until they are let go. On
-// every mesh they compare what they have with an oracle.
+// every mesh they compare what they have with an oracle. newMeshJob sets all fields before a worker
+// runs; then they stay as they are. The callbacks run on the goroutines of workers.
 type meshJob struct {
 	t       *testing.T
 	c       *testHosts
 	spec    layout.Spec
 	tensors []layout.Tensor
-	said    reshape.Statement
-	first   string
-	starts  *group.Group
-	workers *group.Group
+	said    reshape.Statement // what workers state of the state
+	first   string            // mesh with which the job begins
+	starts  *group.Group      // a goroutine that starts workers
+	workers *group.Group      // a goroutine for each worker
 	arrived chan arrival
 	// does runs before a worker hands its state over; nil = nothing runs.
 	does func(number int, at *agent.Agent, next string) error
@@ -41,7 +42,7 @@ type meshJob struct {
 // arrival is a worker that has its part of the state on a mesh, or that is not needed there.
 type arrival struct {
 	mesh string
-	rank int
+	rank int    // -1 = the worker is not needed on the mesh
 	err  string // error of its call, which leaves mesh and rank unset; "" = none
 }
 
@@ -77,7 +78,9 @@ func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
 	return spec, tensors
 }
 
-// newMeshJob begins a job on hosts of the given slots, with as many workers as its mesh has ranks.
+// newMeshJob begins a job on hosts of the given slots, with as many workers as its mesh has ranks;
+// prepare may set the callbacks, spread and orders before; nil = none are set. The caller defers
+// end.
 func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 	prepare func(s *meshJob)) *meshJob {
 	s := &meshJob{t: t, first: mesh, workers: group.New(context.Background()),
@@ -120,7 +123,8 @@ func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 	return s
 }
 
-// end lets the workers go. It is for a defer: what workers clean up must wait for them.
+// end lets the workers go, waits for them, and fails the test if one has failed. It is for a defer:
+// what workers have registered for cleanup must wait for them.
 func (s *meshJob) end() {
 	s.leadingAgent().ReleaseWorkers("the test is over")
 	s.starts.Stop(nil)
@@ -129,7 +133,8 @@ func (s *meshJob) end() {
 	}
 }
 
-// leadingAgent is the agent that leads.
+// leadingAgent is the agent that leads, or that of the first host while none does. Any goroutine
+// may call it.
 func (s *meshJob) leadingAgent() *agent.Agent {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -142,7 +147,8 @@ func (s *meshJob) leadingAgent() *agent.Agent {
 	return s.c.head
 }
 
-// expectedPart is what an oracle says that a rank has.
+// expectedPart is what an oracle says that a rank has on a mesh, as new memory; nil if the mesh
+// cannot be, which fails the test. Any goroutine may call it.
 func (s *meshJob) expectedPart(mesh string, rank int) []byte {
 	st, err := reshape.NewState(&s.said)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// meshWorker is a worker of a meshJob.
+// meshWorker is a worker of a meshJob. Only its goroutine, which runWorker runs on, uses it.
 type meshWorker struct {
 	*rawWorker
 	meshJob *meshJob
@@ -21,10 +21,10 @@ type meshWorker struct {
 	memory  part // what it has of the state
 }
 
-// part is memory of a worker.
+// part is memory of a worker: the beginning of a segment. The zero value is no memory.
 type part struct {
 	segment *arena.Segment
-	id      uint32
+	id      uint32 // number of the segment
 	bytes   int
 }
 
@@ -39,8 +39,8 @@ func (p part) memory() []byte {
 // ref is how a descriptor names the memory.
 func (p part) ref() arena.Ref { return arena.Ref{Segment: p.id, Count: uint64(p.bytes)} }
 
-// newPart asks the agent for memory of so many bytes, unmapped at the end of the test. later is
-// that of the request.
+// newPart asks the agent for memory of so many bytes, unmapped at the end of the test; none for 0.
+// later asks for it before its pages are made.
 func (w *meshWorker) newPart(bytes int, later bool) (p part, err error) {
 	if bytes == 0 {
 		return p, nil
@@ -53,7 +53,8 @@ func (w *meshWorker) newPart(bytes int, later bool) (p part, err error) {
 	return p, err
 }
 
-// runWorker joins as a worker, runs it until it ends or dies, and tells its agent how.
+// runWorker joins as a worker, runs it until it ends or dies, and tells its agent how. It runs on a
+// goroutine of s.workers.
 func (s *meshJob) runWorker(at startOrder) error {
 	w := &meshWorker{rawWorker: joinRawWithToken(s.t, at.agent, at.number, at.token),
 		meshJob: s, order: at}
@@ -136,8 +137,9 @@ func (w *meshWorker) run() error {
 	}
 }
 
-// changeMesh goes to the mesh that the job goes to, and compares what it has there with the oracle;
-// lost says that a worker was lost on the way.
+// changeMesh goes to the mesh that the job goes to, and compares what it has there with the oracle,
+// which fails the test where they differ; lost says that a worker was lost on the way. An error is
+// that of does, or ends the worker.
 func (w *meshWorker) changeMesh() (lost bool, err error) {
 	for {
 		shape, _ := w.request(&api.ShapeRequest{})
@@ -201,7 +203,7 @@ func (w *meshWorker) changeMesh() (lost bool, err error) {
 	}
 }
 
-// stateData says what the job trains on, and its place in that.
+// stateData says what the job trains on, and as its place in that how many steps are committed.
 func (w *meshWorker) stateData(step uint64) error {
 	place := cursor.Cursor{Samples: 1 << 20, Batch: 4, Seed: 1, Step: step, Next: step * 4}
 	text, err := place.AppendBinary(nil)
@@ -219,7 +221,8 @@ func (w *meshWorker) stateData(step uint64) error {
 const backTo = 3
 
 // readCheckpoint does what a worker does that must read its part of the state from a checkpoint: it
-// has it when all have it. errAgain = another was lost meanwhile.
+// has it when all have it. errAgain = another was lost meanwhile. The part is that of the oracle,
+// and no file is read.
 func (w *meshWorker) readCheckpoint(mesh string) error {
 	if w.meshJob.does != nil {
 		if err := w.meshJob.does(w.order.number, w.order.agent, ""); err != nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// monitored is a network that watches in which order things are sent.
+// monitored is a network that watches in which order things are sent. Any goroutine may call it.
 type monitored struct {
 	fabric.Network
 	t *testing.T
 
-	mu     sync.Mutex
+	mu     sync.Mutex             // guards told
 	told   map[fabric.Host]uint64 // of which batch a host was told last
-	pieces *atomic.Int64          // sent by who leads
+	pieces *atomic.Int64          // number that were sent by who leads, on host a
 }
 
 // Send sends a message, and records of which batch it tells.

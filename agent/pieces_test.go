@@ -13,19 +13,22 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
+// Elements of f32 in a piece, and in a whole window.
 const (
 	pieceElements  = collective.PieceBytes / 4
 	windowElements = collective.PiecesOpen * pieceElements
 )
 
-// feeder is a worker whose tensors are in its own memory, and pass through a window.
+// feeder is a worker whose tensors are in its own memory, and pass through a window. One goroutine
+// at a time uses it.
 type feeder struct {
 	*rawWorker
 	window *arena.Segment
-	id     uint32
+	id     uint32 // number of that segment
 }
 
-// joinFeeder joins by hand as a rank, and makes the window.
+// joinFeeder joins by hand as a rank of startAgent, and makes the window. A failure ends the test,
+// whose end unmaps the window.
 func joinFeeder(t *testing.T, a *agent.Agent, rank int) *feeder {
 	t.Helper()
 	f := &feeder{rawWorker: joinRaw(t, a, rank)}
@@ -33,8 +36,8 @@ func joinFeeder(t *testing.T, a *agent.Agent, rank int) *feeder {
 	return f
 }
 
-// newSegment asks for another segment, and returns it with its number. It is unmapped at the end of
-// the test.
+// newSegment asks for another segment, and returns it with its number; a failure ends the test. It
+// is unmapped at the end of the test.
 func (w *rawWorker) newSegment(bytes int64) (*arena.Segment, uint32) {
 	w.t.Helper()
 	r, fds := w.request(&api.SegmentRequest{Bytes: bytes})
@@ -67,8 +70,8 @@ func (f *feeder) pieceMemory(i, n int) []byte {
 	return f.window.Mem[from : from+4*min(pieceElements, n-i*pieceElements)]
 }
 
-// feedPiece puts piece i into the window, where every element is value plus its number, and tells
-// the agent.
+// feedPiece puts piece i of the n elements of a call into the window, where every element is value
+// plus its number, and tells the agent. It does not wait.
 func (f *feeder) feedPiece(ticket uint64, i, n int, value float32) {
 	fillNumbers(f.pieceMemory(i, n), value+float32(i*pieceElements))
 	f.control.SetFed(ticket, uint64(i)+1)
@@ -82,8 +85,8 @@ func fillNumbers(mem []byte, first float32) {
 	}
 }
 
-// awaitPiece blocks until the result of piece i is there, and checks that every element is scale
-// times its number, plus offset.
+// awaitPiece blocks until the result of piece i of n elements is there, and ends the test unless
+// every element is scale times its number, plus offset.
 func (f *feeder) awaitPiece(ticket uint64, i, n int, scale, offset float32) {
 	f.t.Helper()
 	f.control.SetWorkerParked(true)
@@ -98,7 +101,7 @@ func (f *feeder) awaitPiece(ticket uint64, i, n int, scale, offset float32) {
 	checkNumbers(f.t, f.pieceMemory(i, n), scale, offset+scale*float32(i*pieceElements))
 }
 
-// checkNumbers fails the test unless memory has f32 that go up from first by scale.
+// checkNumbers ends the test unless memory has f32 that go up from first by scale.
 func checkNumbers(t testing.TB, mem []byte, scale, first float32) {
 	t.Helper()
 	for k := 0; k < len(mem); k += 4 {
@@ -109,8 +112,9 @@ func checkNumbers(t testing.TB, mem []byte, scale, first float32) {
 	}
 }
 
-// feedAll feeds the calls of feeders from their first piece to their last, and checks the results
-// of all but the last pieces, which the function that it returns checks.
+// feedAll feeds the calls of feeders, of n elements each, from their first piece to their last, and
+// checks the results of all but the last pieces, which fit into the window: the function that it
+// returns checks piece i. A wrong result ends the test.
 func feedAll(n int, tickets []uint64, feeders ...*feeder) (results func(i int)) {
 	pieces := (n + pieceElements - 1) / pieceElements
 	scale, offset := float32(len(feeders)), float32(len(feeders)-1)*float32(len(feeders))/2
@@ -130,8 +134,8 @@ func feedAll(n int, tickets []uint64, feeders ...*feeder) (results func(i int)) 
 	return results
 }
 
-// mustEnd blocks until a call has ended, and fails the test unless it ends with a status and a
-// text.
+// mustEnd blocks until a call has ended, and fails the test unless it ends with a status, and with
+// an error that contains says.
 func (w *rawWorker) mustEnd(ticket uint64, status arena.Status, says string) {
 	w.t.Helper()
 	if s, text := w.waitFor(ticket); s != status || !strings.Contains(text, says) {

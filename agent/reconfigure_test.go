@@ -82,10 +82,12 @@ func TestReconfigureScenarios(t *testing.T) {
 
 // phase is a membership that a scenario comes to.
 type phase struct {
-	size    int   // ask for so many before
+	size    int   // ask for so many members before; 0 = nobody asks
 	dies    int   // this worker is lost in the step before; 0 = nobody, so that worker 0 lives
 	members []int // numbers, by rank
-	each    func(j *client.Job) error
+	// each runs in the first step of the phase, on the goroutine of each member; nil = nothing
+	// does.
+	each func(j *client.Job) error
 }
 
 // recast is a job that goes through phases: members gather their numbers in every step, and so
@@ -95,9 +97,9 @@ type recast struct {
 	phases []phase
 	over   chan struct{} // closed when the last phase was reached
 
-	mu   sync.Mutex
+	mu   sync.Mutex  // guards what follows
 	at   map[int]int // phases by the step that began them
-	next int
+	next int         // the phase that comes next
 }
 
 // runPhases runs a job of n workers through phases, and fails the test if it does not come to
@@ -131,6 +133,7 @@ func runPhases(t *testing.T, n int, phases ...phase) {
 }
 
 // startWorker lets a worker join, and train on a goroutine until the phases are over or it dies.
+// Only the test's goroutine may call it, as joinAs.
 func (f *recast) startWorker(number int, token string) {
 	j := joinWithToken(f.t, f.agent, number, token)
 	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
@@ -144,7 +147,8 @@ func (f *recast) startWorker(number int, token string) {
 	})
 }
 
-// train is the training of a worker, which does in each step what the phase asks for.
+// train is the training of a worker, on its goroutine, which does in each step what the phase asks
+// for; errDies if that is to die.
 func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 	t, err := client.Train(j, f.data, client.StateOf("p", make([]float64, 8)))
 	if err != nil {
@@ -179,9 +183,9 @@ func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 	return errors.Join(t.Err(), j.Close())
 }
 
-// phaseOf reports whether a step begins a phase, and which; the first who asks in a step decides,
-// and the job is in that phase from then on. As many members as the phase has, and others, are an
-// error.
+// phaseOf reports whether a step with these members begins a phase, and which; the first who asks
+// in a step decides, and the job is in that phase from then on. As many members as the phase has,
+// and others, are an error.
 func (f *recast) phaseOf(step int, workerIDs []int64) (k int, begins bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,7 +212,8 @@ func (f *recast) phaseOf(step int, workerIDs []int64) (k int, begins bool, err e
 	return k, true, nil
 }
 
-// bringAbout has a member do what leads to phase k: ask for a size, or die.
+// bringAbout has a member do what leads to phase k: ask for a size, or die, which is errDies. After
+// the last phase it does nothing.
 func (f *recast) bringAbout(k, number, rank int) error {
 	if k == len(f.phases) {
 		return nil
@@ -221,7 +226,10 @@ func (f *recast) bringAbout(k, number, rank int) error {
 	return nil
 }
 
-// checkNeverChanged checks that the membership has never changed.
+// The checks with a client.Job return what is wrong, block until all ranks have called them, and
+// run on the goroutines of workers.
+
+// checkNeverChanged checks that the membership has never changed; it does not block.
 func checkNeverChanged(j *client.Job) error {
 	if g := j.Generation(); g != 1 {
 		return fmt.Errorf("asked for the size that it has, the job has come to generation %d", g)
@@ -286,7 +294,8 @@ func checkRing(j *client.Job) error {
 	return err
 }
 
-// checkSplit makes a group of rank 0 and one of the others, and checks a sum in each.
+// checkSplit makes a group of rank 0 and one of ranks 1 and 2, of a job of three, and checks a sum
+// in each.
 func checkSplit(j *client.Job) error {
 	ranks := []int{0}
 	if j.Rank() > 0 {

@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// busy is a network whose payloads are in use until somebody says otherwise.
+// busy is a network whose payloads are in use until the test calls what asked holds. Only the
+// test's goroutine uses it; the methods that are not here must not be called.
 type busy struct {
 	fabric.Network
 	asked []func()

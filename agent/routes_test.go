@@ -33,10 +33,10 @@ func TestRoutesChangeWhileTheJobRuns(t *testing.T) {
 
 // recurring is a step that is made again and again.
 type recurring struct {
-	name, class string
-	n, arrays   int  // of so many elements
-	loss        bool // one more element ends the step
-	ahead       bool // but only once something of the arrays was sent
+	name, class string // of the subtest, and of its all-reduces as events tell it
+	n, arrays   int    // elements of an array, and arrays of a step
+	loss        bool   // an all-reduce of one more element ends the step
+	ahead       bool   // but only once something of the arrays was sent
 }
 
 // runUntilRouted makes the step on three hosts until the head tells of another route, and checks
@@ -72,7 +72,8 @@ func (r recurring) runUntilRouted(t *testing.T) {
 	}
 }
 
-// makeSteps makes steps and checks every element, until the first rank says that it is enough.
+// makeSteps makes steps and checks every element, until enough is closed, which rank 0 tells the
+// others. It runs on the goroutine of a worker, and returns what is wrong.
 func (r recurring) makeSteps(ctx context.Context, j *client.Job, sent *counter,
 	enough <-chan struct{}) error {
 	arrays := make([][]float32, r.arrays)
@@ -103,7 +104,7 @@ func (r recurring) makeSteps(ctx context.Context, j *client.Job, sent *counter,
 	return nil
 }
 
-// makeStep makes one step, and checks the loss.
+// makeStep makes one step, whose number is step, and checks the loss. The sums are in arrays.
 func (r recurring) makeStep(ctx context.Context, j *client.Job, sent *counter, arrays [][]float32,
 	step int) error {
 	if !r.loss {
@@ -132,10 +133,10 @@ func (r recurring) makeStep(ctx context.Context, j *client.Job, sent *counter, a
 	return nil
 }
 
-// counter counts the bytes of tensors that the hosts send.
+// counter counts the bytes of tensors that the hosts send. Any goroutine may use it.
 type counter struct {
-	mu    sync.Mutex
-	grown sync.Cond
+	mu    sync.Mutex // guards bytes
+	grown sync.Cond  // on mu: signalled when bytes has grown
 	bytes int
 }
 
@@ -149,7 +150,7 @@ func newCounter() *counter {
 // wrap returns a network that counts what m sends.
 func (n *counter) wrap(m fabric.Network) fabric.Network { return &counting{m, n} }
 
-// awaitMoreThan blocks until more bytes were sent.
+// awaitMoreThan blocks until more than so many bytes were sent since newCounter.
 func (n *counter) awaitMoreThan(bytes int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -158,6 +159,7 @@ func (n *counter) awaitMoreThan(bytes int) {
 	}
 }
 
+// counting is a network whose pieces counter counts.
 type counting struct {
 	fabric.Network
 	counter *counter

@@ -12,16 +12,17 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// sent is a network that keeps what is sent.
+// sent is a network that keeps what is sent. Only the test's goroutine uses it.
 type sent struct {
 	frames  []*head.Frame
 	parts   parts
-	inParts int
-	dropped error
+	inParts int   // parts that were sent
+	dropped error // why a link was dropped last; nil = none was
 	t       *testing.T
 }
 
-// Send keeps the frame that a message is, or that it is the last part of.
+// Send keeps the frame that a message is, or that it is the last part of; any other message ends
+// the test.
 func (s *sent) Send(from fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		s.t.Fatalf("%d bytes", len(b))

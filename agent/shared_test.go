@@ -217,7 +217,7 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 }
 
 // averageMemory returns the memory into which a worker gets the average: a shared result, or g
-// where the test has none.
+// where the test has none. It runs on the worker's goroutine, and waits for the agent.
 func (f *elasticJob) averageMemory(j *client.Job, g []float64) ([]float64, error) {
 	if f.averages == nil {
 		return g, nil
@@ -225,8 +225,9 @@ func (f *elasticJob) averageMemory(j *client.Job, g []float64) ([]float64, error
 	return client.Shared[float64](j, "average", len(g))
 }
 
-// checkAverage compares the average of a step with what other workers have seen. A worker that is
-// released waits first until the others are three steps ahead.
+// checkAverage compares the average of a step with what other workers have seen, and returns an
+// error if they differ. A worker that is released waits first until the others are three steps
+// ahead. It runs on the worker's goroutine.
 func (f *elasticJob) checkAverage(t *client.Trainer, average []float64) error {
 	if f.averages == nil {
 		return nil

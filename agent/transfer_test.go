@@ -12,13 +12,15 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// cables join the transfers of hosts by function calls, without memory of their own.
+// cables join the transfers of hosts by function calls, without memory of their own. Only the
+// test's goroutine uses them; the methods that are not here must not be called.
 type cables struct {
 	fabric.Network
 	self fabric.Host
-	way  *[]onWay
+	way  *[]onWay // pieces of all hosts that the test has not delivered
 }
 
+// onWay is a piece that was sent and not delivered.
 type onWay struct {
 	from, to fabric.Host
 	piece    fabric.Piece

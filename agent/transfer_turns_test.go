@@ -8,11 +8,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// stations is a network of which a test says when what it was given has left.
+// stations is a network of which a test says when what it was given has left. Only the test's
+// goroutine uses it; the methods that are not here must not be called.
 type stations struct {
 	fabric.Network
-	sent []fabric.Host
-	left []func()
+	sent []fabric.Host // by piece: to whom it was sent
+	left []func()      // to be called when all has left
 }
 
 // SendPiece records to whom a piece goes.

@@ -49,7 +49,8 @@ func TestHostsLeaveAMesh(t *testing.T) {
 	}
 }
 
-// retryUntilBegun calls ask again and again until the job has begun.
+// retryUntilBegun calls ask again and again until its error is not that the job has not begun; any
+// other error ends the test.
 func (s *meshJob) retryUntilBegun(ask func() error) {
 	s.t.Helper()
 	for {

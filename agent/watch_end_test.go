@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/sense/stall"
 )
 
-// observeWaits lets a detector observe waits over some time.
+// observeWaits lets a detector observe the same waits over some time of its clock, as the agent
+// that leads.
 func observeWaits(d *stall.Detector, from, until sense.Duration, waits ...collective.Wait) {
 	for now := from; now <= until; now += stall.Interval {
 		d.Observe(now, true, 0, waits)

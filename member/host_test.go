@@ -11,18 +11,19 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// fleet is what a random test knows of the hosts of a job.
+// fleet is what a random test knows of the hosts of a job. Only the test's goroutine uses it, and
+// its methods end the test t where the machine breaks an invariant.
 type fleet struct {
 	t       *rapid.T
 	m       *member.Machine
-	slots   map[string]int
-	leaving map[string]bool // drained
-	starts  []topo.Member   // ordered
-	alive   map[topo.WorkerID]string
-	stopped map[topo.WorkerID]bool
-	open    []member.Record // proposed; at most one
-	last    topo.View
-	over    bool
+	slots   map[string]int           // by host that is there
+	leaving map[string]bool          // by host: whether it is drained
+	starts  []topo.Member            // workers that are ordered and have not started
+	alive   map[topo.WorkerID]string // by worker that runs: its host
+	stopped map[topo.WorkerID]bool   // by worker: whether it was ordered to end
+	open    []member.Record          // proposed; at most one
+	last    topo.View                // the active generation
+	over    bool                     // the job is over
 }
 
 // checkOrders takes the orders of the machine, fails the test for one that does not fit what is
@@ -144,8 +145,8 @@ func (f *fleet) decideOpen() {
 	}
 }
 
-// applyEvent gives the machine an event of a kind, about random hosts and workers; i makes the name
-// of a new host.
+// applyEvent gives the machine an event of kind what, from 0 to 14, about random hosts and workers,
+// and keeps in f what follows from it; i makes the name of a new host.
 func (f *fleet) applyEvent(what, i int) {
 	host := rapid.SampledFrom(sortedKeys(f.slots)).Draw(f.t, "host")
 	var w topo.WorkerID
@@ -207,8 +208,8 @@ func (f *fleet) loseHost(host string) {
 	}
 }
 
-// takeOver replaces the machine by one that another head restores from what was decided last. It
-// hears of the workers again.
+// takeOver replaces the machine by one that the head on another host restores from what was decided
+// last. It hears of the workers again. A host that is not there, or not of the job, is ignored.
 func (f *fleet) takeOver(host string) {
 	r := f.m.Record()
 	if !r.Belongs(host) || f.slots[host] == 0 {

@@ -64,25 +64,29 @@ func recordOf(g topo.Generation, want int, members string) member.Record {
 	return r
 }
 
-// council is the hosts of a random test, and the messages between them.
+// council is the hosts of a random test, and the messages between them. Only the test's goroutine
+// uses it.
 type council struct {
 	t         *rapid.T
-	acceptors map[string]*member.Acceptor
-	proposers map[string]*member.Proposer
-	post      []letter
+	acceptors map[string]*member.Acceptor // by host
+	proposers map[string]*member.Proposer // by host
+	post      []letter                    // messages that were not delivered
 	decided   map[topo.Generation]member.Record
-	proposals int
+	proposals int // records that were proposed, which tells them apart
 }
 
+// letter is a message between hosts: an ask, or else an answer.
 type letter struct {
 	from, to string
 	ask      member.Ask
-	answer   member.Answer
+	answer   member.Answer // nil = the message is an ask
 }
 
+// citizens are the hosts of a council, a letter each.
 const citizens = "abcde"
 
-// newCouncil makes five hosts of which the voters of generation 1 know that generation.
+// newCouncil makes five hosts of which the voters of generation 1, which has these members, know
+// that generation.
 func newCouncil(t *rapid.T, members string) *council {
 	c := &council{t: t, acceptors: map[string]*member.Acceptor{},
 		proposers: map[string]*member.Proposer{}, decided: map[topo.Generation]member.Record{}}
@@ -97,7 +101,8 @@ func newCouncil(t *rapid.T, members string) *council {
 	return c
 }
 
-// decide tells a host of a decision, and compares it with what others were told.
+// decide tells host h of a decision, and ends the test if others were told of another record of
+// that generation.
 func (c *council) decide(h string, r member.Record) {
 	g := r.View.Generation
 	if other, ok := c.decided[g]; ok && !cmp.Equal(other, r) {
@@ -109,7 +114,7 @@ func (c *council) decide(h string, r member.Record) {
 }
 
 // proposeNext has host h want another generation after the newest that it knows, with these
-// members.
+// members; nothing if it knows none.
 func (c *council) proposeNext(h, members string) {
 	if r, ok := c.acceptors[h].Record(); ok {
 		c.proposals++

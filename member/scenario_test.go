@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// rewrite has TestScenarios write what the machine decides into the scenarios.
 var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
 
 // Each scenario is a text of commands; under each command stand the decisions that it leads to,
@@ -46,10 +47,10 @@ func TestScenarios(t *testing.T) {
 
 // player plays a scenario. What is proposed is decided at once, unless the scenario says "hold".
 type player struct {
-	out  strings.Builder
-	m    *member.Machine
-	hold bool
-	open member.Record // proposed, not decided
+	out  strings.Builder // the scenario with its decisions, so far
+	m    *member.Machine // nil before the command "job"
+	hold bool            // the scenario has said "hold"
+	open member.Record   // proposed, not decided
 }
 
 // playScript runs the commands of a scenario, and returns them with the decisions after each.
@@ -88,8 +89,8 @@ func (p *player) printAction(a member.Action) {
 	}
 }
 
-// runCommand gives the machine what a command of a scenario says; words are the command and its
-// arguments.
+// runCommand gives the machine what a command of a scenario says, and prints what the command asks
+// for, or its error; words are the command and its arguments.
 func (p *player) runCommand(words []string) {
 	text := func(prefix string) string {
 		for _, w := range words[1:] {
@@ -174,7 +175,7 @@ func (p *player) runCommand(words []string) {
 	}
 }
 
-// parseHosts reads hostA:2,hostB:2, with slots.
+// parseHosts reads hostA:2,hostB:2, with slots; nil for "".
 func parseHosts(text string) (list []member.Host) {
 	for part := range strings.SplitSeq(text, ",") {
 		if name, slots, ok := strings.Cut(part, ":"); ok {

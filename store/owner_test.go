@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// noon is when owners of these tests began to lead.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // owner returns an owner of the job "digits", who leads since generation g.

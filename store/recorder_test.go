@@ -16,7 +16,8 @@ import (
 )
 
 // withRecorder runs f with a recorder and its store in a synctest bubble, whose clock jumps when
-// everybody waits. lines are what the recorder has reported.
+// everybody waits. f closes the recorder before it returns; then it may read lines, which are what
+// the recorder has reported.
 func withRecorder(t *testing.T,
 	f func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string)) {
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +30,8 @@ func withRecorder(t *testing.T,
 	})
 }
 
-// recordedGenerations returns the generations in the record.
+// recordedGenerations returns the generations in the record of run1, ascending. It ends the test if
+// the store does not answer.
 func recordedGenerations(t *testing.T, server *mem.Server) []topo.Generation {
 	t.Helper()
 	all, err := storetest.NewJournal(server.Open(), "digits", "run1").Generations(t.Context())

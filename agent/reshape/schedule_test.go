@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// oneMemberPerHost has a member on every host.
+// oneMemberPerHost returns sites with as many members as hosts, one on each, as host 0 sees them.
 func oneMemberPerHost(hosts int) collective.Sites {
 	sites := collective.Sites{N: hosts}
 	for h := range hosts {

@@ -33,7 +33,8 @@ func TestRequestsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// fill sets all numbers of a message to 3, and its texts to "x".
+// fill sets all numbers of a message to 3, its texts to "x" and its truths to true, but for its
+// Header and its lists.
 func fill(v reflect.Value) {
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Kind() {

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 )
 
-// newCursor returns the cursor at the start of data that New must accept.
+// newCursor returns the cursor at the start of data that New must accept; else it ends the test.
 func newCursor(t interface{ Fatal(...any) }, samples, batch, seed uint64,
 	shuffle bool) cursor.Cursor {
 	c, err := cursor.New(samples, batch, seed, shuffle)
@@ -21,16 +21,17 @@ func newCursor(t interface{ Fatal(...any) }, samples, batch, seed uint64,
 	return c
 }
 
-// repeatDone returns that all workers are done, or that none is.
+// repeatDone returns, by rank of size workers, that all are done, or that none is.
 func repeatDone(size int, done bool) []bool { return slices.Repeat([]bool{done}, size) }
 
 // A book counts how often each position of an epoch was committed, independently of the cursor.
 type book struct {
-	times []int
-	epoch uint64
+	times []int  // by position
+	epoch uint64 // of the newest step that was entered
 }
 
-// enter records the parts of a step, and fails unless they are what must hold for every batch.
+// enter records the parts of the step from c, of which those that are done count, and ends the test
+// unless they are what every batch must be.
 func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []bool) {
 	if c.Epoch != b.epoch {
 		for p, n := range b.times {
@@ -112,8 +113,9 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 	})
 }
 
-// checkLeft fails unless the two promises about the size of Left are kept, and returns the new
-// number of lost runs.
+// checkLeft ends the test unless the two promises about the size of Left are kept after a commit.
+// runs is how many runs of neighbouring ranks were lost since the last step without a loss;
+// checkLeft returns that number with those of done.
 func checkLeft(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
 	if !slices.Contains(done, false) {
 		runs = 0
@@ -134,7 +136,7 @@ func checkLeft(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
 	return runs
 }
 
-// roundTrip returns a cursor that was encoded and parsed, which must be the same.
+// roundTrip returns a cursor that was encoded and parsed; it ends the test if that is another one.
 func roundTrip(t *rapid.T, c cursor.Cursor) cursor.Cursor {
 	b, err := c.AppendBinary(nil)
 	if err != nil {

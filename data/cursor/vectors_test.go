@@ -14,34 +14,40 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 )
 
-// The vectors that Go and Python share. python/tests/test_cursor.py reads the same file.
+// vectorsPath is the file of the vectors that Go and Python share. python/tests/test_cursor.py
+// reads the same file.
 const vectorsPath = "testdata/vectors.json"
 
+// update has TestVectors write the file.
 var update = flag.Bool("update", false, "write "+vectorsPath+" anew")
 
+// vectors is what the file holds.
 type vectors struct {
 	Orders []orderVector
 	Runs   []runVector
 	Broken []string // hex of encodings that must be refused
 }
 
+// orderVector is a part of a shuffled order.
 type orderVector struct {
 	Samples, Seed, Epoch uint64
 	From                 uint64
 	Sample               []int64 // at the positions from From on
 }
 
+// runVector is data, and the first steps that a job makes with it.
 type runVector struct {
 	Samples, Batch, Seed uint64
 	Shuffle              bool
 	Steps                []stepVector
 }
 
+// stepVector is a step: what its workers take, and who of them is part of the result.
 type stepVector struct {
-	Done  []bool
-	Parts [][][2]uint64
-	First []int64 // the samples of rank 0
-	After string  // hex of the encoding after the commit
+	Done  []bool        // by rank
+	Parts [][][2]uint64 // by rank: the spans, each with its From and To
+	First []int64       // the samples of rank 0
+	After string        // hex of the encoding after the commit
 }
 
 // This package gives what the file says that Python shares; with -update it writes the file.
@@ -76,7 +82,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// makeVectors computes the vectors anew, always the same.
+// makeVectors computes the vectors anew, always the same. A failure ends the test.
 func makeVectors(t *testing.T) (v vectors) {
 	const most = ^uint64(0)
 	for _, o := range []orderVector{
@@ -111,7 +117,8 @@ func makeVectors(t *testing.T) (v vectors) {
 	return v
 }
 
-// makeSteps returns some 25 steps of a run, a third of them with losses.
+// makeSteps returns the first 25 steps of a run, about a third of them with losses drawn from
+// random.
 func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector) {
 	c := newCursor(t, r.Samples, r.Batch, r.Seed, r.Shuffle)
 	for range 25 {
@@ -145,7 +152,7 @@ func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector
 	return steps
 }
 
-// brokenEncodings returns good encodings with one thing wrong in each.
+// brokenEncodings returns encodings with one thing wrong in each, always the same.
 func brokenEncodings() (list [][]byte) {
 	c := cursor.Cursor{Next: 40, Step: 2, Samples: 100, Batch: 20,
 		Left: []cursor.Span{{From: 22, To: 25}, {From: 30, To: 40}}}

@@ -81,7 +81,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// freePorts returns ports of the loopback on which nobody listened a moment ago.
+// freePorts returns n ports of the loopback on which nobody listened a moment ago. A failure ends
+// the test.
 func freePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// smallDisk mounts a file system of this size until the test ends, and returns its folder; without
-// the right to mount it skips the test.
+// smallDisk mounts a file system of this size, such as "4m", until the test ends, and returns its
+// folder; without the right to mount it skips the test. No file may be open there at the end.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -63,8 +63,9 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// fillDisk writes values of this size until the disk is full, makes room, and checks that
-// everything acknowledged is there.
+// fillDisk writes values of about so many bytes until the disk is full, makes room, and checks that
+// everything acknowledged is there, and that no file stays open. It does that twice, on a disk that
+// smallDisk makes.
 func fillDisk(t *testing.T, value int) {
 	t.Helper()
 	folder := smallDisk(t, "4m")
@@ -110,7 +111,7 @@ func fillDisk(t *testing.T, value int) {
 	}
 }
 
-// openFiles returns how many files this process has open.
+// openFiles returns how many files this process has open, in all of its tests.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

@@ -10,13 +10,14 @@ import (
 	"github.com/shoal-ml/shoal/store/storetest"
 )
 
-// folder is an embedded store: its clients share the one that this process has open.
+// folder is an embedded store as the suite takes it: its clients share the one that this process
+// has open.
 type folder struct{ *embedded }
 
 // shared is a client whose end is not that of the store.
 type shared struct {
 	*client
-	cancel context.CancelFunc
+	cancel context.CancelFunc // has later calls of this client fail
 }
 
 // Close ends this client, and leaves the store open.
@@ -33,7 +34,7 @@ func (f folder) Open(testing.TB) store.Store {
 	}}, cancel}
 }
 
-// Stop implements storetest.Server: the server fails, and cannot be started again.
+// Stop implements storetest.Server: the server fails, and cannot be started again before Start.
 func (f folder) Stop(testing.TB) {
 	f.setStart(func(string) (*running, error) { return nil, errors.New("pulled out") })
 	f.now.fail(errors.New("pulled out"))
@@ -42,14 +43,15 @@ func (f folder) Stop(testing.TB) {
 // Start implements storetest.Server: it makes the store reachable again.
 func (f folder) Start(testing.TB) { f.setStart(startServer) }
 
-// setStart replaces the function that starts a server.
+// setStart replaces the function that starts a server. Any goroutine may call it.
 func (f folder) setStart(start func(string) (*running, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.embedded.start = start
 }
 
-// openFolder opens a store in a folder until the test ends.
+// openFolder opens the store in the folder path until the test ends; the test may close it before.
+// A failure ends the test.
 func openFolder(t testing.TB, path string) *embedded {
 	t.Helper()
 	s, err := Open(path)

@@ -31,11 +31,12 @@ import (
 // stopped.
 type elsewhere struct {
 	options server.Options
-	running *server.Server
-	servers Servers
+	running *server.Server // the newest one, which Stop has ended or will end
+	servers Servers        // how clients reach it
 }
 
-// startElsewhere starts a server that runs until the test ends; change may set options.
+// startElsewhere starts a server that runs until the test ends; change may set options, nil = none.
+// A failure ends the test.
 func startElsewhere(t testing.TB, change func(*server.Options)) *elsewhere {
 	t.Helper()
 	e := &elsewhere{options: server.Options{
@@ -63,7 +64,7 @@ func (e *elsewhere) Open(t testing.TB) store.Store {
 	return s
 }
 
-// Start implements storetest.Server: it makes the store reachable again.
+// Start implements storetest.Server: it starts a server on the folder, and waits until it is ready.
 func (e *elsewhere) Start(t testing.TB) {
 	t.Helper()
 	options := e.options // the server writes into it
@@ -107,7 +108,8 @@ func checkRefused(t *testing.T, s Servers, words ...string) {
 	}
 }
 
-// checkWorks fails the test unless a store on these servers can be written and read.
+// checkWorks fails the test unless a store on these servers, which is empty, can be read, and does
+// not show a password that is "secret".
 func checkWorks(t *testing.T, s Servers) {
 	t.Helper()
 	c, err := Connect(t.Context(), s)
@@ -327,7 +329,7 @@ func TestTLS(t *testing.T) {
 		"there is no NATS server")
 }
 
-// selfSigned returns a certificate that is its own authority.
+// selfSigned returns a new certificate for 127.0.0.1 that is its own authority, for an hour.
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

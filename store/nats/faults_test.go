@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 }
 
 // writeForever writes to the store in a folder, and prints the number of every write that was
-// acknowledged.
+// acknowledged, a line each. It returns never: an error is printed, and ends the process.
 func writeForever(folder string) {
 	s, err := Open(folder)
 	if err != nil {
@@ -43,7 +43,8 @@ func writeForever(folder string) {
 	}
 }
 
-// startWriting starts a process that runs writeForever, and returns it with its output.
+// startWriting starts a process that runs writeForever, and returns it with its output. The process
+// is killed at the end of the test, if it is not before.
 func startWriting(t *testing.T, folder string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0])

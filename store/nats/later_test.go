@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/store/storetest"
 )
 
-// patient opens clients that do not ask whether the server is there.
+// patient is a server elsewhere whose clients do not ask whether it is there.
 type patient struct{ *elsewhere }
 
 // Open implements storetest.Server: it returns a new client.

@@ -48,16 +48,16 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// proxy carries bytes from one client to a server and back.
+// proxy carries bytes from one client to a server and back. It can be stopped once.
 type proxy struct {
-	net.Listener
-	held chan struct{} // closed when bytes of the client wait
-	mu   sync.Mutex
-	open chan struct{} // closed while the proxy carries
+	net.Listener               // where the client connects
+	held         chan struct{} // closed when bytes of the client wait
+	mu           sync.Mutex    // guards open
+	open         chan struct{} // closed while the proxy carries
 }
 
-// startProxy returns a proxy to the server at an address. The test ends when both sides have hung
-// up.
+// startProxy returns a proxy to the server at an address, HOST:PORT. The cleanup of the test waits
+// until both sides have hung up, which the test must bring about.
 func startProxy(t *testing.T, to string) *proxy {
 	t.Helper()
 	in, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,7 +79,7 @@ func startProxy(t *testing.T, to string) *proxy {
 		}
 		defer b.Close()
 		g.Go("proxy back", func(context.Context) error { io.Copy(a, b); a.Close(); return nil })
-		l.copyUntilStopped(b, a)
+		l.copyUntilEnd(b, a)
 		return nil
 	})
 	t.Cleanup(func() {
@@ -91,9 +91,9 @@ func startProxy(t *testing.T, to string) *proxy {
 	return l
 }
 
-// copyUntilStopped copies bytes one way until either side ends; it waits while the proxy is
-// stopped.
-func (l *proxy) copyUntilStopped(to io.Writer, from io.Reader) {
+// copyUntilEnd copies bytes one way until either side ends, on a goroutine of the proxy; while the
+// proxy is stopped it closes l.held, and waits.
+func (l *proxy) copyUntilEnd(to io.Writer, from io.Reader) {
 	buf := make([]byte, 4096)
 	for {
 		n, err := from.Read(buf)
@@ -115,7 +115,7 @@ func (l *proxy) copyUntilStopped(to io.Writer, from io.Reader) {
 	}
 }
 
-// stop makes the proxy carry nothing.
+// stop makes the proxy carry nothing from the client to the server until resume.
 func (l *proxy) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

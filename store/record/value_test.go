@@ -14,12 +14,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Values as they are written, and as docs/formats/record.md shows them.
 const (
 	ownerText      = `{"shoal":"owner","version":1,"job":"digits","run":"k7","host":"h1","address":"10.0.0.1:7000","generation":3,"since":1795262400,"ended":0}`
 	generationText = `{"shoal":"generation","version":1,"job":"digits","run":"k7","record":{"generation":3,"head":"h1","since":1,"members":[{"worker":0,"host":"h1"},{"worker":4,"host":"h2"}],"hosts":[{"name":"h1","slots":2,"draining":false}],"want":2,"min":1,"max":4,"spares":1,"next":5,"done":0}}`
 )
 
-// values returns an empty value of each kind.
+// values returns an empty value of each kind, by kind.
 func values() map[string]checker {
 	return map[string]checker{kindOwner: &Owner{}, kindGeneration: &generationValue{}}
 }
@@ -103,7 +104,7 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-// drawRecord draws a record of a generation.
+// drawRecord draws a record of generation g, with any names, numbers and lists that may be written.
 func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 	name := rapid.StringMatching(`[a-z<>&\x{2028}ü"\\.-]{1,12}`)
 	size := rapid.IntRange(0, math.MaxInt32)

@@ -10,17 +10,17 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// fakeStore is a store of which a test sees every call.
+// fakeStore is a store of which a test sees every call. Only the test's goroutine uses it.
 type fakeStore struct {
-	values    map[string][]byte
-	revisions map[string]uint64
-	last      uint64
+	values    map[string][]byte // by key, with those that were taken out
+	revisions map[string]uint64 // by key; 0 = the key holds nothing
+	last      uint64            // the newest revision
 }
 
 // newFakeStore returns an empty store.
 func newFakeStore() *fakeStore { return &fakeStore{map[string][]byte{}, map[string]uint64{}, 0} }
 
-// answer carries out a call.
+// answer carries out a call, and returns what a store would say, but is never Silent.
 func (s *fakeStore) answer(c Call) (a Answer) {
 	have := s.revisions[c.Key]
 	switch {
@@ -51,7 +51,7 @@ func (s *fakeStore) runWriter(w *Writer) (told []Report) {
 	return w.Reports()
 }
 
-// owner returns the owner of the job that the store has.
+// owner returns the owner of the job "train" that the store has. It ends the test if there is none.
 func (s *fakeStore) owner(t *testing.T) Owner {
 	t.Helper()
 	o, err := DecodeOwner("owner.train", s.values["owner.train"])
@@ -68,7 +68,8 @@ func generation(g topo.Generation, head string, since topo.Generation) member.Re
 		Since: since, Hosts: []member.Host{{Name: head}}}
 }
 
-// newWriter returns the writer of a host, after five generations of heads that have ended.
+// newWriter returns the writer of a host, for run r of the job "train" after five generations of
+// heads that have ended. It does not lead yet.
 func newWriter(host string) *Writer {
 	w := &Writer{}
 	w.SetHost(host, host+":7077")
