@@ -11,8 +11,8 @@ from typing import NoReturn, Optional
 
 
 def find_binary() -> Optional[Path]:
-    """The binary of this installation (inside the wheel), or of the checkout that holds this file;
-    None without either.
+    """The path of the `shoal` binary of this installation (inside the wheel), or of the checkout
+    that holds this file; None without either.
     """
     here = Path(__file__).resolve().parent
     for path in (here / "_bin" / "shoal", here.parent.parent / "bin" / "shoal"):

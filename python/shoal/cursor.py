@@ -66,7 +66,9 @@ class Order:
     __slots__ = ("samples", "_half", "_keys")
 
     def __init__(self, samples: int, seed: int = 0, epoch: int = 0, shuffle: bool = True) -> None:
-        """Raises ValueError for a number of samples outside of 0 to 2^62."""
+        """The order of the samples in an epoch, which follows from the seed. Raises ValueError for
+        a number of samples outside of 0 to 2^62.
+        """
         if not 0 <= samples <= MAX_SAMPLES:
             raise ValueError(f"an order of {samples} samples; it takes 0 to 2^62")
         self.samples = samples

@@ -276,7 +276,7 @@ class Job(World):
         return [found[part] for part in sorted(found)]
 
     def unused(self, name: str) -> str:
-        """The name, or one with a number where it is registered already."""
+        """The name, or where it is registered already the name with the next free number."""
         return self._state.unused(name)
 
     def digest(self) -> int:

@@ -50,7 +50,7 @@ class Step:
         self.count = cursor.count()
         self.number = cursor.step
         self.epoch = cursor.epoch
-        self.committed = False
+        self.committed = False  # the call that commits it was made; its `wait` says how that ended
 
     def allreduce(self, *arrays: Any, out: Any = None) -> Any:
         """Replace each array on every worker by the mean over the global batch, and return it (a
@@ -193,7 +193,7 @@ class Step:
         return job.broadcast_async(x, root, flags=ASIDE)
 
     def _flags(self, last: bool) -> int:
-        """The flags of a call that is a part of the step."""
+        """The flags of a call that is a part of the step; the `last` one commits it."""
         if not last:
             return MORE
         return STEP | SPARING if self._progress.state.sharded else STEP
@@ -204,7 +204,7 @@ class Step:
         return self._progress.job._backend.new_like(x, tensor.dtype, tensor.shape)
 
     def _set_to_zero(self, x: Any) -> Any:
-        """Set x to zeros, and return it."""
+        """Set the elements of x, the caller's array, to zeros, and return it."""
         # A weight of 0 is not enough: 0 times a gradient that is not finite would not be 0.
         tensor = self._progress.job._backend.describe(x)
         if tensor.writable and tensor.contiguous:
@@ -387,7 +387,7 @@ class Progress:
             epochs.count = None
 
     def _advance_cursor(self) -> None:
-        """Go to the place after the committed step, if there is one."""
+        """Go to the place after the committed step, if there is one, and forget the step."""
         if self.step is not None:
             self.cursor, self._next, self.step = self.next_cursor(), None, None
 
@@ -421,7 +421,7 @@ class Progress:
         return self._next
 
     def open_step(self) -> Step:
-        """Begin the next step, with this worker's samples."""
+        """Begin the next step, with this worker's samples, and return it. Waits for nobody."""
         part = self.drawn.open(self.cursor, self.job.rank, self.job.size)
         self.epochs.made += 1
         self._trained = True

@@ -276,7 +276,9 @@ class Checkpoints:
         ]
 
         def copy_to(at: int) -> None:
-            """Copy this worker's ranges to memory at an address, one after the other."""
+            """Copy this worker's ranges to memory at an address, one after the other, before the
+            arrays change.
+            """
             for run in runs:
                 items[run.tensor].copy_to(at, run.start, run.stop)
                 at += run.stop - run.start

@@ -121,7 +121,9 @@ class Unsealed(NamedTuple):
         return True
 
     def _manifest(self, receipts: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """The manifest of the checkpoint, made of the receipts of all its parts."""
+        """The manifest of the checkpoint, made of the receipts of all its parts and of STATE, which
+        it reads.
+        """
         kept, key = listed_tensors(_read_json(self.path, STATE)), Key(self.seed)
         totals = [
             sum(int(r["sums"].get(str(i), 0)) for r in receipts) % PRIME for i in range(len(kept))
@@ -197,7 +199,7 @@ class Sealed(NamedTuple):
         return text
 
     def quarantine(self) -> None:
-        """Rename a damaged checkpoint, so that it is not chosen again."""
+        """Rename a damaged checkpoint, so that it is not chosen again; nothing where that fails."""
         with contextlib.suppress(OSError):
             os.rename(
                 self.path,

@@ -1,5 +1,7 @@
 """Parts of whole tensors in memory and in files. The `shoal` binary says where they lie, by `shoal
 state layout` and `shoal state ls`.
+
+Any thread may call the functions; those that run the binary or write a file block for that.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The files of a checkpoint: a shard of the state for each worker, as safetensors.
 docs/formats/job-checkpoints.md, section 2.
+
+Any thread may call the functions. They take no lock, and only those with a path or a file block
+for it. Memory that they get stays the caller's.
 """
 
 from __future__ import annotations

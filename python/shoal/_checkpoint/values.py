@@ -2,7 +2,8 @@
 and lists, tuples and dicts of these, such as the groups of an optimizer.
 
 A checkpoint has the values in values.pt, which torch.load reads too, under the paths that `shoal
-state ls --values` shows.
+state ls --values` shows. Any thread may call the functions; only `write_values` and
+`replace_values` block, for files.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ FILE = "values.pt"
 class Leaf(NamedTuple):
     """An array or a value of a state, and the container and key that it has there."""
 
-    name: str
+    name: str  # the keys to it, joined by dots
     value: Any
-    holder: Any
-    key: Any
+    holder: Any  # the user's dict or list that has it
+    key: Any  # its key or index there
 
 
 def is_array(value: Any) -> bool:

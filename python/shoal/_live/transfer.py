@@ -130,7 +130,7 @@ class State:
         return not self.sharded and not any(entry.alike for entry in self._entries.values())
 
     def unused(self, name: str) -> str:
-        """The name, or one with a number where it is registered already."""
+        """The name, or where it is registered already the name with the next free number."""
         tries = (f"{name} {i}" for i in itertools.count(2))
         return (
             name if name not in self._entries else next(t for t in tries if t not in self._entries)

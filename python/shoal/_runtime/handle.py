@@ -19,7 +19,7 @@ class Waiter(Protocol):
     """
 
     def poll(self, handle: "Handle[Any]") -> bool:
-        """Whether the call is complete; settles the handle if so. Never blocks."""
+        """Whether the call is complete; settles the handle if so. Waits for no other rank."""
 
     def wait(self, handle: "Handle[Any]", timeout: Optional[float] = None) -> None:
         """Block until the call is complete, for at most `timeout` seconds."""
@@ -28,7 +28,7 @@ class Waiter(Protocol):
         """The rank inside the group from which a complete receive got its message."""
 
     def publish_pieces(self, handle: "Handle[Any]", pieces: int = GIVEN_UP) -> None:
-        """Tell the agent how many pieces of a call are in its window."""
+        """Tell the agent how many pieces of a call are in its window; GIVEN_UP = no more come."""
 
     def wait_for_pieces(self, handle: "Handle[Any]", pieces: int) -> bool:
         """Block until so many pieces have their result in the window; False on failure."""

@@ -1,4 +1,4 @@
-"""Messages of a worker to the person who reads its log."""
+"""Messages of a worker to the person who reads its log. Any thread may call the functions."""
 
 import sys
 
@@ -9,5 +9,5 @@ def log_line(what: str) -> None:
 
 
 def counted(n: int, what: str) -> str:
-    """A number with a noun, whose plural ends with s."""
+    """A number with the noun `what`, whose plural ends with s: "1 step", "2 steps"."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"

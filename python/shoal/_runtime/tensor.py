@@ -3,6 +3,9 @@ copy them when they are not in the arena.
 
 Three kinds of array are understood, in this order: torch CPU tensors, NumPy arrays (and whatever
 has `__array_interface__` or, through NumPy, `__dlpack__`), and objects with the buffer protocol.
+
+Any thread may call the functions, which take no lock and wait for nobody. Arrays and memory stay
+the caller's.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ says.
     bytes                          {"bytes": base64}
     an array                       {"item": index, "kind": "numpy" or "torch", "dtype": name,
                                     "shape": [...]}
+
+Any thread may call the functions, which take no lock and wait for nobody. The arrays stay the
+caller's, and nothing may change them while their items are in use.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class Item(NamedTuple):
     first: int = 0  # number of the byte of the array that lies at the address
 
     def copy_to(self, address: int, start: int, stop: int) -> None:
-        """Copy the bytes from start to stop of the array to memory at an address."""
+        """Copy the bytes from `start` to before `stop` of the array to memory at an address."""
         ctypes.memmove(address, self.address + start - self.first, stop - start)
 
     def memory(self) -> memoryview:

@@ -24,6 +24,7 @@ def ddp(
     model: torch.nn.Module, compress: Compression = None, **options: Any
 ) -> DistributedDataParallel:
     """Wrap `model` so that every backward pass averages its gradients over the workers of the job.
+    All workers call it, on the thread of the training loop, and wait for each other.
 
     The result is a torch DistributedDataParallel, with one worker too, so `model.module`,
     `no_sync()`, `join()` and checkpoints look the same at every size. Parameters and buffers start

@@ -1,4 +1,6 @@
-"""Averages the gradients of a DistributedDataParallel whose workers may join and be lost."""
+"""Averages the gradients of a DistributedDataParallel whose workers may join and be lost. The
+functions are for `shoal.torch.ddp`, on the thread of the training loop.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def wrap_elastic(
     make: Callable[[Sequence[Tensor]], Bucket],
 ) -> DistributedDataParallel:
     """`model` as a DistributedDataParallel that commits the open step of the job at the end of a
-    backward pass.
+    backward pass. `options` are DDP's, and `make` makes a bucket. All workers call it together, and
+    wait for each other.
 
     To torch it is alone: parts of DDP that speak to the other workers on their own account (the
     check of the parameters at the start, the new order of buckets after the first step, the

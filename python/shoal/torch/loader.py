@@ -39,7 +39,7 @@ def loader(
     **options: Any,
 ) -> "Loader":
     """The batches of a training loop over a map-style dataset, `global_batch` samples a step over
-    all workers.
+    all workers. All of them call it, on the thread of the loop; it waits for the agent.
 
         loader = shoal.torch.loader(dataset, global_batch=128)
         for epoch in loader.epochs(10):

@@ -22,7 +22,8 @@ from .state import check_arguments, register_state
 def optimizer(
     opt: torch.optim.Optimizer, *others: Any, compress: Compression = None
 ) -> torch.optim.Optimizer:
-    """Make `opt` step with gradients averaged over the workers of the job.
+    """Make `opt` step with gradients averaged over the workers of the job. All workers call it, on
+    the thread of the training loop, and wait for each other.
 
     The result is a torch Optimizer that shares parameter groups and state with `opt`: schedulers,
     GradScaler, closures and checkpoints (`state_dict()` is that of `opt`) work on it; a copy of it

@@ -32,7 +32,8 @@ _SCHEDULERS = (_Scheduler, *_OTHER_SCHEDULERS)
 
 def patch_constructors() -> None:
     """Replace the __init__ of torch's classes, so that objects that are made from now on are
-    registered. Copies and unpickled objects are not.
+    registered. Copies and unpickled objects are not. Called when shoal.torch is imported; a second
+    call changes nothing.
     """
     for kind in (_Optimizer, _Scaler, *_SCHEDULERS):
         if "__init__" in vars(kind) and not hasattr(kind.__init__, "registered_by_shoal"):

@@ -17,7 +17,9 @@ _over = threading.Event()  # set, for good, when the interpreter is about to end
 
 
 class Thread(threading.Thread):
-    """Runs `body`. `stop` makes it return soon, once it does not wait for other ranks."""
+    """Runs `body`. `stop` makes it return soon, once it does not wait for other ranks. Whoever
+    makes it starts it, and nobody but `_end_threads` need join it.
+    """
 
     def __init__(
         self, name: str, body: Callable[[], object], stop: Callable[[], object] = lambda: None

@@ -20,7 +20,8 @@ except ImportError:  # PyTorch 1 compiles nothing
 
 def mark_package(name: str) -> None:
     """Have torch.compile run the functions of a package, and what they call, as they are. What is
-    compiled itself stays so where they call it. Only modules that are imported already.
+    compiled itself stays so where they call it. Only modules that are imported already: called at
+    the end of the import of the package.
     """
     if not hasattr(eval_frame, "set_code_exec_strategy"):
         return

@@ -29,7 +29,8 @@ def zero(
     model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage: int = 1
 ) -> "Zero":
     """Have `opt` update the parameters of `model`, each worker a part of them, with gradients
-    averaged over the workers of the job.
+    averaged over the workers of the job. All workers call it, on the thread of the training loop,
+    and wait for each other.
 
         loader = shoal.torch.loader(dataset, global_batch=128)          # first
         optimizer = shoal.torch.zero(model, torch.optim.AdamW(model.parameters()), stage=2)
