@@ -1,6 +1,6 @@
 // Package cgroup says how much memory the control groups of this process leave it (cgroup v1 and
 // v2, see cgroups(7)), and how much the machine has. It reads the files of the kernel through an
-// fs.FS, so that tests need none.
+// fs.FS, so that tests need none. Any goroutine may call its functions; they keep nothing.
 package cgroup
 
 import (
@@ -29,6 +29,8 @@ type version struct {
 	cached      []string // keys of memory.stat whose sum is the memory of files that can be dropped
 }
 
+// versions has, by the type of its file system, each version of control groups. It is never
+// changed.
 var versions = map[string]version{
 	"cgroup2": {"memory.max", "memory.current", []string{"active_file", "inactive_file"}},
 	"cgroup": {"memory.limit_in_bytes", "memory.usage_in_bytes",

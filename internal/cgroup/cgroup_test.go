@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A machine is the files of the kernel, by name.
+// A machine is the files of the kernel, by their names without a leading slash.
 type machine map[string]string
 
 // memory returns what Read says of this machine.
@@ -23,7 +23,8 @@ func (m machine) memory() (Memory, bool) {
 	return Read(fsys)
 }
 
-// withGroup returns the machine with a group of each version.
+// withGroup adds the files of a group to m, and returns m. kind is a key of versions; limit, used
+// and stat are what its files hold.
 func (m machine) withGroup(kind, folder, limit, used, stat string) machine {
 	v := versions[kind]
 	m[folder+"/"+v.limit], m[folder+"/"+v.used], m[folder+"/memory.stat"] = limit, used, stat

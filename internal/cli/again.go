@@ -9,7 +9,8 @@ import (
 const glance = 50 * time.Millisecond
 
 // Poll calls f at once and then every 50 ms, until f says that it is done or fails, or ctx ends. It
-// returns the error of f, or the cause of the end of ctx.
+// returns the error of f, or the cause of the end of ctx. It blocks, and calls f on the goroutine
+// of its caller.
 func Poll(ctx context.Context, f func() (done bool, err error)) error {
 	ticker := time.NewTicker(glance)
 	defer ticker.Stop()

@@ -1,5 +1,6 @@
 // Package cli has what the command lines of this repository share: usage errors, signals, exit
-// codes, tables, and the texts of sizes, rates and times.
+// codes, tables, and the texts of sizes, rates and times. What does not say otherwise is called on
+// the goroutine of the command.
 package cli
 
 import (

@@ -2,7 +2,7 @@ package cli
 
 import "os"
 
-// HostName returns given, or if that is empty the name of this machine.
+// HostName returns given, or if that is empty the name of this machine, or "host" if it has none.
 func HostName(given string) string {
 	if given != "" {
 		return given

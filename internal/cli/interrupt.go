@@ -24,7 +24,8 @@ type secondKey struct{}
 
 // interruptible returns a context that the first Ctrl-C, Ctrl-\, SIGTERM or SIGHUP ends, with a
 // *stopSignal as its cause. SecondSignal tells of the second one. It takes the signals and starts a
-// goroutine, until release is called.
+// goroutine, until release is called. The caller calls release once, which waits for that
+// goroutine.
 func interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM)
@@ -56,7 +57,7 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 }
 
 // SecondSignal returns a channel that is closed when a command that was interrupted is interrupted
-// again; nil where ctx is not from interruptible.
+// again; nil where ctx is not from interruptible. Any goroutine may call it.
 func SecondSignal(ctx context.Context) <-chan struct{} {
 	if second, is := ctx.Value(secondKey{}).(context.Context); is {
 		return second.Done()
@@ -77,13 +78,14 @@ func WithExitOnSignal(ctx context.Context) context.Context {
 }
 
 // ExitOnSignal lets the first signal end the process until done is called, since a read of a pipe
-// to which nobody writes cannot be stopped.
+// to which nobody writes cannot be stopped. ctx is from interruptible. done is called once; any
+// other end of ctx ends nothing.
 func ExitOnSignal(ctx context.Context) (done func() bool) {
 	return context.AfterFunc(ctx, func() { exitIfSignalled(ctx) })
 }
 
 // FinishOnSignal revokes WithExitOnSignal, for a command that writes: the first signal only ends
-// the context, and the second one ends the process.
+// the context, and the second one ends the process. A command calls it before its first write.
 func FinishOnSignal(ctx context.Context) {
 	if take, is := ctx.Value(exitKey{}).(func() bool); is {
 		take()
@@ -93,7 +95,8 @@ func FinishOnSignal(ctx context.Context) {
 	}
 }
 
-// exitIfSignalled ends the process if a signal has ended the context.
+// exitIfSignalled ends the process if a signal has ended the context. It runs on a goroutine of
+// package context.
 func exitIfSignalled(ctx context.Context) {
 	var s *stopSignal
 	if err := context.Cause(ctx); errors.As(err, &s) {
@@ -105,15 +108,17 @@ func exitIfSignalled(ctx context.Context) {
 // Shutdown is how a command that others can do without ends: politely when it is asked to by a
 // signal that soft takes, and at once by a second one, or by another.
 type Shutdown struct {
-	Asked <-chan struct{} // closed when it should leave
-	// ends when it must not wait any more; the cause is that of the context that was interrupted
+	Asked <-chan struct{} // closed when the command should leave
+	// Ctx ends when it must not wait any more; the cause is that of the context that was
+	// interrupted.
 	Ctx   context.Context
-	Must  func() // ends ctx
-	Close func()
+	Must  func() // ends Ctx; any goroutine may call it
+	Close func() // ends Ctx and the goroutine, and waits for that; the command calls it once
 }
 
 // NewShutdown returns the shutdown of a command with an interruptible context. It starts a
-// goroutine, which calls polite when the command should leave; Close ends it.
+// goroutine, which calls polite when the command should leave; Close ends it. soft is called on
+// that goroutine too.
 func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite func()) *Shutdown {
 	asked := make(chan struct{})
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -11,7 +11,8 @@ import (
 
 // PythonEnv returns the variables with which Python finds the package that belongs to this program;
 // nil if there is none near. In a checkout this is bin/shoal and the package python/shoal, in a
-// wheel the program lies inside the package.
+// wheel the program lies inside the package. It looks for the files, and the caller may alter the
+// map.
 func PythonEnv() map[string]string {
 	self, err := os.Executable()
 	if err != nil {
@@ -30,8 +31,8 @@ func PythonEnv() map[string]string {
 	return nil
 }
 
-// CheckPython runs the interpreter, waits for it, and fails if it does not find one of the
-// packages.
+// CheckPython runs the interpreter with env added to the environment, waits for it, and fails if it
+// does not find one of the packages.
 func CheckPython(ctx context.Context, python string, env map[string]string,
 	packages ...string) error {
 	const probe = "import sys, importlib.util; " +

@@ -8,7 +8,7 @@ import (
 )
 
 // Table prints rows to out, of which the first are the heads, without the columns that have nothing
-// but dashes.
+// but dashes. All rows are of the same length.
 func Table(out io.Writer, rows [][]string) error {
 	tab := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	told := make([]bool, len(rows[0]))

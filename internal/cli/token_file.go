@@ -14,8 +14,8 @@ import (
 // TokenLife is how long hosts may join with the token that shoal run writes.
 const TokenLife = 24 * time.Hour
 
-// WriteToken writes a file that only its owner can read, with one rename, and makes its folder if
-// need be.
+// WriteToken writes a token to a file that only its owner can read, with one rename, and makes its
+// folder if need be. A reader finds the old file or the new one.
 func WriteToken(path, token string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
@@ -35,7 +35,7 @@ func WriteToken(path, token string) error {
 	return nil
 }
 
-// maxToken bounds what a token file may hold.
+// maxToken bounds what a token file may hold, in bytes.
 const maxToken = 4 << 10
 
 // ReadToken reads a token from a file, or from stdin if path is "-". A signal that ends ctx

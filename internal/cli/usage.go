@@ -44,7 +44,8 @@ func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
 	return nil
 }
 
-// CheckAddress fails if the text of a flag is not HOST:PORT; text may be empty.
+// CheckAddress fails if the text of a flag is not HOST:PORT; text may be empty. flag is its name,
+// without the dashes.
 func CheckAddress(flag, text string) error {
 	if text == "" {
 		return nil

@@ -1,4 +1,5 @@
 // Package durable writes small files that are on the disk and whole, or not there, and reads them.
+// Any goroutine may call its functions; they wait for the disk.
 package durable
 
 import (
@@ -11,8 +12,9 @@ import (
 	"syscall"
 )
 
-// Write writes a file with one rename, and returns when its bytes are on the disk. Several callers
-// may write one file at once; one of them wins.
+// Write writes a file of mode 0644 with one rename, and returns when its bytes are on the disk; for
+// its name Sync of the folder has to follow. Several callers may write one file at once; one of
+// them wins. After an error the file is as it was.
 func Write(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {

@@ -13,13 +13,14 @@ import (
 // file since somebody looked.
 func Folder(path string) fs.FS { return folder{os.DirFS(path), path} }
 
-// folder implements Folder.
+// folder implements Folder. Any goroutine may use it.
 type folder struct {
 	fs.FS
 	path string
 }
 
 // Open implements fs.FS. It fails for what is neither a regular file nor a folder, and never waits.
+// The caller closes the file.
 func (f folder) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}

@@ -30,9 +30,10 @@ import (
 )
 
 // Ask returns what a program of a framework prints, from an answer that was kept, or else by
-// running it. words are the arguments of Python. folders are all folders that the words name; those
-// that do not exist yet are written by the program, or from the kept answer. The test is skipped
-// where there is no answer to be had.
+// running it, for which it waits. module is the folder of the framework below site-packages. words
+// are the arguments of Python. folders are all folders that the words name; those that do not exist
+// yet are written by the program, or from the kept answer, and are the test's. The test is skipped
+// where there is no answer to be had, and fails where the program does. Its own goroutine calls it.
 func Ask(t *testing.T, module string, words []string, folders ...string) []byte {
 	t.Helper()
 	q := &question{module: module, words: words, folders: folders}
@@ -66,7 +67,7 @@ type question struct {
 }
 
 // hash sets which folders the program writes, and the key of the question; it reads all files that
-// the answer depends on.
+// the answer depends on. A file that cannot be read ends the test.
 func (q *question) hash(t *testing.T) {
 	t.Helper()
 	h := sha256.New()
@@ -144,7 +145,8 @@ func (q *question) folderMarks(back bool) (list []string) {
 }
 
 // runFramework runs the program and returns what it prints. If the framework is not installed, it
-// skips the test, or with must fails it.
+// skips the test, or with must fails it. A program that fails ends the test; the end of the test
+// kills it.
 func (q *question) runFramework(t *testing.T, must bool) []byte {
 	t.Helper()
 	python := RepositoryPath(t, ".venv-torch2/bin/python")
@@ -171,6 +173,8 @@ func (q *question) runFramework(t *testing.T, must bool) []byte {
 }
 
 // RepositoryPath returns the path of a file of the repository, in whichever folder the test runs.
+// name has slashes and is relative to the root of the repository. It ends the test where there is
+// no go.mod above.
 func RepositoryPath(t testing.TB, name string) string {
 	t.Helper()
 	at, err := os.Getwd()

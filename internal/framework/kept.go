@@ -16,20 +16,21 @@ import (
 
 const (
 	answers = "testdata/answers"
-	// the entry of a kept answer with what the program printed; the others are files that it wrote
+	// printed is the entry of a kept answer with what the program printed; the others are files
+	// that it wrote.
 	printed = "printed"
 )
 
 // asked counts the questions of each test, so that an answer has a name that does not change with
 // the question.
 var asked struct {
-	sync.Mutex
-	of map[string]int
+	sync.Mutex                // guards of
+	of         map[string]int // by name of the test; nil = none was counted
 }
 
-// answerFile returns the file in which the answer is kept, and the part of its name that says which
-// question of which test it is. It counts the questions of the test, so each question calls it
-// once.
+// answerFile returns the file in which the answer is kept, and as before the part of its name that
+// says which question of which test it is. It counts the questions of the test, so each question
+// calls it once. Any goroutine may call it.
 func (q *question) answerFile(t *testing.T) (before, name string) {
 	asked.Lock()
 	defer asked.Unlock()
@@ -47,7 +48,8 @@ func (q *question) answerFile(t *testing.T) (before, name string) {
 }
 
 // readAnswer returns what the program printed when it was asked before, and writes the files that
-// it wrote then; false if no answer is kept.
+// it wrote then into q.folders; false if no answer is kept. q.hash came before. A broken file ends
+// the test.
 func (q *question) readAnswer(t *testing.T) ([]byte, bool) {
 	t.Helper()
 	_, name := q.answerFile(t)
@@ -87,7 +89,8 @@ func (q *question) readAnswer(t *testing.T) ([]byte, bool) {
 	return []byte(strings.NewReplacer(q.folderMarks(true)...).Replace(string(out))), true
 }
 
-// writeAnswer keeps an answer, and removes those to earlier forms of the question.
+// writeAnswer keeps an answer, and removes those to earlier forms of the question. A failure to
+// write ends the test.
 func (q *question) writeAnswer(t *testing.T, out []byte) {
 	t.Helper()
 	before, name := q.answerFile(t)
@@ -99,6 +102,7 @@ func (q *question) writeAnswer(t *testing.T, out []byte) {
 	}
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
+	// add writes a file of the answer; a failure ends the test.
 	add := func(name string, content []byte) {
 		w, err := z.Create(name)
 		if err == nil {

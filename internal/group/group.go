@@ -10,16 +10,18 @@ import (
 )
 
 // Group runs named goroutines under one context. The first that returns an error cancels the
-// context; Wait waits for all of them. The zero value is not usable; call New.
+// context; Wait waits for all of them. Any goroutine may call its methods, but Go not once Wait has
+// begun with none left to run. The zero value is not usable; call New.
 type Group struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
-	mu     sync.Mutex
-	err    error
+	mu     sync.Mutex // guards err
+	err    error      // what Wait returns; nil = nothing has failed
 }
 
-// New returns a Group whose context ends with parent.
+// New returns a Group whose context ends with parent. The owner calls Wait, which frees what the
+// context holds.
 func New(parent context.Context) *Group {
 	ctx, cancel := context.WithCancelCause(parent)
 	return &Group{ctx: ctx, cancel: cancel}
@@ -29,7 +31,7 @@ func New(parent context.Context) *Group {
 func (g *Group) Context() context.Context { return g.ctx }
 
 // Go starts a goroutine that runs f. An error other than context.Canceled stops the whole group;
-// name says in the error who failed.
+// name says in the error who failed. It does not wait.
 func (g *Group) Go(name string, f func(ctx context.Context) error) {
 	g.wg.Add(1)
 	go func() {
@@ -42,7 +44,8 @@ func (g *Group) Go(name string, f func(ctx context.Context) error) {
 	}()
 }
 
-// Stop cancels the context, and waits for nobody. The first non-nil cause is what Wait returns.
+// Stop cancels the context, and waits for nobody. The first non-nil cause, or error of a goroutine,
+// is what Wait returns; nil is a stop without an error.
 func (g *Group) Stop(cause error) {
 	g.mu.Lock()
 	if g.err == nil {
@@ -52,7 +55,8 @@ func (g *Group) Stop(cause error) {
 	g.cancel(cause)
 }
 
-// Wait waits until every goroutine has returned and gives the first error.
+// Wait blocks until every goroutine has returned, ends the context, and returns the first error. It
+// may be called again.
 func (g *Group) Wait() error {
 	g.wg.Wait()
 	g.cancel(nil)

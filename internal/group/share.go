@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Share calls work for 0 to n-1, by as many goroutines as workers says; each makes its own work
-// with make, which may hold what one goroutine uses. It returns when all have ended, with the first
-// error.
+// Share calls work for 0 to n-1, by as many goroutines as workers says and at least one; each makes
+// its own work with make, which may hold what one goroutine uses. It blocks until all have ended,
+// and returns the first error or the cause of ctx; after either it begins no more. name says in the
+// error who failed.
 func Share(ctx context.Context, name string, workers, n int, make func() func(i int) error) error {
 	var next atomic.Int64
 	g := New(ctx)

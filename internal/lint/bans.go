@@ -75,6 +75,7 @@ func isSelector(n ast.Node, name string) bool {
 	return ok && x.Name+"."+s.Sel.Name == name
 }
 
+// leftover finds the marks of notes to oneself.
 var leftover = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 
 // checkLeftovers refuses notes to oneself: what is worth doing later is worth an issue.
@@ -84,6 +85,7 @@ func checkLeftovers(t *Tree) []Finding {
 	}, leftover, "%s: do it now or file an issue")
 }
 
+// pickling finds imports and calls that execute what they read.
 var pickling = regexp.MustCompile(
 	`^\s*(import|from)\s+_?(c?[pP]ickle|dill|cloudpickle|shelve|marshal)\b|\btorch\.load\(`)
 

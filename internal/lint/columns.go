@@ -52,7 +52,7 @@ func columnCount(line []byte) int {
 	return utf8.RuneCount(line) + bytes.Count(line, []byte("\t"))*(TabColumns-1)
 }
 
-// keptLines returns the numbers of the lines of a file that may have any width.
+// keptLines returns the numbers, from 1 on, of the lines of a file that may have any width.
 func (t *Tree) keptLines(f *File) map[int]bool {
 	if path.Ext(f.Path) == ".md" {
 		return tablesAndCode(f.Text)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MaxDirectDependencies is the budget of the main module.
+// MaxDirectDependencies is how many modules the main module may require directly.
 const MaxDirectDependencies = 18
 
 // goDirective is the language version that the house is built with; a dependency that wants more is

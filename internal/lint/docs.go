@@ -39,7 +39,7 @@ func checkDocComments(t *Tree) (found []Finding) {
 
 // checkFirstWord refuses a comment that begins with another name than that of what it stands above,
 // as one does that a rename has left behind. A comment that begins with a capital letter is a
-// sentence.
+// sentence. Exported names are left to checkComment.
 func (t *Tree) checkFirstWord(f *File, name *ast.Ident, doc *ast.CommentGroup) []Finding {
 	first, _, _ := strings.Cut(doc.Text(), " ")
 	first = strings.TrimRight(first, ",.:;\n")

@@ -51,7 +51,7 @@ func roomOf(pkg string) string {
 }
 
 // diverge returns the deepest folder that holds both packages, and the child of it in which each
-// lies ("." for the folder's own package).
+// lies ("." for the folder's own package). They are paths of packages, as roomOf returns them.
 func diverge(a, b string) (folder, childA, childB string) {
 	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
 	n := 0
@@ -68,10 +68,11 @@ func diverge(a, b string) (folder, childA, childB string) {
 }
 
 // findCircle returns one circle of the graph, its first node repeated at the end; nil if there is
-// none.
+// none. It has, by node, the nodes that it leads to.
 func findCircle(graph map[string]map[string]bool) []string {
 	done := map[string]bool{}
 	var walk func(node string, trail []string) []string
+	// walk looks for a circle from a node to which trail has led.
 	walk = func(node string, trail []string) []string {
 		if i := slices.Index(trail, node); i >= 0 {
 			return append(slices.Clone(trail[i:]), node)

@@ -13,9 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// update has the tests write what they else compare.
 var update = flag.Bool("update", false,
 	"write the dependency list of the binary and regenerate the assembly")
 
+// root is the root of the repository, from the folder of this package.
 const root = "../.."
 
 // TestHouse runs every rule on this repository.
@@ -89,8 +91,9 @@ func TestAssembly(t *testing.T) {
 	}
 }
 
-// runCommand runs a program in a folder with additions to the environment and returns what it
-// prints.
+// runCommand runs a program in a folder with additions to the environment, waits for it, and
+// returns what it prints on standard output. It ends the test when the program fails, and the end
+// of the test kills the program.
 func runCommand(t *testing.T, dir string, env []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -105,7 +108,7 @@ func runCommand(t *testing.T, dir string, env []string, name string, args ...str
 	return string(out)
 }
 
-// readFile returns the content of a file.
+// readFile returns the content of a file, and ends the test where it cannot be read.
 func readFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -115,7 +118,7 @@ func readFile(t *testing.T, name string) []byte {
 	return text
 }
 
-// copyFile copies a file.
+// copyFile copies a file over another one, with mode 0644. A failure ends the test.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.WriteFile(to, readFile(t, from), 0o644); err != nil {

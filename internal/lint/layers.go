@@ -16,14 +16,14 @@ var layersText string
 type layers struct {
 	// package -> packages of this module that it may import, transitively closed
 	allowed map[string]map[string]bool
-	never   []ban
+	never   []ban // in the order of their lines
 }
 
 // ban says that no package that matches to may reach a package that matches from.
 type ban struct {
 	from, to string // a name, or a folder and everything below it written as name/*
 	reason   string
-	line     int
+	line     int // of layers.txt
 }
 
 // parseLayers reads the two kinds of line of layers.txt:
@@ -46,7 +46,7 @@ func parseLayers(text string) (*layers, error) {
 	return l, errors.Join(errs...)
 }
 
-// addLine adds line n of layers.txt to the lattice.
+// addLine adds line n of layers.txt to the lattice, of which the lines before are part.
 func (l *layers) addLine(line string, n int) error {
 	if below, rest, ok := strings.Cut(line, "!<"); ok {
 		above, reason, _ := strings.Cut(rest, ":")

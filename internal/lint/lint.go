@@ -25,10 +25,11 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s", f.Path, f.Line, f.Text)
 }
 
-// Rule is one rule of the house.
+// Rule is one rule of the house. Its Check only reads the tree, and may run beside others; the
+// findings are its caller's.
 type Rule struct {
-	Name  string
-	Check func(*Tree) []Finding
+	Name  string                // as tests are called
+	Check func(*Tree) []Finding // returns what breaks the rule; nil = nothing does
 }
 
 // Rules are the rules that need the files of the repository and nothing else.

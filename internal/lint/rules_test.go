@@ -172,7 +172,8 @@ func manyRequires(n int) string {
 	return text + ")\n"
 }
 
-// numberedFiles returns n files whose names are numbered.
+// numberedFiles returns n files whose names are numbered. name has a verb for the number; the files
+// are by their paths.
 func numberedFiles(name string, n int) map[string]string {
 	files := map[string]string{}
 	for i := range n {
@@ -181,7 +182,8 @@ func numberedFiles(name string, n int) map[string]string {
 	return files
 }
 
-// buildTree returns the small house with changes: files by their paths, where "" removes one.
+// buildTree returns the small house with changes: files by their paths, where "" removes one. A
+// failure ends the test.
 func buildTree(t *testing.T, changes map[string]string) *Tree {
 	t.Helper()
 	fsys := fstest.MapFS{}

@@ -15,13 +15,13 @@ const (
 	FunctionLines = 70
 	PackageLines  = 6000 // of the files that are not tests
 	FolderFiles   = 40   // source files that are not tests, of one language
-	StructFields  = 25
+	StructFields  = 25   // fields of a struct
 )
 
 // sourceSuffixes are the files that people read as program text.
 var sourceSuffixes = []string{".go", ".py", ".c", ".h", ".sh"}
 
-// lines returns the number of lines.
+// lines returns the number of lines of the file.
 func (f *File) lines() int { return bytes.Count(f.Text, []byte("\n")) }
 
 // checkFileSize refuses written source files of more than FileLines lines.

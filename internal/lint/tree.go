@@ -27,14 +27,15 @@ type Tree struct {
 // File is one text file. AST is nil unless it is a Go file that parses. It is never changed once it
 // is read.
 type File struct {
-	Path string
+	Path string // with slashes, relative to the root of the repository
 	Text []byte
 	AST  *ast.File
 	err  error // why a Go file does not parse
 }
 
 // Load reads the files named by paths. A name without a file is passed over: it was deleted and not
-// yet committed.
+// yet committed. They are relative to the root of fsys, and have slashes. A Go file that does not
+// parse is no error here.
 func Load(fsys fs.FS, paths []string) (*Tree, error) {
 	t := &Tree{fset: token.NewFileSet()}
 	for _, p := range slices.Compact(slices.Sorted(slices.Values(paths))) {
@@ -71,7 +72,8 @@ func (t *Tree) fileAt(p string) *File {
 // lineOf returns the number of the line on which a node begins.
 func (t *Tree) lineOf(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
 
-// packages returns the Go files of each folder of the main module that has some, without test data.
+// packages returns, by folder, the Go files of each folder of the main module that has some,
+// without test data. The lists are the caller's, the files the tree's.
 func (t *Tree) packages() map[string][]*File {
 	pkgs := map[string][]*File{}
 	for _, f := range t.Files {

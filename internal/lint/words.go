@@ -84,6 +84,7 @@ func checkWordsText(t *Tree, text string) (found []Finding) {
 	return found
 }
 
+// letters finds what stands between two characters that are no letters.
 var letters = regexp.MustCompile(`[A-Za-z]+`)
 
 // notLetter reports whether r is no letter.
@@ -97,6 +98,7 @@ func tellsOldNames(p string) bool {
 }
 
 // retiredIn returns a finding for each retired word in a name, which stands on a line of a file.
+// words has, by retired word, what stands in its place; line 0 is the name of the file.
 func retiredIn(name, file string, line int, words map[string]string) (found []Finding) {
 	for _, w := range camelWords(name) {
 		if now, ok := words[w]; ok {
@@ -156,6 +158,7 @@ func (t *Tree) retiredNames(f *File, words []retired) (found []Finding) {
 	return slices.Compact(found)
 }
 
+// pythonDeclares finds the name of a function or class, without underscores before it.
 var pythonDeclares = regexp.MustCompile(`^\s*(?:def|class)\s+_*(\w+)`)
 
 // declared returns the names of all functions, types, fields, constants and package variables.

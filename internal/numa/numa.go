@@ -1,5 +1,5 @@
 // Package numa says which processors of a host are near which memory, as far as a process may use
-// both.
+// both. Any goroutine may call its functions; they keep nothing.
 package numa
 
 import (
@@ -19,8 +19,8 @@ const (
 
 // Node is memory, and the processors that are nearest to it.
 type Node struct {
-	ID   int
-	CPUs []int // that may be used, in ascending order
+	ID   int   // its number on the host
+	CPUs []int // the numbers of those that may be used, in ascending order
 }
 
 // Read lists the nodes of a host that a process may use, in ascending order, from a folder such as
@@ -81,14 +81,15 @@ func Home(nodes []Node, status string) (id int, kept bool) {
 }
 
 // Next returns the node for one more worker: the one with the most processors a worker, when
-// taken[id] workers are on a node already.
+// taken[id] workers are on a node already. nodes is not empty, and nothing is changed.
 func Next(nodes []Node, taken map[int]int) Node {
 	return slices.MinFunc(nodes, func(a, b Node) int {
 		return (taken[a.ID]+1)*len(b.CPUs) - (taken[b.ID]+1)*len(a.CPUs)
 	})
 }
 
-// readAllowed reads which processors, and which nodes with memory, a process may use.
+// readAllowed reads which processors, and which nodes with memory, a process may use. status is a
+// file such as Self.
 func readAllowed(status string) (cpus, mems []int, err error) {
 	text, err := os.ReadFile(status)
 	if err != nil {
@@ -118,7 +119,8 @@ func readList(path string) ([]int, error) {
 	return parseList(string(text))
 }
 
-// parseList returns the numbers of a list as the kernel writes it: "0-3,8", or nothing at all.
+// parseList returns the numbers of a list as the kernel writes it: "0-3,8", or nothing at all. They
+// ascend.
 func parseList(text string) (list []int, err error) {
 	text = strings.TrimSpace(text)
 	if text == "" {

@@ -11,7 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// writeSystem writes a folder such as System, files by their paths in it, and returns it.
+// writeSystem writes a folder such as System, files by their paths in it, and returns it. It is
+// removed with the test; a failure ends the test.
 func writeSystem(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -27,7 +28,8 @@ func writeSystem(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// writeStatus writes a file such as Self, and returns its path.
+// writeStatus writes a file such as Self, and returns its path. cpus and mems are lists as
+// parseList takes them. It is removed with the test; a failure ends the test.
 func writeStatus(t *testing.T, cpus, mems string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "status")

@@ -4,7 +4,7 @@ package queue
 // zero value is empty. Once it has grown to the size of its load it allocates nothing more.
 type Line[T any] struct {
 	items []T // items[head:] wait
-	head  int
+	head  int // index of the first item that waits
 }
 
 // Put adds an item.

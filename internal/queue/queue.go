@@ -7,10 +7,10 @@ import "sync"
 // Queue holds items from Put until Take. Any goroutine may use it. The zero value is empty and
 // open. Once it has grown to the size of its load it allocates nothing more.
 type Queue[T any] struct {
-	mu     sync.Mutex
-	filled sync.Cond
-	items  Line[T]
-	closed bool
+	mu     sync.Mutex // guards what follows
+	filled sync.Cond  // tells, on mu, of an item or of Close
+	items  Line[T]    // what waits
+	closed bool       // whether Close was called
 }
 
 // Put adds an item, and never waits; false means that the queue is closed and the item lost.
@@ -26,7 +26,8 @@ func (q *Queue[T]) Put(item T) bool {
 	return true
 }
 
-// Take waits for an item, removes it and returns it; false means that the queue is closed.
+// Take waits for an item, removes it and returns it; false means that the queue is closed. It
+// lets go of the lock while it waits.
 func (q *Queue[T]) Take() (T, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -16,7 +16,7 @@ const ControlSuffix = ".ctl"
 
 // Path returns the folder of the sockets and locks of the running jobs of this user. It lies in
 // XDG_RUNTIME_DIR where there is one, else in the folder for temporary files. Path makes it when it
-// is missing, and fails when anybody else could reach into it.
+// is missing, and fails when anybody else could reach into it. Any goroutine may call it.
 func Path() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("shoal-%d", os.Getuid()))
 	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {

@@ -1,4 +1,5 @@
-// Package clitest runs scripts that test command lines.
+// Package clitest runs scripts that test command lines. Scripts run beside each other, each on a
+// goroutine of its own, which calls the commands here; they block until their program has ended.
 package clitest
 
 import (
@@ -15,7 +16,8 @@ import (
 )
 
 // Run runs the scripts *.txtar of a folder, in a home of their own. Beside testscript's own
-// commands they have those of Commands.
+// commands they have those of Commands. The TestMain of the package has made the programs known by
+// testscript.Main. The home is removed with the script's folder.
 func Run(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
