@@ -27,13 +27,13 @@ import (
 const killWithin = 20 * time.Millisecond
 
 // change is what a worker reported of a change of the members: when it had made the first step
-// after it, and how long that step, the next and a usual one took.
+// after it, and how long that step, the next and a usual one took. Durations are of this worker.
 type change struct {
-	generation       uint64
-	at               time.Time
-	took, next, pace time.Duration
-	began            time.Time // when this worker, which is new, began that step
-	first            bool      // this worker is new: it is its first step
+	generation       uint64        // the one that the change has made
+	at               time.Time     // end of the first step of it
+	took, next, pace time.Duration // of that step, of the next, and of a usual one before
+	began            time.Time     // when this worker, which is new, began that step
+	first            bool          // this worker is new: it is its first step
 }
 
 // newChange returns the change that the metrics of a report describe.
@@ -69,17 +69,18 @@ func longest(changes []change, measure func(change) time.Duration) (most time.Du
 	return most
 }
 
-// recoveryJob is a job whose members change, seen from outside. run is for one goroutine, and the
-// others are for that of play; what takes a context blocks until the job has got there.
+// recoveryJob is a job whose members change, seen from outside. The goroutine of the command calls
+// run; the other methods are for the goroutine on which run calls play, and what takes a context
+// blocks until the job has got there. Goroutines of the launcher put into the two channels.
 type recoveryJob struct {
 	worker          program
-	workers, spares int
-	gradient, state int64
-	job             *control.Job
-	generation      uint64
-	reports         chan change
+	workers, spares int            // numbers
+	gradient, state int64          // bytes
+	job             *control.Job   // set by run before play
+	generation      uint64         // the newest that was waited for
+	reports         chan change    // what the workers have reported
 	events          chan time.Time // when the membership decided
-	event           time.Time
+	event           time.Time      // the newest that was taken from events
 }
 
 // newRecoveryJob returns a job that is not started yet. gradient and state are sizes in bytes.
@@ -94,7 +95,7 @@ func (b *recoveryJob) newRow(what string) *recoveryRow {
 }
 
 // run runs the job, and meanwhile play on a goroutine of its own, which changes the members; after
-// play it stops the job. It returns the rows of play.
+// play it stops the job. It returns the rows of play. It blocks until the job has ended.
 func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
 	play func(context.Context) ([]*recoveryRow, error)) (rows []*recoveryRow, err error) {
 	dir, err := os.MkdirTemp("", "shoal-bench-")
@@ -176,7 +177,7 @@ func (b *recoveryJob) waitForSpares(ctx context.Context) error {
 }
 
 // awaitChange waits until so many workers have reported the next generation, and returns what they
-// have reported.
+// have reported. workers is the number of members then; it adds one to b.generation.
 func (b *recoveryJob) awaitChange(ctx context.Context, workers int) ([]change, error) {
 	b.generation++
 	var changes []change
@@ -212,7 +213,7 @@ func (b *recoveryJob) resize(ctx context.Context, n int) (order time.Time, chang
 }
 
 // withoutNotes passes on all but what the launcher notes of the job, a line of which comes with
-// every change.
+// every change. The launcher writes a line at a time.
 type withoutNotes struct{ to io.Writer }
 
 // Write implements io.Writer; it takes one line.

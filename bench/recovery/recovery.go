@@ -16,18 +16,19 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// recoveryOptions are the flags of the program.
+// recoveryOptions are the flags of the program. One goroutine uses them, that of the command; no
+// method changes them.
 type recoveryOptions struct {
-	n        int
-	kills    int
-	resizes  int
-	joins    int
-	spares   int
-	gradient string
-	state    string
-	client   string
+	n        int    // number of workers that lose one
+	kills    int    // number of workers to kill
+	resizes  int    // number of times to go up and down by a worker
+	joins    int    // number of losses and arrivals with much state
+	spares   int    // number of workers that wait
+	gradient string // size of the gradient
+	state    string // size of much state
+	client   string // go, numpy or torch
 	python   string // interpreter
-	json     bool
+	json     bool   // whether to print JSON objects
 }
 
 // smallState is the state of the jobs that are not about state, in bytes.
@@ -79,7 +80,8 @@ The workers are in Go, or with --client in Python: with NumPy, or with a model i
 	return cmd
 }
 
-// run measures with one job after the other, and prints the rows to out.
+// run measures with one job after the other, and prints the rows to out. It blocks until all jobs
+// have ended.
 func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 	gradient, err := cli.ParseBytes(o.gradient)
 	if err != nil || gradient < 4 {
@@ -146,7 +148,7 @@ type program struct {
 }
 
 // killAndReplace kills a member and orders a new one, so many times, and returns what a loss costs
-// and what the new worker needs.
+// and what the new worker needs. It runs on the goroutine of play, as the two below.
 func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
 	recover, known := b.newRow("kill to next commit, beyond a step"),
 		b.newRow("  until the loss is known")
@@ -226,7 +228,7 @@ func resizeUpAndDown(ctx context.Context, b *recoveryJob, times int) ([]*recover
 	return []*recoveryRow{up, down}, nil
 }
 
-// recoveryRow is a row of the result.
+// recoveryRow is a row of the result. add collects, and printRow sets N and the percentiles.
 type recoveryRow struct {
 	What  string    `json:"what"`
 	State int64     `json:"state_bytes"`
@@ -234,13 +236,13 @@ type recoveryRow struct {
 	P50   float64   `json:"p50_ms"`
 	P99   float64   `json:"p99_ms"`
 	Max   float64   `json:"max_ms"`
-	ms    []float64 // all
+	ms    []float64 // all that was added, in milliseconds
 }
 
 // add adds a measured duration; less than 0 counts as 0.
 func (r *recoveryRow) add(d time.Duration) { r.ms = append(r.ms, max(cli.Milliseconds(d), 0)) }
 
-// recoveryPrinter writes a table, or one JSON object a row.
+// recoveryPrinter writes a table, or one JSON object a row. The goroutine of the command uses it.
 type recoveryPrinter struct {
 	out  io.Writer
 	json bool
@@ -248,7 +250,7 @@ type recoveryPrinter struct {
 }
 
 // printRow computes the percentiles of a row and prints it; in a table, the first call prints the
-// heads before it.
+// heads before it. It sorts r.ms, which is not empty.
 func (p *recoveryPrinter) printRow(r *recoveryRow) error {
 	slices.Sort(r.ms)
 	n := len(r.ms)

@@ -13,13 +13,14 @@ import (
 )
 
 // stepClock times the steps of a worker, and tells what a change of the members cost once the step
-// after it is done: a worker that joins receives the state between the two.
+// after it is done: a worker that joins receives the state between the two. The goroutine of the
+// loop uses it.
 type stepClock struct {
-	first      time.Time // when this worker began its first step
-	last       time.Time
-	paces      [64]time.Duration // of the newest steps, as a ring
-	steps      int
-	generation uint64
+	first      time.Time          // when this worker began its first step
+	last       time.Time          // end of the newest step; before the first, any time before it
+	paces      [64]time.Duration  // of the newest steps, as a ring
+	steps      int                // number of steps in paces, ever
+	generation uint64             // of the newest step; 0 = there was none
 	pending    map[string]float64 // a change whose next step is not done
 }
 
@@ -66,7 +67,8 @@ func (c *stepClock) endStep(now time.Time, generation uint64) (report map[string
 }
 
 // runWorker joins the job and trains until the job ends: gradients of so many float32, and so many
-// bytes of state that a worker that joins receives.
+// bytes of state that a worker that joins receives. It runs in the process of the worker, on one
+// goroutine, and waits for the others in each step.
 func runWorker(ctx context.Context, elements, stateBytes int) error {
 	j, err := client.Join(ctx)
 	if err != nil {

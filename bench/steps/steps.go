@@ -18,12 +18,13 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// stepsOptions are the flags of the program.
+// stepsOptions are the flags of the program. One goroutine uses them, that of the command; no
+// method changes them.
 type stepsOptions struct {
-	n     int
-	bytes string
-	work  time.Duration
-	json  bool
+	n     int           // number of workers
+	bytes string        // sizes of the gradient
+	work  time.Duration // for which each worker computes before a call
+	json  bool          // whether to print JSON objects
 }
 
 // newCommand returns the command of the program.
@@ -69,7 +70,7 @@ by up to a fifth, is the same too. Without --work the steps do nothing else, and
 }
 
 // run runs a job whose workers make both kinds of call in turn, and prints what rank 0 reports to
-// out.
+// out. It blocks until the job has ended. A goroutine of the launcher prints.
 func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "shoal-bench-")
 	if err != nil {
@@ -101,16 +102,16 @@ func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Wri
 // median difference of two calls that followed each other, as a share of the median call without
 // steps, with the bounds of its 95 % confidence interval.
 type stepsRow struct {
-	Bytes   int64   `json:"bytes"`
-	Pairs   int     `json:"pairs"`
-	PlainUS float64 `json:"plain_us"`
-	StepsUS float64 `json:"steps_us"`
-	Cost    float64 `json:"cost_percent"`
-	Low     float64 `json:"cost_low"`
-	High    float64 `json:"cost_high"`
+	Bytes   int64   `json:"bytes"`        // of the gradient
+	Pairs   int     `json:"pairs"`        // number of pairs of calls
+	PlainUS float64 `json:"plain_us"`     // µs, the median without steps
+	StepsUS float64 `json:"steps_us"`     // µs, the median with steps
+	Cost    float64 `json:"cost_percent"` // percent
+	Low     float64 `json:"cost_low"`     // percent
+	High    float64 `json:"cost_high"`    // percent
 }
 
-// stepsPrinter writes a table, or one JSON object a row.
+// stepsPrinter writes a table, or one JSON object a row. One goroutine at a time uses it.
 type stepsPrinter struct {
 	out  io.Writer
 	json bool

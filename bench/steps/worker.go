@@ -21,7 +21,8 @@ const pairsWarm = 10
 // bounds.
 func pairCount(bytes int) int { return min(2000, max(100, (4<<30)/bytes)) }
 
-// stepsWorker is a worker that makes both kinds of call in turn.
+// stepsWorker is a worker that makes both kinds of call in turn. One goroutine uses it; measure
+// waits for the other workers.
 type stepsWorker struct {
 	job   *client.Job
 	steps *client.Trainer
@@ -29,7 +30,7 @@ type stepsWorker struct {
 }
 
 // newStepsWorker joins the job, as a worker that computes for the time work before each call. The
-// caller closes w.job.
+// caller closes w.job. It waits for the agent.
 func newStepsWorker(ctx context.Context, work time.Duration) (w stepsWorker, err error) {
 	w.work = work
 	if w.job, err = client.Join(ctx); err == nil {

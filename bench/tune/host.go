@@ -24,57 +24,61 @@ type tuneWord struct {
 	Do      string           `json:"do"`
 	Batch   uint64           `json:"batch,omitempty"` // prepare, deliver: the first of them
 	Batches int              `json:"batches,omitempty"`
-	Hosts   []fabric.Host    `json:"hosts,omitempty"`
+	Hosts   []fabric.Host    `json:"hosts,omitempty"` // all that take part, the first host first
 	Route   collective.Route `json:"route,omitzero"`
 	Bytes   int              `json:"bytes,omitempty"` // of all batches together
-	Error   string           `json:"error,omitempty"`
+	Error   string           `json:"error,omitempty"` // of an answer: why it is not done
 }
 
 // What another host can ask for at most.
 const (
-	maxTuned   = 1 << 30
+	maxTuned   = 1 << 30 // bytes of all batches together
 	maxBatches = 1 << 10
 )
 
+// errTuneEnded means that the context of the measurement has ended.
 var errTuneEnded = errors.New("the measurement was ended")
 
 // tuneHost is one host of a measurement: it makes the exchange of the batches of an agent, without
-// workers. The network calls the methods of fabric.Handler from its own goroutines; one goroutine
-// takes the news.
+// workers. The network calls the methods of fabric.Handler, which wait for nothing but busy, from
+// its own goroutines. One goroutine takes the news, and calls all others; sendPieces and callIfDone
+// may run on either.
 type tuneHost struct {
-	network fabric.Network
-	news    queue.Queue[tuneNews]
-	scratch sync.Pool
-	in, out []byte
+	network fabric.Network        // set before the first word; the caller closes it
+	news    queue.Queue[tuneNews] // has a lock of its own
+	scratch sync.Pool             // of *collective.Scratch
+	in, out []byte                // memory of all batches; replaced when no batch is under way
 
-	busy    sync.RWMutex // held by the network while it uses a batch
+	// busy guards first and batches: the network read-locks it while it uses a batch, and prepare
+	// locks it to change them.
+	busy    sync.RWMutex
 	first   uint64       // number of batches[0]
-	batches []*tuneBatch
-	spare   []*tuneBatch
+	batches []*tuneBatch // the prepared ones
+	spare   []*tuneBatch // whose memory can be used again; of the goroutine of the news
 }
 
 // tuneNews is what happened: a word, a link that came or went, or with all empty that time has
 // passed.
 type tuneNews struct {
-	from fabric.Host
-	word tuneWord
-	up   bool
-	err  error
+	from fabric.Host // "" = nobody
+	word tuneWord    // what the host has said
+	up   bool        // whether the link came
+	err  error       // why the link went, or the word was none
 }
 
 // tuneBatch is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again
 // for a later one.
 type tuneBatch struct {
-	id       uint64
+	id       uint64 // number of the batch, from 1
 	hosts    []fabric.Host
 	streams  uint8
 	relay    collective.Relay
 	schedule collective.Schedule
-	told     atomic.Bool
-	done     func()
+	told     atomic.Bool // whether done was called
+	done     func()      // called once, when the exchange is complete, on any goroutine
 }
 
-// newTuneHost returns a host whose network is to be set.
+// newTuneHost returns a host whose network its caller sets.
 func newTuneHost() *tuneHost {
 	return &tuneHost{scratch: sync.Pool{New: func() any { return collective.NewScratch() }}}
 }
@@ -98,7 +102,7 @@ func (h *tuneHost) Message(from fabric.Host, b []byte) {
 }
 
 // findBatch returns the prepared batch with this number; nil if there is none. The caller holds
-// busy.
+// busy, or is the goroutine of the news, which alone changes the batches.
 func (h *tuneHost) findBatch(id uint64) *tuneBatch {
 	if id < h.first || id-h.first >= uint64(len(h.batches)) {
 		return nil
@@ -134,7 +138,8 @@ func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 	f.callIfDone()
 }
 
-// sendPieces sends pieces of a batch to the hosts that they are for.
+// sendPieces sends pieces of a batch to the hosts that they are for. It does not wait until they
+// have left.
 func (h *tuneHost) sendPieces(f *tuneBatch, out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Transfer: f.id, Part: o.Part, Offset: o.Offset,
@@ -150,7 +155,7 @@ func (f *tuneBatch) callIfDone() {
 	}
 }
 
-// sendWord sends a word to another host.
+// sendWord sends a word to another host. It does not wait for an answer.
 func (h *tuneHost) sendWord(to fabric.Host, w tuneWord) {
 	b, err := json.Marshal(w)
 	if err != nil {
@@ -226,7 +231,8 @@ func (h *tuneHost) runStep(w tuneWord, answer func(tuneWord)) error {
 }
 
 // prepare replaces the prepared batches by those that w asks for, so that their pieces may come.
-// done is called for each batch whose exchange is complete.
+// done is called for each batch whose exchange is complete. Who asks must have had all answers to
+// the batches before.
 func (h *tuneHost) prepare(w tuneWord, done func(batch uint64)) error {
 	self := slices.Index(w.Hosts, h.network.Self())
 	if self < 0 || hasDuplicates(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 ||
@@ -262,7 +268,7 @@ func (h *tuneHost) prepare(w tuneWord, done func(batch uint64)) error {
 }
 
 // newBatch returns a batch with this input and output, made in the memory of an earlier one if
-// there is one. self is the index of this host in w.Hosts.
+// there is one. self is the index of this host in w.Hosts. The caller holds busy.
 func (h *tuneHost) newBatch(w tuneWord, self int, in, out []byte) (*tuneBatch, error) {
 	f := &tuneBatch{}
 	if n := len(h.spare); n > 0 {

@@ -13,14 +13,15 @@ import (
 )
 
 // tuneLead is the first host of a measurement, which tells the others what to do. One goroutine
-// uses it.
+// uses it, which takes its news; all methods but expectedAnswers and startOnAll wait for the
+// others, until news is closed or a link is lost.
 type tuneLead struct {
 	*tuneHost
-	hosts []fabric.Host
-	last  uint64 // number of the newest batch
+	hosts []fabric.Host // this one first
+	last  uint64        // number of the newest batch
 }
 
-// awaitHosts waits until so many hosts are there, with this one.
+// awaitHosts waits until so many hosts are there, with this one, and sets l.hosts.
 func (l *tuneLead) awaitHosts(hosts int) error {
 	l.hosts = []fabric.Host{l.network.Self()}
 	for len(l.hosts) < hosts {
@@ -72,7 +73,7 @@ func (l *tuneLead) startOnAll(w tuneWord) error {
 }
 
 // takeNews waits for one piece of news, removes the answer that it is from waiting, and returns
-// what is left.
+// what is left. News that are no answer leave it as it is.
 func (l *tuneLead) takeNews(waiting []tuneNews) ([]tuneNews, error) {
 	n, ok := l.news.Take()
 	switch {
@@ -188,8 +189,8 @@ func probeTransfers() []cost.Sample {
 	}
 }
 
-// fitModel measures the probes, and how fast this processor adds, and returns the model that
-// explains them.
+// fitModel measures the probes so many times, and how fast this processor adds, and returns the
+// model that explains them.
 func (l *tuneLead) fitModel(rounds int) (cost.Model, error) {
 	m := cost.Default()
 	start := time.Now()

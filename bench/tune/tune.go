@@ -22,16 +22,17 @@ import (
 	"github.com/shoal-ml/shoal/internal/version"
 )
 
-// tuneOptions are the flags of the program.
+// tuneOptions are the flags of the program. One goroutine uses them, that of the command; no method
+// changes them.
 type tuneOptions struct {
-	hosts     int
-	bytes     string
-	runs      int
-	listen    string
-	join      string
-	tokenFile string
-	plain     bool
-	json      bool
+	hosts     int    // number of hosts, this one included
+	bytes     string // sizes of the tensor
+	runs      int    // number of times that each candidate is measured
+	listen    string // address at which the first host waits; "" = all hosts are here
+	join      string // HOST:PORT where the first host waits; "" = this is the first host
+	tokenFile string // file with the token of the others
+	plain     bool   // whether tensors travel without encryption
+	json      bool   // whether to print JSON objects
 }
 
 // newCommand returns the command of the program.
@@ -115,7 +116,8 @@ func (o tuneOptions) validate() (sizes []int64, err error) {
 }
 
 // run measures as the first host, whose other hosts are goroutines or join over the network, or
-// with --join is another host until the measurement is over.
+// with --join is another host until the measurement is over. It blocks until the measurement is
+// over on all of its hosts.
 func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 	notes io.Writer) error {
 	config := tcp.Config{Job: "tune", Version: version.Version, PlainData: o.plain,
@@ -159,7 +161,7 @@ func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 }
 
 // runOtherHost joins the measurement at an address, and does what its first host asks until it is
-// over.
+// over. It blocks; in a measurement over the loopback it runs on a goroutine of its own.
 func runOtherHost(ctx context.Context, at, token string, config tcp.Config) error {
 	h := newTuneHost()
 	network, err := tcp.Join(ctx, at, token, config, h)
@@ -174,9 +176,9 @@ func runOtherHost(ctx context.Context, at, token string, config tcp.Config) erro
 // tuneLine is the outcome of a candidate, and with --json one line of the output.
 type tuneLine struct {
 	Hosts int              `json:"hosts"`
-	Bytes int64            `json:"bytes"`
+	Bytes int64            `json:"bytes"` // of the tensor, or of the gradients of a step
 	Route collective.Route `json:"route"`
-	// of a training step with so many bytes
+	// bytes of a bucket of a training step; absent = one all-reduce
 	Bucket      int64   `json:"bucket,omitempty"`
 	BackwardUS  float64 `json:"backward_us,omitempty"` // of that step
 	PredictedUS float64 `json:"predicted_us"`
@@ -185,7 +187,7 @@ type tuneLine struct {
 }
 
 // measure waits for the hosts, fits a model, and then measures every candidate of every size and
-// prints it to out.
+// prints it to out. It blocks on the goroutine of the command.
 func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error {
 	if err := lead.awaitHosts(o.hosts); err != nil {
 		return err
