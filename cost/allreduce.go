@@ -50,14 +50,14 @@ func (m Model) AllReduceSeconds(r collective.Route, hosts, bytes int) float64 {
 	return m.Fixed + all + (all-half)/float64(whole-whole/2)*float64(bytes-whole)
 }
 
-// allReduce simulates an all-reduce, as a queue of events. run begins anew each time. One goroutine
-// uses it, and its methods do no I/O.
+// allReduce simulates an all-reduce, as a queue of events. simulate begins anew each time. One
+// goroutine uses it, and its methods do no I/O.
 type allReduce struct {
 	model    Model
-	hosts    int
-	trees    int
+	hosts    int       // number of hosts
+	trees    int       // number of trees of the route
 	piece    int       // bytes of a piece at most
-	parent   [][]int   // by tree and host: the host that gets its partial sum; -1 = it is the root
+	parent   [][]int   // by tree and host: the host that gets its partial sum; -1 = the root
 	children [][][]int // by tree and host: the hosts that get the result from it
 	inputs   [][]int   // by tree and host: the number of hosts that send it partial sums
 
@@ -65,12 +65,12 @@ type allReduce struct {
 	pieces  int   // pieces of a segment
 	missing []int // by tree, piece and host: partial sums that have not been added yet
 
-	out        []sim.Resource // by host: the sending direction of its cable
-	received   []float64      // by host: when the last byte of the newest piece came in, in seconds
-	processors []sim.Resource // by host: the processor that adds
-	streams    []sim.Resource // by sender, receiver and stream; nil = one stream fills a cable
-	events     sim.Queue[transfer]
-	end        float64 // when the last result was complete, in seconds
+	out        []sim.Resource      // by host: the sending direction of its cable
+	received   []float64           // by host: when the newest piece had come in, in seconds
+	processors []sim.Resource      // by host: the processor that adds
+	streams    []sim.Resource      // by sender, receiver and stream; nil = one stream fills a cable
+	events     sim.Queue[transfer] // transfers that are to come, by time
+	end        float64             // when the last result was complete, in seconds
 }
 
 // transfer is a piece that one host is ready to send to another, or that has arrived there.
@@ -79,9 +79,9 @@ type transfer struct {
 	result  bool // the piece is a result on its way down; else a partial sum on its way up
 	from    int  // sending host; meaningless for a host's own input
 	to      int  // receiving host
-	tree    int
-	index   int // which piece of the segment
-	bytes   int
+	tree    int  // number of the tree, from 0
+	index   int  // which piece of the segment, from 0
+	bytes   int  // bytes of the piece
 }
 
 // newAllReduce returns a simulation with the trees of a route over so many hosts.
@@ -182,8 +182,8 @@ func (s *allReduce) useStream(at float64, t transfer, wire float64) float64 {
 	return link[first].Use(at, wire/s.model.Share)
 }
 
-// addPartialSum adds a partial sum that has arrived to that of its receiver, and sends it on when
-// it was the last one.
+// addPartialSum adds a partial sum that has arrived at a time, in seconds, to that of its receiver,
+// and sends it on when it was the last one.
 func (s *allReduce) addPartialSum(at float64, t transfer) {
 	done := s.processors[t.to].Use(at, float64(t.bytes)*s.model.Gamma)
 	missing := s.missingAt(t.tree, t.index, t.to)
@@ -192,8 +192,8 @@ func (s *allReduce) addPartialSum(at float64, t transfer) {
 	}
 }
 
-// sendUp plans that the sum of a piece goes from where it is to the parent there, or as the result
-// down from the root.
+// sendUp plans that the sum of a piece goes, at a time in seconds, from where it is to the parent
+// there, or as the result down from the root.
 func (s *allReduce) sendUp(at float64, t transfer) {
 	parent := s.parent[t.tree][t.to]
 	if parent < 0 {
@@ -205,7 +205,8 @@ func (s *allReduce) sendUp(at float64, t transfer) {
 	s.events.Add(at, t)
 }
 
-// sendDown plans that the result of a piece goes from where it is to the children there.
+// sendDown plans that the result of a piece goes, at a time in seconds, from where it is to the
+// children there.
 func (s *allReduce) sendDown(at float64, t transfer) {
 	s.end = max(s.end, at)
 	for _, child := range s.children[t.tree][t.to] {

@@ -8,7 +8,7 @@ import (
 // Class is a set of all-reduces that are treated alike: they go over the same number of hosts, and
 // their lengths differ by less than an eighth.
 type Class struct {
-	Hosts int
+	Hosts int // number of hosts
 	Bytes int // the least number of bytes in the class
 }
 

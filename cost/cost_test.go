@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 )
 
+// strategies are all ways of an all-reduce.
 var strategies = collective.Strategies()
 
 // defaultRoute returns a route by a strategy as it is without measurements.
@@ -65,6 +66,7 @@ func TestTimeGrowsEvenly(t *testing.T) {
 func TestTimeOfStreams(t *testing.T) {
 	m := cost.Default()
 	m.Gamma, m.Piece = 0, 0
+	// on predicts the seconds on so many streams.
 	on := func(streams int) float64 {
 		return m.AllReduceSeconds(
 			collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece,
@@ -83,8 +85,8 @@ func TestTimeOfStreams(t *testing.T) {
 	}
 }
 
-// drawSamples returns what a network would show that costs what truth says, off by up to some
-// share.
+// drawSamples returns what a network would show that costs what truth says, off by up to the share
+// `off`; the same for the same seed.
 func drawSamples(seed uint64, truth cost.Model, hosts int,
 	off float64) (list []cost.Sample) {
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -103,6 +105,7 @@ func drawSamples(seed uint64, truth cost.Model, hosts int,
 func TestFit(t *testing.T) {
 	for seed := range uint64(2) {
 		rng := rand.New(rand.NewPCG(seed, 2))
+		// spread returns a number that is up to e² times as large or as small.
 		spread := func(x float64) float64 { return x * math.Exp(4*rng.Float64()-2) }
 		start := cost.Default()
 		truth := cost.Model{Fixed: spread(start.Fixed), Alpha: spread(start.Alpha),

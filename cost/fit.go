@@ -10,7 +10,7 @@ import (
 // Sample is an all-reduce that was measured.
 type Sample struct {
 	Route   collective.Route
-	Hosts   int
+	Hosts   int     // number of hosts
 	Bytes   int     // bytes on every host
 	Seconds float64 // seconds from its begin to the last result; 0 = not measured yet
 }
@@ -20,7 +20,8 @@ type Sample struct {
 // for long ones. The search starts at m and shrinks its step along each parameter in turn (a
 // pattern search: Hooke and Jeeves, JACM 1961). It changes all parameters but Gamma, which can be
 // measured without a network. A parameter that the samples say nothing about stays about where it
-// was, and so does Share unless some samples are of one stream and others of several.
+// was, and so does Share unless some samples are of one stream and others of several. samples is
+// not empty, and is not altered.
 func (m Model) Fit(samples []Sample) Model {
 	if m.Share <= 0 {
 		m.Share = 1
@@ -50,12 +51,12 @@ func (m Model) Fit(samples []Sample) Model {
 	return m
 }
 
-// fittedParameters returns the parameters of m that Fit can change.
+// fittedParameters returns the parameters of m that Fit can change. They are those of m itself.
 func (m *Model) fittedParameters() [5]*float64 {
 	return [...]*float64{&m.Fixed, &m.Alpha, &m.Piece, &m.Beta, &m.Share}
 }
 
-// loss returns the sum of squares that Fit minimizes.
+// loss returns the sum of squares that Fit minimizes. All samples are measured.
 func (m Model) loss(samples []Sample) (sum float64) {
 	for _, s := range samples {
 		x := math.Log(m.AllReduceSeconds(s.Route, s.Hosts, s.Bytes) / s.Seconds)

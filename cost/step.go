@@ -6,7 +6,7 @@ import "github.com/shoal-ml/shoal/collective"
 // them in buckets meanwhile: a bucket is sent as soon as it is full and the one before has left (Li
 // et al., "PyTorch Distributed", VLDB 2020, §3.2).
 type Step struct {
-	Hosts    int
+	Hosts    int     // number of hosts
 	Bytes    int     // bytes of all gradients, on each host
 	Backward float64 // seconds of the backward pass
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
+// slowCables is a network on which steps and bytes cost much.
 var slowCables = cost.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9, Gamma: 0.1e-9}
 
 // A step takes at least as long as backward and the last bucket, and as the network needs for all

@@ -11,7 +11,7 @@ import "fmt"
 
 // Observation is a measurement, as each agent of a job tells its policies of it.
 type Observation[S any] struct {
-	Sample S
+	Sample S // what was measured
 
 	// Leads is whether this agent decides for the job. The others only learn from the sample, so
 	// that whichever of them comes to lead has seen the same.

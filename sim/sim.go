@@ -1,7 +1,8 @@
 // Package sim is the event engine with which shoal plays through what it predicts, in virtual
 // time: a queue of events that are to come, and resources that serve one request after another.
 // Time is a number of seconds. There is no clock, no randomness and no policy here, so the same
-// events give the same outcome on every host.
+// events give the same outcome on every host. Nothing blocks, and one goroutine at a time uses a
+// simulation.
 package sim
 
 // Queue holds the events of a simulation that have not happened yet. The zero value is empty. A

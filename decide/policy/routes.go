@@ -21,8 +21,8 @@ import (
 // Every agent has one and tells it of all that it takes part in, so that whoever leads next has
 // seen the same. Use NewRoutes. One goroutine uses it at a time, and its methods do no I/O.
 type Routes struct {
-	start   cost.Model // model from which fits start
-	classes map[cost.Class]*classState
+	start   cost.Model                 // model from which fits start
+	classes map[cost.Class]*classState // at most maxClasses
 }
 
 // RouteDecision is the route that the all-reduces of a class take from now on, and why.
@@ -70,7 +70,7 @@ const (
 // as its Routes are.
 type classState struct {
 	cost.Class
-	route    collective.Route
+	route    collective.Route // that they take now
 	bytes    int              // bytes of the newest all-reduce, on each host
 	trial    bool             // route is tried in place of previous
 	previous collective.Route // route before the trial; meaningless outside of one
@@ -163,7 +163,7 @@ func (p *Routes) CableSecondsPerByte() (float64, bool) {
 }
 
 // decideClass keeps the route of a class, or changes it in c, and begins the time to its next
-// decision.
+// decision; false = it is kept. The route was measured.
 func (p *Routes) decideClass(c *classState) (RouteDecision, bool) {
 	now := c.seconds[c.route].Median()
 	c.since = 0
@@ -195,7 +195,7 @@ func (c *classState) bytesSent() float64 {
 }
 
 // hasDrifted reports whether the route takes longer or shorter than at the last decision, and not
-// only because some all-reduces were held up.
+// only because some all-reduces were held up. w is what that route took.
 func (c *classState) hasDrifted(w *sense.Window) bool {
 	return !c.trial && c.settled > 0 &&
 		(w.Min() > driftFactor*c.settled || c.settled > driftFactor*driftFactor*w.Median())
@@ -290,7 +290,8 @@ func (p *Routes) fitSamples(c *classState) (list []cost.Sample) {
 	return list
 }
 
-// appendSample appends how long a route takes to a list, if that was measured.
+// appendSample appends how long a route takes to a list, if that was measured. earlyLength
+// all-reduces are enough for that.
 func (c *classState) appendSample(r collective.Route, list []cost.Sample) []cost.Sample {
 	if w := c.seconds[r]; w != nil && w.Count() >= earlyLength {
 		list = append(list, cost.Sample{Route: r, Hosts: c.Hosts, Bytes: c.bytes,

@@ -14,11 +14,11 @@ import (
 
 // network is hosts whose all-reduces take what a model says, more or less.
 type network struct {
-	truth cost.Model
-	noise float64
+	truth cost.Model // what all-reduces take
+	noise float64    // share by which they take longer at most
 	rng   *rand.Rand
-	odd   map[collective.Route]float64 // by which factor a route takes longer than that
-	route map[cost.Class]collective.Route
+	odd   map[collective.Route]float64    // by which factor a route takes longer than that
+	route map[cost.Class]collective.Route // that was decided on; none = the default
 }
 
 // newNetwork returns a network whose all-reduces take what truth says, and up to the share noise
@@ -29,7 +29,7 @@ func newNetwork(truth cost.Model, noise float64) *network {
 }
 
 // allReduce makes an all-reduce by the route of its class, tells the tuners what it took, and takes
-// the route that the first one, which leads, decides on.
+// the route that the first one, which leads, decides on. It panics when another one decides.
 func (n *network) allReduce(hosts, bytes int, tuners ...*policy.Routes) (policy.RouteDecision,
 	bool) {
 	class := cost.ClassOf(hosts, bytes)
@@ -68,6 +68,7 @@ func (n *network) allReduceInTurn(times, hosts int, lengths []int,
 	return changes
 }
 
+// slowCables is a network on which steps and bytes cost much.
 var slowCables = cost.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9,
 	Gamma: 0.1e-9}
 
@@ -144,6 +145,7 @@ func TestTunerKnowsTheCable(t *testing.T) {
 	slow, burst := slowCables, slowCables
 	slow.Beta, burst.Beta = 8/100e6, 8/1e9
 	tuner := policy.NewRoutes(cost.Default())
+	// measure tells the tuner of so many all-reduces that take what truth says.
 	measure := func(truth cost.Model, bytes, times int) {
 		route := collective.DefaultRoute(bytes)
 		for range times {

@@ -45,14 +45,16 @@ func isAlike(a, b cost.Sample) bool {
 }
 
 // Abort removes transfers that were given up from the busy period, which then yields no samples.
+// transfers is their number.
 func (m *AllReduces) Abort(transfers int) {
 	m.open -= transfers
 	m.invalid = m.invalid || transfers > 0
 }
 
-// End removes transfers that ended at a time from the busy period. With the last one of a period it
-// calls took with a sample of each class and route. Nothing is known of all-reduces less than half
-// as long as the longest transfer: their time depends on their steps and not on their bytes.
+// End removes a number of transfers that ended at a time from the busy period. With the last one of
+// a period it calls took with a sample of each class and route. Nothing is known of all-reduces
+// less than half as long as the longest transfer: their time depends on their steps and not on
+// their bytes.
 func (m *AllReduces) End(transfers int, at sense.Duration, took func(cost.Sample)) {
 	if transfers == 0 {
 		return

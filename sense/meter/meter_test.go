@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/sense/meter"
 )
 
-// metered is a meter and what it told.
+// metered is a meter and what it told. The goroutine of the test uses it.
 type metered struct {
 	meter.AllReduces
 	told []cost.Sample

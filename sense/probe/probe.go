@@ -1,5 +1,6 @@
 // Package probe measures how long this processor takes: to add a byte, and to copy and verify a
-// byte. The clock comes in as an argument, so that the package itself has none.
+// byte. The clock comes in as an argument, so that the package itself has none. Any goroutine may
+// call its functions, which block while they compute.
 package probe
 
 import (

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxEnded is how many stalls a baseline remembers.
+	// maxEnded is how many stalls a baseline remembers at most.
 	maxEnded = 15
 	// minEnded is how many stalls make stalls of their length usual: a worker that saves a model
 	// now and then, and for which the others wait, is reported that often. It is also the half-life
@@ -18,7 +18,7 @@ const (
 )
 
 // baseline is the newest stalls that were suspicious and ended by themselves, the newest last. It
-// says how long such a stall usually lasts.
+// says how long such a stall usually lasts. It is the Detector's, and used as that is.
 type baseline []ended
 
 // ended is a stall that is over.
@@ -71,7 +71,7 @@ func (b baseline) isOutdated(now sense.Duration) bool {
 	return now-last > 2*(last-first)
 }
 
-// excusePause takes a pause in which nobody observed out of all times in b.
+// excusePause takes a pause in which nobody observed out of all times in b, which it changes.
 func (b baseline) excusePause(pause sense.Duration) {
 	for i := range b {
 		b[i].at += pause

@@ -34,7 +34,7 @@ const (
 // Detector judges how long workers have been waited for: by the rhythm that the job has had, so
 // that nobody has to say how long is too long. It knows of a worker only that others wait for it:
 // where all compute nobody holds up anybody, and nobody is named. Use New. A Detector is not safe
-// for concurrent use.
+// for concurrent use; its methods do no I/O.
 type Detector struct {
 	rhythm *accrual.Detector[sense.Duration] // of all changes in the job
 	// steady is the rhythm of the changes after the start of the job; nil before the first of them,
@@ -50,7 +50,7 @@ type Detector struct {
 	gone     func(topo.WorkerID) bool // whether a worker is lost or was released
 }
 
-// Stall is a worker for which others wait.
+// Stall is a worker for which others wait. It is used as its Detector is, which changes it.
 type Stall struct {
 	collective.Wait // the oldest wait for the worker
 
@@ -159,7 +159,8 @@ func (d *Detector) carryOver(now sense.Duration, leads bool,
 	return over
 }
 
-// EndAll forgets who is waited for, and returns the stalls that were reported.
+// EndAll forgets who is waited for, and returns the stalls that were reported. They are the
+// caller's.
 func (d *Detector) EndAll() (over []*Stall) {
 	for _, s := range d.stalls {
 		if s.reported {

@@ -15,10 +15,10 @@ import (
 // watched is a job that a detector observes. Its clock is the test's.
 type watched struct {
 	d       *Detector
-	now     time.Duration
-	applied uint64
-	calls   uint64
-	news    []string
+	now     time.Duration // since the beginning
+	applied uint64        // number of entries of the log
+	calls   uint64        // number of the call that is under way
+	news    []string      // what the detector has told, in words
 	gone    map[topo.WorkerID]bool
 }
 
@@ -29,7 +29,8 @@ func newWatched() *watched {
 	return w
 }
 
-// pass lets time pass in which the given workers are waited for in the call that is under way.
+// pass lets time pass in which the given workers are waited for in the call that is under way. This
+// agent leads the job.
 func (w *watched) pass(d time.Duration, workers ...topo.WorkerID) {
 	var waits []collective.Wait
 	for _, x := range workers {
