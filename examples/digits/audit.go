@@ -17,20 +17,20 @@ import (
 // joins has it too. One goroutine uses it, that of the training loop.
 type Audit struct {
 	// Changed is called after the first step of this worker, and after each step in which the
-	// members have changed.
+	// members have changed; it must be set. Its error ends the training.
 	Changed func(Change) error
 
-	times  []int32 // how often each sample has counted in the epoch
-	found  []int64 // the findings so far, as in findings
-	sheet  []int64 // a digest a rank, then the samples (from 1) that each rank gives
-	size   int     // ranks on the sheet
-	dealt  int     // samples of the step over all ranks
-	moving *client.Handle
+	times  []int32        // how often each sample has counted in the epoch
+	found  []int64        // the findings so far, as in findings
+	sheet  []int64        // a digest a rank, then the samples (from 1) that each rank gives
+	size   int            // ranks on the sheet
+	dealt  int            // samples of the step over all ranks
+	moving *client.Handle // the sum of the sheet, between postSheet and readSheet
 
-	digest     uint64 // of the parameters
-	step       int    // committed
-	generation uint64
-	last       time.Time
+	digest     uint64          // of the parameters
+	step       int             // number of committed steps before the step that is under way
+	generation uint64          // of the newest step; 0 = there was none
+	last       time.Time       // end of the newest step
 	paces      []time.Duration // of the newest steps, as a ring
 	steps      int             // of this worker
 }
@@ -38,7 +38,7 @@ type Audit struct {
 // Change is how the members changed, as one of them sees it.
 type Change struct {
 	Generation uint64
-	Step, Size int
+	Step, Size int           // number of committed steps, and of members
 	At         time.Time     // of the first commit of the generation, or this worker's own first
 	Pace       time.Duration // the median time of a step until then; 0 = it had none
 }
@@ -57,6 +57,7 @@ type Findings struct {
 	Digest uint64 // of this worker's parameters at the end, 53 bits
 }
 
+// The numbers of the findings in Audit.found, and how many there are.
 const (
 	foundLost = iota
 	foundRepeated
@@ -66,6 +67,7 @@ const (
 	findings
 )
 
+// paceSteps is how many of the newest steps have a part in the pace.
 const paceSteps = 64
 
 // state returns the part of the audit that a worker that joins receives, for a set of so many
@@ -134,7 +136,7 @@ func (a *Audit) readSheet(ctx context.Context, job *client.Job, t *client.Traine
 }
 
 // countErrors returns how many of the samples that should have counted once did not, and how often
-// any has counted again, in this epoch.
+// any has counted again, in this epoch. should is how many samples the epoch has dealt.
 func (a *Audit) countErrors(should int) (lost, repeated int64) {
 	once := 0
 	for _, n := range a.times {
@@ -144,7 +146,8 @@ func (a *Audit) countErrors(should int) (lost, repeated int64) {
 	return int64(max(should-once, 0)), repeated
 }
 
-// addStep records the time of a step, and calls a.Changed if it is the first of a generation.
+// addStep records the time of a step, and calls a.Changed if it is the first of a generation. step
+// is the number of committed steps.
 func (a *Audit) addStep(job *client.Job, step int) error {
 	now, pace := time.Now(), a.medianStep()
 	if a.steps > 0 {

@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeCurve trains as one worker and writes the loss of each global batch to dir/RANK.
+// writeCurve trains as one worker, in its process, and writes the loss of each global batch to
+// dir/RANK. dtype is f32 or f64.
 func writeCurve(dtype, dir string) error {
 	job, err := client.Join(context.Background())
 	if err != nil {
@@ -91,8 +92,8 @@ func TestCurveDoesNotDependOnTheWorkers(t *testing.T) {
 	}
 }
 
-// curve runs a command, to which it adds a directory, and returns the losses that n ranks write
-// there: the same ones.
+// curve runs a command, to which it adds a directory, waits for it, and returns the losses that n
+// ranks write there: the same ones. It ends the test when the command fails or the ranks differ.
 func curve(t *testing.T, n int, command ...string) (losses []float64) {
 	t.Helper()
 	dir := t.TempDir()

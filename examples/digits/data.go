@@ -16,6 +16,8 @@ const (
 	Classes = 10
 )
 
+// archive is the images and their digits, a line each.
+//
 //go:embed data/digits.csv.gz
 var archive []byte
 
@@ -43,7 +45,8 @@ func (s *Set[T]) Image(i int) []T { return s.Pixel[i*Pixels : (i+1)*Pixels] }
 
 // Load returns 12,942 training images and 359 test images. Every fifth image is a test image, so
 // that all languages hold out the same ones; each of the other 1,438 is there nine times, shifted
-// by up to one pixel both ways.
+// by up to one pixel both ways. Each call reads the embedded file anew, and the sets are the
+// caller's.
 func Load[T Float]() (train, test *Set[T], err error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {
@@ -75,7 +78,8 @@ func Load[T Float]() (train, test *Set[T], err error) {
 	return train, test, nil
 }
 
-// addImage appends the image and the digit in a line of the file.
+// addImage appends the image and the digit in a line of the file. The line has Pixels numbers from
+// 0 to 16, and then the digit.
 func (s *Set[T]) addImage(line []string) error {
 	for _, field := range line[:Pixels] {
 		v, err := strconv.Atoi(field)

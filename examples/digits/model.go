@@ -25,17 +25,18 @@ func splitLayers[T Float](flat []T) (l layers[T]) {
 	return l
 }
 
-// Model is a perceptron with one hidden layer: softmax(W2·relu(W1·x + b1) + b2).
+// Model is a perceptron with one hidden layer: softmax(W2·relu(W1·x + b1) + b2). One goroutine at a
+// time may use a model.
 type Model[T Float] struct {
 	Weights []T // all Params of them, flat
 
-	at             layers[T]
+	at             layers[T]  // views of Weights
 	hidden, deltas [Hidden]T  // activations and their gradient, for the image at hand
 	scores, errors [Classes]T // the same of the outputs
 }
 
 // NewModel returns a model with weights drawn from the seed (He et al. 2015), so that every rank
-// starts from the same ones. One goroutine at a time may use a model.
+// starts from the same ones.
 func NewModel[T Float](seed uint64) *Model[T] {
 	m := &Model[T]{Weights: make([]T, Params)}
 	m.at = splitLayers(m.Weights)
@@ -98,7 +99,7 @@ func (m *Model[T]) forward(x []T) {
 }
 
 // softmax sets m.errors to the gradient of the cross-entropy at m.scores and returns the
-// cross-entropy.
+// cross-entropy. label is the digit of the image whose forward came before.
 func (m *Model[T]) softmax(label int) T {
 	top, sum := m.scores[0], T(0)
 	for _, score := range m.scores[1:] {

@@ -12,11 +12,11 @@ import (
 
 // Config is what a run can be asked. The batch is global: the workers of a job share it.
 type Config struct {
-	Steps    int
-	Batch    int
+	Steps    int     // number of steps of the job
+	Batch    int     // number of images of a step over all workers
 	Rate     float64 // at the first step; it falls in a straight line, to 0 after the last
 	Momentum float64
-	Seed     uint64
+	Seed     uint64 // of the weights and of the order of the images
 	Audit    *Audit // looks on; nil = nobody does
 }
 
@@ -41,7 +41,8 @@ func (p Progress) Metrics() map[string]float64 {
 
 // Train trains as one worker of the job, from its beginning or from where the job is, and returns
 // the loss of every global batch, which does not depend on the workers. Rank 0 calls watch after
-// every epoch and after the last step.
+// every epoch and after the last step. It blocks on the goroutine that calls it, which also calls
+// watch; the job stays the caller's, who closes it. An error of watch ends the training.
 func Train[T Float](ctx context.Context, job *client.Job, c Config,
 	watch func(Progress) error) ([]float64, error) {
 	train, test, err := Load[T]()

@@ -26,7 +26,8 @@ func main() {
 	}
 }
 
-// train joins the job and trains as one of its workers.
+// train joins the job and trains as one of its workers. It blocks until the training ends, and
+// leaves the job.
 func train(ctx context.Context) error {
 	job, err := client.Join(ctx)
 	if err != nil {
