@@ -11,7 +11,7 @@ import (
 // ranks of the flat axes. If the tensors are cut by other axes too, or lie only at some positions
 // on them, each position has a buffer of its own. It is for the goroutine of one call of Resolve.
 type bucket struct {
-	flat    step
+	flat    axisPlacement
 	tensors []bucketTensor
 }
 
@@ -19,13 +19,14 @@ type bucket struct {
 type bucketTensor struct {
 	stored  *stored
 	place   placement
-	allowed [][]int
+	allowed [][]int // by axis, the positions at which the tensor lies; nil = all
 }
 
-// addToBucket adds a tensor to its bucket, which it makes if necessary. It fails for a tensor that
-// does not fit the others there.
+// addToBucket adds a tensor to its bucket, which it makes if necessary. allowed are, by axis, the
+// positions at which the tensor lies; nil = all. It fails for a tensor that does not fit the others
+// there.
 func (r *resolver) addToBucket(s *stored, place placement, allowed [][]int) error {
-	f := *place.flatStep()
+	f := *place.flatPlacement()
 	b := r.buckets[f.bucket]
 	if b == nil {
 		b = &bucket{flat: f}
@@ -60,7 +61,8 @@ func (b *bucket) splitAxes(m Mesh) []bool {
 	return own
 }
 
-// slotCount returns the number of the bucket's buffers, times the ranks that share one.
+// slotCount returns the number of slots of the bucket: of its buffers, times the parts into which
+// each is cut.
 func (b *bucket) slotCount(m Mesh) int {
 	n := b.flat.degree(m)
 	for i, own := range b.splitAxes(m) {
@@ -107,7 +109,7 @@ func (r *resolver) layOutBucket(name string, b *bucket) error {
 // A collected is what the buffers of a bucket hold of one logical tensor.
 type collected struct {
 	cells []Cell
-	slots []int
+	slots []int // indices in Layout.Slots of the slots to which the cells refer
 }
 
 // positions yields the combinations of positions on the chosen axes; other axes have position -1.
@@ -142,13 +144,14 @@ func positions(m Mesh, chosen []bool) func(yield func([]int) bool) {
 }
 
 // layOutBuffer adds to the layout the buffer at one combination of positions: a slot for each rank
-// of the flat axes. families gets what the buffer has of each part of each tensor.
+// of the flat axes. coords has a position for each axis, -1 for one that gives no buffer of its
+// own. families gets what the buffer has of each part of each tensor.
 func (r *resolver) layOutBuffer(name string, b *bucket, coords []int,
 	families [][]*collected) error {
 	type content struct {
 		rows rows
-		from int // in the buffer
-		size int
+		from int // first position in the buffer
+		size int // number of elements
 	}
 	contents := make([]*content, len(b.tensors))
 	total, dtype := 0, b.tensors[0].stored.dtype
@@ -201,7 +204,7 @@ func (r *resolver) layOutBuffer(name string, b *bucket, coords []int,
 	return nil
 }
 
-// liesAt reports whether the tensor is in the buffer at these positions.
+// liesAt reports whether the tensor is in the buffer at these positions, by axis.
 func (d *bucketTensor) liesAt(coords []int) bool {
 	for axis, places := range d.allowed {
 		if places != nil && !slices.Contains(places, coords[axis]) {
@@ -211,7 +214,8 @@ func (d *bucketTensor) liesAt(coords []int) bool {
 	return true
 }
 
-// partsAt returns which part of each step is at the given positions; 0 for the flat step.
+// partsAt returns which part that each axis placement makes is at the given positions, by axis; 0
+// for the flat one.
 func (p placement) partsAt(m Mesh, coords []int) []int {
 	index := make([]int, len(p))
 	for i := range p {

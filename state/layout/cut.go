@@ -8,19 +8,23 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How one dimension of a tensor is cut. The functions are pure but for withSpan.
+
 // A division says how rows that do not divide evenly are divided among ranks.
 type division uint8
 
 const (
 	even division = iota // the rows must divide evenly
-	// as torch.chunk: all but the last ranks have n/degree rows, rounded up, and the last fewer or
-	// none.
+	// ceil is as torch.chunk: all but the last ranks have n/degree rows, rounded up, and the last
+	// fewer or none.
 	ceil
 	balanced // the first n mod degree ranks have one more
-	// with fewer rows than ranks, each row is on degree/n neighbouring ranks; else even.
+	// repeated means that with fewer rows than ranks, each row is on degree/n neighbouring ranks;
+	// else it is as even.
 	repeated
 )
 
+// divisions are the names that specs have for the divisions.
 var divisions = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat"}
 
 // parseDivision reads the name of a division.
@@ -33,7 +37,8 @@ func parseDivision(text string) (division, error) {
 	return division(i), nil
 }
 
-// partOf returns the i-th of degree parts of n rows.
+// partOf returns the i-th, from 0, of degree parts of n rows. It fails where the division does not
+// divide them.
 func (s division) partOf(n, degree, i int) (tensor.Span, error) {
 	switch {
 	case s == ceil:
@@ -68,7 +73,7 @@ func (r row) length() (n int) {
 }
 
 // withSpan returns the row with a span at its end, joined with the last one if they touch. It can
-// change the memory of the row.
+// change the memory of the row, which the caller uses no more.
 func (r row) withSpan(s tensor.Span) row {
 	if n := len(r); n > 0 && r[n-1].To == s.From {
 		r[n-1].To = s.To
@@ -77,7 +82,8 @@ func (r row) withSpan(s tensor.Span) row {
 	return append(r, s)
 }
 
-// subRow returns the part of the row at the local indices of s.
+// subRow returns the part of the row at the local indices of s, which count what the rank holds
+// from 0.
 func (r row) subRow(s tensor.Span) (part row) {
 	for _, x := range r {
 		y := tensor.Span{From: x.From + max(s.From, 0), To: min(x.To, x.From+s.To)}
@@ -90,8 +96,8 @@ func (r row) subRow(s tensor.Span) (part row) {
 	return part
 }
 
-// cutRow returns the i-th of the parts that a shard step makes of a row.
-func (s *step) cutRow(r row, degree, i int) (row, error) {
+// cutRow returns the i-th, from 0, of the degree parts that a shard placement makes of a row.
+func (s *axisPlacement) cutRow(r row, degree, i int) (row, error) {
 	n := r.length()
 	blocks, err := s.blockSizes(n)
 	if err != nil {
@@ -116,8 +122,9 @@ func (s *step) cutRow(r row, degree, i int) (row, error) {
 	return part, nil
 }
 
-// blockSizes returns the sizes of the blocks into which a shard step divides n rows.
-func (s *step) blockSizes(n int) ([]int, error) {
+// blockSizes returns the sizes, in rows, of the blocks into which a shard placement divides n rows.
+// The caller does not change the list.
+func (s *axisPlacement) blockSizes(n int) ([]int, error) {
 	if len(s.blocks) == 0 || n == 0 {
 		return []int{n}, nil
 	}

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How a layout is made of local tensors instead of rules. Nothing here does I/O, or changes what it
+// is given but for the map of Placed.check.
+
 // A Placed is a local tensor on one or more ranks. A reader of checkpoint files knows tensors so,
 // with each file as a rank.
 type Placed struct {
@@ -19,7 +22,8 @@ type Placed struct {
 // New makes a layout from locals that are known one by one. Boxes of different locals that overlap
 // are replicas: they must hold the same values, which only a fingerprint can tell. It fails when a
 // piece does not lie in its logical tensor or in its local one, when two tensors of a rank have one
-// name, and when no rank has an element of the catalogue.
+// name, and when no rank has an element of the catalogue. The layout keeps tensors, which nobody
+// may change then.
 func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 	if err := checkCatalogue(tensors); err != nil {
 		return nil, err
@@ -57,8 +61,8 @@ func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 	return l, nil
 }
 
-// check fails for a local tensor that is not on good ranks, or does not hold its pieces. names gets
-// its name on each rank.
+// check fails for a local tensor that is not on good ranks, or does not hold its pieces. names has
+// the names on each rank so far, and gets those of this tensor.
 func (p *Placed) check(ranks int, tensors []Tensor, names map[string]bool) error {
 	if len(p.Ranks) == 0 {
 		return errors.New("it is on no rank")
@@ -106,13 +110,13 @@ func (p *Piece) check(t *Tensor, dtype tensor.DType, n int) error {
 	}
 	low, high := p.View.Base, p.View.Base
 	for d, x := range p.Box {
-		step := p.View.Strides[d]
-		if step < 0 || step > MaxElements || x.To > MaxElements/max(step, 1) ||
+		stride := p.View.Strides[d]
+		if stride < 0 || stride > MaxElements || x.To > MaxElements/max(stride, 1) ||
 			max(low, high) > MaxElements || low < -MaxElements {
 			return fmt.Errorf("its view %v does not fit into memory", p.View)
 		}
-		low += x.From * step
-		high += (x.To - 1) * step
+		low += x.From * stride
+		high += (x.To - 1) * stride
 	}
 	if low < 0 || high >= n {
 		return fmt.Errorf("it takes the places %d to %d of a memory of %d elements", low, high, n)

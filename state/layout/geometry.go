@@ -18,11 +18,14 @@ const (
 // one. fillFor sets it, on the goroutine of Resolve; after that nothing changes it.
 type geometry struct {
 	shapes []tensor.Shape // shape of each slot
-	index  [][]int        // part of each step of the placement, for each slot
-	grids  []*Grid
+	index  [][]int        // for each slot, its part of each axis placement
+	grids  []*Grid        // grid of each logical tensor
 }
 
-// fillFor fills in an empty geometry for a placement and a stored tensor.
+// The functions below compute, and do no I/O; those that change something say so.
+
+// fillFor fills in an empty geometry for a placement and a stored tensor. It fails where the
+// placement does not fit the shape.
 func (g *geometry) fillFor(m Mesh, place placement, s *stored) error {
 	cells := make([][]Cell, len(s.parts))
 	for k := range place.slotCount(m) {
@@ -34,7 +37,7 @@ func (g *geometry) fillFor(m Mesh, place placement, s *stored) error {
 		local := rows.shape()
 		span := tensor.Span{To: local.Box().Elements()}
 		base := 0
-		if f := place.flatStep(); f != nil {
+		if f := place.flatPlacement(); f != nil {
 			chunk := f.chunkSize(span.To, f.degree(m))
 			from := index[len(index)-1] * chunk
 			span = tensor.Span{From: min(from, span.To), To: min(from+chunk, span.To)}
@@ -84,29 +87,31 @@ func (p placement) slotCount(m Mesh) int {
 	return n
 }
 
-// partCount returns the number of parts into which a step cuts a tensor.
-func (s *step) partCount(m Mesh) int {
+// partCount returns the number of parts into which an axis placement cuts a tensor; 1 = it does not
+// cut.
+func (s *axisPlacement) partCount(m Mesh) int {
 	if s.kind == shard || s.kind == flat {
 		return s.degree(m)
 	}
 	return 1
 }
 
-// flatStep returns the last step if it is flat, else nil.
-func (p placement) flatStep() *step {
+// flatPlacement returns the last axis placement if it is flat, else nil.
+func (p placement) flatPlacement() *axisPlacement {
 	if n := len(p); n > 0 && p[n-1].kind == flat {
 		return &p[n-1]
 	}
 	return nil
 }
 
-// chunkSize returns how many of n elements each of degree ranks holds, padding included.
-func (s *step) chunkSize(n, degree int) int {
+// chunkSize returns how many of the n elements of a flat buffer each of degree ranks holds, padding
+// included.
+func (s *axisPlacement) chunkSize(n, degree int) int {
 	c := (n + degree - 1) / degree
 	return (c + s.align - 1) / s.align * s.align
 }
 
-// partsOfSlot returns which part of each step slot k takes. The last step varies fastest.
+// partsOfSlot returns which part of each axis placement slot k takes. The last one varies fastest.
 func (p placement) partsOfSlot(m Mesh, k int) []int {
 	index := make([]int, len(p))
 	for i := len(p) - 1; i >= 0; i-- {
@@ -117,8 +122,8 @@ func (p placement) partsOfSlot(m Mesh, k int) []int {
 	return index
 }
 
-// narrowPositions returns, of the positions that are allowed on each axis, those that take the
-// given part of each step.
+// narrowPositions returns, of the positions that are allowed on each axis (nil = all), those that
+// take the given part of each axis placement.
 func (p placement) narrowPositions(m Mesh, allowed [][]int, index []int) [][]int {
 	narrow := make([][]int, len(m))
 	copy(narrow, allowed)
@@ -140,7 +145,8 @@ func (p placement) narrowPositions(m Mesh, allowed [][]int, index []int) [][]int
 // rows are what a rank holds of each dimension.
 type rows []row
 
-// rowsOf returns what a rank with the given part of each step holds of each dimension of a shape.
+// rowsOf returns what a rank with the given part of each axis placement holds of each dimension of
+// a shape.
 func (p placement) rowsOf(m Mesh, shape tensor.Shape, index []int) (rows, error) {
 	r := make(rows, len(shape))
 	for d, x := range shape.Box() {
@@ -192,8 +198,9 @@ func (r rows) eachBox(yield func(box, local tensor.Box)) {
 	walk(0)
 }
 
-// eachCell calls yield with each box of a part that the row-major positions in span of the local
-// tensor hold. Position i lies at position i + base of the slot.
+// eachCell calls yield with each box of a part, given by its number, that the row-major positions
+// in span of the local tensor hold, and the view of it in the slot. Position i lies at position i +
+// base of the slot.
 func (s *stored) eachCell(r rows, span tensor.Span, base int,
 	yield func(part int, box tensor.Box, v tensor.View)) {
 	shape := r.shape()

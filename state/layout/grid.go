@@ -7,9 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// newGrid makes a partition from cells, which it sorts: equal boxes become one cell that several
-// slots hold, and boxes that overlap without being equal, such as replicas that are cut
-// differently, are split. It fails when an element is in no cell.
+// newGrid makes a partition from cells, which it sorts and keeps: equal boxes become one cell that
+// several slots hold, and boxes that overlap without being equal, such as replicas that are cut
+// differently, are split. It fails when an element is in no cell. Resolve and New call it, and it
+// does no I/O.
 func newGrid(shape tensor.Shape, cells []Cell) (*Grid, error) {
 	slices.SortStableFunc(cells, func(a, b Cell) int { return a.Box.Compare(b.Box) })
 	g := &Grid{Shape: shape}
@@ -81,7 +82,7 @@ func (g *Grid) splitOverlaps() {
 }
 
 // findUncovered returns a box that disjoint cells do not cover; whole is true if there is none.
-func (g *Grid) findUncovered() (tensor.Box, bool) {
+func (g *Grid) findUncovered() (box tensor.Box, whole bool) {
 	n := 0
 	for _, c := range g.Cells {
 		n += c.Box.Elements()

@@ -6,8 +6,9 @@ import (
 )
 
 // Interleave changes a spec, as Preset writes it, so that layers are distributed round-robin in
-// chunks over the stages of the axis pp; each stage has the given number of chunks. That is a
-// virtual pipeline, as in Megatron's interleaved schedule.
+// chunks over the stages of the axis pp; each stage has the given number of chunks, and 1 changes
+// nothing. That is a virtual pipeline, as in Megatron's interleaved schedule. Nobody else may use
+// the spec meanwhile, and after an error it is of no use.
 func Interleave(s *Spec, chunks int) error {
 	mesh, err := ParseMesh(s.Mesh)
 	if err != nil {
@@ -22,15 +23,15 @@ func Interleave(s *Spec, chunks int) error {
 			"stages: a virtual pipeline is for several (pp=2)", chunks, s.Mesh, stages)
 	}
 	for i := range s.Rules {
-		var steps []string
-		for _, step := range strings.Split(s.Rules[i].Place, ", ") {
-			if stage, ok := strings.CutSuffix(step, ")"); ok &&
-				strings.HasPrefix(step, "pp=spread(1,") && chunks > 1 {
-				step = fmt.Sprintf("%s,chunks=%d)", stage, chunks*stages)
+		var places []string
+		for _, place := range strings.Split(s.Rules[i].Place, ", ") {
+			if stage, ok := strings.CutSuffix(place, ")"); ok &&
+				strings.HasPrefix(place, "pp=spread(1,") && chunks > 1 {
+				place = fmt.Sprintf("%s,chunks=%d)", stage, chunks*stages)
 			}
-			steps = append(steps, step)
+			places = append(places, place)
 		}
-		s.Rules[i].Place = strings.Join(steps, ", ")
+		s.Rules[i].Place = strings.Join(places, ", ")
 	}
 	return s.Validate()
 }

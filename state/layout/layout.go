@@ -31,7 +31,7 @@ type Tensor struct {
 // make one that leaves an element out. A layout does not change afterwards, so any goroutine may
 // use it and copies share its slices; its methods do no I/O.
 type Layout struct {
-	Ranks    int
+	Ranks    int      // number of ranks
 	Tensors  []Tensor // catalogue
 	Families []Family // every tensor is in exactly one family
 	Slots    []Slot

@@ -22,9 +22,10 @@ type Mesh []Axis
 // An Axis is one dimension of a mesh.
 type Axis struct {
 	Name string
-	Size int
+	Size int // number of positions
 }
 
+// axisName matches the name of an axis.
 var axisName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 
 // ParseMesh reads the form "pp=2,dp=4,tp=8"; the empty text is one rank.
@@ -106,7 +107,8 @@ func (m Mesh) String() string {
 	return strings.Join(parts, ",")
 }
 
-// ranksAt returns the ranks whose position on each axis is allowed; nil allows every position.
+// ranksAt returns the ranks whose position on each axis is allowed, in ascending order; nil allows
+// every position.
 func (m Mesh) ranksAt(allowed [][]int) Set {
 	set := Set{0}
 	for i, a := range m {

@@ -5,6 +5,9 @@ import (
 	"slices"
 )
 
+// The names of tensors in decoders of Hugging Face, and how they become those of Megatron Core. The
+// functions are pure.
+
 // An ExpertNaming is how decoders of Hugging Face name their experts, identified by type of model.
 // "" is a decoder without experts.
 type ExpertNaming string
@@ -19,6 +22,7 @@ var expertNamings = map[ExpertNaming]struct{ at, gate, up, down string }{
 // IsKnown reports whether MegatronCoreStores has rules for the naming.
 func (m ExpertNaming) IsKnown() bool { return expertNamings[m].at != "" }
 
+// expertName matches in the name of an expert's tensor the module of the experts.
 var expertName = regexp.MustCompile(`\.(mlp|block_sparse_moe)\.experts\.\d+\.`)
 
 // ExpertNamingOf returns the naming of experts that the names of tensors show, "" if there are
@@ -36,10 +40,11 @@ func ExpertNamingOf(names []string) ExpertNaming {
 	return ""
 }
 
+// denseName matches the name of a tensor that each layer without experts has, and its number.
 var denseName = regexp.MustCompile(`(?:^|\.)model\.layers\.(\d+)\.mlp\.down_proj\.weight$`)
 
-// DenseLayers returns the numbers of the layers whose feed-forward module has no experts, among the
-// names of tensors.
+// DenseLayers returns the numbers, as they stand in names, of the layers whose feed-forward module
+// has no experts, each once.
 func DenseLayers(names []string) (numbers []string) {
 	for _, name := range names {
 		if m := denseName.FindStringSubmatch(name); m != nil {

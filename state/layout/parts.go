@@ -32,8 +32,8 @@ func (p *Parts) Names(stored string) (names []string) {
 	return names
 }
 
-// findStore returns the store that makes a tensor of a name, and the names of its parts; nil if
-// there is none.
+// findStore returns the store, not to be changed, that makes a tensor of a name, and the names of
+// its parts; nil if there is none.
 func (p *Parts) findStore(stored string) (*storeEntry, []string) {
 	for i := range p.stores {
 		e := &p.stores[i]

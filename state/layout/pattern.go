@@ -8,31 +8,33 @@ import (
 
 // A pattern matches tensor names: # is a decimal number, * any characters but a dot, ** any
 // characters; all other characters stand for themselves. A match captures what each wildcard has
-// matched.
+// matched. Nothing changes a pattern after parsePattern, so any goroutine may use it.
 type pattern struct {
 	text   string
 	tokens []token
 }
 
+// A token is a wildcard of a pattern, or the text between two.
 type token struct {
 	kind tokenKind
-	text string // text of a literal
+	text string // text of a literal, or the wildcard itself
 }
 
+// A tokenKind says what a token matches.
 type tokenKind uint8
 
 const (
-	literal tokenKind = iota
-	number
-	segment
-	anything
+	literal  tokenKind = iota
+	number             // #
+	segment            // *
+	anything           // **
 )
 
 // maxWildcards bounds the work of a match.
 const maxWildcards = 8
 
 // NewMatcher returns a function that reports whether a name matches a pattern, with the wildcards
-// of rules.
+// of rules. Any goroutine may call it.
 func NewMatcher(text string) (func(name string) bool, error) {
 	p, err := parsePattern(text)
 	if err != nil {
@@ -102,8 +104,8 @@ func (p pattern) match(name string) (caught []string, ok bool) {
 type matcher struct {
 	tokens []token
 	name   string
-	caught []string
-	failed []bool
+	caught []string // what the wildcards have captured so far
+	failed []bool   // by token and position, whether the match fails from there on
 }
 
 // matchFrom reports whether the tokens from t on match the name from at on, and adds what they
@@ -151,7 +153,7 @@ func (m *matcher) tryWildcard(t, at, n int) bool {
 	return false
 }
 
-// fill returns the pattern with its wildcards replaced by texts.
+// fill returns the pattern with its wildcards replaced by texts, of which there are as many.
 func (p pattern) fill(caught []string) string {
 	var b strings.Builder
 	for _, t := range p.tokens {
@@ -165,7 +167,8 @@ func (p pattern) fill(caught []string) string {
 	return b.String()
 }
 
-// capturedNumbers returns what the # of the pattern captured.
+// capturedNumbers returns the numbers that the # of the pattern captured, among what all its
+// wildcards captured.
 func (p pattern) capturedNumbers(caught []string) ([]int, error) {
 	var found []int
 	for i, kind := range p.wildcardKinds() {

@@ -8,45 +8,48 @@ import (
 )
 
 // A placement says what each axis of the mesh does with a tensor, in the order in which the axes
-// cut it. Other axes replicate.
-type placement []step
+// cut it. Axes that it does not name replicate.
+type placement []axisPlacement
 
-// A step is what one axis does, or several axes that act as one, whose last varies fastest.
-// parsePlacement sets it; after that nothing changes it, and any goroutine may read it.
-type step struct {
+// An axisPlacement is what one axis does, or several axes that act as one, whose last varies
+// fastest. parsePlacement sets it; after that nothing changes it, and any goroutine may read it.
+type axisPlacement struct {
 	axes []string
 	kind kind
 
-	dim      int // dimension that a shard step cuts
-	division division
-	unit     int // a shard step cuts the dimension between units of this many rows
-	// Blocks are the sizes of the blocks of the dimension, each of which a shard step cuts by
+	dim      int      // shard: dimension that is cut
+	division division // shard and spread: what is done where it does not divide evenly
+	unit     int      // shard: the dimension is cut between units of this many rows
+	// blocks are, for shard, the sizes of the blocks of the dimension, each of which is cut by
 	// itself. A single number is the number of equal blocks.
 	blocks []int
 
-	// name of the buffer that flat tensors share; "" = each tensor is its own buffer.
+	// bucket is the name of the buffer that flat tensors share; "" = each tensor is its own buffer.
 	bucket string
-	align  int // the part of a rank in a flat buffer is a multiple of this many elements
+	align  int // flat: the part of a rank in a buffer is a multiple of this many elements
 
-	// at: positions of the tensor on the axis; negative counts from the end.
+	// places are, for at, the positions of the tensor on the axis; negative counts from the end.
 	places   []int
 	wildcard int   // spread: which # of the rule's pattern, from 1
 	count    int   // spread: number of numbers
 	cuts     []int // spread: first number of each part but the first
-	// spread: number of chunks that are distributed round-robin; 0 = one for each position.
+	// chunks is, for spread, the number of chunks that are distributed round-robin; 0 = one for
+	// each position.
 	chunks int
 }
 
+// A kind is what an axis does with a tensor.
 type kind uint8
 
 const (
-	replicate kind = iota
-	shard
-	flat
-	at
-	spread
+	replicate kind = iota // each position has all of it
+	shard                 // each position has a part of a dimension
+	flat                  // each position has a range of the elements
+	at                    // the positions that are listed have all of it
+	spread                // the position that follows from a number in its name has all of it
 )
 
+// kinds are the names that specs have for the kinds.
 var kinds = []string{replicate: "replicate", shard: "shard", flat: "flat", at: "at",
 	spread: "spread"}
 
@@ -60,7 +63,7 @@ func parsePlacement(text string) (placement, error) {
 		if !ok {
 			return nil, fmt.Errorf("place %q: %q is not of the form axis=placement", text, item)
 		}
-		s := step{unit: 1, align: 1}
+		s := axisPlacement{unit: 1, align: 1}
 		for _, axis := range strings.Split(axes, "*") {
 			axis = strings.TrimSpace(axis)
 			if !axisName.MatchString(axis) || seen[axis] {
@@ -84,8 +87,9 @@ func parsePlacement(text string) (placement, error) {
 	return p, nil
 }
 
-// parseKind reads name(argument, argument=…) into the step.
-func (s *step) parseKind(text string) error {
+// parseKind reads name(argument, argument=…) into the axis placement. parsePlacement calls it,
+// before others have s.
+func (s *axisPlacement) parseKind(text string) error {
 	name, rest, called := strings.Cut(text, "(")
 	var args []string
 	if called {
@@ -112,8 +116,9 @@ func (s *step) parseKind(text string) error {
 	return s.checkComplete(len(args))
 }
 
-// setArgument sets one argument of the step. Arguments without a name are named by their position.
-func (s *step) setArgument(key, value string) (err error) {
+// setArgument sets one argument of the axis placement. Arguments without a name are named by their
+// position, from 0. parseKind calls it.
+func (s *axisPlacement) setArgument(key, value string) (err error) {
 	switch fmt.Sprint(kinds[s.kind], " ", key) {
 	case "shard 0":
 		s.dim, err = parseInteger(value, 0)
@@ -148,9 +153,9 @@ func (s *step) setArgument(key, value string) (err error) {
 	return err
 }
 
-// checkComplete fails for a step that says too little or contradicts itself. args is how many
-// arguments it has.
-func (s *step) checkComplete(args int) error {
+// checkComplete fails for an axis placement that says too little or contradicts itself. args is how
+// many arguments it has.
+func (s *axisPlacement) checkComplete(args int) error {
 	switch {
 	case s.kind == shard && args == 0:
 		return fmt.Errorf("shard needs a dimension: shard(0)")
@@ -180,7 +185,7 @@ func parseInteger(text string, least int) (int, error) {
 	return n, nil
 }
 
-// parseIntegers reads numbers that are separated by slashes.
+// parseIntegers reads whole numbers that are separated by slashes, none of them below least.
 func parseIntegers(text string, least int) (list []int, err error) {
 	for _, item := range strings.Split(text, "/") {
 		n, err := parseInteger(strings.TrimSpace(item), least)
@@ -192,8 +197,8 @@ func parseIntegers(text string, least int) (list []int, err error) {
 	return list, nil
 }
 
-// degree returns the number of parts that a step makes on a mesh.
-func (s *step) degree(m Mesh) int {
+// degree returns the number of positions on the axes of a mesh: so many parts can be made.
+func (s *axisPlacement) degree(m Mesh) int {
 	n := 1
 	for _, axis := range s.axes {
 		n *= m[m.axisIndex(axis)].Size
@@ -201,9 +206,9 @@ func (s *step) degree(m Mesh) int {
 	return n
 }
 
-// positionsOn returns the positions on the axis of an at or spread step at which a tensor lies
-// whose pattern captured the given numbers.
-func (s *step) positionsOn(m Mesh, numbers []int) ([]int, error) {
+// positionsOn returns the positions on the axis of an at or spread placement, in ascending order,
+// at which a tensor lies whose pattern captured the given numbers.
+func (s *axisPlacement) positionsOn(m Mesh, numbers []int) ([]int, error) {
 	size := s.degree(m)
 	if s.kind == at {
 		var places []int

@@ -92,7 +92,7 @@ type preset struct {
 	spec    *Spec
 }
 
-// ifAxis returns the placement if the mesh has its axis, else "".
+// ifAxis returns the placement, such as "tp=shard(0)", if the mesh has its axis, else "".
 func (p *preset) ifAxis(place string) string {
 	axis, _, _ := strings.Cut(place, "=")
 	if p.mesh.axisIndex(axis) < 0 {
@@ -106,8 +106,8 @@ func joinPlaces(places ...string) string {
 	return strings.Join(slices.DeleteFunc(places, func(s string) bool { return s == "" }), ", ")
 }
 
-// cutAllRules adds a step over dp to every rule of the spec; tensors without a dimension stay
-// whole.
+// cutAllRules adds a placement of the axis dp to every rule of the spec; tensors without a
+// dimension stay whole.
 func (p *preset) cutAllRules(place string) {
 	rules := p.scalarRules()
 	for _, r := range p.spec.Rules {
@@ -116,9 +116,9 @@ func (p *preset) cutAllRules(place string) {
 	p.spec.Rules = rules
 }
 
-// scalarRules returns rules for tensors without a dimension that could be cut, such as the step of
-// each parameter: every rank has them. A kind of optimizer state that has only such tensors has one
-// rule.
+// scalarRules returns rules for tensors without a dimension that could be cut, such as the count of
+// steps that an optimizer keeps for each parameter: every rank has them. A kind of optimizer state
+// that has only such tensors has one rule.
 func (p *preset) scalarRules() (rules []Rule) {
 	cut := map[string]bool{} // kinds of state with a tensor that can be cut
 	for _, t := range p.tensors {
@@ -140,9 +140,12 @@ func (p *preset) scalarRules() (rules []Rule) {
 	return rules
 }
 
+// optimizerKind matches what stands before the name of a parameter in that of optimizer state, and
+// the kind of state.
 var optimizerKind = regexp.MustCompile(`^optimizer\.([^.]+)\.`)
 
-// flattenOptimizer puts rules for each kind of optimizer state before the other rules of the spec.
+// flattenOptimizer puts rules that place each kind of optimizer state flat over dp, in a bucket of
+// its own, before the other rules of the spec.
 func (p *preset) flattenOptimizer() {
 	var kinds []string
 	for _, t := range p.tensors {
@@ -283,9 +286,9 @@ func (p *preset) cutMegatronNames() error {
 // product, which has its number at the end.
 var firstMatrix = regexp.MustCompile(`^(.*)linear_fc1\.weight(\d*)$`)
 
-// setMegatronRules sets the rules of the spec to how Megatron Core cuts: the names of experts have
-// their number where expert captures it, the output layer is called output if the embedding is not
-// tied, and up cuts linear_fc1.
+// setMegatronRules sets the rules of the spec to how Megatron Core cuts so many layers and experts:
+// the names of experts have their number where expert captures it, the output layer is called
+// output if the embedding is not tied, and up is the placement that cuts linear_fc1.
 func (p *preset) setMegatronRules(layers, experts int, expert, output, up string) {
 	stage := p.ifAxis("pp=spread(1," + strconv.Itoa(layers) + ")")
 	rows, columns := p.ifAxis("tp=shard(0)"), p.ifAxis("tp=shard(1)")

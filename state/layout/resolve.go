@@ -63,13 +63,13 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 // call of Resolve.
 type resolver struct {
 	*compiled
-	out     *Layout
+	out     *Layout // the layout so far
 	sets    sets
-	shapes  map[string]*geometry
-	groups  []*group // groups in the order of their first members
-	byKey   map[string]*group
-	buckets map[string]*bucket
-	pieces  int // number of pieces and slots so far
+	shapes  map[string]*geometry // by what decides about it: the rule, and the stored shape
+	groups  []*group             // groups in the order of their first members
+	byKey   map[string]*group    // by what its members have in common
+	buckets map[string]*bucket   // by name
+	pieces  int                  // number of pieces and slots so far
 }
 
 // countPieces adds n to the pieces and slots, and fails for too many, before memory for them is
@@ -82,10 +82,11 @@ func (r *resolver) countPieces(n int) error {
 	return nil
 }
 
+// A group is stored tensors that are placed alike.
 type group struct {
 	geometry *geometry
 	place    placement
-	allowed  [][]int
+	allowed  [][]int // by axis, the positions at which the tensors lie; nil = all
 	members  []*stored
 }
 
@@ -100,7 +101,7 @@ func (r *resolver) addStored(s *stored) error {
 	if err != nil {
 		return err
 	}
-	if last := rule.place.flatStep(); last != nil && last.bucket != "" {
+	if last := rule.place.flatPlacement(); last != nil && last.bucket != "" {
 		return r.addToBucket(s, rule.place, allowed)
 	}
 	shape := strconv.Itoa(i) + " " + s.shapeKey + s.shape.String()
@@ -128,8 +129,8 @@ func (r *resolver) addStored(s *stored) error {
 	return nil
 }
 
-// findRule returns the first rule that matches a name and what its pattern captured, -1 if none
-// does.
+// findRule returns the index of the first rule that matches a name and what its pattern captured,
+// -1 if none does.
 func (r *resolver) findRule(name string) (int, []string) {
 	for i := range r.rules {
 		if caught, ok := r.rules[i].match.match(name); ok {
@@ -188,10 +189,11 @@ func (r *resolver) addGroup(g *group) error {
 	return nil
 }
 
-// A sets holds every distinct set of ranks once.
+// A sets holds every distinct set of ranks once. It is for the goroutine of one call of Resolve or
+// New.
 type sets struct {
 	all   []Set
-	index map[string]int
+	index map[string]int // index in all, by a key that the caller of setIndex chooses
 }
 
 // ofPositions returns the index of the set of the ranks at the allowed positions, which it adds if

@@ -39,15 +39,15 @@ type Store struct {
 
 // A Pad extends a dimension of a stored tensor with zeros to a multiple.
 type Pad struct {
-	Dim      int `json:"dim"`
-	Multiple int `json:"multiple"`
+	Dim      int `json:"dim"`      // dimension, from 0
+	Multiple int `json:"multiple"` // in rows
 }
 
 // A Rule places the stored tensors whose name matches a pattern. The first rule that matches
 // counts.
 type Rule struct {
-	Match string `json:"match"`
-	Place string `json:"place,omitempty"`
+	Match string `json:"match"`           // pattern of names
+	Place string `json:"place,omitempty"` // placement; "" = every rank has the whole tensor
 }
 
 // A compiled is a Spec ready to resolve. Nothing changes it after Spec.compile; it does no I/O.
@@ -57,13 +57,15 @@ type compiled struct {
 	rules  []rule
 }
 
+// A storeEntry is a Store ready to resolve, not changed after Store.compile.
 type storeEntry struct {
 	Store
 	name  pattern
 	parts []pattern
-	stack int // capture that is stacked, -1 for none
+	stack int // index of the capture that is stacked, -1 for none
 }
 
+// A rule is a Rule ready to resolve, not changed after Rule.compile.
 type rule struct {
 	match pattern
 	place placement
@@ -88,7 +90,7 @@ func Parse(text []byte) (*Spec, error) {
 // YAML writes the spec in the form that Parse reads.
 func (s *Spec) YAML() ([]byte, error) { return yaml.Marshal(s) }
 
-// Validate reports what is wrong with the spec itself.
+// Validate fails for what is wrong with the spec itself, without a catalogue.
 func (s *Spec) Validate() error {
 	_, err := s.compile()
 	return err
@@ -126,7 +128,7 @@ func (s *Spec) compile() (*compiled, error) {
 	return &c, nil
 }
 
-// compile parses the texts of the rule for a mesh.
+// compile parses the texts of the rule for a mesh, and fails for an axis that the mesh lacks.
 func (r Rule) compile(m Mesh) (c rule, err error) {
 	if c.match, err = parsePattern(r.Match); err != nil {
 		return c, err
@@ -147,7 +149,7 @@ func (r Rule) compile(m Mesh) (c rule, err error) {
 	return c, nil
 }
 
-// compile parses the texts of the store.
+// compile parses the texts of the store, and fails for what is wrong in them.
 func (s Store) compile() (e storeEntry, err error) {
 	e = storeEntry{Store: s, stack: -1}
 	if e.name, err = parsePattern(s.Name); err != nil {

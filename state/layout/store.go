@@ -13,6 +13,9 @@ import (
 // maxPieces bounds the number of pieces from which a stored tensor is joined.
 const maxPieces = 1 << 20
 
+// How the stored tensors of a layout are made of logical ones. Nothing here does I/O; each call of
+// Resolve makes its own, which nothing changes after storeTensors.
+
 // A stored is a tensor as it would lie in the memory of a single rank: one logical tensor, or
 // several joined.
 type stored struct {
@@ -21,8 +24,8 @@ type stored struct {
 	shape  tensor.Shape
 	parts  []int          // indices of the logical tensors
 	shapes []tensor.Shape // shapes of the parts
-	chunks []chunk
-	// ShapeKey is equal for stored tensors that are joined in the same way from parts of the same
+	chunks []chunk        // what each box of a part becomes
+	// shapeKey is equal for stored tensors that are joined in the same way from parts of the same
 	// shapes.
 	shapeKey string
 }
@@ -31,7 +34,7 @@ type stored struct {
 type chunk struct {
 	part int // index in stored.parts
 	box  tensor.Box
-	lead int   // index in the stacked dimension, -1 without one
+	lead int   // index in the dimension that stacking adds, -1 without one
 	move []int // offsets from indices of the part to those of the stored tensor
 }
 
@@ -138,13 +141,14 @@ func unjoined(i int, t Tensor) *stored {
 type join struct {
 	entry    *storeEntry
 	shapeKey string
-	// Rows are, for each stacked number (0 without one), the logical tensor of each part, -1 while
+	// rows are, for each stacked number (0 without one), the logical tensor of each part, -1 while
 	// missing.
 	rows map[int][]int
-	out  *stored
+	out  *stored // the stored tensor, which build fills in
 }
 
-// build fills in the stored tensor, when all its parts are collected.
+// build fills in the stored tensor, when all its parts are collected. It fails where one is missing
+// or does not fit the others.
 func (j *join) build(tensors []Tensor) error {
 	s, e := j.out, j.entry
 	numbers := slices.Sorted(maps.Keys(j.rows))
@@ -274,7 +278,8 @@ func (j *join) pad() error {
 }
 
 // intersectPart returns the part of a box of the stored tensor that a chunk fills, as a box of the
-// logical tensor, and the view of the stored tensor from there.
+// logical tensor, and the view v of the stored tensor from there; nil = the chunk fills nothing of
+// it.
 func (c *chunk) intersectPart(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
 	if c.lead >= 0 {
 		if c.lead < box[0].From || c.lead >= box[0].To {

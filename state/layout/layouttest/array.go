@@ -2,7 +2,9 @@ package layouttest
 
 import "github.com/shoal-ml/shoal/state/layout"
 
-// wholeTensor returns all elements of one tensor.
+// The arrays of the oracle. The functions are pure, and panic where an array lacks the dimension.
+
+// wholeTensor returns all elements of the tensor with number i.
 func wholeTensor(tensors []layout.Tensor, i int) Array {
 	n := product(tensors[i].Shape)
 	a := Array{append([]int{}, tensors[i].Shape...), make([]Element, n)}
@@ -54,7 +56,7 @@ func concatenate(parts []Array, dim int) Array {
 	return out
 }
 
-// pad returns an array whose dimension is extended to n.
+// pad returns an array whose dimension dim is extended to n indices, by Padding.
 func pad(a Array, dim, n int) Array {
 	fill := Array{append([]int{}, a.Shape...), nil}
 	fill.Shape[dim] = n - a.Shape[dim]

@@ -10,16 +10,19 @@ import (
 	"pgregory.net/rapid"
 )
 
+// Random models and layouts. A function draws its choices from the test of rapid that it is given,
+// on whose goroutine it runs, and does no I/O.
+
 // A Model is a catalogue in the manner of a transformer with experts, and an optimizer, with the
 // numbers that specs need.
 type Model struct {
 	Tensors []layout.Tensor
 	layers  int
-	experts int
-	groups  int    // heads in k and v
-	units   [3]int // rows of q, k and v in a group
-	inner   int    // rows of gate and of up
-	states  []string
+	experts int      // experts in each layer; 0 = none
+	groups  int      // heads in k and v
+	units   [3]int   // rows of q, k and v in a group
+	inner   int      // rows of gate and of up
+	states  []string // what stands before the names of the parameters, and of each optimizer state
 }
 
 // DrawModel draws a small model with sizes that often do not come out even.
@@ -98,10 +101,10 @@ type drawer struct {
 	*rapid.T
 	model Model
 	spec  *layout.Spec
-	size  map[string]int
-	cuts  string // the stages, equal for all tensors of a layer
+	size  map[string]int // positions on each axis of the mesh
+	cuts  string         // argument that cuts the stages, alike for all tensors; "" = none
 
-	balanced bool // they are
+	balanced bool // the stages are balanced
 }
 
 // drawMesh draws the mesh of the spec, and how stages are cut.
@@ -131,8 +134,8 @@ func (d *drawer) drawMesh() {
 	}
 }
 
-// drawStores draws which tensors are stored joined, stacked or padded, and adds the stores to the
-// spec.
+// drawStores draws which tensors are stored joined, stacked or padded, adds the stores to the spec,
+// and returns whether q, k and v, gate and up, and experts are.
 func (d *drawer) drawStores() (qkv, mlp, stacked bool) {
 	m := d.model
 	if qkv = rapid.Bool().Draw(d.T, "fused qkv"); qkv {
@@ -187,8 +190,8 @@ func (d *drawer) addFlatState(state string) {
 		layout.Rule{Match: state + "**", Place: joinPlaces(d.drawStage("ends"), tail)})
 }
 
-// addRule adds a rule for the tensors of a pattern: where they are, how tp cuts them, and what dp
-// does on top.
+// addRule adds a rule for the tensors of a pattern: where says in words of drawStage on which
+// stages they are, cut is the placement over tp, and what dp does on top is drawn.
 func (d *drawer) addRule(pattern, where, cut string) {
 	dp := ""
 	if d.size["dp"] > 0 && where != "" {
@@ -205,8 +208,8 @@ func (d *drawer) addRule(pattern, where, cut string) {
 		layout.Rule{Match: pattern, Place: joinPlaces(d.drawStage(where), cut, dp)})
 }
 
-// drawStage draws a placement over pp and ep for tensors that are on a layer, an expert or the
-// ends.
+// drawStage draws a placement over pp and ep for tensors that are on a layer ("layer"), in an
+// expert ("layer expert") or at the ends of the model ("ends"); "" = anywhere.
 func (d *drawer) drawStage(where string) string {
 	var places []string
 	if n := d.size["pp"]; n > 0 {
@@ -232,7 +235,7 @@ func (d *drawer) drawStage(where string) string {
 }
 
 // drawCut draws a placement that shards a dimension of rows·unit elements over tp, in one of the
-// ways that come out.
+// divisions in ways, or ceil, that come out. Without tp, and at times, it is "".
 func (d *drawer) drawCut(dim, rows, unit int, ways string) string {
 	n := d.size["tp"]
 	if n == 0 || rapid.IntRange(0, 4).Draw(d.T, "replicate") == 0 {
@@ -260,7 +263,7 @@ func (d *drawer) drawBlockCut(dim, rows int) string {
 	return fmt.Sprintf("tp=shard(%d,%s,blocks=%s)", dim, share, blocks)
 }
 
-// expertStack returns the placement of stacked experts.
+// expertStack returns the placement of stacked experts; "" where the mesh has no axis for them.
 func (d *drawer) expertStack() string {
 	if d.size["ep"] == 0 {
 		return ""

@@ -1,6 +1,7 @@
 // Package layouttest has what tests of layouts stand on: random layouts, and an oracle that lays
 // tensors out by slicing and joining arrays element by element, as a training framework would. It
-// shares no code with package layout.
+// shares no code with package layout. The functions of the oracle change nothing that they are
+// given, so tests may call them from any goroutine, and panic where a spec is not valid.
 package layouttest
 
 import (
@@ -65,7 +66,8 @@ func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 	return out
 }
 
-// expectOnRank returns what lies in the memory of the rank at some coordinates.
+// expectOnRank returns, by name, what lies in the memory of the rank at some coordinates, by axis;
+// names, in their order, arrays and rules are what is stored, and by which rule.
 func expectOnRank(rules map[string]placed, names []string, arrays map[string]Array, axes []string,
 	sizes []int, coords map[string]int) map[string]Array {
 	size := map[string]int{}
@@ -74,15 +76,15 @@ func expectOnRank(rules map[string]placed, names []string, arrays map[string]Arr
 	}
 	local := map[string]Array{}
 	type pending struct {
-		array         Array
-		degree, index int
+		array         Array // what is in the bucket so far
+		degree, index int   // number of parts, and which of them this rank has
 		align         int
 	}
 	buckets := map[string]*pending{}
 next:
 	for _, name := range names {
 		a := arrays[name]
-		for _, s := range rules[name].steps {
+		for _, s := range rules[name].places {
 			degree, index := 1, 0
 			for _, axis := range s.axes {
 				degree, index = degree*size[axis], index*size[axis]+coords[axis]
@@ -139,8 +141,8 @@ func flatPart(a Array, degree, index, align int) Array {
 	return narrow(pad(a, 0, each*degree), 0, index*each, (index+1)*each)
 }
 
-// shardPart returns a rank's part of an array that a shard step cuts.
-func shardPart(a Array, s step, degree, index int) Array {
+// shardPart returns a rank's part of an array that a shard placement cuts.
+func shardPart(a Array, s place, degree, index int) Array {
 	dim := mustAtoi(s.args[0])
 	rows := a.Shape[dim]
 	blocks := []int{rows}
@@ -175,8 +177,8 @@ func shardPart(a Array, s step, degree, index int) Array {
 	return concatenate(parts, dim)
 }
 
-// dealRows deals n rows out to the ranks one after the other, and returns where the rows of each
-// begin and end.
+// dealRows deals n rows out to degree ranks one after the other, as the division share says, and
+// returns where the rows of each begin and end.
 func dealRows(n, degree int, share string) [][2]int {
 	out := make([][2]int, degree)
 	at := 0
@@ -209,8 +211,9 @@ func dealRows(n, degree int, share string) [][2]int {
 	return out
 }
 
-// spreadPosition returns the position at which a spread step puts the tensor with these numbers.
-func spreadPosition(s step, numbers []int, degree int) int {
+// spreadPosition returns the position, of degree, at which a spread placement puts the tensor with
+// these numbers in its name.
+func spreadPosition(s place, numbers []int, degree int) int {
 	n, count := numbers[mustAtoi(s.args[0])-1], mustAtoi(s.args[1])
 	if text := s.named["cuts"]; text != "" {
 		stage := 0
@@ -240,19 +243,21 @@ func spreadPosition(s step, numbers []int, degree int) int {
 	return n / (count / chunks) % degree
 }
 
-type step struct {
+// A place is what a rule says of one axis, or of several that act as one.
+type place struct {
 	axes  []string
 	kind  string
 	args  []string
 	named map[string]string
 }
 
-// placed is what the rule of a tensor says.
+// A placed is what the rule of a tensor says, and the numbers that # has matched in its name.
 type placed struct {
-	steps   []step
+	places  []place
 	numbers []int
 }
 
+// item matches what a rule says of an axis: the axes, the kind, and the arguments.
 var item = regexp.MustCompile(`([a-z*]+)=([a-z]+)(?:\(([^)]*)\))?`)
 
 // ruleFor returns what the first rule that matches a name says.
@@ -268,7 +273,7 @@ func ruleFor(spec *layout.Spec, name string) (p placed) {
 			}
 		}
 		for _, m := range item.FindAllStringSubmatch(r.Place, -1) {
-			s := step{axes: strings.Split(m[1], "*"), kind: m[2], named: map[string]string{}}
+			s := place{axes: strings.Split(m[1], "*"), kind: m[2], named: map[string]string{}}
 			for _, arg := range strings.Split(strings.ReplaceAll(m[3], " ", ""), ",") {
 				if key, value, ok := strings.Cut(arg, "="); ok {
 					s.named[key] = value
@@ -276,7 +281,7 @@ func ruleFor(spec *layout.Spec, name string) (p placed) {
 					s.args = append(s.args, arg)
 				}
 			}
-			p.steps = append(p.steps, s)
+			p.places = append(p.places, s)
 		}
 		return p
 	}
@@ -383,9 +388,11 @@ func joinParts(s layout.Store, parts map[int][]Array) Array {
 	return a
 }
 
+// wildcard matches a wildcard of a pattern.
 var wildcard = regexp.MustCompile(`\*\*|\*|#`)
 
-// splitStacked takes the stacked number out of what a pattern caught, and returns both.
+// splitStacked takes the number that the stack-th # caught out of what a pattern caught, and
+// returns both; 0 where stack is 0.
 func splitStacked(pattern string, caught []string, stack int) (kept []string, number int) {
 	n := 0
 	for i, wild := range wildcard.FindAllString(pattern, -1) {
