@@ -70,20 +70,20 @@ func (p *Plan) hostOrder() []int {
 // goroutine of one call of AntiAffinity.
 type antiAffinity struct {
 	blockOf []int // block of each rank
-	hosts   int
+	hosts   int   // number of hosts
 	free    []int // blocks that each host can still take
 	// missing[block*hosts+host] is the number of bytes that the block needs and the host lacks.
 	missing []int
-	order   []int // position of each host in the order of their old ranks
-	sets    []sharedSet
-	setsOf  [][]int // sets of each block, as indices into sets
-	hostOf  []int   // host of each block
+	order   []int       // position of each host in the order of their old ranks
+	sets    []sharedSet // sets of more than one block, those of most bytes first
+	setsOf  [][]int     // sets of each block, as indices into sets
+	hostOf  []int       // host of each block
 }
 
 // A sharedSet is bytes that each of several blocks holds.
 type sharedSet struct {
-	blocks []int32
-	bytes  int
+	blocks []int32 // the blocks, ascending
+	bytes  int     // how many bytes
 }
 
 // findSets sets sets to the sets of more than one block, those of most bytes first.
@@ -199,8 +199,8 @@ func (s *antiAffinity) swapBlocks() {
 	}
 }
 
-// spreadSet makes a swap or a move that spreads a set over two hosts and does more good than harm;
-// false if there is none.
+// spreadSet makes a swap or a move that spreads a set, which is on one host, over two hosts and
+// leaves fewer bytes on one host only; false if there is none.
 func (s *antiAffinity) spreadSet(set int) bool {
 	for _, b := range s.sets[set].blocks {
 		was := s.hostOf[b]
@@ -223,8 +223,8 @@ func (s *antiAffinity) spreadSet(set int) bool {
 	return false
 }
 
-// tryChange makes a change to blocks, and reverts it with back unless it leaves fewer bytes on one
-// host only. It reports whether the change stays.
+// tryChange makes a change to blocks by try, and reverts it with back unless it leaves fewer bytes
+// on one host only. It reports whether the change stays.
 func (s *antiAffinity) tryChange(try, back func(), blocks ...int) bool {
 	before := s.bytesOnOneHost(blocks)
 	try()

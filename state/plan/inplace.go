@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// Which tensors need not be moved. The methods of Plan here change nothing of it, so any goroutine
+// may call them.
+
 // An InPlace is a tensor in memory that needs no op: the old rank on a device holds exactly what
 // the new rank there needs, at the same positions, so the new rank takes the memory over.
 type InPlace struct{ From, To Place }
@@ -31,7 +34,8 @@ func (p *Plan) InPlace(host int) []InPlace {
 	return list
 }
 
-// A local is one tensor in the memory of a rank.
+// A local is one tensor in the memory of a rank: that of a member of a family, in a slot of the
+// rank's layout.
 type local struct{ rank, slot, member int }
 
 // A candidate is the old local that a new local may take over, as far as its overlaps have been
@@ -43,7 +47,7 @@ type candidate struct {
 }
 
 // keptLocals returns, for each new local of a host that stays in place, the old local that it was.
-// concerned are the pairs of which the host sends or receives some.
+// concerned says of each pair of the plan whether the host sends or receives some of it.
 func (p *Plan) keptLocals(host int, concerned []bool) map[local]local {
 	found := map[local]*candidate{}
 	if p.Cluster.Fresh {

@@ -21,7 +21,7 @@ func newNetwork(nodes int) *network {
 	return &network{head: repeatInt(nodes, -1), level: make([]int, nodes), next: make([]int, nodes)}
 }
 
-// addArc adds an arc and its reverse, and returns its number.
+// addArc adds an arc and its reverse, which has no capacity, and returns the number of the arc.
 func (n *network) addArc(from, to, capacity int) int {
 	n.arcs = append(n.arcs, arc{to, n.head[from], capacity}, arc{from, n.head[to], 0})
 	n.head[from], n.head[to] = len(n.arcs)-2, len(n.arcs)-1

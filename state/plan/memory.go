@@ -2,7 +2,8 @@ package plan
 
 import "github.com/shoal-ml/shoal/state/layout"
 
-// setMemoryStats sets in the stats what the hosts hold before and after.
+// setMemoryStats sets in the stats how many bytes the state has, and how many the hosts hold before
+// and after. Build calls it, once the host of each rank is known; it does no I/O.
 func (p *Plan) setMemoryStats() {
 	s := &p.Stats
 	s.Memory, s.Extra = make([]int, len(p.Cluster.Devices)), make([]int, len(p.Cluster.Devices))

@@ -51,7 +51,7 @@ func (m *minCostFlow) addArc(from, to, capacity int, p cost) int {
 }
 
 // sendUnit sends one more unit from source to sink, on the cheapest path, and updates the
-// potentials. A path must exist.
+// potentials. A path must exist: without one it panics.
 func (m *minCostFlow) sendUnit(source, sink int) {
 	for i := range m.arcTo {
 		m.arcTo[i], m.seen[i] = -1, false
@@ -81,8 +81,8 @@ func (m *minCostFlow) sendUnit(source, sink int) {
 	}
 }
 
-// relax updates the distances of the neighbours of a node, and queues those that have become
-// nearer.
+// relax updates the distances from source of the neighbours of a node, and queues those that have
+// become nearer.
 func (m *minCostFlow) relax(at, source int) {
 	for a := m.head[at]; a >= 0; a = m.arcs[a].next {
 		to := m.arcs[a].to

@@ -7,7 +7,7 @@ import "math"
 type openShop struct {
 	links     []hostPair
 	ports     []port
-	now       int        // end of the schedule so far
+	now       int        // end of the schedule so far, in bytes at the rate of a port
 	remaining int        // largest load of a port: the time that the schedule still takes
 	sends     []Transfer // the schedule so far
 	seen      []int      // last search that visited each port, as its round
@@ -73,16 +73,16 @@ func (s *openShop) matchPorts() {
 	}
 }
 
-// setMatch has both ports of a link work on it.
+// setMatch has both ports of the link with number i work on it.
 func (s *openShop) setMatch(i int) {
 	for _, n := range s.links[i].port {
 		s.ports[n].match = i
 	}
 }
 
-// augment gives a port a link by moving others on its side to other links; a port that is not among
-// the busiest may lose its link. Such a chain exists, because the busiest ports of a side have work
-// for all the remaining time; false if not.
+// augment gives the port with number n a link by moving others on its side to other links; a port
+// that is not among the busiest may lose its link. Such a chain exists, because the busiest ports
+// of a side have work for all the remaining time; false if not.
 func (s *openShop) augment(n int) bool {
 	s.seen[n] = s.round
 	p := &s.ports[n]
@@ -110,12 +110,12 @@ func (s *openShop) augment(n int) bool {
 // advance lets the matched links send until one of them is done, or a waiting port has no time left
 // to wait, and adds that to the schedule.
 func (s *openShop) advance() {
-	step := math.MaxInt
+	bytes := math.MaxInt
 	for i := range s.ports {
 		if p := &s.ports[i]; p.match < 0 {
-			step = min(step, s.remaining-p.load)
+			bytes = min(bytes, s.remaining-p.load)
 		} else {
-			step = min(step, s.links[p.match].Bytes)
+			bytes = min(bytes, s.links[p.match].Bytes)
 		}
 	}
 	for i := range s.ports {
@@ -123,9 +123,9 @@ func (s *openShop) advance() {
 		if p.match < 0 {
 			continue
 		}
-		p.load -= step
+		p.load -= bytes
 		if p.side == 0 {
-			s.addSend(&s.links[p.match], step)
+			s.addSend(&s.links[p.match], bytes)
 		}
 	}
 	for i := range s.ports {
@@ -133,8 +133,8 @@ func (s *openShop) advance() {
 			p.match = -1
 		}
 	}
-	s.now += step
-	s.remaining -= step
+	s.now += bytes
+	s.remaining -= bytes
 }
 
 // addSend adds to the schedule a transfer that begins now, joined with the one before if that ends

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How the decisions of a plan become copies of boxes. The methods of Plan here change nothing of
+// it, so any goroutine may call them.
+
 // An Op copies a box of a logical tensor from one memory to another. An op between different hosts
 // crosses the network.
 type Op struct {
@@ -216,7 +219,8 @@ func (p *Plan) deviceOf(old int) int {
 	return i
 }
 
-// receiverOn returns the lowest new rank of a set on a host, of which there is one.
+// receiverOn returns the lowest new rank of a set, given by its number, on a host; there must be
+// one.
 func (p *Plan) receiverOn(set, host int) int {
 	for _, r := range p.newSets[set] {
 		if p.Host[r] == host {
@@ -226,7 +230,8 @@ func (p *Plan) receiverOn(set, host int) int {
 	panic("plan: a host receives what no rank of it needs")
 }
 
-// oldPlace returns where an old rank holds a cell.
+// oldPlace returns where an old rank holds a cell of a member of a class: in the first slot that
+// has it.
 func (p *Plan) oldPlace(c *class, m *member, cell *layout.Cell, rank int) Place {
 	pl := placesOn(p.Src, c.src, cell, m.src, rank)[0]
 	pl.Host = p.Cluster.Old[rank]
@@ -238,7 +243,7 @@ func (p *Plan) newPlace(c *class, m *member, cell *layout.Cell, rank int) Place 
 	return p.newPlaces(c, m, cell, rank)[0]
 }
 
-// newPlaces returns where a new rank holds a cell.
+// newPlaces returns where a new rank holds a cell of a member of a class, at least one place.
 func (p *Plan) newPlaces(c *class, m *member, cell *layout.Cell, rank int) []Place {
 	list := placesOn(p.Dst, c.dst, cell, m.dst, rank)
 	for i := range list {
@@ -247,8 +252,8 @@ func (p *Plan) newPlaces(c *class, m *member, cell *layout.Cell, rank int) []Pla
 	return list
 }
 
-// placesOn returns the slots in which a rank has a cell of a member of a family, at least one. The
-// hosts of the places are not set.
+// placesOn returns the slots in which a rank has a cell of a member of a family, given by its
+// number, at least one. The hosts of the places are not set.
 func placesOn(l *layout.Layout, f *layout.Family, cell *layout.Cell, member,
 	rank int) (list []Place) {
 	for _, h := range cell.Held {

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How the two layouts of a plan are laid over each other. Only Build calls the methods of Plan
+// here, before others have the plan; nothing here does I/O.
+
 // A class is the tensors that share one arrangement in the old layout and one in the new layout.
 type class struct {
 	src, dst *layout.Family
@@ -19,10 +22,11 @@ type class struct {
 	pair     []int // index in Plan.pairs of each overlap
 }
 
-// A member is one tensor of a class, with its index in the two families.
+// A member is one tensor of a class: its index in Dst.Tensors, and its numbers in the two families.
 type member struct{ tensor, src, dst int }
 
-// An overlap is what a cell of the old grid and a cell of the new one have in common.
+// An overlap is what a cell of the old grid and a cell of the new one, given by their indices, have
+// in common, and how many elements that is.
 type overlap struct{ src, dst, elements int }
 
 // A pair is a set of old ranks that hold bytes, and a set of new ranks that need them.
@@ -166,8 +170,8 @@ func (s *cellSets) unionOf(f *layout.Family, held []layout.Held) int {
 	return intern(&s.all, s.unions, all)
 }
 
-// intern returns the index of a set in a list that has each set once; it adds it to list and index
-// if it is new.
+// intern returns the index of a set in a list that has each set once; it adds it to list, and to
+// index, which has the indices by the bytes of the sets, if it is new.
 func intern[S ~[]int32](list *[]S, index map[string]int, set S) int {
 	key := make([]byte, 0, 4*len(set))
 	for _, x := range set {

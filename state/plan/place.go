@@ -6,7 +6,11 @@ import (
 	"slices"
 )
 
-// checkGroups fails when a group finds no host with enough devices.
+// How a plan decides which host and which device takes each new rank. Only Build calls the methods
+// of Plan here that set something, before others have the plan; nothing here does I/O.
+
+// checkGroups fails when a group, of which size has the numbers of ranks, finds no host with enough
+// devices.
 func (c *Cluster) checkGroups(size []int) error {
 	devices := slices.SortedFunc(slices.Values(c.Devices), func(a, b int) int { return b - a })
 	for i, n := range slices.SortedFunc(slices.Values(size), func(a, b int) int { return b - a }) {
@@ -132,8 +136,8 @@ func (p *Plan) reuseMemory(ranks [][]int) {
 	}
 }
 
-// bytesOnDevices returns for each host the bytes that each of its new ranks finds on each of its
-// devices.
+// bytesOnDevices returns for each host the bytes that each of its new ranks, given by ranks, finds
+// on each of its devices: row by row, a row for each new rank.
 func (p *Plan) bytesOnDevices(ranks [][]int) [][]int {
 	stay := make([][]int, len(ranks))
 	device := make([]int, p.Src.Ranks)
@@ -156,7 +160,8 @@ func (p *Plan) bytesOnDevices(ranks [][]int) [][]int {
 	return stay
 }
 
-// oldRanksOnHost returns the old ranks of a set that are on a host.
+// oldRanksOnHost returns the old ranks of a set, given by its number, that are on a host, in
+// ascending order. Any goroutine may call it.
 func (p *Plan) oldRanksOnHost(set, host int) []int {
 	var found []int
 	s := p.oldSets[set]

@@ -39,8 +39,8 @@ type Cluster struct {
 	Fresh bool
 }
 
-// UniformCluster returns the cluster in which ranks fill hosts of equally many devices one after
-// the other, before and after.
+// UniformCluster returns the cluster in which old ranks, and after the move new ranks, fill hosts
+// of so many devices each, one after the other.
 func UniformCluster(old, new, devices int) Cluster {
 	c := Cluster{Old: make([]int, old), New: make([]int, new)}
 	for r := range c.Old {
@@ -100,7 +100,8 @@ type Stats struct {
 
 // Build plans the move from one layout to another. The tensors of dst are among those of src, with
 // the same element types and shapes; other tensors of src are dropped. It fails with a *LostError
-// when a needed element was on lost ranks only.
+// when a needed element was on lost ranks only. It does no I/O; the plan keeps src, dst and what
+// c refers to, which nobody may change then.
 func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	if err := c.check(src, dst); err != nil {
 		return nil, err
@@ -130,7 +131,7 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	return p, nil
 }
 
-// check fails for a cluster that does not fit two layouts.
+// check fails for a cluster that does not fit the old and the new layout.
 func (c *Cluster) check(src, dst *layout.Layout) error {
 	hosts := len(c.Devices)
 	if len(c.Old) != src.Ranks || len(c.New) != dst.Ranks {

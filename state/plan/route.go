@@ -19,13 +19,15 @@ type segment struct {
 	edges []edge
 }
 
-// An edge is a step of the path of a segment: one host sends it to another.
+// An edge is one link of the path of a segment: one host sends it to another.
 type edge struct {
 	from, to int32
 	// depth is 1 from a host of the old layout, and one more for each host that passed the bytes
 	// on.
 	depth int
 }
+
+// Only Build calls the methods below, before others have the plan; they do no I/O.
 
 // routeStreams sets the streams of the plan with their segments, which say who sends what, and the
 // stats of that. host is the host of each group.

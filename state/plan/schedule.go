@@ -9,11 +9,11 @@ import (
 // A Transfer is a time in which one host sends to another. Start and Bytes are both counted in
 // bytes at the rate of a port.
 type Transfer struct {
-	From, To     int
-	Start, Bytes int
+	From, To     int // the two hosts
+	Start, Bytes int // when it begins, from 0, and how long it takes
 }
 
-// Schedule orders the transfers of the plan, as ScheduleOnePort does.
+// Schedule orders the transfers of the plan, as ScheduleOnePort does. Any goroutine may call it.
 //
 // Bytes that a receiver passes on follow the ones that it receives. If a plan has a depth above 1,
 // run the schedule over slices of the boxes and pass a slice on in the round after its arrival.

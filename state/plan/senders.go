@@ -6,8 +6,9 @@ type demand struct {
 	bytes   int
 }
 
-// balanceSenders shares out the demands so that the busiest host sends as little as possible. It
-// returns what each sender of each demand sends, and that least maximum, in bytes.
+// balanceSenders shares out the demands so that the busiest of so many hosts sends as little as
+// possible. It returns what each sender of each demand sends, and that least maximum, in bytes. It
+// does no I/O, and changes nothing of demands.
 //
 // Maximum flow decides whether a maximum is possible. If it is not, the minimum cut names demands
 // that their senders cannot meet together, and thereby a larger maximum that is necessary. From
@@ -61,8 +62,9 @@ func balanceSenders(demands []demand, hosts int) (sent [][]int, limit int) {
 	return sent, limit
 }
 
-// cutBound returns the maximum that the minimum cut of an insufficient flow requires: its demands,
-// with what its hosts send anyway, spread evenly over its hosts.
+// cutBound returns the maximum, in bytes, that the minimum cut of an insufficient flow requires:
+// its demands, with what its hosts send anyway (fixed), spread evenly over its hosts. demands is
+// the number of demands, and bytes(k) what demand k asks for. maxFlow has set the levels.
 func (n *network) cutBound(demands int, fixed []int, bytes func(k int) int) int {
 	load, hosts := 0, 0
 	for k := range demands {

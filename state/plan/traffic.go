@@ -25,7 +25,8 @@ type flow struct {
 }
 
 // reduceToHosts returns the traffic of the plan: ranks are reduced to hosts for what they hold, and
-// to groups for what they need. group is the group of each new rank.
+// to groups for what they need. group is the group of each new rank, and groups their number. It
+// changes nothing of the plan.
 func (p *Plan) reduceToHosts(group []int, groups int) *traffic {
 	t := &traffic{hosts: len(p.Cluster.Devices), groups: groups}
 	holders, needers := map[string]int{}, map[string]int{}
@@ -79,7 +80,7 @@ func (e *LostError) Error() string {
 		"(%v); restore them from a checkpoint", e.Bytes, len(e.Tensors), e.Tensors[0], e.Ranks)
 }
 
-// checkLost fails with a LostError when nobody holds a needed element any more.
+// checkLost fails with a *LostError when nobody holds a needed element of plan p any more.
 func (t *traffic) checkLost(p *Plan) error {
 	var e LostError
 	gone := map[int]bool{}
