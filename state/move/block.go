@@ -10,11 +10,15 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How a move is cut into blocks. Nothing here does I/O; the methods of run are for the goroutine of
+// Run, before it starts workers.
+
 // BlockBytes is the size up to which blocks are assembled: small enough for a core's cache, large
 // enough that a system call costs little.
 const BlockBytes = 1 << 20
 
-// An op is an op of the plan with the range of the target that it covers.
+// An op is an op of the plan with the range of the target that it covers. Nothing changes it after
+// planBlocks, so any worker may read it.
 type op struct {
 	plan.Op
 	size     int      // bytes of an element
@@ -22,7 +26,7 @@ type op struct {
 	from, to int64    // range in the region of new
 }
 
-// A block is what is moved at once.
+// A block is what is moved at once. Nothing changes it after planBlocks.
 type block struct {
 	Block
 	ops     []int // indices of the ops with elements in the block
@@ -77,7 +81,8 @@ func (r *run) planBlocks() ([]block, error) {
 	return list, nil
 }
 
-// zoneFrom returns a block of the overlapping ops from index i on.
+// zoneFrom returns a block of the op with index i and those after it that overlap it, or one
+// another.
 func (r *run) zoneFrom(i int) block {
 	o := &r.ops[i]
 	zone := block{Block: Block{o.new.Region, o.from, o.to, o.Depth}, aligned: true}
@@ -94,7 +99,7 @@ func (r *run) zoneFrom(i int) block {
 	return zone
 }
 
-// splitZone splits a zone into blocks.
+// splitZone splits a zone into blocks of up to r.Block bytes, without those that no op touches.
 func (r *run) splitZone(zone *block) (list []block, err error) {
 	origin := zone.From
 	if zone.aligned {
@@ -119,7 +124,7 @@ func (r *run) splitZone(zone *block) (list []block, err error) {
 	return slices.DeleteFunc(list, func(b block) bool { return len(b.ops) == 0 }), nil
 }
 
-// boxesIn returns the part of an op whose elements begin in a block.
+// boxesIn returns the part of an op whose elements begin in a block. Any worker may call it.
 func (o *op) boxesIn(b *block) []tensor.Box {
 	if b.From <= o.from && o.to <= b.To {
 		return []tensor.Box{o.Box}

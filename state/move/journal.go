@@ -11,6 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
+// The bytes of a journal: what is appended to it, and how it is read. Whoever calls reads and
+// writes the file; the functions are pure.
+
 // A Record says that a block is in the target, and with which content. docs/formats/journal.md
 // describes its bytes.
 type Record struct {
@@ -28,9 +31,9 @@ type Block struct {
 // A Part is what a block holds of a tensor: either elements that no block before it holds, or a
 // replica.
 type Part struct {
-	Tensor int  // index in the tensors of the new layout
-	First  bool // whether the elements are not a replica
-	Sum    digest.Sum
+	Tensor int        // index in the tensors of the new layout
+	First  bool       // whether the elements are not a replica
+	Sum    digest.Sum // fingerprint under the key Job.Key
 	Shown  digest.Sum // the same under the key Job.Shown; not in the journal
 }
 
@@ -39,7 +42,7 @@ func (p Part) sameSum(q Part) bool {
 	return p.Tensor == q.Tensor && p.First == q.First && p.Sum == q.Sum
 }
 
-// compare orders parts by tensor, elements that are no replica first.
+// compare orders parts by tensor, elements that are no replica first: below 0 = p comes first.
 func (p Part) compare(q Part) int {
 	if p.Tensor == q.Tensor && p.First != q.First {
 		if p.First {
@@ -59,6 +62,7 @@ var magic = []byte("shoal journal/1\n")
 // ErrOther says that a journal belongs to another move.
 var ErrOther = errors.New("the journal is of another move")
 
+// castagnoli is the polynomial of the checksum of a record.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendHeader appends the beginning of a journal.
@@ -140,7 +144,7 @@ type decoder struct {
 	good bool   // must begin true
 }
 
-// uvarint reads a number of up to 2^62 in the form of encoding/binary.
+// uvarint reads a number of up to 2^62 in the form of encoding/binary; 0 where there is none.
 func (d *decoder) uvarint() uint64 {
 	x, n := binary.Uvarint(d.text)
 	if d.good = d.good && n > 0 && x <= 1<<62; !d.good {
@@ -150,7 +154,7 @@ func (d *decoder) uvarint() uint64 {
 	return x
 }
 
-// uint64 reads a number of eight bytes.
+// uint64 reads a number of eight bytes, the lowest first; 0 where there is none.
 func (d *decoder) uint64() uint64 {
 	if d.good = d.good && len(d.text) >= 8; !d.good {
 		return 0

@@ -25,7 +25,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Source is the old state. Several goroutines may use it at once.
+// A Source is the old state. Several goroutines may use it at once, and wait for it.
 type Source interface {
 	// Read fills b with the bytes of a region from at on. Fewer bytes are an error.
 	Read(region int, b []byte, at int64) error
@@ -33,7 +33,8 @@ type Source interface {
 	Name(region int) string
 }
 
-// A Target is the new state while it is written. Several goroutines may use it at once.
+// A Target is the new state while it is written. Several goroutines may use it at once, and wait
+// for it.
 type Target interface {
 	Source
 	// Write writes the bytes of a region from at on.
@@ -42,14 +43,15 @@ type Target interface {
 
 // A Location is the byte of a region at which position 0 of a view lies.
 type Location struct {
-	Region int
-	At     int64
+	Region int   // number of the region
+	At     int64 // byte in it
 }
 
-// A Job describes a move to be made.
+// A Job describes a move to be made. Run changes nothing in it, and closes nothing.
 type Job struct {
 	Plan *plan.Plan
-	// Old and New return where a local tensor of the old or the new layout lies.
+	// Old and New return where a local tensor of the old or the new layout lies. The goroutine of
+	// Run calls them.
 	Old, New func(p *plan.Place) Location
 	Source   Source
 	Target   Target
@@ -68,7 +70,7 @@ type Job struct {
 	// it at once, and may wait in it.
 	End func(Block) error
 	// Progress receives how many bytes of the new state are written, and how many there are; nil if
-	// not wanted.
+	// not wanted. One goroutine calls it at a time.
 	Progress func(done, all int64)
 }
 
@@ -84,8 +86,8 @@ type Result struct {
 
 // A SourceError says that a region of the source cannot be read. Another plan may avoid it.
 type SourceError struct {
-	Region int
-	Tensor string
+	Region int    // number of the region
+	Tensor string // name of the tensor
 	Box    tensor.Box
 	Err    error
 }
@@ -194,8 +196,9 @@ func (r *run) nextBlock(blocks []block) *block {
 	return &blocks[r.next-1]
 }
 
-// recordBlock adds a block to the sums, and to the journal when it is new. Any worker may call it;
-// one at a time is in it, and the others wait while it writes to the journal.
+// recordBlock adds a block to the sums, and to the journal when it is new: when it was moved now.
+// Any worker may call it; one at a time is in it, and the others wait while it writes to the
+// journal.
 func (r *run) recordBlock(b *block, parts []Part, moved bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

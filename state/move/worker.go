@@ -29,7 +29,7 @@ type worker struct {
 type piece struct {
 	*op
 	box tensor.Box
-	at  int // offset in the block if the piece lies in one run; else -1
+	at  int // offset in the block, in bytes, if the piece lies in one run; else -1
 	// sum and shown are fingerprints of the elements, under the two keys of the job.
 	sum, shown digest.Sum
 }
@@ -131,8 +131,8 @@ func (w *worker) fetchPiece(b *block, p *piece) error {
 	return nil
 }
 
-// writeBlock writes the worker's bytes to the target, and nothing into the holes of the block.
-// Pieces of ops that overlap are written at once when they leave no hole.
+// writeBlock writes the worker's bytes to the target, and nothing into the holes of the block, and
+// sets written. Pieces of ops that overlap are written at once when they leave no hole.
 func (w *worker) writeBlock(b *block) error {
 	w.written = w.written[:0]
 	put := func(from, to int64) error {
@@ -173,7 +173,7 @@ func (w *worker) writeBlock(b *block) error {
 }
 
 // overlapping returns the pieces from index i on whose ops overlap, and where the last of these
-// ends.
+// ends in the region. The caller does not change the list.
 func (w *worker) overlapping(i int) (group []piece, end int64) {
 	end = w.pieces[i].to
 	k := i + 1
@@ -220,7 +220,8 @@ func (w *worker) readBack(b *block) error {
 	return nil
 }
 
-// mismatchError is the error of a target that does not hold what was written to a range.
+// mismatchError is the error of a target that does not hold what was written to a range of its
+// region, in bytes.
 func (w *worker) mismatchError(b *block, from, to int64) error {
 	i := slices.IndexFunc(w.pieces, func(p piece) bool { return p.from < to && from < p.to })
 	return fmt.Errorf("tensor %q: what was written to %s, bytes %d to %d, is not what was read "+
@@ -228,7 +229,7 @@ func (w *worker) mismatchError(b *block, from, to int64) error {
 		w.Plan.Dst.Tensors[w.pieces[i].Tensor].Name, w.Target.Name(b.Region), from, to)
 }
 
-// sumParts returns the sums of the block's pieces by tensor.
+// sumParts returns the sums of the block's pieces, by tensor and in the order of Part.compare.
 func (w *worker) sumParts() (parts []Part) {
 	for i := range w.pieces {
 		p := Part{Tensor: w.pieces[i].Tensor, First: w.pieces[i].Depth == 1 &&
