@@ -12,7 +12,7 @@ import (
 
 // A Placement is the ranks of the old mesh on the workers of a job.
 type Placement struct {
-	Hosts []int // host of each worker, from 0
+	Hosts []int // number of the host of each worker, from 0
 	Ranks []int // worker of each rank of the old mesh; Lost = its memory is gone
 	// Leaving are hosts whose workers send what they hold, and take no rank.
 	Leaving []int
@@ -28,8 +28,8 @@ const Lost = -1
 // first call of Moves; with that exception any goroutine may call the exported methods. They
 // compute and do no I/O.
 type Change struct {
-	Old, New *Layout
-	Plan     *plan.Plan
+	Old, New *Layout    // the state on the two meshes
+	Plan     *plan.Plan // which bytes go where
 	// Workers is the worker that takes each rank of the new mesh. The plan chooses the worker that
 	// holds most of what the rank needs; in a redundant job among the choices that leave least of
 	// the state on one host only.
@@ -41,7 +41,8 @@ type Change struct {
 }
 
 // PlanChange plans the transition from one mesh to another over the workers of a job. It fails with
-// a *plan.LostError when only lost workers had something that is needed.
+// a *plan.LostError when only lost workers had something that is needed. It does no I/O; the
+// change keeps what it is given, which nobody may change then.
 func PlanChange(old, new *Layout, at Placement) (*Change, error) {
 	if n := at.availableWorkers(); new.Ranks > n {
 		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, n)
@@ -72,7 +73,8 @@ func (p *Placement) availableWorkers() (n int) {
 	return n
 }
 
-// buildPlan sets the plan of the change, on a cluster of hosts.
+// buildPlan sets the plan of the change, on a cluster of hosts. Like assignWorkers it is for
+// PlanChange, before others have the change.
 func (c *Change) buildPlan(cluster plan.Cluster) (err error) {
 	c.Plan, err = plan.Build(c.Old.Layout, c.New.Layout, cluster)
 	return err
@@ -149,8 +151,8 @@ func (c *Change) Cost() Cost {
 	return f
 }
 
-// ShrinkAxis returns the mesh with the largest degree of an axis that a number of workers can hold,
-// other axes unchanged; false if there is none.
+// ShrinkAxis returns the mesh with the largest degree of an axis, but no larger one than it has,
+// that so many workers can hold, other axes unchanged; false if there is none.
 func ShrinkAxis(mesh, axis string, workers int) (string, bool) {
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
@@ -196,8 +198,8 @@ func LargestMesh(mesh, axis string, workers int, holds func(mesh string) bool) (
 	return "", false
 }
 
-// smallerMeshes lists the meshes of the same axes with at most a number of ranks and no higher
-// degree; higher degrees of the first axes come first.
+// smallerMeshes lists the meshes of the same axes with at most so many ranks and no higher degree
+// of any axis; higher degrees of the first axes come first.
 func smallerMeshes(m layout.Mesh, ranks int) []layout.Mesh {
 	if len(m) == 0 {
 		return []layout.Mesh{nil}

@@ -8,7 +8,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Location is a byte in the memory of a rank.
+// How the ops of a plan become moves between the memories of workers. Nothing here does I/O or
+// touches these memories.
+
+// A Location is a byte in the memory of a rank: At counts from 0.
 type Location struct{ Rank, At int }
 
 // A Move copies N bytes from an old rank's memory to the memory of one or more new ranks.
@@ -180,8 +183,8 @@ type origin struct {
 	from   plan.Place
 }
 
-// addOp adds the runs of an op. An op that reads what others wrote is traced back to where they
-// read.
+// addOp adds the runs of an op, which comes after those that write what it reads. An op that reads
+// what others wrote is traced back to where they read.
 func (m *moveFinder) addOp(op *plan.Op) {
 	if !op.From.New {
 		m.addCopy(op.Tensor, op.Box, op.From, &op.To)
@@ -221,7 +224,7 @@ func (m *moveFinder) addRow(row []run) {
 	m.rows = append(m.rows, row)
 }
 
-// locate returns the first byte of a tensor in the memory of a rank.
+// locate returns the first byte of a tensor in the memory of a rank. Any goroutine may call it.
 func (l *Layout) locate(p *plan.Place) Location {
 	return Location{p.Rank, l.ranks[p.Rank].at[p.Name]}
 }

@@ -8,8 +8,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// ProveTensor fingerprints what this host holds of tensor t of the catalogue, and reads its memory
-// for that. old and new return the memory of a rank, nil if it is on another host or lost. The sums
+// The functions in this file fingerprint memory that callers pass, and change nothing; any
+// goroutine may call them.
+
+// ProveTensor fingerprints what this host holds of the tensor with number t of the catalogue, and
+// reads its memory for that. old and new return the memory of a rank of the old and the new mesh,
+// nil if it is on another host or lost; nobody writes to it meanwhile. The sums
 // of the old state are taken at the positions of the old layout, of the first holder of each
 // element; those of the new state at the positions of the new layout. Neither uses the plan.
 // Different goroutines may prove different tensors.
@@ -46,7 +50,7 @@ func (c *Change) ProveTensor(key *digest.Key, t int, old,
 }
 
 // firstHolder returns the first rank that has a cell of the old state and is not lost, and where it
-// has it. Plan has made sure that there is one.
+// has it. PlanChange has made sure that there is one.
 func (c *Change) firstHolder(h home, cell *layout.Cell) (int, cellLocation) {
 	for rank, spot := range c.Old.locations(h, cell) {
 		if c.placement.Ranks[rank] != Lost {
@@ -56,7 +60,7 @@ func (c *Change) firstHolder(h home, cell *layout.Cell) (int, cellLocation) {
 	panic("reshape: a plan for what is lost")
 }
 
-// multiplySum returns the sum of n equal sums.
+// multiplySum returns the sum of n equal sums; that of nothing for 0.
 func multiplySum(s digest.Sum, n int) (all digest.Sum) {
 	for ; n > 0; n, s = n/2, s.Plus(s) {
 		if n%2 == 1 {
@@ -69,7 +73,7 @@ func multiplySum(s digest.Sum, n int) (all digest.Sum) {
 // A home is the family of a tensor, and its index there.
 type home struct {
 	*layout.Family
-	member int
+	member int // index in Family.Tensors
 }
 
 // findHomes returns the home of each tensor of a layout.
@@ -86,11 +90,11 @@ func findHomes(l *layout.Layout) []home {
 // A cellLocation is where a cell lies in the memory of a rank: the first byte of its local tensor,
 // and the view of that.
 type cellLocation struct {
-	at   int
-	view tensor.View
+	at   int         // in bytes
+	view tensor.View // in elements, from there on
 }
 
-// locations yields all locations of a cell, by rank.
+// locations yields all locations of a cell of the tensor that h is the home of, each with its rank.
 func (l *Layout) locations(h home, c *layout.Cell) iter.Seq2[int, cellLocation] {
 	return func(yield func(int, cellLocation) bool) {
 		for _, held := range c.Held {

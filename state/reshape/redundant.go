@@ -6,8 +6,11 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
+// How replicas are kept on two hosts. Nothing here does I/O; but for spreadReplicas nothing changes
+// a Change, so any goroutine may call the other methods.
+
 // Unreplicated returns how many bytes of the new state lie on one host only, or, if all workers are
-// on one host, on one worker only.
+// on one host, on one worker only; where is "host" or "worker".
 func (c *Change) Unreplicated() (bytes int, where string) {
 	if slices.Min(c.placement.Hosts) == slices.Max(c.placement.Hosts) {
 		return c.New.unreplicatedBytes(c.Workers), "worker"
@@ -20,7 +23,8 @@ func (c *Change) IsRedundant() bool { return c.placement.Redundant }
 
 // spreadReplicas replaces the plan by one with other groups of ranks if that leaves less of the new
 // state on one host only. Keeping the ranks where they are is preferred if it is as good; then the
-// ordinary groups, and then the groups that keep most neighbours together.
+// ordinary groups, and then the groups that keep most neighbours together. PlanChange calls it,
+// before others have the change.
 func (c *Change) spreadReplicas() error {
 	var best *plan.Cluster
 	// It makes no difference which host takes which group.
@@ -72,7 +76,8 @@ func (l *Layout) groupSizes() (list []int) {
 	return list
 }
 
-// unreplicatedBytes returns the bytes that Unreplicated returns.
+// unreplicatedBytes returns the bytes that Layout.Unreplicated returns; domain numbers the domains,
+// such as hosts, by rank.
 func (l *Layout) unreplicatedBytes(domain []int) int {
 	bytes, _, _ := l.Unreplicated(domain)
 	return bytes

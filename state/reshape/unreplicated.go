@@ -7,8 +7,8 @@ import (
 )
 
 // Unreplicated returns how much of the state lies in one domain only, and is lost with it: how many
-// bytes, of how many tensors, and the name of the first of these. domain numbers the domains, such
-// as hosts, by rank.
+// bytes, of how many tensors, and the name of the first of these, "" = of none. domain numbers the
+// domains, such as hosts, by rank. It changes nothing, so any goroutine may call it.
 func (l *Layout) Unreplicated(domain []int) (bytes, tensors int, first string) {
 	lowest := len(l.Tensors)
 	for i := range l.Families {
@@ -30,7 +30,8 @@ func (l *Layout) Unreplicated(domain []int) (bytes, tensors int, first string) {
 	return bytes, tensors, first
 }
 
-// isReplicated reports whether ranks of two domains hold a cell.
+// isReplicated reports whether ranks of two domains, which domain numbers by rank, hold a cell of a
+// family with these slots.
 func (l *Layout) isReplicated(slots []int, c *layout.Cell, domain []int) bool {
 	one := -1
 	for _, held := range c.Held {
