@@ -1,4 +1,5 @@
-// Package boxes reads boxes of tensors out of linear memories, such as files and arenas.
+// Package boxes reads boxes of tensors out of linear memories, such as files and arenas. It keeps
+// nothing between calls, so any goroutine may call its functions.
 package boxes
 
 import (
@@ -17,7 +18,8 @@ const (
 
 // ReadBox copies a box from a memory to dst. The elements have size bytes. from says where they lie
 // in the memory, with position 0 at the byte at, and to where they go in dst. read fills b with the
-// bytes from an offset on; it can be asked for bytes between the elements too.
+// bytes from an offset on; it can be asked for bytes between the elements too. It runs on the
+// caller's goroutine, and its first error ends the copy.
 func ReadBox(read func(b []byte, at int64) error, at int64, size int, box tensor.Box,
 	from tensor.View,
 	dst []byte, to tensor.View) error {
@@ -37,8 +39,8 @@ func ReadBox(read func(b []byte, at int64) error, at int64, size int, box tensor
 	return nil
 }
 
-// Extent returns the number of positions from the first to the last element of a box that is not
-// empty.
+// Extent returns the number of positions from the first to the last element, both included, of a
+// box that is not empty.
 func Extent(box tensor.Box, v tensor.View) int {
 	n := 1
 	for d, x := range box {
@@ -73,10 +75,10 @@ func inMemoryOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View,
 // read for each number. One goroutine uses it; readInto calls read, and waits as long as that does.
 type cache struct {
 	read  func(b []byte, at int64) error
-	end   int64 // end of the useful bytes
-	dense bool
-	bytes []byte
-	at    int64
+	end   int64  // end of the useful bytes
+	dense bool   // whether a window has useful bytes enough
+	bytes []byte // the window
+	at    int64  // where the window begins in the memory
 }
 
 // readInto fills dst with the bytes from at on: out of the window, which it reads anew where that

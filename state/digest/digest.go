@@ -78,9 +78,9 @@ func NewKey(seed uint64) *Key {
 	for i := 1; i < stride; i++ {
 		k.near[i] = mul(k.near[i-1], a)
 	}
-	step := mul(k.near[stride-1], a)
+	factor := mul(k.near[stride-1], a)
 	for i := 1; i < stride; i++ {
-		k.far[i] = mul(k.far[i-1], step)
+		k.far[i] = mul(k.far[i-1], factor)
 	}
 	return k
 }
@@ -109,7 +109,8 @@ func ParseSum(text string) (Sum, error) {
 		"slash, and the number of bytes", text)
 }
 
-// RunSum returns the sum of bytes that are contiguous in the packed tensor, from offset on.
+// RunSum returns the sum of bytes that are contiguous in the packed tensor, from the byte offset
+// on.
 func (k *Key) RunSum(offset int, data []byte) Sum {
 	s := Sum{Bytes: uint64(len(data))}
 	if skew := offset % 4; skew != 0 {
@@ -131,7 +132,8 @@ func (k *Key) RunSum(offset int, data []byte) Sum {
 	return s
 }
 
-// wordPart returns the value of the sum of bytes within one word, from offset on.
+// wordPart returns the value of the sum of bytes within one word, from the byte offset on of the
+// packed tensor; 0 for none.
 func (k *Key) wordPart(offset int, data []byte) uint64 {
 	if len(data) == 0 {
 		return 0
@@ -143,7 +145,7 @@ func (k *Key) wordPart(offset int, data []byte) uint64 {
 	return mul(mul(word, k.weight[offset/4%block]), k.power(offset/4/block))
 }
 
-// power returns a^block.
+// power returns a^block, mod prime.
 func (k *Key) power(block int) uint64 {
 	p := k.near[block%stride]
 	if block /= stride; block > 0 {
@@ -195,7 +197,8 @@ func mul(a, b uint64) uint64 {
 	return reduce(hi, lo)
 }
 
-// splitmix is the generator of Steele, Lea and Flood (OOPSLA 2014).
+// splitmix is the random generator of Steele, Lea and Flood (OOPSLA 2014), for the goroutine of one
+// call of NewKey.
 type splitmix uint64
 
 // next returns the next random number, and advances the generator.

@@ -50,13 +50,13 @@ type Tensor struct {
 	Place string // coordinates of the rank that holds the part; "" = a whole tensor
 	DType tensor.DType
 	Shape tensor.Shape
-	Sum   digest.Sum
+	Sum   digest.Sum // fingerprint, under the key of Manifest.Seed
 }
 
 // A File is a file of a checkpoint, with a SHA-256 of each block.
 type File struct {
 	Name   string `json:"name"` // as fs.FS names it
-	Size   int64  `json:"size"`
+	Size   int64  `json:"size"` // in bytes
 	Blocks []Hash `json:"sha256"`
 }
 
@@ -89,6 +89,7 @@ type manifestJSON struct {
 	Files   []File       `json:"files"`
 }
 
+// A tensorJSON is a Tensor as it is written.
 type tensorJSON struct {
 	Name  string       `json:"name"`
 	Place string       `json:"place,omitempty"`
@@ -97,7 +98,7 @@ type tensorJSON struct {
 	Sum   string       `json:"sum"`
 }
 
-// StateSum returns the fingerprint of all tensors together.
+// StateSum returns the fingerprint of all tensors together, under the key of their fingerprints.
 func (m *Manifest) StateSum(key *digest.Key) (sum digest.Sum) {
 	for _, t := range m.Tensors {
 		sum = sum.Plus(key.TensorSum(strings.TrimSpace(t.Name+" "+t.Place), t.DType, t.Shape,
@@ -106,7 +107,7 @@ func (m *Manifest) StateSum(key *digest.Key) (sum digest.Sum) {
 	return sum
 }
 
-// Append appends the manifest as JSON. The same manifest always gives the same bytes.
+// Append appends the manifest as JSON to b. The same manifest always gives the same bytes.
 func (m *Manifest) Append(b []byte) ([]byte, error) {
 	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed),
 		State: m.StateSum(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
