@@ -94,6 +94,7 @@ def train(
     shuffle: bool = True,
 ) -> Iterator[Trained]:
     """Train a model that is cut over the ranks of a mesh, and yield every step that is committed.
+    All workers call it alike, on the thread of the training loop; each step waits for the others.
 
         for step in shoal.train(
             build, layout=LAYOUT, catalogue=TENSORS, mesh="dp=2,tp=2", samples=len(data), batch=32

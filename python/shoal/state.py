@@ -9,7 +9,8 @@ format that `shoal state` reads.
 
 What is saved is a file for each rank with its layout and a seal (docs/formats/ranks.md), so `shoal
 state verify`, `reshard` and `convert` take it. What lies where is computed by the `shoal` binary,
-the same that starts the workers. Needs NumPy.
+the same that starts the workers. Needs NumPy. All functions run on the thread that calls `save` or
+`load`, as a rule that of the training loop, and block for the other workers, the binary and files.
 """
 
 from __future__ import annotations

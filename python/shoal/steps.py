@@ -352,7 +352,7 @@ class Progress:
             self._stopped = True
             if self.checkpoints is not None and self.begun:
                 self.checkpoints.save_stopped(self.cursor)
-            self.job._backend.part()
+            self.job._backend.become_job_of_one()
 
     def _end_broken_loop(self) -> None:
         """End the loop before this one, if it was left by `break`."""

@@ -24,7 +24,7 @@ class World(Group):
     """
 
     def __init__(self, backend: Backend) -> None:
-        """The group of all ranks of a backend, which follows its changes."""
+        """The group of all ranks of a backend, which it follows as the members change."""
         super().__init__(backend, 0, backend.rank, range(backend.size))
         self.name = backend.name
         self.host = backend.host

@@ -33,7 +33,9 @@ class MeshState:
     """
 
     def __init__(self, job: World) -> None:
-        """Raises ShoalError in a job without an agent, which alone can write such checkpoints."""
+        """The state of a model that `set_model` names later. Raises ShoalError in a job without an
+        agent, which alone can write such checkpoints.
+        """
         writer = writer_of(job._backend)
         if not isinstance(writer, AgentWriter):
             raise ShoalError(

@@ -87,7 +87,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(text: bytes) -> Any:
-    """The value that `pack` has packed."""
+    """The value that `pack` has packed, with arrays in new memory."""
     at = 8 + int.from_bytes(text[:8], "little")
     plan, lengths = json.loads(text[8:at])
     parts = []

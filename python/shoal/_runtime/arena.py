@@ -82,6 +82,7 @@ class Arena:
         """
         self._link = link
         self._settle = settle  # lets go of the arrays of calls that are complete
+        # Guards the table, and the segments in it; held while the agent is asked for one.
         self._lock = threading.Lock()
         # Base addresses, ascending, and their segments. Replaced, never changed: `locate` reads it
         # without the lock.
@@ -89,7 +90,7 @@ class Arena:
         # Memory to be freed: segment, offset and bytes. Finalizers write this, which may interrupt
         # any line of any thread, so they append and do nothing more.
         self._dropped: Deque[Tuple[Segment, int, int]] = deque()
-        # Staging that no call uses, by size in bytes. Used without the lock.
+        # Staging that no call uses, by size in bytes. Used without the lock, by atomic operations.
         self._spare: Dict[int, List[Staging]] = {}
 
     def locate(self, address: int, nbytes: int) -> Optional[Place]:

@@ -48,7 +48,7 @@ class Backend(Protocol):
     """One rank of a job, with its agent (Worker) or without one (Solo).
 
     Any thread may describe arrays, make and collect calls, get memory, ask the agent and report.
-    What changes the members is for the thread of the training loop: `enter`, `part`,
+    What changes the members is for the thread of the training loop: `enter`, `become_job_of_one`,
     `admit_newcomers`, `with_newcomers`. One thread at a time makes groups, in the same order on all
     ranks. A method that waits for the agent or for other ranks says so.
     """
@@ -122,7 +122,7 @@ class Backend(Protocol):
         `epoch`.
         """
 
-    def part(self) -> None:
+    def become_job_of_one(self) -> None:
         """Become a job of one, at the end of the last step of a job that was stopped: until then
         its workers can call each other.
         """

@@ -86,8 +86,8 @@ class Calls:
         # reused, and their arrays not be freed. Put in with the lock held; taken out and looked up
         # without it, by atomic operations.
         self._open: Dict[int, Handle[Any]] = {}
-        # Entered by its lock, which is atomic: a Ctrl-C in the middle of Condition.__enter__ would
-        # leave it taken.
+        # On which threads sleep that are not the leader. Entered by its lock, which is atomic: a
+        # Ctrl-C in the middle of Condition.__enter__ would leave it taken.
         self._parking_lock = threading.Lock()
         self._parking = threading.Condition(self._parking_lock)
         self._leading = False  # a thread is the leader; guarded by the parking lock

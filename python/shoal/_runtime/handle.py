@@ -113,7 +113,8 @@ class StagedHandle(Handle[T]):
         # The foreign array of the result, and the memory in the arena that has the result; None =
         # nothing is copied back.
         self._back: Optional[Tuple[Tensor, Staging]] = None
-        self._once = threading.Lock()  # several threads may wait for one handle
+        # Several threads may wait for one handle: the first copies back, while it holds this.
+        self._once = threading.Lock()
 
     def borrow(self, nbytes: int) -> Staging:
         """Arena memory of at least nbytes, which the handle owns: it is given back when the call is

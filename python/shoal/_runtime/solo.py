@@ -126,7 +126,7 @@ class Solo:
         """True: this rank is the only member."""
         return True
 
-    def part(self) -> None:
+    def become_job_of_one(self) -> None:
         """Do nothing: this rank is a job of one from the start."""
 
     def admit_newcomers(self) -> None:

@@ -37,9 +37,10 @@ class Worker:
     """One rank of a job, connected to the agent of its host.
 
     Any thread may describe arrays, submit and collect calls, get memory, ask the agent and report.
-    `enter`, `part`, `admit_newcomers`, `with_newcomers`, `declare_data` and `declare_layout` are
-    for the thread of the training loop, which `leave` is for too, or the exit handler; one thread
-    at a time makes and closes groups. A method that waits for the agent or for other ranks says so.
+    `enter`, `become_job_of_one`, `admit_newcomers`, `with_newcomers`, `declare_data` and
+    `declare_layout` are for the thread of the training loop, which `leave` is for too, or the exit
+    handler; one thread at a time makes and closes groups. A method that waits for the agent or for
+    other ranks says so.
 
     Rank, size, generation and view, and the private fields that say where calls go, change together
     without a lock: on the thread that sees a new view at the commit of a step, or on that of the
@@ -348,7 +349,7 @@ class Worker:
         )
         return not self._early or self._stand_by(self.view.rank)
 
-    def part(self) -> None:
+    def become_job_of_one(self) -> None:
         """Become a job of one, at the end of the last step of a job that was stopped."""
         self._alone = True
         self.size, self._redirected_from = 1, 0

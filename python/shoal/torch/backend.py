@@ -369,7 +369,9 @@ def _create_process_group(opts, _pg_options) -> ProcessGroup:
 
 
 def _set_solo_environment() -> None:
-    """Without a launcher, set the environment variables of torch's env:// for a job of one."""
+    """Without a launcher, set the environment variables of torch's env:// for a job of one. Called
+    when this module is imported.
+    """
     if not {"SHOAL_SOCKET", "RANK", "WORLD_SIZE"} & os.environ.keys():
         os.environ.update(RANK="0", WORLD_SIZE="1")
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -377,7 +379,7 @@ def _set_solo_environment() -> None:
 
 
 def _register_with_torch() -> None:
-    """Register the backend "shoal" with torch.distributed."""
+    """Register the backend "shoal" with torch.distributed. Called when this module is imported."""
     # torch 2 asks for the kinds of device; torch 1.13 does not know the argument.
     takes_devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters
     dist.Backend.register_backend(

@@ -60,8 +60,8 @@ def optimizer(
 
 class Averaging(torch.optim.Optimizer):
     """An optimizer around another: averages gradients, then lets the other step. Made by
-    `optimizer`. The thread of the training loop uses it; `step` and `average_gradients` wait for
-    the other workers.
+    `optimizer`. The thread of the training loop uses it; `step`, `average_gradients` and
+    `add_param_group` wait for the other workers.
     """
 
     # GradScaler then leaves unscaling and the look for infinities to step().

@@ -81,7 +81,7 @@ def record_overflow(optimizer: torch.optim.Optimizer, found: bool) -> None:
 def belonging_to(managed: List[Any]) -> List[Any]:
     """The registered objects that are alive and belong to these modules and optimizers, but are not
     among them: optimizers with parameters of theirs, then schedulers of the optimizers, then
-    GradScalers.
+    GradScalers. Collects garbage first, where there are any.
     """
     if any(_belonging(managed)):
         gc.collect()  # garbage that is not collected yet would differ between workers

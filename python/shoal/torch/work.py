@@ -40,7 +40,8 @@ class Work(_Work):
         # Of the calls, until they are settled.
         self._handles: List[Any] = []
         self._finishers: List[Callable[[], object]] = []
-        # Held by the thread that settles the work, while it waits; guards the fields around it.
+        # Held by the thread that settles the work, while it waits. Guards handles and finishers,
+        # and the two fields below, which are read without it.
         self._settling = threading.Lock()
         self._settled = False  # the work is over
         self._error: Optional[Exception] = None  # None = there was none, or it is not over

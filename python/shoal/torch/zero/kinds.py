@@ -40,7 +40,9 @@ def state_kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor)
 def _state_after_trial(
     optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype
 ) -> Dict[str, Any]:
-    """The state of a copy of an optimizer after one step with a small parameter."""
+    """The state of a copy of an optimizer after one step with a small parameter of this type; the
+    optimizer stays as it is. Raises TypeError where that step fails.
+    """
     trial = copy.copy(optimizer)
     p = torch.zeros(3, dtype=dtype)
     p.grad = torch.zeros_like(p)

@@ -216,7 +216,9 @@ class Shards:
             self.inner.param_groups[self._group[run.parameter]]["params"].append(part)
 
     def _set_partition(self, new: Partition, size: int) -> None:
-        """Note a partition among `size` members, for the generation of now."""
+        """Note a partition among `size` members, for the generation of now, in which the parts are
+        held already.
+        """
         view = self._job._backend.view
         self.partition, self._generation, self._rank, self._size = (
             new,
