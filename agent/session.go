@@ -277,6 +277,7 @@ func (s *session) serveData(r *api.DataRequest) error {
 		}
 		d = place
 	}
+	d.Apart = r.Apart
 	if err := s.agent.setData(s.worker, d); err != nil {
 		return err
 	}

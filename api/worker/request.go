@@ -125,6 +125,9 @@ type DataRequest struct {
 	Seed uint64 `json:"seed,omitempty"`
 	// Shuffle says whether each epoch has an order of its own.
 	Shuffle bool `json:"shuffle,omitempty"`
+	// Apart says that the samples of a lost worker are a step of their own, which completes the one
+	// before.
+	Apart bool `json:"apart,omitempty"`
 	// Cursor is the place from which the job continues, packed as docs/formats/cursor.md says.
 	// Empty means the beginning.
 	Cursor []byte `json:"cursor,omitempty"`

@@ -1,5 +1,6 @@
-"""Whether trainings of other people's trainers stay right while workers are killed, join and are
-released: the short tests in python/tests, longer, with a second host that is drained.
+"""Whether trainings of other people's trainers stay what they are undisturbed while workers are
+killed, join and are released: the short tests in python/tests, longer, with a second host that is
+drained.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from systems import free_port
 BATCH, EPOCHS = 8, 3
 CLOSE = 1e-4  # the promise; the values that were seen are in the table
 TESTS = turns.ROOT / "python" / "tests"
-# The configuration of the worker that the tests have for a framework, and what clips its gradients.
+# The configuration of the worker that the tests have for a framework, what clips its gradients, and
+# the seed that the order of the samples follows from.
 FRAMEWORKS = {
-    "transformers": ({"arguments": {"logging_steps": 1}}, 1.0),
-    "lightning": ({"batch": BATCH, "accumulate": 1}, 0.5),
-    "accelerate": ({"batch": BATCH, "accumulate": 1}, 0.5),
+    "transformers": ({"arguments": {"logging_steps": 1}}, 1.0, 42),
+    "lightning": ({"batch": BATCH, "accumulate": 1}, 0.5, common.SEED),
+    "accelerate": ({"batch": BATCH, "accumulate": 1}, 0.5, common.SEED),
 }
 # The progress bar that is shown last, when it is full, of the frameworks that have one.
 BARS = {
@@ -40,7 +42,7 @@ BARS = {
 
 def measure(args: argparse.Namespace) -> list[dict]:
     """Trains with every framework; returns the results of train, one a framework, with its `part`
-    and `name`. Raises Failure if a training fails, or is not the one of one worker.
+    and `name`. Raises Failure if a training fails, or is not the undisturbed one of one worker.
     """
     results = []
     for framework in FRAMEWORKS:
@@ -49,8 +51,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
         with tempfile.TemporaryDirectory(prefix="correct-", dir=turns.BUILD) as folder:
             line = train(framework, pathlib.Path(folder), args.correct_steps)
         print(line, file=sys.stderr, flush=True)
-        if not (line["once"] and line["rates"] and line["off"] <= CLOSE):
-            raise turns.Failure(f"{framework}: not the training of one worker: {line}")
+        if not (line["same"] and line["rates"] and line["off"] <= CLOSE):
+            raise turns.Failure(f"{framework}: not the undisturbed training: {line}")
         results.append(dict(line, part="correct", name=framework))
     return results
 
@@ -64,7 +66,7 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
     each = steps // EPOCHS  # an epoch
     # steps before which rank 0 waits, until open_gate writes a file
     gates = [steps * i // 6 for i in (1, 2, 3, 4)]
-    more, clip = FRAMEWORKS[framework]
+    more, clip, seed = FRAMEWORKS[framework]
     config = dict(more, out=str(folder), gates=gates, samples=each * BATCH)
     address, token, end = f"127.0.0.1:{free_port()}", folder / "token", folder / "end"
     prefork = "torch,transformers" if framework == "transformers" else f"torch,{framework}"
@@ -123,7 +125,7 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
         for process, said in orders:
             if process.wait():
                 raise turns.Failure(f"{process.args}: {pathlib.Path(said.name).read_text()}")
-    return dict(judge(framework, folder, output, steps, clip), restarts=changed)
+    return dict(judge(framework, folder, output, steps, clip, seed), restarts=changed)
 
 
 def start(n, program, *arguments, options=()):
@@ -165,13 +167,13 @@ def agent(address: str, token: pathlib.Path, folder: pathlib.Path):
             process.wait()
 
 
-def judge(framework, folder, output, steps, clip) -> dict:
+def judge(framework, folder, output, steps, clip, seed) -> dict:
     """Compares what the workers wrote into the folder and printed as `output` with one worker that
-    trains on the same batches, its gradients clipped to a norm of `clip`. Returns `steps` that were
-    made, `lost` ones that nobody or not all noted alike, `once`: whether each sample was taken once
-    an epoch, `off`: the share by which the loss or the parameters differ at most, `rates`: whether
-    the learning rates are equal, `bars`: how many workers showed a full progress bar, and `errors`:
-    how many tracebacks were printed.
+    trains undisturbed, its gradients clipped to a norm of `clip`, on samples in the order of
+    `seed`. Returns `steps` that were made, `lost` ones that nobody or not all noted alike, `same`:
+    whether each step had its samples, `off`: the share by which the loss or the parameters differ
+    at most, `rates`: whether the learning rates are equal, `bars`: how many workers showed a full
+    progress bar, and `errors`: how many tracebacks were printed.
     """
     lines: dict[int, list] = collections.defaultdict(list)
     for path in folder.glob("ledger-*.jsonl"):
@@ -183,10 +185,10 @@ def judge(framework, folder, output, steps, clip) -> dict:
         for step in range(1, made + 1)
     )
     ledger = [lines[step][0] for step in range(1, made + 1) if lines[step]]
-    taken = collections.Counter(i for line in ledger for i in line["taken"])
     samples = steps // EPOCHS * BATCH
-    once = taken == collections.Counter({i: EPOCHS for i in range(samples)})
-    alone, net = common.replayed([line["taken"] for line in ledger], samples, steps, clip)
+    batches = common.undisturbed(samples, BATCH, seed, EPOCHS)
+    same = [line["taken"] for line in ledger] == batches
+    alone, net = common.replayed(batches, samples, steps, clip)
     if framework == "transformers":
         ended = running_job.results(output)
         logged = [line for line in ended[0][2]["logs"] if "loss" in line]
@@ -205,7 +207,7 @@ def judge(framework, folder, output, steps, clip) -> dict:
     return {
         "steps": made,
         "lost": lost,
-        "once": once,
+        "same": same,  # the samples of each step, and so each sample once an epoch
         "off": off,
         "rates": rates,
         "bars": bars,  # None where there are none to show
@@ -226,14 +228,14 @@ def text(results: list[dict]) -> str:
     for r in (r for r in results if r["part"] == "correct"):
         equal = f"{'yes' if r['off'] <= CLOSE else 'NO'}, to {r['off']:.1e}"
         bars = "–" if r["bars"] is None else str(r["bars"])
-        yes = ["yes" if r[key] else "NO" for key in ("once", "rates")]
+        yes = ["yes" if r[key] else "NO" for key in ("same", "rates")]
         made = [str(r[key]) for key in ("steps", "lost", "restarts", "errors")]
         rows.append([r["name"], *made, yes[0], equal, yes[1], bars])
-    head = ["", "steps", "lost", "restarts", "errors", "each sample once an epoch"]
-    head += ["losses of one worker", "steps and rates of one worker", "workers with a bar"]
+    head = ["", "steps", "lost", "restarts", "errors", "samples of each step the same"]
+    head += ["losses the same", "rates the same", "workers with a bar"]
     note = (
         "Four workers; one is killed, five on two hosts, rank 0 is killed, the second host is"
-        " drained."
+        " drained. The same: as one worker has them that trains undisturbed."
         " Of Accelerate the parameters in the end are compared, because its loop logs no loss."
     )
     return f"{note}\n\n" + table(head, rows) if rows else ""

@@ -24,7 +24,8 @@ func (s Span) Len() uint64 { return s.To - s.From }
 // what Left refers to.
 //
 // The positions below Next that are not in Left are committed. Left is never larger than one batch:
-// it goes first into the next batch, so whatever is left then is a part of that batch.
+// it goes first into the next batch, or with Apart is that batch, so whatever is left then is part
+// of that batch.
 //
 // The number of spans in Left is at most the number of runs of neighbouring ranks that were lost
 // since the last step without a loss. A batch is the spans of Left and one fresh span, in the order
@@ -44,6 +45,9 @@ type Cursor struct {
 	Batch uint64
 	Seed  uint64 // what the order of each epoch follows from
 	Plain bool   // whether the data is not shuffled
+	// Apart says that Left is a batch of its own, so that all batches hold the same samples as they
+	// do without a loss. Then the step after a loss completes the one before.
+	Apart bool
 }
 
 // New returns the cursor at the start of the first epoch. It fails when samples or batch is not in
@@ -54,7 +58,7 @@ func New(samples, batch, seed uint64, shuffle bool) (Cursor, error) {
 }
 
 // SameData reports whether two cursors are places in the same data: as many samples, in the same
-// batches and order.
+// batches and order. Apart may differ.
 func (c Cursor) SameData(o Cursor) bool {
 	return c.Samples == o.Samples && c.Batch == o.Batch && c.Seed == o.Seed && c.Plain == o.Plain
 }
@@ -68,8 +72,14 @@ func (c Cursor) Order() Order {
 }
 
 // Count returns how many samples the next batch has over all workers: Batch, or what the epoch
-// still has when that is less.
-func (c Cursor) Count() uint64 { return min(c.Batch, c.countLeft()+c.Samples-c.Next) }
+// still has when that is less. With Apart it is what is left, if anything is.
+func (c Cursor) Count() uint64 {
+	left := c.countLeft()
+	if c.Apart && left > 0 {
+		return left
+	}
+	return min(c.Batch, left+c.Samples-c.Next)
+}
 
 // Committed returns how many samples were committed over all epochs, modulo 2^64.
 func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.countLeft() }
@@ -98,8 +108,8 @@ func (c Cursor) Parts(size int) [][]Span {
 
 // Commit returns the cursor after the step of the next batch, in which size workers took their
 // parts and those whose done is true are part of the result. The others' parts come first in the
-// batch after. When all of an epoch is committed, the next one begins. C stays as it is, and shares
-// no memory with the result.
+// batch after, or with Apart are that batch. When all of an epoch is committed, the next begins. C
+// stays as it is, and shares no memory with the result.
 //
 // It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then
 // leave it, and run the step again from c with those who are there: a step without a loss always

@@ -62,7 +62,14 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 			}
 		}
 	}
-	if want := min(int(c.Batch), open); len(seen) != want || c.Count() != uint64(want) {
+	want, left := min(int(c.Batch), open), 0
+	for _, s := range c.Left {
+		left += int(s.Len())
+	}
+	if c.Apart && left > 0 {
+		want = left
+	}
+	if len(seen) != want || c.Count() != uint64(want) {
 		t.Fatalf("a batch of %d samples, Count says %d, expected %d: %v", len(seen), c.Count(),
 			want, parts)
 	}
@@ -84,6 +91,7 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 		samples := rapid.Uint64Range(1, 200).Draw(t, "samples")
 		c := newCursor(t, samples, rapid.Uint64Range(1, 64).Draw(t, "batch"),
 			rapid.Uint64().Draw(t, "seed"), true)
+		c.Apart = rapid.Bool().Draw(t, "apart")
 		b := &book{times: make([]int, samples)}
 		runs := 0 // of lost ranks since the last step without a loss
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -165,6 +173,49 @@ func TestEpochsHaveTheirOwnOrder(t *testing.T) {
 	if plain := samplesOf(newCursor(t, 100, 100, 7, false).Order()); !slices.IsSorted(plain) {
 		t.Error("data that is not shuffled is not in order")
 	}
+}
+
+// With Apart, the steps from one with nothing left before it to the next such one hold together the
+// batch that a run without a loss has there.
+func TestApartStepsCompleteABatch(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCursor(t, rapid.Uint64Range(1, 200).Draw(t, "samples"),
+			rapid.Uint64Range(1, 64).Draw(t, "batch"), 1, true)
+		c.Apart = true
+		whole := c
+		for range rapid.IntRange(1, 20).Draw(t, "batches") {
+			var got []uint64
+			for begun := false; !begun || len(c.Left) > 0; begun = true {
+				size := rapid.IntRange(1, 12).Draw(t, "size")
+				done := rapid.SliceOfN(rapid.Bool(), size, size).Draw(t, "done")
+				for rank, part := range c.Parts(size) {
+					if done[rank] {
+						got = append(got, positionsOf(part)...)
+					}
+				}
+				c = c.Commit(size, done)
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(positionsOf(whole.Part(0, 1)), got); diff != "" {
+				t.Fatalf("the samples of a batch (-without a loss +with): %s", diff)
+			}
+			whole = whole.Commit(1, []bool{true})
+			if c.Epoch != whole.Epoch || c.Next != whole.Next {
+				t.Fatalf("the next batch is at %d of epoch %d, without a loss at %d of %d", c.Next,
+					c.Epoch, whole.Next, whole.Epoch)
+			}
+		}
+	})
+}
+
+// positionsOf returns the positions of spans, in their order.
+func positionsOf(spans []cursor.Span) (positions []uint64) {
+	for _, s := range spans {
+		for p := s.From; p < s.To; p++ {
+			positions = append(positions, p)
+		}
+	}
+	return positions
 }
 
 // The last batch of an epoch, and what was lost of it, is divided among the workers: in no parts of

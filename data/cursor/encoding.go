@@ -10,6 +10,7 @@ const (
 	headBytes = 56 // bytes before the spans: six words, the flags and the number of spans
 	spanBytes = 16
 	plainFlag = 1 // the flag of Plain
+	apartFlag = 2 // the flag of Apart
 
 	// MaxLeft is how many spans of Left an encoding holds.
 	MaxLeft = 180
@@ -30,6 +31,9 @@ func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 	var flags uint32
 	if c.Plain {
 		flags |= plainFlag
+	}
+	if c.Apart {
+		flags |= apartFlag
 	}
 	for _, field := range []uint64{c.Epoch, c.Next, c.Step, c.Samples, c.Batch, c.Seed} {
 		b = binary.LittleEndian.AppendUint64(b, field)
@@ -53,10 +57,10 @@ func Parse(b []byte) (Cursor, error) {
 	c := Cursor{Epoch: word(0), Next: word(1), Step: word(2), Samples: word(3), Batch: word(4),
 		Seed: word(5)}
 	flags, spans := binary.LittleEndian.Uint32(b[48:]), binary.LittleEndian.Uint32(b[52:])
-	if flags > plainFlag {
+	if flags > plainFlag|apartFlag {
 		return Cursor{}, brokenf("unknown flags %#x", flags)
 	}
-	c.Plain = flags == plainFlag
+	c.Plain, c.Apart = flags&plainFlag != 0, flags&apartFlag != 0
 	if spans > MaxLeft {
 		return Cursor{}, brokenf("%d spans, the limit is %d", spans, MaxLeft)
 	}

@@ -38,7 +38,7 @@ type orderVector struct {
 // runVector is data, and the first steps that a job makes with it.
 type runVector struct {
 	Samples, Batch, Seed uint64
-	Shuffle              bool
+	Shuffle, Apart       bool
 	Steps                []stepVector
 }
 
@@ -107,6 +107,7 @@ func makeVectors(t *testing.T) (v vectors) {
 		{Samples: 7, Batch: 20, Seed: 2, Shuffle: true}, {Samples: 64, Batch: 16},
 		{Samples: 1, Batch: 1, Seed: most, Shuffle: true},
 		{Samples: cursor.MaxSamples, Batch: 50, Seed: 3, Shuffle: true},
+		{Samples: 104, Batch: 20, Seed: 4, Apart: true},
 	} {
 		r.Steps = makeSteps(t, random, r)
 		v.Runs = append(v.Runs, r)
@@ -121,6 +122,7 @@ func makeVectors(t *testing.T) (v vectors) {
 // random.
 func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector) {
 	c := newCursor(t, r.Samples, r.Batch, r.Seed, r.Shuffle)
+	c.Apart = r.Apart
 	for range 25 {
 		done := repeatDone(1+random.IntN(6), true)
 		if random.IntN(3) == 0 {
@@ -183,7 +185,7 @@ func brokenEncodings() (list [][]byte) {
 		b, _ := changed.AppendBinary(nil)
 		list = append(list, b)
 	}
-	for at, value := range map[int]byte{48: 2, 51: 0x80, 52: 1, 53: 1, 55: 0xFF} {
+	for at, value := range map[int]byte{48: 4, 51: 0x80, 52: 1, 53: 1, 55: 0xFF} {
 		b := slices.Clone(good)
 		b[at] = value
 		list = append(list, b)

@@ -29,6 +29,7 @@ from shoal._trainers import process
 from shoal._trainers.batches import batches_in_epoch, check_loader, even_cuts
 from shoal._trainers.checkpoints import read_place, write_place, written
 from shoal._live.dealt import told
+from shoal._trainers.update import Update
 from shoal.cursor import Cursor
 
 __all__ = ["Accelerator"]
@@ -59,6 +60,8 @@ class Accelerator(accelerate.Accelerator):
         super().__init__(*arguments, **options)
         if self._job is not None:
             self._job.register("accelerator", self._state, self._take, alike=False)
+            self._update = Update(self._job)
+            self._update.register()
 
     def _state(self) -> int:
         """How many checkpoints were written, which is the name of the next one, for workers that
@@ -102,10 +105,21 @@ class Accelerator(accelerate.Accelerator):
         return shoal.torch.ddp(prepared, **({} if handler is None else handler.to_kwargs()))
 
     def backward(self, loss: Any, **options: Any) -> None:
-        """As Accelerate's own, with the loss weighted by the samples of this worker."""
-        if self._train is not None and self._train.share is not None:
-            loss = loss * self._train.share
-        super().backward(loss, **options)
+        """As Accelerate's own, with the loss weighted by the samples of this worker. Where a lost
+        worker has left samples of the step, gradients are not complete yet: optimizer and scheduler
+        make no step before the next batches, which have these samples.
+        """
+        train = self._train
+        if train is None or train.share is None:
+            return super().backward(loss, **options)
+        if train.last:
+            self.gradient_state._set_sync_gradients(True)
+        super().backward(loss * train.share, **options)
+        if train.last:
+            left = sum(stop - start for start, stop in train.loader.place.left)
+            parameters = [p for m in self._models for p in m.parameters() if p.requires_grad]
+            self._update.add_step(train.loader.step.count - left, not left, parameters)
+            self.gradient_state._set_sync_gradients(not left)
 
     def _do_sync(self) -> None:
         """Average gradients in the last batch of a step of the job."""
@@ -278,6 +292,7 @@ class _TrainLoader(_Loader):
             seed=torch.initial_seed() % (1 << 63),
             shuffle=type(plain.sampler) is RandomSampler,
             drop_last=plain.drop_last,
+            apart=True,
             collate_fn=list,
             **self.options,
         )
@@ -320,8 +335,10 @@ class _TrainLoader(_Loader):
                 process.number_accelerate()
                 step = self.loader.step
                 count = -(-step.count // self.batch_size)
+                # Accelerate divides by the number of batches that it accumulates.
+                whole = -(-(step.count + self.accelerator._update.weight) // self.batch_size)
                 for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
-                    self.share = len(cut) / len(samples) * count
+                    self.share = len(cut) / len(samples) * whole
                     self.last = self.end_of_dataloader = i == count - 1
                     yield self._sent(self.collate(cut or samples[:2]))
                 self.share = None

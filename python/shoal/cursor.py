@@ -32,7 +32,8 @@ _ROUNDS = 8  # rounds of the Feistel network
 
 _HEAD = struct.Struct("<6Q2I")  # the fields of _Head
 _SPAN = struct.Struct("<2Q")
-_PLAIN = 1  # flag of an encoding: not shuffled
+# Flags of an encoding: not shuffled; what is left is a batch of its own.
+_PLAIN, _APART = 1, 2
 
 
 def _scramble(z: int) -> int:
@@ -165,8 +166,9 @@ class Cursor:
     thread may use it; the methods only compute.
 
     The positions below `next` that are not in `left` are committed. `left` is never larger than one
-    batch: it goes first into the next batch. It has at most as many spans as runs of neighbouring
-    ranks were lost since the last step without a loss (the Go package has the proof).
+    batch: it goes first into the next batch, or with `apart` is that batch. It has at most as many
+    spans as runs of neighbouring ranks were lost since the last step without a loss (the Go package
+    has the proof).
     """
 
     samples: int  # number of samples in an epoch
@@ -180,13 +182,18 @@ class Cursor:
     # Positions that were handed out and are not committed, because their worker was lost: spans in
     # ascending order that do not touch each other.
     left: Tuple[Span, ...] = ()
+    # What is left is a batch of its own, so that all batches hold the same samples as they do
+    # without a loss. Then the step after a loss completes the one before.
+    apart: bool = False
 
     @classmethod
-    def start(cls, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> "Cursor":
+    def start(
+        cls, samples: int, batch: int, seed: int = 0, shuffle: bool = True, apart: bool = False
+    ) -> "Cursor":
         """The start of the first epoch. Raises ValueError when samples or batch is below 1 or above
         2^62.
         """
-        cursor = cls(samples, batch, seed, shuffle)
+        cursor = cls(samples, batch, seed, shuffle, apart=apart)
         if not 0 <= seed <= _WORD:
             raise ValueError(f"seed {seed}; it takes 0 to 2^64-1")
         cursor._validate()
@@ -207,9 +214,12 @@ class Cursor:
 
     def count(self) -> int:
         """How many samples the next batch has over all workers: `batch`, or what the epoch still
-        has when that is less.
+        has when that is less. With `apart` it is what is left, if anything is.
         """
-        return min(self.batch, self._count_left() + self.samples - self.next)
+        left = self._count_left()
+        if self.apart and left:
+            return left
+        return min(self.batch, left + self.samples - self.next)
 
     def part(self, rank: int, size: int) -> List[Span]:
         """The positions that a rank takes of the next batch, ascending.
@@ -243,8 +253,8 @@ class Cursor:
         """The cursor after the step of the next batch: the parts of those whose done is true are
         part of the result.
 
-        The others' parts come first in the batch after. When all of an epoch is committed, the next
-        one begins.
+        The others' parts come first in the batch after, or are that batch with `apart`. When all of
+        an epoch is committed, the next one begins.
 
         It is exact whatever was lost, but a result that does not fit() cannot be handed to others.
         Then leave it, and run the step again with those who are there: a step without a loss always
@@ -275,7 +285,7 @@ class Cursor:
                 f"{len(self.left)} spans are left over from lost workers, the limit is {MAX_LEFT}: "
                 "run the step again from the cursor before it"
             )
-        flags = 0 if self.shuffle else _PLAIN
+        flags = (0 if self.shuffle else _PLAIN) | (_APART if self.apart else 0)
         head = _HEAD.pack(
             self.epoch,
             self.next,
@@ -296,7 +306,7 @@ class Cursor:
         if len(data) < _HEAD.size:
             raise _invalid_cursor(f"{len(data)} bytes, the head alone has {_HEAD.size}")
         head = _Head(*_HEAD.unpack_from(data))
-        if head.flags > _PLAIN:
+        if head.flags > _PLAIN | _APART:
             raise _invalid_cursor(f"unknown flags {head.flags:#x}")
         if head.spans > MAX_LEFT:
             raise _invalid_cursor(f"{head.spans} spans, the limit is {MAX_LEFT}")
@@ -306,10 +316,9 @@ class Cursor:
         left = tuple(
             (first, second) for first, second in _SPAN.iter_unpack(memoryview(data)[_HEAD.size :])
         )
-        shuffle = not head.flags & _PLAIN
-        cursor = cls(
-            head.samples, head.batch, head.seed, shuffle, head.epoch, head.step, head.next, left
-        )
+        shuffle, apart = not head.flags & _PLAIN, bool(head.flags & _APART)
+        place = (head.epoch, head.step, head.next)
+        cursor = cls(head.samples, head.batch, head.seed, shuffle, *place, left, apart)
         cursor._validate()
         return cursor
 

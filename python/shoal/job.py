@@ -31,7 +31,7 @@ from ._runtime.backend import Backend
 from ._runtime.launchers import other_launcher
 from ._runtime.solo import Solo
 from ._runtime.worker import Worker
-from .cursor import MAX_SAMPLES, Order
+from .cursor import MAX_SAMPLES, Cursor, Order
 from .errors import JoinError, ShoalError
 from .mesh import Mesh
 from .steps import Progress, Step, steps_until
@@ -102,9 +102,13 @@ class Job(World):
         """
         return steps_until(self.place(samples, batch, seed, shuffle), End(epochs, steps))
 
-    def place(self, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> Progress:
+    def place(
+        self, samples: int, batch: int, seed: int = 0, shuffle: bool = True, apart: bool = False
+    ) -> Progress:
         """The place of the job in a data set, made by the first call, which waits for the agent:
-        for loops of other kinds than `steps`; see `steps` for the arguments and errors.
+        for loops of other kinds than `steps`; see `steps` for the arguments and errors. With
+        `apart`, the samples of a lost worker are a step of their own, which completes the one
+        before.
         """
         samples = as_integer(
             "samples",
@@ -129,7 +133,8 @@ class Job(World):
         )
         wanted = (samples, batch, seed, bool(shuffle))
         if self._progress is None:
-            self._progress = Progress(self, self._state, samples, batch, seed, bool(shuffle))
+            start = Cursor.start(*wanted, apart=apart)
+            self._progress = Progress(self, self._state, start)
             self._progress.checkpoints = self._checkpoints
         have = self._progress.cursor
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:

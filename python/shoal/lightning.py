@@ -80,6 +80,9 @@ class Strategy(SingleDeviceStrategy):
         # What was logged before, in the epoch in which this worker joined or resumed, by name.
         self._logged: Dict[str, Any] = {}
         self._waiting: List[_Logged] = []  # what was logged in the step under way
+        # What was logged in the steps before of the update under way, over all workers, by name.
+        self._found: Dict[str, torch.Tensor] = {}
+        self._finish: Dict[str, Callable[[Any], None]] = {}  # what logs these, by name
         # The others' count of steps for loggers; None = taken over, or there was none.
         self._stepped: Optional[int] = None
         self._update: Optional[Update] = None  # None = before the training
@@ -175,6 +178,7 @@ class Strategy(SingleDeviceStrategy):
         connector._loaded_checkpoint = checkpoint
         connector.restore_callbacks()
         self._stepped, self._logged = received["stepped"], unpack(received["logged"])
+        self._found = unpack(received["found"])
         trainer.should_stop = trainer.should_stop or received["over"]
 
     def _state(self) -> Dict[str, Any]:
@@ -184,6 +188,7 @@ class Strategy(SingleDeviceStrategy):
             "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
             "callbacks": pack(call._call_callbacks_state_dict(trainer)),
             "logged": pack(_accumulated(trainer.fit_loop.epoch_loop._results)),
+            "found": pack(self._found),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "over": self._over,
         }
@@ -213,33 +218,29 @@ class Strategy(SingleDeviceStrategy):
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.end(train.part, self._parameters())
-            if not self._left_over():
-                self._log_waiting()
+            self._log_waiting(whole=not self._left_over())
         return result
 
     def _left_over(self) -> bool:
-        """Whether samples of a lost worker are left of an epoch whose last update this is."""
-        loop, train = self._trainer.fit_loop, self._train
-        assert train is not None
-        last = loop.epoch_loop._num_ready_batches_reached()
-        return bool(last and train.loader.place.epoch <= loop.epoch_progress.current.processed)
+        """Whether a lost worker has left samples of this update, whose step is committed."""
+        assert self._train is not None
+        return bool(self._train.loader.place.left)
 
-    def _log_waiting(self) -> None:
-        """Log what the batches of this update have, once the values of all workers are there, for
-        which it waits; those of one name as one value, which so does not depend on how the samples
-        are cut.
+    def _log_waiting(self, whole: bool) -> None:
+        """Put together what the batches of this update have, once the values of all workers are
+        there, for which it waits; those of one name as one value, which so does not depend on how
+        the samples are cut. Log it where the update is `whole`.
         """
         waiting, self._waiting = self._waiting, []
-        ready: List[Any] = []
         for entry in waiting:
             sums = entry.shared.wait()
-            for i in range(len(ready) - 1, -1, -1):
-                if ready[i][0].name == entry.name:
-                    sums = _combined(entry.how, ready.pop(i)[1], sums)
-                    break
-            ready.append((entry, sums))
-        for entry, sums in ready:
-            entry.finish(sums)
+            if entry.name in self._found:
+                sums = _combined(entry.how, self._found.pop(entry.name), sums)
+            self._found[entry.name], self._finish[entry.name] = sums, entry.finish
+        if whole:
+            for name, finish in self._finish.items():
+                finish(self._found[name])
+            self._found, self._finish = {}, {}
 
     def _parameters(self) -> List[Any]:
         """The parameters that are trained."""
@@ -248,9 +249,7 @@ class Strategy(SingleDeviceStrategy):
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **options: Any
     ) -> Any:
-        """As Lightning's own. The last step of an epoch also takes the samples that a lost worker
-        has left.
-        """
+        """As Lightning's own, with the samples of the update that a lost worker has left."""
         if self._train is not None:
             closure = self._whole(optimizer, closure)
         return super().optimizer_step(optimizer, closure, model, **options)
@@ -267,13 +266,17 @@ class Strategy(SingleDeviceStrategy):
             assert train is not None and self._update is not None
             while self._left_over():
                 self._update.stash(self._parameters())
+                more = False
                 for batch in train.more():
+                    more = True
                     batch = self.batch_to_device(batch)
                     index = loop.epoch_loop.batch_idx
                     given = loop.epoch_loop._build_kwargs(OrderedDict(), batch, index)
                     automatic = loop.epoch_loop.automatic_optimization
                     step = automatic._make_step_fn(given)()
                     automatic._make_backward_fn(optimizer)(step.closure_loss)
+                if not more:
+                    raise SystemExit(0)  # the job was stopped; its checkpoint has the gradients
             return result
 
         return run
@@ -380,6 +383,7 @@ class _TrainLoader:
             epochs=FOREVER,
             shuffle=type(plain.sampler) is RandomSampler,
             drop_last=plain.drop_last,
+            apart=True,
             collate_fn=list,
             **options,
         )
@@ -399,12 +403,13 @@ class _TrainLoader:
         return self._batches
 
     def more(self) -> Iterator[Any]:
-        """The batches of one step more than the epoch has by its length, for samples of a lost
-        worker.
+        """The batches of one step more, for samples of a lost worker; none where the job was
+        stopped.
         """
-        yield next(self._batches)
-        while not self.last:
-            yield next(self._batches)
+        for batch in self._batches:
+            yield batch
+            if self.last:
+                return
 
     def close(self) -> None:
         """End the loop over the steps of the job, whose last step is committed."""
@@ -421,10 +426,11 @@ class _TrainLoader:
                 loop._batches_that_stepped, strategy._stepped = strategy._stepped, None
             step = self.loader.step
             count = -(-step.count // self.batch_size)
+            # Lightning divides by the number of batches that it accumulates.
+            whole = -(-(step.count + strategy._update.weight) // self.batch_size)
             for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
                 self.weight = len(cut) if step.weight else 0
-                # Lightning divides by the number of batches that it accumulates.
-                self.share = len(cut) / len(samples) * count
+                self.share = len(cut) / len(samples) * whole
                 self.first, self.last = i == 0, i == count - 1
                 yield self._collate(cut or samples[:2])
         if not strategy._job.first:  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ members of the job change.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from array import array
 from typing import Any, Callable, Iterator, List, Optional, Sequence
 
@@ -237,14 +238,12 @@ class Progress:
     the methods at the same places. A method that waits for other workers says so.
     """
 
-    def __init__(
-        self, job: World, state: State, samples: int, batch: int, seed: int, shuffle: bool
-    ) -> None:
-        """Begin at the first epoch, and tell the agent what the job trains on. Raises ValueError
-        for numbers that cannot be, ShoalError where workers contradict each other.
+    def __init__(self, job: World, state: State, start: Cursor) -> None:
+        """Begin at `start`, and tell the agent what the job trains on. Raises ShoalError where
+        workers contradict each other.
         """
         self.job = job
-        self.cursor = Cursor.start(samples, batch, seed, shuffle)
+        self.cursor = start
         self.step: Optional[Step] = None  # the step under way
         self.state = state
         self._changed = False  # a view is there that `cross_step_boundary` has not followed yet
@@ -399,7 +398,7 @@ class Progress:
 
     def move_to(self, place: Cursor) -> None:
         """Go to the place of a checkpoint, before the first step; waits for the agent's answer."""
-        self.cursor = place
+        place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart)
         self.job._backend.declare_data(place)
         self.drawn.discard()
 

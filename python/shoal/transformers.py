@@ -68,7 +68,6 @@ class Elastic:
         self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = adopted
         self._over = False  # the training loop has ended
         self._first = False  # this worker writes and prints
-        self._epoch = 0  # the epoch of the training loop
         self._left = 0  # number of updates that the training loop has before it in this epoch
         self._update: Optional[Update] = None  # None = outside of the training loop
         self._shared: Optional[Part] = None  # the part whose last backward pass comes; None = none
@@ -259,7 +258,6 @@ class Elastic:
             done = 0
             if given["epoch"] == given["epochs_trained"]:
                 done = given["steps_trained_in_current_epoch"]
-            self._epoch = given["epoch"]
             self._left = given["num_update_steps_per_epoch"]
             self._left -= done // self.args.gradient_accumulation_steps
             self._adopt()
@@ -285,9 +283,9 @@ class Elastic:
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._backward_pass(model, part)
         update.end(part, parameters)
-        # Samples of a lost worker that are left of an epoch whose last update this is.
+        # Samples of this update that a lost worker has left.
         assert self._data is not None
-        while not self._left and self._data.loader.place.epoch <= self._epoch:
+        while self._data.loader.place.left:
             update.stash(parameters)
             rest = self._next()
             if rest is None:

@@ -43,7 +43,8 @@ def test_order_is_that_of_go(vector, arrays):
 @pytest.mark.parametrize("run", VECTORS["Runs"], ids=lambda r: str(r["Samples"]))
 def test_steps_are_those_of_go(run, arrays):
     """Runs of steps with losses are those of the Go package, by its vectors."""
-    cursor = Cursor.start(run["Samples"], run["Batch"], run["Seed"], run["Shuffle"])
+    start = (run["Samples"], run["Batch"], run["Seed"], run["Shuffle"], run["Apart"])
+    cursor = Cursor.start(*start)
     for step in run["Steps"]:
         size = len(step["Done"])
         parts = cursor.parts(size)

@@ -37,8 +37,9 @@ def check(folder, samples, epochs, first=1):
 
 
 def test_losses_and_joins(launch, binary, tmp_path):
-    """A worker is killed, another joins and rank 0 is killed: samples, rates and parameters are
-    those of one worker, and the last evaluation has every sample once.
+    """A worker is killed, another joins and rank 0 is killed: the samples of each step are those of
+    a training without losses, rates and parameters those of one worker, and the last evaluation has
+    every sample once.
     """
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9]))
     with running_job.running(
@@ -49,6 +50,7 @@ def test_losses_and_joins(launch, binary, tmp_path):
     assert "Traceback" not in output and output.count("MAIN") == 1, output
     assert sorted(r[0] for r in ended) == [0, 1] and {r[2] for r in ended} == {37}
     steps, net = check(tmp_path, 96, 3)
+    assert [line["taken"] for line in steps] == common.undisturbed(96, 8, common.SEED, 3)
     _, right = common.evaluated(net, common.Data(37, seed=1))
     assert all(r[3] == right for r in ended)
 

@@ -63,8 +63,8 @@ def check(steps, told, samples, batch, epochs, clip=1.0):
 
 
 def test_losses_joins_and_releases(training, tmp_path):
-    """A worker is killed, two join and rank 0 is killed: samples, logged losses, rates and the
-    evaluation are those of one worker.
+    """A worker is killed, two join and rank 0 is killed: the samples of each step are those of a
+    training without losses, and logged losses, rates and the evaluation those of one worker.
     """
     with training(3, gates=[5, 9, 16], arguments=dict(eval_strategy="steps", eval_steps=6)) as job:
         job.read_until("GATE 5")
@@ -82,7 +82,9 @@ def test_losses_joins_and_releases(training, tmp_path):
     ended = running_job.results(output)
     assert sorted(r[0] for r in ended) == [0, 1, 2] and "Traceback" not in output, output
     assert all(r[2] == ended[0][2] for r in ended)
-    net = check(common.ledger(tmp_path), ended[0][2], 96, 8, 3)
+    steps = common.ledger(tmp_path)
+    assert [line["taken"] for line in steps] == common.undisturbed(96, 8, 42, 3)
+    net = check(steps, ended[0][2], 96, 8, 3)
     loss, right = common.evaluated(net, common.Data(37, seed=1))
     assert ended[0][2]["evaluation"] == pytest.approx([loss, right], rel=CLOSE)
 

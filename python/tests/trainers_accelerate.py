@@ -68,7 +68,7 @@ def main(config):
                 scheduler.step()
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
-                done = job.committed
+                done = scheduler.scheduler.last_epoch
                 digest = net.layers[0].weight.sum().item().hex()
                 write(file, step=done, rate=rate, taken=net.take_marks(), digest=digest)
                 if config["save"] == done:

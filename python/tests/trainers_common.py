@@ -15,6 +15,7 @@ import types
 
 import pytest
 import torch
+from shoal.cursor import Cursor
 from torch import nn
 from torch.nn import functional as F
 
@@ -117,6 +118,15 @@ def replayed(batches, samples, steps, clip=None):
         optimizer.zero_grad()
         net.take_marks()
     return told, net
+
+
+def undisturbed(samples, batch, seed, epochs):
+    """The samples of each step of a job that loses no worker, in ascending order."""
+    place, steps = Cursor.start(samples, batch, seed), []
+    while place.epoch < epochs:
+        steps.append(sorted(int(i) for i in place.order().take(place.part(0, 1))))
+        place = place.commit(1, [True])
+    return steps
 
 
 class Gates:

@@ -284,6 +284,7 @@ class Worker:
             "batch": place.batch,
             "seed": place.seed,
             "shuffle": place.shuffle,
+            "apart": place.apart,
         }
         if place.committed():
             message["cursor"] = base64.b64encode(place.pack()).decode()

@@ -117,6 +117,7 @@ class TrainLoader:
             epochs=FOREVER,
             shuffle=shuffle,
             drop_last=plain.drop_last,
+            apart=True,
             collate_fn=_Cut(plain.collate_fn, size),
             **options,
         )

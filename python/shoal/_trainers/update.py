@@ -14,9 +14,8 @@ from .batches import Part
 class Update:
     """The steps of the job that make up the update under way, and what all workers have had in it.
 
-    It is one step, but for the last update of an epoch: where samples of a lost worker are left,
-    they are a step of their own, and the update has the mean over both. So an epoch has as many
-    updates as without losses, and every sample in one of them.
+    It is one step, but where a worker is lost: its samples are a step of their own, and the update
+    has the mean over both. So each update has the samples that it has without a loss.
 
     Only the thread of the training loop uses it; `share` begins a call, and `end` waits for it.
     """
@@ -43,6 +42,11 @@ class Update:
             self.before = value
 
         self._job.register(self._job.unused("update under way"), lambda: self.before, set)
+
+    @property
+    def weight(self) -> int:
+        """The weight of the samples that the steps before have together."""
+        return 0 if self.before is None else int(self.before["weight"])
 
     def begin(self) -> None:
         """Begin a step, of which no loss is known yet."""
@@ -89,6 +93,17 @@ class Update:
         self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
         for p in parameters:
             p.grad = None
+
+    def add_step(self, weight: float, whole: bool, parameters: List[torch.Tensor]) -> None:
+        """End a step that is committed, over samples of this weight, where no loss is wanted: the
+        gradients become those of the update so far. Unless it is `whole`, keep them: another step
+        belongs to it.
+        """
+        if self.before is not None:
+            _, weight = self._merge(0.0, weight, parameters)
+        self._weight, self._total = weight, 0.0
+        if not whole:
+            self.stash(parameters)
 
     def _merge(self, loss: float, weight: float, parameters: List[torch.Tensor]) -> Any:
         """Make the gradients of the parameters, those of the last step, the mean of all steps of

@@ -35,6 +35,7 @@ def loader(
     drop_last: bool = False,
     weights: Optional[Sequence[float]] = None,
     averages: int = 1,
+    apart: bool = False,
     collate_fn: Optional[Callable[[List[Any]], Any]] = None,
     **options: Any,
 ) -> "Loader":
@@ -79,6 +80,13 @@ def loader(
     nothing. What a worker had that is lost between the two counts again for the first.) A batch
     that one worker must leave out, because its loss is not finite, is for `loader.step.skip`.
 
+    The samples of a lost worker come first in the batch after. With `apart` they are a batch of
+    their own, so that all others are those of a training without a loss: while
+    `loader.place.left` is not empty behind the average, the update lacks samples, and the next
+    batch has them. Who adds up the gradients of both, by their numbers of samples, and only then
+    calls optimizer.step(), makes the same updates as without the loss; the adapters for trainers
+    do.
+
     Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every
     worker. A worker that joins gets what they manage, and the schedulers, the GradScaler and other
     optimizers of that, made after `import shoal.torch` and before the loop; anything else that the
@@ -120,7 +128,7 @@ def loader(
             f"with drop_last no batch is left: the dataset has {samples} samples, fewer than"
             f" global_batch={global_batch}"
         )
-    progress = job.place(samples - left_out, global_batch, seed, shuffle)
+    progress = job.place(samples - left_out, global_batch, seed, shuffle, apart)
     progress.averages = averages
     draws = None if weights is None else _Draws(weights, samples, seed)
     keep_random_state(job)
