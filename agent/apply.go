@@ -9,6 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What workers see of a batch that counts: results, and a new view of the job.
+
 // All functions of this file run on the engine's thread, and write the control blocks of workers.
 
 // applyBatch lets a batch count: workers get their results, and a new view of the job if it has

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
+// How this agent executes the batches of calls that the head tells of, and takes them back.
+
 // All functions of this file run on the engine's thread.
 
 // batch is what this agent executes before the head lets it count: until then the batch can be

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
+// The size of the buckets of gradients, as a worker asks for it.
+
 // maxStepBytes bounds the numbers of bytes that a worker says of a step.
 const maxStepBytes = 1 << 53
 

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
+// Checkpoints: the agent writes the parts of its workers, from their memory.
+
 // maxPartText bounds the texts of a part, in bytes: they are copied and parsed.
 const maxPartText = 256 << 20
 

@@ -15,6 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
+// Checkpoints in S3 buckets, which only the agent reads and writes.
+
 // spools is the pattern of the names of the folders to which checkpoints of stores are fetched.
 // These folders are in the folder for temporary files.
 const spools = "shoal-fetched-*"
@@ -47,8 +49,8 @@ type fetched struct {
 	err   error         // why the checkpoint could not be fetched
 }
 
-// newCheckpointStores returns the stores of an agent that has opened none yet. stop ends their
-// fetches.
+// newCheckpointStores returns the stores of an agent that has opened none yet. The agent calls stop
+// when it ends, which ends their fetches.
 func newCheckpointStores() *checkpointStores {
 	p := &checkpointStores{buckets: map[string]*s3.Bucket{}, fetched: map[source]*fetched{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())

@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// Every collective of the Go client through a real agent, on arena memory and on foreign memory.
+// Every collective of the Go client is right through a real agent, on arena memory and on foreign
+// memory.
 func TestEveryCollective(t *testing.T) {
 	ctx := context.Background()
 	for _, n := range []int{1, 2, 3, 5, 8} {
@@ -108,7 +109,7 @@ func everyCollective(ctx context.Context, j *client.Job, arena bool) error {
 	return errors.Join(steps...)
 }
 
-// Ranks that send each other different numbers of elements, none among them.
+// Ranks that send each other different numbers of elements, none among them, get what was sent.
 func TestUnevenAllToAll(t *testing.T) {
 	runOnHosts(t, 5, func(j *client.Job) error {
 		r := j.Rank()

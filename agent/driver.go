@@ -199,7 +199,7 @@ func (d *driver) reportRecord(r member.Record) {
 }
 
 // registerWorker has the head let a worker that has joined take part at once, if the job begins
-// with it. A late one asks for that itself, by a call.
+// with it. A late one, which was started when the job ran, asks for that itself, by a call.
 func (d *driver) registerWorker(m *worker, late bool) {
 	if !late {
 		m.rank, m.entered = topo.Rank(m.id), true

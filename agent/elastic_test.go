@@ -321,7 +321,7 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	}
 }
 
-// Random deaths and joins, seeds printed.
+// Workers die in random steps, and every sample counts once; the name of each subtest has its seed.
 func TestRandomElasticJobs(t *testing.T) {
 	for trial := range 20 {
 		seed := rand.Uint64()

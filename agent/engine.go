@@ -60,7 +60,8 @@ func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error
 		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
 }
 
-// admit adds a worker to those whose calls are taken, and tells the driver.
+// admit adds a worker to those whose calls are taken, and tells the driver; late = the job ran
+// already when the worker was started.
 func (e *engine) admit(m *worker, late bool) {
 	e.members = append(e.members, m)
 	e.byID[m.id] = m

@@ -6,6 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
+// How late workers and spares ask to take part, and are answered.
+
 // All functions of this file run on the engine's thread, and answer by completing a worker's call.
 
 // requestEntry answers the call by which a late worker asks to take part, or keeps the call and

@@ -8,6 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What an agent tells its launcher.
+
 // Orders is what the job wants of the launcher of a host. The functions run on the engine's thread:
 // they must not wait for the agent. Status tells them what their order follows from. A nil function
 // is one that does nothing.
@@ -36,8 +38,8 @@ type Orders struct {
 // StartOrder asks for workers; First and those after it are their numbers.
 type StartOrder struct{ First, Count int }
 
-// withDefaults returns o with functions that do nothing in place of those that are nil, but for
-// what the agent itself must do.
+// withDefaults returns o with functions in place of those that are nil: Stop is a.TurnAway, and the
+// others do nothing.
 func (o Orders) withDefaults(a *Agent) Orders {
 	if o.Stop == nil {
 		o.Stop = func(worker int, _ string) { a.TurnAway(worker) }

@@ -46,8 +46,8 @@ type arrival struct {
 	err  string // error of its call, which leaves mesh and rank unset; "" = none
 }
 
-// liveSpec places tensors in all ways: whole, cut unevenly, on some stages; and unless every place
-// of dp has the same, flat over dp.
+// liveSpec places tensors in all ways: whole, cut unevenly, on some stages; and flat over dp,
+// unless replicas asks for every place of dp to have the same.
 func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
 	spec := layout.Spec{Shoal: layout.Version, Mesh: "pp=1,dp=1,tp=1", Rules: []layout.Rule{
 		{Match: "embed", Place: "pp=at(0,-1), tp=shard(0,ceil)"},
@@ -79,8 +79,8 @@ func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
 }
 
 // newMeshJob begins a job on hosts of the given slots, with as many workers as its mesh has ranks;
-// prepare may set the callbacks, spread and orders before; nil = none are set. The caller defers
-// end.
+// replicas is that of liveSpec; prepare may set the callbacks, spread and orders before; nil = none
+// are set. The caller defers end.
 func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 	prepare func(s *meshJob)) *meshJob {
 	s := &meshJob{t: t, first: mesh, workers: group.New(context.Background()),

@@ -64,7 +64,7 @@ func sumCall(segment uint32, n int, pieces bool) arena.Descriptor {
 		In: at, Out: at, Shape: [arena.MaxDims]uint64{uint64(n)}, Pieces: pieces}
 }
 
-// pieceMemory is where piece i of n elements lies in the window.
+// pieceMemory is where piece i of a call of n elements lies in the window.
 func (f *feeder) pieceMemory(i, n int) []byte {
 	from := i % collective.PiecesOpen * collective.PieceBytes
 	return f.window.Mem[from : from+4*min(pieceElements, n-i*pieceElements)]
@@ -260,7 +260,7 @@ func TestWrongWindows(t *testing.T) {
 	f.mustEnd(ticket, arena.Failed, "more pieces into its window than the 2")
 }
 
-// Hosts exchange whole tensors.
+// Hosts exchange whole tensors: in a job of several, a call in pieces fails.
 func TestNoPiecesOnSeveralHosts(t *testing.T) {
 	c := startHosts(t, 2, []int{1, 1}, agent.Orders{})
 	s := <-c.started

@@ -9,6 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What the launcher, and people through it, want of an agent.
+
 // The methods of Agent in this file may be called from any goroutine but the engine's thread, for
 // which they wait; Host, Socket, Expect, TurnAway and CountGenerationsFrom do not wait, and may be
 // called there too. A worker is named by its number.
@@ -68,7 +70,7 @@ func (a *Agent) Resize(n int, who string) error {
 
 // Drain releases the workers of a host when their step ends, without a replacement if there is no
 // room, and on a mesh when others have their parts of the state; on the head. who asks is part of
-// the reason that people read.
+// the reason that people read. After an error the host stays.
 func (a *Agent) Drain(host, who string) error {
 	return a.askHead(func() error { return a.driver.head.Drain(host, who) })
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// How the state of the job lies on its mesh, as workers state it and ask for it.
+
 // All functions of this file but KeepRedundant run on the engine's thread.
 
 // KeepRedundant has replicas on a mesh placed on two hosts, on a host that learns what the job

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
+// Another mesh for the job, as people ask for it, or ask what it would cost.
+
 // Reshape asks for another mesh, on the head, and waits for the engine's thread; the reshape comes
 // later. who asks is part of the reason that people read. Any goroutine but the engine's thread may
 // call the methods of Agent in this file.

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The step in which the job goes to another mesh, on this host.
+
 // All functions of this file run on the engine's thread, but for the chunks of proving, which run
 // on the lanes.
 

@@ -9,6 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
+// Requests of a worker about the state of the job on its mesh.
+
 // serveState takes the worker's statement of the state of the job, which lies in its arena, and
 // answers whether it is accepted. The text is copied on the engine's thread and parsed on the
 // session's goroutine.

@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Shared results: memory of a host into which the agent writes the result of a collective once, for
+// all workers there to read.
+
 // results are the shared results of a host: the newest of each name. It is safe for concurrent use.
 type results struct {
 	mu sync.Mutex // guards of, and left and holders of each result

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Who is waited for in the calls of the job, for the launcher and for shoal ps.
+
 // listedAfter is how long a wait must have lasted to be listed: one worker is always the last.
 const listedAfter = sense.Second
 

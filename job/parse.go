@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// How a spec is read from YAML. Load alone does I/O.
+
 // maxFile bounds a spec file; a real one is a few hundred bytes.
 const maxFile = 1 << 20
 

@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// What a spec says of Python: the command that runs it, and the modules of prefork. Nothing here
+// does I/O.
+
 // pythonProgram matches the name of an interpreter, and pythonModule that of a module.
 var (
 	pythonProgram = regexp.MustCompile(`^python[0-9.]*$`)

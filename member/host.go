@@ -159,7 +159,7 @@ func (m *Machine) loseHost(name, how string) bool {
 // NeededError says why a host is not left: the state of the job would be lost with it.
 type NeededError struct{ Host string }
 
-// Error says what to do.
+// Error says why the host is not left, and what to do.
 func (e *NeededError) Error() string {
 	return fmt.Sprintf("no other host has a worker, or a free slot for one, and the state of "+
 		"the job would be lost with %s; let another host join (shoal agent --join), and ask again",

@@ -150,7 +150,7 @@ func (c *council) deliver(m letter) {
 	}
 }
 
-// drawMembers draws some hosts, as a text of their letters.
+// drawMembers draws one to five of the citizens, as a text of their letters.
 func drawMembers(t *rapid.T) string {
 	list := rapid.SliceOfNDistinct(rapid.SampledFrom(splitLetters(citizens)), 1, 5,
 		rapid.ID).Draw(t,

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// Who leads a job, for callers of package store: package record has the same with times in seconds.
+
 // Owner says who leads a job, and is where an agent that knows the job's name finds it.
 type Owner struct {
 	Job     string

@@ -7,6 +7,8 @@ import (
 	"slices"
 )
 
+// Names of an older protocol, which readers of JSON must not take for fields that are absent.
+
 // retired maps the names of protocol 1 to the names that took their place.
 var retired = map[string]string{
 	"alone":       "unreplicated",

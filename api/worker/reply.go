@@ -1,5 +1,7 @@
 package worker
 
+// The replies of an agent, in the order of the requests that they answer.
+
 // JoinReply admits a worker. Three descriptors come with it: the control block, the bell of the
 // agent and the bell of the worker.
 type JoinReply struct {

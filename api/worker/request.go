@@ -2,6 +2,8 @@ package worker
 
 import "github.com/shoal-ml/shoal/api"
 
+// The requests of a worker. ParseRequest makes them.
+
 // requests has, by the type of each request, a function that creates its struct. It is never
 // changed.
 var requests = byTypeName(

@@ -159,8 +159,8 @@ func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err er
 	return keys, err
 }
 
-// call calls do with a session, and returns its error as one of package store. The context of do
-// ends with that of the session, and after patience.
+// call calls do with a session, and returns its error as one of package store, which names key. The
+// context of do ends with that of the session, and after patience.
 func (c *client) call(ctx context.Context, key string,
 	do func(context.Context, *session) error) error {
 	s, err := c.use()

@@ -8,6 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// The keys under which the record of a job lies in a store.
+
 // Limits that are the same for all stores.
 const (
 	MaxKey   = 2048      // bytes of a key

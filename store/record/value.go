@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// How the record of a job is written as JSON, and read: docs/formats/record.md has the form. These
+// functions do no I/O, and their arguments and results share no memory.
+
 // version is that of docs/formats/record.md. A reader refuses any other.
 const version = 1
 
