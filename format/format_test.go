@@ -1,5 +1,6 @@
 package format_test
 
+// This file tests reading, the check of structure, and files, on tensors that are made here.
 import (
 	"bytes"
 	"io/fs"
@@ -58,7 +59,7 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// cutBox cuts a box in two, up to depth times.
+// cutBox cuts a box in two, up to depth times. The boxes come to b.
 func cutBox(t *rapid.T, b tensor.Box, depth int) []tensor.Box {
 	d := slices.IndexFunc(b, func(s tensor.Span) bool { return s.Len() > 1 })
 	if d < 0 || depth == 0 {
@@ -88,7 +89,8 @@ func drawStrides(t *rapid.T, b tensor.Box) []int {
 	return s
 }
 
-// spanElements returns the number of elements from the first to the last.
+// spanElements returns the number of elements from the first to the last. b is the box of p, which
+// has elements.
 func spanElements(p format.Piece, b tensor.Box) int {
 	n, v := 1, p.View()
 	for d, x := range b {

@@ -1,5 +1,6 @@
 package format_test
 
+// This file tests the joining of parts.
 import (
 	"math"
 	"slices"
@@ -101,6 +102,7 @@ func replicasAsPieces(t format.Tensor) format.Tensor {
 }
 
 // gather returns the elements of a packed tensor with some indices in a dimension, in their order.
+// Elements are bytes.
 func gather(all []byte, shape tensor.Shape, dim int, indices []int) (some []byte) {
 	inner, outer := shape[dim+1:].Box().Elements(), shape[:dim].Box().Elements()
 	for o := range outer {

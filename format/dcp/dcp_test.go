@@ -1,5 +1,6 @@
 package dcp_test
 
+// This file tests the reader on checkpoints that torch wrote, and on damage to them.
 import (
 	"bytes"
 	"maps"

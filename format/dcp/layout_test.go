@@ -1,5 +1,6 @@
 package dcp_test
 
+// This file tests what is laid out: shoal and torch read it.
 import (
 	"encoding/json"
 	"os"

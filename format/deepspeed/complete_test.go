@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests that files of universal checkpoints are missed.
 import (
 	"maps"
 	"slices"
@@ -20,7 +21,7 @@ func TestUniversalLacksFile(t *testing.T) {
 		// frozen, and a buffer: they are in the model too
 		elsewhere := []string{"/zero/1.weight/", "/zero/counts/"}
 		if strings.HasPrefix(name, "zero") {
-			c, files := readSound(t, dir)
+			c, files := mustRead(t, dir)
 			dir, elsewhere = writeUniversal(t, c, files), []string{"/zero_pp_rank_0_"}
 		}
 		for file, f := range dir {
@@ -80,7 +81,7 @@ func TestIncomplete(t *testing.T) {
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+c.from+".zip")
 		if c.from == "zero2" {
-			from, files := readSound(t, dir)
+			from, files := mustRead(t, dir)
 			dir = writeUniversal(t, from, files)
 		}
 		maps.DeleteFunc(dir, func(name string, _ *fstest.MapFile) bool { return c.gone(name) })
@@ -98,13 +99,13 @@ func TestIncomplete(t *testing.T) {
 // it.
 func TestTwoOptimizers(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	dir = writeUniversal(t, c, files)
 	const folder = "global_step2_universal/zero/2.weight/"
 	dir[folder+"momentum_buffer.pt"] = dir[folder+"exp_avg.pt"]
 	delete(dir, folder+"exp_avg.pt")
 	delete(dir, folder+"exp_avg_sq.pt")
-	readSound(t, dir)
+	mustRead(t, dir)
 	delete(dir, folder+"momentum_buffer.pt")
 	if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil {
 		t.Error("the state of one of two optimizers is missing, and nobody notices")

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file makes checkpoints with experts as DeepSpeed would save them, in memory, for tests.
 import (
 	"fmt"
 	"maps"
@@ -26,23 +27,24 @@ const inLayer = ".deepspeed_moe.experts.deepspeed_experts."
 // Groups are of these; those after the first are of experts.
 type mixed struct {
 	params []evenParam
-	groups []int    // of each parameter
-	layers []string // of experts
+	groups []int    // group of each parameter, from 0
+	layers []string // names of the layers of experts
 	counts []int    // how many each layer has
 	named  bool     // whether patterns name experts
-	robin  bool
-	first  bool // use_data_before_expert_parallelism
+	robin  bool     // whether round_robin_gradients is set
+	first  bool     // use_data_before_expert_parallelism
 }
 
-// mixedOver is a mesh over which it was trained.
+// mixedOver is a mesh over which a mixed model was trained.
 type mixedOver struct {
-	stage, dp, tp, ep int
-	parts             bool  // of experts on tensor parallel ranks
+	stage, dp, tp, ep int   // stage of ZeRO, and numbers of ranks
+	parts             bool  // whether tensor parallel ranks have parts of experts
 	names             bool  // whether model states have param_shapes
 	starts            []int // the blocks with which stages of a pipeline begin; nil for none
 }
 
-// byStage returns what each stage has of the model; without a pipeline there is one.
+// byStage returns what each stage has of the model; without a pipeline there is one. They share the
+// arrays of m.
 func (m *mixed) byStage(o mixedOver) (all []*mixed) {
 	of := func(name string) int {
 		block, _, _ := strings.Cut(name, ".")
@@ -71,7 +73,8 @@ func (m *mixed) byStage(o mixedOver) (all []*mixed) {
 	return all
 }
 
-// expertOf returns the layer and the number of an expert's parameter; -1 for others.
+// expertOf returns the layer and the number of an expert's parameter; -1 for others. rest is what
+// follows in its name, and the whole name for others.
 func (m *mixed) expertOf(name string) (layer, expert int, rest string) {
 	for i, l := range m.layers {
 		if below, ok := strings.CutPrefix(name, l+inLayer); ok {
@@ -84,7 +87,7 @@ func (m *mixed) expertOf(name string) (layer, expert int, rest string) {
 }
 
 // expertRank returns which expert parallel rank a rank is, its index among those with the same
-// experts, and their number.
+// experts, and their number. dp and tp are the rank.
 func (m *mixed) expertRank(o mixedOver, dp, tp int) (e, index, count int) {
 	rank, ranks := dp, o.dp
 	if !o.parts {
@@ -98,7 +101,7 @@ func (m *mixed) expertRank(o mixedOver, dp, tp int) (e, index, count int) {
 }
 
 // localParams returns the parameters of a group on an expert parallel rank, with the names and
-// parts that the rank has.
+// parts that the rank has. e is that rank, and tp the tensor parallel one.
 func (m *mixed) localParams(o mixedOver, group, e, tp int) (all []evenParam) {
 	for i, p := range m.params {
 		layer, expert, rest := m.expertOf(p.name)
@@ -122,7 +125,8 @@ func (m *mixed) localParams(o mixedOver, group, e, tp int) (all []evenParam) {
 	return all
 }
 
-// write returns a folder with what DeepSpeed saves of the model.
+// write returns a folder with what DeepSpeed saves of the model. The folder is in memory; it stops
+// the test t if that cannot be laid out.
 func (m *mixed) write(t testing.TB, o mixedOver) fstest.MapFS {
 	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
 	info := m.sharingInfo()
@@ -135,8 +139,8 @@ func (m *mixed) write(t testing.TB, o mixedOver) fstest.MapFS {
 	return dir
 }
 
-// saveStage adds to a saver what the ranks of a stage save, of which the first model parallel one
-// is given.
+// saveStage adds to a saver what the ranks of a stage save; mp is the first of its model parallel
+// ranks, and info what model states say of how parameters are shared.
 func (m *mixed) saveStage(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 	for tp := range o.tp {
 		mp := mp + tp
@@ -211,7 +215,8 @@ func (m *mixed) saveStage(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 	}
 }
 
-// dealtParams returns the local parameters of a group in the order in which they lie.
+// dealtParams returns the local parameters of a group in the order in which they lie. It is the
+// order of localParams, unless robin is set.
 func (m *mixed) dealtParams(o mixedOver, group, e, tp int) []evenParam {
 	all := m.localParams(o, group, e, tp)
 	_, _, count := m.expertRank(o, 0, tp)
@@ -230,7 +235,7 @@ func (m *mixed) dealtParams(o mixedOver, group, e, tp int) []evenParam {
 	return turns
 }
 
-// optimStates returns what the optimizer states of a rank hold.
+// optimStates returns what the optimizer states of a rank hold. Their arrays go to the file f.
 func (m *mixed) optimStates(f *store, o mixedOver, dp, tp int) any {
 	weights, states, counts, paddings, mappings, groups := newList(), newDict(), newList(),
 		newList(), newList(),
@@ -361,7 +366,7 @@ func drawMixed(r *rapid.T) *mixed {
 	return m
 }
 
-// drawMesh draws a mesh on which the model can lie.
+// drawMesh draws a mesh on which the model can lie. name begins the labels of what is drawn.
 func (m *mixed) drawMesh(r *rapid.T, name string) (o mixedOver) {
 	n := func(what string, of ...int) int { return rapid.SampledFrom(of).Draw(r, name+what) }
 	o = mixedOver{stage: n("stage", 1, 2), tp: n("tp", 1, 2, 3), ep: n("ep", 1, 2, 4),
@@ -389,7 +394,8 @@ func (m *mixed) drawMesh(r *rapid.T, name string) (o mixedOver) {
 	return o
 }
 
-// wholeContents returns everything that is in the model, as the reader has it.
+// wholeContents returns everything that is in the model, as the reader has it. It is in the form of
+// formattest.Contents.
 func (m *mixed) wholeContents() map[string]string {
 	all := map[string]string{}
 	for i, p := range m.params {

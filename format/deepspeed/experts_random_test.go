@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests random models with experts over random ranks.
 import (
 	"fmt"
 	"maps"
@@ -24,7 +25,7 @@ func TestExpertsRandom(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m := drawMixed(r)
 		from, to := m.drawMesh(r, "source: "), m.drawMesh(r, "")
-		c, files := readSound(t, m.write(t, from))
+		c, files := mustRead(t, m.write(t, from))
 		if diff := describeDifferences(m.wholeContents(),
 			formattest.Contents(t, files, c)); diff != "" {
 			for _, x := range c.Tensors {
@@ -39,7 +40,7 @@ func TestExpertsRandom(t *testing.T) {
 		}
 		// which does not tell the order of what is dealt out
 		if !m.robin && rapid.Bool().Draw(r, "by way of universal") {
-			c, files = readSound(t, writeUniversal(t, c, files))
+			c, files = mustRead(t, writeUniversal(t, c, files))
 		}
 		z := deepspeed.Zero{Stage: to.stage, DP: to.dp, TP: to.tp, EP: to.ep, PP: len(to.starts)}
 		if z.PP > 1 {
@@ -76,7 +77,7 @@ func TestExpertsRandom(t *testing.T) {
 				}
 			}
 		}
-		again, other := readSound(t, dir)
+		again, other := mustRead(t, dir)
 		if diff := describeDifferences(m.wholeContents(),
 			formattest.Contents(t, other, again)); diff != "" {
 			r.Fatal(diff)
@@ -96,7 +97,7 @@ func TestExpertsOfStages(t *testing.T) {
 			{name: "1.w", whole: numberedArray(20, 4, 2)},
 			{name: "1.moe" + inLayer + "0.w", whole: numberedArray(40, 4, 2)}}}
 	over := mixedOver{stage: 1, dp: 2, tp: 1, ep: 1, parts: true, names: true, starts: []int{0, 1}}
-	c, files := readSound(t, m.write(t, over))
+	c, files := mustRead(t, m.write(t, over))
 	if diff := describeDifferences(m.wholeContents(),
 		formattest.Contents(t, files, c)); diff != "" {
 		t.Error(diff)
@@ -112,7 +113,8 @@ func TestExpertsOfStages(t *testing.T) {
 	}
 }
 
-// describeDifferences says in few words which tensors are not as they should be; empty for none.
+// describeDifferences says in few words which tensors are not as they should be, given as
+// formattest.Contents does; "" if all are.
 func describeDifferences(want, got map[string]string) (text string) {
 	brief := func(s string) string { return s[:min(len(s), 60)] }
 	for name := range want {
@@ -128,7 +130,8 @@ func describeDifferences(want, got map[string]string) (text string) {
 	return text
 }
 
-// valueText returns what the pickle of a file has at a path, as a text.
+// valueText returns what the pickle of a file has at a path, as a text. It is "nothing" where there
+// is no value, and stops the test if the file cannot be read.
 func valueText(t *testing.T, dir fstest.MapFS, name string, path []string) string {
 	f, err := torchzip.Open(format.NewFiles(dir), name, deepspeed.Globals)
 	if err != nil {

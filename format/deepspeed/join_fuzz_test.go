@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests with anything what is said of how parameters are shared.
 import (
 	"math"
 	"slices"
@@ -55,7 +56,7 @@ func TestJoinAnything(t *testing.T) {
 				s.info.(*pickle.Dict).Set(key, anything(3).Draw(r, "is"))
 			}
 		}
-		c, files := readSound(t, s.write(t))
+		c, files := mustRead(t, s.write(t))
 		if faults := c.Check(files); len(faults) > 0 {
 			r.Fatal(faults)
 		}
@@ -64,13 +65,14 @@ func TestJoinAnything(t *testing.T) {
 		}
 		if !slices.ContainsFunc(c.Tensors, func(x format.Tensor) bool { return x.Coords != nil }) {
 			if out, err := deepspeed.Layout(c.Tensors, c.Values); err == nil {
-				readSound(t, formattest.WriteOutput(t, out, c, files))
+				mustRead(t, formattest.WriteOutput(t, out, c, files))
 			}
 		}
 	})
 }
 
-// FuzzJoin changes what the model states of a rank say.
+// FuzzJoin changes what the model states of two ranks say: nothing panics, and what is read is
+// sound.
 func FuzzJoin(f *testing.F) {
 	const first, second = "tag/mp_rank_00_model_states.pt", "tag/mp_rank_01_model_states.pt"
 	dir := threeParams().write(f)

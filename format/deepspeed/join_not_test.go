@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests parts of tensor parallel ranks that cannot be joined.
 import (
 	"fmt"
 	"strings"
@@ -14,7 +15,7 @@ import (
 )
 
 // threeParams returns a checkpoint with a vector that ranks have alike, a matrix cut by rows, and
-// one by columns.
+// one by columns. Each call returns a new one, which the test may change.
 func threeParams() *saved {
 	return &saved{stage: 2, tp: 2, dp: 2, count: int64(2),
 		params: []shared{
@@ -215,7 +216,7 @@ func TestJoinNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := threeParams()
 			c.change(s)
-			got, files := readSound(t, s.write(t))
+			got, files := mustRead(t, s.write(t))
 			if faults := got.Check(files); len(faults) > 0 {
 				t.Error(faults)
 			}
@@ -237,7 +238,7 @@ func TestJoinNot(t *testing.T) {
 	}
 }
 
-// TestJoinMany has more patterns than are tried.
+// TestJoinMany has more patterns than are tried. All tensors stay in parts, for that reason.
 func TestJoinMany(t *testing.T) {
 	s := threeParams()
 	var many []any
@@ -245,7 +246,7 @@ func TestJoinMany(t *testing.T) {
 		many = append(many, fmt.Sprintf("x%d(a{1000}|b)", i))
 	}
 	s.info.(*pickle.Dict).Set("tp_replicated_parameter_patterns", newList(many...))
-	c, _ := readSound(t, s.write(t))
+	c, _ := mustRead(t, s.write(t))
 	for _, x := range c.Tensors {
 		if x.Coords == nil || !strings.Contains(x.WhyPart, "more patterns, or longer ones") {
 			t.Errorf("%s at %q: %q", x.Name, x.Coords, x.WhyPart)
@@ -273,7 +274,7 @@ func TestJoinRest(t *testing.T) {
 	s.info.(*pickle.Dict).Set("parameter_to_average_patterns", newList("mean"))
 	// what stands before it counts
 	s.info.(*pickle.Dict).Set("parameter_with_row_parallelism_patterns", newList(`down$|norm|mean`))
-	c, files := readSound(t, s.write(t))
+	c, files := mustRead(t, s.write(t))
 	got := formattest.Contents(t, files, c)
 	down := array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}
 	for name, want := range map[string]array{
@@ -319,7 +320,7 @@ func TestAutoExpertsNot(t *testing.T) {
 		}
 	}
 	dir, _ := formattest.Load(t, "testdata/universal1.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	for i := range c.Tensors {
 		c.Tensors[i].Name = strings.Replace(c.Tensors[i].Name, "2.weight", "2.experts.w1", 1)
 	}

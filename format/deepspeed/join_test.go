@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests the joining of what tensor parallel ranks have, cut here at random.
 import (
 	"fmt"
 	"slices"
@@ -20,15 +21,17 @@ import (
 // cutting is how a drawn parameter is cut, and what it comes to.
 type cutting struct {
 	shared
-	want    array // rows that fill up the vocabulary left out
-	rule    string
-	sizes   []any // of sub-parameters, int64
-	widths  []any // lists of what the ranks have of each
-	dim     int
-	pattern string
+	want    array  // rows that fill up the vocabulary left out
+	rule    string // how it is cut, as drawCutting takes it
+	sizes   []any  // of sub-parameters, int64
+	widths  []any  // lists of what the ranks have of each
+	dim     int    // dimension that is cut
+	pattern string // regular expression that matches its name
 }
 
-// drawCutting draws a parameter, and cuts it by a rule.
+// drawCutting draws a parameter, and cuts it by a rule. number makes its name and its elements
+// differ from those of others, tp is how many ranks there are, and version is
+// universal_checkpoint_version, nil for none.
 func drawCutting(r *rapid.T, number, tp int, rule string, version any) *cutting {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 	c := &cutting{shared: shared{name: fmt.Sprintf("p%d.w", number)}, rule: rule}
@@ -88,7 +91,8 @@ func drawCutting(r *rapid.T, number, tp int, rule string, version any) *cutting 
 	return c
 }
 
-// makeInfo returns universal_checkpoint_info of how parameters were cut.
+// makeInfo returns universal_checkpoint_info of how parameters were cut. padded and original are
+// the rows of the vocabulary, with padding and without; original is 0 where there is none.
 func makeInfo(cuttings []*cutting, version any, padded, original int) *pickle.Dict {
 	lists := map[string][]any{}
 	subs, widths := newList(), newDict()
@@ -174,7 +178,7 @@ func TestJoinRandom(t *testing.T) {
 			c.params = append(c.params, x.shared)
 		}
 		c.info = makeInfo(cuttings, version, padded, original)
-		got, files := readSound(t, c.write(t))
+		got, files := mustRead(t, c.write(t))
 		want := map[string]string{}
 		for _, x := range cuttings {
 			if c.stage < 3 {
@@ -207,14 +211,14 @@ func TestJoinRandom(t *testing.T) {
 				r.Errorf("%s has no replicas to compare", x.Name)
 			}
 		}
-		again, written := readSound(t, writeUniversal(t, got, files))
+		again, written := mustRead(t, writeUniversal(t, got, files))
 		compare("universal", again, written)
 		stage, ranks := rapid.IntRange(1, c.stage).Draw(r, "other stage"),
 			rapid.IntRange(1, 3).Draw(r, "other ranks")
 		if c.stage == 3 {
 			stage = 3 // which has no model of its own
 		}
-		last, written := readSound(t, writeZero(t, stage, ranks, again, written))
+		last, written := mustRead(t, writeZero(t, stage, ranks, again, written))
 		compare("zero", last, written)
 	})
 }
@@ -238,10 +242,10 @@ func TestJoinKeys(t *testing.T) {
 		"vocabulary_parameter_patterns", newList(`w.rds`),
 		"original_vocab_size", int64(5), "padded_vocab_size", int64(6),
 		"universal_checkpoint_version", 0.4)
-	c, files := readSound(t, s.write(t))
+	c, files := mustRead(t, s.write(t))
 	for range 2 {
 		dir := writeUniversal(t, c, files)
-		c, files = readSound(t, dir)
+		c, files = mustRead(t, dir)
 		keys := map[string]string{}
 		for _, name := range []string{"norm", "up", "down", "gate", "qkv", "words"} {
 			f, err := torchzip.Open(files, "global_step7_universal/zero/"+name+"/exp_avg.pt",
@@ -298,7 +302,7 @@ func TestJoinKeys(t *testing.T) {
 func TestUniversalOrder(t *testing.T) {
 	for name, want := range map[string]bool{"universaltensor": true, "universalpipe": false} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, _ := readSound(t, dir)
+		c, _ := mustRead(t, dir)
 		if names, ok := c.Value("optimizer_state.param_groups.0.param_names"); ok != want {
 			t.Errorf("%s: %v", name, names)
 		}
@@ -353,7 +357,7 @@ func TestJoinPipeline(t *testing.T) {
 	}
 	s.info = newDict("tp_replicated_parameter_patterns", newList(`\d+\.norm`),
 		"parameter_with_row_parallelism_patterns", newList(`\d+\.down`))
-	c, files := readSound(t, s.write(t))
+	c, files := mustRead(t, s.write(t))
 	up, down := array{tensor.Shape{4, 3},
 		append(numberedArray(10, 6).data, numberedArray(20, 6).data...)},
 		array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests universal checkpoints that are written. Helpers stop the test on an error.
 import (
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// writeUniversal returns a folder with a checkpoint as a universal one.
+// writeUniversal returns a folder, in memory, with a checkpoint as a universal one. It stops the
+// test if the layout fails, or differs when it is made again.
 func writeUniversal(t *testing.T, c *format.Checkpoint, files *format.Files) fstest.MapFS {
 	t.Helper()
 	out, err := deepspeed.Layout(c.Tensors, c.Values)
@@ -36,8 +38,9 @@ func writeUniversal(t *testing.T, c *format.Checkpoint, files *format.Files) fst
 	return formattest.WriteOutput(t, out, c, files)
 }
 
-// readSound reads a folder, and demands that it is sound.
-func readSound(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
+// mustRead reads a folder, and stops the test if it cannot be read. It does not check what it
+// reads.
+func mustRead(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	files := format.NewFiles(dir)
 	c, err := deepspeed.Read(files)
@@ -53,10 +56,10 @@ func TestLayout(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		t.Run(name, func(t *testing.T) {
 			dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-			c, files := readSound(t, dir)
+			c, files := mustRead(t, dir)
 			want := formattest.Contents(t, files, c)
 			written := writeUniversal(t, c, files)
-			again, files := readSound(t, written)
+			again, files := mustRead(t, written)
 			for _, f := range again.Check(files) {
 				t.Error(f)
 			}
@@ -70,7 +73,7 @@ func TestLayout(t *testing.T) {
 					t.Errorf("%s = %v, want %v", path, v, want)
 				}
 			}
-			twice, files := readSound(t, writeUniversal(t, again, files))
+			twice, files := mustRead(t, writeUniversal(t, again, files))
 			if diff := cmp.Diff(want, formattest.Contents(t, files, twice)); diff != "" {
 				t.Errorf("once more:\n%s", diff)
 			}
@@ -88,7 +91,7 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 		"tensor": "universaltensor"} {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
 		theirs, _ := formattest.Load(t, "testdata/"+to+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		ours := writeUniversal(t, c, files)
 		n := 0
 		for name := range theirs {
@@ -114,7 +117,8 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 }
 
 // fileElements returns the elements of the one tensor of a file, with its key if it has one and all
-// that stands beside, flat: after stage 3 DeepSpeed does not keep shapes.
+// that stands beside, flat: after stage 3 DeepSpeed does not keep shapes. It stops the test where
+// the file cannot be read, or has not one tensor.
 func fileElements(t *testing.T, dir fstest.MapFS, name string) string {
 	t.Helper()
 	files := format.NewFiles(dir)
@@ -155,7 +159,7 @@ func TestLayoutOfMegatron(t *testing.T) {
 				want[path] = x
 			}
 		}
-		again, files := readSound(t, writeUniversal(t, c, files))
+		again, files := mustRead(t, writeUniversal(t, c, files))
 		if diff := cmp.Diff(want, formattest.Contents(t, files, again)); diff != "" {
 			t.Errorf("%s:\n%s", name, diff)
 		}
@@ -168,7 +172,7 @@ func TestLayoutOfMegatron(t *testing.T) {
 // TestLayoutRefuses says why a checkpoint cannot be written as a universal one.
 func TestLayoutRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, _ := readSound(t, dir)
+	c, _ := mustRead(t, dir)
 	one := func(name string, d tensor.DType, shape ...int) format.Tensor {
 		return format.Tensor{Name: name, DType: d, Shape: shape}
 	}
@@ -206,7 +210,7 @@ func TestLayoutRefuses(t *testing.T) {
 func TestSteps(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		steps := map[string]string{}
 		for path, x := range formattest.Contents(t, files, c) {
 			if param, ok := strings.CutPrefix(path, "optimizer.step."); ok {
@@ -248,7 +252,7 @@ func TestDeepSpeedLoads(t *testing.T) {
 	stages := map[string][]string{"zero2": {"1", "2"}, "zero3": {"3"}}
 	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		for _, stage := range stages[name] {
 			folder := filepath.Join(t.TempDir(), name+" with stage "+stage)
 			if err := os.CopyFS(folder, writeUniversal(t, c, files)); err != nil {

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests that DeepSpeed loads what is written, where it is installed.
 import (
 	"encoding/binary"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 // reload is what DeepSpeed is to load, into which model over which ranks.
 type reload struct {
 	from string // the archive of the source
-	kind string
+	kind string // model, as testdata/load_parallel.py names it
 	z    deepspeed.Zero
 }
 
@@ -39,7 +40,7 @@ func TestDeepSpeedReloads(t *testing.T) {
 	}
 	for _, x := range reloads {
 		dir, _ := formattest.Load(t, "testdata/"+x.from+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		folder := t.TempDir()
 		if err := os.CopyFS(folder, writeZeroRanks(t, x.z, c, files)); err != nil {
 			t.Fatal(err)
@@ -155,7 +156,7 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 // isNear reports whether numbers differ by no more than what adding up in another order comes to.
 func isNear(a, b float64) bool { return math.Abs(a-b) <= 1e-6+1e-5*math.Abs(a) }
 
-// readFloats returns the elements of a tensor in f32.
+// readFloats returns the elements of a tensor in f32. It stops the test if they cannot be read.
 func readFloats(t *testing.T, files *format.Files, x *format.Tensor) (list []float64) {
 	t.Helper()
 	b := formattest.ReadTensor(t, files, x)

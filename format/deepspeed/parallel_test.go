@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests checkpoints of several model parallel ranks: experts, pipelines, tensors.
 import (
 	"bytes"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 var parallel = []string{"pipe", "pipebf16", "moe1", "moe2", "moepipe", "robin", "tensor"}
 
 // fuzzFiles is a fuzz test that changes three files of a checkpoint: nothing panics, and what is
-// read is sound.
+// read is sound. The archive is a zip of testdata; the others are names of files in it.
 func fuzzFiles(f *testing.F, archive, one, two, three string) {
 	dir, _ := formattest.Load(f, archive)
 	f.Add(dir[one].Data, dir[two].Data, dir[three].Data)
@@ -54,8 +55,8 @@ func TestDamageParallel(t *testing.T) {
 func TestParallelToUniversal(t *testing.T) {
 	for _, name := range parallel {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
-		again, other := readSound(t, writeUniversal(t, c, files))
+		c, files := mustRead(t, dir)
+		again, other := mustRead(t, writeUniversal(t, c, files))
 		if diff := cmp.Diff(formattest.Contents(t, files, c),
 			formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
@@ -66,7 +67,7 @@ func TestParallelToUniversal(t *testing.T) {
 // TestUniversalOfPart leaves out some of the state, of which the groups then tell nothing.
 func TestUniversalOfPart(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	const names = "optimizer_state.param_groups.0.param_names"
 	for _, part := range []bool{false, true} {
 		if part {
@@ -74,7 +75,7 @@ func TestUniversalOfPart(t *testing.T) {
 				return strings.HasSuffix(x.Name, "2.weight")
 			})
 		}
-		again, _ := readSound(t, writeUniversal(t, c, files))
+		again, _ := mustRead(t, writeUniversal(t, c, files))
 		if list, ok := again.Value(names); ok == part {
 			t.Errorf("part %v: %v", part, list)
 		}
@@ -173,7 +174,7 @@ func TestExpertsAsTrained(t *testing.T) {
 	for from, z := range map[string]deepspeed.Zero{"moe1": {Stage: 1, DP: 4, EP: 2},
 		"moe2": {Stage: 2, DP: 4, EP: 2}, "moepipe": {Stage: 1, DP: 2, EP: 2, PP: 2}} {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		written := writeZeroRanks(t, z, c, files)
 		for name := range dir {
 			if name == deepspeed.LatestName {
@@ -195,8 +196,8 @@ func TestExpertsAsTrained(t *testing.T) {
 // last. In one stage it does not follow.
 func TestExpertStagesTied(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/moepipe.zip")
-	c, files := readSound(t, dir)
-	again, other := readSound(t,
+	c, files := mustRead(t, dir)
+	again, other := mustRead(t,
 		writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 4}}, c, files))
 	if diff := cmp.Diff(formattest.Contents(t, files, c),
 		formattest.Contents(t, other, again)); diff != "" {
@@ -209,7 +210,7 @@ func TestExpertStagesTied(t *testing.T) {
 			t.Errorf("stage %d has %v, want %s…", stage, names, due)
 		}
 	}
-	one, files := readSound(t, writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 4, PP: 1}, c, files))
+	one, files := mustRead(t, writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 4, PP: 1}, c, files))
 	const want = `which layers are tied as "word" is not known`
 	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: 2, Starts: []int{3}},
 		one.Tensors, one.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
@@ -223,7 +224,7 @@ func TestExpertStagesTied(t *testing.T) {
 func TestExpertsInTurn(t *testing.T) {
 	for _, name := range []string{"moe2", "moerobin", "moefirst"} {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		n := 0
 		for i := range c.Tensors {
 			param, ok := strings.CutPrefix(c.Tensors[i].Name, "module.")
@@ -249,7 +250,7 @@ func TestExpertsInTurn(t *testing.T) {
 // TestExpertsNot says why experts cannot be written.
 func TestExpertsNot(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/moe2.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	without := func(cut func(string) bool) *format.Checkpoint {
 		less := *c
 		less.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool {
@@ -270,7 +271,7 @@ func TestExpertsNot(t *testing.T) {
 		return slices.Clone(list)
 	}
 	plain, _ := formattest.Load(t, "testdata/zero2.zip")
-	dense, _ := readSound(t, plain)
+	dense, _ := mustRead(t, plain)
 	odd := valued("optimizer_state.param_groups.0.param_names", append(order("0"), order("1")[0]))
 	odd.Values = append(slices.DeleteFunc(odd.Values, func(v format.Value) bool {
 		return v.Path == "optimizer_state.param_groups.1.param_names"
@@ -335,7 +336,7 @@ func TestTiedFunction(t *testing.T) {
 	for _, layer := range []string{"00", "05"} {
 		dir, want := formattest.Load(t, "testdata/pipe.zip")
 		delete(dir, "global_step2/layer_"+layer+"-model_states.pt")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
 			return strings.HasPrefix(x.Name, "optimizer.step.")
 		})

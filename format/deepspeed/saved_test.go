@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file makes checkpoints as DeepSpeed would save them, in memory, for the tests of others.
 import (
 	"encoding/binary"
 	"fmt"
@@ -67,12 +68,12 @@ func (a array) scaled(x float32) array {
 	return b
 }
 
-// saver writes files as torch.save does.
+// saver writes files as torch.save does, into an output, on the goroutine of the test t.
 type saver struct {
 	t    testing.TB
-	out  *format.Output
-	from *format.Checkpoint
-	blob []byte
+	out  *format.Output     // files so far
+	from *format.Checkpoint // their tensors, in the file blob
+	blob []byte             // elements of all tensors
 }
 
 // A store is a file that a saver is writing, with the tensors in it so far.
@@ -81,7 +82,8 @@ type store struct {
 	list []format.Tensor
 }
 
-// addArray adds an array to the file, and returns what stands for it in the pickle.
+// addArray adds an array to the file, and returns what stands for it in the pickle. It stops the
+// test if torch has no such tensor.
 func (s *store) addArray(a array) any {
 	x := format.Tensor{Name: fmt.Sprint(len(s.from.Tensors) + len(s.list)), DType: tensor.F32,
 		Shape: a.shape}
@@ -97,7 +99,8 @@ func (s *store) addArray(a array) any {
 	return p
 }
 
-// writeFile adds a file with the pickle that root returns for it to the folder.
+// writeFile adds a file with the pickle that root returns for it to the folder. It stops the test
+// if the pickle cannot be written.
 func (s *saver) writeFile(name string, root func(*store) any) {
 	f := &store{saver: s}
 	at, err := torchzip.LayoutRoot(s.out, name, root(f), f.list)
@@ -127,32 +130,32 @@ func newList(items ...any) *pickle.List { return &pickle.List{Items: items} }
 type shared struct {
 	name   string
 	parts  []array // of each rank
-	buffer bool
-	stage  int // of a pipeline, that has it
+	buffer bool    // whether it is a buffer, which has no state
+	stage  int     // of a pipeline, that has it
 }
 
 // saved is a checkpoint of several tensor parallel ranks, as DeepSpeed writes it.
 type saved struct {
-	stage, tp, dp int
+	stage, tp, dp int              // stage of ZeRO, and numbers of ranks
 	pp            int              // stages of a pipeline, with a file for each layer; 0 for none
 	tied          map[string][]int // the layers with files that are tied, by key
 	params        []shared
 	info          any // universal_checkpoint_info; nil for none
 	// keys and values that the model states have beside
 	more    []any
-	aliases *pickle.Dict                    // shared_params
-	steps   []float32                       // of each rank
-	numbers bool                            // whether these are no tensors
-	count   any                             // mp_world_size; nil for none
-	change  func(mp int, root *pickle.Dict) // of model states
-	keeps   func(f *store, mp, dp int, k kept)
+	aliases *pickle.Dict                       // shared_params
+	steps   []float32                          // of each rank
+	numbers bool                               // whether these are no tensors
+	count   any                                // mp_world_size; nil for none
+	change  func(mp int, root *pickle.Dict)    // of model states
+	keeps   func(f *store, mp, dp int, k kept) // changes what an optimizer keeps; nil for none
 }
 
 // kept is what an optimizer keeps: DeepSpeed's, torch's in it, and of this a group and its state.
 type kept struct{ outer, inner, group, state *pickle.Dict }
 
 // write returns a folder with the checkpoint: flat buffers over the data parallel ranks, as the
-// stages have them.
+// stages have them. The folder is in memory; it stops the test t if that cannot be laid out.
 func (c *saved) write(t testing.TB) fstest.MapFS {
 	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
 	for mp := range c.tp * max(c.pp, 1) {
@@ -204,7 +207,7 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 }
 
 // layersWith returns the layers of a pipeline whose files have a parameter, and what it is called
-// there.
+// there. Without a pipeline there are none.
 func (c *saved) layersWith(name string) (numbers []int, rest string) {
 	if c.pp == 0 {
 		return nil, name
@@ -331,7 +334,8 @@ func (c *saved) optimStates(f *store, mp, dp int) *pickle.Dict {
 	return newDict("optimizer_state_dict", outer)
 }
 
-// shareSize returns how many elements each data parallel rank has in the stages 1 and 2.
+// shareSize returns how many elements each data parallel rank has in the stages 1 and 2. mp is
+// their model parallel rank.
 func (c *saved) shareSize(mp int) int {
 	n := 0
 	for _, p := range c.paramsOf(mp) {

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests optimizers without ZeRO, whose state has no names.
 import (
 	"maps"
 	"slices"
@@ -27,10 +28,11 @@ func TestExpertsWithoutZeRO(t *testing.T) {
 }
 
 // checkWithoutZeRO reads a sample, and demands as many parts of each tensor of the optimizer as due
-// says.
+// says. Keys of due are coordinates. It fails the test too if the model is not that of the sample,
+// or if nobody misses a file of experts.
 func checkWithoutZeRO(t *testing.T, name string, due map[string]int) {
 	dir, want := formattest.Load(t, "testdata/"+name+".zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	var model []format.Tensor
 	parts := map[string]int{}
 	for _, x := range c.Tensors {
@@ -85,7 +87,7 @@ func TestTensorParallelWithoutZeRO(t *testing.T) {
 			out.Tensors = append(out.Tensors, x)
 		}
 	}
-	c, _ := readSound(t, formattest.WriteOutput(t, out, from,
+	c, _ := mustRead(t, formattest.WriteOutput(t, out, from,
 		format.NewFiles(fstest.MapFS{"blob": {Data: make([]byte, 8)}})))
 	var found []string
 	for _, x := range c.Tensors {
@@ -106,7 +108,7 @@ func TestPipeWithoutZeRO(t *testing.T) {
 	maps.DeleteFunc(dir, func(name string, _ *fstest.MapFile) bool {
 		return strings.Contains(name, "optim_states")
 	})
-	c, _ := readSound(t, dir)
+	c, _ := mustRead(t, dir)
 	if !strings.Contains(c.Doubt, "there are no optimizer states files") {
 		t.Errorf("%q", c.Doubt)
 	}
@@ -117,7 +119,7 @@ func TestPipeWithoutZeRO(t *testing.T) {
 				Data: formattest.ReplaceInZip(t, f.Data, "param_shapes", "param_shapez")}
 		}
 	}
-	if c, _ = readSound(t, dir); !strings.Contains(c.Doubt,
+	if c, _ = mustRead(t, dir); !strings.Contains(c.Doubt,
 		"whether a file of a layer is missing") {
 		t.Errorf("%q", c.Doubt)
 	}

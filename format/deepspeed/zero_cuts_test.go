@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests pipelines that are divided among other stages, and makes some for that.
 import (
 	"encoding/json"
 	"fmt"
@@ -43,12 +44,13 @@ func TestStagesAsDeepSpeed(t *testing.T) {
 // layered is a pipeline: what each layer has, in the order of the program; nil for a function. What
 // is tied has the name that it has in a stage.
 type layered struct {
-	layers [][]evenParam
+	layers [][]evenParam    // parameters of each layer
 	tied   map[string][]int // with files, by key
 	hidden bool             // whether the last layer is tied, and has no file
 }
 
-// onRank returns what a rank has whose stages begin with some layers.
+// onRank returns what a rank has whose stages begin with some layers. stage is that of ZeRO, tp and
+// dp are numbers of ranks.
 func (l *layered) onRank(stage, tp, dp int, starts []int) *saved {
 	s := savedProgram(nil, stage, tp, dp, len(starts), nil)
 	s.tied = l.tied
@@ -162,7 +164,7 @@ func TestOtherStages(t *testing.T) {
 		from := l.onRank(1, n("tp of the source", 1, 3), n("dp of the source", 1, 3), starts)
 		z := deepspeed.Zero{Stage: 1, DP: n("dp", 1, 3), TP: n("tp", 1, 3), PP: len(others),
 			Starts: others[1:]}
-		c, files := readSound(t, from.write(t))
+		c, files := mustRead(t, from.write(t))
 		dir := writeZeroRanks(t, z, c, files)
 		to := l.onRank(z.Stage, z.TP, z.DP, others)
 		for mp := range z.TP * z.PP {
@@ -172,7 +174,7 @@ func TestOtherStages(t *testing.T) {
 			to.dp)+(from.tp-to.tp)*l.fileCount() {
 			r.Fatalf("there are the files %v", slices.Sorted(maps.Keys(dir)))
 		}
-		again, other := readSound(t, dir)
+		again, other := mustRead(t, dir)
 		if diff := describeDifferences(formattest.Contents(t, files, c),
 			formattest.Contents(t, other, again)); diff != "" {
 			r.Fatal(diff)
@@ -193,7 +195,8 @@ func (l *layered) fileCount() (n int) {
 	return n
 }
 
-// plainPipeline returns a pipeline of layers of some numbers of rows, without what is tied.
+// plainPipeline returns a pipeline of layers of some numbers of rows, without what is tied. A layer
+// of 0 rows is a function, without parameters.
 func plainPipeline(rows ...int) *layered {
 	l := &layered{}
 	first := 1
@@ -231,7 +234,7 @@ func TestStagesFound(t *testing.T) {
 		{plainPipeline(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 7}, 1, []int{0}, ""},
 		{plainPipeline(3, 2, 1), []int{0, 1}, 4, nil, "cannot begin with the layers"},
 	} {
-		c, files := readSound(t, x.l.onRank(1, 1, 1, x.starts).write(t))
+		c, files := mustRead(t, x.l.onRank(1, 1, 1, x.starts).write(t))
 		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 1, PP: x.pp}, c.Tensors,
 			c.Values, files.Read)
 		if x.err != "" {
@@ -245,7 +248,7 @@ func TestStagesFound(t *testing.T) {
 			continue
 		}
 		var got []int
-		again, _ := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
+		again, _ := mustRead(t, formattest.WritePaddedOutput(t, out, c, files))
 		for _, v := range again.Values {
 			if list, ok := v.Data.([]any); ok && strings.HasPrefix(v.Path, "pipeline_stages.") {
 				var layer int
@@ -262,9 +265,9 @@ func TestStagesFound(t *testing.T) {
 // TestOtherStagesNot says why stages cannot be cut anew.
 func TestOtherStagesNot(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/pipe.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	flat, _ := formattest.Load(t, "testdata/zero2.zip")
-	dense, _ := readSound(t, flat)
+	dense, _ := mustRead(t, flat)
 	with := func(path string, is any) *format.Checkpoint {
 		other := *c
 		other.Values = append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
@@ -279,7 +282,7 @@ func TestOtherStagesNot(t *testing.T) {
 		layers: [][]evenParam{{{name: "tied_modules.word.w", whole: numberedArray(1, 2, 1)}},
 			{{name: "1.w", whole: array{tensor.Shape{1, 1}, []float32{9}}}}},
 		tied: map[string][]int{"word": {0}}}
-	one, _ := readSound(t, alone.onRank(1, 1, 1, []int{0}).write(t))
+	one, _ := mustRead(t, alone.onRank(1, 1, 1, []int{0}).write(t))
 	for _, x := range []struct {
 		z   deepspeed.Zero
 		c   *format.Checkpoint

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests ZeRO written for several tensor parallel ranks and stages.
 import (
 	"encoding/binary"
 	"fmt"
@@ -23,7 +24,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// writeZeroRanks returns a folder with a checkpoint for the ranks of z.
+// writeZeroRanks returns a folder, in memory, with a checkpoint for the ranks of z. It stops the
+// test if that cannot be laid out.
 func writeZeroRanks(t testing.TB, z deepspeed.Zero, c *format.Checkpoint,
 	files *format.Files) fstest.MapFS {
 	t.Helper()
@@ -42,7 +44,8 @@ type evenParam struct {
 	rows  int    // of the vocabulary that only fill it up, zeros
 }
 
-// partOf returns what one of the tensor parallel ranks has of the parameter.
+// partOf returns what one of the tensor parallel ranks has of the parameter. tp is the rank, of how
+// many there are.
 func (e evenParam) partOf(tp, of int) array {
 	indices := func(from, size int) (list []int) { // the share of a block
 		for i := range size / of {
@@ -155,13 +158,13 @@ func TestZeroTensorParallel(t *testing.T) {
 			version)
 		z := deepspeed.Zero{Stage: n("stage", 1, most), DP: n("dp", 1, 3),
 			TP: rapid.SampledFrom(rankses).Draw(r, "tp"), PP: pp}
-		c, files := readSound(t, from.write(t))
+		c, files := mustRead(t, from.write(t))
 		dir := writeZeroRanks(t, z, c, files)
 		to := savedProgram(all, z.Stage, z.TP, z.DP, pp, version)
 		for mp := range z.TP * max(pp, 1) {
 			to.compareFiles(r, dir, mp)
 		}
-		again, other := readSound(t, dir)
+		again, other := mustRead(t, dir)
 		want := formattest.Contents(t, files, c)
 		maps.DeleteFunc(want, func(name, _ string) bool {
 			return z.Stage == 3 && strings.HasPrefix(name, "module.")
@@ -175,7 +178,8 @@ func TestZeroTensorParallel(t *testing.T) {
 	})
 }
 
-// compareFiles fails unless the files of a model parallel rank are what it has.
+// compareFiles fails unless the files of a model parallel rank are what it has. dir is the folder,
+// and c is what the ranks of such a program would have saved.
 func (c *saved) compareFiles(r *rapid.T, dir fstest.MapFS, mp int) {
 	files := format.NewFiles(dir)
 	tag := string(dir[deepspeed.LatestName].Data)
@@ -272,7 +276,7 @@ func (c *saved) compareFiles(r *rapid.T, dir fstest.MapFS, mp int) {
 // each rank's model is as it was, but for what fills up the vocabulary.
 func TestZeroAsTrained(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	written := writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 2, TP: 2}, c, files)
 	for tp := range 2 {
 		name := fmt.Sprintf("global_step2/mp_rank_%02d_model_states.pt", tp)
@@ -287,7 +291,8 @@ func TestZeroAsTrained(t *testing.T) {
 	}
 }
 
-// modelContents returns the tensors of the model in a file.
+// modelContents returns the tensors of the model in a file. It stops the test if the file cannot be
+// read.
 func modelContents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	t.Helper()
 	all := fileTensors(t, dir, name)
@@ -299,7 +304,7 @@ func modelContents(t *testing.T, dir fstest.MapFS, name string) map[string]strin
 // tensor of every file is as it was. Over other data parallel ranks state is the same.
 func TestZeroStagesAsTrained(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/pipe.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	written := writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, c, files)
 	for name := range dir {
 		if name == deepspeed.LatestName {
@@ -312,7 +317,7 @@ func TestZeroStagesAsTrained(t *testing.T) {
 		}
 	}
 	for dp := 1; dp <= 3; dp++ {
-		again, other := readSound(t,
+		again, other := mustRead(t,
 			writeZeroRanks(t, deepspeed.Zero{Stage: 1, DP: dp, PP: dp}, c, files))
 		if diff := cmp.Diff(formattest.Contents(t, files, c),
 			formattest.Contents(t, other, again)); diff != "" {
@@ -329,7 +334,8 @@ func TestZeroStagesAsTrained(t *testing.T) {
 	}
 }
 
-// fileTensors returns the tensors of a file, by their paths.
+// fileTensors returns the tensors of a file, by their paths. It stops the test if the file is not
+// there, or cannot be read.
 func fileTensors(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	t.Helper()
 	if dir[name] == nil {
@@ -351,7 +357,7 @@ func fileTensors(t *testing.T, dir fstest.MapFS, name string) map[string]string 
 // parallel ranks, of which it was trained, over three data parallel ones.
 func TestDeepSpeedJoins(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/tensor.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	var folders []string
 	for stage := 1; stage <= 2; stage++ {
 		folder := filepath.Join(t.TempDir(), fmt.Sprint("stage", stage))
@@ -378,7 +384,7 @@ func TestDeepSpeedJoins(t *testing.T) {
 // TestZeroFrozenParts cuts what is frozen as parameters are cut, and leaves buffers whole.
 func TestZeroFrozenParts(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	up := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool {
 		return x.Name == "module.up.weight"
 	})
@@ -411,7 +417,7 @@ func TestZeroFrozenParts(t *testing.T) {
 			t.Errorf("stage %d: what is frozen has the shape %v, the buffer %v: %v", stage, shape,
 				counts.Shape, err)
 		}
-		again, other := readSound(t, written)
+		again, other := mustRead(t, written)
 		all := formattest.Contents(t, other, again)
 		for _, name := range []string{"module.still", "module.counts"} {
 			if all[name] != formattest.Contents(t, files, c)[name] {
@@ -424,9 +430,9 @@ func TestZeroFrozenParts(t *testing.T) {
 // TestZeroSharesNot refuses to cut what nobody says how to cut, or what does not come out even.
 func TestZeroSharesNot(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	plain, _ := formattest.Load(t, "testdata/zero2.zip")
-	other, _ := readSound(t, plain)
+	other, _ := mustRead(t, plain)
 	with := func(key string, is any) []format.Value {
 		key = "universal_checkpoint_info." + key
 		return append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests ZeRO written for random ranks, against flat buffers that are cut here.
 import (
 	"bytes"
 	"encoding/binary"
@@ -23,11 +24,11 @@ import (
 // drawn is a small model with its optimizer, in one file.
 type drawn struct {
 	*format.Checkpoint
-	blob   []byte
-	groups [][]string
+	blob   []byte     // elements of all tensors: the file
+	groups [][]string // parameters of each group
 }
 
-// addTensor adds to the checkpoint a tensor whose bytes count up.
+// addTensor adds to the checkpoint a tensor whose bytes count up. It draws nothing from r.
 func (d *drawn) addTensor(r *rapid.T, name string, shape ...int) {
 	t := format.Tensor{Name: name, DType: tensor.F32, Shape: shape}
 	t.Pieces = []format.Piece{{Box: t.Shape.Box(), File: "blob", Offset: int64(len(d.blob))}}
@@ -99,7 +100,7 @@ func TestZeroRandom(t *testing.T) {
 			stage, ranks = rapid.IntRange(1, 3).Draw(r, "stage"),
 				rapid.IntRange(1, 5).Draw(r, "ranks")
 			dir = writeZero(t, stage, ranks, c, files)
-			c, files = readSound(t, dir)
+			c, files = mustRead(t, dir)
 		}
 		if faults := c.Check(files); len(faults) > 0 {
 			r.Fatal(faults)
@@ -122,7 +123,8 @@ func TestZeroRandom(t *testing.T) {
 	})
 }
 
-// cutBuffers returns the flat buffers of each rank as DeepSpeed cuts them.
+// cutBuffers returns the flat buffers of each rank as DeepSpeed cuts them. They are by rank and
+// group, in bytes.
 func (d *drawn) cutBuffers(t *testing.T, kind string, stage, ranks int) (all [][][]byte) {
 	files := format.NewFiles(fstest.MapFS{"blob": {Data: d.blob}})
 	elements := func(name string) []byte {
@@ -180,7 +182,8 @@ func (d *drawn) cutBuffers(t *testing.T, kind string, stage, ranks int) (all [][
 	return all
 }
 
-// readBuffers returns the flat buffers in the files of each rank.
+// readBuffers returns the flat buffers in the files of each rank. They are by rank and group, in
+// bytes. prefix begins the names of the files. It stops the test if one cannot be read.
 func readBuffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
 	ranks int) (all [][][]byte) {
 	weights, inner := "single_partition_of_fp32_groups", "base_optimizer_state"
@@ -224,11 +227,11 @@ func readBuffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
 // are DeepSpeed's own.
 func TestRoundRobin(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/robin.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	want := formattest.Contents(t, files, c)
 	for ranks := 1; ranks <= 5; ranks++ {
 		written := writeZero(t, 2, ranks, c, files)
-		again, other := readSound(t, written)
+		again, other := mustRead(t, written)
 		if diff := cmp.Diff(want, formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("over %d: %s", ranks, diff)
 		}
@@ -251,7 +254,7 @@ func TestRoundRobin(t *testing.T) {
 // nor in 1 before version 0.13; and finds it where the files do not have the configuration.
 func TestRoundRobinWhere(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/robin.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	want := formattest.Contents(t, files, c)
 	model := any([]any{"0.weight", "0.bias", "1.weight", "2.weight", "2.bias", "3.weight"})
 	const names, version = "optimizer_state.param_groups.0.param_names", "ds_version"
@@ -265,7 +268,7 @@ func TestRoundRobinWhere(t *testing.T) {
 			return v.Path == version
 		}), format.Value{Path: version, Data: x.version})
 		written := writeZero(t, x.stage, 4, c, files)
-		again, _ := readSound(t, written)
+		again, _ := mustRead(t, written)
 		if order, _ := again.Value(names); !cmp.Equal(order, model) {
 			t.Errorf("stage %d of %s: the order is %v", x.stage, x.version, order)
 		}
@@ -284,7 +287,7 @@ func TestRoundRobinWhere(t *testing.T) {
 					"round_robin_gradientz")}
 		}
 	}
-	silent, files := readSound(t, dir)
+	silent, files := mustRead(t, dir)
 	if diff := cmp.Diff(want, formattest.Contents(t, files, silent)); diff != "" {
 		t.Error(diff)
 	}
@@ -296,7 +299,7 @@ func TestRoundRobinWhere(t *testing.T) {
 // TestZeroRefuses says why a checkpoint cannot be written as one of ZeRO.
 func TestZeroRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	without := func(path string) []format.Value {
 		return slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
 			return strings.HasPrefix(v.Path, path)
@@ -353,7 +356,7 @@ func TestZeroRefuses(t *testing.T) {
 // TestZeroImplies names what stage 3 leaves out, with what proves that it can be made again.
 func TestZeroImplies(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values,
 		files.Read)
 	if err != nil {

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests ZeRO written for data parallel ranks. Helpers stop the test on an error.
 import (
 	"encoding/json"
 	"fmt"
@@ -19,7 +20,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/framework"
 )
 
-// writeZero returns a folder with a checkpoint as one of ZeRO.
+// writeZero returns a folder, in memory, with a checkpoint as one of ZeRO over some data parallel
+// ranks. It stops the test if the layout fails, or differs when it is made again.
 func writeZero(t testing.TB, stage, ranks int, c *format.Checkpoint,
 	files *format.Files) fstest.MapFS {
 	t.Helper()
@@ -41,7 +43,7 @@ func writeZero(t testing.TB, stage, ranks int, c *format.Checkpoint,
 func TestZero(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		from := formattest.Contents(t, files, c)
 		for stage := 1; stage <= 3; stage++ {
 			for ranks := 1; ranks <= 5; ranks++ {
@@ -58,7 +60,7 @@ func TestZero(t *testing.T) {
 							strings.HasSuffix(name, "."+p)
 					})
 				}
-				again, files := readSound(t, writeZero(t, stage, ranks, c, files))
+				again, files := mustRead(t, writeZero(t, stage, ranks, c, files))
 				for _, f := range again.Check(files) {
 					t.Error(f)
 				}
@@ -83,7 +85,7 @@ func TestZero(t *testing.T) {
 // TestZeroLacksOptimizer takes the optimizer states files away, in which stage 3 has the weights.
 func TestZeroLacksOptimizer(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/zero3.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	for stage := 1; stage <= 3; stage++ {
 		written := writeZero(t, stage, 1, c, files)
 		maps.DeleteFunc(written, func(name string, _ *fstest.MapFile) bool {
@@ -96,7 +98,7 @@ func TestZeroLacksOptimizer(t *testing.T) {
 			}
 			continue
 		}
-		again, other := readSound(t, written)
+		again, other := mustRead(t, written)
 		if !strings.Contains(again.Doubt, "there are no optimizer states files") {
 			t.Errorf("stage %d: %q", stage, again.Doubt)
 		}
@@ -114,7 +116,7 @@ func TestZeroLacksOptimizer(t *testing.T) {
 // proves what is of trained ones, be it of the model's own.
 func TestZeroShared(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	for i := range c.Tensors {
 		switch x := c.Tensors[i]; x.Name {
 		case "module.1.weight":
@@ -150,7 +152,7 @@ func TestZeroShared(t *testing.T) {
 			t.Errorf("%s is gone", x.Name)
 		}
 	}
-	again, other := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
+	again, other := mustRead(t, formattest.WritePaddedOutput(t, out, c, files))
 	from, to := formattest.Contents(t, files, c), formattest.Contents(t, other, again)
 	if from["module.still"] != to["module.still"] {
 		t.Error("what is frozen and shared is another")
@@ -158,6 +160,8 @@ func TestZeroShared(t *testing.T) {
 }
 
 // askDeepSpeed has DeepSpeed run a script of testdata over folders, and returns what it prints.
+// framework.Ask decides whether the test is skipped where DeepSpeed is not there. It stops the test
+// if what is printed is no JSON.
 func askDeepSpeed(t *testing.T, script string, folders []string,
 	args ...string) (found map[string]any) {
 	t.Helper()
@@ -178,7 +182,7 @@ func TestDeepSpeedConsolidates(t *testing.T) {
 	wants, folders := map[string]formattest.What{}, []string{}
 	for from, name := range []string{"zero1", "zero2", "zero3"} {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		for stage := 1; stage <= 3; stage++ {
 			folder := t.TempDir()
 			if err := os.CopyFS(folder, writeZero(t, stage, 2*stage+from-1, c, files)); err != nil {
@@ -212,7 +216,7 @@ func TestDeepSpeedResumes(t *testing.T) {
 			continue
 		}
 		dir, want := formattest.Load(t, "testdata/"+from+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		folder := t.TempDir()
 		if err := os.CopyFS(folder, writeZero(t, stage, 3, c, files)); err != nil {
 			t.Fatal(err)

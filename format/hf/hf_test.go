@@ -1,5 +1,6 @@
 package hf_test
 
+// This file tests the reader on files that are made here, and on shards that torch wrote.
 import (
 	"bytes"
 	"fmt"
@@ -16,7 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// makeFile returns a file with tensors of U8 whose bytes count up.
+// makeFile returns a file with tensors of U8, which it sets in them, whose bytes count up. It stops
+// the test if they cannot be laid out.
 func makeFile(t testing.TB, metadata map[string]string,
 	tensors ...safetensors.Tensor) *fstest.MapFile {
 	for i := range tensors {
@@ -126,7 +128,7 @@ func TestSharded(t *testing.T) {
 	}
 }
 
-// onlySharded returns what was saved as shards.
+// onlySharded returns those tensors of a sample that torch saved as shards, by their names.
 func onlySharded(all formattest.What) formattest.What {
 	found := maps.Clone(all)
 	maps.DeleteFunc(found, func(name string, _ [3]any) bool {

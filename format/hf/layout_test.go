@@ -1,5 +1,6 @@
 package hf_test
 
+// This file tests what is laid out: shoal and torch read it.
 import (
 	"bytes"
 	"encoding/json"
@@ -158,7 +159,9 @@ show = lambda t: [str(t.dtype), list(t.shape), bytes(t.reshape(-1).view(torch.ui
 print(json.dumps({k: show(v) for k, v in state.items()}))
 `
 
-// checkTorchLoads has torch load what was written, and compares with what is due.
+// checkTorchLoads has torch load what was written, and compares with what is due. It writes the
+// folder into a temporary one of the test, fails the test where torch finds something else, and
+// leaves to framework.Ask what happens where torch is not there.
 func checkTorchLoads(t *testing.T, dir fstest.MapFS, want formattest.What) {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "checkpoint")

@@ -1,5 +1,6 @@
 package hf_test
 
+// This file tests folders of files of torch.save. Helpers stop the test on an error.
 import (
 	"encoding/json"
 	"maps"
@@ -115,6 +116,7 @@ func TestBytesDecide(t *testing.T) {
 	}
 }
 
+// indexOf returns an index by which all tensors are in one file.
 func indexOf(what formattest.What, file string) *fstest.MapFile {
 	index := safetensors.Index{Files: map[string]string{}}
 	for name := range what {

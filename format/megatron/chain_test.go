@@ -21,7 +21,7 @@ func TestChain(t *testing.T) {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
 		other, _ := formattest.Load(t, "testdata/"+to+".zip")
 		mesh := map[string]string{"chained": "ep=2", "together": ""}[to]
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		written := writeForMesh(t, c, files, mesh)
 		for name := range other {
 			if !strings.HasSuffix(name, ".pt") {
@@ -32,8 +32,8 @@ func TestChain(t *testing.T) {
 				t.Errorf("%s: %s\n%s", to, name, diff)
 			}
 		}
-		theirs, _ := readSound(t, other)
-		ours, _ := readSound(t, written)
+		theirs, _ := mustRead(t, other)
+		ours, _ := mustRead(t, written)
 		for _, v := range theirs.Values {
 			if got, _ := ours.Value(v.Path); strings.Contains(v.Path, ".param_groups.") &&
 				(strings.HasSuffix(v.Path, "_mult") || strings.Contains(v.Path, "param_names") ||
@@ -45,7 +45,8 @@ func TestChain(t *testing.T) {
 }
 
 // chainCheckpoint returns what optimizers have beside the state of parameters: for each group a
-// factor of weight decay, whether it is of experts, and one parameter.
+// factor of weight decay, whether it is of experts, and one parameter. groups has the parameter by
+// the path of the group.
 func chainCheckpoint(groups map[string]string) *format.Checkpoint {
 	c := &format.Checkpoint{Format: "test"}
 	for at, param := range groups {

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests the distributed optimizer that is written, against buffers that are cut here.
 import (
 	"archive/zip"
 	"bytes"
@@ -21,7 +22,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// readStorages returns the elements of the tensors in a file of torch.save, in their order there.
+// readStorages returns the elements of the tensors in a file of torch.save, in the order of their
+// numbers there. It stops the test if the file is no archive.
 func readStorages(t *testing.T, dir fstest.MapFS, file string) (all [][]byte) {
 	t.Helper()
 	b := dir[file].Data
@@ -87,12 +89,13 @@ func savedBuckets(params []placed, ranks, least int) (buckets [][]byte) {
 // A flatID is which buffer: of which optimizer, of which of its chunks that have some parameters,
 // and of which kind.
 type flatID struct {
-	optimizer, number int
-	kind              string
+	optimizer, number int    // both from 0
+	kind              string // kind of state
 }
 
 // rankBuffers returns the buckets of a rank's distributed optimizers, as a run with so many data
-// parallel ranks and such buckets has them, in the order of the file.
+// parallel ranks and such buckets has them, in the order of the file. ranks and least are as
+// savedBuckets takes them.
 func (m *trained) rankBuffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, all [][][]byte) {
 	for o := range 2 {
 		if o == 0 && ep > 0 || o == 1 && a.ep == 1 {
@@ -120,7 +123,8 @@ func (m *trained) rankBuffers(a axes, tp, pp, ep, ranks, least int) (ids []flatI
 }
 
 // checkBuffers compares the buffers in a file with those of runs that load it, of any data parallel
-// ranks. A run with smaller buckets has the same, or shorter ones, which Megatron sees.
+// ranks. A run with smaller buckets has the same, or shorter ones, which Megatron sees. found are
+// in the order of rankBuffers. It stops the test at the first that is not as it must be.
 func (m *trained) checkBuffers(t *testing.T, found [][]byte, a axes, tp, pp, ep int) {
 	t.Helper()
 	for _, ranks := range []int{1, 3, 8} {
@@ -142,7 +146,8 @@ func (m *trained) checkBuffers(t *testing.T, found [][]byte, a axes, tp, pp, ep 
 }
 
 // writeFlat writes a checkpoint with the distributed optimizer's files for some ranks, compares
-// these with what they must have, and reads it again.
+// these with what they must have, and reads it again. It stops the test at the first difference,
+// gives c the optimizers for these ranks, and does nothing on the disk.
 func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Files,
 	a axes) (*format.Checkpoint, *format.Files) {
 	t.Helper()
@@ -164,7 +169,7 @@ func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Fi
 		}
 		m.checkBuffers(t, readStorages(t, dir, folder+"/distrib_optim.pt"), a, tp, pp, ep)
 	})
-	again, files := readSound(t, dir)
+	again, files := mustRead(t, dir)
 	if faults, err := formattest.CheckProofs(files, again); err != nil || len(faults) > 0 ||
 		whyUnnamed(again) != "" {
 		t.Fatalf("%+v: %v, %v, %s", a, faults, err, whyUnnamed(again))
@@ -210,7 +215,8 @@ func TestDistributedAnyToAny(t *testing.T) {
 	})
 }
 
-// deleteSteps removes the numbers of steps from the sums, and returns these.
+// deleteSteps removes the numbers of steps from the sums, and returns these. It changes the map
+// that it is given.
 func deleteSteps(all map[string]digest.Sum) map[string]digest.Sum {
 	for name := range all {
 		if strings.HasPrefix(name, "optimizer.step.") {

@@ -22,7 +22,7 @@ func TestFold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			for _, to := range []string{"pp=2,tp=2", "tp=1", "torch_dist"} {
-				c, files := readSound(t, dir)
+				c, files := mustRead(t, dir)
 				model := sampleModel(c)
 				if _, _, err := megatron.ToHuggingFace(c, model); err != nil {
 					t.Fatal(err)
@@ -58,7 +58,7 @@ func TestFold(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					again, files = readSound(t, formattest.WritePaddedOutput(t, out, c, files))
+					again, files = mustRead(t, formattest.WritePaddedOutput(t, out, c, files))
 				}
 				if said := whyUnnamed(again); said != "" {
 					t.Fatalf("%s: %s", to, said)
@@ -66,7 +66,7 @@ func TestFold(t *testing.T) {
 				if _, _, err := megatron.ToHuggingFace(again, model); err != nil {
 					t.Fatalf("%s: %v", to, err)
 				}
-				formattest.Compare(t, files, again, splitWant(t, want))
+				formattest.Compare(t, files, again, underHuggingNames(t, want))
 				if faults, err := formattest.CheckProofs(files, again); err != nil ||
 					len(faults) > 0 {
 					t.Errorf("%s: %v, %v", to, faults, err)
@@ -110,7 +110,7 @@ func TestFoldChained(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, files := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
+		again, files := mustRead(t, formattest.WritePaddedOutput(t, out, c, files))
 		if said := whyUnnamed(again); said != "" {
 			t.Fatalf("%s: %s", mesh, said)
 		}

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests the joining of what tensor parallel ranks have.
 import (
 	"fmt"
 	"testing"
@@ -102,9 +103,9 @@ func TestJoinExperts(t *testing.T) {
 		}
 	}
 	dir, want := formattest.Load(t, "testdata/chained.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	setValue(c, "args.expert_tensor_parallel_size", int64(1))
-	again, files := readSound(t, writeForMesh(t, c, files, "ep=2,tp=2"))
+	again, files := mustRead(t, writeForMesh(t, c, files, "ep=2,tp=2"))
 	formattest.Compare(t, files, again, want)
 	if is, _ := again.Value("args.expert_tensor_parallel_size"); is != int64(2) {
 		t.Errorf("experts are cut over %v ranks", is)

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests mp_rank folders that are written. Helpers stop the test on an error.
 import (
 	"encoding/json"
 	"fmt"
@@ -26,8 +27,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// readSound reads a checkpoint that was written, from its top folder, and demands that it is sound.
-func readSound(t testing.TB, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
+// mustRead reads a checkpoint that was written, from its top folder, joins its parts, and stops the
+// test if that fails. It does not check what it reads.
+func mustRead(t testing.TB, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	files := format.NewFiles(dir)
 	c, err := readJoined(files)
@@ -45,7 +47,8 @@ func catalogue(c *format.Checkpoint) (list []layout.Tensor) {
 	return list
 }
 
-// corePreset returns how Megatron Core cuts a checkpoint over a mesh.
+// corePreset returns how Megatron Core cuts a checkpoint over a mesh. It stops the test where there
+// is no such mesh or preset.
 func corePreset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
 	t.Helper()
 	m, err := layout.ParseMesh(mesh)
@@ -59,7 +62,9 @@ func corePreset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
 	return spec
 }
 
-// writeForMesh returns a folder with a checkpoint for another mesh.
+// writeForMesh returns a folder, in memory, with a checkpoint for another mesh, for which it
+// changes the optimizers of c. It stops the test if the layout fails, or differs when it is made
+// again.
 func writeForMesh(t testing.TB, c *format.Checkpoint, files *format.Files,
 	mesh string) fstest.MapFS {
 	t.Helper()
@@ -94,10 +99,10 @@ func TestLayoutSamples(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			first, _ := readSound(t, dir)
-			c, files := readSound(t, dir)
+			first, _ := mustRead(t, dir)
+			c, files := mustRead(t, dir)
 			for _, mesh := range meshes {
-				c, files = readSound(t, writeForMesh(t, c, files, mesh))
+				c, files = mustRead(t, writeForMesh(t, c, files, mesh))
 				formattest.Compare(t, files, c, want)
 				if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 {
 					t.Errorf("%s: %v, %v", mesh, faults, err)
@@ -123,7 +128,7 @@ func TestLayoutGrouped(t *testing.T) {
 	for name, x := range alone {
 		want[oneExpert.ReplaceAllString(name, "experts.$2$1")] = x
 	}
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	for i := range c.Tensors {
 		c.Tensors[i].Name = oneExpert.ReplaceAllString(c.Tensors[i].Name, "experts.$2$1")
 	}
@@ -145,7 +150,7 @@ func TestLayoutGrouped(t *testing.T) {
 				t.Error("expert 3 is not the first of its rank")
 			}
 		}
-		c, files = readSound(t, written)
+		c, files = mustRead(t, written)
 		formattest.Compare(t, files, c, want)
 		if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 ||
 			whyUnnamed(c) != "" {
@@ -154,7 +159,8 @@ func TestLayoutGrouped(t *testing.T) {
 	}
 }
 
-// checkValues compares what is no tensor, but for arguments that say how the model is cut.
+// checkValues compares what is no tensor, but for arguments that say how the model is cut. It fails
+// the test where they differ.
 func checkValues(t *testing.T, a, b *format.Checkpoint) {
 	t.Helper()
 	values := func(c *format.Checkpoint) map[string]any {
@@ -183,7 +189,7 @@ func TestLayoutSameMesh(t *testing.T) {
 	for name, mesh := range map[string]string{"mixed": "pp=2,tp=2", "half": "pp=2,tp=2",
 		"fp32": "pp=2,tp=2", "frozen": "", "chained": "ep=2", "together": ""} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		written := writeForMesh(t, c, files, mesh)
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(dir)),
 			slices.Sorted(maps.Keys(written))); diff != "" {
@@ -206,7 +212,8 @@ func TestLayoutSameMesh(t *testing.T) {
 	}
 }
 
-// fileTensors returns the tensors of a file, with their shapes and bytes.
+// fileTensors returns the tensors of a file, with their shapes and bytes. It stops the test if the
+// file cannot be read.
 func fileTensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
 	t.Helper()
 	files := format.NewFiles(dir)
@@ -223,7 +230,9 @@ func TestLayoutRandom(t *testing.T) {
 	tryModels(t, (*model).checkLayout)
 }
 
-// tryModels tries a test on random models: SEED and CASES say which, and how many.
+// tryModels runs a test as a subtest on each of 200 random models, until one fails, which stops the
+// test t. The environment can say which models (SEED), how many (CASES), and by what to divide 200
+// (SLICES).
 func tryModels(t *testing.T, test func(*model, *testing.T)) {
 	t.Helper()
 	n, seed := 200, uint64(time.Now().UnixNano())
@@ -275,7 +284,7 @@ func TestLayoutRefusesUnevenMiddles(t *testing.T) {
 // TestLayoutRefuses says what cannot be written for Megatron.
 func TestLayoutRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
-	c, _ := readSound(t, dir)
+	c, _ := mustRead(t, dir)
 	moved := func(match string, place string) *layout.Spec {
 		spec := corePreset(t, "pp=2,tp=2", c)
 		for i := range spec.Rules {
@@ -388,7 +397,7 @@ for path in sys.argv[1:]:
 // namespace.
 func TestTorchLoads(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	folder := t.TempDir()
 	if err := os.CopyFS(folder, writeForMesh(t, c, files, "pp=4,tp=1")); err != nil {
 		t.Fatal(err)

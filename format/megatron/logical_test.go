@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests the conversion to Hugging Face's names.
 import (
 	"encoding/hex"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// contents returns the tensors of the model, under Hugging Face's names.
+// contents returns the model's tensors by Hugging Face's names, in the form of formattest.Contents.
 func (m *model) contents() map[string]string {
 	all := map[string]string{}
 	for name, x := range m.whole {
@@ -31,14 +32,15 @@ func (m *model) contents() map[string]string {
 var oneExpert = regexp.MustCompile(`experts\.local_experts\.(\d+)\.(linear_fc\d\.[a-z]+)`)
 
 // checkByFolders writes a model as folders mp_rank, reads these, and gives it the names it had: it
-// is the model, bit by bit. Norms and experts can be modules of their own there, or not.
+// is the model, bit by bit. Norms and experts can be modules of their own there, or not. It stops
+// the test at the first failure.
 func (m *model) checkByFolders(t *testing.T) {
 	c, files := m.asCheckpoint()
 	out, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, files := readSound(t, formattest.WritePaddedOutput(t, out, c, files))
+	written, files := mustRead(t, formattest.WritePaddedOutput(t, out, c, files))
 	for i := range written.Tensors {
 		x := &written.Tensors[i]
 		if m.Hidden%2 == 0 {
@@ -66,7 +68,8 @@ func (m *model) checkByDist(t *testing.T) {
 	m.checkSame(t, written, files)
 }
 
-// checkSame gives a checkpoint the names of Hugging Face, and demands that it is the model.
+// checkSame gives a checkpoint the names of Hugging Face, and demands that it is the model. It
+// changes the checkpoint, and fails or stops the test.
 func (m *model) checkSame(t *testing.T, c *format.Checkpoint, files *format.Files) {
 	t.Helper()
 	facts := megatron.ModelOf(c)
@@ -159,8 +162,11 @@ func huggingNames(param string) []string {
 	return names
 }
 
-// splitWant returns what a sample holds under the names of Hugging Face, split as these are.
-func splitWant(t *testing.T, want formattest.What) formattest.What {
+// underHuggingNames returns what a sample holds, given as formattest.Load does, with Megatron's
+// tensors renamed and split as Hugging Face has them. It knows the samples' rows only: 9 of the
+// vocabulary, 6 each of gate and up, and two groups of 4 of q, 2 of k and 2 of v. It stops the test
+// where elements are not hex.
+func underHuggingNames(t *testing.T, want formattest.What) formattest.What {
 	t.Helper()
 	all := formattest.What{}
 	for name, x := range want {
@@ -221,7 +227,7 @@ func TestLogicalOptimizer(t *testing.T) {
 	for _, name := range []string{"mixed", "swapped", "half", "frozen", "distributed", "single"} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			c, files := readSound(t, dir)
+			c, files := mustRead(t, dir)
 			dist, distFiles := readDist(t, writeDist(t, c, files))
 			for _, x := range []struct {
 				c     *format.Checkpoint
@@ -232,7 +238,7 @@ func TestLogicalOptimizer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				formattest.Compare(t, x.files, x.c, splitWant(t, want))
+				formattest.Compare(t, x.files, x.c, underHuggingNames(t, want))
 				if faults, err := formattest.CheckProofs(x.files, x.c); err != nil ||
 					len(faults) > 0 {
 					t.Errorf("%v, %v", faults, err)
@@ -278,13 +284,13 @@ func TestLogicalOptimizer(t *testing.T) {
 	if _, _, err := megatron.ToHuggingFace(c, sampleModel(c)); err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, files, c, splitWant(t, want))
+	formattest.Compare(t, files, c, underHuggingNames(t, want))
 }
 
 // TestLogicalSteps: what is no tensor, and is of a parameter, is of all that were joined in it.
 func TestLogicalSteps(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
-	c, _ := readSound(t, dir)
+	c, _ := mustRead(t, dir)
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
 		return strings.HasPrefix(x.Name, "optimizer.step.")
 	})
@@ -447,7 +453,7 @@ func TestLogicalRefuses(t *testing.T) {
 		}, "no tensor has a name of Megatron Core"},
 	} {
 		dir, _ := formattest.Load(t, "testdata/mixed.zip")
-		c, _ := readSound(t, dir)
+		c, _ := mustRead(t, dir)
 		m := sampleModel(c)
 		x.change(c, &m)
 		if _, _, err := megatron.ToHuggingFace(c, m); err == nil ||
@@ -457,7 +463,8 @@ func TestLogicalRefuses(t *testing.T) {
 	}
 }
 
-// setShape changes the shape of a tensor of a checkpoint.
+// setShape changes the shape of a tensor of a checkpoint. It does nothing where there is no such
+// tensor.
 func setShape(c *format.Checkpoint, name string, shape ...int) {
 	for i := range c.Tensors {
 		if c.Tensors[i].Name == name {
@@ -466,7 +473,7 @@ func setShape(c *format.Checkpoint, name string, shape ...int) {
 	}
 }
 
-// setValue changes a value of a checkpoint, or adds it.
+// setValue changes a value of a checkpoint, or adds it. Values stay in order.
 func setValue(c *format.Checkpoint, path string, is any) {
 	c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == path })
 	c.Values = append(c.Values, format.Value{Path: path, Data: is})

@@ -117,7 +117,7 @@ func TestRefuses(t *testing.T) {
 // write a folder for each pair of ranks, and nothing was lost.
 func TestRefusesOtherRanks(t *testing.T) {
 	from, _ := formattest.Load(t, "testdata/chained.zip")
-	c, files := readSound(t, from)
+	c, files := mustRead(t, from)
 	setValue(c, "args.expert_tensor_parallel_siz_", int64(1)) // as the writer would not write it
 	out, err := megatron.Layout(corePreset(t, "ep=2,tp=2", c), c.Tensors, c.Values)
 	if err != nil {
@@ -144,7 +144,7 @@ func TestRefusesOtherRanks(t *testing.T) {
 	}
 }
 
-// replaceText changes text in a file of a folder.
+// replaceText changes text in a file of a folder. It puts a changed copy in place of the file.
 func replaceText(d fstest.MapFS, name, old, new string) {
 	d[name] = &fstest.MapFile{
 		Data: bytes.ReplaceAll(bytes.Clone(d[name].Data), []byte(old), []byte(new))}

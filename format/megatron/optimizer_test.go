@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests optimizers that are read.
 import (
 	"bytes"
 	"encoding/binary"
@@ -26,7 +27,8 @@ func readJoined(files *format.Files) (*format.Checkpoint, error) {
 	return c, megatron.JoinRanks(c)
 }
 
-// findTensor returns the tensor of a name, and fails the test if there is none.
+// findTensor returns the tensor of a name, and fails the test if there is none. It is the
+// checkpoint's own, not a copy.
 func findTensor(t *testing.T, c *format.Checkpoint, name string) *format.Tensor {
 	t.Helper()
 	i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == name })
@@ -103,7 +105,7 @@ func TestLearningRates(t *testing.T) {
 // that it was in.
 func TestGroupsOfStages(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/stages.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	for _, mesh := range []string{"", "pp=4,tp=2"} {
 		formattest.Compare(t, files, c, want)
 		for i, decay := range []float64{1, 0} {
@@ -122,7 +124,7 @@ func TestGroupsOfStages(t *testing.T) {
 		if got, _ := c.Value("optimizer.optimizer.param_groups.1.lr"); got != 1e-4 {
 			t.Errorf("lr is %v", got)
 		}
-		c, files = readSound(t, writeForMesh(t, c, files, mesh))
+		c, files = mustRead(t, writeForMesh(t, c, files, mesh))
 	}
 }
 

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file slices random models for ranks row by row: an oracle for the layouts.
 import (
 	"bytes"
 	"fmt"
@@ -33,8 +34,8 @@ type dims struct {
 	Mixtral                            bool // the names of experts
 	// every second layer, beginning with the first, has no experts
 	Dense bool
-	Mesh  string
-	DType tensor.DType
+	Mesh  string       // as a spec writes it
+	DType tensor.DType // element type of the weights
 }
 
 // model is one of random weights under Hugging Face's names; its norms are matrices of one row, its
@@ -134,7 +135,7 @@ func (d *dims) mlpNames() (string, [3]string) {
 	return "mlp.", [3]string{"gate_proj.weight", "up_proj.weight", "down_proj.weight"}
 }
 
-// shapeOf returns the shape of a tensor: norms are vectors.
+// shapeOf returns the shape of a tensor: norms are vectors. So are biases.
 func (m *model) shapeOf(name string) tensor.Shape {
 	x := m.whole[name]
 	if strings.HasSuffix(name, ".bias") {
@@ -146,7 +147,7 @@ func (m *model) shapeOf(name string) tensor.Shape {
 	return tensor.Shape{len(x), len(x[0]) / m.DType.Size()}
 }
 
-// asCheckpoint returns the model in one file.
+// asCheckpoint returns the model in one file. The file is in memory.
 func (m *model) asCheckpoint() (*format.Checkpoint, *format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	for _, name := range slices.Sorted(maps.Keys(m.whole)) {
@@ -159,7 +160,8 @@ func (m *model) asCheckpoint() (*format.Checkpoint, *format.Files) {
 	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
 }
 
-// spec returns the preset megatron-core for the model's mesh, with the cuts of the stages.
+// spec returns the preset megatron-core for the model's mesh, with the cuts of the stages. It stops
+// the test where there is no such preset.
 func (m *model) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	mesh, err := layout.ParseMesh(m.Mesh)
 	if err != nil {
@@ -184,7 +186,7 @@ func (m *model) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 }
 
 // checkLayout writes the model for its mesh, and compares every rank's file with what slicing
-// gives.
+// gives. It fails or stops the test where they differ.
 func (m *model) checkLayout(t *testing.T) {
 	c, files := m.asCheckpoint()
 	out, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values)
@@ -210,7 +212,7 @@ func (m *model) checkLayout(t *testing.T) {
 			}
 		}
 	}
-	again, files := readSound(t, dir)
+	again, files := mustRead(t, dir)
 	for _, x := range again.Tensors {
 		if x.Coords != nil {
 			t.Fatal(x)
@@ -236,7 +238,8 @@ func (m *model) checkLayout(t *testing.T) {
 	}
 }
 
-// withPadding returns the model with rows of its vocabulary as for so many ranks.
+// withPadding returns the model with rows of its vocabulary as for so many ranks. Each of tp ranks
+// gets 128 rows.
 func (m *model) withPadding(tp int) *model {
 	p := &model{m.dims, maps.Clone(m.whole)}
 	for _, name := range []string{"model.embed_tokens.weight", "lm_head.weight"} {
@@ -250,7 +253,8 @@ func (m *model) withPadding(tp int) *model {
 	return p
 }
 
-// rankTensors returns what the file of a rank has, by slicing.
+// rankTensors returns what the file of a rank has, by slicing. They are in the form of
+// formattest.Contents.
 func (m *model) rankTensors(tp, pp, ep int) map[string]string {
 	all := map[string]string{}
 	size := m.DType.Size()

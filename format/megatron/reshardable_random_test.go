@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests buffers of dp_reshardable that are made here.
 import (
 	"fmt"
 	"maps"

@@ -1,5 +1,6 @@
 package megatron
 
+// This file tests buffers of dp_reshardable that Megatron-Core has saved.
 import (
 	"encoding/hex"
 	"io/fs"
@@ -16,7 +17,8 @@ import (
 )
 
 // readSaved reads what Megatron-Core has saved in one of its formats for the distributed optimizer;
-// change is called before buffers are taken apart.
+// change is called before buffers are taken apart. name is a zip of testdata, and form a folder in
+// it; change is nil for no change. It stops the test if that cannot be read.
 func readSaved(t *testing.T, name, form string,
 	change func(*format.Checkpoint)) (*format.Checkpoint,
 	*format.Files) {

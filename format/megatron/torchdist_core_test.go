@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests torch_dist with Megatron-Core, where it is installed.
 import (
 	"encoding/hex"
 	"encoding/json"
@@ -20,7 +21,8 @@ import (
 const vocabulary = 12
 
 // coreWant returns what Megatron-Core's model has of a tensor of a sample, on one of the tensor
-// parallel ranks: under names of the whole model.
+// parallel ranks: under names of the whole model. tp is the rank, of how many there are. It stops
+// the test where the sample has no such tensor.
 func coreWant(t *testing.T, want formattest.What, name string, tp, of int) [3]any {
 	t.Helper()
 	x, ok := want[name]
@@ -86,7 +88,7 @@ func TestDistOfMegatronCore(t *testing.T) {
 // tensor and two pipeline parallel ranks, and optimizers of both kinds.
 func TestMegatronCoreLoads(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(folder, writeDist(t, c, files)); err != nil {
 		t.Fatal(err)
@@ -132,7 +134,7 @@ func TestMegatronCoreLoads(t *testing.T) {
 }
 
 // wholeName returns what a parameter of a stage, of modules that have norms of their own, is called
-// in the samples.
+// in the samples. pp is the stage; it has two layers.
 func wholeName(name string, pp int) string {
 	for i := range 2 {
 		if rest, ok := strings.CutPrefix(name, fmt.Sprintf("decoder.layers.%d.", i)); ok {

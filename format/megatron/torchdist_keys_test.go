@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests the names of torch_dist.
 import (
 	"fmt"
 	"slices"
@@ -16,7 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// metadataNames writes a checkpoint as torch_dist, and returns the names in the metadata.
+// metadataNames writes a checkpoint as torch_dist, and returns the names in the metadata. Tensors
+// have their shapes beside. It fails or stops the test where what is written is not sound.
 func metadataNames(t *testing.T, c *format.Checkpoint, files *format.Files) []string {
 	t.Helper()
 	out, err := megatron.LayoutDist(whole, c.Tensors, c.Values, files.Read)

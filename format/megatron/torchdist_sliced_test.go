@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests torch_dist against random models that are sliced here.
 import (
 	"bytes"
 	"encoding/json"
@@ -23,7 +24,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// torchTensors returns the tensors of a folder as torch sees them.
+// torchTensors returns the tensors of a folder as torch sees them. It stops the test if they cannot
+// be read.
 func torchTensors(t testing.TB, dir fs.FS) map[string]string {
 	t.Helper()
 	files := format.NewFiles(dir)
@@ -78,7 +80,8 @@ func TestDistRandom(t *testing.T) {
 }
 
 // checkDist writes the model as torch_dist, and compares what torch sees with slices of its
-// matrices.
+// matrices. It changes the mesh of the model to one rank, and fails or stops the test where they
+// differ.
 func (m *model) checkDist(t *testing.T) {
 	m.TP, m.PP, m.EP, m.Cuts, m.Mesh = 1, 1, 1, []int{0}, ""
 	c, files := m.asCheckpoint()
@@ -141,7 +144,7 @@ print(json.dumps([{k: show(v) for k, v in state.items() if isinstance(v, torch.T
 // both names of a copy in f32.
 func TestDistTorchLoads(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(folder, writeDist(t, c, files)); err != nil {
 		t.Fatal(err)

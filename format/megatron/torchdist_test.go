@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests torch_dist that is written and read. Helpers stop the test on an error.
 import (
 	"bytes"
 	"io/fs"
@@ -21,7 +22,8 @@ import (
 // whole is one rank with everything.
 var whole = &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
 
-// writeDist writes a checkpoint as one of torch_dist, and returns the folder of the iteration.
+// writeDist writes a checkpoint as one of torch_dist, in memory, and returns the folder of the
+// iteration. It stops the test if the layout fails, or differs when it is made again.
 func writeDist(t testing.TB, c *format.Checkpoint, files *format.Files) fstest.MapFS {
 	t.Helper()
 	spec := corePreset(t, "", c)
@@ -36,7 +38,8 @@ func writeDist(t testing.TB, c *format.Checkpoint, files *format.Files) fstest.M
 	return innerFolder(t, formattest.WriteOutput(t, out, c, files))
 }
 
-// innerFolder returns the folder of the newest iteration, of which nothing else is there.
+// innerFolder returns the folder of the newest iteration of dir. It fails the test where other
+// files than those of torch_dist are there.
 func innerFolder(t testing.TB, dir fstest.MapFS) fstest.MapFS {
 	t.Helper()
 	name, err := megatron.Latest(format.NewFiles(dir))
@@ -58,7 +61,8 @@ func innerFolder(t testing.TB, dir fstest.MapFS) fstest.MapFS {
 	return sub
 }
 
-// readDist reads a folder of torch_dist, and demands that it is sound.
+// readDist reads a folder of torch_dist, and stops the test if it cannot be read. It does not check
+// what it reads.
 func readDist(t testing.TB, dir fs.FS) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	files := format.NewFiles(dir)
@@ -79,7 +83,7 @@ func TestDistSamples(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
-			first, files := readSound(t, dir)
+			first, files := mustRead(t, dir)
 			c := first
 			for range 2 {
 				c, files = readDist(t, writeDist(t, c, files))
@@ -88,7 +92,7 @@ func TestDistSamples(t *testing.T) {
 				}
 				formattest.Compare(t, files, c, want)
 			}
-			c, files = readSound(t, writeForMesh(t, c, files, mesh))
+			c, files = mustRead(t, writeForMesh(t, c, files, mesh))
 			formattest.Compare(t, files, c, want)
 			if said := whyUnnamed(c); said != "" {
 				t.Error(said)
@@ -120,7 +124,7 @@ func TestDistCommon(t *testing.T) {
 			"optimizer.1.optimizer.state.common_step": int64(12)},
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		c, files := readSound(t, dir)
+		c, files := mustRead(t, dir)
 		written := writeDist(t, c, files)
 		delete(written, megatron.ConfigName) // so that all stands where it lies
 		got, _ := readDist(t, written)
@@ -162,7 +166,7 @@ func tinyCheckpoint(names ...string) (*format.Checkpoint, *format.Files) {
 // TestDistRefuses says what cannot be written as torch_dist.
 func TestDistRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
-	c, files := readSound(t, dir)
+	c, files := mustRead(t, dir)
 	unread := func(*format.Tensor, []byte) error { return fs.ErrPermission }
 	others := func(*format.Tensor, []byte) error { return nil }
 	with := func(v ...format.Value) []format.Value { return append(slices.Clone(c.Values), v...) }

@@ -106,7 +106,7 @@ func TestTrainedUneven(t *testing.T) {
 			}
 		}
 	}
-	again, files := readSound(t, dir)
+	again, files := mustRead(t, dir)
 	if diff := cmp.Diff(want, tensorSums(t, again, files)); diff != "" {
 		t.Error(diff)
 	}
@@ -124,7 +124,7 @@ func TestTrainedUneven(t *testing.T) {
 	}
 }
 
-// groupValues returns what an optimizer has beside tensors.
+// groupValues returns the values of a checkpoint that are an optimizer's, by path.
 func groupValues(c *format.Checkpoint) map[string]any {
 	all := map[string]any{}
 	for _, v := range c.Values {

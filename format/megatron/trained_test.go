@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file makes random models with optimizers, and tells what each rank has: an oracle.
 import (
 	"encoding/binary"
 	"fmt"
@@ -50,7 +51,7 @@ type matrix struct {
 // String writes the type, the shape and the elements.
 func (m matrix) String() string { return fmt.Sprint(m.dtype, m.shape, slices.Concat(m.rows...)) }
 
-// drawTrained draws a model with the state of its optimizer.
+// drawTrained draws a model with the state of its optimizer. hidden is its width.
 func drawTrained(r *rand.Rand, hidden int) *trained {
 	m := &trained{layers: 4, experts: 4, hidden: hidden, ffn: 4 * (1 + r.IntN(2)), vocab: 8,
 		whole: map[string]matrix{}}
@@ -202,7 +203,8 @@ func (m *trained) asCheckpoint() (*format.Checkpoint, *format.Files) {
 
 var scale = matrix{tensor.F32, tensor.Shape{1}, [][]byte{{0, 0, 0x80, 0x45}}} // 4096
 
-// groupOf returns the group of a parameter: vectors have no weight decay.
+// groupOf returns the group of a parameter: vectors have no weight decay. It is 0 for matrices, and
+// 1 for vectors.
 func (m *trained) groupOf(name string) int { return 2 - len(m.whole[name].shape) }
 
 var (
@@ -332,7 +334,7 @@ func (m *trained) rankTensors(a axes, tp, pp, ep int) map[string]string {
 }
 
 // spec returns how Megatron shares a checkpoint out to ranks. It gives the checkpoint the
-// optimizers for them.
+// optimizers for them. It stops the test where there is no such spec.
 func (a axes) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	t.Helper()
 	mesh, err := layout.ParseMesh(a.mesh())
@@ -371,7 +373,8 @@ func (a axes) forEachRank(f func(folder string, tp, pp, ep int)) {
 }
 
 // writeChecked writes a checkpoint for some ranks, compares each rank's file with what it must
-// have, and reads it again.
+// have, and reads it again. It stops the test at the first difference, gives c the optimizers for
+// these ranks, and does nothing on the disk.
 func (m *trained) writeChecked(t *testing.T, c *format.Checkpoint, files *format.Files,
 	a axes) (*format.Checkpoint, *format.Files) {
 	t.Helper()
@@ -386,7 +389,7 @@ func (m *trained) writeChecked(t *testing.T, c *format.Checkpoint, files *format
 			t.Fatalf("%+v, %s:\n%s", a, folder, diff)
 		}
 	})
-	again, files := readSound(t, dir)
+	again, files := mustRead(t, dir)
 	want := map[string]any{"args.virtual_pipeline_model_parallel_size": nil,
 		"args.num_layers_per_virtual_pipeline_stage": nil,
 		"args.pipeline_model_parallel_size":          int64(a.pp),
@@ -405,7 +408,7 @@ func (m *trained) writeChecked(t *testing.T, c *format.Checkpoint, files *format
 }
 
 // tensorSums returns the fingerprints of the tensors but the scale of gradients, which each
-// optimizer has.
+// optimizer has. They are by name.
 func tensorSums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]digest.Sum {
 	t.Helper()
 	key, all := digest.NewKey(1), map[string]digest.Sum{}

@@ -1,5 +1,7 @@
 package optim_test
 
+// This file tests optimizers that frameworks load, where they are installed. Helpers stop the test
+// on an error.
 import (
 	"encoding/json"
 	"fmt"
@@ -17,7 +19,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// trainedFolder unpacks a checkpoint of FSDP on the disk, and returns its folder and what is in it.
+// trainedFolder unpacks a checkpoint of FSDP into a temporary folder of the test, and returns that
+// folder and what is in it.
 func trainedFolder(t *testing.T, name string) (string, formattest.What) {
 	t.Helper()
 	files, want := formattest.Load(t, "../dcp/testdata/"+name+".zip")
@@ -29,7 +32,7 @@ func trainedFolder(t *testing.T, name string) (string, formattest.What) {
 }
 
 // convert writes a checkpoint in a format that goes by groups, for the ranks of a mesh, and returns
-// its folder.
+// its folder. The folder is a temporary one of the test.
 func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 	t.Helper()
 	c, err := checkpoint.Open(from)
@@ -59,7 +62,8 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 	return dst
 }
 
-// askFramework has a framework run a script over folders, and returns what it prints.
+// askFramework has a framework run a script over folders, and returns what it prints. framework.Ask
+// decides whether the test is skipped where the module is not there.
 func askFramework(
 	t *testing.T,
 	module, script string,

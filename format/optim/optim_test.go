@@ -1,5 +1,6 @@
 package optim_test
 
+// This file tests groups of optimizers, of samples and made here.
 import (
 	"fmt"
 	"slices"
@@ -30,7 +31,7 @@ func llamaGroups() (matrices, vectors []string) {
 	return append(matrices, "lm_head.weight"), append(vectors, "model.norm.weight")
 }
 
-// readSample reads a sample, and returns what is in it too.
+// readSample reads a sample, and returns what is in it too. It stops the test if it cannot be read.
 func readSample(t *testing.T, name string) (*format.Checkpoint, *format.Files, formattest.What) {
 	t.Helper()
 	dir, want := formattest.Load(t, "../dcp/testdata/"+name+".zip")
@@ -152,7 +153,7 @@ func TestOrderContradicted(t *testing.T) {
 }
 
 // numberedCheckpoint returns a checkpoint of torch.save with an optimizer that numbers its
-// parameters.
+// parameters. names are those that it gives the parameters of the first group; nil = it names none.
 func numberedCheckpoint(names ...any) *format.Checkpoint {
 	c := &format.Checkpoint{}
 	for _, name := range []string{"optimizer.state.0.exp_avg", "optimizer.state.1.exp_avg",

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// A tensor stands for a value of another package, which names its type itself.
 type tensor struct{}
 
 func (*tensor) Kind() string { return "torch.Tensor" }

@@ -1,5 +1,6 @@
 package pickle_test
 
+// This file tests pickles against Python, and with damage.
 import (
 	"encoding/hex"
 	"errors"
@@ -15,7 +16,7 @@ import (
 )
 
 // repr writes a value as Python's repr does, so that both sides can be compared; an Object as its
-// call and state.
+// call and state. depth is how deep v is nested.
 func repr(v any, depth int) string {
 	if depth > 50 {
 		return "..."
@@ -146,7 +147,7 @@ func TestPython(t *testing.T) {
 	}
 }
 
-// unhex returns the bytes of hexadecimal digits.
+// unhex returns the bytes of hexadecimal digits. It stops the test if they are none.
 func unhex(t *testing.T, s string) []byte {
 	b, err := hex.DecodeString(s)
 	if err != nil {

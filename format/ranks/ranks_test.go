@@ -1,5 +1,6 @@
 package ranks_test
 
+// This file tests shoal's own format.
 import (
 	"bytes"
 	"strings"
@@ -15,7 +16,8 @@ import (
 
 const first, second = "rank-00000.safetensors", "rank-00001.safetensors"
 
-// halvedTensor returns a tensor in two, and a folder with a file of zeros for each half.
+// halvedTensor returns a tensor in two, and a folder with a file of zeros for each half. The folder
+// is in memory. It stops the test if that cannot be laid out.
 func halvedTensor(t *testing.T) (*layout.Spec, []format.Tensor, fstest.MapFS) {
 	t.Helper()
 	spec, err := layout.Parse(

@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/format/safetensors"
 )
 
-// longestFile returns a file whose header is as long as can be: a beginning, items, an end.
+// longestFile returns a file whose header is as long as can be: a beginning, items, an end. item
+// returns the i-th item, from 0; spaces fill up the rest.
 func longestFile(before string, item func(i int) string, after string) []byte {
 	b := make([]byte, 8, 8+safetensors.MaxHeader)
 	binary.LittleEndian.PutUint64(b, safetensors.MaxHeader)

@@ -1,5 +1,6 @@
 package safetensors_test
 
+// This file tests headers, made here and drawn.
 import (
 	"bytes"
 	"encoding/binary"
@@ -16,7 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// makeFile puts a JSON header and data bytes together.
+// makeFile puts a JSON header and data bytes together. data is their number.
 func makeFile(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, data)...)
@@ -167,6 +168,7 @@ func drawTensors(t *rapid.T) (list []safetensors.Tensor) {
 }
 
 // writeFile lays the tensors out, fills their bytes in turn, and returns the header and the file.
+// It stops the test if they cannot be laid out.
 func writeFile(t interface{ Fatal(...any) }, list []safetensors.Tensor,
 	metadata map[string]string) (*safetensors.Header, []byte) {
 	h, err := safetensors.Layout(list, metadata)
@@ -273,7 +275,7 @@ func largeTensors(n int) (list []safetensors.Tensor) {
 }
 
 // checkAgainstJSON compares a header that was read with what Go's package for JSON finds in its
-// text.
+// text. It stops the test where they differ.
 func checkAgainstJSON(t *testing.T, text []byte, h *safetensors.Header) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(text, &all); err != nil {

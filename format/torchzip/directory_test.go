@@ -1,5 +1,6 @@
 package torchzip_test
 
+// This file tests directories of archives that are made here byte by byte.
 import (
 	"encoding/binary"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 )
 
 // endRecord64 returns the end of an archive whose directory has so many entries and bytes, and
-// begins at a place.
+// begins at a place. It is ZIP64's; at is where the record lies.
 func endRecord64(entries, bytes, from, at uint64) []byte {
 	le := binary.LittleEndian
 	b := append(le.AppendUint64([]byte("PK\x06\x06"), 44), make([]byte, 12)...)
@@ -75,7 +76,8 @@ func TestDirectoryLies(t *testing.T) {
 	}
 }
 
-// vast is a file of so many bytes that are 0, but for its beginning and end.
+// vast is a folder with the one file vast.pt, of size bytes that are 0, but for its beginning and
+// end. Its methods are those of fs.FS and fs.FileInfo, and do no I/O.
 type vast struct {
 	size       int64
 	begin, end string
@@ -90,6 +92,7 @@ func (v *vast) ModTime() time.Time               { return time.Time{} }
 func (v *vast) IsDir() bool                      { return false }
 func (v *vast) Sys() any                         { return nil }
 
+// vastFile is that file, open.
 type vastFile struct{ *vast }
 
 func (v *vastFile) Stat() (fs.FileInfo, error) { return v.vast, nil }

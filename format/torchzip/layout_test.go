@@ -1,5 +1,6 @@
 package torchzip_test
 
+// This file tests what is laid out: shoal and two versions of torch read it.
 import (
 	"archive/zip"
 	"encoding/json"
@@ -79,8 +80,9 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// askTorch has a version of torch load the files of a folder. The first one is compared with only
-// where it is installed.
+// askTorch has a version of torch, torch2.15 or torch1.13, run Python with arguments, and returns
+// what it prints. It skips the test where 1.13 is not installed; for 2.15 framework.Ask decides,
+// which is told of the folder dir. It stops the test if torch fails.
 func askTorch(t *testing.T, version string, args []string, dir string) []byte {
 	t.Helper()
 	if version == "torch2.15" {
@@ -99,7 +101,7 @@ func askTorch(t *testing.T, version string, args []string, dir string) []byte {
 }
 
 // rewriteFile lays the tensors of a file and more values out, has shoal read them, and returns the
-// new file and what is in it.
+// new file and what is in it. It fails or stops the test where shoal reads something else.
 func rewriteFile(t *testing.T, dir, name string) ([]byte, formattest.What) {
 	files := format.NewFiles(os.DirFS(dir))
 	defer files.Close()
@@ -134,7 +136,7 @@ func rewriteFile(t *testing.T, dir, name string) ([]byte, formattest.What) {
 	return out["out.pt"].Data, want
 }
 
-// compareText compares what torch says with what was written.
+// compareText compares what torch says with what was written. It fails the test where they differ.
 func compareText(t *testing.T, text string, want formattest.What) {
 	var got map[string]any
 	if err := json.Unmarshal([]byte(text), &got); err != nil {

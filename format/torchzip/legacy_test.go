@@ -1,5 +1,6 @@
 package torchzip_test
 
+// This file tests the form before torch 1.6, byte by byte.
 import (
 	"bytes"
 	"encoding/binary"

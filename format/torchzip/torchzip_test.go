@@ -1,5 +1,6 @@
 package torchzip_test
 
+// This file tests the reader on files of torch, and on archives that are made here.
 import (
 	"archive/zip"
 	"bytes"
@@ -118,7 +119,7 @@ func openBytes(b []byte) (*format.Checkpoint, *format.Files, error) {
 	return c, files, err
 }
 
-// readFixture returns a file of testdata.
+// readFixture returns a file of testdata. It stops the test if there is none.
 func readFixture(t testing.TB, name string) []byte {
 	b, err := os.ReadFile("testdata/" + name)
 	if err != nil {
@@ -130,10 +131,11 @@ func readFixture(t testing.TB, name string) []byte {
 // An entry is an entry of a zip archive that a test makes.
 type entry struct {
 	name, data string
-	method     uint16
+	method     uint16 // how it is compressed, as zip.FileHeader has it
 }
 
-// makeArchive returns a zip archive of entries.
+// makeArchive returns a zip archive of entries. It stops the test if Go's package cannot write
+// them.
 func makeArchive(t testing.TB, entries ...entry) []byte {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
@@ -152,7 +154,8 @@ func makeArchive(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-// tensorPickle returns a pickle of one tensor of a storage "0" of n floats.
+// tensorPickle returns a pickle of one tensor of a storage "0" of n floats. The others are its
+// pickled offset, shape and strides.
 func tensorPickle(n int, offset, shape, strides string) string {
 	return "\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00st" +
 		"oragectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu" +
@@ -265,7 +268,8 @@ func TestUnsummed(t *testing.T) {
 	}
 }
 
-// archiveRecords returns the records of the archives that readers have found.
+// archiveRecords returns the records of the archives that readers have found. It stops the test if
+// they cannot be read.
 func archiveRecords(t *testing.T, files *format.Files) (list []format.Record) {
 	for _, a := range files.Archives() {
 		file, err := files.Open(a.File)
