@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// normalNumbers returns size bytes of numbers of usual magnitude.
+// normalNumbers returns size bytes of numbers of usual magnitude, of type d, which is f32, f16 or
+// bf16, from the begin of a cache line on.
 func normalNumbers(d tensor.DType, size int) []byte {
 	b := newAligned(size, 0)
 	n := min(size, 4<<10)

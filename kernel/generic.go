@@ -7,6 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// The kernels in plain Go, which serve where there is no SIMD code: pure functions of their
+// arguments, which write to acc, or to dst, and nothing else. Lengths are in elements of acc,
+// unless acc is bytes.
+
 // number is a type that accumulates in itself.
 type number interface {
 	float64 | float32 | int64 | int32 | uint8
@@ -181,7 +185,7 @@ func narrow(d tensor.DType, dst []byte, acc []float32) {
 }
 
 // sumAll writes the sum of all sources, from the byte at on, times a for floats, to all
-// destinations.
+// destinations: Impl.SumAll in plain Go. All have the length of the first source.
 func sumAll(d tensor.DType, dst, src [][]byte, at int, a float64) {
 	var room [chunkLen]float64 // memory for chunkLen accumulators of the widest type
 	acc := unsafe.Slice((*byte)(unsafe.Pointer(&room)), unsafe.Sizeof(room))

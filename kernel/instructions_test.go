@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// loop is what the main loop of a kernel takes for 64 bytes of accumulator, in instructions. A
-// kernel that adds up all sources at once has two loops inside: what a source beyond the first and
-// a destination take is counted for each of them.
+// loop is what the main loop of a kernel takes for 64 bytes of accumulator, in instructions: a turn
+// of it, without the loops inside. A kernel that adds up all sources at once has two of these: what
+// a source beyond the first and a destination take is counted for each of them.
 type loop struct{ turn, source, destination float64 }
 
 // loops has what every kernel takes with vectors of 32 and of 64 bytes.
@@ -105,7 +105,9 @@ func mainLoops(t *testing.T, isa string) map[string]loop {
 	return found
 }
 
-// countInstructions counts the instructions of a main loop, from the first line of code on.
+// countInstructions counts the instructions of a main loop, from the first line of code on, for
+// each block that a turn of it does. It fails the test where the loop, of the kernel of this name,
+// does not end.
 func countInstructions(t *testing.T, name, code string) (n loop) {
 	t.Helper()
 	label, blocks := "several", 0.0

@@ -71,7 +71,8 @@ type (
 )
 
 // Impl is an implementation. What its tables lack, and what is left after the last whole block, is
-// done by generic.go.
+// done by generic.go. It never changes, so any goroutine may call its methods; slices are the
+// caller's, and each method only writes to those that it names as its result.
 type Impl struct {
 	Name string // generic, avx2 or avx512
 
@@ -90,7 +91,7 @@ var impls = append([]*Impl{{Name: "generic"}}, simdImpls()...)
 // Impls lists the implementations that this CPU can run: generic first, the best last.
 func Impls() []*Impl { return append([]*Impl(nil), impls...) }
 
-// Best returns the fastest implementation that this CPU can run.
+// Best returns the fastest implementation that this CPU can run: the same one in each call.
 func Best() *Impl { return impls[len(impls)-1] }
 
 // Load widens: acc = src. The length of src decides how many elements.

@@ -15,16 +15,16 @@ import (
 
 var ops = []kernel.Op{kernel.Sum, kernel.Prod, kernel.Min, kernel.Max}
 
-// call is one way to call an Impl: out and x hold elements of d, or accumulators where it says
-// wide.
+// call is one way to call an Impl: out, x and y hold elements of d, or accumulators where it says
+// wide (y as x).
 type call struct {
 	name           string
 	outWide, xWide bool
-	floats         bool // only
+	floats         bool // it is for floating-point types only
 	run            func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64)
 }
 
-// allCalls lists all ways to call an Impl.
+// allCalls lists all ways to call an Impl. Those of one list share memory: one runs at a time.
 func allCalls() []call {
 	list := []call{
 		{"Load", true, false, false,

@@ -10,10 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// real is a number to calculate with exactly: big, unless it is no finite one.
+// real is a number to calculate with exactly: big, unless it is no finite one. It never changes.
 type real struct {
-	big *big.Float
-	f   float64
+	big *big.Float // the number; nil = it is an infinity or a NaN
+	f   float64    // the nearest float64
 }
 
 const exact = 4400 // bits, enough for the product of any two float64

@@ -20,6 +20,7 @@ func simdImpls() []*Impl {
 	return found
 }
 
+// avx2 is the implementation with vectors of 32 bytes.
 var avx2 = Impl{
 	Name: "avx2",
 	pair: opTable{
@@ -55,6 +56,7 @@ var avx2 = Impl{
 	},
 }
 
+// avx512 is the implementation with vectors of 64 bytes.
 var avx512 = Impl{
 	Name: "avx512",
 	pair: opTable{

@@ -8,8 +8,9 @@ import (
 // maxWeighed is how many words are weighed at a time, lest the lanes of a vector overflow.
 const maxWeighed = 1 << 12
 
-// Weigh returns Σ weight[i] · word i as a number of 128 bits. data has 4 bytes a weight,
-// little-endian words; there are at most 2^30 of them, and weights are below 2^61.
+// Weigh returns Σ weight[i] · word i as a number of 128 bits, the sum of a fingerprint. data has 4
+// bytes a weight, little-endian words; there are at most 2^30 of them, and weights are below 2^61.
+// Any goroutine may call it; it only reads.
 func Weigh(weight []uint64, data []byte) (hi, lo uint64) {
 	for len(weight) > maxWeighed {
 		h, l := weigh(weight[:maxWeighed], data[:4*maxWeighed])

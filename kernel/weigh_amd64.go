@@ -7,6 +7,7 @@ import "golang.org/x/sys/cpu"
 // weighBlock is the number of words in a block of the SIMD code.
 const weighBlock = 32
 
+// What this CPU can run: weigh256, and weigh512.
 var (
 	hasWeigh256 = cpu.X86.HasAVX2
 	hasWeigh512 = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL &&
@@ -31,8 +32,8 @@ func weigh(weight []uint64, data []byte) (hi, lo uint64) {
 	return add128(hi, lo, h, l)
 }
 
-// weigh512 weighs n blocks with AVX-512. Of the two sums of each lane, the second one has the
-// factor 2^52.
+// weigh512 returns what weigh does for n blocks, at least one, with AVX-512. Of the two sums of
+// each lane, the second one has the factor 2^52.
 func weigh512(weight *uint64, data *byte, n int) (hi, lo uint64) {
 	var sums [2][8]uint64
 	avx512Weigh(weight, data, n, &sums)
@@ -43,8 +44,8 @@ func weigh512(weight *uint64, data *byte, n int) (hi, lo uint64) {
 	return hi, lo
 }
 
-// weigh256 weighs n blocks with AVX2. The three sums of each lane are of 21 bits of the weights
-// each, the lowest first.
+// weigh256 returns what weigh does for n blocks, at least one, with AVX2. The three sums of each
+// lane are of 21 bits of the weights each, the lowest first.
 func weigh256(weight *uint64, data *byte, n int) (hi, lo uint64) {
 	var sums [3][4]uint64
 	avx2Weigh(weight, data, n, &sums)

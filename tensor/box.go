@@ -16,7 +16,8 @@ func (s Span) Len() int { return max(s.To-s.From, 0) }
 func (s Span) Intersect(t Span) Span { return Span{max(s.From, t.From), min(s.To, t.To)} }
 
 // A Box is a hyper-rectangle of a tensor: a span of indices in each dimension. The box without
-// dimensions is the one element of a scalar.
+// dimensions is the one element of a scalar. No method changes a box; those that return a box
+// return a new one, unless they say otherwise.
 type Box []Span
 
 // Box returns the whole of a tensor of this shape.

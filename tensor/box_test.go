@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+// shapes draws shapes of up to 4 dimensions of up to 5, some without elements.
 var shapes = rapid.Custom(func(t *rapid.T) tensor.Shape {
 	return rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(t, "shape")
 })
@@ -23,8 +24,8 @@ func drawBox(t *rapid.T, s tensor.Shape, name string) tensor.Box {
 	return b
 }
 
-// elementsOf lists the row-major places in a tensor of shape s of the elements of b, by asking
-// every element.
+// elementsOf lists, in ascending order, the row-major places in a tensor of shape s of the elements
+// of b, by asking every element.
 func elementsOf(s tensor.Shape, b tensor.Box) (places []int) {
 	n, _ := s.Elements()
 	for place := range n {

@@ -9,12 +9,13 @@ import (
 )
 
 // format is one of the two 16-bit formats, with what a reference in float64 needs to know about it.
+// Its numbers are given as their bits.
 type format struct {
 	name           string
-	exp, frac      int // bits
+	exp, frac      int // bits of the exponent and of the fraction
 	widen          func(uint16) float32
 	narrow         func(float32) uint16
-	wideNaNIsQuiet bool
+	wideNaNIsQuiet bool // whether widen makes every NaN a quiet one
 }
 
 var formats = []format{

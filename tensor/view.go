@@ -36,7 +36,7 @@ func (b Box) Packed(base int) View {
 	return v
 }
 
-// At returns the place of the first element of a box.
+// At returns the place, in elements, of the first element of a box.
 func (v View) At(b Box) int {
 	at := v.Base
 	for d, x := range b {

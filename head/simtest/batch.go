@@ -13,17 +13,22 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// How hosts execute batches: each sends its workers' inputs to all others, and computes a number
+// from all of them that tells any two executions apart. One goroutine runs it, that of the Cluster;
+// a check that fails is recorded in the invariants.
+
 // execution is a batch on a host: the inputs that have come in, and the result once all are there.
 type execution struct {
 	head.Execute
-	got    map[string]piece           // by host
-	result []uint64                   // by part
-	way    *reshapePlan               // of a reshape
-	moved  map[topo.WorkerID][]uint64 // what a reshape brings to the new ranks
-	proof  digest.Proof
-	done   bool
+	got    map[string]piece           // by host: its inputs
+	result []uint64                   // by part: a hash of its inputs and of the order of summing
+	way    *reshapePlan               // of a reshape; nil = the batch is none
+	moved  map[topo.WorkerID][]uint64 // by worker: the boxes that a reshape brings to it
+	proof  digest.Proof               // of a reshape, as far as this host has a part in it
+	done   bool                       // the result is there
 }
 
+// callID names a call: its worker and its ticket.
 type callID struct {
 	worker topo.WorkerID
 	ticket uint64
@@ -33,8 +38,8 @@ type callID struct {
 type (
 	piece struct {
 		batch  head.BatchID
-		parts  int
-		values map[callID][]byte
+		parts  int               // how many parts of the batch it is for
+		values map[callID][]byte // by call: its input
 	}
 	wants struct{ batch head.BatchID }
 )
@@ -98,7 +103,8 @@ func (h *host) checkNoLostHost() {
 	}
 }
 
-// readInputs copies the inputs of this host's workers to a batch.
+// readInputs returns a copy of the inputs of this host's workers to the parts of a batch that are
+// known so far.
 func (h *host) readInputs(run *execution) piece {
 	values := map[callID][]byte{}
 	for _, part := range run.Parts {
@@ -116,8 +122,8 @@ func (h *host) sendInputs(run *execution, to string) {
 	h.cluster.net.send(h.name, to, h.readInputs(run))
 }
 
-// finishBatch computes the result of a batch when all inputs are there, and tells the agent;
-// before, it does nothing.
+// finishBatch computes the result of a batch when all parts and all inputs are there, and tells the
+// agent; before, it does nothing.
 func (h *host) finishBatch(run *execution) {
 	all := map[callID][]byte{}
 	for _, peer := range run.Hosts {
@@ -154,7 +160,7 @@ func (h *host) compute(run *execution, all map[callID][]byte) {
 	run.done = true
 }
 
-// output returns what a call gets from a part of a batch.
+// output returns what a call gets from part number part of a batch, which is done.
 func (run *execution) output(part int, p *collective.Posted) []byte {
 	if run.way != nil && isReshape(&run.Parts[part]) {
 		return packBoxes(run.moved[p.Worker])

@@ -8,6 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// A check that fails is recorded in the invariants, on the one goroutine that uses the Cluster.
+
 // checkDrain checks that a job without a mesh whose hosts can all reach each other has left the
 // hosts that were to be left, if anybody on another has its state, however few are left (P3); and
 // in every second schedule asks for one more: it is left, its workers are let go, and the job goes
@@ -39,8 +41,8 @@ func (c *Cluster) checkDrain() {
 	}
 }
 
-// checkLeaves asks for a host to be left, checks that it is or is refused as it should be, and has
-// another host come (P4).
+// checkLeaves asks h, which leads, for the host of a name to be left, checks that it is or is
+// refused as it should be, and has another host come (P4).
 func (c *Cluster) checkLeaves(h *host, name string) {
 	var there []*worker
 	for _, w := range c.allWorkers() {
@@ -83,7 +85,7 @@ func (c *Cluster) checkLeaves(h *host, name string) {
 	}
 }
 
-// hasRoom reports whether a host has workers of the job, or room for some.
+// hasRoom reports whether a host of the job has workers, or room for some.
 func (c *Cluster) hasRoom(r member.Host) bool {
 	workers := len(c.findHost(r.Name).workers)
 	return workers > 0 || r.Slots >= 0

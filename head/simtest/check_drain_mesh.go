@@ -7,6 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// A check that fails is recorded in the invariants, on the one goroutine that uses the Cluster.
+
 // checkDrainMesh checks that a job with a mesh that has made three steps has left the hosts that
 // were to be left (P1), and in every second schedule asks for one more: it is left without a step
 // that is aborted if the others can hold a mesh, and refused if they cannot (P2).
@@ -48,8 +50,9 @@ func (c *Cluster) checkDrainMesh() {
 	}
 }
 
-// canLeave reports whether the members on other hosts, and spares there that are as many as the
-// members on this one, can hold a mesh.
+// canLeave reports whether, without the host of a name, the members on other hosts, and spares
+// there that are as many as the members on this one, can hold a mesh. h leads, and knows the shape
+// s.
 func (c *Cluster) canLeave(h *host, s *head.Shape, name string) bool {
 	stay, leave := 0, 0
 	for _, m := range c.newestRecord().View.Members {

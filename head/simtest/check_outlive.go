@@ -7,8 +7,8 @@ import (
 )
 
 // checkOutlive checks hosts that are all linked with each other: they belong to the job (H1), and
-// when they are three or more, those without the head go on by themselves, if members that are
-// enough are among them (F3).
+// when they are three or more, those without the head, which it crashes, go on by themselves, if
+// members that are enough are among them (F3). A check that fails is recorded in the invariants.
 func (c *Cluster) checkOutlive() {
 	if c.invariants.broken != nil || !c.mustGoOn(c.newestRecord().Min) {
 		return

@@ -10,7 +10,7 @@ import (
 )
 
 // disk is where the checkpoints of a job with a mesh are. All hosts share it, and no fault reaches
-// it.
+// it. Like all of a Cluster, one goroutine uses it.
 type disk struct {
 	every   uint64                 // steps from one checkpoint to the next; 0 = the job makes none
 	written map[string]*checkpoint // by what the workers that write it have in common
@@ -22,12 +22,12 @@ type disk struct {
 // written its part.
 type checkpoint struct {
 	place cursor.Cursor
-	steps uint64 // that the job had counted
-	ranks map[int]bool
-	boxes [boxes]uint64
+	steps uint64        // that the job had counted
+	ranks map[int]bool  // ranks that have written their part
+	boxes [boxes]uint64 // by number: the content of a box
 }
 
-// reset forgets all checkpoints.
+// reset forgets all checkpoints, and sets every to 0.
 func (d *disk) reset() {
 	*d = disk{written: map[string]*checkpoint{}, sealed: map[uint64]*checkpoint{},
 		chosen: map[string]*checkpoint{}}
@@ -79,7 +79,8 @@ type back struct {
 	from  *checkpoint // that the worker goes on from, or has found; nil = none
 }
 
-// returnToCheckpoint takes the next step on the way back.
+// returnToCheckpoint does the next thing on the way back: it plans the collective; or, when that is
+// over, reads the worker's part and tells the agent, or exits where there is no checkpoint.
 func (w *worker) returnToCheckpoint(s *head.Shape) {
 	switch {
 	case !w.back.found:
@@ -99,8 +100,8 @@ func (w *worker) returnToCheckpoint(s *head.Shape) {
 	}
 }
 
-// placeInData is where the worker is in the data: it knows a place that it has gone back to before
-// the job does.
+// placeInData returns where the worker is in the data: it knows a place that it has gone back to
+// before the job does.
 func (w *worker) placeInData() cursor.Cursor {
 	switch known := w.host.agent.State(); {
 	case w.back.from != nil && known.Shape.Lost != "":

@@ -10,7 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// receive takes a message that has arrived from the network.
+// What a host does as the shell of its agent. One goroutine runs it, that of the Cluster; a check
+// that fails is recorded in the invariants.
+
+// receive takes a message that has arrived from another host: of its agent, or about a batch.
 func (h *host) receive(from string, m any) {
 	if !h.alive {
 		return
@@ -38,8 +41,9 @@ func (h *host) receive(from string, m any) {
 	h.runActions()
 }
 
-// encode makes a message on its way, which its sender will not keep as it is. Words go as bytes:
-// they are read into memory that is used again. JSON would take ten times as long as all else.
+// encode returns what travels of a message, which its sender will not keep as it is: what Carry
+// says, if that is set; else bytes for a frame that can be in bytes, as the receiver reads it into
+// memory that is used again; else a copy, since JSON would take ten times as long as all else.
 func (c *Cluster) encode(m head.Message) any {
 	if c.Carry != nil {
 		return c.Carry(m)
@@ -71,13 +75,14 @@ func (h *host) tick() {
 	h.runActions()
 }
 
-// runActions carries out what the agent wants, until it wants nothing.
+// runActions carries out what the agent wants, until it wants nothing. A call within another one,
+// as of an action that makes a worker act, does nothing: the outer one goes on.
 func (h *host) runActions() {
-	if h.settling {
+	if h.running {
 		return
 	}
-	h.settling = true
-	defer func() { h.settling = false }()
+	h.running = true
+	defer func() { h.running = false }()
 	for h.alive {
 		actions := h.agent.Ready()
 		if len(actions) == 0 {

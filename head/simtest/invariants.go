@@ -30,35 +30,36 @@ import (
 //   - no worker sees an error in a collective of the world (W1); on a mesh, none but that a worker
 //     is lost.
 //
-// What holds for meshes besides is in invariants_mesh.go.
+// What holds for meshes besides is in invariants_mesh.go. One goroutine uses it, that of its
+// Cluster.
 type invariants struct {
-	records map[topo.Generation]member.Record
-	steps   map[uint64]*step
-	claims  map[topo.WorkerID]map[uint64]claim
-	logs    map[string]map[uint64]entry // host, index
-	state   map[topo.WorkerID]bool      // who has begun a step, and so has the state of the job
-	at      map[string]place            // of a host in the log
-	newest  uint64
-	broken  error
+	records map[topo.Generation]member.Record  // the decided generations
+	steps   map[uint64]*step                   // by number, from 1: the committed steps
+	claims  map[topo.WorkerID]map[uint64]claim // by worker and step
+	logs    map[string]map[uint64]entry        // by host and number of the entry
+	state   map[topo.WorkerID]bool             // who has begun a step, and so has the job's state
+	at      map[string]place                   // by host
+	newest  uint64                             // the newest step that is committed
+	broken  error                              // the first invariant that was broken; nil = none
 	meshes  meshes
 }
 
 // step is a committed step.
 type step struct {
-	host         string // that was the first
-	contributors []topo.WorkerID
-	digest       []uint64
-	data         *cursor.Cursor
-	follows      uint64 // the step of which the state was
+	host         string          // that was the first to commit it
+	contributors []topo.WorkerID // the workers whose calls are in it
+	digest       []uint64        // by part: its result
+	data         *cursor.Cursor  // the place after it; nil = the job has no data
+	follows      uint64          // the step of which the state was, from which it was made
 }
 
 // entry is what must be the same in the logs of all hosts.
 type entry struct {
 	batch head.BatchID
-	steps uint64
-	made  uint64
-	view  topo.Generation
-	shape string
+	steps uint64          // that have counted
+	made  uint64          // as place.made
+	view  topo.Generation // of the members
+	shape string          // as shapeText writes it
 }
 
 // place is how far a host is in the log.
@@ -111,7 +112,7 @@ func (l *invariants) checkDecision(h *host, r member.Record) {
 }
 
 // checkEntry checks an entry of the log that a host applies, with the batch that it counts, and
-// records it (C1, C2).
+// records it (C1, C2). run is nil where there is no batch.
 func (l *invariants) checkEntry(h *host, a *head.Apply, run *execution) {
 	if l.logs[h.name] == nil {
 		l.logs[h.name] = map[uint64]entry{}
@@ -193,7 +194,8 @@ type taken struct {
 	claim
 }
 
-// lineage is what the state of the job has been trained on, from a step back.
+// lineage yields what the state of the job has been trained on, from a step back: for each step
+// that is in it, the newest first, what each of its contributors was trained on.
 func (l *invariants) lineage(step uint64) iter.Seq[taken] {
 	return func(yield func(taken) bool) {
 		for s := l.steps[step]; s != nil; step, s = s.follows, l.steps[s.follows] {
@@ -235,7 +237,7 @@ func (l *invariants) checkNoSharedSample(a, b taken) {
 	}
 }
 
-// shapeText is a shape as text.
+// shapeText returns a shape as text, to be compared; "" for none.
 func shapeText(s *head.Shape) string {
 	if s == nil {
 		return ""
@@ -282,7 +284,7 @@ func (l *invariants) checkAtEnd(c *Cluster) {
 	}
 }
 
-// newestRecord is the newest generation that a living host knows.
+// newestRecord returns the newest generation that a living host knows.
 func (c *Cluster) newestRecord() (best member.Record) {
 	for _, h := range c.livingHosts() {
 		if r := h.agent.Record(); r.View.Generation >= best.View.Generation {

@@ -25,9 +25,12 @@ import (
 //     members can be placed so (K1);
 //   - a job is broken, or its state lost, only when the members that are left have not all boxes; a
 //     broken one says so on every host, and takes no step any more (B1).
+//
+// One goroutine uses it, that of its Cluster; a check that fails is recorded by invariants.fail. In
+// all checks, made is the step of which the state is with the entry.
 type meshes struct {
 	dropped map[callID]bool         // calls of a step that their worker has dropped
-	shape   map[string]*head.Shape  // of each host
+	shape   map[string]*head.Shape  // by host: the shape that it knows
 	reached map[head.BatchID]string // what a reshape has led to
 	broken  string                  // why the job is broken
 	last    uint64                  // the step after which it is
@@ -40,7 +43,8 @@ func (m *meshes) reset() {
 		reached: map[head.BatchID]string{}, lost: map[string]bool{}}
 }
 
-// checkMeshEntry checks what an entry of the log means for the mesh.
+// checkMeshEntry checks what an entry of the log that a host applies means for the mesh, and
+// records the shape. run is the entry's batch; nil = it has none.
 func (l *invariants) checkMeshEntry(h *host, a *head.Apply, run *execution, made uint64) {
 	s, before, follows := a.Shape, l.meshes.shape[h.name], l.at[h.name].members
 	l.meshes.shape[h.name] = s
@@ -91,7 +95,8 @@ func (l *invariants) checkMeshEntry(h *host, a *head.Apply, run *execution, made
 	}
 }
 
-// checkReshape checks a reshape that counts.
+// checkReshape checks a reshape that counts on a host (R1, R2, K1); before is the host's shape
+// before the entry.
 func (l *invariants) checkReshape(h *host, a *head.Apply, run *execution, before *head.Shape,
 	made uint64) {
 	s := a.Shape

@@ -14,9 +14,9 @@ import (
 )
 
 // The state of a job with a mesh is a model of one: boxes, each of which says its number and how
-// many steps it has been through.
+// many steps it has been through. The functions here only read the Cluster, on its one goroutine.
 
-// boxes is of how many pieces the state is.
+// boxes is the number of boxes of the state, which are numbered from 0.
 const boxes = 12
 
 // mesh is so many replicas (dp) of a state that is cut into parts (tp). The state of an
@@ -47,7 +47,7 @@ func (m mesh) String() string {
 	return fmt.Sprintf("dp=%d,tp=%d", m.dp, m.tp)
 }
 
-// partOf is the number of the part of the state that a rank has, where it is cut over tp.
+// partOf returns the number of the part of the state that a rank has, where it is cut over tp.
 func (m mesh) partOf(rank int) int {
 	if m.beside {
 		return rank / m.dp
@@ -55,7 +55,7 @@ func (m mesh) partOf(rank int) int {
 	return rank % m.tp
 }
 
-// rankCount is the number of ranks.
+// rankCount returns the number of ranks.
 func (m mesh) rankCount() int { return m.dp * m.tp }
 
 // boxesOf lists the boxes of a rank.
@@ -72,13 +72,13 @@ func (m mesh) boxesOf(rank int) (list []int) {
 	return list
 }
 
-// boxContent is the content of a box after so many steps.
+// boxContent returns the content of a box after so many steps.
 func boxContent(number int, steps uint64) uint64 { return uint64(number)<<48 | steps }
 
 // reshapePlan is the way of the state from the mesh of a shape to another, over members.
 type reshapePlan struct {
-	lost     bool // the members go without the state, which a checkpoint gives them there
-	old, new mesh
+	lost     bool            // the members go without the state, which a checkpoint gives them
+	old, new mesh            // the mesh of the shape, and the one to go to
 	workers  []topo.WorkerID // of the old ranks
 	order    []topo.WorkerID // of the new ones
 	takers   topo.View       // the members that may have one
@@ -153,7 +153,8 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 	return p, nil
 }
 
-// takersOf are the members that may have a rank of the mesh that comes.
+// takersOf returns the members that may have a rank of the mesh that comes: those that are on no
+// host that is being left.
 func takersOf(s *head.Shape, members topo.View) topo.View {
 	members.Members = slices.DeleteFunc(slices.Clone(members.Members), func(m topo.Member) bool {
 		return slices.Contains(s.Leaving, m.Host)
@@ -187,9 +188,9 @@ func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next st
 	return text, p.order, err
 }
 
-// moveBoxes returns the memory of the new ranks, made from that of the old ones: each takes what it
-// has itself from there, and the rest from the first that has it. It fails when a holder is
-// missing.
+// moveBoxes returns the boxes of the workers of the new ranks, made from those of the old ones in
+// memory: each takes what it has itself from there, and the rest from the first rank that has it.
+// It fails when nobody has a box; nil = the members go without the state.
 func (p *reshapePlan) moveBoxes(memory map[topo.WorkerID][]uint64) (
 	moved map[topo.WorkerID][]uint64,
 	err error) {
@@ -223,8 +224,8 @@ func (p *reshapePlan) moveBoxes(memory map[topo.WorkerID][]uint64) (
 	return moved, nil
 }
 
-// prove returns the proof of what the workers of a host have: of the old state what its first
-// holder has, as often as the new mesh has copies, and all of the new one.
+// prove returns the proof of what the workers of a host have, those that here reports: of the old
+// state what its first holder has, as often as the new mesh has copies, and all of the new one.
 func (p *reshapePlan) prove(memory, moved map[topo.WorkerID][]uint64,
 	here func(topo.WorkerID) bool) (proof digest.Proof) {
 	if p.lost {
@@ -254,7 +255,7 @@ func (p *reshapePlan) prove(memory, moved map[topo.WorkerID][]uint64,
 	return proof
 }
 
-// fingerprint is the fingerprint of the content of a box.
+// fingerprint returns the fingerprint of the content of a box.
 func fingerprint(x uint64) digest.Sum {
 	return digest.Sum{Value: (x + 1) * 0x9e3779b97f4a7c15 >> 4, Bytes: 8}
 }

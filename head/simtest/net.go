@@ -7,16 +7,17 @@ import (
 )
 
 // network is the links between hosts. Messages wait on a link until an event delivers, repeats or
-// loses one of them.
+// loses one of them. One goroutine uses it, that of its Cluster.
 type network struct{ links map[pair]*link }
 
 // pair is a direction between two hosts.
 type pair struct{ from, to string }
 
+// link is one direction between two hosts.
 type link struct {
-	waiting []any
-	cut     bool // nothing arrives until it is healed
-	closed  bool // the receiver has given it up
+	waiting []any // messages that were sent and neither arrived nor were lost, the oldest first
+	cut     bool  // nothing arrives until it is healed
+	closed  bool  // the receiver has given it up
 }
 
 // connect makes the links between two hosts, both ways.
@@ -31,8 +32,8 @@ func (n *network) send(from, to string, m any) {
 	}
 }
 
-// take returns the i-th message that waits on a link and can arrive, and removes it unless it is to
-// be kept; nil if there is none.
+// take returns the i-th message that waits on a link and can arrive, counted round from 0, and
+// removes it unless it is to be kept; nil if there is none.
 func (n *network) take(p pair, i int, keep bool) any {
 	l := n.links[p]
 	if l == nil || l.cut || len(l.waiting) == 0 {
@@ -46,7 +47,8 @@ func (n *network) take(p pair, i int, keep bool) any {
 	return m
 }
 
-// lose removes the i-th message of a link.
+// lose removes the i-th message that waits on a link, counted round from 0; if none waits it does
+// nothing.
 func (n *network) lose(p pair, i int) {
 	if l := n.links[p]; l != nil && len(l.waiting) > 0 {
 		i %= len(l.waiting)

@@ -88,14 +88,14 @@ func Shrink(lines []string) []string {
 type generator struct {
 	c         *Cluster
 	rand      *rand.Rand
-	faults    int // how many events of a thousand are faults
-	lossy     int // how many of a hundred messages are lost, and repeated
-	mixed     int // how many of a hundred are taken out of order
-	more      int // hosts that may still come
-	plan      []string
-	mesh      bool // workers have parts of the state
-	redundant bool // those that are on two are to be on two hosts
-	spares    int  // of the job
+	faults    int      // how many events of a thousand are faults
+	lossy     int      // how many of a hundred messages are lost, and repeated
+	mixed     int      // how many of a hundred are taken out of order
+	more      int      // hosts that may still come
+	plan      []string // the events that come next, whatever is drawn
+	mesh      bool     // workers have parts of the state
+	redundant bool     // those that are on two are to be on two hosts
+	spares    int      // of the job
 }
 
 // firstEvents chooses the events with which a schedule begins: the job and its first hosts. It sets
@@ -159,7 +159,8 @@ func (g *generator) nextEvent() string {
 	return g.workEvent()
 }
 
-// workEvent is an event in which a worker that has something to do does it, or a tick if none has.
+// workEvent returns an event in which a worker that has something to do does it, or a tick if none
+// has.
 func (g *generator) workEvent() string {
 	var able []*worker
 	for _, w := range g.c.allWorkers() {
@@ -177,7 +178,7 @@ func (g *generator) workEvent() string {
 	return fmt.Sprintf("work w%d", w.id)
 }
 
-// messageEvent is an event about a message that waits between two hosts: mostly it arrives.
+// messageEvent returns an event about a message that waits between two hosts: mostly it arrives.
 func (g *generator) messageEvent(p pair) string {
 	what, which := "deliver", 0
 	switch n := g.rand.IntN(100); {
@@ -239,8 +240,8 @@ func (g *generator) faultEvent() string {
 	return ""
 }
 
-// joinEvent is an event in which a host comes while the job runs; it stays without workers when
-// nobody waits for room, and some have none.
+// joinEvent returns an event in which a host comes while the job runs; it stays without workers
+// when nobody waits for room, and some have none.
 func (g *generator) joinEvent() string {
 	g.more--
 	return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts),
@@ -256,8 +257,8 @@ func (g *generator) isGoingBack() bool {
 	})
 }
 
-// loseHeadEvent is an event in which the head ends, or is cut off; in those planned after it the
-// others notice.
+// loseHeadEvent returns an event in which the head ends, or is cut off, and plans events in which
+// the others notice; "" = nobody leads.
 func (g *generator) loseHeadEvent() string {
 	h := g.c.leadingHost()
 	if h == nil {
@@ -284,7 +285,7 @@ func (g *generator) isOver() bool {
 		living[0].ended
 }
 
-// planPartition plans events that cut the hosts into two sides; "" is the event for now.
+// planPartition plans events that cut the hosts into two sides. It returns "": no event for now.
 func (g *generator) planPartition() string {
 	side := g.rand.Uint64()
 	for i, a := range g.c.hosts {
@@ -297,8 +298,8 @@ func (g *generator) planPartition() string {
 	return ""
 }
 
-// linkDownEvent is an event in which a host notices a link that is down, or with some chance in a
-// hundred gives up one that is only slow; "" = no such link is found.
+// linkDownEvent returns an event in which a host notices a link that is down, or with some chance
+// in a hundred gives up one that is only slow; "" = no such link is found.
 func (g *generator) linkDownEvent(chance int) string {
 	a := g.livingHost().name
 	for _, i := range g.rand.Perm(len(g.c.hosts)) {
@@ -312,7 +313,7 @@ func (g *generator) linkDownEvent(chance int) string {
 	return ""
 }
 
-// workerEvent is an event of a kind about any worker; "" = there is none.
+// workerEvent returns the event `what` about any worker; "" = there is no worker.
 func (g *generator) workerEvent(what string) string {
 	all := g.c.allWorkers()
 	if len(all) == 0 {
@@ -321,7 +322,7 @@ func (g *generator) workerEvent(what string) string {
 	return fmt.Sprintf("%s w%d", what, all[g.rand.IntN(len(all))].id)
 }
 
-// meshJobEvent is the event that begins a job with a mesh that the hosts have room for.
+// meshJobEvent returns the event that begins a job with a mesh that the hosts have room for.
 func (g *generator) meshJobEvent(hosts, slots int) string {
 	m := g.randomMesh(hosts * slots)
 	unreplicated := 0
@@ -348,7 +349,7 @@ func (g *generator) randomMesh(most int) mesh {
 	return m
 }
 
-// reshapeEvent is an event in which a person asks for another mesh.
+// reshapeEvent returns an event in which a person asks for another mesh.
 func (g *generator) reshapeEvent() string {
 	return fmt.Sprintf("reshape %s", g.randomMesh(8))
 }

@@ -5,13 +5,14 @@ import (
 	"math/rand/v2"
 )
 
-// clerk chooses what becomes of calls to the store. It has numbers of its own, and chooses beside
-// the generator: a seed means the same schedule with the store and without.
+// clerk chooses what becomes of calls to the store. It has random numbers of its own, and chooses
+// beside the generator: a seed means the same schedule with the store and without. It only reads
+// the Cluster, on its one goroutine; Random performs the events.
 type clerk struct {
 	c    *Cluster
 	rand *rand.Rand
-	kind string
-	bad  int // how many of a hundred calls are not just served
+	kind string // of the store: "folder", "servers", or "" for none
+	bad  int    // how many of a hundred calls are not just served
 }
 
 // newClerk returns a clerk that chooses by a seed; it also chooses the kind of the store.
@@ -22,8 +23,8 @@ func newClerk(c *Cluster, seed uint64) *clerk {
 	return k
 }
 
-// firstEvent is an event in which the first host does not reach the store from the start, in some
-// schedules: then it has yet to write that it leads when it does no more. "" = none.
+// firstEvent returns an event in which the first host does not reach the store from the start, in
+// some schedules: then it has yet to write that it leads when it does no more. "" = none.
 func (k *clerk) firstEvent() string {
 	if k.kind != "servers" || k.rand.IntN(6) > 0 {
 		return ""
@@ -73,8 +74,8 @@ func (k *clerk) nextEvent() string {
 	return what + " " + who[k.rand.IntN(len(who))]
 }
 
-// lastEvents are events in which the first host is lost and begins anew, or the job ends; nil in
-// most schedules.
+// lastEvents returns events in which the first host is lost and begins anew, or the job ends; nil
+// in most schedules.
 func (k *clerk) lastEvents() []string {
 	switch first := k.c.hosts[0].name; {
 	case k.kind == "folder" && k.rand.IntN(2) == 0:

@@ -20,7 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// envNumber reads a number from the environment; otherwise is the one if the variable is not set.
+// envNumber reads a number from the environment; otherwise is the one if the variable is not set. A
+// text that is no number fails the test.
 func envNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	text := os.Getenv(name)
 	if text == "" {
@@ -33,8 +34,8 @@ func envNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// scheduleCount is how many random schedules are tried. SLICES says that this run tries one of so
-// many parts of them.
+// scheduleCount returns how many random schedules are tried: as the variable SCHEDULES says, else
+// 5000. SLICES says that this run tries one of so many parts of these.
 func scheduleCount(t *testing.T) uint64 {
 	return envNumber(t, "SCHEDULES", 5000/max(envNumber(t, "SLICES", 1), 1))
 }
@@ -55,8 +56,8 @@ func TestRandomSchedules(t *testing.T) {
 	}
 }
 
-// checkSchedule runs the random schedule of a seed, and prints a smaller one that breaks the same
-// if it breaks an invariant.
+// checkSchedule runs the random schedule of a seed. If it breaks an invariant, it fails the test
+// and prints a smaller schedule that breaks one, too.
 func checkSchedule(t *testing.T, seed uint64) {
 	lines, err := simtest.Random(seed, int(100+seed%5*150))
 	if err == nil {

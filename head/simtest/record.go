@@ -22,12 +22,17 @@ import (
 //     the job, as far as it is recorded (J5).
 //
 // That nothing waits for the store (C5) is for a test: a schedule is the same without it.
+//
+// One goroutine uses it, that of its Cluster. A check that fails is recorded in the invariants.
+// Generations are numbered from the begin of the run, unless they are in the store: there after is
+// added.
 type recorded struct {
-	owner record.Owner // as which the job has begun
-	run   string
-	after topo.Generation
-	lives int
-	// were written by a part of the job that a person has split from it
+	owner record.Owner    // as which the job has begun
+	run   string          // the run of the job that goes on now
+	after topo.Generation // the last generation recorded before the job began, or began again
+	lives int             // how often a job has tried to begin
+	// foreign are the generations that were written by a part of the job that a person has split
+	// from it
 	foreign map[topo.Generation]bool
 	over    bool // the job has ended
 }
@@ -110,7 +115,8 @@ func (s *store) writeForeign(c *Cluster, g topo.Generation) {
 	s.foreign[g] = true
 }
 
-// checkReports checks what the host's writer has to tell a person, and has it ask for what follows.
+// checkReports checks what the host's writer has to tell a person, and what it holds for recorded
+// (J3), and has it ask for what follows.
 func (h *host) checkReports() {
 	c, s := h.cluster, &h.cluster.store
 	for _, r := range h.writer.Reports() {
@@ -178,7 +184,7 @@ func (c *Cluster) serveAll(h *host) {
 	if h.writer == nil {
 		return
 	}
-	for range most {
+	for range mostWrites {
 		if _, asks := h.writer.Next(); !asks {
 			return
 		}
@@ -186,11 +192,11 @@ func (c *Cluster) serveAll(h *host) {
 	}
 }
 
-// most is how many calls a host can want to make: two for each generation that it keeps, and some
-// for the owner.
-const most = 3 * record.MaxKept
+// mostWrites is how many calls to the store a host can want to make: two for each generation that
+// it keeps, and some for the owner.
+const mostWrites = 3 * record.MaxKept
 
-// checkHostRecorded checks what a host has recorded.
+// checkHostRecorded checks what a host has recorded, when the store has answered all (J3, J4).
 func (s *store) checkHostRecorded(c *Cluster, h *host) {
 	if h.writer == nil {
 		return
@@ -230,8 +236,8 @@ func (h *host) isWriter() bool {
 	})
 }
 
-// latestRecord is the newest generation that is decided. Who is left may not have heard of it, and
-// cannot decide otherwise.
+// latestRecord returns the newest generation that is decided. Who is left may not have heard of it,
+// and cannot decide otherwise.
 func (l *invariants) latestRecord() (newest member.Record) {
 	for _, r := range l.records {
 		if r.View.Generation >= newest.View.Generation {
@@ -243,6 +249,7 @@ func (l *invariants) latestRecord() (newest member.Record) {
 
 // checkResume checks that a head that begins again may (J5): a job that has not ended goes on in
 // its run, after all that is recorded, and nobody else can go on with it, as far as is recorded.
+// run, after and over are what s had before.
 func (s *store) checkResume(c *Cluster, run string, after topo.Generation, over bool) {
 	if s.run != run {
 		if !over {

@@ -10,12 +10,14 @@ import (
 )
 
 // A redundant job has its ranks placed by the planner of the agents: the boxes are a tensor that is
-// cut over tp.
+// cut over tp. Nothing here changes the Cluster.
 
+// layout is the layout that says so.
 const layout = `{"shoal": "layout/1", "mesh": "dp=1,tp=1",
 	"rules": [{"match": "**", "place": "tp=shard(0,balanced)"}]}`
 
-// placeRedundantly lists the members that take the ranks of a mesh.
+// placeRedundantly lists the workers, of the members, that take the ranks of the mesh of text when
+// they come from the shape s.
 func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 	members topo.View) (order []topo.WorkerID,
 	err error) {
@@ -67,8 +69,8 @@ func hostsOf(v topo.View) (names []string) {
 	return slices.Compact(names)
 }
 
-// loneReplicaText says which box is on one host alone, though the ranks of a mesh could be placed
-// so that none is; "" = none. A host takes at most all ranks but one of each part.
+// loneReplicaText says which part of the state is on one host alone, though the ranks of a mesh
+// could be placed so that none is; "" = none. A host takes at most all ranks but one of each part.
 func loneReplicaText(m mesh, order []topo.WorkerID, members topo.View) string {
 	room := 0
 	for _, name := range hostsOf(members) {

@@ -39,7 +39,8 @@ import (
 //	stabilize 3                  all waits end, in order, until three more steps are committed or
 //	                             nothing happens any more
 //
-// What becomes of calls to the store are events too; see performStoreEvent.
+// What becomes of calls to the store are events too; see performStoreEvent. It returns why a line
+// is no event, or the first invariant that is broken. One goroutine uses the Cluster.
 func (c *Cluster) Do(line string) error {
 	words := strings.Fields(line)
 	if len(words) == 0 || strings.HasPrefix(line, "#") {
@@ -51,7 +52,7 @@ func (c *Cluster) Do(line string) error {
 	return c.invariants.broken
 }
 
-// perform performs the event that these words are.
+// perform performs the event that these words are; an error says why they are none.
 func (c *Cluster) perform(words []string) error {
 	arg := func(i int) string {
 		if i < len(words) {
@@ -123,13 +124,14 @@ func (c *Cluster) perform(words []string) error {
 	return nil
 }
 
-// releaseWorkers has the agent of a host that leads let all members go.
+// releaseWorkers has the agent of a host that leads let all members go. It is for askHead, and
+// never fails.
 func releaseWorkers(h *host) error {
 	h.agent.ReleaseWorkers("you asked for the end")
 	return nil
 }
 
-// performOnHost performs an event of one host.
+// performOnHost performs an event of the host of a name, if that lives; other is a second host.
 func (c *Cluster) performOnHost(what, name, other string) error {
 	h := c.findHost(name)
 	if h == nil || !h.alive {
@@ -176,7 +178,7 @@ func (c *Cluster) performMessage(what, way, which string) {
 	}
 }
 
-// performWorker performs an event of one worker.
+// performWorker performs an event of one worker, if that lives.
 func (c *Cluster) performWorker(what string, id topo.WorkerID) {
 	w := c.findWorker(id)
 	if w == nil {
@@ -211,7 +213,7 @@ func (c *Cluster) loseLink(h *host, peer string) {
 	}
 }
 
-// askHead runs do with the host that leads, and prints why it fails.
+// askHead runs do with the host that leads, then what its agent wants, and prints why do fails.
 func (c *Cluster) askHead(do func(h *host) error) {
 	h := c.leadingHost()
 	if h == nil {

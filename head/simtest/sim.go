@@ -5,7 +5,8 @@
 // replayed and made smaller.
 //
 // After every event the invariants of docs/design/quorum.md, reshape.md and store.md are checked;
-// invariants.go, audit.go and recorded.go have them.
+// invariants.go, invariants_mesh.go and record.go have them. What is broken first is kept, and Do
+// and CheckFinally return it.
 package simtest
 
 import (
@@ -21,7 +22,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Cluster is a simulated job. Create it with New; drive it with Do.
+// Cluster is a simulated job. Create it with New; drive it with Do. One goroutine uses it, with all
+// that is in it; nothing does I/O, and no method waits.
 type Cluster struct {
 	Trace func(host string, a head.Action)  // is told of every action of an agent, when not nil
 	Carry func(m head.Message) head.Message // what arrives of a message, when not nil
@@ -30,37 +32,37 @@ type Cluster struct {
 	net          network
 	invariants   invariants
 	data         cursor.Cursor
-	groups       bool   // workers use groups
-	mesh         string // with which the job begins; "" = it has none
-	unreplicated bool   // no part of its state is on two workers
-	redundant    bool   // parts that are on two workers are to be on two hosts
-	disk         disk
-	last         uint64 // the step after which a job with a mesh ends; 0 = it does not
-	early        int    // bytes of a step that hosts begin with before its end
-	store        store
-	job          member.Config // and the slots of its first host
-	slots        int
-	out          strings.Builder
-	quiet        bool
+	groups       bool            // workers use groups
+	mesh         string          // with which the job begins; "" = it has none
+	unreplicated bool            // no part of its state is on two workers
+	redundant    bool            // parts that are on two workers are to be on two hosts
+	disk         disk            // the checkpoints of a job with a mesh
+	last         uint64          // the step after which a job with a mesh ends; 0 = it does not
+	early        int             // bytes of a step that hosts begin with before its end
+	store        store           // where the job is recorded
+	job          member.Config   // with which the first host begins
+	slots        int             // of the first host
+	out          strings.Builder // what was printed since the last Output
+	quiet        bool            // nothing is printed
 }
 
-// host is a machine with an agent and workers.
+// host is a machine with an agent and workers. It is the shell of the agent.
 type host struct {
 	cluster *Cluster
 	name    string
 	agent   *head.Agent
-	reader  head.Reader
-	alive   bool // it runs, and its agent takes part
-	ended   bool // its agent was told that the job is over
+	reader  head.Reader // reads messages that arrive as bytes
+	alive   bool        // it runs, and its agent takes part
+	ended   bool        // its agent was told that the job is over
 
 	writer   *record.Writer    // nil = it cannot reach the store
 	told     []topo.Generation // that the writer was told of
 	diverged []topo.Generation // that it has told to be recorded otherwise
 
-	settling bool
-	orders   []topo.WorkerID
-	workers  map[topo.WorkerID]*worker
-	runs     map[head.BatchID]*execution
+	running bool                        // runActions is under way
+	orders  []topo.WorkerID             // workers that it has still to start
+	workers map[topo.WorkerID]*worker   // those that run here
+	runs    map[head.BatchID]*execution // batches that it executes or has executed
 }
 
 // New returns a cluster without hosts.
@@ -73,7 +75,7 @@ func New() *Cluster {
 	return c
 }
 
-// Output is what has been printed since the last call.
+// Output returns what has been printed since the last call.
 func (c *Cluster) Output() string {
 	s := c.out.String()
 	c.out.Reset()
@@ -95,7 +97,8 @@ func (c *Cluster) addFirstHost(name string) {
 	h.runActions()
 }
 
-// addHost makes another host, with links to all that are there.
+// addHost makes another host, with links to all that are there; where the name is taken it does
+// nothing.
 func (c *Cluster) addHost(name string, slots int) {
 	if c.findHost(name) != nil {
 		return
@@ -176,7 +179,8 @@ func (c *Cluster) leadingHost() (best *host) {
 	return best
 }
 
-// crash ends a host with all that runs on it.
+// crash ends a host with all that runs on it. What it has sent may still arrive; the others notice
+// with later events.
 func (h *host) crash() {
 	h.alive = false
 	h.cluster.net.closeAll(h.name)

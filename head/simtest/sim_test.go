@@ -45,8 +45,9 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// playScript runs the events of a scenario, and returns them with what came of each, and the first
-// invariant that is broken.
+// playScript runs the events of a scenario on a Cluster of its own, a new one for each job, and
+// returns them with what came of each, and the first invariant that is broken. Indented lines are
+// skipped.
 func playScript(script string) (string, error) {
 	var out strings.Builder
 	c := simtest.New()

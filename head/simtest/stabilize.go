@@ -6,13 +6,16 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
+// How a job is let go on without faults, and what must have come of it. All runs on the one
+// goroutine that uses the Cluster; a check that fails is recorded in the invariants.
+
 // patience is how many rounds nothing may happen before Stabilize ends.
 const patience = 60
 
 // settling is how many rounds it takes until hosts that have lost each other are separated.
 const settling = 10
 
-// mostCalls is how much a worker may do at a time.
+// mostCalls is how many things, such as calls, a worker may do at a time.
 const mostCalls = 5
 
 // Stabilize lets everything happen that waits to happen, in order and without faults, until so many
@@ -30,7 +33,8 @@ func (c *Cluster) Stabilize(steps int) {
 	}
 }
 
-// progress returns numbers that change when something has come about.
+// progress returns numbers that change when something has come about: the newest step, and sums of
+// generations and of workers over the hosts.
 func (c *Cluster) progress() (m [3]uint64) {
 	m[0] = c.invariants.newest
 	for _, h := range c.livingHosts() {
@@ -217,7 +221,8 @@ func (c *Cluster) hasQuorum() bool {
 	return r.IsQuorum(voters)
 }
 
-// hasMembers reports whether enough members are left, and the job is neither over nor about to be.
+// hasMembers reports whether so many members are left, at least one, and the job is neither over
+// nor about to be, nor broken.
 func (c *Cluster) hasMembers(enough int) bool {
 	r, members := c.newestRecord(), 0
 	for _, m := range r.View.Members {

@@ -19,43 +19,44 @@ const jobName = "train"
 // store is a model of the store that the record of the job is in: a map, of which every call is
 // lost, answered, done without an answer that arrives, or done when nobody waits for it any more.
 // What is written when is decided by the real code (store/record). Nothing of the store reaches the
-// agents.
+// agents. One goroutine uses it, that of its Cluster.
 type store struct {
 	// "folder": of the first host alone; "servers": that all hosts can reach; "" = the job has no
 	// record
 	kind  string
-	down  bool
+	down  bool            // nobody reaches it
 	away  map[string]bool // hosts that cannot reach it
-	held  map[string]held
-	last  uint64
-	late  []storeCall // calls that were given up, and may still be done
-	apart []*starter  // other starts of a job of this name
+	held  map[string]held // by key
+	last  uint64          // the newest revision
+	late  []storeCall     // calls that were given up, and may still be done
+	apart []*starter      // other starts of a job of this name
 	recorded
 }
 
 // held is what a key holds.
 type held struct {
 	value    []byte
-	revision uint64
+	revision uint64 // number of the write, from 1
 }
 
 // storeCall is a call and who makes it.
 type storeCall struct {
-	by    string
-	force bool // a person has said that the name is to be taken over
+	by    string // the host, or the starter
+	force bool   // a person has said that the name is to be taken over
 	record.Call
 }
 
 // starter is another start of a job of the same name.
 type starter struct {
 	name  string
-	begin *record.Beginning
-	task  *record.Task
+	begin *record.Beginning // how it claims the name
+	task  *record.Task      // the call that it has under way
 }
 
+// errSilent is the error of a call that is not answered.
 var errSilent = errors.New("it does not answer")
 
-// answer carries out a call that has arrived, and returns the answer.
+// answer carries out a call that has arrived, after checkWrite, and returns the answer.
 func (s *store) answer(c *Cluster, e storeCall) record.Answer {
 	have, there := s.held[e.Key]
 	switch {

@@ -59,7 +59,7 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 	t.Logf("%d schedules", compared)
 }
 
-// withoutStoreLines leaves out what is told of the store.
+// withoutStoreLines returns the output without the lines about the store.
 func withoutStoreLines(output string) string {
 	var b strings.Builder
 	for line := range strings.Lines(output) {

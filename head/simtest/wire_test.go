@@ -41,8 +41,8 @@ func TestMessagesAsBytes(t *testing.T) {
 	t.Logf("%d messages", messages)
 }
 
-// playCarried plays a schedule with messages that are changed on their way; it returns what was
-// printed.
+// playCarried plays a schedule in which carry returns what arrives of each message (nil: they
+// arrive as they are); it returns what was printed, and the first invariant that is broken.
 func playCarried(script string, carry func(head.Message) head.Message) (string, error) {
 	c := simtest.New()
 	c.Carry = carry

@@ -17,24 +17,25 @@ import (
 // worker is a model of a training program: in every step it posts one to three collectives of the
 // world (up to seven where hosts begin before the last), from time to time one that is no part of a
 // step, and if the job uses groups also one with every second rank. It waits for all of them before
-// the next step.
+// the next step. One goroutine uses it, that of its Cluster; a check that fails is recorded in the
+// invariants.
 type worker struct {
 	id       topo.WorkerID
 	host     *host
-	asked    bool
+	asked    bool // it has asked to take part
 	in       bool // a member, as it knows
 	early    bool // and nobody has said so yet
 	fresh    bool // it was let in, and has not begun a step
 	released bool
-	gone     bool // it has ended
-	waits    bool // for a group
-	ticket   uint64
-	step     uint64 // that it is in
-	plan     []collective.Call
-	chain    []byte // the output of the last call, where it is the input of the next one
-	open     map[uint64]*collective.Posted
-	groups   map[string]topo.GroupID
-	wanted   string // the group that it waits for
+	gone     bool                          // it has ended
+	waits    bool                          // for a group
+	ticket   uint64                        // of its last call
+	step     uint64                        // that it is in, from 1; 0 = it has begun none
+	plan     []collective.Call             // the calls that it posts next
+	chain    []byte                        // output of the last call, for the next one; nil = none
+	open     map[uint64]*collective.Posted // by ticket, calls that are not complete
+	groups   map[string]topo.GroupID       // by their list of workers, as text
+	wanted   string                        // the list of the group that it waits for
 	shaped
 }
 
@@ -145,8 +146,8 @@ func (w *worker) planStep() {
 	}
 }
 
-// neighbours are the ranks that share a group with the worker in this step; none where the job has
-// no groups.
+// neighbours lists the workers that share a group with this one in this step; none where the job
+// has no groups.
 func (w *worker) neighbours(v topo.View) (list []topo.WorkerID) {
 	rank, ok := v.Rank(w.id)
 	if !w.host.cluster.groups || !ok || w.step%2 == 0 {
@@ -160,7 +161,7 @@ func (w *worker) neighbours(v topo.View) (list []topo.WorkerID) {
 	return list
 }
 
-// freeOthers frees all groups but one.
+// freeOthers frees all groups of the worker but the one of a key; "" = all.
 func (w *worker) freeOthers(kept string) {
 	for _, key := range slices.Sorted(maps.Keys(w.groups)) {
 		if key != kept {

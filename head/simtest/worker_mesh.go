@@ -10,14 +10,15 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// shaped is what a worker of a job with a mesh has besides. It does what shoal.train does.
+// shaped is what a worker of a job with a mesh has besides. It does what shoal.train does. One
+// goroutine uses it, that of its Cluster; a check that fails is recorded in the invariants.
 type shaped struct {
-	stated  bool
+	stated  bool     // it has stated its layout
 	held    []uint64 // its boxes, in order; nil = none yet
 	joins   bool     // members have come with its view, after which all of them call a collective
 	failed  bool     // a call has failed, since somebody is lost
 	dropped bool     // it has dropped the step, and waits
-	back    back
+	back    back     // its way back to a checkpoint
 }
 
 // stateLayout tells the agent, once, how the state lies and what the job trains on.
@@ -196,7 +197,8 @@ func (h *host) planOfReshape() *reshapePlan {
 	return &p
 }
 
-// executeReshape carries out a reshape, and proves it as far as this host has a part in it.
+// executeReshape carries out a reshape, part of the batch run, from the inputs of all calls: it
+// sets run.moved, and run.proof as far as this host has a part in it.
 func (h *host) executeReshape(run *execution, part *head.Part, all map[callID][]byte) {
 	memory := map[topo.WorkerID][]uint64{}
 	for _, p := range part.Calls {

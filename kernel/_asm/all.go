@@ -9,6 +9,9 @@ import (
 // sliceBytes is the size of a slice's header, which begins with the pointer.
 const sliceBytes = 24
 
+// As in all of this program, what emits code adds it to the function that avo is building, in
+// order, on the goroutine of main.
+
 // sumAll emits a function that adds up any number of sources and writes the sum to any number of
 // destinations, with put. Several blocks of the sum are in registers while it walks the sources and
 // then the destinations, so that every byte is read or written once.
@@ -73,13 +76,14 @@ type all struct {
 	narrow func(VecVirtual) Register
 }
 
-// vectorAt returns the operand for vector number i, from the bytes at l.at on, of the array whose
-// slice slices points to.
+// vectorAt returns the operand for vector number i, from the bytes at l.at on, of the array that
+// begins at the address in register array.
 func (l *all) vectorAt(array GPVirtual, i int) Mem {
 	return Mem{Base: array, Index: l.at, Scale: 1, Disp: i * l.v.bytes * l.e.blockBytes() / block}
 }
 
-// sumSources emits the code that adds up n blocks of all sources in the registers l.sum.
+// sumSources emits the code that adds up n blocks of all sources in the registers l.sum. Register
+// slices points to the first slice, and count has how many there are; labels begin with name.
 func (l *all) sumSources(slices, count Register, n int, name string) {
 	slice, left, array := GP64(), GP64(), GP64()
 	MOVQ(slices, slice)
@@ -106,7 +110,7 @@ func (l *all) sumSources(slices, count Register, n int, name string) {
 }
 
 // writeDestinations emits the code that scales and rounds the sum and writes it to all
-// destinations.
+// destinations, given as the sources of sumSources are.
 func (l *all) writeDestinations(slices, count Register, n int, name string) {
 	var out []Register
 	for _, r := range l.sum {

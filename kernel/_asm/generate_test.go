@@ -28,7 +28,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// afterHeader returns a generated file without its first line.
+// afterHeader returns a generated file without its first line, or fails the test.
 func afterHeader(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)

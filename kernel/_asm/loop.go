@@ -16,15 +16,19 @@ const (
 	blockDoc = "A block is 64 bytes of accumulators."
 )
 
-// loop is a function that walks arrays in step, block by block.
+// As in all of this program, what emits code adds it to the function that avo is building, in
+// order, on the goroutine of main.
+
+// loop is a function, under construction, that walks arrays in step, block by block.
 type loop struct {
 	v      isa
-	blocks Register
-	arrays []array
-	fence  bool // make streamed stores visible before the return
+	blocks Register // how many blocks are left
+	arrays []array  // the arrays walked
+	fence  bool     // make streamed stores visible before the return
 }
 
-// array is one of the arrays walked: stride is its bytes per block.
+// array is one of the arrays walked: base has the address of the block at hand, and stride is its
+// bytes per block.
 type array struct {
 	base   Register
 	stride int
@@ -33,8 +37,8 @@ type array struct {
 // vectorAt returns the operand that belongs to the accumulator's byte off.
 func (a array) vectorAt(off int) Mem { return Mem{Base: a.base, Disp: off * a.stride / block} }
 
-// beginFunc begins a function that takes the pointers named, a number of blocks, and the factor "a"
-// if that is the last name.
+// beginFunc begins a function, v.name and name, that takes the pointers named, a number of blocks,
+// and the factor "a" if that is the last name. eachVector ends it.
 func (v isa) beginFunc(name, doc string, params ...string) *loop {
 	tail := " *byte, blocks int)"
 	if last := len(params) - 1; params[last] == "a" {
@@ -55,8 +59,8 @@ func (l *loop) addArray(name string, stride int) array {
 	return a
 }
 
-// eachVector emits body for each vector of the accumulator, unrolled over several blocks, then
-// block by block, and then the return.
+// eachVector emits body for each vector of the accumulator, which begins at byte off of it,
+// unrolled over several blocks, then block by block, and then the return.
 func (l *loop) eachVector(body func(off int)) {
 	blocks := func(n int) {
 		for off := 0; off < n*block; off += l.v.bytes {

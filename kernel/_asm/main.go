@@ -12,7 +12,9 @@ import (
 	. "github.com/mmcloughlin/avo/operand"
 )
 
-// main writes the file of one instruction set and its stubs, as the flags say.
+// main writes the file of one instruction set and its stubs, as the flags say, and exits with 2
+// where they are wrong. As in all of this program, what emits code adds it to the function that avo
+// is building, in order, on its goroutine.
 func main() {
 	// avo asks the go command about the package it generates for; the answer must not depend on the
 	// machine.
@@ -58,7 +60,8 @@ func (v isa) emitAll() {
 	}
 }
 
-// pair emits the function acc = x op y for a type of element.
+// pair emits the function acc = x op y for a type of element: prepare emits what the loop needs
+// before it, and returns what emits op.
 func (v isa) pair(op, formula string, e element, prepare func(element) combine) {
 	l := v.beginFunc(op+e.name, "acc = "+formula, "acc", "x", "y")
 	acc, x, y := l.addArray("acc", block), l.addArray("x", e.blockBytes()),

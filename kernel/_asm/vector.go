@@ -6,13 +6,17 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// isa is an instruction set: its name, the bytes of a vector, and a new vector register.
+// As in all of this program, what emits code adds it to the function that avo is building, in
+// order, on the goroutine of main. A vector is in a register.
+
+// isa is an instruction set: its name, the bytes of a vector, and what makes a new vector register.
 type isa struct {
 	name  string
 	bytes int
 	reg   func() VecVirtual
 }
 
+// isas has the instruction sets by name.
 var isas = map[string]isa{
 	"avx2":   {"avx2", 32, YMM},
 	"avx512": {"avx512", 64, ZMM},
@@ -36,10 +40,11 @@ func (v isa) or(x, y, dst Op) {
 	}
 }
 
-// element is a type of number, with the instructions for it where it accumulates in itself.
+// element is a type of number, with the instructions for it where it accumulates in itself; nil =
+// there is none, or no kernel needs it.
 type element struct {
 	name               string
-	size               int
+	size               int // bytes
 	add, mul, min, max func(...Op)
 }
 
@@ -126,7 +131,7 @@ const unordered = 3 // a predicate of VCMPPS
 // combine makes one vector of two, which it may overwrite.
 type combine func(x, y VecVirtual) VecVirtual
 
-// sum returns what emits the code that adds two vectors.
+// sum returns what emits the code that adds two vectors of e.
 func (v isa) sum(e element) combine {
 	return func(x, y VecVirtual) VecVirtual {
 		e.add(y, x, x)
@@ -148,7 +153,8 @@ func (v isa) min(e element) combine {
 	}
 }
 
-// max is as min, but the sign is that of both.
+// max returns what emits the code for the maximum of two vectors, as min does for the minimum; of
+// two zeros the result has a sign only if both have.
 func (v isa) max(e element) combine {
 	magnitude := v.broadcast(e, 1<<(8*e.size-1)-1)
 	return func(x, y VecVirtual) VecVirtual {
@@ -163,7 +169,8 @@ func (v isa) max(e element) combine {
 	}
 }
 
-// broadcast emits the code that fills a vector with integers of the size of e.
+// broadcast emits the code that fills a vector with copies of bits, an integer of the size of e,
+// and returns the vector.
 func (v isa) broadcast(e element, bits uint64) VecVirtual {
 	r, x := v.reg(), GP64()
 	MOVQ(U64(bits), x)
@@ -177,7 +184,8 @@ func (v isa) broadcast(e element, bits uint64) VecVirtual {
 	return r
 }
 
-// factor emits the code that fills a vector with the parameter "a", in the type of e.
+// factor emits the code that fills a vector with the parameter "a", in the type of e, f64 or f32,
+// and returns the vector.
 func (v isa) factor(e element) VecVirtual {
 	r := v.reg()
 	Load(Param("a"), r.AsX())

@@ -8,8 +8,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// weigh emits the function that multiplies 32-bit words by weights of up to 61 bits and adds up, a
-// sum for each part of the weights.
+// weigh emits, into the file that avo is building, the function that multiplies 32-bit words by
+// weights of up to 61 bits and adds up, a sum for each part of the weights.
 func (v isa) weigh() {
 	parts := 2
 	if v.bytes == 32 {
@@ -32,9 +32,9 @@ func (v isa) weigh() {
 	RET()
 }
 
-// weighFused emits the loop of weigh with the 52-bit multiplications that only wide vectors have. A
-// product is x·w = x·(w mod 2^52) + 2^52·x·(w div 2^52); sums[0] gets the low 52 bits of the first,
-// sums[1] what has the factor 2^52.
+// weighFused emits, into that function, the loop of weigh with the 52-bit multiplications that only
+// wide vectors have. A product is x·w = x·(w mod 2^52) + 2^52·x·(w div 2^52); sums[0] gets the low
+// 52 bits of the first, sums[1] what has the factor 2^52.
 func (v isa) weighFused(weight, words, blocks, sums Register) {
 	const lanes = 4 // vectors side by side, so that none waits for the one before
 	var low, high [lanes]VecVirtual
@@ -65,8 +65,8 @@ func (v isa) weighFused(weight, words, blocks, sums Register) {
 	VMOVDQU64(high[0], Mem{Base: sums, Disp: 64})
 }
 
-// weighThirds emits the loop of weigh that multiplies by 21 bits of a weight at a time: sums[i]
-// gets x·(w div 2^21i mod 2^21). A product has 53 bits, so 2^11 of them fit.
+// weighThirds emits, into that function, the loop of weigh that multiplies by 21 bits of a weight
+// at a time: sums[i] gets x·(w div 2^21i mod 2^21). A product has 53 bits, so 2^11 of them fit.
 func (v isa) weighThirds(weight, words, blocks, sums Register) {
 	const vectors = 8
 	mask := v.reg()
