@@ -260,7 +260,9 @@ class Strategy(SingleDeviceStrategy):
         """
 
         def run() -> Any:
-            """Call the closure, and go through the batches of the steps that are left."""
+            """Call the closure, go through the batches of the steps that are left of the update,
+            and return what the closure did.
+            """
             result = closure()
             train, loop = self._train, self._trainer.fit_loop
             assert train is not None and self._update is not None
@@ -287,7 +289,9 @@ class Strategy(SingleDeviceStrategy):
         """
 
         def everywhere(fx: str, name: str, value: Any, *others: Any, **options: Any) -> Any:
-            """Log a value of this worker; in a training step, begin the call that combines all."""
+            """Log a value of this worker; in a training step of the job, begin the call that
+            combines those of all workers, and keep it for `_log_waiting`.
+            """
             step, train = self._job.step, self._train  # type: ignore[union-attr]
             if fx != "training_step" or step is None or step.committed or train is None:
                 return log(fx, name, value, *others, **options)

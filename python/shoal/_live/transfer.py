@@ -29,7 +29,7 @@ from .._runtime.tree import Item, allocate_touched, flatten, unflatten
 from ..errors import LostError, MismatchError, ShoalError
 from ..group import Group
 
-TAG = 0xE17E
+TAG = 0xE17E  # of the messages that pieces of the state travel in
 # The state moves in pieces of PIECE bytes, and a worker has WINDOW of them under way. Each lies in
 # arena memory that was used before, because to touch fresh shared memory takes several times longer
 # than to copy.

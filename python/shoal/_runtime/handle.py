@@ -37,7 +37,8 @@ class Waiter(Protocol):
 class Handle(Generic[T]):
     """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them
     before. Any thread may call `done` and `wait`, several at once. Only Calls sets the fields after
-    `__init__`: ticket, word and floor when it is submitted, the others when it has ended.
+    `__init__`: ticket, word and floor when it is submitted, `given_up` when a wait has timed out,
+    and the others, by `settle`, when it has ended.
     """
 
     __slots__ = (

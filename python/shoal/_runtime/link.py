@@ -219,6 +219,6 @@ def _parse_reply(packet: bytes, fds: List[int]) -> Message:
 
 
 def _close_all(fds: List[int]) -> None:
-    """Close the descriptors."""
+    """Close the descriptors of an answer, which the caller owns."""
     for fd in fds:
         os.close(fd)

@@ -8,10 +8,10 @@ import struct
 from typing import Dict, NamedTuple, Tuple
 
 PROTOCOL = 2
-MAGIC = int.from_bytes(b"SHOALCB1", "little")
-MESSAGE_BYTES = 64 << 10
-PAGE = 4096
-HUGE_PAGE = 2 << 20
+MAGIC = int.from_bytes(b"SHOALCB1", "little")  # the first word of a control block
+MESSAGE_BYTES = 64 << 10  # bytes of a message on the control socket, at most
+PAGE = 4096  # bytes
+HUGE_PAGE = 2 << 20  # bytes
 
 # The control block: a header of one page, then the slots. Words are indices into a view of u64 or
 # u32.
@@ -25,16 +25,20 @@ WORKER_PARKED_WORD32 = 192 // 4
 VIEW = struct.Struct("<QIIQIII")
 VIEW_AT = 320
 CURSOR_AT = 384
+# Flags of a view: this worker is no member any more; it has just become one; the job was stopped.
 RELEASED, NEW, STOPPED = 1, 2, 4
 
 # A slot: the descriptor, then what the agent answers.
 DESCRIPTOR_BYTES = 192
-FED_WORD, THROUGH_WORD = 160 // 8, 168 // 8  # for a call that moves in pieces
+# For a call that moves in pieces: how many are in the window, or GIVEN_UP = no more will come; and
+# how many have their result there.
+FED_WORD, THROUGH_WORD = 160 // 8, 168 // 8
 GIVEN_UP = (1 << 64) - 1
-COMPLETION = 192
+COMPLETION = 192  # byte of the completion word: the ticket times 256, plus how the call has ended
 ERROR_LENGTH = struct.Struct("<I")
 ERROR_LENGTH_AT = 200
 ERROR_TEXT_AT = 204
+# How a call has ended: done; failed; done, and the view has changed; failed, for a member is lost.
 DONE, FAILED, CHANGED, LOST = 1, 2, 3, 4
 
 # ticket, kind, dtype, reduction, ndim, group, root or peer, tag, weight, input segment, output
@@ -43,6 +47,9 @@ DONE, FAILED, CHANGED, LOST = 1, 2, 3, 4
 DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ64sI36x")
 MAX_NDIM = 8
 _SHAPE = struct.Struct("<8Q")
+# Flags of a call: the step under way goes on after it; it ends the step, and commits it; it is no
+# part of the step; partial sums of 16-bit floats are rounded to that type between hosts; members
+# are released one at a time from this step on; its memory is a window that pieces pass through.
 MORE, STEP, ASIDE, NARROW, SPARING, PIECES = 1, 2, 4, 8, 16, 32
 
 KINDS: Dict[str, int] = {
@@ -87,7 +94,9 @@ DTYPES.update(f64=F64, f32=F32, f16=F16, bf16=BF16, i64=I64, i32=I32, u8=U8)
 
 
 def pack_shape(shape: Tuple[int, ...], count: int) -> Tuple[int, bytes]:
-    """The ndim and the shape bytes of a descriptor; more than 8 dimensions travel as one."""
+    """The ndim and the shape bytes of a descriptor, for a shape of `count` elements; more than 8
+    dimensions travel as one.
+    """
     if len(shape) > MAX_NDIM:
         shape = (count,)
     return len(shape), _SHAPE.pack(*shape, *(0,) * (MAX_NDIM - len(shape)))

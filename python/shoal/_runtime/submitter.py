@@ -17,7 +17,7 @@ from .shared import Results
 from .tensor import Tensor, element_count
 
 T = TypeVar("T")
-_NOWHERE = (0, 0)
+_NOWHERE = (0, 0)  # the place in a descriptor of an array that is not there
 # The element type, number of dimensions and shape of a call without arrays.
 _NOTHING = (U8.code, *pack_shape((0,), 0))
 _BROADCAST = KINDS["broadcast"]

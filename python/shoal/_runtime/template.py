@@ -139,7 +139,7 @@ def _import(modules: List[str]) -> None:
 
 
 def _give_up(reason: str) -> NoReturn:
-    """End this process; the launcher shows the reason."""
+    """End this process, with a line that the launcher shows as the reason."""
     print(reason, file=sys.stderr, flush=True)
     os._exit(1)
 

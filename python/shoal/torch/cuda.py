@@ -115,8 +115,8 @@ class Communicator:
         # Not blocking: a call that waits for partners can be aborted from the beginning.
         options.config.blocking = 0
         self._device, self._group = device, dist.ProcessGroupNCCL(store, rank, size, options)
-        self._works: List[Any] = []
-        self._aborted = False
+        self._works: List[Any] = []  # of the sums that `wait` has not waited for
+        self._aborted = False  # set by any thread, without a lock
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Begin to replace a tensor by the sum of all processes', after what the current stream

@@ -27,7 +27,7 @@ from .exchange import Exchange
 from .executor import Executor
 
 _PATIENCE = timedelta(seconds=60)  # how long to wait for a store that was just opened
-_ADDRESS_BYTES = 128
+_ADDRESS_BYTES = 128  # room for the host and the port of a store
 
 
 class DeviceGroup:
@@ -118,7 +118,7 @@ class DeviceGroup:
         return self._error
 
     def _try(self, task: Any) -> None:
-        """Call a task unless one before has failed; keep its error for `wait`."""
+        """Call a task unless one before has failed; keep its RuntimeError or OSError for `wait`."""
         if self._error is None:
             try:
                 task()
