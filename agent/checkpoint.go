@@ -34,7 +34,7 @@ type unsealed struct {
 	folder  snapshot.Folder
 }
 
-// begin counts a part that is about to be written.
+// begin counts a part that is about to be written, until end.
 func (s *saves) begin(p *snapshot.Part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,8 +20,9 @@ import (
 // driver connects head.Agent, which has no clock and does no I/O, with this host: it gives the
 // head's agent what workers, links and the launcher say, and turns the actions that come back into
 // work for the engine, answers to workers, messages to hosts and orders to the launcher. All
-// methods run on the engine's thread, and so do the callbacks in orders: none may block. Other
-// goroutines use only published.read, and the queue and the tuner of routes.
+// methods run on the engine's thread, and so do the callbacks in orders: none may block. Until
+// that thread has ended, other goroutines use only published.read, and the queue and the tuner of
+// routes.
 type driver struct {
 	engine  *engine
 	head    *head.Agent

@@ -40,7 +40,7 @@ type engine struct {
 	calls    []*collective.Call  // room for these calls
 	posted   collective.Posted   // the call that is read
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards inbox and stopped
 	inbox   []func()   // functions that wait to run on the engine's thread
 	emptied []func()   // room for the next inbox; of the engine's thread, but swapped with mu held
 	stopped bool       // the inbox takes nothing more

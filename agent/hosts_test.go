@@ -22,7 +22,8 @@ import (
 
 // testHosts is a job on several hosts of one process: agents, and a network without sockets. Its
 // workers are goroutines of the test. startHosts sets the fields down to head and started; the test
-// may read agents and ends without mu while no host is added.
+// may read agents and ends without mu while no host is added. An agent that does not start ends the
+// test.
 type testHosts struct {
 	t       *testing.T
 	hub     *mem.Hub

@@ -16,7 +16,7 @@ import (
 // All functions of this file but KeepRedundant run on the engine's thread.
 
 // KeepRedundant has replicas on a mesh placed on two hosts, on a host that learns what the job
-// wants after it has joined the job. It does not wait.
+// wants after it has joined the job. It does not wait, and any goroutine may call it.
 func (a *Agent) KeepRedundant() {
 	// a stopped engine has no mesh
 	_ = a.engine.runLater(func() { a.driver.planner.Redundant = true })

@@ -79,7 +79,7 @@ func (d *driver) endMeasuring(f *batch, transfers int, at time.Time) {
 }
 
 // tuneRoutes finds better routes from what all-reduces take, and has the engine's thread change to
-// them, until ctx ends. It has a goroutine of its own, since a decision takes milliseconds.
+// them, until ctx ends. It is a goroutine of Run, since a decision takes milliseconds.
 func (a *Agent) tuneRoutes(ctx context.Context) error {
 	r := &a.driver.routes
 	defer context.AfterFunc(ctx, r.measured.Close)()

@@ -99,7 +99,7 @@ func (ts *transfers) remove(id uint64) *transfer {
 }
 
 // waitUnused blocks until no goroutine of the network uses a transfer that was removed. The
-// engine's thread calls it: such a use takes no longer than a piece.
+// engine's thread calls it: such a use computes and queues, and waits for no other host.
 func (t *transfer) waitUnused() {
 	t.busy.Lock()
 	defer t.busy.Unlock()

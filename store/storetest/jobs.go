@@ -26,7 +26,7 @@ func owner(run, host string) store.Owner {
 	return store.Owner{Job: "digits", Run: run, Host: host, Address: host + ":7000", Since: noon}
 }
 
-// Record returns a record of a generation with two members and one host without any.
+// Record returns a record of generation g, led by head, with two members and one host without any.
 func Record(g topo.Generation, head string) member.Record {
 	return member.Record{
 		View: topo.View{Generation: g,
