@@ -42,12 +42,14 @@ print("FOUND", json.dumps({
     "signals": [str(signal.getsignal(s)) for s in (2, 13, 15, 17)],
     "input": sys.stdin.read(),
     "files": [os.readlink(f"/proc/self/fd/{f}").split(":")[0] for f in "012"],
+    "copy": os.path.sameopenfile(marked.copy, 2),
     "command": [w for w in open("/proc/self/cmdline").read().split("\\0") if w],
     "random": [random.random(), drawn],
 }), flush=True)
 """
 MARKED = """
 import os
+copy = os.dup(2)
 os.environ["MARKED"] = "by an import"
 os.environ["RANK_OF_NOBODY"] = os.environ.get("RANK", "none")
 """

@@ -45,6 +45,7 @@ _BESIDE = (
     ("torch", "shoal.torch"),
     ("torch", "torch._dynamo"),
     ("transformers", "transformers.trainer"),
+    ("transformers", "deepspeed"),  # each Trainer does where it is installed, in seconds
     ("lightning", "lightning.pytorch"),
 )
 Change = Tuple[Optional[str], Optional[str]]  # values of a variable; None = it is not set
@@ -109,7 +110,7 @@ def main() -> None:
         _give_up(reason)
     gc.collect()
     gc.freeze()  # what is here now stays in pages that all workers share
-    become_worker(serve(requests), environment_changes(before))
+    become_worker(serve(requests), environment_changes(before), standard_copies(files))
     show_command_line(words)
     run(words)
 
@@ -134,7 +135,7 @@ def _import(modules: List[str]) -> None:
             _give_up(f"cannot import {module}: {type(error).__name__}: {error}")
     for package, module in _BESIDE:
         if package in sys.modules:
-            with contextlib.suppress(ImportError):  # torch 1 has no torch._dynamo
+            with contextlib.suppress(Exception):  # torch 1 has no torch._dynamo
                 importlib.import_module(module)
 
 
@@ -173,10 +174,24 @@ def why_not_forked(files: Set[str]) -> Optional[str]:
     threads = [t for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
     if threads:
         return f"what was imported has started {_threads(threads)}, which a fork would not have"
-    for descriptor in sorted(_open_files() - files, key=int):
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        return f"what was imported has opened {path}, which all workers would share"
+    copies = standard_copies(files)
+    for descriptor in sorted(map(int, _open_files() - files)):
+        if descriptor not in copies:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            return f"what was imported has opened {path}, which all workers would share"
     return None
+
+
+def standard_copies(files: Set[str]) -> Dict[int, int]:
+    """The open descriptors besides `files` that are copies of a standard one, each with the number
+    of that, 0 to 2. DeepSpeed leaves a copy of stderr.
+    """
+    return {
+        descriptor: standard
+        for descriptor in map(int, _open_files() - files)
+        for standard in range(3)  # the last that is the same counts
+        if os.path.sameopenfile(descriptor, standard)
+    }
 
 
 def _threads(numbers: List[str]) -> str:
@@ -284,10 +299,13 @@ def receive(requests: socket.socket) -> Optional[Request]:
     )
 
 
-def become_worker(request: Request, changes: Mapping[str, Change]) -> None:
+def become_worker(
+    request: Request, changes: Mapping[str, Change], copies: Mapping[int, int]
+) -> None:
     """Give this fork what a process has that has just started: a process group, its own standard
     files and no others, its environment, and random numbers of its own. `changes` are what imports
-    have done to the environment; a variable that the worker has from elsewhere stays.
+    have done to the environment; a variable that the worker has from elsewhere stays. `copies` are
+    the descriptors that imports have left, each a copy of a standard one, of which it is told.
     """
     with contextlib.suppress(OSError):  # the template may have done it
         os.setpgid(0, 0)
@@ -295,6 +313,8 @@ def become_worker(request: Request, changes: Mapping[str, Change]) -> None:
         os.dup2(file, standard)
     request.answers.detach()
     os.closerange(3, max(map(int, _open_files())) + 1)
+    for copy, standard in copies.items():
+        os.dup2(standard, copy, inheritable=False)
     os.environ.clear()
     os.environ.update(request.environment)
     for name, (before, after) in changes.items():
