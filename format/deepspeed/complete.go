@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// This file finds out whether files of a universal checkpoint are missing.
+// This file finds out if files of a universal checkpoint are missing, on its reader's goroutine.
 
 // copyHint says what to do about missing files.
 const copyHint = "copy it from where the checkpoint was written, or convert again"

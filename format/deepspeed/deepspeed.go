@@ -82,7 +82,7 @@ type reader struct {
 }
 
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When
-// both are there latest counts.
+// both are there latest counts. It blocks on files, on their goroutine.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".",
 		models: map[rankID]string{}, optims: map[rankID]string{}, layers: map[layerAt]string{},

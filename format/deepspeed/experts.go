@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file reads the files of experts, of which each has some of its own.
+// This file reads the files of experts. Methods of a reader run on its goroutine, and may read.
 
 var (
 	expertFile = regexp.MustCompile(

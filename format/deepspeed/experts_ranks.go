@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file finds out which experts, and which parts of them, the optimizer states of a rank have.
+// This file finds which experts a rank's optimizer has, on its reader's goroutine; it may read.
 
 // A groupCut is how the flat buffer of a group lies over the ranks: over all of them, or for
 // experts over some ranks for each expert parallel rank.

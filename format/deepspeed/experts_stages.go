@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file tells apart the stages of a pipeline with experts, by the names in its model states.
+// This file tells stages with experts apart by names that it reads, on its reader's goroutine.
 
 // stageUnits returns the layers, and what tied layers share, of which a stage's model states have
 // something besides experts.

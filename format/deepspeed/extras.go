@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file writes what a universal checkpoint holds besides parameters.
+// This file writes what a universal checkpoint has beside parameters: one goroutine, no I/O.
 
 // maxGroups bounds the numbers of an optimizer's groups.
 const maxGroups = 1 << 16

@@ -9,8 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file knows which parameters are in which group of the optimizer, for the reader and the
-// writer; it does no I/O.
+// This file knows what is in which group, for reader and writer: their goroutine, no I/O.
 
 // namesKey is the reader's key for the names of the parameters in a group of the optimizer, in the
 // order of its flat buffer. DeepSpeed has them in param_shapes only: it numbers groups, and names

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file joins what tensor parallel ranks have, for the reader, after all files were read.
+// This file joins what tensor parallel ranks have, after all else, on the reader's goroutine.
 
 // Reasons for which parts of tensor parallel ranks stay parts.
 const (

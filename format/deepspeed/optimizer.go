@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file reads the optimizer states of ranks, in which the flat buffers of ZeRO are.
+// This file reads ranks' optimizers, with ZeRO's flat buffers, on the reader's goroutine.
 
 // A rank is the optimizer states file of a data parallel rank. parseRank and openRanks fill it in;
 // later nothing changes it. Its methods do no I/O, and are for one goroutine at a time, as look-ups

@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file reads pipelines: how many stages there are, the files of layers, and what is tied.
+// This file reads pipelines: stages, files of layers, what is tied, on the reader's goroutine.
 
 // A layerAt is the layer and the tensor parallel rank of a file, both from 0.
 type layerAt struct{ layer, tp int }

@@ -1,5 +1,6 @@
 package deepspeed_test
 
+// This file tests what optimizers keep beside flat buffers.
 import (
 	"fmt"
 	"slices"

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// This file writes how tensor parallel ranks share parameters, without I/O.
+// This file writes how tensor parallel ranks share parameters: its rules' goroutine, no I/O.
 
 // subParamShape is DeepSpeed's class for the sub-parameters of a parameter.
 var subParamShape = pickle.Global{Module: "deepspeed.checkpoint.universal_checkpoint",

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file knows parameters that are fused of several, as they are shared; it does no I/O.
+// This file knows parameters that are fused of several: its rules' goroutine, no I/O.
 
 // A subParams is the consecutive sub-parameters of a parameter along a dimension, such as q, k and
 // v, each of which is cut separately.

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file reads the files of universal checkpoints, which have a folder for each parameter.
+// This file reads universal checkpoints: on the reader's goroutine, and blocking on files.
 
 // stateKey is the file beside zero/NAME, without .pt, and what its values are under; those of
 // ZeRO's files are under it too.

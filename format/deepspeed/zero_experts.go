@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file divides experts among the ranks of a ZeRO checkpoint that is laid out.
+// This file divides experts among the ranks of a ZeRO checkpoint: one goroutine, no I/O.
 
 // epName is the name of a group of experts in DeepSpeed's optimizer and among its processes,
 // followed by the expert parallel size.

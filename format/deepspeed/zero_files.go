@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file lays out the files of ZeRO, once it is planned what is in which flat buffer.
+// This file lays out the files that zero.go has planned: the writer's goroutine, no I/O.
 
 // Classes of DeepSpeed that stand in its files.
 var (

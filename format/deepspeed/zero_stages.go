@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file divides a ZeRO checkpoint among the stages of a pipeline, without I/O.
+// This file divides a ZeRO checkpoint among stages of a pipeline: one goroutine, no I/O.
 
 // What the reader says of a pipeline, for whoever writes one: under stagesKey.S.G the names of the
 // parameters in group G of stage S, in the order of the flat buffer, and under tiedKey.KEY the

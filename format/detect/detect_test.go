@@ -1,5 +1,6 @@
 package detect_test
 
+// This file tests that the format of a checkpoint is found, in samples of all formats.
 import (
 	"maps"
 	"os"

@@ -1,5 +1,6 @@
 package hf_test
 
+// This file tests configurations of models.
 import (
 	"strings"
 	"testing"

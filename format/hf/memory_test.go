@@ -1,5 +1,6 @@
 package hf_test
 
+// This file measures the memory that the reader takes.
 import (
 	"bytes"
 	"encoding/binary"

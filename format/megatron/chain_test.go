@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests optimizers that are joined and divided for other expert parallel ranks.
 import (
 	"fmt"
 	"strings"

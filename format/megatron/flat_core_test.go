@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests that Megatron-Core loads flat buffers that are written, where it is installed.
 import (
 	"encoding/hex"
 	"encoding/json"

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests flat buffers of gradients whose type nobody states.
 import (
 	"math/rand/v2"
 	"slices"

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests optimizers under Hugging Face's names that are written for Megatron.
 import (
 	"math/rand/v2"
 	"slices"

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests what Megatron's arguments tell of a model.
 import (
 	"testing"
 

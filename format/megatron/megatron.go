@@ -79,7 +79,7 @@ type part struct {
 // degrees are the sizes of the axes, or positions on them.
 type degrees struct{ tp, pp, ep int }
 
-// Read reads a folder with latest_checkpointed_iteration.txt, or one of its iterations.
+// Read reads a folder with latest_checkpointed_iteration.txt, or one of its iterations. It blocks.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	dir, err := Latest(files)
 	if err != nil {

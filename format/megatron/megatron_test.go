@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests the reader on samples of every mesh, and on damage to them.
 import (
 	"bytes"
 	"maps"

@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests the groups that Megatron gives the optimizers of others.
 import (
 	"slices"
 	"strings"

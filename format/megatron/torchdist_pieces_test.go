@@ -1,5 +1,6 @@
 package megatron
 
+// This file tests torch_dist without the pieces of a tensor.
 import (
 	"testing"
 

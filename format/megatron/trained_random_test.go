@@ -1,5 +1,6 @@
 package megatron_test
 
+// This file tests random models with optimizers over random ranks.
 import (
 	"fmt"
 	"maps"

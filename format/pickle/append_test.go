@@ -1,5 +1,6 @@
 package pickle_test
 
+// This file tests pickles that are written.
 import (
 	"bytes"
 	"math/big"

@@ -1,5 +1,6 @@
 package pickle_test
 
+// This file tests the names of types in messages.
 import (
 	"math/big"
 	"testing"

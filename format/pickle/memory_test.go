@@ -1,5 +1,6 @@
 package pickle_test
 
+// This file measures the memory that values take.
 import (
 	"bytes"
 	"runtime"

@@ -1,5 +1,6 @@
 package pickle_test
 
+// This file tests dicts.
 import (
 	"testing"
 

@@ -1,5 +1,6 @@
 package safetensors_test
 
+// This file tests indexes, made here and broken.
 import (
 	"bytes"
 	"maps"

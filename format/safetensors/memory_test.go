@@ -1,5 +1,6 @@
 package safetensors_test
 
+// This file measures the memory that headers and indexes take.
 import (
 	"bytes"
 	"encoding/binary"

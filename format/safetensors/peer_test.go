@@ -1,5 +1,6 @@
 package safetensors_test
 
+// This file compares with the reference implementation, where a Python has it.
 import (
 	"bytes"
 	"os"

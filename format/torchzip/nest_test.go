@@ -1,5 +1,6 @@
 package torchzip_test
 
+// This file tests nested dicts of values.
 import (
 	"strings"
 	"testing"

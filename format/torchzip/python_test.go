@@ -1,5 +1,6 @@
 package torchzip_test
 
+// This file tests which Python types values keep.
 import (
 	"testing"
 
