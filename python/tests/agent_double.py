@@ -126,7 +126,7 @@ class AgentDouble:
         self._jobs.append(job)
         return job
 
-    def requests_until(self, kind):
+    def wait_for_request(self, kind):
         """Wait, without a time limit, until a request whose "type" is `kind` was read."""
         while not any(r["type"] == kind for r in list(self.requests)):
             os.sched_yield()

@@ -32,7 +32,7 @@ if number not in doomed:
     fatal = 1 << 62  # no step
 
 
-def die(here, submitted=0):
+def die_if_doomed(here, submitted=0):
     """Die by SIGKILL if this is the step and place for it, after submitting the first `submitted`
     parts of the step. `here` is one of PLACES; it reads `step`, the step of the loop below.
     """
@@ -72,9 +72,9 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
         g.fill(step.weight and 1 / step.weight if g is not gradients[0] else 0)
     if step.weight:
         gradients[0][step.indices] = 1 / step.weight
-    die("before")
-    die("between the parts", submitted=1)
-    die("before the answer", submitted=parts)
+    die_if_doomed("before")
+    die_if_doomed("between the parts", submitted=1)
+    die_if_doomed("before the answer", submitted=parts)
     done[0] = os.path.exists(end)
     if parts > 1:
         gradients[1][0] = done[0]
@@ -92,7 +92,7 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     np.testing.assert_allclose(means[0][contributed], 1 / contributed.sum(), rtol=1e-5)
     seen += contributed
     total += contributed.sum()
-    die("after")
+    die_if_doomed("after")
     # what is called between the commit and the next step is called by those who have made the step
     if parts == 2:
         assert job.allreduce(np.ones(1))[0] == job.size
@@ -104,15 +104,15 @@ for step in job.steps(samples, batch, seed=seed, epochs=epochs):
 if job.released:
     print("RELEASED", job.rank, flush=True)
 else:
-    place = job.place(samples, batch, seed).place
-    assert ((seen == place.epoch) | (seen == place.epoch + 1)).all(), (
+    cursor = job.place(samples, batch, seed).place
+    assert ((seen == cursor.epoch) | (seen == cursor.epoch + 1)).all(), (
         f"samples seen how often: {np.unique(seen, return_counts=True)}"
     )
     assert (
         total[0]
         == seen.sum()
-        == place.epoch * samples + place.next - sum(b - a for a, b in place.left)
-    ), (total, seen.sum(), place)
+        == cursor.epoch * samples + cursor.next - sum(b - a for a, b in cursor.left)
+    ), (total, seen.sum(), cursor)
     print(
         "RESULT",
         json.dumps([job.rank, job.size, job.committed, job.digest(), total[0]]),

@@ -170,9 +170,9 @@ def digest(value):
     return hashed.hexdigest()[:12]
 
 
-def wrap_for_averaging(config, net, here):
+def wrap_for_averaging(config, net, at_place):
     """Have the gradients averaged as the config says; return what is called for the outputs, the
-    optimizer, and the scheduler. `here` is called with the places in a step of zero's.
+    optimizer, and the scheduler. With "zero", at_place(name) is called at two places in a step.
     """
     import shoal.torch
     from shoal.torch.zero import flat
@@ -183,8 +183,8 @@ def wrap_for_averaging(config, net, here):
     inner, scheduler = make_optimizer(net, config["optimizer"])
     if config["wrap"] == "zero":
         optimizer = shoal.torch.zero(net, inner, scheduler, stage=config["stage"])
-        call_before(optimizer._shards, "step", lambda: here("after the commit"))
-        call_before(optimizer._shards, "gather", lambda: here("after the update"))
+        call_before(optimizer._shards, "step", lambda: at_place("after the commit"))
+        call_before(optimizer._shards, "gather", lambda: at_place("after the update"))
         return net, optimizer, scheduler
     compress = eval(
         config["compress"], {"TopK": shoal.torch.TopK, "PowerSGD": shoal.torch.PowerSGD}
@@ -257,7 +257,7 @@ def main(config, end):
     late = job.outside
     ledger = open(pathlib.Path(config["out"]) / f"{number}.jsonl", "w")
 
-    def here(place):
+    def die_if_doomed(place):
         """Die by SIGKILL if this worker is doomed at this place of the step."""
         if [number, loader.step.number, place] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -271,7 +271,7 @@ def main(config, end):
             and [number, loader.step.number, "NCCL fails"] in config["doomed"]
         ):
             raise RuntimeError("a cable is loose")
-        here(place)
+        die_if_doomed(place)
 
     if config["gpu"] is True or number in (config["gpu"] or []):
         device = None if config["device"] is None else config["device"].format(number)
@@ -289,11 +289,11 @@ def main(config, end):
         with torch.no_grad():
             for p in net.parameters():
                 p.normal_()
-    model, optimizer, scheduler = wrap_for_averaging(config, net, here)
+    model, optimizer, scheduler = wrap_for_averaging(config, net, die_if_doomed)
     if config["checkpoint"]:
         job.checkpoint(config["checkpoint"], every=5)
     torch.manual_seed(number)
-    net.layers[0].weight.register_hook(lambda _: here("within backward"))
+    net.layers[0].weight.register_hook(lambda _: die_if_doomed("within backward"))
     if config["child"]:
         subprocess.Popen(["sleep", "1000"])
 
@@ -319,17 +319,17 @@ def main(config, end):
         # the end of the step may bring another rank
         begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)
         running_job.rest_if_calm(end)
-        here("before backward")
+        die_if_doomed("before backward")
         optimizer.zero_grad()
         loss_of(model, x, y, index, os.path.exists(end)).backward()
-        here("after backward")
+        die_if_doomed("after backward")
         if config["wrap"] == "optimizer":
             optimizer.average_gradients()
         optimizer.step()
         if config["nest"] is None:
             scheduler.step()
         torch.rand(number + 1)  # the workers' random states differ
-        here("after the step")
+        die_if_doomed("after the step")
         # which has not got the parameters of its last step
         if job.released and config["wrap"] == "zero":
             break

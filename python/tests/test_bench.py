@@ -25,7 +25,7 @@ def summed(dtype: str, n: int, ranks: int):
 @pytest.mark.parametrize("dtype", sorted(bench.DTYPES.values()))
 @pytest.mark.parametrize("n", [1, 1000, bench.POOL, 2 * bench.POOL + 3])
 def test_payload_sees_wrong_results(dtype: str, n: int) -> None:
-    """One wrong element, or a result that is shifted, is seen."""
+    """One wrong element, a result that is shifted, and the result of the call before are seen."""
     payload, total = summed(dtype, n, ranks=3)
     assert payload.holds_sum(total)
     for at in (0, n // 2, n - 1):

@@ -89,7 +89,9 @@ def test_another_number_of_workers_takes_every_sample_once(train, before, after)
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_where_rank_0_is_killed_before_it_has_looked_the_next_one_looks(train, n):
-    """The next rank lists the checkpoints where rank 0 is lost before it has."""
+    """Where rank 0 is lost before it has listed the checkpoints, the next rank does, and the job
+    goes on from one.
+    """
     train(2, STOP=31)
     output = train(n, LOOKING=0)
     assert (

@@ -307,7 +307,9 @@ def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
 
 
 def test_two_who_hold_the_same_are_lost_at_once(training):
-    """The job fails, and says which part of the state is lost."""
+    """Where both workers that hold a part of a sharded optimizer's state are lost at once, the job
+    fails, and says so.
+    """
     with training(
         4, wrap="zero", doomed=[[1, 7, "after backward"], [2, 7, "after backward"]], samples=300
     ) as job:
@@ -317,13 +319,14 @@ def test_two_who_hold_the_same_are_lost_at_once(training):
 
 @parametrize_ways(ZERO2, repeated=(ZERO1,))
 def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
-    """The same number of workers ends with the same bits as undisturbed, another number with nearly
-    the same values.
+    """A job with a sharded optimizer that was killed goes on from a checkpoint: the same number of
+    workers ends with the same bits as undisturbed, another number with nearly the same values.
     """
 
     def train(name, n, folder, doomed=()):
-        """Train on n workers for 40 steps, with checkpoints in `folder`, or until the `doomed`
-        ones, then all, are killed; return the state that each of them wrote at its end.
+        """Train on n workers for 40 steps, with checkpoints in `folder`; with `doomed`, which must
+        list all of them, until they are killed. Return the state that each worker wrote at its end,
+        into the new folder `name`.
         """
         out = tmp_path / name
         out.mkdir()

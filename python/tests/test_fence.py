@@ -10,7 +10,7 @@ NUMBERS = {"x86_64": 324, **fence._MEMBARRIER_SYSCALL}
 
 
 def test_the_kernel_has_the_barrier(monkeypatch):
-    """The system call is there, and the fence can be called."""
+    """The kernel has the system call of the fence, and the fence can be called."""
     monkeypatch.setattr(fence, "_MEMBARRIER_SYSCALL", NUMBERS)
     fence._fence_by_membarrier(platform.machine())()
 

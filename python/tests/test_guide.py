@@ -28,9 +28,9 @@ def blocks(page, kind):
     return [text for found, text in BLOCK.findall(page.read_text()) if found == kind]
 
 
-def steps(block):
-    """The commands of a console block, each with the lines that it prints. A line "> TEXT"
-    continues the command before it.
+def commands(block):
+    """The commands of a console block, each with the list of the lines that it prints. A line
+    "> TEXT" continues the command before it.
     """
     found = []
     for line in block.splitlines():
@@ -67,10 +67,10 @@ def test_pattern():
     assert not re.fullmatch(shown, "job a, 10 workers\n[3] loss 7\nmore\n")
 
 
-def test_steps():
+def test_commands_over_several_lines():
     """Commands over several lines are one command."""
     block = "$ cat <<END\n> a\n> END\na\n$ true\n"
-    assert steps(block) == [("cat <<END\na\nEND", ["a"]), ("true", [])]
+    assert commands(block) == [("cat <<END\na\nEND", ["a"]), ("true", [])]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,8 @@ def test_commands(page, binary, tmp_path):
         named = re.match(r"# (\w+\.py)\n", program)
         if named:
             (work / named[1]).write_text(program)
-    for command, lines in (step for block in blocks(page, "console") for step in steps(block)):
+    shown_commands = [pair for block in blocks(page, "console") for pair in commands(block)]
+    for command, lines in shown_commands:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=work,

@@ -52,7 +52,7 @@ def test_join_and_leave(agent):
         job.barrier()
     with pytest.raises(shoal.ShoalError, match="was left"):
         job.empty(3)
-    agent.requests_until("leave")
+    agent.wait_for_request("leave")
     words = {"grown": "+Inf", "shrunk": "-Inf", "lost": "NaN"}  # JSON has no numbers for these
     assert [r.get("metrics") for r in agent.requests] == [
         None,

@@ -94,7 +94,7 @@ def test_from_every_mesh_to_every_other(training):
 
 
 def test_state_that_is_flat_over_dp(training):
-    """State that is cut without regard to rows moves too."""
+    """State that is flat over dp, cut without regard to rows, moves from mesh to mesh too."""
     way = ["dp=4", "dp=2,tp=2", "dp=3", "tp=4", "dp=5", "dp=2,tp=2", "dp=4"]
     with training(4, way[0], worker=WORKER.with_name("live_flat.py")) as job:
         for mesh in way[1:]:

@@ -100,5 +100,5 @@ print("freed")
 
 
 def test_groups_that_are_freed_make_room(launch):
-    """More groups than a job has room for, one after the other."""
+    """A job can make more groups than it has room for, one after the other, when they are freed."""
     assert launch(2, FREED).count("freed") == 2

@@ -96,7 +96,9 @@ assert (job.allreduce(numpy.ones(4 << 20, "f4")) == 2).all()
 
 
 def test_who_gives_up_in_the_middle_lets_the_others_know(launch):
-    """The others get an error where a rank is interrupted, and the next call works."""
+    """The others get an error where a rank is interrupted in the middle of a call, and the next
+    call works.
+    """
     output = launch(2, GIVES_UP)
     assert (
         output.count("interrupted") == 1
@@ -115,6 +117,6 @@ job.allreduce(numpy.ones(4 << 20, "f4"))
 
 
 def test_who_dies_in_the_middle_is_named(launch):
-    """The others are told who died."""
+    """Where a rank dies in the middle of a call, the job fails and names it."""
     output = launch(2, DIES, code=1)
     assert "failed: rank 1 of 2 exited with code 3" in output, output

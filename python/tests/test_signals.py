@@ -48,7 +48,9 @@ def parked(agent):
 
 
 def test_ctrl_c_while_sleeping_on_the_bell(agent):
-    """The wait ends, the worker is not parked any more, and the call can be waited for again."""
+    """A wait that sleeps on the bell ends by Ctrl-C; the worker is not parked any more then, and
+    the call can be waited for again.
+    """
     job = agent.join()
     agent.going.clear()
     handle = job.barrier_async()
@@ -79,7 +81,9 @@ def test_ctrl_c_while_looking(monkeypatch):
 
 
 def test_ctrl_c_while_another_thread_sleeps_on_the_bell(agent):
-    """A wait that sleeps on the condition ends, and the other thread goes on."""
+    """A wait that sleeps because another thread sleeps on the bell ends by Ctrl-C, and the other
+    thread goes on.
+    """
     job = agent.join()
     agent.going.clear()
     first, second = job.barrier_async(), job.barrier_async()

@@ -127,7 +127,7 @@ def kill_and_replace(watched):
 
 
 def test_descriptors_come_back_after_kills(watched):
-    """Killed workers leave nothing in the agent."""
+    """Workers that are killed and replaced leave no descriptors or memory in the agent."""
     for _ in range(FIRST_KILLS):
         kill_and_replace(watched)
     before = watched.descriptors(), watched.anonymous()
@@ -139,7 +139,9 @@ def test_descriptors_come_back_after_kills(watched):
 
 
 def test_short_jobs_leave_nothing(watched, launch, tmp_path):
-    """Jobs of others on the host leave nothing."""
+    """Short jobs beside it on the host leave no descriptors or memory in the agent, and are not
+    listed any more.
+    """
 
     def run_jobs(count):
         """Run so many short jobs to their ends, one after the other."""
@@ -158,7 +160,9 @@ def test_short_jobs_leave_nothing(watched, launch, tmp_path):
 
 
 def test_connections_that_are_left_open_or_dropped(watched):
-    """Connections that are open or dropped without a word leave nothing, and training goes on."""
+    """Connections that are left open or dropped without a word leave no descriptors or memory in
+    the agent, and training goes on.
+    """
     with watched.job.calm():  # what is timed is the answer, not a queue for two processors
         leave_connections_open(watched)
         drop_connections(watched, FIRST_SECONDS)

@@ -271,7 +271,7 @@ def test_a_second_loop_over_all_epochs_is_refused(job):
 
 
 def test_a_loop_that_is_left_by_break_is_gone_on_with(job):
-    """The next loop goes on after the last committed step."""
+    """After a loop that was left by break the next one goes on after the last committed step."""
     assert train(job, stop=2) == [(0, 0), (0, 1)]
     assert train(job, stop=2) == [(0, 2), (1, 3)]
     assert train(job) == [

@@ -17,7 +17,7 @@ from shoal._checkpoint.placements import dtensor_placement
 
 
 class _Tensor(torch.Tensor):
-    """A tensor that may have a mesh and placements, as a DTensor has."""
+    """A tensor that can be given a mesh and placements, as a DTensor has, without processes."""
 
 
 def _place(ranks, *placements, root=None):

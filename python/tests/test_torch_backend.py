@@ -304,7 +304,7 @@ def test_sparse_sum():
     world(3, _check_sparse_sum)
 
 
-def _mismatch(kind):
+def _make_different_calls(kind):
     """Make a call that differs between the ranks in its `kind`: "shape", "dtype" or "call"; return
     the text of its error, and the sum over the ranks of 1 by the next call.
     """
@@ -331,12 +331,12 @@ def _mismatch(kind):
 )
 def test_a_mismatch_names_both_calls_on_both_ranks(kind, words):
     """Both ranks get an error that names the calls of both, and the next call succeeds."""
-    for text, after in world(2, _mismatch, kind):
+    for text, after in world(2, _make_different_calls, kind):
         assert "rank 0" in text and "rank 1" in text and all(word in text for word in words), text
         assert after == 2
 
 
-def _future_error():
+def _wait_for_failed_future():
     """Make a call that differs between the ranks; return the text of what its future raises."""
     rank, _ = _init_group()
     future = dist.all_reduce(torch.zeros(2 + rank), async_op=True).get_future()
@@ -349,7 +349,7 @@ def _future_error():
 
 def test_a_future_raises_too():
     """The error of a call is raised by its future as well."""
-    for text in world(2, _future_error):
+    for text in world(2, _wait_for_failed_future):
         assert "rank 0" in text and "rank 1" in text, text
 
 

@@ -32,7 +32,7 @@ _real = pytest.mark.skipif(
 
 
 def _net():
-    """A small model with a batch norm."""
+    """A small model with a batch norm, the same whenever it is made."""
     torch.manual_seed(SEED)
     return nn.Sequential(
         nn.Linear(30, 40),

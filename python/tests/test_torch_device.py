@@ -196,7 +196,7 @@ def test_who_can_use_nccl(group, monkeypatch):
 
 @pytest.mark.parametrize("lacks", ["uuid", "abort", "NCCL"])
 def test_who_cannot(group, monkeypatch, lacks):
-    """A torch without a UUID or an abort cannot use NCCL."""
+    """A torch without NCCL, a UUID or an abort cannot use NCCL."""
     properties = types.SimpleNamespace() if lacks == "uuid" else types.SimpleNamespace(uuid="GPU-7")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     if lacks == "abort":

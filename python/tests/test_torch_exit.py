@@ -65,7 +65,9 @@ def program(ending, first=""):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_threads_end_before_the_interpreter(launch, ending):
-    """Whatever way a script ends, its exit code is its own."""
+    """Whatever way a script ends, no thread of shoal's is left when the interpreter ends, and the
+    job fails only where the script does.
+    """
     text, code = ENDINGS[ending]
     output = launch(2, program(text), code=1 if code else 0)
     # Of ranks that failed the launcher ends the second.
@@ -74,8 +76,8 @@ def test_threads_end_before_the_interpreter(launch, ending):
 
 
 def test_a_job_that_was_joined_before_torch_was_there(launch):
-    """The threads end first, also where the exit handler of the job was registered before
-    torch's.
+    """Threads end before the interpreter, also where the exit handler of the job was registered
+    before torch's.
     """
     output = launch(2, program(ENDINGS["a pending all-reduce"][0], "shoal.join()"))
     assert output.count("] LEFT []") == 2, output

@@ -35,7 +35,8 @@ def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
     ],
 )
 def test_a_worker_is_killed(training, tmp_path, wrap, place, worker):  # noqa: F811
-    """The step is made again by the workers that are left."""
+    """Wherever in a step a worker is killed, the step is made again by the workers that are left.
+    """
     with training(3, wrap=wrap, samples=300, doomed=[[worker, 7, place]], **OWN) as job:
         job.read_until(f"w{worker} was killed by SIGKILL")
         ledger = Ledger(tmp_path, job.finish(), samples=300, wrap=wrap)
@@ -69,8 +70,8 @@ def test_workers_join_and_are_released(training, tmp_path):  # noqa: F811
 
 
 def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa: F811
-    """A step that fails is made again, and the workers are on their devices again when they are
-    others.
+    """A step in which NCCL fails is made again through the arena, and gradients go by NCCL again
+    when the members are others.
     """
     with training(3, samples=300, doomed=[[1, 7, "NCCL fails"]], **OWN) as job:
         job.read_until("gradients go through the arena: rank 1 could not use NCCL")

@@ -39,7 +39,9 @@ def test_an_optimizer_has_its_state_before_its_first_step(name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_an_optimizer_makes_before_its_first_step_is_laid_out_as_its_parameters_are(name):
-    """Its tensors have the strides and types of the parameters, are zero, and share no memory."""
+    """The tensors of an optimizer's first state have the strides and types of the parameters, are
+    zero, and share no memory.
+    """
     plain = torch.nn.Parameter(torch.ones(2, 3, 4, 5))
     double = torch.nn.Parameter(torch.ones(7, dtype=torch.float64))
     channels_last = torch.nn.Parameter(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))

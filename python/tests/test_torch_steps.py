@@ -188,7 +188,7 @@ def _train_without_average(how):
 
 
 def test_a_step_without_an_average_says_what_may_be_wrong():
-    """The error names the step, and what is likely to be the cause."""
+    """A step without an average raises an error, which names the step and the likely cause."""
     for how, wants in {
         "unused": [
             "step 0",

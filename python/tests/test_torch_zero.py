@@ -321,7 +321,7 @@ def _step_with_scalers():
             registry._created[:] = made
             if kind == 1:
                 scaler.unscale_(optimizer)  # too late
-            said += _refusal(scaler, optimizer) if kind < 2 else []
+            said += _try_step(scaler, optimizer) if kind < 2 else []
             continue
         called, overflows = ROUNDS[turn]
         if overflows and job.rank == 1:
@@ -343,7 +343,7 @@ def _step_with_scalers():
     return [scales, said]
 
 
-def _refusal(scaler, optimizer):
+def _try_step(scaler, optimizer):
     """Step an optimizer by a scaler; return the text of the error, or "nothing", in a list."""
     try:
         scaler.step(optimizer)

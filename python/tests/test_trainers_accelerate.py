@@ -25,11 +25,11 @@ def check(folder, samples, epochs, first=1):
     epoch, and the learning rates and the parameters of a plain loop over the same batches. Return
     the ledger, and the net of the plain loop.
     """
-    steps = common.ledger(folder)
+    steps = common.read_ledger(folder)
     assert [line["step"] for line in steps] == list(range(first, first + len(steps)))
     taken = collections.Counter(i for line in steps for i in line["taken"])
     assert taken == collections.Counter({i: epochs for i in range(samples)})
-    alone, net = common.replayed([s["taken"] for s in steps], samples, 36, clip=0.5)
+    alone, net = common.replay([s["taken"] for s in steps], samples, 36, clip=0.5)
     assert [s["rate"] for s in steps] == [rate for _, rate in alone]
     ended = float.fromhex(steps[-1]["digest"])
     assert net.layers[0].weight.sum().item() == pytest.approx(ended, rel=1e-9)
@@ -51,7 +51,7 @@ def test_losses_and_joins(launch, binary, tmp_path):
     assert sorted(r[0] for r in ended) == [0, 1] and {r[2] for r in ended} == {37}
     steps, net = check(tmp_path, 96, 3)
     assert [line["taken"] for line in steps] == common.undisturbed(96, 8, common.SEED, 3)
-    _, right = common.evaluated(net, common.Data(37, seed=1))
+    _, right = common.evaluate(net, common.Data(37, seed=1))
     assert all(r[3] == right for r in ended)
 
 
@@ -105,7 +105,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         config.update(out=str(tmp_path / name), samples=94)
         ended = world(n, _train, config, modules=common.MODULES)
         assert all(r[2:] == ended[0][2:] for r in ended) and ended[0][2] == 37
-        return common.ledger(tmp_path / name)
+        return common.read_ledger(tmp_path / name)
 
     own = tmp_path / "own"
     steps = run(2, "two", save=17, checkpoint=str(own))

@@ -31,15 +31,15 @@ def test_losses_and_joins(launch, binary, tmp_path):
     assert "Traceback" not in output and sorted(r[0] for r in ended) == [0, 1], output
     for result in ended:
         assert result[2] == ended[0][2]
-    steps = common.ledger(tmp_path)
+    steps = common.read_ledger(tmp_path)
     assert [line["step"] for line in steps] == list(range(1, 37))
     assert [line["seen"] for line in steps] == list(range(1, 37))
     assert [line["taken"] for line in steps] == common.undisturbed(96, 8, common.SEED, 3)
-    alone, net = common.replayed([s["taken"] for s in steps], 96, 36, clip=0.5)
+    alone, net = common.replay([s["taken"] for s in steps], 96, 36, clip=0.5)
     for line, (loss, rate) in zip(steps, alone):
         assert line["loss"] == pytest.approx(loss, rel=1e-6), line
         assert line["rate"] == rate, line
-    loss, right = common.evaluated(net, common.Data(37, seed=1))
+    loss, right = common.evaluate(net, common.Data(37, seed=1))
     assert ended[0][2][2][-1][1:] == pytest.approx([loss, right], rel=1e-6)
     assert len(ended[0][2][2]) == 3
 
@@ -94,11 +94,11 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         config.update(out=str(tmp_path / name), samples=94)
         ended = world(n, _train, config, modules=common.MODULES)
         assert all(r[2] == ended[0][2] for r in ended)
-        return ended[0][2][2], common.ledger(tmp_path / name)
+        return ended[0][2][2], common.read_ledger(tmp_path / name)
 
     own = tmp_path / "own"
     epochs, steps = run(2, "two", every=17, checkpoint=str(own))
-    alone, _ = common.replayed([s["taken"] for s in steps], 94, 36, clip=0.5)
+    alone, _ = common.replay([s["taken"] for s in steps], 94, 36, clip=0.5)
     assert [s["loss"] for s in steps] == pytest.approx([loss for loss, _ in alone], rel=1e-6)
     same = ("taken", "loss", "rate")
     saved = str(tmp_path / "two/saved/epoch=1-step=17.ckpt")

@@ -50,7 +50,7 @@ def check(steps, told, samples, batch, epochs, clip=1.0):
         taken = collections.Counter(i for line in lines for i in line["taken"])
         assert taken == collections.Counter(range(samples)), f"epoch {epoch}"
     assert [line["seen"] for line in steps] == [line["step"] for line in steps]
-    alone, net = common.replayed([line["taken"] for line in steps], samples, len(steps), clip)
+    alone, net = common.replay([line["taken"] for line in steps], samples, len(steps), clip)
     logged = [line for line in told["logs"] if "loss" in line]
     assert logged, told
     at = 0
@@ -82,10 +82,10 @@ def test_losses_joins_and_releases(training, tmp_path):
     ended = running_job.results(output)
     assert sorted(r[0] for r in ended) == [0, 1, 2] and "Traceback" not in output, output
     assert all(r[2] == ended[0][2] for r in ended)
-    steps = common.ledger(tmp_path)
+    steps = common.read_ledger(tmp_path)
     assert [line["taken"] for line in steps] == common.undisturbed(96, 8, 42, 3)
     net = check(steps, ended[0][2], 96, 8, 3)
-    loss, right = common.evaluated(net, common.Data(37, seed=1))
+    loss, right = common.evaluate(net, common.Data(37, seed=1))
     assert ended[0][2]["evaluation"] == pytest.approx([loss, right], rel=CLOSE)
 
 
@@ -137,7 +137,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         config = dict(out=str(tmp_path / name), samples=90, arguments=ARGUMENTS, **config)
         ended = world(n, _train, config, modules=common.MODULES)
         assert all(r[2] == ended[0][2] for r in ended)
-        return ended[0][2], common.ledger(tmp_path / name)
+        return ended[0][2], common.read_ledger(tmp_path / name)
 
     alone, steps = run(1, "one")
     check(steps, alone, 90, 8, 3, clip=0.5)

@@ -89,7 +89,7 @@ def make_optimizer(net, steps):
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, falling)
 
 
-def evaluated(net, data):
+def evaluate(net, data):
     """The loss and the accuracy, from 0 to 1, of a Net on a Data, as one batch."""
     net.eval()
     with torch.no_grad():
@@ -99,7 +99,7 @@ def evaluated(net, data):
     return output["loss"].item(), right
 
 
-def replayed(batches, samples, steps, clip=None):
+def replay(batches, samples, steps, clip=None):
     """Train a new Net in a plain loop over these batches, lists of numbers of so many samples;
     return the loss and the learning rate of each step, and the net. `steps` is for the scheduler;
     `clip` is the largest norm of the gradients, None for any.
@@ -167,7 +167,7 @@ def write(file, **values):
     print(json.dumps(values), file=file, flush=True)
 
 
-def ledger(folder):
+def read_ledger(folder):
     """What all workers have written into this folder: one dict a step, in the order of their
     numbers. Fails where two workers wrote different things of one step.
     """
