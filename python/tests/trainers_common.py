@@ -121,7 +121,9 @@ def replay(batches, samples, steps, clip=None):
 
 
 def undisturbed(samples, batch, seed, epochs):
-    """The samples of each step of a job that loses no worker, in ascending order."""
+    """The numbers of the samples of each step of a job that loses no worker: a list a step, in
+    ascending order. `batch` is how many samples a step takes, `seed` that of their order.
+    """
     place, steps = Cursor.start(samples, batch, seed), []
     while place.epoch < epochs:
         steps.append(sorted(int(i) for i in place.order().take(place.part(0, 1))))
