@@ -250,7 +250,9 @@ class _Loader:
     """
 
     def __init__(self, accelerator: Accelerator, plain: Any):
-        """A loader in the place of the DataLoader `plain`."""
+        """A loader in the place of the DataLoader `plain`, in a job. Raises TypeError or ValueError
+        where the samples of that cannot be dealt out.
+        """
         self.accelerator, self.dataset = accelerator, plain.dataset
         self.job: Any = accelerator._job
         self.gradient_state = accelerator.gradient_state

@@ -104,7 +104,7 @@ class Elastic:
         return self._data
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """Refuses a loader of the program's own."""
+        """As the Trainer's own. Raises TypeError for a loader that the program itself has made."""
         if self._job is not None and dataloader is not self._data:
             raise TypeError(
                 "get_train_dataloader gives a loader of its own, which shoal cannot deal out: give"

@@ -332,8 +332,8 @@ class Checkpoints:
         )
 
     def wait(self) -> None:
-        """Return when nothing is being written of this worker, or of a lost one of this host, and
-        no memory for that is being allocated.
+        """Return when no checkpoint is being written on this host, for whichever worker, and this
+        worker allocates no memory for one.
         """
         if self._allocator is not None:
             self._allocator.join()

@@ -126,7 +126,9 @@ class AgentWriter:
             )
 
     def write_now(self, shard: Shard) -> None:
-        """Hand the shard over, and return when the agent has written it."""
+        """Hand the shard over, and return when the agent has written it, and those of the other
+        workers of this host that it has.
+        """
         self.write(shard)
         self.wait()
 
@@ -147,11 +149,11 @@ class AgentWriter:
             raise ValueError(str(err)) from None
 
     def busy(self) -> bool:
-        """Whether the agent still writes a shard of this worker, or of a lost one of this host."""
+        """Whether the agent still writes a shard of any worker of this host."""
         return not self._ask_written(wait=False)
 
     def wait(self) -> None:
-        """Return when the agent writes no shard of this worker, or of a lost one of this host."""
+        """Return when the agent writes no shard of any worker of this host."""
         self._ask_written(wait=True)
 
     def try_write(self, root: str, keep: int) -> None:
@@ -169,8 +171,8 @@ class AgentWriter:
         return FolderSource(root, keep)
 
     def _ask_written(self, wait: bool) -> bool:
-        """Ask the agent whether it has written all shards of this worker, and of lost ones of this
-        host; with `wait` it answers when it has.
+        """Ask the agent whether it has written all shards that workers of this host have handed
+        over; with `wait` it answers when it has.
         """
         reply, _ = self._worker.link.request({"type": "saved", "wait": wait}, "saved")
         return bool(reply.get("done"))

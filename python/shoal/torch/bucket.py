@@ -57,7 +57,9 @@ class Bucket:
         dtype: Optional[torch.dtype] = None,
         empty: Callable[[int, torch.dtype], Tensor] = empty,
     ):
-        """Allocate the buffer, with parts as large as the parameters; these are not copied."""
+        """Allocate the buffer by `empty(elements, type)`, with parts as large as the parameters;
+        these are not copied. `dtype` None: of their type.
+        """
         self.parameters = list(parameters)
         sizes = [p.numel() for p in self.parameters]
         self._narrow = dtype is not None

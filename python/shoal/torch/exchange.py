@@ -65,7 +65,7 @@ class Exchange:
 
     def _step_info(self) -> StepInfo:
         """What the buckets must know of the step that begins; takes the open step of the job, or
-        counts one of the group.
+        counts one of the group. Raises RuntimeError where no step of the job is open.
         """
         fresh, self._generation = self._generation != self._job.generation, self._job.generation
         if self._group is not None:

@@ -156,7 +156,9 @@ class Transfer(Work):
     _source_rank = source_rank  # torch's own name for it
 
     def get_future(self) -> torch.futures.Future:
-        """A future of `result()`, which a new thread completes."""
+        """A future of `result()`, the same again when called again, which a new thread completes;
+        at the end of the interpreter this thread does, and waits for the call.
+        """
         if self._future is None:
             self._future = torch.futures.Future()
             fulfil = functools.partial(self._complete_future, self._future)

@@ -26,13 +26,15 @@ class PowerSGD:
     """
 
     def __init__(self, rank: int = 4):
-        """Raises TypeError or ValueError for a number that cannot be."""
+        """Factors of `rank` columns, 1 or more. Raises TypeError or ValueError for another rank."""
         self.rank = as_integer(
             "rank", rank, 1, "how many columns the factors of a matrix have, an integer from 1 on"
         )
 
     def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
-        """A bucket of these parameters with this compression."""
+        """A new bucket of these parameters with this compression, whose buffers lie in the arena
+        and in memory of this process.
+        """
         return _LowRank(parameters, self.rank)
 
     def __repr__(self) -> str:

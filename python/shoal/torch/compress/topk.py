@@ -26,7 +26,9 @@ class TopK:
     """
 
     def __init__(self, density: float = 0.01):
-        """Raises TypeError or ValueError for a number that cannot be."""
+        """Send a part `density` of the elements in each step, above 0 and up to 1. Raises TypeError
+        or ValueError for another.
+        """
         what = "the density is the part of the elements that a step moves, above 0 and up to 1"
         if not isinstance(density, (int, float)):
             raise wrong_type("density", density, what)
@@ -35,7 +37,9 @@ class TopK:
         self.density = density
 
     def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
-        """A bucket of these parameters with this compression."""
+        """A new bucket of these parameters with this compression, whose buffers lie in the arena
+        and in memory of this process.
+        """
         return _Sparse(parameters, self.density)
 
     def __repr__(self) -> str:
