@@ -1,7 +1,8 @@
 package collective
 
 // allGather is the part of Build for an all-gather: it appends the moves to s that give every rank
-// the inputs of all, in rank order. Inputs may have different lengths. The calls are by rank.
+// the inputs of all, in rank order. Inputs may have different lengths. The calls, by rank, are only
+// read. One goroutine at a time builds s.
 //
 // Steps: 1. Memory: n elements read in all (the blocks), and written P times, for P ranks; once a
 // host where the result is shared.

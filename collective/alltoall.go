@@ -2,7 +2,8 @@ package collective
 
 // allToAll is the part of Build for an all-to-all: it appends the moves to s that copy block j of
 // rank i's input to block i of rank j's output, for all i and j. Without split counts all blocks of
-// an input have the same length. The calls are by rank.
+// an input have the same length. The calls, by rank, are only read. One goroutine at a time builds
+// s.
 //
 // Steps: 1. Memory: every input read once, every output written once.
 func (s *Schedule) allToAll(calls []*Call) error {

@@ -1,7 +1,8 @@
 package collective
 
 // broadcast is the part of Build for a broadcast: it appends the move to s that gives every rank
-// the root's input. A root without an output keeps its input as the result. The calls are by rank.
+// the root's input. A root without an output keeps its input as the result. The calls, by rank, are
+// only read. One goroutine at a time builds s.
 //
 // Steps: 1. Memory: one read and P−1 writes of n elements, for P ranks (P writes where the root has
 // an output of its own).

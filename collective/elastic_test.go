@@ -22,7 +22,7 @@ func newElasticMatcher(size int) *collective.Matcher {
 	return m
 }
 
-// workersOf lists the workers of a set of calls.
+// workersOf lists the workers of calls, in their order.
 func workersOf(calls []*collective.Posted) (ws []topo.WorkerID) {
 	for _, p := range calls {
 		ws = append(ws, p.Worker)

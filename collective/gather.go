@@ -1,7 +1,8 @@
 package collective
 
 // gather is the part of Build for a gather: it appends the moves to s that give the root the inputs
-// of all ranks, in rank order. Inputs may have different lengths; calls are by rank.
+// of all ranks, in rank order. Inputs may have different lengths; calls, by rank, are only read.
+// One goroutine at a time builds s.
 //
 // Steps: 1. Elements: n reads and n writes in all, for n at the root.
 func (s *Schedule) gather(calls []*Call) error {

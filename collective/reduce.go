@@ -1,7 +1,7 @@
 package collective
 
 // reduce is the part of Build for a reduce: it appends the move to s that gives the root the
-// reduction of all inputs. The calls are by rank.
+// reduction of all inputs. The calls, by rank, are only read. One goroutine at a time builds s.
 //
 // Steps: 1. Memory: P reads and one write of n elements, for P ranks.
 func (s *Schedule) reduce(calls []*Call) {

@@ -2,7 +2,7 @@ package collective
 
 // reduceScatter is the part of Build for a reduce-scatter: it appends the moves to s that give rank
 // r the reduction of the r-th block of all inputs. Blocks may have different lengths: each rank's
-// output says its own. The calls are by rank.
+// output says its own. The calls, by rank, are only read. One goroutine at a time builds s.
 //
 // Steps: 1. Elements: P·n reads and n writes in all, for P ranks and inputs of n.
 func (s *Schedule) reduceScatter(calls []*Call) error {

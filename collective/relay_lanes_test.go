@@ -42,9 +42,9 @@ func TestRelayLanes(t *testing.T) {
 // outputs, and waits until they are done. It is for at most 8 hosts.
 func (c *cluster) runLanes(n int) {
 	way := make(chan piece, 1<<12)
-	var next, handed [8]atomic.Int64
-	var done atomic.Int64
-	finished := make(chan struct{})
+	var next, handed [8]atomic.Int64 // by host: the next chunk; 1 once it counts as done
+	var done atomic.Int64            // hosts that are done
+	finished := make(chan struct{})  // is closed when all are
 	g := group.New(context.Background())
 	for range n {
 		for h := range c.relays {

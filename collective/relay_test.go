@@ -274,7 +274,7 @@ func newOracle(calls []*collective.Call, inputs [][]byte, of []int,
 	return o
 }
 
-// round rounds to the type of the accumulator.
+// round returns x rounded to the type of the accumulator: f64 for f64, else f32.
 func (o *oracle) round(x float64) float64 {
 	if o.calls[0].DType == tensor.F64 {
 		return x

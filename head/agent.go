@@ -18,7 +18,7 @@ type delivery struct {
 	payload Payload
 }
 
-// beginJob makes an agent the head of a job that begins.
+// beginJob makes a new agent the head of a job that begins. New calls it.
 func (a *Agent) beginJob(job member.Config) {
 	job.Head, job.Hosts = a.cfg.Self, []member.Host{{Name: a.cfg.Self, Slots: a.cfg.Slots}}
 	m := member.New(job)

@@ -240,7 +240,7 @@ func (in *input) uint(most uint64) uint64 {
 	return n
 }
 
-// int reads a signed number of variable length.
+// int reads a signed number of variable length. One that is cut short makes the message bad.
 func (in *input) int() int {
 	n, size := binary.Varint(in.b)
 	if size <= 0 {

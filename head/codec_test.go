@@ -227,7 +227,7 @@ func changeableParts(v reflect.Value) (list []reflect.Value) {
 	return list
 }
 
-// changeValue gives a part another value than it has.
+// changeValue gives v, one of changeableParts, another value than it has.
 func changeValue(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Bool:

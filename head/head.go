@@ -259,7 +259,8 @@ func (a *Agent) RequestGroup(w topo.WorkerID, list []topo.WorkerID) {
 	a.finishInput()
 }
 
-// Ungroup tells that a worker needs a group no more.
+// Ungroup tells that a worker needs a group no more. While it has an open call there, that counts
+// for nothing.
 func (a *Agent) Ungroup(w topo.WorkerID, id topo.GroupID) {
 	a.follower.reportUngroup(w, id)
 	a.finishInput()

@@ -186,7 +186,7 @@ func (r *leader) broadcast(b Payload) {
 	r.tellPeers(b)
 }
 
-// tellPeers sends a payload to the followers on other hosts.
+// tellPeers sends a payload to the followers on other hosts that were not let go, and copies it.
 func (r *leader) tellPeers(b Payload) {
 	for _, p := range r.peers {
 		if p.stream != nil && !p.left {

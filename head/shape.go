@@ -53,7 +53,7 @@ func (s *Shape) reloads(w topo.WorkerID) bool {
 	return s.needsCheckpoint() && slices.Contains(s.Workers, w)
 }
 
-// rankCount is how many the mesh has, or the one to go to.
+// rankCount returns how many ranks the mesh to go to has; without one, the mesh that there is.
 func (s *Shape) rankCount() int {
 	if s.Next != "" {
 		return len(s.Order)

@@ -71,7 +71,7 @@ func (c *cut) postStep(w topo.WorkerID, ticket uint64, kind collective.Kind) {
 	c.runActions()
 }
 
-// loseWorker has a worker die, and the others drop the step.
+// loseWorker has worker w die, and the listed others drop the step, in their order.
 func (c *cut) loseWorker(w topo.WorkerID, others ...topo.WorkerID) {
 	c.agent.WorkerLost(w, "was killed by SIGKILL")
 	c.runActions()

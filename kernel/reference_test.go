@@ -79,7 +79,7 @@ func elementAt(d tensor.DType, b []byte, i int) real {
 	return realOf(float64(tensor.BFloat16(binary.LittleEndian.Uint16(b[2*i:])).Float32()))
 }
 
-// putElement writes the bits of element i of type d.
+// putElement writes bits, those of element i of type d, to b; only the lowest count.
 func putElement(d tensor.DType, b []byte, i int, bits uint64) {
 	var le [8]byte
 	binary.LittleEndian.PutUint64(le[:], bits)

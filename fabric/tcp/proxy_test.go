@@ -14,7 +14,7 @@ import (
 // every f has returned.
 func serveUntilEnd(t *testing.T, l net.Listener, f func(net.Conn)) {
 	g := group.New(context.Background())
-	var mu sync.Mutex
+	var mu sync.Mutex // guards open
 	var open []net.Conn
 	t.Cleanup(func() {
 		l.Close()

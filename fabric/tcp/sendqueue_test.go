@@ -90,10 +90,10 @@ func TestPiecesBesideEachOther(t *testing.T) {
 			t.Run(fmt.Sprintf("plain=%v/streams=%d", plain, streams), func(t *testing.T) {
 				const pieces = 16
 				at := fabrictest.NewRecorder(t)
-				var mu sync.Mutex
+				var mu sync.Mutex // guards under and most
 				var once sync.Once
-				under, most := 0, 0
-				enough := make(chan struct{})
+				under, most := 0, 0           // calls of Place under way now, and at most so far
+				enough := make(chan struct{}) // is closed when all streams are in Place
 				at.OnPlace = func(_ fabric.Host, p fabric.Piece) []byte {
 					mu.Lock()
 					under++

@@ -58,7 +58,7 @@ func (m mesh) partOf(rank int) int {
 // rankCount returns the number of ranks.
 func (m mesh) rankCount() int { return m.dp * m.tp }
 
-// boxesOf lists the boxes of a rank.
+// boxesOf lists the numbers of the boxes of a rank, in ascending order.
 func (m mesh) boxesOf(rank int) (list []int) {
 	parts, mine := m.tp, m.partOf(rank)
 	if m.unreplicated {

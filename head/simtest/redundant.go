@@ -60,7 +60,7 @@ func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 	return order, nil
 }
 
-// hostsOf lists the hosts of members, each once.
+// hostsOf lists the hosts of members, each once, in order.
 func hostsOf(v topo.View) (names []string) {
 	for _, m := range v.Members {
 		names = append(names, m.Host)
