@@ -11,7 +11,7 @@ import (
 )
 
 // trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end
-// when there is none.
+// when there is none. TestMain runs it in a process of its own.
 func trainer() {
 	if err := trainSum(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -19,7 +19,8 @@ func trainer() {
 	}
 }
 
-// trainSum joins the job and trains until its data or the job ends.
+// trainSum joins the job and trains until its data or the job ends. It runs in the process of the
+// worker trainer, whose argument it reads.
 func trainSum() error {
 	epochs := 0
 	if len(os.Args) > 1 {

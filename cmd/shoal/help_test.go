@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// guideLink finds the page of the guide that a help names.
 var guideLink = regexp.MustCompile(`docs/guide/[a-z-]+\.md`)
 
 // TestHelp looks at the help of every command: it has a description, three examples, the exit
@@ -18,6 +19,7 @@ var guideLink = regexp.MustCompile(`docs/guide/[a-z-]+\.md`)
 func TestHelp(t *testing.T) {
 	root := newRootCommand()
 	var walk func(cmd *cobra.Command)
+	// walk looks at a command and all below it; what is wrong is an error of the test.
 	walk = func(cmd *cobra.Command) {
 		for _, c := range cmd.Commands() {
 			if !c.Hidden && c.Name() != "help" && c.Name() != "completion" {

@@ -8,7 +8,11 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
-// The two ways in which the workers of these scenarios fail.
+// Each scenario is a function for the goroutine of its subtest. The methods of spread here are for
+// that goroutine too; what they wait for and does not come within testPatience ends the test.
+
+// exitModes are the two ways in which the workers of these scenarios fail: by which signal, and how
+// the result calls that.
 var exitModes = []struct {
 	name string
 	sig  syscall.Signal
@@ -75,14 +79,16 @@ func (s *spread) checkReleased(released int) {
 }
 
 // fourOfTwoHosts starts a job of four fallible workers on two hosts, of which min are enough:
-// without --min the first exception would end the job.
+// without --min the first exception would end the job. flags are further ones of shoal run. It
+// waits until the job trains.
 func fourOfTwoHosts(t *testing.T, min int, flags ...string) *spread {
 	n := newNetwork(t, "a", "b")
 	return startSpreadOn(t, n, n.hosts, 2, append([]string{"--min", fmt.Sprint(min)}, flags...),
 		[]string{"fallible"})
 }
 
-// failMembers makes the members with these ranks fail, in one of exitModes.
+// failMembers makes the members with these ranks fail, in the way exitModes[mode], and does not
+// wait for it. Their end is then none that checkWorkersEnded refuses.
 func (s *spread) failMembers(mode int, ranks ...int) {
 	s.Helper()
 	s.must(s.job.Refresh(s.ctx))
@@ -102,7 +108,7 @@ func (s *spread) failMembers(mode int, ranks ...int) {
 }
 
 // loseMembers makes the members with these ranks fail, waits until the others, so many members, go
-// on, and checks that nobody else is lost.
+// on, and fails the test where anybody else is lost. mode is an index of exitModes.
 func (s *spread) loseMembers(mode, members int, ranks ...int) {
 	s.Helper()
 	before := s.lostCount()
@@ -113,7 +119,8 @@ func (s *spread) loseMembers(mode, members int, ranks ...int) {
 	}
 }
 
-// singleRankFailure has rank 0 fail in every way: the others go on.
+// singleRankFailure has rank 0 fail in every way: the others go on. flags are further ones of shoal
+// run: nil, or --max 4.
 func singleRankFailure(t *testing.T, flags []string) {
 	for mode, m := range exitModes {
 		t.Run(m.name, func(t *testing.T) {

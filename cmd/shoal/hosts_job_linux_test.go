@@ -25,14 +25,16 @@ import (
 )
 
 // spread is a job on the hosts of a network, each with a launcher or an agent of its own. Its head
-// is on the first.
+// is on the first. The goroutine of the test uses it. What its methods wait for and does not come
+// within testPatience ends the test, and so does what fails, unless a method says that it fails the
+// test, which then goes on.
 type spread struct {
 	testing.TB
 	net    *network
-	ctx    context.Context // bounds everything that is waited for
-	dir    string
-	job    *control.Job
-	head   *process
+	ctx    context.Context     // bounds everything that is waited for
+	dir    string              // folder for files and sockets; the end of the test removes it
+	job    *control.Job        // as the host that leads answered last; nil = none has answered yet
+	head   *process            // of the host that leads
 	agents map[string]*process // by the name of the host in the job
 	names  map[string]string   // in the job, by the host of the network: the newest
 	slots  int                 // that an agent offers
@@ -40,10 +42,10 @@ type spread struct {
 	all    []*process          // launchers and agents that were started
 }
 
-// process is a launcher or an agent.
+// process is a launcher or an agent, which the end of the test kills.
 type process struct {
 	*exec.Cmd
-	output string // a file
+	output string // path of the file with what it prints
 }
 
 // audited is the worker of the demo, which counts samples and compares parameters, without an end.
@@ -53,13 +55,14 @@ var audited = []string{"shoal", "demo", "worker", strconv.Itoa(math.MaxInt32)}
 const testPatience = 3 * time.Minute
 
 // startSpread starts a job of one worker a slot on all hosts of a network, and waits until it
-// trains.
+// trains. The end of the test ends it.
 func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread {
 	tb.Helper()
 	return startSpreadOn(tb, n, n.hosts, slots, nil, worker)
 }
 
-// startSpreadOn does what startSpread does, on some of the hosts, with flags of shoal run.
+// startSpreadOn does what startSpread does, on some of the hosts, with flags of shoal run. It sets
+// XDG_RUNTIME_DIR to that of the head, so the test must not be parallel.
 func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags,
 	worker []string) *spread {
 	tb.Helper()
@@ -95,6 +98,7 @@ func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags,
 }
 
 // awaitLeader waits until one of these hosts answers for the job, makes it s.head, and returns it.
+// It sets XDG_RUNTIME_DIR to that of this host.
 func (s *spread) awaitLeader(hosts ...string) (host string) {
 	s.Helper()
 	s.waitUntil("another head", func() (bool, error) {
@@ -110,7 +114,7 @@ func (s *spread) awaitLeader(hosts ...string) (host string) {
 	return host
 }
 
-// otherHosts returns the other hosts of the network.
+// otherHosts returns the hosts of the network but this one, by their names there.
 func (s *spread) otherHosts(host string) []string {
 	return slices.DeleteFunc(slices.Clone(s.net.hosts), func(h string) bool { return h == host })
 }
@@ -124,7 +128,8 @@ func (s *spread) awaitOutput(p *process, what string) {
 // tokenFile returns the path of the join token.
 func (s *spread) tokenFile() string { return filepath.Join(s.dir, "token") }
 
-// startAgent starts an agent on a host, which has this name in the job.
+// startAgent starts an agent on a host of the network, which has this name in the job, and does not
+// wait until it has joined.
 func (s *spread) startAgent(host, name string) *process {
 	at := s.net.address(s.net.hosts[0]) + ":7077"
 	if s.job != nil {
@@ -137,7 +142,7 @@ func (s *spread) startAgent(host, name string) *process {
 }
 
 // startShoal starts shoal on a host, with directories of that host's own, and kills it at the end
-// of the test.
+// of the test, which shows its output if the test has failed.
 func (s *spread) startShoal(host string, words ...string) *process {
 	s.Helper()
 	file, err := os.CreateTemp(s.dir, words[0]+"-"+host+"-")
@@ -170,7 +175,7 @@ func (s *spread) outputOf(p *process) string {
 	return string(text)
 }
 
-// must fails the test if err is not nil.
+// must ends the test if err is not nil.
 func (s *spread) must(err error) {
 	s.Helper()
 	if err != nil {
@@ -178,8 +183,8 @@ func (s *spread) must(err error) {
 	}
 }
 
-// waitUntil polls f until it returns true; an error, or the end of the time of the test, fails the
-// test.
+// waitUntil polls f until it returns true; an error, or the end of the time of the test, ends the
+// test. what says in the failure what was waited for.
 func (s *spread) waitUntil(what string, f func() (bool, error)) {
 	s.Helper()
 	if err := cli.Poll(s.ctx, f); err != nil {
@@ -210,7 +215,7 @@ func (s *spread) workersOn(name string) []api.Worker {
 	})
 }
 
-// runShoal runs a command as a person on the head's host would; it must succeed.
+// runShoal runs a command as a person on the head's host would, and waits for it; it must succeed.
 func (s *spread) runShoal(words ...string) {
 	s.Helper()
 	if out, err := exec.CommandContext(s.ctx, "shoal", words...).CombinedOutput(); err != nil {
@@ -218,7 +223,8 @@ func (s *spread) runShoal(words ...string) {
 	}
 }
 
-// awaitExit waits for a process, which must end with an exit code.
+// awaitExit waits for a process, and fails the test unless it ends with this exit code; -1 = a
+// signal has ended it.
 func (s *spread) awaitExit(p *process, code int) {
 	s.Helper()
 	if p.Wait(); p.ProcessState.ExitCode() != code {
@@ -226,7 +232,8 @@ func (s *spread) awaitExit(p *process, code int) {
 	}
 }
 
-// awaitGone waits until the processes of these workers do not exist any more.
+// awaitGone waits until the processes of these workers do not exist any more, on whichever host of
+// the network.
 func (s *spread) awaitGone(workers []api.Worker) {
 	s.Helper()
 	for _, w := range workers {
@@ -260,7 +267,7 @@ func (s *spread) signal(sig syscall.Signal, workers []api.Worker, others ...*pro
 	}
 }
 
-// standsStill reports whether all threads of a process are stopped.
+// standsStill reports whether all threads of a process are stopped, or have ended.
 func standsStill(pid int) (bool, error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	for _, thread := range threads {
@@ -283,7 +290,7 @@ func (s *spread) readLedger() []launcher.Entry {
 	return entries
 }
 
-// lostCount returns the number of workers that were lost, by the ledger.
+// lostCount returns the number of workers that were lost, by the ledger of the host that leads.
 func (s *spread) lostCount() (n int) {
 	s.Helper()
 	for _, e := range s.readLedger() {
@@ -292,7 +299,8 @@ func (s *spread) lostCount() (n int) {
 	return n
 }
 
-// releasedCount returns the number of workers that were released, by the ledger.
+// releasedCount returns the number of workers that were released, by the ledger of the host that
+// leads.
 func (s *spread) releasedCount() (n int) {
 	s.Helper()
 	for _, e := range s.readLedger() {
@@ -307,7 +315,7 @@ type told struct {
 	Metrics map[string]float64 `json:"metrics"`
 }
 
-// readReports returns what the workers have reported, from metrics.jsonl.
+// readReports returns what the workers have reported, from metrics.jsonl of the host that leads.
 func (s *spread) readReports() (list []told) {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.job.Dir, "metrics.jsonl"))
@@ -347,8 +355,9 @@ func (s *spread) awaitCommits(generation uint64, workers []api.Worker) (last tim
 	return last
 }
 
-// stopAndCheck stops the job when its step ends, and checks that its members, so many, lost no
-// sample and have equal parameters; it returns the last report of one of them.
+// stopAndCheck stops the job when its step ends, waits for the end of the head, and fails the test
+// unless its members, so many, lost no sample and have equal parameters; it returns the last report
+// of one of them.
 func (s *spread) stopAndCheck(members int) (report map[string]float64) {
 	s.Helper()
 	s.must(s.job.Stop(s.ctx, false, "the test"))

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// Each test makes its own network and job. The methods of spread here are for the goroutine of the
+// test, and end it when what they wait for does not come within testPatience.
+
 // A cable is cut in mid-training and nobody says goodbye: the job goes on, and the host that is cut
 // off ends what it runs.
 func TestHostIsCutOff(t *testing.T) {
@@ -39,7 +42,7 @@ func TestHostIsCutOff(t *testing.T) {
 }
 
 // cutAndMeasure cuts the cable of a host and returns the time until the slowest worker of the
-// others has made its next step.
+// others has made its next step. Where that host leads, another one then is s.head.
 func (s *spread) cutAndMeasure(host string) time.Duration {
 	s.Helper()
 	name := s.names[host]
@@ -71,7 +74,7 @@ func BenchmarkHostCut(b *testing.B) {
 	})
 }
 
-// leader returns the host of the network that leads the job.
+// leader returns the host of the network that leads the job; it ends the test where none is known.
 func (s *spread) leader() string {
 	for host, name := range s.names {
 		if name == s.job.Head {
@@ -83,7 +86,8 @@ func (s *spread) leader() string {
 }
 
 // cutHosts cuts the cables of b.N hosts, which victim chooses, and reports how long the others need
-// to their next commit.
+// to their next commit. turn counts the cuts of a job from 0. It runs on the goroutine of the
+// benchmark.
 func cutHosts(b *testing.B, victim func(s *spread, turn int) string) {
 	const cutsOfJob = 5
 	var took []time.Duration

@@ -16,7 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-// addSecondInterfaces gives each host another interface, eth1, on a switch of its own.
+// addSecondInterfaces gives each host another interface, eth1, on a switch of its own. It is called
+// once, by the goroutine of the test; a failure ends the test.
 func (n *network) addSecondInterfaces() {
 	n.addSwitch("switch1")
 	for _, host := range n.hosts {
@@ -25,7 +26,8 @@ func (n *network) addSecondInterfaces() {
 	}
 }
 
-// sentBytes returns how many bytes have left a host by a device.
+// sentBytes returns how many bytes have left a host by a device since that exists. A failure ends
+// the test, whose goroutine calls it.
 func (n *network) sentBytes(host, device string) int {
 	n.tb.Helper()
 	text, err := n.hostCommand(context.Background(), host, "cat",
@@ -36,14 +38,16 @@ func (n *network) sentBytes(host, device string) int {
 	return bytes
 }
 
-// tuning is a measurement between two hosts, which find each other's interfaces.
+// tuning is a measurement between two hosts, which find each other's interfaces. The test waits for
+// both programs before it reads what they have printed.
 type tuning struct {
-	ctx              context.Context
-	first, other     *exec.Cmd
-	out, notes, said strings.Builder
+	ctx              context.Context // kills both programs when it ends
+	first, other     *exec.Cmd       // on the hosts a and b
+	out, notes, said strings.Builder // results, messages; those of the other
 }
 
-// benchProgram builds a program of folder bench and returns its path.
+// benchProgram builds a program of folder bench and returns its path; it is removed with the test. A
+// failure ends the test.
 func benchProgram(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -54,7 +58,9 @@ func benchProgram(t *testing.T, name string) string {
 	return path
 }
 
-// startTuning starts a measurement with bench/tune on the hosts a and b.
+// startTuning starts a measurement with bench/tune on the hosts a and b. It returns when both run;
+// words are further flags of the first. A failure ends the test, and after testPatience they are
+// killed.
 func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testPatience)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // joiner is a worker that joins, meets the others and leaves; with an argument it waits for them
-// for ever.
+// for ever. TestMain runs it in a process of its own.
 func joiner() {
 	ctx := context.Background()
 	j, err := client.Join(ctx)
@@ -56,7 +56,7 @@ func joiner() {
 func TestScripts(t *testing.T) { clitest.Run(t, "testdata") }
 
 // fallible is the worker of the demo, which SIGUSR1 makes fail in mid-step, as an exception would:
-// it exits with code 1.
+// it exits with code 1. TestMain runs it in a process of its own.
 func fallible() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
 	defer stop()

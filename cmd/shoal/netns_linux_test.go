@@ -12,14 +12,16 @@ import (
 )
 
 // network is hosts on a switch: each a network namespace with one cable. The hosts share everything
-// but the network.
+// but the network. The goroutine of the test uses it; its methods run ip or tc and wait for them,
+// and what fails ends the test.
 type network struct {
 	tb    testing.TB
-	name  string // of the namespace of the switch, and the begin of the others'
-	hosts []string
+	name  string   // of the namespace of the switch, and the begin of the others'
+	hosts []string // names, in the order of their addresses
 }
 
-var networks atomic.Int32 // made by this process
+// networks is how many networks this process has made.
+var networks atomic.Int32
 
 // newNetwork makes hosts on a switch until the test ends; it skips the test where that is not
 // allowed.
@@ -42,7 +44,7 @@ func newNetwork(tb testing.TB, hosts ...string) *network {
 	return n
 }
 
-// addSwitch makes a switch.
+// addSwitch makes a switch with this name in the namespace of the network, which ends with that.
 func (n *network) addSwitch(name string) {
 	n.must(runIP("-n", n.name, "link", "add", name, "type", "bridge"))
 	n.must(runIP("-n", n.name, "link", "set", name, "up"))
@@ -72,8 +74,8 @@ func (n *network) address(host string) string {
 	return ""
 }
 
-// hostCommand returns a command that runs on a host. Its process is the command itself: ip netns
-// exec makes no other.
+// hostCommand returns a command that runs on a host, not started yet; the end of ctx kills it. Its
+// process is the command itself: ip netns exec makes no other.
 func (n *network) hostCommand(ctx context.Context, host string, words ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip",
 		append([]string{"netns", "exec", n.namespace(host)}, words...)...)
@@ -102,28 +104,29 @@ func (n *network) separate(a, b string) {
 	}
 }
 
-// limitCable makes the cable of a host slow, both ways, with a queue of so many bytes.
+// limitCable makes the cable of a host slow, both ways, with a queue of so many bytes. rate and
+// queue are as tc takes them, such as 10mbit and 500kb.
 func (n *network) limitCable(host, rate, queue string) {
 	for space, device := range map[string]string{n.name: host, n.namespace(host): "eth0"} {
 		n.limitRate(space, device, rate, queue)
 	}
 }
 
-// limitRate limits what leaves by a device of a namespace.
+// limitRate limits what leaves by a device of a namespace, in the units of limitCable.
 func (n *network) limitRate(space, device, rate, queue string) {
 	n.must(runTool("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate",
 		rate,
 		"burst", "16kb", "limit", queue))
 }
 
-// deleteNamespace removes a network namespace.
+// deleteNamespace removes a network namespace; where it cannot, it fails the test, which goes on.
 func (n *network) deleteNamespace(space string) {
 	if err := runIP("netns", "delete", space); err != nil {
 		n.tb.Error(err)
 	}
 }
 
-// must fails the test if err is not nil.
+// must ends the test if err is not nil.
 func (n *network) must(err error) {
 	n.tb.Helper()
 	if err != nil {
@@ -131,10 +134,10 @@ func (n *network) must(err error) {
 	}
 }
 
-// runIP runs ip of iproute2.
+// runIP runs ip of iproute2, waits for it, and returns its error with the output.
 func runIP(words ...string) error { return runTool("ip", words...) }
 
-// runTool runs a program; its error has the output.
+// runTool runs a program and waits for it; its error has the output.
 func runTool(name string, words ...string) error {
 	out, err := exec.Command(name, words...).CombinedOutput()
 	if err != nil {

@@ -31,6 +31,8 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 		[]byte(`{"spec":{"name":"train","workers":1,"command":["fit"]}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// execute runs shoal with these arguments in this process, and returns what it prints on
+	// standard output.
 	execute := func(args ...string) (string, error) {
 		var out bytes.Buffer
 		cmd := newRootCommand()
@@ -58,7 +60,8 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// answerNonsense answers every request on a socket with what is no answer, until the test ends.
+// answerNonsense answers every request on a new socket with what is no answer, until the test ends,
+// which waits for the goroutines. A failure to listen ends the test.
 func answerNonsense(t *testing.T, socket string) {
 	l, err := net.Listen("unix", socket)
 	if err != nil {

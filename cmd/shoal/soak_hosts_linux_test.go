@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	soakRound = 15 * time.Second // a job on several hosts is given faults for
-	soakSlots = 2                // of each of its hosts
+	soakRound = 15 * time.Second // for how long a job on several hosts is given faults
+	soakSlots = 2                // number of slots of each of its hosts
 )
 
 // hostSoak is a job on several hosts, of which any may be lost, but only one at a time: the next
-// one when another has come.
+// one when another has come. The goroutine of the test uses it; as with spread, what its methods
+// wait for and does not come within testPatience ends the test.
 type hostSoak struct {
 	*spread
 	rng   *rand.Rand
-	tally *tally
-	came  int
+	tally *tally // of all jobs of the soak
+	came  int    // number of hosts that came in place of others, for their names
 
-	frozen []api.Worker
+	frozen []api.Worker // those that the fault "host frozen" has stopped
 	// agents that the job went on without: what their workers say when they are ended is no matter
 	dropped map[*process]bool
 }
@@ -61,7 +62,7 @@ func soakHostsOnce(t *testing.T, rng *rand.Rand, c *tally, length time.Duration)
 	}
 }
 
-// exceptions are lines in which a worker tells of an error, on the screen of its host.
+// exceptions finds lines in which a worker tells of an error, on the screen of its host.
 var exceptions = regexp.MustCompile(`(?m)^\[\d+\] shoal: .*$`)
 
 // injectFault makes one random fault, and waits a moment.
@@ -83,7 +84,7 @@ func (s *hostSoak) injectFault() {
 	<-time.After(time.Duration(s.rng.Int64N(int64(soakPause))))
 }
 
-// members returns the workers that hold the state.
+// members returns the workers that hold the state, as s.job was refreshed last.
 func (s *hostSoak) members() []api.Worker {
 	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
 		return !w.Running || w.Rank < 0
@@ -109,7 +110,7 @@ func (s *hostSoak) killMember() {
 	})
 }
 
-// stopMember stops a member for a moment.
+// stopMember stops a member for a moment, up to soakStop, and waits until that is over.
 func (s *hostSoak) stopMember() {
 	members := s.members()
 	w := members[s.rng.IntN(len(members))]
@@ -130,13 +131,15 @@ func (s *hostSoak) fillSlots() {
 	s.awaitSteps(soakSlots*len(s.net.hosts), 3)
 }
 
-// hostFault is a way in which a job loses a host.
+// hostFault is a way in which a job loses a host. host is its name in the network, and p its
+// process.
 type hostFault struct {
 	name  string
-	begin func(s *hostSoak, host string)
+	begin func(s *hostSoak, host string)             // makes the fault, without waiting
 	end   func(s *hostSoak, host string, p *process) // when the others go on
 }
 
+// hostFaults are the ways in which the soak loses hosts.
 var hostFaults = []hostFault{
 	{"host killed", func(s *hostSoak, host string) {
 		s.signal(syscall.SIGKILL, nil, s.agents[s.names[host]])

@@ -32,24 +32,31 @@ import (
 // job of up to soakWorkers.
 const (
 	soakPause   = 100 * time.Millisecond
-	soakStop    = 200 * time.Millisecond // a worker is stopped at most
+	soakStop    = 200 * time.Millisecond // for which a worker is stopped at most
 	soakWorkers = 6
 )
 
 // soak is a job that trains while its workers are killed, stopped, ordered and released at random.
+// Goroutines of the launcher call Write and addReport; injectFaults and what it calls run on one
+// goroutine of run. Errors are returned, or fail the test.
 type soak struct {
 	t   *testing.T
 	rng *rand.Rand
-	job *control.Job
+	job *control.Job // set by injectFaults, and refreshed there
 
-	mu      sync.Mutex
-	trains  map[int]bool // workers that have made a step: they hold the state
-	ends    map[int]map[string]float64
-	members int // when the job was stopped
-	stderr  bytes.Buffer
+	mu     sync.Mutex                 // guards the next three
+	trains map[int]bool               // workers that have made a step: they hold the state
+	ends   map[int]map[string]float64 // by worker, the last report
+	stderr bytes.Buffer               // what Write has collected
 
-	killed  map[int]bool
-	stopped []int // processes
+	// members is how many there were when the job was stopped; set by the launcher, and read when
+	// run has returned.
+	members int
+
+	// What follows is of the goroutine of injectFaults, and read when run has returned.
+
+	killed  map[int]bool // workers
+	stopped []int        // process ids
 	tally   *tally
 }
 
@@ -86,7 +93,9 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakHost runs a job on this host with random faults for so long.
+// soakHost runs a job on this host with random faults for so long, adds what happened to c, and
+// fails the test where it did not end well. It sets XDG_RUNTIME_DIR, so the test must not be
+// parallel.
 func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	dir, err := os.MkdirTemp("", "soak") // a socket path must be short
 	if err != nil {
@@ -109,7 +118,8 @@ func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	}
 }
 
-// run runs the job with faults for so long, and returns how it ended.
+// run runs the job with faults for so long, blocks until it has ended, and returns how it ended;
+// nil with an error where it could not be started.
 func (s *soak) run(length time.Duration) (*launcher.Result, error) {
 	shoal, err := exec.LookPath("shoal") // see TestMain
 	if err != nil {
@@ -193,8 +203,9 @@ func (s *soak) injectFaults(ctx context.Context, dir string, length time.Duratio
 	return errors.Join(err, s.job.Stop(context.WithoutCancel(ctx), err != nil, "the soak"))
 }
 
-// hasNoticedKills reports whether the job has noticed everybody who was killed. Stopped before, it
-// may release a worker as a member that is dead, and then says that this did not end well.
+// hasNoticedKills refreshes s.job, and reports whether the job has noticed everybody who was
+// killed. Stopped before, it may release a worker as a member that is dead, and then says that this
+// did not end well.
 func (s *soak) hasNoticedKills() (bool, error) {
 	err := s.job.Refresh(s.t.Context())
 	members := 0
@@ -216,7 +227,8 @@ func (s *soak) trainingCount() int {
 	return len(s.trains)
 }
 
-// pause waits a random time, and then continues the processes that are stopped.
+// pause waits a random time, up to soakPause or soakStop, and then continues the processes that are
+// stopped.
 func (s *soak) pause(ctx context.Context) error {
 	length := soakPause
 	if len(s.stopped) > 0 {
@@ -279,7 +291,8 @@ func (s *soak) survivesWithout(victim int) bool {
 	})
 }
 
-// signal sends a signal to a worker, and counts it as the fault what.
+// signal sends a signal to a worker, and counts it as the fault what. A worker with number -1, or
+// one that has ended, is no error.
 func (s *soak) signal(what string, sig syscall.Signal, w api.Worker) error {
 	if w.Worker < 0 {
 		return nil
@@ -302,7 +315,8 @@ func (s *soak) stillRuns(pid int) bool {
 	return err == nil && bytes.Contains(env, []byte(os.Getenv("XDG_RUNTIME_DIR")))
 }
 
-// checkEnd fails the test unless the members agree at the end, and nothing is left.
+// checkEnd fails the test unless the members agree at the end, and no process is left. run has
+// returned.
 func (s *soak) checkEnd(result *launcher.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

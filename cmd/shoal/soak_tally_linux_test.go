@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// tally is what a soak did to its jobs, and what their workers found.
+// tally is what a soak did to its jobs, and what their workers found. The goroutine of a job's
+// faults adds to it, and that of the test when the job has ended.
 type tally struct {
 	faults     map[string]int // by kind
-	steps      int
+	steps      int            // of all jobs together
 	found      map[string]int // by finding, all of which should be 0
 	exceptions []string       // lines of workers that tell of an error
 }
@@ -21,7 +22,7 @@ func newTally() *tally { return &tally{faults: map[string]int{}, found: map[stri
 // findings are what the audit of a worker reports and what should be 0.
 var findings = []string{"steps_lost", "samples_lost", "samples_repeated", "steps_unequal"}
 
-// add adds the last report of a member.
+// add adds the last report of a member: its findings and the number of its last step.
 func (c *tally) add(report map[string]float64) {
 	for _, what := range findings {
 		c.found[what] += int(report[what])

@@ -17,16 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A runProcess is a shoal run in a process of its own. Its workers and all that these start hold a
-// named pipe open, so that the end of the last of them is the end of the file.
+// A runProcess is a shoal run in a process of its own, for the goroutine of the test. Its workers
+// and all that these start hold a named pipe open, so that the end of the last of them is the end
+// of the file.
 type runProcess struct {
 	*exec.Cmd
 	alive   *bufio.Reader // "up" for each process that is up, then EOF when all have ended
-	runtime string
-	output  bytes.Buffer
+	runtime string        // folder of its sockets
+	output  bytes.Buffer  // all that it prints; read it after Wait
 }
 
-// startRun starts a script as n workers and waits until up of their processes have said so.
+// startRun starts a script as n workers and waits until up of their processes have written the line
+// "up" to descriptor 9. The end of the test kills the launcher and removes its files; a failure
+// ends the test.
 func startRun(t *testing.T, n, up int, script string) *runProcess {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
@@ -63,7 +66,8 @@ func startRun(t *testing.T, n, up int, script string) *runProcess {
 	return l
 }
 
-// openGuard returns a pidfd of the launcher's guard process, until the test ends.
+// openGuard returns a pidfd of the launcher's guard process, until the test ends; it ends the test
+// where there is none.
 func (l *runProcess) openGuard(t *testing.T) int {
 	t.Helper()
 	for _, pid := range childPIDs(t, l.Process.Pid) {
@@ -81,7 +85,8 @@ func (l *runProcess) openGuard(t *testing.T) int {
 	return -1
 }
 
-// childPIDs returns the child processes of a process.
+// childPIDs returns the ids of the child processes of a process; it skips the test on a kernel that
+// does not list them.
 func childPIDs(t *testing.T, parent int) (pids []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
@@ -105,7 +110,7 @@ func childPIDs(t *testing.T, parent int) (pids []int) {
 }
 
 // awaitEnd waits for the launcher and then for all its processes, and returns how the launcher
-// ended.
+// ended. It is called once; what went wrong fails the test, which goes on.
 func (l *runProcess) awaitEnd(t *testing.T) *os.ProcessState {
 	t.Helper()
 	var ee *exec.ExitError
@@ -118,7 +123,7 @@ func (l *runProcess) awaitEnd(t *testing.T) *os.ProcessState {
 	return l.ProcessState
 }
 
-// checkNoFiles fails the test if the launcher has left a file.
+// checkNoFiles fails the test if the launcher, which has ended, has left a file.
 func (l *runProcess) checkNoFiles(t *testing.T) {
 	t.Helper()
 	left, err := os.ReadDir(l.runtime)
@@ -127,7 +132,7 @@ func (l *runProcess) checkNoFiles(t *testing.T) {
 	}
 }
 
-// signal sends a signal to the launcher.
+// signal sends a signal to the launcher, and ends the test where it cannot.
 func (l *runProcess) signal(t *testing.T, sig os.Signal) {
 	t.Helper()
 	if err := l.Process.Signal(sig); err != nil {
@@ -154,7 +159,7 @@ func TestNothingOutlivesAKilledLauncher(t *testing.T) {
 	l.checkNoFiles(t)
 }
 
-// awaitPidfd waits for the end of the process of a pidfd.
+// awaitPidfd waits for the end of the process of a pidfd, without a limit; an error ends the test.
 func awaitPidfd(t *testing.T, fd int) {
 	t.Helper()
 	for {

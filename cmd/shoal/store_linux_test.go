@@ -16,15 +16,15 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-// storeHost is a host with nothing but a NATS server.
+// storeHost is a host with nothing but a NATS server. The goroutine of the test uses it.
 type storeHost struct {
 	net       *network
-	dir, file string
-	cmd       *exec.Cmd
+	dir, file string    // folder of the server's files, and the file with its URL
+	cmd       *exec.Cmd // the server, the newest one
 }
 
 // startServer runs a NATS server on the switch itself, where every host reaches it, until the test
-// ends.
+// ends; it does not wait until that answers. After kill it can be called again.
 func (s *storeHost) startServer(t *testing.T) {
 	t.Helper()
 	s.cmd = exec.Command("ip", "netns", "exec", s.net.name, "natsd", filepath.Join(s.dir, "db"),
@@ -36,7 +36,8 @@ func (s *storeHost) startServer(t *testing.T) {
 	t.Cleanup(s.kill)
 }
 
-// newStoreHost gives the switch of a network an address, and starts the server there.
+// newStoreHost gives the switch of a network an address, and starts the server there. A failure
+// ends the test.
 func newStoreHost(t *testing.T, n *network) *storeHost {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,13 +48,14 @@ func newStoreHost(t *testing.T, n *network) *storeHost {
 	return s
 }
 
-// kill kills the server and waits for its end.
+// kill kills the server and waits for its end; a second call does nothing more.
 func (s *storeHost) kill() {
 	s.cmd.Process.Kill()
 	s.cmd.Wait()
 }
 
-// url waits until the server has written its URL, and returns that.
+// url waits until the server has written its URL, and returns that. The end of the test ends the
+// wait.
 func (s *storeHost) url(t *testing.T) (url string) {
 	t.Helper()
 	if err := cli.Poll(t.Context(), func() (bool, error) {
@@ -69,7 +71,8 @@ func (s *storeHost) url(t *testing.T) (url string) {
 	return url
 }
 
-// awaitRecord waits until what a store has of the job matches.
+// awaitRecord waits until what a store has of the job, as the program recorded prints it, matches;
+// where it does not within testPatience, it ends the test. The goroutine of the test calls it.
 func (s *spread) awaitRecord(h *storeHost, url string, matches func(text string) bool) {
 	s.Helper()
 	var out []byte

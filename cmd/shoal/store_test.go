@@ -19,7 +19,8 @@ import (
 )
 
 // natsd is a NATS server with its files in a folder, until it is killed: natsd FOLDER URLFILE
-// [HOST]. Started again with the same file it has the same port.
+// [HOST]. Started again with the same file it has the same port. TestMain runs it in a process of
+// its own.
 func natsd() {
 	options := server.Options{ServerName: "elsewhere", Host: "127.0.0.1", Port: server.RANDOM_PORT,
 		NoSigs: true, NoLog: true, JetStream: true, StoreDir: os.Args[1], SyncAlways: true}
@@ -62,7 +63,8 @@ func serveNATS(options *server.Options, file string) error {
 	return nil
 }
 
-// recorded prints what a store has of a job: recorded STORE JOB.
+// recorded prints what a store has of a job: recorded STORE JOB. TestMain runs it in a process of
+// its own.
 func recorded() {
 	if err := printRecord(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -84,7 +86,8 @@ func printRecord(at, job string) error {
 	return nil
 }
 
-// readRecord opens a store and returns who leads a job, and the generations of its last run.
+// readRecord opens a store, a URL or a folder, and returns who leads a job, and the generations of
+// its last run; it closes the store again.
 func readRecord(ctx context.Context, at, job string) (owner store.Owner, all []member.Record,
 	err error) {
 	var s store.Store
