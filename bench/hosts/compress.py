@@ -35,8 +35,9 @@ MODEL, STEPS, WARM_UP = "gpt-1M", 13, 3
 
 
 def train_once(net: Network, form: str, limit_s: float) -> dict:
-    """Runs one training on the hosts until it ends; returns what rank 0 measured, and the bytes
-    that the busiest host sent in a step.
+    """Runs one training with a form of compression, a key of TITLES, on the hosts until it ends;
+    returns what rank 0 measured, and as `sent` the bytes that the busiest host sent in a step.
+    Raises Failure if the job fails or takes longer than limit_s.
     """
     with Processes(limit_s) as all_:
         home, token = str(all_.folder), all_.folder / "token"
@@ -81,7 +82,9 @@ def train_once(net: Network, form: str, limit_s: float) -> dict:
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Trains with every form in turn; returns the results."""
+    """Trains with every form in turn on hosts that it makes and removes; returns the results, one a
+    round and form.
+    """
     results = []
     net = Network(args.hosts, args.rate, 1500)
     try:
@@ -95,10 +98,10 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def text(document: dict) -> str:
-    """Returns the table of a measurement."""
+    """Returns the table of a measurement in Markdown; `document` is what turns.main keeps."""
 
     def column(form: str, key: str) -> list[float]:
-        """Returns a number of all runs with a form."""
+        """Returns a number of all runs with a form; empty where it was not measured."""
         return list(column_of(document, form, key).values())
 
     rows = []
@@ -137,7 +140,7 @@ wrote this page.
 
 
 def write(document: dict, folder: pathlib.Path) -> None:
-    """Writes benchmarks-compression.md into folder."""
+    """Writes benchmarks-compression.md into folder, which is docs."""
     one = document["results"][0]
     page = PAGE.format(
         parameters=one["parameters"],

@@ -15,7 +15,7 @@ RATES = {"mbit": 1e6, "gbit": 1e9}
 
 
 def parse_rate(text: str) -> str:
-    """The type of an argument: what a cable carries."""
+    """The type of an argument: what a cable carries, such as 100mbit; returned as it is."""
     if text[:-4].isdigit() and text[-4:] in RATES:
         return text
     raise argparse.ArgumentTypeError(
@@ -24,18 +24,21 @@ def parse_rate(text: str) -> str:
 
 
 def bits(rate: str) -> float:
-    """Returns the bits per second of a rate."""
+    """Returns the bits per second of a rate as parse_rate returns it."""
     return int(rate[:-4]) * RATES[rate[-4:]]
 
 
 class Network:
-    """Makes the hosts, and takes them away again; needs root."""
+    """Hosts on a switch: made when it is created, and taken away again by close; needs root. One
+    thread uses it, and each method waits for ip or tc; what fails is a CalledProcessError.
+    """
 
     def __init__(self, hosts: int, rate: str, mtu: int) -> None:
+        """Makes so many hosts, whose cables carry `rate` each way in packets of `mtu` bytes."""
         self._name = f"shoalbench{os.getpid()}"
-        self.hosts = list(range(hosts))
+        self.hosts = list(range(hosts))  # their numbers
         self.address = [f"10.78.0.{h + 1}" for h in self.hosts]
-        self._made: list[str] = []
+        self._made: list[str] = []  # the namespaces that close removes
         try:
             self._add_namespace(self._name)
             self._ip(self._name, "link", "add", "switch", "mtu", str(mtu), "type", "bridge")
@@ -138,6 +141,7 @@ class Network:
         subprocess.run(["ip", "-n", space, *words], check=True)
 
     def close(self) -> None:
-        """Removes what was made; no process may run there any more."""
+        """Removes what was made; no process may run there any more. What cannot be removed stays.
+        """
         for name in self._made:
             subprocess.run(["ip", "netns", "delete", name], check=False)

@@ -15,21 +15,26 @@ import time
 from network import Network
 from turns import BUILD, PYTHON, ROOT, SHOAL, Failure
 
-PORT = "7077"
-PRIORITY = -10  # of all programs alike: what else this machine does disturbs less
+PORT = "7077"  # at which the first host listens
+PRIORITY = -10  # a nice value, of all programs alike: what else this machine does disturbs less
 
 
 class Processes:
-    """What a program runs as. All of its processes are killed at the end of the with statement."""
+    """What a program runs as. All of its processes are killed at the end of the with statement, and
+    their folder is removed. One thread uses it.
+    """
 
     def __init__(self, limit_s: float) -> None:
+        """Nothing yet; what is started may run for so many seconds from now."""
         self._folder = tempfile.TemporaryDirectory()
         self.folder = pathlib.Path(self._folder.name)
         self._end = time.monotonic() + limit_s
         self._all: list[subprocess.Popen] = []
 
     def start(self, command: list[str], **env: str) -> None:
-        """Starts a process, with these variables in its environment."""
+        """Starts a process, with these variables in its environment, and its output in the file
+        `said` and its number, from 0 on, in self.folder. Does not wait for it.
+        """
         with open(self.folder / f"said{len(self._all)}", "w") as said:
             self._all.append(
                 subprocess.Popen(
@@ -46,7 +51,7 @@ class Processes:
 
     def running(self) -> bool:
         """Waits for a moment, and returns whether the first process still runs; raises Failure if
-        it does not end well or in time.
+        that does not end well or in time.
         """
         code = self._all[0].poll()
         if code or code is None and time.monotonic() > self._end:
@@ -61,7 +66,9 @@ class Processes:
         return code is None
 
     def results(self) -> list[dict]:
-        """Waits until the first process ends, and returns the JSON lines that it has printed."""
+        """Waits until the first process ends, and returns the JSON lines that it has printed;
+        raises Failure as running does.
+        """
         while self.running():
             pass
         return json_lines((self.folder / "said0").read_text())
@@ -78,7 +85,9 @@ class Processes:
 
 
 def compile_openmpi() -> None:
-    """Compiles the measuring program of OpenMPI."""
+    """Compiles the measuring program of OpenMPI into BUILD; raises CalledProcessError if that
+    fails.
+    """
     BUILD.mkdir(parents=True, exist_ok=True)
     source = ROOT / "bench" / "peers" / "allreduce_mpi.c"
     subprocess.run(
@@ -105,8 +114,10 @@ def json_lines(text: str) -> list[dict]:
 
 
 def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, *flags: str) -> list[dict]:
-    """Runs shoal run on the first host and shoal agent on the others, and returns the lines. These
-    also say what the busiest host sent for a call: sent_bytes.
+    """Runs shoal run on the first host and shoal agent on the others, with so many workers on each
+    host, and returns the lines, one a size in bytes. These also say what the busiest host sent for
+    a call: sent_bytes. Raises Failure if it fails or takes longer than limit_s, as all programs
+    here.
     """
     with Processes(limit_s) as all_:
         home, token = str(all_.folder), all_.folder / "token"

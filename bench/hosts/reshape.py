@@ -28,8 +28,8 @@ from programs import PORT, PRIORITY, Processes, json_lines
 from report import LIMITS, facts, section, table
 
 WORKER = str(turns.ROOT / "bench" / "hosts" / "reshape_worker.py")
-RANKS = 4
-WAY = [
+RANKS = 4  # workers, shared by the hosts
+WAY = [  # meshes, one after the other
     "dp=4",
     "tp=4",
     "dp=4",
@@ -47,9 +47,12 @@ LIMITED = 2e8  # the rate in bits/s up to which the cables are the limit
 
 
 class Training:
-    """A job on the hosts of a network, and what its workers have written."""
+    """A job on the hosts of a network, and what its workers have written. One thread uses it; the
+    `with` of the processes ends the job.
+    """
 
     def __init__(self, net: Network, all_: Processes, first: str, args: argparse.Namespace) -> None:
+        """Starts the job on the mesh `first`, and does not wait until it trains."""
         self._net, self._all = net, all_
         self._told, token = all_.folder / "told", all_.folder / "token"
         self._told.touch()
@@ -88,20 +91,25 @@ class Training:
                 **self._env,
             )
         self._since = 0  # the first line that is of the mesh of now
-        self._mesh = first
+        self._mesh = first  # the mesh of now
 
     def _wait_until(self, reached) -> None:
-        """Waits until reached returns true; raises Failure if the job ends before."""
+        """Waits until reached() is true; raises Failure if the job ends before, or takes too long.
+        """
         while not reached():
             if not self._all.running():
                 raise turns.Failure("the job has ended")
 
     def _new_lines(self) -> list[tuple[int, dict]]:
-        """Returns what was written since the present mesh is there, numbered."""
+        """Returns the lines that were written since the present mesh is there, each with its
+        number.
+        """
         return list(enumerate(json_lines(self._told.read_text())))[self._since :]
 
     def _times(self, what: str, mesh: str) -> dict[int, list[float]]:
-        """Returns by rank when steps have begun or ended on a mesh, the present or the next."""
+        """Returns by rank when steps have begun or ended (`what`) on a mesh, the present or the
+        next, in seconds of the clock of all processes.
+        """
         by: dict[int, list[float]] = {}
         for _, line in self._new_lines():
             if line["what"] == what and line["mesh"] == mesh:
@@ -109,12 +117,14 @@ class Training:
         return by
 
     def _has_trained(self, mesh: str, steps: int, what: str) -> bool:
-        """Returns whether every rank has begun or ended so many steps on a mesh."""
+        """Returns whether every rank has begun or ended (`what`) so many steps on a mesh."""
         times = self._times(what, mesh)
         return len(times) == RANKS and min(map(len, times.values())) >= steps
 
     def barrier_s(self) -> float:
-        """Returns the seconds of a barrier of all ranks."""
+        """Returns the seconds of a barrier of all ranks, which rank 0 measured before the first
+        step.
+        """
         return next(
             line["seconds"]
             for line in json_lines(self._told.read_text())
@@ -122,8 +132,8 @@ class Training:
         )
 
     def reshape(self, mesh: str) -> dict:
-        """Goes to another mesh, waits until it trains there, and returns the plan and the seconds
-        of the pause.
+        """Goes to another mesh, waits until it trains there, and returns the plan, with the seconds
+        of the pause and the two meshes. Raises Failure where the command or the job fails.
         """
         self._wait_until(lambda: self._has_trained(self._mesh, STEPS, "end"))
         asked = subprocess.run(
@@ -143,7 +153,9 @@ class Training:
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Measures the changes of the mesh for every rate and number of hosts; returns the results."""
+    """Measures the changes of the mesh for every rate and number of hosts; returns the results, one
+    a change and round.
+    """
     os.nice(PRIORITY)
     results = []
     for rate, hosts in itertools.product(args.rate, args.hosts):
@@ -185,8 +197,8 @@ def ratio_to_bound(line: dict) -> float:
 
 
 def predicted_text(lines: list[dict]) -> str:
-    """Returns what the plans say that it takes; marked where they did not know how fast the links
-    are.
+    """Returns the seconds that the plans say it takes; with * where they did not know how fast the
+    links are.
     """
     return f"{statistics.median(line['seconds'] for line in lines):.2f} s" + "*" * any(
         "link_seconds" not in line for line in lines if line["busiest"]

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples" / "gpt")]
 import mesh_gpt
 import shoal
 
-BARRIERS = 21
+BARRIERS = 21  # how many are timed
 
 
 class Timed(mesh_gpt.MeshGPT):
@@ -39,12 +39,14 @@ class Timed(mesh_gpt.MeshGPT):
 
 
 def write_line(**line):
-    """Appends a line to the file TOLD, with the time and the rank."""
+    """Appends a line to the file TOLD, with the time and the rank, in one write: all ranks write
+    there.
+    """
     os.write(told, json.dumps(dict(line, at=time.monotonic(), rank=job.rank)).encode() + b"\n")
 
 
 def barrier_times():
-    """Makes some barriers, and yields the seconds of each."""
+    """Makes BARRIERS barriers, and yields the seconds of each. All ranks call it together."""
     for _ in range(BARRIERS):
         begin = time.perf_counter()
         job.barrier()

@@ -33,7 +33,9 @@ def parse_shape(text: str) -> tuple[int, int]:
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Measures every program in turn for every rate and shape; returns the results."""
+    """Measures every program in turn for every rate and shape; returns the results, one a round,
+    program, setting and size. Raises Failure where a result is wrong or missing.
+    """
     os.nice(programs.PRIORITY)
     if "openmpi" in args.only:
         programs.compile_openmpi()

@@ -27,14 +27,16 @@ def bound_us(line: dict) -> float:
 
 
 def data_share(mtu: int) -> float:
-    """Returns the share of a cable that is left for data: TCP over IPv4 with time stamps over
-    Ethernet.
+    """Returns the share of a cable that is left for data in packets of `mtu` bytes: TCP over IPv4
+    with time stamps over Ethernet.
     """
     return (mtu - 52) / (mtu + 14)
 
 
 class Results:
-    """The lines of one setting: so many hosts, workers on each, a rate and a packet size."""
+    """The lines of one setting: so many hosts, workers on each, a rate and a packet size. It only
+    reads the lines.
+    """
 
     def __init__(self, lines: list[dict]) -> None:
         first, rate = lines[0], lines[0]["rate"]
@@ -54,21 +56,23 @@ class Results:
         }
 
     def row(self, name: str, cell) -> list[str]:
-        """Returns a row of the table: the title of a program, and what cell returns for its lines
-        of each size.
+        """Returns a row of the table: the title of a program, and what cell(lines) returns for its
+        lines of each size.
         """
         return [TITLES[name]] + [
             cell(list(self.by_run(name, size).values())) for size in self.sizes
         ]
 
     def ratios(self, peer: str, ours: str, size: int) -> list[float]:
-        """Returns, run by run, how many times longer the peer takes than ours."""
+        """Returns, run by run, how many times longer the peer takes than ours; empty where one of
+        them was not measured.
+        """
         a, b = self.by_run(peer, size), self.by_run(ours, size)
         return [a[run]["median_us"] / b[run]["median_us"] for run in a if run in b]
 
     def tables(self) -> str:
-        """Returns the times, with the share of the bound, and how many times longer the peers
-        take.
+        """Returns the table of the times, with the share of the bound, and how many times longer
+        the peers take, in Markdown.
         """
         ours = [name for name in self.names if name.startswith("shoal")]
         rows = [self.row(name, time_cell) for name in self.names]
@@ -88,7 +92,7 @@ class Results:
 
 
 def time_cell(lines: list[dict]) -> str:
-    """Returns the times, and for large tensors the share of the bound."""
+    """Returns the times, and for large tensors the share of the bound; a dash for no lines."""
     if not lines:
         return "–"
     text = report.times([line["median_us"] for line in lines])
@@ -97,7 +101,7 @@ def time_cell(lines: list[dict]) -> str:
 
 
 def overhead_cell(lines: list[dict]) -> str:
-    """Returns how many times the bound a host has sent, for large tensors."""
+    """Returns how many times the bound a host has sent, for large tensors; else a dash."""
     shares = [
         line["sent_bytes"] * 8e6 / line["bits_per_s"] / bound_us(line)
         for line in lines

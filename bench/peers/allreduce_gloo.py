@@ -18,8 +18,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 
 def run_rank(store: str, rank: int, ranks: int, sizes: list) -> bool:
-    """Measures every size as one rank, together with the others; rank 0 prints. Returns whether all
-    results were right.
+    """Measures every size in bytes as one rank, together with the others, which meet in the file
+    `store`; rank 0 prints. Returns whether all results were right.
     """
     import torch
     import torch.distributed as dist

@@ -15,7 +15,8 @@ NEEDS = f"{LAUNCHER}, {LIBRARY}, and {HEADER} with what it includes in {' or '.j
 
 
 def parse_folder(text: str) -> pathlib.Path:
-    """The type of an argument: a folder with what is needed of KungFu."""
+    """The type of an argument: a folder with what is needed of KungFu; returns its absolute path.
+    """
     path = pathlib.Path(text).resolve()
     if (
         not (path / LAUNCHER).is_file()
@@ -42,8 +43,8 @@ def compiler_words(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def command(path: pathlib.Path, n: int, sizes: list[str]) -> list[str]:
-    """Returns the command of KungFu's launcher with its default strategy, which on one host is a
-    star over Unix sockets.
+    """Returns the command of KungFu's launcher for n processes and sizes in bytes, with its default
+    strategy, which on one host is a star over Unix sockets.
     """
     return [
         str(path / LAUNCHER),

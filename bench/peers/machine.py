@@ -34,7 +34,7 @@ def wait_until_idle(share: float, limit_s: float) -> bool:
 
 
 def _output(*command: str) -> str:
-    """Returns what a command prints; "" if it fails."""
+    """Returns what a command prints, without space around it; "" if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -43,12 +43,12 @@ def _output(*command: str) -> str:
 
 def describe(root: pathlib.Path) -> dict[str, str]:
     """Returns processor, memory, kernel, the versions of what is compared, and the commit of shoal
-    in root.
+    in the repository root, as texts by title; "" for what is not installed.
     """
     cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
 
     def cpu(key: str) -> str:
-        """Returns a field of the first processor."""
+        """Returns a field of the first processor; "unknown" where it has none."""
         match = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.M)
         return match[1] if match else "unknown"
 

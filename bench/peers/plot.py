@@ -7,7 +7,7 @@ from __future__ import annotations
 import html
 import math
 
-WIDTH, HEIGHT, GAP_X, GAP_Y, LEFT, TOP = 360, 220, 80, 70, 64, 64
+WIDTH, HEIGHT, GAP_X, GAP_Y, LEFT, TOP = 360, 220, 80, 70, 64, 64  # units of the drawing
 COLOURS = [
     "#7a7a7a",
     "#0b6e99",
@@ -37,7 +37,7 @@ def _time(us: float) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
-    """Returns an SVG text at a place."""
+    """Returns an SVG text at a place; `more` are further attributes."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{html.escape(text)}</text>'
 
 
@@ -47,6 +47,9 @@ class Panel:
     def __init__(
         self, left: float, top: float, sizes: list, low: float, high: float, logarithmic: bool
     ) -> None:
+        """Axes with their upper left corner at a place, for sizes in ascending order and values
+        from `low` to `high`, on a logarithmic or a linear axis.
+        """
         self.left, self.top, self.sizes, self.low, self.high, self.logarithmic = (
             left,
             top,
@@ -69,7 +72,9 @@ class Panel:
         return self.top + HEIGHT * (1 - (value - low) / (high - low))
 
     def frame(self, title: str, ticks: list, label) -> list:
-        """Returns the SVG of the grid, the title and the ticks, whose text is from label."""
+        """Returns the SVG of the grid, the title and the ticks, a list of elements; label(value) is
+        the text of a tick.
+        """
         out = [_text(self.left, self.top - 12, title, "start", ' class="title"')]
         for value in ticks:
             y = self.y(value)
@@ -81,7 +86,7 @@ class Panel:
         return out
 
     def line(self, points: list, colour: str) -> list:
-        """Returns the SVG of a line through points."""
+        """Returns the SVG of a line through points, which are pairs of a size and a value."""
         at = [(self.x(size), self.y(value)) for size, value in points]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
         dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>' for x, y in at]
@@ -89,7 +94,7 @@ class Panel:
 
 
 def _row(lines: dict, n: int, top: float) -> list:
-    """Returns the SVG of the two panels of n processes."""
+    """Returns the SVG of the two panels of n processes, with their upper edge at `top`."""
     points = [p for by_n in lines.values() for p in by_n.get(n, [])]
     sizes = sorted({size for size, _ in points})
     low = 10 ** math.floor(math.log10(min(us for _, us in points)))

@@ -33,7 +33,7 @@ KEPT = (LIMITS, "Checkpoints", "GPUs")  # the sections that this page has by han
 
 
 class Results:
-    """The medians of the runs, by program, number of processes and size."""
+    """The medians of the runs in µs, by program, number of processes and size."""
 
     def __init__(self, lines: list[dict]) -> None:
         self._us: dict[tuple, dict[int, float]] = {}
@@ -50,7 +50,9 @@ class Results:
         return list(self._us.get((name, n, size), {}).values())
 
     def ratios(self, slow: str, fast: str, n: int, size: int) -> list[float]:
-        """Returns, run by run, how many times longer slow takes than fast."""
+        """Returns, run by run, how many times longer slow takes than fast; empty where one of them
+        was not measured.
+        """
         a, b = self._us.get((slow, n, size), {}), self._us.get((fast, n, size), {})
         return [a[run] / b[run] for run in a if run in b]
 
@@ -65,9 +67,9 @@ class Results:
 class Promise(NamedTuple):
     """A bar: what one of shoal's clients is to reach with n processes at some sizes."""
 
-    ours: str
+    ours: str  # a key of TITLES
     n: int
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # bytes
     # to be faster than by a factor, "limit" for a share of it, "best" for the fastest peer; "" for
     # a time
     peer: str
@@ -123,7 +125,9 @@ def size_text(size: int) -> str:
 
 
 def spread(values: list[float], scale: float, unit: str) -> str:
-    """Returns the median with three digits, and the smallest and the largest value after it."""
+    """Returns the median in a unit, which is `scale` of the values, with three digits, and the
+    smallest and the largest value after it; a dash for no values.
+    """
     if not values:
         return "–"
     median = statistics.median(values) / scale
@@ -166,7 +170,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def column_of(document: dict, name: str, key: str, **where: object) -> dict[int, float]:
-    """Returns a number of a program by round, of the results that have these values."""
+    """Returns the number `key` of a program by round, of the results that have these values."""
     return {
         line["run"]: line[key]
         for line in document["results"]
@@ -175,8 +179,9 @@ def column_of(document: dict, name: str, key: str, **where: object) -> dict[int,
 
 
 def facts(document: dict, without: Sequence[str] = (), note: str = "") -> dict[str, object]:
-    """Returns what every page says of a measurement: the machine, whether it was idle, and the
-    number of rounds.
+    """Returns what every page says of a measurement, as fields for its text: `machine` without some
+    rows, `quiet`: whether it was idle, with a note where it was not, and `runs`: the number of
+    rounds.
     """
     results = document["results"]
     busy = sum(1 for line in results if not line["quiet"])
@@ -247,8 +252,8 @@ def _promises_table(results: Results) -> str:
 
 
 def section(page: pathlib.Path, title: str) -> str:
-    """Returns a section of a page as it is now, with its title: what is written by hand stays when
-    the figures are written anew.
+    """Returns a section of a page as it is now, with its title, or "" where there is none: what is
+    written by hand stays when the figures are written anew.
     """
     _, found, rest = (page.read_text() if page.exists() else "").partition(f"## {title}\n")
     return f"## {title}\n{rest.partition(chr(10) + '## ')[0].rstrip()}\n\n" if found else ""
@@ -348,7 +353,7 @@ def write(document: dict, folder: pathlib.Path) -> None:
     results = Results(document["results"])
 
     def tables(make) -> str:
-        """Returns a table for each number of processes."""
+        """Returns the tables that make(results, n) returns for each number of processes."""
         return "\n\n".join(make(results, n) for n in results.processes)
 
     page = PAGE.format(

@@ -27,7 +27,9 @@ LOOPBACK = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp
 
 
 def mpi_command(name: str, n: int, sizes: list[str], *more: str) -> list[str]:
-    """Returns the command of an MPI library with n processes; more are further flags of mpirun."""
+    """Returns the command of an MPI library, openmpi or mpich, with n processes and sizes in bytes;
+    more are further flags of mpirun.
+    """
     flags = []
     if name == "openmpi":
         flags = (
@@ -51,7 +53,7 @@ def shoal_command(*flags: str):
     """Returns a function that returns the command of shoal with these flags."""
 
     def command(n: int, sizes: list[str]) -> list[str]:
-        """Returns the command for n processes."""
+        """Returns the command for n processes and sizes in bytes."""
         return [
             turns.SHOAL,
             "bench",
@@ -95,7 +97,9 @@ SOURCES = {
 
 
 def compile_programs(sources: list[tuple[str, ...]]) -> None:
-    """Compiles the measuring programs, each once."""
+    """Compiles the measuring programs, each once, into turns.BUILD; sources are in the form of
+    SOURCES. Raises CalledProcessError if one fails.
+    """
     turns.BUILD.mkdir(parents=True, exist_ok=True)
     for compiler, source, program, *flags in dict.fromkeys(sources):
         subprocess.run(
@@ -114,8 +118,8 @@ def compile_programs(sources: list[tuple[str, ...]]) -> None:
 
 
 def run_program(name: str, command: list[str], sizes: list[int], limit_s: float) -> list[dict]:
-    """Runs one program and returns its lines; raises Failure when it fails or one of its results is
-    wrong.
+    """Runs one program and returns its lines, one a size in bytes; raises Failure when it fails,
+    takes longer than limit_s, or one of its results is wrong.
     """
     output = turns.run_and_read(command, limit_s)
     # KungFu's launcher writes before a line who has printed it.
@@ -128,7 +132,9 @@ def run_program(name: str, command: list[str], sizes: list[int], limit_s: float)
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
-    """Measures every program in turn for every number of processes; returns the results."""
+    """Measures every program in turn for every number of processes; returns the results, one a
+    round, program, number and size.
+    """
     commands = {name: COMMANDS[name] for name in args.only}
     sources = [SOURCES[name] for name in args.only if name in SOURCES]
     if args.kungfu:

@@ -20,13 +20,14 @@ from report import LIMITS, column_of, factors, facts, section, spread, table
 
 WORKER = str(turns.ROOT / "bench" / "peers" / "step_worker.py")
 TITLES = {"gloo": "torch + gloo", "shoal": "shoal", "elastic": "shoal, elastic"}
+# Steps of a training, by model.
 STEPS = {"gpt": 40, "gpt-1M": 30, "gpt-3M": 20, "gpt-13M": 12, "resnet": 25, "resnet-5M": 12}
-PROMISED = 0.8  # of gloo's time, for the GPT of the examples
+PROMISED = 0.8  # a share of gloo's time, for the GPT of the examples
 
 
 def train_once(name: str, model: str, n: int, limit_s: float) -> dict:
-    """Trains once and returns what rank 0 measured; raises Failure with the last words of a run
-    that fails.
+    """Trains once with a program, a key of TITLES, on n workers, and returns what rank 0 measured;
+    raises Failure with the last words of a run that fails or takes longer than limit_s.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [turns.PYTHON, WORKER, name, model, str(STEPS[model])]
@@ -68,12 +69,12 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def tables(document: dict, key: str) -> str:
-    """Returns the table of a measurement, of step_ms or cpu_ms."""
+    """Returns the table of a measurement in Markdown, of step_ms or cpu_ms (`key`)."""
     rows = []
     for model in dict.fromkeys(r["model"] for r in document["results"]):
 
         def column(name: str) -> dict[int, float]:
-            """Returns the number of a program by round."""
+            """Returns the number of a program by round; empty where it was not measured."""
             return column_of(document, name, key, model=model)
 
         gloo = column("gloo")

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples" / "gpt")]
-BATCH, VOCABULARY, CONTEXT, WARM_UP = 16, 91, 32, 3
+BATCH, VOCABULARY, CONTEXT, WARM_UP = 16, 91, 32, 3  # the batch is that of all workers together
 
 
 class Block(nn.Module):
@@ -48,7 +48,9 @@ class Block(nn.Module):
 
 
 def resnet(blocks, width):
-    """Returns a residual network for images of 3×8×8, with a class for each character."""
+    """Returns a residual network of so many blocks for images of 3×8×8, with a class for each
+    character.
+    """
     return nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1),
         *(Block(width) for _ in range(blocks)),
@@ -59,7 +61,7 @@ def resnet(blocks, width):
 
 
 def gpt(width, layers):
-    """Returns the GPT of the examples."""
+    """Returns the GPT of the examples in a size."""
     from model import GPT
 
     return GPT(VOCABULARY, CONTEXT, width, 4, layers)
@@ -76,7 +78,9 @@ MODELS = {
 
 
 def samples(model, count):
-    """Returns the inputs and targets of a whole training."""
+    """Returns the inputs and targets of a whole training of `count` samples, the same for the same
+    model's name.
+    """
     generator = torch.Generator().manual_seed(1)
     if model.startswith("gpt"):
         text = torch.randint(VOCABULARY, (count, CONTEXT + 1), generator=generator)
@@ -99,8 +103,8 @@ def processor_seconds(rank):
 
 
 def train(ddp, batches, rank):
-    """Trains on the batches. Returns the seconds of each step after the warm-up; and the last loss
-    and the processor time of a step.
+    """Trains on the batches, on this worker. Returns the seconds of each step after the warm-up;
+    and as a tensor the last loss and the processor time of a step in seconds.
     """
     # A larger rate takes the residual networks over kinks of their ReLUs, where the last bits of a
     # gradient decide a thousandth of the loss.
@@ -159,8 +163,8 @@ def main():
 
 
 def train_plain(way, model, x, y):
-    """Trains with DistributedDataParallel. Returns what train does, the numbers summed over the
-    workers, and rank and size.
+    """Trains with DistributedDataParallel, on gloo or shoal (`way`), on all samples. Returns what
+    train does, the numbers summed over the workers, and rank and size.
     """
     import torch.distributed as dist
 
@@ -185,7 +189,9 @@ def train_plain(way, model, x, y):
 
 
 def train_elastic(model, x, y, steps, compress):
-    """Trains in an elastic loop. Returns what train_plain does."""
+    """Trains in an elastic loop for so many steps, with a form of compression. Returns what
+    train_plain does.
+    """
     import shoal
     import shoal.torch
 

@@ -26,16 +26,17 @@ QUIET = 0.92  # share of idle processor time, before a program starts
 
 
 class Failure(RuntimeError):
-    """A program ended without its results; the text has its last words."""
+    """A program ended without its results, or has wrong ones; the text has its last words."""
 
 
 def list_of(parse: Callable[[str], object] = str) -> Callable[[str], list]:
-    """The type of an argument: words with commas between them, each of which parse reads."""
+    """Returns the type of an argument: words with commas between them, each of which parse reads.
+    """
     return lambda text: [parse(word) for word in text.split(",")]
 
 
 def one_of(known: Sequence[str]) -> Callable[[str], str]:
-    """The type of an argument: one of these words."""
+    """Returns the type of an argument: one of these words."""
 
     def parse(word: str) -> str:
         """Returns the word, if it is known."""
@@ -64,7 +65,9 @@ def parse_size(text: str) -> int:
 def parser(
     description: str, runs: int, wait: float, limit: float, page: str
 ) -> argparse.ArgumentParser:
-    """Returns a parser with the options of every measurement. `page` is what --write writes."""
+    """Returns a parser with the options of every measurement. runs, wait and limit are their
+    defaults, the last two in seconds; `page` is what --write writes, below docs/.
+    """
     options = argparse.ArgumentParser(description=description.splitlines()[0])
     options.add_argument(
         "--runs", type=int, default=runs, help=f"rounds over all programs ({runs})"
@@ -141,8 +144,11 @@ def main(
     write: Callable[[dict, pathlib.Path], None],
     needs: str,
 ) -> int:
-    """Measures, keeps the results in build/peers, prints the tables, and writes pages into docs if
-    that was asked for; returns the exit status.
+    """Measures, keeps the results in build/peers as `stem`.json, prints the tables, and writes
+    pages into docs if that was asked for; returns the exit status. With --from it reads the results
+    and measures nothing. measure(args) returns results, text(document) the tables, and
+    write(document, docs) writes the pages; `needs` says after a failure what must be there. Only
+    the main thread may call it, since it takes SIGTERM.
     """
     # as an exception: nothing is left behind
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

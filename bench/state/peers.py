@@ -122,7 +122,7 @@ def main():
 
 
 def seconds_of(command):
-    """Runs a command and returns the seconds that it takes."""
+    """Runs a command, which must succeed, and returns the seconds that it takes."""
     started = time.time()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.time() - started

@@ -97,8 +97,9 @@ def main():
 
 
 def measure_row(folder, name, old, new, runs):
-    """Reshards with both programs in turn, from the ranks old to the ranks new; returns a row of
-    the table.
+    """Reshards with both programs in turn, from the ranks old to the ranks new, as in CASES, so
+    many times; returns a row of the table. `folder` has the state, and gets all files. Exits where
+    the results differ.
     """
     state, src, a, b = (folder / x for x in ("state.safetensors", "src", "ours", "theirs"))
     remove(src)
@@ -151,12 +152,14 @@ class Pulse:
     """
 
     def __enter__(self):
+        """Starts the thread. `steady` counts after the end of the with statement."""
         self.steady, self.over = True, threading.Event()
         self.thread = threading.Thread(target=self.beat)
         self.thread.start()
         return self
 
     def __exit__(self, *_):
+        """Ends the thread, and waits for it."""
         self.over.set()
         self.thread.join()
 
@@ -171,8 +174,9 @@ class Pulse:
 
 
 def run_ranks(folder, what, src, dst, cut):
-    """Runs as many processes as cut has ranks, each of which does what; returns what rank 0 has
-    printed.
+    """Runs reshard_rank.py in as many processes as `cut` has ranks, which is a pair of the ranks
+    and the dimension; waits for them, and returns the numbers that rank 0 has printed, seconds.
+    Exits if one fails.
     """
     size, dim = cut
     meet = folder / "rendezvous"
@@ -199,7 +203,7 @@ def run_ranks(folder, what, src, dst, cut):
 
 
 def run_python(code, *args):
-    """Runs a program in a Python of its own."""
+    """Runs a program in a Python of its own; raises CalledProcessError if it fails."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, *args], check=True)
 
 

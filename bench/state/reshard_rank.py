@@ -57,6 +57,7 @@ def main():
         state = {}
 
         def read():
+            """Reads the shards of this rank into state."""
             with safe_open(src, "pt") as f:
                 state.update(
                     {
@@ -79,7 +80,7 @@ def distribute(whole, mesh, rank, dim):
 
 
 def cut(whole, rank, size, dim):
-    """Returns the shard of a rank, as torch.chunk cuts it."""
+    """Returns the shard of a rank along a dimension, 0 or 1, as torch.chunk cuts it."""
     n = whole.get_shape()[dim]
     each = -(-n // size)
     part = slice(min(rank * each, n), min((rank + 1) * each, n))
@@ -87,7 +88,9 @@ def cut(whole, rank, size, dim):
 
 
 def print_times(rank, load, save):
-    """Calls load and then save together with the other ranks; rank 0 prints the seconds of each."""
+    """Calls load() and then save() together with the other ranks; rank 0 prints the seconds of
+    each.
+    """
     dist.barrier()
     started = time.time()
     load()
