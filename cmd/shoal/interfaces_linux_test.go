@@ -41,13 +41,14 @@ func (n *network) sentBytes(host, device string) int {
 // tuning is a measurement between two hosts, which find each other's interfaces. The test waits for
 // both programs before it reads what they have printed.
 type tuning struct {
-	ctx              context.Context // kills both programs when it ends
-	first, other     *exec.Cmd       // on the hosts a and b
-	out, notes, said strings.Builder // results, messages; those of the other
+	ctx          context.Context // kills both programs when it ends
+	first, other *exec.Cmd       // on the hosts a and b
+	out, notes   strings.Builder // results and messages of the first
+	said         strings.Builder // messages of the other
 }
 
-// benchProgram builds a program of folder bench and returns its path; it is removed with the test. A
-// failure ends the test.
+// benchProgram builds a program of folder bench and returns its path; it is removed with the test.
+// A failure ends the test.
 func benchProgram(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
