@@ -20,6 +20,7 @@ CONTEXT, EPOCHS = 64, 2
 
 
 def windows(text):
+    """The rows of CONTEXT bytes of a text, without a rest."""
     return torch.tensor(list(text[: len(text) // CONTEXT * CONTEXT])).view(-1, CONTEXT)
 
 

@@ -17,17 +17,19 @@ import time
 import numpy as np
 import shoal
 
-LOST, REPEATED, HANDED_ON, UNEQUAL, STEPS_LOST = range(5)
+LOST, REPEATED, HANDED_ON, UNEQUAL, STEPS_LOST = range(5)  # indices of `found`
 
 
 class Audit:
-    """The audit of one worker."""
+    """The audit of one worker, for the thread of its training loop."""
 
     def __init__(self, job):
+        """An audit of a job that has not trained yet, registered as a part of its state."""
         self.job = job
         self.times = np.zeros(0, "int64")  # how often each sample has counted in the epoch
-        self.found = np.zeros(5, "int64")
+        self.found = np.zeros(5, "int64")  # what was found so far
         self.paces = collections.deque(maxlen=64)  # seconds of the newest steps
+        # the place in the data, the generation and the end (time.time) of the newest step
         self.after, self.generation, self.last = None, 0, None
         job.register("audit", lambda: [self.times, self.found], self._set_state)
 
@@ -36,7 +38,9 @@ class Audit:
         self.times, self.found = [np.array(part) for part in state]
 
     def watch(self, loop):
-        """Yields what the loop over steps or over a loader yields, and audits each step."""
+        """Yields what the loop over steps or over a loader yields, and audits each step: after the
+        yield it waits until the step is committed.
+        """
         for item in loop:
             step, size, rank = self.job.step, self.job.size, self.job.rank
             most = -(-step.count // size)  # samples of a rank
@@ -67,15 +71,15 @@ class Audit:
         self._add_step(after.step)
 
     def _count_errors(self, should):
-        """Counts which of the samples that should have counted once in the epoch did not, or did
-        again.
+        """Counts which of the samples that should have counted once in the epoch, so many, did not,
+        or did again.
         """
         self.found[LOST] += max(should - np.count_nonzero(self.times), 0)
         self.found[REPEATED] += np.maximum(self.times - 1, 0).sum()
 
     def _add_step(self, committed):
-        """Records the time of a step, and reports a change of the members, with the pace until
-        then.
+        """Records the time of a step, the committed-th, and reports a change of the members, with
+        the pace until then.
         """
         now, job = time.time(), self.job
         pace = statistics.median(self.paces) if self.paces else 0

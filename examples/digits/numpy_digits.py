@@ -22,9 +22,7 @@ SHAPES = [(64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)]
 
 def load(dtype):
     """Training images (12942, 64) and labels, test images (359, 64) and labels; pixels from 0 to 1.
-
-    Every fifth image is a test image. The others are there nine times, moved by up to one pixel
-    both ways.
+    Every fifth image is a test image; the others are there nine times, moved by up to one pixel.
     """
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "digits.csv.gz")
     table = np.loadtxt(path, delimiter=",")
@@ -36,13 +34,13 @@ def load(dtype):
 
 
 def views(flat):
-    """The arrays W1, b1, W2, b2 inside one flat array."""
+    """The arrays W1, b1, W2, b2 inside one flat array, in its memory."""
     ends = np.cumsum([np.prod(shape) for shape in SHAPES])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), SHAPES)]
 
 
 def gradient(weights, grad, x, labels):
-    """Writes the mean gradient of the cross-entropy into grad and returns the mean loss."""
+    """Writes the mean gradient of the cross-entropy into grad (views) and returns the mean loss."""
     (w1, b1, w2, b2), (g1, d1, g2, d2) = weights, grad
     hidden = np.maximum(x @ w1 + b1, 0)
     scores = hidden @ w2 + b2
@@ -59,12 +57,13 @@ def gradient(weights, grad, x, labels):
 
 
 def accuracy(weights, x, labels):
+    """The share of images whose digit the model gets right."""
     w1, b1, w2, b2 = weights
     return float(((np.maximum(x @ w1 + b1, 0) @ w2 + b2).argmax(axis=1) == labels).mean())
 
 
 def train(job, steps, dtype=np.float32, watch=iter):
-    """Trains and returns the loss of every global batch, the same with any number of workers."""
+    """Trains and returns the loss of every global batch. `watch` wraps the loop over the steps."""
     images, labels, test_images, test_labels = load(dtype)
     rng = np.random.default_rng(SEED)  # every rank starts from the same weights
     start = [

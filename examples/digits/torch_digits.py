@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 
 def train(job, steps, dtype=np.float32, watch=iter):
-    """Trains and returns the loss of every global batch, which does not depend on the number of
-    workers.
+    """Trains for so many steps and returns the loss of every global batch, which does not depend on
+    the number of workers. `watch` is called with the loader, and yields what that yields.
     """
     torch.manual_seed(SEED)
     images, labels, test_images, test_labels = [torch.from_numpy(part) for part in load(dtype)]
@@ -63,7 +63,9 @@ def train(job, steps, dtype=np.float32, watch=iter):
 
 
 def report(job, model, loss, images, labels, step, steps):
-    """Reports the progress after a step, and prints it."""
+    """Reports the progress after a step, with the accuracy on these images, and prints it; rank 0
+    calls it.
+    """
     with torch.no_grad():
         right = (model(images).argmax(dim=1) == labels).double().mean().item()
     done = step.number + 1

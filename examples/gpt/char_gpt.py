@@ -41,8 +41,8 @@ class Windows(torch.utils.data.Dataset):
 
 
 def train(job, path, steps):
-    """Trains and returns the loss of every global batch, which does not depend on the number of
-    workers.
+    """Trains on a text file for so many steps and returns the loss of every global batch, which
+    does not depend on the number of workers. Rank 0 prints.
     """
     with open(path, encoding="utf-8") as file:
         book = file.read()

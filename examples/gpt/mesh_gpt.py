@@ -50,8 +50,8 @@ class Kind(typing.NamedTuple):
         )
 
     def cut(self, whole, tp):
-        """What a rank of a tensor parallel group has of a whole tensor: the same as the placement
-        says.
+        """What a rank of a tensor parallel group `tp` has of a whole tensor: the same as the
+        placement says.
         """
         if self.dim is None:
             return whole
@@ -167,10 +167,13 @@ MOMENTS, COUNT = ("optimizer.exp_avg.", "optimizer.exp_avg_sq."), "optimizer.ste
 
 class MeshGPT:
     """This rank's part of the model and of Adam's state on a mesh. A step is `gradients`, on all
-    ranks together, and then `update`.
+    ranks together, and then `update`. One thread uses it.
     """
 
     def __init__(self, mesh, text, vocabulary, dtype):
+        """Memory for this rank's part, not filled yet. `text` is a tensor of character numbers, and
+        `vocabulary` how many characters there are.
+        """
         self.mesh, self.text = mesh, text
         self.dp, self.pp, self.tp = mesh["dp"], mesh["pp"], mesh["tp"]
         self.first, self.last = self.pp.rank == 0, self.pp.rank == self.pp.size - 1
@@ -300,8 +303,8 @@ class MeshGPT:
         self.flight.append((x, y))
 
     def backward(self):
-        """Takes the gradient of the oldest micro-batch in flight back through this stage. It waits
-        for the stage after.
+        """Takes the gradient of the oldest micro-batch, whose gradient is not back, through this
+        stage. It waits for the stage after.
         """
         x, y = self.flight.popleft()
         y.backward(None if self.last else self.pp.recv(torch.empty_like(y), self.pp.rank + 1))
@@ -346,15 +349,17 @@ class MeshGPT:
 
 
 def build(mesh, book, dtype=torch.float32):
-    """Returns this rank's part of the model for a text, on a mesh."""
+    """Returns this rank's part of the model for a text, on a mesh; all ranks alike get the same
+    numbers for its characters.
+    """
     alphabet = sorted(set(book))
     numbers = {character: i for i, character in enumerate(alphabet)}
     return MeshGPT(mesh, torch.tensor([numbers[c] for c in book]), len(alphabet), dtype)
 
 
 def training(path, axes, steps, dtype=torch.float32):
-    """Trains for a text, and yields each step when it is committed; `axes` is the mesh to begin
-    with.
+    """Trains on a text file for so many steps, and yields each step when it is committed; `axes` is
+    the mesh to begin with. All workers of the job call it.
     """
     with open(path, encoding="utf-8") as file:
         book = file.read()
@@ -372,7 +377,7 @@ def training(path, axes, steps, dtype=torch.float32):
 
 
 def main():
-    """Trains as the command line says."""
+    """Trains as the command line says, as one worker of the job; rank 0 prints."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "--mesh",

@@ -15,6 +15,7 @@ class Block(nn.Module):
     """
 
     def __init__(self, width, heads):
+        """Random parameters; heads divides width."""
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -49,6 +50,7 @@ class GPT(nn.Module):
     """
 
     def __init__(self, vocabulary, context=32, width=64, heads=4, layers=2):
+        """Random parameters, drawn from torch's generator; `vocabulary` counts the characters."""
         super().__init__()
         self.context = context
         self.character, self.place = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
@@ -65,8 +67,8 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def write(self, characters, count):
-        """Continues (1, time) characters by count more, drawn one at a time from the model's
-        distribution.
+        """Returns (1, time) characters continued by count more, drawn one at a time from the
+        model's distribution.
         """
         for _ in range(count):
             scores = self(characters[:, -self.context :])[:, -1]

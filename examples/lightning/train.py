@@ -21,6 +21,8 @@ CONTEXT = 64
 
 
 class Newton(lightning.LightningModule):
+    """The model, whose methods the Trainer calls."""
+
     def __init__(self):
         super().__init__()
         shape = dict(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
@@ -44,6 +46,7 @@ class Newton(lightning.LightningModule):
 
 
 def windows(text):
+    """The rows of CONTEXT bytes of a text, without a rest."""
     return torch.tensor(list(text[: len(text) // CONTEXT * CONTEXT])).view(-1, CONTEXT)
 
 

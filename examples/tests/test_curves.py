@@ -23,8 +23,9 @@ ENV = {
 
 
 def curve(tmp_path, workers, example, steps, dtype):
-    """Trains an example with so many workers and returns the losses of each global batch, which all
-    ranks must have alike. One worker runs without the launcher.
+    """Trains an example with so many workers, waits for them, and returns the losses of each global
+    batch, which all ranks must have alike. One worker runs without the launcher. Fails the test if
+    the job fails, or the ranks differ.
     """
     folder = tmp_path / f"{example}-{dtype}-{workers}"
     folder.mkdir()

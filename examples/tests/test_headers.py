@@ -54,7 +54,7 @@ def header(path):
 
 
 def pattern(lines):
-    """Returns a regular expression for what a header shows."""
+    """Returns a regular expression for what a header shows, in a list of lines."""
     expression = ""
     for line in lines:
         if line == "...":
@@ -79,7 +79,8 @@ def test_pattern():
 
 def length(path):
     """Returns how many lines a program has. Of the one that writes out three kinds of parallelism,
-    these are its lines of code: without empty lines, comments and docstrings.
+    these are its lines of code: without empty lines, comments and docstrings. `path` is relative to
+    the root of the repository.
     """
     text = (ROOT / path).read_text()
     if path != "examples/gpt/mesh_gpt.py":

@@ -15,8 +15,9 @@ TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 
 
 def curves(folder, workers, cases, steps=STEPS):
-    """Returns for each case, DTYPE:MESH, the losses, which all ranks must have alike. One job
-    trains them all: a start costs more than a curve.
+    """Returns for each case, DTYPE:MESH, the losses, which all ranks must have alike; fails the
+    test if the job fails, or they differ. One job trains them all, in an empty folder: a start
+    costs more than a curve.
     """
     launcher = (
         [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"]
@@ -36,7 +37,7 @@ def curves(folder, workers, cases, steps=STEPS):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Returns the losses of one worker without a mesh, by element type."""
+    """Returns the losses of one worker without a mesh, by element type; one job for all tests."""
     found = curves(tmp_path_factory.mktemp("alone"), 1, [f"{dtype}:" for dtype in TOLERANCE])
     return {case[:-1]: losses for case, losses in found.items()}
 

@@ -33,8 +33,8 @@ PACE = 0.2  # seconds between two steps while a mesh is awaited, so that there a
 
 
 def walk(every):
-    """Returns a way over the meshes that goes once from each to each other (Hierholzer 1873), or
-    once over all.
+    """Returns a way over the meshes that goes once from each to each other (Hierholzer 1873) with
+    `every`, else once over all.
     """
     if not every:
         return MESHES
@@ -55,7 +55,9 @@ def test_walk():
 
 
 class Training:
-    """A job whose steps are let through one by one."""
+    """A job whose steps are let through one by one. The thread of the test uses it, and must call
+    end(); an assertion fails where the job ends before.
+    """
 
     def __init__(self, folder, workers, mesh, dtype):
         """Start the job, and wait until it has told of its first step."""
@@ -78,6 +80,7 @@ class Training:
         self._process = subprocess.Popen(
             command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        # what the job has printed, the loss of each step, and the mesh of the newest one
         self._output, self.losses, self.mesh = "", [], ""
         self.until(r"STEP 0 ")
         self.name = re.search(r"job ([^,]+),", self._output)[1]
@@ -119,7 +122,7 @@ class Training:
         assert asked.returncode == 0, said
 
     def end(self):
-        """Ends the job and waits for that."""
+        """Ends the job and waits for that; nothing may be called after it."""
         self._process.terminate()
         self._process.stdout.close()
         self._process.wait()

@@ -20,7 +20,7 @@ CONTEXT = 64
 
 
 class Windows(torch.utils.data.Dataset):
-    """A text in windows of CONTEXT bytes."""
+    """A text, bytes, in windows of CONTEXT bytes, each the input and the labels."""
 
     def __init__(self, text):
         self.rows = torch.tensor(list(text[: len(text) // CONTEXT * CONTEXT])).view(-1, CONTEXT)
