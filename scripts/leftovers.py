@@ -8,7 +8,9 @@ from stage import MARK, ROOT
 
 
 def work_tree_state():
-    """What git sees of the work tree: the changes, and the content of changed files."""
+    """What git sees of the work tree, as a text to compare: the changes, and the content of changed
+    files.
+    """
     shown = [["git", "status", "--porcelain"], ["git", "diff"]]
     return "".join(
         subprocess.run(
@@ -19,8 +21,8 @@ def work_tree_state():
 
 
 def surviving_processes():
-    """The ids of the processes that tests started and that outlived them. Waits up to two seconds
-    for them to end.
+    """The ids, as words, of the processes that tests started and that outlived them. Waits up to
+    two seconds for them to end.
     """
     for _ in range(20):
         found = [p.name for p in pathlib.Path("/proc").glob("[0-9]*") if is_from_test(p)]
@@ -44,5 +46,7 @@ def is_from_test(process):
 
 
 def command_line(process):
-    """The words of a process, joined by spaces. Raises OSError where it has ended."""
+    """The words of a process, a folder of /proc, joined by spaces. Raises OSError where it has
+    ended.
+    """
     return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -8,7 +8,7 @@ from stage import RUNNING, Stage
 STAGES = {}  # name -> function, in the order in which they begin
 TIERS = {"quick": [], "test": [], "all": []}  # tier -> the names of its stages
 AFTER = {}  # name -> whether an earlier stage must have ended before
-SIDE_BY_SIDE = 2  # one alone keeps less than two processors busy
+SIDE_BY_SIDE = 2  # stages at a time: one alone keeps less than two processors busy
 
 
 def stage(after, *tiers):
@@ -53,7 +53,9 @@ def after_everything(_):
 
 
 def run_stage(name):
-    """Run one stage in this thread, print a line about it, and return it."""
+    """Run one stage in this thread until it has ended, print a line about it, and return it. What
+    it raises counts as a failure of the stage.
+    """
     s, start = Stage(name), time.monotonic()
     s.log.unlink(missing_ok=True)
     try:
@@ -76,8 +78,8 @@ def run_stage(name):
 
 
 def run_all(names):
-    """Run stages on threads side by side, each when those that it comes after have ended; return
-    them in the order of their ends.
+    """Run stages on threads side by side, each when those that it comes after have ended; wait for
+    all, and return them in the order of their ends. An interrupt ends them, and is raised again.
     """
     waiting, under_way, ended = list(names), {}, []
     with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:

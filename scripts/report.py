@@ -3,12 +3,12 @@
 import collections
 import pathlib
 
-SLOWEST = 10
+SLOWEST = 10  # how many of the slowest tests are shown
 BUDGETS = pathlib.Path(__file__).with_name("budgets.txt")
 
 
 def show_costs(stages):
-    """Print the slowest tests and the processor seconds of each room."""
+    """Print the slowest tests and the processor seconds of each room, of stages that have ended."""
     slow = sorted((pair for s in stages for pair in s.slow), reverse=True)[:SLOWEST]
     if slow:
         print(f"\nthe {len(slow)} slowest tests, in seconds on the wall")
@@ -22,7 +22,9 @@ def show_costs(stages):
 
 
 def room_seconds(stages):
-    """The processor seconds of each room: those of the stage that takes most for it."""
+    """The processor seconds of the tests of each room, a Counter: those of the stage that takes
+    most for it.
+    """
     rooms = collections.Counter()
     for s in stages:
         if s.name in ("go", "race", "python"):
@@ -41,7 +43,9 @@ def budget(room):
 
 
 def rooms_over_budget(stages):
-    """The rooms that take more than their budget, each in a line."""
+    """The rooms that take more than their budget, each in a line of text; an empty list where none
+    does.
+    """
     return [
         f"the tests of {room} took {seconds:.0f} processor seconds, and may take {budget(room):.0f}"
         f" by {BUDGETS.name}"

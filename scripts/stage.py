@@ -30,15 +30,16 @@ MARK = (
 
 class Running:
     """The commands that all stages run at the moment, so that they can be stopped together. Any
-    thread may call it.
+    thread may call its methods; `lock` guards both fields.
     """
 
     def __init__(self):
+        """No command yet."""
         self.lock, self.processes, self.stopped = threading.Lock(), set(), False
 
     def start(self, *arguments, **options):
-        """Start a command in a session of its own, and return its process. Raises InterruptedError
-        after `stop`.
+        """Start a command in a session of its own, and return its process, for which the caller
+        calls `end`. Raises InterruptedError after `stop`.
         """
         with self.lock:
             if self.stopped:
@@ -48,7 +49,7 @@ class Running:
         return process
 
     def end(self, process):
-        """Wait for a process that has closed its output; return the processor time of it and of
+        """Wait for a process that has closed its output; return the processor seconds of it and of
         all that it has waited for.
         """
         _, status, used = os.wait4(process.pid, 0)
@@ -59,7 +60,7 @@ class Running:
         return used.ru_utime + used.ru_stime
 
     def stop(self):
-        """Kill all, and let none start any more: Ctrl-C reaches the runner alone."""
+        """Kill all, and let none start any more; does not wait: Ctrl-C reaches the runner alone."""
         with self.lock:
             self.stopped = True
             for process in self.processes:
@@ -71,18 +72,22 @@ RUNNING = Running()
 
 
 class Stage:
-    """One stage while it runs. A failure is a pair: what failed, and the text to show."""
+    """One stage while it runs. A failure is a pair: what failed, and the text to show. The thread
+    of the stage alone uses it, and others when it has ended.
+    """
 
     def __init__(self, name):
+        """A stage of this name, of which nothing has run yet."""
         self.name, self.log = name, LOGS / f"{name}.log"
-        self.passed, self.skipped, self.failures = 0, 0, []
+        self.passed, self.skipped, self.failures = 0, 0, []  # numbers of tests, and the pairs
         self.busy = 0.0  # processor seconds of all commands
         self.slow = []  # (seconds, test) of every test that took a second or more
         self.rooms = collections.Counter()  # processor seconds of the tests of each room
 
     def run(self, *command, env=None, cwd=ROOT, limit=None):
-        """Run a command; return its exit status and all that it printed. It is ended when it
-        hangs, or has used `limit` processor seconds.
+        """Run a command, and wait for it; return its exit status and all that it printed, which
+        goes to the log too. It is ended when it hangs, or has used `limit` processor seconds; None
+        = the usual limit.
         """
         # XDG_STATE_HOME: the files of runs must not land in the home of the person who tests.
         env = {
@@ -130,7 +135,7 @@ class Stage:
             self.failures.append((title, text))
 
     def go(self, *arguments, env=None):
-        """Run go test, and count its tests by its own report."""
+        """Run go test with these arguments, wait for it, and count its tests by its own report."""
         # Without a limit of Go's own, which counts time on the wall: see usage.py.
         status, output = self.run("go", "test", "-json", "-timeout=0", *arguments, env=env)
         printed = collections.defaultdict(str)  # (package, test): text
@@ -172,7 +177,7 @@ class Stage:
             self.failures.append((f"go test {' '.join(arguments)}", "".join(printed.values())))
 
     def pytest(self, python, *arguments):
-        """Run pytest with an interpreter, and count its tests by its JUnit report."""
+        """Run pytest with an interpreter, wait for it, and count its tests by its JUnit report."""
         report = LOGS / f"{self.name}.xml"
         report.unlink(missing_ok=True)
         status, output = self.run(
@@ -203,12 +208,12 @@ class Stage:
             self.failures.append(("pytest", output))
 
     def note_duration(self, seconds, test):
-        """Keep a test that took a second or more."""
+        """Keep a test that took a second or more, for the list of the slowest."""
         if seconds >= 1:
             self.slow.append((seconds, test))
 
 
 def room_of(folder):
-    """The room of the house in which a folder lies."""
+    """The room of the house in which a folder lies, its first part; "." for the root."""
     parts = pathlib.PurePath(folder).parts
     return parts[0] if parts else "."

@@ -24,11 +24,13 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """Watches the command with a process id until it is left. `verdict` says why the command was
-    ended, or is empty.
+    """Watches the command with a process id, on a thread of its own, while the `with` statement
+    lasts. `verdict` says why the command was ended, or is empty; it and folder_seconds() are for
+    the caller after the statement, and all fields but _left for the thread before.
     """
 
     def __init__(self, pid, limit=None):
+        """Nothing is watched yet. `limit` is in processor seconds; None = LIMIT."""
         self._pid, self._limit, self.verdict = pid, limit or LIMIT, ""
         self._family = set()  # the command and its descendants
         # the process id of a Go test: its folder and processor seconds, those of its descendants
@@ -48,15 +50,17 @@ class Usage:
         self._thread.join()
 
     def folder_seconds(self):
-        """The processor seconds of the tests of each folder, as far as they were seen."""
+        """The processor seconds of the tests of each folder of Go, a Counter, as far as they were
+        seen.
+        """
         seconds = collections.Counter()
         for folder, used in self._tests.values():
             seconds[folder] += used
         return seconds
 
     def _watch(self):
-        """Measure every second, and end the command when it has used too much or hangs. Runs on the
-        thread.
+        """Measure every second, and end the command when it has used too much or hangs. It is what
+        the thread runs; it calls the methods below.
         """
         most, before, since = 0.0, 0.0, time.monotonic()
         while not self._left.wait(EVERY):
@@ -123,7 +127,8 @@ class Usage:
 
     def _end(self):
         """Kill the command and its descendants. Tests first print where it hangs: Go its
-        goroutines, pytest its threads.
+        goroutines, pytest its threads; for that they have GRACE seconds, or until the command has
+        ended.
         """
         tests = self._tests.keys() & self._family
         for pid in tests or {self._pid}:
