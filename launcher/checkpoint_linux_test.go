@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// What a worker of these tests is told in its environment.
+// What a worker of these tests is told in its environment. runTraining sets it.
 const (
 	folderVariable = "NODE_TEST_FOLDER"
 	stopVariable   = "NODE_TEST_STOP"   // the step before which it dies by SIGKILL
@@ -35,7 +35,9 @@ const (
 const samples, batch, epochs = 300, 16, 4 // 76 steps
 
 // trainAndCount is a worker that counts how often each sample counts, over all starts, and computes
-// what depends on every step.
+// what depends on every step. It prints with which step it goes on, and at the end its result. It
+// runs in a process of its own, on the goroutine of runWorker; an error ends that process with code
+// 1.
 func trainAndCount(ctx context.Context, j *client.Job) error {
 	number := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -116,7 +118,8 @@ func trainAndCount(ctx context.Context, j *client.Job) error {
 	return nil
 }
 
-// stagingFiles lists the folders of checkpoints that are not sealed yet, in the folder of the test.
+// stagingFiles lists the folders of checkpoints that are not sealed yet, in the folder that a
+// worker is told in its environment. It runs in the worker, and panics when it cannot look.
 func stagingFiles() []string {
 	found, err := filepath.Glob(filepath.Join(os.Getenv(folderVariable), ".staging-*"))
 	if err != nil {
@@ -127,12 +130,14 @@ func stagingFiles() []string {
 
 // trained is what a run printed.
 type trained struct {
-	from    int
-	results []string
-	output  string
+	from    int      // step with which it went on; 0 = with none, or the first
+	results []string // result of each worker that came to the end
+	output  string   // all of it
 }
 
-// runTraining trains with n workers until the end, or until all of them die.
+// runTraining trains with n workers until the end, or until all of them die, with checkpoints in
+// folder; env are further variables of the workers. It fails the test when the run fails though env
+// does not have it stopped, or the other way round.
 func runTraining(t *testing.T, n int, folder string, env map[string]string) (r trained) {
 	t.Helper()
 	_, output, err := runWorkers(t, t.Context(), n, "train", func(c *launcher.RunConfig) {

@@ -21,8 +21,10 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// runControlled runs n workers of a kind and calls f when all of them wait; f has to stop the job.
-// It blocks until the job has ended.
+// runControlled runs n workers that do what, as runWorker says, and calls f on a goroutine of its
+// own when all of them wait; dir is where the job's sockets are, and j the job as a tool finds it.
+// f has to stop the job; its error stops it too, and fails the test. It blocks until the job has
+// ended, and returns what Run returns.
 func runControlled(t *testing.T, n int, what string,
 	f func(dir string, j *control.Job) error) (*launcher.Result, error) {
 	t.Helper()
@@ -111,7 +113,8 @@ func TestStoppedWorkerHearsOfOthers(t *testing.T) {
 	}
 }
 
-// checkSocket checks that only this user can open the control socket, and sends it bad requests.
+// checkSocket checks that only this user can open the one control socket in dir, and sends it bad
+// requests. It reports by Errorf, so it may run on another goroutine than the test's.
 func checkSocket(t *testing.T, dir string) {
 	sockets, err := filepath.Glob(filepath.Join(dir, "*.ctl"))
 	if err != nil || len(sockets) != 1 {
@@ -124,7 +127,8 @@ func checkSocket(t *testing.T, dir string) {
 	checkBadRequests(t, sockets[0])
 }
 
-// checkBadRequests sends requests that no tool would send, and checks how each is refused.
+// checkBadRequests sends requests that no tool would send to the control socket of a running job
+// called test, and checks how each is refused. It reports by Errorf, as checkSocket does.
 func checkBadRequests(t *testing.T, socket string) {
 	transport := &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

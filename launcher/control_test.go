@@ -13,15 +13,16 @@ import (
 )
 
 // joined is the agent of a host that has just joined a job: it knows nothing until told.
+// The test sets status before it closes told. Await alone is there: other methods panic.
 type joined struct {
 	hostAgent
 	status agent.Status
-	told   chan struct{}
+	told   chan struct{} // closed by the test when the host knows its status
 	asked  chan struct{} // closed when somebody waits for the status
 }
 
 // Await returns the empty status if that fits; else it blocks until the test has told j.status, or
-// ctx ends.
+// ctx ends. It may be called so once.
 func (j *joined) Await(ctx context.Context, fits func(agent.Status) bool) (agent.Status, error) {
 	if fits(agent.Status{}) {
 		return agent.Status{}, nil
@@ -39,7 +40,7 @@ func (j *joined) Await(ctx context.Context, fits func(agent.Status) bool) (agent
 type waiter struct {
 	context.Context
 	once sync.Once
-	asks chan struct{}
+	asks chan struct{} // closed by the first call of Done
 }
 
 // Done tells the test that somebody waits, and returns the channel of the context.

@@ -52,7 +52,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// The registry keeps the first word about the end of a worker, and believe nobody about another
+// The registry keeps the first word about the end of a worker, and believes nobody about another
 // host's.
 func TestRegistry(t *testing.T) {
 	r := newRegistry("a", 1)

@@ -109,7 +109,9 @@ func TestRunOnSeveralNodes(t *testing.T) {
 	}
 }
 
-// runOnNodes runs workers that say where they are, and returns what all say.
+// runOnNodes runs n workers that say where they are, on a host with these memory nodes, blocks
+// until they have ended, and returns what all say. It sets variables of the environment until the
+// test ends, so the test must not be parallel; a run that fails fails it.
 func runOnNodes(t *testing.T, nodes []numa.Node, n int) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
@@ -136,6 +138,7 @@ func runOnNodes(t *testing.T, nodes []numa.Node, n int) string {
 	return out.String()
 }
 
+// A writer is a function as an io.Writer.
 type writer func(p []byte) (int, error)
 
 // Write calls the function.

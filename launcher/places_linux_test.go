@@ -17,8 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// openBucket has agents of this process find a store in memory, behind a handler that may do evil,
-// and a folder of their own for what is fetched.
+// openBucket has agents of this process find a store in memory, behind a handler that may do evil
+// (nil = none), and a folder of their own for what is fetched, until the test ends. It sets
+// variables of the environment, so the test must not be parallel.
 func openBucket(t *testing.T, front func(http.Handler) http.Handler) *s3test.Server {
 	store := s3test.Start(t, front)
 	short, err := os.MkdirTemp("", "s3") // sockets are made there too, and have short names
@@ -30,7 +31,7 @@ func openBucket(t *testing.T, front func(http.Handler) http.Handler) *s3test.Ser
 	return store
 }
 
-// fetchedFolders are the folders for what is fetched that are there.
+// fetchedFolders are the paths of the folders for what is fetched that are there now.
 func fetchedFolders(t *testing.T) []string {
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), "shoal-fetched-*"))
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // reportNodes is a worker that says which processors it has, and where its memory and that of
-// shared results is to lie.
+// shared results is to lie. It runs in a process of its own, with the job that it has joined, which
+// the caller closes; it waits for the other workers.
 func reportNodes(ctx context.Context, j *client.Job) error {
 	var cpus unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
@@ -56,7 +57,8 @@ func reportNodes(ctx context.Context, j *client.Job) error {
 	return nil
 }
 
-// prefersNode0 reports whether memory is to lie on node 0.
+// prefersNode0 reports whether the page with the first byte of mem is to lie on node 0, as the
+// kernel says.
 func prefersNode0(mem []byte) bool {
 	var mode int32
 	var nodes [16]uint64

@@ -17,7 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// newGeneration returns the record of a generation with a member on each host.
+// newGeneration returns the record of generation g, which head has led since a generation, with a
+// member on each host: workers 0, 1 and so on.
 func newGeneration(g topo.Generation, head string, since topo.Generation,
 	hosts ...string) member.Record {
 	r := member.Record{View: topo.View{Generation: g}, Head: head, Since: since, Want: len(hosts),
@@ -29,7 +30,8 @@ func newGeneration(g topo.Generation, head string, since topo.Generation,
 	return r
 }
 
-// newRecording returns the recording of a host, which appends to lines what it tells people.
+// newRecording returns the recording of a host, which appends to lines, on a goroutine of its own
+// until it is closed, what it tells people.
 func newRecording(host string, lines *[]string) *recording {
 	r := &recording{Recorder: store.NewRecorder(func(line string) {
 		*lines = append(*lines, line)
@@ -38,7 +40,8 @@ func newRecording(host string, lines *[]string) *recording {
 	return r
 }
 
-// storedRecord is what a store has of a run of the job "train".
+// storedRecord returns what a store has of a run of the job "train": who leads it, and all its
+// generations. If the store does not have it the test fails.
 func storedRecord(t *testing.T, s store.Store, run string) (o store.Owner, all []topo.Generation) {
 	t.Helper()
 	o, err := store.Find(t.Context(), s, "train")
@@ -100,7 +103,8 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	}
 }
 
-// claimWith begins as a head on host a with a store in its own process, as far as claimJob does.
+// claimWith begins the job "train" as a head on host a with a store, as far as claimJob does: url
+// and takeOver are those of RecordConfig. It returns the error of claimJob; nothing is closed.
 func claimWith(t *testing.T, s store.Store, run, url string, takeOver bool) (*launcher, error) {
 	t.Helper()
 	l := &launcher{registry: newRegistry("a", 1), place: &proc.Place{Run: run},

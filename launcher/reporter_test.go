@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 )
 
-// What comes of it where: the ledger has the end of every wait, also when the job is over, and the
-// terminal nothing of a job that has just begun.
+// What a reporter writes where: the ledger has the end of every wait, also when the job is over,
+// and the terminal nothing of a job that has just begun.
 func TestWhatIsNews(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -38,7 +38,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runWorker is a worker: it meets the others, reports, and does what is asked of its rank.
+// runWorker is a worker: it meets the others, reports, and does what is asked of its rank. what is
+// the value of workerVariable: "meet", "train", "nodes", what one rank does wrong ("absent-1",
+// "raise-1", "hangup-1", "deaf-1"), or else to wait for ever. It runs in a process of its own.
 func runWorker(what string) error {
 	ctx := context.Background()
 	if what == "absent-1" && os.Getenv(api.EnvRank) == "1" {
@@ -83,7 +85,10 @@ func runWorker(what string) error {
 	return j.Close()
 }
 
-// runWorkers runs n workers and returns their output too.
+// runWorkers runs a job of n workers, called test, that do what, as runWorker says, blocks until it
+// has ended, and returns what Run returns, and between that all output. spoil may change the
+// configuration before; nil = nobody does. It sets a variable of the environment, so the test must
+// not be parallel, and fails it when sockets are left behind.
 func runWorkers(t *testing.T, ctx context.Context, n int, what string,
 	spoil func(*launcher.RunConfig)) (*launcher.Result, string, error) {
 	t.Helper()
@@ -109,14 +114,14 @@ func runWorkers(t *testing.T, ctx context.Context, n int, what string,
 	return result, out.String(), err
 }
 
-// console is a buffer that lets a test see lines as they come.
+// console is a buffer that lets a test see lines as they come. Any goroutine may use it.
 type console struct {
 	mu   sync.Mutex
-	b    bytes.Buffer
-	seen func(line string)
+	b    bytes.Buffer      // guarded by mu
+	seen func(line string) // gets each line, with mu held; nil = nobody does
 }
 
-// Write adds to the buffer, and wakes those who wait for a line.
+// Write adds a line to the buffer, and calls seen with it.
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// What the launcher decides from the workers that have ended.
+// The launcher decides from the workers that have ended whether the job is over, and which of them
+// has failed.
 func TestJudge(t *testing.T) {
 	well := func(worker int) ending { return ending{worker: worker} }
 	bad := func(worker int) ending { return ending{worker: worker, exit: proc.Exit{Code: 1}} }

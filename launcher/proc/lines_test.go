@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// chunk is what one read gives, at a time in seconds.
+// chunk is what one read gives, at a time in seconds after the beginning of the test.
 type chunk struct {
 	text string
 	at   float64
@@ -56,6 +56,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// However a stream is cut into reads, the same lines come out.
 func TestLinesDoNotDependOnReads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOf(rapid.StringMatching(`[ab\r\n]{0,6}`)).Draw(t, "parts")
@@ -70,6 +71,7 @@ func TestLinesDoNotDependOnReads(t *testing.T) {
 	})
 }
 
+// Text that no carriage return overwrites comes out whole.
 func TestLinesLoseNothingButOverwrittenText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[aé€𝄞\n]*`).Draw(t, "text")

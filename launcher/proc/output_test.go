@@ -99,6 +99,7 @@ func TestConsoleColors(t *testing.T) {
 	}
 }
 
+// A log that cannot be written is named on the console once, and lines are shown all the same.
 func TestFullDiskIsSaidOnce(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

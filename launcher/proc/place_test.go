@@ -77,7 +77,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// touch makes an empty file.
+// touch makes an empty file; the test fails if it cannot.
 func touch(t *testing.T, path string) {
 	t.Helper()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -85,7 +85,7 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// listNames lists the names of the files in a folder.
+// listNames lists the names of what is in a folder, in ascending order.
 func listNames(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

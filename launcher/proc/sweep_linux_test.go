@@ -58,6 +58,7 @@ func TestVictims(t *testing.T) {
 	}
 }
 
+// The parent, the group and the state are found whatever a process calls itself.
 func TestParseStat(t *testing.T) {
 	for text, want := range map[string]struct {
 		parent, group int

@@ -14,18 +14,20 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// forks is a template of a test, which runs a script, and what was started with it.
+// forks is a template of a test, which runs a script, and what was started with it. Any goroutine
+// may call start; the goroutine of the test calls end, last.
 type forks struct {
 	*Template
 	t       *testing.T
-	command Command
-	group   *group.Group
+	command Command       // what start starts
+	group   *group.Group  // goroutines of the template and of the workers
 	text    *lockedBuffer // stdout and stderr of all workers
 	exits   chan Exit     // of all workers
 	why     chan string   // why the template has ended
 }
 
-// startForks starts a template that imports a module with this source, for a script.
+// startForks starts a template that imports a module with this source, for a script with that
+// source. The test calls end. Without python3 the test fails.
 func startForks(t *testing.T, module, script string) *forks {
 	t.Helper()
 	python, err := exec.LookPath("python3")
@@ -58,7 +60,8 @@ func startForks(t *testing.T, module, script string) *forks {
 	return f
 }
 
-// start starts a worker, with a variable of its own.
+// start starts a worker, with the variable NUMBER of its own. If it cannot the test fails and goes
+// on, and the worker is nil.
 func (f *forks) start(number int) *Worker {
 	out, err := NewOutput(NewConsole(f.text, f.text, 1, false), number,
 		filepath.Join(f.t.TempDir(), "log"))
@@ -114,8 +117,8 @@ sys.exit(number)
 	}
 }
 
-// end kills the template, and waits for all goroutines. The reason why it has ended must have the
-// text.
+// end kills the template, and blocks until all goroutines have ended, and so all workers. The
+// reason why the template has ended must have the text why, else the test fails.
 func (f *forks) end(why string) {
 	f.t.Helper()
 	f.process.Signal(syscall.SIGKILL)

@@ -22,11 +22,13 @@ type shellRun struct {
 	*Worker
 	out   *Output
 	text  *lockedBuffer // stdout and stderr
-	ended chan Exit
-	group *group.Group
+	ended chan Exit     // gets the end of the worker
+	group *group.Group  // goroutines of the worker
 }
 
-// startShell starts a worker that runs a shell script, and ends with the test.
+// startShell starts a worker that runs a shell script, with these variables and PATH as its
+// environment. When the test ends it is killed, and its goroutines are waited for. A worker that
+// cannot be started fails the test.
 func startShell(t *testing.T, script string, env ...string) *shellRun {
 	t.Helper()
 	return startShellOnCPUs(t, nil, script, env...)
@@ -61,14 +63,14 @@ func startShellOnCPUs(t *testing.T, cpus []int, script string, env ...string) *s
 	return s
 }
 
-// lockedBuffer is a writer that readers can wait on.
+// lockedBuffer is a writer that one reader can wait on. Any goroutine may use it.
 type lockedBuffer struct {
 	mu   sync.Mutex
-	b    bytes.Buffer
-	seen chan struct{}
+	b    bytes.Buffer  // guarded by mu
+	seen chan struct{} // holds a token when there is something new
 }
 
-// Write adds to the buffer, and wakes await.
+// Write adds to the buffer, and wakes awaitText.
 func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +88,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// awaitText blocks until the text holds want, and returns it.
+// awaitText blocks until the text holds want, without a limit of time, and returns the text.
 func (l *lockedBuffer) awaitText(want string) string {
 	for !strings.Contains(l.String(), want) {
 		<-l.seen
@@ -132,6 +134,7 @@ func TestSignalReachesTheGroup(t *testing.T) {
 	}
 }
 
+// What a process writes that the worker has started is read until the last one has ended.
 func TestLastWordsAreHeard(t *testing.T) {
 	// As with "exec > >(tee log)" in a shell script: what was said before the end arrives after it.
 	s := startShell(t, `(while kill -0 $$ 2>/dev/null; do :; done; echo late) & exit 3`)
@@ -190,7 +193,8 @@ func TestStartRefuses(t *testing.T) {
 	}
 }
 
-// allowedCPUs is the list of processors in a file such as /proc/self/status.
+// allowedCPUs is the list of processors, such as "0-3,7", in a file such as /proc/self/status; the
+// test fails if it has none.
 func allowedCPUs(t *testing.T, status string) string {
 	t.Helper()
 	text, err := os.ReadFile(status)
