@@ -122,13 +122,13 @@ func BenchmarkReshard(b *testing.B) {
 }
 
 // cost is what something took: on the clock, and of the processors, which counts on a machine that
-// is shared.
+// is shared. One goroutine uses it.
 type cost struct{ wall, cpu time.Duration }
 
 // add adds d.
 func (c *cost) add(d cost) { c.wall, c.cpu = c.wall+d.wall, c.cpu+d.cpu }
 
-// processorTime returns the processor time that this process has used.
+// processorTime returns the processor time that this process has used so far.
 func processorTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -137,7 +137,8 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// writeRandom writes a file of random bytes, part by part, and returns how many elements have.
+// writeRandom writes a safetensors file whose elements are random bytes, which follow from the
+// seed, part by part, and returns how many bytes the elements have. If it cannot the test fails.
 func writeRandom(b testing.TB, path string, seed uint64, tensors []safetensors.Tensor) int64 {
 	h, err := safetensors.Layout(tensors, nil)
 	if err != nil {
@@ -169,7 +170,8 @@ func writeRandom(b testing.TB, path string, seed uint64, tensors []safetensors.T
 	return h.Size() - h.Data
 }
 
-// copyAll copies the files of a folder, in blocks that are dealt out to workers, and syncs them.
+// copyAll copies the files of a folder into a new one, in blocks that are dealt out to so many
+// goroutines, syncs them, and waits for that. If it cannot the benchmark fails.
 func copyAll(b *testing.B, from, to string, workers int) {
 	const block = 1 << 20
 	type item struct {
@@ -223,9 +225,11 @@ func copyAll(b *testing.B, from, to string, workers int) {
 	}
 }
 
+// highWater matches the most memory that a process had resident, in /proc/PID/status.
 var highWater = regexp.MustCompile(`VmHWM:\s*(\d+) kB`)
 
-// peakMiB returns the most memory that the process had resident.
+// peakMiB returns the most memory that this process had resident, in MiB; where the system does not
+// tell, the benchmark is skipped.
 func peakMiB(b *testing.B) float64 {
 	n, err := residentKiB("self")
 	if err != nil {
@@ -234,8 +238,8 @@ func peakMiB(b *testing.B) float64 {
 	return n / 1024
 }
 
-// residentKiB returns the most memory that a process had resident; its rusage counts what the one
-// had that has started it, and this does not.
+// residentKiB returns the most memory that a process, given by its number or "self", had resident,
+// in KiB; its rusage counts what the one had that has started it, and this does not.
 func residentKiB(process string) (float64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", process, "status"))
 	if err != nil {

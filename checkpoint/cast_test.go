@@ -31,7 +31,7 @@ var floats = []struct {
 	{1.0000000001 * 1.00390625, 0x3f80, 0x3c04},
 }
 
-// elementsAs are numbers as elements of a type.
+// elementsAs returns numbers as the bytes of elements of a type of floats.
 func elementsAs(d tensor.DType, values []float64) (b []byte) {
 	le := binary.LittleEndian
 	for _, v := range values {
@@ -49,7 +49,8 @@ func elementsAs(d tensor.DType, values []float64) (b []byte) {
 	return b
 }
 
-// writeElements writes a file of safetensors with tensors of one dimension.
+// writeElements writes a file of safetensors with tensors of one dimension and one type, by name.
+// If it cannot the test fails.
 func writeElements(t *testing.T, path string, d tensor.DType, tensors map[string][]float64) {
 	t.Helper()
 	var list []safetensors.Tensor
@@ -121,7 +122,8 @@ func TestCast(t *testing.T) {
 	}
 }
 
-// readAnywhere compares a random range of a file with what is in it.
+// readAnywhere reads a random range of a file of c, whose content is want, and reports by Errorf
+// where it is not as it should be. It does not close the file, which c does.
 func readAnywhere(t *testing.T, c *Checkpoint, name string, want []byte) {
 	t.Helper()
 	f, err := c.Files.Open(name)

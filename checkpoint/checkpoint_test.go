@@ -27,7 +27,8 @@ func rowsOverDP(mesh string) *layout.Spec {
 		Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
 }
 
-// writeSealed writes a checkpoint of two ranks with a manifest, and returns its path.
+// writeSealed writes a checkpoint of two ranks with a manifest into a folder of the test, and
+// returns its path. If it cannot the test fails.
 func writeSealed(t *testing.T) string {
 	dir := t.TempDir()
 	writeModel(t, filepath.Join(dir, "model.safetensors"), rand.New(rand.NewPCG(1, 2)), 3, 16)
@@ -37,7 +38,7 @@ func writeSealed(t *testing.T) string {
 	return at
 }
 
-// changeFile replaces the content of a file by what f returns for it.
+// changeFile replaces the content of a file by what f, which may change b, returns for it.
 func changeFile(t *testing.T, path string, f func(b []byte) []byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -133,7 +134,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// moveToThreeRanks moves a checkpoint to three ranks.
+// moveToThreeRanks moves a checkpoint to three ranks, in the format dcp, and returns why it could
+// not.
 func moveToThreeRanks(t *testing.T, from, to string) error {
 	c, err := Open(from)
 	if err != nil {
@@ -217,11 +219,12 @@ func TestDiffOfChanges(t *testing.T) {
 	}
 }
 
-// dying is a folder of which one file cannot be read any more after so many reads.
+// dying is a folder of which one file cannot be read any more after so many reads. Any goroutine
+// may use it.
 type dying struct {
 	fs.FS
-	name string
-	left *atomic.Int64
+	name string        // name of that file
+	left *atomic.Int64 // reads that still succeed
 }
 
 // Open implements fs.FS: the reads of one file are counted.
@@ -248,7 +251,8 @@ func (f dyingFile) ReadAt(b []byte, at int64) (int, error) {
 }
 
 // openDying opens a.safetensors of a folder, which cannot be read any more after so many reads,
-// with b.safetensors as its replica if there is one; and returns it with what it is moved to.
+// with b.safetensors beside it as its replica, if replica says so; and returns it, which the caller
+// closes, with what it is moved to. If it cannot the test fails.
 func openDying(t *testing.T, dir string, reads int64, replica bool) (*Checkpoint, *format.Output) {
 	t.Helper()
 	c, err := Open(filepath.Join(dir, "a.safetensors"))

@@ -59,7 +59,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// moveSealed moves a checkpoint to two ranks, or to one file, with a manifest.
+// moveSealed moves a checkpoint to two ranks, or in the format hf to one, with a manifest. It
+// returns what Move does; what goes wrong before fails the test.
 func moveSealed(t *testing.T, from, to, format string) (*Report, error) {
 	c, err := Open(from)
 	if err != nil {

@@ -24,10 +24,10 @@ import (
 // fsdp is what a program trains with FSDP: parameters in the order of its optimizer, and a
 // checkpoint of it.
 type fsdp struct {
-	groups  [][]string
-	shapes  map[string]tensor.Shape
-	tensors []layout.Tensor // in the order in which the program saves them
-	values  []format.Value
+	groups  [][]string              // names of the parameters of each group
+	shapes  map[string]tensor.Shape // by name of the parameter
+	tensors []layout.Tensor         // in the order in which the program saves them
+	values  []format.Value          // what the checkpoint has beside tensors
 }
 
 // drawFSDP draws a small model, without groups yet.
@@ -59,7 +59,7 @@ func drawFSDP(r *rapid.T) *fsdp {
 	return p
 }
 
-// addGroups adds the groups to the values, flattened or as lists.
+// addGroups adds the groups to the values: flat by parameter, or as lists.
 func (p *fsdp) addGroups(flat bool) {
 	for i, names := range p.groups {
 		values := []format.Value{{Path: "lr", Data: 0.5},
@@ -85,8 +85,8 @@ func (p *fsdp) addGroups(flat bool) {
 	}
 }
 
-// files returns the files of a distributed checkpoint as torch writes it over some ranks: rows of
-// each tensor are dealt out, and each rank lists what it has in the order of the program.
+// files returns, by name, the files of a distributed checkpoint as torch writes it over some ranks:
+// rows of each tensor are dealt out, and each rank lists what it has in the order of the program.
 func (p *fsdp) files(r *rapid.T, ranks int) map[string][]byte {
 	content := dcp.Content{Ranks: make([][]format.Shard, ranks), Values: p.values}
 	for _, x := range p.tensors {
@@ -166,8 +166,8 @@ var deepSpeeds = pickle.InertGlobals("deepspeed.runtime.zero.config.ZeroStageEnu
 	"deepspeed.utils.tensor_fragment.fragment_address",
 	"deepspeed.runtime.fp16.loss_scaler.LossScaler")
 
-// compareFlat fails the test unless the flat buffers of a group are its parameters side by side in
-// the order of the program.
+// compareFlat fails the test unless the flat buffers of each group, in a checkpoint of ZeRO over so
+// many ranks in dir, are its parameters side by side in the order of the program.
 func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 	files := format.NewFiles(os.DirFS(dir))
 	defer files.Close()
@@ -204,7 +204,8 @@ func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 	}
 }
 
-// convertWithGroups converts a checkpoint for a format that goes by groups.
+// convertWithGroups converts a checkpoint for the format name, which goes by groups; given are the
+// groups that a user states, nil = none. ranks counts for ZeRO alone. If it cannot the test fails.
 func convertWithGroups(r rapid.TB, from, to, name string, ranks int, given []optim.Group) {
 	c, err := Open(from)
 	if err != nil {

@@ -24,6 +24,7 @@ func copyReleaseBefore(t *testing.T, path string) string {
 	return dir
 }
 
+// jobs are the checkpoints of jobs that the release before wrote: without a mesh, and with one.
 var jobs = []string{"job/step-000000000005", "mesh/step-000000000004"}
 
 // TestJobDescription damages the description of a job's checkpoint in all ways in which it can be
@@ -71,7 +72,8 @@ func TestJobDescription(t *testing.T) {
 	}
 }
 
-// checkNoticed fails the test unless the damaged description of a checkpoint is noticed.
+// checkNoticed fails the test unless the damaged description of the checkpoint in dir is noticed;
+// sealed says that its manifest is there. name is what errors call the damage.
 func checkNoticed(t *testing.T, name, dir string, sealed bool) {
 	t.Helper()
 	c, err := Open(dir)

@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// allNotes has every kind of value that a job's notes can have.
 const allNotes = `{"none":null,"text":"a","lr":1e-3,"whole":7,"large":1180591620717411303424,
  "betas":{"tuple":[0.9,0.95]},"seed":{"bytes":"AQI="},"inf":{"float":"-inf"},"empty":{"dict":[]},
  "list":[1,[true,{"tuple":[]}]],
@@ -82,6 +83,7 @@ func TestNotesAreBroken(t *testing.T) {
 	}
 }
 
+// FuzzNotes has any text as the notes of a job: it is refused, or gives values.
 func FuzzNotes(f *testing.F) {
 	f.Add([]byte(allNotes), false)
 	f.Add([]byte(`{"table":{"item":0,"kind":"numpy","dtype":"<f8","shape":[5]}}`), true)

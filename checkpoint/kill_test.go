@@ -30,9 +30,9 @@ const childVariable = "SHOAL_TEST_MOVE"
 
 // childMove is a move in a process of its own.
 type childMove struct {
-	From, To string
-	Block    int64
-	Format   string
+	From, To string // paths, or URLs
+	Block    int64  // bytes of a block; 0 = the default
+	Format   string // format of what is written
 }
 
 // TestMain makes a move if the environment asks for one, and runs the tests otherwise.
@@ -56,8 +56,8 @@ func TestMain(m *testing.M) {
 // to be sealed and published.
 const ticks = 1000
 
-// run makes the move, and writes a tick to stdout as it goes on. It fails if it needs too much
-// memory.
+// run makes the move, and writes ticks to stdout as it goes on. It fails if it needs more memory
+// than maxResident. It runs in the child, without a test.
 func (m childMove) run() error {
 	c, err := Open(m.From)
 	if err != nil {
@@ -94,7 +94,8 @@ func (m childMove) run() error {
 	return err
 }
 
-// writeModel writes random matrices as a safetensors file, and returns the bytes of their elements.
+// writeModel writes random matrices of so many rows and 512 columns as a safetensors file, and
+// returns how many bytes their elements have. If it cannot the test fails.
 func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) int64 {
 	var entries []safetensors.Tensor
 	for i := range tensors {
@@ -172,20 +173,20 @@ func TestKilledTorchDist(t *testing.T) {
 // maxResident is how much memory a process may have, in KiB.
 const maxResident = 512 << 10
 
-// killer kills processes that move a checkpoint.
+// killer kills processes that move a checkpoint. The goroutine of the test uses it; its methods
+// wait for the processes, and fail the test when one fails that was not killed.
 type killer struct {
 	t       *testing.T
 	rand    *rand.Rand
-	left    int           // kills
-	takes   time.Duration // a move that nobody disturbs
-	seal    time.Duration // of that, when everything is in place
-	peak    uint64        // KiB, of all processes that were killed; the others look themselves
-	sealing int           // kills in that time
-	// sum of the shares of the move that were in place when a process was killed
-	again float64
+	left    int           // kills that are still to come
+	takes   time.Duration // time of a move that nobody disturbs
+	seal    time.Duration // part of that after everything is in place
+	peak    uint64        // most KiB of a process that was killed; the others look themselves
+	sealing int           // kills after everything was in place
+	again   float64       // sum of the shares of the move in place when a process was killed
 }
 
-// timeMove makes a move, and sets how long it takes.
+// timeMove makes a move that nobody disturbs, and sets takes and seal.
 func (k *killer) timeMove(m childMove) {
 	started := time.Now()
 	cmd, ticking, said := k.startChild(m)
@@ -215,7 +216,8 @@ func (k *killer) killMoves(m childMove, each int) (n int) {
 }
 
 // killMove kills a move n times, at moments that come later and later in the mean so that it comes
-// to its end, and lets it end. It checks that nothing is published before, and then everything.
+// to its end, and lets it end. It checks that nothing is published before, and then everything:
+// files with the hashes in want, by name.
 func (k *killer) killMove(m childMove, n int, want map[string]string) {
 	for i, done := 0, false; !done; i++ {
 		cmd, ticking, said := k.startChild(m)
@@ -251,7 +253,7 @@ func (k *killer) killMove(m childMove, n int, want map[string]string) {
 				k.t.Fatalf("files and their hashes:\n%s", diff)
 			}
 		}
-		// When nothing is left of the move but its result, it was killed after its last step.
+		// When nothing is left of the move but its result, it was killed at its very end.
 		if done = published == nil && partial != nil; err == nil && !done {
 			k.t.Fatalf("%s: %v; %s: %v", m.To, published, m.To+PartialSuffix, partial)
 		}
@@ -275,7 +277,8 @@ func (k *killer) drawMoment(i, n int) (after int, late time.Duration) {
 	return after, time.Duration(k.rand.Int64N(int64(late) + 1))
 }
 
-// startChild starts a move in a process, and returns its ticks and what it writes to stderr.
+// startChild starts a move in a process, and returns its ticks and what it writes to stderr, which
+// is whole once the caller has called Wait on cmd.
 func (k *killer) startChild(m childMove) (cmd *exec.Cmd, ticking io.Reader, said *bytes.Buffer) {
 	cmd, said = childCommand(k.t, m), &bytes.Buffer{}
 	cmd.Stderr = said
@@ -289,7 +292,8 @@ func (k *killer) startChild(m childMove) (cmd *exec.Cmd, ticking io.Reader, said
 	return cmd, ticking, said
 }
 
-// childCommand returns the command of a process that makes a move.
+// childCommand returns the command of a process that makes a move: this test binary, with
+// childVariable set.
 func childCommand(t testing.TB, m childMove) *exec.Cmd {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -300,7 +304,8 @@ func childCommand(t testing.TB, m childMove) *exec.Cmd {
 	return cmd
 }
 
-// fileHashes returns the SHA-256 of every file in a folder, by name.
+// fileHashes returns the SHA-256 of every file in a folder, in hexadecimal, by name. With fewer
+// than three files the test fails.
 func fileHashes(t testing.TB, folder string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -19,8 +19,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// megatronSample unpacks a checkpoint of Megatron-LM, and returns its path and the whole tensors of
-// which its parts were cut.
+// megatronSample unpacks a checkpoint of Megatron-LM, called name, into a folder of the test, and
+// returns its path and the whole tensors of which its parts were cut. If it cannot the test fails.
 func megatronSample(t *testing.T, name string) (string, formattest.What) {
 	files, want := formattest.Load(t, "../format/megatron/testdata/"+name+".zip")
 	dir := filepath.Join(t.TempDir(), name)
@@ -30,7 +30,7 @@ func megatronSample(t *testing.T, name string) (string, formattest.What) {
 	return dir, want
 }
 
-// openCheckpoint opens a checkpoint until the test ends.
+// openCheckpoint opens a checkpoint until the test ends. If it cannot the test fails.
 func openCheckpoint(t *testing.T, path string) *Checkpoint {
 	t.Helper()
 	c, err := Open(path)
@@ -359,8 +359,9 @@ func TestMegatronWrongValue(t *testing.T) {
 	}
 }
 
-// rewriteChecksums gives records that were changed the checksums that they have now, as whoever
-// writes something else would.
+// rewriteChecksums gives the one record that was changed, in the checkpoint of Megatron in dir, the
+// checksum that it has now, as whoever writes something else would. If there is not one such record
+// the test fails.
 func rewriteChecksums(t *testing.T, dir string) {
 	t.Helper()
 	r, err := openCheckpoint(t, dir).Records(t.Context(), 2)

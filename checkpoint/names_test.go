@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// parseConfig parses a configuration of Hugging Face.
+// parseConfig parses a configuration of Hugging Face; the test fails for one that is none.
 func parseConfig(t *testing.T, text string) *hf.Config {
 	t.Helper()
 	c, err := hf.ParseConfig([]byte(text))

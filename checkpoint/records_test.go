@@ -15,7 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// writeTorchFile writes a file of torch.save, of tensors of about one and a half blocks.
+// writeTorchFile writes a file of torch.save into dir, of three tensors of about one and a half
+// blocks, and returns its path. If it cannot the test fails.
 func writeTorchFile(t *testing.T, dir, name string) string {
 	t.Helper()
 	model, at := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, name)
@@ -24,7 +25,8 @@ func writeTorchFile(t *testing.T, dir, name string) string {
 	return at
 }
 
-// tryMove converts a checkpoint to safetensors.
+// tryMove converts a checkpoint to safetensors, and returns what Move does. What goes wrong before
+// fails the test.
 func tryMove(t *testing.T, c *Checkpoint, to string) (*Report, error) {
 	t.Helper()
 	out, _, err := c.Output(TargetFormat{Format: "hf"})

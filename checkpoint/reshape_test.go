@@ -26,8 +26,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// rankFiles returns the files of a layout, with what a gather and scatter of whole arrays puts into
-// the memory of each rank. Of what package ranks lays out it uses the headers only.
+// rankFiles returns, by name, the files of a layout, with what a gather and scatter of whole arrays
+// puts into the memory of each rank. Of what package ranks lays out it uses the headers only.
 func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[string][]byte {
 	var list []format.Tensor
 	for _, x := range tensors {
@@ -66,7 +66,8 @@ func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[strin
 	return files
 }
 
-// writeFiles writes files into a folder.
+// writeFiles writes files, by name, into a folder, and makes the folders in it. If it cannot the
+// test fails.
 func writeFiles(t rapid.TB, dir string, files map[string][]byte) {
 	for name, b := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, filepath.FromSlash(name))),
@@ -90,7 +91,7 @@ func convert(t rapid.TB, from, to string, f TargetFormat, o Options,
 	return r
 }
 
-// tryConvert is convert for a move that may fail.
+// tryConvert is convert for a move that may fail: it returns why.
 func tryConvert(from, to string, f TargetFormat, o Options, order ...layout.Tensor) (*Report,
 	error) {
 	c, err := Open(from)
@@ -124,7 +125,8 @@ func wholeBytes(tensors []layout.Tensor) map[string][]byte {
 	return all
 }
 
-// wholeFile returns the safetensors file of a model.
+// wholeFile returns the content of the safetensors file of a model, with the elements of
+// wholeBytes.
 func wholeFile(t *rapid.T, tensors []layout.Tensor) []byte {
 	var entries []safetensors.Tensor
 	for _, x := range tensors {
@@ -188,8 +190,9 @@ func scatterFiles(o *format.Output, tensors []layout.Tensor) map[string][]byte {
 	return files
 }
 
-// runRandomCases runs f on random cases: so many, or CASES of the environment. SEED repeats them.
-// SLICES says that this run tries one of so many parts of them.
+// runRandomCases runs f on random cases, one after the other: so many, or CASES of the environment.
+// SEED repeats them. SLICES says that this run tries one of so many parts of them. at returns the
+// path of a name in the case's own folder, which is removed after the case.
 func runRandomCases(t *testing.T, cases int, f func(r *rapid.T, at func(name string) string)) {
 	seed := numberFromEnv(t, "SEED", uint64(time.Now().UnixNano()))
 	slices := max(numberFromEnv(t, "SLICES", 1), 1)
@@ -212,8 +215,8 @@ func runRandomCases(t *testing.T, cases int, f func(r *rapid.T, at func(name str
 	})
 }
 
-// memoryFolder returns a folder in memory where the system has one: what is durable is not the
-// matter here, and costs most of the time on a disk.
+// memoryFolder returns a folder, in memory where the system has one, until the test ends: what is
+// durable is not the matter here, and costs most of the time on a disk.
 func memoryFolder(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "shoal-reshape-")
 	if err != nil {
@@ -291,8 +294,8 @@ func TestReshape(t *testing.T) {
 // onlyFile is what the file of a format of one file is called.
 const onlyFile = "model.pt"
 
-// drawFiles returns the files of a model in a format, of which no code under test has moved an
-// element.
+// drawFiles returns, by name, the files of a model in a format, of which no code under test has
+// moved an element. It writes the model to the file whole, which it reads for that.
 func drawFiles(r *rapid.T, whole string, f TargetFormat,
 	tensors []layout.Tensor) map[string][]byte {
 	if err := os.WriteFile(whole, wholeFile(r, tensors), 0o666); err != nil {
@@ -311,7 +314,8 @@ func drawFiles(r *rapid.T, whole string, f TargetFormat,
 	return scatterFiles(o, tensors)
 }
 
-// checkFiles fails the test unless a folder has exactly these files.
+// checkFiles fails the test unless a folder has these files, by name, bit by bit; others may be
+// there. about is what the error says before.
 func checkFiles(r *rapid.T, dir string, want map[string][]byte, about string) {
 	for name, b := range want {
 		got, err := os.ReadFile(filepath.Join(dir, name))
@@ -321,7 +325,8 @@ func checkFiles(r *rapid.T, dir string, want map[string][]byte, about string) {
 	}
 }
 
-// checkSeal fails the test unless the manifest fits the arrays and the files.
+// checkSeal fails the test unless the manifest of the checkpoint at path fits the arrays of the
+// model and the files.
 func checkSeal(r *rapid.T, path string, tensors []layout.Tensor) {
 	c, err := Open(path)
 	if err != nil {
@@ -342,8 +347,8 @@ func checkSeal(r *rapid.T, path string, tensors []layout.Tensor) {
 	}
 }
 
-// drawDamage changes a sealed checkpoint: a bit flips, or bytes of two places change places, or
-// bytes are shifted by some.
+// drawDamage changes one or two of the files of a sealed checkpoint in dir: a bit flips, or bytes
+// of two places change places, or bytes are shifted by some.
 func drawDamage(r *rapid.T, dir string, files []string) {
 	read := func(what string) (string, []byte) {
 		path := filepath.Join(dir, rapid.SampledFrom(files).Draw(r, what))

@@ -116,8 +116,9 @@ func TestSwappedForPipe(t *testing.T) {
 	}
 }
 
-// moveTo writes one safetensors file, and calls meanwhile, if there is one, when all elements are
-// written.
+// moveTo writes one safetensors file with a manifest, and calls meanwhile, if it is not nil, when
+// all elements are written and nothing is published. It returns the error of Move; what goes wrong
+// before fails the test.
 func moveTo(t *testing.T, from, to string, meanwhile func()) error {
 	t.Helper()
 	c, err := Open(from)

@@ -23,7 +23,7 @@ import (
 func TestStoreFails(t *testing.T) {
 	odd := writeOdd(t)
 	here := filepath.Join(t.TempDir(), "out")
-	if _, err := mustMove(t, odd, here, TargetFormat{Format: "dcp", Spec: columns}); err != nil {
+	if _, err := tryMoveSealed(t, odd, here, TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 		t.Fatal(err)
 	}
 	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request,
@@ -56,7 +56,7 @@ func TestStoreFails(t *testing.T) {
 					next.ServeHTTP(w, r)
 				})
 			})
-			if _, err := mustMove(t, odd, "s3://models/out",
+			if _, err := tryMoveSealed(t, odd, "s3://models/out",
 				TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +65,7 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// spoiling changes a bit of the first bytes.
+// spoiling is a reader that changes a bit of the first byte of each read.
 type spoiling struct{ io.Reader }
 
 // Read implements io.Reader.
@@ -84,7 +84,7 @@ func TestKilledUpload(t *testing.T) {
 	odd := writeOdd(t)
 	form := TargetFormat{Format: "hf", MaxFileBytes: 20e6}
 	here := filepath.Join(t.TempDir(), "out")
-	if _, err := mustMove(t, odd, here, form); err != nil {
+	if _, err := tryMoveSealed(t, odd, here, form); err != nil {
 		t.Fatal(err)
 	}
 	for n := int64(1); ; n++ {
@@ -100,7 +100,7 @@ func TestKilledUpload(t *testing.T) {
 				next.ServeHTTP(w, r)
 			})
 		})
-		_, err := mustMove(t, odd, "s3://models/out", form)
+		_, err := tryMoveSealed(t, odd, "s3://models/out", form)
 		used := n - left.Load()
 		whole := used <= n
 		left.Store(1 << 40)
@@ -122,7 +122,7 @@ func TestKilledUpload(t *testing.T) {
 			len(damage) == 0 {
 			t.Fatalf("after %d requests it verifies: %q", n, store.Keys())
 		}
-		if _, err := mustMove(t, odd, "s3://models/out", form); err != nil {
+		if _, err := tryMoveSealed(t, odd, "s3://models/out", form); err != nil {
 			t.Fatalf("again, after %d requests: %v: %q", n, err, store.Keys())
 		}
 		checkAlike(t, store, "out", here)
@@ -147,7 +147,7 @@ func TestKilledUploader(t *testing.T) {
 	})
 }
 
-// filesBelow returns the names of all files of a folder but those that are hidden in it.
+// filesBelow returns the paths of all regular files below a folder.
 func filesBelow(t *testing.T, folder string) (names []string) {
 	if err := filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
@@ -160,8 +160,11 @@ func filesBelow(t *testing.T, folder string) (names []string) {
 	return names
 }
 
-// killUploads kills a process that moves a checkpoint when it has moved so many thousandths of it,
-// and lets another one make the move. GB says how large it is. left returns what is in the bucket.
+// killUploads kills processes that move a checkpoint to s3://models/out, one after the other, when
+// they have moved so many thousandths of it, and lets another one make the move. The environment
+// names the store; GB says how large the checkpoint is. left returns the names of what is in the
+// bucket, of which there must be as many as a folder has. It fails the test where the result is not
+// whole.
 func killUploads(t *testing.T, when []int, left func() []string) {
 	dir := t.TempDir()
 	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "here"),
@@ -309,18 +312,18 @@ func TestLeftUpload(t *testing.T) {
 		!strings.Contains(err.Error(), "s3://models/out is not whole, which its .partial says") {
 		t.Error(err)
 	}
-	if _, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "dcp"}); err == nil ||
+	if _, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "dcp"}); err == nil ||
 		!strings.Contains(err.Error(), "is what is left of another move") {
 		t.Error(err)
 	}
 	store.Set("out/notes", []byte("x"))
-	if _, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err == nil ||
+	if _, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err == nil ||
 		!strings.Contains(err.Error(),
 			"s3://models/out/notes is there, and nothing that this move writes") {
 		t.Error(err)
 	}
 	store.Set("out/notes", nil)
-	if _, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err != nil {
+	if _, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err != nil {
 		t.Error(err)
 	}
 	keys := store.Keys()
@@ -335,7 +338,7 @@ func TestLeftUpload(t *testing.T) {
 	// A run that was stopped after its manifest is finished.
 	store.Set("out/.partial",
 		fmt.Appendf(nil, `{"shoal":"partial/1","move":"%x","run":"x"}`, left.id[:]))
-	r, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "hf"})
+	r, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "hf"})
 	if err != nil || !r.AlreadyDone || !slices.Equal(keys, store.Keys()) {
 		t.Errorf("%+v, %v: %q", r, err, store.Keys())
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// writeOdd writes a checkpoint of 50 MB with tensors that are smaller and larger than a part, and
-// end anywhere in one.
+// writeOdd writes a checkpoint of 50 MB, a file in a folder of the test, with tensors that are
+// smaller and larger than a part, and end anywhere in one. It returns its path.
 func writeOdd(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "odd.safetensors")
 	entry := func(name string, d tensor.DType, shape ...int) safetensors.Tensor {
@@ -37,8 +37,9 @@ var columns = &layout.Spec{Shoal: layout.Version, Mesh: "tp=2",
 	Rules: []layout.Rule{{Match: "c", Place: "tp=shard(1,balanced)"},
 		{Match: "g", Place: "tp=shard(1,balanced)"}, {Match: "**"}}}
 
-// mustMove moves a checkpoint, and fails the test when that fails.
-func mustMove(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
+// tryMoveSealed moves a checkpoint with a manifest, and returns what Move does. What goes wrong
+// before fails the test.
+func tryMoveSealed(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
 	t.Helper()
 	c := openCheckpoint(t, from)
 	f.File = filepath.Base(to)
@@ -112,11 +113,11 @@ func TestMoveToBucket(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			store, here, there := s3test.Start(t, nil), filepath.Join(t.TempDir(), c.to),
 				"s3://models/runs/"+c.to
-			want, err := mustMove(t, c.from, here, c.form)
+			want, err := tryMoveSealed(t, c.from, here, c.form)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := mustMove(t, c.from, there, c.form)
+			got, err := tryMoveSealed(t, c.from, there, c.form)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +134,7 @@ func TestMoveToBucket(t *testing.T) {
 				t.Errorf("they differ: %v, %v", found, err)
 			}
 			before := store.Keys()
-			if _, err := mustMove(t, c.from, there, c.form); err == nil ||
+			if _, err := tryMoveSealed(t, c.from, there, c.form); err == nil ||
 				!strings.Contains(err.Error(), there+
 					" is there already; shoal overwrites nothing") {
 				t.Errorf("moved again: %v", err)
@@ -226,7 +227,7 @@ func TestRefusedUpload(t *testing.T) {
 			for _, key := range c.keys {
 				store.Set(key, []byte("x"))
 			}
-			if _, err := mustMove(t, small, c.dst, c.form); err == nil ||
+			if _, err := tryMoveSealed(t, small, c.dst, c.form); err == nil ||
 				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
@@ -238,10 +239,10 @@ func TestRefusedUpload(t *testing.T) {
 	store := s3test.Start(t, nil)
 	store.Set("out.pt", []byte("x"))
 	store.Set("outer/x", []byte("x"))
-	if _, err := mustMove(t, small, "s3://models/out", hf); err != nil {
+	if _, err := tryMoveSealed(t, small, "s3://models/out", hf); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
-	if _, err := mustMove(t, small, "s3://models/out.p", TargetFormat{Format: "pt"}); err != nil {
+	if _, err := tryMoveSealed(t, small, "s3://models/out.p", TargetFormat{Format: "pt"}); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
 }

@@ -11,8 +11,9 @@ import (
 // The library pauses after a request that fails, even where it does not try again.
 func init() { minio.DefaultRetryUnit = time.Nanosecond }
 
-// Quick has tries follow each other at once, appends the pauses to pauses, and cuts uploads into
-// small parts. It returns b.
+// Quick has tries follow each other at once, appends the pauses to pauses (nil = nowhere) on the
+// goroutine that makes the request, and cuts uploads into small parts. It is called before others
+// use b, and returns b.
 func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
 	b.unit = 8 << 20
 	b.wait = func(ctx context.Context, d time.Duration) error {
@@ -24,7 +25,8 @@ func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
 	return b
 }
 
-// Environment returns the store that the environment names, and its region.
+// Environment returns the URL of the store that the environment names, a space, and its region. If
+// the environment is wrong the test fails.
 func Environment(t *testing.T) string {
 	e, err := readSettings()
 	if err != nil {
@@ -33,7 +35,7 @@ func Environment(t *testing.T) string {
 	return e.String() + " " + e.region
 }
 
-// Once has every request tried once. It returns b.
+// Once has every request tried once. It is called before others use b, and returns b.
 func (b *Bucket) Once() *Bucket {
 	b.tries = 1
 	return b

@@ -21,7 +21,8 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
-// checkFetched fetches a checkpoint, which compares all of it, and compares the state as well.
+// checkFetched fetches a checkpoint, which compares all of it, and compares the state with the
+// first of memory as well. The test fails where they differ.
 func checkFetched(t *testing.T, f snapshot.Folder, a snapshot.Attempt, memory [][]byte) {
 	t.Helper()
 	found, err := fetchSealed(t, f, a).Open(a.Step)

@@ -15,7 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
-// openBucket opens a bucket of a store in memory, whose requests go to what front makes first.
+// openBucket opens a bucket of a store in memory, until the test ends, whose requests go to what
+// front makes first; nil = nothing. It returns the folder of a job there, and the store. It sets
+// variables of the environment, so the test must not be parallel.
 func openBucket(t *testing.T, front func(http.Handler) http.Handler) (snapshot.Folder,
 	*s3test.Server) {
 	t.Helper()
@@ -23,8 +25,9 @@ func openBucket(t *testing.T, front func(http.Handler) http.Handler) (snapshot.F
 	return bucketFolder(t, "s3://models/runs/digits", nil), store
 }
 
-// bucketFolder returns the folder of a job at a URL, whose pauses between tries are appended to
-// pauses.
+// bucketFolder returns the folder of a job at a URL in the store that the environment names, whose
+// pauses between tries are appended to pauses and not made; nil = to nothing. The test logs its
+// lines.
 func bucketFolder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
 	t.Helper()
 	b, err := s3.Open(url)
@@ -36,7 +39,8 @@ func bucketFolder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Fo
 	}}
 }
 
-// fetchSealed copies a sealed checkpoint into a folder of the file system.
+// fetchSealed copies a sealed checkpoint in a bucket into a folder of the test, and returns that.
+// If it cannot the test fails.
 func fetchSealed(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder {
 	t.Helper()
 	here := snapshot.Folder{Root: t.TempDir()}

@@ -15,13 +15,14 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// A sameAnswer is a store that answers each request alike, and hangs up after some.
+// A sameAnswer is a store that answers each request alike, and hangs up after some. One goroutine
+// at a time makes requests.
 type sameAnswer struct {
 	status int
 	header http.Header
-	body   func() io.Reader
-	left   int
-	taken  int64 // bytes of bodies
+	body   func() io.Reader // makes the body of an answer
+	left   int              // answers that are still given
+	taken  int64            // bytes of bodies that were read
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -45,7 +46,7 @@ func (s *sameAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w, nil
 }
 
-// A countedReader counts the bytes that are read.
+// A countedReader counts in n the bytes that are read.
 type countedReader struct {
 	io.Reader
 	n *int64
@@ -58,7 +59,8 @@ func (c countedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// newTestBucket returns a bucket whose requests go to a transport, without pauses.
+// newTestBucket returns a bucket whose requests go to a transport, and are tried twice, without
+// pauses. It sets variables of the environment until the test ends.
 func newTestBucket(t testing.TB, transport http.RoundTripper) *Bucket {
 	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "someone")
@@ -81,12 +83,13 @@ const (
 	anObject = `<Contents><Key>runs%2Fa</Key><LastModified>2001-09-09T01:46:40.000Z</LastModified><ETag>"x"</ETag><Size>7</Size></Contents>`
 )
 
-// twoParts returns an upload of two parts.
+// twoParts returns an upload of two parts, of 8 and 4 bytes, that has not begun.
 func twoParts(b *Bucket) *Upload {
 	return &Upload{bucket: b, name: "a", size: 12, unit: 8, check: true}
 }
 
-// askEverything makes every kind of request, and checks what comes of each.
+// askEverything makes every kind of request to b, whose transport is s, and checks what comes of
+// each: an error says what cannot be done. It reports by Errorf.
 func askEverything(t testing.TB, b *Bucket, s *sameAnswer) {
 	t.Helper()
 	each := func(what string, f func() error) {
@@ -195,7 +198,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// endless repeats a text for ever.
+// endless is a reader that repeats a text for ever.
 type endless struct {
 	text string
 	at   int

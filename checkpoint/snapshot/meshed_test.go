@@ -24,7 +24,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// expectedMemory returns the bytes of each tensor of each rank, by an oracle.
+// expectedMemory returns the bytes of each tensor of each rank, by rank and name, by an oracle.
 func expectedMemory(spec *layout.Spec, tensors []layout.Tensor,
 	l *layout.Layout) (list []map[string][]byte) {
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
@@ -40,7 +40,9 @@ func expectedMemory(spec *layout.Spec, tensors []layout.Tensor,
 	return list
 }
 
-// writeMeshed has all ranks of a layout write a checkpoint of step 7, and returns where it is.
+// writeMeshed has all ranks of a layout write a checkpoint of step 7 into root, from the memory of
+// each, and returns its path. It fails the test where the checkpoint is not sealed, and skips what
+// rapid has drawn where no file can hold a tensor.
 func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout,
 	memory []map[string][]byte) string {
 	said := &snapshottest.Lines{}
@@ -152,7 +154,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// checkSame fails the test unless a rank has got these bytes.
+// checkSame fails the test unless a rank has got these bytes, by name of the tensor.
 func checkSame(t *rapid.T, rank int, got, want map[string][]byte) {
 	for name, b := range want {
 		if !bytes.Equal(got[name], b) {
@@ -161,7 +163,7 @@ func checkSame(t *rapid.T, rank int, got, want map[string][]byte) {
 	}
 }
 
-// damageFile changes a bit of a file of tensors.
+// damageFile changes a bit of a file of tensors in the folder path, if there is one.
 func damageFile(t *rapid.T, path string) {
 	files, err := filepath.Glob(filepath.Join(path, "*.safetensors"))
 	if err != nil || len(files) == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// rewriteAsOlder gives a shard the form of older ones: of its metadata it keeps the rank and what
-// is the worker's own.
+// rewriteAsOlder gives the shard at path, of one rank of so many, the form of older ones: of its
+// metadata it keeps the rank and what is the worker's own. If it is another shard the test fails.
 func rewriteAsOlder(t *testing.T, path string, rank, ranks int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -44,7 +44,8 @@ func rewriteAsOlder(t *testing.T, path string, rank, ranks int) {
 	}
 }
 
-// openCheckpoint opens a checkpoint until the test ends, as tools do that know nothing of jobs.
+// openCheckpoint opens a checkpoint until the test ends, as tools do that know nothing of jobs, and
+// returns the error of Open.
 func openCheckpoint(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
 	c, err := checkpoint.Open(path)
 	if err == nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// drawState draws a state, and returns it with the bytes of its tensors.
+// drawState draws a state of a checkpoint of a step by so many workers, and returns it with the
+// bytes of its tensors.
 func drawState(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byte) {
 	s := &snapshot.State{Step: step, Cursor: []byte{1, 2, 3}, Workers: workers,
 		Notes: json.RawMessage(`{"rate":0.1}`)}
@@ -49,7 +50,8 @@ func drawState(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byt
 	return s, memory
 }
 
-// rowBytes returns the bytes of a step along the first dimension longer than 1.
+// rowBytes returns the bytes of a row, which no cut goes through: of the elements that have one
+// index in the first dimension longer than 1.
 func rowBytes(t snapshot.Tensor) int {
 	for _, n := range t.Shape {
 		if n > 1 {
@@ -59,7 +61,8 @@ func rowBytes(t snapshot.Tensor) int {
 	return t.Bytes()
 }
 
-// writeParts writes the parts of several workers at once.
+// writeParts writes the parts of the workers with these ranks at once, with a seed that follows
+// from the step, and waits for them. What becomes of them f logs.
 func writeParts(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, ranks ...int) {
 	t.Helper()
 	snapshottest.Write(t, f, s, memory, s.Step*77, ranks...)
@@ -73,8 +76,9 @@ func ranksBelow(n int) (ranks []int) {
 	return ranks
 }
 
-// readNewest reads the newest checkpoint as so many workers do together, and returns what the last
-// of them got.
+// readNewest reads the newest checkpoint as so many workers do together, each of which compares
+// other blocks, and returns what the last of them got, or why it cannot be read. Without a
+// checkpoint the test fails.
 func readNewest(t testing.TB, f snapshot.Folder, turns int) (*snapshot.Sealed, [][]byte, error) {
 	t.Helper()
 	steps, err := f.Sealed()
