@@ -14,9 +14,11 @@ import (
 	"pgregory.net/rapid"
 )
 
+// prime is the modulus of fingerprints.
 var prime = new(big.Int).SetUint64(1<<61 - 1)
 
-// expectedWeights returns what a key draws, by the description in docs/formats/fingerprint.md.
+// expectedWeights returns what a key of this seed draws, by the description in
+// docs/formats/fingerprint.md: the weights t, and a.
 func expectedWeights(seed uint64) (t [2048]*big.Int, a *big.Int) {
 	next := func() *big.Int { // from 1 to 2^61 - 2
 		for {
@@ -63,10 +65,11 @@ func TestRunIsTheFormula(t *testing.T) {
 	})
 }
 
+// key is the key of the fingerprints in these tests.
 var key = digest.NewKey(7)
 
-// spreadRandom lays random content out on the ranks and returns it with the fingerprint of each
-// tensor.
+// spreadRandom draws a layout of a model and the content of its tensors, and returns them with the
+// fingerprint of each tensor.
 func spreadRandom(t *rapid.T, m layouttest.Model) (*layout.Layout, [][]byte, []digest.Sum) {
 	l, err := layouttest.DrawSpec(t, m).Resolve(m.Tensors)
 	if err != nil {

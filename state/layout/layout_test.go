@@ -41,11 +41,13 @@ func TestResolve(t *testing.T) {
 	})
 }
 
+// sameEmpty compares arrays, of which an empty one and none are the same.
 var sameEmpty = cmp.Comparer(func(a, b layouttest.Array) bool {
 	return tensor.Shape(a.Shape).Equal(b.Shape) && fmt.Sprint(a.Data) == fmt.Sprint(b.Data)
 })
 
-// fillLocal returns the memory of a local tensor, with the elements of its pieces in their places.
+// fillLocal returns the memory of a local tensor, with the elements of its pieces in their places,
+// and Padding elsewhere. The test fails where two pieces fill one place.
 func fillLocal(t rapid.TB, tensors []layout.Tensor, local layout.Local) layouttest.Array {
 	n, err := local.Shape.Elements()
 	if err != nil {
@@ -68,8 +70,8 @@ func fillLocal(t rapid.TB, tensors []layout.Tensor, local layout.Local) layoutte
 	return a
 }
 
-// checkPartition checks that every element of every tensor is in exactly one cell of exactly one
-// family.
+// checkPartition fails the test unless every element of every tensor is in exactly one cell of
+// exactly one family.
 func checkPartition(t *rapid.T, l *layout.Layout) {
 	seen := make([]int, len(l.Tensors))
 	for _, f := range l.Families {

@@ -12,8 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// decoderTensors returns a tiny model under the names of Hugging Face, with the state of Adam: a
-// step for all, and one for each parameter.
+// decoderTensors returns a tiny model of so many layers, and experts in each (0 = none), under the
+// names of Hugging Face, with the state of Adam, which counts steps for all parameters, and for
+// each.
 func decoderTensors(layers, experts int) (tensors []layout.Tensor) {
 	for _, state := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq.",
 		"optimizer.steps."} {
@@ -103,8 +104,8 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// resolvePreset resolves a preset for a model with 2 heads of k and v, and compares the memory of
-// every rank with the oracle.
+// resolvePreset resolves a preset for a model with 2 heads of k and v, and returns the spec and the
+// layout. It fails the test where the memory of a rank is not what the oracle says.
 func resolvePreset(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layout.Spec,
 	*layout.Layout) {
 	t.Helper()
@@ -132,7 +133,8 @@ func resolvePreset(t *testing.T, preset, mesh string, tensors []layout.Tensor) (
 	return spec, l
 }
 
-// checkHeld demands that a rank holds some local tensors.
+// checkHeld reports by Errorf which of some local tensors, given as "name [shape]", a rank does not
+// hold; it may hold more.
 func checkHeld(t *testing.T, l *layout.Layout, rank int, all []string) {
 	t.Helper()
 	var has []string
@@ -146,7 +148,8 @@ func checkHeld(t *testing.T, l *layout.Layout, rank int, all []string) {
 	}
 }
 
-// megatronTensors returns a tiny model under the names of Megatron, with the state of an optimizer.
+// megatronTensors returns a tiny model under the names of Megatron, with the state of an optimizer:
+// gate is 2 for a model with a gate, else 1, and experts their number in each layer; 0 = none.
 func megatronTensors(gate, experts int) (tensors []layout.Tensor) {
 	for _, state := range []string{"model.", "optimizer.exp_avg."} {
 		add := func(name string, shape ...int) {

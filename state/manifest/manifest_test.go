@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// sample is a manifest with all that one can have. Tests do not change it.
 var sample = &manifest.Manifest{
 	Seed: 42,
 	Tensors: []manifest.Tensor{
@@ -24,7 +25,7 @@ var sample = &manifest.Manifest{
 		{Name: "x/y", Size: manifest.BlockBytes + 1, Blocks: []manifest.Hash{{1}, {2}}}},
 }
 
-// sampleText returns the sample as it is written.
+// sampleText returns the sample as it is written. If it cannot be the test fails.
 func sampleText(t testing.TB) string {
 	b, err := sample.Append(nil)
 	if err != nil {

@@ -20,16 +20,18 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
+// key is the key of the fingerprints in these tests.
 var key = digest.NewKey(7)
 
-// memory is the ranks of a layout as regions, the slots of each one after the other.
+// memory is the ranks of a layout as regions, the slots of each one after the other. Workers of a
+// move may read and write it at once; all else is for the goroutine of the test, while none does.
 type memory struct {
 	layout  *layout.Layout
-	mu      sync.Mutex
-	regions [][]byte
-	at      map[[2]int]int64 // rank and slot -> where its first member is
-	spoil   func(b []byte)   // what happens to bytes on their way to the memory
-	fail    func(region int) error
+	mu      sync.Mutex             // guards regions, and is held in spoil and fail
+	regions [][]byte               // memory of each rank
+	at      map[[2]int]int64       // rank and slot -> where its first member is
+	spoil   func(b []byte)         // changes bytes on their way to the memory; nil = nothing does
+	fail    func(region int) error // why a region cannot be read; nil = all can
 }
 
 // newMemory returns zeroed memory for all ranks of a layout.
@@ -79,7 +81,8 @@ func (m *memory) Write(region int, b []byte, at int64) error {
 	return nil
 }
 
-// fillExpected writes what an oracle says that each rank has.
+// fillExpected writes what an oracle says that each rank has of tensors laid out by spec: another
+// value for each element, and zeros for padding.
 func (m *memory) fillExpected(spec *layout.Spec, tensors []layout.Tensor) {
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
 		for i := range m.layout.Slots {
@@ -106,12 +109,13 @@ func (m *memory) fillExpected(spec *layout.Spec, tensors []layout.Tensor) {
 // change is a random change of layout of state in memory.
 type change struct {
 	model    layouttest.Model
-	from, to *layout.Spec
-	src, dst *memory
-	job      move.Job
+	from, to *layout.Spec // the two layouts
+	src, dst *memory      // the state in the two
+	job      move.Job     // moves it from src to dst
 }
 
-// drawChange draws two layouts of a model, with memory for both, and a job that moves between them.
+// drawChange draws two layouts of a model, with memory for both, of which that of the first is
+// filled, and a job of two workers that moves between them.
 func drawChange(t *rapid.T) *change {
 	c := &change{model: layouttest.DrawModel(t)}
 	c.from, c.to = layouttest.DrawSpec(t, c.model), layouttest.DrawSpec(t, c.model)
@@ -142,7 +146,7 @@ func drawChange(t *rapid.T) *change {
 	return c
 }
 
-// checkTarget demands that the target is what the oracle says.
+// checkTarget fails the test unless the target is what the oracle says.
 func (c *change) checkTarget(t *rapid.T) {
 	want := newMemory(c.dst.layout)
 	want.fillExpected(c.to, c.model.Tensors)

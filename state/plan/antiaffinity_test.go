@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawSpreading draws blocks, hosts that have room for all of them, and sets of blocks that may
-// overlap or may not.
+// drawSpreading draws blocks, hosts that have room for all of them, and sets of blocks, which
+// overlap only if overlap says that they may. No block has a host yet.
 func drawSpreading(t *rapid.T, overlap bool) *antiAffinity {
 	blocks := rapid.IntRange(2, 6).Draw(t, "blocks")
 	s := &antiAffinity{hosts: rapid.IntRange(1, 3).Draw(t, "hosts")}
@@ -57,7 +57,8 @@ func (s *antiAffinity) currentCost() (c cost) {
 	return c
 }
 
-// leastCost tries all hosts for all blocks, and returns the least cost.
+// leastCost tries all hosts for all blocks, where room is the number of blocks that each host can
+// take, and returns the least cost. It changes nothing of s, and leaves room as it was.
 func (s *antiAffinity) leastCost(room []int) (best cost) {
 	try := antiAffinity{hosts: s.hosts, missing: s.missing, sets: s.sets,
 		hostOf: make([]int, len(s.hostOf))}

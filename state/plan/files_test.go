@@ -21,9 +21,11 @@ func placeRows(rank int32, name string, from, to int) layout.Placed {
 			Pieces: []layout.Piece{{Box: b, View: b.Packed(0)}}}}
 }
 
+// matrix is a catalogue of the tensor of which placeRows places rows.
 var matrix = []layout.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{6, 2}}}
 
-// newLayout returns the layout of a tensor of two columns whose rows are placed.
+// newLayout returns the layout of matrix over so many ranks, with its rows placed. If there is none
+// the test fails.
 func newLayout(t *testing.T, ranks int, placed ...layout.Placed) *layout.Layout {
 	l, err := layout.New(ranks, matrix, placed)
 	if err != nil {

@@ -20,7 +20,8 @@ func adamState() []layout.Tensor {
 	}
 }
 
-// gridSpec returns the layout of adamState on a mesh; zero is what its optimizer has on top.
+// gridSpec returns the layout of adamState on a mesh; zero is a further placement of its optimizer,
+// after a comma, or "".
 func gridSpec(pp, dp, tp int, zero string) *layout.Spec {
 	return &layout.Spec{Shoal: layout.Version, Mesh: fmt.Sprintf("pp=%d,dp=%d,tp=%d", pp, dp, tp),
 		Rules: []layout.Rule{

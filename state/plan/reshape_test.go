@@ -28,15 +28,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// key is the key of the fingerprints in these tests.
 var key = digest.NewKey(1)
 
-// A reshape is a random change of layout and cluster.
+// A reshape is a random change of layout and cluster. It is for the goroutine of the test, which
+// its methods called checkX and executePlan fail.
 type reshape struct {
 	*rapid.T
 	model    layouttest.Model
-	from, to *layout.Spec
-	src, dst *layout.Layout
-	cluster  plan.Cluster
+	from, to *layout.Spec   // the two layouts as rules
+	src, dst *layout.Layout // the two layouts
+	cluster  plan.Cluster   // hosts before and after
 }
 
 // drawReshape draws two layouts of a model, and a cluster for both.
@@ -76,7 +78,7 @@ func drawReshape(t *rapid.T) *reshape {
 // memory is the bytes of the tensors of each rank, by name.
 type memory []map[string][]byte
 
-// expectMemory returns what an oracle says that each rank has.
+// expectMemory returns what an oracle says that each rank has in a layout l that spec gives.
 func (r *reshape) expectMemory(spec *layout.Spec, l *layout.Layout) memory {
 	m := memory{}
 	for rank, arrays := range layouttest.Expect(spec, r.model.Tensors) {
@@ -143,8 +145,8 @@ func TestReshape(t *testing.T) {
 	})
 }
 
-// executePlan executes the ops one after the other, and checks their order and the figures of the
-// plan.
+// executePlan executes the ops of p one after the other, from old and new memory to new, and checks
+// their order and the figures of the plan.
 func (r *reshape) executePlan(p *plan.Plan, old, new memory) {
 	hosts := len(r.cluster.Devices)
 	in, out := make([]int, hosts), make([]int, hosts)
@@ -223,7 +225,8 @@ func (r *reshape) executePlan(p *plan.Plan, old, new memory) {
 	}
 }
 
-// checkFingerprint adds up the sums of the cells, wherever they are.
+// checkFingerprint adds up the sums of the cells in new memory m, wherever they are, and compares
+// them with those of whole tensors.
 func (r *reshape) checkFingerprint(m memory) {
 	for _, f := range r.dst.Families {
 		for i, t := range f.Tensors {
@@ -245,8 +248,8 @@ func (r *reshape) checkFingerprint(m memory) {
 	}
 }
 
-// holdersOf returns who holds each element of the state, by a bit for each place; where maps ranks
-// to places.
+// holdersOf returns who holds each element of the state in a layout, by a bit for each host or
+// group; where has that of each rank, or Lost.
 func (r *reshape) holdersOf(l *layout.Layout, where []int) map[layouttest.Element]uint64 {
 	marks := map[layouttest.Element]uint64{}
 	for rank := range l.Ranks {

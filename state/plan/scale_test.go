@@ -95,7 +95,7 @@ func megatron405(pp, dp, tp int, optimizer string) *layout.Spec {
 }
 
 // processorTime returns the processor time that this process has used so far; it is the same on a
-// machine that others use.
+// machine that others use. It panics where the system does not tell.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -120,13 +120,14 @@ func changes405() []change405 {
 	}
 }
 
+// A change405 is a change of layout of the model.
 type change405 struct {
 	name     string
 	from, to *layout.Spec
 }
 
-// planChange plans a change on hosts of eight, layouts and schedule included, and returns how many
-// sends that has.
+// planChange plans a change on hosts of eight, layouts and schedule included, and returns the plan
+// and how many transfers its schedule has. If there is no plan the test fails.
 func (c *change405) planChange(t testing.TB, tensors []layout.Tensor) (*plan.Plan, int) {
 	src, err := c.from.Resolve(tensors)
 	if err != nil {

@@ -34,7 +34,8 @@ func bytesByHolders(spec *layout.Spec, tensors []layout.Tensor) map[uint]int {
 	return bytes
 }
 
-// bytesOnOneHost returns how many of the bytes ranks of one host have and no others.
+// bytesOnOneHost returns how many of the bytes, which bytesByHolders has counted, ranks of one host
+// have and no others; host is that of each rank.
 func bytesOnOneHost(bytes map[uint]int, host []int) (n int) {
 	for ranks, b := range bytes {
 		one, more := -1, false
@@ -50,8 +51,9 @@ func bytesOnOneHost(bytes map[uint]int, host []int) (n int) {
 	return n
 }
 
-// leastOnOneHost tries all ways to give the ranks to hosts, and returns the least bytes that one
-// host has alone.
+// leastOnOneHost tries all ways to give so many ranks to hosts, where room is the number of ranks
+// that each host can take, and returns the least bytes that are on one host alone. It leaves room
+// as it was.
 func leastOnOneHost(bytes map[uint]int, ranks int, room []int) int {
 	host, best := make([]int, ranks), math.MaxInt
 	var walk func(r int)
@@ -73,7 +75,8 @@ func leastOnOneHost(bytes map[uint]int, ranks int, room []int) int {
 	return best
 }
 
-// hostOfRanks returns the host of each rank of the new mesh.
+// hostOfRanks returns the host of each rank of the new mesh of a change that was planned from a
+// placement.
 func hostOfRanks(c *reshape.Change, at reshape.Placement) (host []int) {
 	for _, w := range c.Workers {
 		host = append(host, at.Hosts[w])

@@ -17,9 +17,11 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
+// key is the key of the fingerprints in these tests.
 var key = digest.NewKey(11)
 
-// expectMemories returns what an oracle says that each rank has, where a Layout says that it lies.
+// expectMemories returns the memory of each rank as an oracle says what it has, and a Layout where
+// it lies: another value for each element, and zeros for padding.
 func expectMemories(l *reshape.Layout, spec *layout.Spec, tensors []layout.Tensor) [][]byte {
 	out := make([][]byte, l.Ranks)
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
@@ -41,7 +43,8 @@ func expectMemories(l *reshape.Layout, spec *layout.Spec, tensors []layout.Tenso
 	return out
 }
 
-// newState states a model whose layout is a spec, and returns the state on its mesh too.
+// newState states a model whose layout is a spec, and returns the state, and the state on the mesh
+// of the spec. If it cannot the test fails.
 func newState(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *reshape.Layout) {
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -131,7 +134,8 @@ func TestChange(t *testing.T) {
 	})
 }
 
-// proveAll returns the proof of all tensors together.
+// proveAll returns the proof of all tensors together; old and new return the memory of a rank as
+// ProveTensor takes them.
 func proveAll(c *reshape.Change, old, new func(int) []byte) (p digest.Proof) {
 	for t := range c.New.Tensors {
 		p = p.Plus(c.ProveTensor(key, t, old, new))
@@ -139,7 +143,8 @@ func proveAll(c *reshape.Change, old, new func(int) []byte) (p digest.Proof) {
 	return p
 }
 
-// drawPlacement draws the workers of old ranks, and the hosts of these; a worker may be lost.
+// drawPlacement draws which of so many workers have the old ranks, and the hosts of these; a worker
+// may be lost, and a host may leave, for which there are more workers then.
 func drawPlacement(t *rapid.T, ranks, workers int) reshape.Placement {
 	var at reshape.Placement
 	hosts := rapid.IntRange(1, 3).Draw(t, "hosts")
@@ -168,7 +173,8 @@ func upTo(n int) (list []int) {
 	return list
 }
 
-// checkDamage flips a bit of an element of the new state, and demands that the proof fails.
+// checkDamage flips a bit of an element of the new state, in the memories is of its ranks, and
+// fails the test unless prove, which reads them, finds that. Without moves it does nothing.
 func checkDamage(t *rapid.T, c *reshape.Change, is [][]byte, prove func() digest.Proof) {
 	moves := c.Moves()
 	if len(moves) == 0 {
@@ -219,6 +225,7 @@ func TestHostsAddUp(t *testing.T) {
 	})
 }
 
+// twoByTwo is a layout that cuts the columns of tensor w over tp, and nothing else.
 const twoByTwo = `
 shoal: layout/1
 mesh: dp=2,tp=2
