@@ -23,7 +23,7 @@ import (
 func TestStoreFails(t *testing.T) {
 	odd := writeOdd(t)
 	here := filepath.Join(t.TempDir(), "out")
-	if _, err := tryMoveSealed(t, odd, here, TargetFormat{Format: "dcp", Spec: columns}); err != nil {
+	if _, err := sealedMove(t, odd, here, TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 		t.Fatal(err)
 	}
 	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request,
@@ -56,7 +56,7 @@ func TestStoreFails(t *testing.T) {
 					next.ServeHTTP(w, r)
 				})
 			})
-			if _, err := tryMoveSealed(t, odd, "s3://models/out",
+			if _, err := sealedMove(t, odd, "s3://models/out",
 				TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestKilledUpload(t *testing.T) {
 	odd := writeOdd(t)
 	form := TargetFormat{Format: "hf", MaxFileBytes: 20e6}
 	here := filepath.Join(t.TempDir(), "out")
-	if _, err := tryMoveSealed(t, odd, here, form); err != nil {
+	if _, err := sealedMove(t, odd, here, form); err != nil {
 		t.Fatal(err)
 	}
 	for n := int64(1); ; n++ {
@@ -100,7 +100,7 @@ func TestKilledUpload(t *testing.T) {
 				next.ServeHTTP(w, r)
 			})
 		})
-		_, err := tryMoveSealed(t, odd, "s3://models/out", form)
+		_, err := sealedMove(t, odd, "s3://models/out", form)
 		used := n - left.Load()
 		whole := used <= n
 		left.Store(1 << 40)
@@ -122,7 +122,7 @@ func TestKilledUpload(t *testing.T) {
 			len(damage) == 0 {
 			t.Fatalf("after %d requests it verifies: %q", n, store.Keys())
 		}
-		if _, err := tryMoveSealed(t, odd, "s3://models/out", form); err != nil {
+		if _, err := sealedMove(t, odd, "s3://models/out", form); err != nil {
 			t.Fatalf("again, after %d requests: %v: %q", n, err, store.Keys())
 		}
 		checkAlike(t, store, "out", here)
@@ -312,18 +312,18 @@ func TestLeftUpload(t *testing.T) {
 		!strings.Contains(err.Error(), "s3://models/out is not whole, which its .partial says") {
 		t.Error(err)
 	}
-	if _, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "dcp"}); err == nil ||
+	if _, err := sealedMove(t, small, "s3://models/out", TargetFormat{Format: "dcp"}); err == nil ||
 		!strings.Contains(err.Error(), "is what is left of another move") {
 		t.Error(err)
 	}
 	store.Set("out/notes", []byte("x"))
-	if _, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err == nil ||
+	if _, err := sealedMove(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err == nil ||
 		!strings.Contains(err.Error(),
 			"s3://models/out/notes is there, and nothing that this move writes") {
 		t.Error(err)
 	}
 	store.Set("out/notes", nil)
-	if _, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err != nil {
+	if _, err := sealedMove(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err != nil {
 		t.Error(err)
 	}
 	keys := store.Keys()
@@ -338,7 +338,7 @@ func TestLeftUpload(t *testing.T) {
 	// A run that was stopped after its manifest is finished.
 	store.Set("out/.partial",
 		fmt.Appendf(nil, `{"shoal":"partial/1","move":"%x","run":"x"}`, left.id[:]))
-	r, err := tryMoveSealed(t, small, "s3://models/out", TargetFormat{Format: "hf"})
+	r, err := sealedMove(t, small, "s3://models/out", TargetFormat{Format: "hf"})
 	if err != nil || !r.AlreadyDone || !slices.Equal(keys, store.Keys()) {
 		t.Errorf("%+v, %v: %q", r, err, store.Keys())
 	}

@@ -37,9 +37,9 @@ var columns = &layout.Spec{Shoal: layout.Version, Mesh: "tp=2",
 	Rules: []layout.Rule{{Match: "c", Place: "tp=shard(1,balanced)"},
 		{Match: "g", Place: "tp=shard(1,balanced)"}, {Match: "**"}}}
 
-// tryMoveSealed moves a checkpoint with a manifest, and returns what Move does. What goes wrong
+// sealedMove moves a checkpoint with a manifest, and returns what Move does. What goes wrong
 // before fails the test.
-func tryMoveSealed(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
+func sealedMove(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
 	t.Helper()
 	c := openCheckpoint(t, from)
 	f.File = filepath.Base(to)
@@ -113,11 +113,11 @@ func TestMoveToBucket(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			store, here, there := s3test.Start(t, nil), filepath.Join(t.TempDir(), c.to),
 				"s3://models/runs/"+c.to
-			want, err := tryMoveSealed(t, c.from, here, c.form)
+			want, err := sealedMove(t, c.from, here, c.form)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := tryMoveSealed(t, c.from, there, c.form)
+			got, err := sealedMove(t, c.from, there, c.form)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestMoveToBucket(t *testing.T) {
 				t.Errorf("they differ: %v, %v", found, err)
 			}
 			before := store.Keys()
-			if _, err := tryMoveSealed(t, c.from, there, c.form); err == nil ||
+			if _, err := sealedMove(t, c.from, there, c.form); err == nil ||
 				!strings.Contains(err.Error(), there+
 					" is there already; shoal overwrites nothing") {
 				t.Errorf("moved again: %v", err)
@@ -227,7 +227,7 @@ func TestRefusedUpload(t *testing.T) {
 			for _, key := range c.keys {
 				store.Set(key, []byte("x"))
 			}
-			if _, err := tryMoveSealed(t, small, c.dst, c.form); err == nil ||
+			if _, err := sealedMove(t, small, c.dst, c.form); err == nil ||
 				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
@@ -239,10 +239,10 @@ func TestRefusedUpload(t *testing.T) {
 	store := s3test.Start(t, nil)
 	store.Set("out.pt", []byte("x"))
 	store.Set("outer/x", []byte("x"))
-	if _, err := tryMoveSealed(t, small, "s3://models/out", hf); err != nil {
+	if _, err := sealedMove(t, small, "s3://models/out", hf); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
-	if _, err := tryMoveSealed(t, small, "s3://models/out.p", TargetFormat{Format: "pt"}); err != nil {
+	if _, err := sealedMove(t, small, "s3://models/out.p", TargetFormat{Format: "pt"}); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
 }
