@@ -95,7 +95,7 @@ class Wheel:
         self.name = f"shoal-{version()}-{tag}.whl"
         self._info = f"shoal-{version()}.dist-info"
         self._tag = tag
-        self._records: List[str] = []
+        self._records: List[str] = []  # the lines of RECORD so far
         self._zip = zipfile.ZipFile(Path(folder) / self.name, "w", zipfile.ZIP_DEFLATED)
 
     def add(self, name: str, data: bytes, mode: int = 0o644) -> None:

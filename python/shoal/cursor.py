@@ -176,7 +176,7 @@ class Cursor:
     batch: int
     seed: int = 0
     shuffle: bool = True
-    epoch: int = 0
+    epoch: int = 0  # the epoch of the next step, from 0 on
     step: int = 0  # number of committed steps, over all epochs
     next: int = 0  # the first position of the epoch that was never handed out
     # Positions that were handed out and are not committed, because their worker was lost: spans in

@@ -48,7 +48,7 @@ _LOGGED = "shoal-logged"  # what was logged in the epoch so far, in the same
 class _Logged(NamedTuple):
     """What was logged in a step that is not committed yet."""
 
-    name: str
+    name: str  # what `self.log` was given
     how: str  # how the values of the workers are put together: sum, min or max
     shared: Any  # the handle of the call that does
     finish: Callable[[Any], None]  # logs the result of that call

@@ -74,10 +74,10 @@ class Trained(NamedTuple):
     """A committed step, and the model after it."""
 
     number: int  # committed steps of the job before this one
-    epoch: int
+    epoch: int  # the epoch that the step was in, from 0 on
     loss: float  # over the global batch
-    model: Any
-    mesh: Mesh
+    model: Any  # this rank's; another one may follow when the mesh changes
+    mesh: Mesh  # the mesh that the step was made on
 
 
 def train(

@@ -38,9 +38,9 @@ class Contents(NamedTuple):
 
     about: Dict[str, Any]  # the content of shoal-checkpoint.json, without the place in the data
     own: Dict[str, Any]  # the values of this worker alone
-    tensors: List[TensorInfo]
-    ranges: List[ByteRange]
-    nbytes: int
+    tensors: List[TensorInfo]  # all tensors of the checkpoint; none of a model on a mesh
+    ranges: List[ByteRange]  # what of their bytes this worker writes
+    nbytes: int  # of what this worker writes
     copy_to: Callable[[int], None]  # copies the bytes to an address
 
 
@@ -98,6 +98,7 @@ class Checkpoints:
             "after how many steps the next one is made, an integer from 1 on, or after what time,"
             " as timedelta(minutes=10)"
         )
+        # A checkpoint is made every `_steps` steps; 0 = after every `_seconds` seconds instead.
         if not isinstance(every, timedelta):
             self._steps, self._seconds = as_integer("every", every, 1, what), 0.0
         elif every > timedelta(0):

@@ -50,8 +50,8 @@ class Unsealed(NamedTuple):
     read or write its folder, and block for that.
     """
 
-    root: str
-    step: int
+    root: str  # the folder of all checkpoints of the job
+    step: int  # number of steps that were committed before it
     seed: int  # random, drawn for this checkpoint: names its folder, and seeds the fingerprints
 
     @property
@@ -164,8 +164,8 @@ class Sealed(NamedTuple):
     rename its folder, and block for that.
     """
 
-    root: str
-    step: int
+    root: str  # the folder of all checkpoints of the job
+    step: int  # number of steps that were committed before it
 
     @property
     def path(self) -> str:

@@ -44,6 +44,7 @@ class Key:
         words = [weight() for _ in range(_WORDS)]
         self._turn = weight()
         of_bytes = [(word << 8 * j) % PRIME for word in words for j in range(4)]
+        # Limbs of the weights of the bytes of a block, and of the 16-bit halves of its words.
         self._bytes, self._halves = _split_into_limbs(of_bytes), _split_into_limbs(of_bytes[::2])
         self._ones = sum(of_bytes) % PRIME
 

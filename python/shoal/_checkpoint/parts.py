@@ -22,9 +22,9 @@ class Piece(NamedTuple):
     elements.
     """
 
-    start: List[int]
+    start: List[int]  # the first index of the box in each dimension of the whole tensor
     shape: List[int]
-    at: int
+    at: int  # the element of the other memory that the first one of the box is
     strides: List[int]
 
     def intersect(self, other: "Piece") -> "Tuple[List[int], List[int]]":
@@ -58,8 +58,8 @@ class Part(NamedTuple):
     """A tensor in the memory of a rank, as a layout describes it."""
 
     name: str
-    dtype: str
-    shape: List[int]
+    dtype: str  # name of the element type in layouts, such as f32
+    shape: List[int]  # of the part
     file: str  # name of the file that holds the part in a checkpoint
     pieces: List[Tuple[str, Piece]]  # boxes of whole tensors, with the names of these
 
@@ -143,6 +143,7 @@ class TensorReader:
         read.
         """
         self._folder = path if os.path.isdir(path) else os.path.dirname(path)
+        # By name, what `shoal state ls --json` says of a tensor.
         self._tensors: Dict[str, Dict[str, Any]] = {}
         for line in run_shoal("state", "ls", "--json", path).splitlines():
             tensor = json.loads(line)

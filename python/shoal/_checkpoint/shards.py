@@ -109,8 +109,8 @@ class ByteRange(NamedTuple):
     """A range of bytes of a tensor, in one shard."""
 
     tensor: int  # index of the tensor in the catalogue
-    start: int
-    stop: int
+    start: int  # its first byte
+    stop: int  # the byte after its last one
 
 
 def shard_ranges(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:

@@ -29,7 +29,7 @@ class Shard(NamedTuple):
 
     checkpoint: Unsealed
     rank: int
-    size: int
+    size: int  # number of workers that write it
     keep: int  # how many sealed checkpoints stay
     state: bytes  # the content of shoal-checkpoint.json
     own: Dict[str, Any]  # values of this worker alone

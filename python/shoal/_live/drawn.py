@@ -28,7 +28,7 @@ class Drawn:
         """With no samples drawn."""
         self.plan = 0  # counts how often the samples that were drawn ahead became void
         self.opened = 0  # number of steps opened since the plan changed last
-        self._ahead: Deque[LocalBatch] = deque()
+        self._ahead: Deque[LocalBatch] = deque()  # of the next steps, the next one first
         self._place: Optional[Cursor] = None  # the place up to which samples are drawn; None = none
         self._order: Optional[Order] = None  # the order that samples are drawn by; None = none yet
         self._epoch = 0  # the epoch of `_order`

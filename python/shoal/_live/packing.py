@@ -63,7 +63,7 @@ def views(tensors: Mapping[str, Any], memory: Any) -> Dict[str, Any]:
 
 
 def tensor_list(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    """The name, type and shape of each tensor, as a statement lists them."""
+    """The name, type and shape of each tensor, as a statement lists them, in the order given."""
     found = []
     for name, x in tensors.items():
         tensor = describe(x)

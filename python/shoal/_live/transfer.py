@@ -43,8 +43,8 @@ _HEADER_STEP = 4096
 class Entry(NamedTuple):
     """A registered part of the state."""
 
-    get: Callable[[], Any]
-    set: Callable[[Any], None]
+    get: Callable[[], Any]  # returns the value, on a worker that has it
+    set: Callable[[Any], None]  # takes the value over, on a worker that needs it
     alike: bool  # the value is the same on every worker
     in_place: bool  # `get` returns the state itself, not a copy of it
     checkpointed: bool  # checkpoints have the value too
@@ -83,7 +83,7 @@ class State:
 
     def __init__(self) -> None:
         """Nothing is registered yet."""
-        self._entries: Dict[str, Entry] = {}
+        self._entries: Dict[str, Entry] = {}  # by name, in the order of registration
         self.sharded: List[Sharded] = []  # state that is divided among the members
         # Registers what the script need not name, such as schedulers. `shoal.torch` sets it.
         self.discover: Callable[[], None] = lambda: None

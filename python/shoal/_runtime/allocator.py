@@ -21,6 +21,7 @@ class FreeList:
     def __init__(self, size: int) -> None:
         """All of the `size` bytes are free."""
         self.size = size
+        # Offsets at which the free ranges begin, and the offsets after their last bytes.
         self._starts: List[int] = [0]
         self._ends: List[int] = [size]
 

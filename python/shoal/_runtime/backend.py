@@ -36,7 +36,7 @@ class Call(NamedTuple):
     op: int = 0  # the reduction; 0 = none
     group: int = 0  # 0 = all ranks of the job
     peer: int = 0  # the root or the partner, a rank inside the group; -1 = any sender
-    tag: int = 0
+    tag: int = 0  # of a message: sender and receiver give the same
     weight: float = 1.0  # weight of this rank in a mean
     counts: Optional[Sequence[int]] = None  # elements for each rank of an all-to-all
     shape: Optional[Shape] = None  # on which the ranks must agree; None = that of the arrays
@@ -53,11 +53,11 @@ class Backend(Protocol):
     ranks. A method that waits for the agent or for other ranks says so.
     """
 
-    name: str
-    host: str
+    name: str  # of the job
+    host: str  # name of this machine
     rank: int
-    size: int
-    generation: int
+    size: int  # number of members that make calls
+    generation: int  # number of the membership
     late: bool  # started when the job already ran, and not a member yet: a job of one
     view: View
 

@@ -86,6 +86,7 @@ class Tensor:
         self.contiguous = contiguous
         self.writable = writable
         self.ndim, self.shape_bytes = pack_shape(shape, count)
+        # Segment id and offset in bytes in the arena; None = the array lies elsewhere.
         self.place: Optional[Tuple[int, int]] = None
         # The shared result that the array lies in, and where; None = in none.
         self.shared: Optional[Share] = None

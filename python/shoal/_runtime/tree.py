@@ -34,9 +34,9 @@ from .tensor import is_torch
 class Item(NamedTuple):
     """The bytes of an array, in C order."""
 
-    name: str
+    name: str  # for messages: where in the state the array stands
     nbytes: int
-    address: int
+    address: int  # of the bytes from `first` on
     array: Any  # dense; keeps the memory alive
     # Worker r has the bytes from cuts[r] to cuts[r+1]; None = every worker has all of them.
     cuts: Optional[List[int]] = None

@@ -47,8 +47,10 @@ class Rounds:
         self._job, self._predict, self._preprocess = job, predict, preprocess
         self._kept, self._device = kept, device
         self._dataset, self._collate = loader.dataset, loader.collate_fn
+        # Samples of a batch, and whether a smaller one at the end is left out.
         self._size, self._drop = loader.batch_sampler.batch_size, loader.batch_sampler.drop_last
         samples = len(self._dataset)
+        # The number of batches.
         self._count = samples // self._size if self._drop else -(-samples // self._size)
         # What `_make` has returned for the batches of this round that the loop has not asked for
         # yet, by number.

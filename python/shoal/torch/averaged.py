@@ -15,7 +15,7 @@ class Tensors:
 
     def __init__(self) -> None:
         """Without tensors."""
-        self._refs: "Dict[int, weakref.ref[Tensor]]" = {}
+        self._refs: "Dict[int, weakref.ref[Tensor]]" = {}  # by the id of the tensor
 
     def update(self, tensors: Iterable[Tensor]) -> None:
         """Add tensors. Each leaves the set when it is freed."""

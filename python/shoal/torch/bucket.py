@@ -29,9 +29,9 @@ class StepInfo(NamedTuple):
 class BucketCall(NamedTuple):
     """A call for a tensor in the arena: an all-reduce in place, or with a root a broadcast."""
 
-    tensor: Tensor
+    tensor: Tensor  # the bucket's, which nobody else writes while the call is under way
     op: str = "mean"
-    root: Optional[int] = None
+    root: Optional[int] = None  # the rank that sends; None = an all-reduce
     narrow: bool = False  # see docs/formats/arena.md
 
 
@@ -49,7 +49,7 @@ class Bucket:
     what follows. No method waits for other workers.
     """
 
-    copier: Copier = HOST
+    copier: Copier = HOST  # another one sets itself, by `adopt`, before the first step
 
     def __init__(
         self,

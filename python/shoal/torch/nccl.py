@@ -45,6 +45,7 @@ class DeviceGroup:
         """Make the group of the agent's, and open the store. All of the workers call it
         together.
         """
+        # The group is owned: who drops this frees it.
         self.names, self.group = list(names), job.group(ranks)
         self._device, self._executor = device, Executor()
         self._communicator: Optional[cuda.Communicator] = None  # None = not connected yet

@@ -50,7 +50,7 @@ class FlatParameters:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         """Copy the parameters into the arena, and make them views of it."""
         self.parameters = sorted(parameters, key=lambda p: str(p.dtype))
-        self.places: List[Span] = []
+        self.places: List[Span] = []  # by parameter: its elements among all flat parameters
         self.buffers: List[FlatBuffer] = []
         self._buffer_of: List[int] = []  # by parameter: the index of its buffer
         at = 0
@@ -92,10 +92,10 @@ class Chunk(NamedTuple):
     after them a mark for each GRAIN of elements. One thread uses it, that of the training loop.
     """
 
-    span: Span
-    buffer: Tensor
-    data: Tensor
-    marks: Tensor
+    span: Span  # its elements among all flat parameters
+    buffer: Tensor  # in the arena: data and marks, as integers
+    data: Tensor  # a view of the buffer: the elements
+    marks: Tensor  # a view of the buffer: 1 where a worker has put elements in
 
     @classmethod
     def blank(cls, span: Span, dtype: torch.dtype) -> "Chunk":

@@ -25,7 +25,7 @@ def round_up(n: int) -> int:
 class Partition(NamedTuple):
     """The shares of the workers 0 to n-1."""
 
-    shares: Tuple[Span, ...]
+    shares: Tuple[Span, ...]  # by worker; an empty span = it has none
     buddies: Tuple[Optional[int], ...]  # the other holder of each share; None = there is none
 
     def held(self, rank: int) -> List[Span]:

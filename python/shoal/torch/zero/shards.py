@@ -24,7 +24,7 @@ from .layout import Partition, Slice, Span, partition, slices
 class MemberRow(NamedTuple):
     """The row of one member in a census; all -1 = the member is gone."""
 
-    host: int
+    host: int  # hash of the name of its host
     rank: int  # rank in the partition before; -1 = the member holds nothing yet
     size: int  # number of members of the partition before
 
