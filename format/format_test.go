@@ -188,7 +188,7 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// TestManyFiles opens more files than are kept open.
+// TestManyFiles reads a tensor from more files than are kept open: all bytes are there.
 func TestManyFiles(t *testing.T) {
 	dir := fstest.MapFS{}
 	var s format.Tensor

@@ -114,7 +114,7 @@ func gather(all []byte, shape tensor.Shape, dim int, indices []int) (some []byte
 	return some
 }
 
-// TestJoinRefuses gives parts that do not come to a whole.
+// TestJoinRefuses gives parts that do not come to a whole: the error says why.
 func TestJoinRefuses(t *testing.T) {
 	part := func(rank int, d tensor.DType, shape ...int) format.Part {
 		return format.Part{Tensor: &format.Tensor{Name: "w", DType: d, Shape: shape}, Rank: rank}

@@ -253,7 +253,8 @@ func (r *reader) readChunk(t *format.Tensor, c any) (format.Piece, error) {
 	return p, nil
 }
 
-// openItem opens what torch.save wrote for an item.
+// openItem opens what torch.save wrote for an item. It fails where the file ends before the item
+// does.
 func (r *reader) openItem(key string) (*torchzip.File, error) {
 	s, ok := r.items[key]
 	if !ok {

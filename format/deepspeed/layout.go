@@ -227,8 +227,8 @@ func (w *writer) layEmptyExperts() error {
 	return nil
 }
 
-// folderName returns the name of the folder: global_stepN, or other where the number of steps is
-// not known.
+// folderName returns the name of the folder: global_stepN and the suffix, or other where the number
+// of steps is not known.
 func (w *writer) folderName(other, suffix string) string {
 	for _, path := range []string{"global_steps", "iteration"} {
 		if n, ok := w.intValue(path); ok {

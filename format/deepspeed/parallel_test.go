@@ -51,7 +51,8 @@ func TestDamageParallel(t *testing.T) {
 	}
 }
 
-// TestParallelToUniversal makes universal checkpoints, which have all in one.
+// TestParallelToUniversal makes universal checkpoints of those of several ranks: they hold the
+// same.
 func TestParallelToUniversal(t *testing.T) {
 	for _, name := range parallel {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -316,14 +317,14 @@ func TestExpertsNot(t *testing.T) {
 	}
 }
 
-// FuzzReadExperts changes files of a checkpoint with experts.
+// FuzzReadExperts changes files of a checkpoint with experts, as fuzzFiles does.
 func FuzzReadExperts(f *testing.F) {
 	fuzzFiles(f, "testdata/moe2.zip", "global_step2/layer_0_expert_1_mp_rank_00_model_states.pt",
 		"global_step2/mp_rank_00_model_states.pt",
 		"global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt")
 }
 
-// FuzzReadExpertStages changes files of a pipeline with experts.
+// FuzzReadExpertStages changes files of a pipeline with experts, as fuzzFiles does.
 func FuzzReadExpertStages(f *testing.F) {
 	fuzzFiles(f, "testdata/moepipe.zip", "global_step2/layer_1_expert_1_mp_rank_01_model_states.pt",
 		"global_step2/mp_rank_01_model_states.pt",
@@ -393,7 +394,7 @@ func TestPipeLacks(t *testing.T) {
 	}
 }
 
-// FuzzReadPipe changes files of a pipeline.
+// FuzzReadPipe changes files of a pipeline, as fuzzFiles does.
 func FuzzReadPipe(f *testing.F) {
 	fuzzFiles(f, "testdata/pipe.zip", "global_step2/layer_00-model_states.pt",
 		"global_step2/mp_rank_01_model_states.pt",

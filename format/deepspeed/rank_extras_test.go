@@ -18,7 +18,7 @@ import (
 
 // TestNothingIsDropped has optimizers that keep more than DeepSpeed cuts: matrices in lists,
 // tensors beside all parameters, of which each rank has its own, and a learning rate that is a
-// tensor.
+// tensor. All of it is read.
 func TestNothingIsDropped(t *testing.T) {
 	for _, stage := range []int{1, 2, 3} {
 		c := threeParams()
@@ -70,7 +70,7 @@ func TestNothingIsDropped(t *testing.T) {
 }
 
 // TestNumbersOfUniversal has a learning rate in a tensor in a universal checkpoint, and a tensor
-// beside that is no number.
+// beside that is no number. The one becomes a value, and the other stays a tensor.
 func TestNumbersOfUniversal(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/universal1.zip")
 	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}

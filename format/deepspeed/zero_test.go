@@ -83,6 +83,7 @@ func TestZero(t *testing.T) {
 }
 
 // TestZeroLacksOptimizer takes the optimizer states files away, in which stage 3 has the weights.
+// There that is an error; in the stages 1 and 2 the model is read, and Doubt says it.
 func TestZeroLacksOptimizer(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/zero3.zip")
 	c, files := mustRead(t, dir)

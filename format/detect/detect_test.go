@@ -41,7 +41,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestTorchDist reads a Megatron folder whose newest iteration is of torch's distributed format.
+// TestTorchDist reads a Megatron folder whose newest iteration is of torch's distributed format,
+// and what Megatron-Core keeps beside: all tensors and values are found.
 func TestTorchDist(t *testing.T) {
 	inner, want := formattest.Load(t, "../dcp/testdata/dcp.zip")
 	dir := fstest.MapFS{"latest_checkpointed_iteration.txt": {Data: []byte("7")}}
@@ -89,7 +90,8 @@ func TestTorchDist(t *testing.T) {
 	}
 }
 
-// TestFile opens checkpoints by the name of a file in them.
+// TestFile opens checkpoints by the name of a file in them. Their format is found, and a file that
+// is none is refused with the reason.
 func TestFile(t *testing.T) {
 	sharded, _ := formattest.Load(t, "../hf/testdata/sharded.zip")
 	if c, _, err := detect.Open(sharded,
@@ -115,7 +117,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestUnrecognizedFiles has files that are none of a checkpoint where some of one are due.
+// TestUnrecognizedFiles has files that are none of a checkpoint where some of one are due. The
+// error says what they are.
 func TestUnrecognizedFiles(t *testing.T) {
 	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
 	dcp, _ := formattest.Load(t, "../dcp/testdata/dcp.zip")
@@ -160,7 +163,7 @@ func TestUnrecognizedFiles(t *testing.T) {
 	}
 }
 
-// TestBytes reads files whose names say that they are of another format.
+// TestBytes reads files whose names say that they are of another format: their bytes decide.
 func TestBytes(t *testing.T) {
 	torch, err := os.ReadFile("../torchzip/testdata/torch2.15/views.pt")
 	if err != nil {
@@ -183,7 +186,7 @@ func TestBytes(t *testing.T) {
 }
 
 // TestAppleDouble has the files beside each file of a checkpoint that macOS leaves on disks and in
-// archives of others.
+// archives of others. All of them are passed over.
 func TestAppleDouble(t *testing.T) {
 	for _, path := range []string{"hf/testdata/sharded.zip", "dcp/testdata/dcp.zip",
 		"megatron/testdata/tp2pp2.zip", "deepspeed/testdata/zero2.zip"} {

@@ -34,7 +34,7 @@ func Is(fsys fs.FS) bool {
 }
 
 // find finds the model of a folder. Files of safetensors go before those of torch.save, of which
-// libraries leave the same model beside them.
+// libraries leave the same model beside them. A folder without one gives the zero value.
 func find(fsys fs.FS) (w weights, err error) {
 	names := map[string][]string{}
 	for _, pattern := range []string{"*.safetensors" + indexSuffix, "*.safetensors",

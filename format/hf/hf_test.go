@@ -43,7 +43,7 @@ func tensorOf(name string, shape ...int) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, Shape: shape}
 }
 
-// TestFile reads a single file.
+// TestFile reads a single file. Its tensors and its metadata are found.
 func TestFile(t *testing.T) {
 	dir := fstest.MapFS{
 		"m.safetensors": makeFile(t, map[string]string{"format": "pt"}, tensorOf("a", 2),
@@ -205,7 +205,8 @@ func TestBadShards(t *testing.T) {
 	}
 }
 
-// TestCounted takes files away whose names say how many there must be.
+// TestCounted takes files away whose names say how many there must be. The error names one that is
+// missing.
 func TestCounted(t *testing.T) {
 	for _, c := range []struct{ names, err string }{
 		{"model-00001-of-00003 model-00002-of-00003 model-00003-of-00003", ""},
@@ -256,7 +257,7 @@ func FuzzRead(f *testing.F) {
 }
 
 // TestBeside has files beside a checkpoint that can hold tensors: without an index and with one,
-// which does not name them all.
+// which does not name them all. They are listed in Extras.
 func TestBeside(t *testing.T) {
 	header := append([]byte{2, 0, 0, 0, 0, 0, 0, 0}, "{}"...)
 	dir := fstest.MapFS{"model.safetensors": {Data: header}, "optimizer.pt": {},

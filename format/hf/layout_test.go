@@ -96,7 +96,8 @@ func TestLayoutShards(t *testing.T) {
 	checkTorchLoads(t, written, onlySharded(all))
 }
 
-// TestLayoutShardsOfFlat gives ranks several boxes of a tensor, as cuts of flat buffers do.
+// TestLayoutShardsOfFlat gives ranks several boxes of a tensor, as cuts of flat buffers do. They
+// get several files, which shoal and torch read whole.
 func TestLayoutShardsOfFlat(t *testing.T) {
 	dir, all := formattest.Load(t, "testdata/sharded.zip")
 	files := format.NewFiles(dir)

@@ -96,7 +96,8 @@ func TestTorchFolders(t *testing.T) {
 	}
 }
 
-// TestBytesDecide reads files whose names say that they are of the other format.
+// TestBytesDecide reads files whose names say that they are of the other format. Their bytes
+// decide.
 func TestBytesDecide(t *testing.T) {
 	training, want := torchFile(t, "training")
 	for _, dir := range []fstest.MapFS{{"model.safetensors": training},
@@ -125,7 +126,8 @@ func indexOf(what formattest.What, file string) *fstest.MapFile {
 	return &fstest.MapFile{Data: index.AppendJSON(nil, 1)}
 }
 
-// TestIndexes has folders whose index has another name, or that have several.
+// TestIndexes has folders whose index has another name, or that have several. The usual one counts,
+// or the only one; else the error asks for one.
 func TestIndexes(t *testing.T) {
 	training, what := torchFile(t, "training")
 	index := indexOf(what, "w.bin")

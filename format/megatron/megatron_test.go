@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestIteration reads the folder of an iteration itself.
+// TestIteration reads the folder of an iteration itself. It has the same tensors.
 func TestIteration(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/virtual.zip")
 	inner := fstest.MapFS{}

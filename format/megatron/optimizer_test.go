@@ -243,7 +243,8 @@ func whyUnnamed(c *format.Checkpoint) (why string) {
 	return why
 }
 
-// TestDistributedMissing takes the distributed optimizer's file of a rank away.
+// TestDistributedMissing takes the distributed optimizer's file of a rank away, which is an error,
+// or that of the only rank, which Check tells.
 func TestDistributedMissing(t *testing.T) {
 	for _, rank := range []string{"mp_rank_00_000", "mp_rank_01_001"} {
 		dir, _ := formattest.Load(t, "testdata/distributed.zip")

@@ -14,7 +14,7 @@ import (
 )
 
 // stateCheckpoint returns a checkpoint with state of parameters, and the values of a group for
-// each.
+// each. shapes has the number of dimensions, each of 2, by parameter.
 func stateCheckpoint(shapes map[string]int, kinds ...string) (*format.Checkpoint,
 	map[string][]format.Value) {
 	c, of := &format.Checkpoint{}, map[string][]format.Value{}

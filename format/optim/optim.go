@@ -138,7 +138,8 @@ func frameworkGroups(c *format.Checkpoint) *Optimizer {
 	return o
 }
 
-// groupAt returns the group of a number, which it adds if necessary.
+// groupAt returns the group of a number, which it adds if necessary. n is not negative; the caller
+// alone has o.
 func (o *Optimizer) groupAt(n int) *Group {
 	for len(o.Groups) <= n {
 		o.Groups = append(o.Groups, Group{})

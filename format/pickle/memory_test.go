@@ -76,7 +76,8 @@ func TestObjectsFit(t *testing.T) {
 	}
 }
 
-// TestBatches writes more items than go on the stack together.
+// TestBatches writes more items than go on the stack together. They are written in batches of 1000,
+// and read back.
 func TestBatches(t *testing.T) {
 	list, dict := &pickle.List{}, &pickle.Dict{}
 	for i := range int64(2001) {
@@ -96,7 +97,8 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// TestOddMemo gives things numbers in the memo that do not follow each other, and some twice.
+// TestOddMemo gives things numbers in the memo that do not follow each other, and some twice. Of a
+// number the last thing counts.
 func TestOddMemo(t *testing.T) {
 	const text = "\x80\x04(K\x07q\x02K\x08q\x00K\x09q\x01K\x0aq\x02K\x0bq\x00K\x0c\x94h\x00h" +
 		"\x01h\x02h\x03t."

@@ -286,7 +286,8 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestGlobals has the lists of globals and the references that a caller allows.
+// TestGlobals has the lists of globals and the references that a caller allows. Calls and
+// references become the values that these give for them.
 func TestGlobals(t *testing.T) {
 	o := pickle.Options{
 		Globals:    pickle.InertGlobals("a.b.C"),

@@ -40,7 +40,7 @@ func halvedTensor(t *testing.T) (*layout.Spec, []format.Tensor, fstest.MapFS) {
 	return spec, tensors, dir
 }
 
-// TestDamage takes files away, cuts them off, and gives them each other's names.
+// TestDamage takes files away, cuts them off, and gives them each other's names. Each is noticed.
 func TestDamage(t *testing.T) {
 	_, _, dir := halvedTensor(t)
 	if !formattest.IsSound(dir, ranks.Read) {
@@ -73,7 +73,7 @@ func TestShareOf(t *testing.T) {
 	}
 }
 
-// TestOlderFiles reads what does not say of which rank it is.
+// TestOlderFiles reads what does not say of which rank it is. It is not refused.
 func TestOlderFiles(t *testing.T) {
 	_, _, dir := halvedTensor(t)
 	for rank, name := range []string{first, second} {

@@ -145,7 +145,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// TestSplit spreads tensors over files of at most so many bytes.
+// TestSplit spreads tensors over files of at most so many bytes. Their order stays.
 func TestSplit(t *testing.T) {
 	of := func(n int) safetensors.Tensor {
 		return safetensors.Tensor{DType: tensor.U8, Shape: tensor.Shape{n}}

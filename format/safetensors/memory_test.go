@@ -77,8 +77,8 @@ func TestMemoryOfHeaders(t *testing.T) {
 	}
 }
 
-// TestLongHeader reads a whole file with a longer header than the reference reads, which it
-// writes.
+// TestLongHeader reads a whole file with a longer header than the reference implementation reads,
+// though that writes such ones; a header beyond this reader's own limit is refused.
 func TestLongHeader(t *testing.T) {
 	text := strings.Repeat("x", safetensors.MaxHeader*6/10)
 	b := make([]byte, 8, 3*len(text))

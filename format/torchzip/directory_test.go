@@ -36,7 +36,7 @@ func centralHeader(name string) string {
 	return string(b) + name
 }
 
-// TestDirectoryLies reads archives whose end says what cannot be.
+// TestDirectoryLies reads archives whose end says what cannot be. The error says what is wrong.
 func TestDirectoryLies(t *testing.T) {
 	const one = "PK\x03\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" +
 		"\x00\x00\x00\x00\x00\x0a\x00\x00\x00a/data.pkl"
@@ -114,7 +114,7 @@ func (v *vastFile) ReadAt(b []byte, at int64) (int, error) {
 }
 
 // TestVastFile has a file that is hardly there, of a TiB, say that it has as many entries as there
-// would be room for.
+// would be room for. It is refused by the limit for a directory.
 func TestVastFile(t *testing.T) {
 	const size = 1 << 40
 	v := &vast{size: size, begin: "PK\x03\x04"}

@@ -104,6 +104,7 @@ func TestLegacyPickleIsLong(t *testing.T) {
 	}
 }
 
+// TestIsLegacy tells by 64 bytes which files are of the form before torch 1.6, and reads one.
 func TestIsLegacy(t *testing.T) {
 	for name, want := range map[string]bool{"legacy-views.pt": true, "views.pt": false} {
 		b, err := os.ReadFile("testdata/torch2.15/" + name)

@@ -38,11 +38,11 @@ type pipeline struct {
 }
 
 // Recut divides a pipeline among pp stages, and returns the parameters of each stage and group.
-// groups are those of the training run, in the order that its stages had; tied are the layers that
-// share parameters, by key. elements returns how many elements of a parameter a rank has, and first
-// whether the first rank has the parameter: of the ranks that it was trained on, and of those that
-// it is for. starts are the layers with which the stages after the first begin; nil means as
-// DeepSpeed would divide them.
+// groups are the parameters of the training run, by stage and group, in their order; tied are the
+// layers that share parameters, by key. elements returns how many elements of a parameter a rank
+// has, and first whether the first rank has the parameter: of the ranks that it was trained on, and
+// of those that it is for. starts are the layers with which the stages after the first begin; nil
+// means as DeepSpeed would divide them.
 func Recut(groups [][][]string, tied map[string][]int, elements func(name string) int,
 	first func(name string) [2]bool, pp int, starts []int) ([][][]string, error) {
 	p, err := newPipeline(groups, tied, elements, first, pp)
@@ -164,6 +164,7 @@ func newPipeline(groups [][][]string, tied map[string][]int, count func(string) 
 }
 
 // recordTrainedStages records which layers with parameters each stage of the training run had.
+// groups are as Recut takes them.
 func (p *pipeline) recordTrainedStages(groups [][][]string) {
 	for _, own := range groups {
 		has := make([]bool, len(p.layers))

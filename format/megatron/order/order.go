@@ -28,8 +28,8 @@ var (
 			`\.(weight|bias)(\d+))$`)
 )
 
-// Depth returns a number by which the tensors of a model are ordered: the embedding, layers, and
-// the rest.
+// Depth returns a number by which the tensors of a model are ordered: that of their layer; -1 for
+// an embedding, and the largest for the rest.
 func Depth(name string) int {
 	if m := layer.FindStringSubmatch(name); m != nil {
 		n, _ := strconv.Atoi(m[2])
