@@ -11,8 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// This file lays checkpoints out for package dcp: it says what the files are to hold, and writes
-// none.
+// This file lays checkpoints out for package dcp: it says what the files are to hold; no I/O.
 
 // version is the version of the metadata.
 const version = "1.0.0"

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file lays out universal checkpoints: the parameters, and what belongs to a folder.
+// This file lays out universal checkpoints: parameters, and what a folder needs. It does no I/O.
 
 // fileVersion is the version of DeepSpeed whose files these resemble, for a checkpoint that
 // DeepSpeed did not write.

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/format/deepspeed/patterns"
 )
 
-// This file knows how tensor parallel ranks share parameters, for the reader and the writer.
+// This file knows how tensor parallel ranks share parameters, for reader and writer: no I/O.
 
 // infoKey is where programs say in the model states how tensor parallel ranks share parameters.
 // DeepSpeed's own converter, ds_to_universal, uses it, and so does shoal.

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file plans ZeRO's files for one model parallel rank: which flat buffers it has.
+// This file plans ZeRO's files for one model parallel rank: one goroutine, no I/O but read's.
 
 // bf16Files is the prefix of the names of optimizer states if DeepSpeed trains in bf16: then it
 // looks for no others, and else not for these.

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file lays ZeRO out for several tensor parallel ranks and stages, one after the other.
+// This file lays ZeRO out for tensor parallel ranks and stages in turn: no I/O but read's.
 
 // A tensorSharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out
 // for them. It does no I/O, and is for one goroutine at a time, as its rules are.

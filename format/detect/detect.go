@@ -77,7 +77,7 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 }
 
 // singleFile names a file of a folder that can be a checkpoint by itself, for an error; "" if there
-// is none.
+// is none. It reads the list of the folder.
 func singleFile(fsys fs.FS) string {
 	for _, pattern := range []string{"*.ckpt", "*.pt", "*.pth", "*.bin"} {
 		if found, err := fs.Glob(fsys, pattern); err == nil && len(found) > 0 {

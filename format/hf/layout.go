@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// This file lays out what package hf reads: it says what the files are to hold, and writes none.
+// This file lays out what package hf reads: it says what the files are to hold, and does no I/O.
 
 // FileName is the name of the file of a checkpoint of one file.
 const FileName = "model.safetensors"

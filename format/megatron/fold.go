@@ -1,6 +1,6 @@
 package megatron
 
-// This file renames an optimizer from Hugging Face's parameters to Megatron's.
+// This file renames an optimizer from Hugging Face's parameters to Megatron's. It does no I/O.
 import (
 	"fmt"
 	"maps"

@@ -1,6 +1,6 @@
 package megatron
 
-// This file lays out mp_rank folders: the writer, of which other files have methods too.
+// This file lays out mp_rank folders: the writer, with methods in other files too; no I/O.
 import (
 	"cmp"
 	"fmt"

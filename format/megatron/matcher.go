@@ -1,6 +1,6 @@
 package megatron
 
-// This file finds out by values of which parameter state is, as an optimizer has numbers only.
+// This file finds by values of which parameter state is; it may read files, on Read's goroutine.
 import (
 	"regexp"
 	"slices"

@@ -1,6 +1,6 @@
 package megatron
 
-// This file splits the buffers of torch_dist's format dp_reshardable, for ReadDist.
+// This file splits the buffers of dp_reshardable, for ReadDist: its goroutine, and reading files.
 import (
 	"bytes"
 	"cmp"

@@ -1,6 +1,6 @@
 package megatron
 
-// This file names the optimizer state of all ranks, for addOptimizers.
+// This file names the optimizer state of all ranks, for addOptimizers, on Read's goroutine.
 import (
 	"fmt"
 	"strconv"

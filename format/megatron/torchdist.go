@@ -1,6 +1,6 @@
 package megatron
 
-// This file reads torch_dist: after package dcp, names and layers become those of mp_rank folders.
+// This file reads torch_dist, after package dcp; only ReadDist and isTorchDist read files.
 import (
 	"encoding/json"
 	"fmt"

@@ -1,6 +1,6 @@
 package megatron
 
-// This file lays out torch_dist, of which package dcp lays out the tensors.
+// This file lays out torch_dist, with package dcp: the writer's goroutine, no I/O but read's.
 import (
 	"cmp"
 	"fmt"

@@ -1,7 +1,7 @@
 // Package optim finds out which parameters are in which group of an optimizer, and in which order:
 // formats that go by position need that, and formats with names have different ways to say it. It
 // renames the state of torch's optimizers to the names that all other formats have,
-// optimizer.KIND.NAME.
+// optimizer.KIND.NAME. It does no I/O but that of the function read of FindGroups.
 package optim
 
 import (

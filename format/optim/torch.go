@@ -13,7 +13,7 @@ import (
 )
 
 // This file reads the groups of torch's own optimizers, in the forms that torch.save and torch's
-// distributed checkpoint have.
+// distributed checkpoint have, of a checkpoint that was read.
 
 // statePart is the part of a path below which the state of parameters stands.
 const statePart = "state."

@@ -90,7 +90,7 @@ type location struct {
 }
 
 // Layout lays out state as a spec says. The names, element types and shapes of the tensors are the
-// catalogue.
+// catalogue. It does no I/O.
 func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output,
 	error) {
 	l, err := spec.Resolve(catalogue(tensors))
@@ -259,7 +259,8 @@ type Description struct {
 	Spread bool // whether ranks that hold the same state share the writing
 }
 
-// Parse reads the content of LayoutName, and resolves the layout over its catalogue.
+// Parse reads the content of LayoutName, and resolves the layout over its catalogue. It does no
+// I/O.
 func Parse(text []byte) (*Description, error) {
 	var j layoutJSON
 	if err := strict.JSON(text, &j); err != nil {

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// This file reads and writes the index of a checkpoint of several safetensors files.
+// This file reads and writes the index of a checkpoint of several safetensors files. Only ReadIndex
+// does I/O.
 
 // IndexName is the usual name of the index of a sharded checkpoint.
 const IndexName = "model.safetensors.index.json"

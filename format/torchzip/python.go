@@ -8,7 +8,7 @@ import (
 )
 
 // This file keeps the Python types of values, as far as torch.load allows, when a checkpoint is
-// written again.
+// written again. It does no I/O.
 
 // loadable lists the classes, besides those of tensors, whose objects torch.load accepts with
 // weights_only.

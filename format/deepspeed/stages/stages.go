@@ -1,5 +1,5 @@
 // Package stages divides the layers of a pipeline among stages as DeepSpeed's PipelineModule does,
-// and finds out in which of its ways a checkpoint was divided.
+// and finds out in which of its ways a checkpoint was divided. Its functions are pure.
 package stages
 
 import (
