@@ -39,8 +39,8 @@ process.hide_from_accelerate()
 
 class Accelerator(accelerate.Accelerator):
     """accelerate.Accelerator, on workers that come and go. One thread uses it, that of the training
-    loop. `prepare_model`, `gather`, `gather_for_metrics`, `reduce`, `wait_for_everyone` and
-    `save_state` wait for the other workers.
+    loop. `prepare_model`, the `backward` that ends a step, `gather`, `gather_for_metrics`,
+    `reduce`, `wait_for_everyone` and `save_state` wait for the other workers.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
@@ -299,8 +299,8 @@ class _TrainLoader(_Loader):
             **self.options,
         )
         # What the loss of the batch given out is multiplied by: its part of this worker's samples
-        # in the step, times the number of batches of the step, because Accelerate divides the loss
-        # by the number that it accumulates. None = outside of the loop.
+        # in the step, times the number of batches of the update, because Accelerate divides the
+        # loss by the number that it accumulates. None = outside of the loop.
         self.share: Optional[float] = None
         self.last = False  # the last batch of the step
         self.placed = False  # the loop begins at the place of a checkpoint

@@ -239,8 +239,8 @@ class Progress:
     """
 
     def __init__(self, job: World, state: State, start: Cursor) -> None:
-        """Begin at `start`, and tell the agent what the job trains on. Raises ShoalError where
-        workers contradict each other.
+        """Begin at `start`, and tell the agent what the job trains on, whose answer this waits for.
+        Raises ShoalError where workers contradict each other.
         """
         self.job = job
         self.cursor = start
@@ -397,7 +397,7 @@ class Progress:
             self.move_to(place)
 
     def move_to(self, place: Cursor) -> None:
-        """Go to the place of a checkpoint, before the first step; waits for the agent's answer."""
+        """Go to the place of a checkpoint before the first step, but for its `apart`; may wait."""
         place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart)
         self.job._backend.declare_data(place)
         self.drawn.discard()

@@ -184,7 +184,7 @@ def why_not_forked(files: Set[str]) -> Optional[str]:
 
 def standard_copies(files: Set[str]) -> Dict[int, int]:
     """The open descriptors besides `files` that are copies of a standard one, each with the number
-    of that, 0 to 2. DeepSpeed leaves a copy of stderr.
+    of that, 0 to 2. Nothing is closed. DeepSpeed leaves a copy of stderr.
     """
     return {
         descriptor: standard

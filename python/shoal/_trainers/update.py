@@ -45,7 +45,7 @@ class Update:
 
     @property
     def weight(self) -> int:
-        """The weight of the samples that the steps before have together."""
+        """The weight of the samples that the steps before have together; 0 = there are none."""
         return 0 if self.before is None else int(self.before["weight"])
 
     def begin(self) -> None:
