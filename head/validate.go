@@ -28,8 +28,7 @@ const (
 // at, so any goroutine may call it; errors are for people.
 
 // validate returns why a struct of a message is none that an agent sends; nil where it may be one.
-// For JSON, form.unpack
-// calls it for each struct, the inner ones first.
+// For JSON, form.unpack calls it for each struct, the inner ones first.
 func validate(v any) error {
 	switch v := v.(type) {
 	case Frame:

@@ -27,8 +27,8 @@ const (
 )
 
 // SetView writes a view into the control block. The agent does so before it completes the call that
-// tells the worker to look. A cursor of
-// more than MaxCursor bytes is refused, and nothing is written.
+// tells the worker to look. A cursor of more than MaxCursor bytes is refused, and nothing is
+// written.
 func (c *Control) SetView(v View) error {
 	if len(v.Cursor) > MaxCursor {
 		return fmt.Errorf("arena: a cursor of %d bytes; a view has room for %d", len(v.Cursor),
