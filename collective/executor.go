@@ -25,16 +25,16 @@ const streamBytes = 1 << 20
 // that knows that no Chunk runs. The other methods only read the Executor: a lane, or a Relay's,
 // calls them between two Prepares for elements that are its own.
 type Executor struct {
-	kernels *kernel.Impl
-	dtype   tensor.DType
-	op      kernel.Op
-	reduces bool // the collective combines elements
-	calls   []*Call
-	moves   []Move
-	first   []int     // by move: index of its first chunk; one more entry for the end of the last
-	scale   []float64 // by member: factor of its input; empty = all are 1
-	total   float64   // factor of the result; 1 = unscaled
-	stream  bool      // results are written past the cache
+	kernels *kernel.Impl // what this CPU runs best
+	dtype   tensor.DType // element type of the calls
+	op      kernel.Op    // how elements are combined, where reduces
+	reduces bool         // the collective combines elements
+	calls   []*Call      // by member; they are the caller's
+	moves   []Move       // those of the schedule, only read
+	first   []int        // by move: index of its first chunk; and one for the end of the last
+	scale   []float64    // by member: factor of its input; empty = all are 1
+	total   float64      // factor of the result; 1 = unscaled
+	stream  bool         // results are written past the cache
 }
 
 // Scratch is the memory of one lane, which one goroutine uses at a time.

@@ -31,7 +31,7 @@ type Ready struct {
 // others, without what the lost one had posted for a step that it did not complete (Call.More).
 // The rules are in elastic.go. One goroutine uses it at a time, and its methods do no I/O.
 type Matcher struct {
-	groups    map[topo.GroupID]*group
+	groups    map[topo.GroupID]*group   // by number; the world has topo.World
 	byMembers map[string][]topo.GroupID // by list of members: their groups, the oldest first
 	gone      map[topo.WorkerID]string  // by worker that will post no more: why
 	next      topo.GroupID              // number of the next group
@@ -43,13 +43,13 @@ type Matcher struct {
 // and its methods do no I/O.
 type group struct {
 	id        topo.GroupID
-	key       string // key in Matcher.byMembers; "" for the world
-	members   []*member
-	firstOpen int         // number of the position open[0]
-	open      []*position // positions that some member has not passed yet, in order
-	held      []*position // positions that are complete, of a step that is not, in order
-	recycled  []*position // positions that can be used again
-	mailboxes map[address]*mailbox
+	key       string               // key in Matcher.byMembers; "" for the world
+	members   []*member            // by index in the group
+	firstOpen int                  // number of the position open[0]
+	open      []*position          // positions that some member has not passed yet, in order
+	held      []*position          // positions that are complete, of a step that is not, in order
+	recycled  []*position          // positions that can be used again
+	mailboxes map[address]*mailbox // those in which something waits
 }
 
 // member is a worker in a group. One goroutine uses it, that of the Matcher.

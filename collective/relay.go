@@ -19,7 +19,7 @@ type Outgoing struct {
 	To      int    // host that gets it
 	Part    uint32 // twice the number of the segment, plus 1 for a result on its way down
 	Offset  uint64 // bytes from the begin of the part to the payload
-	Payload []byte
+	Payload []byte // a part of an input, an output or the Relay's memory
 }
 
 // Relay executes one host's part of a schedule over several hosts: it exchanges pieces with the
@@ -61,9 +61,9 @@ type Relay struct {
 	pieceLen  int          // elements of a piece at most
 	remaining atomic.Int64 // pieces to be summed or received until Done
 
-	moves       []Move // by move in which this host has a part: its sources and destinations here
-	spans       []Span // memory of the spans of moves
-	segments    []segment
+	moves       []Move         // by move with a part of this host: its sources and destinations here
+	spans       []Span         // memory of the spans of moves
+	segments    []segment      // by part, ascending
 	childSums   []childSum     // memory of segment.in
 	resultHosts []int          // memory of segment.out
 	initial     []initialPiece // pieces that Chunk sums
@@ -72,14 +72,14 @@ type Relay struct {
 	copied      []int          // segments whose results Deliver copies
 	results     int            // chunks of the results that Deliver copies
 	pieces      int            // pieces of all segments
-	bytes       byteCounts
-	stream      bool // results are written past the cache
-	fresh       bool // outputs are written as soon as anything for them is here
+	bytes       byteCounts     // of the schedule at hand, for counters
+	stream      bool           // results are written past the cache
+	fresh       bool           // outputs are written as soon as anything for them is here
 
 	buffer  []byte          // partial sums and results
 	states  []atomic.Uint32 // by segment, piece and sender: notDue to received
 	missing []atomic.Int32  // by segment and piece: partial sums still to come, or inOutput
-	plan    plan
+	plan    plan            // memory of Prepare
 }
 
 // byteCounts are bytes of inputs and outputs, for counters.

@@ -183,8 +183,8 @@ func lengthError(member int, c *Call, what string, have, want int) error {
 
 // MemberError is an error that one member of the group caused.
 type MemberError struct {
-	Member int // index of the member in the group
-	Err    error
+	Member int   // index of the member in the group
+	Err    error // the error without the member
 }
 
 // Error implements error.

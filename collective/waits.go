@@ -28,7 +28,7 @@ type WaitID struct {
 
 // blocked is a set of calls that wait for the same workers.
 type blocked struct {
-	of        topo.GroupID
+	of        topo.GroupID    // group of the calls
 	calls     []*Posted       // calls of workers that can still wait
 	missing   []topo.WorkerID // workers that are waited for
 	number    uint64          // number of a collective in its group; 0 for transfers

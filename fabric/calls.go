@@ -5,9 +5,9 @@ import "sync"
 // Calls makes the calls to a Handler about one peer and keeps what Handler promises: Up first, Down
 // once and last, and no memory of the handler touched after Down. A Network has one for each link.
 type Calls struct {
-	handler  Handler
-	peer     Host
-	payloads *Payloads
+	handler  Handler   // is called without mu held
+	peer     Host      // the host at the other end of the link
+	payloads *Payloads // counts queued too, with those of the other links
 
 	// mu guards the fields below it. It is not held during a call to the handler.
 	mu     sync.Mutex

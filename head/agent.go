@@ -14,8 +14,8 @@ import (
 
 // delivery is a payload between the head and the follower of one agent.
 type delivery struct {
-	up      bool // whether the payload goes from the follower to the head
-	payload Payload
+	up      bool    // whether the payload goes from the follower to the head
+	payload Payload // retained; finishInput releases it
 }
 
 // beginJob makes a new agent the head of a job that begins. New calls it.

@@ -222,8 +222,8 @@ func (r *Reader) readName() string {
 // input is the unread part of a message. Once it is bad, everything read from it is zero. One
 // goroutine uses it at a time; reading moves it on, and does no I/O.
 type input struct {
-	b   []byte
-	bad bool
+	b   []byte // what is not read yet
+	bad bool   // whether the message is none that an agent sends
 }
 
 // fail makes the message bad: nothing more is read, and Read returns errBinary.

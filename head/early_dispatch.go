@@ -21,7 +21,7 @@ const EarlyBytes = 1 << 20
 
 // earlyDispatch is a batch of a step that is not complete, as far as its hosts were told of it.
 type earlyDispatch struct {
-	number BatchID
+	number BatchID  // the number of the batch
 	hosts  []string // the hosts of all members; when one of them is lost, the batch is withdrawn
 	sets   int      // how many sets were dispatched
 	calls  []ticket // the calls of these sets, in their order

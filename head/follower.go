@@ -17,9 +17,9 @@ import (
 // used from the thread of its Agent, and its methods do no I/O.
 type follower struct {
 	agent   *Agent
-	workers map[topo.WorkerID]*localWorker
-	staged  map[BatchID]*staged
-	groups  map[topo.GroupID]*localGroup
+	workers map[topo.WorkerID]*localWorker // by number, those of this host
+	staged  map[BatchID]*staged            // by number, batches without a Commit
+	groups  map[topo.GroupID]*localGroup   // by number
 	// next is above the numbers of all workers that this host was asked to start.
 	next topo.WorkerID
 	// index is the number of the last entry of the log that was applied.

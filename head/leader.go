@@ -13,8 +13,8 @@ import (
 // the thread of its Agent, and its methods do no I/O.
 type leader struct {
 	agent   *Agent
-	term    topo.Generation // the generation with which this agent began to lead
-	machine *member.Machine
+	term    topo.Generation     // the generation with which this agent began to lead
+	machine *member.Machine     // decides the membership
 	matcher *collective.Matcher // nil until the recovery ends
 	// peers are the hosts that have reported and are not lost, this one among them.
 	peers map[string]*peer
@@ -132,7 +132,7 @@ func (r *leader) receive(host string, b Payload) {
 // received is a payload of the follower of a host.
 type received struct {
 	host    string
-	payload Payload
+	payload Payload // retained; whoever takes it releases it
 }
 
 // duplicateNumber is why a worker is ended whose number this head has given to another one: an

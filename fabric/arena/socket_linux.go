@@ -22,8 +22,8 @@ const maxFDs = 4
 // Listener accepts workers on a Unix socket that only its owner can open. Any goroutine may call
 // its methods; only Accept blocks.
 type Listener struct {
-	l    *net.UnixListener
-	wait func() // waits until the process may have a free descriptor; tests replace it
+	l    *net.UnixListener // the socket
+	wait func()            // waits until the process may have a free descriptor; tests replace it
 }
 
 // Listen makes a Unix socket at a path, which only its owner can open (mode 0600). The caller

@@ -22,10 +22,10 @@ type Recorder struct {
 	// mu guards the fields below it up to finished. It is not held while OnUp, OnMessage and
 	// OnPlace run.
 	mu         sync.Mutex
-	news       sync.Cond // on mu; broadcast when peers changes
-	peers      map[fabric.Host]*Seen
-	violations []string // the broken promises, for people
-	finished   bool     // its network was closed or killed
+	news       sync.Cond             // on mu; broadcast when peers changes
+	peers      map[fabric.Host]*Seen // by host, all that was heard of
+	violations []string              // the broken promises, for people
+	finished   bool                  // its network was closed or killed
 
 	// OnUp, OnMessage and OnPlace are called if they are set before the network is made; without
 	// OnPlace pieces get memory of their own.
@@ -36,9 +36,9 @@ type Recorder struct {
 
 // Seen is what a Recorder knows of a peer. The mutex of the Recorder guards it.
 type Seen struct {
-	Ups, Downs int   // calls of Up and Down
-	Why        error // of Down
-	Messages   [][]byte
+	Ups, Downs int                     // calls of Up and Down
+	Why        error                   // of Down
+	Messages   [][]byte                // copies, the oldest first
 	Placing    int                     // calls of Place that are under way
 	Placed     map[fabric.Piece][]byte // memory that is being filled
 	Arrived    map[fabric.Piece][]byte // memory of the pieces that have arrived

@@ -83,10 +83,10 @@ func (n *Hub) Kill(host fabric.Host) {
 
 // Network is the fabric.Network of one host. Any goroutine may call its methods.
 type Network struct {
-	hub     *Hub
-	self    fabric.Host
-	handler fabric.Handler
-	group   *group.Group // the goroutines of the links
+	hub     *Hub           // where the other hosts are
+	self    fabric.Host    // the name of this host
+	handler fabric.Handler // is told what arrives
+	group   *group.Group   // the goroutines of the links
 
 	mu    sync.Mutex            // guards links
 	links map[fabric.Host]*link // by peer, those that live

@@ -15,15 +15,15 @@ import (
 // opening is a link whose control stream has come and whose streams of data are on their way.
 // Network.mu guards index; came is for the streams that acceptData gets.
 type opening struct {
-	peer  identity
+	peer  identity       // who has dialled, by its certificate
 	index map[string]int // by ticket, the index of its stream of data
 	came  chan arrival   // the streams of data that have come; has room for all of them
 }
 
 // arrival is a stream of data that has come for an opening.
 type arrival struct {
-	index  int // index among the streams of data of the link
-	stream *stream
+	index  int     // index among the streams of data of the link
+	stream *stream // becomes the link's, or is abandoned
 }
 
 // acceptLink makes a link with an agent that has dialled, and waits until the agent has opened its

@@ -111,7 +111,7 @@ type pieceWriter interface {
 // plainWriter is the pieceWriter without TLS: it gives the kernel names and payloads where they
 // are, many at once.
 type plainWriter struct {
-	to      *wire
+	to      *wire                                       // the stream of data
 	names   [maxVectors * (headBytes + pieceBytes)]byte // memory for the names
 	used    []byte                                      // the names that wait for flush, in names
 	vectors [][]byte                                    // names and payloads in turn, in room
@@ -146,7 +146,7 @@ func (w *plainWriter) flush() error {
 
 // secureWriter is the pieceWriter under TLS, whose records the stream gathers until flush.
 type secureWriter struct {
-	to *stream
+	to *stream // the stream of data
 	// first is memory for the name and the begin of a payload, which go in one record.
 	first [16 << 10]byte
 }

@@ -21,9 +21,9 @@ const connectTime = 2 * time.Second
 // call is a conversation that this agent begins: for a link, several connections. connect may run
 // on several goroutines at once; the other methods are for the one that made the call.
 type call struct {
-	network *Network
+	network *Network        // the Network of this agent
 	ctx     context.Context // ends the call: its connections are closed
-	to      agent
+	to      agent           // whom it means; Host is "" before it is known
 
 	mu      sync.Mutex // guards streams while connect runs
 	streams []*stream  // the streams that were opened, to be closed together

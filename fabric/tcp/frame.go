@@ -101,7 +101,7 @@ func parsePiece(b []byte) (p fabric.Piece, err error) {
 // frames reads frames from a stream into memory that it uses again. One goroutine uses it at a
 // time.
 type frames struct {
-	from io.Reader
+	from io.Reader       // where they are read
 	head [headBytes]byte // the head of the last frame
 	body []byte          // memory for bodies; grows, and is used again
 }

@@ -66,11 +66,11 @@ type joined struct {
 	Host fabric.Host `json:"host"` // the name of the newcomer
 	// the certificate for the newcomer's name and key, DER
 	Certificate  []byte        `json:"certificate"`
-	Authority    []byte        `json:"authority"` // DER
-	AuthorityKey []byte        `json:"authority_key"`
-	PlainData    bool          `json:"plain_data"`
-	By           agent         `json:"by"`   // the agent that let the newcomer in
-	Used         []fabric.Host `json:"used"` // names that nobody can have again
+	Authority    []byte        `json:"authority"`     // DER
+	AuthorityKey []byte        `json:"authority_key"` // the seed of its key, Ed25519
+	PlainData    bool          `json:"plain_data"`    // whether the job sends data without TLS
+	By           agent         `json:"by"`            // the agent that let the newcomer in
+	Used         []fabric.Host `json:"used"`          // names that nobody can have again
 }
 
 // agent is where an agent listens.
@@ -81,7 +81,7 @@ type agent struct {
 
 // refusal is the answer to a hello of an agent that refuses.
 type refusal struct {
-	By   fabric.Host `json:"by,omitempty"`
+	By   fabric.Host `json:"by,omitempty"`   // the host that refuses; "" = it does not say
 	Code string      `json:"code,omitempty"` // a code below, for programs; "" = none
 	Text string      `json:"text"`           // what, why and what to do, for people
 }

@@ -22,8 +22,8 @@ const goodbyeTime = 2 * time.Second
 // stream is one connection of a link, or one that may become that. One goroutine may read from it
 // while another one writes.
 type stream struct {
-	net.Conn // carries the frames: TLS, or for plain data the wire itself
-	raw      *wire
+	net.Conn        // carries the frames: TLS, or for plain data the wire itself
+	raw      *wire  // the connection itself, under TLS or without
 	frames   frames // reads frames from Conn
 	// unbind is called when the stream becomes one of a link. Until then it is closed when the
 	// network closes; later its link has to end in an orderly way.
@@ -49,13 +49,13 @@ func (s *stream) secure() bool { return s.Conn != net.Conn(s.raw) }
 // link, or if any goroutine may call it. Fields without a word on who uses them are set in newLink,
 // and lock themselves where they change.
 type link struct {
-	network *Network
-	peer    fabric.Host
+	network *Network      // the Network of this agent
+	peer    fabric.Host   // the host at the other end
 	calls   *fabric.Calls // calls the handler of the network
-	control *stream
-	data    []*stream // the streams of data; fabric.MaxStreams of them
-	outbox  outbox    // frames that wait for the control stream
-	pieces  sendQueue // pieces that wait for the streams of data
+	control *stream       // the stream of messages and signs of life
+	data    []*stream     // the streams of data; fabric.MaxStreams of them
+	outbox  outbox        // frames that wait for the control stream
+	pieces  sendQueue     // pieces that wait for the streams of data
 	// directFrame is the last frame that writeDirect has written. Who has claimed the outbox uses
 	// it; its memory is used again.
 	directFrame []byte

@@ -90,7 +90,7 @@ func (l *link) judgeSilence(now, passed time.Duration) {
 // beats go over it, and an interface can die alone: what has left must be acknowledged, in the
 // patience that a process gets, since packets that are lost are sent again after a while.
 type otherPath struct {
-	silence *accrual.Detector[time.Duration]
+	silence *accrual.Detector[time.Duration] // judges how long an acknowledgement is owed
 	// owed returns for how long the peer's kernel has owed an acknowledgement; 0 = it owes none.
 	owed func() time.Duration
 }

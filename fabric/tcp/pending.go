@@ -29,7 +29,7 @@ type pending struct {
 
 // pendingConn is one connection that is counted. The mutex of its pending guards it.
 type pendingConn struct {
-	conn    net.Conn
+	conn    net.Conn      // is closed by whoever serves it, or by evictOldest
 	element *list.Element // the entry in conns; nil once the connection is no longer counted
 	evicted bool          // whether it was closed because there was no room
 }

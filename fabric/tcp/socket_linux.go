@@ -16,7 +16,7 @@ import (
 // One goroutine may read while another one writes.
 type socket struct {
 	*net.TCPConn
-	raw     syscall.RawConn
+	raw     syscall.RawConn            // for system calls on the connection
 	in, out move                       // the read and the write under way
 	vectors []unix.Iovec               // vectors that are not written yet, in room
 	room    [2 * maxVectors]unix.Iovec // memory for vectors

@@ -61,21 +61,21 @@ func (c Config) withDefaults() Config {
 
 // Network is the fabric.Network of one agent. Any goroutine may call its exported methods.
 type Network struct {
-	config   Config // only Job changes, before the first connection is served
-	handler  fabric.Handler
-	listener *net.TCPListener
-	group    *group.Group
-	waiting  *pending // connections in the handshake
+	config   Config           // only Job changes, before the first connection is served
+	handler  fabric.Handler   // is told what arrives
+	listener *net.TCPListener // where others dial this agent
+	group    *group.Group     // all goroutines of the Network
+	waiting  *pending         // connections in the handshake
 
-	ctx    context.Context // ends when the network closes
-	cancel context.CancelFunc
+	ctx    context.Context    // ends when the network closes
+	cancel context.CancelFunc // ends ctx
 
 	// Set before the first connection is served.
-	self           identity // the name and key of this agent
-	address        string   // HOST:PORT where others reach this agent
-	otherAddresses []string // HOST:PORT on its other interfaces
-	plainData      bool     // whether data goes without TLS
-	authority      *authority
+	self           identity    // the name and key of this agent
+	address        string      // HOST:PORT where others reach this agent
+	otherAddresses []string    // HOST:PORT on its other interfaces
+	plainData      bool        // whether data goes without TLS
+	authority      *authority  // that of the job
 	server, client *tls.Config // for connections that this agent accepts, and that it dials
 
 	// mu guards the four fields below it. Who needs linksMu too takes mu first.

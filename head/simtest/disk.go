@@ -21,7 +21,7 @@ type disk struct {
 // checkpoint is the state at a place in the data. It is sealed when every rank of the mesh has
 // written its part.
 type checkpoint struct {
-	place cursor.Cursor
+	place cursor.Cursor // in the data
 	steps uint64        // that the job had counted
 	ranks map[int]bool  // ranks that have written their part
 	boxes [boxes]uint64 // by number: the content of a box

@@ -23,7 +23,7 @@ const boxes = 12
 // unreplicated job is cut over both.
 type mesh struct {
 	dp, tp       int
-	unreplicated bool
+	unreplicated bool // no part is on two ranks
 	beside       bool // replicas of a part have neighbouring ranks
 }
 

@@ -86,16 +86,16 @@ func Shrink(lines []string) []string {
 
 // generator chooses events that make sense where they stand.
 type generator struct {
-	c         *Cluster
-	rand      *rand.Rand
-	faults    int      // how many events of a thousand are faults
-	lossy     int      // how many of a hundred messages are lost, and repeated
-	mixed     int      // how many of a hundred are taken out of order
-	more      int      // hosts that may still come
-	plan      []string // the events that come next, whatever is drawn
-	mesh      bool     // workers have parts of the state
-	redundant bool     // those that are on two are to be on two hosts
-	spares    int      // of the job
+	c         *Cluster   // which it only reads
+	rand      *rand.Rand // the only source of chance
+	faults    int        // how many events of a thousand are faults
+	lossy     int        // how many of a hundred messages are lost, and repeated
+	mixed     int        // how many of a hundred are taken out of order
+	more      int        // hosts that may still come
+	plan      []string   // the events that come next, whatever is drawn
+	mesh      bool       // workers have parts of the state
+	redundant bool       // those that are on two are to be on two hosts
+	spares    int        // of the job
 }
 
 // firstEvents chooses the events with which a schedule begins: the job and its first hosts. It sets

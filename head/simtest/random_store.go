@@ -10,9 +10,9 @@ import (
 // the Cluster, on its one goroutine; Random performs the events.
 type clerk struct {
 	c    *Cluster
-	rand *rand.Rand
-	kind string // of the store: "folder", "servers", or "" for none
-	bad  int    // how many of a hundred calls are not just served
+	rand *rand.Rand // the only source of chance
+	kind string     // of the store: "folder", "servers", or "" for none
+	bad  int        // how many of a hundred calls are not just served
 }
 
 // newClerk returns a clerk that chooses by a seed; it also chooses the kind of the store.

@@ -29,9 +29,9 @@ type Cluster struct {
 	Carry func(m head.Message) head.Message // what arrives of a message, when not nil
 
 	hosts        []*host // in the order in which they came
-	net          network
+	net          network // the links between hosts
 	invariants   invariants
-	data         cursor.Cursor
+	data         cursor.Cursor   // that workers state; zero = the job has none
 	groups       bool            // workers use groups
 	mesh         string          // with which the job begins; "" = it has none
 	unreplicated bool            // no part of its state is on two workers

@@ -22,11 +22,11 @@ import (
 type worker struct {
 	id       topo.WorkerID
 	host     *host
-	asked    bool // it has asked to take part
-	in       bool // a member, as it knows
-	early    bool // and nobody has said so yet
-	fresh    bool // it was let in, and has not begun a step
-	released bool
+	asked    bool                          // it has asked to take part
+	in       bool                          // a member, as it knows
+	early    bool                          // and nobody has said so yet
+	fresh    bool                          // it was let in, and has not begun a step
+	released bool                          // it was told that it is no member
 	gone     bool                          // it has ended
 	waits    bool                          // for a group
 	ticket   uint64                        // of its last call

@@ -67,11 +67,11 @@ func (v isa) sumAll(name, how string, e element, put func(r, m Op)) {
 // all is what the steps of sumAll have in common: where they are in all arrays, in bytes, and the
 // sum of the blocks there.
 type all struct {
-	v      isa
-	e      element
-	put    func(r, m Op)
-	at     GPVirtual
-	sum    []VecVirtual
+	v      isa              // the instruction set
+	e      element          // the type of the sources and destinations
+	put    func(r, m Op)    // emits the store of a vector
+	at     GPVirtual        // bytes before the blocks at hand, in all arrays
+	sum    []VecVirtual     // the vectors of the sum
 	scale  func(VecVirtual) // nil: not
 	narrow func(VecVirtual) Register
 }

@@ -21,7 +21,7 @@ const (
 
 // loop is a function, under construction, that walks arrays in step, block by block.
 type loop struct {
-	v      isa
+	v      isa      // the instruction set
 	blocks Register // how many blocks are left
 	arrays []array  // the arrays walked
 	fence  bool     // make streamed stores visible before the return
