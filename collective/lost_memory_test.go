@@ -54,7 +54,7 @@ func TestLostMemoryIsNotWaitedFor(t *testing.T) {
 
 // A set that was being executed goes on without what vanished, with a root that is there, or says
 // why it cannot.
-func TestWithout(t *testing.T) {
+func TestWithoutLost(t *testing.T) {
 	m := newElasticMatcher(3)
 	var sets []collective.Ready
 	cast := func(r int) collective.Call {
@@ -94,7 +94,7 @@ func TestWithout(t *testing.T) {
 
 // Groups that workers have from another matcher are the same ones here, and new ones get new
 // numbers.
-func TestAdopt(t *testing.T) {
+func TestAdoptGroup(t *testing.T) {
 	old, m := newElasticMatcher(3), newElasticMatcher(3)
 	list := workers([]int{0, 2})
 	var ids []topo.GroupID

@@ -61,7 +61,7 @@ type Relay struct {
 	pieceLen  int          // elements of a piece at most
 	remaining atomic.Int64 // pieces to be summed or received until Done
 
-	moves       []Move         // by move with a part of this host: its sources and destinations here
+	moves       []Move         // by move that this host has a part in: its spans here
 	spans       []Span         // memory of the spans of moves
 	segments    []segment      // by part, ascending
 	childSums   []childSum     // memory of segment.in

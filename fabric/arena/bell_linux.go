@@ -36,7 +36,7 @@ func NewPolledBell() (*Bell, error) {
 // closes it.
 func NewThreadBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC) }
 
-// newBell makes a bell on an eventfd with these flags.
+// newBell makes a bell on an eventfd with these flags of eventfd2(2). The caller closes it.
 func newBell(flags int) (*Bell, error) {
 	fd, err := unix.Eventfd(0, flags)
 	if err != nil {
@@ -123,5 +123,5 @@ func (b *Bell) WaitOrHangUp(c *Conn) error {
 	}
 }
 
-// YieldCore gives the core to another thread that can run.
+// YieldCore gives the core of this thread to another thread that can run, if there is one.
 func YieldCore() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

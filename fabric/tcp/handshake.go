@@ -188,7 +188,8 @@ func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
 	return w, nil
 }
 
-// explainConnError adds to errors of a connection what they mean.
+// explainConnError returns err, of a connection, together with what it means, where that is known;
+// nil for nil.
 func explainConnError(err error) error {
 	var record tls.RecordHeaderError
 	var op *net.OpError

@@ -53,7 +53,8 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	return lines, broken
 }
 
-// Replay runs a schedule and then stabilizes, as Random does.
+// Replay runs a schedule and then stabilizes, as Random does. It returns the first invariant that
+// is broken, or why a line is no event.
 func Replay(lines []string) error {
 	c := New()
 	c.quiet = true

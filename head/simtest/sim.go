@@ -118,7 +118,7 @@ func (c *Cluster) addHost(name string, slots int) {
 }
 
 // newHost adds a host without links. While it leads it chooses another route for every collective,
-// and another one than other hosts would: only the word of a batch can make them all the same.
+// and another one than other hosts would: only what comes with a batch can make them all the same.
 func (c *Cluster) newHost(name string, cfg head.Config) *host {
 	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
@@ -166,8 +166,8 @@ func (c *Cluster) livingHosts() []*host {
 	return slices.DeleteFunc(slices.Clone(c.hosts), func(h *host) bool { return !h.alive })
 }
 
-// leadingHost is the host that leads, by the newest generation that anybody who leads knows; nil if
-// nobody does.
+// leadingHost returns the host that leads, by the newest generation that anybody who leads knows;
+// nil if nobody does.
 func (c *Cluster) leadingHost() (best *host) {
 	for _, h := range c.livingHosts() {
 		if h.agent.Leads() &&
