@@ -149,8 +149,8 @@ func (l *launcher) acceptOffer(host string, o offerMessage) {
 }
 
 // reportMissingRoom calls Fleet.Need with the number of first workers that have no place yet; 0
-// when the job has begun, or is over. It waits for the engine's thread: as part of a task, or on
-// the goroutine of Run.
+// when the job has begun, or is over. It is part of a task, or runs on the goroutine of Run or
+// Serve.
 func (l *launcher) reportMissingRoom() {
 	f := l.cfg.Fleet
 	if f == nil || f.Need == nil {

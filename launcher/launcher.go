@@ -45,7 +45,8 @@ const outputWait = 300 * time.Millisecond
 // another.
 
 // hostAgent is the agent of this host as the launcher sees it. The agent answers by agent.Orders.
-// Most methods wait for the engine's thread, so any goroutine may call them but that one.
+// Most methods wait for the engine's thread: any goroutine may call them, but that thread calls
+// none but Host, Status and TurnAway, which do not wait.
 type hostAgent interface {
 	Run(ctx context.Context) error
 	Host() string

@@ -89,7 +89,8 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	return d, name, nil
 }
 
-// logPath is the path of the log of a worker, in whose name its number is called its rank.
+// logPath is the path of the log of the worker with a number, which the name of the file calls its
+// rank.
 func (d *runDir) logPath(worker int) string {
 	return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", worker))
 }
