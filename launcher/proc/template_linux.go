@@ -211,8 +211,8 @@ func (t *Template) send(c Command, files []*os.File) error {
 	return err
 }
 
-// await is as child has it: the template says that the worker has ended or, once that has ended
-// itself, the kernel.
+// await implements child: it blocks until the worker has ended, which the template says or, once
+// that has ended itself, the kernel.
 func (f *fork) await() {
 	var a forkAnswer
 	if err := f.answers.Decode(&a); err == nil {
@@ -224,8 +224,9 @@ func (f *fork) await() {
 	awaitExit(f.pid)
 }
 
-// reap is as child has it; where the template is the worker's parent, the closed socket tells it to
-// reap the worker.
+// reap implements child: it gives the number of the worker, which has ended, back to the kernel,
+// and tells how it ended, without its number and times. Where the template is the worker's parent,
+// the closed socket tells it to reap the worker. The lock of the Worker is held.
 func (f *fork) reap() Exit {
 	_ = f.socket.Close()
 	if !f.orphan {

@@ -135,10 +135,10 @@ func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended 
 // newChild is a process that was started anew.
 type newChild struct{ cmd *exec.Cmd }
 
-// await is as child has it.
+// await implements child.
 func (c newChild) await() { awaitExit(c.cmd.Process.Pid) }
 
-// reap is as child has it.
+// reap implements child.
 func (c newChild) reap() Exit {
 	var ee *exec.ExitError
 	if errors.As(c.cmd.Wait(), &ee) {
