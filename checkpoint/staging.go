@@ -113,8 +113,8 @@ func (s *staging) prepare(_ context.Context, job *move.Job) error {
 // close implements target: it closes the staged files.
 func (s *staging) close() error { return s.to.files.Close() }
 
-// fail implements target. What was moved well stays for a later run; where nothing was moved,
-// nothing stays.
+// fail implements target. What was moved well stays for a later run, unless void says that it is of
+// no use; where nothing was moved, nothing stays. It closes the journal.
 func (s *staging) fail(_ context.Context, void bool) (err error) {
 	if void || len(s.records) == 0 {
 		err = os.RemoveAll(s.folder()) // while it is still locked
@@ -146,7 +146,8 @@ func (s *staging) alreadyPublished(id move.Identity) bool {
 }
 
 // lockJournal locks the journal and reads the records of an earlier run of the same move from it.
-// It fails for another move.
+// It does not wait for the lock: it fails when another process has it, when the journal is of
+// another move, and when a new move finds too little space on the disk.
 func (s *staging) lockJournal(id move.Identity) error {
 	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this "+
@@ -294,7 +295,8 @@ func (s *staging) appendRecord(r move.Record) error {
 	return err
 }
 
-// publish implements target. It makes the files durable, and then visible under their name.
+// publish implements target. It makes the files durable, and then visible under their name, closes
+// the journal, and removes the folder. m is complete but for its files, which seal sets.
 func (s *staging) publish(ctx context.Context, m *manifest.Manifest, o Options) error {
 	if err := errors.Join(s.writeFrames(), s.writeSums()); err != nil {
 		return err

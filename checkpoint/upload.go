@@ -219,7 +219,7 @@ func (u *upload) prepare(ctx context.Context, job *move.Job) (err error) {
 }
 
 // publish implements target: it checks what was sent, writes the manifest, and removes the mark.
-// The manifest comes last, and is always written.
+// The manifest m, complete but for its files, comes last, and is always written.
 func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) error {
 	if err := u.parts.sendRest(); err != nil {
 		return err
@@ -260,7 +260,7 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 }
 
 // fail implements target: it removes what a failed move has sent, also when the move was
-// interrupted.
+// interrupted because ctx has ended, for up to cleanupTimeout.
 func (u *upload) fail(ctx context.Context, _ bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()

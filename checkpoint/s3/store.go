@@ -134,7 +134,8 @@ func (b *Bucket) Put(ctx context.Context, a snapshot.Attempt, name string, text 
 // Begin implements snapshot.Store. A bucket has no folders to make.
 func (b *Bucket) Begin(context.Context, snapshot.Attempt) error { return nil }
 
-// Seal implements snapshot.Store: it writes the manifest and then removes the receipts. Concurrent
+// Seal implements snapshot.Store: it writes the manifest and then removes the receipts; a nil text
+// means that the manifest is there, and that the error is fs.ErrNotExist. Concurrent
 // writers write the same bytes. Receipts beside the manifest do not matter: a receipt can be there
 // again if it was sent twice because the first answer was lost.
 func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) error {
@@ -152,8 +153,9 @@ func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) erro
 	return nil
 }
 
-// Abandon implements snapshot.Store: it marks the attempt as void and removes its files, unless it
-// is sealed, or complete says that it has all parts; then it removes the mark and returns false.
+// Abandon implements snapshot.Store: it marks the attempt as void, removes its files and returns
+// true, unless it is sealed, or complete says of its files that it has all parts; then it removes
+// the mark and returns false.
 func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 	complete func(names []string) bool) (bool, error) {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {

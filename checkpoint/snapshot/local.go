@@ -136,8 +136,8 @@ func (f localFile) Close(failed error) error {
 	return errors.Join(f.Sync(), f.File.Close())
 }
 
-// Seal implements Store: it writes the manifest, removes the receipts, and renames the folder of
-// the attempt.
+// Seal implements Store: it writes the manifest, unless that is there and text is nil, removes the
+// receipts, and renames the folder of the attempt.
 func (l localStore) Seal(ctx context.Context, a Attempt, text []byte) error {
 	dir := l.stagingPath(a)
 	if text != nil {
@@ -167,7 +167,8 @@ func (l localStore) Seal(ctx context.Context, a Attempt, text []byte) error {
 	return durable.Sync(string(l))
 }
 
-// Abandon implements Store: it removes an unsealed attempt.
+// Abandon implements Store: it removes an unsealed attempt, whatever parts it has, and returns
+// whether it was there.
 func (l localStore) Abandon(_ context.Context, a Attempt, _ func([]string) bool) (bool, error) {
 	err := l.remove(l.stagingPath(a)) // sealing needs the path
 	return !isGone(err), err
