@@ -45,8 +45,8 @@ func (p *Plan) AntiAffinity(together int) (Cluster, bool) {
 	return c, true
 }
 
-// hostOrder returns the place of each host in the order of their first old ranks. Hosts without old
-// ranks come last.
+// hostOrder returns the position of each host in the order of their first old ranks. Hosts without
+// old ranks come last. It changes nothing of the plan.
 func (p *Plan) hostOrder() []int {
 	first := func(h int) int {
 		if len(p.byHost[h]) == 0 {

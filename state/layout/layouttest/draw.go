@@ -160,8 +160,8 @@ func (d *drawer) drawStores() (qkv, mlp, stacked bool) {
 	return qkv, mlp, stacked
 }
 
-// addFlatState adds rules that place the state of the optimizer flat over some of the data parallel
-// axes.
+// addFlatState adds rules that place the state of the optimizer flat over the data parallel axes of
+// the mesh, if it has some; state is what stands before the names of the parameters.
 func (d *drawer) addFlatState(state string) {
 	flat := "flat"
 	if rapid.Bool().Draw(d.T, "bucket") {
