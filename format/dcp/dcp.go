@@ -131,6 +131,7 @@ func (r *reader) addItems(root any) error {
 }
 
 // recordItem records an entry of storage_data: where the item lies, and which rank has written it.
+// It does no I/O.
 func (r *reader) recordItem(item pickle.Item) error {
 	name, err := pickle.Get[string](item.Key, "fqn")
 	if err != nil {

@@ -121,7 +121,7 @@ func (w *writer) paramGroups() (*pickle.List, error) {
 }
 
 // addScaler adds to root the object that scales gradients, if there are values of it: a scaler that
-// changes has a window.
+// changes has a window. Paths of values are those in the object.
 func addScaler(root *pickle.Dict, values []format.Value) error {
 	if len(values) == 0 {
 		return nil

@@ -145,7 +145,7 @@ func CheckProofs(files *format.Files, c *format.Checkpoint) (faults []format.Fau
 }
 
 // CheckRecords compares the records of all archives with their checksums, and returns what is
-// damaged.
+// damaged. It needs no test; it fails where something cannot be read.
 func CheckRecords(files *format.Files) (faults []format.Fault, err error) {
 	err = forEachRecord(files, func(file *format.File, r *format.Record) error {
 		b := make([]byte, r.To-r.From)

@@ -16,7 +16,7 @@ import (
 // cleanup: all files are in memory.
 
 // WriteOutput writes an output into memory, with the elements of another checkpoint, which has the
-// same tensors, and demands that every byte is written once.
+// same tensors, and fails the test unless every byte is written once.
 func WriteOutput(t testing.TB, o *format.Output, from *format.Checkpoint,
 	files *format.Files) fstest.MapFS {
 	t.Helper()
@@ -38,7 +38,7 @@ func WritePaddedOutput(t testing.TB, o *format.Output, from *format.Checkpoint,
 }
 
 // writeAll writes all frames, elements and checksums of an output, and demands that no byte is
-// written twice.
+// written twice. files are those of from.
 func writeAll(t testing.TB, o *format.Output, from *format.Checkpoint,
 	files *format.Files) *writer {
 	t.Helper()

@@ -48,7 +48,8 @@ type reader struct {
 	torch   bool                      // whether a file is one of torch.save
 }
 
-// newReader returns a reader for a checkpoint of a kind, with nothing read yet.
+// newReader returns a reader for a checkpoint of a kind, with nothing read yet. kind is the name of
+// the format.
 func newReader(files *format.Files, kind string) *reader {
 	return &reader{
 		Checkpoint: format.Checkpoint{Format: kind}, files: files,

@@ -1,6 +1,6 @@
 package megatron
 
-// This file lays out mp_rank folders: the writer, with methods in other files too; no I/O.
+// This file lays out mp_rank folders: a writer, with methods in other files; no I/O but read's.
 import (
 	"cmp"
 	"fmt"

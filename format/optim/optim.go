@@ -248,7 +248,8 @@ func firstOfEachKey(values []format.Value) (list []format.Value) {
 	return list
 }
 
-// conflictingKey returns a key in which two groups differ and that anew does not set; "" for none.
+// conflictingKey returns a key in which two groups differ and that anew does not set, "" for none;
+// "group" where one of them is nil.
 func conflictingKey(a, b *Group, anew []format.Value) string {
 	if a == nil || b == nil {
 		return "group"
@@ -267,7 +268,7 @@ func conflictingKey(a, b *Group, anew []format.Value) string {
 }
 
 // ValuesByParam returns the values of the group of each parameter, which parameters of a group
-// share.
+// share. They are the groups' own lists, not copies.
 func (o *Optimizer) ValuesByParam() map[string][]format.Value {
 	of := map[string][]format.Value{}
 	for _, g := range o.Groups {

@@ -31,7 +31,7 @@ func (m *machine) global() error {
 	return m.pushGlobal(module, name)
 }
 
-// readLine reads the rest of a line of text, and its end.
+// readLine reads the rest of a line of text, and its end. The end is not returned.
 func (m *machine) readLine() (string, error) {
 	n := bytes.IndexByte(m.data[m.at:min(len(m.data), m.at+maxName)], '\n')
 	if n < 0 && len(m.data)-m.at < maxName {

@@ -142,6 +142,7 @@ func catalogue(tensors []format.Tensor) (list []layout.Tensor) {
 }
 
 // addFile lays out the file of a rank in an output, and records in spots where its tensors lie.
+// locals are these tensors.
 func addFile(o *format.Output, l *layout.Layout, rank int, locals []local,
 	spots map[local]location) error {
 	name := fileName(rank)
@@ -181,7 +182,7 @@ func fileMetadata(l *layout.Layout, rank int) (map[string]string, error) {
 }
 
 // assemble returns the logical tensors, made from the locals: a piece for each box, and a replica
-// where another local has it too.
+// where another local has it too. spots says where each local lies.
 func assemble(l *layout.Layout, spots map[local]location) []format.Tensor {
 	tensors := make([]format.Tensor, len(l.Tensors))
 	for i, t := range l.Tensors {

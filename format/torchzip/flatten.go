@@ -166,6 +166,7 @@ func (w *walker) walkList(path string, v any, items []any, depth int) error {
 }
 
 // containsTensors reports whether a tensor or a dict is among the items, or in lists among them.
+// Each counts as a step of the walk.
 func (w *walker) containsTensors(path string, items []any, depth int) (bool, error) {
 	for _, x := range items {
 		if err := w.countStep(path, depth, 0); err != nil {
@@ -187,7 +188,8 @@ func (w *walker) containsTensors(path string, items []any, depth int) (bool, err
 	return false, nil
 }
 
-// plainValue returns what a checkpoint has for a value that contains no tensor.
+// plainValue returns what a checkpoint has for a value that contains no tensor. It counts as a step
+// of the walk.
 func (w *walker) plainValue(path string, v any, depth int) (any, error) {
 	text, _ := v.(string)
 	if err := w.countStep(path, depth, len(text)); err != nil {

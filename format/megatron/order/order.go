@@ -68,7 +68,7 @@ func Position(name string) (at []int, known bool) {
 }
 
 // SortKey returns the position at which something is registered; what is not a parameter, such as
-// the bias of a router, comes last.
+// the bias of a router, comes last. Positions are compared element by element.
 func SortKey(name string) []int {
 	at, known := Position(name)
 	if !known {
