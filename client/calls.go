@@ -59,7 +59,7 @@ func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn,
 }
 
 // Handle is a call under way. Any goroutine may use it, and only Wait blocks. calls and ticket are
-// set before it is handed out; calls.mu guards status and err.
+// set before it is handed out; calls.mu guards status, and err until status is set.
 type Handle struct {
 	calls  *calls       // nil = the call was done at once, or not begun
 	ticket uint64       // number of the call, from 1

@@ -144,8 +144,8 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 	return h
 }
 
-// doAlone does a collective of a job of one, at once and without an agent. It fails with another
-// rank as peer, or with an out of another length.
+// doAlone does a collective of a job of one, at once and without an agent, on the goroutine that
+// makes the call. It fails with another rank as peer, or with an out of another length.
 func (c *call) doAlone(m *memory) error {
 	if c.peer != 0 || c.kind.Pairwise() {
 		return fmt.Errorf("client: %v with rank %d in a job of one", c.kind, c.peer)

@@ -17,7 +17,7 @@ var launchers = []struct{ name, variable string }{
 }
 
 // startedByAnother returns an error if the environment says that another launcher has started this
-// process as one of several: each would be a job of one.
+// process as one of several: each would be a job of one. Join calls it.
 func startedByAnother() error {
 	for _, l := range launchers {
 		value := os.Getenv(l.variable)

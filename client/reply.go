@@ -19,7 +19,7 @@ type AgentError struct {
 func (e *AgentError) Error() string { return "client: the agent refused: " + e.Problem }
 
 // parseReply decodes the agent's reply to a request into into. A refusal is returned as an
-// *AgentError.
+// *AgentError. It keeps nothing of packet.
 func parseReply(packet []byte, into api.Message) error {
 	err := api.ParseReply(packet, into)
 	var refusal *api.ErrorReply

@@ -106,6 +106,7 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 	dir := socketDir(t)
 	serveText(t, filepath.Join(dir, "2.ctl"), 200,
 		`{"job":"train-2","requested_name":"train","dir":"/train-2"}`)
+	// find fails the test unless the job that Find returns for a name is called want.
 	find := func(name, want string) {
 		t.Helper()
 		if j, err := control.Find(t.Context(), name); err != nil || j.Name != want {
