@@ -2,6 +2,8 @@ package cli
 
 import "strings"
 
+// The long help of commands.
+
 // guide is where the pages of the guide are.
 const guide = "https://github.com/shoal-ml/shoal/blob/main/docs/guide/"
 

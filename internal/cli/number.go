@@ -5,7 +5,8 @@ import (
 	"strconv"
 )
 
-// AtLeast is a flag with a whole number, below a bound of which nothing can be meant.
+// AtLeast is a flag with a whole number, below a bound of which nothing can be meant. The goroutine
+// of the command uses it.
 type AtLeast[T int | int64] struct {
 	n     *T     // where the number goes; nil only in the zero value
 	bound T      // the smallest number that the flag takes

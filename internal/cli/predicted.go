@@ -7,6 +7,8 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
+// What commands say of a predicted time. Any goroutine may call the functions.
+
 // PredictionText says how long a change should take, and what that is made of.
 func PredictionText(p *api.Plan) string {
 	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", Approximate(p.MemorySeconds),

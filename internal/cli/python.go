@@ -9,6 +9,8 @@ import (
 	"strings"
 )
 
+// How commands find a Python with what it needs. They call this on their own goroutine.
+
 // PythonEnv returns the variables with which Python finds the package that belongs to this program;
 // nil if there is none near. In a checkout this is bin/shoal and the package python/shoal, in a
 // wheel the program lies inside the package. It looks for the files, and the caller may alter the

@@ -9,7 +9,7 @@ import (
 )
 
 // A Rate is how many bytes a second something carries, as a flag: 1.2GB/s, 400MiB/s, 10Gbit/s, with
-// or without the /s.
+// or without the /s. The goroutine of the command uses it.
 type Rate float64
 
 // rateText matches a rate: number, prefix, i, unit, /s.

@@ -7,6 +7,8 @@ import (
 	"text/tabwriter"
 )
 
+// Tables that commands print, on their own goroutine.
+
 // Table prints rows to out, of which the first are the heads, without the columns that have nothing
 // but dashes. All rows are of the same length.
 func Table(out io.Writer, rows [][]string) error {

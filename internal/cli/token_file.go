@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// The file with the token by which hosts join a job. Commands read and write it on their own
+// goroutine, and wait for the disk.
+
 // TokenLife is how long hosts may join with the token that shoal run writes.
 const TokenLife = 24 * time.Hour
 

@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+// Texts of sizes and times, and the sizes that they say. Any goroutine may call the functions.
+
 // byteUnits are the units of sizes. FormatBytes uses the first three, ParseBytes all of them, the
 // longer names first.
 var byteUnits = []struct {

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
+// What is said of command lines that cannot be meant. The functions only read the command, and
+// cobra calls those that check arguments, before the command runs.
+
 // usageFault is a command line that cannot be meant.
 type usageFault struct{ msg string }
 

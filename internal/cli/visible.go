@@ -8,6 +8,8 @@ import (
 	"unicode"
 )
 
+// What may be written to a terminal. Any goroutine may call the functions.
+
 // Visible returns a text in which what could do something to a terminal stands as Go writes it in
 // quotes: errors and faults carry names that files and folders of others have. With lines, newlines
 // and tabs stay, as in errors of several lines.

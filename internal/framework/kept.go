@@ -14,6 +14,9 @@ import (
 	"testing"
 )
 
+// Kept answers: a zip file each, beside the test. The goroutine of the test calls the methods,
+// which read and write files.
+
 const (
 	answers = "testdata/answers"
 	// printed is the entry of a kept answer with what the program printed; the others are files

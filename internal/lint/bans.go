@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// Rules about what may not appear in a file. Each rule only reads the tree and waits for nothing;
+// what it returns is its caller's.
+
 // checkFormat refuses Go files that are not in the form of gofmt.
 func checkFormat(t *Tree) (found []Finding) {
 	for _, f := range t.Files {

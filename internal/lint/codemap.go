@@ -6,6 +6,8 @@ import (
 	"strings"
 )
 
+// The rule about the map of the code in ARCHITECTURE.md. It only reads the tree.
+
 // mapRow finds the first column of a table's rows, mapFolder the folders named there, and mapFile
 // the files named anywhere on the page.
 var (

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 )
 
+// The rule about the width of lines. It only reads the tree, and so do the functions that it calls.
+
 // Columns is the width of a line of program text or prose. A tab counts as TabColumns.
 const (
 	Columns    = 100

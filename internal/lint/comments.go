@@ -7,6 +7,8 @@ import (
 	"strings"
 )
 
+// The rule about package comments. It only reads the tree, and so do the functions that it calls.
+
 // checkPackageComments refuses a package without exactly one package comment in the form that go
 // doc shows: "Package name …", or for a program "Command name …" or its name with a capital letter.
 // The programs under examples start as they like: their comment is the command to run and what it

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// Rules about go.mod and docs/dependencies.md. Each rule only reads the tree and waits for nothing;
+// what it returns is its caller's.
+
 // MaxDirectDependencies is how many modules the main module may require directly.
 const MaxDirectDependencies = 18
 

@@ -9,6 +9,9 @@ import (
 	"unicode"
 )
 
+// The rule about comments of declarations. It only reads the tree, and so do the functions that it
+// calls.
+
 // wellKnown are methods of the standard library's interfaces, which say nothing of their own.
 var wellKnown = []string{"Error", "Unwrap", "Is", "String", "Read", "Write", "Close", "ServeHTTP",
 	"MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText", "Len", "Less", "Swap"}

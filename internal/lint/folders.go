@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// Rules about the folders of the repository. Each rule only reads the tree and waits for nothing;
+// what it returns is its caller's.
+
 // transparent folders are not rooms of their own: what lies in them counts as if it stood one floor
 // up.
 var transparent = []string{"internal/"}

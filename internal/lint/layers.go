@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// The rule about which package may import which. It only reads the tree; a lattice is of the one
+// call that has parsed it.
+
 //go:embed layers.txt
 var layersText string
 

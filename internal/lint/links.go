@@ -9,6 +9,8 @@ import (
 	"strings"
 )
 
+// The rule about links between pages. It only reads the tree.
+
 // mdLink finds the target of [text](target) and ![text](target), mdScheme those that lead out of
 // the repository, and mdCode what is shown and not linked.
 var (

@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// Rules about how long files, functions and packages may grow. Each rule only reads the tree and
+// waits for nothing; what it returns is its caller's.
+
 // Limits of sizes, in lines where nothing else is said.
 const (
 	FileLines     = 500

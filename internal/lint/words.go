@@ -12,6 +12,8 @@ import (
 	"unicode"
 )
 
+// The rule about retired words. It only reads the tree, and so do the functions that it calls.
+
 // wordsFile is where the retired words stand; findings and errors name it.
 const wordsFile = "internal/lint/words.txt"
 
