@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
-// network is hosts whose all-reduces take what a model says, more or less.
+// network is hosts whose all-reduces take what a model says, more or less. The goroutine of the
+// test uses it.
 type network struct {
 	truth cost.Model // what all-reduces take
 	noise float64    // share by which they take longer at most

@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// watched is a job that a detector observes. Its clock is the test's.
+// watched is a job that a detector observes. Its clock is the test's. The goroutine of the test
+// uses it.
 type watched struct {
 	d       *Detector
 	now     time.Duration // since the beginning
