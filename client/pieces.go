@@ -24,11 +24,12 @@ type piece struct {
 // functions.
 func (t *Trainer) transferState(of func(giver int) bool, begin func(*piece),
 	end func(*piece) error) (err error) {
-	var flying []*piece
-	// land ends the oldest piece under way, and gives its memory back unless a call still uses it.
-	land := func() {
-		p := flying[0]
-		flying = flying[1:]
+	var underWay []*piece
+	// endOldest ends the oldest piece under way, and gives its memory back unless a call still
+	// uses it.
+	endOldest := func() {
+		p := underWay[0]
+		underWay = underWay[1:]
 		if failed := end(p); err == nil {
 			err = failed
 		}
@@ -45,18 +46,18 @@ func (t *Trainer) transferState(of func(giver int) bool, begin func(*piece),
 		if !of(p.giver) {
 			continue
 		}
-		if len(flying) == stateWindow {
-			if land(); err != nil {
+		if len(underWay) == stateWindow {
+			if endOldest(); err != nil {
 				break
 			}
 		}
 		if p.staged, err = t.job.mem.borrowStaging(min(total-p.at, statePiece)); err == nil {
 			begin(p)
-			flying = append(flying, p)
+			underWay = append(underWay, p)
 		}
 	}
-	for len(flying) > 0 {
-		land()
+	for len(underWay) > 0 {
+		endOldest()
 	}
 	return err
 }

@@ -203,7 +203,8 @@ func TestRefusal(t *testing.T) {
 	for text, want := range map[string]string{`{"error":"no room"}`: "no room",
 		"teapot": "answers 418"} {
 		socket := filepath.Join(dir, "j.ctl")
-		serveOnce := func(t *testing.T) {
+		// checkRefusal is a subtest: a launcher that answers 418 with the text is told of as want.
+		checkRefusal := func(t *testing.T) {
 			serveText(t, socket, 418, text)
 			jobs, err := control.List(t.Context())
 			if len(jobs) != 0 || err != nil {
@@ -220,7 +221,7 @@ func TestRefusal(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		}
-		t.Run(want, serveOnce)
+		t.Run(want, checkRefusal)
 	}
 }
 
