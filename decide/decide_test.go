@@ -11,6 +11,7 @@ import (
 func TestPrefer(t *testing.T) {
 	seconds := map[string]float64{"now": 0.010, "little": 0.0098, "half": 0.005, "other": 0.005,
 		"slow": 1}
+	// predict says what a choice takes, by its name.
 	predict := func(choice string) float64 { return seconds[choice] }
 	for _, c := range []struct {
 		margin float64

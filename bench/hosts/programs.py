@@ -74,9 +74,11 @@ class Processes:
         return json_lines((self.folder / "said0").read_text())
 
     def __enter__(self) -> Processes:
+        """Nothing is started here."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Kills the processes with all that they have started, and waits for them."""
         for p in self._all:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(p.pid, signal.SIGKILL)

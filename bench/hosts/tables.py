@@ -39,6 +39,7 @@ class Results:
     """
 
     def __init__(self, lines: list[dict]) -> None:
+        """The lines of one setting, one at least."""
         first, rate = lines[0], lines[0]["rate"]
         self.title = (
             f"{first['hosts']} hosts × {first['workers']}, {rate[:-4]} {rate[-4:].capitalize()}/s"

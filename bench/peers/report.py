@@ -36,6 +36,7 @@ class Results:
     """The medians of the runs in µs, by program, number of processes and size."""
 
     def __init__(self, lines: list[dict]) -> None:
+        """From the lines of run.py's programs, each with its name and round."""
         self._us: dict[tuple, dict[int, float]] = {}
         for line in lines:
             self._us.setdefault((line["name"], line["n"], line["bytes"]), {})[line["run"]] = line[

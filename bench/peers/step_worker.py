@@ -33,6 +33,7 @@ class Block(nn.Module):
     """
 
     def __init__(self, width):
+        """Random parameters; 4 divides width."""
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(width, width, 3, padding=1),

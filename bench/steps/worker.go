@@ -93,6 +93,7 @@ func compareSeries(bytes int, plain, steps []float64) map[string]float64 {
 		slices.Sort(series)
 	}
 	n, off := len(more), int(math.Ceil(0.98*math.Sqrt(float64(len(more)))))
+	// share returns the i-th smallest difference in percent of the median plain call.
 	share := func(i int) float64 { return 100 * more[min(max(i, 0), n-1)] / plain[n/2] }
 	return map[string]float64{"bytes": float64(bytes), "pairs": float64(n), "plain_us": plain[n/2],
 		"steps_us": steps[n/2],

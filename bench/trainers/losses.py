@@ -64,6 +64,7 @@ def lose_one(training: Training, run: int) -> dict:
     training.kill(victim)
 
     def of_others(lines):
+        """Returns the notes of the others since the kill."""
         return [x for x in lines if x["pid"] != victim and x["at"] > killed]
 
     after = training.until(
@@ -110,6 +111,7 @@ def between_checkpoints(save: int):
     """
 
     def found(lines):
+        """Returns the notes, or None, as above."""
         return lines if not save or lines[-1]["step"] % save == save // 2 else None
 
     return found

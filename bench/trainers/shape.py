@@ -69,6 +69,7 @@ class Notes:
     """
 
     def __init__(self, folder: str) -> None:
+        """Notes in an existing folder, whose file lasts as long as the process."""
         self._file = open(pathlib.Path(folder) / f"steps-{os.getpid()}.jsonl", "a")
 
     def ended(self, step: int, rank: int) -> None:

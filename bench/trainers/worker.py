@@ -31,12 +31,15 @@ class Rows(torch.utils.data.Dataset):
     """The data as the Trainer takes it: each row is the input and the labels."""
 
     def __init__(self, rows):
+        """The rows of shape.rows_of."""
         self._rows = rows
 
     def __len__(self):
+        """The number of rows."""
         return len(self._rows)
 
     def __getitem__(self, i):
+        """A row by its number."""
         return {"input_ids": self._rows[i], "labels": self._rows[i]}
 
 
@@ -46,6 +49,7 @@ class Watch(TrainerCallback):
     """
 
     def __init__(self, out):
+        """Notes go into the folder `out`."""
         self._notes = Notes(out)
 
     def on_step_end(self, args, state, control, **more):

@@ -84,6 +84,7 @@ func (l *tuneLead) takeNews(waiting []tuneNews) ([]tuneNews, error) {
 	case n.word.Error != "":
 		return nil, fmt.Errorf("%s: %s", n.from, n.word.Error)
 	}
+	// answers reports whether the news is the answer w.
 	answers := func(w tuneNews) bool {
 		return w.from == n.from && w.word.Do == n.word.Do && w.word.Batch == n.word.Batch
 	}

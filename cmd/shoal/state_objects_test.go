@@ -21,6 +21,8 @@ func writeObjects(t testing.TB, dir string) error {
 	if err != nil {
 		return err
 	}
+	// item, dict and call return what pickles of a key with its value, of a dict that begins with
+	// the tensor, and of an object that a function of Python makes.
 	item := func(key string, value any) pickle.Item { return pickle.Item{Key: key, Value: value} }
 	dict := func(items ...pickle.Item) *pickle.Dict {
 		return &pickle.Dict{Items: append([]pickle.Item{item("w", w)}, items...)}

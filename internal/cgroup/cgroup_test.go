@@ -42,6 +42,7 @@ const (
 
 // TestRead checks which of several groups is the tightest, in both versions.
 func TestRead(t *testing.T) {
+	// v2 and v1 return a machine with control groups of that version, and none with a limit.
 	v2 := func() machine {
 		return machine{"proc/self/mountinfo": mounts2, "proc/self/cgroup": "0::/user/me\n"}
 	}

@@ -61,6 +61,7 @@ func diverge(a, b string) (folder, childA, childB string) {
 	for n < len(as) && n < len(bs) && as[n] == bs[n] {
 		n++
 	}
+	// child returns the part of a path below the folder.
 	child := func(s []string) string {
 		if n == len(s) {
 			return "."

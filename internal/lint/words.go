@@ -137,6 +137,7 @@ func (t *Tree) retiredNames(f *File, words []retired) (found []Finding) {
 	if len(here) == 0 {
 		return nil
 	}
+	// say adds a finding if the name is retired here.
 	say := func(line int, name string) {
 		old := strings.ToLower(name[:1]) + name[1:]
 		if now, ok := here[old]; ok {

@@ -46,6 +46,7 @@ func writeStatus(t *testing.T, cpus, mems string) string {
 func TestRead(t *testing.T) {
 	two := map[string]string{"online": "0-1", "has_memory": "0-1", "node0/cpulist": "0-3,8-11",
 		"node1/cpulist": "4-7,12-15"}
+	// with returns the files of two with changes: pairs of a path and a text.
 	with := func(changes ...string) map[string]string {
 		files := map[string]string{}
 		for path, text := range two {
@@ -114,6 +115,7 @@ func TestHome(t *testing.T) {
 
 // TestNext checks on which nodes workers come, one after the other.
 func TestNext(t *testing.T) {
+	// cpus returns n processors, whose numbers do not count.
 	cpus := func(n int) []int { return make([]int, n) }
 	for what, c := range map[string]struct {
 		nodes []Node

@@ -12,6 +12,7 @@ import (
 func TestProbesGoByTheClock(t *testing.T) {
 	steps := []sense.Duration{0, 9000, 10000, 12000, 20000, 25000}
 	calls := 0
+	// clock goes on by steps, and then by 7000 ns a call.
 	clock := func() sense.Duration {
 		calls++
 		return steps[min(calls, len(steps))-1] + sense.Duration(max(0, calls-len(steps)))*7000

@@ -148,11 +148,13 @@ func TestDemoWithoutAPythonThatServes(t *testing.T) {
 // wrong.
 func TestDemoStory(t *testing.T) {
 	start := time.Unix(100, 0)
+	// change returns a report of a change of the members, ms after start, with a pace in µs.
 	change := func(generation float64, ms int, pace float64) map[string]float64 {
 		at := start.Add(time.Duration(ms) * time.Millisecond)
 		return map[string]float64{"generation": generation, "at_us": float64(at.UnixMicro()),
 			"pace_us": pace}
 	}
+	// end returns the last report of a worker.
 	end := func(step, lost, digest float64) map[string]float64 {
 		return map[string]float64{"step": step, "samples_lost": lost, "samples_handed_on": 32,
 			"digest": digest}
