@@ -134,7 +134,8 @@ func defaultRoute(s collective.Strategy) collective.Route {
 	return collective.Route{Strategy: s, Piece: 256 << 10}
 }
 
-// send puts what a relay has to send on its way: it appends it to c.way and c.log.
+// send puts what a relay has to send on its way: it appends it to c.way and c.log. A piece that is
+// empty, too long, or for its sender fails the test.
 func (c *cluster) send(from int, out []collective.Outgoing) {
 	for _, o := range out {
 		if len(o.Payload) == 0 || len(o.Payload) > 1<<20 || o.To == from {
@@ -160,7 +161,7 @@ func (c *cluster) place(p *piece) {
 }
 
 // arrive copies a placed piece to its memory and tells the receiver, and sends what that has to
-// send then.
+// send then. To tell it again must do nothing.
 func (c *cluster) arrive(p *piece, s *collective.Scratch) {
 	r := c.relays[p.to]
 	copy(p.memory, p.payload)

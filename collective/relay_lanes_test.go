@@ -39,7 +39,8 @@ func TestRelayLanes(t *testing.T) {
 }
 
 // runLanes runs all relays, prepared before, with n lanes each, on goroutines, from inputs to
-// outputs, and waits until they are done. It is for at most 8 hosts.
+// outputs, and waits until they are done. It is for at most 8 hosts, and fails c.t if a goroutine
+// does.
 func (c *cluster) runLanes(n int) {
 	way := make(chan piece, 1<<12)
 	var next, handed [8]atomic.Int64 // by host: the next chunk; 1 once it counts as done

@@ -17,7 +17,7 @@ import (
 )
 
 // steadyFrames returns frames of the steady state: what a step of two hosts takes. They are new,
-// and the caller may change them.
+// and the caller may change them. It fails t only if their data cannot be.
 func steadyFrames(t testing.TB) []*head.Frame {
 	data, err := cursor.New(100, 10, 7, true)
 	if err != nil {

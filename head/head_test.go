@@ -37,7 +37,7 @@ type asked struct {
 func newPair(t testing.TB) *pair { return newPairWithRoute(t, nil) }
 
 // newPairWithRoute is newPair with another function that chooses routes; nil = the one of
-// newPairWithoutWorkers.
+// newPairWithoutWorkers. It fails t unless all four workers are members then.
 func newPairWithRoute(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := newPairWithoutWorkers(t, route)

@@ -23,6 +23,7 @@ type cut struct {
 
 // newCut begins a job of which all workers have joined, stated their layout and a place in the
 // data. Its Arrange always gives the mesh "less", with all members, and says that state is lost.
+// Data that cannot be fail the test.
 func newCut(t *testing.T, workers int) *cut {
 	c := &cut{t: t}
 	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.WorkerID, error) {

@@ -35,7 +35,8 @@ func endCall(g topo.GroupID) collective.Call {
 		Flags: collective.Flags{Step: true}}
 }
 
-// startTraining makes the job elastic, with data of which a step takes 16 samples.
+// startTraining makes the job elastic, with data of which a step takes 16 samples; data that cannot
+// be fail p.t.
 func (p *pair) startTraining() {
 	data, err := cursor.New(100, 16, 7, true)
 	if err != nil {

@@ -180,7 +180,7 @@ func receiveEverywhere(t *testing.T, b []byte) {
 }
 
 // messagesOfPair lists what a pair says to each other in a job with data, groups, transfers, a lost
-// worker and a second term, as copies.
+// worker and a second term, as copies. A message that does not come back from bytes fails f.
 func messagesOfPair(f testing.TB) (said []head.Message) {
 	p := newPair(f)
 	p.spy = func(m head.Message) { // a copy: the agent uses its memory again

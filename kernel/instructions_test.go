@@ -88,7 +88,7 @@ var (
 
 // mainLoops counts the instructions of the main loops in the committed code for an instruction set,
 // by the names of the functions without it. A main loop is between the label "several" and the jump
-// back to it.
+// back to it. A file that cannot be read fails the test.
 func mainLoops(t *testing.T, isa string) map[string]loop {
 	t.Helper()
 	text, err := os.ReadFile("z" + isa + "_amd64.s")

@@ -82,7 +82,7 @@ func TestDescriptorBytes(t *testing.T) {
 }
 
 // newControl returns the control block of a worker with rank 3, as its agent sees it, in memory
-// that is freed when the test ends.
+// that is freed when the test ends; without memory it fails the test.
 func newControl(t *testing.T) *Control {
 	t.Helper()
 	s, err := NewSegment("test", ControlBytes)

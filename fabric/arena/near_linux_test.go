@@ -39,7 +39,8 @@ func policyAt(t *testing.T, mem []byte) (mode int32, nodes uint64) {
 	return mode, mask[0]
 }
 
-// mapAgain maps the memory of a segment once more, as a worker does, until the test ends.
+// mapAgain maps the memory of a segment once more, as a worker does, until the test ends, or fails
+// the test.
 func mapAgain(t *testing.T, s *Segment) []byte {
 	t.Helper()
 	fd, err := unix.FcntlInt(uintptr(s.FD()), unix.F_DUPFD_CLOEXEC, 0)

@@ -172,7 +172,7 @@ func TestASegmentIsClosedWhileItIsFilled(t *testing.T) {
 }
 
 // tryCollapse returns why no huge page can be had even where no setting of shared memory counts;
-// nil = one can.
+// nil = one can. It fails the test where it gets no memory.
 func tryCollapse(t *testing.T) error {
 	mem, err := unix.Mmap(-1, 0, 2*hugeBytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

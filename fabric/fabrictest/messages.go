@@ -16,7 +16,8 @@ import (
 )
 
 // The functions of the suite expect a cluster without hosts, and leave those that they add to
-// hosts.closeAll. They run on the goroutine of their test, and wait on Recorders.
+// hosts.closeAll. They run on the goroutine of their test, wait on Recorders, and fail the test
+// where the network does otherwise than their comment says.
 
 // seeded returns a source of randomness and writes its seed to the log of the test.
 func seeded(t *testing.T) *rand.Rand {

@@ -11,7 +11,8 @@ import (
 )
 
 // The functions of the suite expect a cluster without hosts, and leave those that they add to
-// hosts.closeAll. They run on the goroutine of their test, and wait on Recorders.
+// hosts.closeAll. They run on the goroutine of their test, wait on Recorders, and fail the test
+// where the network does otherwise than their comment says.
 
 // randomBytes draws n bytes.
 func randomBytes(random *rand.Rand, n int) []byte {

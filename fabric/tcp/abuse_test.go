@@ -51,7 +51,8 @@ func (l *logged) String() string {
 }
 
 // newJob starts a job with the agents a and b, which are linked, and closed when the test ends. Of
-// the config it keeps what it does not set itself, such as PlainData.
+// the config it keeps what it does not set itself, such as PlainData. What goes wrong fails the
+// test.
 func newJob(t *testing.T, config Config) *job {
 	t.Helper()
 	j := &job{t: t, atA: fabrictest.NewRecorder(t), atB: fabrictest.NewRecorder(t), log: &logged{}}
@@ -109,7 +110,8 @@ func wantError(t *testing.T, err error, words ...string) {
 	}
 }
 
-// dialRaw connects with a and says nothing; the connection is closed when the test ends.
+// dialRaw connects with a, or fails the test, and says nothing; the connection is closed when the
+// test ends.
 func (j *job) dialRaw() net.Conn {
 	j.t.Helper()
 	c, err := net.Dial("tcp", j.a.Addr())

@@ -10,8 +10,8 @@ import (
 )
 
 // serveUntilEnd accepts connections until the test ends, and calls f for each on a goroutine of its
-// own. It takes l over: at the end of the test it closes l and all connections, and waits until
-// every f has returned.
+// own; it never fails the test. It takes l over: at the end of the test it closes l and all
+// connections, and waits until every f has returned.
 func serveUntilEnd(t *testing.T, l net.Listener, f func(net.Conn)) {
 	g := group.New(context.Background())
 	var mu sync.Mutex // guards open
@@ -52,7 +52,7 @@ type cable struct {
 }
 
 // newCable returns a cable that leads nowhere yet, with its near end on the loopback; leadTo closes
-// that when the test ends.
+// that when the test ends. Without a port it fails the test.
 func newCable(t *testing.T) *cable {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

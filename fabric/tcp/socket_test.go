@@ -15,7 +15,8 @@ import (
 )
 
 // socketPair returns the two ends of a connection on the loopback, of whose bytes the kernel takes
-// few at a time from one, and holds few for other. Both are closed when the test ends.
+// few at a time from one, and holds few for other. Both are closed when the test ends. Without a
+// connection it fails the test.
 func socketPair(t *testing.T) (one, other *socket) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
