@@ -30,6 +30,7 @@ def main(path, *modules):
     what that shall run.
     """
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    files = template._open_files()
     import torch.distributed
     import torch.nn.parallel
     import torch.utils.data  # noqa: F401
@@ -42,7 +43,7 @@ def main(path, *modules):
     requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     requests.bind(path)
     print("ready", flush=True)
-    template.become_worker(template.serve(requests), {})
+    template.become_worker(template.serve(requests), {}, template.standard_copies(files))
     words = json.loads(os.environ.pop(WORDS))
     os.chdir(os.environ.pop(FOLDER))
     sys.argv[:] = words
