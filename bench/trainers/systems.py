@@ -160,7 +160,7 @@ class Shoal(Training):
         self.run(turns.SHOAL, "run", *n, *logs, *self.options, "--", *command)
 
     def order(self) -> None:
-        """Order a worker more."""
+        """Order the worker that is missing, by shoal resize."""
         self.run(turns.SHOAL, "resize", self._name, str(self.workers))
 
 
@@ -216,7 +216,7 @@ class Torchft(Training):
             self.order()
 
     def order(self) -> None:
-        """Start a worker more."""
+        """Start a worker more; its number makes its name and its data."""
         command = self.command(batch=1, number=self._started)
         self.run(*command, PYTHONPATH=str(TORCHFT), TORCHFT_LIGHTHOUSE=self._lighthouse)
         self._started += 1

@@ -30,12 +30,15 @@ class Windows(torch.utils.data.Dataset):
     """The windows of a text: `context` characters, and those that follow each of them."""
 
     def __init__(self, text, context):
+        """Of a tensor with the number of each character."""
         self.text, self.context = text, context
 
     def __len__(self):
+        """How many windows there are."""
         return len(self.text) - self.context
 
     def __getitem__(self, start):
+        """The window that begins at a character."""
         window = self.text[start : start + self.context + 1]
         return window[:-1], window[1:]
 

@@ -18,6 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// shoal stop. One goroutine runs what is here, that of the command, so nothing is locked.
+
 // NewStopCommand returns the command shoal stop.
 func NewStopCommand() *cobra.Command {
 	var f stopFlags

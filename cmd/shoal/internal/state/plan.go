@@ -131,13 +131,13 @@ type planJSON struct {
 	Bytes        int    `json:"bytes"`         // from host to host
 	Bound        int    `json:"bound"`         // the least possible of these
 	Busiest      int    `json:"busiest"`       // of the busiest host
-	BusiestBound int    `json:"busiest_bound"` // the least possible of these
+	BusiestBound int    `json:"busiest_bound"` // the least possible for this placement
 	Moves        int    `json:"moves"`         // number of boxes that move
-	Depth        int    `json:"depth"`         // number of hops of a box at most
+	Depth        int    `json:"depth"`         // number of hosts that a byte passes at most
 	Ingress      []int  `json:"ingress"`       // by host, what it receives
 	Egress       []int  `json:"egress"`        // by host, what it sends
-	Memory       []int  `json:"memory"`        // by host, what it needs with what it has
-	Extra        []int  `json:"extra"`         // by host, what it needs beside what it has
+	Memory       []int  `json:"memory"`        // by host, its old and new ranks together
+	Extra        []int  `json:"extra"`         // by host, its new ranks' part of that
 	Hash         string `json:"hash"`          // of the plan, in hex
 
 	LinkSeconds *float64 `json:"link_seconds,omitempty"` // absent = not known
