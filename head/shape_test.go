@@ -13,19 +13,19 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// cut is a job of one host on a mesh of which every worker alone has a part of the state. The
+// meshJob is a job of one host on a mesh of which every worker alone has a part of the state. The
 // goroutine of the test uses it.
-type cut struct {
+type meshJob struct {
 	t     *testing.T
 	agent *head.Agent
 	notes []string // what people were told of the mesh, oldest first
 }
 
-// newCut begins a job of which all workers have joined, stated their layout and a place in the
+// newMeshJob begins a job of which all workers have joined, stated their layout and a place in the
 // data. Its Arrange always gives the mesh "less", with all members, and says that state is lost.
 // Data that cannot be fail the test.
-func newCut(t *testing.T, workers int) *cut {
-	c := &cut{t: t}
+func newMeshJob(t *testing.T, workers int) *meshJob {
+	c := &meshJob{t: t}
 	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.WorkerID, error) {
 		var order []topo.WorkerID
 		for _, m := range members.Members {
@@ -51,7 +51,7 @@ func newCut(t *testing.T, workers int) *cut {
 }
 
 // runActions carries out what the agent wants until it wants nothing more, and keeps c.notes.
-func (c *cut) runActions() {
+func (c *meshJob) runActions() {
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
 		for _, a := range actions {
 			switch a := a.(type) {
@@ -65,7 +65,7 @@ func (c *cut) runActions() {
 }
 
 // postStep has a worker make a call of no elements that ends a step.
-func (c *cut) postStep(w topo.WorkerID, ticket uint64, kind collective.Kind) {
+func (c *meshJob) postStep(w topo.WorkerID, ticket uint64, kind collective.Kind) {
 	call := collective.Call{Kind: kind, DType: tensor.U8, Shape: []int{0}}
 	call.Step = true
 	c.agent.PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: call})
@@ -73,7 +73,7 @@ func (c *cut) postStep(w topo.WorkerID, ticket uint64, kind collective.Kind) {
 }
 
 // loseWorker has worker w die, and the listed others drop the step, in their order.
-func (c *cut) loseWorker(w topo.WorkerID, others ...topo.WorkerID) {
+func (c *meshJob) loseWorker(w topo.WorkerID, others ...topo.WorkerID) {
 	c.agent.WorkerLost(w, "was killed by SIGKILL")
 	c.runActions()
 	for _, o := range others {
@@ -83,7 +83,7 @@ func (c *cut) loseWorker(w topo.WorkerID, others ...topo.WorkerID) {
 }
 
 // statePlace has a worker state the place in the data that a checkpoint of this step has.
-func (c *cut) statePlace(w topo.WorkerID, step uint64) {
+func (c *meshJob) statePlace(w topo.WorkerID, step uint64) {
 	place := *c.agent.State().Data
 	place.Step, place.Next = step, step*place.Batch
 	c.agent.ReportData(w, place)
@@ -93,7 +93,7 @@ func (c *cut) statePlace(w topo.WorkerID, step uint64) {
 // TestRequestsToAJobThatStarts checks that a job is not said to have no mesh, or to make no steps,
 // before that is known.
 func TestRequestsToAJobThatStarts(t *testing.T) {
-	c := &cut{t: t, agent: head.New(
+	c := &meshJob{t: t, agent: head.New(
 		head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 2}})}
 	for w := range topo.WorkerID(2) {
 		c.agent.WorkerStarted(w)
@@ -136,7 +136,7 @@ func TestRequestsToAJobThatStarts(t *testing.T) {
 // TestBackToACheckpoint follows a job of which a part of the state is lost: to the mesh that is
 // left, and with the first statement of a place there, and no sooner, to the place.
 func TestBackToACheckpoint(t *testing.T) {
-	c := newCut(t, 3)
+	c := newMeshJob(t, 3)
 	for step := range uint64(5) {
 		for w := range topo.WorkerID(3) {
 			c.postStep(w, 1+step, collective.Barrier)
@@ -192,7 +192,7 @@ func TestBackToACheckpoint(t *testing.T) {
 // TestLossesOnTheWayBack: whoever is lost before the place is known, the others begin their way
 // anew.
 func TestLossesOnTheWayBack(t *testing.T) {
-	c := newCut(t, 4)
+	c := newMeshJob(t, 4)
 	for w := range topo.WorkerID(4) {
 		c.postStep(w, 1, collective.Barrier)
 	}

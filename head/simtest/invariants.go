@@ -187,8 +187,8 @@ func (l *invariants) checkStateStays(c *Cluster, r member.Record) {
 	}
 }
 
-// taken is what a worker was trained on in a step.
-type taken struct {
+// trained is what a worker was trained on in a step.
+type trained struct {
 	step uint64
 	by   topo.WorkerID
 	claim
@@ -196,11 +196,11 @@ type taken struct {
 
 // lineage yields what the state of the job has been trained on, from a step back: for each step
 // that is in it, the newest first, what each of its contributors was trained on.
-func (l *invariants) lineage(step uint64) iter.Seq[taken] {
-	return func(yield func(taken) bool) {
+func (l *invariants) lineage(step uint64) iter.Seq[trained] {
+	return func(yield func(trained) bool) {
 		for s := l.steps[step]; s != nil; step, s = s.follows, l.steps[s.follows] {
 			for _, w := range s.contributors {
-				if !yield(taken{step, w, l.claims[w][step]}) {
+				if !yield(trained{step, w, l.claims[w][step]}) {
 					return
 				}
 			}
@@ -210,7 +210,7 @@ func (l *invariants) lineage(step uint64) iter.Seq[taken] {
 
 // checkSamplesOnce checks that no sample of a step counts in it twice, or in a step before.
 func (l *invariants) checkSamplesOnce(step uint64) {
-	var now []taken
+	var now []trained
 	for before := range l.lineage(step) {
 		for _, t := range now {
 			l.checkNoSharedSample(t, before)
@@ -222,7 +222,7 @@ func (l *invariants) checkSamplesOnce(step uint64) {
 }
 
 // checkNoSharedSample checks that no sample was trained on by both.
-func (l *invariants) checkNoSharedSample(a, b taken) {
+func (l *invariants) checkNoSharedSample(a, b trained) {
 	if a.epoch != b.epoch {
 		return
 	}

@@ -18,7 +18,7 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	c.quiet = true
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
 		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
-	k := newClerk(c, seed)
+	k := newStoreGenerator(c, seed)
 	do := func(line string) {
 		if broken == nil && line != "" {
 			lines = append(lines, line)

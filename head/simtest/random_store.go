@@ -5,19 +5,20 @@ import (
 	"math/rand/v2"
 )
 
-// clerk chooses what becomes of calls to the store. It has random numbers of its own, and chooses
-// beside the generator: a seed means the same schedule with the store and without. It only reads
-// the Cluster, on its one goroutine; Random performs the events.
-type clerk struct {
+// storeGenerator chooses what becomes of calls to the store. It has random numbers of its own, and
+// chooses beside the generator: a seed means the same schedule with the store and without. It only
+// reads the Cluster, on its one goroutine; Random performs the events.
+type storeGenerator struct {
 	c    *Cluster
 	rand *rand.Rand // the only source of chance
 	kind string     // of the store: "folder", "servers", or "" for none
 	bad  int        // how many of a hundred calls are not just served
 }
 
-// newClerk returns a clerk that chooses by a seed; it also chooses the kind of the store.
-func newClerk(c *Cluster, seed uint64) *clerk {
-	k := &clerk{c: c, rand: rand.New(rand.NewPCG(seed, 11))}
+// newStoreGenerator returns a storeGenerator that chooses by a seed; it also chooses the kind of
+// the store.
+func newStoreGenerator(c *Cluster, seed uint64) *storeGenerator {
+	k := &storeGenerator{c: c, rand: rand.New(rand.NewPCG(seed, 11))}
 	k.kind = []string{"", "folder", "servers", "servers"}[k.rand.IntN(4)]
 	k.bad = []int{0, 20, 60, 90}[k.rand.IntN(4)]
 	return k
@@ -25,7 +26,7 @@ func newClerk(c *Cluster, seed uint64) *clerk {
 
 // firstEvent returns an event in which the first host does not reach the store from the start, in
 // some schedules: then it has yet to write that it leads when it does no more. "" = none.
-func (k *clerk) firstEvent() string {
+func (k *storeGenerator) firstEvent() string {
 	if k.kind != "servers" || k.rand.IntN(6) > 0 {
 		return ""
 	}
@@ -33,7 +34,7 @@ func (k *clerk) firstEvent() string {
 }
 
 // nextEvent chooses an event of the store, in one of ten calls; "" = none.
-func (k *clerk) nextEvent() string {
+func (k *storeGenerator) nextEvent() string {
 	if k.kind == "" || k.rand.IntN(10) > 0 {
 		return ""
 	}
@@ -76,7 +77,7 @@ func (k *clerk) nextEvent() string {
 
 // lastEvents returns events in which the first host is lost and begins anew, or the job ends; nil
 // in most schedules.
-func (k *clerk) lastEvents() []string {
+func (k *storeGenerator) lastEvents() []string {
 	switch first := k.c.hosts[0].name; {
 	case k.kind == "folder" && k.rand.IntN(2) == 0:
 		return []string{"crash " + first, "restart " + first}
