@@ -108,7 +108,7 @@ func (m *Network) awaitData(control *stream, o *opening, tickets [][]byte) ([]*s
 }
 
 // acceptData hands a stream of data to the opening that its ticket is from. Each ticket is good
-// once. If taken, the stream is the link's.
+// once. If taken, the stream is the link's; else it stays the caller's. It does not wait.
 func (m *Network) acceptData(s *stream, who identity, h hello, at *pendingConn) (taken bool,
 	err error) {
 	m.mu.Lock()

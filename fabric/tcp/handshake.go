@@ -206,7 +206,8 @@ func explainConnError(err error) error {
 	return err
 }
 
-// sanitize makes text from a peer fit to be shown: it is short and has no control characters.
+// sanitize returns text from a peer as it can be shown: without control characters, and cut to 1
+// KiB.
 func sanitize(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
