@@ -24,8 +24,9 @@ epochs, end = (int(arguments[5]), "") if arguments[5].isdigit() else (1 << 40, a
 PLACES = ["before", "between the parts", "before the answer", "after"]
 job = shoal.join()
 number = int(os.environ["SHOAL_RANK"])
-first = int(os.environ["SHOAL_SIZE"])
+first = int(os.environ["SHOAL_SIZE"])  # how many workers the job begins with
 doomed = random.Random(seed).sample(range(first), kills) if not job.outside else []
+# The first step in which this worker may die, and the place in it.
 choice = random.Random(seed * 1000 + number)
 fatal, place = choice.randrange(1, epochs * samples // batch - 1), choice.choice(PLACES)
 if number not in doomed:

@@ -90,7 +90,7 @@ def test_an_object_from_before_is_closed():
     """A worker that is the first one no more closes its object, and calls no factory."""
 
     class Double:
-        """A job of which this worker is the first, or not."""
+        """A job of which this worker is the first, or not, as the test sets `first`."""
 
         first = True
 
