@@ -68,7 +68,8 @@ done = np.zeros(1)
 print("PID", os.getpid(), flush=True)
 for step in job.steps(samples, batch, seed=seed, epochs=epochs):
     assert len(step.indices) == (step.weight or min(2, step.count)), step.indices
-    assert step.weight <= step.count <= batch and (step.weight != 1 or batch < 2 * job.size)
+    assert step.weight <= step.count <= batch
+    assert step.weight != 1 or step.count == 1 or batch < 2 * job.size
     for g in gradients:
         g.fill(step.weight and 1 / step.weight if g is not gradients[0] else 0)
     if step.weight:

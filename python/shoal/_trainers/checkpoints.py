@@ -58,7 +58,7 @@ def place_after_updates(folder: str, done: int, start: Cursor, updates: int) -> 
     whole = dataclasses.replace(
         start, epoch=done // updates, step=done, next=done % updates * start.batch
     )
-    counted = {"epoch": whole.epoch, "step": whole.step, "next": whole.next}
+    counted = {"epoch": whole.epoch, "step": whole.step, "next": whole.next, "apart": whole.apart}
     if place is None or dataclasses.replace(place, left=(), **counted) != whole:
         log_line(
             f"{folder} was written without shoal, or with other data or batches: it goes on"
