@@ -157,11 +157,17 @@ class Accelerator(accelerate.Accelerator):
         return _joined(active.gathered(input_data), self.device)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """The sum or the mean of the tensors of all workers that are not lost, times `scale`."""
+        """The sum or the mean of the tensors of all workers that are not lost, times `scale`. In
+        the loop that trains, the mean is weighted by the samples of the batches.
+        """
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
-        values = list(told(self._job, tensor).values())
-        return _reduced(values, scale / len(values) if reduction == "mean" else scale, self.device)
+        if reduction != "mean":
+            return _reduced(list(told(self._job, tensor).values()), scale, self.device)
+        weight = 1 if self._train is None or self._train.share is None else self._train.samples
+        mine = [_reduced([tensor], weight, "cpu"), weight]
+        values, weights = zip(*told(self._job, mine).values())
+        return _reduced(list(values), scale / max(sum(weights), 1), self.device)
 
     def wait_for_everyone(self) -> None:
         """Wait for all workers. Returns at once while this worker writes a checkpoint for all."""
@@ -302,6 +308,7 @@ class _TrainLoader(_Loader):
         # in the step, times the number of batches of the update, because Accelerate divides the
         # loss by the number that it accumulates. None = outside of the loop.
         self.share: Optional[float] = None
+        self.samples = 0  # of this worker in the batch under way, those that count
         self.last = False  # the last batch of the step
         self.placed = False  # the loop begins at the place of a checkpoint
 
@@ -341,6 +348,7 @@ class _TrainLoader(_Loader):
                 whole = -(-(step.count + self.accelerator._update.weight) // self.batch_size)
                 for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
                     self.share = len(cut) / len(samples) * whole
+                    self.samples = len(cut) if step.weight else 0
                     self.last = self.end_of_dataloader = i == count - 1
                     yield self._sent(self.collate(cut or samples[:2]))
                 self.share = None

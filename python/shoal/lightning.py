@@ -37,6 +37,7 @@ from shoal._trainers.batches import (
 from shoal._trainers.checkpoints import written
 from shoal._live.dealt import pack, told, unpack
 from shoal._trainers.update import Update
+from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt
 from shoal.cursor import Cursor
 
 __all__ = ["Strategy"]
@@ -86,6 +87,7 @@ class Strategy(SingleDeviceStrategy):
         # The others' count of steps for loggers; None = taken over, or there was none.
         self._stepped: Optional[int] = None
         self._update: Optional[Update] = None  # None = before the training
+        self._validations: List[Validation] = []  # those that are dealt out
         if self._job is not None:
             self._forward_redirection = _DDPForwardRedirection()
             self._follow()
@@ -151,7 +153,12 @@ class Strategy(SingleDeviceStrategy):
             trainer = self._trainer
             self._train = _TrainLoader(self, dataloader, trainer.accumulate_grad_batches)
             return self._train
-        return dataloader
+        if self._train is None or not can_be_dealt(self._trainer, dataloader):
+            return dataloader
+        number = len(self._validations)
+        validation = Validation(self._job, self._trainer, dataloader, number)
+        self._validations.append(validation)
+        return validation
 
     def _enter(self, trainer: Any) -> None:
         """Enter the job, for which it waits, and take over the state of the others where this
@@ -204,6 +211,15 @@ class Strategy(SingleDeviceStrategy):
         if self._train is not None:
             self.model.require_backward_grad_sync = self._train.last
         return super().training_step(*arguments, **options)
+
+    def validation_step(self, *arguments: Any, **options: Any) -> Any:
+        """As Lightning's own; where the batches are dealt out, for one of which these are the
+        numbers of the samples, what is logged is that of the worker that has evaluated it.
+        """
+        run, batch = super().validation_step, arguments[0]
+        if not isinstance(batch, dict) or set(batch) != NUMBERS:
+            return run(*arguments, **options)
+        return self._validations[int(batch["loader"])].step(batch["samples"], run)
 
     def backward(self, closure_loss: Any, *arguments: Any, **options: Any) -> Any:
         """As Lightning's own, with the loss weighted by the samples of this worker."""

@@ -37,7 +37,7 @@ from shoal._trainers.batches import Part, TrainLoader
 from shoal._trainers.callbacks import attributes_of
 from shoal._trainers.checkpoints import place_after_updates, write_place, written
 from shoal._live.dealt import told, unpack
-from shoal._trainers.rounds import Rounds, dealable
+from shoal._trainers.rounds import Predictions, dealable
 from shoal._trainers.update import Update
 from shoal.torch.wire import wire_to_move
 
@@ -467,7 +467,7 @@ class Elastic:
         if self._job is None or self._job.size == 1 or not dealable(dataloader):
             return loop(dataloader, *arguments, **options)
         inputs = "inputs" in self.args.include_for_metrics
-        rounds = Rounds(
+        rounds = Predictions(
             self._job,
             dataloader,
             self.prediction_step,

@@ -93,6 +93,8 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         (tmp_path / name).mkdir()
         config.update(out=str(tmp_path / name), samples=94)
         ended = world(n, _train, config, modules=common.MODULES)
+        whole = 10 * (3 if name == "two" else 2 if name == "one" else 1)
+        assert sum(r[3] for r in ended) == whole, "batches validated, of all workers"
         assert all(r[2] == ended[0][2] for r in ended)
         return ended[0][2][2], common.read_ledger(tmp_path / name)
 

@@ -32,6 +32,7 @@ class Module(lightning.LightningModule):
         """The net for so many samples, trained for so many steps."""
         super().__init__()
         self.net, self._steps = Net(samples), steps
+        self.validated = 0  # number of batches that this worker has validated
 
     def training_step(self, batch, _):
         """The loss of a batch, which is logged for each step and each epoch."""
@@ -41,6 +42,7 @@ class Module(lightning.LightningModule):
 
     def validation_step(self, batch, _):
         """Log the loss and the accuracy of a batch."""
+        self.validated += not self.trainer.sanity_checking
         output = self.net(**batch)
         right = (output["logits"].argmax(1) == batch["labels"]).double().mean()
         self.log_dict({"val_loss": output["loss"], "right": right})
@@ -131,7 +133,7 @@ def main(config):
     job = shoal.join()
     digest = module.net.layers[0].weight.sum().item().hex()
     told = [trainer.global_step, trainer.current_epoch, watch.epochs, digest]
-    return [job.rank, job.size, told]
+    return [job.rank, job.size, told, module.validated]
 
 
 if __name__ == "__main__":

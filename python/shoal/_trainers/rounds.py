@@ -26,36 +26,23 @@ def dealable(loader: Any) -> bool:
 
 
 class Rounds:
-    """Predicts batches, in the place of a Trainer's prediction_step, which gets their numbers. Only
-    the thread of the evaluation uses it; `prediction_step` waits for the other workers once in as
-    many batches as there are workers.
+    """The batches of one evaluation, each evaluated by one of the workers, in rounds of as many as
+    there are workers. Only the thread of the evaluation uses it; `result` waits for the other
+    workers once a round.
     """
 
-    def __init__(
-        self,
-        job: "shoal.Job",
-        loader: Any,
-        predict: Callable[..., Any],
-        preprocess: Optional[Callable[..., Any]],
-        kept: Optional[str],
-        device: Any,
-    ):
-        """`loader` is the DataLoader of the evaluation, `predict` the Trainer's own
-        prediction_step, `preprocess` what the loop would do with the logits, and `kept` the name of
-        the input that the metrics need; None = none. Results come on `device`.
-        """
-        self._job, self._predict, self._preprocess = job, predict, preprocess
-        self._kept, self._device = kept, device
+    def __init__(self, job: "shoal.Job", loader: Any):
+        """`loader` is the DataLoader of the evaluation, for which `dealable` is true."""
+        self._job = job
         self._dataset, self._collate = loader.dataset, loader.collate_fn
         # Samples of a batch, and whether a smaller one at the end is left out.
         self._size, self._drop = loader.batch_sampler.batch_size, loader.batch_sampler.drop_last
         samples = len(self._dataset)
         # The number of batches.
-        self._count = samples // self._size if self._drop else -(-samples // self._size)
-        # What `_make` has returned for the batches of this round that the loop has not asked for
-        # yet, by number.
+        self.count = samples // self._size if self._drop else -(-samples // self._size)
+        # The results for the batches of this round that the loop has not asked for yet, by number.
         self._found: Dict[int, Any] = {}
-        own = [self._samples(i) for i in range(job.rank, self._count, job.size)]
+        own = [self._samples(i) for i in range(job.rank, self.count, job.size)]
         options = {}
         if loader.num_workers:
             options = dict(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor)
@@ -66,7 +53,7 @@ class Rounds:
 
     def numbers(self) -> "DataLoader[Any]":
         """A new loader for the loop of the evaluation: each of its batches has the numbers of the
-        samples, for `prediction_step`, in place of the samples.
+        samples, for `number`, in place of the samples.
         """
         return DataLoader(
             range(len(self._dataset)),  # type: ignore[arg-type]
@@ -75,46 +62,74 @@ class Rounds:
             collate_fn=_numbered,
         )
 
-    def prediction_step(
-        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> Any:
-        """The loss, the logits and the labels of the batch with these numbers of samples, whichever
-        worker has predicted it. Sets the input that is kept in `inputs`.
+    def number(self, samples: Any) -> int:
+        """The number of the batch with these numbers of samples."""
+        return int(samples[0]) // self._size
+
+    def result(self, batch: int, make: Callable[[int, Any], Any], end: Optional[int] = None) -> Any:
+        """What make(number, samples) has returned for a batch, on whichever worker: nested tensors
+        and numbers. The loop asks for the batches in their order, on all workers alike, up to
+        `end`; None = for all.
         """
-        batch = int(inputs["samples"][0]) // self._size
         if batch not in self._found:
-            first = range(batch, min(batch + self._job.size, self._count))
-
-            def make(i: int) -> Any:
-                """The prediction for batch i, made here."""
-                return self._make(i, model, prediction_loss_only, ignore_keys)
-
-            self._found = dealt(self._job, first, make)
-        loss, logits, labels, kept = _to(self._found.pop(batch), self._device)
-        if self._kept is not None:
-            inputs[self._kept] = kept
-        return loss, logits, labels
+            end = self.count if end is None else min(end, self.count)
+            whole = range(batch, min(batch + self._job.size, end))
+            self._found = dealt(self._job, whole, lambda i: make(i, self.inputs(i)))
+        return self._found.pop(batch)
 
     def _samples(self, batch: int) -> Any:
         """The numbers of the samples of a batch."""
         start = batch * self._size
         return range(start, min(start + self._size, len(self._dataset)))
 
-    def _make(self, batch: int, model: Any, prediction_loss_only: bool, ignore_keys: Any) -> Any:
-        """Predict a batch here, also one that a lost worker was to predict: its loss, logits,
-        labels and the input that is kept, None where there is none.
-        """
+    def inputs(self, batch: int) -> Any:
+        """A batch, also one that a lost worker had."""
         if batch % self._job.size == self._job.rank:
-            inputs = next(self._own)
-        else:
-            inputs = self._collate([self._dataset[i] for i in self._samples(batch)])
-        loss, logits, labels = self._predict(
-            model, inputs, prediction_loss_only, ignore_keys=ignore_keys
-        )
-        if logits is not None and self._preprocess is not None:
-            logits = self._preprocess(logits, labels)
-        kept = None if self._kept is None else inputs[self._kept]
-        return [loss, logits, labels, kept]
+            return next(self._own)
+        return self._collate([self._dataset[i] for i in self._samples(batch)])
+
+
+class Predictions(Rounds):
+    """Predicts batches, in the place of a Trainer's prediction_step, which gets their numbers."""
+
+    def __init__(
+        self,
+        job: "shoal.Job",
+        loader: Any,
+        predict: Callable[..., Any],
+        preprocess: Optional[Callable[..., Any]],
+        kept: Optional[str],
+        device: Any,
+    ):
+        """`predict` is the Trainer's own prediction_step, `preprocess` what the loop would do with
+        the logits, and `kept` the name of the input that the metrics need; None = none. Results
+        come on `device`.
+        """
+        super().__init__(job, loader)
+        self._predict, self._preprocess = predict, preprocess
+        self._kept, self._device = kept, device
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> Any:
+        """The loss, the logits and the labels of the batch with these numbers of samples, whichever
+        worker has predicted it. Sets the input that is kept in `inputs`.
+        """
+
+        def make(_: int, inputs: Any) -> Any:
+            """Predict a batch here: its loss, logits, labels and the input that is kept."""
+            loss, logits, labels = self._predict(
+                model, inputs, prediction_loss_only, ignore_keys=ignore_keys
+            )
+            if logits is not None and self._preprocess is not None:
+                logits = self._preprocess(logits, labels)
+            return [loss, logits, labels, None if self._kept is None else inputs[self._kept]]
+
+        result = self.result(self.number(inputs["samples"]), make)
+        loss, logits, labels, kept = moved_to(result, self._device)
+        if self._kept is not None:
+            inputs[self._kept] = kept
+        return loss, logits, labels
 
 
 def _numbered(samples: Any) -> Dict[str, torch.Tensor]:
@@ -122,12 +137,12 @@ def _numbered(samples: Any) -> Dict[str, torch.Tensor]:
     return {"samples": torch.tensor(samples)}
 
 
-def _to(value: Any, device: Any) -> Any:
+def moved_to(value: Any, device: Any) -> Any:
     """A nested value with its tensors on a device; dicts, lists and tuples are new."""
     if torch.is_tensor(value):
         return value.to(device)
     if isinstance(value, dict):
-        return {key: _to(v, device) for key, v in value.items()}
+        return {key: moved_to(v, device) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_to(v, device) for v in value)
+        return type(value)(moved_to(v, device) for v in value)
     return value

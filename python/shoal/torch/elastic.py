@@ -20,6 +20,7 @@ from shoal._runtime.log import counted, log_line
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, make_buckets
+from .exchange import require_open_step
 from .path import Path, Paths
 from .sizes import Sizes
 from .wrapped import DistributedDataParallel
@@ -189,6 +190,10 @@ class Average:
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._job, self._make = job, make
         self._grouped = group is not None  # the average is over a group, not over the job
+        # Whether a worker that is the only one keeps its gradients as they are. What compresses
+        # them changes them there too.
+        self._keeps = make is Bucket and group is None
+        self._alone = False  # it does so in the step under way
         # The user was told that the parameters of the workers differ.
         self._told_differ = False
         self._generation = 0  # of the job in the last step; 0 = there was none
@@ -259,15 +264,35 @@ class Average:
         """
         if not self._taken:
             self._note_members()
-            self._compare_parameters()
-            self._resize_buckets()
-            self._begin_step(self._paths.choose())
+            self._alone = self._keeps and self._job.size == 1 and self._job.step is not None
+            if not self._alone:
+                self._compare_parameters()
+                self._resize_buckets()
+                self._begin_step(self._paths.choose())
+        if self._alone:
+            return self._keep(bucket)
         future = self._path.copier.new_future()
         self._taken.append((bucket, future))
         self._copy_in(bucket)
         if bucket.is_last():
             taken, self._taken = self._taken, []
             self._end_step(taken)
+        return future
+
+    def _keep(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Take a bucket where this worker is the only one: its gradients are the mean already, and
+        nothing is copied. The last bucket commits the step.
+        """
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self._taken.append((bucket, future))
+        if bucket.is_last():
+            taken, self._taken = self._taken, []
+            self._check_given(taken)
+            require_open_step(self._job).share(array("q", [0]), last=True, op="sum").wait()
+            if self._used is not None:
+                self._used.clear()
+            for each, done in taken:
+                done.set_result(each.buffer())
         return future
 
     def _note_members(self) -> None:
@@ -336,23 +361,22 @@ class Average:
             self._full += 1
         full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
         if end and full < len(self._missing):
-            self._refuse_unaveraged()
+            self._check_given(self._taken)
         path.copier.run_after_copies(lambda: self._submit_full(path, full, first, end))
 
-    def _refuse_unaveraged(self) -> None:
-        """Raise RuntimeError for parameters whose gradients DDP has kept to itself in this step."""
+    def _check_given(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
+        """Raise RuntimeError for parameters whose gradients DDP has kept to itself in this step, of
+        which these are all buckets.
+        """
         # A bucket with a sparse gradient has a parameter and no gradient.
-        given = {
-            p
-            for bucket, _ in self._taken
-            for p, _ in zip(bucket.parameters(), bucket.gradients())
-        }
+        given = {p for bucket, _ in taken for p, _ in zip(bucket.parameters(), bucket.gradients())}
         names = [self._names[p] for p in reversed(self._parameters) if p not in given]
-        raise RuntimeError(
-            "shoal: DistributedDataParallel has not handed over the gradients of"
-            f" {', '.join(names)}, so they would not be averaged. Those of an embedding with"
-            " sparse=True are never: make it with sparse=False, or freeze it"
-        )
+        if names:
+            raise RuntimeError(
+                "shoal: DistributedDataParallel has not handed over the gradients of"
+                f" {', '.join(names)}, so they would not be averaged. Those of an embedding with"
+                " sparse=True are never: make it with sparse=False, or freeze it"
+            )
 
     def _submit_full(self, path: Path, full: int, first: bool, end: bool) -> None:
         """Submit the first `full` buckets of a path that are not submitted yet, on the thread of
