@@ -450,46 +450,6 @@ def test_what_would_not_be_averaged_is_an_error():
             world(n, _train_sparse)
 
 
-def _train_alone():
-    """Train a model with batch norm on this rank, the only one; return the sizes in bytes of what
-    it gave to step.share, and whether the parameters are those of a plain loop.
-    """
-    from unittest import mock
-
-    import shoal.torch
-
-    def layers():
-        """A model, always with the same parameters."""
-        torch.manual_seed(3)
-        return torch.nn.Sequential(torch.nn.Linear(3, 20), torch.nn.BatchNorm1d(20))
-
-    loader, model, optimizer = _loop(lambda: shoal.torch.ddp(layers()))
-    plain, given = layers(), []
-    beside, share = torch.optim.SGD(plain.parameters(), lr=0.1), shoal.Step.share
-
-    def counted(self, x, *arguments, **options):
-        """As step.share; notes the size of x."""
-        given.append(memoryview(x).nbytes)
-        return share(self, x, *arguments, **options)
-
-    with mock.patch.object(shoal.Step, "share", counted):
-        for x, _ in loader:
-            for net, each in ((model, optimizer), (plain, beside)):
-                each.zero_grad()
-                net(x).square().sum().backward()
-                each.step()
-    mine, theirs = model.module.state_dict(), plain.state_dict()
-    return given, all(torch.equal(mine[name], theirs[name]) for name in theirs)
-
-
-def test_a_worker_that_is_alone_sends_no_gradients():
-    """The only worker of a job trains as a plain loop does, bit by bit, and tells the agent that a
-    step is made, in 8 bytes.
-    """
-    given, same = world(1, _train_alone)[0]
-    assert same and given == [8] * 4
-
-
 def _thaw_with_optimizer():
     """Train on this rank a layer that was frozen when ddp wrapped it, with shoal.torch.optimizer
     beside; return the parameters.

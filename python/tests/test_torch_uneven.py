@@ -1,6 +1,6 @@
 """Steps that are not one average of all samples drawn evenly: samples that are left out, several
-averages, and weights of samples. Functions that tests give to `world` run on each rank of a job, in
-its own process.
+averages, weights of samples, and none to average with. Functions that tests give to `world` run on
+each rank of a job, in its own process.
 """
 
 import collections
@@ -164,6 +164,48 @@ def test_weights_of_samples():
     for wrong in ([1, 2], [0] * 6, [1, -1, 1, 1, 1, 1], [math.nan] * 6):
         with pytest.raises(ValueError, match="weights"):
             _Draws(wrong, 6, 7)
+
+
+def _train_alone():
+    """Train a model with batch norm on this rank, the only one; return the sizes in bytes of what
+    it gave to step.share, and whether the parameters are those of a plain loop.
+    """
+    from unittest import mock
+
+    import shoal.torch
+
+    def layers():
+        """A model, always with the same parameters."""
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Linear(3, 20), torch.nn.BatchNorm1d(20))
+
+    x = torch.randn(32, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x), 8)
+    model, plain, given = shoal.torch.ddp(layers()), layers(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    beside, share = torch.optim.SGD(plain.parameters(), lr=0.1), shoal.Step.share
+
+    def counted(self, x, *arguments, **options):
+        """As step.share; notes the size of x."""
+        given.append(memoryview(x).nbytes)
+        return share(self, x, *arguments, **options)
+
+    with mock.patch.object(shoal.Step, "share", counted):
+        for (x,) in loader:
+            for net, each in ((model, optimizer), (plain, beside)):
+                each.zero_grad()
+                net(x).square().sum().backward()
+                each.step()
+    mine, theirs = model.module.state_dict(), plain.state_dict()
+    return given, all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_a_worker_that_is_alone_sends_no_gradients():
+    """The only worker of a job trains as a plain loop does, bit by bit, and tells the agent that a
+    step is made, in 8 bytes.
+    """
+    given, same = world(1, _train_alone)[0]
+    assert same and given == [8] * 4
 
 
 if __name__ == "__main__":
