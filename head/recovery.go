@@ -185,9 +185,9 @@ func (r *leader) sendMissingEntries(host string, index uint64) {
 	}
 }
 
-// takeInHost takes in a host that comes while the job runs. One that comes with members is too
-// late: the others went on without it. So is one with workers that the job was to begin with, which
-// may be in their first step.
+// takeInHost takes in a host that comes while the job runs. One that reports members is too late,
+// for the others went on without it, and is told to leave. So is one with a worker that has made a
+// call (w.Open): the job was to begin with it, and it may be in its first step.
 func (r *leader) takeInHost(host string, rep Report) {
 	for _, w := range rep.Workers {
 		if _, member := rep.State.View.Rank(w.Worker); member || len(w.Open) > 0 {

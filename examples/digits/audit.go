@@ -88,7 +88,7 @@ func postSheet[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []
 		return
 	}
 	a.size, a.dealt, a.step, a.digest = job.Size(), t.Count(), t.Step(), digest(weights)
-	most := (a.dealt + a.size - 1) / a.size // samples of a rank
+	most := mostSamples(a.dealt, a.size)
 	a.sheet = slices.Grow(a.sheet[:0], a.size*(1+most))[:a.size*(1+most)]
 	clear(a.sheet)
 	a.sheet[job.Rank()] = int64(a.digest)
@@ -99,6 +99,10 @@ func postSheet[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []
 	}
 	a.moving = client.AllReduceAsync(job, a.sheet, collective.Sum, client.More())
 }
+
+// mostSamples returns how many samples of a step of `dealt` one of `size` workers takes at most.
+// Where there are fewer than two for each, some take two or three.
+func mostSamples(dealt, size int) int { return max((dealt+size-1)/size, min(dealt, 3)) }
 
 // readSheet waits for the sheet of a step that is committed, and counts what it shows. epoch is
 // that of the step. It does nothing without an audit.

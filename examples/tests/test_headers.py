@@ -54,7 +54,11 @@ def header(path):
 
 
 def pattern(lines):
-    """Returns a regular expression for what a header shows, in a list of lines."""
+    """Returns a regular expression for what a header shows, in a list of lines. A line `...` stands
+    for any number of lines, `...` within one for any text. A number stands for any other that has a
+    decimal point too, or has none too, unless it is part of a word or follows a bracket, as a rank
+    does. Spaces stand for any number of spaces, and everything else for itself.
+    """
     expression = ""
     for line in lines:
         if line == "...":

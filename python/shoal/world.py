@@ -54,7 +54,8 @@ class World(Group):
     @property
     def first(self) -> bool:
         """Whether this worker is the one that does what one does for all: rank 0, as long as it is
-        a member. When it is lost, another worker is the first after the step under way.
+        a member, and to the end of its program where the job was stopped. When it is lost, another
+        worker is the first after the step under way. The thread of the training loop asks.
         """
         return self.rank == 0 and not self.outside and not self._backend.view.gone
 

@@ -68,8 +68,10 @@ def test_zeros_of_a_type_share_their_memory():
     assert zeros[0].data_ptr() == zeros[1].data_ptr() != zeros[2].data_ptr()
 
 
-def test_an_optimizer_that_cannot_make_its_state_stays_as_it_is():
-    """An optimizer that needs a closure is left alone."""
+def test_an_optimizer_that_cannot_step_on_zeros_leaves_no_gradient():
+    """Where an optimizer refuses the step on zero gradients that would make its state, for it needs
+    a closure or sparse gradients, that raises nothing, and no gradient stays.
+    """
     trained = torch.nn.Parameter(torch.ones(3, 4))
     for optimizer in torch.optim.LBFGS([trained]), torch.optim.SparseAdam([trained]):
         initialize_state(optimizer)
