@@ -188,7 +188,7 @@ def judge(framework, folder, output, steps, clip, seed) -> dict:
     samples = steps // EPOCHS * BATCH
     batches = common.undisturbed(samples, BATCH, seed, EPOCHS)
     same = [line["taken"] for line in ledger] == batches
-    alone, net = common.replayed(batches, samples, steps, clip)
+    alone, net = common.replay(batches, samples, steps, clip)
     if framework == "transformers":
         ended = running_job.results(output)
         logged = [line for line in ended[0][2]["logs"] if "loss" in line]

@@ -116,6 +116,7 @@ class Accelerator(accelerate.Accelerator):
             self.gradient_state._set_sync_gradients(True)
         super().backward(loss * train.share, **options)
         if train.last:
+            self._update.commit_alone()
             left = sum(stop - start for start, stop in train.loader.place.left)
             parameters = [p for m in self._models for p in m.parameters() if p.requires_grad]
             self._update.add_step(train.loader.step.count - left, not left, parameters)
@@ -345,11 +346,14 @@ class _TrainLoader(_Loader):
                 step = self.loader.step
                 count = -(-step.count // self.batch_size)
                 # Accelerate divides by the number of batches that it accumulates.
-                whole = -(-(step.count + self.accelerator._update.weight) // self.batch_size)
+                update = self.accelerator._update
+                whole = -(-(step.count + update.weight) // self.batch_size)
                 for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
                     self.share = len(cut) / len(samples) * whole
                     self.samples = len(cut) if step.weight else 0
                     self.last = self.end_of_dataloader = i == count - 1
+                    for model in self.accelerator._models:
+                        model.require_backward_grad_sync = self.last and update.averages
                     yield self._sent(self.collate(cut or samples[:2]))
                 self.share = None
         if self.job.released and not self.job.first:

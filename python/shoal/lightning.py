@@ -209,7 +209,8 @@ class Strategy(SingleDeviceStrategy):
     def training_step(self, *arguments: Any, **options: Any) -> Any:
         """As Lightning's own. Gradients are averaged in the last batch of a step of the job."""
         if self._train is not None:
-            self.model.require_backward_grad_sync = self._train.last
+            update = self._update
+            self.model.require_backward_grad_sync = self._train.last and update.averages
         return super().training_step(*arguments, **options)
 
     def validation_step(self, *arguments: Any, **options: Any) -> Any:
@@ -233,6 +234,7 @@ class Strategy(SingleDeviceStrategy):
             update.share(train.part, 0.0, 0.0)
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
+            update.commit_alone()
             update.end(train.part, self._parameters())
             self._log_waiting(whole=not self._left_over())
         return result

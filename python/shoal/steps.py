@@ -104,19 +104,20 @@ class Step:
         self._weights = list(self.aside(weights).wait())
         if bad:
             self.weight = 0
-        if any(self._weights):
-            return False
-        self._averages = 1
+        if not any(self._weights):
+            self._averages = 1
+            self.commit_without_average()
+        return not any(self._weights)
+
+    def commit_without_average(self) -> None:
+        """Commit the open step with nothing more to average. All workers wait for each other."""
         self.share(array("q", [0]), last=True, op="sum").wait()
-        return True
 
     def _check_open(self) -> None:
         """Raise ShoalError where the step is committed."""
+        again = "give all arrays to one step.allreduce, or take the next step"
         if self.committed:
-            raise ShoalError(
-                "this step is committed already: give all arrays to one step.allreduce, or take the"
-                " next step"
-            )
+            raise ShoalError(f"this step is committed already: {again}")
 
     def share(
         self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None

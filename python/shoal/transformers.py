@@ -298,14 +298,16 @@ class Elastic:
     def _backward_pass(self, model: Any, part: Part) -> None:
         """The backward passes of a part, of which the last one averages."""
         step = functools.partial(type(self).training_step, self)  # type: ignore[attr-defined]
-        self._update.begin()  # type: ignore[union-attr]
+        assert self._update is not None
+        self._update.begin()
         for micro in part.micros:
             last = micro is part.micros[-1]
             self._shared = part if last else None
             # What the loss is divided by, unless it is by the number of items.
             self.current_gradient_accumulation_steps = part.samples / micro.samples
-            with contextlib.nullcontext() if last else model.no_sync():
+            with contextlib.nullcontext() if last and self._update.averages else model.no_sync():
                 step(model, micro.inputs, part.items)
+        self._update.commit_alone()
         self._shared = None
 
     def create_accelerator_and_postprocess(self) -> None:

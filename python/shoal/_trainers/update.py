@@ -48,6 +48,20 @@ class Update:
         """The weight of the samples that the steps before have together; 0 = there are none."""
         return 0 if self.before is None else int(self.before["weight"])
 
+    @property
+    def averages(self) -> bool:
+        """Whether the last backward pass of a step averages gradients. Those of a worker that is
+        alone are the mean already, and stay where they are.
+        """
+        return self._job.size > 1
+
+    def commit_alone(self) -> None:
+        """Commit the step, after its last backward pass, where that has not averaged."""
+        step = self._job.step
+        # The others may have been lost since the pass, which has committed the step then.
+        if step is not None and not step.committed and not self.averages:
+            step.commit_without_average()
+
     def begin(self) -> None:
         """Begin a step, of which no loss is known yet."""
         self._loss, self._sums = 0.0, None

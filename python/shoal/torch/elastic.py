@@ -288,7 +288,7 @@ class Average:
         if bucket.is_last():
             taken, self._taken = self._taken, []
             self._check_given(taken)
-            require_open_step(self._job).share(array("q", [0]), last=True, op="sum").wait()
+            require_open_step(self._job).commit_without_average()
             if self._used is not None:
                 self._used.clear()
             for each, done in taken:
