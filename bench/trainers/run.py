@@ -13,6 +13,7 @@ import argparse
 import os
 import pathlib
 import sys
+import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "peers"), str(HERE.parents[1] / "python" / "tests")]
@@ -68,7 +69,9 @@ def write(document: dict, folder: pathlib.Path) -> None:
     _, found, after = rest.partition(END)
     if not found:
         raise OSError(f"{page} has no line {BEGIN!r} with a line {END!r} below it: put them there")
-    page.write_text(f"{before}{BEGIN}\n{text(document)}\n\n{END}{after}")
+    parts = text(document).split("\n\n")
+    lines = [x if x.startswith("|") else textwrap.fill(x, 100) for x in parts]
+    page.write_text("\n\n".join([before + BEGIN.strip(), *lines, END + after]))
 
 
 def main() -> int:
