@@ -231,7 +231,7 @@ class Strategy(SingleDeviceStrategy):
             update.begin()
         update.add(float(closure_loss.detach()) * train.share)
         if train.last:
-            update.share(train.part, 0.0, 0.0)
+            update.share(0.0, 0.0)
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.commit_alone()

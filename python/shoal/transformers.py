@@ -335,7 +335,7 @@ class Elastic:
             self._track_num_input_tokens(micro.inputs)
         tokens = self.state.num_input_tokens_seen - seen
         self.state.num_input_tokens_seen = seen
-        self._update.share(part, flos, float(tokens))  # type: ignore[union-attr]
+        self._update.share(flos, float(tokens))  # type: ignore[union-attr]
 
     def _flos(self, own: Any) -> Any:
         """A function for the floating-point operations: of all workers for a Part, else `own`'s."""

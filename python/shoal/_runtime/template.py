@@ -135,7 +135,8 @@ def _import(modules: List[str]) -> None:
             _give_up(f"cannot import {module}: {type(error).__name__}: {error}")
     for package, module in _BESIDE:
         if package in sys.modules:
-            with contextlib.suppress(Exception):  # torch 1 has no torch._dynamo
+            # One may lack, as torch._dynamo in torch 1, or fail: the program did not ask for it.
+            with contextlib.suppress(Exception):
                 importlib.import_module(module)
 
 
@@ -305,7 +306,7 @@ def become_worker(
     """Give this fork what a process has that has just started: a process group, its own standard
     files and no others, its environment, and random numbers of its own. `changes` are what imports
     have done to the environment; a variable that the worker has from elsewhere stays. `copies` are
-    the descriptors that imports have left, each a copy of a standard one, of which it is told.
+    the descriptors that imports have left, each with the number of the standard one that it copies.
     """
     with contextlib.suppress(OSError):  # the template may have done it
         os.setpgid(0, 0)

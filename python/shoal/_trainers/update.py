@@ -72,7 +72,7 @@ class Update:
         """
         self._loss += loss
 
-    def share(self, part: Part, flos: float, tokens: float) -> None:
+    def share(self, flos: float, tokens: float) -> None:
         """Begin the sums over all workers, before the last backward pass of the step. `flos` and
         `tokens` are the floating-point operations and the tokens of this worker.
         """
