@@ -1,0 +1,67 @@
+package setting
+
+// Phase is how far a change has come.
+type Phase string
+
+// The phases of a change. The last three are ends.
+const (
+	// Entered means that the job trains by the new setting, and that it is measured.
+	Entered Phase = "entered"
+	// Kept means that the new setting stays.
+	Kept Phase = "kept"
+	// Reverted means that the job trains by the setting before the change again.
+	Reverted Phase = "reverted"
+	// Void means that nothing was learnt, since something else has changed the job meanwhile. The
+	// new setting stays.
+	Void Phase = "void"
+)
+
+// IsEnd reports whether a change is over in this phase.
+func (p Phase) IsEnd() bool { return p != Entered }
+
+// Band is an estimate with its uncertainty: the true value lies from Low to High in 80 of 100
+// cases. The zero value says nothing.
+type Band struct {
+	Low  float64 `json:"low"`
+	Mid  float64 `json:"mid"`
+	High float64 `json:"high"`
+}
+
+// Contains reports whether x is in the band.
+func (b Band) Contains(x float64) bool { return b.Low <= x && x <= b.High }
+
+// IsKnown reports whether the band says anything.
+func (b Band) IsKnown() bool { return b != Band{} }
+
+// Change is one change of a job's setting, as its log and its ledger have it. All hosts have the
+// same. Its texts are cut to MaxText bytes each, so that it stays small.
+type Change struct {
+	// Number counts the changes of the job, from 1.
+	Number uint64 `json:"number"`
+	Phase  Phase  `json:"phase"`
+	// Policy names the policy that has decided; "" = a person has, see Who.
+	Policy string `json:"policy,omitempty"`
+	// Who asked, such as "ada@host"; "" = a policy did.
+	Who string `json:"who,omitempty"`
+	// Step is the number of committed steps when the change was entered.
+	Step uint64 `json:"step"`
+	// From and To are settings, in the text form of Setting, of which only what differs is there.
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Because is the reason, in words.
+	Because string `json:"because,omitempty"`
+	// Alternatives are the other targets that were compared, the best first, each with its
+	// prediction, in words; at most three.
+	Alternatives []string `json:"alternatives,omitempty"`
+	// Rate is samples a second before the change; 0 = it was not measured.
+	Rate float64 `json:"rate,omitempty"`
+	// Predicted is by which factor the goodput was to grow.
+	Predicted Band `json:"predicted,omitzero"`
+	// Measured is by which factor the goodput has grown; 0 = it was not measured.
+	Measured float64 `json:"measured,omitempty"`
+	// Steps is how many steps were measured; 0 = none yet.
+	Steps uint64 `json:"steps,omitempty"`
+}
+
+// MaxText is the number of bytes of a text in a Change at most.
+const MaxText = 160

@@ -1,0 +1,199 @@
+// Package setting holds how a job trains, as far as that can change while it does: the setting, its
+// text form, which parts of it a program has opened, and the record of a change. They are values;
+// no function keeps or changes what it is given.
+package setting
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/internal/spelling"
+)
+
+// Setting is how a job trains from one step on. All members have the same setting in the same step.
+// In the zero value everything is as the program states it.
+type Setting struct {
+	// Number is the number of the newest change of the job; 0 = there was none. When a change is
+	// reverted, the number stays.
+	Number uint64 `json:"number,omitempty"`
+	// Batch is the number of samples of an optimizer step over all workers; 0 = as the program
+	// states.
+	Batch uint64 `json:"batch,omitempty"`
+	// Round is the number of local steps from one commit to the next. The only values are 0, as the
+	// program states, and 1.
+	Round uint32 `json:"round,omitempty"`
+	// Shares has the part of the work of each rank, as whole numbers that are compared with each
+	// other; nil = all ranks have the same. It has at most MaxShares elements.
+	Shares []uint16 `json:"shares,omitempty"`
+	// Sync is how workers synchronise. The only values are "", as the program states, and "ssgd":
+	// gradients are averaged in every step.
+	Sync string `json:"sync,omitempty"`
+	// Rate is the factor of the learning rate that goes with Batch, compared with the batch that
+	// the program states; 0 = workers choose it by their optimizers.
+	Rate float64 `json:"rate,omitempty"`
+	// Save is the number of steps from one checkpoint to the next; 0 = as the program states.
+	Save uint64 `json:"save,omitempty"`
+}
+
+// MaxShares is the largest number of ranks among which work can be divided unequally.
+const MaxShares = 256
+
+// maxValue bounds Batch and Save, as cursor.MaxSamples bounds a batch.
+const maxValue = 1 << 62
+
+// names are the words of the text form, in its order.
+var names = []string{"batch", "round", "shares", "sync", "rate", "save"}
+
+// String returns the text form, such as "batch=512,save=100", which With reads: the parts that are
+// not as the program states, without Number; "" if there is none.
+func (s Setting) String() string {
+	var words []string
+	add := func(name, value string, is bool) {
+		if is {
+			words = append(words, name+"="+value)
+		}
+	}
+	shares := make([]string, len(s.Shares))
+	for i, n := range s.Shares {
+		shares[i] = strconv.Itoa(int(n))
+	}
+	add("batch", strconv.FormatUint(s.Batch, 10), s.Batch > 0)
+	add("round", strconv.FormatUint(uint64(s.Round), 10), s.Round > 0)
+	add("shares", strings.Join(shares, ":"), len(shares) > 0)
+	add("sync", s.Sync, s.Sync != "")
+	add("rate", strconv.FormatFloat(s.Rate, 'g', -1, 64), s.Rate > 0)
+	add("save", strconv.FormatUint(s.Save, 10), s.Save > 0)
+	return strings.Join(words, ",")
+}
+
+// With returns the setting with the parts that a text gives, such as "batch=512,save=100"; the
+// other parts stay. An error says what is wrong with the text.
+func (s Setting) With(text string) (Setting, error) {
+	for _, word := range strings.Split(text, ",") {
+		name, value, is := strings.Cut(strings.TrimSpace(word), "=")
+		if !is || value == "" {
+			return s, fmt.Errorf("%q is no part of a setting: write NAME=VALUE, such as batch=512",
+				word)
+		}
+		if err := s.setPart(name, value); err != nil {
+			return s, err
+		}
+	}
+	return s, s.Validate()
+}
+
+// setPart sets the part of a name to a value in text form.
+func (s *Setting) setPart(name, value string) (err error) {
+	whole := func(bits int) (n uint64) {
+		if n, err = strconv.ParseUint(value, 10, bits); err == nil && n == 0 {
+			err = strconv.ErrRange
+		}
+		return n
+	}
+	switch name {
+	case "batch":
+		s.Batch = whole(63)
+	case "round":
+		s.Round = uint32(whole(32))
+	case "shares":
+		s.Shares, err = parseShares(value)
+	case "sync":
+		s.Sync = value
+	case "rate":
+		s.Rate, err = strconv.ParseFloat(value, 64)
+	case "save":
+		s.Save = whole(63)
+	default:
+		near := ""
+		if n := spelling.Nearest(name, names); n != "" {
+			near = fmt.Sprintf("; did you mean %s?", n)
+		}
+		return fmt.Errorf("no part of a setting is called %q: there are %s%s", name,
+			strings.Join(names, ", "), near)
+	}
+	if err != nil {
+		return fmt.Errorf("%s=%s: the value is no number that can be, such as %s", name, value,
+			examples[name])
+	}
+	return nil
+}
+
+// examples has a value of each part whose value is a number.
+var examples = map[string]string{"batch": "512", "round": "1", "shares": "2:1:1", "rate": "1.4",
+	"save": "100"}
+
+// parseShares reads the shares of the ranks, such as "2:1:1".
+func parseShares(text string) (shares []uint16, err error) {
+	for _, word := range strings.Split(text, ":") {
+		n, err := strconv.ParseUint(word, 10, 16)
+		if err != nil {
+			return nil, err
+		}
+		shares = append(shares, uint16(n))
+	}
+	return shares, nil
+}
+
+// Validate returns what is wrong with a setting that no job can have; nil = nothing.
+func (s Setting) Validate() error {
+	switch {
+	case s.Batch > maxValue || s.Save > maxValue:
+		return fmt.Errorf("batch=%d, save=%d: neither goes beyond 2^62", s.Batch, s.Save)
+	case s.Round > 1:
+		return fmt.Errorf("round=%d: this version commits every step, round=1", s.Round)
+	case s.Sync != "" && s.Sync != "ssgd":
+		return fmt.Errorf("sync=%s: this version averages gradients in every step, sync=ssgd",
+			s.Sync)
+	case math.IsNaN(s.Rate) || s.Rate < 0 || s.Rate > 1e6:
+		return fmt.Errorf("rate=%v: it takes a factor above 0, up to 10^6", s.Rate)
+	case len(s.Shares) > MaxShares:
+		return fmt.Errorf("%d shares; up to %d ranks can have unequal work", len(s.Shares),
+			MaxShares)
+	case len(s.Shares) > 0 && !slices.ContainsFunc(s.Shares, func(n uint16) bool { return n > 0 }):
+		return fmt.Errorf("shares=0: somebody must do the work, such as shares=2:1:1")
+	}
+	return nil
+}
+
+// Equal reports whether two settings train alike. Number does not count.
+func (s Setting) Equal(o Setting) bool {
+	return s.Batch == o.Batch && s.Round == o.Round && slices.Equal(s.Shares, o.Shares) &&
+		s.Sync == o.Sync && s.Rate == o.Rate && s.Save == o.Save
+}
+
+// Levers are the parts of a setting that a program has opened. In the zero value all are closed.
+type Levers struct {
+	// Batch is what the batch may be; zero = it never changes.
+	Batch Range `json:"batch,omitzero"`
+}
+
+// Range is the numbers from From up to To, both among them.
+type Range struct {
+	From uint64 `json:"from"`
+	To   uint64 `json:"to"`
+}
+
+// IsOpen reports whether the range has more than one number.
+func (r Range) IsOpen() bool { return r.From < r.To }
+
+// Contains reports whether n is in the range.
+func (r Range) Contains(n uint64) bool { return r.From <= n && n <= r.To }
+
+// String returns the range as people read it, such as "64–1024".
+func (r Range) String() string { return fmt.Sprintf("%d–%d", r.From, r.To) }
+
+// Refuse returns why a job with these levers does not go from one setting to another; nil = it may.
+func (l Levers) Refuse(from, to Setting) error {
+	switch {
+	case to.Batch != from.Batch && !l.Batch.IsOpen():
+		return fmt.Errorf("the batch is closed: the program opens it with " +
+			"shoal.torch.loader(…, batch_range=(least, most))")
+	case to.Batch != from.Batch && to.Batch != 0 && !l.Batch.Contains(to.Batch):
+		return fmt.Errorf("batch=%d is outside of what the program allows, %v (batch_range)",
+			to.Batch, l.Batch)
+	}
+	return to.Validate()
+}

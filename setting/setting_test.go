@@ -1,0 +1,100 @@
+package setting_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// A setting comes back from its text form, but for its number.
+func TestTextForm(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := setting.Setting{Batch: rapid.Uint64Range(0, 1<<40).Draw(t, "batch"),
+			Round: rapid.Uint32Range(0, 1).Draw(t, "round"),
+			Rate:  math.Abs(rapid.Float64Range(0, 1e6).Draw(t, "rate")), // no -0
+			Save:  rapid.Uint64Range(0, 1<<40).Draw(t, "save"),
+			Sync:  rapid.SampledFrom([]string{"", "ssgd"}).Draw(t, "sync"),
+			Shares: append([]uint16{1}, rapid.SliceOfN(rapid.Uint16(), 0,
+				setting.MaxShares-1).Draw(t, "shares")...)}
+		got, err := setting.Setting{}.With(want.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q comes back as another one (-want +got): %s", want, diff)
+		}
+	})
+}
+
+// What is no setting is refused, with words that help.
+func TestRefusals(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                "write NAME=VALUE",
+		"batch":           "write NAME=VALUE",
+		"batch=":          "write NAME=VALUE",
+		"bacth=1":         "did you mean batch?",
+		"batch=0":         "such as 512",
+		"batch=-1":        "such as 512",
+		"batch=1e99":      "such as 512",
+		"batch=1,batch=x": "such as 512",
+		"rate=nan":        "rate=NaN",
+		"rate=x":          "such as 1.4",
+		"shares=1:x":      "such as 2:1:1",
+		"shares=0:0":      "somebody must do the work",
+		"shares=1:70000":  "such as 2:1:1",
+		"round=2":         "round=1",
+		"sync=diloco":     "sync=ssgd",
+		"save=0":          "such as 100",
+		"batch=2^63":      "such as 512",
+		"shares=1" + strings.Repeat(":1", setting.MaxShares): "up to 256 ranks",
+	} {
+		if _, err := (setting.Setting{}).With(text); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, expected one with %q", text, err, want)
+		}
+	}
+}
+
+// A lever that the program has not opened stays closed, and one that is open has its range.
+func TestLevers(t *testing.T) {
+	from := setting.Setting{Batch: 128}
+	open := setting.Levers{Batch: setting.Range{From: 64, To: 512}}
+	for _, x := range []struct {
+		levers setting.Levers
+		to     setting.Setting
+		want   string
+	}{
+		{setting.Levers{}, setting.Setting{Batch: 256}, "the batch is closed"},
+		{open, setting.Setting{Batch: 1024}, "64–512"},
+		{open, setting.Setting{Batch: 32}, "64–512"},
+		{open, setting.Setting{Batch: 256, Round: 9}, "round=1"},
+		{open, setting.Setting{Batch: 512}, ""},
+		{open, setting.Setting{}, ""},
+		{setting.Levers{}, from, ""},
+	} {
+		err := x.levers.Refuse(from, x.to)
+		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("to %q with %v: error %v, expected %q", x.to, x.levers, err, x.want)
+		}
+	}
+}
+
+// Whatever text comes in, With panics never and gives no setting that Validate refuses.
+func FuzzWith(f *testing.F) {
+	f.Add("batch=512,shares=2:1:1,save=3")
+	f.Add("rate=1e-9,sync=ssgd,round=1")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := setting.Setting{}.With(text)
+		if err != nil {
+			return
+		}
+		if err := s.Validate(); err != nil {
+			t.Errorf("%q gives a setting that is refused: %v", text, err)
+		}
+	})
+}
