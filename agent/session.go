@@ -260,8 +260,9 @@ func (s *session) serveGroup(list []int) error {
 	return s.reply(&api.GroupReply{ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
 }
 
-// serveData states for the worker what data the job trains on, and the cursor at which it goes on,
-// and answers.
+// serveData states for the worker what data the job trains on, and answers. Where the request has a
+// cursor, of a checkpoint, the job goes on there; else at the beginning. Whether what a lost worker
+// leaves is a step of its own (Apart) follows from the request and not from the checkpoint.
 func (s *session) serveData(r *api.DataRequest) error {
 	d, err := cursor.New(r.Samples, r.Batch, r.Seed, r.Shuffle)
 	if err != nil {

@@ -85,17 +85,20 @@ func TestTimeOfStreams(t *testing.T) {
 	}
 }
 
-// drawSamples returns what a network would show that costs what truth says, off by up to the share
-// `off`; the same for the same seed.
-func drawSamples(seed uint64, truth cost.Model, hosts int,
-	off float64) (list []cost.Sample) {
+// sampledRoutes is how many of the routes of a length drawSamples measures: the first ones that
+// collective.Candidates lists. It lists more for every length over two hosts or more.
+const sampledRoutes = 6
+
+// drawSamples returns measurements of all-reduces over hosts, of which there are at least two: some
+// short, middle and long ones, by sampledRoutes routes each. Each takes the seconds that the model
+// truth predicts, times a random factor from 1 - off to 1 + off. A seed gives the same list each
+// time.
+func drawSamples(seed uint64, truth cost.Model, hosts int, off float64) (list []cost.Sample) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for _, bytes := range []int{64, 256 << 10, 4 << 20} {
-		for _, r := range collective.Candidates(hosts, bytes)[:6] {
-			list = append(list,
-				cost.Sample{Route: r, Hosts: hosts, Bytes: bytes,
-					Seconds: truth.AllReduceSeconds(r, hosts,
-						bytes) * (1 + off*(2*rng.Float64()-1))})
+		for _, r := range collective.Candidates(hosts, bytes)[:sampledRoutes] {
+			seconds := truth.AllReduceSeconds(r, hosts, bytes) * (1 + off*(2*rng.Float64()-1))
+			list = append(list, cost.Sample{Route: r, Hosts: hosts, Bytes: bytes, Seconds: seconds})
 		}
 	}
 	return list
