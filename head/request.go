@@ -62,8 +62,9 @@ func (a *Agent) ForceHead() {
 	a.finishInput()
 }
 
-// releaseWorkers has every member let go when the step ends that is under way; false in a job that
-// has no steps, or has not begun.
+// releaseWorkers has every member let go when the step ends that is under way, and ends at once
+// those who wait to become members; false in a job that has no steps, or has not begun. why is the
+// reason for people, and is not empty.
 func (r *leader) releaseWorkers(why string) bool {
 	if !r.state.Elastic || r.machine.View().Generation == 0 {
 		return false

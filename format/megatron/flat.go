@@ -103,8 +103,8 @@ func (w *writer) distributedState(s *rankFiles, o *optimizerPlan) (*pickle.Dict,
 	return d, w.addCommonState(s, o, d)
 }
 
-// layFlatFile lays out a rank's flat buffers; the first expert parallel rank has what all have
-// alike.
+// layFlatFile adds the file with a rank's flat buffers to w.Output, and where its tensors lie to
+// w.spots; planFlat must have run. Only the first expert parallel rank has the first optimizer.
 func (w *writer) layFlatFile(s *rankFiles, folder string) error {
 	f := flatFile{w: w, owner: s, name: path.Join(folder, distributedName)}
 	var all []any

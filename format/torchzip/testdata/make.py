@@ -17,7 +17,12 @@ DTYPES = """float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool c
 
 
 def contents(value, path, found):
-    """Every tensor below value under its name: element type, shape and the bytes of its elements, row-major."""
+    """Add every tensor in value, nested dicts and lists, to the dict found, and return that.
+
+    The key is the tensor's name: path, "" for the outermost value, and the keys and indices below
+    it, joined by dots. The item is its element type, its shape and the bytes of its elements in
+    hex, row-major.
+    """
     if isinstance(value, torch.Tensor):
         packed = value.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
         raw = bytes(packed.view(torch.uint8).tolist()) if packed.numel() else b""
