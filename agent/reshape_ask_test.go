@@ -24,7 +24,7 @@ func TestPredictOnLinks(t *testing.T) {
 		s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: hosts, Bytes: bytes}
 		s.Seconds = truth.AllReduceSeconds(s.Route, hosts, bytes)
 		for range 3 {
-			r.decide(decide.Observation[cost.Sample]{Sample: s})
+			r.decide(decide.Measurement[cost.Sample]{Sample: s})
 		}
 	}
 	unknown := func(when string) {

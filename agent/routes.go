@@ -24,7 +24,7 @@ type routes struct {
 	chosen   map[cost.Class]collective.Route // a class without an entry goes the default route
 	hosts    int                             // hosts of the newest all-reduce between hosts
 	meter    meter.AllReduces
-	measured queue.Queue[decide.Observation[cost.Sample]]
+	measured queue.Queue[decide.Measurement[cost.Sample]]
 
 	mu    sync.Mutex     // guards tuner
 	tuner *policy.Routes // nil before a job has use for it
@@ -74,7 +74,7 @@ func (d *driver) endMeasuring(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
 	d.routes.meter.End(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
-		d.routes.measured.Put(decide.Observation[cost.Sample]{Sample: s, Leads: d.head.Leads()})
+		d.routes.measured.Put(decide.Measurement[cost.Sample]{Sample: s, Leads: d.head.Leads()})
 	})
 }
 
@@ -97,7 +97,7 @@ func (a *Agent) tuneRoutes(ctx context.Context) error {
 
 // decide gives the tuner a measurement, and makes the tuner before the first; true = the routes of
 // a class are to change. It locks r.mu and takes milliseconds, on the goroutine of tuneRoutes.
-func (r *routes) decide(o decide.Observation[cost.Sample]) (policy.RouteDecision, bool) {
+func (r *routes) decide(o decide.Measurement[cost.Sample]) (policy.RouteDecision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tuner == nil {

@@ -9,8 +9,8 @@ package decide
 
 import "fmt"
 
-// Observation is a measurement, as each agent of a job tells its policies of it.
-type Observation[S any] struct {
+// Measurement is what was measured, as each agent of a job tells its policies of it.
+type Measurement[S any] struct {
 	Sample S // what was measured
 
 	// Leads is whether this agent decides for the job. The others only learn from the sample, so
@@ -27,19 +27,19 @@ type Estimate struct {
 	Predicted bool // by a model; false = measured
 }
 
-// Because is the reason of a Decision: how long the choice before takes, and how long the choice
+// Because is the reason of a Choice: how long the choice before takes, and how long the choice
 // that replaces it.
 type Because struct{ From, To Estimate }
 
-// Decision is that one choice replaces another, and why. From and To are equal in a decision to
+// Choice is that one thing replaces another, and why. From and To are equal in a choice to
 // leave things as they are.
-type Decision[T any] struct {
+type Choice[T any] struct {
 	From, To T
 	Because  Because
 }
 
 // Reason returns the reason in words, in milliseconds.
-func (d Decision[T]) Reason() string {
+func (d Choice[T]) Reason() string {
 	return fmt.Sprintf("%v %s, %v %s", d.From, d.Because.From, d.To, d.Because.To)
 }
 
@@ -56,9 +56,9 @@ func (e Estimate) String() string {
 // takes less than margin times as long: margin is at most 1, and below 1 where predictions are not
 // exact or a change has its price. Each of the others must be as much better than the best one
 // before it.
-func Prefer[T any](now T, others []T, margin float64, predict Predictor[T]) Decision[T] {
+func Prefer[T any](now T, others []T, margin float64, predict Predictor[T]) Choice[T] {
 	before := Estimate{predict(now), true}
-	d := Decision[T]{From: now, To: now, Because: Because{before, before}}
+	d := Choice[T]{From: now, To: now, Because: Because{before, before}}
 	for _, choice := range others {
 		if took := predict(choice); took < margin*d.Because.To.Seconds {
 			d.To, d.Because.To.Seconds = choice, took

@@ -31,7 +31,7 @@ func TestPrefer(t *testing.T) {
 
 // What was measured is told apart from what is predicted.
 func TestReason(t *testing.T) {
-	d := decide.Decision[string]{From: "a", To: "b", Because: decide.Because{
+	d := decide.Choice[string]{From: "a", To: "b", Because: decide.Because{
 		From: decide.Estimate{Seconds: 0.0012},
 		To:   decide.Estimate{Seconds: 0.001, Predicted: true}}}
 	if got, want := d.Reason(), "a took 1.2 ms, b may take 1 ms"; got != want {

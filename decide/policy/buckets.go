@@ -35,7 +35,7 @@ func BucketSizes(bytes int) (sizes []int) {
 // all-reduce of so many bytes goes, and now is the size until now, which stays unless another one
 // is clearly better.
 func DecideBucketSize(m cost.Model, s cost.Step, now int,
-	route func(bytes int) collective.Route) decide.Decision[int] {
+	route func(bytes int) collective.Route) decide.Choice[int] {
 	return decide.Prefer(now, BucketSizes(s.Bytes), bucketMargin, func(size int) float64 {
 		return m.StepSeconds(s, size, route(size))
 	})

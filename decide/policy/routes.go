@@ -28,7 +28,7 @@ type Routes struct {
 // RouteDecision is the route that the all-reduces of a class take from now on, and why.
 type RouteDecision struct {
 	cost.Class
-	decide.Decision[collective.Route]
+	decide.Choice[collective.Route]
 }
 
 const (
@@ -88,7 +88,7 @@ func NewRoutes(start cost.Model) *Routes { return &Routes{start, map[cost.Class]
 // Decide learns what an all-reduce took: by itself, or its share of what several took beside each
 // other. On the agent that leads it decides, now and then, that the all-reduces of the same class
 // go another way from now on; it keeps that in p too.
-func (p *Routes) Decide(o decide.Observation[cost.Sample]) (d RouteDecision, changed bool) {
+func (p *Routes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, changed bool) {
 	s := o.Sample
 	class := cost.ClassOf(s.Hosts, s.Bytes)
 	c := p.classes[class]
@@ -215,7 +215,7 @@ func (c *classState) changeRoute(to collective.Route, now float64,
 	then decide.Estimate) RouteDecision {
 	from := c.route
 	c.route = to
-	return RouteDecision{c.Class, decide.Decision[collective.Route]{From: from, To: to,
+	return RouteDecision{c.Class, decide.Choice[collective.Route]{From: from, To: to,
 		Because: decide.Because{From: decide.Estimate{Seconds: now}, To: then}}}
 }
 

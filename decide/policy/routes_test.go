@@ -44,11 +44,11 @@ func (n *network) allReduce(hosts, bytes int, tuners ...*policy.Routes) (policy.
 		s.Seconds *= f
 	}
 	for _, t := range tuners[1:] {
-		if c, is := t.Decide(decide.Observation[cost.Sample]{Sample: s, Leads: false}); is {
+		if c, is := t.Decide(decide.Measurement[cost.Sample]{Sample: s, Leads: false}); is {
 			panic(fmt.Sprintf("who does not lead decides %+v", c))
 		}
 	}
-	c, changed := tuners[0].Decide(decide.Observation[cost.Sample]{Sample: s, Leads: true})
+	c, changed := tuners[0].Decide(decide.Measurement[cost.Sample]{Sample: s, Leads: true})
 	if changed {
 		n.route[c.Class] = c.To
 	}
@@ -150,7 +150,7 @@ func TestTunerKnowsTheCable(t *testing.T) {
 	measure := func(truth cost.Model, bytes, times int) {
 		route := collective.DefaultRoute(bytes)
 		for range times {
-			tuner.Decide(decide.Observation[cost.Sample]{Sample: cost.Sample{Route: route, Hosts: 4,
+			tuner.Decide(decide.Measurement[cost.Sample]{Sample: cost.Sample{Route: route, Hosts: 4,
 				Bytes: bytes, Seconds: truth.AllReduceSeconds(route, 4, bytes)}})
 		}
 	}

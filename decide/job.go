@@ -1,0 +1,71 @@
+package decide
+
+import (
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// Policy decides about some levers of a job. A lever has one policy at most. Decide is a pure
+// function: it keeps nothing and changes nothing that it is given, so what it has to remember is
+// the state that it returns, MaxPolicyState bytes at most, with which it is called next time. The
+// first time state is empty, and also after the job has got another head; a state that a policy
+// does not understand counts as empty.
+type Policy interface {
+	// Name is how people call the policy, such as "batch".
+	Name() string
+	// Levers are the parts of the setting that the policy may change, by their names in its text
+	// form, such as "batch" and "rate".
+	Levers() []string
+	// Decide decides by what was observed and what the twin predicts.
+	Decide(o sense.Observation, twin Twin, state []byte) (Decision, []byte)
+}
+
+// MaxPolicyState is the number of bytes that a policy can remember.
+const MaxPolicyState = 4 << 10
+
+// Target is how a job could train.
+type Target struct {
+	Setting setting.Setting // its Number does not count
+	Size    int             // members; 0 = as many as there are
+}
+
+// Decision is what a policy wants changed, and why.
+type Decision struct {
+	To      *Target // nil = nothing should change, and Because says why not
+	Because string  // in words, with the numbers that it rests on
+	// Alternatives are the other targets that were compared, the best first; at most three are
+	// kept.
+	Alternatives []Scored
+}
+
+// Leave returns the decision that nothing should change.
+func Leave(because string) Decision { return Decision{Because: because} }
+
+// Scored is a target and what is predicted of it.
+type Scored struct {
+	Target
+	Prediction
+}
+
+// Twin predicts what a job will do, by what it has done.
+type Twin interface {
+	// Predict returns what is predicted of a target, compared with how the job trains now. It is
+	// the zero value when nothing can be said, but for a reason in Guess.
+	Predict(to Target) Prediction
+}
+
+// Prediction is what a twin expects of a target.
+type Prediction struct {
+	StepSeconds setting.Band // seconds of a step
+	// Throughput is by which factor the samples a second grow.
+	Throughput setting.Band
+	// Efficiency is by which factor what a sample brings grows; below 1 for larger batches.
+	Efficiency setting.Band
+	// Goodput is by which factor the progress a second grows: throughput times efficiency.
+	Goodput setting.Band
+	// CostSeconds is how many seconds of training the change itself costs.
+	CostSeconds setting.Band
+	// Guess says in words what was not measured, so that the bands rest on a guess; "" = they rest
+	// on measurements. To try such a target also tells the twin what it does not know.
+	Guess string
+}

@@ -1,0 +1,33 @@
+package sense
+
+import (
+	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// Observation is what is known of a running job after a committed step: what its policies decide
+// by. Who gets one only reads it, and keeps no pointer out of it.
+type Observation struct {
+	Step    uint64          // committed steps
+	Size    int             // members; 0 = the job has not begun
+	Now     Duration        // time since some moment that stays the same while this agent leads
+	Setting setting.Setting // in force; its Batch is always the effective one
+	First   uint64          // the batch that the program states
+	Levers  setting.Levers  // what the program has opened
+	Steps   *StepSeries     // the newest committed steps; nil = none
+	Split   Split
+	Noise   noise.Estimate
+}
+
+// Split is where the time of a step goes, in seconds a step, as the workers tell it. A part that
+// nobody tells is 0.
+type Split struct {
+	Data      float64 // waits for samples
+	Compute   float64 // forward and backward
+	Exposed   float64 // waits for the network, while nothing is computed
+	Optimizer float64 // updates parameters
+
+	// Slack has by rank how many seconds a step the worker waits for the slowest one; nil = it is
+	// not known.
+	Slack []float64
+}

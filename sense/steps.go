@@ -1,0 +1,105 @@
+package sense
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// MaxSteps is the number of steps that a StepSeries keeps.
+const MaxSteps = 512
+
+// StepSample is a committed step.
+type StepSample struct {
+	Step       uint64  // number of committed steps, with this one
+	Seconds    float64 // from the commit before to this one
+	Samples    uint64  // samples that the step has trained on, over all workers
+	Batch      uint64  // samples of a whole step; the last step of an epoch can have fewer
+	Size       int     // members
+	Generation uint64  // of the members
+	Change     uint64  // number of the newest change of the setting; 0 = there was none
+}
+
+// StepSeries holds the newest committed steps of a job. It knows which of them were disturbed, and
+// say nothing of the next ones: those before and after a change of members, and the first one with
+// another setting. The zero value has no steps. Only Add changes it; one goroutine uses it at a
+// time.
+type StepSeries struct {
+	steps [MaxSteps]step // a ring: step i lies at i % MaxSteps
+	n     int            // steps ever added
+}
+
+// step is an element of a StepSeries.
+type step struct {
+	StepSample
+	disturbed bool
+}
+
+// Add adds the step that has committed last, in place of the oldest one when the series is full.
+// A step that took no time, or had no samples or members, tells nothing and is left out.
+func (s *StepSeries) Add(x StepSample) {
+	if !(x.Seconds > 0) || math.IsInf(x.Seconds, 1) || x.Samples == 0 || x.Size < 1 {
+		return
+	}
+	next := step{x, s.n == 0}
+	if s.n > 0 {
+		before := &s.steps[(s.n-1)%MaxSteps]
+		moved := before.Generation != x.Generation || before.Size != x.Size
+		before.disturbed = before.disturbed || moved
+		next.disturbed = moved || before.Change != x.Change || before.Step+1 != x.Step
+	}
+	s.steps[s.n%MaxSteps] = next
+	s.n++
+}
+
+// Newest returns the step that was added last, and whether there is one. A nil series has none.
+func (s *StepSeries) Newest() (StepSample, bool) {
+	if s == nil || s.n == 0 {
+		return StepSample{}, false
+	}
+	return s.steps[(s.n-1)%MaxSteps].StepSample, true
+}
+
+// Between returns the steps that were not disturbed and whose numbers are above from and up to to,
+// in their order. The slice is the caller's. A nil series has no steps.
+func (s *StepSeries) Between(from, to uint64) (list []StepSample) {
+	if s == nil {
+		return nil
+	}
+	for i := max(0, s.n-MaxSteps); i < s.n; i++ {
+		x := s.steps[i%MaxSteps]
+		if !x.disturbed && x.Step > from && x.Step <= to {
+			list = append(list, x.StepSample)
+		}
+	}
+	return list
+}
+
+// Rate returns the samples a second of steps, and of how many of them: the median of the whole
+// steps, so that a few that were held up do not count. Its band is where that median lies in 80 of
+// 100 cases if steps do not depend on each other. Without a whole step it says nothing.
+func Rate(steps []StepSample) (rate setting.Band, n int) {
+	var rates []float64
+	for _, x := range steps {
+		if x.Samples == x.Batch {
+			rates = append(rates, float64(x.Samples)/x.Seconds)
+		}
+	}
+	return medianBand(rates), len(rates)
+}
+
+// medianBand returns the median of numbers and its interval, by their order (Conover, "Practical
+// Nonparametric Statistics", §3.2). It sorts the numbers.
+func medianBand(list []float64) setting.Band {
+	if len(list) == 0 {
+		return setting.Band{}
+	}
+	slices.Sort(list)
+	n := float64(len(list))
+	half := 1.28 / 2 * math.Sqrt(n) // a tenth of a normal distribution lies above 1.28
+	low := max(0, int(math.Floor((n-1)/2-half)))
+	high := min(len(list)-1, int(math.Ceil((n-1)/2+half)))
+	return setting.Band{Low: list[low], Mid: (list[(len(list)-1)/2] + list[len(list)/2]) / 2,
+		High: list[high]}
+}

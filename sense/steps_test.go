@@ -1,0 +1,98 @@
+package sense_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// numbers returns the numbers of steps.
+func numbers(steps []sense.StepSample) (list []uint64) {
+	for _, x := range steps {
+		list = append(list, x.Step)
+	}
+	return list
+}
+
+// Steps around a change of members and the first one by another setting are left out, and so is
+// what is no step.
+func TestStepsThatWereDisturbed(t *testing.T) {
+	var s sense.StepSeries
+	generation, change := uint64(1), uint64(0)
+	for i := uint64(1); i <= 12; i++ {
+		switch i {
+		case 5:
+			generation = 2
+		case 9:
+			change = 1
+		}
+		s.Add(sense.StepSample{Step: i, Seconds: 1, Samples: 8, Batch: 8, Size: 2,
+			Generation: generation, Change: change})
+	}
+	s.Add(sense.StepSample{Step: 13, Seconds: 0, Samples: 8, Batch: 8, Size: 2, Generation: 2})
+	s.Add(sense.StepSample{Step: 13, Seconds: math.NaN(), Samples: 8, Batch: 8, Size: 2})
+	s.Add(sense.StepSample{Step: 14, Seconds: 1, Samples: 8, Batch: 8, Size: 2, Generation: 2,
+		Change: 1}) // 13 is missing: its seconds may be those of two steps
+	s.Add(sense.StepSample{Step: 15, Seconds: 1, Samples: 8, Batch: 8, Size: 2, Generation: 2,
+		Change: 1})
+	if diff := cmp.Diff([]uint64{2, 3, 6, 7, 8, 10, 11, 12, 15},
+		numbers(s.Between(0, 99))); diff != "" {
+		t.Errorf("undisturbed steps (-want +got): %s", diff)
+	}
+	if diff := cmp.Diff([]uint64{7, 8, 10}, numbers(s.Between(6, 10))); diff != "" {
+		t.Errorf("steps from 7 to 10 (-want +got): %s", diff)
+	}
+	if x, is := s.Newest(); !is || x.Step != 15 {
+		t.Errorf("the newest step is %d", x.Step)
+	}
+	if _, is := (*sense.StepSeries)(nil).Newest(); is || (*sense.StepSeries)(nil).Between(0,
+		9) != nil {
+		t.Error("no series has steps")
+	}
+}
+
+// A series has the newest steps, as many as it keeps.
+func TestStepSeriesIsBounded(t *testing.T) {
+	var s sense.StepSeries
+	for i := range uint64(2 * sense.MaxSteps) {
+		s.Add(sense.StepSample{Step: i, Seconds: 1, Samples: 1, Batch: 1, Size: 1})
+	}
+	if got := s.Between(0, math.MaxUint64); len(got) != sense.MaxSteps ||
+		got[0].Step != sense.MaxSteps {
+		t.Errorf("it has %d steps from %d on", len(got), got[0].Step)
+	}
+}
+
+// The rate is that of whole steps, a few that were held up do not move it out of what the others
+// have, and its band holds the middle.
+func TestRate(t *testing.T) {
+	if rate, n := sense.Rate(nil); rate.IsKnown() || n != 0 {
+		t.Errorf("of no steps: %v of %d", rate, n)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		seconds := rapid.SliceOfN(rapid.Float64Range(0.9, 1.1), 3, 40).Draw(t, "seconds")
+		var steps []sense.StepSample
+		for _, x := range seconds {
+			steps = append(steps, sense.StepSample{Seconds: x, Samples: 10, Batch: 10})
+		}
+		for range rapid.IntRange(0, (len(seconds)-1)/2).Draw(t, "held up") {
+			steps = append(steps, sense.StepSample{Seconds: 99, Samples: 10, Batch: 10})
+		}
+		want := len(steps)
+		steps = append(steps, sense.StepSample{Seconds: 1, Samples: 1, Batch: 10})
+		rate, n := sense.Rate(steps)
+		if n != want || rate.Mid < 10/1.1-1e-9 || rate.Mid > 10/0.9+1e-9 ||
+			!rate.Contains(rate.Mid) {
+			t.Fatalf("%v of %d steps", rate, n)
+		}
+	})
+	if rate, _ := sense.Rate([]sense.StepSample{{Seconds: 2, Samples: 8, Batch: 8}}); rate !=
+		(setting.Band{Low: 4, Mid: 4, High: 4}) {
+		t.Errorf("of one step: %v", rate)
+	}
+}
