@@ -1,19 +1,21 @@
-// Package noise estimates the gradient noise scale of a job: how many samples a step can have until
-// more of them hardly make its gradient better (McCandlish et al., "An Empirical Model of
-// Large-Batch Training", 2018). It is pure, as package sense is.
 package noise
 
 import "github.com/shoal-ml/shoal/setting"
 
 // Estimate is what is known of the noise in a job's gradients. The zero value knows nothing.
 type Estimate struct {
-	// Scale is the gradient noise scale in samples, Variance / SquaredNorm.
+	// Scale is the gradient noise scale in samples, Variance / SquaredNorm; zero = it is not known.
 	Scale setting.Band
-	// SquaredNorm is the squared norm of the true gradient.
+	// Above is whether the scale is only known to be Scale.High or more, which is 8 batches.
+	Above bool
+	// SquaredNorm is the squared norm of the true gradient, |G|². Estimates of it can be negative.
 	SquaredNorm float64
-	// Variance is the variance of the gradient of one sample: the trace of its covariance.
+	// Variance is the variance of the gradient of one sample: the trace of its covariance, trΣ.
+	// Estimates of it can be negative.
 	Variance float64
-	// Known is whether the numbers above say anything. Who decides by the noise waits until then.
+	// Steps is the number of steps that the estimate is of.
+	Steps float64
+	// Known is whether Scale says anything. Who decides by the noise waits until then.
 	Known bool
 	// Why says in words why nothing is known; "" = something is.
 	Why string
