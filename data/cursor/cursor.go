@@ -20,18 +20,21 @@ type Span struct{ From, To uint64 }
 // Len returns the number of positions in the span.
 func (s Span) Len() uint64 { return s.To - s.From }
 
-// A Cursor is a place in the data. New, Parse and Commit make cursors; change no field, and not
-// what Left refers to.
+// A Cursor is a place in the data. New, Parse, Commit and WithBatch make cursors; change no field,
+// and not what Left refers to.
 //
-// The positions below Next that are not in Left are committed. Left is never larger than one batch:
-// it goes first into the next batch, or with Apart is that batch, so whatever is left then is part
-// of that batch.
+// The positions below Next that are not in Left are committed. Left goes first into the next batch,
+// or with Apart is that batch. It is never larger than the largest batch since nothing was left,
+// and larger than Batch only where WithBatch has made that smaller. Then a batch takes the first
+// positions of Left, and the rest stays for those after.
 //
 // The number of spans in Left is at most the number of runs of neighbouring ranks that were lost
-// since the last step without a loss. A batch is the spans of Left and one fresh span, in the order
-// of positions; a lost run is one piece of that sequence and consists of one span more than it has
-// boundaries inside. The runs do not overlap, so together they hold each boundary at most once: k
-// spans have k boundaries at most, and become k + runs at most. A step without a loss leaves none.
+// since nothing was left. A batch that reaches all of Left is its k spans and one fresh span, in
+// the order of positions, so it has k boundaries. A lost run is one piece of that sequence and
+// consists of one span more than it has boundaries inside. The runs do not overlap, so together
+// they hold each boundary at most once: k spans become k + runs at most, and none without a loss. A
+// batch that does not reach all of Left has no fresh span, so there are k - 1 boundaries, and the
+// rest of Left is one piece more: again k + runs at most.
 type Cursor struct {
 	Epoch uint64 // the epoch of the next step; 0 = the first
 	Next  uint64 // the first position of the epoch that was never handed out; at most Samples
@@ -41,7 +44,7 @@ type Cursor struct {
 	Step    uint64 // number of committed steps, over all epochs
 	Samples uint64 // number of samples in an epoch; at least 1
 	// Batch is the number of samples of a step, over all workers. Only the last step of an epoch
-	// has fewer.
+	// has fewer, and with Apart one that completes the one before.
 	Batch uint64
 	Seed  uint64 // what the order of each epoch follows from
 	Plain bool   // whether the data is not shuffled
@@ -59,9 +62,29 @@ func New(samples, batch, seed uint64, shuffle bool) (Cursor, error) {
 
 // SameData reports whether two cursors are places in the same data: as many samples, in the same
 // batches and order. Apart may differ.
-func (c Cursor) SameData(o Cursor) bool {
-	return c.Samples == o.Samples && c.Batch == o.Batch && c.Seed == o.Seed && c.Plain == o.Plain
+func (c Cursor) SameData(o Cursor) bool { return c.SameSamples(o) && c.Batch == o.Batch }
+
+// SameSamples reports whether two cursors are places in the same data but for the batch: as many
+// samples, in the same order.
+func (c Cursor) SameSamples(o Cursor) bool {
+	return c.Samples == o.Samples && c.Seed == o.Seed && c.Plain == o.Plain
 }
+
+// WithBatch returns the same place with batches of n samples from the next step on; c stays as it
+// is. Whatever the batches are, each sample is trained on once. Where TakesBatch is false, a batch
+// that lost workers have left incomplete is completed all the same, by the next step. It panics
+// when n is not in [1, MaxSamples].
+func (c Cursor) WithBatch(n uint64) Cursor {
+	if n < 1 || n > MaxSamples {
+		panic(fmt.Sprintf("cursor: a batch of %d samples; it takes 1 to 2^62", n))
+	}
+	c.Batch = n
+	return c
+}
+
+// TakesBatch reports whether the next step can be the first of another batch. With Apart it is not
+// where a batch is incomplete: who trains takes the steps up to its end as one.
+func (c Cursor) TakesBatch() bool { return !c.Apart || len(c.Left) == 0 }
 
 // Order returns the order of the samples in the cursor's epoch.
 func (c Cursor) Order() Order {
@@ -84,11 +107,11 @@ func (c Cursor) Count() uint64 {
 // Committed returns how many samples were committed over all epochs, modulo 2^64.
 func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.countLeft() }
 
-// Part returns the positions that a rank takes of the next batch, ascending. The batch is Left,
-// then the positions from Next on, cut at the end of the epoch. It falls into contiguous parts; the
-// first ranks take one more than the others, which may have none. A part has at least two positions
-// where a whole batch has two for each rank, because a batch norm cannot compute with one: fewer
-// ranks take a smaller batch then. It panics when rank is not in [0, size).
+// Part returns the positions that a rank takes of the next batch, ascending. The batch is the first
+// Count of those in Left and then those from Next on, up to the end of the epoch. It falls into
+// contiguous parts; the first ranks take one more than the others, which may have none. A part has
+// at least two positions where a whole batch has two for each rank, because a batch norm cannot
+// compute with one: fewer ranks take a smaller batch then. It panics when rank is not in [0, size).
 func (c Cursor) Part(rank, size int) []Span {
 	if rank < 0 || rank >= size {
 		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
@@ -108,12 +131,13 @@ func (c Cursor) Parts(size int) [][]Span {
 
 // Commit returns the cursor after the step of the next batch, in which size workers took their
 // parts and those whose done is true are part of the result. The others' parts come first in the
-// batch after, or with Apart are that batch. When all of an epoch is committed, the next begins. C
+// batch after, and then what of Left the batch has not reached; with Apart they are that batch.
+// When all of an epoch is committed, the next begins. C
 // stays as it is, and shares no memory with the result.
 //
 // It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then
-// leave it, and run the step again from c with those who are there: a step without a loss always
-// fits. It panics unless len(done) is size, and at least 1.
+// leave it, and run the step again from c with those who are there: where c fits, so does what a
+// step without a loss makes of it. It panics unless len(done) is size, and at least 1.
 func (c Cursor) Commit(size int, done []bool) Cursor {
 	mustHaveWorkers(size)
 	if len(done) != size {
@@ -121,9 +145,9 @@ func (c Cursor) Commit(size int, done []bool) Cursor {
 			"cursor: a commit of %d workers says for %d of them whether they are done", size,
 			len(done)))
 	}
-	next := c
+	next, count, left := c, c.Count(), c.countLeft()
 	next.Left = nil
-	next.Next += c.Count() - c.countLeft()
+	next.Next += count - min(count, left)
 	next.Step++
 	for rank := range done {
 		if !done[rank] {
@@ -131,6 +155,7 @@ func (c Cursor) Commit(size int, done []bool) Cursor {
 				c.partStart(rank+1, size))
 		}
 	}
+	next.Left = c.appendPositions(next.Left, count, left) // what the batch has not reached
 	if next.Next == next.Samples && len(next.Left) == 0 {
 		next.Epoch++
 		next.Next = 0

@@ -62,11 +62,8 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 			}
 		}
 	}
-	want, left := min(int(c.Batch), open), 0
-	for _, s := range c.Left {
-		left += int(s.Len())
-	}
-	if c.Apart && left > 0 {
+	want := min(int(c.Batch), open)
+	if left := int(countSpans(c.Left)); c.Apart && left > 0 {
 		want = left
 	}
 	if len(seen) != want || c.Count() != uint64(want) {
@@ -84,8 +81,8 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 	}
 }
 
-// Whatever workers there are and are lost, every position is committed once an epoch, and an
-// encoding comes back as it was.
+// Whatever workers there are and are lost, and whatever the batch is, every position is committed
+// once an epoch, and an encoding comes back as it was.
 func TestEverySampleExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.Uint64Range(1, 200).Draw(t, "samples")
@@ -93,8 +90,11 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 			rapid.Uint64().Draw(t, "seed"), true)
 		c.Apart = rapid.Bool().Draw(t, "apart")
 		b := &book{times: make([]int, samples)}
-		runs := 0 // of lost ranks since the last step without a loss
+		bound := &leftBound{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if c.TakesBatch() && rapid.IntRange(0, 3).Draw(t, "change") == 0 {
+				c = c.WithBatch(rapid.Uint64Range(1, 64).Draw(t, "batch"))
+			}
 			size := rapid.IntRange(1, 12).Draw(t, "size")
 			done := rapid.SliceOfN(rapid.Bool(), size, size).Draw(t, "done")
 			if rapid.Bool().Draw(t, "calm") {
@@ -106,7 +106,7 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 			if diff := cmp.Diff(before, c.Left); diff != "" {
 				t.Fatalf("the commit changed the cursor before it: %s", diff)
 			}
-			runs = checkLeft(t, next, runs, done)
+			bound.check(t, c, next, done)
 			if next.Step != c.Step+1 {
 				t.Fatalf("step %d follows %d", next.Step, c.Step)
 			}
@@ -121,27 +121,38 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 	})
 }
 
-// checkLeft ends the test unless the two promises about the size of Left are kept after a commit.
-// runs is how many runs of neighbouring ranks were lost since the last step without a loss;
-// checkLeft returns that number with those of done.
-func checkLeft(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
-	if !slices.Contains(done, false) {
-		runs = 0
+// leftBound is what the size of Left is promised to stay within. The zero value is for a cursor
+// that has nothing left.
+type leftBound struct {
+	runs  int    // runs of neighbouring ranks that were lost since nothing was left
+	batch uint64 // the largest batch since then
+}
+
+// check ends the test unless the promises about the size of Left are kept after the commit from c
+// to next, in which those that are done took part.
+func (b *leftBound) check(t *rapid.T, c, next cursor.Cursor, done []bool) {
+	if len(c.Left) == 0 {
+		*b = leftBound{}
 	}
+	b.batch = max(b.batch, c.Batch)
 	for rank := range done {
 		if !done[rank] && (rank == 0 || done[rank-1]) {
-			runs++
+			b.runs++
 		}
 	}
-	total := uint64(0)
-	for _, s := range next.Left {
-		total += s.Len()
+	total := countSpans(next.Left)
+	if len(next.Left) > b.runs || total > b.batch || next.Next < c.Next && next.Epoch == c.Epoch {
+		t.Fatalf("from %+v to %+v: %d samples in %d spans are left after %d lost runs, the "+
+			"largest batch was %d", c, next, total, len(next.Left), b.runs, b.batch)
 	}
-	if len(next.Left) > runs || total > next.Batch {
-		t.Fatalf("%d samples in %d spans are left after %d lost runs, the batch is %d", total,
-			len(next.Left), runs, next.Batch)
+}
+
+// countSpans returns the number of positions of spans.
+func countSpans(spans []cursor.Span) (n uint64) {
+	for _, s := range spans {
+		n += s.Len()
 	}
-	return runs
+	return n
 }
 
 // roundTrip returns a cursor that was encoded and parsed; it ends the test if that is another one.
@@ -184,6 +195,9 @@ func TestApartStepsCompleteABatch(t *testing.T) {
 		c.Apart = true
 		whole := c
 		for range rapid.IntRange(1, 20).Draw(t, "batches") {
+			if batch := rapid.Uint64Range(0, 64).Draw(t, "batch"); batch > 0 {
+				c, whole = c.WithBatch(batch), whole.WithBatch(batch)
+			}
 			var got []uint64
 			for begun := false; !begun || len(c.Left) > 0; begun = true {
 				size := rapid.IntRange(1, 12).Draw(t, "size")
@@ -216,6 +230,40 @@ func positionsOf(spans []cursor.Span) (positions []uint64) {
 		}
 	}
 	return positions
+}
+
+// A batch that is smaller than what lost workers left keeps the rest of that for the batches after.
+func TestSmallerBatchKeepsWhatIsLeft(t *testing.T) {
+	c := newCursor(t, 1000, 128, 0, false).Commit(4, []bool{false, true, false, true})
+	c = c.WithBatch(24).Commit(2, []bool{true, false}) // of 0 to 32 and 64 to 96
+	want := []cursor.Span{{From: 12, To: 32}, {From: 64, To: 96}}
+	if diff := cmp.Diff(want, c.Left); diff != "" || c.Next != 128 || c.Committed() != 76 {
+		t.Fatalf("%+v (-want +got): %s", c, diff)
+	}
+	for range 2 {
+		c = c.Commit(3, repeatDone(3, true))
+	}
+	want = []cursor.Span{{From: 92, To: 96}}
+	if diff := cmp.Diff(want, c.Left); diff != "" || c.Next != 128 || c.Committed() != 124 {
+		t.Fatalf("%+v (-want +got): %s", c, diff)
+	}
+	if c = c.Commit(3, repeatDone(3, true)); len(c.Left) > 0 || c.Next != 148 {
+		t.Errorf("the batch after goes on at %+v", c)
+	}
+}
+
+// A batch that no step can have panics.
+func TestWithBatchPanics(t *testing.T) {
+	for _, n := range []uint64{0, cursor.MaxSamples + 1} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("a batch of %d samples passes", n)
+				}
+			}()
+			newCursor(t, 10, 5, 0, false).WithBatch(n)
+		}()
+	}
 }
 
 // The last batch of an epoch, and what was lost of it, is divided among the workers: in no parts of

@@ -19,7 +19,7 @@ const (
 )
 
 // Fits reports whether the cursor can be encoded: Left has at most MaxLeft spans. It takes more
-// separate losses than that, in a row of steps of which none went without, to get beyond.
+// separate losses than that, since nothing was left, to get beyond.
 func (c Cursor) Fits() bool { return len(c.Left) <= MaxLeft }
 
 // AppendBinary appends the encoding to b, at most MaxBytes. It fails when the cursor does not fit.
@@ -101,9 +101,6 @@ func (c Cursor) validate() error {
 				"before or goes beyond %d", i, s.From, s.To, c.Next)
 		}
 		end = s.To
-	}
-	if n := c.countLeft(); n > c.Batch {
-		return brokenf("%d samples are left over from a batch of %d", n, c.Batch)
 	}
 	return nil
 }

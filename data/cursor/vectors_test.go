@@ -39,11 +39,13 @@ type orderVector struct {
 type runVector struct {
 	Samples, Batch, Seed uint64
 	Shuffle, Apart       bool
+	Batches              []uint64 // of the steps in turn, where the cursor takes one; nil = Batch
 	Steps                []stepVector
 }
 
 // stepVector is a step: what its workers take, and who of them is part of the result.
 type stepVector struct {
+	Batch uint64        // of the step; it can be another one than before
 	Done  []bool        // by rank
 	Parts [][][2]uint64 // by rank: the spans, each with its From and To
 	First []int64       // the samples of rank 0
@@ -108,6 +110,8 @@ func makeVectors(t *testing.T) (v vectors) {
 		{Samples: 1, Batch: 1, Seed: most, Shuffle: true},
 		{Samples: cursor.MaxSamples, Batch: 50, Seed: 3, Shuffle: true},
 		{Samples: 104, Batch: 20, Seed: 4, Apart: true},
+		{Samples: 301, Batch: 48, Seed: 5, Shuffle: true, Batches: []uint64{48, 5, 5, 64, 1, 17}},
+		{Samples: 301, Batch: 48, Seed: 6, Apart: true, Batches: []uint64{48, 7, 96}},
 	} {
 		r.Steps = makeSteps(t, random, r)
 		v.Runs = append(v.Runs, r)
@@ -123,14 +127,17 @@ func makeVectors(t *testing.T) (v vectors) {
 func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector) {
 	c := newCursor(t, r.Samples, r.Batch, r.Seed, r.Shuffle)
 	c.Apart = r.Apart
-	for range 25 {
+	for i := range 25 {
+		if r.Batches != nil && c.TakesBatch() {
+			c = c.WithBatch(r.Batches[i%len(r.Batches)])
+		}
 		done := repeatDone(1+random.IntN(6), true)
 		if random.IntN(3) == 0 {
 			for rank := range done {
 				done[rank] = random.IntN(2) == 0
 			}
 		}
-		step := stepVector{Done: done, First: []int64{}}
+		step := stepVector{Batch: c.Batch, Done: done, First: []int64{}}
 		for _, part := range c.Parts(len(done)) {
 			spans := [][2]uint64{}
 			for _, s := range part {
@@ -165,7 +172,6 @@ func brokenEncodings() (list [][]byte) {
 		func(c *cursor.Cursor) { c.Samples = cursor.MaxSamples + 1 },
 		func(c *cursor.Cursor) { c.Samples = 39 },
 		func(c *cursor.Cursor) { c.Batch = 0 },
-		func(c *cursor.Cursor) { c.Batch = 12 },
 		func(c *cursor.Cursor) { c.Batch = cursor.MaxSamples + 1 },
 		func(c *cursor.Cursor) { c.Epoch = cursor.MaxSamples + 1 },
 		func(c *cursor.Cursor) { c.Step = ^uint64(0) },

@@ -165,14 +165,16 @@ class Cursor:
     """A place in the data, made by `Cursor.start`, `unpack` and `commit`. It never changes, so any
     thread may use it; the methods only compute.
 
-    The positions below `next` that are not in `left` are committed. `left` is never larger than one
-    batch: it goes first into the next batch, or with `apart` is that batch. It has at most as many
-    spans as runs of neighbouring ranks were lost since the last step without a loss (the Go package
-    has the proof).
+    The positions below `next` that are not in `left` are committed. `left` goes first into the next
+    batch, or with `apart` is that batch. It is never larger than the largest batch since nothing
+    was left. Where `with_batch` has made the batch smaller than `left`, a batch takes the first
+    positions of it, and the rest stays for those after. `left` has at most as many spans as runs of
+    neighbouring ranks were lost since nothing was left (the Go package has the proof).
     """
 
     samples: int  # number of samples in an epoch
-    # Number of samples in a step, over all workers. Only the last step of an epoch has fewer.
+    # Number of samples in a step, over all workers. Only the last step of an epoch has fewer, and
+    # with `apart` one that completes the one before.
     batch: int
     seed: int = 0
     shuffle: bool = True
@@ -199,6 +201,29 @@ class Cursor:
         cursor._validate()
         return cursor
 
+    def same_samples(self, other: "Cursor") -> bool:
+        """Whether both are places in the same data but for the batch: as many samples, in the same
+        order.
+        """
+        mine, theirs = ((c.samples, c.seed, c.shuffle) for c in (self, other))
+        return mine == theirs
+
+    def with_batch(self, batch: int) -> "Cursor":
+        """The same place with batches of so many samples from the next step on. Whatever the
+        batches are, each sample is trained on once. Where not takes_batch(), a batch that lost
+        workers have left incomplete is completed all the same, by the next step. Raises ValueError
+        for a batch below 1 or above 2^62.
+        """
+        if not 1 <= batch <= MAX_SAMPLES:
+            raise ValueError(f"a batch of {batch} samples; it takes 1 to 2^62")
+        return dataclasses.replace(self, batch=batch)
+
+    def takes_batch(self) -> bool:
+        """Whether the next step can be the first of another batch. With `apart` it is not where a
+        batch is incomplete: who trains takes the steps up to its end as one.
+        """
+        return not (self.apart and self.left)
+
     def order(self) -> Order:
         """The order of the samples in this epoch."""
         return Order(self.samples, self.seed, self.epoch, self.shuffle)
@@ -224,10 +249,11 @@ class Cursor:
     def part(self, rank: int, size: int) -> List[Span]:
         """The positions that a rank takes of the next batch, ascending.
 
-        The batch is `left`, then the positions from `next` on, cut at the end of the epoch. It
-        falls into contiguous parts; the first ranks take one more than the others, which may have
-        none. A part has at least two positions where a whole batch has two for each rank, because a
-        batch norm cannot compute with one: fewer ranks take a smaller batch then.
+        The batch is the first count() of those in `left` and then those from `next` on, up to the
+        end of the epoch. It falls into contiguous parts; the first ranks take one more than the
+        others, which may have none. A part has at least two positions where a whole batch has two
+        for each rank, because a batch norm cannot compute with one: fewer ranks take a smaller
+        batch then.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} of {size} workers")
@@ -253,21 +279,24 @@ class Cursor:
         """The cursor after the step of the next batch: the parts of those whose done is true are
         part of the result.
 
-        The others' parts come first in the batch after, or are that batch with `apart`. When all of
-        an epoch is committed, the next one begins.
+        The others' parts come first in the batch after, and then what of `left` the batch has not
+        reached; with `apart` they are that batch. When all of an epoch is committed, the next one
+        begins.
 
         It is exact whatever was lost, but a result that does not fit() cannot be handed to others.
-        Then leave it, and run the step again with those who are there: a step without a loss always
-        fits.
+        Then leave it, and run the step again with those who are there: where this one fits, so does
+        what a step without a loss makes of it.
         """
         _check_size(size)
         if len(done) != size:
             raise ValueError(
                 f"a commit of {size} workers says for {len(done)} of them whether they are done"
             )
-        lost = (span for rank in range(size) if not done[rank] for span in self.part(rank, size))
+        lost = [span for rank in range(size) if not done[rank] for span in self.part(rank, size)]
+        count, before = self.count(), self._count_left()
+        lost += self._batch_spans(count, before)  # what the batch has not reached
         left = tuple(_join_touching(lost))
-        epoch, next = self.epoch, self.next + self.count() - self._count_left()
+        epoch, next = self.epoch, self.next + max(0, count - before)
         if next == self.samples and not left:
             epoch, next = epoch + 1, 0
         return dataclasses.replace(self, epoch=epoch, step=self.step + 1, next=next, left=left)
@@ -362,10 +391,6 @@ class Cursor:
                     f" beyond {self.next}"
                 )
             end = stop
-        if self._count_left() > self.batch:
-            raise _invalid_cursor(
-                f"{self._count_left()} samples are left over from a batch of {self.batch}"
-            )
 
 
 class _Head(NamedTuple):

@@ -42,10 +42,11 @@ def test_order_is_that_of_go(vector, arrays):
 
 @pytest.mark.parametrize("run", VECTORS["Runs"], ids=lambda r: str(r["Samples"]))
 def test_steps_are_those_of_go(run, arrays):
-    """Runs of steps with losses are those of the Go package, by its vectors."""
+    """Runs of steps with losses and other batches are those of the Go package, by its vectors."""
     start = (run["Samples"], run["Batch"], run["Seed"], run["Shuffle"], run["Apart"])
     cursor = Cursor.start(*start)
     for step in run["Steps"]:
+        cursor = cursor.with_batch(step["Batch"])
         size = len(step["Done"])
         parts = cursor.parts(size)
         assert [[list(span) for span in part] for part in parts] == step["Parts"]
@@ -103,8 +104,8 @@ def test_positions_outside_are_refused(span):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_sample_exactly_once(seed):
-    """Random numbers of workers and random losses: each epoch commits every sample once, and
-    batches are as large as they may be.
+    """Random numbers of workers, random batches and random losses: each epoch commits every sample
+    once, and batches are as large as they may be.
     """
     chance = random.Random(seed)
     cursor = Cursor.start(chance.randint(1, 200), chance.randint(1, 64), chance.getrandbits(64))
@@ -112,6 +113,8 @@ def test_every_sample_exactly_once(seed):
         times = [0] * cursor.samples
         while cursor.epoch == epoch:
             size = chance.randint(1, 12)
+            if chance.random() < 0.3:
+                cursor = cursor.with_batch(chance.randint(1, 64))
             done = [chance.random() < 0.8 for _ in range(size)]
             parts = cursor.parts(size)
             positions = [position for part in parts for span in part for position in range(*span)]
@@ -161,7 +164,7 @@ def test_bad_starts_are_refused(samples, batch, seed):
 
 
 def test_bad_sizes_are_refused():
-    """Numbers of workers and ranks that cannot be are refused."""
+    """Numbers of workers, ranks and samples of a batch that cannot be are refused."""
     cursor = Cursor.start(10, 2)
     for refused in (
         lambda: cursor.parts(0),
@@ -169,6 +172,8 @@ def test_bad_sizes_are_refused():
         lambda: cursor.part(-1, 2),
         lambda: cursor.commit(0, []),
         lambda: cursor.commit(2, [True]),
+        lambda: cursor.with_batch(0),
+        lambda: cursor.with_batch(MAX_SAMPLES + 1),
     ):
         with pytest.raises(ValueError):
             refused()
@@ -181,6 +186,18 @@ def test_a_cursor_is_a_value():
     assert cursor == Cursor.start(10, 4)
     with pytest.raises(dataclasses.FrozenInstanceError):
         cursor.step = 1
+
+
+def test_another_batch_is_the_same_data():
+    """Places with other batches are in the same samples; those of another order are not. What is
+    left of a batch with `apart` takes no other one.
+    """
+    start = Cursor.start(10, 4)
+    assert start.same_samples(start.with_batch(3).commit(2, [True, False]))
+    assert not start.same_samples(Cursor.start(10, 4, seed=1))
+    assert start.commit(2, [True, False]).takes_batch()
+    apart = Cursor.start(10, 4, apart=True)
+    assert apart.takes_batch() and not apart.commit(2, [True, False]).takes_batch()
 
 
 def test_the_epoch_that_is_reached_is_that_of_the_last_step():
