@@ -9,6 +9,7 @@ import (
 // by. Who gets one only reads it, and keeps no pointer out of it.
 type Observation struct {
 	Step    uint64          // committed steps
+	Epoch   uint64          // passes over the data that are complete
 	Size    int             // members; 0 = the job has not begun
 	Now     Duration        // time since some moment that stays the same while this agent leads
 	Setting setting.Setting // in force; its Batch is always the effective one

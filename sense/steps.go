@@ -18,7 +18,7 @@ type StepSample struct {
 	Batch      uint64  // samples of a whole step; the last step of an epoch can have fewer
 	Size       int     // members
 	Generation uint64  // of the members
-	Change     uint64  // number of the newest change of the setting; 0 = there was none
+	Change     uint64  // number of the newest change when it was made; 0 = there was none
 }
 
 // StepSeries holds the newest committed steps of a job. It knows which of them were disturbed, and
@@ -47,7 +47,8 @@ func (s *StepSeries) Add(x StepSample) {
 		before := &s.steps[(s.n-1)%MaxSteps]
 		moved := before.Generation != x.Generation || before.Size != x.Size
 		before.disturbed = before.disturbed || moved
-		next.disturbed = moved || before.Change != x.Change || before.Step+1 != x.Step
+		next.disturbed = moved || before.Change != x.Change || before.Batch != x.Batch ||
+			before.Step+1 != x.Step
 	}
 	s.steps[s.n%MaxSteps] = next
 	s.n++

@@ -1,5 +1,10 @@
 package setting
 
+import (
+	"slices"
+	"strings"
+)
+
 // Phase is how far a change has come.
 type Phase string
 
@@ -61,7 +66,57 @@ type Change struct {
 	Measured float64 `json:"measured,omitempty"`
 	// Steps is how many steps were measured; 0 = none yet.
 	Steps uint64 `json:"steps,omitempty"`
+	// Why says in words why the change ended as it did; "" = by what was measured.
+	Why string `json:"why,omitempty"`
 }
 
 // MaxText is the number of bytes of a text in a Change at most.
 const MaxText = 160
+
+// Diff returns the parts in which two settings differ, in text form: as s has them, and as o has
+// them. A part that is as the program states is in neither text.
+func (s Setting) Diff(o Setting) (before, after string) {
+	a, b := s.parts(), o.parts()
+	// both reports whether both settings have a word.
+	both := func(word string) bool { return slices.Contains(a, word) && slices.Contains(b, word) }
+	return strings.Join(slices.DeleteFunc(slices.Clone(a), both), ","),
+		strings.Join(slices.DeleteFunc(slices.Clone(b), both), ",")
+}
+
+// Parts returns the names of the parts of the setting that the change has changed, in the order of
+// the text form.
+func (c Change) Parts() (list []string) {
+	for _, name := range names {
+		if slices.ContainsFunc(strings.Split(c.From+","+c.To, ","), func(word string) bool {
+			return strings.HasPrefix(word, name+"=")
+		}) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// Undo returns the setting before the change, where s is the one behind it. An error says that the
+// texts of the change are none of settings.
+func (c Change) Undo(s Setting) (Setting, error) {
+	for _, name := range c.Parts() {
+		switch name {
+		case "batch":
+			s.Batch = 0
+		case "round":
+			s.Round = 0
+		case "shares":
+			s.Shares = nil
+		case "sync":
+			s.Sync = ""
+		case "rate":
+			s.Rate = 0
+		case "save":
+			s.Save = 0
+		}
+	}
+	if c.From == "" {
+		return s, nil
+	}
+	return s.With(c.From)
+}

@@ -49,8 +49,10 @@ var names = []string{"batch", "round", "shares", "sync", "rate", "save"}
 
 // String returns the text form, such as "batch=512,save=100", which With reads: the parts that are
 // not as the program states, without Number; "" if there is none.
-func (s Setting) String() string {
-	var words []string
+func (s Setting) String() string { return strings.Join(s.parts(), ",") }
+
+// parts returns the words of the text form.
+func (s Setting) parts() (words []string) {
 	add := func(name, value string, is bool) {
 		if is {
 			words = append(words, name+"="+value)
@@ -66,7 +68,7 @@ func (s Setting) String() string {
 	add("sync", s.Sync, s.Sync != "")
 	add("rate", strconv.FormatFloat(s.Rate, 'g', -1, 64), s.Rate > 0)
 	add("save", strconv.FormatUint(s.Save, 10), s.Save > 0)
-	return strings.Join(words, ",")
+	return words
 }
 
 // With returns the setting with the parts that a text gives, such as "batch=512,save=100"; the

@@ -31,6 +31,33 @@ func TestTextForm(t *testing.T) {
 	})
 }
 
+// A change says what differs and nothing else, and can be undone.
+func TestDiff(t *testing.T) {
+	for _, x := range []struct{ from, to, before, after, parts string }{
+		{"batch=128,save=9", "batch=256,rate=1.5,save=9", "batch=128", "batch=256,rate=1.5",
+			"batch,rate"},
+		{"shares=2:1", "shares=1:1,sync=ssgd", "shares=2:1", "shares=1:1,sync=ssgd",
+			"shares,sync"},
+		{"round=1,save=7,rate=2", "batch=1", "round=1,rate=2,save=7", "batch=1",
+			"batch,round,rate,save"},
+		{"batch=1", "batch=1", "", "", ""},
+	} {
+		from, _ := setting.Setting{}.With(x.from)
+		to, _ := setting.Setting{}.With(x.to)
+		c := setting.Change{}
+		c.From, c.To = from.Diff(to)
+		if c.From != x.before || c.To != x.after || strings.Join(c.Parts(), ",") != x.parts {
+			t.Errorf("from %q to %q: %q to %q in %v", x.from, x.to, c.From, c.To, c.Parts())
+		}
+		if got, err := c.Undo(to); err != nil || !got.Equal(from) {
+			t.Errorf("%+v undone is %q, %v; it was %q", c, got, err, from)
+		}
+	}
+	if _, err := (setting.Change{From: "batch=many"}).Undo(setting.Setting{}); err == nil {
+		t.Error("a setting that is none comes back")
+	}
+}
+
 // What is no setting is refused, with words that help.
 func TestRefusals(t *testing.T) {
 	for text, want := range map[string]string{
