@@ -10,14 +10,16 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// normalNumbers returns size bytes of numbers of usual magnitude, of type d, which is f32, f16 or
-// bf16, from the begin of a cache line on.
+// normalNumbers returns size bytes of numbers of usual magnitude, of type d, a float, from the
+// begin of a cache line on.
 func normalNumbers(d tensor.DType, size int) []byte {
 	b := newAligned(size, 0)
 	n := min(size, 4<<10)
 	for i := range n / d.Size() {
 		f := float32(rand.NormFloat64())
 		switch d {
+		case tensor.F64:
+			putElement(d, b, i, math.Float64bits(float64(f)))
 		case tensor.F32:
 			putElement(d, b, i, uint64(math.Float32bits(f)))
 		case tensor.F16:

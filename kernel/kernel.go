@@ -68,6 +68,7 @@ type (
 	scaledTable [tensor.U8 + 1]func(acc, src *byte, blocks int, a float64)
 	sumFunc     func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 	sumTable    [tensor.U8 + 1]sumFunc
+	normTable   [tensor.U8 + 1]func(src *byte, blocks int) float64
 )
 
 // Impl is an implementation. What its tables lack, and what is left after the last whole block, is
@@ -83,6 +84,7 @@ type Impl struct {
 	loadScaled, foldScaled scaledTable
 	streamCopy             func(dst, src *byte, blocks int)
 	sumAll, streamSumAll   sumTable
+	squares                normTable // for floats; a block is squareLanes elements
 }
 
 // impls has what this CPU can run, the plainest first.

@@ -378,17 +378,18 @@ func TestMisuse(t *testing.T) {
 	b := make([]byte, 64)
 	k := kernel.Best()
 	for name, f := range map[string]func(){
-		"short accumulator":  func() { k.Load(tensor.F16, b[:40], b[:40]) },
-		"short operand":      func() { k.Pair(tensor.F32, kernel.Sum, b, b, b[:32]) },
-		"short destination":  func() { k.StreamCopy(b[:8], b) },
-		"short partner":      func() { k.Swap(b, b[:8]) },
-		"unknown type":       func() { k.Load(0, b, b) },
-		"unknown operation":  func() { k.Fold(tensor.F16, 9, b, b[:4]) },
-		"scale of integers":  func() { k.LoadScaled(tensor.I32, b, b, 2) },
-		"short stored":       func() { k.Store(tensor.BF16, b, b) },
-		"scale of raw bytes": func() { k.Scale(tensor.U8, b, 2) },
-		"short source":       func() { k.SumAll(tensor.F32, [][]byte{b}, [][]byte{b, b[:32]}, 1) },
-		"short result":       func() { k.SumAll(tensor.F32, [][]byte{b, b[:32]}, [][]byte{b}, 1) },
+		"short accumulator":   func() { k.Load(tensor.F16, b[:40], b[:40]) },
+		"short operand":       func() { k.Pair(tensor.F32, kernel.Sum, b, b, b[:32]) },
+		"short destination":   func() { k.StreamCopy(b[:8], b) },
+		"short partner":       func() { k.Swap(b, b[:8]) },
+		"unknown type":        func() { k.Load(0, b, b) },
+		"unknown operation":   func() { k.Fold(tensor.F16, 9, b, b[:4]) },
+		"scale of integers":   func() { k.LoadScaled(tensor.I32, b, b, 2) },
+		"short stored":        func() { k.Store(tensor.BF16, b, b) },
+		"scale of raw bytes":  func() { k.Scale(tensor.U8, b, 2) },
+		"short source":        func() { k.SumAll(tensor.F32, [][]byte{b}, [][]byte{b, b[:32]}, 1) },
+		"squares of integers": func() { k.Squares(tensor.I32, b) },
+		"short result":        func() { k.SumAll(tensor.F32, [][]byte{b, b[:32]}, [][]byte{b}, 1) },
 	} {
 		func() {
 			defer func() {

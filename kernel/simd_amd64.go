@@ -54,6 +54,10 @@ var avx2 = Impl{
 		tensor.F64: avx2FoldScaledF64, tensor.F32: avx2FoldScaledF32, tensor.F16: avx2FoldScaledF16,
 		tensor.BF16: avx2FoldScaledBF16,
 	},
+	squares: normTable{
+		tensor.F64: avx2SquaresF64, tensor.F32: avx2SquaresF32, tensor.F16: avx2SquaresF16,
+		tensor.BF16: avx2SquaresBF16,
+	},
 }
 
 // avx512 is the implementation with vectors of 64 bytes.
@@ -89,5 +93,9 @@ var avx512 = Impl{
 	foldScaled: scaledTable{
 		tensor.F64: avx512FoldScaledF64, tensor.F32: avx512FoldScaledF32,
 		tensor.F16: avx512FoldScaledF16, tensor.BF16: avx512FoldScaledBF16,
+	},
+	squares: normTable{
+		tensor.F64: avx512SquaresF64, tensor.F32: avx512SquaresF32, tensor.F16: avx512SquaresF16,
+		tensor.BF16: avx512SquaresBF16,
 	},
 }

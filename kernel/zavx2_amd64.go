@@ -207,6 +207,12 @@ func avx2LoadScaledF64(acc *byte, src *byte, blocks int, a float64)
 //go:noescape
 func avx2FoldScaledF64(acc *byte, src *byte, blocks int, a float64)
 
+// avx2SquaresF64: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx2SquaresF64(src *byte, blocks int) float64
+
 // avx2LoadScaledF32: acc = a*src.
 // A block is 64 bytes of accumulators.
 //
@@ -218,6 +224,12 @@ func avx2LoadScaledF32(acc *byte, src *byte, blocks int, a float64)
 //
 //go:noescape
 func avx2FoldScaledF32(acc *byte, src *byte, blocks int, a float64)
+
+// avx2SquaresF32: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx2SquaresF32(src *byte, blocks int) float64
 
 // avx2LoadScaledF16: acc = a*src.
 // A block is 64 bytes of accumulators.
@@ -231,6 +243,12 @@ func avx2LoadScaledF16(acc *byte, src *byte, blocks int, a float64)
 //go:noescape
 func avx2FoldScaledF16(acc *byte, src *byte, blocks int, a float64)
 
+// avx2SquaresF16: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx2SquaresF16(src *byte, blocks int) float64
+
 // avx2LoadScaledBF16: acc = a*src.
 // A block is 64 bytes of accumulators.
 //
@@ -242,3 +260,9 @@ func avx2LoadScaledBF16(acc *byte, src *byte, blocks int, a float64)
 //
 //go:noescape
 func avx2FoldScaledBF16(acc *byte, src *byte, blocks int, a float64)
+
+// avx2SquaresBF16: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx2SquaresBF16(src *byte, blocks int) float64

@@ -3510,6 +3510,63 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx2SquaresF64(src *byte, blocks int) float64
+// Requires: AVX, SSE2
+TEXT ·avx2SquaresF64(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+	VPXOR X4, X4, X4
+	VPXOR X5, X5, X5
+	VPXOR X6, X6, X6
+	VPXOR X7, X7, X7
+
+more:
+	VMOVUPD      (AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y0, Y0
+	VMOVUPD      32(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y1, Y1
+	VMOVUPD      64(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y2, Y2
+	VMOVUPD      96(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y3, Y3
+	VMOVUPD      128(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y4, Y4
+	VMOVUPD      160(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y5, Y5
+	VMOVUPD      192(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y6, Y6
+	VMOVUPD      224(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y7, Y7
+	ADDQ         $0x00000100, AX
+	DECQ         CX
+	JNZ          more
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y5, Y1, Y1
+	VADDPD       Y6, Y2, Y2
+	VADDPD       Y7, Y3, Y3
+	VADDPD       Y2, Y0, Y0
+	VADDPD       Y3, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VPERMILPD    $0x01, X0, X1
+	VADDSD       X1, X0, X0
+	VZEROUPPER
+	MOVSD        X0, ret+16(FP)
+	RET
+
 // func avx2LoadScaledF32(acc *byte, src *byte, blocks int, a float64)
 // Requires: AVX, AVX2, SSE2
 TEXT ·avx2LoadScaledF32(SB), NOSPLIT, $0-32
@@ -3644,6 +3701,63 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx2SquaresF32(src *byte, blocks int) float64
+// Requires: AVX, SSE2
+TEXT ·avx2SquaresF32(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+	VPXOR X4, X4, X4
+	VPXOR X5, X5, X5
+	VPXOR X6, X6, X6
+	VPXOR X7, X7, X7
+
+more:
+	VCVTPS2PD    (AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y0, Y0
+	VCVTPS2PD    16(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y1, Y1
+	VCVTPS2PD    32(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y2, Y2
+	VCVTPS2PD    48(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y3, Y3
+	VCVTPS2PD    64(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y4, Y4
+	VCVTPS2PD    80(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y5, Y5
+	VCVTPS2PD    96(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y6, Y6
+	VCVTPS2PD    112(AX), Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y7, Y7
+	ADDQ         $0x00000080, AX
+	DECQ         CX
+	JNZ          more
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y5, Y1, Y1
+	VADDPD       Y6, Y2, Y2
+	VADDPD       Y7, Y3, Y3
+	VADDPD       Y2, Y0, Y0
+	VADDPD       Y3, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VPERMILPD    $0x01, X0, X1
+	VADDSD       X1, X0, X0
+	VZEROUPPER
+	MOVSD        X0, ret+16(FP)
+	RET
+
 // func avx2LoadScaledF16(acc *byte, src *byte, blocks int, a float64)
 // Requires: AVX, AVX2, F16C, SSE2
 TEXT ·avx2LoadScaledF16(SB), NOSPLIT, $0-32
@@ -3776,6 +3890,71 @@ one:
 
 done:
 	VZEROUPPER
+	RET
+
+// func avx2SquaresF16(src *byte, blocks int) float64
+// Requires: AVX, F16C, SSE2
+TEXT ·avx2SquaresF16(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+	VPXOR X4, X4, X4
+	VPXOR X5, X5, X5
+	VPXOR X6, X6, X6
+	VPXOR X7, X7, X7
+
+more:
+	VCVTPH2PS    (AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y0, Y0
+	VCVTPH2PS    8(AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y1, Y1
+	VCVTPH2PS    16(AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y2, Y2
+	VCVTPH2PS    24(AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y3, Y3
+	VCVTPH2PS    32(AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y4, Y4
+	VCVTPH2PS    40(AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y5, Y5
+	VCVTPH2PS    48(AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y6, Y6
+	VCVTPH2PS    56(AX), X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y7, Y7
+	ADDQ         $0x00000040, AX
+	DECQ         CX
+	JNZ          more
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y5, Y1, Y1
+	VADDPD       Y6, Y2, Y2
+	VADDPD       Y7, Y3, Y3
+	VADDPD       Y2, Y0, Y0
+	VADDPD       Y3, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VPERMILPD    $0x01, X0, X1
+	VADDSD       X1, X0, X0
+	VZEROUPPER
+	MOVSD        X0, ret+16(FP)
 	RET
 
 // func avx2LoadScaledBF16(acc *byte, src *byte, blocks int, a float64)
@@ -3930,4 +4109,77 @@ one:
 
 done:
 	VZEROUPPER
+	RET
+
+// func avx2SquaresBF16(src *byte, blocks int) float64
+// Requires: AVX, SSE2
+TEXT ·avx2SquaresBF16(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+	VPXOR X4, X4, X4
+	VPXOR X5, X5, X5
+	VPXOR X6, X6, X6
+	VPXOR X7, X7, X7
+
+more:
+	VPMOVZXWD    (AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y0, Y0
+	VPMOVZXWD    8(AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y1, Y1
+	VPMOVZXWD    16(AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y2, Y2
+	VPMOVZXWD    24(AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y3, Y3
+	VPMOVZXWD    32(AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y4, Y4
+	VPMOVZXWD    40(AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y5, Y5
+	VPMOVZXWD    48(AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y6, Y6
+	VPMOVZXWD    56(AX), X8
+	VPSLLD       $0x10, X8, X8
+	VCVTPS2PD    X8, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y7, Y7
+	ADDQ         $0x00000040, AX
+	DECQ         CX
+	JNZ          more
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y5, Y1, Y1
+	VADDPD       Y6, Y2, Y2
+	VADDPD       Y7, Y3, Y3
+	VADDPD       Y2, Y0, Y0
+	VADDPD       Y3, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VPERMILPD    $0x01, X0, X1
+	VADDSD       X1, X0, X0
+	VZEROUPPER
+	MOVSD        X0, ret+16(FP)
 	RET

@@ -207,6 +207,12 @@ func avx512LoadScaledF64(acc *byte, src *byte, blocks int, a float64)
 //go:noescape
 func avx512FoldScaledF64(acc *byte, src *byte, blocks int, a float64)
 
+// avx512SquaresF64: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx512SquaresF64(src *byte, blocks int) float64
+
 // avx512LoadScaledF32: acc = a*src.
 // A block is 64 bytes of accumulators.
 //
@@ -218,6 +224,12 @@ func avx512LoadScaledF32(acc *byte, src *byte, blocks int, a float64)
 //
 //go:noescape
 func avx512FoldScaledF32(acc *byte, src *byte, blocks int, a float64)
+
+// avx512SquaresF32: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx512SquaresF32(src *byte, blocks int) float64
 
 // avx512LoadScaledF16: acc = a*src.
 // A block is 64 bytes of accumulators.
@@ -231,6 +243,12 @@ func avx512LoadScaledF16(acc *byte, src *byte, blocks int, a float64)
 //go:noescape
 func avx512FoldScaledF16(acc *byte, src *byte, blocks int, a float64)
 
+// avx512SquaresF16: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx512SquaresF16(src *byte, blocks int) float64
+
 // avx512LoadScaledBF16: acc = a*src.
 // A block is 64 bytes of accumulators.
 //
@@ -242,3 +260,9 @@ func avx512LoadScaledBF16(acc *byte, src *byte, blocks int, a float64)
 //
 //go:noescape
 func avx512FoldScaledBF16(acc *byte, src *byte, blocks int, a float64)
+
+// avx512SquaresBF16: the sum of all src², in float64.
+// A block is 32 numbers, and there is one at least.
+//
+//go:noescape
+func avx512SquaresBF16(src *byte, blocks int) float64

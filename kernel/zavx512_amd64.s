@@ -2511,6 +2511,45 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx512SquaresF64(src *byte, blocks int) float64
+// Requires: AVX, AVX512F, SSE2
+TEXT ·avx512SquaresF64(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+more:
+	VMOVUPD       (AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z0, Z0
+	VMOVUPD       64(AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z1, Z1
+	VMOVUPD       128(AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z2, Z2
+	VMOVUPD       192(AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z3, Z3
+	ADDQ          $0x00000100, AX
+	DECQ          CX
+	JNZ           more
+	VADDPD        Z2, Z0, Z0
+	VADDPD        Z3, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPD        X1, X0, X0
+	VPERMILPD     $0x01, X0, X1
+	VADDSD        X1, X0, X0
+	VZEROUPPER
+	MOVSD         X0, ret+16(FP)
+	RET
+
 // func avx512LoadScaledF32(acc *byte, src *byte, blocks int, a float64)
 // Requires: AVX, AVX512F, SSE2
 TEXT ·avx512LoadScaledF32(SB), NOSPLIT, $0-32
@@ -2610,6 +2649,45 @@ done:
 	VZEROUPPER
 	RET
 
+// func avx512SquaresF32(src *byte, blocks int) float64
+// Requires: AVX, AVX512F, SSE2
+TEXT ·avx512SquaresF32(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+more:
+	VCVTPS2PD     (AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z0, Z0
+	VCVTPS2PD     32(AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z1, Z1
+	VCVTPS2PD     64(AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z2, Z2
+	VCVTPS2PD     96(AX), Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z3, Z3
+	ADDQ          $0x00000080, AX
+	DECQ          CX
+	JNZ           more
+	VADDPD        Z2, Z0, Z0
+	VADDPD        Z3, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPD        X1, X0, X0
+	VPERMILPD     $0x01, X0, X1
+	VADDSD        X1, X0, X0
+	VZEROUPPER
+	MOVSD         X0, ret+16(FP)
+	RET
+
 // func avx512LoadScaledF16(acc *byte, src *byte, blocks int, a float64)
 // Requires: AVX, AVX512F, SSE2
 TEXT ·avx512LoadScaledF16(SB), NOSPLIT, $0-32
@@ -2707,6 +2785,49 @@ one:
 
 done:
 	VZEROUPPER
+	RET
+
+// func avx512SquaresF16(src *byte, blocks int) float64
+// Requires: AVX, AVX512F, F16C, SSE2
+TEXT ·avx512SquaresF16(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+more:
+	VCVTPH2PS     (AX), Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z0, Z0
+	VCVTPH2PS     16(AX), Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z1, Z1
+	VCVTPH2PS     32(AX), Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z2, Z2
+	VCVTPH2PS     48(AX), Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z3, Z3
+	ADDQ          $0x00000040, AX
+	DECQ          CX
+	JNZ           more
+	VADDPD        Z2, Z0, Z0
+	VADDPD        Z3, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPD        X1, X0, X0
+	VPERMILPD     $0x01, X0, X1
+	VADDSD        X1, X0, X0
+	VZEROUPPER
+	MOVSD         X0, ret+16(FP)
 	RET
 
 // func avx512LoadScaledBF16(acc *byte, src *byte, blocks int, a float64)
@@ -2816,4 +2937,51 @@ one:
 
 done:
 	VZEROUPPER
+	RET
+
+// func avx512SquaresBF16(src *byte, blocks int) float64
+// Requires: AVX, AVX2, AVX512F, SSE2
+TEXT ·avx512SquaresBF16(SB), NOSPLIT, $0-24
+	MOVQ  src+0(FP), AX
+	MOVQ  blocks+8(FP), CX
+	VPXOR X0, X0, X0
+	VPXOR X1, X1, X1
+	VPXOR X2, X2, X2
+	VPXOR X3, X3, X3
+
+more:
+	VPMOVZXWD     (AX), Y4
+	VPSLLD        $0x10, Y4, Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z0, Z0
+	VPMOVZXWD     16(AX), Y4
+	VPSLLD        $0x10, Y4, Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z1, Z1
+	VPMOVZXWD     32(AX), Y4
+	VPSLLD        $0x10, Y4, Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z2, Z2
+	VPMOVZXWD     48(AX), Y4
+	VPSLLD        $0x10, Y4, Y4
+	VCVTPS2PD     Y4, Z4
+	VMULPD        Z4, Z4, Z4
+	VADDPD        Z4, Z3, Z3
+	ADDQ          $0x00000040, AX
+	DECQ          CX
+	JNZ           more
+	VADDPD        Z2, Z0, Z0
+	VADDPD        Z3, Z1, Z1
+	VADDPD        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPD        X1, X0, X0
+	VPERMILPD     $0x01, X0, X1
+	VADDSD        X1, X0, X0
+	VZEROUPPER
+	MOVSD         X0, ret+16(FP)
 	RET

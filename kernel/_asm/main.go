@@ -57,6 +57,7 @@ func (v isa) emitAll() {
 	for _, e := range []element{f64, f32, f16, bf16} {
 		v.loadScaled(e)
 		v.foldScaled(e)
+		v.squares(e)
 	}
 }
 
