@@ -1,0 +1,124 @@
+package twin
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/setting"
+)
+
+const (
+	// maxScores is how many past errors of a kind of change count.
+	maxScores = 64
+	// fewScores is below how many past errors the bands still rest on the prior, which then counts
+	// as priorScores errors.
+	fewScores, priorScores = 10, 2
+	// maxScore bounds an error, so that one strange measurement does not widen bands for long.
+	maxScore = 4
+	// tail80 is the half-width of the band of 80 % of a normal distribution, in standard
+	// deviations.
+	tail80 = 1.28
+	// target is the share of measurements that should miss their band, and gain how quickly alpha
+	// follows from what was missed (Gibbs and Candès, "Adaptive Conformal Inference Under
+	// Distribution Shift", 2021).
+	target, gain = 0.2, 0.02
+)
+
+// calibration is what was learnt from the changes of a kind: how far off predictions were, in
+// half-widths of the band that the twin would state without it, and what the changes cost.
+type calibration struct {
+	name   string
+	scores []float64 // the newest last; at most maxScores
+	alpha  float64   // share of the scores that the band leaves out
+	costs  []float64 // seconds of training that changes cost; at most maxScores
+}
+
+// kindOf returns the kind of a change, which is its first part.
+func kindOf(c setting.Change, resized bool) string {
+	parts := c.Parts()
+	switch {
+	case resized:
+		return "size"
+	case len(parts) == 0:
+		return ""
+	}
+	return parts[0]
+}
+
+// kind returns the calibration of a kind of change, which it makes if it is new.
+func (t *Twin) kind(name string) *calibration {
+	for _, c := range t.kinds {
+		if c.name == name {
+			return c
+		}
+	}
+	t.kinds = append(t.kinds, &calibration{name: name, alpha: target})
+	return t.kinds[len(t.kinds)-1]
+}
+
+// Learn tells the twin what came of a change that was measured to its end; others tell it nothing.
+func (t *Twin) Learn(c setting.Change) {
+	p := c.Predicted
+	if !p.IsKnown() || !(p.Low > 0) || !(c.Measured > 0) || c.Phase == setting.Void {
+		return
+	}
+	wrong, half := math.Log(c.Measured/p.Mid), math.Log(p.High/p.Mid)
+	if wrong < 0 {
+		wrong, half = -wrong, math.Log(p.Mid/p.Low)
+	}
+	if !(half > 0) || math.IsInf(wrong, 0) || math.IsInf(half, 0) {
+		return
+	}
+	k := t.kind(kindOf(c, false))
+	score := min(wrong/half*k.factor(), maxScore)
+	missed := 0.0
+	if !p.Contains(c.Measured) {
+		missed = 1
+	}
+	k.alpha = min(max(k.alpha+gain*(target-missed), 0.01), 0.5)
+	k.scores = appendBounded(k.scores, score)
+}
+
+// LearnCost tells the twin how many seconds of training a change has cost; that may be below 0,
+// where steps differ by more than the cost.
+func (t *Twin) LearnCost(c setting.Change, seconds float64) {
+	k := t.kind(kindOf(c, false))
+	k.costs = appendBounded(k.costs, seconds)
+}
+
+// appendBounded appends a number to a list, and forgets the oldest of more than maxScores.
+func appendBounded(list []float64, x float64) []float64 {
+	if len(list) == maxScores {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, x)
+}
+
+// factor returns by how much the band of a prediction must be wider than the twin would state
+// without what it has learnt: a quantile of the past errors, and as long as these are few their
+// root mean square, in which the prior counts as two.
+func (c *calibration) factor() float64 {
+	n := len(c.scores)
+	if n < fewScores {
+		sum := priorScores / (tail80 * tail80)
+		for _, s := range c.scores {
+			sum += s * s
+		}
+		return tail80 * math.Sqrt(sum/float64(priorScores+n))
+	}
+	sorted := slices.Sorted(slices.Values(c.scores))
+	i := int(math.Ceil(float64(n+1)*(1-c.alpha))) - 1
+	return max(sorted[min(i, n-1)], 0.1)
+}
+
+// costSeconds returns what a change of this kind costs, in seconds of training, where a step takes
+// so many seconds: as much as the past ones, and as long as there are none about half a step.
+func (c *calibration) costSeconds(step float64) setting.Band {
+	if len(c.costs) == 0 {
+		return setting.Band{High: 2 * step, Mid: step / 2}
+	}
+	sorted := slices.Sorted(slices.Values(c.costs))
+	n := len(sorted)
+	return setting.Band{Low: max(sorted[n/10], 0), Mid: max(sorted[n/2], 0),
+		High: max(sorted[n-1-n/10], 0)}
+}
