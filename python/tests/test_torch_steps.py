@@ -3,6 +3,7 @@ that average never or twice. Functions that tests give to `world` run on each ra
 own process; an error there fails the job, and `world` raises Failed with what was printed.
 """
 
+import resource
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
+from shoal.torch.elastic import _bit_sum
 from torch_world import Failed, main, world
 
 
@@ -426,6 +428,19 @@ def test_a_worker_that_steps_alone_is_told_once():
     assert str(ended.value).count("[0] shoal: the parameters") == 1 and "the loop has ended" in str(
         ended.value
     )
+
+
+@pytest.mark.parametrize(
+    "dtype, word", [(torch.float32, torch.int32), (torch.bfloat16, torch.int16)]
+)
+def test_the_bits_of_parameters_are_summed_without_fresh_memory(dtype, word):
+    """The sum of the bits of a tensor is that of its words, and touches no memory of its size."""
+    tensor = torch.arange(5 << 20).to(dtype)  # as words of 64 bits too large for memory of before
+    expected = int(tensor.view(word).sum(dtype=torch.int64))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    assert _bit_sum(tensor) == expected
+    touched = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert touched * resource.getpagesize() < tensor.numel() * tensor.element_size() / 2
 
 
 def _train_sparse():
