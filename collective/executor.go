@@ -21,9 +21,9 @@ const streamBytes = 1 << 20
 
 // Executor executes a schedule over the memory of its calls. Prepare it, then let any number of
 // lanes call Chunk with every index below Chunks, in any order. The zero value is ready. It can be
-// used again and again. Any goroutine may call Chunk; Prepare, and setScales in it, are for one
-// that knows that no Chunk runs. The other methods only read the Executor: a lane, or a Relay's,
-// calls them between two Prepares for elements that are its own.
+// used again and again. Any goroutine may call Chunk; Prepare, with setScales in it, Measure and
+// Norms are for one that knows that no Chunk runs. The other methods only read the Executor: a
+// lane, or a Relay's, calls them between two Prepares for elements that are its own.
 type Executor struct {
 	kernels *kernel.Impl // what this CPU runs best
 	dtype   tensor.DType // element type of the calls
@@ -35,6 +35,7 @@ type Executor struct {
 	scale   []float64    // by member: factor of its input; empty = all are 1
 	total   float64      // factor of the result; 1 = unscaled
 	stream  bool         // results are written past the cache
+	norms   norms        // of inputs and the result, where they are measured
 }
 
 // Scratch is the memory of one lane, which one goroutine uses at a time.
@@ -54,7 +55,7 @@ func NewScratch() *Scratch {
 func (r *Executor) Prepare(s *Schedule, calls []*Call) {
 	c := calls[0]
 	r.kernels, r.dtype, r.calls, r.moves = kernel.Best(), c.DType, calls, s.Moves
-	r.reduces = c.Kind.Reduces()
+	r.reduces, r.norms.every = c.Kind.Reduces(), 0
 	r.setScales()
 	r.first = r.first[:0]
 	chunks, longest := 0, 0
@@ -123,14 +124,14 @@ func (r *Executor) Chunk(i int, s *Scratch) {
 	per := chunkBytes / r.dtype.Size()
 	from := (i - r.first[lo]) * per
 	n := min(per, m.N-from)
-	switch {
-	case r.reduces && r.canSumInRegisters(m):
-		r.sumInRegisters(m, from, n, s)
-		return
-	case r.reduces:
-		per := blockBytes / r.dtype.Size()
-		for end := from + n; from < end; from += per {
-			r.reduceBlock(m, from, min(per, end-from), s)
+	if r.reduces {
+		row := r.norms.row(i)
+		if row != nil {
+			r.measureSources(row, m, from, n)
+		}
+		r.reduce(m, from, n, s)
+		if row != nil {
+			r.measureResult(row, r.memory(m.Dst[0], from, n))
 		}
 		return
 	}
@@ -139,6 +140,19 @@ func (r *Executor) Chunk(i int, s *Scratch) {
 		for _, d := range m.Dst {
 			r.copy(r.memory(m.spanOf(d, p), 0, p.n), src, r.stream && m.Runs == nil)
 		}
+	}
+}
+
+// reduce reduces n elements of the sources of a move, element `from` first, and writes the result
+// to all destinations.
+func (r *Executor) reduce(m *Move, from, n int, s *Scratch) {
+	if r.canSumInRegisters(m) {
+		r.sumInRegisters(m, from, n, s)
+		return
+	}
+	per := blockBytes / r.dtype.Size()
+	for end := from + n; from < end; from += per {
+		r.reduceBlock(m, from, min(per, end-from), s)
 	}
 }
 

@@ -51,8 +51,8 @@ type Outgoing struct {
 // maxima come out as from an Executor.
 //
 // The zero value is ready. A Relay can be used again and again. Prepare sets all fields; between
-// two of it only remaining, states, missing, and bytes of buffer change. No method blocks or does
-// I/O.
+// two of it only remaining, states, missing, norms in run, and bytes of buffer change. No method
+// blocks or does I/O.
 type Relay struct {
 	run       Executor     // adds up local sources, and executes local
 	local     Schedule     // the moves that need no other host

@@ -64,6 +64,9 @@ func (r *Relay) pieceCount(n int) int { return (n + r.pieceLen - 1) / r.pieceLen
 // parent, or down again if this is the root.
 func (r *Relay) sumPiece(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing {
 	from, n := r.pieceRange(g, i)
+	if row := r.run.norms.row(g.missing + i); row != nil {
+		r.run.measureSources(row, &r.moves[g.move], g.from+from, n)
+	}
 	if !g.direct {
 		per := blockBytes / r.run.dtype.Size()
 		for at := 0; at < n; at += per {
@@ -100,6 +103,9 @@ func (r *Relay) finishPiece(g *segment, i int, out []Outgoing) []Outgoing {
 		payload = r.onlyInput(g, from, n)
 	default:
 		payload = r.inBuffer(g.result, from, n, r.run.dtype.Size())
+	}
+	if row := r.run.norms.row(g.missing + i); row != nil {
+		r.run.measureResult(row, payload)
 	}
 	if r.fresh && g.parent >= 0 {
 		r.writeOutputs(g, from, n, r.moves[g.move].Dst, payload)
