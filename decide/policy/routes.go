@@ -1,5 +1,5 @@
-// Package policy holds the policies of a job, one a file: the routes of its all-reduces, and the
-// sizes of the buckets in which it averages gradients.
+// Package policy holds the policies of a job, one a file: the routes of its all-reduces, the sizes
+// of the buckets in which it averages gradients, and its batch.
 package policy
 
 import (

@@ -1,0 +1,133 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+const (
+	// batchCandidates is how many batches of a range are compared, at equal factors (Pollux, OSDI
+	// 2021, §4.3).
+	batchCandidates = 50
+	// maxBatchFactor is by which factor the batch changes at once at most.
+	maxBatchFactor = 2
+	// otherFactor is by which factor an alternative differs at least from those before it.
+	otherFactor = 1.2
+)
+
+// Batch chooses the batch with the greatest goodput, which is throughput times efficiency (Pollux,
+// OSDI 2021), in the range that the program has opened, and the learning rate that goes with it.
+// As long as the noise of the gradients is unknown it leaves the batch as it is. It remembers
+// nothing.
+type Batch struct{}
+
+// Name implements decide.Policy.
+func (Batch) Name() string { return "batch" }
+
+// Levers implements decide.Policy.
+func (Batch) Levers() []string { return []string{"batch", "rate"} }
+
+// Decide implements decide.Policy.
+func (Batch) Decide(o sense.Observation, twin decide.Twin,
+	state []byte) (decide.Decision, []byte) {
+	switch {
+	case !o.Levers.Batch.IsOpen():
+		return decide.Leave("the program has not opened the batch (batch_range)"), state
+	case !o.Noise.Known:
+		return decide.Leave("the gradient noise scale is unknown: " + o.Noise.Why), state
+	}
+	var list []decide.Scored
+	for _, batch := range nearBatches(o.Levers.Batch, o.Setting.Batch, o.Size) {
+		to := decide.Target{Setting: withBatch(o, batch)}
+		list = append(list, decide.Scored{Target: to, Prediction: twin.Predict(to)})
+	}
+	slices.SortStableFunc(list, func(a, b decide.Scored) int {
+		return cmp.Compare(b.Gain(), a.Gain())
+	})
+	if len(list) == 0 || !(list[0].Gain() > 1) {
+		text := fmt.Sprintf("%s, and no batch up to twice as large or small is better than %d",
+			describeNoise(o.Noise), o.Setting.Batch)
+		if len(list) > 0 && list[0].Gain() == 0 && list[0].Guess != "" {
+			text = list[0].Guess
+		}
+		return decide.Leave(text), state
+	}
+	best := list[0]
+	because := describeNoise(o.Noise)
+	if best.Guess != "" {
+		because += "; " + best.Guess
+	}
+	return decide.Decision{To: &best.Target, Because: because, Alternatives: distinct(list)}, state
+}
+
+// nearBatches returns the batches of a range that are worth comparing with the one of now: those at
+// equal factors, and the largest and the smallest that are allowed at once. They are multiples of
+// the size of the job where the range allows it, so that all workers have the same. The one of now
+// is not among them.
+func nearBatches(r setting.Range, now uint64, size int) (list []uint64) {
+	least := max(r.From, (now+maxBatchFactor-1)/maxBatchFactor)
+	most := min(r.To, maxBatchFactor*now)
+	candidates := []uint64{least, most}
+	growth := math.Log(float64(r.To)) - math.Log(float64(r.From))
+	for i := range batchCandidates {
+		x := math.Exp(math.Log(float64(r.From)) + growth*float64(i)/(batchCandidates-1))
+		candidates = append(candidates, uint64(math.Round(x)))
+	}
+	each := uint64(max(size, 1))
+	for _, x := range candidates {
+		if even := (x + each/2) / each * each; even >= least && even <= most {
+			x = even
+		}
+		if x >= least && x <= most && x != now {
+			list = append(list, x)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// withBatch returns the setting of a job with another batch, and the learning rate that goes with
+// it: that of AdaScale (Johnson et al., ICML 2020, §3), by how much more a step of the batch brings
+// than one of the stated batch.
+func withBatch(o sense.Observation, batch uint64) setting.Setting {
+	s := o.Setting
+	s.Batch = batch
+	first := float64(cmp.Or(o.First, o.Setting.Batch))
+	scale := o.Noise.Scale.Mid
+	rate := (scale/first + 1) / (scale/float64(batch) + 1)
+	s.Rate, _ = strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 4, 64), 64)
+	return s
+}
+
+// describeNoise returns what is known of the noise scale, in words; it is known.
+func describeNoise(n noise.Estimate) string {
+	if n.Above {
+		return fmt.Sprintf("the gradient noise scale is %.3g or more", n.Scale.High)
+	}
+	return fmt.Sprintf("the gradient noise scale is %.3g (%.3g–%.3g)", n.Scale.Mid, n.Scale.Low,
+		n.Scale.High)
+}
+
+// distinct returns up to three alternatives to the best of a sorted list whose batches clearly
+// differ from it and from each other, the best first.
+func distinct(list []decide.Scored) (others []decide.Scored) {
+	for _, x := range list[1:] {
+		// near reports whether the batch of another one is about as large.
+		near := func(y decide.Scored) bool {
+			ratio := float64(x.Setting.Batch) / float64(y.Setting.Batch)
+			return ratio < otherFactor && ratio > 1/otherFactor
+		}
+		if len(others) < 3 && !near(list[0]) && !slices.ContainsFunc(others, near) {
+			others = append(others, x)
+		}
+	}
+	return others
+}
