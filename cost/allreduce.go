@@ -35,10 +35,23 @@ const playedPieces = 8
 // plays through what collective.Relay does on every host: a host has one cable, on which pieces
 // follow each other in each direction, and one processor that adds them up.
 func (m Model) AllReduceSeconds(r collective.Route, hosts, bytes int) float64 {
+	return m.playAllReduce(r, hosts, bytes, nil)
+}
+
+// AllReduceSecondsOver is AllReduceSeconds over cables that differ. cables has by host the seconds
+// for a byte, in place of Beta, and is not altered.
+func (m Model) AllReduceSecondsOver(cables []float64, r collective.Route, bytes int) float64 {
+	return m.playAllReduce(r, len(cables), bytes, cables)
+}
+
+// playAllReduce plays an all-reduce through. cables has by host the seconds for a byte; nil = all
+// have Beta.
+func (m Model) playAllReduce(r collective.Route, hosts, bytes int, cables []float64) float64 {
 	if hosts < 2 || bytes == 0 {
 		return m.Fixed
 	}
 	s := newAllReduce(m, r, hosts)
+	s.cables = cables
 	whole := s.trees * playedPieces * r.Piece
 	if s.streams != nil {
 		whole *= 2 // several streams become evenly busy only later
@@ -54,6 +67,7 @@ func (m Model) AllReduceSeconds(r collective.Route, hosts, bytes int) float64 {
 // goroutine uses it, and its methods do no I/O.
 type allReduce struct {
 	model    Model
+	cables   []float64 // by host: seconds for a byte on its cable; nil = all have Beta of the model
 	hosts    int       // number of hosts
 	trees    int       // number of trees of the route
 	piece    int       // bytes of a piece at most
@@ -155,13 +169,21 @@ func (s *allReduce) missingAt(tree, piece, host int) *int {
 // send plans the arrival of a piece that begins to leave its sender at a time in seconds, when the
 // cables of sender and receiver are free.
 func (s *allReduce) send(at float64, t transfer) {
-	wire := float64(t.bytes) * s.model.Beta
+	wire := float64(t.bytes) * s.beta(t.from)
 	s.out[t.from].Use(at, s.model.Piece)
 	sent := max(s.out[t.from].Use(at, wire), s.useStream(at, t, wire))
 	// The receiver takes in the piece while the sender still sends it.
-	s.received[t.to] = max(sent+s.model.Alpha, s.received[t.to]+wire)
+	s.received[t.to] = max(sent+s.model.Alpha, s.received[t.to]+float64(t.bytes)*s.beta(t.to))
 	t.arrived = true
 	s.events.Add(s.received[t.to], t)
+}
+
+// beta returns the seconds for a byte on the cable of a host.
+func (s *allReduce) beta(host int) float64 {
+	if s.cables == nil {
+		return s.model.Beta
+	}
+	return s.cables[host]
 }
 
 // useStream gives a piece to the stream of its link that is free first, and returns when that

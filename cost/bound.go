@@ -1,0 +1,42 @@
+package cost
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// PlayedHosts is the number of hosts up to which Bound plays a ring through. To play it takes time
+// with the square of the hosts.
+const PlayedHosts = 16
+
+// Bound is AllReduceSecondsOver for any number of hosts. A ring over more than PlayedHosts takes
+// what follows from a closed form, with the slowest of the cables for all of them. All other routes
+// are played through, which is quick for routes with few trees.
+func (m Model) Bound(cables []float64, r collective.Route, bytes int) float64 {
+	if _, is := r.Strategy.(collective.Ring); is && len(cables) > PlayedHosts && bytes > 0 {
+		m.Beta = slices.Max(cables)
+		return m.ringSeconds(r, len(cables), bytes)
+	}
+	return m.AllReduceSecondsOver(cables, r, bytes)
+}
+
+// ringSeconds returns about what AllReduceSeconds plays through for a ring over two hosts or more.
+// All hosts send at the same time: a segment to the next host, for as many hops as there are other
+// hosts, and then results for as many. A hop takes as long as the cable needs for the segment or,
+// if that is longer, as the first piece needs to be there, since the next hop can begin then.
+func (m Model) ringSeconds(r collective.Route, hosts, bytes int) float64 {
+	segment := (bytes + hosts - 1) / hosts
+	pieces := (segment + r.Piece - 1) / r.Piece
+	first, others := float64(min(segment, r.Piece)), float64(hosts-1)
+
+	slower := 1.0 // by which factor the streams of a link are slower than the cable
+	if m.Share > 0 && m.Share < 1 {
+		slower = max(1, 1/(m.Share*float64(min(max(r.Streams, 1), pieces))))
+	}
+	wire := float64(segment) * m.Beta
+	wire = max(float64(pieces)*m.Piece+wire, wire*slower)
+	hop := m.Piece + first*m.Beta*slower + m.Alpha
+	return m.Fixed + others*(max(wire, float64(segment)*m.Gamma, hop+first*m.Gamma)+
+		max(wire, hop)) + max(0, min(wire-hop, m.Alpha))
+}
