@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 )
 
-// The closed form of a ring over many hosts is within a tenth of what is played through, whether the
+// The closed form of a ring over many hosts is within a tenth of what is played through, whether
 // cables, their latency, processors or streams are what limits it.
 func TestBound(t *testing.T) {
 	slow := cost.Model{Fixed: 1e-3, Alpha: 1e-3, Piece: 20e-6, Beta: 8 / 100e6, Gamma: 0.3e-9,

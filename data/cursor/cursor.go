@@ -119,6 +119,15 @@ func (c Cursor) Part(rank, size int) []Span {
 	return c.appendPositions(nil, c.partStart(rank, size), c.partStart(rank+1, size))
 }
 
+// PartLen returns how many positions Part returns for a rank. It panics when rank is not in
+// [0, size).
+func (c Cursor) PartLen(rank, size int) uint64 {
+	if rank < 0 || rank >= size {
+		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
+	}
+	return c.partStart(rank+1, size) - c.partStart(rank, size)
+}
+
 // Parts returns the parts of all ranks of the next batch. It panics when size is below 1.
 func (c Cursor) Parts(size int) [][]Span {
 	mustHaveWorkers(size)

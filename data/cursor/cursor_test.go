@@ -203,6 +203,10 @@ func TestApartStepsCompleteABatch(t *testing.T) {
 				size := rapid.IntRange(1, 12).Draw(t, "size")
 				done := rapid.SliceOfN(rapid.Bool(), size, size).Draw(t, "done")
 				for rank, part := range c.Parts(size) {
+					if n := len(positionsOf(part)); uint64(n) != c.PartLen(rank, size) {
+						t.Fatalf("rank %d of %d gets %d positions, not %d", rank, size, n,
+							c.PartLen(rank, size))
+					}
 					if done[rank] {
 						got = append(got, positionsOf(part)...)
 					}

@@ -1,0 +1,187 @@
+package job
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+)
+
+// What happens to a World between two steps, and what it shows of a step.
+
+// happen lets all happen that is due before the next step.
+func (w *World) happen() {
+	for len(w.steps) > 0 && w.steps[0].Step <= w.cursor.Step {
+		w.apply(w.steps[0])
+		w.steps = w.steps[1:]
+	}
+	for len(w.timed) > 0 && w.timed[0].At <= w.now {
+		w.apply(w.timed[0])
+		w.timed = w.timed[1:]
+	}
+	if w.stale {
+		w.place()
+	}
+}
+
+// apply lets an event happen.
+func (w *World) apply(e Event) {
+	w.stale = true
+	h := &w.hosts[e.Host]
+	switch e.What {
+	case Cable:
+		h.Cable = e.Value
+	case Slow:
+		h.slow = e.Value
+	case Notice:
+		if e.Timed && w.now >= e.At+e.Value { // the step that ran then took too long
+			w.lose(h)
+		} else if h.in {
+			h.in = false
+			w.generation++
+			w.pause += w.config.Costs.Release
+		}
+	case Lose:
+		w.lose(h)
+	case Join:
+		if !h.in {
+			h.in = true
+			w.generation++
+			w.pause += w.config.Costs.Join
+		}
+	case Set:
+		// A job that is not open to the change goes on as it was.
+		if next, err := w.setting.With(e.Text); err == nil {
+			next.Number++
+			_ = w.Change(next)
+		}
+	}
+}
+
+// lose has a host be lost in the next step. The last host is lost at once: nobody is left to go on.
+func (w *World) lose(h *host) {
+	if !h.in {
+		return
+	}
+	h.lost = true
+	w.pause += w.config.Costs.Loss
+	for i := range w.hosts {
+		if w.hosts[i].in && !w.hosts[i].lost {
+			return
+		}
+	}
+	w.removeLost()
+}
+
+// removeLost has the hosts that are lost leave.
+func (w *World) removeLost() {
+	for i := range w.hosts {
+		h := &w.hosts[i]
+		h.in, h.lost = h.in && !h.lost, false
+	}
+	w.generation++
+	w.stale = true
+}
+
+// place finds out who takes part, how they share processors, and what communication takes.
+func (w *World) place() {
+	w.conditions++
+	w.stale = false
+	w.ranks = w.ranks[:0]
+	busy := make([]float64, len(w.config.Cores))
+	var cables []float64
+	for i := range w.hosts {
+		h := &w.hosts[i]
+		if !h.in {
+			continue
+		}
+		busy[h.Machine] += float64(h.Workers) * h.Processors
+		cables = append(cables, h.Cable)
+		for n := range uint64(h.Workers) {
+			w.ranks = append(w.ranks, rank{host: i, worker: h.lead + n})
+		}
+	}
+	for i := range w.hosts {
+		h := &w.hosts[i]
+		h.took = 1
+		if h.Processors > 0 {
+			h.took = max(1, busy[h.Machine]/w.config.Cores[h.Machine])
+		}
+	}
+	w.done = slices.Grow(w.done[:0], len(w.ranks))[:len(w.ranks)]
+	if w.placed != w.generation {
+		w.placed, w.seen = w.generation, 0
+		w.split = sense.Split{Slack: make([]float64, len(w.ranks))}
+	}
+	w.whole = w.communication(cables)
+}
+
+// communication returns the seconds that the gradients take over the cables of the hosts: by the
+// route that is given, or by the best of those that a job without measurements would consider.
+func (w *World) communication(cables []float64) float64 {
+	bytes, m := w.config.Gradients, w.config.Network
+	if len(cables) == 0 || bytes == 0 {
+		return 0
+	}
+	if w.config.Route.Strategy != nil {
+		return m.Bound(cables, w.config.Route, bytes)
+	}
+	least := math.Inf(1)
+	for _, s := range []collective.Strategy{collective.Ring{}, collective.DoubleTree{},
+		collective.Clique{}} {
+		if s == (collective.Clique{}) && len(cables) > cost.PlayedHosts {
+			continue // a host sends to each of the others
+		}
+		r := collective.DefaultRoute(bytes)
+		r.Strategy = s
+		least = min(least, m.Bound(cables, r, bytes))
+	}
+	return least
+}
+
+// observe takes in what agent and workers would tell of a step.
+func (w *World) observe(s Step, slowest float64) {
+	w.series.Add(s.StepSample)
+	w.seen = min(w.seen+1, splitSteps)
+	ease := func(mean *float64, x float64) { *mean += (x - *mean) / float64(w.seen) }
+	data, took := 0.0, 0.0
+	for i := range w.ranks {
+		r := &w.ranks[i]
+		ease(&w.split.Slack[i], slowest-r.took)
+		data += w.hosts[r.host].Wait
+		took += r.took
+	}
+	ease(&w.split.Data, data/float64(len(w.ranks)))
+	ease(&w.split.Compute, (took-data)/float64(len(w.ranks)))
+	ease(&w.split.Exposed, s.Exposed)
+	if s.Noise > 0 && s.Samples > 0 {
+		w.noise.Add(w.norms(s))
+	}
+}
+
+// norms draws the norms of gradients that the workers would tell of a step. |G|², the squared norm
+// of the true gradient, is 1, so the variance of a sample is the noise scale. The deviation of a
+// sum of samples has a chi-squared distribution of as many degrees of freedom as the gradient has
+// coordinates, which is normal enough.
+func (w *World) norms(s Step) noise.Sums {
+	ranks, batch := float64(s.Size), float64(s.Samples)
+	if s.Size < 2 {
+		return noise.Sums{Alone: 1}
+	}
+	dims := w.config.Noise.Dims
+	if dims == 0 {
+		dims = 300
+	}
+	perOwn := ranks / batch
+	numbers := drawsOf(w.config.Seed+1, s.Step)
+	around := s.Noise / batch // variance of the mean gradient
+	mean := max(0, 1+2*math.Sqrt(around/dims)*numbers.normal(0)+
+		around*(1+math.Sqrt(2/dims)*numbers.normal(1)))
+	between := s.Noise * (perOwn - 1/batch) *
+		max(0, 1+math.Sqrt(2/(dims*(ranks-1)))*numbers.normal(2))
+	return noise.Sums{Steps: 1, Own: mean + between, Mean: mean, PerOwn: perOwn,
+		PerBatch: 1 / batch}
+}

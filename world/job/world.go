@@ -1,0 +1,266 @@
+// Package job is a training job in virtual time: hosts that share processors, cables of their own,
+// samples that are dealt out as package cursor does, gradients whose noise grows along the run, and
+// what happens to all that. It is a performance model, as good as its numbers. What it shows of
+// itself are the observations that a running job has; who decides by them is not known here.
+//
+// A step costs the time of its slowest worker, and of the communication that is not hidden. Between
+// two events a step takes time with the number of workers, and no memory. Nothing blocks; one
+// goroutine at a time uses a World.
+package job
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// World is a job in virtual time. New makes one, and Step lets it make a step.
+type World struct {
+	config Config
+	steps  []Event // events by step that are to come, in their order
+	timed  []Event // events by time that are to come, in their order
+	hosts  []host  // by index in Config.Hosts
+	ranks  []rank
+	done   []bool // by rank: whether it is part of the newest step
+	stale  bool   // ranks and times do not follow from hosts any more
+
+	cursor     cursor.Cursor
+	setting    setting.Setting
+	generation uint64  // counts changes of members
+	now        float64 // seconds
+	progress   float64 // samples at the batch that the program states
+	pause      float64 // seconds that the next step waits for what has changed
+	exposed    float64 // seconds a step of communication that is not hidden
+	whole      float64 // seconds of communication of a step
+	conditions int     // counts what has changed the time of steps, but for the batch
+	dealt      dealt   // which batch ranks are prepared for
+
+	series sense.StepSeries
+	noise  noise.Estimator
+	split  sense.Split // means over about splitSteps steps
+	seen   int         // steps that split is the mean of, up to splitSteps
+	placed uint64      // the generation that split is of
+}
+
+// host is a host and how it is now.
+type host struct {
+	Host
+	in   bool
+	lost bool    // it is lost in the next step
+	slow float64 // factor of its compute
+	took float64 // factor of its compute by how its processors are shared
+	lead uint64  // number of its first worker; workers keep their numbers
+}
+
+// rank is a worker that takes part, by its rank.
+type rank struct {
+	host    int
+	worker  uint64
+	compute float64 // seconds of the samples of this batch, without the residual
+	took    float64 // seconds of the newest step: data and compute
+}
+
+// dealt is what the samples of the ranks follow from.
+type dealt struct {
+	count, batch uint64
+	conditions   int
+}
+
+// splitSteps is over about how many steps the parts of a step are averaged.
+const splitSteps = 20
+
+// Step is a step that was committed.
+type Step struct {
+	sense.StepSample
+	At       float64 // seconds from the start of the job
+	Pause    float64 // of its seconds, how many the job stood still for what has changed
+	Exposed  float64 // seconds of communication that were not hidden
+	Hosts    int
+	Progress float64 // samples of all steps, at the batch that the program states
+	Noise    float64 // noise scale in samples; 0 = none was stated
+}
+
+// New returns a job at its start. It fails when the configuration is none of a job.
+func New(c Config) (*World, error) {
+	if err := c.validate(); err != nil {
+		return nil, fmt.Errorf("world/job: %w", err)
+	}
+	w := &World{config: c, cursor: c.Data, generation: 1}
+	workers := uint64(0)
+	for _, h := range c.Hosts {
+		w.hosts = append(w.hosts, host{Host: h, in: !h.Out, slow: 1, lead: workers})
+		workers += uint64(h.Workers)
+	}
+	for _, e := range c.Events {
+		if e.Timed {
+			w.timed = append(w.timed, e)
+		} else {
+			w.steps = append(w.steps, e)
+		}
+	}
+	slices.SortStableFunc(w.timed, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	slices.SortStableFunc(w.steps, func(a, b Event) int { return cmp.Compare(a.Step, b.Step) })
+	w.place()
+	return w, nil
+}
+
+// Step lets the job make one step. It returns false when nobody is left who could.
+func (w *World) Step() (Step, bool) {
+	w.happen()
+	for len(w.ranks) == 0 {
+		if len(w.timed) == 0 {
+			return Step{}, false
+		}
+		w.now = max(w.now, w.timed[0].At)
+		w.happen()
+	}
+	w.deal()
+	slowest := w.compute(drawsOf(w.config.Seed, w.cursor.Step))
+	hidden := min(w.whole, w.config.Hidden*slowest)
+	w.exposed = w.whole - hidden
+	s := Step{StepSample: sense.StepSample{Seconds: w.pause + slowest + w.exposed,
+		Batch: w.cursor.Batch, Size: len(w.ranks), Generation: w.generation,
+		Change: w.setting.Number}, Pause: w.pause, Exposed: w.exposed, Hosts: w.countHosts(),
+		Noise: w.config.Noise.at(w.progress)}
+	w.now, w.pause = w.now+s.Seconds, 0
+	s.Samples = w.commit()
+	s.StepSample.Step = w.cursor.Step
+	w.progress += float64(s.Samples) * w.Efficiency(float64(s.Samples))
+	s.At, s.Progress = w.now, w.progress
+	w.observe(s, slowest)
+	return s, true
+}
+
+// compute draws how long each rank takes for the step, and returns the time of the slowest.
+func (w *World) compute(numbers draws) (slowest float64) {
+	for i := range w.ranks {
+		r := &w.ranks[i]
+		h := &w.hosts[r.host]
+		r.took = h.Wait + r.compute*pick(h.Residuals, numbers.at(r.worker))
+		slowest = max(slowest, r.took)
+	}
+	return slowest
+}
+
+// commit commits the step without those who are lost, who then leave. It returns how many samples
+// the step has trained on.
+func (w *World) commit() (samples uint64) {
+	before := w.cursor
+	for i, r := range w.ranks {
+		w.done[i] = !w.hosts[r.host].lost
+		if w.done[i] && w.config.Audit != nil {
+			w.config.Audit(before.Epoch, before.Part(i, len(w.ranks)))
+		}
+	}
+	w.cursor = before.Commit(len(w.ranks), w.done)
+	if slices.Contains(w.done, false) {
+		w.removeLost()
+	}
+	return w.cursor.Committed() - before.Committed()
+}
+
+// deal gives the ranks their samples of the next batch, if others than those of the last one.
+func (w *World) deal() {
+	next := dealt{w.cursor.Count(), w.cursor.Batch, w.conditions}
+	if next == w.dealt {
+		return
+	}
+	w.dealt = next
+	for i := range w.ranks {
+		w.ranks[i].compute = w.computeSeconds(w.ranks[i].host, w.cursor.PartLen(i, len(w.ranks)))
+	}
+}
+
+// computeSeconds returns how long a worker of a host computes, without its residual.
+func (w *World) computeSeconds(of int, samples uint64) float64 {
+	h := &w.hosts[of]
+	return (h.Fixed + h.PerSample*float64(samples)) * h.slow * h.took
+}
+
+// Efficiency returns how much a sample of a batch brings now, compared with one in the batch that
+// the program states.
+func (w *World) Efficiency(batch float64) float64 {
+	scale := w.config.Noise.at(w.progress)
+	if scale <= 0 {
+		return 1
+	}
+	return (scale + float64(w.config.Data.Batch)) / (scale + batch)
+}
+
+// meanDraws is of how many steps MeanSeconds takes the mean.
+const meanDraws = 64
+
+// MeanSeconds returns what steps with a batch take in the mean, as the job is now: what whoever
+// knows all about it would predict. It does not change the job, and takes as long as 64 steps.
+func (w *World) MeanSeconds(batch uint64) (mean float64) {
+	whole := cursor.Cursor{Samples: cursor.MaxSamples, Batch: batch}
+	compute := make([]float64, len(w.ranks))
+	for i, r := range w.ranks {
+		compute[i] = w.computeSeconds(r.host, whole.PartLen(i, len(w.ranks)))
+	}
+	for i := range uint64(meanDraws) {
+		numbers, slowest := drawsOf(^w.config.Seed, i), 0.0
+		for j, r := range w.ranks {
+			h := &w.hosts[r.host]
+			slowest = max(slowest, h.Wait+compute[j]*pick(h.Residuals, numbers.at(r.worker)))
+		}
+		mean += (slowest + max(0, w.whole-w.config.Hidden*slowest)) / meanDraws
+	}
+	return mean
+}
+
+// Conditions returns a number that changes when what MeanSeconds returns may change.
+func (w *World) Conditions() int { return w.conditions }
+
+// Cursor returns where the job is in its data.
+func (w *World) Cursor() cursor.Cursor { return w.cursor }
+
+// Now returns the seconds since the start of the job.
+func (w *World) Now() float64 { return w.now }
+
+// Generation returns a number that changes whenever other workers take part.
+func (w *World) Generation() uint64 { return w.generation }
+
+// countHosts returns the number of hosts that take part.
+func (w *World) countHosts() (n int) {
+	for i := range w.hosts {
+		if w.hosts[i].in {
+			n++
+		}
+	}
+	return n
+}
+
+// Change has the job train by another setting from the next step on. It fails when the job is not
+// open to it.
+func (w *World) Change(next setting.Setting) error {
+	if err := w.config.Levers.Refuse(w.setting, next); err != nil {
+		return err
+	}
+	batch := next.Batch
+	if batch == 0 {
+		batch = w.config.Data.Batch
+	}
+	if !next.Equal(w.setting) {
+		w.pause += w.config.Costs.Change
+	}
+	w.setting, w.cursor = next, w.cursor.WithBatch(batch)
+	return nil
+}
+
+// Observation returns what is known of the job by whoever leads it. It is the caller's but for
+// Steps, which the next Step changes, and Slack.
+func (w *World) Observation() sense.Observation {
+	in := w.setting
+	in.Batch = w.cursor.Batch
+	return sense.Observation{Step: w.cursor.Step, Size: len(w.ranks),
+		Now:     sense.Duration(math.Round(w.now * float64(sense.Second))),
+		Setting: in, First: w.config.Data.Batch, Levers: w.config.Levers, Steps: &w.series,
+		Split: w.split, Noise: w.noise.Estimate()}
+}
