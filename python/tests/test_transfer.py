@@ -73,3 +73,97 @@ def test_names_that_are_the_same_share_no_room():
     assert name == "own/1" and ctypes.addressof(ctypes.c_ubyte.from_buffer(part)) not in [
         a.ctypes.data for a in arrays.values()
     ]
+
+
+class _Handover:
+    """A world of two ranks on one thread, as far as a handover needs it: all that rank 0 sends is
+    kept, and what rank 1 receives is taken from there.
+    """
+
+    size, rank = 2, 0
+
+    def __init__(self):
+        """Nothing is sent yet."""
+        self._backend = self
+        self.kept = []  # what was broadcast or sent, in that order
+        self.sent = 0  # bytes of the pieces of the state
+
+    def buffer(self, nbytes):
+        """Memory for a piece."""
+        return (ctypes.c_ubyte * nbytes)()
+
+    def broadcast(self, array):
+        """Keep the array of rank 0, or fill that of rank 1."""
+        if self.rank == 0:
+            self.kept.append(array[:])
+        else:
+            array[:] = self.kept.pop(0)
+        return array
+
+    def send_async(self, piece, rank, tag):
+        """Keep a piece; its handle is complete."""
+        self.kept.append(bytes(piece))
+        self.sent += len(piece)
+        return self
+
+    def recv_async(self, memory, rank, tag):
+        """Fill the memory with the next piece; its handle is complete."""
+        memory[:] = self.kept.pop(0)
+        return self
+
+    def wait(self):
+        """Return at once."""
+
+
+def _hand_over(given, taker, in_place, monkeypatch):
+    """Hand over the arrays `given`, by name, to a worker that has the arrays `taker`. Returns the
+    value that it takes, how many bytes were sent, and how many it has allocated for them.
+    """
+    giver, receiver, taken, made = transfer.State(), transfer.State(), [], []
+
+    def counted(nbytes):
+        """As allocate_touched, and note the bytes."""
+        made.append(nbytes)
+        return memoryview(bytearray(nbytes))
+
+    monkeypatch.setattr(transfer, "allocate_touched", counted)
+    giver.register("x", lambda: given, lambda _: None, in_place=in_place)
+    receiver.register("x", lambda: taker, taken.append, in_place=in_place)
+    world = _Handover()
+    giver.send_to_newcomers(world, 1, 0)
+    world.rank = 1
+    receiver.allocate_buffers()
+    assert receiver.receive_from_members(world, 1) and not world.kept
+    return taken[0], world.sent, sum(made)
+
+
+def test_memory_with_two_names_is_handed_over_once(monkeypatch):
+    """A tied weight travels once, into the memory that the receiver has for it; where only one of
+    the two has tied it, or the value is a copy, each name has its own.
+    """
+    np = pytest.importorskip("numpy")
+    one, two = np.arange(4.0), np.arange(2.0)
+    tied = {"in": one, "two": two, "out": one}
+    own = np.zeros(4)
+    value, sent, made = _hand_over(
+        tied, {"in": own, "two": np.zeros(2), "out": own}, True, monkeypatch
+    )
+    assert (sent, made) == (48, 0)
+    assert value["in"].ctypes.data == value["out"].ctypes.data == own.ctypes.data
+    assert value["out"].tolist() == one.tolist() and value["two"].tolist() == two.tolist()
+
+    apart = {"in": np.zeros(4), "two": np.zeros(2), "out": np.zeros(4)}
+    value, sent, made = _hand_over(tied, apart, True, monkeypatch)
+    assert sent == 48 and value["out"].tolist() == value["in"].tolist() == one.tolist()
+
+    other = {"in": one, "two": two, "out": one + 1}
+    value, sent, made = _hand_over(
+        other, {"in": own, "two": np.zeros(2), "out": own}, True, monkeypatch
+    )
+    assert (sent, made) == (80, 32) and value["out"].tolist() == (one + 1).tolist()
+    assert value["in"].ctypes.data != value["out"].ctypes.data
+
+    value, sent, made = _hand_over(tied, tied, False, monkeypatch)
+    assert (sent, made) == (80, 80)
+    value["in"][0] = 7
+    assert value["out"].tolist() == one.tolist()

@@ -154,16 +154,26 @@ class State:
         call it. Returns when they have the pieces: the state may change after that.
         """
         items: List[Item] = []
-        notes = {
-            name: self._plan_entry(name, entry, items) for name, entry in self._entries.items()
-        }
-        listed = [{"name": item.name, "bytes": item.nbytes} for item in items]
+        notes: Dict[str, Any] = {}
+        listed: List[Dict[str, Any]] = []
+        first: Dict[Tuple[int, int], int] = {}  # the first item of a memory, which is the state
+        for name, entry in self._entries.items():
+            notes[name] = self._plan_entry(name, entry, items)
+            for item in items[len(listed) :]:
+                listed.append({"name": item.name, "bytes": item.nbytes})
+                memory = item.address, item.nbytes
+                if entry.in_place and item.nbytes and memory in first:
+                    listed[-1]["same"] = first[memory]
+                elif entry.in_place:
+                    first[memory] = len(listed) - 1
         header = json.dumps(
             {"step": step, "items": listed, "notes": notes}, separators=(",", ":"), allow_nan=False
         ).encode()
-        _broadcast_header(world, header + b" " * (-len(header) % _HEADER_STEP))
+        text = _broadcast_header(world, header + b" " * (-len(header) % _HEADER_STEP))
+        if not any(text):  # the newcomers ask again
+            return
         joiners = range(world.size - joined, world.size)
-        ends = list(itertools.accumulate(item.nbytes for item in items))
+        ends = _item_ends(_parse_header(text)["items"])
 
         def send_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
             """Copy a piece into arena memory, and begin to send it to all newcomers."""
@@ -197,10 +207,14 @@ class State:
             items: List[Item] = []
             self._plan_entry(name, entry, items)
             found += ((item, entry.in_place) for item in items)
-        end = 0
+        end, before = 0, (0, 0)  # before: address and bytes of the last array to receive into
         for item, own in sorted(found, key=lambda f: f[0].address):
+            memory = item.address, item.nbytes
+            if own and memory == before and item.nbytes:
+                continue  # a tied weight, which the others have under both names too
             # Two names that share memory here may have separate memory on the sender.
             shared = item.address < end or item.name in self._buffers
+            before = memory if own else before
             self._buffers[item.name] = (
                 item.memory() if own and not shared else allocate_touched(item.nbytes)
             )
@@ -272,14 +286,14 @@ class State:
         buffers where they fit, and wait for them. Raises LostError where a member is lost.
         """
         buffers = dict(self._buffers)
-        parts = [
-            _memory_of_size(buffers.pop(item["name"], None), int(item["bytes"]))
-            for item in header["items"]
-        ]
-        ends, givers = (
-            list(itertools.accumulate(part.nbytes for part in parts)),
-            world.size - joined,
-        )
+        parts: List[memoryview] = []
+        for item in header["items"]:
+            parts.append(
+                parts[int(item["same"])]
+                if "same" in item
+                else _memory_of_size(buffers.pop(item["name"], None), int(item["bytes"]))
+            )
+        ends, givers = _item_ends(header["items"]), world.size - joined
 
         def receive_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
             """Begin to receive a piece into arena memory, from the member whose turn it is."""
@@ -349,6 +363,15 @@ def _parse_header(text: bytearray) -> Dict[str, Any]:
             f"the state of the other members cannot be read ({err}): run the same release of shoal"
             " everywhere"
         ) from None
+
+
+def _item_ends(listed: List[Dict[str, Any]]) -> List[int]:
+    """Where the items of a header end in the bytes of the state: those that are the same memory as
+    an earlier one take no room.
+    """
+    return list(
+        itertools.accumulate(0 if "same" in item else int(item["bytes"]) for item in listed)
+    )
 
 
 def _piece_bounds(ends: Sequence[int]) -> List[Tuple[int, int]]:
