@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/sense/stall"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -311,19 +312,12 @@ func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.G
 // setData tells the head what data the job trains on, as worker w states it. It returns an error if
 // another worker has stated other data.
 func (d *driver) setData(w topo.WorkerID, data cursor.Cursor) error {
-	if have := d.head.State().Data; have != nil && !have.SameData(data) {
-		return &collective.FieldError{Field: "samples",
-			Problem: fmt.Sprintf("the job's data was stated as %s; every worker must state the "+
-				"same, this one said %s", describeData(*have), describeData(data))}
+	known := d.head.State()
+	if err := known.CheckData(data); err != nil {
+		return &collective.FieldError{Field: "samples", Problem: err.Error()}
 	}
-	d.runInput(func() { d.head.ReportData(w, data) })
+	d.runInput(func() { d.head.ReportData(w, data, setting.Levers{}) })
 	return nil
-}
-
-// describeData puts the data of a job into words, for an error.
-func describeData(d cursor.Cursor) string {
-	return fmt.Sprintf("%d samples, batch %d, seed %d, shuffle %v", d.Samples, d.Batch, d.Seed,
-		!d.Plain)
 }
 
 // generationNumber is the number of a generation for workers and people, which counts those before

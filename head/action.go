@@ -4,6 +4,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -11,7 +12,7 @@ import (
 // they point to; a pointer is to memory that the Agent uses again, as its type says.
 
 // Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse,
-// Decided, News, Meshed, DrainBlocked, Layout, Leave or Finish.
+// Decided, News, Meshed, DrainBlocked, Layout, Note, Leave or Finish.
 type Action interface{ action() }
 
 // Send sends a message to another agent. The message may be lost.
@@ -90,8 +91,11 @@ type Apply struct {
 	// Aborted says that the step under way does not count: the calls "enter" of members that run
 	// here are complete.
 	Aborted bool
-	staged  *staged // the memory of Parts; nil where they are Here
-	room    room    // the memory of Parts where they are Here
+	// Change is a change of the setting that is entered or has ended with the entry, the same on
+	// every agent; nil = none is. It never changes.
+	Change *setting.Change
+	staged *staged // the memory of Parts; nil where they are Here
+	room   room    // the memory of Parts where they are Here
 }
 
 // State is what a job is after an entry of the log.
@@ -110,6 +114,15 @@ type State struct {
 	AllReleased string
 	// Shape says where the parts of the state are; nil = every member has all of it.
 	Shape *Shape
+	// First is the batch that the program states; 0 = no worker has stated data. The batch that
+	// counts is that of Data.
+	First uint64
+	// Setting is how the job trains from the next step on. Its Batch is 0 where the batch is First.
+	Setting setting.Setting
+	// Levers are what the program has opened.
+	Levers setting.Levers
+	// Trial is the change that is measured; nil = none is.
+	Trial *setting.Change
 }
 
 // Start orders new workers on this host; First and those after it are their numbers. WorkerStarted
@@ -187,5 +200,6 @@ func (News) action()         {}
 func (Meshed) action()       {}
 func (DrainBlocked) action() {}
 func (Layout) action()       {}
+func (Note) action()         {}
 func (Leave) action()        {}
 func (Finish) action()       {}

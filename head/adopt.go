@@ -119,7 +119,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 			}
 		}
 		if rep.Stated != nil {
-			r.acceptPlace(*rep.Stated)
+			_ = r.acceptPlace(*rep.Stated) // the worker's own host has told it what the log has
 		}
 	}
 }

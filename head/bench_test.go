@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -39,7 +40,7 @@ func newCollectives(n int, step bool) (once func()) {
 	for w := range topo.WorkerID(n) {
 		a.WorkerStarted(w)
 		if data, err := cursor.New(1<<40, 64, 1, true); step && err == nil {
-			a.ReportData(w, data)
+			a.ReportData(w, data, setting.Levers{})
 		}
 		a.WorkerAsks(w)
 		run()

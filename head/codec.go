@@ -53,7 +53,8 @@ func (f *Frame) fitsBinary() bool {
 			}
 		case *Commit:
 			if b.View != nil || b.Entered != nil || b.Released != nil || b.Shape != nil ||
-				b.AllReleased != "" || b.Changed || b.Aborted || b.Data != nil && !b.Data.Fits() {
+				b.AllReleased != "" || b.Changed || b.Aborted || b.Data != nil && !b.Data.Fits() ||
+				b.First != 0 || b.Setting != nil || b.Levers != nil || b.Change != nil {
 				return false
 			}
 		default:

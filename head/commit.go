@@ -3,6 +3,7 @@ package head
 import (
 	"slices"
 
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -37,11 +38,15 @@ func (r *leader) advanceLog() {
 	}
 }
 
-// commitNews writes entries for what needs no batch: the first generation, the data, and who is not
-// taken in.
+// commitNews writes entries for what needs no batch: the first generation, the data, the end of the
+// trial of a change, and who is not taken in.
 func (r *leader) commitNews() {
 	if v := r.machine.View(); r.state.View.Generation == 0 && v.Generation > 0 {
 		r.commitFirstView(v)
+	}
+	if c := r.verdict; c != nil {
+		r.verdict = nil
+		r.writeVerdict(c)
 	}
 	if rejected := r.rejected; r.news || len(rejected) > 0 {
 		r.news, r.rejected = false, nil
@@ -100,12 +105,12 @@ func (r *leader) isQuietExcept(f *batch) bool {
 }
 
 // commitStep commits a batch that ends a step, which readyToCommit has accepted: the job moves on
-// in its data, and its members learn who they are now.
+// in its data, its members learn who they are now, and a change that waits for that is entered.
 func (r *leader) commitStep(f *batch) {
-	if !f.isReshape() {
-		r.countStep(f)
-	}
 	c := Commit{Batch: f.number}
+	if !f.isReshape() {
+		r.countStep(f, &c)
+	}
 	next := r.machine.View()
 	switch {
 	case !r.isQuietExcept(f):
@@ -131,11 +136,26 @@ func (r *leader) releaseAll(c Commit, f *batch) {
 }
 
 // countStep counts the step that ends with a batch, and moves on in the data by what the workers
-// with calls in that batch have trained on.
-func (r *leader) countStep(f *batch) {
+// with calls in that batch have trained on. A change that waits for it is entered, with the entry c
+// of the log that is written next.
+func (r *leader) countStep(f *batch, c *Commit) {
+	data := r.placeAfter(f)
+	change := r.takeChange(f, data)
+	if change != nil {
+		r.endTrial(change)
+	}
 	r.state.Steps++
+	r.state.Data = data
+	if change != nil {
+		r.enter(change, c)
+	}
+}
+
+// placeAfter returns the place in the data after the step that ends with a batch; nil = none is
+// stated.
+func (r *leader) placeAfter(f *batch) *cursor.Cursor {
 	if r.state.Data == nil || r.state.View.Size() == 0 {
-		return
+		return r.state.Data
 	}
 	clear(r.busy)
 	f.addWorkersTo(r.busy)
@@ -144,7 +164,7 @@ func (r *leader) countStep(f *batch) {
 		r.done = append(r.done, r.busy[m.Worker])
 	}
 	next := r.state.Data.Commit(len(r.done), r.done)
-	r.state.Data = &next
+	return &next
 }
 
 // changesMembers reports whether a generation is another one for its members, or lets a member in
@@ -198,6 +218,11 @@ func (r *leader) writeEntry(c Commit, f *batch) {
 		r.state.Elastic, r.state.AllReleased
 	if r.shape != r.state.Shape {
 		c.Shape, r.shape = r.state.Shape, r.state.Shape
+	}
+	if r.tellSetting {
+		r.tellSetting = false
+		now, levers := r.state.Setting, r.state.Levers
+		c.Setting, c.Levers, c.First = &now, &levers, r.state.First
 	}
 	if c.Stable = r.trimLog(); c.Stable < c.Index {
 		r.log = append(r.log, c)

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -70,12 +71,12 @@ func TestFirstStepAfterALoss(t *testing.T) {
 		a.WorkerStarted(w)
 	}
 	for w := range topo.WorkerID(2) {
-		a.ReportData(w, data)
+		a.ReportData(w, data, setting.Levers{})
 		a.WorkerAsks(w)
 	}
 	train(0, data, 0, 3)
 	a.WorkerLost(1, "was killed by SIGKILL")
-	a.ReportData(2, data)
+	a.ReportData(2, data, setting.Levers{})
 	a.WorkerAsks(2)
 	a.runActions()
 	if got := a.State().View.String(); got != "generation 1: w0@A w1 w2" {
@@ -128,7 +129,7 @@ func TestChangesBeforeTheJobBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.WorkerStarted(0)
-	a.ReportData(0, data)
+	a.ReportData(0, data, setting.Levers{})
 	a.WorkerAsks(0)
 	for what, err := range map[string]error{"resize": a.Resize(1, "you"),
 		"drain": a.Drain("A", "you")} {
@@ -155,19 +156,19 @@ func TestGoesOnFromAPlace(t *testing.T) {
 	place := begin.Commit(1, []bool{true})
 	for w := range topo.WorkerID(2) {
 		a.WorkerStarted(w)
-		a.ReportData(w, begin)
+		a.ReportData(w, begin, setting.Levers{})
 		a.WorkerAsks(w)
 	}
 	a.runActions()
-	a.ReportData(0, place)
-	a.ReportData(1, place)
+	a.ReportData(0, place, setting.Levers{})
+	a.ReportData(1, place, setting.Levers{})
 	for w := range topo.WorkerID(2) {
 		a.endStep(w)
 	}
 	if got := a.State().Data; got.Step != 2 || got.Next != 12 {
 		t.Errorf("one step from step 1, position 6, the place is %+v", got)
 	}
-	a.ReportData(0, a.State().Data.Commit(1, []bool{true}))
+	a.ReportData(0, a.State().Data.Commit(1, []bool{true}), setting.Levers{})
 	a.endStep(0)
 	a.endStep(1)
 	if got := a.State().Data; got.Step != 3 {

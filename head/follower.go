@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -113,13 +114,17 @@ func (f *follower) reportEnded(e Ended) {
 }
 
 // reportData tells the head what a worker states of the data, and keeps the statement for a later
-// head as long as the log may not have it.
-func (f *follower) reportData(w topo.WorkerID, data cursor.Cursor) {
-	s, have := Stated{w, data}, f.state.Data
+// head as long as the log may not have it. A range of batches that is none opens nothing.
+func (f *follower) reportData(s Stated) {
+	if b := s.Levers.Batch; !b.IsOpen() || b.To > cursor.MaxSamples {
+		s.Levers.Batch = setting.Range{}
+	}
+	have := f.state.Data
 	if f.stated != nil {
 		have = &f.stated.Data
 	}
-	if have == nil || f.state.Steps == 0 && data.Step > have.Step || f.state.Shape.reloads(w) {
+	if have == nil || f.state.Steps == 0 && s.Data.Step > have.Step ||
+		f.state.Shape.reloads(s.Worker) || f.stated == nil && f.state.opens(s.Levers) {
 		f.stated = &s
 	}
 	f.agent.tellHead(s)
@@ -209,10 +214,10 @@ func (f *follower) applyEntry(c Commit, here *batch) {
 	if c.Shape != nil {
 		f.state.Shape, f.shaped = c.Shape, nil
 	}
+	f.state.apply(&c)
 	if c.Data != nil {
 		f.state.Data = c.Data
-		if f.stated != nil && f.stated.Data.Step <= c.Data.Step &&
-			!f.state.Shape.needsCheckpoint() {
+		if f.stated != nil && f.state.knows(f.stated) {
 			f.stated = nil
 		}
 	}
@@ -220,8 +225,8 @@ func (f *follower) applyEntry(c Commit, here *batch) {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
 	a := popOrNew(&f.agent.pool.applies)
-	a.Index, a.Batch, a.State, a.Changed, a.Aborted = c.Index, c.Batch, f.state, c.Changed,
-		c.Aborted
+	a.Index, a.Batch, a.State, a.Changed, a.Aborted, a.Change = c.Index, c.Batch, f.state,
+		c.Changed, c.Aborted, c.Change
 	if here != nil {
 		f.bindLocalBatch(a, here)
 	} else if s := f.staged[c.Batch]; s != nil {

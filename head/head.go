@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -245,10 +246,12 @@ func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
 	a.finishInput()
 }
 
-// ReportData tells what the job trains on, as a worker states it. Every worker must state the same;
-// where two hosts differ, the worker that is heard later is told with Refuse.
-func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor) {
-	a.follower.reportData(w, data)
+// ReportData tells what the job trains on, as a worker states it, and what the program has opened.
+// Every worker must state the same, whatever the job has changed meanwhile; where two hosts differ,
+// the worker that is heard later is told with Refuse. State.CheckData tells before what is known
+// here.
+func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) {
+	a.follower.reportData(Stated{w, data, levers})
 	a.finishInput()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -350,7 +351,7 @@ func TestDifferentDataIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.agentOf(topo.WorkerID(w)).ReportData(topo.WorkerID(w), d)
+		p.agentOf(topo.WorkerID(w)).ReportData(topo.WorkerID(w), d, setting.Levers{})
 		p.runAll()
 	}
 	if r := newestAction[head.Refuse](p, "B"); r.Worker != 2 ||

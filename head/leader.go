@@ -1,11 +1,10 @@
 package head
 
 import (
-	"fmt"
-
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -48,16 +47,27 @@ type leader struct {
 	rejected []topo.WorkerID
 	// news says that the state has changed and no entry tells it yet.
 	news bool
-	// requested is the mesh that somebody asks for; nil = nobody does.
-	requested *requestedMesh
 	// aborted are the members that have dropped the step under way.
 	aborted map[topo.WorkerID]bool
 	// shape is the newest Shape that the log has; state.Shape may be newer.
 	shape *Shape
 	// placed says that the ranks of a redundant job are on the hosts where they should be.
 	placed bool
+	requests
 	recovery
 	rooms
+}
+
+// requests are what somebody asks for that is on the way into the log.
+type requests struct {
+	// requested is the mesh that somebody asks for; nil = nobody does.
+	requested *requestedMesh
+	// entering is the change that waits for the end of a step; nil = none does.
+	entering *requestedChange
+	// verdict is the end of the trial that the next entry tells; nil = none is to be told.
+	verdict *setting.Change
+	// tellSetting says that the next entry tells the setting, the levers and the first batch.
+	tellSetting bool
 }
 
 // rooms is memory that a leader uses again, so that a collective allocates nothing.
@@ -124,6 +134,8 @@ func (r *leader) receive(host string, b Payload) {
 		r.matcher.LeaveGroup(b.Worker, b.ID)
 	case LinkLost:
 		r.onLinkLost(host, b)
+	case Noted:
+		r.agent.emit(Note{host, b.Data})
 	}
 	r.carryOutOrders()
 	r.advanceLog()
@@ -240,21 +252,15 @@ func (r *leader) onEnded(e Ended) {
 // onStated handles what a worker states of the data. A worker that contradicts the others is
 // refused.
 func (r *leader) onStated(s Stated, host string) {
-	switch have := r.state.Data; {
-	case r.acceptPlace(s):
-	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed ||
-		have.Plain != s.Data.Plain:
-		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this "+
-			"worker stated %d in batches of %d with seed %d; every worker must state the same",
-			have.Samples, have.Batch, have.Seed, s.Data.Samples, s.Data.Batch, s.Data.Seed)
-		r.send(host, Refuses{Refuse{s.Worker, why}})
+	if err := r.acceptPlace(s); err != nil {
+		r.send(host, Refuses{Refuse{s.Worker, err.Error()}})
 	}
 }
 
 // isResumePlace reports whether a job that has not begun can go on from a place in its data, which
 // a checkpoint gave it.
 func (r *leader) isResumePlace(place cursor.Cursor) bool {
-	return r.state.Steps == 0 && r.state.Data.SameData(place) && place.Step > r.state.Data.Step
+	return r.state.Steps == 0 && place.Step > r.state.Data.Step
 }
 
 // onWantsGroup makes a group of workers, or finds it, and answers the one that wants it, whose host

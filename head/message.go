@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -135,6 +136,7 @@ type (
 	Stated struct {
 		Worker topo.WorkerID
 		Data   cursor.Cursor
+		Levers setting.Levers // what the program has opened
 	}
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {
@@ -161,6 +163,8 @@ type (
 	}
 	// LinkLost tells of a host of the job to which the link is lost.
 	LinkLost struct{ Host, How string }
+	// Noted tells what the host's shell has to say to that of the head.
+	Noted struct{ Data opaque }
 )
 
 // Payloads of the head to its followers.
@@ -230,6 +234,15 @@ type (
 		AllReleased string
 		// Shape has the parts of the state from here on; nil = they are as before.
 		Shape *Shape
+		// First is the batch that the program states; 0 = as before.
+		First uint64
+		// Setting is how the job trains from here on; nil = as before.
+		Setting *setting.Setting
+		// Levers are what the program has opened; nil = as before.
+		Levers *setting.Levers
+		// Change is a change of the setting that is entered here, and measured from here on, or
+		// that has ended, so that none is measured; nil = neither.
+		Change *setting.Change
 		// Aborted says that the step under way does not count.
 		Aborted bool
 		// Stable is the number of an entry: that one and those before it are applied everywhere.
@@ -283,6 +296,7 @@ func (Shaped) payload()      {}
 func (WantsGroup) payload()  {}
 func (Ungroups) payload()    {}
 func (LinkLost) payload()    {}
+func (Noted) payload()       {}
 func (Snapshot) payload()    {}
 func (Begin) payload()       {}
 func (*Exec) payload()       {}

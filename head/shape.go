@@ -194,11 +194,19 @@ func (r *leader) setElastic() {
 }
 
 // acceptPlace makes a place in the data that a worker states the one of the job, if the job begins
-// there, or goes back to it. False = the job knows better.
-func (r *leader) acceptPlace(stated Stated) bool {
+// there, or goes back to it; else the job knows better. It opens what the worker says is open. An
+// error says how the worker contradicts the others; then nothing has changed.
+func (r *leader) acceptPlace(stated Stated) error {
 	have, place := r.state.Data, stated.Data
+	err := cmp.Or(r.state.CheckData(place), r.state.checkLevers(stated.Levers))
+	if err != nil {
+		return err
+	}
+	if r.state.opens(stated.Levers) {
+		r.state.Levers, r.tellSetting, r.news = stated.Levers, true, true
+	}
 	switch {
-	case have != nil && have.SameData(place) && r.state.Shape.reloads(stated.Worker):
+	case have != nil && r.state.Shape.reloads(stated.Worker):
 		s := *r.state.Shape
 		s.Back = fmt.Sprintf("the job went back from step %d to the checkpoint of step %d, on "+
 			"mesh %s, and makes %d steps again: %s",
@@ -209,10 +217,11 @@ func (r *leader) acceptPlace(stated Stated) bool {
 	case have == nil || r.isResumePlace(place):
 		r.setElastic()
 	default:
-		return false
+		return nil
 	}
-	r.state.Data, r.news = &place, true
-	return true
+	r.setPlace(stated)
+	r.news = true
+	return nil
 }
 
 // cancelUnreachableRequest cancels a request for which a worker is missing that was lost before it

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -43,7 +44,7 @@ func newMeshJob(t *testing.T, workers int) *meshJob {
 	for w := range topo.WorkerID(workers) {
 		c.agent.WorkerStarted(w)
 		c.agent.ReportLayout(head.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
-		c.agent.ReportData(w, place)
+		c.agent.ReportData(w, place, setting.Levers{})
 		c.agent.WorkerAsks(w)
 		c.runActions()
 	}
@@ -86,7 +87,7 @@ func (c *meshJob) loseWorker(w topo.WorkerID, others ...topo.WorkerID) {
 func (c *meshJob) statePlace(w topo.WorkerID, step uint64) {
 	place := *c.agent.State().Data
 	place.Step, place.Next = step, step*place.Batch
-	c.agent.ReportData(w, place)
+	c.agent.ReportData(w, place, setting.Levers{})
 	c.runActions()
 }
 
@@ -123,7 +124,7 @@ func TestRequestsToAJobThatStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for w := range topo.WorkerID(2) {
-		c.agent.ReportData(w, place)
+		c.agent.ReportData(w, place, setting.Levers{})
 		c.runActions()
 	}
 	check("before its first step", "still starting", "")

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -22,6 +23,8 @@ const (
 	maxIndex      = 1 << 62
 	maxGroup      = 1 << 30
 	maxMesh       = 1 << 10 // bytes of its text
+	maxSetting    = 2 << 10 // bytes of its text
+	maxOther      = 3       // alternatives of a change
 )
 
 // What an agent checks of messages before anything acts on them. Nothing here changes what it looks
@@ -57,7 +60,7 @@ func validate(v any) error {
 	case Commit:
 		return v.validate()
 	case State:
-		return checkBounds("joined", v.Joined, maxWorkers)
+		return v.validate()
 	case Shape:
 		return validateShape(v)
 	case Shaped:
@@ -75,6 +78,16 @@ func validate(v any) error {
 		return checkBounds("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots)
 	case topo.View:
 		return validateView(v)
+	case setting.Setting:
+		return v.Validate()
+	case setting.Range:
+		if v.From > v.To || v.To > cursor.MaxSamples {
+			return fmt.Errorf("the range %v is none of a batch", v)
+		}
+	case setting.Change:
+		return validateChange(v)
+	case Noted:
+		return checkBounds("length of a note", len(v.Data), MaxNote)
 	case cursor.Cursor:
 		b, err := v.AppendBinary(nil)
 		if err == nil {
@@ -207,10 +220,43 @@ func (s *Set) validate() error {
 
 // validate returns an error for an entry whose number cannot be.
 func (c *Commit) validate() error {
-	if c.Index == 0 || c.Index > maxIndex {
-		return fmt.Errorf("entry %d of the log", c.Index)
+	if c.Index == 0 || c.Index > maxIndex || c.First > cursor.MaxSamples {
+		return fmt.Errorf("entry %d of the log, with a first batch of %d samples", c.Index, c.First)
 	}
 	return nil
+}
+
+// validate returns what is wrong with a state, but for what is in it.
+func (s *State) validate() error {
+	if s.First > cursor.MaxSamples || s.Trial != nil && s.Trial.Phase != setting.Entered {
+		return fmt.Errorf("a state with a first batch of %d samples and trial %+v", s.First,
+			s.Trial)
+	}
+	return checkBounds("joined", s.Joined, maxWorkers)
+}
+
+// validateChange returns what is wrong with a change of the setting.
+func validateChange(c setting.Change) error {
+	switch c.Phase {
+	case setting.Entered, setting.Kept, setting.Reverted, setting.Void:
+	default:
+		return fmt.Errorf("%q is no phase of a change: there are entered, kept, reverted, void",
+			c.Phase)
+	}
+	for _, x := range []float64{c.Rate, c.Measured, c.Predicted.Low, c.Predicted.Mid,
+		c.Predicted.High} {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return fmt.Errorf("change %d has a number that is none: rate %v, predicted %v, "+
+				"measured %v", c.Number, c.Rate, c.Predicted, c.Measured)
+		}
+	}
+	long := 0
+	for _, text := range append([]string{c.Policy, c.Who, c.Because, c.Why}, c.Alternatives...) {
+		long = max(long, len(text))
+	}
+	return checkBounds("length of a text of a change", long, setting.MaxText,
+		"length of a setting", max(len(c.From), len(c.To)), maxSetting,
+		"alternatives", len(c.Alternatives), maxOther)
 }
 
 // validateRecord returns what is wrong with a generation, but for its view.

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -42,7 +43,7 @@ func (p *pair) startTraining() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.agents["A"].ReportData(0, data)
+	p.agents["A"].ReportData(0, data, setting.Levers{})
 	p.runAll()
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -191,8 +192,12 @@ func messagesOfPair(f testing.TB) (said []head.Message) {
 		said = append(said, kept)
 	}
 	data, _ := cursor.New(100, 10, 7, true)
-	p.agents["B"].ReportData(2, data)
+	p.agents["B"].ReportData(2, data, openBatch)
+	p.agents["B"].TellHead([]byte("half of the steps wait for data"))
 	p.runAll()
+	_ = p.agents["A"].Change(setting.Setting{Batch: 20, Rate: 1.4, Sync: "ssgd"},
+		setting.Change{Phase: setting.Entered, Policy: "batch", Because: "noise", Rate: 9,
+			Alternatives: []string{"batch=40: 1.1x"}, Predicted: setting.Band{Low: 1, High: 2}})
 	members := []topo.WorkerID{0, 2}
 	for _, w := range members {
 		p.agentOf(w).RequestGroup(w, members)

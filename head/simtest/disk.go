@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -95,7 +96,7 @@ func (w *worker) returnToCheckpoint(s *head.Shape) {
 			w.held = append(w.held, w.back.from.boxes[b])
 		}
 		w.back.found = false
-		w.host.agent.ReportData(w.id, w.back.from.place)
+		w.host.agent.ReportData(w.id, w.back.from.place, setting.Levers{})
 		w.host.runActions()
 	}
 }

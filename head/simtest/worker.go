@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -57,7 +58,7 @@ func (w *worker) askToJoin() {
 	if _, first := w.host.agent.State().View.Rank(w.id); c.mesh != "" && !first {
 		w.stateLayout()
 	} else if c.mesh == "" && c.data.Samples > 0 {
-		w.host.agent.ReportData(w.id, c.data)
+		w.host.agent.ReportData(w.id, c.data, setting.Levers{})
 	}
 	w.host.agent.WorkerAsks(w.id)
 	w.host.runActions()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -34,7 +35,7 @@ func (w *worker) stateLayout() {
 				Redundant: c.redundant})
 	}
 	if c.data.Samples > 0 {
-		w.host.agent.ReportData(w.id, c.data)
+		w.host.agent.ReportData(w.id, c.data, setting.Levers{})
 	}
 	w.host.runActions()
 }

@@ -1,0 +1,313 @@
+package head
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// How a job trains is part of its state: its setting, which only entries of the log change. A
+// change is entered with the end of a step after which nothing is under way, by the same entry, so
+// all members have the same setting in the same step, and whoever leads after a loss knows it. The
+// methods of leader run on the thread of the Agent and do no I/O.
+
+// Change asks for what a change of the setting says, on the head; elsewhere it returns ErrNotHead.
+// An error says why it will not be; then nothing has changed.
+//
+// With Entered, the job goes to the setting next with the end of a step, and the change is under
+// trial from there on. A person's change ends the trial of another one; one of a policy waits for
+// the end of a policy's trial. The head sets the number of next, and Number, Step, From and To of
+// the change. With Kept and Void, the trial of the change of that number ends, and next does not
+// count. With Reverted it ends with the end of a step, where the job goes to next.
+//
+// What waits for the end of a step is lost with the head, and nobody is told: who asked looks at
+// the State, and asks the next head again. RequestedChange tells what waits.
+func (a *Agent) Change(next setting.Setting, c setting.Change) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.requestChange(next, c)
+	a.finishInput()
+	return err
+}
+
+// RequestedChange returns the change that waits for the end of a step, on the head; false = none
+// does.
+func (a *Agent) RequestedChange() (setting.Change, bool) {
+	if a.leader == nil || a.leader.entering == nil {
+		return setting.Change{}, false
+	}
+	return a.leader.entering.change, true
+}
+
+// requestedChange is a change of the setting that waits for the end of a step.
+type requestedChange struct {
+	next   setting.Setting // from the end of the step on
+	change setting.Change  // Entered or Reverted
+}
+
+// effective returns the setting with the batch that counts, where it is as the program states.
+func (s *State) effective(of setting.Setting) setting.Setting {
+	of.Batch = cmp.Or(of.Batch, s.First)
+	return of
+}
+
+// CheckData returns why no worker can state data where the job has this state; nil where one can.
+// Where the program has opened the batch, the place of a checkpoint may have another one.
+func (s *State) CheckData(data cursor.Cursor) error {
+	switch have := s.Data; {
+	case have == nil:
+	case !have.SameSamples(data), data.Batch != s.First && data.Step == 0,
+		data.Batch != s.First && !s.Levers.Batch.Contains(data.Batch):
+		as := have.WithBatch(cmp.Or(s.First, have.Batch))
+		return fmt.Errorf("the job trains on %s; this worker stated %s; every worker must state "+
+			"the same", describeData(as), describeData(data))
+	}
+	return nil
+}
+
+// describeData puts the data of a job into words, for an error.
+func describeData(d cursor.Cursor) string {
+	order := fmt.Sprintf("shuffled with seed %d", d.Seed)
+	if d.Plain {
+		order = "in their own order"
+	}
+	return fmt.Sprintf("%d samples in batches of %d, %s", d.Samples, d.Batch, order)
+}
+
+// checkLevers returns why no worker can open these levers; nil where one can. Who states none
+// leaves them to the others.
+func (s *State) checkLevers(levers setting.Levers) error {
+	if have := s.Levers.Batch; have.IsOpen() && levers.Batch.IsOpen() && levers.Batch != have {
+		return fmt.Errorf("the batch may be %v, this worker stated %v (batch_range); every "+
+			"worker must state the same", have, levers.Batch)
+	}
+	return nil
+}
+
+// knows reports whether the state has what a worker has stated.
+func (s *State) knows(stated *Stated) bool {
+	return s.Data != nil && stated.Data.Step <= s.Data.Step && !s.opens(stated.Levers) &&
+		!s.Shape.needsCheckpoint()
+}
+
+// opens reports whether a worker states levers that the job has closed.
+func (s *State) opens(levers setting.Levers) bool {
+	return levers.Batch.IsOpen() && !s.Levers.Batch.IsOpen()
+}
+
+// setPlace makes what a worker has stated the place of the job, and has the next entry of the log
+// tell it. The first statement says what the program states; a later one may have the batch of a
+// checkpoint.
+func (r *leader) setPlace(stated Stated) {
+	if r.state.Data == nil {
+		r.state.First = stated.Data.Batch
+	}
+	r.state.Data = &stated.Data
+	r.state.Setting.Batch = stated.Data.Batch
+	if stated.Data.Batch == r.state.First {
+		r.state.Setting.Batch = 0
+	}
+	r.tellSetting = true
+}
+
+// requestChange does what Agent.Change says.
+func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
+	c = cutTexts(c)
+	if err := validateChange(c); err != nil {
+		return err
+	}
+	if !c.Phase.IsEnd() {
+		return r.requestEntry(next, c)
+	}
+	t := r.trial()
+	if t == nil || t.Number != c.Number {
+		return fmt.Errorf("change %d is not under trial", c.Number)
+	}
+	c.Step, c.From, c.To, c.Policy, c.Who = t.Step, t.From, t.To, t.Policy, t.Who
+	if c.Phase == setting.Reverted {
+		next.Number = r.state.Setting.Number
+		if err := r.checkChange(next); err != nil {
+			return err
+		}
+		r.entering = &requestedChange{next, c}
+		return nil
+	}
+	if r.entering != nil && r.entering.change.Number == c.Number {
+		return errChangeWaits
+	}
+	r.verdict = &c
+	r.advanceLog()
+	return nil
+}
+
+// requestEntry has a setting wait for the end of a step, as a new change; an error says why it will
+// not be.
+func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
+	if t := r.trial(); t != nil && t.Policy != "" && c.Policy != "" {
+		return fmt.Errorf("change %d is under trial: one change at a time, so that what is "+
+			"measured has one cause", t.Number)
+	}
+	if err := r.checkChange(next); err != nil {
+		return err
+	}
+	before, after := r.state.effective(r.state.Setting), r.state.effective(next)
+	if before.Equal(after) {
+		return fmt.Errorf("the job has this setting already: %v", before)
+	}
+	next.Number = r.state.Setting.Number + 1
+	c.Number = next.Number
+	c.From, c.To = before.Diff(after)
+	r.entering = &requestedChange{next, c}
+	return nil
+}
+
+// errChangeWaits refuses a change while another one waits for the end of a step.
+var errChangeWaits = errors.New(
+	"another change of the setting waits for the end of a step; ask again behind that")
+
+// checkChange returns why the job does not go to a setting; nil where it does.
+func (r *leader) checkChange(next setting.Setting) error {
+	switch v := r.machine.View(); {
+	case r.state.Shape != nil:
+		return errors.New("this job has a mesh: its setting cannot change yet")
+	case v.Generation == 0 || r.state.View.Generation == 0:
+		return errEarly
+	case r.state.Data == nil:
+		return errors.New("this job states no data (shoal.torch.loader, job.steps, " +
+			"client.Train): it has no setting that could change")
+	case r.releasing != "" || r.state.AllReleased != "" || r.machine.Record().Done > 0:
+		return errors.New("the job is ending")
+	case r.machine.Paused():
+		return errors.New("the job is paused: it waits for workers; ask again when it trains")
+	case r.entering != nil:
+		return errChangeWaits
+	case len(next.Shares) > 0:
+		return errors.New("shares: this version divides a batch equally")
+	}
+	return r.state.Levers.Refuse(r.state.effective(r.state.Setting), r.state.effective(next))
+}
+
+// trial returns the change that is measured; nil = none is, or its verdict is on the way to the
+// log.
+func (r *leader) trial() *setting.Change {
+	if r.verdict != nil {
+		return nil
+	}
+	return r.state.Trial
+}
+
+// takeChange returns the change that is entered with the end of a step, which batch f ends and
+// after which the job stands at data, and forgets the request; nil = none is.
+func (r *leader) takeChange(f *batch, data *cursor.Cursor) *requestedChange {
+	e := r.entering
+	if e == nil || data == nil || r.releasing != "" || r.state.Shape != nil ||
+		!r.isQuietExcept(f) || !data.TakesBatch() {
+		return nil
+	}
+	r.entering = nil
+	return e
+}
+
+// endTrial ends the trial that another change replaces, by an entry of its own before that of the
+// change.
+func (r *leader) endTrial(by *requestedChange) {
+	if t := r.state.Trial; t != nil && !by.change.Phase.IsEnd() {
+		end := *t
+		end.Phase, end.Why = setting.Void, cutText(fmt.Sprintf("%s asked for %s meanwhile",
+			cmp.Or(by.change.Who, by.change.Policy, "somebody"), by.change.To), setting.MaxText)
+		r.writeVerdict(&end)
+	}
+}
+
+// writeVerdict writes an entry of the log that ends the trial without another setting.
+func (r *leader) writeVerdict(c *setting.Change) {
+	r.state.Trial = nil
+	r.writeEntry(Commit{Change: c}, nil)
+}
+
+// enter makes a change part of the state, and of the entry of the log that is written next.
+func (r *leader) enter(e *requestedChange, c *Commit) {
+	r.state.Setting, r.state.Trial, r.state.Joined = e.next, nil, 0
+	if e.change.Phase == setting.Entered {
+		e.change.Step = r.state.Steps
+		r.state.Trial = &e.change
+	}
+	batch := cmp.Or(r.state.effective(e.next).Batch, r.state.Data.Batch)
+	data := r.state.Data.WithBatch(batch)
+	r.state.Data = &data
+	c.Changed, c.Change, r.tellSetting = true, &e.change, true
+}
+
+// apply makes the state what an entry of the log says of the setting.
+func (s *State) apply(c *Commit) {
+	if c.Setting != nil {
+		s.Setting = *c.Setting
+		if c.Changed { // the workers are told a view, and nobody is new in it
+			s.Joined = 0
+		}
+	}
+	if c.Levers != nil {
+		s.Levers = *c.Levers
+	}
+	s.First = cmp.Or(c.First, s.First)
+	switch {
+	case c.Change == nil:
+	case c.Change.Phase.IsEnd():
+		s.Trial = nil
+	default:
+		s.Trial = c.Change
+	}
+}
+
+// cutTexts returns a change whose texts are as short as they must be, and whole characters.
+func cutTexts(c setting.Change) setting.Change {
+	for _, text := range []*string{&c.Policy, &c.Who, &c.Because, &c.Why} {
+		*text = cutText(*text, setting.MaxText)
+	}
+	list := c.Alternatives[:min(len(c.Alternatives), maxOther)]
+	c.Alternatives = nil
+	for _, text := range list {
+		c.Alternatives = append(c.Alternatives, cutText(text, setting.MaxText))
+	}
+	return c
+}
+
+// cutText cuts a text to so many bytes, at the end of a character.
+func cutText(text string, most int) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= most {
+		return text
+	}
+	for !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
+}
+
+// MaxNote is how many bytes a note to the head has at most.
+const MaxNote = 2 << 10
+
+// Note is what the shell of an agent has told with TellHead, on the head.
+type Note struct {
+	Host string // the host of that agent
+	Data []byte // the caller's
+}
+
+// TellHead has the head of the job emit a Note, also where this agent is the head. It is no part of
+// the state: a note is lost where no head is known, and may be lost with a head. One that is longer
+// than MaxNote is not sent. The agent keeps nothing of note.
+func (a *Agent) TellHead(note []byte) {
+	if len(note) <= MaxNote {
+		a.tellHead(Noted{append(opaque(nil), note...)})
+	}
+	a.finishInput()
+}
+
+// opaque is bytes that mean nothing to package head, and in messages are base64.
+type opaque []byte
