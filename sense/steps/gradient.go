@@ -1,0 +1,104 @@
+package steps
+
+import "github.com/shoal-ml/shoal/sense/noise"
+
+// Gradient gathers the squared norms of a step's gradients over the parts of the step. The zero
+// value has none. One goroutine uses it at a time.
+type Gradient struct {
+	members  []member
+	norms    []float64 // by member: |g_i|² over what was measured; 0 for members elsewhere
+	mean     float64   // of the mean of all gradients
+	measured int       // elements that were measured
+	elements int       // elements of all parts
+	here     int       // members of this host
+	unlike   bool      // a part has other members or weights than the first
+	samples  []float64 // memory of what Step returns
+	own      []float64 // likewise
+}
+
+// member is what a call says of who made it.
+type member struct {
+	weight float64
+	here   bool // it is of this host
+}
+
+// Begin forgets what was gathered.
+func (g *Gradient) Begin() {
+	g.members, g.norms = g.members[:0], g.norms[:0]
+	g.mean, g.measured, g.elements, g.here, g.unlike = 0, 0, 0, 0, false
+}
+
+// Member tells of member i of a part, in ascending order for each part: the weight of its gradient
+// in the mean, and whether it is on this host.
+func (g *Gradient) Member(i int, weight float64, here bool) {
+	m := member{weight, here}
+	switch {
+	case i < len(g.members):
+		g.unlike = g.unlike || g.members[i] != m
+	case i == len(g.members) && g.elements == 0:
+		g.members, g.norms = append(g.members, m), append(g.norms, 0)
+		if here {
+			g.here++
+		}
+	default:
+		g.unlike = true
+	}
+}
+
+// Norms returns the norms by member, to which those of a part are to be added; nil = a part with so
+// many members has no place among the others.
+func (g *Gradient) Norms(members int) []float64 {
+	if g.unlike || members != len(g.members) {
+		g.unlike = true
+		return nil
+	}
+	return g.norms
+}
+
+// Part tells of a part of the gradient: of all its elements, and of those that were measured and
+// the squared norm of the mean over these.
+func (g *Gradient) Part(elements, measured int, mean float64) {
+	g.elements += elements
+	g.measured += measured
+	g.mean += mean
+}
+
+// Spoil has the step tell nothing of its gradient.
+func (g *Gradient) Spoil() { g.unlike = true }
+
+// Reads returns how many elements are read again when all of the gradient is measured: those of the
+// members here, and of the mean.
+func (g *Gradient) Reads() int { return g.elements * (g.here + 1) }
+
+// Step returns what the parts tell of a step of so many samples; without Norms, if they tell
+// nothing. Weights are numbers of samples, as loaders give them. Where all are alike, or one is
+// below 1, or all together are more than the step has, they only divide its samples. What it
+// returns is valid until the next Step.
+func (g *Gradient) Step(count uint64) (x noise.Step) {
+	if g.unlike || g.measured == 0 || count == 0 {
+		return x
+	}
+	sum, alike, whole := 0.0, true, true
+	for _, m := range g.members {
+		sum += m.weight
+		if m.weight > 0 {
+			x.Workers++
+			whole = whole && m.weight >= 1
+		}
+		alike = alike && m.weight == g.members[0].weight
+	}
+	unit := 1.0
+	if sum > 0 && (alike || !whole || sum > float64(count)) {
+		unit = float64(count) / sum
+	}
+	g.own, g.samples = g.own[:0], g.samples[:0]
+	for i, m := range g.members {
+		if m.here && m.weight > 0 {
+			g.own = append(g.own, g.norms[i])
+			g.samples = append(g.samples, m.weight*unit)
+		}
+	}
+	x.Norms, x.Samples, x.Mean, x.Batch = g.own, g.samples, g.mean, sum*unit
+	x.Part = float64(g.measured) / float64(g.elements)
+	return x
+}

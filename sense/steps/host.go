@@ -1,0 +1,163 @@
+// Package steps turns what the hosts of a job see of its training steps into what is observed of
+// the job. A Host adds up the steps of one host, and gives them away in a Note, once a second say.
+// A Job, on the host that leads, adds up the notes of all hosts. It is pure, as package sense is.
+//
+// No clocks are compared. A host knows how long each of its workers has waited, from its last call
+// of the step to the commit. Who comes last waits for nobody: the shortest wait is what the step
+// takes for communication while nothing is computed, and what others wait longer is slack, which
+// they have because somebody is slow.
+package steps
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+)
+
+const (
+	// maxCost is the share of a step that the norms of its gradient may cost.
+	maxCost = 0.005
+	// maxEvery is the smallest part of the chunks that is measured: one in so many. Where that
+	// costs too much, some steps are left out.
+	maxEvery = 16
+	// maxSkip is how many steps are for one that is measured, at most.
+	maxSkip = 64
+)
+
+// Step is what a host sees of a committed step. Seconds are those of its own clock.
+type Step struct {
+	Generation uint64 // generation of the members
+	Size       int    // members of the job
+	Seconds    float64
+	Workers    []Worker   // those of this host that were members
+	Gradient   noise.Step // what is known of its gradients; without Norms = nothing
+	Reads      int        // elements that measuring all of the gradient reads; 0 = not known
+}
+
+// Worker is what is known of a worker in a step. What it tells itself is seconds, and 0 where it
+// tells nothing.
+type Worker struct {
+	Rank      int
+	Wait      float64 // from its last call of the step to the commit; below 0 = not known
+	Data      float64
+	Compute   float64
+	Optimizer float64
+	Loss      float64 // of its own samples; 0 = not told
+}
+
+// Host adds up the steps of one host. The zero value is ready. One goroutine uses it at a time.
+type Host struct {
+	// SecondsPerRead is what it takes to measure an element; 0 = measuring costs nothing.
+	SecondsPerRead float64
+
+	note    Note
+	seconds sense.Window // of the newest steps
+	reads   int          // elements that measuring all of a gradient reads; 0 = not known
+	steps   int          // steps ever added
+	every   int          // one in so many chunks of a gradient is measured
+	skip    int          // one in so many steps is measured
+}
+
+// Add adds a committed step. What cannot be is left out: a worker is not believed that claims to
+// have taken longer than the step.
+func (h *Host) Add(s Step) {
+	if n := &h.note; n.Generation != s.Generation || n.Size != s.Size {
+		*n = Note{Generation: s.Generation, Size: s.Size, Noise: n.Noise}
+	}
+	h.note.add(&s)
+	h.steps++
+	if s.Seconds > 0 {
+		h.seconds.Add(s.Seconds)
+	}
+	if s.Reads > 0 {
+		h.reads = s.Reads
+	}
+}
+
+// Take returns what was added up since the last Take, and begins anew.
+func (h *Host) Take() Note {
+	n := h.note
+	h.note = Note{Generation: n.Generation, Size: n.Size}
+	h.every, h.skip = h.sampling()
+	return n
+}
+
+// sampling returns how much of the gradients can be measured for maxCost of a step: one in so many
+// chunks of one in so many steps.
+func (h *Host) sampling() (every, skip int) {
+	if h.seconds.Count() == 0 || h.reads == 0 {
+		return maxEvery, 1
+	}
+	share := float64(h.reads) * h.SecondsPerRead / (maxCost * h.seconds.Median())
+	for every = 1; every < maxEvery && float64(every) < share; {
+		every *= 2
+	}
+	for skip = 1; skip < maxSkip && float64(every*skip) < share; {
+		skip *= 2
+	}
+	return every, skip
+}
+
+// Sampling returns how the gradient of the next step is to be measured: one in `every` chunks, in
+// turns; 0 = not at all.
+func (h *Host) Sampling() (every, turn int) {
+	if h.skip == 0 {
+		h.every, h.skip = h.sampling()
+	}
+	if h.steps%h.skip > 0 {
+		return 0, 0
+	}
+	return h.every, h.steps / h.skip
+}
+
+// add adds a step to the sums of a note.
+func (n *Note) add(s *Step) {
+	n.Steps++
+	least, timed := math.Inf(1), len(s.Workers) > 0
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		n.addTold(w, s.Seconds)
+		timed = timed && w.Wait >= 0
+		least = min(least, w.Wait)
+	}
+	if len(s.Gradient.Norms) > 0 {
+		n.Noise.AddStep(s.Gradient)
+	}
+	if !timed || !(least < math.Inf(1)) {
+		return
+	}
+	n.Timed++
+	n.Exposed += least
+	for _, w := range s.Workers {
+		if i, ok := slices.BinarySearch(n.Ranks, w.Rank); ok {
+			n.Waits[i] += w.Wait
+		} else {
+			n.Ranks = slices.Insert(n.Ranks, i, w.Rank)
+			n.Waits = slices.Insert(n.Waits, i, w.Wait)
+		}
+	}
+}
+
+// addTold adds what a worker tells of a step of so many seconds.
+func (n *Note) addTold(w *Worker, seconds float64) {
+	if l := w.Loss; l != 0 && math.Abs(l) < 1e30 {
+		n.Loss += l
+		n.Losses++
+	}
+	sum := 0.0
+	for _, x := range [...]float64{w.Data, w.Compute, w.Optimizer} {
+		if !(x >= 0) {
+			return
+		}
+		sum += x
+	}
+	if sum == 0 || !(sum <= 1.25*seconds+0.01) {
+		return
+	}
+	n.Told++
+	n.Data += w.Data
+	n.Compute += w.Compute
+	n.Optimizer += w.Optimizer
+}

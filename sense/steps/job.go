@@ -1,0 +1,130 @@
+package steps
+
+import (
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+)
+
+// halfLife is after how many steps a step counts half as much in the times of a job, if notes come
+// faster than that; else every note halves what was before.
+const halfLife = 16
+
+// Job adds up the notes of all hosts of a job. The zero value has none. One goroutine uses it at a
+// time.
+type Job struct {
+	generation uint64          // of the newest note
+	hosts      map[string]Note // by host: its notes of this generation, the older ones for less
+	noise      noise.Estimator
+	pending    noise.Sums      // sums that the estimator does not have yet, one note a host at most
+	from       map[string]bool // hosts that these are from
+}
+
+// Add adds a note of a host. Times of an earlier generation are dropped, and those of all before a
+// new one.
+func (j *Job) Add(host string, n Note) {
+	if j.hosts == nil {
+		j.hosts, j.from = map[string]Note{}, map[string]bool{}
+	}
+	// The norms of a step come in notes of several hosts. They belong to one block of steps, so
+	// that blocks do not depend on each other.
+	if j.from[host] {
+		j.noise.Add(j.pending)
+		j.pending = noise.Sums{}
+		clear(j.from)
+	}
+	j.from[host] = true
+	j.pending.Add(n.Noise)
+	if n.Generation < j.generation || n.Steps == 0 {
+		return
+	}
+	if n.Generation > j.generation {
+		j.generation = n.Generation
+		clear(j.hosts)
+	}
+	weight := max(0.5, math.Exp2(-n.Steps/halfLife))
+	old := j.hosts[host]
+	sum := clone(n)
+	sum.Noise = noise.Sums{}
+	sum.Steps += weight * old.Steps
+	sum.Told += weight * old.Told
+	sum.Data += weight * old.Data
+	sum.Compute += weight * old.Compute
+	sum.Optimizer += weight * old.Optimizer
+	sum.Losses += weight * old.Losses
+	sum.Loss += weight * old.Loss
+	sum.Timed += weight * old.Timed
+	sum.Exposed += weight * old.Exposed
+	if len(old.Waits) == len(sum.Waits) { // else the host has other workers now
+		for i, w := range old.Waits {
+			sum.Waits[i] += weight * w
+		}
+	} else {
+		sum.Timed -= weight * old.Timed
+		sum.Exposed -= weight * old.Exposed
+	}
+	j.hosts[host] = sum
+}
+
+// notes returns the sums of all hosts, in the order of their names, so that what is added up is the
+// same each time.
+func (j *Job) notes() (list []Note) {
+	for _, host := range slices.Sorted(maps.Keys(j.hosts)) {
+		list = append(list, j.hosts[host])
+	}
+	return list
+}
+
+// Split returns where the time of a step goes, by the newest notes: of what workers tell the mean
+// over them. Slack is known when all members are.
+func (j *Job) Split() (s sense.Split) {
+	told, size, known := 0.0, 0, 0
+	exposed := math.Inf(1)
+	for _, n := range j.notes() {
+		told += n.Told
+		s.Data += n.Data
+		s.Compute += n.Compute
+		s.Optimizer += n.Optimizer
+		if n.Timed > 0 {
+			exposed = min(exposed, n.Exposed/n.Timed)
+			size = n.Size
+			known += len(n.Ranks)
+		}
+	}
+	if told > 0 {
+		s.Data, s.Compute, s.Optimizer = s.Data/told, s.Compute/told, s.Optimizer/told
+	}
+	if math.IsInf(exposed, 1) {
+		return s
+	}
+	s.Exposed = exposed
+	if known != size {
+		return s
+	}
+	s.Slack = make([]float64, size)
+	for _, n := range j.notes() {
+		for i, r := range n.Ranks {
+			if n.Timed > 0 {
+				s.Slack[r] = max(0, n.Waits[i]/n.Timed-exposed)
+			}
+		}
+	}
+	return s
+}
+
+// Loss returns the mean of the losses that workers have told of the newest steps; false = they tell
+// none.
+func (j *Job) Loss() (float64, bool) {
+	sum, n := 0.0, 0.0
+	for _, note := range j.notes() {
+		sum += note.Loss
+		n += note.Losses
+	}
+	return sum / max(n, 1e-9), n > 0
+}
+
+// Noise returns what is known of the noise of the job's gradients.
+func (j *Job) Noise() noise.Estimate { return j.noise.Estimate() }
