@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Seed  uint64    // what all draws follow from
 	Hosts []Host    // also those that join later
-	Cores []float64 // by machine: its processors
+	Cores []float64 // by machine: its processors, above 0
 
 	Network   cost.Model       // Beta does not count: each host has its own cable
 	Route     collective.Route // without a strategy, the best of a few is taken
@@ -119,6 +119,9 @@ func (c *Config) validate() error {
 		if h.Workers < 1 || h.Machine < 0 || h.Machine >= len(c.Cores) {
 			return fmt.Errorf("host %d: %d workers on machine %d of %d", i, h.Workers, h.Machine,
 				len(c.Cores))
+		}
+		if !(c.Cores[h.Machine] > 0) {
+			return fmt.Errorf("machine %d: %v processors", h.Machine, c.Cores[h.Machine])
 		}
 		for _, x := range [...]float64{h.Fixed, h.PerSample, h.Processors, h.Wait, h.Cable} {
 			if !isTime(x) {

@@ -320,6 +320,7 @@ func TestNoJob(t *testing.T) {
 		"hosts":   func(c *job.Config) { c.Hosts = nil },
 		"data":    func(c *job.Config) { c.Data = cursor.Cursor{} },
 		"machine": func(c *job.Config) { c.Hosts[1].Machine = 2 },
+		"cores":   func(c *job.Config) { c.Cores[1] = 0 },
 		"workers": func(c *job.Config) { c.Hosts[1].Workers = 0 },
 		"compute": func(c *job.Config) { c.Hosts[1].Fixed = math.NaN() },
 		"noise":   func(c *job.Config) { c.Noise.From = 1 },

@@ -1,0 +1,112 @@
+package scenario
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
+)
+
+// whats are the events of a scenario by their words.
+var whats = map[string]job.What{"cable": job.Cable, "slow": job.Slow, "notice": job.Notice,
+	"lose": job.Lose, "join": job.Join, "set": job.Set}
+
+// readEvent reads what follows "at".
+func (p *parser) readEvent(l *line) {
+	var e job.Event
+	if l.peek() == "step" {
+		l.next++
+		if l.peek() == "0" {
+			l.next++
+		} else {
+			e.Step = l.whole("a number of committed steps, such as 200", maxSteps)
+		}
+	} else {
+		e.Timed = true
+		e.At = l.quantity("a time or a step, such as 30s or step 200", times)
+	}
+	word := l.choose("cable", "slow", "notice", "lose", "join", "set")
+	e.What = whats[word]
+	if e.What == job.Set && l.err == nil {
+		e.Text = l.word("parts of the setting, such as batch=256")
+		next, err := setting.Setting{}.With(e.Text)
+		if err == nil {
+			err = p.refuse(next)
+		}
+		if err != nil && l.err == nil {
+			l.failf("%v", err)
+		}
+	} else if l.err == nil {
+		e.Host = p.readHost(l)
+	}
+	switch {
+	case l.err != nil:
+	case e.What == job.Cable:
+		e.Value = secondsPerByte(l)
+	case e.What == job.Slow:
+		e.Value = l.quantity("how many times slower, such as 3x", fold)
+	case e.What == job.Notice:
+		e.Value = l.quantity("the time until the host is lost, such as 120s", times)
+	}
+	p.Job.Events = append(p.Job.Events, e)
+	p.eventLines = append(p.eventLines, l.number)
+}
+
+// refuse returns why the job does not take a setting that a person asks for. Only the batch can be
+// set here.
+func (p *parser) refuse(next setting.Setting) error {
+	if next.Batch == 0 {
+		return fmt.Errorf("a scenario knows what the batch changes, and no other part")
+	}
+	if p.seen["data"] == 0 {
+		return fmt.Errorf("the line data comes before those that set a batch")
+	}
+	return p.Job.Levers.Refuse(setting.Setting{Batch: p.batch}, next)
+}
+
+// readHost reads the name of a host, such as h2, and returns its index.
+func (p *parser) readHost(l *line) int {
+	const what = "the name of a host, such as h2"
+	word := l.word(what)
+	number, is := strings.CutPrefix(word, "h")
+	if !is {
+		l.failf("%q is not %s", word, what)
+	}
+	return int(l.toWhole(number, what, maxHosts)) - 1
+}
+
+// measures are what can be expected of a scenario; samples, that each counts once, is apart.
+var measures = []string{"goodput", "changes", "reverted", "batch", "size", "steps/s", "samples/s",
+	"time", "samples"}
+
+// readExpectation reads what follows "expect", in a line whose words are text.
+func (p *parser) readExpectation(l *line, text string) {
+	e := Expectation{Line: l.number, Text: text, What: l.choose(measures...)}
+	if e.What == "samples" {
+		l.choose("once")
+		p.Expected = append(p.Expected, e)
+		return
+	}
+	e.Op = l.choose(">=", "<=", ">", "<", "=")
+	if e.What == "time" {
+		e.Value = l.quantity("a time, such as 300s", times)
+	} else {
+		e.Value = l.quantity("a number, such as 0.95", plain)
+	}
+	if e.What == "goodput" {
+		l.choose("of")
+		e.Of = l.choose("best", "first")
+	}
+	if l.more() {
+		l.choose("after")
+		e.After = l.whole("a number of steps, such as 12", maxSteps)
+		l.choose("steps", "step")
+	}
+	p.Expected = append(p.Expected, e)
+}
+
+// withExample returns an error of a line with an example of such a line.
+func withExample(err error, kind string) error {
+	return fmt.Errorf("%w; such a line is %q", err, examples[kind])
+}

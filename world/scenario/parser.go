@@ -1,0 +1,257 @@
+package scenario
+
+import (
+	"math"
+	"strings"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
+)
+
+// Bounds of a scenario, so that it fits into memory and ends.
+const (
+	maxHosts   = 10_000
+	maxWorkers = 256
+	maxSteps   = 100_000_000
+	maxSamples = 1 << 40
+)
+
+// noCores is how many processors a machine has that is not stated: as many as anybody wants.
+var noCores = math.Inf(1)
+
+// parser is what the lines read so far have said. One goroutine uses it.
+type parser struct {
+	Scenario
+	policies []string
+	seen     map[string]int // by the first word of lines: the number of the last one
+
+	hosts      int
+	machines   int     // 0 = each host is a machine of its own
+	cores      float64 // of a machine
+	host       job.Host
+	deviation  float64 // of the logarithm of the compute
+	samples    uint64
+	batch      uint64
+	epochs     float64 // until the target; 0 = there is none
+	eventLines []int   // by event: its line
+}
+
+// examples has a line of each kind.
+var examples = map[string]string{
+	"hosts":     "hosts 4 cable 1Gbit",
+	"compute":   "compute 30ms + 0.2ms/sample sd 5%",
+	"wait":      "wait 2ms",
+	"gradients": "gradients 100MB",
+	"latency":   "latency 50us",
+	"data":      "data 50000 batch 128 range 32-1024",
+	"noise":     "noise 600 growing to 4000",
+	"target":    "target 10 epochs",
+	"costs":     "costs join 2s release 100ms loss 1s change 50ms",
+	"at":        "at step 200 cable h2 100Mbit",
+	"policy":    "policy batch",
+	"seed":      "seed 1",
+	"run":       "run 2000 steps",
+	"expect":    "expect goodput >= 0.95 of best after 12 steps",
+}
+
+// kinds are the first words of lines, in the order in which errors list them. Those of the second
+// list can stand on several lines.
+var (
+	kinds = []string{"hosts", "compute", "wait", "gradients", "latency", "data", "noise", "target",
+		"costs", "at", "policy", "seed", "run", "expect"}
+	several = map[string]bool{"at": true, "expect": true}
+)
+
+// read reads a line whose words are text.
+func (p *parser) read(l *line, text string) {
+	kind := l.choose(kinds...)
+	if l.err != nil {
+		return
+	}
+	if before := p.seen[kind]; before > 0 && !several[kind] {
+		l.failf("line %d says %s already", before, kind)
+		return
+	}
+	p.seen[kind] = l.number
+	switch kind {
+	case "hosts":
+		p.readHosts(l)
+	case "compute":
+		p.readCompute(l)
+	case "wait":
+		p.host.Wait = l.quantity("a time, such as 2ms", times)
+	case "gradients":
+		p.readGradients(l)
+	case "latency":
+		p.Job.Network.Alpha = l.quantity("a time, such as 50us", times)
+	case "data":
+		p.readData(l)
+	case "noise":
+		p.readNoise(l)
+	case "target":
+		p.epochs = l.quantity("a number of epochs, such as 10", plain)
+		l.choose("epochs", "epoch")
+	case "costs":
+		p.readCosts(l)
+	case "at":
+		p.readEvent(l)
+	case "policy":
+		for l.more() && l.err == nil {
+			p.Policies = append(p.Policies, l.choose(p.policies...))
+		}
+		if len(p.Policies) == 0 {
+			l.choose(p.policies...)
+		}
+	case "seed":
+		p.Job.Seed = l.whole("a seed, such as 1", math.MaxUint64)
+	case "run":
+		p.readRun(l)
+	case "expect":
+		p.readExpectation(l, text)
+	}
+	l.end()
+	if l.err != nil && !strings.Contains(l.err.Error(), "did you mean") {
+		l.err = withExample(l.err, kind)
+	}
+}
+
+// readHosts reads what follows "hosts".
+func (p *parser) readHosts(l *line) {
+	p.hosts = int(l.whole("a number of hosts, such as 4", maxHosts))
+	p.host.Workers = 1
+	for l.more() {
+		switch l.choose("cable", "workers", "machines", "cores") {
+		case "cable":
+			p.host.Cable = secondsPerByte(l)
+		case "workers":
+			p.host.Workers = int(l.whole("a number of workers of a host, such as 2", maxWorkers))
+		case "machines":
+			p.machines = int(l.whole("a number of machines, such as 1", maxHosts))
+		case "cores":
+			p.cores = float64(l.whole("a number of processors, such as 2", 1<<20))
+		}
+	}
+}
+
+// secondsPerByte reads the rate of a cable.
+func secondsPerByte(l *line) float64 {
+	rate := l.quantity("a rate, such as 1Gbit", rates)
+	if l.err == nil && rate == 0 {
+		l.failf("a cable that carries nothing: cut hosts off with lose")
+		return 0
+	}
+	return 1 / max(rate, 1e-9)
+}
+
+// readCompute reads what follows "compute".
+func (p *parser) readCompute(l *line) {
+	p.host.Fixed = l.quantity("a time, such as 30ms", times)
+	for l.more() {
+		switch l.choose("+", "sd", "cpu") {
+		case "+":
+			word := l.word("a time a sample, such as 0.2ms/sample")
+			each, is := strings.CutSuffix(word, "/sample")
+			if !is {
+				l.failf("%q is not a time a sample, such as 0.2ms/sample", word)
+			}
+			p.host.PerSample = l.toQuantity(each, "a time a sample, such as 0.2ms/sample", times)
+		case "sd":
+			p.deviation = l.quantity("a standard deviation, such as 5%", part)
+			if p.deviation > 1 {
+				l.failf("a standard deviation of more than 100%%")
+			}
+		case "cpu":
+			p.host.Processors = l.quantity("a number of processors, such as 1", plain)
+		}
+	}
+}
+
+// readGradients reads what follows "gradients".
+func (p *parser) readGradients(l *line) {
+	p.Job.Gradients = int(l.quantity("a size, such as 100MB", sizes))
+	for l.more() {
+		switch l.choose("hidden", "route") {
+		case "hidden":
+			p.Job.Hidden = l.quantity("a part of the compute, such as 60%", part)
+		case "route":
+			word := l.word("a route, such as ring/256")
+			if err := p.Job.Route.UnmarshalText([]byte(word)); err != nil && l.err == nil {
+				l.failf("%q is no route, such as ring/256; the strategies are %s", word,
+					list(strategies()))
+			}
+		}
+	}
+}
+
+// strategies returns the names of all strategies of routes.
+func strategies() (names []string) {
+	for _, s := range collective.Strategies() {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// readData reads what follows "data".
+func (p *parser) readData(l *line) {
+	p.samples = l.whole("a number of samples, such as 50000", maxSamples)
+	l.choose("batch")
+	p.batch = l.whole("a batch, such as 128", maxSamples)
+	if !l.more() {
+		return
+	}
+	l.choose("range")
+	word := l.word("the least and the largest batch, such as 32-1024")
+	from, to, _ := strings.Cut(word, "-")
+	r := setting.Range{From: l.toWhole(from, "the least batch, such as 32 of 32-1024", maxSamples),
+		To: l.toWhole(to, "the largest batch, such as 1024 of 32-1024", maxSamples)}
+	if l.err == nil && r.From > r.To {
+		l.failf("%s is reversed: the least batch comes first", word)
+	}
+	p.Job.Levers.Batch = r
+}
+
+// readNoise reads what follows "noise".
+func (p *parser) readNoise(l *line) {
+	n := &p.Job.Noise
+	n.From = l.quantity("a noise scale in samples, such as 600", plain)
+	n.To = n.From
+	for l.more() {
+		switch l.choose("growing", "dims") {
+		case "growing":
+			l.choose("to")
+			n.To = l.quantity("a noise scale in samples, such as 4000", plain)
+		case "dims":
+			n.Dims = l.quantity("a number of coordinates, such as 300", plain)
+		}
+	}
+	if l.err == nil && (n.From < 1 || n.To < 1) {
+		l.failf("a noise scale below 1 sample")
+	}
+}
+
+// readCosts reads what follows "costs".
+func (p *parser) readCosts(l *line) {
+	c := &p.Job.Costs
+	costs := map[string]*float64{"join": &c.Join, "release": &c.Release, "loss": &c.Loss,
+		"change": &c.Change}
+	for first := true; first || l.more(); first = false {
+		if cost := costs[l.choose("join", "release", "loss", "change")]; cost != nil {
+			*cost = l.quantity("a time, such as 100ms", times)
+		}
+	}
+}
+
+// readRun reads what follows "run".
+func (p *parser) readRun(l *line) {
+	word := l.word("a number of steps or a time, such as 2000 steps or 300s")
+	if l.more() {
+		p.Steps = l.toWhole(word, "a number of steps, such as 2000", maxSteps)
+		l.choose("steps", "step")
+		return
+	}
+	p.Seconds = l.toQuantity(word, "a number of steps or a time, such as 2000 steps or 300s", times)
+	if l.err == nil && p.Seconds == 0 {
+		l.failf("a run of no time")
+	}
+}

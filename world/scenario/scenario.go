@@ -1,0 +1,149 @@
+// Package scenario reads files that describe a job, what happens to it, who decides for it, and
+// what is expected to come of that. docs/formats/scenario.md has all lines that can be. Reading is
+// strict: an error names the line, the word, and what could stand there.
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/world/job"
+)
+
+// Scenario is what a file describes. Parse makes one; it is its caller's.
+type Scenario struct {
+	Job      job.Config
+	Policies []string      // names of those who decide; nil = nobody does
+	Expected []Expectation // in the order of the file
+
+	// The job ends after Steps steps, Seconds seconds or when it has made Progress, whichever
+	// comes first; 0 = no such end. At least one is not 0.
+	Steps    uint64
+	Seconds  float64
+	Progress float64 // samples at the batch that the program states
+}
+
+// Expectation is a line that says what must come of a scenario.
+type Expectation struct {
+	Line  int     // in the file, from 1
+	Text  string  // the line
+	What  string  // what is measured, such as "goodput"
+	Op    string  // ">=", "<=", ">", "<" or "="; "" for samples
+	Value float64 // what is compared with; meaningless for samples
+	Of    string  // "best" or "first", of which goodput is a part; "" for all else
+	// After is how many steps after the last event, or else after the start, do not count.
+	After uint64
+}
+
+// Holds reports whether the value that came of the scenario is as expected.
+func (e Expectation) Holds(value float64) bool {
+	switch e.Op {
+	case ">=":
+		return value >= e.Value
+	case "<=":
+		return value <= e.Value
+	case ">":
+		return value > e.Value
+	case "<":
+		return value < e.Value
+	}
+	return value == e.Value
+}
+
+// usualSteps is how many steps a scenario takes that does not say when it ends.
+const usualSteps = 1000
+
+// Parse reads a scenario. policies are the names of those who can decide. The error joins what is
+// wrong with each line.
+func Parse(text string, policies []string) (*Scenario, error) {
+	p := &parser{policies: policies, seen: map[string]int{}, cores: noCores}
+	p.Job.Network = cost.Default()
+	p.Job.Seed = 1
+	var errs []error
+	for i, row := range strings.Split(text, "\n") {
+		row, _, _ = strings.Cut(row, "#")
+		l := &line{number: i + 1, words: strings.Fields(row)}
+		if len(l.words) == 0 {
+			continue
+		}
+		p.read(l, strings.Join(l.words, " "))
+		if l.err != nil {
+			errs = append(errs, l.err)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if err := p.finish(); err != nil {
+		return nil, err
+	}
+	return &p.Scenario, nil
+}
+
+// finish makes the hosts and the end of what the lines have said, and returns what is missing.
+func (p *parser) finish() error {
+	for _, name := range []string{"hosts", "compute", "data"} {
+		if p.seen[name] == 0 {
+			return fmt.Errorf("the scenario has no line %q: %s", name, examples[name])
+		}
+	}
+	data, err := cursor.New(p.samples, p.batch, p.Job.Seed, true)
+	if err != nil {
+		return err
+	}
+	p.Job.Data = data
+	if r := p.Job.Levers.Batch; r.IsOpen() && !r.Contains(p.batch) {
+		return fmt.Errorf("line %d: a batch of %d is outside of its range, %v", p.seen["data"],
+			p.batch, r)
+	}
+	noise := &p.Job.Noise
+	noise.Target = max(1, p.epochs*float64(p.samples))
+	if p.epochs > 0 {
+		p.Progress = noise.Target
+	} else if noise.To != noise.From {
+		return fmt.Errorf("line %d: noise grows on the way to a target: write also %s",
+			p.seen["noise"], examples["target"])
+	}
+	if p.Steps == 0 && p.Seconds == 0 && p.Progress == 0 {
+		p.Steps = usualSteps
+	}
+	p.makeHosts()
+	return p.checkHosts()
+}
+
+// makeHosts makes the hosts that are there at the start, and those that join under a new number.
+func (p *parser) makeHosts() {
+	n := p.hosts
+	for _, e := range p.Job.Events {
+		if e.What == job.Join {
+			n = max(n, e.Host+1)
+		}
+	}
+	for range p.machines {
+		p.Job.Cores = append(p.Job.Cores, p.cores)
+	}
+	residuals := job.Spread(p.deviation)
+	for i := range n {
+		h := p.host
+		h.Machine, h.Out, h.Residuals = i%max(p.machines, 1), i >= p.hosts, residuals
+		if p.machines == 0 {
+			h.Machine = i
+			p.Job.Cores = append(p.Job.Cores, p.cores)
+		}
+		p.Job.Hosts = append(p.Job.Hosts, h)
+	}
+}
+
+// checkHosts returns which event is about a host that there never is.
+func (p *parser) checkHosts() error {
+	for i, e := range p.Job.Events {
+		if e.Host >= len(p.Job.Hosts) {
+			return fmt.Errorf("line %d: there is no h%d: the hosts are h1 to h%d, and those that "+
+				"join", p.eventLines[i], e.Host+1, len(p.Job.Hosts))
+		}
+	}
+	return nil
+}

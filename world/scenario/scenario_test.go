@@ -1,0 +1,193 @@
+package scenario_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
+	"github.com/shoal-ml/shoal/world/scenario"
+)
+
+// policies are those that scenarios of tests can name.
+var policies = []string{"batch", "kungfu"}
+
+// whole is a scenario with every kind of line.
+const whole = `
+# A job with everything.
+hosts 4 workers 2 cable 1Gbit machines 2 cores 8
+compute 30ms + 0.2ms/sample sd 5% cpu 1.5
+wait 2ms                       # for samples
+gradients 100MB hidden 60% route ring/256x4
+latency 100us
+data 50000 batch 128 range 32-1024
+noise 600 growing to 4000 dims 1000
+target 10 epochs
+costs join 2s release 100ms loss 1s change 50ms
+at step 200 cable h2 100Mbit
+at 30s notice h3 120s
+at step 300 slow h2 3x
+at 1min lose h4
+at step 0 join h5
+at step 400 set batch=256
+policy batch
+seed 7
+run 2000 steps
+expect goodput >= 0.95 of best after 12 steps
+expect time < 5min
+expect samples once
+`
+
+// Every kind of line says what it says.
+func TestParse(t *testing.T) {
+	s, err := scenario.Parse(whole, policies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.Job.Hosts[3]
+	if len(s.Job.Hosts) != 5 || !s.Job.Hosts[4].Out || h.Out || h.Machine != 1 || h.Workers != 2 ||
+		h.Cable != 8e-9 || h.Fixed != 0.03 || math.Abs(h.PerSample-0.0002) > 1e-12 ||
+		h.Processors != 1.5 || h.Wait != 0.002 || len(h.Residuals) == 0 {
+		t.Errorf("hosts: %d, the fourth has %+v", len(s.Job.Hosts), h)
+	}
+	if diff := cmp.Diff([]float64{8, 8}, s.Job.Cores); diff != "" {
+		t.Error(diff)
+	}
+	if s.Job.Gradients != 100e6 || s.Job.Hidden != 0.6 || s.Job.Route.Streams != 4 ||
+		s.Job.Route.Strategy != (collective.Ring{}) ||
+		math.Abs(s.Job.Network.Alpha-1e-4) > 1e-12 {
+		t.Errorf("network: %d bytes, %v hidden, %v, %+v", s.Job.Gradients, s.Job.Hidden,
+			s.Job.Route, s.Job.Network)
+	}
+	if s.Job.Data.Samples != 50000 || s.Job.Data.Batch != 128 || s.Job.Seed != 7 ||
+		s.Job.Levers.Batch != (setting.Range{From: 32, To: 1024}) {
+		t.Errorf("data: %+v, %+v", s.Job.Data, s.Job.Levers)
+	}
+	noise := job.Noise{From: 600, To: 4000, Dims: 1000, Target: 500_000}
+	costs := job.Costs{Join: 2, Release: 0.1, Loss: 1, Change: 0.05}
+	if s.Job.Noise != noise || s.Job.Costs != costs || s.Progress != 500_000 || s.Steps != 2000 ||
+		s.Seconds != 0 {
+		t.Errorf("noise, costs and end: %+v, %+v, %v, %v, %v", s.Job.Noise, s.Job.Costs,
+			s.Progress, s.Steps, s.Seconds)
+	}
+	events := []job.Event{{Step: 200, What: job.Cable, Host: 1, Value: 8e-8},
+		{At: 30, Timed: true, What: job.Notice, Host: 2, Value: 120},
+		{Step: 300, What: job.Slow, Host: 1, Value: 3},
+		{At: 60, Timed: true, What: job.Lose, Host: 3}, {What: job.Join, Host: 4},
+		{Step: 400, What: job.Set, Text: "batch=256"}}
+	if diff := cmp.Diff(events, s.Job.Events); diff != "" {
+		t.Errorf("events (-want +got): %s", diff)
+	}
+	expected := []scenario.Expectation{
+		{Line: 21, Text: "expect goodput >= 0.95 of best after 12 steps", What: "goodput", Op: ">=",
+			Value: 0.95, Of: "best", After: 12},
+		{Line: 22, Text: "expect time < 5min", What: "time", Op: "<", Value: 300},
+		{Line: 23, Text: "expect samples once", What: "samples"}}
+	if diff := cmp.Diff(expected, s.Expected); diff != "" {
+		t.Errorf("expected (-want +got): %s", diff)
+	}
+	if diff := cmp.Diff([]string{"batch"}, s.Policies); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := job.New(s.Job); err != nil {
+		t.Error(err)
+	}
+}
+
+// least is the shortest scenario.
+const least = "hosts 1\ncompute 30ms\ndata 1000 batch 10\n"
+
+// What is not said has its usual value.
+func TestLeast(t *testing.T) {
+	s, err := scenario.Parse(least, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Steps != 1000 || s.Job.Seed != 1 || s.Job.Noise.From != 0 || s.Policies != nil ||
+		s.Job.Levers.Batch.IsOpen() || s.Job.Hosts[0].Workers != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What is no scenario is refused with the line, the word, and what could stand there.
+func TestRefusals(t *testing.T) {
+	for text, wants := range map[string][]string{
+		"":                               {`no line "hosts"`, "hosts 4"},
+		"hosts 1\ncompute 1ms":           {`no line "data"`},
+		"hots 4":                         {"line 1", `"hots"`, "did you mean hosts?"},
+		"hosts":                          {"line 1", "a number of hosts"},
+		"hosts x":                        {`"x" is not a number of hosts`, "hosts 4 cable 1Gbit"},
+		"hosts 99999":                    {"from 1 to 10000"},
+		"hosts 4 cabel 1Gbit":            {"did you mean cable?"},
+		"hosts 4 cable 1Gb":              {`"1Gb" is not a rate`},
+		"hosts 4 cable 0Gbit":            {"carries nothing"},
+		"hosts 4 cable":                  {`after "cable" comes a rate`},
+		"compute 30":                     {`"30" is not a time`},
+		"compute 30ms + 2ms":             {"0.2ms/sample"},
+		"compute 30ms + x/sample":        {`"x" is not a time a sample`},
+		"compute 30ms sd 200%":           {"more than 100%"},
+		"compute -3ms":                   {"from 0 to"},
+		"compute nans":                   {`"nans" is not a time`},
+		"compute infs":                   {"from 0 to"},
+		"compute 0x1p3s":                 {"is not a time"},
+		"gradients 3bytes":               {"is not a size"},
+		"gradients 3MB route rng/256":    {"no route", "ring"},
+		"data 100 batch 10 range 64-32":  {"reversed"},
+		"data 100 batch 10 range 64":     {"the largest batch"},
+		least + "data 5 batch 1":         {"line 4: line 3 says data already"},
+		"noise 0":                        {"below 1 sample"},
+		"target 10":                      {"epochs"},
+		"costs":                          {"join, release, loss or change"},
+		"run 20":                         {"a number of steps or a time"},
+		"run 0s":                         {"no time"},
+		"policy":                         {"batch or kungfu"},
+		"policy bacth":                   {"did you mean batch?"},
+		"at step 3 cable h2":             {"a rate"},
+		"at x lose h2":                   {"a time or a step"},
+		"at 3s lose 2":                   {"the name of a host"},
+		"at 3s slow h2 3":                {"3x"},
+		"at 3s set batch=10":             {"data comes before"},
+		"seed 1 2":                       {`"2" is too much`},
+		"expect goodput >= 0.9":          {"of"},
+		"expect goodput => 0.9 of best":  {`"=>"`},
+		"expect changes <= 3 of best":    {`"of"`},
+		"expect joy":                     {"goodput, changes"},
+		least + "at 3s lose h2":          {"line 4: there is no h2"},
+		least + "at 3s set batch=20":     {"the batch is closed"},
+		least + "at 3s set save=20":      {"no other part"},
+		least + "noise 10 growing to 20": {"line 4", "target 10 epochs"},
+		"hosts 1\ncompute 1ms\ndata 100 batch 10 range 16-32": {"line 3: a batch of 10 is outside"},
+		"hots 4\ncompute x": {"line 1", "line 2"},
+	} {
+		_, err := scenario.Parse(text, policies)
+		if err == nil {
+			t.Errorf("%q is taken", text)
+			continue
+		}
+		for _, want := range wants {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: error %q, expected one with %q", text, err, want)
+			}
+		}
+	}
+}
+
+// Whatever text comes in, Parse never panics, and what it takes is a job.
+func FuzzParse(f *testing.F) {
+	f.Add(whole)
+	f.Add(least)
+	f.Add("at step 300 slow h2 3x\nexpect samples once\nrun 1h")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := scenario.Parse(text, policies)
+		if err != nil || len(s.Job.Hosts) > 100 {
+			return
+		}
+		if _, err := job.New(s.Job); err != nil {
+			t.Errorf("%q gives what is no job: %v", text, err)
+		}
+	})
+}
