@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/sense/stall"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -413,9 +414,12 @@ func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 	})
 }
 
-// setData states for a worker what data the job trains on, and waits for the engine's thread.
-func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor) (err error) {
-	if stopped := a.engine.runAndWait(func() { err = a.driver.setData(w, d) }); stopped != nil {
+// setData states for a worker what data the job trains on, and what of it may change, and waits for
+// the engine's thread.
+func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor, levers setting.Levers) (err error) {
+	if stopped := a.engine.runAndWait(func() {
+		err = a.driver.setData(w, d, levers)
+	}); stopped != nil {
 		return stopped
 	}
 	return err

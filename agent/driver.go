@@ -309,14 +309,14 @@ func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.G
 	return nil
 }
 
-// setData tells the head what data the job trains on, as worker w states it. It returns an error if
-// another worker has stated other data.
-func (d *driver) setData(w topo.WorkerID, data cursor.Cursor) error {
+// setData tells the head what data the job trains on, and what of it may change, as worker w states
+// it. It returns an error if another worker has stated other data.
+func (d *driver) setData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) error {
 	known := d.head.State()
 	if err := known.CheckData(data); err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
 	}
-	d.runInput(func() { d.head.ReportData(w, data, setting.Levers{}) })
+	d.runInput(func() { d.head.ReportData(w, data, levers) })
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -268,9 +269,14 @@ func (s *session) serveData(r *api.DataRequest) error {
 	if err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
 	}
+	levers, err := setting.OpenBatch(r.Batch, r.BatchRange)
+	if err != nil {
+		return &collective.FieldError{Field: "batch_range", Problem: err.Error()}
+	}
 	if len(r.Cursor) > 0 {
 		place, err := cursor.Parse(r.Cursor)
-		if err == nil && !place.SameData(d) {
+		if err == nil && !place.SameData(d) &&
+			!(place.SameSamples(d) && levers.Batch.Contains(place.Batch)) {
 			err = errors.New("it is a place in other data")
 		}
 		if err != nil {
@@ -279,7 +285,7 @@ func (s *session) serveData(r *api.DataRequest) error {
 		d = place
 	}
 	d.Apart = r.Apart
-	if err := s.agent.setData(s.worker, d); err != nil {
+	if err := s.agent.setData(s.worker, d, levers); err != nil {
 		return err
 	}
 	return s.reply(&api.DataReply{})

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
@@ -214,7 +213,7 @@ func (t *Trainer) matchTensors(s *snapshot.State) (into [][]byte, err error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case !place.SameData(t.cursor):
+	case !t.mayHave(place):
 		return nil, fmt.Errorf("it is of a job with %d samples, %d a step, seed %d, this one "+
 			"has %d, %d, %d: name another folder, or train on the same",
 			place.Samples, place.Batch, place.Seed, t.cursor.Samples, t.cursor.Batch, t.cursor.Seed)
@@ -279,10 +278,8 @@ func (t *Trainer) continueFrom(s *snapshot.Sealed) error {
 	t.cursor, c.next, c.last, c.lookedAt = place, place.Step+max(c.steps, 1), place.Step, place.Step
 	c.begun = time.Now()
 	c.looked = c.begun
-	if t.job.solo || place.Committed() == 0 {
+	if place.Committed() == 0 {
 		return nil
 	}
-	_, err = t.job.request(&api.DataRequest{Samples: place.Samples, Batch: place.Batch,
-		Seed: place.Seed, Shuffle: !place.Plain, Cursor: s.State.Cursor}, &api.DataReply{}, 0)
-	return err
+	return t.declareData(place, s.State.Cursor)
 }

@@ -12,12 +12,15 @@ import (
 
 // Data says what a job trains on: the same on every worker.
 type Data struct {
-	Samples int    // number of samples in an epoch
-	Batch   int    // number of samples of a step over all workers, whatever their number
-	Epochs  int    // number of epochs after which the loop ends; 0 = without end
-	Steps   int    // number of steps after which the loop ends too; 0 = no such number
-	Seed    uint64 // seed of the order of the samples
-	Plain   bool   // whether the samples come in their own order, not shuffled
+	Samples int // number of samples in an epoch
+	Batch   int // number of samples of a step over all workers, whatever their number
+	// BatchRange is the least and the most that the batch may become while the job trains, as by
+	// shoal set; zero = it stays. Count is what it is in a step.
+	BatchRange [2]int
+	Epochs     int    // number of epochs after which the loop ends; 0 = without end
+	Steps      int    // number of steps after which the loop ends too; 0 = no such number
+	Seed       uint64 // seed of the order of the samples
+	Plain      bool   // whether the samples come in their own order, not shuffled
 	// DropLast leaves out of each epoch what would be a smaller batch at its end, of which a worker
 	// may get one sample or none. Shuffled epochs leave out other samples each; in their own order
 	// it is always the last ones.
@@ -77,12 +80,35 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	t := &Trainer{job: job, data: d, state: state, cursor: c}
-	if !job.solo {
-		_, err = job.request(&api.DataRequest{Samples: c.Samples, Batch: c.Batch, Seed: c.Seed,
-			Shuffle: !c.Plain}, &api.DataReply{}, 0)
+	if r := d.BatchRange; r != [2]int{} && (r[0] < 1 || r[0] > d.Batch || r[1] < d.Batch) {
+		return nil, fmt.Errorf("client: a BatchRange from %d to %d does not contain the Batch of "+
+			"%d: give the least, from 1 on, and the most", r[0], r[1], d.Batch)
 	}
-	return t, err
+	t := &Trainer{job: job, data: d, state: state, cursor: c}
+	return t, t.declareData(c, nil)
+}
+
+// declareData tells the agent what the job trains on, in the order of c, and with its encoding from
+// which place; nil = from the beginning. It waits for the answer.
+func (t *Trainer) declareData(c cursor.Cursor, place []byte) error {
+	if t.job.solo {
+		return nil
+	}
+	r := &api.DataRequest{Samples: c.Samples, Batch: uint64(t.data.Batch), Seed: c.Seed,
+		Shuffle: !c.Plain, Cursor: place}
+	if t.data.BatchRange != [2]int{} {
+		r.BatchRange = []uint64{uint64(t.data.BatchRange[0]), uint64(t.data.BatchRange[1])}
+	}
+	_, err := t.job.request(r, &api.DataReply{}, 0)
+	return err
+}
+
+// mayHave reports whether the job may be at a place of a checkpoint: in the same data, with the
+// same batch or one of BatchRange.
+func (t *Trainer) mayHave(place cursor.Cursor) bool {
+	r := t.data.BatchRange
+	return place.SameSamples(t.cursor) && (place.Batch == t.cursor.Batch ||
+		place.Batch >= uint64(r[0]) && place.Batch <= uint64(r[1]))
 }
 
 // Next begins the next step; false after the last one, when this worker is released, or with an

@@ -172,6 +172,24 @@ type Levers struct {
 	Batch Range `json:"batch,omitzero"`
 }
 
+// OpenBatch returns the levers of a program that states a batch, and in a list the least and the
+// most that it may become. An empty list opens nothing. An error says what is wrong with the list.
+func OpenBatch(batch uint64, list []uint64) (Levers, error) {
+	if len(list) == 0 {
+		return Levers{}, nil
+	}
+	if len(list) != 2 || list[0] < 1 || list[1] > maxValue || list[0] > list[1] {
+		return Levers{}, fmt.Errorf("%v is no range of batches: give the least and the most, as "+
+			"64 and 1024", list)
+	}
+	r := Range{From: list[0], To: list[1]}
+	if !r.Contains(batch) {
+		return Levers{}, fmt.Errorf("the range %v does not contain the batch %d, with which the "+
+			"program begins", r, batch)
+	}
+	return Levers{Batch: r}, nil
+}
+
 // Range is the numbers from From up to To, both among them.
 type Range struct {
 	From uint64 `json:"from"`

@@ -111,6 +111,32 @@ func TestLevers(t *testing.T) {
 	}
 }
 
+// A program opens the batch by a range that contains the one it begins with.
+func TestOpenBatch(t *testing.T) {
+	for _, x := range []struct {
+		list []uint64
+		want string
+	}{
+		{[]uint64{64, 1024}, ""},
+		{[]uint64{128, 128}, ""},
+		{nil, ""},
+		{[]uint64{64}, "[64] is no range of batches"},
+		{[]uint64{1024, 64}, "[1024 64] is no range"},
+		{[]uint64{0, 512}, "[0 512] is no range"},
+		{[]uint64{64, 1 << 63}, "is no range"},
+		{[]uint64{64, 127}, "64–127 does not contain the batch 128"},
+		{[]uint64{129, 512}, "129–512 does not contain the batch 128"},
+	} {
+		l, err := setting.OpenBatch(128, x.list)
+		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%v: error %v, expected %q", x.list, err, x.want)
+		}
+		if err == nil && x.list != nil && l.Batch != (setting.Range{x.list[0], x.list[1]}) {
+			t.Errorf("%v opens %v", x.list, l.Batch)
+		}
+	}
+}
+
 // Whatever text comes in, With panics never and gives no setting that Validate refuses.
 func FuzzWith(f *testing.F) {
 	f.Add("batch=512,shares=2:1:1,save=3")

@@ -121,8 +121,10 @@ type DataRequest struct {
 	Header
 	// Samples is the number of samples of an epoch.
 	Samples uint64 `json:"samples,omitempty"`
-	// Batch is the number of samples of a step, over all workers.
+	// Batch is the number of samples of a step, over all workers, as the program states it.
 	Batch uint64 `json:"batch,omitempty"`
+	// BatchRange is the least and the most that the batch may become; empty means that it stays.
+	BatchRange []uint64 `json:"batch_range,omitempty"`
 	// Seed determines the order of the samples.
 	Seed uint64 `json:"seed,omitempty"`
 	// Shuffle says whether each epoch has an order of its own.
@@ -130,8 +132,8 @@ type DataRequest struct {
 	// Apart says that the samples of a lost worker are a step of their own, which completes the one
 	// before.
 	Apart bool `json:"apart,omitempty"`
-	// Cursor is the place from which the job continues, packed as docs/formats/cursor.md says.
-	// Empty means the beginning.
+	// Cursor is the place from which the job continues, packed as docs/formats/cursor.md says. Its
+	// batch may be another one in BatchRange. Empty means the beginning.
 	Cursor []byte `json:"cursor,omitempty"`
 }
 

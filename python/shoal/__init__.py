@@ -10,6 +10,7 @@ until a program asks for an array.
 """
 
 from . import state
+from ._live.step import Step
 from ._runtime.handle import Handle
 from ._version import __version__
 from .errors import ArenaError, ForkError, JoinError, LostError, MismatchError, ShoalError
@@ -17,7 +18,6 @@ from .group import Group
 from .job import Job, empty, join, zeros
 from .live import train
 from .mesh import Mesh
-from .steps import Step
 
 __all__ = [
     "ArenaError",

@@ -16,6 +16,7 @@ from typing import (
     Mapping,
     Optional,
     Sequence,
+    Tuple,
     Type,
     TypeVar,
     Union,
@@ -25,8 +26,9 @@ from ._checkpoint.checkpoints import Checkpoints
 from ._live.dealt import dealt
 from ._live.epochs import End
 from ._live.first import OnlyFirst
+from ._live.step import Step
 from ._live.transfer import State
-from ._runtime.arguments import as_integer, wrong_type
+from ._runtime.arguments import as_batch_range, as_integer, wrong_type
 from ._runtime.backend import Backend
 from ._runtime.launchers import other_launcher
 from ._runtime.solo import Solo
@@ -34,7 +36,7 @@ from ._runtime.worker import Worker
 from .cursor import MAX_SAMPLES, Cursor, Order
 from .errors import JoinError, ShoalError
 from .mesh import Mesh
-from .steps import Progress, Step, steps_until
+from .steps import Progress, steps_until
 from .world import World
 
 T = TypeVar("T")
@@ -77,6 +79,7 @@ class Job(World):
         epochs: Optional[int] = None,
         shuffle: bool = True,
         steps: Optional[int] = None,
+        batch_range: Optional[Tuple[int, int]] = None,
     ) -> Iterator[Step]:
         """The steps of a training loop over a data set of `samples` samples, `batch` of them in
         each step over all workers.
@@ -97,13 +100,25 @@ class Job(World):
         with a rank that is not 0. Every worker gives the same arguments. Where the job was made
         smaller, the steps of a worker that is no longer needed end early; job.released says so.
 
+        With batch_range=(64, 1024) the batch may become another one in that range between two
+        steps, as by `shoal set JOB batch=512`; step.count is that of a step, and the learning rate
+        is for the script to follow. Without it the batch never changes.
+
         Raises TypeError and ValueError for arguments that are no such numbers, and ValueError where
         the job trains on another data set already.
         """
-        return steps_until(self.place(samples, batch, seed, shuffle), End(epochs, steps))
+        return steps_until(
+            self.place(samples, batch, seed, shuffle, batch_range=batch_range), End(epochs, steps)
+        )
 
     def place(
-        self, samples: int, batch: int, seed: int = 0, shuffle: bool = True, apart: bool = False
+        self,
+        samples: int,
+        batch: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        apart: bool = False,
+        batch_range: Optional[Tuple[int, int]] = None,
     ) -> Progress:
         """The place of the job in a data set, made by the first call, which waits for the agent:
         for loops of other kinds than `steps`; see `steps` for the arguments and errors. With
@@ -131,16 +146,22 @@ class Job(World):
             "what the order of the samples follows from, an integer from 0 to 2**64 - 1",
             (1 << 64) - 1,
         )
+        allowed = as_batch_range(batch_range, batch, "batch", MAX_SAMPLES)
         wanted = (samples, batch, seed, bool(shuffle))
         if self._progress is None:
             start = Cursor.start(*wanted, apart=apart)
-            self._progress = Progress(self, self._state, start)
+            self._progress = Progress(self, self._state, start, allowed)
             self._progress.checkpoints = self._checkpoints
-        have = self._progress.cursor
+        have = self._progress.stated
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
             raise ValueError(
                 f"this job trains on {have.samples} samples, {have.batch} a step: a job has one"
                 " data set"
+            )
+        if self._progress.batch_range != allowed:
+            raise ValueError(
+                f"batch_range={allowed}: this job trains with {self._progress.batch_range}, and all"
+                " its loops have the same"
             )
         return self._progress
 

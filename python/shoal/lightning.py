@@ -494,3 +494,4 @@ def _add(metric: Any, before: List[Any]) -> None:
 # self.log of a compiled module, and what it is averaged by, talk to the agent.
 shoal.torch.untraced.mark_package(__name__)
 shoal.torch.untraced.mark_package("shoal.steps")
+shoal.torch.untraced.mark_package("shoal._live.step")

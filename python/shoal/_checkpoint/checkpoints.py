@@ -340,9 +340,11 @@ class Checkpoints:
             self._allocator.join()
         self._writer.wait()
 
-    def resume(self, cursor: Cursor) -> Cursor:
+    def resume(self, cursor: Cursor, batches: Optional[Tuple[int, int]] = None) -> Cursor:
         """Restore the newest checkpoint that is whole, and rename the damaged ones. All workers
-        call it. Returns the place of the job after that: `cursor` when there is no checkpoint.
+        call it. Returns the place of the job after that: `cursor` when there is no checkpoint. The
+        batch of the place is that of the checkpoint, which may differ from that of `cursor` within
+        the range `batches`.
 
         The first time, a worker whose part could not be written there raises ShoalError. So do all
         when there are checkpoints, and none of them can be used.
@@ -364,7 +366,7 @@ class Checkpoints:
                 for bad in damaged:
                     self._source.quarantine(bad)
             return self._restore(
-                f"the checkpoint of step {chosen.step} in {self.root}", cursor, *found
+                f"the checkpoint of step {chosen.step} in {self.root}", cursor, batches, *found
             )
         if damaged:
             raise ShoalError(
@@ -445,17 +447,28 @@ class Checkpoints:
                 return found
             rank, size = 0, 1  # a worker was lost that had compared a share
 
-    def _restore(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
+    def _restore(
+        self,
+        name: str,
+        cursor: Cursor,
+        batches: Optional[Tuple[int, int]],
+        state: Dict[str, Any],
+        reader: Found,
+    ) -> Cursor:
         """Set the registered state to that of a checkpoint that was read, and return its place.
-        `name` is the checkpoint in messages, `cursor` the place of this program, and `state` the
-        content of shoal-checkpoint.json. Raises ShoalError where it does not fit this program.
+        `name` is the checkpoint in messages, `cursor` the place of this program, `batches` what its
+        batch may be (None = that of `cursor` alone), and `state` the content of
+        shoal-checkpoint.json. Raises ShoalError where it does not fit this program.
         """
         place = Cursor.unpack(bytes.fromhex(state["cursor"]))
         ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))
+        if batches is not None and batches[0] <= place.batch <= batches[1]:
+            ours = (ours[0], place.batch, *ours[2:])
         if ours != theirs:
             raise ShoalError(
                 f"{name} is of a job with (samples, batch, seed, shuffle) = {theirs}, this one has"
-                f" {ours}: name another folder, or train on the same"
+                f" {ours}{'' if batches is None else f', batch_range={batches}'}: name another"
+                " folder, or train on the same"
             )
         try:
             self._state.restore(

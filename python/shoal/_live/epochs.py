@@ -52,7 +52,7 @@ class End:
 
     def step_count(self, cursor: Cursor) -> int:
         """The number of steps of the training, or of one epoch where each loop is one, as long as
-        no worker is lost.
+        no worker is lost and the batch is that of now from the beginning to the end.
         """
         each = -(-cursor.samples // cursor.batch)
         epochs = 1 if self.each else self.epochs

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 
 def as_integer(name: str, value: Any, least: int, what: str, most: Optional[int] = None) -> int:
@@ -23,6 +23,30 @@ def as_integer(name: str, value: Any, least: int, what: str, most: Optional[int]
     if number < least or most is not None and number > most:
         raise ValueError(f"{name}={number}: {what}")
     return number
+
+
+def as_batch_range(value: Any, batch: int, name: str, most: int) -> Optional[Tuple[int, int]]:
+    """The value of an argument batch_range as (least, most) samples of a step; None stays None.
+    `batch` is what the program states, in an argument of this name. Raises TypeError for what is no
+    pair of integers, and ValueError where it is reversed, or `batch` is not in it.
+    """
+    if value is None:
+        return None
+    what = "the least and the most samples of a step, as batch_range=(64, 1024)"
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        raise wrong_type("batch_range", value, what) from None
+    low = as_integer("batch_range: the least", low, 1, "an integer from 1 to 2**62", most)
+    high = as_integer("batch_range: the most", high, 1, "an integer from 1 to 2**62", most)
+    if low > high:
+        raise ValueError(f"batch_range=({low}, {high}) is reversed: give {what}")
+    if not low <= batch <= high:
+        raise ValueError(
+            f"batch_range=({low}, {high}) does not contain {name}={batch}, with which the job"
+            f" begins: give {what}"
+        )
+    return low, high
 
 
 def wrong_type(name: str, value: Any, what: str) -> TypeError:

@@ -101,8 +101,17 @@ class Backend(Protocol):
         so it makes no call, and does not block.
         """
 
-    def declare_data(self, place: Cursor) -> None:
-        """Tell the agent what the job trains on, and from which place. Waits for its answer."""
+    def declare_data(
+        self, place: Cursor, batch: int, batch_range: Optional[Tuple[int, int]] = None
+    ) -> None:
+        """Tell the agent what the job trains on, from which place, with how many samples a step as
+        the program states, and what these may become; None = they stay. Waits for its answer.
+        """
+
+    def ask_rate(self) -> float:
+        """Ask the agent by which factor the setting of the job changes the learning rate, and wait
+        for its answer; 0 = the setting says nothing of it.
+        """
 
     def declare_layout(self, statement: bytes) -> None:
         """Tell the agent how the state of the job lies on its workers. Waits for its answer."""

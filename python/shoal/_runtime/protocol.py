@@ -26,7 +26,7 @@ VIEW = struct.Struct("<QIIQIII")
 VIEW_AT = 320
 CURSOR_AT = 384
 # Flags of a view: this worker is no member any more; it has just become one; the job was stopped.
-RELEASED, NEW, STOPPED = 1, 2, 4
+RELEASED, NEW, STOPPED, SETTING = 1, 2, 4, 8
 
 # A slot: the descriptor, then what the agent answers.
 DESCRIPTOR_BYTES = 192

@@ -106,9 +106,15 @@ class Solo:
     def on_change(self, changed: Callable[[], None]) -> None:
         """Do nothing: the members never change."""
 
-    def declare_data(self, place: Cursor) -> None:
-        """Do nothing: there is no agent to tell."""
+    def declare_data(
+        self, place: Cursor, batch: int, batch_range: Optional[Tuple[int, int]] = None
+    ) -> None:
+        """Do nothing: there is no agent to tell, and nobody who would change the batch."""
         self.check()
+
+    def ask_rate(self) -> float:
+        """0 = there is no setting."""
+        return 0
 
     def declare_layout(self, statement: bytes) -> None:
         """Do nothing: there is no agent to tell."""

@@ -270,25 +270,36 @@ class Worker:
         finally:
             self._redirected_from = before
 
-    def declare_data(self, place: Cursor) -> None:
+    def declare_data(
+        self, place: Cursor, batch: int, batch_range: Optional[Tuple[int, int]] = None
+    ) -> None:
         """Tell the agent what the job trains on, and from which place; every worker says the same.
+        `batch` is what the program states, and that of the place may be another in `batch_range`.
         Waits for the answer. The job is elastic from then on.
 
         A worker may declare a later place again before the first step. Raises ShoalError where the
         workers contradict each other.
         """
         self._submitter.elastic = True
-        message = {
+        message: Message = {
             "type": "data",
             "samples": place.samples,
-            "batch": place.batch,
+            "batch": batch,
             "seed": place.seed,
             "shuffle": place.shuffle,
             "apart": place.apart,
         }
         if place.committed():
             message["cursor"] = base64.b64encode(place.pack()).decode()
+        if batch_range is not None:
+            message["batch_range"] = list(batch_range)
         self._request(message, "data")
+
+    def ask_rate(self) -> float:
+        """Ask the agent by which factor the setting of the job changes the learning rate, and wait
+        for its answer; 0 = the setting says nothing of it.
+        """
+        return float(self._request({"type": "setting"}, "setting").get("rate", 0))
 
     def declare_layout(self, statement: bytes) -> None:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md

@@ -11,7 +11,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 import shoal
 from shoal._live.epochs import End
-from shoal._runtime.arguments import as_integer
+from shoal._runtime.arguments import as_batch_range, as_integer
+from shoal._runtime.log import log_line
+from shoal._runtime.solo import Solo
 from shoal.cursor import MAX_SAMPLES, Cursor, random_word
 from shoal.steps import Progress
 
@@ -36,6 +38,7 @@ def loader(
     weights: Optional[Sequence[float]] = None,
     averages: int = 1,
     apart: bool = False,
+    batch_range: Optional[Tuple[int, int]] = None,
     collate_fn: Optional[Callable[[List[Any]], Any]] = None,
     **options: Any,
 ) -> "Loader":
@@ -87,6 +90,15 @@ def loader(
     calls optimizer.step(), makes the same updates as without the loss; the adapters for trainers
     do.
 
+    With `batch_range=(64, 1024)` the number of samples of a step may become another one in that
+    range while the job trains, between two steps and on all workers at once, as by `shoal set JOB
+    batch=512`. The learning rate follows if the optimizer is made by shoal.torch.optimizer, which
+    says how. What counts steps sees others then: len(loader), and a schedule that is stepped in the
+    loop. `drop_last` leaves out what global_batch does not divide, whatever the batch is, so that
+    all epochs are as long: the last batch of one may then be smaller. A program that goes on from a
+    checkpoint does so with the batch that this has. Without a range the batch never changes, nor
+    does it in a process that `shoal run` has not started.
+
     Make it before shoal.torch.ddp and shoal.torch.optimizer, with the same arguments on every
     worker. A worker that joins gets what they manage, and the schedulers, the GradScaler and other
     optimizers of that, made after `import shoal.torch` and before the loop; anything else that the
@@ -114,6 +126,7 @@ def loader(
         "how many samples a step takes over all workers, an integer from 1 to 2**62",
         MAX_SAMPLES,
     )
+    allowed = as_batch_range(batch_range, global_batch, "global_batch", MAX_SAMPLES)
     averages = as_integer("averages", averages, 1, "how many averages a step takes, an integer")
     job = shoal.join()
     if elastic.rigid:
@@ -128,7 +141,7 @@ def loader(
             f"with drop_last no batch is left: the dataset has {samples} samples, fewer than"
             f" global_batch={global_batch}"
         )
-    progress = job.place(samples - left_out, global_batch, seed, shuffle, apart)
+    progress = job.place(samples - left_out, global_batch, seed, shuffle, apart, allowed)
     progress.averages = averages
     draws = None if weights is None else _Draws(weights, samples, seed)
     keep_random_state(job)
@@ -190,7 +203,7 @@ class Loader:
 
     def __len__(self) -> int:
         """The number of steps of a loop from the beginning to the end, as long as no worker is
-        lost.
+        lost and the batch is that of now.
         """
         return self._end.step_count(self._progress.cursor)
 
@@ -235,6 +248,19 @@ class Loader:
         self._start_loading()  # before the others wait for this worker
         return self._progress.catch_up()
 
+    def _ask_for_rate(self) -> None:
+        """Say once in a job whose batch may change that no learning rate follows it, on rank 0."""
+        progress, job = self._progress, self._job
+        if progress.rate_decided or progress.batch_range is None:
+            return
+        progress.rate_decided = True
+        if job.rank == 0 and not isinstance(job._backend, Solo):
+            log_line(
+                "the batch of this job may change, and no learning rate follows it: make the"
+                " optimizer by shoal.torch.optimizer(optimizer), also where shoal.torch.ddp"
+                ' averages; lr_scaling="none" leaves its rate alone'
+            )
+
     def finish(self) -> None:
         """Let the loop end with the step under way, as if that were the last of all. Does not
         wait: the loop ends when it is asked for the next batch.
@@ -258,6 +284,7 @@ class Loader:
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.drawn.plan)
             progress.open_step()
+            self._ask_for_rate()
             yield batch
         if progress.begun:  # the others begin to load anew too, which draws a random number
             self._arriving = None

@@ -16,11 +16,15 @@ from . import averaged, registry
 from .bucket import Bucket
 from .compress import Compression, bucket_maker
 from .path import Path, Paths
+from .scale import check_rule, follow_batch
 from .state import check_arguments, register_state
 
 
 def optimizer(
-    opt: torch.optim.Optimizer, *others: Any, compress: Compression = None
+    opt: torch.optim.Optimizer,
+    *others: Any,
+    compress: Compression = None,
+    lr_scaling: str = "auto",
 ) -> torch.optim.Optimizer:
     """Make `opt` step with gradients averaged over the workers of the job. All workers call it, on
     the thread of the training loop, and wait for each other.
@@ -41,10 +45,20 @@ def optimizer(
 
     With `compress`, gradients take fewer bytes, as with `shoal.torch.ddp`.
 
+    Where the loader has a `batch_range`, the learning rate follows the batch: during each step it
+    is that of the optimizer and its schedules times a factor, which is 1 at the global_batch that
+    the program states. "linear" multiplies by how many times that the batch is, "sqrt" by the
+    square root of that, and "none" leaves the rate alone. "auto" takes "sqrt" for Adam and its kin.
+    For SGD it takes the rate of the job's setting, which follows from the noise of the gradients,
+    and without one "linear", from eight times on with the square root. The same holds where
+    `shoal.torch.ddp` averages: `opt` itself is returned, and its step follows the batch.
+
     Raises RuntimeError for sparse gradients, and where the ranks' parameters differ.
     """
     check_arguments(opt, others)
+    check_rule(lr_scaling)
     job = shoal.join()
+    follow_batch(job, opt, opt, lr_scaling)
     if job.elastic:
         register_state(job, "optimizer", opt)
         for other in others:

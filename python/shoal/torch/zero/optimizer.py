@@ -17,6 +17,7 @@ from .. import registry
 from ..arena import empty
 from ..bucket import make_buckets
 from ..exchange import require_open_step
+from ..scale import check_rule, follow_batch
 from ..state import check_arguments, mark_registered, register_state
 from ..wire import wire_to_move
 from .flat import FlatParameters, Piece
@@ -26,7 +27,11 @@ _MOST_CALLS = 200  # calls for gradients in a step, which has room for 256
 
 
 def zero(
-    model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage: int = 1
+    model: torch.nn.Module,
+    opt: torch.optim.Optimizer,
+    *others: Any,
+    stage: int = 1,
+    lr_scaling: str = "auto",
 ) -> "Zero":
     """Have `opt` update the parameters of `model`, each worker a part of them, with gradients
     averaged over the workers of the job. All workers call it, on the thread of the training loop,
@@ -55,7 +60,8 @@ def zero(
     AdamW, RMSprop, Adagrad and the like; `opt` keeps its parameter groups, for schedulers, and
     gives its state away. Workers that join get its schedulers, a GradScaler and what is in `others`
     (anything with a `state_dict`) too. The parameters move into the arena; floating-point buffers
-    are averaged.
+    are averaged. Where the loader has a `batch_range`, the learning rate follows the batch by
+    `lr_scaling`, as with shoal.torch.optimizer.
 
     Raises RuntimeError without a loader, ValueError for one that takes several averages a step, and
     TypeError for an optimizer whose state cannot be cut.
@@ -66,6 +72,7 @@ def zero(
     if not isinstance(model, torch.nn.Module):
         raise wrong_type("model", model, "a torch.nn.Module")
     check_arguments(opt, others)
+    check_rule(lr_scaling)
     job = shoal.join()
     if not job.elastic:
         raise RuntimeError(
@@ -85,6 +92,7 @@ def zero(
         if wire.back is not None:
             wire.back()
     sharded = Zero(job, model, opt, stage)
+    follow_batch(job, sharded, opt, lr_scaling)
     mark_registered(job, opt)
     register_state(job, "model", model)
     for other in others:
