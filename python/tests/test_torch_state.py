@@ -1,5 +1,7 @@
 """What a worker that joins makes ready for the state of PyTorch."""
 
+import resource
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -66,6 +68,23 @@ def test_zeros_of_a_type_share_their_memory():
         z.any() for z in zeros
     )
     assert zeros[0].data_ptr() == zeros[1].data_ptr() != zeros[2].data_ptr()
+
+
+def _resident():
+    """The number of pages that this process has in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+
+
+def test_zeros_take_no_memory_until_they_are_written_to():
+    """Large zeros that are only read have no pages of their own."""
+    parameter = torch.ones(5 << 20)
+    before = _resident()
+    (zeros,) = _zeros_like_each([parameter])
+    assert not zeros.max() and zeros.shape == parameter.shape
+    assert (_resident() - before) * resource.getpagesize() < zeros.numel() * 4 / 2
+    zeros += parameter  # as an optimizer does that writes to its gradients
+    assert zeros.min() == 1
 
 
 def test_an_optimizer_that_cannot_step_on_zeros_leaves_no_gradient():

@@ -71,10 +71,18 @@ def allocate_touched(nbytes: int) -> memoryview:
     """
     if nbytes < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return memoryview(bytearray(nbytes))
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):
-        pages.madvise(mmap.MADV_HUGEPAGE)
+    pages = allocate_zeros(nbytes)
     ctypes.memset(ctypes.addressof(ctypes.c_ubyte.from_buffer(pages)), 0, nbytes)
+    return pages
+
+
+def allocate_zeros(nbytes: int) -> memoryview:
+    """New zeroed memory, of which no page is there before it is written to: huge pages then, where
+    the system has them. nbytes is at least 1.
+    """
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(pages)
 
 

@@ -18,7 +18,8 @@ import torch
 import shoal
 from shoal._runtime.arguments import wrong_type
 from shoal._runtime.log import log_line
-from shoal._runtime.tree import flatten
+from shoal._runtime.protocol import HUGE_PAGE
+from shoal._runtime.tree import allocate_zeros, flatten
 
 from . import registry
 
@@ -192,12 +193,22 @@ def _zeros_like_each(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
     most: Dict[Any, int] = {}
     for t in tensors:
         most[t.dtype, t.device] = max(t.numel(), most.get((t.dtype, t.device), 0))
-    zeros = {kind: torch.zeros(n, dtype=kind[0], device=kind[1]) for kind, n in most.items()}
+    zeros = {kind: _untouched_zeros(n, *kind) for kind, n in most.items()}
     plain = [type(t.data) is torch.Tensor and t.is_contiguous() for t in tensors]
     return [
         zeros[t.dtype, t.device][: t.numel()].view(t.shape) if p else torch.zeros_like(t)
         for t, p in zip(tensors, plain)
     ]
+
+
+def _untouched_zeros(n: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor of n zeros. On the CPU a large one has no memory of its own until it is written to:
+    what is read is one page of zeros.
+    """
+    nbytes = n * torch.empty((), dtype=dtype).element_size()
+    if device.type != "cpu" or nbytes < HUGE_PAGE:
+        return torch.zeros(n, dtype=dtype, device=device)
+    return torch.frombuffer(allocate_zeros(nbytes), dtype=dtype)
 
 
 class OwnedState(Dict[str, Any]):
