@@ -6,19 +6,19 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// weights are the weights of the newest sample among which EWMA chooses.
-var weights = [...]float64{0.05, 0.1, 0.2, 0.4, 0.8}
+// ewmaWeights are the weights of the newest sample among which EWMA chooses.
+var ewmaWeights = [...]float64{0.05, 0.1, 0.2, 0.4, 0.8}
 
 // EWMA predicts the exponentially weighted moving average of a series. Of several weights of the
 // newest sample it takes the one whose squared errors have been the least, where an error counts
 // the less the longer ago it is. Its band grows with the horizon as that of the model for which
 // such an average is the best prediction, ARIMA(0, 1, 1). The zero value is ready.
 type EWMA struct {
-	averages [len(weights)]float64 // the average by each weight
-	squares  [len(weights)]float64 // the squared errors of each weight, with less weight on older
-	used     int                   // index of the weight that is used
-	n        int                   // samples ever added
-	errors   errorWindow           // of the predictions that were made
+	averages [len(ewmaWeights)]float64 // the average by each weight
+	squares  [len(ewmaWeights)]float64 // squared errors by each weight; older ones count less
+	used     int                       // index of the weight that is used
+	n        int                       // samples ever added
+	errors   errorWindow               // of the predictions that were made
 }
 
 // Name returns "ewma".
@@ -37,7 +37,7 @@ func (e *EWMA) Add(x float64) {
 		return
 	}
 	e.errors.add(x - e.averages[e.used])
-	for i, weight := range weights {
+	for i, weight := range ewmaWeights {
 		err := x - e.averages[i]
 		e.squares[i] = e.squares[i]*(1-1./errorsKept) + err*err
 		e.averages[i] += weight * err
@@ -56,6 +56,6 @@ func (e *EWMA) Predict(h int) (mean float64, band setting.Band) {
 	if !known {
 		return mean, setting.Band{}
 	}
-	weight := weights[e.used]
+	weight := ewmaWeights[e.used]
 	return mean, bandAround(mean, half*math.Sqrt(1+float64(clampHorizon(h)-1)*weight*weight))
 }

@@ -20,7 +20,7 @@ type Predictor interface {
 	// the series did not have it.
 	Add(x float64)
 	// Predict returns what the h-th sample from now on will be: its mean, and the band in which it
-	// lies in 80 of 100 cases, whose Mid is the mean too. h is at least 1 and at most MaxHorizon;
+	// lies in 80 of 100 cases, whose Mid is the median. h is at least 1 and at most MaxHorizon;
 	// what lies outside is taken as the nearer one of these. The band is zero, which says nothing,
 	// while there are too few samples, and the mean is 0 while there are none. Predict changes
 	// nothing.
@@ -39,19 +39,23 @@ func IsUsable(x float64) bool { return math.Abs(x) <= MaxMagnitude }
 
 // All returns a new predictor of each kind, the simplest first.
 func All() []Predictor {
-	return []Predictor{&Last{}, &EWMA{}}
+	return []Predictor{&Last{}, &EWMA{}, &ARIMA{}, &SlidHMM{}}
 }
 
 // normal80 is half of the width of the middle 80 % of a normal distribution, in standard
 // deviations.
 const normal80 = 1.2815515655446004
 
-// bandAround returns the band of a mean and half of its width. It is never the zero Band, also
-// where all samples are the same: it has a least width, too small to matter.
-func bandAround(mean, half float64) setting.Band {
-	half = max(half, 1e-12*math.Abs(mean), 1e-300)
-	return setting.Band{Low: mean - half, Mid: mean, High: mean + half}
+// bandOf returns the band of a median and the quantiles of 10 and 90 %. It is never the zero Band,
+// also where all samples are the same: it has a least width, too small to matter.
+func bandOf(low, mid, high float64) setting.Band {
+	least := max(1e-12*math.Abs(mid), 1e-300)
+	return setting.Band{Low: min(low, mid-least), Mid: mid, High: max(high, mid+least)}
 }
+
+// bandAround returns the band of a distribution that is symmetric to its mean, by half of the
+// band's width.
+func bandAround(mean, half float64) setting.Band { return bandOf(mean-half, mean, mean+half) }
 
 // clampHorizon returns the horizon that is predicted when h is asked for.
 func clampHorizon(h int) int { return min(max(h, 1), MaxHorizon) }
