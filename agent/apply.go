@@ -46,6 +46,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 	for i, part := range a.Parts {
 		d.completePart(part, d.batches.errs[i], a.Changed)
 	}
+	d.noteBatch(a)
 	for _, m := range d.workersHere(a.Entered) {
 		d.answerAdmitted(m)
 	}

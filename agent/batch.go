@@ -240,6 +240,7 @@ func (d *driver) deliverResults(a *head.Apply) {
 		d.endMeasuring(f, f.timed, time.Now())
 	}
 	d.batches.errs = d.batches.errs[:0]
+	d.engine.signals.gradient.Begin()
 	for i, part := range a.Parts {
 		err := part.Err
 		switch {
@@ -248,9 +249,11 @@ func (d *driver) deliverResults(a *head.Apply) {
 			err = d.engine.withCulprit(part.Calls, f.errs[i])
 		case f != nil && f.by[i] == byPieces:
 		case f != nil && f.by[i] == byTransfer:
-			d.engine.deliverTransfer(transferOf(a.Batch, i))
+			d.engine.deliverTransfer(transferOf(a.Batch, i), part)
 		case part.Calls[0].Call.Far == nil:
-			err = d.engine.executeCalls(part.Calls)
+			if err = d.engine.executeCalls(part.Calls); err == nil {
+				d.engine.signals.addNorms(part, &d.engine.run)
+			}
 		}
 		d.batches.errs = append(d.batches.errs, err)
 	}
@@ -266,6 +269,7 @@ func (d *driver) deliverResults(a *head.Apply) {
 // help.
 func (e *engine) beginTransfer(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
+	e.signals.measure(t.calls[0], &t.relay)
 	e.transfers.add(t)
 	if t.relay.Turns() > 0 {
 		e.transfers.sendTurns(t.id, 0)
@@ -275,13 +279,15 @@ func (e *engine) beginTransfer(t *transfer) {
 	t.finishIfDone()
 }
 
-// deliverTransfer copies the results of a transfer to the workers' outputs, and ends the transfer.
-func (e *engine) deliverTransfer(id uint64) {
+// deliverTransfer copies the results of a transfer, that of a part of a batch which counts, to the
+// workers' outputs, and ends the transfer.
+func (e *engine) deliverTransfer(id uint64, part head.Part) {
 	t := e.transfers.remove(id)
 	t.waitUnused()
 	if t.reshapes {
 		return // the transfer is not used again: it has room for all of the state
 	}
+	e.signals.addNorms(part, &t.relay)
 	e.executeOnLanes(delivery{t}, t.relay.BytesDelivered())
 	clear(t.calls)
 	e.transfers.spare = append(e.transfers.spare, t)

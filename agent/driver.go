@@ -149,6 +149,8 @@ func (d *driver) carryOutAction(action head.Action) {
 		d.reportChange("kept", a.Because)
 	case head.News:
 		d.decisions = append(d.decisions, a.Decision)
+	case head.Note:
+		d.learnNote(a)
 	case head.Layout:
 		d.learnLayout(a.Text)
 	case head.Leave:

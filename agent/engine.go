@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -31,6 +32,7 @@ type engine struct {
 	transfers *transfers
 	streams   []*stream
 	results   results
+	signals   signals
 	freed     []*arena.Segment // memory to be given back to the kernel
 	// background runs f on a goroutine of its own; nil = the engine's thread runs it.
 	background func(name string, f func())
@@ -57,7 +59,8 @@ func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error
 		return nil, err
 	}
 	return &engine{bells: bells, lanes: l, byID: map[topo.WorkerID]*worker{}, broke: broke,
-		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
+		transfers: newTransfers(), results: results{of: map[resultName]*result{}},
+		signals: signals{host: steps.Host{SecondsPerRead: secondsPerRead()}}}, nil
 }
 
 // admit adds a worker to those whose calls are taken, and tells the driver; late = the job ran
@@ -298,6 +301,7 @@ func (e *engine) executeCalls(posted []*collective.Posted) error {
 	}
 	if len(e.schedule.Moves) > 0 {
 		e.run.Prepare(&e.schedule, e.calls)
+		e.signals.measure(e.calls[0], &e.run)
 		e.executeOnLanes(&e.run, e.schedule.Bytes)
 	}
 	return nil

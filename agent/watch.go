@@ -65,6 +65,7 @@ func (d *driver) observeWaits() {
 		append(d.head.Waits(), d.engine.streamWaits()...))
 	d.reportWaits("waited", over, d.endedWaitText)
 	d.reportWaits("wait", unusual, d.unusualWaitText)
+	d.tellHead()
 }
 
 // endWaits has the stall detector forget all waits, and gives the launcher an event about those

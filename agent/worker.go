@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"time"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -40,6 +42,7 @@ type worker struct {
 	// admittedEarly says that the worker was admitted while no call of it waited.
 	admittedEarly bool
 
+	ending ending // the newest call that ends a step
 	taken  uint64 // tickets read from the control block
 	open   int    // calls that are not complete
 	broken bool   // nothing more is taken from the worker
@@ -111,6 +114,9 @@ func (e *engine) readCall(m *worker, p *collective.Posted) error {
 		collective.Reduction(d.Reduction)
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
 	c.Flags = collective.Flags(d.Flags)
+	if d.Step {
+		m.ending = ending{d.Ticket, sense.Duration(time.Since(e.driver.began)), d.Told}
+	}
 	switch {
 	case d.Kind == arena.KindEnter:
 		return nil

@@ -18,12 +18,13 @@ type call struct {
 	peer    int // the other rank of a transfer, or the root; 0 where a kind has neither
 	tag     uint32
 	weight  float64
-	in, out []byte // input and output; nil = none. The same memory means in place.
-	splits  []int  // number of elements for each rank; nil = even blocks
-	shape   []int  // dimensions of the tensor; flat where the program states none
-	flat    [1]int // memory for the shape of a flat slice
-	more    bool   // whether the step goes on with the next call
-	step    bool   // whether the step ends with this call
+	in, out []byte     // input and output; nil = none. The same memory means in place.
+	splits  []int      // number of elements for each rank; nil = even blocks
+	shape   []int      // dimensions of the tensor; flat where the program states none
+	flat    [1]int     // memory for the shape of a flat slice
+	more    bool       // whether the step goes on with the next call
+	step    bool       // whether the step ends with this call
+	told    arena.Told // what the agent learns of the step
 }
 
 // submit posts the call and sets up h, its handle. Buffers outside the arena are copied to staging
@@ -41,7 +42,7 @@ func (c *call) submit(g *Group, h *Handle) error {
 	defer k.endUse()
 	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op),
 		Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
-		Flags: arena.Flags{More: c.more, Step: c.step}}
+		Flags: arena.Flags{More: c.more, Step: c.step}, Told: c.told}
 	c.describeShape(&d)
 	var staged [3][]byte
 	var in, out arena.Ref

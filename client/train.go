@@ -3,7 +3,9 @@ package client
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
@@ -64,6 +66,7 @@ type Trainer struct {
 	committed   bool          // whether the step that Next began was committed
 	released    bool          // whether this worker is no member any more
 	stopped     int           // number of members when the job was stopped; 0 = it was not
+	stepBegan   time.Time     // when Next gave out the step
 	err         error         // what ended the loop before its time; nil = nothing
 }
 
@@ -129,6 +132,7 @@ func (t *Trainer) Next(ctx context.Context) bool {
 		return false
 	}
 	t.setSamples()
+	t.stepBegan = time.Now()
 	return true
 }
 
@@ -231,8 +235,9 @@ func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 // CommitInto is Commit with the average in other memory, such as a shared result; the gradient
 // stays as it is. It blocks until all workers have called it, or are lost.
 func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
+	took := min(time.Since(t.stepBegan).Microseconds(), math.MaxUint32)
 	err := AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight),
-		EndStep())
+		EndStep(), func(c *call) { c.told.Compute = uint32(took) })
 	if err == nil {
 		err = t.advance()
 	}

@@ -46,6 +46,7 @@ const (
 	// Offsets in a slot.
 	offFed        = 160
 	offThrough    = 168
+	offTold       = 176
 	offCompletion = 192
 	offErrLen     = 200
 	offErrText    = 204
@@ -96,6 +97,16 @@ type Descriptor struct {
 	Shape     [MaxDims]uint64
 	Flags
 	Pieces bool // In and Out are one window, through which the elements pass in pieces
+	Told   Told // with Step
+}
+
+// Told is what a worker tells of the step that it ends, by its own clock. The zero value tells
+// nothing.
+type Told struct {
+	Data      uint32  // microseconds that it has waited for samples; 0 = it does not tell
+	Compute   uint32  // from then to this call, forward and backward; likewise
+	Optimizer uint32  // of the update of parameters before; likewise
+	Loss      float32 // that it has reported last, since the step before; 0 = it does not tell
 }
 
 // Flags are bits of a descriptor, the first one the lowest.
@@ -135,6 +146,10 @@ func (d *Descriptor) Encode(slot []byte) {
 			b[152] |= 1 << i
 		}
 	}
+	le.PutUint32(b[offTold:], d.Told.Data)
+	le.PutUint32(b[offTold+4:], d.Told.Compute)
+	le.PutUint32(b[offTold+8:], d.Told.Optimizer)
+	le.PutUint32(b[offTold+12:], math.Float32bits(d.Told.Loss))
 }
 
 // Decode sets d to the descriptor in a private copy of the first bytes of a slot. It checks
@@ -156,4 +171,6 @@ func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 	for i, flag := range [...]*bool{&d.More, &d.Step, &d.Aside, &d.Narrow, &d.Sparing, &d.Pieces} {
 		*flag = b[152]>>i&1 != 0
 	}
+	d.Told = Told{Data: le.Uint32(b[offTold:]), Compute: le.Uint32(b[offTold+4:]),
+		Optimizer: le.Uint32(b[offTold+8:]), Loss: math.Float32frombits(le.Uint32(b[offTold+12:]))}
 }

@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// TellHead has the agent of a host tell the head what it has seen of steps, now. A stopped agent
+// tells nothing.
+func TellHead(a *Agent) {
+	_ = a.engine.runAndWait(func() {
+		for range looksPerNote {
+			a.driver.tellHead()
+		}
+	})
+}
+
+// EndingOf returns the ticket of the newest call of a worker that ends a step; 0 = there was none.
+func EndingOf(a *Agent, number int) (ticket uint64) {
+	_ = a.engine.runAndWait(func() {
+		if m := a.driver.engine.byID[topo.WorkerID(number)]; m != nil {
+			ticket = m.ending.ticket
+		}
+	})
+	return ticket
+}
+
+// Observed returns what the agent that leads knows of where the time of steps goes and of their
+// noise, and the newest step. A stopped agent knows nothing.
+func Observed(a *Agent) (split sense.Split, estimate noise.Estimate, step sense.StepSample) {
+	_ = a.engine.runAndWait(func() {
+		s := &a.engine.signals
+		split, estimate = s.job.Split(), s.job.Noise()
+		step, _ = s.series.Newest()
+	})
+	return split, estimate, step
+}
