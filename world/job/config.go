@@ -85,13 +85,13 @@ type Costs struct {
 // Event is something that happens to a job, after Step committed steps or At seconds. It takes
 // effect between two steps, but for a loss, which takes the host's samples of the next step.
 type Event struct {
-	Step  uint64  // committed steps; meaningless if Timed
-	At    float64 // seconds from the start, if Timed
+	Step  uint64  // committed steps; meaningless if Timed is set
+	At    float64 // seconds from the start; meaningless unless Timed is set
 	Timed bool    // whether At says when
 	What  What
-	Host  int     // index in Config.Hosts; meaningless for Set
+	Host  int     // index in Config.Hosts
 	Value float64 // of Cable seconds for a byte, of Slow the factor, of Notice seconds
-	Text  string  // of Set: the parts that change, such as "batch=256"
+	Text  string  // what people call it
 }
 
 // What is a kind of event.
@@ -104,7 +104,6 @@ const (
 	Notice             // the host will be lost in so many seconds; it leaves after the step
 	Lose               // the host is lost
 	Join               // the host joins
-	Set                // a person changes the setting
 )
 
 // validate returns what is wrong with a configuration; nil = nothing.
@@ -136,11 +135,6 @@ func (c *Config) validate() error {
 		if e.Host < 0 || e.Host >= len(c.Hosts) || !isTime(e.At) || !isTime(e.Value) {
 			return fmt.Errorf("event %d: about host %d of %d, at %v, value %v", i, e.Host,
 				len(c.Hosts), e.At, e.Value)
-		}
-		if e.What == Set {
-			if _, err := (setting.Setting{}).With(e.Text); err != nil {
-				return fmt.Errorf("event %d: %w", i, err)
-			}
 		}
 	}
 	return nil

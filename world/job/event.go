@@ -30,6 +30,7 @@ func (w *World) happen() {
 // apply lets an event happen.
 func (w *World) apply(e Event) {
 	w.stale = true
+	w.events = append(w.events, e)
 	h := &w.hosts[e.Host]
 	switch e.What {
 	case Cable:
@@ -51,12 +52,6 @@ func (w *World) apply(e Event) {
 			h.in = true
 			w.generation++
 			w.pause += w.config.Costs.Join
-		}
-	case Set:
-		// A job that is not open to the change goes on as it was.
-		if next, err := w.setting.With(e.Text); err == nil {
-			next.Number++
-			_ = w.Change(next)
 		}
 	}
 }

@@ -27,15 +27,17 @@ type World struct {
 	timed  []Event // events by time that are to come, in their order
 	hosts  []host  // by index in Config.Hosts
 	ranks  []rank
-	done   []bool // by rank: whether it is part of the newest step
-	stale  bool   // ranks and times do not follow from hosts any more
+	done   []bool  // by rank: whether it is part of the newest step
+	stale  bool    // ranks and times do not follow from hosts any more
+	events []Event // that have happened since the step before
 
 	cursor     cursor.Cursor
 	setting    setting.Setting
 	generation uint64  // counts changes of members
 	now        float64 // seconds
 	progress   float64 // samples at the batch that the program states
-	pause      float64 // seconds that the next step waits for what has changed
+	pause      float64 // seconds that the next step waits for hosts that come, leave or are lost
+	changing   float64 // seconds that the next step waits for a change of the setting
 	exposed    float64 // seconds a step of communication that is not hidden
 	whole      float64 // seconds of communication of a step
 	conditions int     // counts what has changed the time of steps, but for the batch
@@ -79,11 +81,13 @@ const splitSteps = 20
 type Step struct {
 	sense.StepSample
 	At       float64 // seconds from the start of the job
-	Pause    float64 // of its seconds, how many the job stood still for what has changed
+	Pause    float64 // of its seconds, those in which the job stood still because of its hosts
+	Changing float64 // of its seconds, those in which it stood still to change the setting
 	Exposed  float64 // seconds of communication that were not hidden
 	Hosts    int
 	Progress float64 // samples of all steps, at the batch that the program states
 	Noise    float64 // noise scale in samples; 0 = none was stated
+	Events   []Event // what has happened right before it; the next Step overwrites the list
 }
 
 // New returns a job at its start. It fails when the configuration is none of a job.
@@ -112,6 +116,7 @@ func New(c Config) (*World, error) {
 
 // Step lets the job make one step. It returns false when nobody is left who could.
 func (w *World) Step() (Step, bool) {
+	w.events = w.events[:0]
 	w.happen()
 	for len(w.ranks) == 0 {
 		if len(w.timed) == 0 {
@@ -124,11 +129,11 @@ func (w *World) Step() (Step, bool) {
 	slowest := w.compute(drawsOf(w.config.Seed, w.cursor.Step))
 	hidden := min(w.whole, w.config.Hidden*slowest)
 	w.exposed = w.whole - hidden
-	s := Step{StepSample: sense.StepSample{Seconds: w.pause + slowest + w.exposed,
-		Batch: w.cursor.Batch, Size: len(w.ranks), Generation: w.generation,
-		Change: w.setting.Number}, Pause: w.pause, Exposed: w.exposed, Hosts: w.countHosts(),
-		Noise: w.config.Noise.at(w.progress)}
-	w.now, w.pause = w.now+s.Seconds, 0
+	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
+		Seconds: w.pause + w.changing + slowest + w.exposed, Generation: w.generation,
+		Change: w.setting.Number}, Pause: w.pause, Changing: w.changing, Exposed: w.exposed,
+		Hosts: w.countHosts(), Noise: w.config.Noise.at(w.progress), Events: w.events}
+	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
 	s.Samples = w.commit()
 	s.StepSample.Step = w.cursor.Step
 	w.progress += float64(s.Samples) * w.Efficiency(float64(s.Samples))
@@ -248,7 +253,7 @@ func (w *World) Change(next setting.Setting) error {
 		batch = w.config.Data.Batch
 	}
 	if !next.Equal(w.setting) {
-		w.pause += w.config.Costs.Change
+		w.changing += w.config.Costs.Change
 	}
 	w.setting, w.cursor = next, w.cursor.WithBatch(batch)
 	return nil

@@ -71,16 +71,24 @@ func TestSecondsOfSteps(t *testing.T) {
 	cables[2] *= 10
 	after := at()
 	c.Events = []job.Event{{Step: 1, What: job.Cable, Host: 2, Value: cables[2]},
-		{Step: 2, What: job.Slow, Host: 3, Value: 3}, {Step: 3, What: job.Slow, Host: 3, Value: 1},
-		{Step: 4, What: job.Set, Text: "batch=256"}}
+		{Step: 2, What: job.Slow, Host: 3, Value: 3},
+		{Step: 3, What: job.Slow, Host: 3, Value: 1, Text: "h4 recovers"}}
 	c.Costs.Change = 0.5
 	compute := 0.03 + 32*0.0002
 	w := newWorld(t, c)
 	for i, want := range []float64{compute + 0.002 + before, compute + 0.002 + after,
 		3*compute + after, compute + 0.002 + after, compute + 32*0.0002 + 0.002 + after + 0.5} {
+		if i == 4 {
+			if err := w.Change(setting.Setting{Number: 1, Batch: 256}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		s := run(t, w, 1)[0]
-		if math.Abs(s.Seconds-want) > 1e-12 {
+		if math.Abs(s.Seconds-want) > 1e-12 || s.Changing > 0 != (i == 4) {
 			t.Errorf("step %d takes %v, want %v", i, s.Seconds, want)
+		}
+		if i == 3 && (len(s.Events) != 1 || s.Events[0].Text != "h4 recovers") {
+			t.Errorf("before step 3 there was %+v", s.Events)
 		}
 	}
 	o := w.Observation()
@@ -125,17 +133,15 @@ func TestEachSampleOnce(t *testing.T) {
 		}
 		c.Hosts[0].Out = false
 		for range rapid.IntRange(0, 20).Draw(t, "events") {
-			e := job.Event{Step: uint64(rapid.IntRange(0, 100).Draw(t, "step")),
+			if hosts == 1 { // the first host stays, so that the job goes on
+				break
+			}
+			c.Events = append(c.Events, job.Event{Value: 1,
+				Step:  uint64(rapid.IntRange(0, 100).Draw(t, "step")),
 				At:    rapid.Float64Range(0, 10).Draw(t, "at"),
 				Timed: rapid.Bool().Draw(t, "timed"),
-				What:  job.What(rapid.IntRange(int(job.Slow), int(job.Set)).Draw(t, "what")),
-				Value: 1, Text: rapid.SampledFrom([]string{"batch=2", "batch=500"}).Draw(t, "text")}
-			if hosts > 1 { // the first host stays, so that the job goes on
-				e.Host = rapid.IntRange(1, hosts-1).Draw(t, "host")
-			} else if e.What != job.Set {
-				continue
-			}
-			c.Events = append(c.Events, e)
+				What:  job.What(rapid.IntRange(int(job.Slow), int(job.Join)).Draw(t, "what")),
+				Host:  rapid.IntRange(1, hosts-1).Draw(t, "host")})
 		}
 		c.Audit = func(epoch uint64, spans []cursor.Span) {
 			if counts[epoch] == nil {
@@ -152,6 +158,11 @@ func TestEachSampleOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 150 {
+			if batch := rapid.Uint64Range(0, 500).Draw(t, "batch"); batch > 300 || batch == 2 {
+				if err := w.Change(setting.Setting{Batch: batch}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if _, on := w.Step(); !on {
 				t.Fatal("the job ended, though the first host stayed")
 			}
@@ -325,7 +336,6 @@ func TestNoJob(t *testing.T) {
 		"compute": func(c *job.Config) { c.Hosts[1].Fixed = math.NaN() },
 		"noise":   func(c *job.Config) { c.Noise.From = 1 },
 		"event":   func(c *job.Config) { c.Events = []job.Event{{Host: 2}} },
-		"set":     func(c *job.Config) { c.Events = []job.Event{{What: job.Set, Text: "bacth=1"}} },
 	} {
 		c := config(t, 2, 100, 10)
 		spoil(&c)

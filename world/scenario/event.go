@@ -10,11 +10,11 @@ import (
 
 // whats are the events of a scenario by their words.
 var whats = map[string]job.What{"cable": job.Cable, "slow": job.Slow, "notice": job.Notice,
-	"lose": job.Lose, "join": job.Join, "set": job.Set}
+	"lose": job.Lose, "join": job.Join}
 
-// readEvent reads what follows "at".
-func (p *parser) readEvent(l *line) {
-	var e job.Event
+// readEvent reads what follows "at", in a line whose words are text.
+func (p *parser) readEvent(l *line, text string) {
+	e := job.Event{Text: text}
 	if l.peek() == "step" {
 		l.next++
 		if l.peek() == "0" {
@@ -27,19 +27,11 @@ func (p *parser) readEvent(l *line) {
 		e.At = l.quantity("a time or a step, such as 30s or step 200", times)
 	}
 	word := l.choose("cable", "slow", "notice", "lose", "join", "set")
-	e.What = whats[word]
-	if e.What == job.Set && l.err == nil {
-		e.Text = l.word("parts of the setting, such as batch=256")
-		next, err := setting.Setting{}.With(e.Text)
-		if err == nil {
-			err = p.refuse(next)
-		}
-		if err != nil && l.err == nil {
-			l.failf("%v", err)
-		}
-	} else if l.err == nil {
-		e.Host = p.readHost(l)
+	if word == "set" {
+		p.Asked = append(p.Asked, Ask{e.Step, e.At, e.Timed, p.readSetting(l)})
+		return
 	}
+	e.What, e.Host = whats[word], p.readHost(l)
 	switch {
 	case l.err != nil:
 	case e.What == job.Cable:
@@ -51,6 +43,19 @@ func (p *parser) readEvent(l *line) {
 	}
 	p.Job.Events = append(p.Job.Events, e)
 	p.eventLines = append(p.eventLines, l.number)
+}
+
+// readSetting reads the parts of the setting that a person asks for.
+func (p *parser) readSetting(l *line) string {
+	text := l.word("parts of the setting, such as batch=256")
+	next, err := setting.Setting{}.With(text)
+	if err == nil {
+		err = p.refuse(next)
+	}
+	if err != nil {
+		l.failf("%v", err)
+	}
+	return text
 }
 
 // refuse returns why the job does not take a setting that a person asks for. Only the batch can be

@@ -95,7 +95,7 @@ func (p *parser) read(l *line, text string) {
 	case "costs":
 		p.readCosts(l)
 	case "at":
-		p.readEvent(l)
+		p.readEvent(l, text)
 	case "policy":
 		for l.more() && l.err == nil {
 			p.Policies = append(p.Policies, l.choose(p.policies...))

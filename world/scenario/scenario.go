@@ -16,6 +16,7 @@ import (
 // Scenario is what a file describes. Parse makes one; it is its caller's.
 type Scenario struct {
 	Job      job.Config
+	Asked    []Ask         // in the order of the file
 	Policies []string      // names of those who decide; nil = nobody does
 	Expected []Expectation // in the order of the file
 
@@ -24,6 +25,14 @@ type Scenario struct {
 	Steps    uint64
 	Seconds  float64
 	Progress float64 // samples at the batch that the program states
+}
+
+// Ask is a change of the setting that a person asks for.
+type Ask struct {
+	Step  uint64  // after so many committed steps; meaningless if Timed is set
+	At    float64 // seconds from the start; meaningless unless Timed is set
+	Timed bool    // whether At says when
+	To    string  // the parts that change, such as "batch=256"
 }
 
 // Expectation is a line that says what must come of a scenario.

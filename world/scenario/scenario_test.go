@@ -74,13 +74,18 @@ func TestParse(t *testing.T) {
 		t.Errorf("noise, costs and end: %+v, %+v, %v, %v, %v", s.Job.Noise, s.Job.Costs,
 			s.Progress, s.Steps, s.Seconds)
 	}
-	events := []job.Event{{Step: 200, What: job.Cable, Host: 1, Value: 8e-8},
-		{At: 30, Timed: true, What: job.Notice, Host: 2, Value: 120},
-		{Step: 300, What: job.Slow, Host: 1, Value: 3},
-		{At: 60, Timed: true, What: job.Lose, Host: 3}, {What: job.Join, Host: 4},
-		{Step: 400, What: job.Set, Text: "batch=256"}}
+	events := []job.Event{
+		{Step: 200, What: job.Cable, Host: 1, Value: 8e-8, Text: "at step 200 cable h2 100Mbit"},
+		{At: 30, Timed: true, What: job.Notice, Host: 2, Value: 120,
+			Text: "at 30s notice h3 120s"},
+		{Step: 300, What: job.Slow, Host: 1, Value: 3, Text: "at step 300 slow h2 3x"},
+		{At: 60, Timed: true, What: job.Lose, Host: 3, Text: "at 1min lose h4"},
+		{What: job.Join, Host: 4, Text: "at step 0 join h5"}}
 	if diff := cmp.Diff(events, s.Job.Events); diff != "" {
 		t.Errorf("events (-want +got): %s", diff)
+	}
+	if diff := cmp.Diff([]scenario.Ask{{Step: 400, To: "batch=256"}}, s.Asked); diff != "" {
+		t.Errorf("asked (-want +got): %s", diff)
 	}
 	expected := []scenario.Expectation{
 		{Line: 21, Text: "expect goodput >= 0.95 of best after 12 steps", What: "goodput", Op: ">=",
