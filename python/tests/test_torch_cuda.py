@@ -224,6 +224,16 @@ def _adopt_and_drop(agent, double, monkeypatch):
     assert len(agent.sessions[0].freed) == 1
 
 
+def test_the_maker_of_a_bucket_waits_for_its_pages_only_where_it_is_pinned(agent, monkeypatch):
+    """The agent makes the pages of a bucket later, unless its parameters are on a device."""
+    from shoal.torch.bucket import Bucket
+
+    _joined(agent, monkeypatch)
+    kept = [Bucket([torch.zeros(5 << 20, device=device)]) for device in ("cpu", "meta")]
+    later = [r.get("later") for r in agent.requests if r["type"] == "segment"]
+    assert later == [True, None] and len(kept) == 2
+
+
 def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, capsys):
     """Training goes on without pinned memory, and the user is told once."""
     from shoal.torch.bucket import Bucket

@@ -29,5 +29,18 @@ def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) 
         ) from None
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype)
+    return _over_buffer(shape.numel(), dtype, later=False).view(shape)
+
+
+def empty_later(elements: int, dtype: torch.dtype) -> torch.Tensor:
+    """As `empty`, for one element or more, but it does not wait until the agent has made the pages:
+    for memory that is not used at once.
+    """
+    return _over_buffer(elements, dtype, later=True)
+
+
+def _over_buffer(elements: int, dtype: torch.dtype, later: bool) -> torch.Tensor:
+    """A tensor over new arena memory; `later` as Backend.buffer has it."""
     itemsize = torch.empty(0, dtype=dtype).element_size()
-    return torch.frombuffer(shoal.join().buffer(shape.numel() * itemsize), dtype=dtype).view(shape)
+    memory = shoal.join()._backend.buffer(elements * itemsize, later)
+    return torch.frombuffer(memory, dtype=dtype)

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
-from .arena import empty
+from .arena import empty, empty_later
 from .bucket_copy import HOST, Copier
 
 MOST_BYTES = 25 << 20  # largest size of a bucket, as in DDP
@@ -36,7 +36,7 @@ class BucketCall(NamedTuple):
 
 
 class Bucket:
-    """A buffer in the arena, or wherever `empty` makes it, that holds a tensor as large as each
+    """A buffer in the arena, or wherever `make` makes it, that holds a tensor as large as each
     parameter, and a mark for each.
 
     The mark says whether a rank had that tensor: after a mean it is above 0 where any rank had. All
@@ -55,15 +55,19 @@ class Bucket:
         self,
         parameters: Sequence[Tensor],
         dtype: Optional[torch.dtype] = None,
-        empty: Callable[[int, torch.dtype], Tensor] = empty,
+        make: Optional[Callable[[int, torch.dtype], Tensor]] = None,
     ):
-        """Allocate the buffer by `empty(elements, type)`, with parts as large as the parameters;
-        these are not copied. `dtype` None: of their type.
+        """Allocate the buffer by `make(elements, type)`, with parts as large as the parameters;
+        these are not copied. `dtype` None: of their type. `make` None: in the arena.
         """
         self.parameters = list(parameters)
+        if make is None:
+            # The first gradient comes after a forward pass, or after the state of the others. What
+            # is pinned for a device gets its pages before that.
+            make = empty_later if self.parameters[0].device.type == "cpu" else empty
         sizes = [p.numel() for p in self.parameters]
         self._narrow = dtype is not None
-        self.buffer = empty(sum(sizes) + len(sizes), dtype or self.parameters[0].dtype)
+        self.buffer = make(sum(sizes) + len(sizes), dtype or self.parameters[0].dtype)
         *parts, self._marks = self.buffer.split([*sizes, len(sizes)])
         self._marks.fill_(1)
         self.parts = [part.view(p.shape) for part, p in zip(parts, self.parameters)]
