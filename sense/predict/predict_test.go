@@ -188,6 +188,23 @@ func threeStates(rng *rand.Rand) func() float64 {
 	}
 }
 
+// BenchmarkPredictors measures a sample and a prediction one sample ahead, fits among them.
+func BenchmarkPredictors(b *testing.B) {
+	for k, p := range everyKind() {
+		name := p.Name()
+		if k == len(predict.All()) {
+			name = "best"
+		}
+		b.Run(name, func(b *testing.B) {
+			next := arma(rand.New(rand.NewPCG(1, 1)))
+			for range b.N {
+				p.Add(next())
+				p.Predict(1)
+			}
+		})
+	}
+}
+
 // Any bytes, taken as numbers, give sound predictions.
 func FuzzPredict(f *testing.F) {
 	bytesOf := func(all ...float64) (b []byte) {
