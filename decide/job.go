@@ -70,7 +70,14 @@ type Prediction struct {
 	Guess string
 }
 
-// Gain returns by which factor the progress a second grows for certain enough to try it; 0 = that
-// is not known. Of the throughput the middle counts, because a trial measures it and the change is
-// taken back if it is not there. Of the efficiency the low end counts, because no trial shows that.
-func (p Prediction) Gain() float64 { return p.Throughput.Mid * p.Efficiency.Low }
+// Gain returns by which factor the progress a second may grow, to compare targets; 0 = it is not
+// known. Of the throughput the middle counts, because a trial measures it and the change is taken
+// back if it is not there. Where it is a guess the high end counts: to try such a target costs a
+// few steps, and not to know it can cost the whole job. Of the efficiency the low end counts,
+// because no trial shows that.
+func (p Prediction) Gain() float64 {
+	if p.Guess != "" {
+		return p.Throughput.High * p.Efficiency.Low
+	}
+	return p.Throughput.Mid * p.Efficiency.Low
+}

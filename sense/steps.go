@@ -64,13 +64,20 @@ func (s *StepSeries) Newest() (StepSample, bool) {
 
 // Between returns the steps that were not disturbed and whose numbers are above from and up to to,
 // in their order. The slice is the caller's. A nil series has no steps.
-func (s *StepSeries) Between(from, to uint64) (list []StepSample) {
+func (s *StepSeries) Between(from, to uint64) []StepSample { return s.list(from, to, false) }
+
+// Every is Between with the disturbed steps too.
+func (s *StepSeries) Every(from, to uint64) []StepSample { return s.list(from, to, true) }
+
+// list returns the steps whose numbers are above from and up to to, in their order; disturbed is
+// whether the disturbed ones are among them.
+func (s *StepSeries) list(from, to uint64, disturbed bool) (list []StepSample) {
 	if s == nil {
 		return nil
 	}
 	for i := max(0, s.n-MaxSteps); i < s.n; i++ {
 		x := s.steps[i%MaxSteps]
-		if !x.disturbed && x.Step > from && x.Step <= to {
+		if (disturbed || !x.disturbed) && x.Step > from && x.Step <= to {
 			list = append(list, x.StepSample)
 		}
 	}
@@ -88,6 +95,22 @@ func Rate(steps []StepSample) (rate setting.Band, n int) {
 		}
 	}
 	return medianBand(rates), len(rates)
+}
+
+// Deviation returns the standard deviation of the logarithms of the seconds of whole steps, by
+// their quartiles, so that a few that were held up do not count; 0 = there are fewer than three.
+func Deviation(steps []StepSample) float64 {
+	var logs []float64
+	for _, x := range steps {
+		if x.Samples == x.Batch {
+			logs = append(logs, math.Log(x.Seconds))
+		}
+	}
+	slices.Sort(logs)
+	if n := len(logs); n > 2 {
+		return (logs[3*(n-1)/4] - logs[(n-1)/4]) / 1.35
+	}
+	return 0
 }
 
 // medianBand returns the median of numbers and its interval, by their order (Conover, "Practical

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -15,7 +14,7 @@ const (
 	maxWeight = 32
 	// huber is beyond which error, in logarithms, a size counts as an outlier (Huber, "Robust
 	// Estimation of a Location Parameter", 1964).
-	huber = 0.1
+	huber = 0.05
 	// shares is into how many parts the fixed share is divided in the search for it.
 	shares = 256
 
@@ -28,114 +27,126 @@ const (
 	doubtOutside = 0.2
 	// doubtInside is the error for a doubling between sizes that were measured.
 	doubtInside = 0.03
+	// misfit is how far, in logarithms, sizes lie from the line where steps do not differ.
+	misfit = 0.05
 )
 
-// line says how long a step takes by the samples that the busiest worker has: a + b·samples, as a
-// multiple of what it takes now. The zero value knows nothing.
+// line says how long a step takes by the samples that the busiest worker has: a + b·samples, and
+// between sizes that were measured as much more or less as these. It is a multiple of what a step
+// takes now. The zero value knows nothing.
 type line struct {
-	at          float64      // samples of a worker now, where the step takes 1
-	fixed       setting.Band // the share of the step that does not depend on its samples
-	measured    bool         // steps of two sizes were measured; false = fixed is a guess
-	least, most float64      // the smallest and the largest size that was measured
+	at     float64      // samples of a worker now, where a + b·samples is 1
+	fixed  setting.Band // a; the share of the step that does not depend on its samples
+	points []point      // measured sizes, the smallest first; with fewer than two a is a guess
+	scaled bool         // some of them are from before the job became another one
 }
 
-// size is all steps in which a worker had as many samples.
-type size struct {
+// point is a size that was measured.
+type point struct {
 	samples float64 // of a worker
-	log     float64 // logarithm of the median of their seconds
-	weight  float64
+	off     float64 // logarithm of what it took, over what a + b·samples says
 }
 
-// fitLine returns the line through steps of a job with so many members, whose busiest worker has
-// `at` samples now. Known is the share of the step that is known not to depend on its samples.
-func fitLine(steps []sense.StepSample, members int, at, known float64) line {
+// fitLine returns the line through some sizes, the smallest first, of a job whose busiest worker
+// has `at` samples now, and whose steps differ by a standard deviation, in logarithms. Known is the
+// share of the step that is known not to depend on its samples.
+func fitLine(sizes []size, at, deviation, known float64) line {
 	known = min(max(known, 0), 0.9)
-	groups := groupBySize(steps, members, at)
-	if len(groups) < 2 {
-		groups = groupBySize(steps, 0, at)
-	}
-	if len(groups) < 2 {
+	l := line{at: at}
+	if len(sizes) < 2 {
 		free := 1 - known
-		return line{at: at, least: at, most: at, fixed: setting.Band{Low: known + guessLow*free,
-			Mid: known + free/2, High: known + guessHigh*free}}
+		l.fixed = setting.Band{Low: known + guessLow*free, Mid: known + free/2,
+			High: known + guessHigh*free}
+		return l
 	}
-	best, least := known, math.Inf(1)
+	best, least, level := known, math.Inf(1), 0.0
 	for i := range shares + 1 {
 		share := known + (1-known)*float64(i)/shares
-		if loss := lossOf(share, at, groups); loss < least {
-			best, least = share, loss
+		if loss, middle := lossOf(share, at, sizes); loss < least {
+			best, least, level = share, loss, middle
 		}
 	}
-	return line{at: at, fixed: setting.Band{Low: best, Mid: best, High: best}, measured: true,
-		least: groups[0].samples, most: groups[len(groups)-1].samples}
+	l.fixed = setting.Band{Low: best, Mid: best, High: best}
+	for _, s := range sizes {
+		l.scaled = l.scaled || s.scaled
+		off := s.log - level - math.Log(best+(1-best)*s.samples/at)
+		// What differs because steps do is not believed (James and Stein, 1961).
+		n := float64(s.steps)
+		l.points = append(l.points, point{s.samples,
+			off * n / (n + math.Pow(1.25*deviation/misfit, 2))})
+	}
+	return l
 }
 
-// groupBySize returns the sizes of steps with so many members (0 = any) that occurred often enough,
-// the smallest first. Those nearer to `at` have more weight.
-func groupBySize(steps []sense.StepSample, members int, at float64) (groups []size) {
-	type point struct{ samples, seconds float64 }
-	var points []point
-	for _, x := range steps {
-		if members == 0 || x.Size == members {
-			points = append(points, point{perWorker(x.Samples, x.Size), x.Seconds})
-		}
-	}
-	slices.SortFunc(points, func(a, b point) int {
-		return cmp.Or(cmp.Compare(a.samples, b.samples), cmp.Compare(a.seconds, b.seconds))
-	})
-	for len(points) > 0 {
-		n := 1
-		for n < len(points) && points[n].samples == points[0].samples {
-			n++
-		}
-		if n >= minSteps {
-			x := points[0].samples
-			groups = append(groups, size{x, math.Log(points[n/2].seconds),
-				float64(min(n, maxWeight)) / (1 + math.Abs(math.Log2(x/at)))})
-		}
-		points = points[n:]
-	}
-	return groups
-}
-
-// lossOf returns how badly a fixed share explains the seconds of some sizes, whatever the level.
-func lossOf(share, at float64, groups []size) (loss float64) {
+// lossOf returns how badly a fixed share explains what some sizes take, and the logarithm of what a
+// step of now takes then.
+func lossOf(share, at float64, sizes []size) (loss, level float64) {
 	type residual struct{ error, weight float64 }
-	list, half := make([]residual, len(groups)), 0.0
-	for i, g := range groups {
-		list[i] = residual{g.log - math.Log(share+(1-share)*g.samples/at), g.weight}
-		half += g.weight / 2
+	list, half := make([]residual, len(sizes)), 0.0
+	for i, s := range sizes {
+		weight := float64(min(s.steps, maxWeight)) / (1 + math.Abs(math.Log2(s.samples/at)))
+		list[i] = residual{s.log - math.Log(share+(1-share)*s.samples/at), weight}
+		half += weight / 2
 	}
 	slices.SortFunc(list, func(a, b residual) int { return cmp.Compare(a.error, b.error) })
 	middle := 0
 	for sum := list[0].weight; sum < half; sum += list[middle].weight {
 		middle++
 	}
+	level = list[middle].error
 	for _, r := range list {
-		e := math.Abs(r.error - list[middle].error)
+		e := math.Abs(r.error - level)
 		if e > huber {
 			e = math.Sqrt(huber * (2*e - huber))
 		}
 		loss += r.weight * e * e
 	}
-	return loss
+	return loss, level
 }
+
+// isMeasured reports whether steps of two sizes were measured; else fixed is a guess.
+func (l line) isMeasured() bool { return len(l.points) > 1 }
 
 // seconds returns how long a step takes in which a worker has so many samples, as a multiple of a
 // step of now.
 func (l line) seconds(samples float64) setting.Band {
-	x := samples / l.at
+	x, off := samples/l.at, math.Exp(l.off(samples)-l.off(l.at))
 	// with returns that for a fixed share.
-	with := func(share float64) float64 { return share + (1-share)*x }
+	with := func(share float64) float64 { return (share + (1-share)*x) * off }
 	low, high := with(l.fixed.Low), with(l.fixed.High)
 	return setting.Band{Low: min(low, high), Mid: with(l.fixed.Mid), High: max(low, high)}
 }
 
+// off returns by how much, in logarithms, a step of a size takes longer than a + b·samples: as the
+// sizes on both sides do, and outside of them as the nearest one.
+func (l line) off(samples float64) float64 {
+	for i, p := range l.points {
+		if samples > p.samples {
+			continue
+		}
+		if i == 0 {
+			return p.off
+		}
+		before := l.points[i-1]
+		part := math.Log(samples/before.samples) / math.Log(p.samples/before.samples)
+		return before.off + part*(p.off-before.off)
+	}
+	if n := len(l.points); n > 0 {
+		return l.points[n-1].off
+	}
+	return 0
+}
+
 // doubt returns how wrong the line may be at a size, in logarithms, beside what its share says.
 func (l line) doubt(samples float64) float64 {
-	if !l.measured {
+	if !l.isMeasured() {
 		return 0
 	}
-	outside := math.Log2(max(1, samples/l.most, l.least/samples))
-	return math.Hypot(doubtOutside*outside, doubtInside*min(1, math.Abs(math.Log2(samples/l.at))))
+	least, most := l.points[0].samples, l.points[len(l.points)-1].samples
+	outside := math.Log2(max(1, samples/most, least/samples))
+	away := math.Abs(math.Log2(samples / l.at))
+	if l.scaled {
+		outside = max(outside, away)
+	}
+	return math.Hypot(doubtOutside*outside, doubtInside*min(1, away))
 }

@@ -156,13 +156,53 @@ func TestEfficiencyIsTrustedSoFar(t *testing.T) {
 	o.First = 512
 	twin.Observe(o)
 	trusted := twin.Predict(target(1024)).Efficiency
-	if at.Mid != trusted.Mid || !isNear(at.Low, trusted.Low*math.Exp(-0.1)) ||
-		!isNear(at.High, trusted.High*math.Exp(0.1)) {
+	if at.Mid != trusted.Mid || !isNear(at.Low, trusted.Low*math.Exp(-0.02)) ||
+		!isNear(at.High, trusted.High*math.Exp(0.2)) {
 		t.Errorf("%+v, and %+v where it is trusted", at, trusted)
 	}
 }
 
-// When the job becomes slower by itself, the steps before say nothing any more.
+// Sizes are remembered longer than their steps, and between them counts what was measured, however
+// far it is from a line.
+func TestSizesAreRemembered(t *testing.T) {
+	w := newWorld(0.02, 5e-4, 0.01)
+	var twin twin.Twin
+	for _, batch := range []uint64{64, 128, 256} {
+		w.train(batch, 20)
+		twin.Observe(w.observe(batch, 1000))
+		twin.Rate()
+	}
+	w.a = 0.5 // what is larger than that does not fit
+	w.train(320, 20)
+	twin.Observe(w.observe(320, 1000))
+	twin.Rate()
+	w.a = 0.02
+	w.train(128, 2*sense.MaxSteps)
+	twin.Observe(w.observe(128, 1000))
+	for batch, want := range map[uint64]float64{64: w.seconds(64), 256: w.seconds(256),
+		320: 0.5 + w.seconds(320) - w.a} {
+		p := twin.Predict(target(batch))
+		if p.Guess != "" || math.Abs(math.Log(p.StepSeconds.Mid/want)) > 0.1 {
+			t.Errorf("a step of %d takes %v, predicted %+v", batch, want, p)
+		}
+	}
+}
+
+// A job that takes less time for more samples has changed meanwhile: what is older does not count.
+func TestOldSizesAreRefuted(t *testing.T) {
+	w := newWorld(0.2, 4e-3, 0.01)
+	w.train(64, 20)
+	w.a, w.b = w.a/4, w.b/4
+	w.train(128, 20)
+	var twin twin.Twin
+	twin.Observe(w.observe(128, 1000))
+	if p := twin.Predict(target(256)); !strings.Contains(p.Guess, "only steps of 128 samples") {
+		t.Errorf("%+v", p)
+	}
+}
+
+// When the job becomes slower by itself, the steps before say nothing any more but how batches
+// relate to each other, and that is a guess.
 func TestDrift(t *testing.T) {
 	w := newWorld(0.05, 1e-3, 0.02)
 	w.train(64, 20)
@@ -175,7 +215,9 @@ func TestDrift(t *testing.T) {
 	w.a, w.b = 3*w.a, 3*w.b
 	w.train(128, 8)
 	twin.Observe(w.observe(128, 1000))
-	if p := twin.Predict(target(256)); twin.Since() != 40 || p.Guess == "" {
+	p := twin.Predict(target(256))
+	if twin.Since() != 40 || !strings.Contains(p.Guess, "measured before step 40") ||
+		math.Abs(math.Log(p.StepSeconds.Mid/w.seconds(256))) > 0.1 {
 		t.Errorf("steps up to %d do not count; %+v", twin.Since(), p)
 	}
 }

@@ -1,0 +1,211 @@
+// Package act carries changes of a running job out: it asks the policies, lets one of them change
+// one thing at a time, measures what came of it, and keeps the change or takes it back. It is pure.
+// What it wants done it returns as orders; what has become true it is told, as entries of the job's
+// log. Every agent of a job has a Loop and tells it of all entries, so that whichever comes to lead
+// goes on.
+package act
+
+import (
+	"fmt"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/twin"
+)
+
+// Mode is what policies may do. The zero value is Off.
+type Mode int
+
+const (
+	// Off asks no policy. The changes of people are measured.
+	Off Mode = iota
+	// Watch decides and predicts, and changes nothing.
+	Watch
+	// Auto changes what policies decide.
+	Auto
+)
+
+const (
+	// interval is the number of steps from one decision to the next.
+	interval = 10
+	// maxWait is after how many steps an order that has not become an entry is given up.
+	maxWait = 512
+)
+
+// Config is what a Loop begins with.
+type Config struct {
+	Mode     Mode
+	Policies []decide.Policy // asked in this order
+}
+
+// Order is something that should be entered into the log of the job.
+type Order struct {
+	Next   setting.Setting // how the job trains then; without a number of its own
+	Change setting.Change  // in Phase Entered without a number; in an end with that which it has
+	Watch  bool            // it is only said, and not entered
+}
+
+// Entry is how the job trains after an entry of its log.
+type Entry struct {
+	Step    uint64 // committed steps
+	Setting setting.Setting
+	Levers  setting.Levers
+	Trial   *setting.Change // the change under measurement; nil = there is none
+	Change  *setting.Change // the change that begins or ends with this entry; nil = none does
+	Leads   bool            // this agent leads the job
+}
+
+// Fault is that a policy did not decide as it must. What it wanted was left.
+type Fault struct {
+	Step   uint64
+	Policy string
+	Text   string // what is wrong, in words
+	Off    bool   // it is not asked any more, because it was the third fault in a row
+}
+
+// Loop senses, decides, acts and checks for one job. Use New. One goroutine uses it at a time, and
+// its methods do no I/O.
+type Loop struct {
+	mode     Mode
+	policies []*member
+	levers   []*lever
+	twin     *twin.Twin
+	entry    Entry             // the newest
+	now      sense.Observation // the newest
+	asked    *asked            // an order that is not an entry yet; nil = there is none
+	trial    *trial            // that of entry; nil = there is none, or it has not been looked at
+	next     uint64            // step from which on policies are asked again
+	changed  uint64            // step at which the newest change has begun or ended
+	since    uint64            // what the twin said of it when it was asked last
+	spent    []spending        // what changes have cost lately, the newest last
+	whyNots  []WhyNot          // the newest last; at most maxWhyNots
+	faults   []Fault           // that were not taken yet
+}
+
+// asked is a change that was ordered.
+type asked struct {
+	change     setting.Change
+	efficiency float64 // that was predicted
+	step       uint64  // when it was ordered
+}
+
+// New returns a loop that has seen nothing. An error says which policies cannot go together.
+func New(c Config) (*Loop, error) {
+	l := &Loop{mode: c.Mode, twin: &twin.Twin{}, next: interval}
+	owner := map[string]string{}
+	for _, p := range c.Policies {
+		for _, name := range p.Levers() {
+			if other, taken := owner[name]; taken {
+				return nil, fmt.Errorf("the policies %s and %s both change %s: leave one out",
+					other, p.Name(), name)
+			}
+			owner[name] = p.Name()
+		}
+		l.policies = append(l.policies, &member{Policy: p})
+	}
+	return l, nil
+}
+
+// Observe looks at the job, and returns what should be done now; on agents that do not lead,
+// nothing. It may be called as often as steps commit, and less often.
+func (l *Loop) Observe(o sense.Observation) []Order {
+	l.now = o
+	if !l.entry.Leads {
+		return nil
+	}
+	switch {
+	case l.entry.Trial != nil:
+		return l.check()
+	case l.asked != nil && o.Step > l.asked.step+maxWait:
+		l.note(l.asked.change.Policy, fmt.Sprintf("%s was ordered %d steps ago and has not begun",
+			l.asked.change.To, o.Step-l.asked.step))
+		l.asked = nil
+	case l.asked != nil, l.mode == Off, o.Step < l.next:
+	default:
+		l.next = o.Step + interval
+		return l.decide()
+	}
+	return nil
+}
+
+// Applied tells the loop of an entry of the log, also of those that change no setting.
+func (l *Loop) Applied(e Entry) {
+	if e.Leads && !l.entry.Leads {
+		l.next = e.Step + interval
+	}
+	l.entry = e
+	if e.Change != nil {
+		l.changed = e.Step
+		l.learn(*e.Change)
+	}
+	if !e.Leads {
+		l.asked, l.trial = nil, nil
+		return
+	}
+	if e.Trial == nil {
+		l.trial = nil
+	} else if l.trial == nil || l.trial.change.Number != e.Trial.Number {
+		l.trial = &trial{change: *e.Trial}
+		if a := l.asked; a != nil && a.change.From == e.Trial.From && a.change.To == e.Trial.To {
+			l.trial.efficiency = a.efficiency
+		}
+		l.asked = nil
+	}
+}
+
+// Refused tells the loop that the order before was not accepted, and why.
+func (l *Loop) Refused(why error) {
+	if l.asked == nil { // an end was refused: it is ordered again a few steps later
+		return
+	}
+	c := l.asked.change
+	l.asked = nil
+	l.note(c.Policy, fmt.Sprintf("%s was refused: %v", c.To, why))
+	l.lever(mainPart(c)).delay(l.now.Step)
+}
+
+// learn takes in a change that has begun or ended, which all agents of the job do.
+func (l *Loop) learn(c setting.Change) {
+	if c.Policy == "" {
+		for _, part := range c.Parts() {
+			l.lever(part).person = fmt.Sprintf("a person has set %s (change %d), and it stays",
+				part, c.Number)
+		}
+	}
+	if c.Phase.IsEnd() {
+		l.twin.Learn(c)
+	}
+	v := l.lever(mainPart(c))
+	switch c.Phase {
+	case setting.Reverted, setting.Void:
+		v.delay(l.entry.Step)
+	case setting.Kept:
+		if v.kept(c, l.entry.Step) {
+			l.note(c.Policy, v.why)
+		}
+	}
+}
+
+// TakeFaults returns the faults of policies since it was called last. Each is worth a line.
+func (l *Loop) TakeFaults() []Fault {
+	list := l.faults
+	l.faults = nil
+	return list
+}
+
+// Propose returns the order by which a person changes the setting of the job, with what the twin
+// predicts of it. An error says why the job does not go there.
+func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
+	if err := l.entry.Levers.Refuse(l.now.Setting, next); err != nil {
+		return Order{}, err
+	}
+	if next.Equal(l.now.Setting) {
+		return Order{}, fmt.Errorf("the job trains by %s already", next)
+	}
+	l.twin.Observe(l.now)
+	c := l.change(decide.Scored{Target: decide.Target{Setting: next},
+		Prediction: l.twin.Predict(decide.Target{Setting: next})})
+	c.Who = cut(who)
+	return Order{Next: next, Change: c}, nil
+}

@@ -1,0 +1,104 @@
+package act_test
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// batches is the range that the jobs of the tests have opened.
+var batches = setting.Range{From: 32, To: 1024}
+
+// newLoop returns a loop with the policies.
+func newLoop(t testing.TB, mode act.Mode, policies ...decide.Policy) *act.Loop {
+	l, err := act.New(act.Config{Mode: mode, Policies: policies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// From the smallest batch the loop comes to about the best one, settles there, and loses hardly any
+// time on the way. That holds wherever the best one lies, also when it moves as the noise grows.
+func TestLoopFindsTheBestBatch(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		fixed, slope float64
+		spread       float64
+		scale        func(float64) float64
+		most         float64 // changes
+	}{
+		{"large batches", 0.05, 0.0005, 0.03, func(float64) float64 { return 6000 }, 7},
+		{"medium batches", 0.02, 0.001, 0.03, func(float64) float64 { return 600 }, 6},
+		{"noisy steps", 0.02, 0.001, 0.15, func(float64) float64 { return 600 }, 8},
+		{"small batches", 0.001, 0.001, 0.03, func(float64) float64 { return 20 }, 3},
+		{"growing noise", 0.05, 0.0005, 0.03, func(p float64) float64 { return 100 + p/4 }, 12},
+	} {
+		j := newJob(newLoop(t, act.Auto, policy.Batch{}), 32, batches)
+		j.seconds = func(x float64) float64 { return c.fixed + c.slope*x }
+		j.scale, j.spread = c.scale, c.spread
+		took := j.run(t, 30000)
+		best, least := j.bestFixed(batches, 30000)
+		t.Logf("%s: %.3f of the time of batch %d; in the end %d", c.name, took/least, best,
+			j.batch())
+		if took > 1.05*least {
+			t.Errorf("%s: %.3f times as long as batch %d", c.name, took/least, best)
+		}
+		if n := float64(j.state.Setting.Number); n > c.most {
+			t.Errorf("%s: it does not settle: %v", c.name, j.phases())
+		}
+	}
+}
+
+// A change that makes the job slower, whatever was predicted, is taken back; the next one waits.
+func TestLoopTakesBack(t *testing.T) {
+	j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
+	j.spread = 0.02
+	j.seconds = func(x float64) float64 { // more than 32 samples do not fit into the cache
+		if x > 32 {
+			return 0.02 + 0.01*x
+		}
+		return 0.02 + 0.0005*x
+	}
+	j.run(t, 5000)
+	if j.batch() > 128 {
+		t.Errorf("it stays at batch %d", j.batch())
+	}
+	reverted := 0
+	for _, o := range j.log {
+		if o.Change.Phase == setting.Reverted {
+			reverted++
+		}
+	}
+	if reverted == 0 || reverted > 2 {
+		t.Errorf("%d changes were taken back: %v", reverted, j.phases())
+	}
+}
+
+// When something else slows the job down during a trial, the change is taken back, and tried again
+// when it is over.
+func TestLoopUnderInterference(t *testing.T) {
+	j := newJob(newLoop(t, act.Auto, policy.Batch{}), 32, batches)
+	j.spread = 0.02
+	slow := 1.0
+	j.seconds = func(x float64) float64 { return slow * (0.05 + 0.0005*x) }
+	for j.state.Trial == nil {
+		j.step(t)
+	}
+	slow = 4
+	j.events.Add(j.now+20, func() { slow = 1 })
+	for len(j.log) < 2 {
+		j.step(t)
+	}
+	if c := j.log[1].Change; c.Phase != setting.Reverted || j.batch() != 32 || c.Measured > 0.7 {
+		t.Errorf("%+v", c)
+	}
+	took := j.run(t, 30000)
+	_, least := j.bestFixed(batches, 30000)
+	if took > 1.07*least {
+		t.Errorf("%v s, %.3f of the best: %v", took, took/least, j.phases())
+	}
+}

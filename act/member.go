@@ -1,0 +1,85 @@
+package act
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// maxFaults is how many faults in a row end a policy.
+const maxFaults = 3
+
+// member is a policy of the loop, and what it remembers. It is used as its Loop is.
+type member struct {
+	decide.Policy
+	state  []byte
+	faults int // in a row; maxFaults = it is off
+}
+
+// ask has the policy decide. A fault says what it did wrong, in words, "" if nothing; then nothing
+// should change.
+func (m *member) ask(o sense.Observation, t decide.Twin) (d decide.Decision, fault string) {
+	defer func() {
+		if r := recover(); r != nil {
+			d, fault = decide.Decision{}, fmt.Sprintf("it panics: %v", r)
+		}
+	}()
+	o.Setting.Shares = slices.Clone(o.Setting.Shares)
+	d, state := m.Decide(o, t, slices.Clone(m.state))
+	if len(state) > decide.MaxPolicyState {
+		return decide.Decision{}, fmt.Sprintf("it wants to remember %d bytes, %d are allowed",
+			len(state), decide.MaxPolicyState)
+	}
+	m.state = state
+	if d.To == nil {
+		return d, ""
+	}
+	if fault := m.refuse(o, *d.To); fault != "" {
+		return decide.Decision{}, fault
+	}
+	return d, ""
+}
+
+// refuse returns why the policy may not want a target, in words; "" = it may.
+func (m *member) refuse(o sense.Observation, to decide.Target) string {
+	if to.Size != 0 && to.Size != o.Size && !slices.Contains(m.Levers(), "size") {
+		return fmt.Sprintf("it wants %d members, which is not its lever", to.Size)
+	}
+	c := setting.Change{}
+	c.From, c.To = o.Setting.Diff(to.Setting)
+	for _, part := range c.Parts() {
+		if !slices.Contains(m.Levers(), part) {
+			return fmt.Sprintf("it wants %s, and its levers are %s", cut(c.To),
+				strings.Join(m.Levers(), " and "))
+		}
+	}
+	if err := o.Levers.Refuse(o.Setting, to.Setting); err != nil {
+		return fmt.Sprintf("it wants %s: %v", cut(c.To), err)
+	}
+	return ""
+}
+
+// fault takes in what a policy did wrong.
+func (l *Loop) fault(m *member, text string) {
+	m.faults++
+	l.faults = append(l.faults, Fault{Step: l.now.Step, Policy: m.Name(), Text: text,
+		Off: m.faults == maxFaults})
+	l.note(m.Name(), text)
+}
+
+// cut returns a text that is not longer than one of a change may be.
+func cut(text string) string {
+	const more = "…"
+	if len(text) <= setting.MaxText {
+		return text
+	}
+	at := setting.MaxText - len(more)
+	for at > 0 && text[at]&0xC0 == 0x80 { // not in the midst of a letter
+		at--
+	}
+	return text[:at] + more
+}

@@ -1,0 +1,204 @@
+package act_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// event is something that happens to a job, and a number that says more.
+type event struct {
+	Kind   string
+	Number int
+}
+
+// events are all kinds, each with the numbers that it can have.
+var events = []struct {
+	kind string
+	most int
+}{{"steps", 40}, {"lose", 0}, {"join", 0}, {"refuse", 0}, {"other head", 0}, {"same head", 0},
+	{"set", 1024}, {"slow", 5}, {"noise", 5000}, {"close", 1}, {"drop", 0}, {"idle", 0}}
+
+// happen has an event happen to a job. newLoop returns the loop of another head.
+func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
+	switch e.Kind {
+	case "steps":
+		for range e.Number {
+			j.step(t)
+		}
+	case "lose", "join":
+		if e.Kind == "lose" && j.size > 1 {
+			j.size--
+		} else if e.Kind == "join" {
+			j.size++
+		}
+		j.members++
+	case "refuse":
+		j.refuse = errors.New("the job is paused")
+	case "other head": // what was ordered and not entered is lost with the one before
+		j.waiting, j.loop = nil, newLoop()
+		j.loop.Applied(j.state)
+	case "same head": // it leads no more, and then again
+		j.waiting, j.state.Change, j.state.Leads = nil, nil, false
+		j.loop.Applied(j.state)
+		j.observe(t)
+		j.state.Leads = true
+		j.loop.Applied(j.state)
+	case "set":
+		j.set(t, uint64(e.Number))
+	case "slow":
+		j.seconds = func(x float64) float64 { return float64(1+e.Number) * (0.05 + 0.0005*x) }
+	case "noise":
+		j.scale = func(float64) float64 { return float64(e.Number) }
+	case "close":
+		j.state.Levers = setting.Levers{}
+		if e.Number == 0 {
+			j.state.Levers.Batch = batches
+		}
+		j.loop.Applied(j.state)
+	case "drop":
+		j.waiting = nil
+	case "idle":
+		j.observe(t)
+	}
+}
+
+// set has a person set the batch, as far as the job allows it: what a policy has on trial ends.
+func (j *job) set(t testing.TB, batch uint64) {
+	j.observe(t)
+	o, err := j.loop.Propose(setting.Setting{Batch: batch}, "ada@h1")
+	if err != nil || j.state.Trial != nil && j.state.Trial.Who != "" {
+		return
+	}
+	if j.state.Trial != nil {
+		c := *j.state.Trial
+		c.Phase, c.Why = setting.Void, "a person has set the batch"
+		j.waiting = &act.Order{Next: j.state.Setting, Change: c}
+		j.enter(t)
+	}
+	j.waiting = &o
+	j.enter(t)
+}
+
+// Whatever happens, every change is kept, reverted or void in the end, never two are under trial,
+// what a person has set is not taken back, and the same events give the same orders.
+func TestEveryChangeEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var list []event
+		for range rapid.IntRange(0, 30).Draw(t, "events") {
+			kind := events[rapid.IntRange(0, len(events)-1).Draw(t, "kind")]
+			list = append(list, event{kind.kind, rapid.IntRange(0, kind.most).Draw(t, "number")})
+		}
+		seed := rapid.Uint64().Draw(t, "seed")
+		first := play(t, list, seed)
+		if diff := cmp.Diff(first, play(t, list, seed)); diff != "" {
+			t.Errorf("the same again gives (-first +second): %s", diff)
+		}
+	})
+}
+
+// fataler is a rapid.T as what the job of a test takes.
+type fataler struct {
+	testing.TB
+	t *rapid.T
+}
+
+// Fatalf fails the case.
+func (f fataler) Fatalf(format string, values ...any) { f.t.Fatalf(format, values...) }
+
+// Fatal fails the case.
+func (f fataler) Fatal(values ...any) { f.t.Fatal(values...) }
+
+// play has events happen to a new job, and then nothing until its last change has ended. It returns
+// all that was ordered.
+func play(r *rapid.T, list []event, seed uint64) string {
+	t := fataler{t: r}
+	hostile := &hostile{random: seed}
+	// loop returns the loop of a head.
+	loop := func() *act.Loop {
+		return newLoop(t, act.Auto, policy.Batch{}, hostile)
+	}
+	j := newJob(loop(), 64, batches)
+	j.spread = 0.1
+	for _, e := range list {
+		happen(t, j, e, loop)
+	}
+	for i := 0; j.state.Trial != nil || j.waiting != nil; i++ {
+		if i > 2500 {
+			r.Fatalf("after %d steps there is still %+v", i, j.state.Trial)
+		}
+		j.step(t)
+		if j.state.Trial == nil && i > 1500 { // policies go on for ever
+			break
+		}
+	}
+	open := uint64(0)
+	for i, o := range j.log {
+		c := o.Change
+		switch {
+		case !c.Phase.IsEnd() && (open != 0 || c.Number == 0):
+			r.Fatalf("change %d begins while %d is open", c.Number, open)
+		case !c.Phase.IsEnd():
+			open = c.Number
+		case c.Number != open:
+			r.Fatalf("change %d ends, and %d is open", c.Number, open)
+		case c.Who != "" && c.Phase == setting.Reverted:
+			r.Fatalf("what a person has set is taken back: %+v", c)
+		case c.Phase == setting.Reverted:
+			began := j.log[i-1].Change
+			from, _ := setting.Setting{}.With(began.From)
+			if o.Next.Batch != from.Batch && from.Batch > 0 {
+				r.Fatalf("%+v is not what was before %+v", o.Next, began)
+			}
+			open = 0
+		default:
+			open = 0
+		}
+	}
+	return bytesOf(t, j.log) + bytesOf(t, j.said) + fmt.Sprint(j.loop.WhyNots())
+}
+
+// hostile is a policy that does all that a policy must not, and now and then what it may.
+type hostile struct{ random uint64 }
+
+// Name implements decide.Policy.
+func (*hostile) Name() string { return "hostile" }
+
+// Levers implements decide.Policy.
+func (*hostile) Levers() []string { return []string{"save"} }
+
+// Decide implements decide.Policy.
+func (h *hostile) Decide(o sense.Observation, twin decide.Twin,
+	state []byte) (decide.Decision, []byte) {
+	h.random = h.random*6364136223846793005 + 1442695040888963407
+	to := decide.Target{Setting: o.Setting}
+	switch h.random >> 60 {
+	case 0:
+		panic("at the disco")
+	case 1:
+		to.Setting.Rate = math.NaN()
+	case 2:
+		to.Setting.Batch *= 2
+	case 3:
+		to.Size = 1e9
+	case 4:
+		to.Setting.Save = 1 << 63
+	case 5:
+		return decide.Leave("it has no mind"), make([]byte, 1<<20)
+	case 6:
+		to.Setting.Save = 100
+	default:
+		return decide.Leave("it is tired"), state
+	}
+	return decide.Decision{To: &to, Because: "it can"}, state
+}

@@ -1,0 +1,254 @@
+package act_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// scripted is a policy that wants what a function says, which gets the batch of now; 0 = it leaves
+// it. It has some levers.
+type scripted struct {
+	name   string
+	levers []string
+	wants  func(batch uint64) uint64
+}
+
+// Name implements decide.Policy.
+func (p scripted) Name() string { return p.name }
+
+// Levers implements decide.Policy.
+func (p scripted) Levers() []string { return p.levers }
+
+// Decide implements decide.Policy.
+func (p scripted) Decide(o sense.Observation, _ decide.Twin,
+	state []byte) (decide.Decision, []byte) {
+	to := decide.Target{Setting: o.Setting}
+	if to.Setting.Batch = p.wants(o.Setting.Batch); to.Setting.Batch == 0 {
+		return decide.Leave("it wants nothing"), state
+	}
+	return decide.Decision{To: &to, Because: strings.Repeat("“it wants so” ", 20)}, state
+}
+
+// steps trains by so many steps.
+func (j *job) train(t testing.TB, steps int) {
+	for range steps {
+		j.step(t)
+	}
+}
+
+// hasWhyNot reports whether the loop has a reason that contains a text.
+func (j *job) hasWhyNot(text string) bool {
+	for _, w := range j.loop.WhyNots() {
+		if strings.Contains(w.Why, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// To watch is to say what would be done, with its reason and prediction, more and more rarely, and
+// to do nothing; and when policies are off, nothing is said either.
+func TestModes(t *testing.T) {
+	for mode, want := range map[act.Mode]int{act.Off: 0, act.Watch: 5} {
+		j := newJob(newLoop(t, mode, policy.Batch{}), 64, batches)
+		j.train(t, 400)
+		if len(j.log) != 0 || j.batch() != 64 || len(j.said) != want {
+			t.Fatalf("mode %d: it says %d times what it would do, and has done %v", mode,
+				len(j.said), j.phases())
+		}
+		for _, o := range j.said {
+			c := o.Change
+			if c.Because == "" || c.To != "batch=128,rate=1.824" || c.Policy != "batch" ||
+				c.Predicted.Mid < 1.1 || len(c.Alternatives) == 0 || c.Rate == 0 {
+				t.Errorf("%+v", c)
+			}
+		}
+	}
+}
+
+// What a policy must not want is left and told, and after three times in a row the policy is off.
+// Others go on.
+func TestBadPolicies(t *testing.T) {
+	for name, want := range map[string]string{
+		"panics": "it panics: at the disco", "out of range": "outside of what the program allows",
+		"foreign lever": "and its levers are save",
+	} {
+		bad := scripted{name, []string{"save"}, func(uint64) uint64 { return 96 }}
+		switch name {
+		case "panics":
+			bad.wants = func(uint64) uint64 { panic("at the disco") }
+		case "out of range":
+			bad.levers, bad.wants = []string{"batch"}, func(uint64) uint64 { return 1 << 40 }
+		}
+		calm := scripted{"calm", []string{"shares"}, func(uint64) uint64 { return 0 }}
+		j := newJob(newLoop(t, act.Auto, bad, calm), 64, batches)
+		j.train(t, 100)
+		faults := j.loop.TakeFaults()
+		if len(faults) != 3 || !faults[2].Off || faults[1].Off || len(j.log) != 0 ||
+			!strings.Contains(faults[0].Text, want) || !j.hasWhyNot("it wants nothing") {
+			t.Errorf("%s: %+v, %v", name, faults, j.phases())
+		}
+		if again := j.loop.TakeFaults(); len(again) != 0 {
+			t.Errorf("%s: again %+v", name, again)
+		}
+	}
+	if _, err := act.New(act.Config{Policies: []decide.Policy{policy.Batch{},
+		policy.KungFuBatch{}}}); err == nil || !strings.Contains(err.Error(), "batch and kungfu") {
+		t.Errorf("two policies for the batch: %v", err)
+	}
+}
+
+// What a person has set is measured and stays, however bad it is, also where policies are off, and
+// no policy changes it. What cannot be set is refused with its reason.
+func TestPeople(t *testing.T) {
+	for _, mode := range []act.Mode{act.Off, act.Auto} {
+		j := newJob(newLoop(t, mode, policy.Batch{}), 512, batches)
+		j.train(t, 9)
+		if _, err := j.loop.Propose(setting.Setting{Batch: 2048}, "ada"); err == nil {
+			t.Error("a batch outside of the range is proposed")
+		}
+		if _, err := j.loop.Propose(setting.Setting{Batch: 512}, "ada"); err == nil {
+			t.Error("the batch of now is proposed")
+		}
+		j.set(t, 32)
+		j.train(t, 500)
+		if len(j.log) != 2 || j.batch() != 32 {
+			t.Fatalf("mode %d: %v", mode, j.phases())
+		}
+		begin, end := j.log[0].Change, j.log[1].Change
+		if begin.Who != "ada@h1" || begin.Predicted.Mid == 0 || begin.Rate == 0 ||
+			end.Phase != setting.Kept || end.Measured > 0.7 || end.Measured < 0.2 {
+			t.Errorf("%+v, then %+v", begin, end)
+		}
+		if mode == act.Auto && !j.hasWhyNot("a person has set batch (change 1), and it stays") {
+			t.Errorf("%v", j.loop.WhyNots())
+		}
+	}
+	j := newJob(newLoop(t, act.Off), 64, batches)
+	j.scale = func(float64) float64 { return 0 }
+	j.train(t, 20)
+	j.set(t, 128)
+	j.train(t, 40)
+	if c := j.log[len(j.log)-1].Change; c.Phase != setting.Kept || c.Measured != 0 ||
+		!strings.Contains(c.Why, "the noise is unknown; samples a second: 1.7") {
+		t.Errorf("without noise: %+v", c)
+	}
+}
+
+// A policy that goes back and forth is stopped for long, and for longer each time.
+func TestOscillation(t *testing.T) {
+	j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
+	high := true
+	j.scale = func(float64) float64 { // the noise itself goes up and down
+		if high {
+			return 4000
+		}
+		return 10
+	}
+	changes := map[bool]int{}
+	for i := range 3000 {
+		high = i/60%2 == 0
+		before := len(j.log)
+		j.step(t)
+		changes[i >= 1500] += len(j.log) - before
+	}
+	if !j.hasWhyNot("oscillates") || changes[true] > changes[false]/2 {
+		t.Errorf("%v changes in the first and second half: %v", changes, j.phases())
+	}
+}
+
+// Texts of a change are cut where a letter ends, and what is refused waits, longer each time.
+func TestRefused(t *testing.T) {
+	j := newJob(newLoop(t, act.Auto, scripted{"greedy", []string{"batch"},
+		func(batch uint64) uint64 { return 2 * batch }}), 64, batches)
+	j.refuse = errors.New("the job is paused")
+	for j.refuse != nil {
+		j.step(t)
+	}
+	begin := j.state.Step
+	for j.state.Trial == nil {
+		j.step(t)
+	}
+	if waited := j.state.Step - begin; waited < 20 || waited > 40 {
+		t.Errorf("it asks again after %d steps", waited)
+	}
+	if !j.hasWhyNot("batch=128 was refused: the job is paused") {
+		t.Errorf("%v", j.loop.WhyNots())
+	}
+	if text := j.state.Trial.Because; len(text) > setting.MaxText ||
+		!strings.HasSuffix(text, "…") || strings.ContainsRune(text, '�') {
+		t.Errorf("because %q", text)
+	}
+}
+
+// Another head, which has seen the steps and not led, measures the change under trial anew; and one
+// that has not even seen them believes the rate that is in the log.
+func TestOtherHead(t *testing.T) {
+	for _, seen := range []bool{true, false} {
+		j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
+		for j.state.Trial == nil {
+			j.step(t)
+		}
+		j.waiting, j.loop = nil, newLoop(t, act.Auto, policy.Batch{})
+		if !seen {
+			j.steps = sense.StepSeries{}
+		}
+		j.state.Change = nil
+		j.loop.Applied(j.state)
+		j.train(t, 30)
+		c := j.log[1].Change
+		if c.Phase != setting.Kept || c.Number != 1 || c.Measured < 1.5 || c.Measured > 1.9 {
+			t.Errorf("steps seen: %v; %+v", seen, c)
+		}
+	}
+}
+
+// A loss during a trial has it measured again once, when as many members are there as before; then
+// the change is void, and its setting stays.
+func TestLossInTrial(t *testing.T) {
+	for losses, want := range []setting.Phase{setting.Kept, setting.Kept, setting.Void} {
+		j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
+		for j.state.Trial == nil {
+			j.step(t)
+		}
+		for range losses {
+			j.train(t, 5)
+			j.members++ // another one has taken the place
+		}
+		j.train(t, 30)
+		if c := j.log[1].Change; c.Phase != want || j.log[1].Next.Batch != 128 ||
+			(c.Why != "") != (want == setting.Void) {
+			t.Errorf("%d losses: %+v", losses, c)
+		}
+	}
+}
+
+// Changes cost a fiftieth of the time at most.
+func TestCostIsBounded(t *testing.T) {
+	j := newJob(newLoop(t, act.Auto, policy.Batch{}), 32, batches)
+	j.scale = func(float64) float64 { return 1e5 }
+	number, since := uint64(0), 0
+	j.seconds = func(x float64) float64 {
+		if n := j.state.Setting.Number; n != number { // what is loaded ahead is loaded anew
+			number, since = n, 0
+		}
+		if since++; since == 1 && number > 0 {
+			return 9
+		}
+		return 0.1 + 0.0005*x
+	}
+	for j.now < 500 {
+		j.step(t)
+	}
+	if n := j.state.Setting.Number; n > 2 || !j.hasWhyNot("12 s are allowed") {
+		t.Errorf("%d changes: %v %s", n, j.phases(), fmt.Sprint(j.loop.WhyNots()))
+	}
+}

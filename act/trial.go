@@ -1,0 +1,193 @@
+package act
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+const (
+	// settleSteps is how many steps after a change are not measured.
+	settleSteps = 2
+	// minMeasure and maxMeasure bound how many steps are measured.
+	minMeasure, maxMeasure = 8, 256
+	// ratioError is the largest standard deviation, in logarithms, of a factor that is measured.
+	ratioError = 0.12
+	// certainty is how many standard deviations of the difference the predicted gain must be for a
+	// comparison of two medians: it then goes wrong in one of ten cases, and is seen in eight of
+	// ten.
+	certainty = 2.1
+	// medianError is how much larger the error of a median is than that of a mean.
+	medianError = 1.25
+	// reorder is after how many steps the end of a trial is ordered again that has not become an
+	// entry.
+	reorder = 10
+)
+
+// trial is the measurement of a change. It is the Loop's, and used as that is.
+type trial struct {
+	change     setting.Change
+	efficiency float64 // by which factor that of a sample was predicted to grow; 0 = not known
+	begun      bool    // the fields below are known
+
+	before     setting.Band // samples a second before the change; zero = not known
+	size       int          // members before the change
+	need       int          // steps to measure
+	from       uint64       // steps after this one are measured
+	generation uint64       // of the members that are measured
+	again      bool         // it was begun anew, because members were lost
+	ordered    uint64       // the step at which its end was ordered; 0 = it was not
+}
+
+// check measures the change under trial, and orders its end when enough is known.
+func (l *Loop) check() []Order {
+	t := l.trial
+	newest, any := l.now.Steps.Newest()
+	if t == nil || !any || newest.Step <= t.change.Step ||
+		t.ordered > 0 && l.now.Step < t.ordered+reorder {
+		return nil
+	}
+	if !t.begun {
+		t.begin(l.now, newest.Generation, l.twin.Since())
+	}
+	c := t.change
+	if newest.Generation != t.generation || newest.Size != t.size {
+		if t.again || newest.Size != t.size {
+			c.Why = fmt.Sprintf("the members changed meanwhile, from %d to %d", t.size, newest.Size)
+			return l.end(c, setting.Void)
+		}
+		t.again, t.generation, t.from = true, newest.Generation, newest.Step+settleSteps
+	}
+	steps := t.measurable(l.now)
+	rate, n := sense.Rate(steps)
+	late := l.now.Step > t.from+4*uint64(t.need)+64
+	switch {
+	case !t.before.IsKnown():
+		c.Why = "no steps before the change were measured"
+		return l.end(c, setting.Void)
+	case n < t.need && late:
+		c.Why = fmt.Sprintf("only %d of %d steps could be measured", n, t.need)
+		return l.end(c, setting.Void)
+	case n < t.need:
+		return nil
+	}
+	throughput := rate.Mid / t.before.Mid
+	efficiency, known := l.efficiencyOf(t)
+	c.Steps = uint64(n)
+	if !known {
+		if c.Policy != "" && !late {
+			return nil
+		}
+		c.Why = fmt.Sprintf("the noise is unknown; samples a second: %.3gx", throughput)
+		return l.end(c, setting.Kept)
+	}
+	c.Measured = round(throughput * efficiency)
+	if t.ordered == 0 {
+		l.pay(c, rate.Mid)
+	}
+	if c.Policy != "" && c.Measured < 1 { // it was to bring more, and what was before is known
+		return l.end(c, setting.Reverted)
+	}
+	return l.end(c, setting.Kept)
+}
+
+// begin looks at the steps before the change, which its agent has seen whether it led or not. Those
+// up to the step `since` say nothing any more.
+func (t *trial) begin(o sense.Observation, generation, since uint64) {
+	t.begun, t.generation, t.from = true, generation, t.change.Step+settleSteps
+	t.size, t.need = o.Size, minMeasure
+	before := o.Steps.Between(min(since, t.change.Step), t.change.Step)
+	for i := len(before) - 1; i >= 0; i-- {
+		last := before[len(before)-1]
+		if before[i].Batch != last.Batch || before[i].Size != last.Size ||
+			len(before)-i > maxMeasure {
+			before = before[i+1:]
+			break
+		}
+	}
+	rate, n := sense.Rate(before)
+	if n < 3 {
+		if r := t.change.Rate; r > 0 { // who led before has measured it
+			t.before = setting.Band{Low: r * 0.95, Mid: r, High: r * 1.05}
+		}
+		return
+	}
+	t.size = before[len(before)-1].Size
+	t.need = int(min(stepsToMeasure(sense.Deviation(before), t.change.Predicted.Mid), maxMeasure))
+	if newest := max(2*minMeasure, t.need); len(before) > newest {
+		rate, _ = sense.Rate(before[len(before)-newest:])
+	}
+	t.before = rate
+}
+
+// stepsToMeasure returns how many steps it takes to tell a predicted factor from none, where the
+// logarithms of the seconds of steps have a standard deviation; 0 = nothing is predicted. More than
+// maxMeasure are not measured.
+func stepsToMeasure(deviation, predicted float64) float64 {
+	gain := max(math.Abs(math.Log(cmp.Or(predicted, 1))), math.Log(minGain))
+	need := 2 * math.Pow(deviation*max(certainty/gain, medianError/ratioError), 2)
+	return max(math.Ceil(need), minMeasure)
+}
+
+// measurable returns the steps that the trial is judged by.
+func (t *trial) measurable(o sense.Observation) (list []sense.StepSample) {
+	for _, x := range o.Steps.Between(t.from, o.Step) {
+		if x.Size == t.size && x.Batch == o.Setting.Batch {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// efficiencyOf returns by which factor a sample brings more since the change: what was predicted,
+// and on an agent that has not led then, what is predicted now; false = it is not known.
+func (l *Loop) efficiencyOf(t *trial) (float64, bool) {
+	if t.efficiency == 0 && !slices.Contains(t.change.Parts(), "batch") {
+		t.efficiency = 1
+	}
+	if t.efficiency == 0 {
+		back, err := t.change.Undo(l.now.Setting)
+		l.twin.Observe(l.now)
+		if p := l.twin.Predict(decide.Target{Setting: back}); err == nil && p.Efficiency.IsKnown() {
+			t.efficiency = 1 / p.Efficiency.Mid
+		}
+	}
+	return t.efficiency, t.efficiency > 0
+}
+
+// end orders the end of the change under trial.
+func (l *Loop) end(c setting.Change, phase setting.Phase) []Order {
+	l.trial.ordered = l.now.Step
+	next := l.entry.Setting
+	c.Phase = phase
+	if phase == setting.Reverted {
+		back, err := c.Undo(next)
+		if err != nil {
+			c.Phase, c.Why = setting.Void, cut(fmt.Sprintf("it cannot be taken back: %v", err))
+			back = next
+		}
+		next = back
+	}
+	return []Order{{Next: next, Change: c}}
+}
+
+// pay takes in what a change has cost, where its steps have so many samples a second: what its
+// first steps took longer, and what was lost if it made the job slower.
+func (l *Loop) pay(c setting.Change, rate float64) {
+	cost := 0.0
+	for _, x := range l.now.Steps.Every(c.Step, c.Step+settleSteps) {
+		cost += x.Seconds - float64(x.Samples)/rate
+	}
+	l.twin.LearnCost(c, cost)
+	if c.Measured < 1 {
+		for _, x := range l.now.Steps.Every(c.Step+settleSteps, l.now.Step) {
+			cost += (1 - c.Measured) * x.Seconds
+		}
+	}
+	l.spent = append(l.spent, spending{l.now.Now, max(cost, 0)})
+}
