@@ -58,6 +58,14 @@ func (s *statistics) add(x float64, p *posterior) {
 	}
 }
 
+// weight returns the number of samples, less what has decayed.
+func (s *statistics) weight() (weight float64) {
+	for _, m := range s.states {
+		weight += m.weight
+	}
+	return weight
+}
+
 // decay multiplies the weight of all samples by a factor.
 func (s *statistics) decay(factor float64) {
 	for i := range hmmStates {

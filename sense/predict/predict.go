@@ -1,7 +1,7 @@
 // Package predict says how a series goes on, with a band, and which of several resources of a host
 // is its bottleneck. Each way of predicting is a Predictor, in a file of its own; Best uses the one
 // whose bands have been the best. The package is pure: samples come in as numbers at equal
-// distances, whatever these are, and the same samples give the same predictions everywhere.
+// distances, whatever these are, and the same samples give the same predictions.
 package predict
 
 import (

@@ -61,7 +61,9 @@ func (s *SlidHMM) slide() {
 }
 
 // fit fits the model to the window. Each time that the window has only new samples, it also tries a
-// model that begins anew, since Baum and Welch's steps find a nearby maximum only.
+// model that begins anew, since Baum and Welch's steps find a nearby maximum only. That one fits
+// the window better also where nothing has changed, by up to half of the number of its parameters
+// as a logarithm, since it need not fit what was before. So it must be better by more.
 func (s *SlidHMM) fit() {
 	samples, posteriors := s.window[:s.size], s.posteriors[:s.size]
 	if s.fitted {
@@ -76,7 +78,8 @@ func (s *SlidHMM) fit() {
 			fresh.forwardBackward(samples, posteriors)
 			fresh.fit(samples, posteriors, statistics{})
 		}
-		const margin = 2 // by which a new model must be better, as a logarithm
+		const parameters = hmmStates*2 + hmmStates*hmmStates - 1
+		margin := parameters * s.before.weight() / hmmWindow
 		if !s.fitted || fresh.forwardBackward(samples, posteriors) >
 			s.model.forwardBackward(samples, posteriors)+margin {
 			s.model, s.before, s.fitted = fresh, statistics{}, true
