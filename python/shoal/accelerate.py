@@ -101,8 +101,7 @@ class Accelerator(accelerate.Accelerator):
         prepared = super().prepare_model(model, device_placement, evaluation_mode)
         if self._job is None or evaluation_mode:
             return prepared
-        handler = self.ddp_handler
-        return shoal.torch.ddp(prepared, **({} if handler is None else handler.to_kwargs()))
+        return shoal.torch.ddp(prepared, **process.ddp_options(self))
 
     def backward(self, loss: Any, **options: Any) -> None:
         """As Accelerate's own, with the loss weighted by the samples of this worker. Where a lost

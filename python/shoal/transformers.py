@@ -230,8 +230,8 @@ class Elastic:
         if self._job is None or not training or wrapped is not model:
             return wrapped
         prepared = self.accelerator.prepare_model(model, evaluation_mode=True)
-        handler = self.accelerator.ddp_handler
-        options = {} if handler is None else handler.to_kwargs()
+        # Gradients in DDP's buckets take no memory of their own, and are not copied back.
+        options = process.ddp_options(self.accelerator, gradient_as_bucket_view=True)
         return shoal.torch.ddp(prepared, **options)
 
     def _enter(self, updates: int) -> None:

@@ -159,6 +159,49 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}
 
 
+def test_gradients_lie_in_the_buckets_of_ddp(monkeypatch):
+    """The Trainer asks DDP for gradients without memory of their own, unless the user has said
+    something else about DDP.
+    """
+    import shoal.torch
+    from shoal.transformers import Elastic
+
+    class Plain:
+        """What a Trainer has for this."""
+
+        _job = object()
+        accelerator = mock.Mock(ddp_handler=None)
+
+        def _wrap_model(self, model, training=True):
+            """The model, as of a process that is alone."""
+            return model
+
+    class Wrapping(Elastic, Plain):
+        """A Trainer that is not initialised."""
+
+        __init__ = object.__init__
+        _job = Plain._job
+
+    monkeypatch.setattr(shoal.torch, "ddp", lambda model, **options: options)
+    assert Wrapping()._wrap_model("model") == {"gradient_as_bucket_view": True}
+    chosen = {"gradient_as_bucket_view": False}
+    Plain.accelerator.ddp_handler = mock.Mock(to_kwargs=lambda: chosen)
+    assert Wrapping()._wrap_model("model") == chosen
+
+
+def test_what_an_update_keeps_is_not_in_the_buckets_of_ddp():
+    """The gradients of the steps before stay what they are when DDP fills its buckets anew."""
+    from shoal._trainers.update import Update
+
+    update, bucket = Update(mock.Mock()), torch.ones(6)
+    kept, unused = torch.nn.Parameter(torch.zeros(6)), torch.nn.Parameter(torch.zeros(2))
+    kept.grad = bucket[:]
+    update.add_step(2.0, False, [kept, unused])
+    bucket.zero_()
+    assert kept.grad is None and update.before["gradients"][1] is None
+    assert update.before["gradients"][0].tolist() == [1] * 6
+
+
 def test_what_is_not_possible():
     """Arguments that a job cannot follow raise an error with what to use in their place."""
     from shoal._trainers.arguments import check_arguments

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from typing import Any, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional
 
 import shoal
 
@@ -92,6 +92,12 @@ def number_accelerate(rank: Optional[int] = None) -> None:
     for state in (PartialState._shared_state, AcceleratorState._shared_state):
         if state:
             state.update(process_index=rank, local_process_index=rank)
+
+
+def ddp_options(accelerator: Any, **ours: Any) -> Dict[str, Any]:
+    """The options for DDP: those that the user has given to an Accelerator, and else `ours`."""
+    handler = accelerator.ddp_handler
+    return {**ours, **({} if handler is None else handler.to_kwargs())}
 
 
 @contextlib.contextmanager

@@ -100,13 +100,15 @@ class Update:
         self.loss = loss / weight if weight else float("nan")
 
     def stash(self, parameters: List[torch.Tensor]) -> None:
-        """Keep what the update has so far, after `end`: another step belongs to it. Takes the
-        gradients of the parameters, which have none then.
+        """Keep what the update has so far, after `end`: another step belongs to it. Keeps copies of
+        the gradients of the parameters, which have none then.
         """
-        gradients = [p.grad for p in parameters]
-        self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
+        gradients: List[Optional[torch.Tensor]] = []
         for p in parameters:
+            # DDP may have them in its buckets, which the next backward pass fills anew.
+            gradients.append(None if p.grad is None else p.grad.clone())
             p.grad = None
+        self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
 
     def add_step(self, weight: float, whole: bool, parameters: List[torch.Tensor]) -> None:
         """End a step that is committed, over samples of this weight, where no loss is wanted: the
