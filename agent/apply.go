@@ -56,6 +56,9 @@ func (d *driver) applyBatch(a *head.Apply) {
 	for _, m := range d.engine.members {
 		d.answerPassedEpoch(m, a.State)
 	}
+	if a.Change != nil {
+		d.reportSettingChange(a)
+	}
 	if a.AllReleased != "" && !d.allReleased {
 		d.allReleased = true
 		if d.head.Leads() {
@@ -96,6 +99,7 @@ func (d *driver) completePart(part head.Part, err error, changed bool) {
 // is expelled.
 func (d *driver) writeView(m *worker, v arena.View, s head.State) {
 	v.Generation, v.Steps = d.generationNumber(s.View.Generation), s.Steps
+	v.Setting = s.Setting.Number > 0
 	if s.Data != nil {
 		var err error
 		if v.Cursor, err = s.Data.AppendBinary(nil); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -18,7 +19,8 @@ type Orders struct {
 	Start func(o StartOrder)
 	// Stop ends a worker of this host that is no member, and calls TurnAway then; nil = the latter.
 	Stop func(worker int, why string)
-	// Event tells of what a person may want to know, on the head.
+	// Event tells of what a person may want to know, on the head; of changes of the setting on all
+	// hosts.
 	Event func(e Event)
 	// End tells that the job is over; ok = it has ended well.
 	End func(ok bool, why string)
@@ -71,10 +73,11 @@ func (o Orders) withDefaults(a *Agent) Orders {
 	return o
 }
 
-// Event is a change of the membership, of the mesh, or of the way of collectives, or an unusual
-// wait for workers, or the end of one. Lists of workers have their numbers.
+// Event is a change of the membership, of the mesh, of the setting, or of the way of collectives,
+// an unusual wait for workers, or the end of one. Lists of workers have their numbers.
 type Event struct {
-	// What is "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait" or "waited".
+	// What is "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait", "waited" or
+	// "change".
 	What       string `json:"what"`
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"` // number of members
@@ -89,6 +92,11 @@ type Event struct {
 	// Step counts the steps that were committed before.
 	Step    uint64 `json:"step"`
 	Because string `json:"because"`
+	// Change is a change of the setting that was entered or has ended, which nobody alters; nil =
+	// the event is about something else.
+	Change *setting.Change `json:"change,omitempty"`
+	// Elsewhere says that another host leads the job, and tells people.
+	Elsewhere bool `json:"-"`
 	// First says that the job is in its first generation since this start, or before it.
 	First bool `json:"-"`
 }
@@ -96,6 +104,8 @@ type Event struct {
 // String writes the event as a line for a person.
 func (e Event) String() string {
 	switch {
+	case e.Change != nil:
+		return e.Change.String()
 	case e.Step == 0 && len(e.Awaited) > 0: // perhaps of a job that takes no steps
 		return e.What + ": " + e.Because
 	case e.What != "generation":

@@ -127,6 +127,8 @@ func (s *session) serveMemberRequest(m api.Message) error {
 		return s.serveShape()
 	case *api.BucketRequest:
 		return s.serveBucket(r)
+	case *api.SettingRequest:
+		return s.serveSetting()
 	case *api.ReportRequest:
 		s.agent.reportMetrics(s.worker, r.Metrics)
 		return nil

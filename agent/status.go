@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // Status is the state of a job as one of its agents knows it. Some fields are known on the head
@@ -49,6 +50,12 @@ type Status struct {
 	Lost string
 	// Back says how the job last went back to a checkpoint; "" = it never did.
 	Back string
+	// Setting is how the job trains, with the batch that counts; 0 = no worker has stated its data.
+	Setting setting.Setting
+	// Levers are the parts of it that the program has opened.
+	Levers setting.Levers
+	// NextChange is the change that waits for the end of a step, on the head; Number 0 = none does.
+	NextChange setting.Change
 	// Stuck says that the head is lost, and that too few hosts are left to go on.
 	Stuck bool
 	// Ended says that the agent has ended: nothing else is known.
@@ -83,6 +90,8 @@ type statusKey struct {
 	elastic, paused             bool
 	shape                       *head.Shape
 	requested                   string
+	levers                      setting.Levers
+	first, batch                uint64
 }
 
 // read returns the newest Status, and a channel that is closed when it is no longer the newest. The
@@ -171,7 +180,8 @@ func (d *driver) newStatusKey() statusKey {
 	record := d.head.Record()
 	key := statusKey{steps: known.Steps, generation: uint64(record.View.Generation),
 		size: record.View.Size(), elastic: known.Elastic, shape: known.Shape,
-		requested: d.head.RequestedMesh()}
+		requested: d.head.RequestedMesh(), levers: known.Levers, first: known.First,
+		batch: known.Setting.Batch}
 	if m := d.head.Machine(); m != nil {
 		key.want, key.entering, key.short, key.paused = m.Want(), m.CountEntering(), m.Unplaced(),
 			m.Paused()
@@ -184,7 +194,9 @@ func (d *driver) newStatus() Status {
 	known, record := d.head.State(), d.head.Record()
 	s := Status{Head: record.Head, Generation: d.generationNumber(record.View.Generation),
 		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
-		Stuck: d.head.Stuck()}
+		Stuck: d.head.Stuck(), Setting: known.Setting, Levers: known.Levers}
+	s.Setting.Batch = cmp.Or(known.Setting.Batch, known.First)
+	s.NextChange, _ = d.head.RequestedChange()
 	if shape := known.Shape; shape != nil {
 		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh,
 			cmp.Or(shape.Next, d.head.RequestedMesh()), shape.Broken, shape.Lost, shape.Back

@@ -19,6 +19,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // This file and control_reshape.go answer tools on the control socket of a job. The methods answerX
@@ -53,6 +54,7 @@ func (l *launcher) serveControl(ctx context.Context, listener net.Listener) erro
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, l.answerJob)
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
+	mux.HandleFunc("POST "+api.PathSet, l.answerSet)
 	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
 	mux.HandleFunc("POST "+api.PathDrain, l.answerDrain)
@@ -138,6 +140,20 @@ func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := l.agent.Resize(ask.Workers, ask.Who); err != nil {
+		sendError(w, http.StatusConflict, err)
+		return
+	}
+	l.answerJob(w, r)
+}
+
+// answerSet asks the head for another setting, and does not wait for it.
+func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
+	var ask api.Set
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		sendError(w, http.StatusBadRequest, err)
+		return
+	}
+	if err := l.agent.Set(ask.Assign, ask.Who); err != nil {
 		sendError(w, http.StatusConflict, err)
 		return
 	}
@@ -255,8 +271,8 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 // refuseUnknown answers a request for a path or a method that this version does not have.
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
-	paths := []string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain,
-		api.PathRecover, api.PathToken}
+	paths := []string{api.PathJob, api.PathResize, api.PathSet, api.PathReshape, api.PathStop,
+		api.PathDrain, api.PathRecover, api.PathToken}
 	var theirs int
 	if n, _ := fmt.Sscanf(r.URL.Path, "/v%d/", &theirs); n == 1 && theirs != api.Protocol {
 		sendError(w, http.StatusNotFound,
@@ -286,7 +302,7 @@ func sendError(w http.ResponseWriter, code int, err error) {
 // engine's thread.
 func (l *launcher) describeJob(s agent.Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
-		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
+		Size: s.Size, Want: s.Want, Spares: s.Spares, Training: describeTraining(s),
 		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
 			RollbackReason: s.Lost, LastRollback: s.Back},
 		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short, Slots: s.Slots,
@@ -323,6 +339,18 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 		j.State = api.Running
 	}
 	return j
+}
+
+// describeTraining returns how a job trains in the status s, for tools.
+func describeTraining(s agent.Status) api.Training {
+	t := api.Training{Steps: s.Steps, Elastic: s.Elastic}
+	if s.Levers != (setting.Levers{}) {
+		t.Setting, t.Levers = &s.Setting, &s.Levers
+	}
+	if s.NextChange.Number > 0 {
+		t.NextChange = &s.NextChange
+	}
+	return t
 }
 
 // describeWorker returns a worker as it is in the status s, for tools; waits are, by worker, the

@@ -61,6 +61,7 @@ type hostAgent interface {
 	TurnAway(worker int)
 
 	Resize(n int, who string) error
+	Set(text, who string) error
 	Reshape(mesh, who string) error
 	PlanReshape(mesh string) (control.Plan, error)
 	Drain(host, who string) error
@@ -303,6 +304,10 @@ func (l *launcher) runResult(err error) *Result {
 		time.Since(l.started).Seconds()
 	if err != nil {
 		r.Error = err.Error()
+	}
+	if text, err := os.ReadFile(LedgerPath(r.Dir)); err == nil { // as with events
+		entries, _, _ := ParseLedger(text)
+		r.Changes = Changes(entries)
 	}
 	return r
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/store"
 )
 
@@ -93,6 +94,15 @@ type Result struct {
 	Seconds float64 `json:"seconds"`
 	// Workers are in the order in which they ended.
 	Workers []WorkerResult `json:"workers"`
+	// Changes are those of the setting, as this host has them in its ledger, the first one first.
+	Changes []ChangeResult `json:"changes,omitempty"`
+}
+
+// ChangeResult is a change of the setting as it was when the run ended.
+type ChangeResult struct {
+	setting.Change
+	// Kept says that the new setting stayed.
+	Kept bool `json:"kept"`
 }
 
 // WorkerResult says how one worker ended.

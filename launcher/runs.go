@@ -2,16 +2,19 @@ package launcher
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // The functions in this file read, for the commands of shoal, what runs that last or are over have
@@ -69,6 +72,27 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 		n += len(line)
 	}
 	return entries, n, nil
+}
+
+// Changes returns the changes of the setting in a ledger, each as its last entry has it, in the
+// order of their numbers.
+func Changes(entries []Entry) (list []ChangeResult) {
+	for _, e := range entries {
+		if e.Change == nil {
+			continue
+		}
+		c := ChangeResult{*e.Change, e.Change.Phase != setting.Reverted}
+		i := slices.IndexFunc(list, func(x ChangeResult) bool { return x.Number == c.Number })
+		if i < 0 {
+			list = append(list, c)
+			continue
+		}
+		list[i] = c
+	}
+	slices.SortStableFunc(list, func(a, b ChangeResult) int {
+		return cmp.Compare(a.Number, b.Number)
+	})
+	return list
 }
 
 // numbered matches what the directory of a run has after its name, if that was taken: "-2".

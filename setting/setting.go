@@ -87,6 +87,36 @@ func (s Setting) With(text string) (Setting, error) {
 	return s, s.Validate()
 }
 
+// Asked returns the setting that a person asks for by the parts that a text gives, of which this
+// version changes batch and rate while a job trains. A rate goes with its batch: where the text has
+// a batch alone, workers choose the rate. An error says what is wrong with the text.
+func (s Setting) Asked(text string) (Setting, error) {
+	for _, word := range strings.Split(text, ",") {
+		name, _, _ := strings.Cut(strings.TrimSpace(word), "=")
+		switch {
+		case name == "batch" || name == "rate":
+		case slices.Contains(names, name):
+			return s, fmt.Errorf("%s: this version changes batch and rate while a job trains, "+
+				"and nothing else", name)
+		default:
+			near := ""
+			if n := spelling.Nearest(name, []string{"batch", "rate"}); n != "" {
+				near = fmt.Sprintf("; did you mean %s?", n)
+			}
+			return s, fmt.Errorf("no part of a setting is called %q: there are batch and rate%s",
+				name, near)
+		}
+	}
+	next, err := s.With(text)
+	if err != nil {
+		return s, err
+	}
+	if !strings.Contains(text, "rate=") {
+		next.Rate = 0
+	}
+	return next, nil
+}
+
 // setPart sets the part of a name to a value in text form.
 func (s *Setting) setPart(name, value string) (err error) {
 	whole := func(bits int) (n uint64) {
@@ -211,6 +241,9 @@ func (l Levers) Refuse(from, to Setting) error {
 	case to.Batch != from.Batch && !l.Batch.IsOpen():
 		return fmt.Errorf("the batch is closed: the program opens it with " +
 			"shoal.torch.loader(…, batch_range=(least, most))")
+	case to.Rate != from.Rate && !l.Batch.IsOpen():
+		return fmt.Errorf("the rate is closed: it goes with the batch, which the program opens " +
+			"with shoal.torch.loader(…, batch_range=(least, most))")
 	case to.Batch != from.Batch && to.Batch != 0 && !l.Batch.Contains(to.Batch):
 		return fmt.Errorf("batch=%d is outside of what the program allows, %v (batch_range)",
 			to.Batch, l.Batch)

@@ -58,6 +58,58 @@ func TestDiff(t *testing.T) {
 	}
 }
 
+// A change is one line for a person, when it is entered and when it ends.
+func TestWords(t *testing.T) {
+	c := setting.Change{Number: 3, Phase: setting.Entered, Step: 412, From: "batch=128",
+		To: "batch=256,rate=1.4", Because: "the gradient noise scale is 610 (480–790)",
+		Predicted: setting.Band{Low: 1.18, Mid: 1.31, High: 1.44}}
+	want := func(want string) {
+		t.Helper()
+		if got := c.String(); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	want("change 3 at step 412: batch 128 -> 256, rate 1.4, because the gradient noise scale is " +
+		"610 (480–790); predicted 1.31x goodput (1.18–1.44)")
+	c.Phase, c.Measured, c.Steps = setting.Kept, 1.27, 64
+	want("change 3 kept: 1.27x over 64 steps, as predicted")
+	c.Phase, c.Measured, c.Steps = setting.Reverted, 0.93, 1
+	want("change 3 reverted: 0.93x over 1 step, predicted 1.31x (1.18–1.44); batch 256 -> 128, " +
+		"rate 1.4 -> as the program has it")
+	c.Phase, c.Measured, c.Why = setting.Void, 0, "worker 2 was lost"
+	want("change 3 void: worker 2 was lost")
+	c = setting.Change{Number: 1, Phase: setting.Entered, To: "batch=64", Because: "ada asked"}
+	want("change 1 at step 0: batch 64, because ada asked")
+	c.Phase = setting.Kept
+	want("change 1 kept")
+}
+
+// A person sets the batch, with which the rate goes, and nothing that does nothing.
+func TestAsked(t *testing.T) {
+	had := setting.Setting{Number: 2, Batch: 64, Rate: 1.5}
+	for text, want := range map[string]setting.Setting{
+		"batch=256":          {Number: 2, Batch: 256},
+		"batch=256,rate=1.2": {Number: 2, Batch: 256, Rate: 1.2},
+		"rate=3":             {Number: 2, Batch: 64, Rate: 3},
+	} {
+		got, err := had.Asked(text)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got): %s", text, err, diff)
+		}
+	}
+	for text, want := range map[string]string{
+		"save=9":            "save: this version changes batch and rate",
+		"batch=9,sync=ssgd": "sync: this version changes batch and rate",
+		"batch=many":        "such as 512",
+		"btach=9":           "did you mean batch?",
+	} {
+		if got, err := had.Asked(text); err == nil || !strings.Contains(err.Error(), want) ||
+			!got.Equal(had) {
+			t.Errorf("%s: %v, %v; want an error with %q", text, got, err, want)
+		}
+	}
+}
+
 // What is no setting is refused, with words that help.
 func TestRefusals(t *testing.T) {
 	for text, want := range map[string]string{
@@ -101,6 +153,8 @@ func TestLevers(t *testing.T) {
 		{open, setting.Setting{Batch: 32}, "64–512"},
 		{open, setting.Setting{Batch: 256, Round: 9}, "round=1"},
 		{open, setting.Setting{Batch: 512}, ""},
+		{setting.Levers{}, setting.Setting{Batch: 128, Rate: 2}, "the rate is closed"},
+		{open, setting.Setting{Batch: 128, Rate: 2}, ""},
 		{open, setting.Setting{}, ""},
 		{setting.Levers{}, from, ""},
 	} {

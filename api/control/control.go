@@ -12,6 +12,7 @@ const Protocol = 2
 const (
 	PathJob     = "/v2/job"     // GET: a Job
 	PathResize  = "/v2/resize"  // POST a Resize: a Job
+	PathSet     = "/v2/set"     // POST a Set: a Job
 	PathReshape = "/v2/reshape" // POST a Reshape: a Job, or a Plan
 	PathStop    = "/v2/stop"    // POST a Stop: a Job
 	PathDrain   = "/v2/drain"   // POST a Drain: a Job
@@ -23,6 +24,14 @@ const (
 type Resize struct {
 	// Workers is the number of members that the job should have.
 	Workers int `json:"workers"`
+	// Who asks, such as "ada@host"; it stands in the reasons that people read.
+	Who string `json:"who"`
+}
+
+// Set asks for another setting of the job: how it trains.
+type Set struct {
+	// Assign is the parts that change, in the text form of a setting, such as "batch=512".
+	Assign string `json:"assign"`
 	// Who asks, such as "ada@host"; it stands in the reasons that people read.
 	Who string `json:"who"`
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // Metrics are the numbers of a report by name.
@@ -59,10 +60,7 @@ type Job struct {
 	Max int `json:"max"`
 	// Spares is the number of workers that the job should have beyond Want.
 	Spares int `json:"spares,omitempty"`
-	// Steps is the number of committed steps.
-	Steps uint64 `json:"steps"`
-	// Elastic says that the job trains in steps, so that its size can change.
-	Elastic bool `json:"elastic"`
+	Training
 	MeshStatus
 	// Paused says that the job waits for workers.
 	Paused bool `json:"paused"`
@@ -82,6 +80,20 @@ type Job struct {
 	// never null. A job that loses workers for weeks would otherwise have an answer that grows
 	// without bound; result.json has all of them at the end.
 	Workers []Worker `json:"workers"`
+}
+
+// Training is how far a job is, and how it trains.
+type Training struct {
+	// Steps is the number of committed steps.
+	Steps uint64 `json:"steps"`
+	// Elastic says that the job trains in steps, so that its size can change.
+	Elastic bool `json:"elastic"`
+	// Setting is how the job trains; absent unless its program has opened a part of that.
+	Setting *setting.Setting `json:"setting,omitempty"`
+	// Levers are the parts of the setting that the program has opened; absent with the setting.
+	Levers *setting.Levers `json:"levers,omitempty"`
+	// NextChange is the change that waits for the end of a step; absent if none does.
+	NextChange *setting.Change `json:"next_change,omitempty"`
 }
 
 // MeshStatus is how the state of a job lies on its workers. It is empty for a job without a mesh.

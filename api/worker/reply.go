@@ -171,6 +171,19 @@ type BucketReply struct {
 // TypeName implements Message.
 func (*BucketReply) TypeName() string { return "bucket" }
 
+// SettingReply answers a SettingRequest. The batch is in the cursor of the view.
+type SettingReply struct {
+	Header
+	// Number is the number of the newest change of the job; 0 means that there was none.
+	Number uint64 `json:"number,omitempty"`
+	// Rate is the factor of the learning rate, compared with the one at the batch that the program
+	// states; 0 means that the worker chooses it by its optimizer.
+	Rate float64 `json:"rate,omitempty"`
+}
+
+// TypeName implements Message.
+func (*SettingReply) TypeName() string { return "setting" }
+
 // ErrorReply is the reply to a request that the agent refuses.
 type ErrorReply struct {
 	Header

@@ -21,6 +21,7 @@ var requests = byTypeName(
 	func() Message { return new(StateRequest) },
 	func() Message { return new(ShapeRequest) },
 	func() Message { return new(BucketRequest) },
+	func() Message { return new(SettingRequest) },
 	func() Message { return new(ReportRequest) },
 	func() Message { return new(LeaveRequest) },
 )
@@ -259,6 +260,12 @@ type BucketRequest struct {
 
 // TypeName implements Message.
 func (*BucketRequest) TypeName() string { return "bucket" }
+
+// SettingRequest asks how the job trains, after a view that says that this was changed.
+type SettingRequest struct{ Header }
+
+// TypeName implements Message.
+func (*SettingRequest) TypeName() string { return "setting" }
 
 // ReportRequest hands numbers to the launcher. It has no reply.
 type ReportRequest struct {

@@ -192,6 +192,12 @@ func (j *Job) Resize(ctx context.Context, workers int, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathResize, api.Resize{Workers: workers, Who: who})
 }
 
+// Set asks the launcher for another setting, such as "batch=512", and sets j.Job. It does not wait
+// for the end of the step from which on the job has it.
+func (j *Job) Set(ctx context.Context, assign, who string) error {
+	return j.askForJob(ctx, http.MethodPost, api.PathSet, api.Set{Assign: assign, Who: who})
+}
+
 // Reshape asks the launcher for another mesh, and sets j.Job. It does not wait for the mesh.
 func (j *Job) Reshape(ctx context.Context, mesh, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathReshape, api.Reshape{Mesh: mesh, Who: who})

@@ -11,7 +11,8 @@ import (
 )
 
 // trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end
-// when there is none. TestMain runs it in a process of its own.
+// when there is none, with a batch that BATCH_RANGE opens, such as 8,64. TestMain runs it in a
+// process of its own.
 func trainer() {
 	if err := trainSum(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -34,9 +35,15 @@ func trainSum() error {
 	if err != nil {
 		return err
 	}
+	data := client.Data{Samples: 512, Batch: 16, Epochs: epochs, Seed: 1}
+	if text := os.Getenv("BATCH_RANGE"); text != "" {
+		if _, err := fmt.Sscanf(text, "%d,%d", &data.BatchRange[0],
+			&data.BatchRange[1]); err != nil {
+			return err
+		}
+	}
 	p, g := make([]float64, 8), make([]float64, 8)
-	t, err := client.Train(j, client.Data{Samples: 512, Batch: 16, Epochs: epochs, Seed: 1},
-		client.StateOf("p", p))
+	t, err := client.Train(j, data, client.StateOf("p", p))
 	if err != nil {
 		return err
 	}

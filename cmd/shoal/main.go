@@ -38,7 +38,8 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(demo.NewCommand(), run.NewCommand(), jobs.NewPsCommand(), jobs.NewLogsCommand(),
-		jobs.NewResizeCommand(), jobs.NewReshapeCommand(), jobs.NewStopCommand(),
+		jobs.NewResizeCommand(), jobs.NewSetCommand(), jobs.NewReshapeCommand(),
+		jobs.NewStopCommand(),
 		jobs.NewExplainCommand(),
 		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),
 		jobs.NewRecoverCommand(),

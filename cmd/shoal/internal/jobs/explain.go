@@ -23,15 +23,19 @@ import (
 // NewExplainCommand returns the command shoal explain.
 func NewExplainCommand() *cobra.Command {
 	var asJSON bool
+	var change uint64
 	cmd := &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say what happened to a job's workers, and why",
-		Long: cli.Help(`Say which changes the workers of a job went through: when, after which step, and why.
+		Long: cli.Help(`Say which changes the workers of a job and its setting went through: when, after which step, and why.
 Of a job that runs, the command also says which worker the others wait for, and what to do about it.
+With --change it says all of one change of the setting: the reason, what else was compared, what was
+predicted, and what was measured.
 
 JOB is the name of a running job, else of its newest run, or the directory of a run.`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal explain train
   shoal explain train --json               one JSON object a change
+  shoal explain train --change 3           all about change 3 of the setting
   shoal explain ~/.local/state/shoal/runs/train-3`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeRuns,
@@ -40,9 +44,14 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("change") {
+				return explainChange(cmd.OutOrStdout(), dir, change, asJSON)
+			}
 			return explain(cmd.OutOrStdout(), dir, live, silent, asJSON)
 		},
 	}
+	cmd.Flags().Uint64Var(&change, "change", 0,
+		"say all about the change of the setting that has this `number`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a change, as in the ledger")
 	return cmd
 }

@@ -24,6 +24,10 @@ type goal struct {
 	reached func() (bool, error)
 	noWait  bool // whether to ask only
 	json    bool // whether to print JSON objects
+	// lost is what to say too where the launcher is gone; "" = nothing.
+	lost string
+	// last makes the last line with --json, of the seconds that it took; nil = it is an atGoal.
+	last func(seconds float64) any
 }
 
 // atGoal is the last line with --json.
@@ -51,7 +55,8 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 		}
 		if errors.Is(err, control.ErrEnded) {
 			return false, fmt.Errorf(
-				"job %s has ended before it had %s; shoal explain %[1]s says how", j.Name, g.what)
+				"job %s has ended before it had %s; shoal explain %[1]s says how%s", j.Name, g.what,
+				g.lost)
 		}
 		if err != nil {
 			return false, err
@@ -66,6 +71,9 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	took := time.Since(start)
+	if g.json && g.last != nil {
+		return json.NewEncoder(out).Encode(g.last(took.Seconds()))
+	}
 	if g.json {
 		return json.NewEncoder(out).Encode(
 			atGoal{j.Name, j.Mesh, j.Size, j.Generation, took.Seconds()})

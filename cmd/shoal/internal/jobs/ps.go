@@ -38,6 +38,7 @@ JOB is the name of a running job, or the directory of its run.
   SPARES        workers that wait to replace a lost one / those that --spares asks for
   GENERATION    number of the membership; it grows with every change
   STEP          steps that are committed
+  BATCH         samples of a step, where the program lets shoal set change them
   STATE         what the job does; of a worker: running, waiting to become a member, or waited
                 for, when it keeps the others from going on`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal ps
@@ -76,9 +77,10 @@ JOB is the name of a running job, or the directory of its run.
 // showJobs prints a table of jobs to out, with a line below it for each job that needs attention,
 // or as JSON an object a job.
 func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
+	open := slices.ContainsFunc(jobs, func(j *control.Job) bool { return j.Setting != nil })
 	rows := [][]string{
-		{"JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY",
-			"SAMPLES/S", "DIR"}}
+		withBatch(open, "BATCH", "JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE",
+			"LOSS", "ACCURACY", "SAMPLES/S", "DIR")}
 	for _, j := range jobs {
 		if asJSON {
 			if err := json.NewEncoder(out).Encode(j.Job); err != nil {
@@ -87,12 +89,14 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 			continue
 		}
 		m := newestMetrics(j.Job)
-		rows = append(rows,
-			[]string{j.Name, sizeText(j.Job), sparesText(j.Job), numberOrDash(j.Generation),
-				stepText(j.Job, m),
-				string(j.State), timeOrDate(j.Started, time.Now()),
-				metricText(m, "loss", "%.4g"), metricText(m, "accuracy", "%.4g"),
-				metricText(m, "samples_per_s", "%.0f"), j.Dir})
+		batch := "-"
+		if j.Setting != nil {
+			batch = numberOrDash(j.Setting.Batch)
+		}
+		rows = append(rows, withBatch(open, batch, j.Name, sizeText(j.Job), sparesText(j.Job),
+			numberOrDash(j.Generation), stepText(j.Job, m), string(j.State),
+			timeOrDate(j.Started, time.Now()), metricText(m, "loss", "%.4g"),
+			metricText(m, "accuracy", "%.4g"), metricText(m, "samples_per_s", "%.0f"), j.Dir))
 	}
 	if asJSON {
 		return nil
@@ -107,6 +111,18 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 		}
 	}
 	return nil
+}
+
+// batchColumn is where the batch stands in the table of jobs: behind the step.
+const batchColumn = 5
+
+// withBatch returns the cells of a row of the table of jobs, with that of the batch in its place if
+// some job has an open one.
+func withBatch(open bool, batch string, cells ...string) []string {
+	if !open {
+		return cells
+	}
+	return slices.Insert(cells, batchColumn, batch)
 }
 
 // printRollback prints to out that a job goes back to a checkpoint, or how it last has; nothing for

@@ -11,7 +11,8 @@ import (
 // TestAdviceLines checks that what is advised is what can be done: by what the process does, where
 // it is, and what the job can do without it.
 func TestAdviceLines(t *testing.T) {
-	train := api.Job{Name: "train", Head: "a", Size: 4, Want: 4, Elastic: true}
+	train := api.Job{Name: "train", Head: "a", Size: 4, Want: 4,
+		Training: api.Training{Elastic: true}}
 	// with returns a changed copy of the job train.
 	with := func(change func(j *api.Job)) api.Job {
 		j := train

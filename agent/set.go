@@ -1,0 +1,39 @@
+package agent
+
+import (
+	api "github.com/shoal-ml/shoal/api/worker"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// Changes of how the job trains, for people, workers and the launcher.
+
+// Set asks for another setting, such as "batch=512", on the head; elsewhere it returns
+// head.ErrNotHead. The job has it when a step ends; Status tells. who asks is part of the reason
+// that people read. It waits for the engine's thread.
+func (a *Agent) Set(text, who string) error {
+	return a.askHead(func() error {
+		next, err := a.driver.head.State().Setting.Asked(text)
+		if err != nil {
+			return err
+		}
+		return a.driver.head.Change(next, setting.Change{Phase: setting.Entered, Who: who,
+			Because: who + " asked"})
+	})
+}
+
+// serveSetting answers how the job trains. It runs on the session's goroutine, and does not wait:
+// the Status has the effects of every step whose end this worker has seen.
+func (s *session) serveSetting() error {
+	now := s.agent.Status().Setting
+	return s.reply(&api.SettingReply{Number: now.Number, Rate: now.Rate})
+}
+
+// reportSettingChange gives the launcher of every host an event about a change of the setting. It
+// runs on the engine's thread.
+func (d *driver) reportSettingChange(a *head.Apply) {
+	e := Event{What: "change", Generation: d.generationNumber(a.View.Generation),
+		Size: a.View.Size(), Step: a.Steps, Because: a.Change.Because, Change: a.Change,
+		Elsewhere: !d.head.Leads()}
+	d.giveOrder(func(o *Orders) { o.Event(e) })
+}

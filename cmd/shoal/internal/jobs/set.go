@@ -1,0 +1,135 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// setFlags are the flags of shoal set. One goroutine uses them, that of the command; only run waits
+// for the job. The functions of this file read the job as run has refreshed it.
+type setFlags struct {
+	noWait bool // whether to ask, and not to wait until the job trains so
+	json   bool // whether to print JSON objects
+}
+
+// maxAssignments is how many parts of a setting one command takes; there are fewer.
+const maxAssignments = 16
+
+// NewSetCommand returns the command shoal set.
+func NewSetCommand() *cobra.Command {
+	var f setFlags
+	cmd := &cobra.Command{
+		Use:   "set JOB NAME=VALUE…",
+		Short: "Change how a running job trains, such as its batch",
+		Long: cli.Help(`Change how a running job trains. All workers do so from the same step on, and no sample is lost.
+The command ends when that is so, or says why it will not be.
+
+  batch=512   samples of a step over all workers, within what the program allows:
+              shoal.torch.loader(…, batch_range=(64, 1024)), job.steps, or client.Data in Go
+  rate=1.4    factor of the learning rate of SGD at that batch, as against the one of the program;
+              without it shoal.torch.optimizer chooses the factor, also for other optimizers`, cli.ExitCodes, "train"),
+		Example: `  shoal set train batch=512
+  shoal set train batch=256 rate=1.4 --no-wait
+  shoal set ~/runs/train batch=64 --json       by the directory of the run, one object a change`,
+		Args:              cli.Arguments(2, 1+maxAssignments),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text := strings.Join(args[1:], ",")
+			if _, err := (setting.Setting{}).Asked(text); err != nil {
+				return cli.AsUsage(err)
+			}
+			j, err := control.Find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), j, text)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait until the job trains so")
+	flags.BoolVar(&f.json, "json", false,
+		"print one JSON object a change, and a last one when the job trains so")
+	return cmd
+}
+
+// atSetting is the last line of shoal set --json.
+type atSetting struct {
+	Job     string          `json:"job"`
+	Setting setting.Setting `json:"setting"`
+	Steps   uint64          `json:"steps"`   // committed steps
+	Seconds float64         `json:"seconds"` // from the request on
+}
+
+// run asks a job for what text sets, and waits until it trains so unless --no-wait is given. It
+// prints the changes of the job to out, and what delays them to notes.
+func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job,
+	text string) error {
+	var number uint64 // of the change; 0 = the job was not asked yet
+	ask := func() error {
+		if hasSetting(j, text) && j.NextChange == nil {
+			number = max(number, j.Setting.Number)
+			return nil
+		}
+		if err := j.Set(ctx, text, requester()); err != nil {
+			return fmt.Errorf("job %s keeps its setting: %w", j.Name, err)
+		}
+		if j.NextChange != nil {
+			number = j.NextChange.Number
+		} else if j.Setting != nil {
+			number = j.Setting.Number
+		}
+		return nil
+	}
+	g := goal{job: j, what: strings.ReplaceAll(text, ",", " "), noWait: f.noWait, json: f.json,
+		ask: ask, lost: lostChangeText(j), last: func(seconds float64) any {
+			return atSetting{j.Name, *j.Setting, j.Steps, seconds}
+		}}
+	g.reached = func() (bool, error) {
+		switch {
+		case j.Setting == nil || j.NextChange != nil && j.NextChange.Number <= number:
+			return false, nil
+		case j.Setting.Number < number:
+			fmt.Fprintf(notes, "shoal: the host that led job %s is lost, and with it the "+
+				"request; host %s, which leads now, is asked again\n", j.Name, j.Head)
+			return false, ask()
+		case !hasSetting(j, text):
+			return false, fmt.Errorf("job %s now has %v and not %s: it was changed again since; "+
+				"shoal explain %[1]s says why", j.Name, j.Setting, g.what)
+		}
+		return true, nil
+	}
+	err := g.askAndWait(ctx, out)
+	if refusal := new(control.Refusal); number > 0 && errors.As(err, &refusal) {
+		return fmt.Errorf("%w. A change that was not made yet is lost with the host that led: "+
+			"if shoal ps there shows another setting, ask again there", err)
+	}
+	return err
+}
+
+// hasSetting reports whether a job trains as text says.
+func hasSetting(j *control.Job, text string) bool {
+	if j.Setting == nil {
+		return false
+	}
+	want, err := j.Setting.Asked(text)
+	return err == nil && want.Equal(*j.Setting)
+}
+
+// lostChangeText says what to do where the launcher of a job is gone before a change was made; ""
+// for a job that has no other hosts.
+func lostChangeText(j *control.Job) string {
+	if len(j.Hosts) < 2 {
+		return ""
+	}
+	return "; if it goes on on another host, a change that was not made yet is lost: ask again " +
+		"there"
+}

@@ -1,0 +1,81 @@
+package setting
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shoal-ml/shoal/internal/plural"
+)
+
+// String says the change in one line for a person: that it was entered and why, with what was
+// predicted, or how it has ended, with what was measured.
+func (c Change) String() string {
+	switch text := fmt.Sprintf("change %d %s", c.Number, c.Phase); c.Phase {
+	case Entered:
+		text = fmt.Sprintf("change %d at step %d: %s", c.Number, c.Step, c.What())
+		if c.Because != "" {
+			text += ", because " + c.Because
+		}
+		if c.Predicted.IsKnown() {
+			text += fmt.Sprintf("; predicted %.3gx goodput (%.3g–%.3g)", c.Predicted.Mid,
+				c.Predicted.Low, c.Predicted.High)
+		}
+		return text
+	case Reverted:
+		return text + c.ending() + "; " + Change{From: c.To, To: c.From}.What()
+	default:
+		return text + c.ending()
+	}
+}
+
+// What says what the change changes, such as "batch 128 -> 256".
+func (c Change) What() string {
+	// value returns the value of a part in a text; "" = it has none.
+	value := func(text, name string) string {
+		for _, word := range strings.Split(text, ",") {
+			if rest, is := strings.CutPrefix(word, name+"="); is {
+				return rest
+			}
+		}
+		return ""
+	}
+	var list []string
+	for _, name := range c.Parts() {
+		switch from, to := value(c.From, name), value(c.To, name); {
+		case from == "":
+			list = append(list, name+" "+to)
+		case to == "":
+			list = append(list, fmt.Sprintf("%s %s -> as the program has it", name, from))
+		default:
+			list = append(list, fmt.Sprintf("%s %s -> %s", name, from, to))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// ending says what was measured, beside what was predicted, and why the change ended, each after
+// ": " or ", "; "" if nothing is known of it.
+func (c Change) ending() string {
+	var list []string
+	if c.Measured > 0 {
+		list = append(list, fmt.Sprintf("%.3gx over %s", c.Measured,
+			plural.Of(int(c.Steps), "step")))
+		switch {
+		case !c.Predicted.IsKnown():
+		case c.Predicted.Contains(c.Measured):
+			list = append(list, "as predicted")
+		default:
+			list = append(list, "predicted "+c.Predicted.factor())
+		}
+	}
+	if c.Why != "" {
+		list = append(list, c.Why)
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(list, ", ")
+}
+
+// factor writes the band of a factor, such as "1.31x (1.18–1.44)".
+func (b Band) factor() string { return fmt.Sprintf("%.3gx (%.3g–%.3g)", b.Mid, b.Low, b.High) }
