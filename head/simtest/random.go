@@ -17,7 +17,8 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
-		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
+		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0),
+		open: seed/2%2 == 0 && seed%3 > 0, apart: seed%7 == 0}
 	k := newStoreGenerator(c, seed)
 	do := func(line string) {
 		if broken == nil && line != "" {
@@ -96,6 +97,8 @@ type generator struct {
 	plan      []string   // the events that come next, whatever is drawn
 	mesh      bool       // workers have parts of the state
 	redundant bool       // those that are on two are to be on two hosts
+	open      bool       // the program has opened the batch
+	apart     bool       // what a lost worker has left is a batch of its own
 	spares    int        // of the job
 }
 
@@ -109,11 +112,19 @@ func (g *generator) firstEvents() (lines []string) {
 	if g.mesh {
 		lines = append(lines, g.meshJobEvent(hosts, slots))
 	} else {
+		samples := []int{0, 1, 23, 50}[g.rand.IntN(4)]
+		if g.open {
+			samples = max(samples, 20)
+		}
 		lines = append(lines,
 			fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
-				want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)],
-				1+g.rand.IntN(9),
-				g.rand.IntN(2)))
+				want, g.rand.IntN(want+1), slots, samples, 1+g.rand.IntN(9), g.rand.IntN(2)))
+		if g.open {
+			lines[0] += " batches=1-12"
+		}
+		if g.apart {
+			lines[0] += " apart=1"
+		}
 	}
 	lines[0] += fmt.Sprintf(" early=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
 	for i := 1; i < hosts; i++ {
@@ -135,7 +146,10 @@ func (g *generator) nextEvent() string {
 	if g.mesh && g.rand.IntN(150) == 0 {
 		return g.reshapeEvent()
 	}
-	if g.isGoingBack() && g.rand.IntN(20) == 0 {
+	if g.open && g.rand.IntN(20) == 0 {
+		return g.changeEvent()
+	}
+	if (g.isGoingBack() || g.open && g.isChanging()) && g.rand.IntN(20) == 0 {
 		if g.rand.IntN(2) == 0 {
 			return g.workerEvent("kill")
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -15,6 +16,8 @@ import (
 // nothing, so that any part of a schedule is a schedule. The events:
 //
 //	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
+//	job A ... batches=1-12       the program has opened the batch
+//	job A ... apart=1            what a lost worker has left is a batch of its own
 //	job A ... spares=1           one more worker waits to take the place of one that is lost
 //	job A ... mesh=dp=2,tp=1     the workers have parts of the state
 //	  unreplicated=1             no part is on two workers
@@ -34,6 +37,8 @@ import (
 //	cut A B · heal A B           nothing passes between them · it does again, also what has waited
 //	down A B                     A notices that its link to B is gone
 //	resize 4 · drain B · release · force B · reshape dp=4,tp=1
+//	set batch=9,save=2           somebody asks for another setting; set batch=9 P: policy P does
+//	end kept                     the change that is under trial ends; reverted, void
 //	restart A                    the job is run again on its first host, which was lost, with the
 //	                             store in its folder
 //	stabilize 3                  all waits end, in order, until three more steps are committed or
@@ -60,38 +65,12 @@ func (c *Cluster) perform(words []string) error {
 		}
 		return ""
 	}
-	text := func(name string) (text string) {
-		for _, w := range words {
-			if rest, ok := strings.CutPrefix(w, name+"="); ok {
-				text = rest
-			}
-		}
-		return text
-	}
-	number := func(name string) int {
-		n, _ := strconv.Atoi(text(name))
-		return n
-	}
 	n, _ := strconv.Atoi(arg(1))
 	switch words[0] {
 	case "job":
-		if samples := number("samples"); samples > 0 {
-			data, err := cursor.New(uint64(samples), uint64(max(number("batch"), 1)), 1, true)
-			if err != nil {
-				return err
-			}
-			c.data = data
-		}
-		c.disk.every = uint64(number("saves"))
-		c.groups, c.early, c.mesh = number("groups") > 0, number("early"), text("mesh")
-		c.unreplicated, c.redundant = number("unreplicated") > 0, number("redundant") > 0
-		c.slots, c.job = number("slots"),
-			member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")}
-		if c.store.kind = text("store"); c.store.kind == "" || c.claimJob(arg(1)) {
-			c.addFirstHost(arg(1))
-		}
+		return c.performJob(words)
 	case "host":
-		c.addHost(arg(1), number("slots"))
+		c.addHost(arg(1), optionNumber(words, "slots"))
 	case "deliver", "lose", "repeat":
 		c.performMessage(words[0], arg(1), arg(2))
 	case "ask", "work", "kill", "finish", "retry":
@@ -108,6 +87,10 @@ func (c *Cluster) perform(words []string) error {
 		c.askHead(func(h *host) error { return h.agent.Drain(arg(1), "you") })
 	case "release":
 		c.askHead(releaseWorkers)
+	case "set":
+		c.requestSetting(arg(1), arg(2))
+	case "end":
+		c.endTrial(setting.Phase(arg(1)))
 	case "cut", "heal":
 		c.net.setCut(arg(1), arg(2), words[0] == "cut")
 	case "restart":
@@ -122,6 +105,49 @@ func (c *Cluster) perform(words []string) error {
 		return c.performOnHost(words[0], arg(1), arg(2))
 	}
 	return nil
+}
+
+// performJob begins a job with the options of an event; an error says why the event is none.
+func (c *Cluster) performJob(words []string) error {
+	name := ""
+	if len(words) > 1 {
+		name = words[1]
+	}
+	number := func(name string) int { return optionNumber(words, name) }
+	if samples := number("samples"); samples > 0 {
+		data, err := cursor.New(uint64(samples), uint64(max(number("batch"), 1)), 1, true)
+		if err != nil {
+			return err
+		}
+		c.data = data
+	}
+	c.data.Apart, c.levers = number("apart") > 0, parseLevers(option(words, "batches"))
+	c.disk.every = uint64(number("saves"))
+	c.groups, c.early, c.mesh = number("groups") > 0, number("early"), option(words, "mesh")
+	c.unreplicated, c.redundant = number("unreplicated") > 0, number("redundant") > 0
+	c.slots, c.job = number("slots"),
+		member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")}
+	if c.store.kind = option(words, "store"); c.store.kind == "" || c.claimJob(name) {
+		c.addFirstHost(name)
+	}
+	return nil
+}
+
+// option returns the value of the option of an event that is written NAME=VALUE; "" = there is
+// none.
+func option(words []string, name string) (value string) {
+	for _, w := range words {
+		if rest, ok := strings.CutPrefix(w, name+"="); ok {
+			value = rest
+		}
+	}
+	return value
+}
+
+// optionNumber returns the value of an option that is a number; 0 = there is none.
+func optionNumber(words []string, name string) int {
+	n, _ := strconv.Atoi(option(words, name))
+	return n
 }
 
 // releaseWorkers has the agent of a host that leads let all members go. It is for askHead, and

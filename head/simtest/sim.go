@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/store/record"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -32,6 +33,7 @@ type Cluster struct {
 	net          network // the links between hosts
 	invariants   invariants
 	data         cursor.Cursor   // that workers state; zero = the job has none
+	levers       setting.Levers  // that their program has opened
 	groups       bool            // workers use groups
 	mesh         string          // with which the job begins; "" = it has none
 	unreplicated bool            // no part of its state is on two workers

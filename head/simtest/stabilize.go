@@ -120,6 +120,9 @@ func (c *Cluster) CheckFinally() error {
 		c.checkAnswered()
 	}
 	if c.mesh == "" && c.invariants.broken == nil && c.mustGoOn(1) {
+		if c.invariants.newest >= before+3 {
+			c.checkChanges()
+		}
 		c.checkDrain()
 	}
 	c.checkOutlive()

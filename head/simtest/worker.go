@@ -10,7 +10,6 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -58,7 +57,7 @@ func (w *worker) askToJoin() {
 	if _, first := w.host.agent.State().View.Rank(w.id); c.mesh != "" && !first {
 		w.stateLayout()
 	} else if c.mesh == "" && c.data.Samples > 0 {
-		w.host.agent.ReportData(w.id, c.data, setting.Levers{})
+		w.host.agent.ReportData(w.id, c.data, c.levers)
 	}
 	w.host.agent.WorkerAsks(w.id)
 	w.host.runActions()
@@ -300,5 +299,6 @@ func (c *Cluster) allWorkers() (list []*worker) {
 // claim is what a worker trains on in a step.
 type claim struct {
 	epoch uint64
+	batch uint64 // samples of a whole batch
 	spans []cursor.Span
 }

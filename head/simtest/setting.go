@@ -1,0 +1,225 @@
+package simtest
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// How a job comes to another setting, and what must hold then:
+//
+//   - the members train on batches of the same size in the same step, and what a host's workers are
+//     not told of is what they compute by themselves (T1);
+//   - the setting changes only with an entry that enters a change or reverts it, and the batch with
+//     it; a change is under trial from its entry to its end, which comes once (T2);
+//   - all hosts apply the same changes in the same entries (L1 says that);
+//   - asked for without a fault, a change is entered, and ends (T3).
+//
+// One goroutine runs all of this, that of its Cluster. A check that fails is recorded in the
+// invariants.
+
+// parseLevers reads what the program has opened: the batch, as LEAST-MOST; "" = nothing.
+func parseLevers(text string) (levers setting.Levers) {
+	from, to, _ := strings.Cut(text, "-")
+	levers.Batch.From, _ = strconv.ParseUint(from, 10, 32)
+	levers.Batch.To, _ = strconv.ParseUint(to, 10, 32)
+	return levers
+}
+
+// requestSetting asks for the parts of a setting that a text gives; of a policy that is the change
+// of one, else that of a person.
+func (c *Cluster) requestSetting(text, policy string) {
+	c.askHead(func(h *host) error {
+		next, err := h.agent.State().Setting.With(text)
+		if err != nil {
+			return err
+		}
+		change := setting.Change{Phase: setting.Entered, Policy: policy}
+		if policy == "" {
+			change.Who = "you"
+		}
+		return h.agent.Change(next, change)
+	})
+}
+
+// endTrial asks for the end of the trial that there is: phase is Kept, Reverted or Void.
+func (c *Cluster) endTrial(phase setting.Phase) {
+	c.askHead(func(h *host) error {
+		s := h.agent.State()
+		if s.Trial == nil {
+			return nil
+		}
+		next, err := s.Trial.Undo(s.Setting)
+		if err != nil {
+			return err
+		}
+		return h.agent.Change(next, setting.Change{Number: s.Trial.Number, Phase: phase})
+	})
+}
+
+// settingText returns all that a state and an entry say of the setting, to be compared.
+func settingText(a *head.Apply) string {
+	return fmt.Sprint(a.First, a.Setting, a.Levers, a.Change) + changeText(a.Trial)
+}
+
+// changeText returns a change as text, to be compared; "" for none.
+func changeText(c *setting.Change) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprint(*c)
+}
+
+// setAt is what a host knows of the setting after an entry of the log.
+type setAt struct {
+	setting setting.Setting
+	trial   *setting.Change
+	data    *cursor.Cursor
+	view    topo.Generation
+}
+
+// checkSetting checks what an entry of the log changes in the setting (T1, T2). members says that
+// the host has some before and after it.
+func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members bool) {
+	is, was := setAt{a.Setting, a.Trial, a.Data, a.View.Generation}, l.set[h.name]
+	l.set[h.name] = is
+	if a.Data != nil && a.Data.Batch != cmp.Or(a.Setting.Batch, a.First) {
+		l.fail("%s applies entry %d with batches of %d, the setting %v and a first batch of %d",
+			h.name, a.Index, a.Data.Batch, a.Setting, a.First)
+	}
+	if a.Change != nil && h.agent.Leads() {
+		h.cluster.print("change %d is %s by %s: from %s to %s", a.Change.Number, a.Change.Phase,
+			h.name, a.Change.From, a.Change.To)
+	}
+	if !members || was.data == nil || h.cluster.mesh != "" {
+		return
+	}
+	untold := was.data.Commit(1, []bool{true}) // what workers go on with that were told nothing
+	if !a.Changed && a.Steps == before.steps+1 && !reflect.DeepEqual(untold, *a.Data) {
+		l.fail("%s does not tell its workers in entry %d that they go on at %+v, not at %+v",
+			h.name, a.Index, *a.Data, untold)
+	}
+	c, why := a.Change, ""
+	switch {
+	case a.Changed && a.View.Generation == was.view && a.Joined > 0 && a.AllReleased == "":
+		why = "tells again who is new"
+	case a.Data.Batch != was.data.Batch && !a.Data.TakesBatch():
+		why = "is another batch, and one before is incomplete"
+	case c == nil:
+		if !is.setting.Equal(was.setting) || is.setting.Number != was.setting.Number ||
+			changeText(is.trial) != changeText(was.trial) {
+			why = "is another setting, and no change"
+		}
+	case c.Phase == setting.Entered:
+		if is.setting.Number != was.setting.Number+1 || c.Number != is.setting.Number ||
+			is.trial == nil || was.trial != nil || c.Step != a.Steps || !a.Changed {
+			why = "enters a change in another way"
+		}
+	case is.trial != nil || was.trial == nil || was.trial.Number != c.Number:
+		why = "ends a change that is not under trial"
+	case c.Phase == setting.Reverted:
+		if back, err := was.trial.Undo(was.setting); err != nil || !a.Changed ||
+			cmp.Or(back.Batch, a.First) != a.Data.Batch {
+			why = "reverts a change in another way"
+		}
+	case !is.setting.Equal(was.setting):
+		why = "ends a change with another setting"
+	}
+	if why != "" {
+		l.fail("entry %d on %s %s: %+v follows %+v with %+v", a.Index, h.name, why, is, was, c)
+	}
+}
+
+// checkBatches checks that the contributors of a step train on batches of the same size (T1).
+func (l *invariants) checkBatches(step uint64, s *step) {
+	for _, w := range s.contributors {
+		first, mine := l.claims[s.contributors[0]][step], l.claims[w][step]
+		if first.batch != mine.batch || first.epoch != mine.epoch {
+			l.fail("in step %d w%d trains on batches of %d in epoch %d, w%d on batches of %d in "+
+				"epoch %d", step, w, mine.batch, mine.epoch, s.contributors[0], first.batch,
+				first.epoch)
+		}
+	}
+}
+
+// checkChanges checks that a job that goes on changes its batch when a person asks for it, and back
+// when the change is reverted (T3). A job that cannot change says why.
+func (c *Cluster) checkChanges() {
+	h := c.leadingHost()
+	if !c.levers.Batch.IsOpen() || h == nil || c.invariants.broken != nil || !c.mustGoOn(1) ||
+		!c.allLinked() || h.agent.State().Data == nil || h.agent.Machine().Paused() {
+		return
+	}
+	before := h.agent.State()
+	batch := c.levers.Batch.From
+	if before.Data.Batch == batch {
+		batch++
+	}
+	if _, waits := h.agent.RequestedChange(); !waits {
+		c.requestSetting(fmt.Sprintf("batch=%d", batch), "")
+	}
+	isSet := func(s head.State) bool { return s.Setting.Number > before.Setting.Number }
+	if c.stabilizeUntil(h, isSet, fmt.Sprintf("come to batches of %d", batch)) {
+		c.endTrial(setting.Reverted)
+		c.stabilizeUntil(h, func(s head.State) bool { return s.Trial == nil }, "revert a change")
+	}
+}
+
+// stabilizeUntil lets the job go on until its state on h, which leads, is as it must become; what
+// says that in words. A loss may have left a batch incomplete, so that takes some steps. False: it
+// is not, which is a fault unless h or the job has ended.
+func (c *Cluster) stabilizeUntil(h *host, is func(head.State) bool, what string) bool {
+	for range settling {
+		c.Stabilize(1)
+		if !h.alive || !h.agent.Leads() || !c.mustGoOn(1) {
+			return false
+		}
+		if is(h.agent.State()) {
+			return true
+		}
+	}
+	c.invariants.fail("%s leads, and the job does not %s: %+v", h.name, what, h.agent.State())
+	return false
+}
+
+// changeEvent returns an event in which a person or a policy asks for another batch, small ones
+// more often, or a trial ends; "" = nobody leads, or a change waits. In some cases the job is let
+// go on without faults up to the end of a step.
+func (g *generator) changeEvent() string {
+	h := g.c.leadingHost()
+	if h == nil {
+		return ""
+	}
+	if _, waits := h.agent.RequestedChange(); waits {
+		return ""
+	}
+	if g.rand.IntN(3) == 0 {
+		g.plan = append(g.plan, "stabilize 1")
+	}
+	ends := []string{"end kept", "end void", "end reverted", "end reverted"}
+	if h.agent.State().Trial != nil && g.rand.IntN(3) > 0 {
+		return ends[g.rand.IntN(len(ends))]
+	}
+	batch := 1 + g.rand.IntN(1+g.rand.IntN(13)) // the largest is out of range
+	if g.rand.IntN(2) == 0 {
+		return fmt.Sprintf("set batch=%d policy", batch)
+	}
+	return fmt.Sprintf("set batch=%d,save=%d", batch, 1+g.rand.IntN(9))
+}
+
+// isChanging reports whether a change waits for the end of a step, or is under trial.
+func (g *generator) isChanging() bool {
+	h := g.c.leadingHost()
+	if h == nil {
+		return false
+	}
+	_, waits := h.agent.RequestedChange()
+	return waits || h.agent.State().Trial != nil
+}
