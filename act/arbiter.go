@@ -92,7 +92,7 @@ func (l *Loop) whyNot(c *candidate) string {
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid
 	window := max(costWindow.Seconds(), windowSteps*c.StepSeconds.Mid)
 	spent := l.spentWithin(window)
-	brings := fmt.Sprintf("%s may bring %.3gx", c.change.To, c.Gain())
+	brings := fmt.Sprintf("%s may bring %.4gx", c.change.To, c.Gain())
 	switch {
 	case len(c.change.Parts()) == 0:
 		return "it is as it should be: " + c.Because

@@ -117,10 +117,15 @@ func (j *job) observe(t testing.TB) {
 	s.Batch = j.batch()
 	j.seen = sense.Observation{Step: j.state.Step, Size: j.size, First: j.first, Setting: s,
 		Now: sense.Duration(j.now * 1e9), Levers: j.state.Levers, Steps: &j.steps}
-	if scale := j.scale(j.progress); scale > 0 {
+	scale, limit := j.scale(j.progress), 8*float64(j.batch())
+	switch {
+	case scale > limit: // an estimator does not see more
+		j.seen.Noise = noise.Estimate{Known: true, SquaredNorm: 1, Variance: scale, Above: true,
+			Scale: setting.Band{Low: limit, Mid: limit, High: limit}}
+	case scale > 0:
 		j.seen.Noise = noise.Estimate{Known: true, SquaredNorm: 1, Variance: scale,
 			Scale: setting.Band{Low: 0.85 * scale, Mid: scale, High: 1.2 * scale}}
-	} else {
+	default:
 		j.seen.Noise.Why = "nobody has told of it"
 	}
 	for _, o := range j.loop.Observe(j.seen) {

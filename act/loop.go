@@ -27,8 +27,9 @@ const (
 )
 
 const (
-	// interval is the number of steps from one decision to the next.
-	interval = 10
+	// interval is the number of steps from one decision to the next. While nothing changes it
+	// doubles up to maxInterval, since to decide takes about a millisecond.
+	interval, maxInterval = 10, 80
 	// maxWait is after how many steps an order that has not become an entry is given up.
 	maxWait = 512
 )
@@ -76,6 +77,8 @@ type Loop struct {
 	asked    *asked            // an order that is not an entry yet; nil = there is none
 	trial    *trial            // that of entry; nil = there is none, or it has not been looked at
 	next     uint64            // step from which on policies are asked again
+	pace     uint64            // steps from the newest decision to that
+	noisy    bool              // the noise was known at the newest decision
 	changed  uint64            // step at which the newest change has begun or ended
 	since    uint64            // what the twin said of it when it was asked last
 	spent    []spending        // what changes have cost lately, the newest last
@@ -92,7 +95,7 @@ type asked struct {
 
 // New returns a loop that has seen nothing. An error says which policies cannot go together.
 func New(c Config) (*Loop, error) {
-	l := &Loop{mode: c.Mode, twin: &twin.Twin{}, next: interval}
+	l := &Loop{mode: c.Mode, twin: &twin.Twin{}, next: interval, pace: interval}
 	owner := map[string]string{}
 	for _, p := range c.Policies {
 		for _, name := range p.Levers() {
@@ -123,8 +126,12 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		l.asked = nil
 	case l.asked != nil, l.mode == Off, o.Step < l.next:
 	default:
-		l.next = o.Step + interval
-		return l.decide()
+		orders := l.decide()
+		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {
+			l.pace = interval
+		}
+		l.next, l.noisy = o.Step+l.pace, o.Noise.Known
+		return orders
 	}
 	return nil
 }
@@ -132,11 +139,12 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 // Applied tells the loop of an entry of the log, also of those that change no setting.
 func (l *Loop) Applied(e Entry) {
 	if e.Leads && !l.entry.Leads {
-		l.next = e.Step + interval
+		l.next, l.pace = e.Step+interval, interval
 	}
 	l.entry = e
 	if e.Change != nil {
-		l.changed = e.Step
+		l.changed, l.pace = e.Step, interval
+		l.next = min(l.next, e.Step+interval)
 		l.learn(*e.Change)
 	}
 	if !e.Leads {
@@ -157,6 +165,9 @@ func (l *Loop) Applied(e Entry) {
 // Refused tells the loop that the order before was not accepted, and why.
 func (l *Loop) Refused(why error) {
 	if l.asked == nil { // an end was refused: it is ordered again a few steps later
+		if l.trial != nil {
+			l.trial.refused, l.trial.refusals = why, l.trial.refusals+1
+		}
 		return
 	}
 	c := l.asked.change

@@ -27,6 +27,8 @@ const (
 	// reorder is after how many steps the end of a trial is ordered again that has not become an
 	// entry.
 	reorder = 10
+	// maxRefusals is how often a change may be refused to be taken back, before it is void.
+	maxRefusals = 3
 )
 
 // trial is the measurement of a change. It is the Loop's, and used as that is.
@@ -42,6 +44,8 @@ type trial struct {
 	generation uint64       // of the members that are measured
 	again      bool         // it was begun anew, because members were lost
 	ordered    uint64       // the step at which its end was ordered; 0 = it was not
+	refused    error        // why its end was refused; nil = it was not
+	refusals   int          // how often its end was refused
 }
 
 // check measures the change under trial, and orders its end when enough is known.
@@ -167,6 +171,9 @@ func (l *Loop) end(c setting.Change, phase setting.Phase) []Order {
 	c.Phase = phase
 	if phase == setting.Reverted {
 		back, err := c.Undo(next)
+		if l.trial.refusals >= maxRefusals {
+			err = l.trial.refused
+		}
 		if err != nil {
 			c.Phase, c.Why = setting.Void, cut(fmt.Sprintf("it cannot be taken back: %v", err))
 			back = next

@@ -216,8 +216,11 @@ func (t *Twin) efficiency(batch uint64) setting.Band {
 	}
 	from, to := float64(t.now.Setting.Batch), float64(batch)
 	// at returns the factor at a noise scale.
-	at := func(scale float64) float64 { return (scale + from) / (scale + to) }
+	at := func(scale float64) float64 { return (1 + from/scale) / (1 + to/scale) }
 	scale := t.now.Noise.Scale
+	if t.now.Noise.Above { // it is anywhere from there on, and a larger batch will see where
+		scale = setting.Band{Low: 2 * scale.Low, Mid: 4 * scale.Low, High: math.Inf(1)}
+	}
 	low, high := at(scale.Low), at(scale.High)
 	first := float64(t.now.First)
 	if first == 0 {
