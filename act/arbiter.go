@@ -142,7 +142,7 @@ func (l *Loop) order(c candidate) []Order {
 // What it predicts is what the trial measures: the factor of the throughput, times the middle of
 // that of the efficiency.
 func (l *Loop) change(to decide.Scored) setting.Change {
-	c := setting.Change{Phase: setting.Entered, Rate: round(l.twin.Rate().Mid)}
+	c := setting.Change{Phase: setting.Entered, Step: l.now.Step, Rate: round(l.twin.Rate().Mid)}
 	c.From, c.To = l.now.Setting.Diff(to.Setting)
 	t, e := to.Throughput, to.Efficiency.Mid
 	b := setting.Band{Low: round(t.Low * e), Mid: round(t.Mid * e), High: round(t.High * e)}

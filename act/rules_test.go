@@ -66,8 +66,8 @@ func TestModes(t *testing.T) {
 		}
 		for _, o := range j.said {
 			c := o.Change
-			if c.Because == "" || c.To != "batch=128,rate=1.824" || c.Policy != "batch" ||
-				c.Predicted.Mid < 1.1 || len(c.Alternatives) == 0 || c.Rate == 0 {
+			if c.Because == "" || c.To != "batch=128,rate=1.8" || c.Policy != "batch" ||
+				c.Predicted.Mid < 1.1 || c.Step == 0 || len(c.Alternatives) == 0 || c.Rate == 0 {
 				t.Errorf("%+v", c)
 			}
 		}
