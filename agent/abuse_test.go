@@ -379,7 +379,7 @@ func TestBadMessages(t *testing.T) {
 		") speaks 2: install the same version")
 	bad = join
 	bad.Rank = 2
-	refused(&bad, "2 is no worker that this host has started")
+	refused(&bad, "2 is no worker that this host has started and that lives")
 	bad = join
 	bad.Token = "token-0"
 	refused(&bad, "token")

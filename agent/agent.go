@@ -6,7 +6,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/agent/reshape"
-	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/data/cursor"
@@ -99,15 +97,6 @@ type Agent struct {
 	sessions map[int]*workerSession   // by the number of the worker
 	closed   bool                     // no more conversations begin
 	conns    map[*arena.Conn]struct{} // open conversations, which shutDown ends
-}
-
-// workerSession is what the agent knows of a worker that this host starts, guarded by Agent.mu.
-type workerSession struct {
-	token  string      // secret that the worker must show
-	late   bool        // the job ran already when the worker was started
-	joined bool        // the worker has joined, and may have left since
-	ended  bool        // its process is gone
-	conn   *arena.Conn // nil = the worker has not joined yet
 }
 
 // New opens the socket, and the links to other hosts if there are to be any; Run serves and closes
@@ -331,60 +320,6 @@ func (a *Agent) shutDown() {
 // The methods below run on goroutines of sessions, unless they say otherwise. Those that wait for
 // the engine's thread must not be called there.
 
-// authenticate checks that token is the secret of worker n. late says that the job ran already when
-// the worker was started.
-func (a *Agent) authenticate(n int, token string) (late bool, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p := a.sessions[n]
-	if p == nil {
-		return false, &collective.FieldError{Field: "rank",
-			Problem: fmt.Sprintf("%d is no worker that this host has started", n)}
-	}
-	if subtle.ConstantTimeCompare([]byte(token), []byte(p.token)) != 1 {
-		return false, &collective.FieldError{Field: "token",
-			Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher",
-				n, api.EnvToken)}
-	}
-	return p.late, nil
-}
-
-// admit makes a worker known to the engine, which then owns m, and waits for the engine's thread. A
-// second worker of the same number gets an error, after which the caller owns m. admit returns the
-// size of the job that the worker is to know at first, and the generation.
-func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64,
-	err error) {
-	a.mu.Lock()
-	p := a.sessions[int(m.id)]
-	twice := p.joined
-	if !twice {
-		p.joined, p.conn = true, c
-	}
-	a.mu.Unlock()
-	if twice {
-		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start "+
-			"another worker with another rank", m.id, a.cfg.Job)
-	}
-	err = a.engine.runAndWait(func() {
-		size, generation = a.driver.head.State().View.Size(), a.driver.generationNumber(1)
-		a.engine.admit(m, late)
-	})
-	return size, generation, err
-}
-
-// workersOnHost counts the workers of this host that have not ended, whether they have joined or
-// not. Any goroutine may call it.
-func (a *Agent) workersOnHost() (n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.sessions {
-		if !p.ended {
-			n++
-		}
-	}
-	return n
-}
-
 // requestGroup asks the head for a group of the ranks that a worker lists, and blocks until the
 // head has answered or the agent stops.
 func (a *Agent) requestGroup(w topo.WorkerID, ranks []int) (head.Grouped, error) {
@@ -430,6 +365,10 @@ func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor, levers setting.Levers)
 func (a *Agent) endSession(s *session) {
 	a.mu.Lock()
 	delete(a.conns, s.conn)
+	if p := a.sessions[int(s.worker)]; p != nil && p.conn == s.conn {
+		p.conn = nil
+		a.forgetIfOver(int(s.worker))
+	}
 	a.mu.Unlock()
 	s.conn.Close()
 	if s.joined {
@@ -467,31 +406,9 @@ func (a *Agent) loseAfterLinger(w topo.WorkerID, joined bool) {
 	})
 }
 
-// updateSession runs change on what is known of a worker, with a.mu held meanwhile; nothing for an
-// unknown worker. Any goroutine may call it.
-func (a *Agent) updateSession(id int, change func(p *workerSession)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if p := a.sessions[id]; p != nil {
-		change(p)
-	}
-}
-
 // reportMetrics hands the metrics of a worker to the launcher, on the goroutine of the session.
 func (a *Agent) reportMetrics(w topo.WorkerID, metrics map[string]float64) {
 	if a.cfg.OnReport != nil {
 		a.cfg.OnReport(int(w), metrics)
 	}
-}
-
-// cutOff hangs up on a worker that broke the protocol, and logs it. It runs on the engine's
-// thread.
-func (a *Agent) cutOff(w topo.WorkerID, err error) {
-	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
-		a.Host(), "worker", w, "error", err)
-	a.updateSession(int(w), func(p *workerSession) {
-		if p.conn != nil {
-			_ = p.conn.Shutdown()
-		}
-	})
 }

@@ -135,7 +135,9 @@ func (d *driver) carryOutAction(action head.Action) {
 	case head.Grouped:
 		if list := d.asking[a.Worker]; len(list) > 0 {
 			list[0] <- a
-			d.asking[a.Worker] = list[1:]
+			if d.asking[a.Worker] = list[1:]; len(list) == 1 {
+				delete(d.asking, a.Worker)
+			}
 		}
 	case head.Refuse:
 		if m := d.engine.byID[a.Worker]; m != nil {
@@ -286,6 +288,7 @@ func (d *driver) loseWorker(w topo.WorkerID, how string, done bool) {
 				m.enter = 0
 			}
 		}
+		delete(d.rejected, w)
 		if done {
 			d.head.WorkerFinished(w, how)
 		} else {

@@ -41,14 +41,14 @@ func (a *Agent) WorkerStarted(worker int) {
 // WorkerFinished tells the head that the process of a worker has ended well, and how ("exited with
 // code 0"). An elastic job goes on without the worker; in another, calls that wait for it fail.
 func (a *Agent) WorkerFinished(worker int, how string) {
-	a.updateSession(worker, func(p *workerSession) { p.ended = true })
+	a.endProcess(worker)
 	_ = a.engine.runAndWait(func() { a.driver.loseWorker(topo.WorkerID(worker), how, true) })
 }
 
 // WorkerLost tells the head that the process of a worker is gone in another way than by ending well
 // ("was killed by SIGKILL").
 func (a *Agent) WorkerLost(worker int, how string) {
-	a.updateSession(worker, func(p *workerSession) { p.ended = true })
+	a.endProcess(worker)
 	_ = a.engine.runAndWait(func() { a.driver.loseWorker(topo.WorkerID(worker), how, false) })
 }
 

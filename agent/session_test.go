@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
+	api "github.com/shoal-ml/shoal/api/worker"
+	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
 // A host is crowded while it has more workers than cores. Workers that have ended count no more,
@@ -29,5 +32,44 @@ func TestEndedWorkersDoNotCrowdAHost(t *testing.T) {
 					cores+1-ended, cores, crowded)
 			}
 		})
+	}
+}
+
+// A worker is forgotten when its process and its conversation have ended, whichever ends first, and
+// its secret then opens nothing.
+func TestEndedWorkersAreForgotten(t *testing.T) {
+	a := startAgentOf(t, context.Background(), agent.Config{Size: 1, Max: 100})
+	joinRaw(t, a, 0)
+	for worker := 1; worker <= 6; worker++ {
+		token := a.Expect(worker, true)
+		a.WorkerStarted(worker)
+		end := func() { a.WorkerLost(worker, "was killed by SIGKILL") }
+		if worker%3 == 0 { // it never joins
+			end()
+			continue
+		}
+		w := joinRawWithToken(t, a, worker, token)
+		if worker%3 == 1 {
+			end()
+			if n := a.KnownWorkers(); n != 2 {
+				t.Errorf("%d workers are known while one that has ended can be heard, want 2", n)
+			}
+		}
+		w.conn.Close()
+		if worker%3 == 2 {
+			end()
+		}
+		for a.KnownWorkers() > 1 { // the agent hears of the end on a goroutine of the conversation
+			runtime.Gosched()
+		}
+		r, _ := dialRaw(t, a).request(&api.JoinRequest{Protocol: arena.Protocol, Client: "raw",
+			Rank: worker, Token: token})
+		if want := "is no worker that this host has started and that lives"; r.Type != "error" ||
+			!strings.Contains(r.Error, want) {
+			t.Errorf("a worker of the number of one that has ended gets %+v", r)
+		}
+	}
+	if n := a.KnownWorkers(); n != 1 {
+		t.Errorf("%d workers are known, want the 1 that lives", n)
 	}
 }
