@@ -75,6 +75,30 @@ func TestLostInMidStep(t *testing.T) {
 	}
 }
 
+// A lost worker is forgotten when no group has it any more, and is known to be gone until then.
+func TestForget(t *testing.T) {
+	m := newElasticMatcher(3)
+	list := []topo.WorkerID{worker(1), worker(2)}
+	for _, w := range list {
+		if _, _, err := m.JoinGroup(w, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Lost(worker(2), "was killed", nil)
+	for _, rid := range []func(){
+		func() { m.Advance([]topo.WorkerID{worker(0), worker(1)}) },
+		func() { m.LeaveGroup(worker(1), 1); m.RemoveUnusedGroups() },
+	} {
+		if m.Forget(worker(2)) || !m.Gone(worker(2)) {
+			t.Error("a lost worker is forgotten that a group has")
+		}
+		rid()
+	}
+	if !m.Forget(worker(2)) || m.Gone(worker(2)) {
+		t.Error("a lost worker is known that no group has")
+	}
+}
+
 // An aside of a step completes as soon as all have posted it, and what was posted before it stays a
 // part of the step.
 func TestAside(t *testing.T) {

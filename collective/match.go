@@ -33,7 +33,7 @@ type Ready struct {
 type Matcher struct {
 	groups    map[topo.GroupID]*group   // by number; the world has topo.World
 	byMembers map[string][]topo.GroupID // by list of members: their groups, the oldest first
-	gone      map[topo.WorkerID]string  // by worker that will post no more: why
+	gone      map[topo.WorkerID]string  // by worker that will post no more: why; see Forget
 	next      topo.GroupID              // number of the next group
 	unused    bool                      // some group may be needed by no member
 	elastic   bool                      // the world goes on without members that are lost
@@ -328,4 +328,16 @@ func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []
 func (m *Matcher) Gone(w topo.WorkerID) bool {
 	_, gone := m.gone[w]
 	return gone
+}
+
+// Forget removes what m knows of a lost worker, and returns true, unless a group has the worker:
+// nobody can wait for one that is in no group.
+func (m *Matcher) Forget(w topo.WorkerID) bool {
+	for _, g := range m.groups {
+		if g.index(w) >= 0 {
+			return false
+		}
+	}
+	delete(m.gone, w)
+	return true
 }

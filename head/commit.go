@@ -196,6 +196,7 @@ func (r *leader) commitView(next topo.View, c Commit, f *batch) {
 			r.matcher.Lost(w, how, nil)
 		}
 	}
+	r.forgetEnded()
 	r.writeEntry(c, f)
 }
 

@@ -1,5 +1,26 @@
 package head
 
+import "github.com/shoal-ml/shoal/topo"
+
+// KnownWorkers counts the workers of which this agent, which leads, knows anything, for tests, on
+// the thread of the Agent.
+func (a *Agent) KnownWorkers() int {
+	known := map[topo.WorkerID]bool{}
+	for w := range a.leader.home {
+		known[w] = true
+	}
+	for w := range a.leader.dead {
+		known[w] = true
+	}
+	for w := range a.leader.asked {
+		known[w] = true
+	}
+	for w := range a.follower.workers {
+		known[w] = true
+	}
+	return len(known)
+}
+
 // Groups returns how many groups the workers of this host have, for tests, on the thread of the
 // Agent.
 func (a *Agent) Groups() int { return len(a.follower.groups) }

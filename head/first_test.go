@@ -216,3 +216,37 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 		}
 	})
 }
+
+// What the head knows does not grow with the workers that a job has lost and replaced. It is still
+// known of the last that it is gone.
+func TestLostWorkersAreForgotten(t *testing.T) {
+	a := newAlone(t, 2)
+	for w := range topo.WorkerID(2) {
+		a.WorkerStarted(w)
+		a.WorkerAsks(w)
+	}
+	a.endStep(0)
+	a.endStep(1)
+	const losses = 50
+	for w := topo.WorkerID(1); w <= losses; w++ {
+		a.WorkerLost(w, "was killed by SIGKILL")
+		if err := a.Resize(2, "the test"); err != nil {
+			t.Fatal(err)
+		}
+		a.WorkerStarted(w + 1)
+		a.WorkerAsks(w + 1)
+		a.endStep(0)
+		if !a.IsGone(w) || a.IsGone(w+1) {
+			t.Fatalf("w%d is lost, and w%d has joined: gone %t, %t", w, w+1, a.IsGone(w),
+				a.IsGone(w+1))
+		}
+		a.endStep(0)
+		a.endStep(w + 1)
+	}
+	if got := a.State().View.Size(); got != 2 {
+		t.Errorf("%d workers are members, want 2", got)
+	}
+	if n := a.KnownWorkers(); n != 2 {
+		t.Errorf("%d workers are known after %d losses, want the 2 that live", n, losses)
+	}
+}

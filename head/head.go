@@ -317,7 +317,13 @@ func (a *Agent) Waits() []collective.Wait {
 
 // IsGone reports whether a worker was lost, was released or has finished; false where this agent
 // does not lead.
-func (a *Agent) IsGone(w topo.WorkerID) bool { return a.Leads() && a.leader.matcher.Gone(w) }
+func (a *Agent) IsGone(w topo.WorkerID) bool {
+	if !a.Leads() {
+		return false
+	}
+	_, _, member := a.leader.matcher.IndexInGroup(topo.World, w)
+	return !member || a.leader.matcher.Gone(w)
+}
 
 // AppliedIndex is the number of the last entry of the log that this host has applied.
 func (a *Agent) AppliedIndex() uint64 { return a.follower.index }

@@ -19,11 +19,11 @@ type leader struct {
 	peers map[string]*peer
 	// lostHosts are the hosts that were lost in this term.
 	lostHosts map[string]bool
-	// home is the host of each worker that was started, or ordered to be.
+	// home is the host of each worker that was started, or ordered to be, and is not forgotten.
 	home map[topo.WorkerID]string
 	// asked are the workers that ask to take part and were not answered.
 	asked map[topo.WorkerID]bool
-	// dead says how each worker ended that has ended.
+	// dead says how each worker ended that has ended and is not forgotten.
 	dead map[topo.WorkerID]string
 	// linksDown are the lost links between two followers: the first host of the pair has told that
 	// its link to the second is lost.
@@ -247,6 +247,22 @@ func (r *leader) onEnded(e Ended) {
 	r.cancelUnreachableRequest()
 	r.reportBlockedDrains()
 	r.addBatches(r.matcher.Lost(e.Worker, e.How, nil))
+}
+
+// forgetEnded forgets the workers that have ended and that are in no generation, group or batch any
+// more: a job may lose workers without end. No generation is open.
+func (r *leader) forgetEnded() {
+	clear(r.busy)
+	for _, f := range r.batches {
+		f.addWorkersTo(r.busy)
+	}
+	for w := range r.dead {
+		_, member := r.state.View.Rank(w)
+		if !member && !r.busy[w] && r.matcher.Forget(w) {
+			delete(r.dead, w)
+			delete(r.home, w)
+		}
+	}
 }
 
 // onStated handles what a worker states of the data. A worker that contradicts the others is
