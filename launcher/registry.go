@@ -20,15 +20,18 @@ type registry struct {
 	known   chan struct{} // closed when it is known what the job is
 	changed chan struct{} // holds a token for Run or Serve when there is something to decide about
 
-	mu       sync.Mutex  // guards what follows
-	host     string      // name of this host in the job
-	machine  string      // what this host calls itself
-	job      *jobMessage // what the job is; nil = not known yet
-	workers  map[int]*workerRecord
-	endings  []ending // endings of workers, in the order in which they came
-	ordered  int      // workers that are to be started on this host
-	telling  int      // endings of which the membership is being told
-	stopping int      // length of endings when the launcher began to stop; -1 = it has not
+	mu      sync.Mutex  // guards what follows
+	host    string      // name of this host in the job
+	machine string      // what this host calls itself
+	job     *jobMessage // what the job is; nil = not known yet
+
+	workers map[int]*workerRecord // but for those that are forgotten
+	endings []ending              // their endings, in the order in which they came
+	old     forgotten             // what is left of the workers that are forgotten
+
+	ordered  int // workers that are to be started on this host
+	telling  int // endings of which the membership is being told
+	stopping int // length of endings when the launcher began to stop; -1 = it has not
 	shutdown shutdown
 
 	leader string // the host that leads; "" = nobody does, as far as is known
@@ -151,6 +154,9 @@ func (r *registry) register(host string, m *message) (report bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.old.numbers.has(worker) {
+		return false
+	}
 	w := r.recordOf(worker, host)
 	switch {
 	case w.host != host || m.Ended != nil && w.exit != nil:
@@ -169,18 +175,20 @@ func (r *registry) register(host string, m *message) (report bool) {
 		if host != r.host {
 			w.log = host + ":" + w.log
 		}
+		r.old.peak = max(r.old.peak, len(r.workers)-len(r.endings))
 		r.endings = append(r.endings, ending{worker, e, m.Ended.Survived})
+		r.forgetOld()
 	}
 	r.signalChange()
 	return report
 }
 
-// answersFor reports whether a worker runs on a host. A worker that is not known yet is registered
-// as one of that host.
+// answersFor reports whether a worker runs on a host, and is not forgotten. A worker that is not
+// known yet is registered as one of that host.
 func (r *registry) answersFor(host string, worker int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.recordOf(worker, host).host == host
+	return !r.old.numbers.has(worker) && r.recordOf(worker, host).host == host
 }
 
 // countOrdered adds n, which may be negative, to the number of workers that are to be started on
@@ -279,7 +287,13 @@ func (r *registry) anyJoined() bool {
 			return true
 		}
 	}
-	return false
+	return r.old.joined
+}
+
+// countWorkers counts the workers that were or are to be started, as far as this host knows. r.mu
+// is held.
+func (r *registry) countWorkers() int {
+	return max(r.old.ended+len(r.workers)+r.ordered, r.initial)
 }
 
 // judge decides by the rules of the function judge about the job from the workers that have ended,
@@ -291,8 +305,7 @@ func (r *registry) judge() verdict {
 	if r.leader != r.host || r.job == nil || r.telling > 0 || len(r.expected) > 0 {
 		return verdict{}
 	}
-	return judge(max(len(r.workers)+r.ordered, r.initial), r.endings, r.hasJoined, r.anyJoined(),
-		r.allLost)
+	return judge(r.countWorkers(), r.old, r.endings, r.hasJoined, r.anyJoined(), r.allLost)
 }
 
 // mayLeave reports whether this host is not needed any more and its workers have ended: workers
@@ -323,7 +336,8 @@ func (r *registry) failureReport(v verdict, started time.Time) *Failure {
 	defer r.mu.Unlock()
 	w, e := r.workers[v.culprit.worker], v.culprit.exit
 	return &Failure{Job: r.job.Spec.Name, Rank: v.culprit.worker,
-		Size: max(len(r.workers), r.initial), Host: w.host, Exit: e, After: e.Ended.Sub(started),
+		Size: max(r.old.ended+len(r.workers), r.initial), Host: w.host, Exit: e,
+		After: e.Ended.Sub(started),
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
 }
 

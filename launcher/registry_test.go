@@ -2,8 +2,10 @@ package launcher
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What is told of a job does not grow with every worker that it has lost: the last that ended are
@@ -27,6 +29,110 @@ func TestEndedWorkersThatAreDescribed(t *testing.T) {
 	if first, last := list[1].worker, list[mostEnded].worker; last != lost ||
 		first != lost-mostEnded+1 {
 		t.Errorf("workers %d to %d are told of, want those that ended last", first, last)
+	}
+}
+
+// What a launcher keeps does not grow with the workers that a job has lost and replaced, and it
+// still knows when the job is over. A line of output of a worker that is forgotten makes it no new
+// one.
+func TestLostWorkersAreForgotten(t *testing.T) {
+	const lost = 1000
+	r := newRegistry("a", 2)
+	r.setJob(&jobMessage{})
+	r.setHost("a")
+	start := func(worker int) {
+		r.register("a", &message{Started: &startedMessage{worker, 1000 + worker}})
+		r.register("a", &message{Joined: &workerMessage{worker}})
+	}
+	end := func(worker int, m endedMessage) {
+		m.Worker = worker
+		r.register("a", &message{Ended: &m})
+	}
+	start(0)
+	start(1)
+	for worker := 1; worker <= lost; worker++ {
+		start(worker + 1)
+		r.setDismissed(worker)
+		end(worker, endedMessage{Signal: 9, Survived: true})
+	}
+	const most = mostEnded + 3 // three ran at once
+	if n := len(r.endings); n != most {
+		t.Errorf("%d endings are kept, want %d", n, most)
+	}
+	if n := len(r.workers); n != most+2 {
+		t.Errorf("%d workers are known, want %d that have ended and 2 that run", n, most)
+	}
+	if n := len(r.shutdown.dismissed); n != most {
+		t.Errorf("%d workers are kept as dismissed, want %d", n, most)
+	}
+	if n := len(r.old.numbers); n != 1 {
+		t.Errorf("the numbers of forgotten workers are %d ranges, want 1", n)
+	}
+	if r.answersFor("b", 1) || r.register("a", &message{Report: &reportMessage{Worker: 1}}) ||
+		r.workers[1] != nil {
+		t.Error("a forgotten worker is known again")
+	}
+	if v := r.judge(); v.done {
+		t.Errorf("two workers run, and the job is over: %+v", v)
+	}
+	end(0, endedMessage{})
+	end(lost+1, endedMessage{})
+	if v := r.judge(); !v.done || v.fault != noFault {
+		t.Errorf("all workers have ended, and two of them well: %+v", v)
+	}
+	if n := len(r.runResult().Workers); n != most {
+		t.Errorf("result.json has %d workers, want %d", n, most)
+	}
+}
+
+// Whoever ends in a fault is not forgotten, however many end after it, and a job whose forgotten
+// workers alone ended well has not failed.
+func TestFaultsAreNotForgotten(t *testing.T) {
+	r := newRegistry("a", 1)
+	r.setJob(&jobMessage{})
+	r.setHost("a")
+	for worker := range 500 {
+		r.register("a", &message{Started: &startedMessage{worker, 1000 + worker}})
+		r.register("a", &message{Joined: &workerMessage{worker}})
+		m := endedMessage{Worker: worker, Signal: 9, Survived: worker >= 200}
+		if worker < 200 {
+			m.Signal = 0
+		}
+		r.register("a", &message{Ended: &m})
+	}
+	if v := r.judge(); !v.done || v.fault != noFault {
+		t.Errorf("200 workers have ended well, and %d of them are forgotten: %+v", r.old.well, v)
+	}
+	r.register("a", &message{Started: &startedMessage{500, 1500}})
+	r.register("a", &message{Ended: &endedMessage{Worker: 500, Code: 3}})
+	for worker := 501; worker < 1000; worker++ {
+		r.register("a", &message{Started: &startedMessage{worker, 1000 + worker}})
+		r.register("a", &message{Ended: &endedMessage{Worker: worker, Signal: 9, Survived: true}})
+	}
+	v := r.judge()
+	if v.fault != badExit || v.culprit.worker != 500 {
+		t.Fatalf("worker 500 has failed, and the verdict is %+v", v)
+	}
+	if f := r.failureReport(v, time.Now()); f.Rank != 500 || f.Size != 1000 {
+		t.Errorf("the report is about worker %d of %d", f.Rank, f.Size)
+	}
+}
+
+// A set of numbers has what was added, in whatever order, and as few ranges as there can be.
+func TestNumberSet(t *testing.T) {
+	var s numberSet
+	want := map[int]bool{}
+	for _, n := range []int{5, 3, 4, 9, 0, 1, 4, 7, 8} {
+		s.add(n)
+		want[n] = true
+		for i := range 12 {
+			if s.has(i) != want[i] {
+				t.Fatalf("after %d: %v has %d: %t", n, s, i, s.has(i))
+			}
+		}
+	}
+	if want := (numberSet{{0, 1}, {3, 5}, {7, 9}}); !slices.Equal(s, want) {
+		t.Errorf("the ranges are %v, want %v", s, want)
 	}
 }
 

@@ -29,13 +29,14 @@ type verdict struct {
 	fault   fault
 }
 
-// judge decides from the endings so far, in their order, out of that many started workers. The
-// first fault counts, since later ones may be its effects. A failure that the job has survived is
-// no fault. No job survives that all members were lost (lost), however the other workers end. To
-// end well without joining is a fault only when another worker has joined (awaited); where nobody
-// joins, each process is a job of its own.
-func judge(started int, ended []ending, joined func(worker int) bool, awaited, lost bool) verdict {
-	well := 0
+// judge decides from the endings so far, in their order and after those of the workers in old, out
+// of that many started workers. The first fault counts, since later ones may be its effects. A
+// failure that the job has survived is no fault. No job survives that all members were lost (lost),
+// however the other workers end. To end well without joining is a fault only when another worker
+// has joined (awaited); where nobody joins, each process is a job of its own.
+func judge(started int, old forgotten, ended []ending, joined func(worker int) bool,
+	awaited, lost bool) verdict {
+	well := old.well
 	for _, e := range ended {
 		switch {
 		case e.survived:
@@ -47,7 +48,8 @@ func judge(started int, ended []ending, joined func(worker int) bool, awaited, l
 			well++
 		}
 	}
-	if len(ended) == started && (well == 0 || lost && awaited) {
+	over := old.ended+len(ended) == started
+	if over && (well == 0 || lost && awaited) {
 		last := ended[len(ended)-1]
 		for _, e := range ended {
 			if e.survived {
@@ -56,5 +58,5 @@ func judge(started int, ended []ending, joined func(worker int) bool, awaited, l
 		}
 		return verdict{done: true, culprit: last, fault: allLost}
 	}
-	return verdict{done: len(ended) == started}
+	return verdict{done: over}
 }

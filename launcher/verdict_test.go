@@ -52,7 +52,7 @@ func TestJudge(t *testing.T) {
 		"nor who never got the state": {[]ending{lost(0), lost(1), well(2)}, []int{0, 1, 2},
 			true, 1, allLost},
 	} {
-		v := judge(3, c.ended, func(worker int) bool {
+		v := judge(3, forgotten{}, c.ended, func(worker int) bool {
 			return slices.Contains(c.joined, worker)
 		}, len(c.joined) > 0, c.fault == allLost)
 		if v.done != c.done || v.fault != c.fault || v.culprit.worker != c.culprit {
