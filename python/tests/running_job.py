@@ -29,8 +29,9 @@ def rest_if_calm(end):
 class Running:
     """A job under way: `output`, which is what was read of its output so far, its workers, and its
     end. Made by `running`, which also ends it. For one thread: only `read_until` and `finish` read
-    the launcher's pipe. What waits has no time limit but that of `running`, HANG seconds for the
-    whole job; a command that fails, or takes longer than HANG seconds, fails the test.
+    the launcher's pipe. What waits has no time limit but that of `running`, for the whole job, HANG
+    seconds where it is given none; a command that fails, or takes longer than HANG seconds, fails
+    the test.
     """
 
     def __init__(self, binary, process, end):
@@ -177,15 +178,15 @@ def _thread_state(stat):
 
 
 @contextlib.contextmanager
-def running(launch, binary, end, n, program, *arguments, options=()):
+def running(launch, binary, end, n, program, *arguments, options=(), seconds=HANG):
     """A block with a job of n workers that trains until the file `end` is there, which is its last
     argument; it begins when "STEP 0" was printed. `launch` and `binary` are the fixtures, `options`
-    those of shoal run. The launcher gets SIGTERM after HANG seconds, and is killed at the end of
+    those of shoal run. The launcher gets SIGTERM after so many seconds, and is killed at the end of
     the block.
     """
     process = launch.start(n, program, *arguments, end, options=options)
     job = Running(str(binary), process, end)
-    hang = threading.Timer(HANG, process.terminate)
+    hang = threading.Timer(seconds, process.terminate)
     hang.start()
     try:
         job.read_until("STEP 0")

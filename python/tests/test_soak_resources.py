@@ -82,7 +82,7 @@ class Watched:
         """
         readings = []
         for _ in range(READINGS):
-            self.time_ps()
+            self.jobs(self.job.name)
             self.job.wait_for_new_step()  # reads the output, or the launcher blocks with it
             status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
             readings.append(int(re.search(r"RssAnon:\s+(\d+)", status)[1]))
@@ -95,6 +95,7 @@ class Watched:
         """
         until = time.monotonic() + SETTLE
         while True:
+            self.time_ps()
             now = self.descriptors(), self.anonymous()
             message = f"descriptors and kB: {before} before, {now} after"
             if now[0] <= 1.1 * before[0] + 2 and now[1] <= 1.1 * before[1] + SLACK:
@@ -112,7 +113,10 @@ def watched(launch, binary, tmp_path):
     folder = tmp_path / "checkpoints"
     options = ["--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"), "--slots", "4"]
     end = tmp_path / "end"
-    with running_job.running(launch, binary, end, 4, WORKER, 0, folder, options=options) as job:
+    hang = 6 * running_job.HANG if LONG else running_job.HANG
+    with running_job.running(
+        launch, binary, end, 4, WORKER, 0, folder, options=options, seconds=hang
+    ) as job:
         job.read_until(r"STEP 200$")  # the first checkpoint is under way
         yield Watched(job, binary)
         assert "Traceback" not in job.finish()
