@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/demo"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/jobs"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/sim"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/state"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/version"
@@ -45,7 +46,7 @@ func newRootCommand() *cobra.Command {
 		jobs.NewExplainCommand(),
 		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),
 		jobs.NewRecoverCommand(),
-		state.NewCommand(), bench.NewCommand(), newVersionCommand())
+		state.NewCommand(), bench.NewCommand(), sim.NewCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Args = cli.KnownCommand

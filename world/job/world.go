@@ -38,16 +38,17 @@ type World struct {
 	progress   float64 // samples at the batch that the program states
 	pause      float64 // seconds that the next step waits for hosts that come, leave or are lost
 	changing   float64 // seconds that the next step waits for a change of the setting
-	exposed    float64 // seconds a step of communication that is not hidden
 	whole      float64 // seconds of communication of a step
 	conditions int     // counts what has changed the time of steps, but for the batch
 	dealt      dealt   // which batch ranks are prepared for
 
 	series sense.StepSeries
 	noise  noise.Estimator
-	split  sense.Split // means over about splitSteps steps
-	seen   int         // steps that split is the mean of, up to splitSteps
-	placed uint64      // the generation that split is of
+	known  noise.Estimate // of noise, at the time noted
+	noted  float64        // seconds; 0 = never
+	split  sense.Split    // means over about splitSteps steps
+	seen   int            // steps that split is the mean of, up to splitSteps
+	placed uint64         // the generation that split is of
 }
 
 // host is a host and how it is now.
@@ -128,10 +129,10 @@ func (w *World) Step() (Step, bool) {
 	w.deal()
 	slowest := w.compute(drawsOf(w.config.Seed, w.cursor.Step))
 	hidden := min(w.whole, w.config.Hidden*slowest)
-	w.exposed = w.whole - hidden
+	exposed := w.whole - hidden
 	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
-		Seconds: w.pause + w.changing + slowest + w.exposed, Generation: w.generation,
-		Change: w.setting.Number}, Pause: w.pause, Changing: w.changing, Exposed: w.exposed,
+		Seconds: w.pause + w.changing + slowest + exposed, Generation: w.generation,
+		Change: w.setting.Number}, Pause: w.pause, Changing: w.changing, Exposed: exposed,
 		Hosts: w.countHosts(), Noise: w.config.Noise.at(w.progress), Events: w.events}
 	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
 	s.Samples = w.commit()
@@ -260,12 +261,16 @@ func (w *World) Change(next setting.Setting) error {
 }
 
 // Observation returns what is known of the job by whoever leads it. It is the caller's but for
-// Steps, which the next Step changes, and Slack.
+// Steps, which the next Step changes, and Slack. Of the noise it knows what hosts have told it,
+// which they do once a second.
 func (w *World) Observation() sense.Observation {
+	if w.noted == 0 || w.now >= w.noted+1 {
+		w.known, w.noted = w.noise.Estimate(), w.now
+	}
 	in := w.setting
 	in.Batch = w.cursor.Batch
 	return sense.Observation{Step: w.cursor.Step, Size: len(w.ranks),
 		Now:     sense.Duration(math.Round(w.now * float64(sense.Second))),
 		Setting: in, First: w.config.Data.Batch, Levers: w.config.Levers, Steps: &w.series,
-		Split: w.split, Noise: w.noise.Estimate()}
+		Split: w.split, Noise: w.known}
 }

@@ -65,9 +65,10 @@ func (e Expectation) Holds(value float64) bool {
 // usualSteps is how many steps a scenario takes that does not say when it ends.
 const usualSteps = 1000
 
-// Parse reads a scenario. policies are the names of those who can decide. The error joins what is
-// wrong with each line.
-func Parse(text string, policies []string) (*Scenario, error) {
+// Parse reads a scenario. policies are the names of those who can decide. what is a what-if, such
+// as "size=8, link h2=100Mbit", by which the job differs from what the text says; "" = in nothing.
+// The error joins what is wrong with each line.
+func Parse(text string, policies []string, what string) (*Scenario, error) {
 	p := &parser{policies: policies, seen: map[string]int{}, cores: noCores}
 	p.Job.Network = cost.Default()
 	p.Job.Seed = 1
@@ -85,6 +86,11 @@ func Parse(text string, policies []string) (*Scenario, error) {
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
+	}
+	if what != "" {
+		if err := p.readWhat(what); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.finish(); err != nil {
 		return nil, err
@@ -149,10 +155,14 @@ func (p *parser) makeHosts() {
 // checkHosts returns which event is about a host that there never is.
 func (p *parser) checkHosts() error {
 	for i, e := range p.Job.Events {
-		if e.Host >= len(p.Job.Hosts) {
-			return fmt.Errorf("line %d: there is no h%d: the hosts are h1 to h%d, and those that "+
-				"join", p.eventLines[i], e.Host+1, len(p.Job.Hosts))
+		if e.Host < len(p.Job.Hosts) {
+			continue
 		}
+		if p.eventLines[i] == 0 {
+			return fmt.Errorf("%s: there are %d hosts", e.Text, len(p.Job.Hosts))
+		}
+		return fmt.Errorf("line %d: there is no h%d: the hosts are h1 to h%d, and those that join",
+			p.eventLines[i], e.Host+1, len(p.Job.Hosts))
 	}
 	return nil
 }

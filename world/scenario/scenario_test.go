@@ -44,7 +44,7 @@ expect samples once
 
 // Every kind of line says what it says.
 func TestParse(t *testing.T) {
-	s, err := scenario.Parse(whole, policies)
+	s, err := scenario.Parse(whole, policies, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ const least = "hosts 1\ncompute 30ms\ndata 1000 batch 10\n"
 
 // What is not said has its usual value.
 func TestLeast(t *testing.T) {
-	s, err := scenario.Parse(least, nil)
+	s, err := scenario.Parse(least, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestRefusals(t *testing.T) {
 		"hosts 1\ncompute 1ms\ndata 100 batch 10 range 16-32": {"line 3: a batch of 10 is outside"},
 		"hots 4\ncompute x": {"line 1", "line 2"},
 	} {
-		_, err := scenario.Parse(text, policies)
+		_, err := scenario.Parse(text, policies, "")
 		if err == nil {
 			t.Errorf("%q is taken", text)
 			continue
@@ -181,13 +181,39 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A what-if changes the job from its start, and an error says what can be changed.
+func TestWhatIfs(t *testing.T) {
+	s, err := scenario.Parse(whole, policies,
+		" size=3,batch=512, link h2=100Mbit, link=10Gbit, slow h1 = 2x,policy=none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := s.Job.Events[0], s.Job.Events[1]
+	if len(s.Job.Hosts) != 5 || !s.Job.Hosts[3].Out || s.Job.Hosts[0].Cable != 8e-10 ||
+		first.What != job.Slow || first.Host != 0 || first.Value != 2 || first.Step != 0 ||
+		second.What != job.Cable || second.Value != 8e-8 || len(s.Policies) > 0 ||
+		s.Asked[0] != (scenario.Ask{To: "batch=512"}) {
+		t.Errorf("%+v, %+v, %+v, %v", first, second, s.Asked, s.Policies)
+	}
+	for what, want := range map[string]string{
+		"sise=3": "did you mean size?", "size": "a number of hosts", "size=3 4": `"4" is too much`,
+		"batch=4096": "from 32 to 1024", "link h9=1Gbit": "there are 5 hosts", ",": `"" cannot stand`,
+		"policy=bacth": "did you mean batch?", "slow h2=2": "2x",
+	} {
+		if _, err := scenario.Parse(whole, policies, what); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one with %q", what, err, want)
+		}
+	}
+}
+
 // Whatever text comes in, Parse never panics, and what it takes is a job.
 func FuzzParse(f *testing.F) {
-	f.Add(whole)
-	f.Add(least)
-	f.Add("at step 300 slow h2 3x\nexpect samples once\nrun 1h")
-	f.Fuzz(func(t *testing.T, text string) {
-		s, err := scenario.Parse(text, policies)
+	f.Add(whole, "")
+	f.Add(least, "size=3, link h2=1Mbit, batch=10")
+	f.Add("at step 300 slow h2 3x\nexpect samples once\nrun 1h", "slow=1,policy=batch")
+	f.Fuzz(func(t *testing.T, text, what string) {
+		s, err := scenario.Parse(text, policies, what)
 		if err != nil || len(s.Job.Hosts) > 100 {
 			return
 		}

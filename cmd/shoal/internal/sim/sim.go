@@ -1,0 +1,154 @@
+// Package sim has shoal sim: what would become of a job, in virtual time.
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/world/play"
+	"github.com/shoal-ml/shoal/world/scenario"
+)
+
+// options are the flags of shoal sim. One goroutine uses them, that of the command.
+type options struct {
+	json   bool
+	what   string // a what-if; "" = none
+	seed   uint64
+	reseed bool // whether seed was given
+}
+
+// NewCommand returns the command shoal sim.
+func NewCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "sim FILE...",
+		Short: "Play what becomes of a job in virtual time",
+		Long: cli.Help(`Play scenarios: jobs in virtual time, what happens to them, and which policies decide. The
+command prints what came, with every change, its reason, and what was predicted and measured. It
+fails when something is not as the scenario expects.
+
+The policies are those of real jobs, and what they see is what a job measures of itself. A file
+comes to the same bytes each time. docs/formats/scenario.md has all lines that a scenario can have:
+
+  hosts 4 cable 1Gbit
+  compute 30ms + 0.2ms/sample sd 5%
+  gradients 10MB
+  data 50000 batch 128 range 32-1024
+  noise 600 growing to 4000
+  target 20 epochs
+  at step 200 cable h2 100Mbit
+  policy batch
+  expect goodput >= 0.95 of best after 100 steps
+
+With --what, each scenario is played twice, as it is and with something else from the start. Both
+share all chance that they have in common, so they differ by that alone.`, cli.ExitCodes, "train"),
+		Example: `  shoal sim slow_cable.txt
+  shoal sim scenarios/*.txt --seed 7       other chance
+  shoal sim slow_cable.txt --json          one JSON object a file
+  shoal sim slow_cable.txt --what "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"`,
+		Args: cli.Arguments(1, math.MaxInt),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.reseed = cmd.Flags().Changed("seed")
+			return o.run(cmd.OutOrStdout(), args)
+		},
+	}
+	cmd.Flags().BoolVar(&o.json, "json", false, "print one JSON object a file")
+	cmd.Flags().StringVar(&o.what, "what", "", "compare with what would come of something else")
+	cmd.Flags().Uint64Var(&o.seed, "seed", 0, "draw by another seed than the files say")
+	return cmd
+}
+
+// played is what came of a file.
+type played struct {
+	File string `json:"file"`
+	*play.Result
+	// What is the what-if, and With what came of the file with it.
+	What string       `json:"what,omitempty"`
+	With *play.Result `json:"with,omitempty"`
+}
+
+// run plays the files one after the other, and prints what came to out. It fails when something is
+// not as expected, after all of them. With a what-if, nothing is expected.
+func (o *options) run(out io.Writer, files []string) error {
+	failed, all := 0, 0
+	for i, file := range files {
+		p, err := o.play(file)
+		if err != nil {
+			return err
+		}
+		for _, c := range p.Checks {
+			all++
+			if !c.Holds {
+				failed++
+			}
+		}
+		if i > 0 && !o.json {
+			fmt.Fprintln(out)
+		}
+		if err := o.print(out, p); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d expectations failed", failed, all)
+	}
+	return nil
+}
+
+// play plays a file, and if there is a what-if also with that. What is wrong with the scenario is
+// wrong usage.
+func (o *options) play(file string) (*played, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	p := &played{File: file}
+	if p.Result, err = o.playText(file, string(text), ""); err != nil || o.what == "" {
+		return p, err
+	}
+	p.What, p.Checks = o.what, nil
+	p.With, err = o.playText(file, string(text), o.what)
+	if err == nil {
+		p.With.Checks = nil
+	}
+	return p, err
+}
+
+// playText plays a scenario that stands in a file, with a what-if; "" = without one.
+func (o *options) playText(file, text, what string) (*play.Result, error) {
+	s, err := scenario.Parse(text, play.PolicyNames(), what)
+	switch {
+	case err != nil && what != "":
+		return nil, cli.Usagef("--what: %v", err)
+	case err != nil:
+		return nil, cli.Usagef("%s is no scenario:\n%v\nAll lines: docs/formats/scenario.md", file,
+			err)
+	}
+	if o.reseed {
+		s.Job.Seed = o.seed
+	}
+	r, err := play.Play(s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
+
+// print prints what came of a file.
+func (o *options) print(out io.Writer, p *played) error {
+	switch {
+	case o.json:
+		text := json.NewEncoder(out)
+		text.SetEscapeHTML(false)
+		return text.Encode(p)
+	case p.With != nil:
+		return printWhatIf(out, p)
+	}
+	return printResult(out, p.File, p.Result)
+}

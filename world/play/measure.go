@@ -1,0 +1,228 @@
+package play
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
+	"github.com/shoal-ml/shoal/world/scenario"
+)
+
+// What is measured of a scenario while it is played, and compared with what is expected.
+
+// oracle knows what the job would do with every batch: it asks the world, which nobody who decides
+// can.
+type oracle struct {
+	world      *job.World
+	batches    []float64 // those of the range, at equal factors; the first is the stated one
+	seconds    []float64 // by batch: mean of a step
+	conditions int       // of the world, that seconds are of
+}
+
+// oracleBatches is how many batches of a range the best is looked for among.
+const oracleBatches = 33
+
+// newOracle returns an oracle of a world, with the batches that it may have and the first one.
+func newOracle(w *job.World, r setting.Range, first uint64) oracle {
+	o := oracle{world: w, batches: []float64{float64(first)}}
+	if r.IsOpen() {
+		growth := math.Log(float64(r.To) / float64(r.From))
+		for i := range oracleBatches {
+			part := float64(i) / (oracleBatches - 1)
+			batch := math.Round(float64(r.From) * math.Exp(part*growth))
+			if !slices.Contains(o.batches, batch) {
+				o.batches = append(o.batches, batch)
+			}
+		}
+	}
+	o.seconds = make([]float64, len(o.batches))
+	return o
+}
+
+// goodput returns the progress a second of the first batch and of the best one, as the job is now.
+func (o *oracle) goodput() (first, best float64) {
+	if o.conditions != o.world.Conditions() {
+		o.conditions = o.world.Conditions()
+		for i, b := range o.batches {
+			o.seconds[i] = o.world.MeanSeconds(uint64(b))
+		}
+	}
+	for i, b := range o.batches {
+		rate := b * o.world.Efficiency(b) / o.seconds[i]
+		if i == 0 {
+			first = rate
+		}
+		best = max(best, rate)
+	}
+	return first, best
+}
+
+// sums are what was counted of some steps.
+type sums struct {
+	steps    float64
+	seconds  float64
+	samples  float64
+	progress float64
+	first    float64 // progress that the first batch would have made in the same time
+	best     float64 // progress that the best one would have made
+}
+
+// add adds the sums of other steps.
+func (s *sums) add(o sums) {
+	s.steps += o.steps
+	s.seconds += o.seconds
+	s.samples += o.samples
+	s.progress += o.progress
+	s.first += o.first
+	s.best += o.best
+}
+
+// tally is what was counted so far. late has by expectation the sums of the steps that count for
+// it.
+type tally struct {
+	period    sums
+	late      []sums
+	lastEvent uint64 // committed steps before the newest event
+	progress  float64
+	size      int
+	batch     uint64
+}
+
+// count takes a step into the result.
+func (p *player) count(s job.Step) {
+	// What another batch would have made in the time of this step, in which whatever happens to
+	// the hosts holds it up as well.
+	first, best := p.oracle.goodput()
+	time := s.Seconds - s.Pause
+	one := sums{1, s.Seconds, float64(s.Samples), s.Progress - p.tally.progress, first * time,
+		best * time}
+	p.tally.progress, p.tally.size, p.tally.batch = s.Progress, s.Size, s.Batch
+	for _, e := range s.Events {
+		p.begun = append(p.begun, e.Text)
+		p.tally.lastEvent = s.Step - 1
+		clear(p.tally.late)
+	}
+	if c := p.current(); len(p.begun) == 0 && c.Workers != s.Size {
+		p.begun = append(p.begun, plural.Of(s.Size, "worker")+" left")
+	}
+	if len(p.begun) > 0 {
+		p.result.Periods = append(p.result.Periods, Period{From: s.Step - 1, At: s.At - s.Seconds,
+			Events: p.begun, Hosts: s.Hosts, Workers: s.Size, Batch: s.Batch})
+		p.begun, p.tally.period = nil, sums{}
+	}
+	p.tally.period.add(one)
+	t, c := p.tally.period, p.current()
+	c.To, c.StepRate, c.Rate = s.Step, t.steps/t.seconds, t.samples/t.seconds
+	c.Goodput, c.Best = t.progress/t.seconds, t.best/t.seconds
+	if p.tally.late == nil {
+		p.tally.late = make([]sums, len(p.Expected))
+	}
+	for i, e := range p.Expected {
+		if s.Step > p.tally.lastEvent+e.After {
+			p.tally.late[i].add(one)
+		}
+	}
+	r := &p.result
+	r.Steps, r.Seconds, r.Progress = s.Step, s.At, s.Progress
+	r.Samples += s.Samples
+}
+
+// current returns the period that is not over; nil before the first.
+func (p *player) current() *Period {
+	if n := len(p.result.Periods); n > 0 {
+		return &p.result.Periods[n-1]
+	}
+	return nil
+}
+
+// finish compares the result with what is expected.
+func (p *player) finish() {
+	for _, w := range p.loop.WhyNots() {
+		p.result.WhyNots = append(p.result.WhyNots, WhyNot{w.Policy, w.Why, w.First, w.Last,
+			w.Times})
+	}
+	for i, e := range p.Expected {
+		var late sums
+		if p.tally.late != nil {
+			late = p.tally.late[i]
+		}
+		value := p.value(e, late)
+		c := Check{Line: e.Line, Text: e.Text, Value: Number(value), Holds: e.Holds(value)}
+		if e.What == "samples" {
+			c.Holds = value == 0
+		}
+		p.result.Checks = append(p.result.Checks, c)
+	}
+}
+
+// value returns what came of what an expectation is about, where the steps that count for it have
+// these sums.
+func (p *player) value(e scenario.Expectation, late sums) float64 {
+	switch e.What {
+	case "goodput":
+		if e.Of == "first" {
+			return late.progress / late.first
+		}
+		return late.progress / late.best
+	case "changes":
+		return float64(p.result.count(setting.Entered))
+	case "reverted":
+		return float64(p.result.count(setting.Reverted))
+	case "batch":
+		return float64(p.tally.batch)
+	case "size":
+		return float64(p.tally.size)
+	case "steps/s":
+		return late.steps / late.seconds
+	case "samples/s":
+		return late.samples / late.seconds
+	case "time":
+		if p.result.Progress < p.result.Target || p.result.Ended != "" {
+			return math.Inf(1)
+		}
+		return p.result.Seconds
+	}
+	return float64(p.audit.wrong())
+}
+
+// audit counts which samples of an epoch have counted. One goroutine uses it.
+type audit struct {
+	samples uint64
+	epoch   uint64
+	counted []uint64 // a bit a sample of the epoch
+	faults  uint64   // samples that have counted twice, or not at all in an epoch that is over
+}
+
+// newAudit returns an audit of epochs of so many samples.
+func newAudit(samples uint64) *audit {
+	return &audit{samples: samples, counted: make([]uint64, (samples+63)/64)}
+}
+
+// count counts samples of an epoch.
+func (a *audit) count(epoch uint64, spans []cursor.Span) {
+	if epoch != a.epoch {
+		for _, word := range a.counted {
+			a.faults -= uint64(bits.OnesCount64(word))
+		}
+		a.faults += a.samples * (epoch - a.epoch)
+		clear(a.counted)
+		a.epoch = epoch
+	}
+	for _, s := range spans {
+		for i := s.From; i < s.To; i++ {
+			bit := uint64(1) << (i % 64)
+			if a.counted[i/64]&bit != 0 {
+				a.faults++
+			}
+			a.counted[i/64] |= bit
+		}
+	}
+}
+
+// wrong returns how many samples have not counted exactly once in the epochs that are over, and how
+// many twice in the newest.
+func (a *audit) wrong() uint64 { return a.faults }

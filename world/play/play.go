@@ -1,0 +1,253 @@
+// Package play plays scenarios: it lets a job in virtual time make its steps, has the loop that
+// runs in every job decide for it, and says what came of that and whether it is as expected. It is
+// where worlds and those who decide meet; neither knows the other. It is pure.
+package play
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
+	"github.com/shoal-ml/shoal/world/scenario"
+)
+
+// policies are those that a scenario can name.
+var policies = []decide.Policy{policy.Batch{}, policy.KungFuBatch{}}
+
+// PolicyNames returns the names of the policies that a scenario can name, in a new list.
+func PolicyNames() (names []string) {
+	for _, p := range policies {
+		names = append(names, p.Name())
+	}
+	return names
+}
+
+// Result is what came of a scenario. Its seconds are those of virtual time.
+type Result struct {
+	Seed     uint64           `json:"seed"`
+	Steps    uint64           `json:"steps"`
+	Seconds  float64          `json:"seconds"`
+	Samples  uint64           `json:"samples"`
+	Progress float64          `json:"progress"`          // in samples at the stated batch
+	Target   float64          `json:"target,omitempty"`  // progress to be made; 0 = there is none
+	Ended    string           `json:"ended,omitempty"`   // why the job ended early; "" = it did not
+	Periods  []Period         `json:"periods"`           // in their order, without a gap
+	Entries  []setting.Change `json:"changes,omitempty"` // begins and ends of changes, in order
+	WhyNots  []WhyNot         `json:"why_nots,omitempty"`
+	Checks   []Check          `json:"expected,omitempty"` // by line
+}
+
+// CountChanges returns how many changes were entered.
+func (r *Result) CountChanges() int { return r.count(setting.Entered) }
+
+// count returns how many changes have come to a phase.
+func (r *Result) count(phase setting.Phase) (n int) {
+	for _, c := range r.Entries {
+		if c.Phase == phase {
+			n++
+		}
+	}
+	return n
+}
+
+// Period is a time in which the job trained under the same conditions.
+type Period struct {
+	From     uint64   `json:"from"`   // committed steps before it
+	To       uint64   `json:"to"`     // and at its end
+	At       float64  `json:"at"`     // seconds at its begin
+	Events   []string `json:"events"` // what began it
+	Hosts    int      `json:"hosts"`
+	Workers  int      `json:"workers"`
+	Batch    uint64   `json:"batch"`
+	StepRate float64  `json:"steps_per_second"`
+	Rate     float64  `json:"samples_per_second"`
+	// Goodput is progress a second, and Best that of the best batch of the range in these steps.
+	Goodput float64 `json:"goodput"`
+	Best    float64 `json:"best"`
+}
+
+// WhyNot is why a policy has not changed anything in some decisions.
+type WhyNot struct {
+	Policy string `json:"policy"`
+	Why    string `json:"why"`
+	First  uint64 `json:"first"` // step of the first of these decisions
+	Last   uint64 `json:"last"`
+	Times  int    `json:"times"`
+}
+
+// Check is an expectation and what came.
+type Check struct {
+	Line  int    `json:"line"`
+	Text  string `json:"text"`
+	Value Number `json:"value"` // samples that have not counted exactly once, for samples once
+	Holds bool   `json:"holds"`
+}
+
+// Number is a number that is null in JSON where it is infinite or there is none.
+type Number float64
+
+// MarshalJSON implements json.Marshaler.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if x := float64(n); !math.IsNaN(x) && !math.IsInf(x, 0) {
+		return json.Marshal(x)
+	}
+	return []byte("null"), nil
+}
+
+// player is a scenario that is being played. One goroutine uses it.
+type player struct {
+	*scenario.Scenario
+	world   *job.World
+	loop    *act.Loop
+	entry   act.Entry
+	waiting *act.Order // is entered at the end of the next step
+	asked   []scenario.Ask
+	oracle  oracle
+	audit   *audit
+	tally   tally
+	result  Result
+	begun   []string // what begins the next period
+}
+
+// Play plays a scenario from its start to its end. An error says what cannot be played.
+func Play(s *scenario.Scenario) (*Result, error) {
+	p := &player{Scenario: s, asked: slices.Clone(s.Asked), begun: []string{"start"}}
+	c := s.Job
+	if slices.ContainsFunc(s.Expected, func(e scenario.Expectation) bool {
+		return e.What == "samples"
+	}) {
+		p.audit = newAudit(c.Data.Samples)
+		c.Audit = p.audit.count
+	}
+	w, err := job.New(c)
+	if err != nil {
+		return nil, err
+	}
+	loop := act.Config{Mode: act.Off}
+	for _, known := range policies {
+		if slices.Contains(s.Policies, known.Name()) {
+			loop.Mode = act.Auto
+			loop.Policies = append(loop.Policies, known)
+		}
+	}
+	if p.loop, err = act.New(loop); err != nil {
+		return nil, err
+	}
+	p.world, p.oracle = w, newOracle(w, s.Job.Levers.Batch, s.Job.Data.Batch)
+	p.entry = act.Entry{Levers: s.Job.Levers, Leads: true}
+	p.loop.Applied(p.entry)
+	p.result = Result{Seed: c.Seed, Target: s.Progress}
+	for !p.isOver() && p.step() {
+	}
+	p.finish()
+	return &p.result, nil
+}
+
+// isOver reports whether the scenario has come to its end.
+func (p *player) isOver() bool {
+	r := &p.result
+	return p.Steps > 0 && r.Steps >= p.Steps || p.Seconds > 0 && r.Seconds >= p.Seconds ||
+		p.Progress > 0 && r.Progress >= p.Progress
+}
+
+// step lets the job make a step, and whoever decides look at it. It returns false when the job
+// cannot go on.
+func (p *player) step() bool {
+	s, on := p.world.Step()
+	if !on {
+		p.result.Ended = "no host is left"
+		return false
+	}
+	p.count(s)
+	p.enter(s.Step)
+	p.askFor(s)
+	for _, o := range p.loop.Observe(p.world.Observation()) {
+		p.waiting = &o
+	}
+	p.noteFaults()
+	return true
+}
+
+// enter enters what waits into the log of the job, at the end of a step.
+func (p *player) enter(step uint64) {
+	p.entry.Step, p.entry.Change = step, nil
+	if o := p.waiting; o != nil {
+		p.waiting = nil
+		p.enterOrder(o, step)
+	}
+	p.loop.Applied(p.entry)
+}
+
+// enterOrder enters an order as the head of a job does.
+func (p *player) enterOrder(o *act.Order, step uint64) {
+	c, next := o.Change, o.Next
+	if !c.Phase.IsEnd() {
+		c.Number, c.Step = p.entry.Setting.Number+1, step
+	} else if p.entry.Trial == nil || p.entry.Trial.Number != c.Number {
+		return // it has ended meanwhile
+	}
+	next.Number = max(c.Number, p.entry.Setting.Number)
+	if err := p.world.Change(next); err != nil {
+		p.loop.Refused(err)
+		return
+	}
+	if t := p.entry.Trial; t != nil && !c.Phase.IsEnd() { // a person's change replaces a trial
+		end := *t
+		end.Phase, end.Why = setting.Void, "another change was asked for"
+		p.note(end, step)
+		p.entry.Change = &end
+		p.entry.Trial = nil
+		p.loop.Applied(p.entry)
+	}
+	p.entry.Setting, p.entry.Trial, p.entry.Change = next, nil, &c
+	if !c.Phase.IsEnd() {
+		p.entry.Trial = &c
+	}
+	p.note(c, step)
+}
+
+// note takes a change that begins or ends into the result.
+func (p *player) note(c setting.Change, step uint64) {
+	p.result.Entries = append(p.result.Entries, c)
+	switch c.Phase {
+	case setting.Entered:
+		p.begun = append(p.begun, fmt.Sprintf("change %d: %s", c.Number, c.To))
+	case setting.Reverted:
+		p.begun = append(p.begun, fmt.Sprintf("change %d is taken back", c.Number))
+	}
+}
+
+// askFor orders what a person asks for after this step.
+func (p *player) askFor(s job.Step) {
+	for i, a := range p.asked {
+		if a.Timed && a.At > s.At || !a.Timed && a.Step > s.Step || p.waiting != nil {
+			continue
+		}
+		p.asked = slices.Delete(p.asked, i, i+1)
+		next, err := p.entry.Setting.With(a.To)
+		if err == nil {
+			var o act.Order
+			if o, err = p.loop.Propose(next, "scenario"); err == nil {
+				p.waiting = &o
+				return
+			}
+		}
+		p.result.WhyNots = append(p.result.WhyNots, WhyNot{Policy: "scenario", Why: err.Error(),
+			First: s.Step, Last: s.Step, Times: 1})
+		return
+	}
+}
+
+// noteFaults takes what policies did wrong into the result.
+func (p *player) noteFaults() {
+	for _, f := range p.loop.TakeFaults() {
+		p.result.WhyNots = append(p.result.WhyNots, WhyNot{Policy: f.Policy, Why: f.Text,
+			First: f.Step, Last: f.Step, Times: 1})
+	}
+}

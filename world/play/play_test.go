@@ -1,0 +1,154 @@
+package play_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/play"
+	"github.com/shoal-ml/shoal/world/scenario"
+)
+
+// playText plays a scenario, or fails the test.
+func playText(t testing.TB, text string) *play.Result {
+	s, err := scenario.Parse(text, play.PolicyNames(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := play.Play(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// What the scenarios in testdata expect holds, and a second time they come to the same bytes.
+func TestScenarios(t *testing.T) {
+	files, _ := filepath.Glob("testdata/*.txt")
+	if len(files) == 0 {
+		t.Fatal("no scenarios")
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := playText(t, string(text))
+			one, err := json.MarshalIndent(r, "", " ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range r.Checks {
+				t.Logf("line %d, %q: %.4g", c.Line, c.Text, float64(c.Value))
+				if !c.Holds {
+					t.Errorf("line %d, %q: it is %v", c.Line, c.Text, float64(c.Value))
+				}
+			}
+			if t.Failed() || testing.Verbose() {
+				t.Logf("%s", one)
+			}
+			if two, _ := json.MarshalIndent(playText(t, string(text)), "", " "); !bytes.Equal(one,
+				two) {
+				t.Error("it comes to something else when it is played again")
+			}
+		})
+	}
+}
+
+// Whatever a job is and whatever happens to it, 150 steps later the batch policy loses hardly any
+// goodput against the batch that the program states, and changes follow each other as they must.
+func TestPoliciesDoNoHarm(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		// from draws a number from low to high, evenly in its logarithm.
+		from := func(name string, low, high float64) float64 {
+			return low * math.Pow(high/low, rapid.Float64Range(0, 1).Draw(t, name))
+		}
+		hosts := rapid.IntRange(2, 8).Draw(t, "hosts")
+		noise := from("noise", 50, 10_000)
+		text := fmt.Sprintf("hosts %d cable %.0fMbit\ncompute %.3fms + %.4fms/sample sd %d%%\n"+
+			"gradients %.0fkB\ndata 50000 batch %d range 16-4096\nnoise %.0f growing to %.0f\n"+
+			"target 50 epochs\nrun 600 steps\npolicy batch\ncosts loss 1s join 1s change 20ms\n"+
+			"expect goodput >= 0.6 of first after 150 steps\nexpect samples once\n", hosts,
+			from("cable", 100, 10_000), from("fixed", 1, 100), from("each", 0.05, 2),
+			rapid.IntRange(0, 20).Draw(t, "sd"), from("gradients", 10, 50_000),
+			rapid.IntRange(16, 512).Draw(t, "batch"), noise, noise*from("growth", 1, 10))
+		for range rapid.IntRange(0, 4).Draw(t, "events") {
+			what := rapid.SampledFrom([]string{"slow h%d 2x", "cable h%d 50Mbit", "lose h%d",
+				"join h%d"}).Draw(t, "event")
+			// Two hosts stay, since one worker alone knows nothing of the noise.
+			host := rapid.IntRange(min(3, hosts), hosts).Draw(t, "host")
+			if hosts == 2 && strings.HasPrefix(what, "lose") {
+				continue
+			}
+			text += fmt.Sprintf("at step %d "+what+"\n", rapid.IntRange(0, 300).Draw(t, "at"), host)
+		}
+		s, err := scenario.Parse(text, play.PolicyNames(), "")
+		if err != nil {
+			t.Fatalf("%s\n%v", text, err)
+		}
+		r, err := play.Play(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range r.Checks {
+			if !c.Holds {
+				t.Errorf("%s\n%s: it is %v", text, c.Text, c.Value)
+			}
+		}
+		open, number := false, uint64(0)
+		for _, c := range r.Entries {
+			if c.Phase.IsEnd() != open || !open && c.Number != number+1 ||
+				open && c.Number != number {
+				t.Fatalf("%s\nchange %d is %s after change %d", text, c.Number, c.Phase, number)
+			}
+			open, number = c.Phase == setting.Entered, c.Number
+		}
+	})
+}
+
+// A person's change ends the trial of a policy, and the policy leaves that lever alone from then
+// on. What the job is not open to is said and not done.
+func TestPersonsGoFirst(t *testing.T) {
+	const text = `hosts 4 cable 10Gbit
+compute 30ms + 0.2ms/sample
+data 100000 batch 64 range 32-2048
+noise 3000
+policy kungfu batch
+run 300 steps
+`
+	if s, err := scenario.Parse(text, play.PolicyNames(), ""); err != nil {
+		t.Fatal(err)
+	} else if _, err := play.Play(s); err == nil || !strings.Contains(err.Error(), "both change") {
+		t.Errorf("two policies of the batch: %v", err)
+	}
+	r := playText(t, strings.Replace(text, "kungfu ", "", 1))
+	first := r.Entries[0]
+	r = playText(t, strings.Replace(text, "kungfu ", "", 1)+
+		fmt.Sprintf("at step %d set batch=100\nat step 200 set batch=100\n", first.Step+7))
+	var got []string
+	for _, c := range r.Entries {
+		got = append(got, fmt.Sprintf("%d %s %s", c.Number, c.Phase, c.Who))
+	}
+	if want := "1 entered , 1 void , 2 entered scenario, 2 kept scenario"; strings.Join(got,
+		", ") != want {
+		t.Errorf("changes: %q, want %q", got, want)
+	}
+	why := ""
+	for _, w := range r.WhyNots {
+		if w.Policy == "scenario" {
+			why += w.Why
+		}
+	}
+	if !strings.Contains(why, "already") {
+		t.Errorf("the second time nothing changes, because %q", why)
+	}
+}

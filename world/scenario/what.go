@@ -1,0 +1,70 @@
+package scenario
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shoal-ml/shoal/world/job"
+)
+
+// whatExample is a what-if with most of its parts.
+const whatExample = "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"
+
+// readWhat changes what the lines have said by a what-if, such as whatExample. All of it holds from
+// the start.
+func (p *parser) readWhat(text string) error {
+	for i, item := range strings.Split(text, ",") {
+		name, value, _ := strings.Cut(item, "=")
+		l := &line{number: i + 1, words: append(strings.Fields(name), strings.Fields(value)...)}
+		if len(l.words) == 0 {
+			l.words = []string{item}
+		}
+		p.readWhatItem(l)
+		l.end()
+		if l.err != nil {
+			_, why, _ := strings.Cut(l.err.Error(), ": ")
+			return fmt.Errorf("%q: %s; a what-if is such as %q", strings.TrimSpace(item), why,
+				whatExample)
+		}
+	}
+	return nil
+}
+
+// readWhatItem reads one part of a what-if.
+func (p *parser) readWhatItem(l *line) {
+	switch l.choose("size", "batch", "link", "slow", "policy") {
+	case "size":
+		p.hosts = int(l.whole("a number of hosts, such as 8", maxHosts))
+	case "batch":
+		batch := l.whole("a batch, such as 512", maxSamples)
+		p.Asked = append([]Ask{{To: fmt.Sprintf("batch=%d", batch)}}, p.Asked...)
+		if r := p.Job.Levers.Batch; l.err == nil && batch != p.batch && !r.Contains(batch) {
+			l.failf("the batch stays from %d to %d: data … range", r.From, r.To)
+		}
+	case "link":
+		if !strings.HasPrefix(l.peek(), "h") {
+			p.host.Cable = secondsPerByte(l)
+			return
+		}
+		e := job.Event{What: job.Cable, Host: p.readHost(l)}
+		e.Value = secondsPerByte(l)
+		p.atStart(l, e)
+	case "slow":
+		e := job.Event{What: job.Slow, Host: p.readHost(l)}
+		e.Value = l.quantity("how many times slower, such as 3x", fold)
+		p.atStart(l, e)
+	case "policy":
+		p.Policies = nil
+		if name := l.choose(append([]string{"none"}, p.policies...)...); name != "none" {
+			p.Policies = []string{name}
+		}
+	}
+}
+
+// atStart lets an event that a part of a what-if says happen before the first step, and before all
+// others there.
+func (p *parser) atStart(l *line, e job.Event) {
+	e.Text = "what if " + strings.Join(l.words, " ")
+	p.Job.Events = append([]job.Event{e}, p.Job.Events...)
+	p.eventLines = append([]int{0}, p.eventLines...)
+}
