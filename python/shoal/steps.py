@@ -36,6 +36,7 @@ class Progress:
         ShoalError where workers contradict each other.
         """
         self.job = job
+        self.told = job._backend.told
         self.cursor = start
         self.stated = start  # as the program states it: the batch of `cursor` may be another
         self.batch_range = batch_range
@@ -95,6 +96,7 @@ class Progress:
         and checkpoints are made. May wait for other workers. Returns whether the training ends
         there, or the epoch of this loop. Raises ShoalError when the step was not committed.
         """
+        self.told.asked()
         if self.step is not None and not self.step.committed:
             why = [hint() for hint in self.hints] or [
                 "Call step.allreduce(gradient), or step() of an optimizer that averages, once in"
@@ -223,6 +225,7 @@ class Progress:
         self.epochs.made += 1
         self._trained = True
         self.step = Step(self, part.indices, part.weight)
+        self.told.given()
         return self.step
 
     def open_whole_step(self) -> Step:
@@ -231,6 +234,7 @@ class Progress:
         """
         self._trained = True
         self.step = Step(self, self.drawn.whole(self.cursor), 1)
+        self.told.given()
         return self.step
 
     def batch_ahead(self, k: int) -> LocalBatch:

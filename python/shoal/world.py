@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from ._runtime.arguments import as_integer, wrong_type
@@ -177,12 +178,12 @@ class World(Group):
                 metrics,
                 "numbers by name, as in report(loss=0.3) or report({'loss': 0.3})",
             )
-        self._backend.report(
-            {
-                name: _checked_number(name, value)
-                for name, value in {**(metrics or {}), **more}.items()
-            }
-        )
+        numbers = {
+            name: _checked_number(name, value)
+            for name, value in {**(metrics or {}), **more}.items()
+        }
+        self._backend.told.report(numbers.get("loss", math.nan))
+        self._backend.report(numbers)
 
 
 def _checked_number(name: str, value: Any) -> float:

@@ -83,6 +83,7 @@ class Step:
             ]
         # In the order of completion; an error of any is raised once all of them are over.
         results = tuple(call.wait() for call in reversed(calls))[::-1]
+        job._backend.told.averaged()
         return results[0] if len(results) == 1 else results
 
     def skip(self, bad: bool) -> bool:
@@ -173,6 +174,7 @@ class Step:
         except (LostError, MismatchError):
             return False
         self.committed = done
+        self._progress.job._backend.told.averaged()
         return done
 
     def held(self, ranks: Sequence[int]) -> int:

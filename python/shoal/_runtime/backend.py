@@ -19,6 +19,7 @@ from ..cursor import Cursor
 from .handle import Handle
 from .protocol import DType
 from .tensor import Shape, Tensor
+from .told import Told
 from .view import MeshStatus, View
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Backend(Protocol):
     generation: int  # number of the membership
     late: bool  # started when the job already ran, and not a member yet: a job of one
     view: View
+    told: Told  # what the agent learns of each step
 
     def check(self) -> None:
         """Raise what broke the job, if anything did: a lost agent, a fork, the end."""

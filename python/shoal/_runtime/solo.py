@@ -16,6 +16,7 @@ from .handle import Finished, Handle
 from .protocol import KINDS, DType
 from .shared import Results
 from .tensor import Shape, Tensor, array_like, describe, element_count, mark_shared
+from .told import Told
 from .view import MeshStatus, View
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class Solo:
     def __init__(self) -> None:
         """A job of one, which nobody has left."""
         self.host = socket.gethostname()
+        self.told = Told()  # nobody reads it
         self._groups = 0  # number of groups that were made
         self._results = Results()
         self._gone: Optional[ShoalError] = None  # what calls raise after `leave`; None = before it

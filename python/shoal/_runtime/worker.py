@@ -23,6 +23,7 @@ from .shared import Results
 from .solo import run_alone
 from .submitter import Submitter
 from .tensor import Shape, Tensor, array_like, describe, element_count, mark_shared
+from .told import Told
 from .view import MeshStatus, View
 
 T = TypeVar("T")
@@ -92,8 +93,14 @@ class Worker:
         )
         self.arena = Arena(self.link, self.calls.settle_completed)
         self.results = Results(self.link)
+        self.told = Told()
         self._submitter = Submitter(
-            self.calls, self.arena, self.results, welcome.piece_bytes, welcome.pieces_open
+            self.calls,
+            self.arena,
+            self.results,
+            self.told,
+            welcome.piece_bytes,
+            welcome.pieces_open,
         )
         self._submitter.elastic = self.late
 

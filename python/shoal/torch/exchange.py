@@ -117,6 +117,8 @@ class Exchange:
         finally:
             for call in reversed(calls):
                 call.wait()
+            if self._group is None:
+                self._job._backend.told.averaged()
 
     def _submit_payloads(self, upto: int) -> None:
         """Submit the payload calls of the first `upto` buckets, after waiting for their negotiation

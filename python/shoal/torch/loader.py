@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from time import perf_counter_ns
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -281,8 +282,10 @@ class Loader:
         arriving = self._start_loading()
         while not progress.finish_step(self._end):
             self._arriving = None
+            asked = perf_counter_ns()
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.drawn.plan)
+            progress.told.waited(asked)
             progress.open_step()
             self._ask_for_rate()
             yield batch
