@@ -10,6 +10,7 @@ import re
 import elastic_torch
 import numpy as np
 import torch
+from shoal.torch.scale import rate_factor
 
 
 class Ledger:
@@ -27,8 +28,9 @@ class Ledger:
         or one that was not killed raised an error.
         """
         config = {**elastic_torch.DEFAULTS, **config}
-        self.samples, self.batch, self.optimizer, self.wrap, self.nest = (
-            config[name] for name in ("samples", "batch", "optimizer", "wrap", "nest")
+        self.samples, self.batch, self.batch_range, self.optimizer, self.wrap, self.nest = (
+            config[name]
+            for name in ("samples", "batch", "batch_range", "optimizer", "wrap", "nest")
         )
         # whose processes that load data may complain
         killed = set(re.findall(r"\bw(\d+) was killed", output))
@@ -42,7 +44,8 @@ class Ledger:
         self.steps = {}
         for line in self.lines:
             seen = self.steps.setdefault(line["step"], line)
-            assert all(seen[key] == line[key] for key in ("taken", "epoch", "count")), (
+            same = ("taken", "epoch", "count", "batch", "rate")
+            assert all(seen[key] == line[key] for key in same), (
                 f"two workers differ: {seen}, {line}"
             )
         self.joined = [line for line in self.lines if line["joined"]]
@@ -102,14 +105,15 @@ class Ledger:
         workers that were killed.
         """
         epochs = {step["epoch"] for step in self.steps.values()}
-        short = sum(len(step["taken"]) < self.batch for step in self.steps.values())
-        tails = len(epochs) if self.samples % self.batch else 0
-        assert max(len(step["taken"]) for step in self.steps.values()) == self.batch
+        short = sum(len(step["taken"]) < step["batch"] for step in self.steps.values())
+        tails = len(epochs) if self.samples % self.batch or self.batch_range else 0
+        assert max(len(step["taken"]) - step["batch"] for step in self.steps.values()) == 0
+        assert self.batch_range or {step["batch"] for step in self.steps.values()} == {self.batch}
         # the lost part comes as a batch of its own
         assert short <= tails + 2 * losses, (
             f"{short} steps of {len(self.steps)} had less than a batch"
         )
-        assert losses or short == tails
+        assert losses or self.batch_range or short == tails
 
     def _check_against_one_worker(self):
         """Make the same steps by one worker, and compare its state with that of the survivors."""
@@ -124,7 +128,13 @@ class Ledger:
             batch = torch.tensor(step["taken"])
             optimizer.zero_grad()
             elastic_torch.loss_of(model, x[batch], y[batch], index[batch]).backward()
+            factor = rate_factor("auto", optimizer, step["batch"] / self.batch, step["rate"])
+            rates = [group["lr"] for group in optimizer.param_groups]
+            for group, rate in zip(optimizer.param_groups, rates):
+                group["lr"] = rate * factor
             optimizer.step()
+            for group, rate in zip(optimizer.param_groups, rates):
+                group["lr"] = rate
             if not self.nest:
                 scheduler.step()
             model.take_marks()

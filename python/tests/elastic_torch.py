@@ -39,6 +39,7 @@ SEED = 20261121
 DEFAULTS = dict(
     samples=120,
     batch=16,
+    batch_range=None,
     epochs=1 << 40,
     steps=None,
     optimizer="adam",
@@ -283,6 +284,7 @@ def main(config, end):
         epochs=None if config["nest"] else config["epochs"],
         steps=config["steps"],
         num_workers=config["workers"],
+        batch_range=config["batch_range"],
     )
     net = Net(config["samples"])
     if late:  # what does not come from the others is wrong
@@ -318,6 +320,7 @@ def main(config, end):
         step = loader.step
         # the end of the step may bring another rank
         begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)
+        begun.update(batch=job._progress.cursor.batch, rate=job._progress.rate)
         running_job.rest_if_calm(end)
         die_if_doomed("before backward")
         optimizer.zero_grad()

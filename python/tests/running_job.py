@@ -72,6 +72,19 @@ class Running:
             )
         assert done.returncode == 0, done.stdout
 
+    def set(self, *words):
+        """Run `shoal set` with these words, and return when the job trains so; with --no-wait, when
+        it has the order.
+        """
+        done = subprocess.run(
+            [self._binary, "set", self.name, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=HANG,
+        )
+        assert done.returncode == 0, done.stdout
+
     @property
     def name(self):
         """The name of the job, out of the output, which must have been read beyond it."""

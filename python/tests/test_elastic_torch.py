@@ -97,6 +97,37 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
     assert [line for line in ledger.joined if line["step"] % 100], "nobody joined within an epoch"
 
 
+def test_the_batch_changes_while_a_worker_is_lost_and_another_joins(training, tmp_path):
+    """Each sample counts once an epoch, and all workers have the same batch and rate in the same
+    step, whatever the batch becomes: with a loader that loads ahead, a worker that is killed while
+    a change waits, to a batch below what that worker leaves, and one that joins behind it.
+    """
+    way = dict(MOMENTUM, samples=1600, batch_range=(8, 96))
+    with training(3, options=("--prefork", "torch"), **way) as job:
+        job.set("batch=96")
+        job.wait_for_new_step()
+        job.set("batch=8", "--no-wait")
+        job.kill(1)
+        job.set("batch=8")
+        job.wait_for_new_step()
+        job.resize(3)
+        job.read_until("JOINED")
+        job.set("batch=32", "rate=1.5")
+        job.wait_for_new_step()
+        ledger = Ledger(tmp_path, job.finish(), **way)
+    ledger.check(3, losses=1)
+    steps = [ledger.steps[number] for number in sorted(ledger.steps)]
+    batches = [(step["batch"], step["rate"]) for step in steps]
+    assert list(dict.fromkeys(batches)) == [(16, 0), (96, 0), (8, 0), (32, 1.5)]
+    assert [line["batch"] for line in ledger.joined] == [8]
+    changes = re.findall(r"shoal: change (\d) at step \d+: (.*), because", ledger.output)
+    assert changes == [
+        ("1", "batch 16 -> 96"),
+        ("2", "batch 96 -> 8"),
+        ("3", "batch 8 -> 32, rate 1.5"),
+    ]
+
+
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1 compiles nothing")
 def test_compiled_models_train_while_workers_join_and_are_released(training, tmp_path):
     """Models that are compiled before they are wrapped, or after, train to the bits of others. So

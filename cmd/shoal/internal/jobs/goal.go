@@ -55,8 +55,8 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 		}
 		if errors.Is(err, control.ErrEnded) {
 			return false, fmt.Errorf(
-				"job %s has ended before it had %s; shoal explain %[1]s says how%s", j.Name, g.what,
-				g.lost)
+				"job %s has ended before it had %s; shoal explain %[1]s says how%[3]s",
+				j.Name, g.what, g.lost)
 		}
 		if err != nil {
 			return false, err

@@ -75,6 +75,15 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 	text string) error {
 	var number uint64 // of the change; 0 = the job was not asked yet
 	ask := func() error {
+		// Another change may wait for the end of a step, and only one does at a time.
+		if j.NextChange != nil && !f.noWait {
+			if err := cli.Poll(ctx, func() (bool, error) {
+				err := j.Refresh(ctx)
+				return j.NextChange == nil, err
+			}); err != nil {
+				return err
+			}
+		}
 		if hasSetting(j, text) && j.NextChange == nil {
 			number = max(number, j.Setting.Number)
 			return nil

@@ -1,0 +1,162 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// scripted is a launcher that answers each request with the next of its answers, and hangs up
+// behind the last. It serves one request at a time.
+type scripted struct {
+	answers []string // bodies of answers; one that begins with a digit has that status
+	asked   []string // what was asked for, in order
+}
+
+// ServeHTTP gives the next answer.
+func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == api.PathSet {
+		var ask api.Set
+		if err := json.NewDecoder(r.Body).Decode(&ask); err != nil {
+			panic(err)
+		}
+		s.asked = append(s.asked, ask.Assign)
+	}
+	if len(s.answers) == 0 {
+		panic(http.ErrAbortHandler) // hangs up
+	}
+	answer := s.answers[0]
+	s.answers = s.answers[1:]
+	if strings.HasPrefix(answer, "503 ") {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		answer = fmt.Sprintf(`{"error":%q}`, answer[4:])
+	}
+	fmt.Fprint(w, answer)
+}
+
+// trains is the answer of a job that trains with a batch after so many changes, led from a host of
+// two; next is the number of the change that waits, 0 = none does.
+func trains(number, batch uint64, head string, next uint64) string {
+	j := api.Job{Name: "train", Head: head, Hosts: []string{"a", "b"}, Training: api.Training{
+		Setting: &setting.Setting{Number: number, Batch: batch},
+		Levers:  &setting.Levers{Batch: setting.Range{From: 64, To: 1024}}}}
+	if next > 0 {
+		j.NextChange = &setting.Change{Number: next}
+	}
+	text, err := json.Marshal(j)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// A person who sets the batch hears what came of it, also when the head is lost meanwhile or
+// somebody else is faster.
+func TestSetWhenSomethingHappensMeanwhile(t *testing.T) {
+	for name, x := range map[string]struct {
+		answers  []string
+		asked    int    // how often the job is asked for the batch
+		out, err string // what is printed to out and to notes, and the error, in part
+	}{
+		"in force at once": {[]string{trains(0, 128, "a", 0), trains(0, 128, "a", 1),
+			trains(1, 512, "a", 0)}, 1, "job train has batch=512 after", ""},
+		"as it is": {[]string{trains(3, 512, "a", 0), trains(3, 512, "a", 0)}, 0,
+			"job train has batch=512 after", ""},
+		"another change waits": {[]string{trains(0, 128, "a", 1), trains(0, 128, "a", 1),
+			trains(1, 64, "a", 0), trains(1, 64, "a", 2), trains(2, 512, "a", 0)}, 1,
+			"job train has batch=512 after", ""},
+		"the head is lost": {[]string{trains(0, 128, "b", 0), trains(0, 128, "b", 1),
+			trains(0, 128, "a", 0), trains(0, 128, "a", 1), trains(1, 512, "a", 0)}, 2,
+			"host a, which leads now, is asked again\njob train has batch=512 after", ""},
+		"changed again": {[]string{trains(0, 128, "a", 0), trains(0, 128, "a", 1),
+			trains(2, 64, "a", 0)}, 1, "",
+			"job train now has batch=64 and not batch=512: it was changed again since; shoal " +
+				"explain train says why"},
+		"refused": {[]string{trains(0, 128, "a", 0), "503 no"}, 1, "",
+			"job train keeps its setting: no"},
+		"led from elsewhere": {[]string{trains(0, 128, "a", 0), trains(0, 128, "a", 1),
+			"503 job train is led from host b: ask there"}, 1, "",
+			"ask there. A change that was not made yet is lost with the host that led"},
+		"the launcher is gone": {[]string{trains(0, 128, "a", 0), trains(0, 128, "a", 1)}, 1, "",
+			"job train has ended before it had batch=512; shoal explain train says how; if it " +
+				"goes on on another host, a change that was not made yet is lost: ask again there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "ctl")
+			l, err := net.Listen("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fake := &scripted{answers: x.answers}
+			server := &http.Server{Handler: fake}
+			g := group.New(t.Context())
+			g.Go("launcher", func(context.Context) error { return server.Serve(l) })
+			j := control.At(socket)
+			if err := j.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			j.Dir = t.TempDir()
+			var out strings.Builder
+			err = (&setFlags{}).run(t.Context(), &out, &out, j, "batch=512")
+			server.Close()
+			_ = g.Wait() // that the server was closed
+			if (err != nil) != (x.err != "") || err != nil &&
+				!strings.Contains(err.Error(), x.err) {
+				t.Errorf("error %v, expected %q", err, x.err)
+			}
+			if !strings.Contains(out.String(), x.out) {
+				t.Errorf("printed %q, expected %q", out.String(), x.out)
+			}
+			if len(fake.asked) != x.asked {
+				t.Errorf("asked for %v, expected %d times", fake.asked, x.asked)
+			}
+		})
+	}
+}
+
+// A change is said whole, from its lines in the ledger.
+func TestChangeText(t *testing.T) {
+	c := setting.Change{Number: 3, Phase: setting.Entered, Policy: "batch", Step: 412,
+		From: "batch=128", To: "batch=256", Because: "the gradient noise scale is 610 (480–790)",
+		Alternatives: []string{"batch=512: 1.2x", "batch=64: 0.8x"},
+		Predicted:    setting.Band{Low: 1.18, Mid: 1.31, High: 1.44}}
+	begun := ledgerEntry(c, 412)
+	c.Phase, c.Measured, c.Steps, c.Rate = setting.Kept, 1.27, 64, 1234.5
+	got := changeText(append(begun, ledgerEntry(c, 480)...))
+	for _, want := range []string{
+		"change 3 at step 412: batch 128 -> 256\n",
+		"  by           policy batch, ",
+		"  because      the gradient noise scale is 610 (480–790)\n",
+		"  instead of   batch=512: 1.2x\n               batch=64: 0.8x\n",
+		"  predicted    1.31x goodput, in 80 of 100 cases 1.18 to 1.44\n",
+		"  measured     1.27x over 64 steps, as against 1234 samples/s before, as predicted\n",
+		"  came of it   kept at step 480\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nhas no %q", got, want)
+		}
+	}
+	c.Phase, c.Measured, c.Why = setting.Reverted, 0.93, "slower"
+	got = changeText(append(begun, ledgerEntry(c, 480)...))
+	if !strings.Contains(got, "not as predicted\n") ||
+		!strings.Contains(got, "  came of it   taken back at step 480: slower\n") {
+		t.Error(got)
+	}
+}
+
+// ledgerEntry is the entry of a ledger about a change after so many steps, alone in a list.
+func ledgerEntry(c setting.Change, step uint64) []launcher.Entry {
+	return []launcher.Entry{{Event: agent.Event{What: "change", Step: step, Change: &c}}}
+}
