@@ -140,6 +140,9 @@ func (w *World) Step() (Step, bool) {
 	w.progress += float64(s.Samples) * w.Efficiency(float64(s.Samples))
 	s.At, s.Progress = w.now, w.progress
 	w.observe(s, slowest)
+	if w.stale {
+		w.place()
+	}
 	return s, true
 }
 

@@ -55,6 +55,8 @@ share all chance that they have in common, so they differ by that alone.`, cli.E
 		Args: cli.Arguments(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.reseed = cmd.Flags().Changed("seed")
+			done := cli.ExitOnSignal(cmd.Context()) // since there is nothing to undo
+			defer done()
 			return o.run(cmd.OutOrStdout(), args)
 		},
 	}
