@@ -169,6 +169,16 @@ func (j *job) bestFixed(r setting.Range, progress float64) (best uint64, seconds
 	return best, seconds
 }
 
+// count returns how many changes have come to a phase.
+func (j *job) count(phase setting.Phase) (n int) {
+	for _, o := range j.log {
+		if o.Change.Phase == phase {
+			n++
+		}
+	}
+	return n
+}
+
 // phases returns what became of the changes of the job, in a few words each.
 func (j *job) phases() (list []string) {
 	for _, o := range j.log {

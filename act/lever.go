@@ -24,7 +24,7 @@ const (
 // lever is what the loop knows of a part of the setting. It is the Loop's, and used as that is.
 type lever struct {
 	name     string
-	patience uint64   // steps for which it is left after a change that brought nothing
+	patience uint64   // steps for which it is left after a change that brought little
 	until    uint64   // the step up to which it is left; 0 = it is not
 	why      string   // why it is left until then, in words
 	before   []string // its values before the newest changes that were kept, the newest last
@@ -63,11 +63,11 @@ func (l *Loop) held(c setting.Change) string {
 	return ""
 }
 
-// delay leaves the lever alone for a while, after a change that brought nothing, and longer the
-// next time.
+// delay leaves the lever alone for a while, after a change that brought little, and longer the next
+// time.
 func (v *lever) delay(step uint64) {
 	v.patience = min(2*v.patience, maxPatience)
-	v.until, v.why = step+v.patience, "the last change brought nothing"
+	v.until, v.why = step+v.patience, "the last change brought little"
 }
 
 // kept takes in that a change was kept. When the lever is back where it has been before, it
@@ -79,6 +79,10 @@ func (v *lever) kept(c setting.Change, step uint64) (oscillates bool) {
 		v.before = slices.Delete(v.before, 0, 1)
 	}
 	v.before = append(v.before, partOf(c.From, v.name))
+	if !oscillates && c.Measured < minGain {
+		v.delay(step)
+		return false
+	}
 	if !oscillates {
 		v.patience = interval
 		return false

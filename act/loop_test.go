@@ -29,7 +29,7 @@ func TestLoopFindsTheBestBatch(t *testing.T) {
 		fixed, slope float64
 		spread       float64
 		scale        func(float64) float64
-		most         float64 // changes
+		most         int // changes that are kept
 	}{
 		{"large batches", 0.05, 0.0005, 0.03, func(float64) float64 { return 6000 }, 7},
 		{"medium batches", 0.02, 0.001, 0.03, func(float64) float64 { return 600 }, 6},
@@ -47,7 +47,7 @@ func TestLoopFindsTheBestBatch(t *testing.T) {
 		if took > 1.05*least {
 			t.Errorf("%s: %.3f times as long as batch %d", c.name, took/least, best)
 		}
-		if n := float64(j.state.Setting.Number); n > c.most {
+		if n := j.count(setting.Kept); n > c.most {
 			t.Errorf("%s: it does not settle: %v", c.name, j.phases())
 		}
 	}
@@ -67,12 +67,7 @@ func TestLoopTakesBack(t *testing.T) {
 	if j.batch() > 128 {
 		t.Errorf("it stays at batch %d", j.batch())
 	}
-	reverted := 0
-	for _, o := range j.log {
-		if o.Change.Phase == setting.Reverted {
-			reverted++
-		}
-	}
+	reverted := j.count(setting.Reverted)
 	if reverted == 0 || reverted > 2 {
 		t.Errorf("%d changes were taken back: %v", reverted, j.phases())
 	}

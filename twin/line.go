@@ -27,6 +27,9 @@ const (
 	doubtOutside = 0.2
 	// doubtInside is the error for a doubling between sizes that were measured.
 	doubtInside = 0.03
+	// maxError is up to which standard error, in logarithms, what was measured of a size is exact
+	// enough; manySteps is how many steps are enough whatever their error.
+	maxError, manySteps = 0.03, 32
 	// misfit is how far, in logarithms, sizes lie from the line where steps do not differ.
 	misfit = 0.05
 )
@@ -45,6 +48,8 @@ type line struct {
 type point struct {
 	samples float64 // of a worker
 	off     float64 // logarithm of what it took, over what a + b·samples says
+	steps   int     // how many were measured
+	error   float64 // standard error of what it took, in logarithms
 }
 
 // fitLine returns the line through some sizes, the smallest first, of a job whose busiest worker
@@ -73,7 +78,8 @@ func fitLine(sizes []size, at, deviation, known float64) line {
 		// What differs because steps do is not believed (James and Stein, 1961).
 		n := float64(s.steps)
 		l.points = append(l.points, point{s.samples,
-			off * n / (n + math.Pow(1.25*deviation/misfit, 2))})
+			off * n / (n + math.Pow(1.25*deviation/misfit, 2)), s.steps,
+			1.25 * deviation / math.Sqrt(n)})
 	}
 	return l
 }
@@ -135,6 +141,21 @@ func (l line) off(samples float64) float64 {
 		return l.points[n-1].off
 	}
 	return 0
+}
+
+// vague returns the point that what is said of a size rests on most uncertainly, and whether that
+// is so uncertain that more steps of it should be measured.
+func (l line) vague(samples float64) (worst point, is bool) {
+	i := 1 // behind the point below, or that of the two at the end
+	for i < len(l.points)-1 && l.points[i].samples < samples {
+		i++
+	}
+	for _, p := range l.points[max(i-1, 0) : i+1] {
+		if p.error > worst.error {
+			worst = p
+		}
+	}
+	return worst, worst.error > maxError && worst.steps < manySteps
 }
 
 // doubt returns how wrong the line may be at a size, in logarithms, beside what its share says.

@@ -11,8 +11,8 @@ import (
 const (
 	// maxSizes is how many sizes of steps a twin remembers.
 	maxSizes = 64
-	// enoughSteps is how many steps of a size take the place of those before.
-	enoughSteps = 8
+	// mergedSteps is how many steps of a size count at most beside newer ones.
+	mergedSteps = 64
 	// shrinkFactor is by which factor a step with more samples must take less time than one with
 	// fewer, before, to show that the job has become another one meanwhile.
 	shrinkFactor = 1.15
@@ -44,16 +44,11 @@ func (t *Twin) rescale(d drift) {
 
 // remember takes in what steps took, and forgets what does not hold any more.
 func (t *Twin) remember(steps []sense.StepSample) {
-	for _, s := range sizesOf(steps) {
-		i := slices.IndexFunc(t.sizes, func(o size) bool {
-			return o.members == s.members && o.samples == s.samples
-		})
-		switch {
-		case i < 0:
+	for _, s := range sizesOf(slices.DeleteFunc(steps, t.isRemembered)) {
+		if i := t.find(s.members, s.samples); i < 0 {
 			t.sizes = append(t.sizes, s)
-		case s.newest > t.sizes[i].newest &&
-			(t.sizes[i].scaled || s.steps >= min(enoughSteps, t.sizes[i].steps)):
-			t.sizes[i] = s
+		} else {
+			t.sizes[i] = t.sizes[i].merge(s)
 		}
 	}
 	slices.SortFunc(t.sizes, func(a, b size) int {
@@ -67,6 +62,32 @@ func (t *Twin) remember(steps []sense.StepSample) {
 		}
 	}
 	t.sizes = valid
+}
+
+// find returns the index of a size that is remembered; -1 = it is not.
+func (t *Twin) find(members int, samples float64) int {
+	return slices.IndexFunc(t.sizes, func(s size) bool {
+		return s.members == members && s.samples == samples
+	})
+}
+
+// isRemembered reports whether a step is part of what is remembered of its size.
+func (t *Twin) isRemembered(x sense.StepSample) bool {
+	i := t.find(x.Size, perWorker(x.Samples, x.Size))
+	return i >= 0 && x.Step <= t.sizes[i].newest
+}
+
+// merge returns what newer steps of the size make of it. Those before count as mergedSteps at most,
+// and not at all if the job has become another one.
+func (s size) merge(newer size) size {
+	if s.scaled {
+		return newer
+	}
+	before := min(s.steps, mergedSteps)
+	steps := before + newer.steps
+	newer.log = (float64(before)*s.log + float64(newer.steps)*newer.log) / float64(steps)
+	newer.steps = steps
+	return newer
 }
 
 // isRefutedBy reports whether newer steps show that the job has changed since: with more samples

@@ -200,6 +200,9 @@ func (t *Twin) throughput(batch uint64, size int) (b setting.Band, guess string)
 	} else if t.line.scaled {
 		guess = fmt.Sprintf("other batches were measured before step %d, when the job became "+
 			"another one", t.since)
+	} else if worst, is := t.line.vague(x); is {
+		guess = fmt.Sprintf("only %d steps of %.0f samples a worker were measured, and they differ",
+			worst.steps, worst.samples)
 	}
 	spread := (math.Log(t.rate.High) - math.Log(t.rate.Low)) / math.Sqrt2
 	wide := math.Exp(math.Hypot(t.line.doubt(x), spread))

@@ -188,6 +188,22 @@ func TestSizesAreRemembered(t *testing.T) {
 	}
 }
 
+// Where steps differ, a few of a size say little: the twin says so, until there are more of them,
+// also when they come one after another.
+func TestFewStepsAreVague(t *testing.T) {
+	w := newWorld(0.02, 5e-4, 0.2)
+	var twin twin.Twin
+	for i := range 5 {
+		w.train(64, 8)
+		w.train(128, 12)
+		twin.Observe(w.observe(128, 1000))
+		p := twin.Predict(target(64))
+		if vague := strings.Contains(p.Guess, "steps of 16 samples a worker"); vague != (i < 4) {
+			t.Errorf("after %d times: %+v", i+1, p)
+		}
+	}
+}
+
 // A job that takes less time for more samples has changed meanwhile: what is older does not count.
 func TestOldSizesAreRefuted(t *testing.T) {
 	w := newWorld(0.2, 4e-3, 0.01)

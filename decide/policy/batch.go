@@ -19,7 +19,8 @@ const (
 	batchCandidates = 50
 	// maxBatchFactor is by which factor the batch changes at once at most.
 	maxBatchFactor = 2
-	// otherFactor is by which factor an alternative differs at least from those before it.
+	// otherFactor is by which factor two batches differ at least that are worth comparing: between
+	// nearer ones there is nothing to be gained.
 	otherFactor = 1.2
 )
 
@@ -71,7 +72,7 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 // nearBatches returns the batches of a range that are worth comparing with the one of now: those at
 // equal factors, and the largest and the smallest that are allowed at once. They are multiples of
 // the size of the job where the range allows it, so that all workers have the same. The one of now
-// is not among them.
+// is not among them, nor one near to it but for the ends of the range.
 func nearBatches(r setting.Range, now uint64, size int) (list []uint64) {
 	least := max(r.From, (now+maxBatchFactor-1)/maxBatchFactor)
 	most := min(r.To, maxBatchFactor*now)
@@ -86,7 +87,8 @@ func nearBatches(r setting.Range, now uint64, size int) (list []uint64) {
 		if even := (x + each/2) / each * each; even >= least && even <= most {
 			x = even
 		}
-		if x >= least && x <= most && x != now {
+		isEnd := x == r.From || x == r.To
+		if x >= least && x <= most && x != now && (isEnd || !areNear(x, now)) {
 			list = append(list, x)
 		}
 	}
@@ -116,15 +118,17 @@ func describeNoise(n noise.Estimate) string {
 		n.Scale.High)
 }
 
+// areNear reports whether two batches are about as large.
+func areNear(a, b uint64) bool {
+	return float64(max(a, b)) < otherFactor*float64(min(a, b))
+}
+
 // distinct returns up to three alternatives to the best of a sorted list whose batches clearly
 // differ from it and from each other, the best first.
 func distinct(list []decide.Scored) (others []decide.Scored) {
 	for _, x := range list[1:] {
 		// near reports whether the batch of another one is about as large.
-		near := func(y decide.Scored) bool {
-			ratio := float64(x.Setting.Batch) / float64(y.Setting.Batch)
-			return ratio < otherFactor && ratio > 1/otherFactor
-		}
+		near := func(y decide.Scored) bool { return areNear(x.Setting.Batch, y.Setting.Batch) }
 		if len(others) < 3 && !near(list[0]) && !slices.ContainsFunc(others, near) {
 			others = append(others, x)
 		}
