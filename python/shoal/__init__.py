@@ -18,6 +18,7 @@ from .group import Group
 from .job import Job, empty, join, zeros
 from .live import train
 from .mesh import Mesh
+from .policies import change, policy
 
 __all__ = [
     "ArenaError",
@@ -32,8 +33,10 @@ __all__ = [
     "ShoalError",
     "Step",
     "__version__",
+    "change",
     "empty",
     "join",
+    "policy",
     "state",
     "train",
     "zeros",

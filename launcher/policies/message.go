@@ -1,0 +1,199 @@
+package policies
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// The lines that a policy and its launcher exchange, one JSON object each: docs/formats/policy.md
+// has them. All functions of this file are pure.
+
+// Protocol is the version of the lines.
+const Protocol = 1
+
+// maxLine is the number of bytes of a line of a program at most.
+const maxLine = 64 << 10
+
+// hello is the first line of a program.
+type hello struct {
+	Protocol int      `json:"protocol"`
+	Name     string   `json:"name"`
+	Levers   []string `json:"levers"`
+}
+
+// request asks a program to decide.
+type request struct {
+	Tick        uint64          `json:"tick"` // number of the request
+	Observation observation     `json:"observation"`
+	State       json.RawMessage `json:"state"` // what the program returned last; null = nothing
+}
+
+// observation is a sense.Observation for programs. Numbers that are not known are absent.
+type observation struct {
+	Step    uint64      `json:"step"`
+	Epoch   uint64      `json:"epoch"`
+	Size    int         `json:"size"`
+	Seconds float64     `json:"seconds"` // since the head began to observe
+	Setting settingNow  `json:"setting"`
+	First   uint64      `json:"first_batch"`
+	Levers  leversNow   `json:"levers"`
+	Rate    *bandNow    `json:"rate,omitempty"` // samples a second
+	Noise   *noiseNow   `json:"noise,omitempty"`
+	Split   sense.Split `json:"split"`
+}
+
+// settingNow is a setting for programs.
+type settingNow struct {
+	Number uint64  `json:"number"`
+	Batch  uint64  `json:"batch"`
+	Rate   float64 `json:"rate,omitempty"`
+	Save   uint64  `json:"save,omitempty"`
+}
+
+// leversNow are levers for programs; a closed one is absent.
+type leversNow struct {
+	Batch *setting.Range `json:"batch,omitempty"`
+}
+
+// bandNow is a band for programs.
+type bandNow = setting.Band
+
+// noiseNow is what is known of the gradient noise scale.
+type noiseNow struct {
+	Scale float64 `json:"scale"` // in samples
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+	Above bool    `json:"above,omitempty"` // the scale is High or more
+}
+
+// recentSteps is of how many steps a program is told the rate.
+const recentSteps = 64
+
+// newRequest returns the request of a number, with what was observed and the state that the program
+// has returned last.
+func newRequest(tick uint64, o sense.Observation, state []byte) request {
+	x := observation{Step: o.Step, Epoch: o.Epoch, Size: o.Size, Seconds: o.Now.Seconds(),
+		First: o.First, Split: o.Split, Setting: settingNow{Number: o.Setting.Number,
+			Batch: o.Setting.Batch, Rate: o.Setting.Rate, Save: o.Setting.Save}}
+	if o.Levers.Batch.IsOpen() {
+		x.Levers.Batch = &o.Levers.Batch
+	}
+	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, recentSteps), o.Step))
+	if n > 0 && finite(rate.Low, rate.Mid, rate.High) {
+		x.Rate = &rate
+	}
+	if s := o.Noise.Scale; o.Noise.Known && finite(s.Low, s.Mid, s.High) {
+		x.Noise = &noiseNow{Scale: s.Mid, Low: s.Low, High: s.High, Above: o.Noise.Above}
+	}
+	if len(state) == 0 || !json.Valid(state) {
+		state = []byte("null")
+	}
+	return request{Tick: tick, Observation: x, State: state}
+}
+
+// finite reports whether all numbers are.
+func finite(list ...float64) bool {
+	for _, x := range list {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// answer is what a program wants.
+type answer struct {
+	Tick    uint64          `json:"tick"`
+	Change  *change         `json:"change"` // null = nothing
+	Because string          `json:"because"`
+	State   json.RawMessage `json:"state"`
+	Error   string          `json:"error"` // why the program cannot decide; "" = it has
+}
+
+// change is what a program wants changed; parts that are absent stay.
+type change struct {
+	Batch *uint64  `json:"batch"`
+	Rate  *float64 `json:"rate"`
+	Save  *uint64  `json:"save"`
+	Size  *int     `json:"size"`
+}
+
+// readStrictly reads the only JSON object of a line; a key that is not known is an error.
+func readStrictly(line []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.More() {
+		return fmt.Errorf("the line goes on behind the object")
+	}
+	return nil
+}
+
+// readHello reads the first line of a program.
+func readHello(line []byte) (hello, error) {
+	var h hello
+	if err := readStrictly(line, &h); err != nil {
+		return h, fmt.Errorf("its first line is none of a policy: %w", err)
+	}
+	switch {
+	case h.Protocol != Protocol:
+		return h, fmt.Errorf("it speaks protocol %d of policies, this shoal protocol %d: use the "+
+			"shoal of one version for both", h.Protocol, Protocol)
+	case h.Name == "" || len(h.Name) > 50:
+		return h, fmt.Errorf("its name %.60q has not 1 to 50 bytes", h.Name)
+	case len(h.Levers) == 0:
+		return h, fmt.Errorf("it names no lever: say what it decides about, such as batch")
+	}
+	return h, nil
+}
+
+// readAnswer reads the answer to a request. It returns the decision and the new state, and false
+// with an older tick: that is an answer that came too late.
+func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decision, state []byte,
+	ours bool, err error) {
+	var a answer
+	if err := readStrictly(line, &a); err != nil {
+		return d, nil, true, fmt.Errorf("its answer cannot be read: %w", err)
+	}
+	switch {
+	case a.Tick < tick:
+		return d, nil, false, nil
+	case a.Tick > tick:
+		return d, nil, true, fmt.Errorf("it answers request %d, and was asked request %d", a.Tick,
+			tick)
+	case a.Error != "":
+		return d, nil, true, fmt.Errorf("it failed: %.500s", a.Error)
+	case len(a.State) > decide.MaxPolicyState:
+		return d, nil, true, fmt.Errorf("its state has %d bytes, the limit is %d", len(a.State),
+			decide.MaxPolicyState)
+	case len(a.Because) > 4*setting.MaxText:
+		return d, nil, true, fmt.Errorf("its reason has %d bytes, the limit is %d", len(a.Because),
+			4*setting.MaxText)
+	}
+	d.Because = a.Because
+	if c := a.Change; c != nil {
+		to := decide.Target{Setting: o.Setting}
+		if c.Batch != nil {
+			to.Setting.Batch = *c.Batch
+		}
+		if c.Rate != nil {
+			to.Setting.Rate = *c.Rate
+		}
+		if c.Save != nil {
+			to.Setting.Save = *c.Save
+		}
+		if c.Size != nil {
+			to.Size = *c.Size
+		}
+		d.To = &to
+	}
+	return d, a.State, true, nil
+}

@@ -1,0 +1,184 @@
+package policies_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher/policies"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// behaviourVariable makes this test program a policy, which behaves as the variable says.
+const behaviourVariable = "TEST_POLICY"
+
+// TestMain runs the tests, or a policy.
+func TestMain(m *testing.M) {
+	if how := os.Getenv(behaviourVariable); how != "" {
+		behave(how)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// behave is a policy that doubles the batch, or does something wrong where how says so.
+func behave(how string) {
+	fmt.Println(map[string]string{
+		"newer":    `{"protocol":9,"name":"double","levers":["batch"]}`,
+		"nameless": `{"protocol":1,"name":"","levers":["batch"]}`,
+		"chatty":   `hello`,
+	}[how] + map[bool]string{true: `{"protocol":1,"name":"double","levers":["batch"]}`}[how ==
+		"good" || strings.HasPrefix(how, "then ")])
+	in := bufio.NewScanner(os.Stdin)
+	for n := 1; in.Scan(); n++ {
+		switch how {
+		case "good":
+			if os.Getenv("SHOAL_RANK") != "" {
+				fmt.Println(`it knows of workers`)
+			}
+			fmt.Printf(`{"tick":%d,"change":{"batch":256},"because":"asked %d times","state":%d}`+
+				"\n", n, n, n)
+		case "then dies":
+			return
+		case "then hangs":
+			_, _ = io.Copy(io.Discard, os.Stdin) // which nobody closes
+		case "then floods":
+			fmt.Println(strings.Repeat("x", 1<<20))
+		case "then talks nonsense":
+			fmt.Println(`{"tick":1,"change":{"batch":NaN}}`)
+		case "then asks for much":
+			fmt.Println(`{"tick":1,"change":{"batch":-5}}`)
+		case "then has another lever":
+			fmt.Println(`{"tick":1,"change":{"colour":"red"}}`)
+		case "then raises":
+			fmt.Println(`{"tick":1,"error":"ZeroDivisionError: division by zero"}`)
+		case "then looks ahead":
+			fmt.Println(`{"tick":99,"change":null}`)
+		}
+	}
+}
+
+// start starts a policy that behaves in a way; the end of the test ends it.
+func start(t *testing.T, how string) (*policies.Program, error) {
+	t.Helper()
+	g := group.New(context.Background())
+	t.Cleanup(func() {
+		g.Stop(nil)
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return policies.Start(g, []string{os.Args[0]},
+		[]string{behaviourVariable + "=" + how, "SHOAL_RANK=3"}, io.Discard)
+}
+
+// observed is what the policies of these tests are told.
+var observed = sense.Observation{Step: 10, Size: 2, Setting: setting.Setting{Batch: 128},
+	Levers: setting.Levers{Batch: setting.Range{From: 64, To: 512}}}
+
+// A program is asked, keeps what it returns as its state, and decides.
+func TestProgramDecides(t *testing.T) {
+	p, err := start(t, "good")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state []byte
+	for n := 1; n <= 3; n++ {
+		var got decide.Decision
+		for failed := true; failed; { // a busy machine may make an answer late
+			failed = panics(func() { got, state = p.Decide(observed, nil, state) }) != nil
+		}
+		want := decide.Decision{To: &decide.Target{Setting: setting.Setting{Batch: 256}},
+			Because: fmt.Sprintf("asked %d times", n)}
+		if diff := cmp.Diff(want, got); diff != "" || string(state) != fmt.Sprint(n) {
+			t.Errorf("decision %d has the state %s, and is (-want +got): %s", n, state, diff)
+		}
+	}
+	if p.Name() != "double" || !cmp.Equal(p.Levers(), []string{"batch"}) {
+		t.Errorf("it is called %s and decides about %v", p.Name(), p.Levers())
+	}
+}
+
+// panics returns what f panics with; nil = it does not.
+func panics(f func()) (with any) {
+	defer func() { with = recover() }()
+	f()
+	return nil
+}
+
+// A program that misbehaves has decided nothing, and the reason is said.
+func TestProgramMisbehaves(t *testing.T) {
+	for how, want := range map[string]string{
+		"then dies":              "it has ended",
+		"then hangs":             "has not answered within 50ms",
+		"then floods":            "more than 65536 bytes",
+		"then talks nonsense":    "cannot be read",
+		"then asks for much":     "cannot be read",
+		"then has another lever": "unknown field",
+		"then looks ahead":       "was asked request 1",
+		"then raises":            "it failed: ZeroDivisionError",
+	} {
+		p, err := start(t, how)
+		if err != nil {
+			t.Errorf("%s: %v", how, err)
+			continue
+		}
+		// a busy machine may make an answer late, which is what a second question then waits for
+		seen := ""
+		for range 200 {
+			seen = fmt.Sprint(panics(func() { p.Decide(observed, nil, nil) }))
+			if strings.Contains(seen, want) {
+				break
+			}
+		}
+		if !strings.Contains(seen, want) {
+			t.Errorf("%s: %s, expected %q", how, seen, want)
+		}
+	}
+}
+
+// A program that is no policy does not start, and the reason is said.
+func TestNoPolicyStarts(t *testing.T) {
+	for how, want := range map[string]string{"newer": "protocol 9", "nameless": "its name",
+		"chatty": "its first line"} {
+		if _, err := start(t, how); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, expected one with %q", how, err, want)
+		}
+	}
+	g := group.New(context.Background())
+	_, err := policies.Start(g, []string{"/nowhere/policy"}, nil, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	g.Stop(nil)
+	_ = g.Wait()
+}
+
+// The end of the group ends a program that hears nothing, with all that it has started.
+func TestGroupEndsProgram(t *testing.T) {
+	p, err := start(t, "then hangs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = panics(func() { p.Decide(observed, nil, nil) })
+	// the cleanup of start waits for the program
+}
+
+// A file of Python is run by the interpreter, and any other by itself.
+func TestCommand(t *testing.T) {
+	for path, want := range map[string]string{"/x/mine": "/x/mine", "mine": "./mine",
+		"mine.py": "py -m shoal._policy_program serve mine.py"} {
+		if got := strings.Join(policies.Command(path, "py"), " "); got != want {
+			t.Errorf("%s is run by %q, expected %q", path, got, want)
+		}
+	}
+}

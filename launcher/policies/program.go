@@ -1,0 +1,217 @@
+// Package policies runs policies that users have written as programs. A program gets a line of JSON
+// for each decision and answers with one, as docs/formats/policy.md says. It runs beside the job,
+// where that is led, and can neither hold it up nor end it: who answers late or wrong has decided
+// nothing.
+package policies
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/sense"
+)
+
+const (
+	// answerTime is how long a decision may take.
+	answerTime = 50 * time.Millisecond
+	// startTime is how long a program may take until its first line: Python reads its modules.
+	startTime = 20 * time.Second
+	// maxMemory is how much private memory a program may map writably, in bytes, against accidents.
+	// Address space that is only reserved, as the runtimes of languages do, does not count.
+	maxMemory = 1 << 30
+	// lowPriority is the niceness of a program: the job comes first.
+	lowPriority = 10
+)
+
+// Program is a running policy. It implements decide.Policy; Decide panics with an error where the
+// program does not answer as it must, as a policy in Go panics that is wrong: package act turns
+// both into a decision to leave things as they are. One goroutine calls its methods.
+type Program struct {
+	hello
+	path    string
+	in      io.WriteCloser // the program reads it
+	lines   <-chan line    // what it answers; closed when it has ended
+	tick    uint64         // number of the newest request
+	pending bool           // a request was sent, and its answer has not come yet
+}
+
+// line is a line that a program has written, or why there is none.
+type line struct {
+	text []byte
+	err  error
+}
+
+// Command returns the words that run the policy in a file: a Python file by the interpreter python,
+// another one by itself.
+func Command(path, python string) []string {
+	if strings.HasSuffix(path, ".py") {
+		return []string{python, "-m", "shoal._policy_program", "serve", path}
+	}
+	if !strings.ContainsRune(path, filepath.Separator) {
+		path = "." + string(filepath.Separator) + path // no program of the PATH is meant
+	}
+	return []string{path}
+}
+
+// Start starts a program, by the words that run it, in the environment env without what belongs to
+// workers, and waits until it has said what it decides about. Errors of the program go to stderr. A
+// goroutine of g reads what it writes; the end of g's context ends the program with all that it has
+// started.
+func Start(g *group.Group, command, env []string, stderr io.Writer) (*Program, error) {
+	p := &Program{path: command[len(command)-1]}
+	failed := func(err error) (*Program, error) {
+		return nil, fmt.Errorf("the policy %s cannot run: %w", p.path, err)
+	}
+	ctx, cancel := context.WithCancel(g.Context())
+	c := exec.CommandContext(ctx, command[0], command[1:]...)
+	c.Env = withoutWorkers(env)
+	c.Stderr = stderr
+	c.WaitDelay = time.Second
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	in, err := c.StdinPipe()
+	if err != nil {
+		cancel()
+		return failed(err)
+	}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		cancel()
+		return failed(err)
+	}
+	// a program that cannot be bounded runs all the same
+	_ = unix.Setpriority(unix.PRIO_PROCESS, c.Process.Pid, lowPriority)
+	limit := unix.Rlimit{Cur: maxMemory, Max: maxMemory}
+	_ = unix.Prlimit(c.Process.Pid, unix.RLIMIT_DATA, &limit, nil)
+	lines := make(chan line, 1)
+	p.in, p.lines = in, lines
+	g.Go("policy "+p.path, func(ctx context.Context) error {
+		defer cancel()
+		readLines(ctx, out, lines)
+		cancel()
+		_ = c.Wait() // how it ended was said by its last line, or by none
+		return nil
+	})
+	first, err := p.next(time.Now().Add(startTime), startTime)
+	if err == nil {
+		p.hello, err = readHello(first)
+	}
+	if err != nil {
+		cancel()
+		return failed(err)
+	}
+	return p, nil
+}
+
+// withoutWorkers returns the variables of an environment that do not tell a worker who it is.
+func withoutWorkers(env []string) (list []string) {
+	for _, pair := range env {
+		if !strings.HasPrefix(pair, "SHOAL_") {
+			list = append(list, pair)
+		}
+	}
+	return list
+}
+
+// readLines sends the lines that a program writes to lines, until it ends, ctx does, or a line is
+// too long, and then closes lines. Of lines that nobody has taken it keeps the newest: an answer
+// that nobody waits for any more is worth nothing.
+func readLines(ctx context.Context, out io.Reader, lines chan line) {
+	defer close(lines)
+	put := func(l line) {
+		select {
+		case <-lines:
+		default:
+		}
+		select {
+		case lines <- l:
+		case <-ctx.Done():
+		}
+	}
+	s := bufio.NewScanner(out)
+	s.Buffer(make([]byte, 0, 4<<10), maxLine)
+	for s.Scan() {
+		put(line{text: append([]byte(nil), s.Bytes()...)})
+	}
+	if errors.Is(s.Err(), bufio.ErrTooLong) {
+		put(line{err: fmt.Errorf("it wrote a line of more than %d bytes", maxLine)})
+	}
+}
+
+// next returns the next line of the program, which it waits for until a time; limit says for the
+// error how long that is in all.
+func (p *Program) next(until time.Time, limit time.Duration) ([]byte, error) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case l, ok := <-p.lines:
+		if !ok {
+			return nil, errors.New("it has ended; what it wrote to stderr says why")
+		}
+		return l.text, l.err
+	case <-timer.C:
+		return nil, fmt.Errorf("it has not answered within %v", limit)
+	}
+}
+
+// Name is the name that the program has given itself.
+func (p *Program) Name() string { return p.hello.Name }
+
+// Levers are the levers that the program has named.
+func (p *Program) Levers() []string { return p.hello.Levers }
+
+// Decide asks the program, and waits for its answer for up to 50 ms. A program that has not
+// answered the request before is not asked again until it has. The twin is not at hand for
+// programs.
+func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (decide.Decision,
+	[]byte) {
+	d, next, err := p.ask(o, state)
+	if err != nil {
+		panic(fmt.Errorf("the policy %s: %w", p.path, err))
+	}
+	return d, next
+}
+
+// ask sends a request, unless the one before is not answered, and returns the answer to it.
+func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, next []byte,
+	err error) {
+	if !p.pending {
+		p.tick++
+		b, err := json.Marshal(newRequest(p.tick, o, state))
+		if err != nil {
+			return d, nil, err
+		}
+		// A pipe takes 64 KiB, which is more than a request that nobody reads.
+		if _, err := p.in.Write(append(b, '\n')); err != nil {
+			return d, nil, errors.New("it has ended; what it wrote to stderr says why")
+		}
+		p.pending = true
+	}
+	for until := time.Now().Add(answerTime); ; {
+		text, err := p.next(until, answerTime)
+		if err != nil {
+			return d, nil, err
+		}
+		d, next, ours, err := readAnswer(text, p.tick, o)
+		if ours {
+			p.pending = false
+			return d, next, err
+		}
+	}
+}

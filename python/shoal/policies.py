@@ -1,0 +1,196 @@
+"""Policies: functions of yours that decide how a job trains, while it does.
+
+    # mine.py: shoal run -n 4 --auto --policy ./mine.py -- python3 train.py
+    import shoal
+
+    @shoal.policy(levers=["batch"])
+    def when_noisy(o, state):
+        if o.noise and o.noise.low > 2 * o.setting.batch:
+            return shoal.change(
+                batch=2 * o.setting.batch, because=f"the noise scale is {o.noise.scale:.0f}"
+            )
+
+A policy is asked about once a second, where the job is led. It gets an `Observation` and the state
+that it has returned last, decides within 50 ms, and returns a `Change`, or None to leave things as
+they are. What it wants is predicted, tried and measured like the changes of shoal's own policies,
+and taken back where it does not help. A policy that fails three times in a row is not asked again;
+the job goes on in any case.
+
+A policy runs in a process of its own (`_policy_program.py`), so what it imports costs the job
+nothing. docs/formats/policy.md has the lines that this process and the launcher exchange.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+# The names of levers, and the type of the value of each.
+LEVERS: Dict[str, type] = {"batch": int, "rate": float, "save": int, "size": int}
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """An estimate: the true value lies from low to high in 80 of 100 cases."""
+
+    low: float
+    mid: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """The gradient noise scale (McCandlish et al. 2018), in samples: a batch far below it gains
+    from being doubled, one far above it does not. With `above` it is `high` or more.
+    """
+
+    scale: float
+    low: float
+    high: float
+    above: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How the job trains now. `number` counts changes, `batch` is the samples of a step over all
+    workers, `rate` the factor of the learning rate (0: workers choose it by the batch), and `save`
+    the steps between checkpoints (0: as the program says).
+    """
+
+    number: int
+    batch: int
+    rate: float = 0.0
+    save: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Where the time of a step goes, in seconds a step; 0 = not known. `slack` has by rank how
+    long the worker waits for the slowest one.
+    """
+
+    data: float = 0.0
+    compute: float = 0.0
+    exposed: float = 0.0
+    optimizer: float = 0.0
+    slack: Tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """What is known of the job. `step` and `epoch` count what is committed, `size` the members,
+    `seconds` the time that the job has been observed. `first_batch` is the batch that the program
+    states. `batch_range` is what the batch may be (None: it is closed), `rate` the samples a second
+    (None: not measured), `noise` the gradient noise scale (None: not known).
+    """
+
+    step: int
+    epoch: int
+    size: int
+    seconds: float
+    setting: Setting
+    first_batch: int
+    split: Split
+    batch_range: Optional[Tuple[int, int]] = None
+    rate: Optional[Band] = None
+    noise: Optional[Noise] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What a policy wants changed; see `change`."""
+
+    values: Dict[str, Any]
+    because: str
+    state: Any = None
+
+
+def change(because: str, state: Any = None, **values: Any) -> Change:
+    """A change, for a policy to return: `change(batch=512, because="…")`. The values are of the
+    levers that the policy has named: batch, rate, save or size. `state` is what the policy is given
+    next time; None = what it had. Raises ValueError for others, and without a reason.
+    """
+    if not because:
+        raise ValueError("a change needs a reason: because=…, which people read")
+    if not values:
+        raise ValueError(f"change nothing by returning None; else give one of {', '.join(LEVERS)}")
+    for name, value in values.items():
+        if name not in LEVERS:
+            raise ValueError(f"there is no lever {name!r}: there are {', '.join(LEVERS)}")
+        kind = LEVERS[name]
+        if isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0:
+            raise ValueError(f"{name}={value!r} is no {kind.__name__} above 0")
+    return Change(dict(values), because, state)
+
+
+# A function that decides: Decide(observation, state) returns a Change or None.
+Decide = Callable[[Observation, Any], Optional[Change]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A function that was decorated, its name and its levers."""
+
+    name: str
+    levers: List[str]
+    decide: Decide
+
+
+# The policies of the file that is served, in its order.
+decorated: List[Policy] = []
+
+
+def policy(*, levers: Sequence[str]) -> Callable[[Decide], Decide]:
+    """Make a function a policy that decides about `levers`. A file has one policy. Raises
+    ValueError for a lever that does not exist.
+    """
+    unknown = [name for name in levers if name not in LEVERS]
+    if unknown or not levers or isinstance(levers, str):
+        raise ValueError(f"levers={levers!r}: give a list of some of {', '.join(LEVERS)}")
+
+    def add(decide: Decide) -> Decide:
+        """Remember the function, and return it as it is."""
+        decorated.append(Policy(decide.__name__, list(levers), decide))
+        return decide
+
+    return add
+
+
+def observation(fields: Dict[str, Any]) -> Observation:
+    """The observation in a request, as docs/formats/policy.md has it."""
+    fields = dict(fields)
+    batch = fields.pop("levers").get("batch")
+    split = {name.lower(): value for name, value in fields.pop("split").items()}
+    split["slack"] = tuple(split.get("slack") or ())
+    rate, noise = fields.pop("rate", None), fields.pop("noise", None)
+    return Observation(
+        setting=Setting(**fields.pop("setting")),
+        split=Split(**split),
+        batch_range=(batch["from"], batch["to"]) if batch else None,
+        rate=Band(**rate) if rate else None,
+        noise=Noise(**noise) if noise else None,
+        **fields,
+    )
+
+
+def answer(rule: Policy, request: Dict[str, Any]) -> Dict[str, Any]:
+    """What a policy answers to a request, both as docs/formats/policy.md has them."""
+    state = request["state"]
+    wanted = rule.decide(observation(request["observation"]), state)
+    if wanted is None:
+        return {"tick": request["tick"], "change": None, "because": "", "state": state}
+    if not isinstance(wanted, Change):
+        raise TypeError(
+            f"{rule.name} returned {type(wanted).__name__}: return shoal.change(…) or None"
+        )
+    if not set(wanted.values) <= set(rule.levers):
+        raise ValueError(
+            f"{rule.name} decides about {', '.join(rule.levers)}, and changes"
+            f" {', '.join(wanted.values)}"
+        )
+    return {
+        "tick": request["tick"],
+        "change": wanted.values,
+        "because": wanted.because,
+        "state": state if wanted.state is None else wanted.state,
+    }

@@ -1,0 +1,110 @@
+"""Policies that are written in Python: what they may say, and how their process answers."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import shoal
+from shoal import policies
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples/auto"
+OBSERVED = {
+    "step": 9,
+    "epoch": 0,
+    "size": 2,
+    "seconds": 1.5,
+    "setting": {"number": 0, "batch": 64},
+    "first_batch": 64,
+    "levers": {"batch": {"from": 64, "to": 128}},
+    "rate": {"low": 1, "mid": 2, "high": 3},
+    "noise": {"scale": 500, "low": 400, "high": 600},
+    "split": {"Data": 0, "Compute": 1, "Exposed": 0, "Optimizer": 0, "Slack": [0, 0.5]},
+}
+
+
+def serve(path, *requests):
+    """The lines that the process of the policy in a file answers to requests."""
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal._policy_program", "serve", str(path)],
+        input="".join(json.dumps(r) + "\n" for r in requests),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_the_example_is_served():
+    """The policy of the example says what it is, and doubles the batch as far as it may."""
+    request = {"tick": 3, "observation": OBSERVED, "state": None}
+    large = dict(OBSERVED, setting={"number": 1, "batch": 128})
+    answers, errors = serve(
+        EXAMPLE / "policy.py", request, {"tick": 4, "observation": large, "state": 5}
+    )
+    assert answers == [
+        {"protocol": 1, "name": "when_noisy", "levers": ["batch"]},
+        {"tick": 3, "change": {"batch": 128}, "because": "the noise scale is 500", "state": None},
+        {"tick": 4, "change": None, "because": "", "state": 5},
+    ]
+    assert not errors
+
+
+def test_a_policy_that_fails_goes_on(tmp_path):
+    """An exception is an answer, what the policy prints is none, and the next request is served."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import shoal\n"
+        "@shoal.policy(levers=['batch'])\n"
+        "def odd(o, state):\n"
+        "    print('thinking')\n"
+        "    state = (state or 0) + 1\n"
+        "    if state == 2: return shoal.change(size=3, because='no lever of it')\n"
+        "    if state == 3: return 7\n"
+        "    return shoal.change(batch=1 // (o.step - 9), because='x')\n"
+    )
+    requests = [{"tick": n, "observation": OBSERVED, "state": n - 1} for n in (1, 2, 3)]
+    answers, errors = serve(file, *requests)
+    assert [a.get("error", "") for a in answers[1:]] == [
+        "ZeroDivisionError: integer division or modulo by zero",
+        "ValueError: odd decides about batch, and changes size",
+        "TypeError: odd returned int: return shoal.change(…) or None",
+    ]
+    assert "thinking" in errors
+
+
+def test_what_is_no_change_is_refused():
+    """A change without a reason, of nothing, of an unknown lever, or to no number is an error."""
+    for values, words in (
+        ({"batch": 2, "because": ""}, "needs a reason"),
+        ({"because": "x"}, "change nothing by returning None"),
+        ({"because": "x", "colour": 2}, "there is no lever 'colour'"),
+        ({"because": "x", "batch": 2.5}, "no int above 0"),
+        ({"because": "x", "batch": True}, "no int above 0"),
+        ({"because": "x", "rate": float("nan")}, "no float above 0"),
+        ({"because": "x", "size": -1}, "no int above 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            shoal.change(**values)
+    for levers in ([], "batch", ["colour"]):
+        with pytest.raises(ValueError, match="give a list of some of batch"):
+            shoal.policy(levers=levers)
+
+
+def test_closed_and_unknown_is_none():
+    """What is not known is None: the range of a closed lever, the rate, the noise."""
+    fields = {k: v for k, v in OBSERVED.items() if k not in ("rate", "noise")}
+    o = policies.observation(dict(fields, levers={}, split={}))
+    assert (o.batch_range, o.rate, o.noise, o.split.slack) == (None, None, None, ())
+    o = policies.observation(OBSERVED)
+    assert (o.batch_range, o.rate.mid, o.noise.scale) == ((64, 128), 2, 500)
+
+
+def test_a_file_has_one_policy(tmp_path):
+    """A file without a policy, or with two, is refused with its name and what to write."""
+    file = tmp_path / "none.py"
+    file.write_text("import shoal\n")
+    answers, errors = serve(file)
+    assert not answers and "none.py has 0 policies: decorate one function" in errors
