@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/loop"
 	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
@@ -91,6 +92,7 @@ type Agent struct {
 	network  fabric.Network // nil where this host is alone
 	group    *group.Group
 	saves    saves
+	loop     *loop.Loop
 	stores   *checkpointStores
 
 	mu       sync.Mutex               // guards what follows
@@ -120,8 +122,7 @@ func New(cfg Config) (*Agent, error) {
 		a.engine, err = newEngine(lanes, a.cutOff)
 	}
 	if err != nil {
-		l.Close()
-		return nil, errors.Join(err, a.stopGoroutines(), lanes.close())
+		return nil, errors.Join(err, l.Close(), a.stopGoroutines(), lanes.close())
 	}
 	a.engine.results.nodes = allNodes(cfg.Nodes)
 	a.engine.background = func(name string, f func()) {
@@ -130,6 +131,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.OnLostPeer != nil {
 		a.engine.lostPeer = func(w topo.WorkerID, why string) { cfg.OnLostPeer(int(w), why) }
 	}
+	a.loop = loop.New(loopJob{a}, a.group)
 	if err := a.makeDriver(); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopGoroutines(), a.engine.close())
@@ -190,8 +192,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	engine.Go("engine", func(context.Context) error { a.engine.serve(); return nil })
 	stop := context.AfterFunc(ctx, a.shutDown)
 	defer stop()
-	_ = a.engine.runLater(func() { a.driver.carryOutActions() }) // a job that begins wants workers
+	_ = a.engine.runLater(a.driver.carryOutActions) // a job that begins wants workers
 	a.group.Go("watch", a.watchWaits)
+	a.group.Go("loop", a.loop.Run)
 	if a.network != nil || a.cfg.Spares > 0 {
 		a.group.Go("ticks", a.runTicks)
 	}

@@ -57,6 +57,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 		d.answerPassedEpoch(m, a.State)
 	}
 	if a.Change != nil {
+		d.keepChange(a)
 		d.reportSettingChange(a)
 	}
 	if a.AllReleased != "" && !d.allReleased {

@@ -3,7 +3,6 @@ package agent
 import (
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/setting"
 )
 
 // Changes of how the job trains, for people, workers and the launcher.
@@ -12,14 +11,13 @@ import (
 // head.ErrNotHead. The job has it when a step ends; Status tells. who asks is part of the reason
 // that people read. It waits for the engine's thread.
 func (a *Agent) Set(text, who string) error {
-	return a.askHead(func() error {
-		next, err := a.driver.head.State().Setting.Asked(text)
-		if err != nil {
-			return err
-		}
-		return a.driver.head.Change(next, setting.Change{Phase: setting.Entered, Who: who,
-			Because: who + " asked"})
-	})
+	next, err := a.Status().Setting.Asked(text)
+	if err != nil {
+		return err
+	}
+	c := a.loop.Predict(next, who)
+	c.Because = who + " asked"
+	return a.askHead(func() error { return a.driver.head.Change(next, c) })
 }
 
 // serveSetting answers how the job trains. It runs on the session's goroutine, and does not wait:

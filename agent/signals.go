@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
@@ -30,6 +31,9 @@ type signals struct {
 	job    steps.Job        // notes of all hosts; empty where this host does not lead
 	series sense.StepSeries // the newest steps
 	looks  int              // calls of tellHead
+
+	changes []act.Entry // where changes begin or end, which the loop has not seen
+	decides bool        // policies decide about the job
 }
 
 // ending is a worker's call that ends a step.

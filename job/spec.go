@@ -41,7 +41,22 @@ type Spec struct {
 	FixedRoutes bool `json:"fixed_routes,omitempty"`
 	// what several ranks of a mesh have lies on two hosts, wherever the workers allow it
 	Redundant bool `json:"redundant,omitempty"`
+	// whether shoal changes how the job trains; default: only people do
+	Auto Auto `json:"auto,omitempty"`
+	// files of policies that decide beside those of shoal, on the host that leads the job; default:
+	// none
+	Policies []string `json:"policies,omitempty"`
 }
+
+// Auto says whether the policies of shoal change how a job trains.
+type Auto string
+
+// The values of Auto.
+const (
+	AutoOff   Auto = ""      // no policy decides
+	AutoAct   Auto = "act"   // policies decide, and their changes are made
+	AutoWatch Auto = "watch" // policies decide and predict, and nothing is changed
+)
 
 // Error is a fault in a job spec: which key, and what, why, what to do.
 type Error struct {
@@ -94,6 +109,12 @@ func (s Spec) Override(top Spec) Spec {
 	}
 	s.FixedRoutes = s.FixedRoutes || top.FixedRoutes
 	s.Redundant = s.Redundant || top.Redundant
+	if top.Auto != AutoOff {
+		s.Auto = top.Auto
+	}
+	if len(top.Policies) > 0 {
+		s.Policies = top.Policies
+	}
 	env := map[string]string{}
 	for _, m := range []map[string]string{s.Env, top.Env} {
 		for k, v := range m {
@@ -126,6 +147,15 @@ func (s Spec) Validate() error {
 		return &Error{"max",
 			fmt.Sprintf("%d is below the %s that the job begins with", s.Max,
 				plural.Of(s.Workers, "worker"))}
+	case s.Auto != AutoOff && s.Auto != AutoAct && s.Auto != AutoWatch:
+		return &Error{"auto",
+			fmt.Sprintf("%q is no way to run policies; there are act, which changes how the job "+
+				"trains, and watch, which only says what it would change", s.Auto)}
+	case len(s.Policies) > 0 && s.Auto == AutoOff:
+		return &Error{"policies", "policies decide only in a job that lets them; add --auto, or " +
+			"--auto=watch to see what they would do"}
+	case slices.ContainsFunc(s.Policies, func(p string) bool { return p == "" || hasNUL(p) }):
+		return &Error{"policies", "a policy is a file, and one of the names is none"}
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return &Error{"command", "nothing to run, because no command is given; " +

@@ -135,9 +135,10 @@ func TestOverride(t *testing.T) {
 		Env: map[string]string{"K": "file", "L": "file"}}
 	got := file.Override(
 		job.Spec{Workers: 3, Env: map[string]string{"K": "flag"}, FixedRoutes: true,
-			Redundant: true})
+			Redundant: true, Auto: job.AutoWatch})
 	want := job.Spec{Name: "a", Workers: 3, Command: []string{"x"},
-		Env: map[string]string{"K": "flag", "L": "file"}, FixedRoutes: true, Redundant: true}
+		Env: map[string]string{"K": "flag", "L": "file"}, FixedRoutes: true, Redundant: true,
+		Auto: job.AutoWatch}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -156,9 +157,13 @@ func TestValidate(t *testing.T) {
 		spoil func(*job.Spec)
 		key   string
 	}{
-		"no workers":   {func(s *job.Spec) { s.Workers = 0 }, "workers"},
-		"negative":     {func(s *job.Spec) { s.Workers = -1 }, "workers"},
-		"too many":     {func(s *job.Spec) { s.Workers = job.MaxWorkers + 1 }, "workers"},
+		"no workers":  {func(s *job.Spec) { s.Workers = 0 }, "workers"},
+		"negative":    {func(s *job.Spec) { s.Workers = -1 }, "workers"},
+		"too many":    {func(s *job.Spec) { s.Workers = job.MaxWorkers + 1 }, "workers"},
+		"odd auto":    {func(s *job.Spec) { s.Auto = "yes" }, "auto"},
+		"idle policy": {func(s *job.Spec) { s.Policies = []string{"a.py"} }, "policies"},
+		"no policy": {func(s *job.Spec) { s.Auto, s.Policies = job.AutoAct, []string{""} },
+			"policies"},
 		"no command":   {func(s *job.Spec) { s.Command = nil }, "command"},
 		"empty word":   {func(s *job.Spec) { s.Command = []string{""} }, "command"},
 		"NUL":          {func(s *job.Spec) { s.Command = []string{"x", "a\x00b"} }, "command"},

@@ -120,6 +120,7 @@ func (l *launcher) beginJob(j jobMessage) {
 	if j.Spec.Redundant {
 		l.agent.KeepRedundant()
 	}
+	l.drive(j.Spec)
 	l.agent.CountGenerationsFrom(j.After)
 	if l.record != nil && j.Record != nil {
 		l.record.setRecord(*j.Record, j.After, l.stores(j.Record.URL))

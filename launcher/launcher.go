@@ -18,8 +18,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/job"
@@ -72,6 +74,7 @@ type hostAgent interface {
 	CountGenerationsFrom(after topo.Generation)
 	FixRoutes()
 	KeepRedundant()
+	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 }
 
 // launcher runs the workers that a job wants on this host. Where the job is led it also sees to the
@@ -171,6 +174,9 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	l.group = group.New(context.Background()) // the agent's orders start goroutines in it
 	if begins := l.registry.setHost(a.Host()); !begins {
 		l.console.Forward = l.forwardLine
+	}
+	if j := l.registry.knownJob(); j != nil {
+		l.drive(j.Spec)
 	}
 	l.openRecord()
 	if line := memoryLimitText(os.DirFS("/")); line != "" {

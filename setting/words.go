@@ -12,20 +12,25 @@ import (
 func (c Change) String() string {
 	switch text := fmt.Sprintf("change %d %s", c.Number, c.Phase); c.Phase {
 	case Entered:
-		text = fmt.Sprintf("change %d at step %d: %s", c.Number, c.Step, c.What())
-		if c.Because != "" {
-			text += ", because " + c.Because
-		}
-		if c.Predicted.IsKnown() {
-			text += fmt.Sprintf("; predicted %.3gx goodput (%.3g–%.3g)", c.Predicted.Mid,
-				c.Predicted.Low, c.Predicted.High)
-		}
-		return text
+		return fmt.Sprintf("change %d at step %d: %s", c.Number, c.Step, c.Reason())
 	case Reverted:
 		return text + c.ending() + "; " + Change{From: c.To, To: c.From}.What()
 	default:
 		return text + c.ending()
 	}
+}
+
+// Reason says what the change changes, why, and what is predicted of it.
+func (c Change) Reason() string {
+	text := c.What()
+	if c.Because != "" {
+		text += ", because " + c.Because
+	}
+	if c.Predicted.IsKnown() {
+		text += fmt.Sprintf("; predicted %.3gx goodput (%.3g–%.3g)", c.Predicted.Mid,
+			c.Predicted.Low, c.Predicted.High)
+	}
+	return text
 }
 
 // What says what the change changes, such as "batch 128 -> 256".

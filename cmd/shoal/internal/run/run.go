@@ -32,6 +32,8 @@ type runFlags struct {
 	env     []string // KEY=VALUE for the workers
 	fixed   bool     // whether routes follow from lengths alone
 	spread  bool     // whether replicas lie on different hosts
+	auto    string   // whether policies decide, as job.Auto; "" = no
+	policy  []string // files of policies; nil = none
 	logDir  string   // folder for the directory of the run; "" = the usual one
 	dryRun  bool     // whether to print the job only
 	listen  string   // address at which other hosts join; "" = none
@@ -73,6 +75,7 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
   shoal run -n 4 --min 2 --max 8 --spares 1 -- python3 train.py
   shoal run -n 4 --min 2 --prefork torch,transformers -- python3 finetune.py
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
+  shoal run -n 4 --auto -- python3 train.py
   shoal run -n 8 --listen :7077 -- python3 train.py
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py
   shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 -- python3 train.py
@@ -112,6 +115,11 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 		"length and not by measurements, so that sums are the same in every run")
 	flags.BoolVar(&f.spread, "redundant", false, "place replicas on different hosts, so that "+
 		"losing a host loses no state")
+	flags.StringVar(&f.auto, "auto", "", "let shoal change how the job trains, in what the "+
+		"program has opened; with --auto=watch it only says what it would change")
+	flags.Lookup("auto").NoOptDefVal = string(job.AutoAct)
+	flags.StringArrayVar(&f.policy, "policy", nil, "with --auto: let the policy in this `FILE`, "+
+		"a Python file or a program, decide too; repeat for more")
 	flags.StringVar(&f.logDir, "log-dir", "",
 		"keep the directory of the run in here (default ~/.local/state/shoal/runs)")
 	flags.StringVar(&f.listen, "listen", "",
@@ -156,7 +164,8 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	}
 	spec = spec.Override(
 		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env,
-			Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
+			Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread,
+			Auto: job.Auto(f.auto), Policies: f.policy}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}

@@ -1,0 +1,188 @@
+// Package loop runs package act on an agent: it looks at the job four times a second, has the
+// policies decide, and passes what they want to the head. The clock and the goroutine are here; the
+// decisions are not.
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// interval is the time from one look at the job to the next.
+const interval = 250 * time.Millisecond
+
+// Look is what an agent knows of its job at a moment.
+type Look struct {
+	// Entries are the entries of the log since the last look that began or ended a change, oldest
+	// first, and one for how the job trains now.
+	Entries     []act.Entry
+	Observation sense.Observation
+}
+
+// Job is the job as its agent lets a Loop see and change it. The Loop calls it from its own
+// goroutine and from those that call Predict. All methods but Tell may wait for the engine's
+// thread.
+type Job interface {
+	// Look returns what the agent knows; false = the agent has ended, or nothing of the job's
+	// setting is open. What it returns is the Loop's.
+	Look() (Look, bool)
+	// Change does what head.Agent.Change says.
+	Change(next setting.Setting, c setting.Change) error
+	// Tell tells people what a policy would change, or what is wrong with one.
+	Tell(line string)
+}
+
+// Loop decides about the job of an agent. Its methods may be called from any goroutine.
+type Loop struct {
+	job   Job
+	group *group.Group // of the agent; programs of policies are in it
+
+	mu    sync.Mutex // guards what follows; held while policies decide
+	act   *act.Loop  // nil = it has not looked at the job yet
+	mode  act.Mode
+	users func(g *group.Group) []decide.Policy // starts the policies of users; nil = there are none
+	leads bool                                 // as of the newest look
+}
+
+// New returns a Loop that only measures what people change.
+func New(j Job, g *group.Group) *Loop { return &Loop{job: j, group: g} }
+
+// Drive has policies decide from the next look on: those of shoal, and those of users, which users
+// starts when this agent leads for the first time; nil = none. It is called once at most, and does
+// not wait for policies.
+func (l *Loop) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mode, l.users = mode, users
+	l.act = nil
+}
+
+// Run decides about the job until ctx ends. It is a goroutine of the agent.
+func (l *Loop) Run(ctx context.Context) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			l.turn()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// turn looks at the job once, has the policies decide, and passes on what they want.
+func (l *Loop) turn() {
+	look, ok := l.job.Look()
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.take(look)
+	for _, o := range l.act.Observe(look.Observation) {
+		if o.Watch {
+			l.job.Tell("would change " + o.Change.Reason())
+			continue
+		}
+		// An agent that has just ceased to lead orders nothing: the next head decides anew.
+		if err := l.job.Change(o.Next, o.Change); err != nil && !errors.Is(err, head.ErrNotHead) {
+			l.act.Refused(err)
+		}
+	}
+	for _, f := range l.act.TakeFaults() {
+		line := fmt.Sprintf("policy %s left things as they are at step %d: %s", f.Policy, f.Step,
+			f.Text)
+		if f.Off {
+			line += "; that was the third time in a row, so it is not asked any more"
+		}
+		l.job.Tell(line)
+	}
+}
+
+// take tells the loop what has become true, and makes it before the first look. l.mu is held.
+func (l *Loop) take(look Look) {
+	leads := len(look.Entries) > 0 && look.Entries[len(look.Entries)-1].Leads
+	if l.act == nil || leads && !l.leads && l.users != nil {
+		l.act = l.makeLoop(leads)
+	}
+	l.leads = leads
+	for _, e := range look.Entries {
+		l.act.Applied(e)
+	}
+}
+
+// makeLoop returns the loop with its policies: where this agent leads also with those of users,
+// which it starts and waits for. l.mu is held.
+func (l *Loop) makeLoop(leads bool) *act.Loop {
+	var list []decide.Policy
+	if leads && l.users != nil && l.mode != act.Off {
+		list = l.users(l.group)
+		l.users = nil
+	}
+	made, err := act.New(act.Config{Mode: l.mode, Policies: withBuiltIn(list)})
+	if err == nil {
+		return made
+	}
+	l.job.Tell(fmt.Sprintf("%v; only the policies of shoal decide", err))
+	made, err = act.New(act.Config{Mode: l.mode, Policies: withBuiltIn(nil)})
+	if err != nil {
+		panic(err) // the policies of shoal go together
+	}
+	return made
+}
+
+// withBuiltIn returns the policies of users, and after them those of shoal whose levers are free.
+func withBuiltIn(list []decide.Policy) []decide.Policy {
+	taken := map[string]bool{}
+	for _, p := range list {
+		for _, lever := range p.Levers() {
+			taken[lever] = true
+		}
+	}
+	for _, p := range []decide.Policy{policy.Batch{}} {
+		free := true
+		for _, lever := range p.Levers() {
+			free = free && !taken[lever]
+		}
+		if free {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Predict returns the change by which a person gives the job another setting, with what is
+// predicted of it, as far as that can be said. It waits for policies that decide.
+func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
+	l.turn() // so that the newest steps count
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.act != nil {
+		if o, err := l.act.Propose(next, who); err == nil {
+			return o.Change
+		}
+	}
+	return setting.Change{Phase: setting.Entered, Who: who}
+}
+
+// WhyNots returns, for each policy, why it left things as they are lately.
+func (l *Loop) WhyNots() []act.WhyNot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.act == nil {
+		return nil
+	}
+	return l.act.WhyNots()
+}

@@ -1,0 +1,202 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// fakeJob is a job whose steps take 10 ms whatever the batch, and whose gradients are very noisy:
+// larger batches pay. A test uses it on one goroutine.
+type fakeJob struct {
+	step   uint64
+	now    setting.Setting
+	trial  *setting.Change
+	steps  sense.StepSeries
+	leads  bool
+	closed bool             // nothing is open
+	refuse error            // what Change returns; nil = it makes the change
+	told   []string         // what people were told
+	asked  []setting.Change // what Change was asked for
+	news   []act.Entry      // that the loop has not seen
+}
+
+// newJob returns a job that is led here.
+func newJob() *fakeJob {
+	return &fakeJob{leads: true, now: setting.Setting{Batch: 64}}
+}
+
+// train makes steps.
+func (j *fakeJob) train(steps int) {
+	for range steps {
+		j.step++
+		j.steps.Add(sense.StepSample{Step: j.step, Seconds: 0.01, Samples: j.now.Batch,
+			Batch: j.now.Batch, Size: 2, Generation: 1, Change: j.now.Number})
+	}
+}
+
+// Look implements Job.
+func (j *fakeJob) Look() (Look, bool) {
+	if j.closed {
+		return Look{}, false
+	}
+	entry := j.entry(nil)
+	look := Look{Entries: append(j.news, entry), Observation: sense.Observation{Step: j.step,
+		Size: 2, Setting: j.now, First: 64, Levers: entry.Levers, Steps: &j.steps,
+		Now: sense.Duration(j.step) * sense.Second / 100,
+		Noise: noise.Estimate{Known: true, Steps: 100, SquaredNorm: 1, Variance: 5000,
+			Scale: setting.Band{Low: 4000, Mid: 5000, High: 6000}}}}
+	j.news = nil
+	return look, true
+}
+
+// entry returns how the job trains, with a change that begins or ends; nil = none does.
+func (j *fakeJob) entry(c *setting.Change) act.Entry {
+	return act.Entry{Step: j.step, Setting: j.now, Trial: j.trial, Change: c, Leads: j.leads,
+		Levers: setting.Levers{Batch: setting.Range{From: 32, To: 1024}}}
+}
+
+// Change implements Job.
+func (j *fakeJob) Change(next setting.Setting, c setting.Change) error {
+	if j.refuse != nil {
+		return j.refuse
+	}
+	j.asked = append(j.asked, c)
+	if j.trial = nil; c.Phase == setting.Entered {
+		c.Number, c.Step = j.now.Number+1, j.step
+		next.Number = c.Number
+		j.trial = &c
+	}
+	j.now = next
+	j.news = append(j.news, j.entry(&c))
+	return nil
+}
+
+// Tell implements Job.
+func (j *fakeJob) Tell(line string) { j.told = append(j.told, line) }
+
+// run has a loop look at a job while that makes steps, ten a look.
+func run(l *Loop, j *fakeJob, looks int) {
+	for range looks {
+		j.train(10)
+		l.turn()
+	}
+}
+
+// newLoop returns a loop of a job, with policies of users; nil = none.
+func newLoop(t *testing.T, j *fakeJob, mode act.Mode, users ...decide.Policy) *Loop {
+	g := group.New(context.Background())
+	t.Cleanup(func() { g.Stop(nil); _ = g.Wait() })
+	l := New(j, g)
+	l.Drive(mode, func(*group.Group) []decide.Policy { return users })
+	return l
+}
+
+// Policies change the job on the agent that leads, and the change is measured to its end.
+func TestLoopChangesTheJob(t *testing.T) {
+	j := newJob()
+	run(newLoop(t, j, act.Auto), j, 60)
+	if len(j.asked) < 2 || j.asked[0].Phase != setting.Entered || !j.asked[1].Phase.IsEnd() ||
+		j.asked[0].Policy != "batch" || j.now.Batch <= 64 {
+		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
+	}
+	if len(j.told) > 0 {
+		t.Errorf("people were told %q", j.told)
+	}
+}
+
+// Who does not lead changes nothing, nor does who is not to decide; who watches says what it would.
+func TestLoopHoldsBack(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		mode  act.Mode
+		leads bool
+		tells bool
+	}{{"follower", act.Auto, false, false}, {"off", act.Off, true, false},
+		{"watch", act.Watch, true, true}} {
+		j := newJob()
+		j.leads = x.leads
+		run(newLoop(t, j, x.mode), j, 60)
+		if len(j.asked) > 0 || x.tells != (len(j.told) > 0) ||
+			x.tells && !strings.Contains(j.told[0], "would change batch 64 -> ") {
+			t.Errorf("%s: asked for %v, told %q", x.name, j.asked, j.told)
+		}
+	}
+}
+
+// What the head refuses is not asked for again at once; that another host leads now is no refusal.
+func TestRefusalsAreTaken(t *testing.T) {
+	for _, why := range []error{errors.New("the job is paused"), head.ErrNotHead} {
+		j := newJob()
+		j.refuse = why
+		l := newLoop(t, j, act.Auto)
+		run(l, j, 30)
+		noted := false
+		for _, w := range l.WhyNots() {
+			noted = noted || strings.Contains(w.Why, "the job is paused")
+		}
+		if noted != (why != head.ErrNotHead) {
+			t.Errorf("%v: noted %v: %+v", why, noted, l.WhyNots())
+		}
+	}
+}
+
+// badPolicy panics, and has the batch.
+type badPolicy struct{ levers []string }
+
+// The methods of badPolicy implement decide.Policy.
+
+func (badPolicy) Name() string       { return "bad" }
+func (p badPolicy) Levers() []string { return p.levers }
+func (badPolicy) Decide(sense.Observation, decide.Twin, []byte) (decide.Decision, []byte) {
+	panic(errors.New("the policy ./bad.py: it has ended"))
+}
+
+// A policy of a user takes the place of that of shoal; one that fails three times is asked no more,
+// which is told, and changes nothing.
+func TestUsersPolicies(t *testing.T) {
+	j := newJob()
+	run(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}), j, 60)
+	if len(j.asked) > 0 || len(j.told) != 3 ||
+		!strings.Contains(j.told[0], "policy bad left things as they are at step") ||
+		!strings.Contains(j.told[0], "it has ended") ||
+		!strings.Contains(j.told[2], "not asked any more") {
+		t.Errorf("asked for %v, told %q", j.asked, j.told)
+	}
+	j = newJob()
+	run(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}, badPolicy{[]string{"batch"}}), j, 60)
+	if len(j.told) != 1 || !strings.Contains(j.told[0], "only the policies of shoal decide") ||
+		len(j.asked) == 0 {
+		t.Errorf("with two for one lever: asked for %v, told %q", j.asked, j.told)
+	}
+}
+
+// A person's change has a prediction, as far as one can be made, and always who asked.
+func TestPredict(t *testing.T) {
+	j := newJob()
+	l := newLoop(t, j, act.Off)
+	for _, steps := range []int{0, 100} {
+		j.train(steps)
+		c := l.Predict(setting.Setting{Batch: 128}, "ada@host")
+		if c.Phase != setting.Entered || c.Who != "ada@host" || c.Predicted.IsKnown() != (steps > 0) {
+			t.Errorf("after %d steps: %+v", steps, c)
+		}
+	}
+	j.closed = true
+	if c := l.Predict(setting.Setting{Batch: 128}, "ada@host"); c.Who != "ada@host" {
+		t.Errorf("of a closed job: %+v", c)
+	}
+	if got := fmt.Sprint(len(j.asked)); got != "0" {
+		t.Errorf("a prediction has changed the job %s times", got)
+	}
+}

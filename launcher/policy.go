@@ -1,0 +1,61 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/policies"
+)
+
+// drive has policies decide about the job, if its spec says so. It does not wait.
+func (l *launcher) drive(spec job.Spec) {
+	modes := map[job.Auto]act.Mode{job.AutoAct: act.Auto, job.AutoWatch: act.Watch}
+	if mode, is := modes[spec.Auto]; is {
+		l.agent.Drive(mode, func(g *group.Group) []decide.Policy {
+			return l.startPolicies(g, spec)
+		})
+	}
+}
+
+// startPolicies starts the policies of users that a job names, as goroutines of g, whose end ends
+// them. It returns those that run. One that cannot run is told to people, and the job goes on
+// without it. It waits for the programs, on the goroutine of the agent that decides.
+func (l *launcher) startPolicies(g *group.Group, spec job.Spec) (list []decide.Policy) {
+	env := os.Environ()
+	for name, value := range spec.Env {
+		env = append(env, name+"="+value)
+	}
+	for _, path := range spec.Policies {
+		command, err := policyCommand(spec, path)
+		if err == nil {
+			var p *policies.Program
+			if p, err = policies.Start(g, command, env, l.cfg.Stderr); err == nil {
+				list = append(list, p)
+			}
+		}
+		if err != nil {
+			l.console.Note(fmt.Sprintf("%v; the job goes on without it", err))
+		}
+	}
+	return list
+}
+
+// policyCommand returns the words that run the policy in a file, in Python with the interpreter of
+// the job. It looks at the file.
+func policyCommand(spec job.Spec, path string) ([]string, error) {
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return nil, fmt.Errorf("the policy cannot be read: %w", err)
+	case info.IsDir():
+		return nil, fmt.Errorf("the policy %s is a folder: name a file in it", path)
+	}
+	python := "python3"
+	if _, _, is := job.SplitPython(spec.Command); is {
+		python = spec.Command[0]
+	}
+	return policies.Command(path, python), nil
+}
