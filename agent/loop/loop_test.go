@@ -188,7 +188,8 @@ func TestPredict(t *testing.T) {
 	for _, steps := range []int{0, 100} {
 		j.train(steps)
 		c := l.Predict(setting.Setting{Batch: 128}, "ada@host")
-		if c.Phase != setting.Entered || c.Who != "ada@host" || c.Predicted.IsKnown() != (steps > 0) {
+		if c.Phase != setting.Entered || c.Who != "ada@host" ||
+			c.Predicted.IsKnown() != (steps > 0) {
 			t.Errorf("after %d steps: %+v", steps, c)
 		}
 	}
