@@ -47,12 +47,16 @@ func (l *Loop) decide() []Order {
 		l.since = since
 		l.release()
 	}
+	o := l.now
+	if l.tooLarge > 0 {
+		o.Levers.Batch.To = min(o.Levers.Batch.To, l.tooLarge-1)
+	}
 	var best *candidate
 	for _, m := range l.policies {
 		if m.faults >= maxFaults {
 			continue
 		}
-		d, fault := m.ask(l.now, l.twin)
+		d, fault := m.ask(o, l.twin)
 		if fault != "" {
 			l.fault(m, fault)
 			continue

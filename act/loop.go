@@ -80,6 +80,7 @@ type Loop struct {
 	pace     uint64            // steps from the newest decision to that
 	noisy    bool              // the noise was known at the newest decision
 	changed  uint64            // step at which the newest change has begun or ended
+	tooLarge uint64            // a batch at which workers have ended by themselves; 0 = none has
 	since    uint64            // what the twin said of it when it was asked last
 	spent    []spending        // what changes have cost lately, the newest last
 	whyNots  []WhyNot          // the newest last; at most maxWhyNots
@@ -176,6 +177,15 @@ func (l *Loop) Refused(why error) {
 	l.lever(mainPart(c)).delay(l.now.Step)
 }
 
+// Lost tells the loop that a worker has ended by itself, and how, in words: not that it was killed
+// or its host was lost. If a policy's larger batch is on trial, that may have been the reason, as
+// the memory of workers is bounded: the batch goes back at once, and policies stay below it.
+func (l *Loop) Lost(how string) {
+	if t := l.trial; t != nil && t.change.Policy != "" && t.grows() && t.ended == "" {
+		t.ended = how
+	}
+}
+
 // learn takes in a change that has begun or ended, which all agents of the job do.
 func (l *Loop) learn(c setting.Change) {
 	if c.Policy == "" {
@@ -191,6 +201,10 @@ func (l *Loop) learn(c setting.Change) {
 	switch c.Phase {
 	case setting.Reverted, setting.Void:
 		v.delay(l.entry.Step)
+		t := trial{change: c}
+		if c.Phase == setting.Reverted && c.Steps == 0 && t.grows() { // see Lost
+			l.tooLarge = t.batches()[1]
+		}
 	case setting.Kept:
 		if v.kept(c, l.entry.Step) {
 			l.note(c.Policy, v.why)

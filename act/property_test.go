@@ -27,7 +27,8 @@ var events = []struct {
 	kind string
 	most int
 }{{"steps", 40}, {"lose", 0}, {"join", 0}, {"refuse", 0}, {"other head", 0}, {"same head", 0},
-	{"set", 1024}, {"slow", 5}, {"noise", 5000}, {"close", 1}, {"drop", 0}, {"idle", 0}}
+	{"set", 1024}, {"slow", 5}, {"noise", 5000}, {"close", 1}, {"drop", 0}, {"idle", 0},
+	{"end by itself", 0}}
 
 // happen has an event happen to a job. newLoop returns the loop of another head.
 func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
@@ -68,6 +69,9 @@ func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 		j.loop.Applied(j.state)
 	case "drop":
 		j.waiting = nil
+	case "end by itself":
+		j.loop.Lost("exit status 1")
+		j.members++
 	case "idle":
 		j.observe(t)
 	}

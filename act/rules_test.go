@@ -206,6 +206,37 @@ func TestRefusedEnd(t *testing.T) {
 	}
 }
 
+// A batch for which workers have no memory goes back at once, and policies stay below it, also
+// those of another head.
+func TestOutOfMemory(t *testing.T) {
+	other := newLoop(t, act.Auto, policy.Batch{})
+	j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
+	j.scale = func(float64) float64 { return 1e5 }
+	for i := range 600 {
+		if i == 400 { // another one leads
+			j.waiting, j.loop = nil, other
+		}
+		if j.state.Trial != nil && j.batch() > 200 && j.waiting == nil {
+			j.loop.Lost("exit status 1")
+			j.members++
+		}
+		j.step(t)
+		e := j.state
+		e.Leads = false
+		if i < 400 {
+			other.Applied(e)
+		}
+		if j.batch() > 256 {
+			t.Fatalf("%v", j.phases())
+		}
+	}
+	c := j.log[3].Change
+	if c.Phase != setting.Reverted || j.log[3].Next.Batch != 128 || j.batch() < 128 ||
+		c.Why != "a worker ended by itself in the trial: exit status 1" {
+		t.Errorf("%+v, then %v", c, j.phases())
+	}
+}
+
 // Another head, which has seen the steps and not led, measures the change under trial anew; and one
 // that has not even seen them believes the rate that is in the log.
 func TestOtherHead(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
@@ -44,6 +45,7 @@ type trial struct {
 	generation uint64       // of the members that are measured
 	again      bool         // it was begun anew, because members were lost
 	ordered    uint64       // the step at which its end was ordered; 0 = it was not
+	ended      string       // how a worker has ended by itself, in words; "" = none has
 	refused    error        // why its end was refused; nil = it was not
 	refusals   int          // how often its end was refused
 }
@@ -52,7 +54,7 @@ type trial struct {
 func (l *Loop) check() []Order {
 	t := l.trial
 	newest, any := l.now.Steps.Newest()
-	if t == nil || !any || newest.Step <= t.change.Step ||
+	if t == nil || !any || newest.Step <= t.change.Step && t.ended == "" ||
 		t.ordered > 0 && l.now.Step < t.ordered+reorder {
 		return nil
 	}
@@ -60,6 +62,10 @@ func (l *Loop) check() []Order {
 		t.begin(l.now, newest.Generation, l.twin.Since())
 	}
 	c := t.change
+	if t.ended != "" {
+		c.Why = cut(fmt.Sprintf("a worker ended by itself in the trial: %s", t.ended))
+		return l.end(c, setting.Reverted)
+	}
 	if newest.Generation != t.generation || newest.Size != t.size {
 		if t.again || newest.Size != t.size {
 			c.Why = fmt.Sprintf("the members changed meanwhile, from %d to %d", t.size, newest.Size)
@@ -99,6 +105,17 @@ func (l *Loop) check() []Order {
 	}
 	return l.end(c, setting.Kept)
 }
+
+// batches returns the batch before the change and the one behind it; 0 = it does not change.
+func (t *trial) batches() (list [2]uint64) {
+	for i, text := range []string{t.change.From, t.change.To} {
+		list[i], _ = strconv.ParseUint(partOf(text, "batch"), 10, 64)
+	}
+	return list
+}
+
+// grows reports whether the change makes the batch larger.
+func (t *trial) grows() bool { return t.batches()[1] > t.batches()[0] }
 
 // begin looks at the steps before the change, which its agent has seen whether it led or not. Those
 // up to the step `since` say nothing any more.
