@@ -4,11 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // How a job trains is part of its state: its setting, which only entries of the log change. A
@@ -102,14 +101,15 @@ func (s *State) opens(levers setting.Levers) bool {
 }
 
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
-// tell it. The first statement says what the program states; a later one may have the batch of a
-// checkpoint.
+// tell it. The first statement says what the program states; a later one may have the batch and the
+// shares of a checkpoint.
 func (r *leader) setPlace(stated Stated) {
 	if r.state.Data == nil {
 		r.state.First = stated.Data.Batch
 	}
 	r.state.Data = &stated.Data
-	r.state.Setting.Batch = stated.Data.Batch
+	r.state.Setting.Batch, r.state.Setting.Round, r.state.Setting.Shares = stated.Data.Batch,
+		stated.Data.Round, stated.Data.Shares
 	if stated.Data.Batch == r.state.First {
 		r.state.Setting.Batch = 0
 	}
@@ -118,8 +118,8 @@ func (r *leader) setPlace(stated Stated) {
 
 // requestChange does what Agent.Change says.
 func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
-	c = cutTexts(c)
-	if err := validateChange(c); err != nil {
+	c = c.Cut()
+	if err := c.Validate(); err != nil {
 		return err
 	}
 	if !c.Phase.IsEnd() {
@@ -187,8 +187,9 @@ func (r *leader) checkChange(next setting.Setting) error {
 		return errors.New("the job is paused: it waits for workers; ask again when it trains")
 	case r.entering != nil:
 		return errChangeWaits
-	case len(next.Shares) > 0:
-		return errors.New("shares: this version divides a batch equally")
+	case len(next.Shares) > 0 && len(next.Shares) != r.state.View.Size():
+		return fmt.Errorf("%d shares for %d workers: give each rank one, such as shares=2:1:1 "+
+			"for three", len(next.Shares), r.state.View.Size())
 	}
 	return r.state.Levers.Refuse(r.state.effective(r.state.Setting), r.state.effective(next))
 }
@@ -219,8 +220,9 @@ func (r *leader) takeChange(f *batch, data *cursor.Cursor) *requestedChange {
 func (r *leader) endTrial(by *requestedChange) {
 	if t := r.state.Trial; t != nil && !by.change.Phase.IsEnd() {
 		end := *t
-		end.Phase, end.Why = setting.Void, cutText(fmt.Sprintf("%s asked for %s meanwhile",
-			cmp.Or(by.change.Who, by.change.Policy, "somebody"), by.change.To), setting.MaxText)
+		end.Phase, end.Why = setting.Void, fmt.Sprintf("%s asked for %s meanwhile",
+			cmp.Or(by.change.Who, by.change.Policy, "somebody"), by.change.To)
+		end = end.Cut()
 		r.writeVerdict(&end)
 	}
 }
@@ -239,9 +241,49 @@ func (r *leader) enter(e *requestedChange, c *Commit) {
 		r.state.Trial = &e.change
 	}
 	batch := cmp.Or(r.state.effective(e.next).Batch, r.state.Data.Batch)
-	data := r.state.Data.WithBatch(batch)
+	data := r.state.Data.WithBatch(batch).WithShares(e.next.Shares)
+	data.Round = e.next.Round
 	r.state.Data = &data
 	c.Changed, c.Change, r.tellSetting = true, &e.change, true
+}
+
+// moveShares gives the members of the view that comes the shares of work that they had, and those
+// that are new the mean of these. A change that waits gets shares for them as well.
+func (r *leader) moveShares(next topo.View) {
+	if e := r.entering; e != nil && len(e.next.Shares) > 0 {
+		e.next.Shares = sharesAfter(e.next.Shares, r.state.View, next)
+	}
+	if len(r.state.Setting.Shares) == 0 || r.state.Data == nil {
+		return
+	}
+	r.state.Setting.Shares = sharesAfter(r.state.Setting.Shares, r.state.View, next)
+	data := r.state.Data.WithShares(r.state.Setting.Shares)
+	r.state.Data, r.tellSetting = &data, true
+}
+
+// sharesAfter returns the shares of the members of the view after another one; nil = they cannot
+// be unequal. Shares stays as it is.
+func sharesAfter(shares []uint16, before, next topo.View) (moved []uint16) {
+	if len(shares) != before.Size() || next.Size() > setting.MaxShares {
+		return nil
+	}
+	sum, stay := 0, 0
+	for _, m := range next.Members {
+		if rank, was := before.Rank(m.Worker); was {
+			sum, stay = sum+int(shares[rank]), stay+1
+		}
+	}
+	if sum == 0 {
+		return nil
+	}
+	for _, m := range next.Members {
+		if rank, was := before.Rank(m.Worker); was {
+			moved = append(moved, shares[rank])
+		} else {
+			moved = append(moved, uint16((sum+stay/2)/stay))
+		}
+	}
+	return moved
 }
 
 // apply makes the state what an entry of the log says of the setting.
@@ -263,31 +305,6 @@ func (s *State) apply(c *Commit) {
 	default:
 		s.Trial = c.Change
 	}
-}
-
-// cutTexts returns a change whose texts are as short as they must be, and whole characters.
-func cutTexts(c setting.Change) setting.Change {
-	for _, text := range []*string{&c.Policy, &c.Who, &c.Because, &c.Why} {
-		*text = cutText(*text, setting.MaxText)
-	}
-	list := c.Alternatives[:min(len(c.Alternatives), maxOther)]
-	c.Alternatives = nil
-	for _, text := range list {
-		c.Alternatives = append(c.Alternatives, cutText(text, setting.MaxText))
-	}
-	return c
-}
-
-// cutText cuts a text to so many bytes, at the end of a character.
-func cutText(text string, most int) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= most {
-		return text
-	}
-	for !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most]
 }
 
 // MaxNote is how many bytes a note to the head has at most.

@@ -176,6 +176,7 @@ func TestChangesAreRefused(t *testing.T) {
 	for want, err := range map[string]error{
 		"8–64":              a.Change(setting.Setting{Batch: 128}, person),
 		"already: ":         a.Change(setting.Setting{Batch: 16}, person),
+		"2 shares for 4":    a.Change(setting.Setting{Shares: []uint16{2, 1}}, person),
 		"round=7":           a.Change(setting.Setting{Batch: 32, Round: 7}, person),
 		"number that is":    a.Change(setting.Setting{Batch: 32}, withRate(person, math.NaN())),
 		"no phase":          a.Change(setting.Setting{Batch: 32}, setting.Change{}),
@@ -312,6 +313,40 @@ func TestBatchOfACheckpoint(t *testing.T) {
 	}
 }
 
+// Shares of work go with the workers that have them; one that comes gets the mean of the others.
+func TestSharesGoWithTheirWorkers(t *testing.T) {
+	p := newOpenPair(t)
+	p.mustChange("A", setting.Setting{Batch: 24, Round: 1, Shares: []uint16{1, 4, 2, 5}},
+		setting.Change{Phase: setting.Entered, Who: "ada"})
+	p.endStep(1, 0, 1, 2, 3)
+	p.agents["A"].WorkerLost(0, "was killed by SIGKILL")
+	p.runAll()
+	p.endStep(2, 1, 2, 3)
+	check := func(when string, round uint32, want ...uint16) {
+		t.Helper()
+		for host := range p.agents {
+			s := p.agents[host].State()
+			if !slices.Equal(s.Setting.Shares, want) || !slices.Equal(s.Data.Shares, want) ||
+				s.Data.Round != round || s.Setting.Number != 1 {
+				t.Errorf("%s %s has shares %v, at %+v", when, host, s.Setting.Shares, s.Data)
+			}
+		}
+	}
+	check("after a loss", 1, 4, 2, 5)
+	if err := p.agents["A"].Resize(4, "you"); err != nil {
+		t.Fatal(err)
+	}
+	p.runAll()
+	started := newestAction[head.Start](p, "A")
+	p.agents["A"].WorkerStarted(started.First)
+	data, _ := cursor.New(1000, 16, 7, true)
+	p.agents["A"].ReportData(started.First, data, openBatch)
+	p.agents["A"].WorkerAsks(started.First)
+	p.runAll()
+	p.endStep(3, 1, 2, 3)
+	check("after a worker has come", 1, 4, 2, 5, 4)
+}
+
 // Where what lost workers left is a batch of its own, another batch waits for its end.
 func TestChangeWaitsForAWholeBatch(t *testing.T) {
 	p := newPair(t)
@@ -319,7 +354,7 @@ func TestChangeWaitsForAWholeBatch(t *testing.T) {
 	data.Apart = true
 	p.agents["A"].ReportData(0, data, openBatch)
 	p.runAll()
-	p.mustChange("A", setting.Setting{Batch: 32},
+	p.mustChange("A", setting.Setting{Batch: 32, Shares: []uint16{1, 2, 3, 4}},
 		setting.Change{Phase: setting.Entered, Who: "ada"})
 	p.endStep(1, 0, 1, 2)
 	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
@@ -328,7 +363,8 @@ func TestChangeWaitsForAWholeBatch(t *testing.T) {
 		t.Fatalf("after a loss: %+v", s)
 	}
 	p.endStep(2, 0, 1, 2)
-	if s := p.agents["B"].State(); s.Steps != 2 || s.Data.Batch != 32 || s.Trial == nil {
+	if s := p.agents["B"].State(); s.Steps != 2 || s.Data.Batch != 32 || s.Trial == nil ||
+		!slices.Equal(s.Data.Shares, []uint16{1, 2, 3}) {
 		t.Errorf("after the batch was completed: %+v", s)
 	}
 }

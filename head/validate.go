@@ -23,8 +23,6 @@ const (
 	maxIndex      = 1 << 62
 	maxGroup      = 1 << 30
 	maxMesh       = 1 << 10 // bytes of its text
-	maxSetting    = 2 << 10 // bytes of its text
-	maxOther      = 3       // alternatives of a change
 )
 
 // What an agent checks of messages before anything acts on them. Nothing here changes what it looks
@@ -85,7 +83,7 @@ func validate(v any) error {
 			return fmt.Errorf("the range %v is none of a batch", v)
 		}
 	case setting.Change:
-		return validateChange(v)
+		return v.Validate()
 	case Noted:
 		return checkBounds("length of a note", len(v.Data), MaxNote)
 	case cursor.Cursor:
@@ -233,30 +231,6 @@ func (s *State) validate() error {
 			s.Trial)
 	}
 	return checkBounds("joined", s.Joined, maxWorkers)
-}
-
-// validateChange returns what is wrong with a change of the setting.
-func validateChange(c setting.Change) error {
-	switch c.Phase {
-	case setting.Entered, setting.Kept, setting.Reverted, setting.Void:
-	default:
-		return fmt.Errorf("%q is no phase of a change: there are entered, kept, reverted, void",
-			c.Phase)
-	}
-	for _, x := range []float64{c.Rate, c.Measured, c.Predicted.Low, c.Predicted.Mid,
-		c.Predicted.High} {
-		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return fmt.Errorf("change %d has a number that is none: rate %v, predicted %v, "+
-				"measured %v", c.Number, c.Rate, c.Predicted, c.Measured)
-		}
-	}
-	long := 0
-	for _, text := range append([]string{c.Policy, c.Who, c.Because, c.Why}, c.Alternatives...) {
-		long = max(long, len(text))
-	}
-	return checkBounds("length of a text of a change", long, setting.MaxText,
-		"length of a setting", max(len(c.From), len(c.To)), maxSetting,
-		"alternatives", len(c.Alternatives), maxOther)
 }
 
 // validateRecord returns what is wrong with a generation, but for its view.

@@ -1,8 +1,17 @@
 package setting
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"unicode/utf8"
+)
+
+// What a change has at most besides MaxText.
+const (
+	maxSetting      = 2 << 10 // bytes of From and of To
+	maxAlternatives = 3
 )
 
 // Phase is how far a change has come.
@@ -119,4 +128,59 @@ func (c Change) Undo(s Setting) (Setting, error) {
 		return s, nil
 	}
 	return s.With(c.From)
+}
+
+// Cut returns the change with its texts as short as they must be, at the end of a character, and
+// as many alternatives as it may have; From and To stay.
+func (c Change) Cut() Change {
+	for _, text := range []*string{&c.Policy, &c.Who, &c.Because, &c.Why} {
+		*text = cutText(*text)
+	}
+	list := c.Alternatives[:min(len(c.Alternatives), maxAlternatives)]
+	c.Alternatives = nil
+	for _, text := range list {
+		c.Alternatives = append(c.Alternatives, cutText(text))
+	}
+	return c
+}
+
+// cutText cuts a text to MaxText bytes, at the end of a character.
+func cutText(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= MaxText {
+		return text
+	}
+	end := MaxText
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
+}
+
+// Validate returns what is wrong with a change that no job can have; nil = nothing.
+func (c Change) Validate() error {
+	switch c.Phase {
+	case Entered, Kept, Reverted, Void:
+	default:
+		return fmt.Errorf("%q is no phase of a change: there are entered, kept, reverted, void",
+			c.Phase)
+	}
+	for _, x := range []float64{c.Rate, c.Measured, c.Predicted.Low, c.Predicted.Mid,
+		c.Predicted.High} {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return fmt.Errorf("change %d has a number that is none: rate %v, predicted %v, "+
+				"measured %v", c.Number, c.Rate, c.Predicted, c.Measured)
+		}
+	}
+	for _, text := range append([]string{c.Policy, c.Who, c.Because, c.Why}, c.Alternatives...) {
+		if len(text) > MaxText {
+			return fmt.Errorf("change %d has a text of %d bytes; it takes up to %d", c.Number,
+				len(text), MaxText)
+		}
+	}
+	if n := max(len(c.From), len(c.To)); n > maxSetting || len(c.Alternatives) > maxAlternatives {
+		return fmt.Errorf("change %d has a setting of %d bytes and %d alternatives; it takes up "+
+			"to %d and %d", c.Number, n, len(c.Alternatives), maxSetting, maxAlternatives)
+	}
+	return nil
 }

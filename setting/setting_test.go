@@ -205,3 +205,26 @@ func FuzzWith(f *testing.F) {
 		}
 	})
 }
+
+// Texts of a change are cut at the end of a character, and a change that is cut can be.
+func TestCut(t *testing.T) {
+	long := strings.Repeat("ä", 200)
+	c := setting.Change{Phase: setting.Entered, Policy: long, Because: "\xff" + long,
+		Alternatives: []string{long, "b", "c", "d"}}
+	if c.Validate() == nil {
+		t.Error("a change with long texts passes")
+	}
+	got := c.Cut()
+	if err := got.Validate(); err != nil || len(got.Policy) != setting.MaxText ||
+		got.Because != "?"+strings.Repeat("ä", 79) || len(got.Alternatives) != 3 ||
+		len(c.Alternatives) != 4 {
+		t.Errorf("cut: %+v, %v", got, err)
+	}
+	for _, c := range []setting.Change{{}, {Phase: "over"},
+		{Phase: setting.Kept, Rate: math.NaN()}, {Phase: setting.Kept, Measured: math.Inf(1)},
+		{Phase: setting.Void, From: strings.Repeat("x", 1<<12)}} {
+		if c.Validate() == nil {
+			t.Errorf("%+v passes", c)
+		}
+	}
+}

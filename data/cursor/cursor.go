@@ -20,8 +20,8 @@ type Span struct{ From, To uint64 }
 // Len returns the number of positions in the span.
 func (s Span) Len() uint64 { return s.To - s.From }
 
-// A Cursor is a place in the data. New, Parse, Commit and WithBatch make cursors; change no field,
-// and not what Left refers to.
+// A Cursor is a place in the data. New, Parse, Commit, WithBatch and WithShares make cursors;
+// change no field, and not what Left and Shares refer to.
 //
 // The positions below Next that are not in Left are committed. Left goes first into the next batch,
 // or with Apart is that batch. It is never larger than the largest batch since nothing was left,
@@ -51,6 +51,13 @@ type Cursor struct {
 	// Apart says that Left is a batch of its own, so that all batches hold the same samples as they
 	// do without a loss. Then the step after a loss completes the one before.
 	Apart bool
+	// Round is the number of local steps from one commit to the next. The only values are 0, as the
+	// program says, and 1.
+	Round uint32
+	// Shares has the part of the work of each rank, in whole numbers that are compared with each
+	// other; nil = all have the same, and so they have where their number is another one than that
+	// of the ranks. At most MaxShares, one of them not 0.
+	Shares []uint16
 }
 
 // New returns the cursor at the start of the first epoch. It fails when samples or batch is not in
@@ -82,6 +89,17 @@ func (c Cursor) WithBatch(n uint64) Cursor {
 	return c
 }
 
+// WithShares returns the same place with the next batches divided by other shares, which it keeps;
+// c stays as it is. The result of a step does not depend on them, but for rounding: each sample
+// counts as much. It panics where they cannot be.
+func (c Cursor) WithShares(shares []uint16) Cursor {
+	c.Shares = shares
+	if err := c.validateSetting(); err != nil {
+		panic(err.Error())
+	}
+	return c
+}
+
 // TakesBatch reports whether the next step can be the first of another batch. With Apart it is not
 // where a batch is incomplete: who trains takes the steps up to its end as one.
 func (c Cursor) TakesBatch() bool { return !c.Apart || len(c.Left) == 0 }
@@ -107,42 +125,11 @@ func (c Cursor) Count() uint64 {
 // Committed returns how many samples were committed over all epochs, modulo 2^64.
 func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.countLeft() }
 
-// Part returns the positions that a rank takes of the next batch, ascending. The batch is the first
-// Count of those in Left and then those from Next on, up to the end of the epoch. It falls into
-// contiguous parts; the first ranks take one more than the others, which may have none. A part has
-// at least two positions where a whole batch has two for each rank, because a batch norm cannot
-// compute with one: fewer ranks take a smaller batch then. It panics when rank is not in [0, size).
-func (c Cursor) Part(rank, size int) []Span {
-	if rank < 0 || rank >= size {
-		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
-	}
-	return c.appendPositions(nil, c.partStart(rank, size), c.partStart(rank+1, size))
-}
-
-// PartLen returns how many positions Part returns for a rank. It panics when rank is not in
-// [0, size).
-func (c Cursor) PartLen(rank, size int) uint64 {
-	if rank < 0 || rank >= size {
-		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
-	}
-	return c.partStart(rank+1, size) - c.partStart(rank, size)
-}
-
-// Parts returns the parts of all ranks of the next batch. It panics when size is below 1.
-func (c Cursor) Parts(size int) [][]Span {
-	mustHaveWorkers(size)
-	parts := make([][]Span, size)
-	for rank := range parts {
-		parts[rank] = c.Part(rank, size)
-	}
-	return parts
-}
-
 // Commit returns the cursor after the step of the next batch, in which size workers took their
 // parts and those whose done is true are part of the result. The others' parts come first in the
 // batch after, and then what of Left the batch has not reached; with Apart they are that batch.
-// When all of an epoch is committed, the next begins. C
-// stays as it is, and shares no memory with the result.
+// When all of an epoch is committed, the next begins. C stays as it is, and shares no memory but
+// Shares with the result.
 //
 // It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then
 // leave it, and run the step again from c with those who are there: where c fits, so does what a
@@ -154,14 +141,13 @@ func (c Cursor) Commit(size int, done []bool) Cursor {
 			"cursor: a commit of %d workers says for %d of them whether they are done", size,
 			len(done)))
 	}
-	next, count, left := c, c.Count(), c.countLeft()
+	next, count, left, d := c, c.Count(), c.countLeft(), c.divide(size)
 	next.Left = nil
 	next.Next += count - min(count, left)
 	next.Step++
 	for rank := range done {
 		if !done[rank] {
-			next.Left = c.appendPositions(next.Left, c.partStart(rank, size),
-				c.partStart(rank+1, size))
+			next.Left = c.appendPositions(next.Left, d.start(rank), d.start(rank+1))
 		}
 	}
 	next.Left = c.appendPositions(next.Left, count, left) // what the batch has not reached
@@ -185,17 +171,6 @@ func (c Cursor) countLeft() (n uint64) {
 		n += s.Len()
 	}
 	return n
-}
-
-// partStart returns the index in the next batch at which the part of a rank begins; of rank size,
-// the end of the batch.
-func (c Cursor) partStart(rank, size int) uint64 {
-	count, taking := c.Count(), uint64(size)
-	if c.Batch/2 >= taking && count/2 < taking {
-		taking = max(count/2, 1)
-	}
-	each, more, before := count/taking, count%taking, min(uint64(rank), taking)
-	return each*before + min(more, before)
 }
 
 // appendPositions appends to dst the positions from the lo-th to before the hi-th of the next

@@ -1,6 +1,7 @@
 package cursor_test
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 	"testing"
@@ -70,6 +71,10 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 		t.Fatalf("a batch of %d samples, Count says %d, expected %d: %v", len(seen), c.Count(),
 			want, parts)
 	}
+	if len(c.Shares) == len(parts) {
+		checkShares(t, c, lengths)
+		return
+	}
 	sorted := slices.IsSortedFunc(lengths, func(a, b int) int { return b - a })
 	taking := slices.DeleteFunc(slices.Clone(lengths), func(n int) bool { return n == 0 })
 	roomy := c.Batch >= 2*uint64(len(parts)) // no part of one position
@@ -81,8 +86,36 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 	}
 }
 
-// Whatever workers there are and are lost, and whatever the batch is, every position is committed
-// once an epoch, and an encoding comes back as it was.
+// checkShares ends the test unless the lengths of the parts of a batch are as the shares say.
+func checkShares(t *rapid.T, c cursor.Cursor, lengths []int) {
+	total, count, most := 0, 0, slices.Max(c.Shares)
+	for rank, s := range c.Shares {
+		total, count = total+int(s), count+lengths[rank]
+	}
+	if slices.Min(c.Shares) == most {
+		return
+	}
+	roomy := c.Batch >= 2*uint64(len(lengths)) // no part of one position
+	for rank, n := range lengths {
+		quota, off := float64(count)*float64(c.Shares[rank])/float64(total), 1.0
+		if roomy {
+			off = 3
+		}
+		if math.Abs(quota-float64(n)) >= off || roomy && n == 1 && count > 1 ||
+			c.Shares[rank] == 0 && n > 0 {
+			t.Fatalf("rank %d with %d of %d takes %d of %d positions", rank, c.Shares[rank], total,
+				n, count)
+		}
+		for other, m := range lengths {
+			if c.Shares[rank] > c.Shares[other] && n < m {
+				t.Fatalf("shares %v give parts of %v positions", c.Shares, lengths)
+			}
+		}
+	}
+}
+
+// Whatever workers there are and are lost, and whatever the batch and the shares are, every
+// position is committed once an epoch, and an encoding comes back as it was.
 func TestEverySampleExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.Uint64Range(1, 200).Draw(t, "samples")
@@ -97,6 +130,12 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 			}
 			size := rapid.IntRange(1, 12).Draw(t, "size")
 			done := rapid.SliceOfN(rapid.Bool(), size, size).Draw(t, "done")
+			if n := rapid.IntRange(0, 14).Draw(t, "shares"); n < 2 {
+				c = c.WithShares(nil)
+			} else if n <= size {
+				c = c.WithShares(append([]uint16{rapid.Uint16Min(1).Draw(t, "first")},
+					rapid.SliceOfN(rapid.Uint16Range(0, 9), size-1, size-1).Draw(t, "others")...))
+			}
 			if rapid.Bool().Draw(t, "calm") {
 				done = repeatDone(size, true)
 			}
@@ -256,17 +295,53 @@ func TestSmallerBatchKeepsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// A batch that no step can have panics.
-func TestWithBatchPanics(t *testing.T) {
-	for _, n := range []uint64{0, cursor.MaxSamples + 1} {
+// A batch or shares that no step can have panic.
+func TestWhatNoStepCanHavePanics(t *testing.T) {
+	c := newCursor(t, 10, 5, 0, false)
+	for i, with := range []func(){
+		func() { c.WithBatch(0) }, func() { c.WithBatch(cursor.MaxSamples + 1) },
+		func() { c.WithShares([]uint16{0, 0}) },
+		func() { c.WithShares(make([]uint16, cursor.MaxShares+1)) },
+	} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("a batch of %d samples passes", n)
+					t.Errorf("case %d passes", i)
 				}
 			}()
-			newCursor(t, 10, 5, 0, false).WithBatch(n)
+			with()
 		}()
+	}
+}
+
+// Shares divide a batch in whole numbers, ties go to the lower rank, and equal ones divide it as
+// none do.
+func TestShares(t *testing.T) {
+	for _, x := range []struct {
+		batch  uint64
+		shares []uint16
+		want   []uint64
+	}{
+		{16, []uint16{2, 1, 1}, []uint64{8, 4, 4}},
+		{10, []uint16{2, 1, 1}, []uint64{6, 2, 2}}, // pairs
+		{7, []uint16{1, 3, 3}, []uint64{2, 3, 2}},  // and one more
+		{3, []uint16{1, 2, 2}, []uint64{1, 1, 1}},
+		{2, []uint16{1, 2, 2}, []uint64{0, 1, 1}},
+		{7, []uint16{5, 5, 5}, []uint64{3, 2, 2}},
+		{7, []uint16{5, 1}, []uint64{7, 0}},
+		{7, []uint16{5, 1, 1, 1}, []uint64{4, 1, 1, 1}},
+		{7, []uint16{5, 1, 9, 1, 1}, []uint64{2, 1, 4, 0, 0}},
+		{cursor.MaxSamples, []uint16{65535, 65535, 65534},
+			[]uint64{1537236491717558474, 1537236491717558474, 1537213034992270956}},
+	} {
+		var got []uint64
+		for _, part := range newCursor(t, cursor.MaxSamples, x.batch, 0, false).WithShares(
+			x.shares).Parts(len(x.shares)) {
+			got = append(got, countSpans(part))
+		}
+		if diff := cmp.Diff(x.want, got); diff != "" {
+			t.Errorf("%d by %v (-want +got): %s", x.batch, x.shares, diff)
+		}
 	}
 }
 

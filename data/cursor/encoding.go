@@ -3,6 +3,7 @@ package cursor
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // The encoding of docs/formats/cursor.md.
@@ -11,11 +12,17 @@ const (
 	spanBytes = 16
 	plainFlag = 1 // the flag of Plain
 	apartFlag = 2 // the flag of Apart
+	// The flag of Round and Shares, which follow the spans: both numbers as u32, shares as u16.
+	settingFlag  = 4
+	settingBytes = 8 // bytes of Round and the number of shares
+	shareBytes   = 2
 
 	// MaxLeft is how many spans of Left an encoding holds.
 	MaxLeft = 180
 	// MaxBytes is how long an encoding is at most.
-	MaxBytes = headBytes + MaxLeft*spanBytes
+	MaxBytes = headBytes + MaxLeft*spanBytes + settingBytes + MaxShares*shareBytes
+	// MaxShares is the largest number of ranks among which work can be divided unequally.
+	MaxShares = 256
 )
 
 // Fits reports whether the cursor can be encoded: Left has at most MaxLeft spans. It takes more
@@ -35,6 +42,9 @@ func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 	if c.Apart {
 		flags |= apartFlag
 	}
+	if c.hasSetting() {
+		flags |= settingFlag
+	}
 	for _, field := range []uint64{c.Epoch, c.Next, c.Step, c.Samples, c.Batch, c.Seed} {
 		b = binary.LittleEndian.AppendUint64(b, field)
 	}
@@ -44,8 +54,18 @@ func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 		b = binary.LittleEndian.AppendUint64(b, s.From)
 		b = binary.LittleEndian.AppendUint64(b, s.To)
 	}
+	if c.hasSetting() {
+		b = binary.LittleEndian.AppendUint32(b, c.Round)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(c.Shares)))
+		for _, s := range c.Shares {
+			b = binary.LittleEndian.AppendUint16(b, s)
+		}
+	}
 	return b, nil
 }
+
+// hasSetting reports whether Round or Shares are not as the program says.
+func (c Cursor) hasSetting() bool { return c.Round != 0 || len(c.Shares) > 0 }
 
 // Parse reads an encoding, all of b, which it does not keep. It fails when b is not what
 // AppendBinary writes for a cursor that can be.
@@ -57,15 +77,20 @@ func Parse(b []byte) (Cursor, error) {
 	c := Cursor{Epoch: word(0), Next: word(1), Step: word(2), Samples: word(3), Batch: word(4),
 		Seed: word(5)}
 	flags, spans := binary.LittleEndian.Uint32(b[48:]), binary.LittleEndian.Uint32(b[52:])
-	if flags > plainFlag|apartFlag {
+	if flags > plainFlag|apartFlag|settingFlag {
 		return Cursor{}, brokenf("unknown flags %#x", flags)
 	}
 	c.Plain, c.Apart = flags&plainFlag != 0, flags&apartFlag != 0
 	if spans > MaxLeft {
 		return Cursor{}, brokenf("%d spans, the limit is %d", spans, MaxLeft)
 	}
-	if want := headBytes + int(spans)*spanBytes; len(b) != want {
-		return Cursor{}, brokenf("%d bytes, with %d spans it has %d", len(b), spans, want)
+	rest, err := c.parseSetting(b, flags, headBytes+int(spans)*spanBytes)
+	if err != nil {
+		return Cursor{}, err
+	}
+	if len(b) != rest {
+		return Cursor{}, brokenf("%d bytes, with %d spans and %d shares it has %d", len(b), spans,
+			len(c.Shares), rest)
 	}
 	if spans > 0 {
 		c.Left = make([]Span, spans)
@@ -78,6 +103,43 @@ func Parse(b []byte) (Cursor, error) {
 		return Cursor{}, err
 	}
 	return c, nil
+}
+
+// parseSetting reads Round and Shares into c from the encoding b, in which they begin at an index
+// if the flags say so, and returns the index after them.
+func (c *Cursor) parseSetting(b []byte, flags uint32, at int) (int, error) {
+	if flags&settingFlag == 0 {
+		return at, nil
+	}
+	if len(b) < at+settingBytes {
+		return 0, brokenf("%d bytes, the shares begin at %d", len(b), at)
+	}
+	c.Round = binary.LittleEndian.Uint32(b[at:])
+	n := binary.LittleEndian.Uint32(b[at+4:])
+	if at += settingBytes; n > MaxShares || len(b) < at+int(n)*shareBytes {
+		return 0, brokenf("%d bytes, with %d shares; it takes up to %d", len(b), n, MaxShares)
+	}
+	for range n {
+		c.Shares = append(c.Shares, binary.LittleEndian.Uint16(b[at:]))
+		at += shareBytes
+	}
+	if !c.hasSetting() {
+		return 0, brokenf("it says that it has shares or a round, and has none")
+	}
+	return at, nil
+}
+
+// validateSetting returns what is wrong with Round and Shares; nil = nothing.
+func (c Cursor) validateSetting() error {
+	switch {
+	case c.Round > 1:
+		return brokenf("%d steps from commit to commit; it takes 1", c.Round)
+	case len(c.Shares) > MaxShares:
+		return brokenf("%d shares; it takes up to %d", len(c.Shares), MaxShares)
+	case len(c.Shares) > 0 && slices.Max(c.Shares) == 0:
+		return brokenf("the shares of all %d ranks are 0", len(c.Shares))
+	}
+	return nil
 }
 
 // validate returns what is wrong with a cursor that no sequence of commits can give; nil = nothing.
@@ -102,7 +164,7 @@ func (c Cursor) validate() error {
 		}
 		end = s.To
 	}
-	return nil
+	return c.validateSetting()
 }
 
 // brokenf returns the error of an encoding, or of arguments of New, that are no cursor; format and

@@ -40,6 +40,8 @@ type runVector struct {
 	Samples, Batch, Seed uint64
 	Shuffle, Apart       bool
 	Batches              []uint64 // of the steps in turn, where the cursor takes one; nil = Batch
+	Shares               []uint16 // that the cursor begins with; nil = all ranks have the same
+	Round                uint32   // that the cursor begins with
 	Steps                []stepVector
 }
 
@@ -112,6 +114,11 @@ func makeVectors(t *testing.T) (v vectors) {
 		{Samples: 104, Batch: 20, Seed: 4, Apart: true},
 		{Samples: 301, Batch: 48, Seed: 5, Shuffle: true, Batches: []uint64{48, 5, 5, 64, 1, 17}},
 		{Samples: 301, Batch: 48, Seed: 6, Apart: true, Batches: []uint64{48, 7, 96}},
+		{Samples: 301, Batch: 48, Seed: 7, Shuffle: true, Shares: []uint16{3, 1, 2}},
+		{Samples: 301, Batch: 7, Seed: 8, Shares: []uint16{1, 0, 7, 5}, Round: 1},
+		{Samples: 301, Batch: 64, Seed: 9, Shares: []uint16{9, 10}, Batches: []uint64{64, 3, 17}},
+		{Samples: cursor.MaxSamples, Batch: 50, Shares: []uint16{65535, 1, 65534, 2, 3}},
+		{Samples: 40, Batch: 8, Round: 1},
 	} {
 		r.Steps = makeSteps(t, random, r)
 		v.Runs = append(v.Runs, r)
@@ -126,7 +133,8 @@ func makeVectors(t *testing.T) (v vectors) {
 // random.
 func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector) {
 	c := newCursor(t, r.Samples, r.Batch, r.Seed, r.Shuffle)
-	c.Apart = r.Apart
+	c.Apart, c.Round = r.Apart, r.Round
+	c = c.WithShares(r.Shares)
 	for i := range 25 {
 		if r.Batches != nil && c.TakesBatch() {
 			c = c.WithBatch(r.Batches[i%len(r.Batches)])
@@ -184,6 +192,9 @@ func brokenEncodings() (list [][]byte) {
 		func(c *cursor.Cursor) { c.Left[0].To = 31 },
 		func(c *cursor.Cursor) { c.Left[1].To = ^uint64(0) },
 		func(c *cursor.Cursor) { c.Left[0], c.Left[1] = c.Left[1], c.Left[0] },
+		func(c *cursor.Cursor) { c.Round = 2 },
+		func(c *cursor.Cursor) { c.Shares = []uint16{0, 0} },
+		func(c *cursor.Cursor) { c.Shares = slices.Repeat([]uint16{1}, cursor.MaxShares+1) },
 	} {
 		changed := c
 		changed.Left = slices.Clone(c.Left)
@@ -191,7 +202,12 @@ func brokenEncodings() (list [][]byte) {
 		b, _ := changed.AppendBinary(nil)
 		list = append(list, b)
 	}
-	for at, value := range map[int]byte{48: 4, 51: 0x80, 52: 1, 53: 1, 55: 0xFF} {
+	withShares := c
+	withShares.Shares = []uint16{2, 1}
+	shared, _ := withShares.AppendBinary(nil)
+	list = append(list, shared[:len(shared)-1], shared[:len(shared)-5],
+		append(slices.Clone(shared), 0, 0), slices.Concat(shared[:len(shared)-8], make([]byte, 8)))
+	for at, value := range map[int]byte{48: 8, 51: 0x80, 52: 1, 53: 1, 55: 0xFF} {
 		b := slices.Clone(good)
 		b[at] = value
 		list = append(list, b)

@@ -94,7 +94,7 @@ func (l *invariants) addClaim(w topo.WorkerID, step uint64, c cursor.Cursor, spa
 	if l.claims[w] == nil {
 		l.claims[w] = map[uint64]claim{}
 	}
-	l.claims[w][step] = claim{c.Epoch, c.Batch, spans}
+	l.claims[w][step] = claim{c.Epoch, fmt.Sprint(c.Batch, c.Shares), spans}
 }
 
 // checkDecision checks a generation that a host knows to be decided (G1), and records it.
@@ -170,19 +170,20 @@ func (l *invariants) checkEntry(h *host, a *head.Apply, run *execution) {
 		l.fail("step %d is committed twice: on %s with %v (%x), on %s with %v (%x)", a.Steps,
 			other.host, other.contributors, other.digest, h.name, s.contributors, s.digest)
 	}
-	if diff := cmp.Diff(withoutBatch(other.data), withoutBatch(s.data)); diff != "" {
+	if diff := cmp.Diff(withoutSetting(other.data), withoutSetting(s.data)); diff != "" {
 		l.fail("after step %d %s and %s are at different places in the data: %s", a.Steps,
 			other.host, h.name, diff)
 	}
 }
 
-// withoutBatch returns a place but for its batch: a change that only a lost head has entered, with
-// a step that counts for the others too, is none.
-func withoutBatch(c *cursor.Cursor) *cursor.Cursor {
+// withoutSetting returns a place but for its setting: a change that only a lost head has entered,
+// with a step that counts for the others too, is none.
+func withoutSetting(c *cursor.Cursor) *cursor.Cursor {
 	if c == nil {
 		return nil
 	}
-	place := c.WithBatch(1)
+	place := c.WithBatch(1).WithShares(nil)
+	place.Round = 0
 	return &place
 }
 

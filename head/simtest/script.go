@@ -37,7 +37,8 @@ import (
 //	cut A B · heal A B           nothing passes between them · it does again, also what has waited
 //	down A B                     A notices that its link to B is gone
 //	resize 4 · drain B · release · force B · reshape dp=4,tp=1
-//	set batch=9,save=2           somebody asks for another setting; set batch=9 P: policy P does
+//	set batch=9,save=2           somebody asks for another setting; set batch=9 P: policy P does;
+//	                             set shares=2:1:1: other shares of work
 //	end kept                     the change that is under trial ends; reverted, void
 //	restart A                    the job is run again on its first host, which was lost, with the
 //	                             store in its folder

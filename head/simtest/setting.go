@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,8 +16,8 @@ import (
 
 // How a job comes to another setting, and what must hold then:
 //
-//   - the members train on batches of the same size in the same step, and what a host's workers are
-//     not told of is what they compute by themselves (T1);
+//   - the members train by the same batch and shares in the same step, and what a host's workers
+//     are not told of is what they compute by themselves (T1);
 //   - the setting changes only with an entry that enters a change or reverts it, and the batch with
 //     it; a change is under trial from its entry to its end, which comes once (T2);
 //   - all hosts apply the same changes in the same entries (L1 says that);
@@ -90,9 +91,10 @@ type setAt struct {
 func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members bool) {
 	is, was := setAt{a.Setting, a.Trial, a.Data, a.View.Generation}, l.set[h.name]
 	l.set[h.name] = is
-	if a.Data != nil && a.Data.Batch != cmp.Or(a.Setting.Batch, a.First) {
-		l.fail("%s applies entry %d with batches of %d, the setting %v and a first batch of %d",
-			h.name, a.Index, a.Data.Batch, a.Setting, a.First)
+	if a.Data != nil && (a.Data.Batch != cmp.Or(a.Setting.Batch, a.First) ||
+		a.Data.Round != a.Setting.Round || !slices.Equal(a.Data.Shares, a.Setting.Shares)) {
+		l.fail("%s applies entry %d with the data %+v, the setting %v and a first batch of %d",
+			h.name, a.Index, *a.Data, a.Setting, a.First)
 	}
 	if a.Change != nil && h.agent.Leads() {
 		h.cluster.print("change %d is %s by %s: from %s to %s", a.Change.Number, a.Change.Phase,
@@ -105,6 +107,12 @@ func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members 
 	if !a.Changed && a.Steps == before.steps+1 && !reflect.DeepEqual(untold, *a.Data) {
 		l.fail("%s does not tell its workers in entry %d that they go on at %+v, not at %+v",
 			h.name, a.Index, *a.Data, untold)
+	}
+	if n := len(a.Setting.Shares); n > 0 && a.Changed && n != a.View.Size() {
+		l.fail("%s applies entry %d with %d shares for %v", h.name, a.Index, n, a.View)
+	}
+	if a.View.Generation != was.view { // the members have taken their shares with them
+		was.setting.Shares = is.setting.Shares
 	}
 	c, why := a.Change, ""
 	switch {
@@ -141,10 +149,9 @@ func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members 
 func (l *invariants) checkBatches(step uint64, s *step) {
 	for _, w := range s.contributors {
 		first, mine := l.claims[s.contributors[0]][step], l.claims[w][step]
-		if first.batch != mine.batch || first.epoch != mine.epoch {
-			l.fail("in step %d w%d trains on batches of %d in epoch %d, w%d on batches of %d in "+
-				"epoch %d", step, w, mine.batch, mine.epoch, s.contributors[0], first.batch,
-				first.epoch)
+		if first.setting != mine.setting || first.epoch != mine.epoch {
+			l.fail("in step %d w%d trains on %s in epoch %d, w%d on %s in epoch %d", step, w,
+				mine.setting, mine.epoch, s.contributors[0], first.setting, first.epoch)
 		}
 	}
 }
@@ -190,8 +197,8 @@ func (c *Cluster) stabilizeUntil(h *host, is func(head.State) bool, what string)
 }
 
 // changeEvent returns an event in which a person or a policy asks for another batch, small ones
-// more often, or a trial ends; "" = nobody leads, or a change waits. In some cases the job is let
-// go on without faults up to the end of a step.
+// more often, or for other shares of work, or a trial ends; "" = nobody leads, or a change waits.
+// In some cases the job is let go on without faults up to the end of a step.
 func (g *generator) changeEvent() string {
 	h := g.c.leadingHost()
 	if h == nil {
@@ -207,11 +214,23 @@ func (g *generator) changeEvent() string {
 	if h.agent.State().Trial != nil && g.rand.IntN(3) > 0 {
 		return ends[g.rand.IntN(len(ends))]
 	}
+	if g.rand.IntN(4) == 0 {
+		return "set " + g.sharesText(h.agent.State().View.Size())
+	}
 	batch := 1 + g.rand.IntN(1+g.rand.IntN(13)) // the largest is out of range
 	if g.rand.IntN(2) == 0 {
 		return fmt.Sprintf("set batch=%d policy", batch)
 	}
 	return fmt.Sprintf("set batch=%d,save=%d", batch, 1+g.rand.IntN(9))
+}
+
+// sharesText chooses shares for so many ranks, as a part of a setting.
+func (g *generator) sharesText(size int) string {
+	words := []string{strconv.Itoa(1 + g.rand.IntN(4))}
+	for len(words) < size {
+		words = append(words, strconv.Itoa(g.rand.IntN(5)))
+	}
+	return "shares=" + strings.Join(words, ":") + []string{"", ",round=1"}[g.rand.IntN(2)]
 }
 
 // isChanging reports whether a change waits for the end of a step, or is under trial.

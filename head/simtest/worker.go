@@ -298,7 +298,7 @@ func (c *Cluster) allWorkers() (list []*worker) {
 
 // claim is what a worker trains on in a step.
 type claim struct {
-	epoch uint64
-	batch uint64 // samples of a whole batch
-	spans []cursor.Span
+	epoch   uint64
+	setting string // the batch and the shares
+	spans   []cursor.Span
 }

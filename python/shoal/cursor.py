@@ -22,6 +22,7 @@ Span = Tuple[int, int]  # the positions from the first up to, not including, the
 
 MAX_SAMPLES = 1 << 62  # the largest number of samples of a data set, and of a step
 MAX_LEFT = 180  # the largest number of spans that an encoding has room for
+MAX_SHARES = 256  # the largest number of ranks among which work can be divided unequally
 
 _WORD = (1 << 64) - 1
 # The constants of splitmix64 (Steele, Lea and Flood, 2014).
@@ -32,8 +33,10 @@ _ROUNDS = 8  # rounds of the Feistel network
 
 _HEAD = struct.Struct("<6Q2I")  # the fields of _Head
 _SPAN = struct.Struct("<2Q")
-# Flags of an encoding: not shuffled; what is left is a batch of its own.
-_PLAIN, _APART = 1, 2
+_SETTING = struct.Struct("<2I")  # round, and the number of shares
+# Flags of an encoding: not shuffled; what is left is a batch of its own; round and shares follow
+# the spans.
+_PLAIN, _APART, _HAS_SETTING = 1, 2, 4
 
 
 def _scramble(z: int) -> int:
@@ -187,6 +190,11 @@ class Cursor:
     # What is left is a batch of its own, so that all batches hold the same samples as they do
     # without a loss. Then the step after a loss completes the one before.
     apart: bool = False
+    # Number of local steps from one commit to the next: 0, as the program says, or 1.
+    round: int = 0
+    # The part of the work of each rank, in whole numbers that are compared with each other; () =
+    # all have the same, and so they have where their number is another one than that of the ranks.
+    shares: Tuple[int, ...] = ()
 
     @classmethod
     def start(
@@ -217,6 +225,15 @@ class Cursor:
         if not 1 <= batch <= MAX_SAMPLES:
             raise ValueError(f"a batch of {batch} samples; it takes 1 to 2^62")
         return dataclasses.replace(self, batch=batch)
+
+    def with_shares(self, shares: Sequence[int]) -> "Cursor":
+        """The same place with the next batches divided by other shares. The result of a step does
+        not depend on them, but for rounding: each sample counts as much. Raises ValueError where
+        they cannot be.
+        """
+        cursor = dataclasses.replace(self, shares=tuple(shares))
+        cursor._validate_setting()
+        return cursor
 
     def takes_batch(self) -> bool:
         """Whether the next step can be the first of another batch. With `apart` it is not where a
@@ -250,13 +267,18 @@ class Cursor:
         """The positions that a rank takes of the next batch, ascending.
 
         The batch is the first count() of those in `left` and then those from `next` on, up to the
-        end of the epoch. It falls into contiguous parts; the first ranks take one more than the
-        others, which may have none. A part has at least two positions where a whole batch has two
-        for each rank, because a batch norm cannot compute with one: fewer ranks take a smaller
-        batch then.
+        end of the epoch. It falls into contiguous parts, as large as the `shares` of the ranks say,
+        where there is one for each; else the first ranks take one more than the others, which may
+        have none. A part has at least two positions where a whole batch has two for each rank,
+        because a batch norm cannot compute with one: fewer ranks take a smaller batch then, and by
+        shares there are parts without any.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} of {size} workers")
+        if len(self.shares) == size and len(set(self.shares)) > 1:
+            lengths = self._divide_by_shares()
+            start = sum(lengths[:rank])
+            return _join_touching(self._batch_spans(start, start + lengths[rank]))
         count, taking = self.count(), size
         if self.batch // 2 >= size > count // 2:
             taking = max(count // 2, 1)
@@ -265,6 +287,24 @@ class Cursor:
             return []
         start = each * rank + min(more, rank)
         return _join_touching(self._batch_spans(start, start + each + (rank < more)))
+
+    def _divide_by_shares(self) -> List[int]:
+        """How many positions each rank takes by its share, by the method of the largest remainder:
+        each gets its quota rounded down, and those with the largest remainders one more; where they
+        are equal, the lower ranks. Where a whole batch has two positions for each rank, pairs are
+        divided so, and of an odd number the first rank with the largest share takes one more.
+        """
+        unit = 2 if self.batch // 2 >= len(self.shares) else 1
+        units, odd = divmod(self.count(), unit)
+        total = sum(self.shares)
+        quotas = [divmod(units * share, total) for share in self.shares]
+        parts = [quota for quota, _ in quotas]
+        by_remainder = sorted(range(len(parts)), key=lambda rank: -quotas[rank][1])  # stable
+        for rank in by_remainder[: units - sum(parts)]:
+            parts[rank] += 1
+        lengths = [part * unit for part in parts]
+        lengths[self.shares.index(max(self.shares))] += odd
+        return lengths
 
     def head(self, most: int) -> List[Span]:
         """The first positions of the next batch, `most` or as many as it has."""
@@ -306,7 +346,7 @@ class Cursor:
         return len(self.left) <= MAX_LEFT
 
     def pack(self) -> bytes:
-        """The encoding of docs/formats/cursor.md, at most 2936 bytes. Raises ValueError when the
+        """The encoding of docs/formats/cursor.md, at most 3456 bytes. Raises ValueError when the
         cursor does not fit.
         """
         if not self.fits():
@@ -314,7 +354,12 @@ class Cursor:
                 f"{len(self.left)} spans are left over from lost workers, the limit is {MAX_LEFT}: "
                 "run the step again from the cursor before it"
             )
+        setting = b""
+        if self.round or self.shares:
+            setting = _SETTING.pack(self.round, len(self.shares))
+            setting += struct.pack(f"<{len(self.shares)}H", *self.shares)
         flags = (0 if self.shuffle else _PLAIN) | (_APART if self.apart else 0)
+        flags |= _HAS_SETTING if setting else 0
         head = _HEAD.pack(
             self.epoch,
             self.next,
@@ -325,7 +370,7 @@ class Cursor:
             flags,
             len(self.left),
         )
-        return head + b"".join(_SPAN.pack(*span) for span in self.left)
+        return head + b"".join(_SPAN.pack(*span) for span in self.left) + setting
 
     @classmethod
     def unpack(cls, data: Union[bytes, bytearray, memoryview]) -> "Cursor":
@@ -335,19 +380,37 @@ class Cursor:
         if len(data) < _HEAD.size:
             raise _invalid_cursor(f"{len(data)} bytes, the head alone has {_HEAD.size}")
         head = _Head(*_HEAD.unpack_from(data))
-        if head.flags > _PLAIN | _APART:
+        if head.flags > _PLAIN | _APART | _HAS_SETTING:
             raise _invalid_cursor(f"unknown flags {head.flags:#x}")
         if head.spans > MAX_LEFT:
             raise _invalid_cursor(f"{head.spans} spans, the limit is {MAX_LEFT}")
-        want = _HEAD.size + head.spans * _SPAN.size
+        want = at = _HEAD.size + head.spans * _SPAN.size
+        round = 0
+        shares: Tuple[int, ...] = ()
+        if head.flags & _HAS_SETTING:
+            if len(data) < at + _SETTING.size:
+                raise _invalid_cursor(f"{len(data)} bytes, the shares begin at {at}")
+            round, count = _SETTING.unpack_from(data, at)
+            want += _SETTING.size + 2 * count
+            if count > MAX_SHARES or len(data) < want:
+                raise _invalid_cursor(
+                    f"{len(data)} bytes, with {count} shares; it takes up to {MAX_SHARES}"
+                )
+            shares = struct.unpack_from(f"<{count}H", data, at + _SETTING.size)
+            if not round and not shares:
+                raise _invalid_cursor("it says that it has shares or a round, and has none")
         if len(data) != want:
-            raise _invalid_cursor(f"{len(data)} bytes, with {head.spans} spans it has {want}")
+            raise _invalid_cursor(
+                f"{len(data)} bytes, with {head.spans} spans and {len(shares)} shares it has {want}"
+            )
         left = tuple(
-            (first, second) for first, second in _SPAN.iter_unpack(memoryview(data)[_HEAD.size :])
+            (first, second)
+            for first, second in _SPAN.iter_unpack(memoryview(data)[_HEAD.size : at])
         )
         shuffle, apart = not head.flags & _PLAIN, bool(head.flags & _APART)
         place = (head.epoch, head.step, head.next)
-        cursor = cls(head.samples, head.batch, head.seed, shuffle, *place, left, apart)
+        told = (shuffle, *place, left, apart, round, shares)
+        cursor = cls(head.samples, head.batch, head.seed, *told)
         cursor._validate()
         return cursor
 
@@ -391,6 +454,16 @@ class Cursor:
                     f" beyond {self.next}"
                 )
             end = stop
+        self._validate_setting()
+
+    def _validate_setting(self) -> None:
+        """Raise ValueError for a round or shares that cannot be."""
+        if self.round not in (0, 1):
+            raise _invalid_cursor(f"{self.round} steps from commit to commit; it takes 1")
+        if len(self.shares) > MAX_SHARES:
+            raise _invalid_cursor(f"{len(self.shares)} shares; it takes up to {MAX_SHARES}")
+        if self.shares and not (0 <= min(self.shares) and 0 < max(self.shares) < 1 << 16):
+            raise _invalid_cursor(f"shares {self.shares}; they are from 0 to 65535, and not all 0")
 
 
 class _Head(NamedTuple):

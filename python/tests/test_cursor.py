@@ -44,7 +44,8 @@ def test_order_is_that_of_go(vector, arrays):
 def test_steps_are_those_of_go(run, arrays):
     """Runs of steps with losses and other batches are those of the Go package, by its vectors."""
     start = (run["Samples"], run["Batch"], run["Seed"], run["Shuffle"], run["Apart"])
-    cursor = Cursor.start(*start)
+    cursor = dataclasses.replace(Cursor.start(*start), round=run["Round"])
+    cursor = cursor.with_shares(run["Shares"] or ())
     for step in run["Steps"]:
         cursor = cursor.with_batch(step["Batch"])
         size = len(step["Done"])
@@ -164,7 +165,7 @@ def test_bad_starts_are_refused(samples, batch, seed):
 
 
 def test_bad_sizes_are_refused():
-    """Numbers of workers, ranks and samples of a batch that cannot be are refused."""
+    """Numbers of workers, ranks, samples of a batch and shares that cannot be are refused."""
     cursor = Cursor.start(10, 2)
     for refused in (
         lambda: cursor.parts(0),
@@ -174,6 +175,10 @@ def test_bad_sizes_are_refused():
         lambda: cursor.commit(2, [True]),
         lambda: cursor.with_batch(0),
         lambda: cursor.with_batch(MAX_SAMPLES + 1),
+        lambda: cursor.with_shares([0, 0]),
+        lambda: cursor.with_shares([1, -1]),
+        lambda: cursor.with_shares([1, 1 << 16]),
+        lambda: cursor.with_shares([1] * 257),
     ):
         with pytest.raises(ValueError):
             refused()
