@@ -94,7 +94,8 @@ func (j *job) enter(t testing.TB) {
 				t.Fatalf("%+v is entered beside %+v", c, j.state.Trial)
 			}
 			if err := j.state.Levers.Refuse(j.state.Setting, o.Next); err != nil {
-				t.Fatalf("%+v: %v", o, err)
+				j.loop.Refused(err) // it was closed meanwhile
+				break
 			}
 			c.Number, c.Step = j.state.Setting.Number+1, j.state.Step
 			number := c.Number
@@ -106,7 +107,9 @@ func (j *job) enter(t testing.TB) {
 		default:
 			t.Fatalf("%+v ends, and %+v is under trial", c, j.state.Trial)
 		}
-		j.log = append(j.log, act.Order{Next: j.state.Setting, Change: c})
+		if j.state.Change != nil {
+			j.log = append(j.log, act.Order{Next: j.state.Setting, Change: c})
+		}
 	}
 	j.loop.Applied(j.state)
 }
@@ -138,6 +141,9 @@ func (j *job) observe(t testing.TB) {
 			j.loop.Refused(j.refuse)
 			j.refuse = nil
 		default:
+			if err := j.state.Levers.Refuse(s, o.Next); err != nil && !o.Change.Phase.IsEnd() {
+				t.Fatalf("%+v is ordered: %v", o, err)
+			}
 			j.waiting = &o
 		}
 	}
