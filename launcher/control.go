@@ -19,7 +19,6 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/setting"
 )
 
 // This file and control_reshape.go answer tools on the control socket of a job. The methods answerX
@@ -302,7 +301,7 @@ func sendError(w http.ResponseWriter, code int, err error) {
 // engine's thread.
 func (l *launcher) describeJob(s agent.Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
-		Size: s.Size, Want: s.Want, Spares: s.Spares, Training: describeTraining(s),
+		Size: s.Size, Want: s.Want, Spares: s.Spares, Training: l.describeTraining(s),
 		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
 			RollbackReason: s.Lost, LastRollback: s.Back},
 		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short, Slots: s.Slots,
@@ -339,18 +338,6 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 		j.State = api.Running
 	}
 	return j
-}
-
-// describeTraining returns how a job trains in the status s, for tools.
-func describeTraining(s agent.Status) api.Training {
-	t := api.Training{Steps: s.Steps, Elastic: s.Elastic}
-	if s.Levers != (setting.Levers{}) {
-		t.Setting, t.Levers = &s.Setting, &s.Levers
-	}
-	if s.NextChange.Number > 0 {
-		t.NextChange = &s.NextChange
-	}
-	return t
 }
 
 // describeWorker returns a worker as it is in the status s, for tools; waits are, by worker, the

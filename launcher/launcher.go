@@ -75,6 +75,7 @@ type hostAgent interface {
 	FixRoutes()
 	KeepRedundant()
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
+	WhyNot() []act.WhyNot
 }
 
 // launcher runs the workers that a job wants on this host. Where the job is led it also sees to the

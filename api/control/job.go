@@ -94,6 +94,25 @@ type Training struct {
 	Levers *setting.Levers `json:"levers,omitempty"`
 	// NextChange is the change that waits for the end of a step; absent if none does.
 	NextChange *setting.Change `json:"next_change,omitempty"`
+	// Auto is "act" where policies change how the job trains, and "watch" where they only say what
+	// they would change; absent where they do neither.
+	Auto string `json:"auto,omitempty"`
+	// WhyNot says why policies have left things as they are lately, the newest reason last. It is
+	// absent where the job is not led.
+	WhyNot []WhyNot `json:"why_not,omitempty"`
+}
+
+// WhyNot is why a policy has changed nothing in some decisions.
+type WhyNot struct {
+	// Policy is the name of the policy; empty = a person asked for a change that was refused.
+	Policy string `json:"policy,omitempty"`
+	// Why is the reason in words, as of the last decision.
+	Why string `json:"why"`
+	// First is the number of committed steps at the first of these decisions, and Last at the last.
+	First uint64 `json:"first"`
+	Last  uint64 `json:"last"`
+	// Times is the number of decisions.
+	Times int `json:"times"`
 }
 
 // MeshStatus is how the state of a job lies on its workers. It is empty for a job without a mesh.

@@ -1,12 +1,14 @@
 package jobs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
+	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/setting"
@@ -131,4 +133,37 @@ func measuredText(c setting.Change) string {
 		text += ", not as predicted"
 	}
 	return text
+}
+
+// shownReasons is how many reasons of a policy explain prints.
+const shownReasons = 3
+
+// printWhyNot prints to out why the policies of a job have left things as they are lately: of each
+// the newest reasons, the newest last. It prints nothing of a job without policies.
+func printWhyNot(out io.Writer, j control.Job) error {
+	var b strings.Builder
+	switch {
+	case j.Auto == "watch":
+		b.WriteString("its policies only say what they would change\n")
+	case j.Auto != "":
+		b.WriteString("its policies change how it trains\n")
+	}
+	for i, w := range j.WhyNot {
+		newer := 0 // reasons of the same policy
+		for _, other := range j.WhyNot[i+1:] {
+			if other.Policy == w.Policy {
+				newer++
+			}
+		}
+		if newer >= shownReasons {
+			continue
+		}
+		when := fmt.Sprintf("at step %d", w.Last)
+		if w.Times > 1 {
+			when = fmt.Sprintf("at %d decisions, steps %d to %d", w.Times, w.First, w.Last)
+		}
+		fmt.Fprintf(&b, "  %s changed nothing %s: %s\n", cmp.Or(w.Policy, "a person"), when, w.Why)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
 }

@@ -89,7 +89,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	if live != nil {
 		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, sizeText(live.Job),
 			stepText(live.Job, newestMetrics(live.Job)))
-		return errors.Join(err, printNeed(out, live.Job),
+		return errors.Join(err, printNeed(out, live.Job), printWhyNot(out, live.Job),
 			printWaits(out, live.Job, time.Now(), true))
 	}
 	result, err := launcher.ReadResult(dir)

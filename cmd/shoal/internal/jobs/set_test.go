@@ -160,3 +160,27 @@ func TestChangeText(t *testing.T) {
 func ledgerEntry(c setting.Change, step uint64) []launcher.Entry {
 	return []launcher.Entry{{Event: agent.Event{What: "change", Step: step, Change: &c}}}
 }
+
+// What policies have not done is said, of each the three newest reasons.
+func TestWhyNotIsPrinted(t *testing.T) {
+	j := api.Job{Training: api.Training{Auto: "act", WhyNot: []api.WhyNot{
+		{Policy: "batch", Why: "one", First: 10, Last: 10, Times: 1},
+		{Policy: "batch", Why: "two", First: 20, Last: 20, Times: 1},
+		{Why: "closed", First: 25, Last: 25, Times: 1},
+		{Policy: "batch", Why: "three", First: 30, Last: 60, Times: 4},
+		{Policy: "batch", Why: "four", First: 70, Last: 70, Times: 1}}}}
+	want := `its policies change how it trains
+  batch changed nothing at step 20: two
+  a person changed nothing at step 25: closed
+  batch changed nothing at 4 decisions, steps 30 to 60: three
+  batch changed nothing at step 70: four
+`
+	var b strings.Builder
+	if err := printWhyNot(&b, j); err != nil || b.String() != want {
+		t.Errorf("%v, printed:\n%s", err, b.String())
+	}
+	b.Reset()
+	if err := printWhyNot(&b, api.Job{}); err != nil || b.Len() > 0 {
+		t.Errorf("%v, of a job without policies:\n%s", err, b.String())
+	}
+}

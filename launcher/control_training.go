@@ -1,0 +1,26 @@
+package launcher
+
+import (
+	"github.com/shoal-ml/shoal/agent"
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// describeTraining returns how a job trains in the status s, for tools. It waits for policies that
+// decide.
+func (l *launcher) describeTraining(s agent.Status) api.Training {
+	t := api.Training{Steps: s.Steps, Elastic: s.Elastic, Auto: string(l.registry.jobSpec().Auto)}
+	if s.Levers != (setting.Levers{}) {
+		t.Setting, t.Levers = &s.Setting, &s.Levers
+	}
+	if s.NextChange.Number > 0 {
+		t.NextChange = &s.NextChange
+	}
+	if t.Auto != "" && l.registry.leads() {
+		for _, w := range l.agent.WhyNot() {
+			t.WhyNot = append(t.WhyNot, api.WhyNot{Policy: w.Policy, Why: w.Why, First: w.First,
+				Last: w.Last, Times: w.Times})
+		}
+	}
+	return t
+}
