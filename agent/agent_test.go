@@ -55,7 +55,7 @@ func startAgentWithOrders(t *testing.T, parent context.Context, n int,
 // startAgentOf runs an agent of cfg until the test ends, or parent. It sets the job, the log, a
 // socket of its own, and for rank i the token token-i. The test fails if the agent ends with an
 // error.
-func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent.Agent {
+func startAgentOf(t testing.TB, parent context.Context, cfg agent.Config) *agent.Agent {
 	t.Helper()
 	for i := range cfg.Size {
 		cfg.Tokens = append(cfg.Tokens, fmt.Sprintf("token-%d", i))
@@ -93,14 +93,14 @@ func awaitStatus(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
 
 // joinAs joins as one rank of an agent's job, with the token token-RANK. Only the test's goroutine
 // may call it, since the environment is the process's.
-func joinAs(t *testing.T, a *agent.Agent, rank int) *client.Job {
+func joinAs(t testing.TB, a *agent.Agent, rank int) *client.Job {
 	t.Helper()
 	return joinWithToken(t, a, rank, fmt.Sprintf("token-%d", rank))
 }
 
 // joinWithToken joins an agent's job as worker rank with the Go client, by the environment of this
 // process, so only the test's goroutine may call it. The job is closed at the end of the test.
-func joinWithToken(t *testing.T, a *agent.Agent, rank int, token string) *client.Job {
+func joinWithToken(t testing.TB, a *agent.Agent, rank int, token string) *client.Job {
 	t.Helper()
 	t.Setenv(api.EnvSocket, a.Socket())
 	t.Setenv(api.EnvRank, fmt.Sprint(rank))
@@ -147,7 +147,7 @@ func runOnHosts(t *testing.T, n int, body func(j *client.Job) error) {
 
 // runTogether runs body for all jobs at once, blocks until all have returned, and fails the test
 // with the first error.
-func runTogether(t *testing.T, jobs []*client.Job, body func(j *client.Job) error) {
+func runTogether(t testing.TB, jobs []*client.Job, body func(j *client.Job) error) {
 	t.Helper()
 	g := group.New(t.Context())
 	for r, j := range jobs {

@@ -16,6 +16,11 @@ func TellHead(a *Agent) {
 	})
 }
 
+// SetBlind has the agent of a host measure nothing of steps, or everything again.
+func SetBlind(a *Agent, blind bool) {
+	_ = a.engine.runAndWait(func() { a.driver.engine.signals.blind = blind })
+}
+
 // EndingOf returns the ticket of the newest call of a worker that ends a step; 0 = there was none.
 func EndingOf(a *Agent, number int) (ticket uint64) {
 	_ = a.engine.runAndWait(func() {

@@ -23,7 +23,7 @@ const (
 	// costs too much, some steps are left out.
 	maxEvery = 16
 	// maxSkip is how many steps are for one that is measured, at most.
-	maxSkip = 64
+	maxSkip = 1024
 )
 
 // Step is what a host sees of a committed step. Seconds are those of its own clock.
@@ -58,6 +58,7 @@ type Host struct {
 	steps   int          // steps ever added
 	every   int          // one in so many chunks of a gradient is measured
 	skip    int          // one in so many steps is measured
+	least   float64      // share of a gradient that is measured at least, where it has few chunks
 }
 
 // Add adds a committed step. What cannot be is left out: a worker is not believed that claims to
@@ -73,6 +74,11 @@ func (h *Host) Add(s Step) {
 	}
 	if s.Reads > 0 {
 		h.reads = s.Reads
+	}
+	if part := s.Gradient.Part; part > 0 {
+		if h.least = 0; part*float64(h.every) > 1.5 {
+			h.least = part
+		}
 	}
 }
 
@@ -94,7 +100,8 @@ func (h *Host) sampling() (every, skip int) {
 	for every = 1; every < maxEvery && float64(every) < share; {
 		every *= 2
 	}
-	for skip = 1; skip < maxSkip && float64(every*skip) < share; {
+	part := max(1/float64(every), h.least)
+	for skip = 1; skip < maxSkip && float64(skip) < share*part; {
 		skip *= 2
 	}
 	return every, skip
@@ -103,7 +110,7 @@ func (h *Host) sampling() (every, skip int) {
 // Sampling returns how the gradient of the next step is to be measured: one in `every` chunks, in
 // turns; 0 = not at all.
 func (h *Host) Sampling() (every, turn int) {
-	if h.skip == 0 {
+	if h.steps&(h.steps-1) == 0 { // soon after the begin; later with each note
 		h.every, h.skip = h.sampling()
 	}
 	if h.steps%h.skip > 0 {

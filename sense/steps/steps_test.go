@@ -103,38 +103,53 @@ func TestNotBelieved(t *testing.T) {
 }
 
 // Whatever a step takes and however large the gradient is, to measure it costs half a percent of
-// the step at most, unless that is so little that one chunk in 16 of one step in 64 is too much;
-// and no more of it is left out than need be.
+// the step at most, also where it has few chunks, unless that is so little that the least part of
+// one step in 1024 is too much; and no more of it is left out than need be.
 func TestSampling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := steps.Host{SecondsPerRead: 5e-10}
 		seconds := rapid.Float64Range(1e-4, 10).Draw(t, "seconds")
 		reads := rapid.IntRange(1, 1<<33).Draw(t, "reads")
-		for range 10 {
-			h.Add(steps.Step{Size: 1, Seconds: seconds, Reads: reads})
-		}
-		h.Take()
-		every, measured := 0, 0
-		turns := map[int]bool{}
-		for range 64 * 16 {
-			if e, turn := h.Sampling(); e > 0 {
-				every = e
-				measured++
-				turns[turn%e] = true
+		chunks := rapid.IntRange(1, 40).Draw(t, "chunks")
+		every, turn := 0, 0
+		step := func() (part float64) {
+			s := steps.Step{Size: 1, Seconds: seconds, Reads: reads}
+			if every, turn = h.Sampling(); every > 0 {
+				part = 1 / float64(min(every, chunks))
+				s.Gradient = noise.Step{Norms: []float64{1}, Samples: []float64{1}, Mean: 1,
+					Workers: 2, Batch: 2, Part: part}
 			}
-			h.Add(steps.Step{Size: 1, Seconds: seconds, Reads: reads})
+			h.Add(s)
+			return part
 		}
-		cost := float64(reads) * h.SecondsPerRead / float64(every) * float64(measured) / (64 * 16)
-		if least := every == 16 && measured == 16; cost > 0.005*seconds && !least {
-			t.Fatalf("one chunk in %d of %d steps: costs %v of a step of %v", every, measured, cost,
-				seconds)
+		for range 3 { // notes
+			for range 2 * 1024 {
+				step()
+			}
+			h.Take()
 		}
-		if all := every == 1 && measured == 64*16; cost < 0.001*seconds && !all {
-			t.Fatalf("one chunk in %d of %d steps, though it costs only %v of %v", every, measured,
+		const all = 1024 * 16
+		measured, read, chosen := 0, 0.0, 0
+		turns := map[int]bool{}
+		for range all {
+			if part := step(); part > 0 {
+				measured++
+				read += part
+				chosen = every
+				turns[turn%every] = true
+			}
+		}
+		cost := read / all * float64(reads) * h.SecondsPerRead
+		if least := chosen == 16 && measured == all/1024; cost > 0.005*seconds && !least {
+			t.Fatalf("one chunk in %d of %d steps: costs %v of a step of %v", chosen, measured,
 				cost, seconds)
 		}
-		if len(turns) != every {
-			t.Fatalf("%d of %d chunks have a turn", len(turns), every)
+		if whole := measured == all; cost < 0.001*seconds && !whole {
+			t.Fatalf("one chunk in %d of %d steps, though it costs only %v of %v", chosen,
+				measured, cost, seconds)
+		}
+		if len(turns) != chosen {
+			t.Fatalf("%d of %d chunks have a turn", len(turns), chosen)
 		}
 	})
 }
