@@ -7,7 +7,6 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/launcher/proc"
-	"github.com/shoal-ml/shoal/setting"
 )
 
 // reporter tells people about the job: on the terminal, in the files of the run, and by the
@@ -114,9 +113,7 @@ func (r *reporter) queueLines(e agent.Event) {
 		r.finished = nil
 	}
 	switch line := e.String(); {
-	case e.What == "route" || e.Elsewhere:
-	case e.Change != nil && e.Change.Phase == setting.Void && e.Change.Policy == "":
-		// nothing was to be measured: a person's change has followed that of a person
+	case e.What == "route" || e.Elsewhere || e.Change != nil && !e.Change.IsNews():
 	case !change || !e.First && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0:
 		if (e.What == "wait" || e.What == "pause") && r.job != "" {
 			line += "; shoal explain " + r.job + " says what can be done"

@@ -82,6 +82,12 @@ func TestWords(t *testing.T) {
 	want("change 1 at step 0: batch 64, because ada asked")
 	c.Phase = setting.Kept
 	want("change 1 kept")
+	if c.Phase = setting.Void; c.IsNews() {
+		t.Error("a person's change that another has cut short is no news")
+	}
+	if c.Policy = "batch"; !c.IsNews() {
+		t.Error("the end of a policy's change is news")
+	}
 }
 
 // A person sets the batch, with which the rate goes, and nothing that does nothing.

@@ -33,6 +33,12 @@ func (c Change) Reason() string {
 	return text
 }
 
+// IsNews reports whether a person wants to hear of the change: not where it has ended, as a
+// person's change, without a prediction or a measurement, which mostly another one has cut short.
+func (c Change) IsNews() bool {
+	return c.Phase != Void || c.Policy != "" || c.Predicted.IsKnown()
+}
+
 // What says what the change changes, such as "batch 128 -> 256".
 func (c Change) What() string {
 	// value returns the value of a part in a text; "" = it has none.

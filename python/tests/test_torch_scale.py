@@ -117,6 +117,25 @@ def test_an_optimizer_that_ddp_averages_for_follows_too(job):
     assert opt.param_groups[0]["lr"] == 8.0
 
 
+def test_a_sharded_optimizer_follows_too(job):
+    """The step of shoal.torch.zero moves its parameters by the multiplied rate."""
+    shoal.torch.loader([0] * 64, global_batch=4, batch_range=(2, 16))
+    model = torch.nn.Linear(1, 1, bias=False)
+    sharded = shoal.torch.zero(model, optim.Adam(model.parameters(), lr=0.25))
+    moved = []
+    for number, batch in enumerate((4, 16)):
+        _place_at(job, batch, number)
+        job._progress.open_step()
+        before = model.weight.item()
+        model(torch.ones(1, 1)).sum().backward()
+        sharded.step()
+        moved.append(before - model.weight.item())
+        sharded.zero_grad()
+    # Adam's first steps along a gradient that stays are as long as the rate.
+    assert moved == pytest.approx([0.25, 0.5], rel=1e-4)
+    assert sharded.param_groups[0]["lr"] == 0.25
+
+
 def test_without_a_range_the_optimizer_stays_as_it_is(job):
     """A loader without a range leaves the step of the optimizer alone, and another rule than the
     four is refused.

@@ -49,6 +49,9 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 	err := cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
 		if shown := ledger.readEntries(func(e launcher.Entry) error {
+			if !g.json && e.Change != nil && !e.Change.IsNews() {
+				return nil
+			}
 			return showEntry(out, e, g.json)
 		}); shown != nil {
 			return false, shown
