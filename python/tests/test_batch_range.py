@@ -16,18 +16,18 @@ from shoal.job import Job
 
 
 class Changing(Solo):
-    """A job of one whose test plays the agent that changes the batch: `told` has what the worker
-    has stated, and `rate` is the factor of the learning rate in the job's setting.
+    """A job of one whose test plays the agent that changes the batch: `declared` has what the
+    worker has stated, and `rate` is the factor of the learning rate in the job's setting.
     """
 
     def __init__(self):
         """A job of which nothing was stated yet."""
         super().__init__()
-        self.told, self.rate = [], 0.0
+        self.declared, self.rate = [], 0.0
 
     def declare_data(self, place, batch, batch_range=None):
         """Keep what the worker states."""
-        self.told.append((place.batch, batch, batch_range))
+        self.declared.append((place.batch, batch, batch_range))
 
     def ask_rate(self):
         """The factor in the setting."""
@@ -66,7 +66,7 @@ def test_each_sample_comes_once_whatever_the_batch_becomes():
         step.allreduce(numpy.zeros(1))
     assert [sorted(epoch) for epoch in seen] == [list(range(40))] * 2
     assert counts == [8, 8, 16, 8, 4, 4, 4, 4, 8, 8, 8]
-    assert job._progress.rate == 1.5 and agent.told == [(8, 8, (4, 16))]
+    assert job._progress.rate == 1.5 and agent.declared == [(8, 8, (4, 16))]
 
 
 def test_a_closed_batch_asks_for_nothing():
@@ -76,7 +76,7 @@ def test_a_closed_batch_asks_for_nothing():
     for step in job.steps(8, 4):
         agent.change_batch(job, 4, flags=0)
         step.allreduce(numpy.zeros(1))
-    assert agent.told == [(4, 4, None)] and job._progress.rate == 0
+    assert agent.declared == [(4, 4, None)] and job._progress.rate == 0
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_checkpoint_keeps_its_batch(tmp_path):
     second = Changing()
     job, step = begin(second, batch_range=(8, 32))
     assert step.number == 1 and step.count == 16
-    assert second.told == [(8, 8, (8, 32)), (16, 8, (8, 32))]
+    assert second.declared == [(8, 8, (8, 32)), (16, 8, (8, 32))]
     for options in ({}, {"batch_range": (8, 15)}):
         with pytest.raises(ShoalError, match=r"is of a job with .* = \(40, 16, 0, True\), this"):
             begin(Changing(), **options)
