@@ -19,8 +19,8 @@ import (
 // An error says why it will not be; then nothing has changed.
 //
 // With Entered, the job goes to the setting next with the end of a step, and the change is under
-// trial from there on. A person's change ends the trial of another one; one of a policy waits for
-// the end of a policy's trial. The head sets the number of next, and Number, Step, From and To of
+// trial from there on. It ends the trial of another one, but one of a policy is refused while that
+// of a policy is under trial. The head sets the number of next, and Number, Step, From and To of
 // the change. With Kept and Void, the trial of the change of that number ends, and next does not
 // count. With Reverted it ends with the end of a step, where the job goes to next.
 //

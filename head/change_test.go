@@ -369,6 +369,49 @@ func TestChangeWaitsForAWholeBatch(t *testing.T) {
 	}
 }
 
+// A change waits as long as somebody is ahead: at the end of a step behind which a call of the next
+// one is open, the members could not all have the new setting for that.
+func TestChangeWaitsForAQuietStep(t *testing.T) {
+	p := newOpenPair(t)
+	p.mustChange("A", setting.Setting{Batch: 32},
+		setting.Change{Phase: setting.Entered, Who: "ada"})
+	p.endStep(1, 0)
+	p.postAndRun(0, 2, beginCall(topo.World))
+	p.endStep(1, 1, 2, 3)
+	if s := p.agents["B"].State(); s.Steps != 1 || s.Data.Batch != 16 || s.Trial != nil {
+		t.Errorf("a change is entered when worker 0 is in the next step: %+v", s)
+	}
+	for _, w := range []topo.WorkerID{1, 2, 3} {
+		p.postAndRun(w, 2, beginCall(topo.World))
+	}
+	p.endStep(3, 0, 1, 2, 3)
+	if s := p.agents["B"].State(); s.Steps != 2 || s.Data.Batch != 32 || s.Trial == nil {
+		t.Errorf("a change is not entered behind a quiet step: %+v", s)
+	}
+}
+
+// A host that comes while a change is under trial knows it, and the setting.
+func TestJoiningHostKnowsTheSetting(t *testing.T) {
+	p := newOpenPair(t)
+	p.mustChange("A", setting.Setting{Batch: 32, Shares: []uint16{2, 1, 1, 1}},
+		setting.Change{Phase: setting.Entered, Policy: "batch", Because: "noise"})
+	p.endStep(1, 0, 1, 2, 3)
+	p.agents["C"] = head.New(head.Config{Self: "C", Slots: 1})
+	for _, host := range []string{"A", "B"} {
+		p.agents["C"].LinkUp(host)
+		p.agents[host].LinkUp("C")
+	}
+	for range 3 {
+		p.runAll()
+		for _, a := range p.agents {
+			a.Tick()
+		}
+	}
+	if diff := cmp.Diff(p.agents["A"].State(), p.agents["C"].State()); diff != "" {
+		t.Errorf("A and C know another state: %s", diff)
+	}
+}
+
 // Texts of a change are cut to what a message may have, at the end of a character.
 func TestTextsOfChangesAreCut(t *testing.T) {
 	p := newOpenPair(t)

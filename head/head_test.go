@@ -2,6 +2,7 @@ package head_test
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func (p *pair) agentOf(w topo.WorkerID) *head.Agent {
 func (p *pair) runAll() {
 	for busy := true; busy; {
 		busy = false
-		for _, host := range []string{"A", "B"} {
+		for _, host := range slices.Sorted(maps.Keys(p.agents)) {
 			for _, a := range p.agents[host].Ready() {
 				busy = true
 				switch a := a.(type) {
