@@ -3,6 +3,7 @@ package agent
 import (
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // Changes of how the job trains, for people, workers and the launcher.
@@ -18,6 +19,25 @@ func (a *Agent) Set(text, who string) error {
 	c := a.loop.Predict(next, who)
 	c.Because = who + " asked"
 	return a.askHead(func() error { return a.driver.head.Change(next, c) })
+}
+
+// PlanSet returns the change that Set would ask for, with what is predicted of it, and changes
+// nothing. It waits for the engine's thread and for policies that decide.
+func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
+	s := a.Status()
+	if s.Head != a.Host() {
+		return setting.Change{}, head.ErrNotHead
+	}
+	next, err := s.Setting.Asked(text)
+	if err == nil {
+		err = s.Levers.Refuse(s.Setting, next)
+	}
+	if err != nil {
+		return setting.Change{}, err
+	}
+	c := a.loop.Predict(next, who)
+	c.From, c.To = s.Setting.Diff(next)
+	return c, nil
 }
 
 // serveSetting answers how the job trains. It runs on the session's goroutine, and does not wait:

@@ -145,11 +145,21 @@ func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w, r)
 }
 
-// answerSet asks the head for another setting, and does not wait for it.
+// answerSet asks the head for another setting, and does not wait for it, or sends what is predicted
+// of it (a setting.Change).
 func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
 	var ask api.Set
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		sendError(w, http.StatusBadRequest, err)
+		return
+	}
+	if ask.Plan {
+		c, err := l.agent.PlanSet(ask.Assign, ask.Who)
+		if err != nil {
+			sendError(w, http.StatusConflict, err)
+			return
+		}
+		sendJSON(w, c)
 		return
 	}
 	if err := l.agent.Set(ask.Assign, ask.Who); err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -64,6 +65,7 @@ type hostAgent interface {
 
 	Resize(n int, who string) error
 	Set(text, who string) error
+	PlanSet(text, who string) (setting.Change, error)
 	Reshape(mesh, who string) error
 	PlanReshape(mesh string) (control.Plan, error)
 	Drain(host, who string) error

@@ -12,7 +12,7 @@ const Protocol = 2
 const (
 	PathJob     = "/v2/job"     // GET: a Job
 	PathResize  = "/v2/resize"  // POST a Resize: a Job
-	PathSet     = "/v2/set"     // POST a Set: a Job
+	PathSet     = "/v2/set"     // POST a Set: a Job, or a setting.Change
 	PathReshape = "/v2/reshape" // POST a Reshape: a Job, or a Plan
 	PathStop    = "/v2/stop"    // POST a Stop: a Job
 	PathDrain   = "/v2/drain"   // POST a Drain: a Job
@@ -28,10 +28,12 @@ type Resize struct {
 	Who string `json:"who"`
 }
 
-// Set asks for another setting of the job: how it trains.
+// Set asks for another setting of the job, how it trains, or for what is predicted of it.
 type Set struct {
 	// Assign is the parts that change, in the text form of a setting, such as "batch=512".
 	Assign string `json:"assign"`
+	// Plan asks for a setting.Change as the answer, and for no change.
+	Plan bool `json:"plan,omitempty"`
 	// Who asks, such as "ada@host"; it stands in the reasons that people read.
 	Who string `json:"who"`
 }

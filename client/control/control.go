@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // patience is how long a launcher may take to answer. It is busy with nothing else; one that takes
@@ -196,6 +197,13 @@ func (j *Job) Resize(ctx context.Context, workers int, who string) error {
 // for the end of the step from which on the job has it.
 func (j *Job) Set(ctx context.Context, assign, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathSet, api.Set{Assign: assign, Who: who})
+}
+
+// PlanSet asks the launcher what is predicted of another setting.
+func (j *Job) PlanSet(ctx context.Context, assign, who string) (c setting.Change, err error) {
+	err = j.askFor(ctx, http.MethodPost, api.PathSet,
+		api.Set{Assign: assign, Plan: true, Who: who}, &c)
+	return c, err
 }
 
 // Reshape asks the launcher for another mesh, and sets j.Job. It does not wait for the mesh.

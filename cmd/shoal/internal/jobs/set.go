@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 type setFlags struct {
 	noWait bool // whether to ask, and not to wait until the job trains so
 	json   bool // whether to print JSON objects
+	dryRun bool // whether to print what is predicted, and change nothing
 }
 
 // maxAssignments is how many parts of a setting one command takes; there are fewer.
@@ -38,6 +40,7 @@ The command ends when that is so, or says why it will not be.
   rate=1.4    factor of the learning rate of SGD at that batch, as against the one of the program;
               without it shoal.torch.optimizer chooses the factor, also for other optimizers`, cli.ExitCodes, "train"),
 		Example: `  shoal set train batch=512
+  shoal set train batch=512 --dry-run          what is predicted of it
   shoal set train batch=256 rate=1.4 --no-wait
   shoal set ~/runs/train batch=64 --json       by the directory of the run, one object a change`,
 		Args:              cli.Arguments(2, 1+maxAssignments),
@@ -51,6 +54,9 @@ The command ends when that is so, or says why it will not be.
 			if err != nil {
 				return err
 			}
+			if f.dryRun {
+				return f.predict(cmd.Context(), cmd.OutOrStdout(), j, text)
+			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), j, text)
 		},
 	}
@@ -58,6 +64,7 @@ The command ends when that is so, or says why it will not be.
 	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait until the job trains so")
 	flags.BoolVar(&f.json, "json", false,
 		"print one JSON object a change, and a last one when the job trains so")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print what is predicted, and change nothing")
 	return cmd
 }
 
@@ -120,6 +127,28 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 	if refusal := new(control.Refusal); number > 0 && errors.As(err, &refusal) {
 		return fmt.Errorf("%w. A change that was not made yet is lost with the host that led: "+
 			"if shoal ps there shows another setting, ask again there", err)
+	}
+	return err
+}
+
+// predict prints to out what is predicted of a job that trains as text says, as text or as a JSON
+// object, and changes nothing.
+func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, text string) error {
+	c, err := j.PlanSet(ctx, text, requester())
+	if err != nil {
+		return fmt.Errorf("job %s keeps its setting: %w", j.Name, err)
+	}
+	switch {
+	case f.json:
+		return json.NewEncoder(out).Encode(c)
+	case c.What() == "":
+		_, err = fmt.Fprintf(out, "job %s has %s already\n", j.Name,
+			strings.ReplaceAll(text, ",", " "))
+	case !c.Predicted.IsKnown():
+		_, err = fmt.Fprintf(out, "%s: nothing can be predicted, for too little was measured\n",
+			c.What())
+	default:
+		_, err = fmt.Fprintf(out, "%s: %s\n", c.What(), bandText(c.Predicted))
 	}
 	return err
 }
