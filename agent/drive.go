@@ -23,6 +23,10 @@ func (a *Agent) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	_ = a.engine.runLater(func() { a.engine.signals.decides = mode != act.Off })
 }
 
+// NoteFailure tells the policies that a worker has ended by itself, and how, where this agent
+// leads: a change that is on trial may be the reason. It waits for policies that decide.
+func (a *Agent) NoteFailure(how string) { a.loop.Lost(how) }
+
 // WhyNot returns, for each policy, why it left things as they are lately. It waits for policies
 // that decide.
 func (a *Agent) WhyNot() []act.WhyNot { return a.loop.WhyNots() }

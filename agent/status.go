@@ -54,6 +54,8 @@ type Status struct {
 	Setting setting.Setting
 	// Levers are the parts of it that the program has opened.
 	Levers setting.Levers
+	// Trying says that a change is measured which a policy has made.
+	Trying bool
 	// NextChange is the change that waits for the end of a step, on the head; Number 0 = none does.
 	NextChange setting.Change
 	// Stuck says that the head is lost, and that too few hosts are left to go on.
@@ -92,6 +94,7 @@ type statusKey struct {
 	requested                   string
 	levers                      setting.Levers
 	first, batch                uint64
+	trial                       *setting.Change
 }
 
 // read returns the newest Status, and a channel that is closed when it is no longer the newest. The
@@ -181,7 +184,7 @@ func (d *driver) newStatusKey() statusKey {
 	key := statusKey{steps: known.Steps, generation: uint64(record.View.Generation),
 		size: record.View.Size(), elastic: known.Elastic, shape: known.Shape,
 		requested: d.head.RequestedMesh(), levers: known.Levers, first: known.First,
-		batch: known.Setting.Batch}
+		batch: known.Setting.Batch, trial: known.Trial}
 	if m := d.head.Machine(); m != nil {
 		key.want, key.entering, key.short, key.paused = m.Want(), m.CountEntering(), m.Unplaced(),
 			m.Paused()
@@ -197,6 +200,7 @@ func (d *driver) newStatus() Status {
 		Stuck: d.head.Stuck(), Setting: known.Setting, Levers: known.Levers}
 	s.Setting.Batch = cmp.Or(known.Setting.Batch, known.First)
 	s.NextChange, _ = d.head.RequestedChange()
+	s.Trying = known.Trial != nil && known.Trial.Policy != ""
 	if shape := known.Shape; shape != nil {
 		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh,
 			cmp.Or(shape.Next, d.head.RequestedMesh()), shape.Broken, shape.Lost, shape.Back

@@ -39,6 +39,10 @@ func (l *launcher) registerMessage(host string, m *message) {
 	}
 	if m.Ended != nil {
 		l.reporter.closeLog(m.Ended.Worker)
+		if m.Ended.Survived && m.Ended.Code != 0 && l.registry.leads() {
+			l.agent.NoteFailure(fmt.Sprintf("worker %d ended with code %d", m.Ended.Worker,
+				m.Ended.Code))
+		}
 	}
 }
 

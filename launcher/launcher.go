@@ -78,6 +78,7 @@ type hostAgent interface {
 	KeepRedundant()
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot
+	NoteFailure(how string)
 }
 
 // launcher runs the workers that a job wants on this host. Where the job is led it also sees to the

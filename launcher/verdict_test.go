@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
@@ -57,6 +59,32 @@ func TestJudge(t *testing.T) {
 		}, len(c.joined) > 0, c.fault == allLost)
 		if v.done != c.done || v.fault != c.fault || v.culprit.worker != c.culprit {
 			t.Errorf("%s: done %v, fault %v of worker %d", name, v.done, v.fault, v.culprit.worker)
+		}
+	}
+}
+
+// A worker that fails by itself ends the job, unless enough others are left by the user's word, the
+// job was well without it, or a policy has just changed how the job trains.
+func TestJobSurvives(t *testing.T) {
+	failed, killed := proc.Exit{Code: 3}, proc.Exit{Signal: 9}
+	for _, x := range []struct {
+		name   string
+		spec   job.Spec
+		worker int
+		exit   proc.Exit
+		status agent.Status
+		want   bool
+	}{
+		{"fails", job.Spec{Workers: 2}, 1, failed, agent.Status{Elastic: true}, false},
+		{"is killed", job.Spec{Workers: 2}, 1, killed, agent.Status{Elastic: true}, true},
+		{"is killed, no steps", job.Spec{Workers: 2}, 1, killed, agent.Status{}, false},
+		{"came late", job.Spec{Workers: 2}, 2, failed, agent.Status{Elastic: true}, true},
+		{"with min", job.Spec{Workers: 2, Min: 1}, 1, failed, agent.Status{Elastic: true}, true},
+		{"in a trial", job.Spec{Workers: 2}, 1, failed,
+			agent.Status{Elastic: true, Trying: true}, true},
+	} {
+		if got := jobSurvives(x.spec, x.worker, x.exit, x.status); got != x.want {
+			t.Errorf("a worker that %s: the job survives: %v, expected %v", x.name, got, x.want)
 		}
 	}
 }

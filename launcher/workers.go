@@ -86,8 +86,7 @@ func (l *launcher) startWorker(worker int) error {
 // job, unless the job is well without the worker. It runs in the queue of starts, and waits for the
 // engine's thread.
 func (l *launcher) cannotStart(worker int, err error) {
-	survived := jobSurvives(l.registry.jobSpec(), worker, proc.Exit{Code: 127},
-		l.agent.Status().Elastic)
+	survived := jobSurvives(l.registry.jobSpec(), worker, proc.Exit{Code: 127}, l.agent.Status())
 	if l.registry.leads() && !survived {
 		l.failJob(err)
 		return
@@ -167,8 +166,9 @@ func (l *launcher) onEvent(e agent.Event) {
 // the registry that counts is on the host that leads.
 func (l *launcher) onExit(p *process, e proc.Exit) {
 	// in an elastic job, which survives losses, a lost peer is not why a worker ends
-	elastic := l.agent.Status().Elastic
-	survived := jobSurvives(l.registry.jobSpec(), p.worker, e, elastic) &&
+	status := l.agent.Status()
+	elastic := status.Elastic
+	survived := jobSurvives(l.registry.jobSpec(), p.worker, e, status) &&
 		(!e.OK() || l.registry.unusedSpare(p.worker))
 	w, leads := l.registry.beginExit(p.worker)
 	atOnce := l.supervisor.setEnded(p, ending{p.worker, e, survived})
@@ -202,12 +202,14 @@ func (l *launcher) onExit(p *process, e proc.Exit) {
 	}
 }
 
-// jobSurvives reports whether the job goes on without a worker that ended like this. An elastic job
-// survives that a worker is killed. A worker that fails by itself is a fault that somebody should
-// see, unless the user said how many workers are enough, or the worker came late and the job was
-// well without it.
-func jobSurvives(spec job.Spec, worker int, e proc.Exit, elastic bool) bool {
-	return elastic && (e.Signal != 0 || e.Lost != "" || spec.Min > 0 || worker >= spec.Workers)
+// jobSurvives reports whether a job, as it is in the status s, goes on without a worker that ended
+// like this. An elastic job survives that a worker is killed. A worker that fails by itself is a
+// fault that somebody should see, unless the user said how many workers are enough, or the worker
+// came late and the job was well without it, or a policy has just changed how the job trains: then
+// that may be why, and is taken back.
+func jobSurvives(spec job.Spec, worker int, e proc.Exit, s agent.Status) bool {
+	return s.Elastic && (e.Signal != 0 || e.Lost != "" || spec.Min > 0 || worker >= spec.Workers ||
+		s.Trying)
 }
 
 // dismissWorker ends a worker that holds nothing of the job, by SIGTERM, and does not wait for the

@@ -177,6 +177,15 @@ func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
 	return setting.Change{Phase: setting.Entered, Who: who}
 }
 
+// Lost tells the loop that a worker of the job has ended by itself, and how.
+func (l *Loop) Lost(how string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.act != nil {
+		l.act.Lost(how)
+	}
+}
+
 // WhyNots returns, for each policy, why it left things as they are lately.
 func (l *Loop) WhyNots() []act.WhyNot {
 	l.mu.Lock()
