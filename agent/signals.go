@@ -32,6 +32,7 @@ type signals struct {
 	job    steps.Job        // notes of all hosts; empty where this host does not lead
 	series sense.StepSeries // the newest steps
 	looks  int              // calls of tellHead
+	notes  int              // notes that the head was told
 
 	changes []act.Entry // where changes begin or end, which the loop has not seen
 	decides bool        // policies decide about the job
@@ -50,6 +51,9 @@ const (
 	minGradient = 64
 	// looksPerNote is how many looks at the waits of a job go by from one note to the next.
 	looksPerNote = int(sense.Second / stall.Interval)
+	// earlyNotes is how many notes go with every look, so that something is known of noise soon: an
+	// estimate takes some of them, however many steps each is of.
+	earlyNotes = 16
 )
 
 // A note to the head has room for those of package steps.
@@ -150,14 +154,15 @@ func (d *driver) workersOf(calls []*collective.Posted, now sense.Duration) []ste
 	return list
 }
 
-// tellHead tells the head once a second what this host has seen. It is called with every look at
-// the waits of the job.
+// tellHead tells the head once a second what this host has seen, and more often in the beginning.
+// It is called with every look at the waits of the job.
 func (d *driver) tellHead() {
 	s := &d.engine.signals
-	if s.looks++; s.looks%looksPerNote > 0 {
+	if s.looks++; s.looks%looksPerNote > 0 && s.notes >= earlyNotes {
 		return
 	}
 	if n := s.host.Take(); n.Steps > 0 {
+		s.notes++
 		d.runStepInput(func() { d.head.TellHead(n.Encode()) })
 	}
 }

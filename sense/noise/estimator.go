@@ -90,8 +90,11 @@ func (e *Estimator) Estimate() Estimate {
 	case all.Wrong > all.Steps:
 		est.Why = fmt.Sprintf("the gradients of %.0f of the last %.0f steps are no finite numbers",
 			all.Wrong, all.total())
+	case all.Steps+e.open.Steps == 0:
+		est.Why = "no gradient was measured: agents measure what they average themselves"
 	case len(e.blocks) < minBlocks || all.Steps < minBlocks:
-		est.Why = fmt.Sprintf("%.0f steps are too few to tell", all.Steps)
+		est.Why = fmt.Sprintf("%d blocks of steps are too few to tell, %.0f steps in all",
+			len(e.blocks), all.Steps+e.open.Steps)
 	default:
 		e.measure(&est, weighted, weights[:len(e.blocks)])
 	}

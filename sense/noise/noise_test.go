@@ -137,8 +137,8 @@ func TestUnknown(t *testing.T) {
 		"one worker": {func(_ int, s *noise.Step) {
 			s.Workers, s.Norms, s.Samples, s.Batch = 1, s.Norms[:1], s.Samples[:1], s.Samples[0]
 		}, 64, 100, "one worker"},
-		"few steps": {func(int, *noise.Step) {}, 64, 5, "5 steps are too few"},
-		"nothing":   {func(int, *noise.Step) {}, 64, 0, "0 steps are too few"},
+		"few steps": {func(int, *noise.Step) {}, 64, 5, "too few to tell, 5 steps"},
+		"nothing":   {func(int, *noise.Step) {}, 64, 0, "no gradient was measured"},
 		"NaN": {func(i int, s *noise.Step) {
 			if i%4 > 0 {
 				s.Mean = math.NaN()
