@@ -64,24 +64,36 @@ func fitLine(sizes []size, at, deviation, known float64) line {
 			High: known + guessHigh*free}
 		return l
 	}
-	best, least, level := known, math.Inf(1), 0.0
+	share, level := fitShare(sizes, at, known)
+	l.fixed = setting.Band{Low: share, Mid: share, High: share}
+	for _, s := range sizes {
+		l.scaled = l.scaled || s.scaled
+	}
+	for _, s := range sizes {
+		off := s.log - level - math.Log(share+(1-share)*s.samples/at)
+		// What differs because steps do is not believed (James and Stein, 1961).
+		n := float64(s.steps)
+		off *= n / (n + math.Pow(medianError*deviation/misfit, 2))
+		if l.scaled { // of a job that has become another one only the share may still hold
+			off = 0
+		}
+		l.points = append(l.points, point{s.samples, off, s.steps,
+			medianError * deviation / math.Sqrt(n)})
+	}
+	return l
+}
+
+// fitShare returns the share of a step with `at` samples that does not depend on them, which is at
+// least the one that is known, and the logarithm of its seconds, as two sizes or more say.
+func fitShare(sizes []size, at, known float64) (best, level float64) {
+	best, least := known, math.Inf(1)
 	for i := range shares + 1 {
 		share := known + (1-known)*float64(i)/shares
 		if loss, middle := lossOf(share, at, sizes); loss < least {
 			best, least, level = share, loss, middle
 		}
 	}
-	l.fixed = setting.Band{Low: best, Mid: best, High: best}
-	for _, s := range sizes {
-		l.scaled = l.scaled || s.scaled
-		off := s.log - level - math.Log(best+(1-best)*s.samples/at)
-		// What differs because steps do is not believed (James and Stein, 1961).
-		n := float64(s.steps)
-		l.points = append(l.points, point{s.samples,
-			off * n / (n + math.Pow(1.25*deviation/misfit, 2)), s.steps,
-			1.25 * deviation / math.Sqrt(n)})
-	}
-	return l
+	return best, level
 }
 
 // lossOf returns how badly a fixed share explains what some sizes take, and the logarithm of what a

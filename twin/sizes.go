@@ -16,6 +16,9 @@ const (
 	// shrinkFactor is by which factor a step with more samples must take less time than one with
 	// fewer, before, to show that the job has become another one meanwhile.
 	shrinkFactor = 1.15
+	// alikeFactor is by which factor steps of other members may differ from those of now, where
+	// they say as much as these.
+	alikeFactor = 1.1
 )
 
 // size is what steps took in which the busiest worker had as many samples.
@@ -32,17 +35,18 @@ type size struct {
 
 // rescale takes in that steps take longer since a drift. Of steps that were made meanwhile nobody
 // knows whether they were before or behind it, so they are forgotten.
-func (t *Twin) rescale(d drift) {
+func (t *Twin) rescale(d Drift) {
 	t.sizes = slices.DeleteFunc(t.sizes, func(s size) bool {
-		return s.newest > d.until && s.newest <= d.since
+		return s.newest > d.until && s.newest <= d.Since
 	})
 	for i := range t.sizes {
-		t.sizes[i].log += d.longer
+		t.sizes[i].log += math.Log(d.Factor)
 		t.sizes[i].scaled = true
 	}
 }
 
-// remember takes in what steps took, and forgets what does not hold any more.
+// remember takes in what steps of other sizes than that of now took, and forgets what does not hold
+// any more.
 func (t *Twin) remember(steps []sense.StepSample) {
 	for _, s := range sizesOf(slices.DeleteFunc(steps, t.isRemembered)) {
 		if i := t.find(s.members, s.samples); i < 0 {
@@ -71,9 +75,14 @@ func (t *Twin) find(members int, samples float64) int {
 	})
 }
 
-// isRemembered reports whether a step is part of what is remembered of its size.
+// isRemembered reports whether a step is part of what is remembered of its size, or will be since
+// it is as the job trains now.
 func (t *Twin) isRemembered(x sense.StepSample) bool {
-	i := t.find(x.Size, perWorker(x.Samples, x.Size))
+	samples := perWorker(x.Samples, x.Size)
+	if x.Size == t.now.Size && samples == perWorker(t.now.Setting.Batch, t.now.Size) {
+		return true
+	}
+	i := t.find(x.Size, samples)
 	return i >= 0 && x.Step <= t.sizes[i].newest
 }
 
@@ -132,28 +141,60 @@ func sizesOf(steps []sense.StepSample) (sizes []size) {
 }
 
 // sizesFor returns the sizes that say how a job with so many members does, the smallest first: its
-// own, where these are fewer than two those of any number, and where these are too, those from
-// before the job became another one.
+// own, where these are fewer than two those of any number too, as far as they agree with its own,
+// and where these are too few, those from before the job became another one.
 func (t *Twin) sizesFor(members int) (list []size) {
-	choices := []func(size) bool{
-		func(s size) bool { return s.members == members && !s.scaled },
-		func(s size) bool { return !s.scaled },
-		func(s size) bool { return true },
+	own := t.choose(func(s size) bool { return s.members == members && !s.scaled })
+	if len(own) > 1 {
+		return own
 	}
-	for _, choose := range choices {
-		list = nil
-		for _, s := range t.sizes { // the newest of as many samples is the first
-			if choose(s) {
-				list = append(list, s)
-			}
-		}
-		slices.SortStableFunc(list, func(a, b size) int {
-			return cmp.Compare(a.samples, b.samples)
-		})
-		list = slices.CompactFunc(list, func(a, b size) bool { return a.samples == b.samples })
-		if len(list) > 1 {
-			break
+	others := t.choose(func(s size) bool { return s.members != members && !s.scaled })
+	if len(own) == 1 {
+		others = agreeing(others, own[0])
+	}
+	if list = joined(own, others); len(list) > 1 {
+		return list
+	}
+	before := t.choose(func(s size) bool { return s.scaled && s.members == members })
+	return joined(list, before)
+}
+
+// choose returns those of the sizes that are remembered for which is holds, the smallest first; of
+// as many samples that of the newest steps. The list is the caller's.
+func (t *Twin) choose(is func(size) bool) (list []size) {
+	for _, s := range t.sizes { // the newest of as many samples is the first
+		if is(s) {
+			list = append(list, s)
 		}
 	}
-	return list
+	return joined(list, nil)
+}
+
+// joined returns the sizes of two lists in one, the smallest first; of as many samples that of the
+// first list.
+func joined(a, b []size) []size {
+	list := slices.Concat(a, b)
+	slices.SortStableFunc(list, func(a, b size) int { return cmp.Compare(a.samples, b.samples) })
+	return slices.CompactFunc(list, func(a, b size) bool { return a.samples == b.samples })
+}
+
+// agreeing returns what sizes of other members say of the members of now, of which only their own
+// size is known: that much if the steps of now take about as long as the others say, and nothing if
+// they do not, since then it matters who is there. In between only the share of what does not
+// depend on samples is believed. With too few others nobody knows, which counts as in between.
+func agreeing(others []size, own size) []size {
+	apart := math.Log(shrinkFactor)
+	if len(others) > 1 {
+		_, level := fitShare(others, own.samples, 0)
+		apart = math.Abs(own.log - level)
+	}
+	switch {
+	case apart >= math.Log(driftFactor):
+		return nil
+	case apart >= math.Log(alikeFactor):
+		for i := range others {
+			others[i].scaled = true
+		}
+	}
+	return others
 }

@@ -7,7 +7,6 @@ package twin
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
@@ -18,9 +17,6 @@ const (
 	// levelSteps is how many of the newest steps say how fast the job is now, and minSteps how many
 	// it takes at least.
 	levelSteps, minSteps = 16, 3
-	// driftSteps is how many steps show that the job has become faster or slower by itself, and
-	// driftFactor by which factor it must have, and driftSigmas by how many standard deviations.
-	driftSteps, driftFactor, driftSigmas = 8, 1.3, 4
 
 	// trustedGrowth is up to how many times the stated batch the formula of the efficiency is
 	// trusted. With each doubling from there the true one may be lower by the share tooHopeful or
@@ -33,13 +29,14 @@ const (
 // Twin implements decide.Twin. The zero value has observed nothing. One goroutine uses it at a
 // time.
 type Twin struct {
-	now   sense.Observation
-	known bool           // rate and line are those of now
-	rate  setting.Band   // samples a second now; zero = it is not known
-	line  line           // seconds of a step by its size
-	sizes []size         // what steps took, the newest size first; at most maxSizes
-	since uint64         // steps up to this one say nothing any more
-	kinds []*calibration // what was learnt of changes, by kind, in the order in which they came
+	now    sense.Observation
+	known  bool           // rate and line are those of now
+	rate   setting.Band   // samples a second now; zero = it is not known
+	line   line           // seconds of a step by its size
+	sizes  []size         // what steps took, the newest size first; at most maxSizes
+	since  uint64         // steps up to this one say nothing any more
+	drifts []Drift        // the newest last; at most maxDrifts
+	kinds  []*calibration // what was learnt of changes, by kind, in the order in which they came
 }
 
 // Observe tells the twin how the job does now, with which it compares its predictions.
@@ -71,12 +68,11 @@ func (t *Twin) fit() {
 	}
 	t.known = true
 	steps := t.now.Steps.Between(t.since, t.now.Step)
-	if d := findDrift(t.current(steps)); d.longer != 0 {
-		t.since = d.since
-		t.rescale(d)
+	current, since := t.current(steps), t.since
+	if t.absorb(current); t.since != since {
 		steps = t.now.Steps.Between(t.since, t.now.Step)
+		current = t.current(steps)
 	}
-	current := t.current(steps)
 	t.rate, t.line = setting.Band{}, line{}
 	if len(current) < minSteps {
 		return
@@ -96,47 +92,6 @@ func (t *Twin) current(steps []sense.StepSample) (list []sense.StepSample) {
 		}
 	}
 	return list
-}
-
-// drift is that steps take longer or shorter by themselves. The zero value is none.
-type drift struct {
-	longer float64 // logarithm of the factor by which they take longer
-	until  uint64  // the last step that took as long as before
-	since  uint64  // the step behind which the first one was that did not
-}
-
-// findDrift returns whether the newest of some equal steps take clearly longer or shorter than
-// those before: by a factor, and by more than chance does.
-func findDrift(steps []sense.StepSample) drift {
-	if len(steps) < 2*driftSteps {
-		return drift{}
-	}
-	at := len(steps) - driftSteps
-	old := steps[max(0, at-levelSteps):at]
-	before, _ := sense.Rate(old)
-	after, _ := sense.Rate(steps[at:])
-	longer := math.Log(before.Mid / after.Mid)
-	chance := jitter(old) * 1.25 * math.Sqrt(1/float64(len(old))+1.0/driftSteps)
-	if math.Abs(longer) < max(math.Log(driftFactor), driftSigmas*chance) {
-		return drift{}
-	}
-	middle := math.Sqrt(before.Mid * after.Mid)
-	for at > 1 && (float64(steps[at-1].Samples)/steps[at-1].Seconds > middle) == (longer < 0) {
-		at-- // this one is like those behind it
-	}
-	return drift{longer, steps[at-1].Step, steps[at].Step - 1}
-}
-
-// jitter returns the standard deviation of the logarithms of the seconds of some equal steps, by
-// how much each differs from the one before, so that a drift among them does not count. There are
-// two steps at least.
-func jitter(steps []sense.StepSample) float64 {
-	differences := make([]float64, len(steps)-1)
-	for i := range differences {
-		differences[i] = math.Abs(math.Log(steps[i+1].Seconds / steps[i].Seconds))
-	}
-	slices.Sort(differences)
-	return differences[len(differences)/2] / (0.6745 * math.Sqrt2) // 0.6745: a normal quartile
 }
 
 // perWorker returns how many samples of a step the worker has that has most.

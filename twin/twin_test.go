@@ -238,6 +238,86 @@ func TestDrift(t *testing.T) {
 	}
 }
 
+// A drift is found whenever the twin is asked: after it, when it is asked for the first time, and
+// when most of its steps are not there any more.
+func TestDriftIsFoundLate(t *testing.T) {
+	for _, after := range []int{8, 24, 40, 90, 300, 2 * sense.MaxSteps} {
+		for _, asked := range []bool{true, false} {
+			w := newWorld(0.05, 1e-3, 0.05)
+			var twin twin.Twin
+			w.train(64, 20)
+			w.train(128, 40)
+			if asked {
+				twin.Observe(w.observe(128, 1000))
+				twin.Rate()
+			}
+			w.a += 1
+			w.train(128, after)
+			twin.Observe(w.observe(128, 1000))
+			if !asked && after > sense.MaxSteps {
+				continue // nothing of what was before is known
+			}
+			drifts, first := twin.Drifts(), max(60, 60+after-sense.MaxSteps)
+			if len(drifts) != 1 || twin.Since() > uint64(first+2) || twin.Since() < 56 ||
+				drifts[0].Factor < 10 || drifts[0].Factor > 18 {
+				t.Errorf("asked %d steps later (and before: %v): %+v", after, asked, drifts)
+			}
+			if p := twin.Predict(target(64)); p.Throughput.Mid > 0.9 {
+				t.Errorf("asked %d steps later (and before: %v): half the batch is predicted %+v",
+					after, asked, p)
+			}
+		}
+	}
+}
+
+// Chance is hardly ever a drift, however much steps differ and however often the twin is asked.
+func TestChanceIsNoDrift(t *testing.T) {
+	found, steps := 0, 0
+	for _, spread := range []float64{0.05, 0.15, 0.3} {
+		for _, each := range []int{7, 70} {
+			w := newWorld(0.05, 1e-3, spread)
+			var twin twin.Twin
+			for range 3000 / each {
+				w.train(128, each)
+				twin.Observe(w.observe(128, 1000))
+				twin.Rate()
+			}
+			found, steps = found+len(twin.Drifts()), steps+int(w.step)
+		}
+	}
+	if t.Logf("%d drifts in %d steps", found, steps); found > 2 {
+		t.Errorf("%d drifts in %d steps without any", found, steps)
+	}
+}
+
+// When a slow member is lost, what was measured with it says nothing of the others: the twin says
+// that it guesses.
+func TestSlowMemberIsLost(t *testing.T) {
+	w := newWorld(0.2, 8e-3, 0.02)
+	w.train(64, 20)
+	w.train(128, 20)
+	var twin twin.Twin
+	twin.Observe(w.observe(128, 1000))
+	twin.Rate()
+	w.workers, w.a, w.b = 3, 0.02, 2e-3
+	w.train(128, 20)
+	twin.Observe(w.observe(128, 1000))
+	if p := twin.Predict(target(64)); !strings.Contains(p.Guess, "only steps of 128 samples") {
+		t.Errorf("%+v", p)
+	}
+	// Members who are as those before are predicted by what was measured before.
+	w.workers = 2
+	w.train(128, 20)
+	w.train(96, 20)
+	w.workers = 3
+	w.train(120, 20)
+	twin.Observe(w.observe(120, 1000))
+	if p := twin.Predict(target(240)); p.Guess != "" ||
+		math.Abs(math.Log(p.StepSeconds.Mid/w.seconds(240))) > 0.1 {
+		t.Errorf("%v s: %+v", w.seconds(240), p)
+	}
+}
+
 // However wrong or right the twin is by itself, about 80 of 100 measurements come to lie in its
 // bands.
 func TestBandsHoldWhatTheySay(t *testing.T) {
