@@ -149,6 +149,9 @@ func (g *generator) nextEvent() string {
 	if g.open && g.rand.IntN(20) == 0 {
 		return g.changeEvent()
 	}
+	if g.open && g.isAhead() && g.rand.IntN(5) == 0 {
+		return g.loseHeadEvent()
+	}
 	if (g.isGoingBack() || g.open && g.isChanging()) && g.rand.IntN(20) == 0 {
 		if g.rand.IntN(2) == 0 {
 			return g.workerEvent("kill")

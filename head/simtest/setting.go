@@ -242,3 +242,14 @@ func (g *generator) isChanging() bool {
 	_, waits := h.agent.RequestedChange()
 	return waits || h.agent.State().Trial != nil
 }
+
+// isAhead reports whether the head has applied a change, or the end of one, of which another host
+// has not heard.
+func (g *generator) isAhead() bool {
+	h := g.c.leadingHost()
+	return h != nil && slices.ContainsFunc(g.c.livingHosts(), func(other *host) bool {
+		mine, theirs := h.agent.State(), other.agent.State()
+		return theirs.Setting.Number != mine.Setting.Number ||
+			!theirs.Setting.Equal(mine.Setting) || (theirs.Trial == nil) != (mine.Trial == nil)
+	})
+}
