@@ -195,6 +195,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	_ = a.engine.runLater(a.driver.carryOutActions) // a job that begins wants workers
 	a.group.Go("watch", a.watchWaits)
 	a.group.Go("loop", a.loop.Run)
+	a.group.Go("rows", a.keepRows)
 	if a.network != nil || a.cfg.Spares > 0 {
 		a.group.Go("ticks", a.runTicks)
 	}
@@ -212,6 +213,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.engine.stop()
 	err = errors.Join(err, engine.Wait())
+	a.driver.endRows()
 	a.driver.published.publish(Status{Ended: true})
 	err = errors.Join(err, a.stopGoroutines())
 	if a.network == nil { // else another host may still write a part

@@ -2,18 +2,20 @@ package agent
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/sense/history"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // What an agent tells its launcher.
 
-// Orders is what the job wants of the launcher of a host. The functions run on the engine's thread:
-// they must not wait for the agent. Status tells them what their order follows from. A nil function
-// is one that does nothing.
+// Orders is what the job wants of the launcher of a host. The functions but Row run on the engine's
+// thread: they must not wait for the agent. Status tells them what their order follows from. A nil
+// function is one that does nothing.
 type Orders struct {
 	// Start starts more workers on this host.
 	Start func(o StartOrder)
@@ -33,6 +35,9 @@ type Orders struct {
 	Gone func(host, how string)
 	// Message takes what the launcher of another host says; an error ends the link.
 	Message func(from string, b []byte) error
+	// Row takes what is kept of some steps, on the head, at the time at which that was known. It
+	// runs on a goroutine of its own, and may wait.
+	Row func(r history.Row, now time.Time)
 	// Decided takes a generation that is decided; before Gone and Lead, which may follow from it.
 	Decided func(r member.Record)
 }
@@ -66,6 +71,9 @@ func (o Orders) withDefaults(a *Agent) Orders {
 	}
 	if o.Message == nil {
 		o.Message = func(string, []byte) error { return nil }
+	}
+	if o.Row == nil {
+		o.Row = func(history.Row, time.Time) {}
 	}
 	if o.Decided == nil {
 		o.Decided = func(member.Record) {}

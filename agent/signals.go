@@ -34,6 +34,7 @@ type signals struct {
 	looks  int              // calls of tellHead
 	notes  int              // notes that the head was told
 
+	rows    rows
 	changes []act.Entry // where changes begin or end, which the loop has not seen
 	decides bool        // policies decide about the job
 }
@@ -88,6 +89,7 @@ func (s *signals) addNorms(part head.Part, by interface {
 	c := &part.Calls[0].Call
 	switch {
 	case isGradient(c):
+		s.rows.gradients += uint64(c.InLen() * c.DType.Size())
 	case (c.More || c.Step) && c.Kind.Reduces() && c.Kind != collective.AllReduce:
 		// each rank gets a part of the gradient, and what all get is something else
 		s.gradient.Spoil()
@@ -107,6 +109,14 @@ func (s *signals) addNorms(part head.Part, by interface {
 // noteBatch adds the step that ends with a batch which counts, if one does: its calls are complete.
 func (d *driver) noteBatch(a *head.Apply) {
 	s := &d.engine.signals
+	next := sense.StepSample{Size: a.View.Size(), Generation: uint64(a.View.Generation),
+		Change: a.Setting.Number}
+	if a.Data != nil {
+		next.Samples, next.Batch = a.Data.Count(), a.Data.Batch
+	}
+	if s.under.Size == 0 { // the job begins with a step
+		s.under = next
+	}
 	i := slices.IndexFunc(a.Parts, func(p head.Part) bool { return p.Calls[0].Call.Step })
 	if s.blind {
 		s.began = 0
@@ -123,14 +133,11 @@ func (d *driver) noteBatch(a *head.Apply) {
 		s.host.Add(x)
 		s.under.Step, s.under.Seconds = a.Steps, x.Seconds
 		s.series.Add(s.under)
+		d.recordStep(a, s.under)
 		s.began = now
 		s.every, s.turn = s.host.Sampling()
 	}
-	s.under = sense.StepSample{Size: a.View.Size(), Generation: uint64(a.View.Generation),
-		Change: a.Setting.Number}
-	if a.Data != nil {
-		s.under.Samples, s.under.Batch = a.Data.Count(), a.Data.Batch
-	}
+	s.under = next
 }
 
 // workersOf returns what is known of the workers of this host that made calls which end a step, now
@@ -165,6 +172,7 @@ func (d *driver) tellHead() {
 		s.notes++
 		d.runStepInput(func() { d.head.TellHead(n.Encode()) })
 	}
+	s.lookAtRow()
 }
 
 // learnNote adds what a host has told of its steps, on the head. What cannot be is ignored.

@@ -227,7 +227,8 @@ func (l *launcher) agentConfig() agent.Config {
 		OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
 		OnLostPeer: l.registry.setLostPeer,
 		Orders: agent.Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
-			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Message: l.onMessage}}
+			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Message: l.onMessage,
+			Row: l.onRow}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.AddGeneration
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/sense/history"
 )
 
 // reporter tells people about the job: on the terminal, in the files of the run, and by the
@@ -149,6 +150,15 @@ func (r *reporter) writeLines(ctx context.Context) error {
 func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
 	if dir := r.directory(); dir != nil {
 		_ = dir.appendMetrics(worker, metrics, time.Now()) // as with events
+	}
+}
+
+// onRow writes what is kept of some steps of the job, and tells people once if it cannot.
+func (l *launcher) onRow(row history.Row, now time.Time) {
+	if dir := l.reporter.directory(); dir != nil {
+		if err := dir.sense.Append(row, now); err != nil {
+			l.console.Note(err.Error())
+		}
 	}
 }
 

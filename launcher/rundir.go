@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/senselog"
 )
 
 // RunsDir is where the directories of runs lie unless the user says otherwise:
@@ -39,12 +40,14 @@ func RunsDir() (string, error) {
 //	               lines, while this host leads the job
 //	template.log   what the process has printed from which workers are forked, if there is one
 //	metrics.jsonl  what workers reported: one object a report
+//	sense.jsonl    what is kept of its steps where it is led: one object each 10 s
 //	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended
 //
 // Any goroutine may call its methods, which do I/O but for the paths, until close is called.
 type runDir struct {
-	path string // absolute, and never changed
+	path  string        // absolute, and never changed
+	sense *senselog.Log // sense.jsonl
 
 	mu      sync.Mutex       // guards what follows, and is held while a line is written
 	metrics *os.File         // metrics.jsonl, open until close
@@ -78,7 +81,8 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("launcher: %w", err)
 	}
-	d = &runDir{path: path, others: map[int]*os.File{}}
+	d = &runDir{path: path, sense: senselog.New(filepath.Join(path, "sense.jsonl")),
+		others: map[int]*os.File{}}
 	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics,
 		"events.jsonl": &d.events} {
 		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY,
@@ -229,5 +233,5 @@ func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 func (d *runDir) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return errors.Join(d.metrics.Close(), d.events.Close(), d.closeLogsDownTo(0))
+	return errors.Join(d.metrics.Close(), d.events.Close(), d.sense.Close(), d.closeLogsDownTo(0))
 }

@@ -1,0 +1,155 @@
+package history
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/sense"
+)
+
+const (
+	// rowSeconds is after how many seconds of steps a row is over.
+	rowSeconds = 10
+	// maxTimes is of how many steps of a row the seconds are kept until it is over. Of more, only
+	// every second one, every fourth one and so on counts for the quantiles.
+	maxTimes = 1024
+)
+
+// Recorder makes rows of the steps of a job. The zero value has none. A step allocates no memory
+// but where a row ends. One goroutine uses it at a time.
+type Recorder struct {
+	row     Row
+	last    sense.StepSample  // that was added last
+	times   [maxTimes]float64 // seconds of whole steps that nothing has disturbed
+	n       int               // how many of times are set
+	every   int               // one in so many steps is kept in times
+	skipped int               // steps since the last one that was kept
+
+	looks  float64   // calls of Look
+	split  Split     // sums over these
+	slack  []float64 // sums by rank over the calls that had slack, and their number; nil = none
+	losses float64   // calls that had a loss
+	loss   float64   // sum over these
+}
+
+// Add adds the step that has committed last. It returns the row that is over by that, or nil: the
+// one before, where members or setting are others since, or the one with this step, after ten
+// seconds. began is whether the step is the first of a row of other members or setting, which
+// Describe is to describe. A step without members is left out.
+func (r *Recorder) Add(x sense.StepSample) (over *Row, began bool) {
+	if x.Size < 1 || x.Seconds < 0 || math.IsNaN(x.Seconds) || math.IsInf(x.Seconds, 0) {
+		return nil, false
+	}
+	moved := !r.isAlike(x)
+	if moved {
+		over = r.Take()
+		began = true
+	}
+	if r.row.Steps == 0 {
+		r.row = Row{Generation: x.Generation, Size: x.Size, Batch: x.Batch, Change: x.Change}
+		r.every = 1
+	}
+	r.row.Step = x.Step
+	r.row.Steps++
+	r.row.Span += x.Seconds
+	r.row.Samples += x.Samples
+	if !moved && x.Seconds > 0 && x.Samples == x.Batch && x.Step == r.last.Step+1 {
+		r.keep(x.Seconds)
+	}
+	r.last = x
+	if over == nil && r.row.Span >= rowSeconds {
+		over = r.Take()
+	}
+	return over, began
+}
+
+// isAlike reports whether a step has the members and the setting of the one before.
+func (r *Recorder) isAlike(x sense.StepSample) bool {
+	l := r.last
+	return l.Generation == x.Generation && l.Size == x.Size && l.Batch == x.Batch &&
+		l.Change == x.Change
+}
+
+// keep keeps the seconds of a step for the quantiles of the row.
+func (r *Recorder) keep(seconds float64) {
+	if r.skipped++; r.skipped < r.every {
+		return
+	}
+	r.skipped = 0
+	if r.n == maxTimes {
+		for i := range maxTimes / 2 {
+			r.times[i] = r.times[2*i+1]
+		}
+		r.n = maxTimes / 2
+		r.every *= 2
+	}
+	r.times[r.n] = seconds
+	r.n++
+}
+
+// Describe tells of the job what the row that has just begun is to have.
+func (r *Recorder) Describe(hosts []Host, data *Data) { r.row.Hosts, r.row.Data = hosts, data }
+
+// Gradients tells how many bytes of gradients a worker has given to be averaged in the last step.
+func (r *Recorder) Gradients(n uint64) { r.row.Gradients = max(r.row.Gradients, n) }
+
+// HasSteps reports whether a row has begun.
+func (r *Recorder) HasSteps() bool { return r.row.Steps > 0 }
+
+// Look tells what is known of the steps now, about once a second: where their time goes, and their
+// loss, if workers tell one. A row has the means.
+func (r *Recorder) Look(s sense.Split, loss float64, told bool) {
+	if r.row.Steps == 0 {
+		return
+	}
+	r.looks++
+	r.split.Data += s.Data
+	r.split.Compute += s.Compute
+	r.split.Exposed += s.Exposed
+	r.split.Optimizer += s.Optimizer
+	if len(s.Slack) == r.row.Size {
+		if r.slack == nil {
+			r.slack = make([]float64, r.row.Size+1)
+		}
+		for i, x := range s.Slack {
+			r.slack[i] += x
+		}
+		r.slack[len(s.Slack)]++
+	}
+	if told && !math.IsNaN(loss) && !math.IsInf(loss, 0) {
+		r.losses++
+		r.loss += loss
+	}
+}
+
+// Take returns the row that is under way, which is over; nil = it has no steps.
+func (r *Recorder) Take() *Row {
+	if r.row.Steps == 0 {
+		return nil
+	}
+	over := r.row
+	over.Span = round(over.Span)
+	if r.n > 0 {
+		t := r.times[:r.n]
+		slices.Sort(t)
+		over.Seconds = &Quantiles{P10: round(t[(r.n+4)/10]),
+			Median: round((t[(r.n-1)/2] + t[r.n/2]) / 2), P90: round(t[(9*r.n-4)/10])}
+	}
+	if n := r.looks; n > 0 && r.split != (Split{}) {
+		over.Split = &Split{round(r.split.Data / n), round(r.split.Compute / n),
+			round(r.split.Exposed / n), round(r.split.Optimizer / n)}
+	}
+	if n := len(r.slack) - 1; n == over.Size {
+		over.Slack = make([]float64, n)
+		for i := range n {
+			over.Slack[i] = round(r.slack[i] / r.slack[n])
+		}
+	}
+	if r.losses > 0 {
+		mean := round(r.loss / r.losses)
+		over.Loss = &mean
+	}
+	last := r.last
+	*r = Recorder{last: last}
+	return &over
+}
