@@ -10,6 +10,8 @@ import pytest
 
 import shoal
 from agent_double import AgentDouble
+from shoal._runtime import protocol
+from shoal._runtime.worker import _ENTER
 
 DONE_SOON = 30  # seconds; reached only by a hang
 
@@ -31,6 +33,12 @@ def test_a_descriptor(agent):
     assert (call["n_in"], call["n_out"]) == (12, 12) and call["seg_in"] == call["seg_out"] == 1
     assert call["off_in"] == call["off_out"] and call["off_in"] % 64 == 0
     assert (call["seg_counts"], call["n_counts"], call["off_counts"]) == (0, 0, 0)
+
+
+def test_the_descriptor_of_enter_has_all_fields():
+    """What a worker posts to become a member fits the layout of descriptors."""
+    packed = protocol.DESCRIPTOR.pack(1, *_ENTER)
+    assert packed[8] == protocol.KINDS["enter"] and not any(packed[32:])
 
 
 def test_a_call_without_elements_names_no_memory(agent):
