@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,10 @@ bench-reshape: build ## how long training pauses while its mesh changes, on host
 bench-trainers: build ## what a lost worker costs the Trainer of transformers on shoal, torchrun and torchft, and whether it trains on right; about 90 minutes; QUICK=1 a tiny model, once
 	scripts/setup torchft
 	.venv-torch2/bin/python bench/trainers/run.py $(if $(QUICK),--quick,--write)
+
+bench-loop: build ## how true the predictions of the loop are and what it brings, on paced workers; about 40 minutes; QUICK=1 a few changes and one seed
+	scripts/setup
+	.venv/bin/python bench/loop/run.py $(if $(QUICK),--quick,--write)
 
 clean: ## remove what was built, the Python environments too
 	rm -rf bin build dist .venv .venv-torch2 python/dist

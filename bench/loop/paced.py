@@ -1,0 +1,94 @@
+"""A paced worker: its compute is a sleep of a + b · samples, off the processor as on a GPU.
+
+usage: paced.py OPTIONS, a JSON object: kind ("noise" or "digits"), a, b (seconds), seed, batch,
+least, most, epochs, rate; for noise also elements and noise, the gradient noise scale in samples.
+
+Kind "noise" has gradients of a known noise scale and learns nothing; "digits" trains the network of
+examples/digits and reports the accuracy on its test images with the seconds since the first step.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import time
+
+import numpy as np
+
+import shoal
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/digits"))
+
+
+def pace(options, samples):
+    """Sleep as long as so many samples take on a worker."""
+    time.sleep(options["a"] + options["b"] * samples)
+
+
+def noisy(job, options):
+    """Steps whose gradients have the noise scale of the options: |G|² is 1 for each element, and a
+    sample's gradient has the variance `noise` of it.
+    """
+    gradient = shoal.empty(options["elements"], np.float32)
+    draws = np.random.default_rng(options["seed"] + 1000 * job.rank)
+    state = np.zeros(1)
+    job.register("state", lambda: state, lambda others: np.copyto(state, others))
+    for step in steps_of(job, 1 << 40, options):
+        samples = len(step.indices)
+        pace(options, samples)
+        spread = np.sqrt(options["noise"] / max(samples, 1))
+        gradient[:] = 1 + spread * draws.standard_normal(len(gradient), dtype=np.float32)
+        step.allreduce(gradient)
+
+
+def steps_of(job, samples, options):
+    """The steps of a job over so many samples, with the batch and its range from the options."""
+    opened = {}
+    if options["least"] < options["most"]:
+        opened["batch_range"] = (options["least"], options["most"])
+    return job.steps(
+        samples, options["batch"], seed=options["seed"], epochs=options["epochs"], **opened
+    )
+
+
+def digits(job, options):
+    """Train the digits for some epochs by SGD, whose rate follows the batch as AdaScale's does
+    where the job says so, and report the accuracy twice an epoch.
+    """
+    import numpy_digits as net
+
+    images, labels, test_images, test_labels = net.load(np.float32)
+    draws = np.random.default_rng(options["seed"])
+    start = [
+        draws.normal(0, np.sqrt(2 / s[0]), s).astype(np.float32)
+        if len(s) > 1
+        else np.zeros(s, np.float32)
+        for s in net.SHAPES
+    ]
+    flat = np.concatenate([w.ravel() for w in start])
+    moved = job.empty(len(flat), np.float32)
+    weights, grad = net.views(flat), net.views(moved)
+    job.register("weights", lambda: flat, lambda others: np.copyto(flat, others))
+    began, shown = None, 0
+    whole = len(labels) * options["epochs"]
+    for step in steps_of(job, len(labels), options):
+        began = began or time.monotonic()
+        mine = step.indices
+        pace(options, len(mine))
+        net.gradient(weights, grad, images[mine], labels[mine])
+        step.allreduce(moved)
+        done = step.after.committed()
+        # The square root of the factor of the batch: between linear scaling and none.
+        factor = np.sqrt(max(step.count, 1) / options["batch"])
+        flat -= options["rate"] * factor * (1 - done / (whole + 1)) * moved
+        if job.rank == 0 and done * 2 // len(labels) > shown:
+            shown = done * 2 // len(labels)
+            right = net.accuracy(weights, test_images, test_labels)
+            seconds = time.monotonic() - began
+            job.report(accuracy=right, seconds=seconds, samples=done, batch=step.count)
+
+
+if __name__ == "__main__":
+    chosen = json.loads(sys.argv[1])
+    {"noise": noisy, "digits": digits}[chosen["kind"]](shoal.join(), chosen)
