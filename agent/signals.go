@@ -72,7 +72,7 @@ func secondsPerRead() float64 {
 // all workers.
 func isGradient(c *collective.Call) bool {
 	return (c.More || c.Step) && c.Kind == collective.AllReduce && c.DType.Float() &&
-		c.Reduction == collective.Mean && c.InLen() >= minGradient
+		c.Reduction == collective.Mean && c.Tag != arena.NoGradient && c.InLen() >= minGradient
 }
 
 // measure has an Executor or a Relay measure a part of a gradient that it is prepared for.

@@ -71,6 +71,10 @@ func (s Status) OK() bool { return s == Done || s == Changed }
 // KindEnter asks to become a member; the other kinds are the collectives'.
 const KindEnter = 12
 
+// NoGradient is the tag of an all-reduce that is a part of a step, and of something else than
+// gradients.
+const NoGradient = 1
+
 // MaxCursor is the room for a cursor in a view, in bytes.
 const MaxCursor = headerBytes - offCursor
 

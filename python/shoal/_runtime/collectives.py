@@ -59,11 +59,12 @@ class AsyncCollectives:
         flags: int = 0,
         *,
         at_once: bool = False,
+        tag: int = 0,
     ) -> Handle[T]:
         """Begin to replace x on every rank by the reduction `op` of all ranks' x, each with its
-        `weight` in a mean, or to fill `out` with that. `flags` are those of docs/formats/arena.md;
-        steps set them. `at_once`: the caller does nothing but wait for it next, so this may wait
-        already.
+        `weight` in a mean, or to fill `out` with that. `flags` and `tag` are those of
+        docs/formats/arena.md; steps set them. `at_once`: the caller does nothing but wait for it
+        next, so this may wait already.
         """
         inp = self._backend.describe(x)
         target = inp if out is None else self._describe_output(out, inp, inp.count, shared=True)
@@ -73,7 +74,20 @@ class AsyncCollectives:
         code = _reduction_code(op, weight, inp)
         # By position: names cost time, and every step makes this call.
         return self._backend.submit(
-            Call(_ALL_REDUCE, inp, target, code, self.id, 0, 0, weight, None, None, flags, at_once),
+            Call(
+                _ALL_REDUCE,
+                inp,
+                target,
+                code,
+                self.id,
+                0,
+                tag,
+                weight,
+                None,
+                None,
+                flags,
+                at_once,
+            ),
             (x, out),
             result,
         )

@@ -53,6 +53,8 @@ _SHAPE = struct.Struct("<8Q")
 # are released one at a time from this step on; its memory is a window that pieces pass through.
 MORE, STEP, ASIDE, NARROW, SPARING, PIECES = 1, 2, 4, 8, 16, 32
 
+NO_GRADIENT = 1  # the tag of an all-reduce that is a part of a step, and not of its gradient
+
 KINDS: Dict[str, int] = {
     "all_reduce": 1,
     "reduce_scatter": 2,

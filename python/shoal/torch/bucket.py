@@ -33,6 +33,7 @@ class BucketCall(NamedTuple):
     op: str = "mean"
     root: Optional[int] = None  # the rank that sends; None = an all-reduce
     narrow: bool = False  # see docs/formats/arena.md
+    gradient: bool = True  # it is of gradients
 
 
 class Bucket:
@@ -49,6 +50,7 @@ class Bucket:
     what follows. No method waits for other workers.
     """
 
+    gradient = True  # it is for gradients; else for other tensors of the model
     copier: Copier = HOST  # another one sets itself, by `adopt`, before the first step
 
     def __init__(
@@ -102,7 +104,7 @@ class Bucket:
         """The calls that make up the mean, once those of `negotiation_calls` are complete. The
         caller submits them.
         """
-        return [BucketCall(self.buffer, narrow=self._narrow)]
+        return [BucketCall(self.buffer, narrow=self._narrow, gradient=self.gradient)]
 
     def unpack(self) -> List[Optional[Tensor]]:
         """The means, one for each parameter, which lie in the buffer until the next step; None

@@ -209,6 +209,8 @@ class Average:
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
         self._statistics = make_buckets(statistics)
+        for bucket in self._statistics:
+            bucket.gradient = False
         self._sizes: Optional[Sizes] = None  # None = buckets keep their size
         self._size = bucket_bytes  # the largest size of a bucket, in bytes
         self._paths = Paths(

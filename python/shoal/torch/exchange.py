@@ -138,7 +138,9 @@ class Exchange:
         """Begin one payload call; the last one of a step of the job commits it."""
         if self._group is None:
             assert self._step is not None
-            return self._step.share(part.tensor, last, part.op, narrow=part.narrow)
+            return self._step.share(
+                part.tensor, last, part.op, narrow=part.narrow, gradient=part.gradient
+            )
         return self._group.allreduce_async(part.tensor, part.op, flags=NARROW if part.narrow else 0)
 
     def _submit_negotiation(self, part: BucketCall) -> Any:

@@ -248,11 +248,12 @@ class Zero(torch.optim.Optimizer):
         with self._job.grouped():
             for bucket in self._statistics:
                 bucket.pack([b.detach() for b in bucket.parameters])
-                calls.append(step.share(bucket.buffer, last=False))
+                calls.append(step.share(bucket.buffer, last=False, gradient=False))
             kept = self._submit_sums(step, room, calls, whole)
-            calls.append(step.share(self._marks, last=True))
+            calls.append(step.share(self._marks, last=True, gradient=False))
         for call in reversed(calls):
             call.wait()
+        self._job._backend.told.averaged()
         for bucket in self._statistics:
             for buffer, average in zip(bucket.parameters, bucket.parts):
                 buffer.detach().copy_(average)
