@@ -52,6 +52,7 @@ func (l *Loop) decide() []Order {
 		o.Levers.Batch.To = min(o.Levers.Batch.To, l.tooLarge-1)
 	}
 	var best *candidate
+	l.again = maxInterval
 	for _, m := range l.policies {
 		if m.faults >= maxFaults {
 			continue
@@ -62,6 +63,9 @@ func (l *Loop) decide() []Order {
 			continue
 		}
 		m.faults = 0
+		if d.To == nil && d.Again > 0 {
+			l.again = min(l.again, d.Again)
+		}
 		if c := l.weigh(m, d); c != nil && (best == nil || c.score > best.score) {
 			best = c
 		}

@@ -7,6 +7,7 @@ package act
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
@@ -30,6 +31,9 @@ const (
 	// interval is the number of steps from one decision to the next. While nothing changes it
 	// doubles up to maxInterval, since to decide takes about a millisecond.
 	interval, maxInterval = 10, 80
+	// glance is the number of steps from one look to the next at whether the job has suddenly
+	// become faster or slower, by suddenFactor at least. Then policies are asked at once.
+	glance, suddenFactor = 5, 1.2
 	// maxWait is after how many steps an order that has not become an entry is given up.
 	maxWait = 512
 )
@@ -77,7 +81,10 @@ type Loop struct {
 	asked    *asked            // an order that is not an entry yet; nil = there is none
 	trial    *trial            // that of entry; nil = there is none, or it has not been looked at
 	next     uint64            // step from which on policies are asked again
-	pace     uint64            // steps from the newest decision to that
+	pace     uint64            // steps from the newest decision to that, if no policy wants less
+	again    uint64            // steps after which a policy wants to be asked again, at most
+	glanced  uint64            // step of the newest look at how fast the job is
+	rate     float64           // samples a second at the newest decision; 0 = not known
 	noisy    bool              // the noise was known at the newest decision
 	changed  uint64            // step at which the newest change has begun or ended
 	tooLarge uint64            // a batch at which workers have ended by themselves; 0 = none has
@@ -125,16 +132,32 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		l.note(l.asked.change.Policy, fmt.Sprintf("%s was ordered %d steps ago and has not begun",
 			l.asked.change.To, o.Step-l.asked.step))
 		l.asked = nil
-	case l.asked != nil, l.mode == Off, o.Step < l.next:
+	case l.asked != nil, l.mode == Off, o.Step < l.next && !l.isSudden():
 	default:
 		orders := l.decide()
 		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {
 			l.pace = interval
 		}
-		l.next, l.noisy = o.Step+l.pace, o.Noise.Known
+		l.next, l.noisy = o.Step+min(l.pace, l.again), o.Noise.Known
+		l.glanced, l.rate = o.Step, l.twin.Rate().Mid
 		return orders
 	}
 	return nil
+}
+
+// isSudden reports whether the job has become much faster or slower since the newest decision. It
+// looks every few steps.
+func (l *Loop) isSudden() bool {
+	if l.rate == 0 || l.now.Step < l.glanced+glance {
+		return false
+	}
+	rate, n := sense.Rate(l.now.Steps.Between(max(l.changed, l.now.Step-glance), l.now.Step))
+	l.glanced = l.now.Step
+	if n < glance-1 || math.Abs(math.Log(rate.Mid/l.rate)) < math.Log(suddenFactor) {
+		return false
+	}
+	l.pace = interval
+	return true
 }
 
 // Applied tells the loop of an entry of the log, also of those that change no setting.

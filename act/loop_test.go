@@ -1,11 +1,13 @@
 package act_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -49,6 +51,48 @@ func TestLoopFindsTheBestBatch(t *testing.T) {
 		}
 		if n := j.count(setting.Kept); n > c.most {
 			t.Errorf("%s: it does not settle: %v", c.name, j.phases())
+		}
+	}
+}
+
+// asker is a policy that changes nothing and notes at which steps it was asked. It wants to be
+// asked again after some steps.
+type asker struct {
+	again uint64
+	at    *[]uint64
+}
+
+// Name implements decide.Policy.
+func (asker) Name() string { return "asker" }
+
+// Levers implements decide.Policy.
+func (asker) Levers() []string { return []string{"save"} }
+
+// Decide implements decide.Policy.
+func (a asker) Decide(o sense.Observation, _ decide.Twin, state []byte) (decide.Decision, []byte) {
+	*a.at = append(*a.at, o.Step)
+	return decide.Decision{Because: "it waits", Again: a.again}, state
+}
+
+// Policies are asked ever less while nothing changes, but soon after steps take longer at once, and
+// when they want to be.
+func TestWhenPoliciesAreAsked(t *testing.T) {
+	for again, want := range map[uint64][]uint64{0: {10, 30, 70, 150, 230, 305, 325},
+		5: {10, 15, 20, 25, 30}} {
+		var at []uint64
+		j := newJob(newLoop(t, act.Auto, asker{again, &at}), 64, batches)
+		j.scale = func(float64) float64 { return 0 }
+		j.seconds = func(float64) float64 {
+			if j.state.Step >= 300 {
+				return 0.15
+			}
+			return 0.05
+		}
+		for range 340 {
+			j.step(t)
+		}
+		if got := at[:min(len(at), len(want))]; !slices.Equal(got, want) {
+			t.Errorf("who wants it after %d steps is asked at %v", again, at)
 		}
 	}
 }

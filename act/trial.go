@@ -126,7 +126,7 @@ func (t *trial) begin(o sense.Observation, generation, since uint64) {
 	for i := len(before) - 1; i >= 0; i-- {
 		last := before[len(before)-1]
 		if before[i].Batch != last.Batch || before[i].Size != last.Size ||
-			len(before)-i > maxMeasure {
+			before[i].Deal != last.Deal || len(before)-i > maxMeasure {
 			before = before[i+1:]
 			break
 		}
@@ -157,8 +157,9 @@ func stepsToMeasure(deviation, predicted float64) float64 {
 
 // measurable returns the steps that the trial is judged by.
 func (t *trial) measurable(o sense.Observation) (list []sense.StepSample) {
+	deal := sense.DealOf(o.Setting.Shares)
 	for _, x := range o.Steps.Between(t.from, o.Step) {
-		if x.Size == t.size && x.Batch == o.Setting.Batch {
+		if x.Size == t.size && x.Batch == o.Setting.Batch && x.Deal == deal {
 			list = append(list, x)
 		}
 	}

@@ -67,7 +67,11 @@ func (d *driver) look() (loop.Look, bool) {
 	entry := newEntry(known, nil, d.head.Leads())
 	o := sense.Observation{Step: known.Steps, Epoch: known.Data.Epoch, Size: known.View.Size(),
 		Now: sense.Duration(time.Since(d.began)), Setting: entry.Setting, First: known.First,
-		Levers: known.Levers, Steps: &series, Split: s.job.Split(), Noise: s.job.Noise()}
+		Levers: known.Levers, Steps: &series, Noise: s.job.Noise(),
+		Split: s.job.Split(sense.DealOf(known.Data.Shares))}
+	for _, m := range known.View.Members {
+		o.Hosts = append(o.Hosts, m.Host)
+	}
 	look := loop.Look{Entries: append(s.changes, entry), Observation: o}
 	s.changes = nil
 	return look, true

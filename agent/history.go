@@ -91,7 +91,7 @@ func (d *driver) endRows() {
 func (s *signals) lookAtRow() {
 	if s.rows.recorder.HasSteps() {
 		loss, told := s.job.Loss()
-		s.rows.recorder.Look(s.job.Split(), loss, told)
+		s.rows.recorder.Look(s.job.Split(s.under.Deal), loss, told)
 	}
 }
 

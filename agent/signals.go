@@ -113,6 +113,7 @@ func (d *driver) noteBatch(a *head.Apply) {
 		Change: a.Setting.Number}
 	if a.Data != nil {
 		next.Samples, next.Batch = a.Data.Count(), a.Data.Batch
+		next.Deal = sense.DealOf(a.Data.Shares)
 	}
 	if s.under.Size == 0 { // the job begins with a step
 		s.under = next
@@ -123,7 +124,8 @@ func (d *driver) noteBatch(a *head.Apply) {
 	} else if i >= 0 && d.batches.errs[i] == nil {
 		now := sense.Duration(time.Since(d.began))
 		x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(),
-			Gradient: s.gradient.Step(s.under.Samples), Reads: s.gradient.Reads()}
+			Deal: s.under.Deal, Gradient: s.gradient.Step(s.under.Samples),
+			Reads: s.gradient.Reads()}
 		if s.began > 0 {
 			x.Seconds = (now - s.began).Seconds()
 		}

@@ -36,7 +36,7 @@ func EndingOf(a *Agent, number int) (ticket uint64) {
 func Observed(a *Agent) (split sense.Split, estimate noise.Estimate, step sense.StepSample) {
 	_ = a.engine.runAndWait(func() {
 		s := &a.engine.signals
-		split, estimate = s.job.Split(), s.job.Noise()
+		split, estimate = s.job.Split(0), s.job.Noise()
 		step, _ = s.series.Newest()
 	})
 	return split, estimate, step

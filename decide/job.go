@@ -33,6 +33,9 @@ type Target struct {
 type Decision struct {
 	To      *Target // nil = nothing should change, and Because says why not
 	Because string  // in words, with the numbers that it rests on
+	// Again is after how many steps the policy wants to be asked again, if nothing should change:
+	// it waits for something. 0 = whenever it is asked.
+	Again uint64
 	// Alternatives are the other targets that were compared, the best first; at most three are
 	// kept.
 	Alternatives []Scored

@@ -263,27 +263,18 @@ func (r *leader) moveShares(next topo.View) {
 
 // sharesAfter returns the shares of the members of the view after another one; nil = they cannot
 // be unequal. Shares stays as it is.
-func sharesAfter(shares []uint16, before, next topo.View) (moved []uint16) {
-	if len(shares) != before.Size() || next.Size() > setting.MaxShares {
+func sharesAfter(shares []uint16, before, next topo.View) []uint16 {
+	if len(shares) != before.Size() {
 		return nil
 	}
-	sum, stay := 0, 0
-	for _, m := range next.Members {
+	from := make([]int, next.Size())
+	for i, m := range next.Members {
+		from[i] = -1
 		if rank, was := before.Rank(m.Worker); was {
-			sum, stay = sum+int(shares[rank]), stay+1
+			from[i] = int(rank)
 		}
 	}
-	if sum == 0 {
-		return nil
-	}
-	for _, m := range next.Members {
-		if rank, was := before.Rank(m.Worker); was {
-			moved = append(moved, shares[rank])
-		} else {
-			moved = append(moved, uint16((sum+stay/2)/stay))
-		}
-	}
-	return moved
+	return setting.MoveShares(shares, from)
 }
 
 // apply makes the state what an entry of the log says of the setting.

@@ -18,15 +18,17 @@ type Observation struct {
 	Steps   *StepSeries     // the newest committed steps; nil = none
 	Split   Split
 	Noise   noise.Estimate
+	Hosts   []string // by rank, the host of the worker; nil = it is not known
 }
 
-// Split is where the time of a step goes, in seconds a step, as the workers tell it. A part that
-// nobody tells is 0.
+// Split is where the time of a step goes, in seconds a step, as the workers tell it: by the newest
+// steps, since work is divided among the ranks as it is now. A part that nobody tells is 0.
 type Split struct {
 	Data      float64 // waits for samples
 	Compute   float64 // forward and backward
 	Exposed   float64 // waits for the network, while nothing is computed
 	Optimizer float64 // updates parameters
+	Seconds   float64 // all of a step
 
 	// Slack has by rank how many seconds a step the worker waits for the slowest one; nil = it is
 	// not known.

@@ -19,6 +19,7 @@ type StepSample struct {
 	Size       int     // members
 	Generation uint64  // of the members
 	Change     uint64  // number of the newest change when it was made; 0 = there was none
+	Deal       uint32  // DealOf the shares of work; 0 = all ranks have the same
 }
 
 // StepSeries holds the newest committed steps of a job. It knows which of them were disturbed, and
@@ -48,10 +49,22 @@ func (s *StepSeries) Add(x StepSample) {
 		moved := before.Generation != x.Generation || before.Size != x.Size
 		before.disturbed = before.disturbed || moved
 		next.disturbed = moved || before.Change != x.Change || before.Batch != x.Batch ||
-			before.Step+1 != x.Step
+			before.Deal != x.Deal || before.Step+1 != x.Step
 	}
 	s.steps[s.n%MaxSteps] = next
 	s.n++
+}
+
+// DealOf returns a number that tells shares of work among ranks from others; 0 = all have the same.
+func DealOf(shares []uint16) uint32 {
+	if len(shares) == 0 || slices.Min(shares) == slices.Max(shares) {
+		return 0
+	}
+	hash := uint32(2166136261) // FNV-1a, over 16 bits at once
+	for _, n := range shares {
+		hash = (hash ^ uint32(n)) * 16777619
+	}
+	return max(hash, 1)
 }
 
 // Newest returns the step that was added last, and whether there is one. A nil series has none.

@@ -47,7 +47,18 @@ func TestStepsThatWereDisturbed(t *testing.T) {
 	if diff := cmp.Diff([]uint64{7, 8, 10}, numbers(s.Between(6, 10))); diff != "" {
 		t.Errorf("steps from 7 to 10 (-want +got): %s", diff)
 	}
-	if x, is := s.Newest(); !is || x.Step != 15 {
+	for i := uint64(16); i < 19; i++ { // the first one with other shares of work
+		s.Add(sense.StepSample{Step: i, Seconds: 1, Samples: 8, Batch: 8, Size: 2, Generation: 2,
+			Change: 1, Deal: sense.DealOf([]uint16{3, 1})})
+	}
+	if diff := cmp.Diff([]uint64{15, 17, 18}, numbers(s.Between(14, 99))); diff != "" {
+		t.Errorf("undisturbed steps (-want +got): %s", diff)
+	}
+	if sense.DealOf(nil) != 0 || sense.DealOf([]uint16{7, 7}) != 0 ||
+		sense.DealOf([]uint16{3, 1}) == sense.DealOf([]uint16{1, 3}) {
+		t.Error("shares are mixed up")
+	}
+	if x, is := s.Newest(); !is || x.Step != 18 {
 		t.Errorf("the newest step is %d", x.Step)
 	}
 	if _, is := (*sense.StepSeries)(nil).Newest(); is || (*sense.StepSeries)(nil).Between(0,

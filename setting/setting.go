@@ -87,31 +87,34 @@ func (s Setting) With(text string) (Setting, error) {
 	return s, s.Validate()
 }
 
+// asked are the parts that this version changes for people while a job trains.
+var asked = []string{"batch", "rate", "shares"}
+
 // Asked returns the setting that a person asks for by the parts that a text gives, of which this
-// version changes batch and rate while a job trains. A rate goes with its batch: where the text has
-// a batch alone, workers choose the rate. An error says what is wrong with the text.
+// version changes batch, rate and shares while a job trains. A rate goes with its batch: where the
+// text has a batch alone, workers choose the rate. An error says what is wrong with the text.
 func (s Setting) Asked(text string) (Setting, error) {
 	for _, word := range strings.Split(text, ",") {
 		name, _, _ := strings.Cut(strings.TrimSpace(word), "=")
 		switch {
-		case name == "batch" || name == "rate":
+		case slices.Contains(asked, name):
 		case slices.Contains(names, name):
-			return s, fmt.Errorf("%s: this version changes batch and rate while a job trains, "+
-				"and nothing else", name)
+			return s, fmt.Errorf("%s: this version changes %s while a job trains, and nothing else",
+				name, strings.Join(asked, ", "))
 		default:
 			near := ""
-			if n := spelling.Nearest(name, []string{"batch", "rate"}); n != "" {
+			if n := spelling.Nearest(name, asked); n != "" {
 				near = fmt.Sprintf("; did you mean %s?", n)
 			}
-			return s, fmt.Errorf("no part of a setting is called %q: there are batch and rate%s",
-				name, near)
+			return s, fmt.Errorf("no part of a setting is called %q: there are %s%s", name,
+				strings.Join(asked, ", "), near)
 		}
 	}
 	next, err := s.With(text)
 	if err != nil {
 		return s, err
 	}
-	if !strings.Contains(text, "rate=") {
+	if strings.Contains(text, "batch=") && !strings.Contains(text, "rate=") {
 		next.Rate = 0
 	}
 	return next, nil

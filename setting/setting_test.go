@@ -88,6 +88,8 @@ func TestWords(t *testing.T) {
 	if c.Policy = "batch"; !c.IsNews() {
 		t.Error("the end of a policy's change is news")
 	}
+	c = setting.Change{Number: 2, Phase: setting.Entered, To: "shares=3:1"}
+	want("change 2 at step 0: shares equal -> 3:1")
 }
 
 // A person sets the batch, with which the rate goes, and nothing that does nothing.
@@ -97,6 +99,7 @@ func TestAsked(t *testing.T) {
 		"batch=256":          {Number: 2, Batch: 256},
 		"batch=256,rate=1.2": {Number: 2, Batch: 256, Rate: 1.2},
 		"rate=3":             {Number: 2, Batch: 64, Rate: 3},
+		"shares=2:1":         {Number: 2, Batch: 64, Rate: 1.5, Shares: []uint16{2, 1}},
 	} {
 		got, err := had.Asked(text)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -104,8 +107,8 @@ func TestAsked(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"save=9":            "save: this version changes batch and rate",
-		"batch=9,sync=ssgd": "sync: this version changes batch and rate",
+		"save=9":            "save: this version changes batch, rate, shares while",
+		"batch=9,sync=ssgd": "sync: this version changes batch, rate, shares while",
 		"batch=many":        "such as 512",
 		"btach=9":           "did you mean batch?",
 	} {

@@ -1,6 +1,7 @@
 package setting
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -52,7 +53,11 @@ func (c Change) What() string {
 	}
 	var list []string
 	for _, name := range c.Parts() {
-		switch from, to := value(c.From, name), value(c.To, name); {
+		from, to := value(c.From, name), value(c.To, name)
+		if name == "shares" {
+			from, to = cmp.Or(from, "equal"), cmp.Or(to, "equal")
+		}
+		switch {
 		case from == "":
 			list = append(list, name+" "+to)
 		case to == "":

@@ -45,6 +45,24 @@ func (t *Twin) rescale(d Drift) {
 	}
 }
 
+// redeal takes in that work is divided otherwise than before, as some steps of now show: what steps
+// of other sizes took says as much about now as after a drift.
+func (t *Twin) redeal(current []sense.StepSample) {
+	deal := sense.DealOf(t.now.Setting.Shares)
+	if deal == t.deal || len(current) < minSteps {
+		return
+	}
+	t.deal = deal
+	i := t.find(current[0].Size, perWorker(current[0].Samples, current[0].Size))
+	if i < 0 {
+		t.sizes = nil
+		return
+	}
+	newest := t.sizes[i].newest
+	t.rescale(Drift{Factor: math.Exp(median(logsOf(current)) - t.sizes[i].log), until: newest,
+		Since: newest})
+}
+
 // remember takes in what steps of other sizes than that of now took, and forgets what does not hold
 // any more.
 func (t *Twin) remember(steps []sense.StepSample) {

@@ -7,6 +7,7 @@ package twin
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
@@ -34,9 +35,14 @@ type Twin struct {
 	rate   setting.Band   // samples a second now; zero = it is not known
 	line   line           // seconds of a step by its size
 	sizes  []size         // what steps took, the newest size first; at most maxSizes
+	deal   uint32         // sense.DealOf the shares that sizes are of
 	since  uint64         // steps up to this one say nothing any more
 	drifts []Drift        // the newest last; at most maxDrifts
 	kinds  []*calibration // what was learnt of changes, by kind, in the order in which they came
+
+	divided   division // how work is divided
+	head      float64  // samples that the fixed part of a worker's work is worth
+	headKnown bool     // it was measured
 }
 
 // Observe tells the twin how the job does now, with which it compares its predictions.
@@ -58,7 +64,7 @@ func (t *Twin) Since() uint64 {
 // Measured returns the steps that tell how the job does now.
 func (t *Twin) Measured() []sense.StepSample {
 	t.fit()
-	return t.current(t.now.Steps.Between(t.since, t.now.Step))
+	return t.current(t.dealtAsNow())
 }
 
 // fit brings rate and line up to the newest observation.
@@ -67,10 +73,12 @@ func (t *Twin) fit() {
 		return
 	}
 	t.known = true
-	steps := t.now.Steps.Between(t.since, t.now.Step)
+	t.learnDivision()
+	steps := t.dealtAsNow()
 	current, since := t.current(steps), t.since
+	t.redeal(current)
 	if t.absorb(current); t.since != since {
-		steps = t.now.Steps.Between(t.since, t.now.Step)
+		steps = t.dealtAsNow()
 		current = t.current(steps)
 	}
 	t.rate, t.line = setting.Band{}, line{}
@@ -82,6 +90,13 @@ func (t *Twin) fit() {
 	fixed := t.now.Split.Exposed + t.now.Split.Optimizer
 	t.line = fitLine(t.sizesFor(t.now.Size), perWorker(t.now.Setting.Batch, t.now.Size),
 		sense.Deviation(current), fixed*t.rate.Mid/float64(t.now.Setting.Batch))
+}
+
+// dealtAsNow returns the steps that count in which work was divided as it is now.
+func (t *Twin) dealtAsNow() []sense.StepSample {
+	deal := sense.DealOf(t.now.Setting.Shares)
+	return slices.DeleteFunc(t.now.Steps.Between(t.since, t.now.Step),
+		func(x sense.StepSample) bool { return x.Deal != deal })
 }
 
 // current returns those of some steps that are whole and were made as the job trains now.
@@ -99,8 +114,8 @@ func perWorker(samples uint64, size int) float64 {
 	return math.Ceil(float64(samples) / float64(max(size, 1)))
 }
 
-// Predict implements decide.Twin. It knows what the batch and the size change, and that the rate
-// and the time between checkpoints change nothing else.
+// Predict implements decide.Twin. It knows what the batch, the size and the shares of work change,
+// and that the rate and the time between checkpoints change nothing else.
 func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	t.fit()
 	if to.Size == 0 {
@@ -112,10 +127,8 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	from, batch := t.now.Setting, to.Setting.Batch
 	before, after := from.Diff(to.Setting)
 	change := setting.Change{From: before, To: after}
-	for _, part := range change.Parts() {
-		if part != "batch" && part != "rate" && part != "save" {
-			return decide.Prediction{Guess: fmt.Sprintf("what %s changes is not known", part)}
-		}
+	if unknown := unknownPart(change.Parts()); unknown != "" {
+		return decide.Prediction{Guess: unknown}
 	}
 	if !t.rate.IsKnown() || from.Batch == 0 || batch == 0 {
 		return decide.Prediction{Guess: fmt.Sprintf("fewer than %d steps by the setting of now "+
@@ -123,6 +136,12 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	}
 	kind := t.kind(kindOf(change, to.Size != t.now.Size))
 	p := decide.Prediction{Throughput: unit, Efficiency: unit}
+	if kind.name == "shares" {
+		if p.Throughput, p.Guess = t.predictShares(to.Setting); !p.Throughput.IsKnown() {
+			return decide.Prediction{Guess: p.Guess}
+		}
+		p.Throughput = stretch(p.Throughput, kind.factor())
+	}
 	if batch != from.Batch || to.Size != t.now.Size {
 		p.Throughput, p.Guess = t.throughput(batch, to.Size)
 		p.Throughput = stretch(p.Throughput, kind.factor())

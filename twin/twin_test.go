@@ -139,7 +139,7 @@ func TestUnknown(t *testing.T) {
 		t.Errorf("without noise: %+v", p)
 	}
 	if p := twin.Predict(decide.Target{Setting: setting.Setting{Batch: 128,
-		Shares: []uint16{2, 1}}}); !strings.Contains(p.Guess, "shares") {
+		Shares: []uint16{2, 1}, Round: 1}}); !strings.Contains(p.Guess, "not known") {
 		t.Errorf("of shares: %+v", p)
 	}
 }

@@ -151,7 +151,7 @@ func withBuiltIn(list []decide.Policy) []decide.Policy {
 			taken[lever] = true
 		}
 	}
-	for _, p := range []decide.Policy{policy.Batch{}} {
+	for _, p := range []decide.Policy{policy.Batch{}, policy.Shares{}} {
 		free := true
 		for _, lever := range p.Levers() {
 			free = free && !taken[lever]

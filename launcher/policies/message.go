@@ -50,10 +50,11 @@ type observation struct {
 
 // settingNow is a setting for programs.
 type settingNow struct {
-	Number uint64  `json:"number"`
-	Batch  uint64  `json:"batch"`
-	Rate   float64 `json:"rate,omitempty"`
-	Save   uint64  `json:"save,omitempty"`
+	Number uint64   `json:"number"`
+	Batch  uint64   `json:"batch"`
+	Rate   float64  `json:"rate,omitempty"`
+	Shares []uint16 `json:"shares,omitempty"`
+	Save   uint64   `json:"save,omitempty"`
 }
 
 // leversNow are levers for programs; a closed one is absent.
@@ -80,7 +81,8 @@ const recentSteps = 64
 func newRequest(tick uint64, o sense.Observation, state []byte) request {
 	x := observation{Step: o.Step, Epoch: o.Epoch, Size: o.Size, Seconds: o.Now.Seconds(),
 		First: o.First, Split: o.Split, Setting: settingNow{Number: o.Setting.Number,
-			Batch: o.Setting.Batch, Rate: o.Setting.Rate, Save: o.Setting.Save}}
+			Batch: o.Setting.Batch, Rate: o.Setting.Rate, Shares: o.Setting.Shares,
+			Save: o.Setting.Save}}
 	if o.Levers.Batch.IsOpen() {
 		x.Levers.Batch = &o.Levers.Batch
 	}
@@ -118,10 +120,11 @@ type answer struct {
 
 // change is what a program wants changed; parts that are absent stay.
 type change struct {
-	Batch *uint64  `json:"batch"`
-	Rate  *float64 `json:"rate"`
-	Save  *uint64  `json:"save"`
-	Size  *int     `json:"size"`
+	Batch  *uint64  `json:"batch"`
+	Rate   *float64 `json:"rate"`
+	Shares []uint16 `json:"shares"`
+	Save   *uint64  `json:"save"`
+	Size   *int     `json:"size"`
 }
 
 // readStrictly reads the only JSON object of a line; a key that is not known is an error.
@@ -186,6 +189,9 @@ func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decisio
 		}
 		if c.Rate != nil {
 			to.Setting.Rate = *c.Rate
+		}
+		if c.Shares != nil {
+			to.Setting.Shares = c.Shares
 		}
 		if c.Save != nil {
 			to.Setting.Save = *c.Save

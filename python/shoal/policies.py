@@ -26,7 +26,7 @@ import dataclasses
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 # The names of levers, and the type of the value of each.
-LEVERS: Dict[str, type] = {"batch": int, "rate": float, "save": int, "size": int}
+LEVERS: Dict[str, type] = {"batch": int, "rate": float, "shares": list, "save": int, "size": int}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,26 +53,29 @@ class Noise:
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """How the job trains now. `number` counts changes, `batch` is the samples of a step over all
-    workers, `rate` the factor of the learning rate (0: workers choose it by the batch), and `save`
-    the steps between checkpoints (0: as the program says).
+    workers, `rate` the factor of the learning rate (0: workers choose it by the batch), `shares`
+    the work of each rank, compared with the others (empty: all have the same), and `save` the steps
+    between checkpoints (0: as the program says).
     """
 
     number: int
     batch: int
     rate: float = 0.0
+    shares: Tuple[int, ...] = ()
     save: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Where the time of a step goes, in seconds a step; 0 = not known. `slack` has by rank how
-    long the worker waits for the slowest one.
+    """Where the time of a step goes, in seconds a step; 0 = not known. `seconds` is all of it, and
+    `slack` has by rank how long the worker waits for the slowest one.
     """
 
     data: float = 0.0
     compute: float = 0.0
     exposed: float = 0.0
     optimizer: float = 0.0
+    seconds: float = 0.0
     slack: Tuple[float, ...] = ()
 
 
@@ -107,8 +110,9 @@ class Change:
 
 def change(because: str, state: Any = None, **values: Any) -> Change:
     """A change, for a policy to return: `change(batch=512, because="…")`. The values are of the
-    levers that the policy has named: batch, rate, save or size. `state` is what the policy is given
-    next time; None = what it had. Raises ValueError for others, and without a reason.
+    levers that the policy has named: batch, rate, shares (a list), save or size. `state` is what
+    the policy is given next time; None = what it had. Raises ValueError for others, and without a
+    reason.
     """
     if not because:
         raise ValueError("a change needs a reason: because=…, which people read")
@@ -118,7 +122,10 @@ def change(because: str, state: Any = None, **values: Any) -> Change:
         if name not in LEVERS:
             raise ValueError(f"there is no lever {name!r}: there are {', '.join(LEVERS)}")
         kind = LEVERS[name]
-        if isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0:
+        if kind is list:
+            if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
+                raise ValueError(f"{name}={value!r} is no list of whole numbers from 0 on")
+        elif isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0:
             raise ValueError(f"{name}={value!r} is no {kind.__name__} above 0")
     return Change(dict(values), because, state)
 
@@ -163,8 +170,10 @@ def observation(fields: Dict[str, Any]) -> Observation:
     split = {name.lower(): value for name, value in fields.pop("split").items()}
     split["slack"] = tuple(split.get("slack") or ())
     rate, noise = fields.pop("rate", None), fields.pop("noise", None)
+    setting = dict(fields.pop("setting"))
+    setting["shares"] = tuple(setting.get("shares") or ())
     return Observation(
-        setting=Setting(**fields.pop("setting")),
+        setting=Setting(**setting),
         split=Split(**split),
         batch_range=(batch["from"], batch["to"]) if batch else None,
         rate=Band(**rate) if rate else None,

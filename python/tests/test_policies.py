@@ -100,6 +100,17 @@ def test_closed_and_unknown_is_none():
     assert (o.batch_range, o.rate, o.noise, o.split.slack) == (None, None, None, ())
     o = policies.observation(OBSERVED)
     assert (o.batch_range, o.rate.mid, o.noise.scale) == ((64, 128), 2, 500)
+    o = policies.observation(
+        dict(
+            OBSERVED,
+            setting={"number": 1, "batch": 64, "shares": [3, 1]},
+            split=dict(OBSERVED["split"], Seconds=2),
+        )
+    )
+    assert (o.setting.shares, o.split.seconds) == ((3, 1), 2)
+    assert shoal.change("rank 1 is slow", shares=[3, 1]).values == {"shares": [3, 1]}
+    with pytest.raises(ValueError, match="no list of whole numbers"):
+        shoal.change("rank 1 is slow", shares=[3, -1])
 
 
 def test_a_file_has_one_policy(tmp_path):

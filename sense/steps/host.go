@@ -30,6 +30,7 @@ const (
 type Step struct {
 	Generation uint64 // generation of the members
 	Size       int    // members of the job
+	Deal       uint32 // sense.DealOf the shares of work
 	Seconds    float64
 	Workers    []Worker   // those of this host that were members
 	Gradient   noise.Step // what is known of its gradients; without Norms = nothing
@@ -64,8 +65,8 @@ type Host struct {
 // Add adds a committed step. What cannot be is left out: a worker is not believed that claims to
 // have taken longer than the step.
 func (h *Host) Add(s Step) {
-	if n := &h.note; n.Generation != s.Generation || n.Size != s.Size {
-		*n = Note{Generation: s.Generation, Size: s.Size, Noise: n.Noise}
+	if n := &h.note; n.Generation != s.Generation || n.Size != s.Size || n.Deal != s.Deal {
+		*n = Note{Generation: s.Generation, Size: s.Size, Deal: s.Deal, Noise: n.Noise}
 	}
 	h.note.add(&s)
 	h.steps++
@@ -85,7 +86,7 @@ func (h *Host) Add(s Step) {
 // Take returns what was added up since the last Take, and begins anew.
 func (h *Host) Take() Note {
 	n := h.note
-	h.note = Note{Generation: n.Generation, Size: n.Size}
+	h.note = Note{Generation: n.Generation, Size: n.Size, Deal: n.Deal}
 	h.every, h.skip = h.sampling()
 	return n
 }
@@ -122,7 +123,7 @@ func (h *Host) Sampling() (every, turn int) {
 // add adds a step to the sums of a note.
 func (n *Note) add(s *Step) {
 	n.Steps++
-	least, timed := math.Inf(1), len(s.Workers) > 0
+	least, timed := math.Inf(1), len(s.Workers) > 0 && s.Seconds > 0
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		n.addTold(w, s.Seconds)
@@ -136,6 +137,7 @@ func (n *Note) add(s *Step) {
 		return
 	}
 	n.Timed++
+	n.Seconds += s.Seconds
 	n.Exposed += least
 	for _, w := range s.Workers {
 		if i, ok := slices.BinarySearch(n.Ranks, w.Rank); ok {

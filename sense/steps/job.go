@@ -9,9 +9,13 @@ import (
 	"github.com/shoal-ml/shoal/sense/noise"
 )
 
-// halfLife is after how many steps a step counts half as much in the times of a job, if notes come
-// faster than that; else every note halves what was before.
-const halfLife = 16
+const (
+	// halfLife is after how many steps a step counts half as much in the times of a job, as long as
+	// a note has few of them.
+	halfLife = 4
+	// minWeight is how much what was before counts beside a note of many steps.
+	minWeight = 0.125
+)
 
 // Job adds up the notes of all hosts of a job. The zero value has none. One goroutine uses it at a
 // time.
@@ -24,7 +28,7 @@ type Job struct {
 }
 
 // Add adds a note of a host. Times of an earlier generation are dropped, and those of all before a
-// new one.
+// new one. Those of a host in which work was divided otherwise than in its note are too.
 func (j *Job) Add(host string, n Note) {
 	if j.hosts == nil {
 		j.hosts, j.from = map[string]Note{}, map[string]bool{}
@@ -45,8 +49,11 @@ func (j *Job) Add(host string, n Note) {
 		j.generation = n.Generation
 		clear(j.hosts)
 	}
-	weight := max(0.5, math.Exp2(-n.Steps/halfLife))
+	weight := max(minWeight, math.Exp2(-n.Steps/halfLife))
 	old := j.hosts[host]
+	if old.Deal != n.Deal {
+		old = Note{}
+	}
 	sum := clone(n)
 	sum.Noise = noise.Sums{}
 	sum.Steps += weight * old.Steps
@@ -57,6 +64,7 @@ func (j *Job) Add(host string, n Note) {
 	sum.Losses += weight * old.Losses
 	sum.Loss += weight * old.Loss
 	sum.Timed += weight * old.Timed
+	sum.Seconds += weight * old.Seconds
 	sum.Exposed += weight * old.Exposed
 	if len(old.Waits) == len(sum.Waits) { // else the host has other workers now
 		for i, w := range old.Waits {
@@ -64,6 +72,7 @@ func (j *Job) Add(host string, n Note) {
 		}
 	} else {
 		sum.Timed -= weight * old.Timed
+		sum.Seconds -= weight * old.Seconds
 		sum.Exposed -= weight * old.Exposed
 	}
 	j.hosts[host] = sum
@@ -78,18 +87,21 @@ func (j *Job) notes() (list []Note) {
 	return list
 }
 
-// Split returns where the time of a step goes, by the newest notes: of what workers tell the mean
-// over them. Slack is known when all members are.
-func (j *Job) Split() (s sense.Split) {
+// Split returns where the time of a step goes, by the newest notes of hosts in which work was
+// divided by shares of that sense.DealOf: of what workers tell the mean over them. Slack is known
+// when all members are.
+func (j *Job) Split(deal uint32) (s sense.Split) {
 	told, size, known := 0.0, 0, 0
 	exposed := math.Inf(1)
-	for _, n := range j.notes() {
+	list := slices.DeleteFunc(j.notes(), func(n Note) bool { return n.Deal != deal })
+	for _, n := range list {
 		told += n.Told
 		s.Data += n.Data
 		s.Compute += n.Compute
 		s.Optimizer += n.Optimizer
 		if n.Timed > 0 {
 			exposed = min(exposed, n.Exposed/n.Timed)
+			s.Seconds = max(s.Seconds, n.Seconds/n.Timed)
 			size = n.Size
 			known += len(n.Ranks)
 		}
@@ -105,7 +117,7 @@ func (j *Job) Split() (s sense.Split) {
 		return s
 	}
 	s.Slack = make([]float64, size)
-	for _, n := range j.notes() {
+	for _, n := range list {
 		for i, r := range n.Ranks {
 			if n.Timed > 0 {
 				s.Slack[r] = max(0, n.Waits[i]/n.Timed-exposed)

@@ -16,8 +16,9 @@ const MaxNote = 2 << 10
 // Note is what a host tells of the steps since its last note: sums, so that several add up. The
 // zero value tells nothing.
 type Note struct {
-	Generation uint64  `json:"generation"` // of the members
-	Size       int     `json:"size"`       // members of the job
+	Generation uint64  `json:"generation"`     // of the members
+	Size       int     `json:"size"`           // members of the job
+	Deal       uint32  `json:"deal,omitempty"` // sense.DealOf the shares of work
 	Steps      float64 `json:"steps"`
 
 	// What workers tell: Told counts a worker in a step, and the others are sums over these, in
@@ -30,9 +31,10 @@ type Note struct {
 	Losses float64 `json:"losses,omitempty"`
 	Loss   float64 `json:"loss,omitempty"`
 
-	// Timed counts the steps in which the waits of all workers here are known, and Exposed is the
-	// sum of the shortest of each, in seconds.
+	// Timed counts the steps in which the waits of all workers here are known, Seconds is the sum
+	// of what these took, and Exposed that of the shortest wait of each, in seconds.
 	Timed   float64 `json:"timed,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
 	Exposed float64 `json:"exposed,omitempty"`
 	// Ranks are the workers here, ascending, and Waits the sums of what each has waited, in
 	// seconds; nil = there are too many.
@@ -69,7 +71,7 @@ func Parse(b []byte) (n Note, err error) {
 		return Note{}, fmt.Errorf("steps: a note that cannot be read: %w", err)
 	}
 	for _, x := range append([]float64{n.Steps, n.Told, n.Data, n.Compute, n.Optimizer, n.Losses,
-		n.Timed, n.Exposed}, n.Waits...) {
+		n.Timed, n.Seconds, n.Exposed}, n.Waits...) {
 		if !(x >= 0 && x < 1e12) {
 			return Note{}, fmt.Errorf("steps: a note with the sum %v", x)
 		}

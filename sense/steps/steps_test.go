@@ -48,9 +48,9 @@ func TestSplit(t *testing.T) {
 		}
 	}
 	want := sense.Split{Data: 0.004, Compute: 0.0575, Exposed: 0.003, Optimizer: 0.002,
-		Slack: []float64{0.03, 0.03, 0, 0.03}}
+		Seconds: 0.1, Slack: []float64{0.03, 0.03, 0, 0.03}}
 	near := cmp.Comparer(func(x, y float64) bool { return math.Abs(x-y) < 1e-6 })
-	if diff := cmp.Diff(want, j.Split(), near); diff != "" {
+	if diff := cmp.Diff(want, j.Split(0), near); diff != "" {
 		t.Errorf("the split is another one (-want +got): %s", diff)
 	}
 	if loss, known := j.Loss(); !known || math.Abs(loss-2.5) > 1e-9 {
@@ -62,20 +62,34 @@ func TestSplit(t *testing.T) {
 	hosts[0].Add(steps.Step{Generation: 4, Size: 2, Seconds: 0.1,
 		Workers: []steps.Worker{{Rank: 0, Wait: 0.01}}})
 	send(t, &j, "h0", &hosts[0])
-	if got := j.Split(); got.Slack != nil || math.Abs(got.Exposed-0.01) > 1e-6 || got.Data != 0 {
+	if got := j.Split(0); got.Slack != nil || math.Abs(got.Exposed-0.01) > 1e-6 || got.Data != 0 {
 		t.Errorf("after a change of members: %+v", got)
 	}
 	hosts[1].Add(steps.Step{Generation: 3, Size: 4, Seconds: 0.1,
 		Workers: []steps.Worker{{Rank: 3, Wait: 0.001}}})
 	send(t, &j, "h1", &hosts[1])
-	if got := j.Split(); math.Abs(got.Exposed-0.01) > 1e-6 {
+	if got := j.Split(0); math.Abs(got.Exposed-0.01) > 1e-6 {
 		t.Errorf("an old note counts: %+v", got)
 	}
 	hosts[1].Add(steps.Step{Generation: 4, Size: 2, Seconds: 0.1,
 		Workers: []steps.Worker{{Rank: 1, Wait: 0.02}}})
 	send(t, &j, "h1", &hosts[1])
-	if got := j.Split(); len(got.Slack) != 2 || math.Abs(got.Slack[1]-0.01) > 1e-6 {
+	if got := j.Split(0); len(got.Slack) != 2 || math.Abs(got.Slack[1]-0.01) > 1e-6 {
 		t.Errorf("all have told, and slack is %v", got.Slack)
+	}
+
+	// other shares of work: what was before says nothing about them
+	deal := sense.DealOf([]uint16{1, 2})
+	for h := range hosts {
+		hosts[h].Add(steps.Step{Generation: 4, Size: 2, Deal: deal, Seconds: 0.2,
+			Workers: []steps.Worker{{Rank: h, Wait: 0.05}}})
+		if h == 1 && j.Split(deal).Slack != nil {
+			t.Error("the slack of both is known from one host")
+		}
+		send(t, &j, []string{"h0", "h1"}[h], &hosts[h])
+	}
+	if got := j.Split(deal); got.Exposed != 0.05 || got.Seconds != 0.2 || len(got.Slack) != 2 {
+		t.Errorf("by other shares: %+v", got)
 	}
 }
 
@@ -306,7 +320,7 @@ func FuzzParse(f *testing.F) {
 		var j steps.Job
 		j.Add("h", n)
 		j.Add("h", n)
-		if s := j.Split(); !(s.Exposed >= 0) {
+		if s := j.Split(0); !(s.Exposed >= 0) {
 			t.Errorf("%q gives %+v", b, s)
 		}
 	})

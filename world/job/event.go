@@ -1,6 +1,7 @@
 package job
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // What happens to a World between two steps, and what it shows of a step.
@@ -85,7 +87,8 @@ func (w *World) removeLost() {
 func (w *World) place() {
 	w.conditions++
 	w.stale = false
-	w.ranks = w.ranks[:0]
+	before := slices.Clone(w.ranks)
+	w.ranks, w.names = w.ranks[:0], nil // an observation has the names
 	busy := make([]float64, len(w.config.Cores))
 	var cables []float64
 	for i := range w.hosts {
@@ -97,8 +100,10 @@ func (w *World) place() {
 		cables = append(cables, h.Cable)
 		for n := range uint64(h.Workers) {
 			w.ranks = append(w.ranks, rank{host: i, worker: h.lead + n})
+			w.names = append(w.names, fmt.Sprintf("h%d", i+1))
 		}
 	}
+	w.moveShares(before)
 	for i := range w.hosts {
 		h := &w.hosts[i]
 		h.took = 1
@@ -108,10 +113,28 @@ func (w *World) place() {
 	}
 	w.done = slices.Grow(w.done[:0], len(w.ranks))[:len(w.ranks)]
 	if w.placed != w.generation {
-		w.placed, w.seen = w.generation, 0
-		w.split = sense.Split{Slack: make([]float64, len(w.ranks))}
+		w.placed = w.generation
+		w.forget()
 	}
 	w.whole = w.communication(cables)
+}
+
+// moveShares gives the members the shares of work that they had before, as a head does.
+func (w *World) moveShares(before []rank) {
+	if len(w.setting.Shares) == 0 || w.placed == w.generation {
+		return
+	}
+	from := make([]int, len(w.ranks))
+	for i, r := range w.ranks {
+		from[i] = slices.IndexFunc(before, func(b rank) bool { return b.worker == r.worker })
+	}
+	w.setting.Shares = setting.MoveShares(w.setting.Shares, from)
+	w.cursor = w.cursor.WithShares(w.setting.Shares)
+}
+
+// forget has the job forget where the time of a step went.
+func (w *World) forget() {
+	w.split = split{Split: sense.Split{Slack: make([]float64, len(w.ranks))}}
 }
 
 // communication returns the seconds that the gradients take over the cables of the hosts: by the
@@ -140,8 +163,8 @@ func (w *World) communication(cables []float64) float64 {
 // observe takes in what agent and workers would tell of a step.
 func (w *World) observe(s Step, slowest float64) {
 	w.series.Add(s.StepSample)
-	w.seen = min(w.seen+1, splitSteps)
-	ease := func(mean *float64, x float64) { *mean += (x - *mean) / float64(w.seen) }
+	w.split.seen = min(w.split.seen+1, splitSteps)
+	ease := func(mean *float64, x float64) { *mean += (x - *mean) / float64(w.split.seen) }
 	data, took := 0.0, 0.0
 	for i := range w.ranks {
 		r := &w.ranks[i]
@@ -152,6 +175,7 @@ func (w *World) observe(s Step, slowest float64) {
 	ease(&w.split.Data, data/float64(len(w.ranks)))
 	ease(&w.split.Compute, (took-data)/float64(len(w.ranks)))
 	ease(&w.split.Exposed, s.Exposed)
+	ease(&w.split.Seconds, slowest+s.Exposed)
 	if s.Noise > 0 && s.Samples > 0 {
 		w.noise.Add(w.norms(s))
 	}

@@ -27,9 +27,10 @@ type World struct {
 	timed  []Event // events by time that are to come, in their order
 	hosts  []host  // by index in Config.Hosts
 	ranks  []rank
-	done   []bool  // by rank: whether it is part of the newest step
-	stale  bool    // ranks and times do not follow from hosts any more
-	events []Event // that have happened since the step before
+	names  []string // by rank: the host, such as "h1"
+	done   []bool   // by rank: whether it is part of the newest step
+	stale  bool     // ranks and times do not follow from hosts any more
+	events []Event  // that have happened since the step before
 
 	cursor     cursor.Cursor
 	setting    setting.Setting
@@ -46,9 +47,8 @@ type World struct {
 	noise  noise.Estimator
 	known  noise.Estimate // of noise, at the time noted
 	noted  float64        // seconds; 0 = never
-	split  sense.Split    // means over about splitSteps steps
-	seen   int            // steps that split is the mean of, up to splitSteps
-	placed uint64         // the generation that split is of
+	split  split
+	placed uint64 // the generation that split is of
 }
 
 // host is a host and how it is now.
@@ -69,14 +69,21 @@ type rank struct {
 	took    float64 // seconds of the newest step: data and compute
 }
 
+// split is where the time of a step goes: means over about splitSteps steps.
+type split struct {
+	sense.Split
+	seen int // steps that they are the means of, up to splitSteps
+}
+
 // dealt is what the samples of the ranks follow from.
 type dealt struct {
 	count, batch uint64
 	conditions   int
 }
 
-// splitSteps is over about how many steps the parts of a step are averaged.
-const splitSteps = 20
+// splitSteps is over about how many steps the parts of a step are averaged, as those of a running
+// job are.
+const splitSteps = 6
 
 // Step is a step that was committed.
 type Step struct {
@@ -132,8 +139,9 @@ func (w *World) Step() (Step, bool) {
 	exposed := w.whole - hidden
 	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
 		Seconds: w.pause + w.changing + slowest + exposed, Generation: w.generation,
-		Change: w.setting.Number}, Pause: w.pause, Changing: w.changing, Exposed: exposed,
-		Hosts: w.countHosts(), Noise: w.config.Noise.at(w.progress), Events: w.events}
+		Change: w.setting.Number, Deal: sense.DealOf(w.cursor.Shares)},
+		Pause: w.pause, Changing: w.changing, Exposed: exposed, Hosts: w.countHosts(),
+		Noise: w.config.Noise.at(w.progress), Events: w.events}
 	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
 	s.Samples = w.commit()
 	s.StepSample.Step = w.cursor.Step
@@ -182,14 +190,15 @@ func (w *World) deal() {
 	}
 	w.dealt = next
 	for i := range w.ranks {
-		w.ranks[i].compute = w.computeSeconds(w.ranks[i].host, w.cursor.PartLen(i, len(w.ranks)))
+		w.ranks[i].compute = w.computeSeconds(w.ranks[i].host,
+			float64(w.cursor.PartLen(i, len(w.ranks))))
 	}
 }
 
 // computeSeconds returns how long a worker of a host computes, without its residual.
-func (w *World) computeSeconds(of int, samples uint64) float64 {
+func (w *World) computeSeconds(of int, samples float64) float64 {
 	h := &w.hosts[of]
-	return (h.Fixed + h.PerSample*float64(samples)) * h.slow * h.took
+	return (h.Fixed + h.PerSample*samples) * h.slow * h.took
 }
 
 // Efficiency returns how much a sample of a batch brings now, compared with one in the batch that
@@ -206,12 +215,20 @@ func (w *World) Efficiency(batch float64) float64 {
 const meanDraws = 64
 
 // MeanSeconds returns what steps with a batch take in the mean, as the job is now: what whoever
-// knows all about it would predict. It does not change the job, and takes as long as 64 steps.
-func (w *World) MeanSeconds(batch uint64) (mean float64) {
+// knows all about it would predict. Ideal divides the batch so that all workers compute for as
+// long; else all have the same part. It does not change the job, and takes as long as 64 steps.
+func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 	whole := cursor.Cursor{Samples: cursor.MaxSamples, Batch: batch}
 	compute := make([]float64, len(w.ranks))
+	least := 0.0
+	if ideal {
+		least = w.idealSeconds(float64(batch))
+	}
 	for i, r := range w.ranks {
-		compute[i] = w.computeSeconds(r.host, whole.PartLen(i, len(w.ranks)))
+		compute[i] = w.computeSeconds(r.host, float64(whole.PartLen(i, len(w.ranks))))
+		if ideal && w.hosts[r.host].PerSample > 0 {
+			compute[i] = max(least, w.computeSeconds(r.host, 0))
+		}
 	}
 	for i := range uint64(meanDraws) {
 		numbers, slowest := drawsOf(^w.config.Seed, i), 0.0
@@ -222,6 +239,30 @@ func (w *World) MeanSeconds(batch uint64) (mean float64) {
 		mean += (slowest + max(0, w.whole-w.config.Hidden*slowest)) / meanDraws
 	}
 	return mean
+}
+
+// idealSeconds returns how long workers compute that have as many samples of a batch as they can
+// compute in the same time.
+func (w *World) idealSeconds(batch float64) float64 {
+	low, high := 0.0, 0.0
+	for _, r := range w.ranks {
+		high = max(high, w.computeSeconds(r.host, batch))
+	}
+	for range 50 { // bisection: with high they compute a batch at least, with low less
+		middle, samples := (low+high)/2, 0.0
+		for _, r := range w.ranks {
+			fixed := w.computeSeconds(r.host, 0)
+			if each := w.computeSeconds(r.host, 1) - fixed; each > 0 {
+				samples += max(0, (middle-fixed)/each)
+			}
+		}
+		if samples >= batch {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	return high
 }
 
 // Conditions returns a number that changes when what MeanSeconds returns may change.
@@ -249,23 +290,28 @@ func (w *World) countHosts() (n int) {
 // Change has the job train by another setting from the next step on. It fails when the job is not
 // open to it.
 func (w *World) Change(next setting.Setting) error {
-	if err := w.config.Levers.Refuse(w.setting, next); err != nil {
+	now := w.setting
+	now.Batch, next.Batch = w.cursor.Batch, cmp.Or(next.Batch, w.config.Data.Batch)
+	if err := w.config.Levers.Refuse(now, next); err != nil {
 		return err
 	}
-	batch := next.Batch
-	if batch == 0 {
-		batch = w.config.Data.Batch
+	if n := len(next.Shares); n > 0 && n != len(w.ranks) {
+		return fmt.Errorf("%d shares for %d workers", n, len(w.ranks))
 	}
-	if !next.Equal(w.setting) {
+	if !next.Equal(now) {
 		w.changing += w.config.Costs.Change
 	}
-	w.setting, w.cursor = next, w.cursor.WithBatch(batch)
+	if sense.DealOf(next.Shares) != sense.DealOf(w.cursor.Shares) {
+		w.conditions++ // also of the samples of the ranks
+		w.forget()
+	}
+	w.setting, w.cursor = next, w.cursor.WithBatch(next.Batch).WithShares(next.Shares)
 	return nil
 }
 
 // Observation returns what is known of the job by whoever leads it. It is the caller's but for
-// Steps, which the next Step changes, and Slack. Of the noise it knows what hosts have told it,
-// which they do once a second.
+// Steps, which the next Step changes, Slack and Hosts. Of the noise it knows what hosts have told
+// it, which they do once a second.
 func (w *World) Observation() sense.Observation {
 	if w.noted == 0 || w.now >= w.noted+1 {
 		w.known, w.noted = w.noise.Estimate(), w.now
@@ -275,5 +321,9 @@ func (w *World) Observation() sense.Observation {
 	return sense.Observation{Step: w.cursor.Step, Size: len(w.ranks),
 		Now:     sense.Duration(math.Round(w.now * float64(sense.Second))),
 		Setting: in, First: w.config.Data.Batch, Levers: w.config.Levers, Steps: &w.series,
-		Split: w.split, Noise: w.known}
+		Split: w.split.Split, Noise: w.known, Hosts: w.names}
 }
+
+// Setting returns how the job trains; its batch is 0 as long as it is the one that the program
+// states.
+func (w *World) Setting() setting.Setting { return w.setting }

@@ -2,6 +2,7 @@ package job_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/world/job"
 )
@@ -249,7 +251,7 @@ func TestMeanSeconds(t *testing.T) {
 		c.Hosts[i].Residuals = job.Spread(0.2)
 	}
 	w := newWorld(t, c)
-	want := w.MeanSeconds(512)
+	want := w.MeanSeconds(512, false)
 	if err := w.Change(setting.Setting{Batch: 512}); err != nil {
 		t.Fatal(err)
 	}
@@ -262,6 +264,44 @@ func TestMeanSeconds(t *testing.T) {
 	}
 	if err := w.Change(setting.Setting{Batch: 2048}); err == nil {
 		t.Error("a batch beyond the range is taken")
+	}
+}
+
+// Work is divided by the shares of the setting, which members take along; by ideal shares all
+// compute for as long.
+func TestSharesOfWork(t *testing.T) {
+	c := config(t, 3, 100_000, 120)
+	c.Gradients = 0
+	c.Events = []job.Event{{Step: 0, What: job.Slow, Host: 1, Value: 2},
+		{Step: 2, What: job.Lose, Host: 0}}
+	w := newWorld(t, c)
+	even := run(t, w, 1)[0]
+	if err := w.Change(setting.Setting{Shares: []uint16{1, 2}}); err == nil {
+		t.Error("two shares for three workers are taken")
+	}
+	if err := w.Change(setting.Setting{Number: 1, Shares: []uint16{4, 2, 6}}); err != nil {
+		t.Fatal(err)
+	}
+	s := run(t, w, 1)[0]
+	if want := 0.03 + 60*0.0002; math.Abs(s.Seconds-max(want, 2*(0.03+20*0.0002))) > 1e-12 ||
+		even.Deal != 0 || s.Deal != sense.DealOf([]uint16{4, 2, 6}) {
+		t.Errorf("a step by shares takes %v, one without %v", s, even)
+	}
+	o := w.Observation()
+	if len(o.Split.Slack) != 3 || o.Split.Slack[1] != 0 || o.Hosts[1] != "h2" ||
+		math.Abs(o.Split.Seconds-s.Seconds) > 1e-12 {
+		t.Errorf("observed %+v of %v", o.Split, o.Hosts)
+	}
+	run(t, w, 2)
+	if got := w.Observation().Setting.Shares; !slices.Equal(got, []uint16{2, 6}) {
+		t.Errorf("those who stay have the shares %v", got)
+	}
+	c.Events = c.Events[:1]
+	c.Hosts[1].Fixed, c.Hosts[0].Fixed, c.Hosts[2].Fixed = 0, 0, 0
+	w = newWorld(t, c)
+	run(t, w, 1)
+	if got, want := w.MeanSeconds(120, true), 48*0.0002; math.Abs(got-want) > 1e-9 {
+		t.Errorf("by ideal shares a step takes %v, want %v", got, want)
 	}
 }
 

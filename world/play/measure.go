@@ -21,14 +21,17 @@ type oracle struct {
 	batches    []float64 // those of the range, at equal factors; the first is the stated one
 	seconds    []float64 // by batch: mean of a step
 	conditions int       // of the world, that seconds are of
+	ideal      bool      // the best also has the best shares of work
+	even       float64   // mean seconds of a step of the first batch, all workers having the same
 }
 
 // oracleBatches is how many batches of a range the best is looked for among.
 const oracleBatches = 33
 
 // newOracle returns an oracle of a world, with the batches that it may have and the first one.
-func newOracle(w *job.World, r setting.Range, first uint64) oracle {
-	o := oracle{world: w, batches: []float64{float64(first)}}
+// Ideal is whether the best also has the best shares of work.
+func newOracle(w *job.World, r setting.Range, first uint64, ideal bool) oracle {
+	o := oracle{world: w, ideal: ideal, batches: []float64{float64(first)}}
 	if r.IsOpen() {
 		growth := math.Log(float64(r.To) / float64(r.From))
 		for i := range oracleBatches {
@@ -48,13 +51,14 @@ func (o *oracle) goodput() (first, best float64) {
 	if o.conditions != o.world.Conditions() {
 		o.conditions = o.world.Conditions()
 		for i, b := range o.batches {
-			o.seconds[i] = o.world.MeanSeconds(uint64(b))
+			o.seconds[i] = o.world.MeanSeconds(uint64(b), o.ideal)
 		}
+		o.even = o.world.MeanSeconds(uint64(o.batches[0]), false)
 	}
 	for i, b := range o.batches {
 		rate := b * o.world.Efficiency(b) / o.seconds[i]
 		if i == 0 {
-			first = rate
+			first = rate * o.seconds[0] / o.even
 		}
 		best = max(best, rate)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // policies are those that a scenario can name.
-var policies = []decide.Policy{policy.Batch{}, policy.KungFuBatch{}}
+var policies = []decide.Policy{policy.Batch{}, policy.Shares{}, policy.KungFuBatch{}}
 
 // PolicyNames returns the names of the policies that a scenario can name, in a new list.
 func PolicyNames() (names []string) {
@@ -139,7 +139,8 @@ func Play(s *scenario.Scenario) (*Result, error) {
 	if p.loop, err = act.New(loop); err != nil {
 		return nil, err
 	}
-	p.world, p.oracle = w, newOracle(w, s.Job.Levers.Batch, s.Job.Data.Batch)
+	p.world, p.oracle = w, newOracle(w, s.Job.Levers.Batch, s.Job.Data.Batch,
+		slices.Contains(s.Policies, policy.Shares{}.Name()))
 	p.entry = act.Entry{Levers: s.Job.Levers, Leads: true}
 	p.loop.Applied(p.entry)
 	p.result = Result{Seed: c.Seed, Target: s.Progress}
@@ -177,6 +178,7 @@ func (p *player) step() bool {
 // enter enters what waits into the log of the job, at the end of a step.
 func (p *player) enter(step uint64) {
 	p.entry.Step, p.entry.Change = step, nil
+	p.entry.Setting.Shares = p.world.Setting().Shares // members take theirs along
 	if o := p.waiting; o != nil {
 		p.waiting = nil
 		p.enterOrder(o, step)

@@ -64,7 +64,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// Whatever a job is and whatever happens to it, 150 steps later the batch policy loses hardly any
+// Whatever a job is and whatever happens to it, 150 steps later policies lose hardly any
 // goodput against the batch that the program states, and changes follow each other as they must.
 func TestPoliciesDoNoHarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -76,11 +76,12 @@ func TestPoliciesDoNoHarm(t *testing.T) {
 		noise := from("noise", 50, 10_000)
 		text := fmt.Sprintf("hosts %d cable %.0fMbit\ncompute %.3fms + %.4fms/sample sd %d%%\n"+
 			"gradients %.0fkB\ndata 50000 batch %d range 16-4096\nnoise %.0f growing to %.0f\n"+
-			"target 50 epochs\nrun 600 steps\npolicy batch\ncosts loss 1s join 1s change 20ms\n"+
+			"target 50 epochs\nrun 600 steps\npolicy %s\ncosts loss 1s join 1s change 20ms\n"+
 			"expect goodput >= 0.6 of first after 150 steps\nexpect samples once\n", hosts,
 			from("cable", 100, 10_000), from("fixed", 1, 100), from("each", 0.05, 2),
 			rapid.IntRange(0, 20).Draw(t, "sd"), from("gradients", 10, 50_000),
-			rapid.IntRange(16, 512).Draw(t, "batch"), noise, noise*from("growth", 1, 10))
+			rapid.IntRange(16, 512).Draw(t, "batch"), noise, noise*from("growth", 1, 10),
+			rapid.SampledFrom([]string{"batch", "shares", "batch shares"}).Draw(t, "policy"))
 		for range rapid.IntRange(0, 4).Draw(t, "events") {
 			what := rapid.SampledFrom([]string{"slow h%d 2x", "cable h%d 50Mbit", "lose h%d",
 				"join h%d"}).Draw(t, "event")
@@ -113,6 +114,21 @@ func TestPoliciesDoNoHarm(t *testing.T) {
 			open, number = c.Phase == setting.Entered, c.Number
 		}
 	})
+}
+
+// A host that becomes slow has a name within ten steps.
+func TestSlowHostIsNamed(t *testing.T) {
+	text, err := os.ReadFile("testdata/slow_host.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := playText(t, string(text))
+	for _, w := range r.WhyNots {
+		if w.First > 300 && w.First <= 310 && strings.HasPrefix(w.Why, "rank 1 on h2 takes") {
+			return
+		}
+	}
+	t.Errorf("within ten steps of step 300 nobody says it: %+v", r.WhyNots)
 }
 
 // A person's change ends the trial of a policy, and the policy leaves that lever alone from then

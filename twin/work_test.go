@@ -1,0 +1,67 @@
+package twin_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/twin"
+)
+
+// uneven makes steps of a job whose workers take slow[rank]·(fixed + samples) seconds, by a
+// setting, and returns what is known then.
+func (w *world) uneven(s setting.Setting, fixed float64, slow ...float64) sense.Observation {
+	took := decide.SamplesOf(s, len(slow))
+	for rank, n := range took {
+		took[rank] = slow[rank] * (fixed + n)
+	}
+	most := slices.Max(took)
+	w.a, w.b, w.workers = most, 0, len(slow)
+	for range 20 {
+		w.step++
+		w.steps.Add(sense.StepSample{Step: w.step, Samples: s.Batch, Batch: s.Batch,
+			Size: len(slow), Seconds: most + 0.5, Deal: sense.DealOf(s.Shares)})
+	}
+	o := w.observe(s.Batch, 0)
+	o.Setting = s
+	o.Split = sense.Split{Exposed: 0.4, Optimizer: 0.1, Seconds: most + 0.5}
+	for _, x := range took {
+		o.Split.Slack = append(o.Split.Slack, most-x)
+	}
+	return o
+}
+
+// What other shares bring is in the band, and after one change it is known closely, for that has
+// shown which part of the work does not depend on samples.
+func TestShares(t *testing.T) {
+	for _, fixed := range []float64{0, 10, 40} {
+		twin, w := twin.Twin{}, newWorld(0, 0, 0)
+		even := setting.Setting{Batch: 128}
+		first, second := even, even
+		first.Shares, second.Shares = []uint16{5, 2, 5, 5}, []uint16{5, 1, 5, 5}
+		slow := []float64{1, 3, 1, 1}
+		// check compares what is predicted of a setting with what it takes then.
+		check := func(o sense.Observation, to setting.Setting, exact bool) {
+			t.Helper()
+			twin.Observe(o)
+			p := twin.Predict(decide.Target{Setting: to})
+			want := o.Split.Seconds / newWorld(0, 0, 0).uneven(to, fixed, slow...).Split.Seconds
+			if !p.Throughput.Contains(want) || (p.Guess == "") != exact ||
+				exact && (math.Abs(p.Throughput.Mid/want-1) > 0.03 ||
+					p.Throughput.High > 1.25*p.Throughput.Low) {
+				t.Errorf("fixed %v, to %v: %v predicted, it is %v", fixed, to, p, want)
+			}
+		}
+		check(w.uneven(even, fixed, slow...), first, false)
+		o := w.uneven(first, fixed, slow...)
+		check(o, second, true)
+		check(o, even, true)
+		if p := twin.Predict(decide.Target{Setting: setting.Setting{Batch: 256,
+			Shares: first.Shares}}); p.Throughput.Mid == 0 {
+			t.Errorf("of another batch by the same shares: %+v", p)
+		}
+	}
+}
