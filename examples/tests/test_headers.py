@@ -28,6 +28,7 @@ EXAMPLES = [
     "examples/transformers/finetune.py",
     "examples/accelerate/train.py",
     "examples/lightning/train.py",
+    "examples/auto/train.py",
 ]
 # three kinds of parallelism written out; trainers of others do the work; the rest have up to 100
 LINES = {
@@ -35,6 +36,7 @@ LINES = {
     "examples/transformers/finetune.py": 60,
     "examples/accelerate/train.py": 60,
     "examples/lightning/train.py": 60,
+    "examples/auto/train.py": 60,
 }
 
 

@@ -23,6 +23,7 @@ nothing. docs/formats/policy.md has the lines that this process and the launcher
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 # The names of levers, and the type of the value of each.
@@ -125,7 +126,9 @@ def change(because: str, state: Any = None, **values: Any) -> Change:
         if kind is list:
             if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
                 raise ValueError(f"{name}={value!r} is no list of whole numbers from 0 on")
-        elif isinstance(value, bool) or not isinstance(value, (int, kind)) or not value > 0:
+            continue
+        fits = isinstance(value, int) or kind is float and isinstance(value, float)
+        if isinstance(value, bool) or not fits or not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} is no {kind.__name__} above 0")
     return Change(dict(values), because, state)
 

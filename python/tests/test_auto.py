@@ -1,0 +1,86 @@
+"""A job whose policies change it while it trains, as people run it: a policy of theirs, the policy
+of shoal, and what can be read of both.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+import running_job
+
+pytest.importorskip("numpy")
+
+# Steps that take 4 ms whatever the batch, with gradients so noisy that a larger batch pays.
+WORKER = """
+import os, sys, time
+import numpy as np
+import shoal
+
+job = shoal.join()
+state, gradient = np.zeros(1), shoal.zeros(4096)
+job.register("state", lambda: state, lambda others: np.copyto(state, others))
+draws = np.random.default_rng(job.rank)
+for step in job.steps(1 << 40, 64, seed=1, batch_range=(64, 1024)):
+    if step.number == 0 and job.rank == 0:
+        print("STEP 0", flush=True)
+    time.sleep(0.004)
+    spread = 50 / max(len(step.indices), 1) ** 0.5
+    gradient[:] = 1 + spread * draws.standard_normal(4096, dtype=np.float32)
+    gradient[0] = os.path.exists(sys.argv[1])
+    step.allreduce(gradient)
+    if gradient[0] > 0:
+        break
+"""
+
+DOUBLE = """
+import shoal
+
+@shoal.policy(levers=["batch", "rate"])
+def double(o, state):
+    if o.setting.batch == 64 and o.noise is not None:
+        return shoal.change(batch=128, because=f"{o.size} workers can do more")
+"""
+
+
+def test_a_policy_of_ones_own_changes_the_batch(launch, binary, tmp_path):
+    """The change of a policy in Python is predicted, made, measured and ended, and the ledger, the
+    command explain and the lines on the terminal say so.
+    """
+    policy, program = tmp_path / "double.py", tmp_path / "worker.py"
+    policy.write_text(DOUBLE)
+    program.write_text(WORKER)
+    options = ["--auto", "--policy", str(policy)]
+    with running_job.running(
+        launch, binary, tmp_path / "end", 2, pathlib.Path(program), options=options
+    ) as job:
+        made = job.read_until(r"change (\d+) at step \d+: batch 64 -> 128, because 2 workers can")
+        number = made[1]
+        ended = job.read_until(rf"change {number} (kept|reverted|void)")[1]
+        words = [str(binary), "explain", job.name]
+        told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+        assert "its policies change how it trains" in told
+        words += ["--change", number, "--json"]
+        lines = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+        job.finish()
+    phases = [json.loads(line)["change"] for line in lines.splitlines()]
+    assert [c["phase"] for c in phases] == ["entered", ended]
+    assert phases[0]["policy"] == "double" and phases[0]["predicted"]["mid"] > 1
+    assert re.search(r"batch 64 -> 128", told)
+
+
+def test_who_watches_changes_nothing(launch, binary, tmp_path):
+    """With --auto=watch the policy of shoal says what it would change, and the batch stays."""
+    program = tmp_path / "worker.py"
+    program.write_text(WORKER)
+    with running_job.running(
+        launch, binary, tmp_path / "end", 2, pathlib.Path(program), options=["--auto=watch"]
+    ) as job:
+        job.read_until(r"policy at step \d+: would change batch 64 -> \d+, rate")
+        words = [str(binary), "ps", "--json"]
+        listed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+        (mine,) = [j for j in map(json.loads, listed.splitlines()) if j["job"] == job.name]
+        assert mine["setting"] == {"batch": 64} and mine["auto"] == "watch"
+        job.finish()
