@@ -281,9 +281,9 @@ func sharesAfter(shares []uint16, before, next topo.View) []uint16 {
 func (s *State) apply(c *Commit) {
 	if c.Setting != nil {
 		s.Setting = *c.Setting
-		if c.Changed { // the workers are told a view, and nobody is new in it
-			s.Joined = 0
-		}
+	}
+	if c.Changed { // the workers are told a view, in which nobody is new unless c.View says so
+		s.Joined = 0
 	}
 	if c.Levers != nil {
 		s.Levers = *c.Levers

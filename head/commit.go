@@ -114,6 +114,7 @@ func (r *leader) commitStep(f *batch) {
 	next := r.machine.View()
 	switch {
 	case !r.isQuietExcept(f):
+		r.tellLoss(f, &c)
 		r.writeEntry(c, f)
 	case r.releasing != "" && r.state.AllReleased == "":
 		r.releaseAll(c, f)
@@ -148,6 +149,15 @@ func (r *leader) countStep(f *batch, c *Commit) {
 	r.state.Data = data
 	if change != nil {
 		r.enter(change, c)
+	}
+}
+
+// tellLoss has the members told where they go on behind a step with a loss, which they cannot
+// compute, where that step is not the time to tell them who they are now. f is the batch of the
+// step, and c its entry of the log.
+func (r *leader) tellLoss(f *batch, c *Commit) {
+	if r.state.Data != nil && !f.isReshape() && slices.Contains(r.done, false) {
+		c.Changed, r.state.Joined = true, 0
 	}
 }
 
