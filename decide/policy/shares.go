@@ -18,8 +18,9 @@ const (
 	// sameSpeed is by which share of the speed of most workers another one differs at most that
 	// counts as as fast as they.
 	sameSpeed = 0.05
-	// sharesGain is by which factor the samples a second must grow for a change of the shares.
-	sharesGain = 1.03
+	// sharesGain is by which factor the samples a second must grow for a change of the shares, and
+	// guessedGain where it is a guess which part of the work depends on samples.
+	sharesGain, guessedGain = 1.03, 1.05
 	// stay is for how many steps workers must have been slow before work moves, and steadyFactor by
 	// which factor their speeds may change meanwhile from one look to the next. A bottleneck that
 	// goes by itself moves no work (late binding: Lube, HotCloud 2017, §3). After maxUnsteady steps
@@ -69,17 +70,14 @@ func (Shares) Decide(o sense.Observation, twin decide.Twin,
 	best := list[0]
 	because := describeSpeeds(o, best.slow)
 	if best.tooSlow >= 0 {
-		because += fmt.Sprintf("; a quarter of the mean is too much for %s: see shoal drain",
+		because += fmt.Sprintf("; a quarter of the mean is too much for %s",
 			nameOf(o, best.tooSlow))
-	}
-	// Not as for batches, the middle counts also where it is a guess: chance makes some worker look
-	// slow in every job, and what may come of that is not worth a try.
-	if !(best.Goodput.Mid > sharesGain) {
-		if best.Gain() == 0 {
-			because = best.Guess
+		if slices.ContainsFunc(o.Hosts, func(h string) bool { return h != o.Hosts[0] }) {
+			because += ": see shoal drain"
 		}
-		return decide.Leave(fmt.Sprintf("%s; other shares bring less than %.3gx", because,
-			sharesGain)), nil
+	}
+	if why := tooLittle(best.Prediction); why != "" {
+		return decide.Leave(because + "; " + why), nil
 	}
 	old := seen{}
 	if json.Unmarshal(state, &old) != nil || len(old.Slow) != o.Size ||
@@ -106,6 +104,21 @@ func (Shares) Decide(o sense.Observation, twin decide.Twin,
 	old.Slow, old.Deal = slow, sense.DealOf(o.Setting.Shares)
 	state, _ = json.Marshal(old)
 	return d, state
+}
+
+// tooLittle returns why what is predicted of other shares is not worth a change, in words; "" = it
+// is. Not as for batches, the middle counts where it is a guess, and else also the low end: chance
+// makes some worker look slow in every job, and what may come of that is not worth a try.
+func tooLittle(p decide.Prediction) string {
+	switch gain := p.Throughput; {
+	case p.Gain() == 0:
+		return p.Guess
+	case p.Guess != "" && gain.Mid <= guessedGain:
+		return fmt.Sprintf("other shares bring %.3gx, and %s", gain.Mid, p.Guess)
+	case p.Guess == "" && (gain.Mid <= sharesGain || gain.Low <= 1):
+		return fmt.Sprintf("other shares bring %.3gx (%.3g–%.3g)", gain.Mid, gain.Low, gain.High)
+	}
+	return ""
 }
 
 // isSteady reports whether workers are about as slow as at another look.

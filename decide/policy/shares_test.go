@@ -131,10 +131,11 @@ func TestWorkStays(t *testing.T) {
 
 // A worker that is too slow for a quarter of the mean gets that, and should be drained.
 func TestTooSlow(t *testing.T) {
-	f := fleet{slow: []float64{1, 1, 9, 1}, now: setting.Setting{Batch: 128}}
+	f := fleet{slow: []float64{1, 1, 9, 1}, now: setting.Setting{Batch: 128},
+		hosts: []string{"a", "a", "b", "a"}}
 	made := changes(f.run())
 	if len(made) != 1 || !slices.Equal(f.now.Shares, []uint16{125, 125, 25, 125}) ||
-		!strings.Contains(made[0].Because, "too much for rank 2: see shoal drain") ||
+		!strings.Contains(made[0].Because, "too much for rank 2 on b: see shoal drain") ||
 		len(made[0].Because) > setting.MaxText {
 		t.Errorf("to %v: %+v", f.now, made)
 	}

@@ -88,21 +88,17 @@ func postSheet[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []
 		return
 	}
 	a.size, a.dealt, a.step, a.digest = job.Size(), t.Count(), t.Step(), digest(weights)
-	most := mostSamples(a.dealt, a.size)
-	a.sheet = slices.Grow(a.sheet[:0], a.size*(1+most))[:a.size*(1+most)]
+	room := a.size * (1 + a.dealt) // any rank may have all samples, as shares of work say
+	a.sheet = slices.Grow(a.sheet[:0], room)[:room]
 	clear(a.sheet)
 	a.sheet[job.Rank()] = int64(a.digest)
 	if t.Weight() > 0 {
 		for i, s := range t.Samples() {
-			a.sheet[a.size+job.Rank()*most+i] = s + 1
+			a.sheet[a.size+job.Rank()*a.dealt+i] = s + 1
 		}
 	}
 	a.moving = client.AllReduceAsync(job, a.sheet, collective.Sum, client.More())
 }
-
-// mostSamples returns how many samples of a step of `dealt` one of `size` workers takes at most.
-// Where there are fewer than two for each, some take two or three.
-func mostSamples(dealt, size int) int { return max((dealt+size-1)/size, min(dealt, 3)) }
 
 // readSheet waits for the sheet of a step that is committed, and counts what it shows. epoch is
 // that of the step. It does nothing without an audit.

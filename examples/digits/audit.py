@@ -43,8 +43,7 @@ class Audit:
         """
         for item in loop:
             step, size, rank = self.job.step, self.job.size, self.job.rank
-            # Samples of a rank: where there are fewer than two for each, some take two or three.
-            most = max(-(-step.count // size), min(step.count, 3))
+            most = step.count  # of a rank, as shares of work say
             sheet, digest = np.zeros(size * (1 + most), "int64"), self.job.digest() + 1
             sheet[rank] = digest
             own = sheet[size + rank * most :][: step.weight]

@@ -6,6 +6,7 @@ package digits
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/shoal-ml/shoal/client"
 )
@@ -18,6 +19,9 @@ type Config struct {
 	Momentum float64
 	Seed     uint64 // of the weights and of the order of the images
 	Audit    *Audit // looks on; nil = nobody does
+	// Computed is called after each gradient of this worker, with its samples and what they took;
+	// nil = nobody is.
+	Computed func(samples int, took time.Duration)
 }
 
 // Default returns a configuration that trains to about 99 % test accuracy.
@@ -67,7 +71,11 @@ func Train[T Float](ctx context.Context, job *client.Job, c Config,
 	begin := 0 // of the epoch, in losses
 	for t.Next(ctx) {
 		epoch := t.Epoch()
+		began := time.Now()
 		*loss = model.Gradient(grad, train, t.Samples())
+		if c.Computed != nil {
+			c.Computed(len(t.Samples()), time.Since(began))
+		}
 		postSheet(c.Audit, job, t, model.Weights)
 		if err := client.Commit(ctx, t, moved); err != nil {
 			return nil, fmt.Errorf("digits: step %d: %w", t.Step()+1, err)

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/examples/digits"
 	"github.com/shoal-ml/shoal/internal/cli"
@@ -39,12 +41,14 @@ func NewCommand() *cobra.Command {
 	var f demoFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Train on real data on this machine, lose a worker, gain two, and watch",
+		Short: "Train on real data on this machine, lose a worker, gain two, slow one, and watch",
 		Long: cli.Help(`Train a small network on 1,797 handwritten digits on this machine, lose a worker, and gain two.
-At the end the demo says whether a step or a sample was lost or counted twice.
+Then one becomes three times slower, and shoal moves its work to the others by itself. At the end
+the demo says whether a step or a sample was lost or counted twice, and whether what shoal had
+predicted of that change came true.
 
 Data and workers are part of this program: nothing is downloaded, and no Python is needed. With
---python the NumPy example and then the PyTorch example train the same network.`, cli.ExitCodes, "install"),
+--python the NumPy example and then the PyTorch example train the same network, and none is slow.`, cli.ExitCodes, "install"),
 		Example: `  shoal demo
   shoal demo -n 2 --json
   shoal demo --python=/usr/bin/python3`,
@@ -92,6 +96,8 @@ type demoWorker struct {
 	name    string            // go, numpy or torch
 	command []string          // without the number of steps
 	env     map[string]string // variables beside those of this process; nil = none
+	// canBeSlow is whether a signal makes a worker slow, as slowSignal says.
+	canBeSlow bool
 }
 
 // workerKinds returns the programs to train with: this one, or with --python those in Python, whose
@@ -104,7 +110,8 @@ func (f *demoFlags) workerKinds(ctx context.Context) ([]demoWorker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding this program's own file: %w", err)
 	}
-	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}}}, nil
+	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"},
+		canBeSlow: true}}, nil
 }
 
 // train runs one job until it ends, while other goroutines print its progress to view, and make it
@@ -114,10 +121,14 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 	beside := group.New(ctx)
 	beside.Go("progress", view.run)
 	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.printAbove,
-		joins: map[int]time.Duration{}}
+		slows: w.canBeSlow, joins: map[int]time.Duration{}}
+	auto := job.AutoOff
+	if w.canBeSlow {
+		auto = job.AutoAct
+	}
 	result, err := launcher.Run(ctx, launcher.RunConfig{
 		Spec: job.Spec{Name: "demo-" + w.name, Workers: f.workers,
-			Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
+			Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env, Auto: auto},
 		Stdout: io.Discard, // the logs in the run's directory have it
 		Stderr: view,
 		Kill:   cli.SecondSignal(ctx),
@@ -128,6 +139,11 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 		OnJoin: func(worker int, _ string) {
 			if worker < f.workers {
 				view.setJoined(time.Now())
+			}
+		},
+		OnEvent: func(e agent.Event) {
+			if e.Change != nil {
+				story.addChange(*e.Change)
 			}
 		},
 		OnReport: func(worker int, metrics map[string]float64) {
@@ -169,14 +185,23 @@ func newDemoWorkerCommand() *cobra.Command {
 
 // Work trains on the digits as one worker of the demo, for so many steps, in the process of that
 // worker: it joins the job, blocks until the training ends, and leaves the job. It prints its
-// progress to out.
-func Work(ctx context.Context, steps int, out io.Writer) error {
+// progress to out. It becomes slow when slowSignal comes.
+func Work(ctx context.Context, steps int, out io.Writer) (err error) {
+	signals, beside := make(chan os.Signal, 1), group.New(ctx)
+	signal.Notify(signals, slowSignal)
+	defer signal.Stop(signals)
+	held := pace{}
+	beside.Go("slow", func(ctx context.Context) error { return held.slowDown(ctx, signals) })
+	defer func() {
+		beside.Stop(nil)
+		err = errors.Join(err, beside.Wait())
+	}()
 	j, err := client.Join(ctx)
 	if err != nil {
 		return err
 	}
 	config := digits.Default()
-	config.Steps = steps
+	config.Steps, config.Computed = steps, held.hold
 	config.Audit = &digits.Audit{Changed: func(c digits.Change) error {
 		return j.Report(map[string]float64{"step": float64(c.Step), "workers": float64(c.Size),
 			"generation": float64(c.Generation),

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // TestMain makes the test a program shoal that has the command demo only.
@@ -173,6 +174,7 @@ func TestDemoStory(t *testing.T) {
 		s.addReport(worker, end(100, 0, 7))
 	}
 	want := outcome{handedOn: 32, recoverMS: []float64{5}, joinMS: []float64{100, 200}, equal: true,
+		changes: []demoChange{},
 		members: 3}
 	if d := cmp.Diff(want, s.outcome(), cmp.AllowUnexported(outcome{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -234,5 +236,50 @@ func TestDemoStream(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(last.RunDir, "result.json")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDemoChanges tells what was predicted of changes and what was measured, and leaves out how
+// they began in the outcome.
+func TestDemoChanges(t *testing.T) {
+	s := demoStory{workers: 2, steps: 100}
+	c := setting.Change{Number: 1, Phase: setting.Entered, Policy: "shares", Step: 50,
+		To: "shares=133:67", Because: "rank 1 is slow",
+		Predicted: setting.Band{Low: 1.1, Mid: 1.5, High: 2}}
+	s.addChange(c)
+	c.Phase, c.Measured = setting.Kept, 1.456
+	s.addChange(c)
+	c.Number, c.Phase, c.Measured = 2, setting.Reverted, 0.9
+	s.addChange(c)
+	c.Number, c.Phase, c.Measured = 3, setting.Entered, 0
+	s.addChange(c)
+	want := []string{
+		"work moves after step 50: shares equal -> 133:67, because rank 1 is slow; " +
+			"predicted 1.5x goodput (1.1–2)",
+		"predicted 1.50x the samples a second (1.10–2.00), measured 1.46x, kept",
+		"predicted 1.50x the samples a second (1.10–2.00), measured 0.90x, taken back"}
+	if diff := cmp.Diff(want, s.lines[:3]); diff != "" {
+		t.Errorf("lines (-want +got): %s", diff)
+	}
+	o := s.outcome()
+	if text := o.String(); len(o.changes) != 3 || o.changes[1].Kept || !strings.Contains(text,
+		"shares equal -> 133:67: "+want[1]+"\n") || !strings.Contains(text, "not measured\n") {
+		t.Errorf("%+v: %s", o.changes, text)
+	}
+}
+
+// TestPace holds a worker up as long as it says, and longer after a signal.
+func TestPace(t *testing.T) {
+	var p pace
+	for range 100 {
+		p.hold(1, time.Hour) // it computes slowly, and never sleeps
+	}
+	if p.usual < 50*time.Minute || p.usual > time.Hour {
+		t.Errorf("it takes %v for a sample as a rule", p.usual)
+	}
+	signals := make(chan os.Signal, 1)
+	signals <- slowSignal
+	if err := p.slowDown(context.Background(), signals); err != nil || !p.slow.Load() {
+		t.Errorf("it is not slow after a signal: %v", err)
 	}
 }

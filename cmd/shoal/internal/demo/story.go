@@ -15,15 +15,20 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/setting"
 )
 
-// The plot of the demo, in shares of its steps: when a worker is killed, and when a number of
-// demoJoiners more are ordered.
+// The plot of the demo, in shares of its steps: when a worker is killed, when a number of
+// demoJoiners more are ordered, and when one becomes slow.
 const (
-	demoKillAt  = 0.25
-	demoOrderAt = 0.45
+	demoKillAt  = 0.2
+	demoOrderAt = 0.35
+	demoSlowAt  = 0.45
 	demoJoiners = 2
 )
+
+// slowSignal makes a worker of the demo three times slower.
+const slowSignal = syscall.SIGUSR2
 
 // demoStory kills a worker of a job that trains and orders new ones, from outside, as anybody
 // could; and puts together what the workers report about it. Every worker says when it has made the
@@ -31,6 +36,7 @@ const (
 // at once.
 type demoStory struct {
 	workers, steps int               // number of workers at the start, and of steps in all
+	slows          bool              // a worker becomes slow
 	tell           func(line string) // shows a line to the people who watch
 
 	mu      sync.Mutex            // guards what follows
@@ -41,10 +47,12 @@ type demoStory struct {
 	ordered time.Time             // when new workers were ordered; zero = not yet
 	joins   map[int]time.Duration // by number of the new worker, from the order to its first step
 	ended   []map[string]float64  // the last report of each worker
+	changes []setting.Change      // of how the job trains, in order, each as it was last seen
+	lines   []string              // about these, which were not told yet
 }
 
-// play kills a worker of the job of the run in dir, and orders new ones, each when the job has come
-// to its share of the steps. It returns after that, or when the job has ended.
+// play kills a worker of the job of the run in dir, orders new ones, and makes one slow, each when
+// the job has come to its share of the steps. It returns after that, or when the job has ended.
 func (s *demoStory) play(ctx context.Context, dir string) error {
 	j, err := control.Find(ctx, dir)
 	if err == nil && s.workers > 1 {
@@ -55,6 +63,13 @@ func (s *demoStory) play(ctx context.Context, dir string) error {
 	if err == nil {
 		if err = s.waitForShare(ctx, j, demoOrderAt); err == nil {
 			err = s.orderWorkers(ctx, j)
+		}
+	}
+	if err == nil && s.slows {
+		if err = s.waitForShare(ctx, j, demoSlowAt); err == nil {
+			if err = s.slowMember(j); err == nil {
+				err = s.tellChanges(ctx, j)
+			}
 		}
 	}
 	var unknown *control.Unknown
@@ -80,13 +95,10 @@ func (s *demoStory) waitForShare(ctx context.Context, j *control.Job, share floa
 // killMember kills a random member, wherever it is in its step; not the last one. j is as play has
 // refreshed it. It holds s.mu, so that no report comes between the kill and its time.
 func (s *demoStory) killMember(j *control.Job) error {
-	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.Worker) bool {
-		return !w.Running || w.Rank < 0
-	})
-	if len(members) < 2 {
+	w, ok := randomMember(j)
+	if !ok {
 		return nil
 	}
-	w := members[rand.IntN(len(members))]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.victim, s.after, s.killed = w.Worker, j.Generation, time.Now()
@@ -95,6 +107,67 @@ func (s *demoStory) killMember(j *control.Job) error {
 	}
 	s.tell(fmt.Sprintf("worker %d (process %d) was killed after step %d", w.Worker, w.PID, j.Steps))
 	return nil
+}
+
+// slowMember makes a random member slow; not the last one. j is as play has refreshed it.
+func (s *demoStory) slowMember(j *control.Job) error {
+	w, ok := randomMember(j)
+	if !ok {
+		return nil
+	}
+	if err := syscall.Kill(w.PID, slowSignal); err != nil {
+		return fmt.Errorf("slowing worker %d down: %w", w.Worker, err)
+	}
+	s.tell(fmt.Sprintf("worker %d (rank %d) computes %d times slower from step %d on", w.Worker,
+		w.Rank, demoSlow, j.Steps))
+	return nil
+}
+
+// randomMember returns a member of the job by chance; false if it has fewer than two.
+func randomMember(j *control.Job) (w api.Worker, ok bool) {
+	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.Worker) bool {
+		return !w.Running || w.Rank < 0
+	})
+	if len(members) < 2 {
+		return w, false
+	}
+	return members[rand.IntN(len(members))], true
+}
+
+// addChange records that a change of how the job trains begins or ends. It does not wait: the
+// engine's thread calls it.
+func (s *demoStory) addChange(c setting.Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.Phase.IsEnd() {
+		s.lines = append(s.lines, newDemoChange(c).measured())
+	} else {
+		s.lines = append(s.lines, fmt.Sprintf("work moves after step %d: %s", c.Step, c.Reason()))
+	}
+	if n := len(s.changes); n > 0 && s.changes[n-1].Number == c.Number {
+		s.changes[n-1] = c
+		return
+	}
+	s.changes = append(s.changes, c)
+}
+
+// tellChanges tells of changes until the job ends, which is control.ErrEnded.
+func (s *demoStory) tellChanges(ctx context.Context, j *control.Job) error {
+	return cli.Poll(ctx, func() (bool, error) {
+		s.mu.Lock()
+		lines := s.lines
+		s.lines = nil
+		s.mu.Unlock()
+		for _, line := range lines {
+			s.tell(line)
+		}
+		err := j.Refresh(ctx)
+		var refusal *control.Refusal
+		if errors.As(err, &refusal) {
+			err = control.ErrEnded
+		}
+		return false, err
+	})
 }
 
 // orderWorkers asks the job for demoJoiners more workers. It waits for the launcher's answer, and
@@ -138,6 +211,18 @@ type outcome struct {
 	// equal says whether the parameters of all members were equal, at every step and at the end.
 	equal   bool
 	members int // number of members at the end
+	changes []demoChange
+}
+
+// demoChange is a change that a policy has made of how the job trains, as in demoState.
+type demoChange struct {
+	Policy    string       `json:"policy"`
+	From      string       `json:"from"`
+	To        string       `json:"to"`
+	Because   string       `json:"because"`
+	Predicted setting.Band `json:"predicted"`          // factor of the samples a second
+	Measured  float64      `json:"measured,omitempty"` // 0 = it was not
+	Kept      bool         `json:"kept"`               // it was not taken back
 }
 
 // outcome returns the worst of what the audits of the members at the end have found. It is called
@@ -165,11 +250,34 @@ func (s *demoStory) outcome() outcome {
 	if !s.killed.IsZero() {
 		o.recoverMS = append(o.recoverMS, cli.Milliseconds(s.recover))
 	}
+	o.changes = []demoChange{}
+	for _, c := range s.changes {
+		o.changes = append(o.changes, newDemoChange(c))
+	}
 	for _, d := range s.joins {
 		o.joinMS = append(o.joinMS, cli.Milliseconds(d))
 	}
 	slices.Sort(o.joinMS)
 	return o
+}
+
+// newDemoChange returns what the demo says of a change.
+func newDemoChange(c setting.Change) demoChange {
+	return demoChange{c.Policy, c.From, c.To, c.Because, c.Predicted, c.Measured,
+		c.Phase != setting.Reverted}
+}
+
+// measured puts what was measured beside what was predicted.
+func (c demoChange) measured() string {
+	text := fmt.Sprintf("predicted %.2fx the samples a second (%.2f–%.2f), ", c.Predicted.Mid,
+		c.Predicted.Low, c.Predicted.High)
+	switch {
+	case c.Measured == 0:
+		return text + "not measured"
+	case c.Kept:
+		return text + fmt.Sprintf("measured %.2fx, kept", c.Measured)
+	}
+	return text + fmt.Sprintf("measured %.2fx, taken back", c.Measured)
 }
 
 // String returns the outcome in a few lines.
@@ -182,6 +290,9 @@ func (o *outcome) String() string {
 	}
 	for _, ms := range o.joinMS {
 		fmt.Fprintf(&b, "a new worker made its first step %.0f ms after it was ordered\n", ms)
+	}
+	for _, c := range o.changes {
+		fmt.Fprintf(&b, "%s: %s\n", setting.Change{From: c.From, To: c.To}.What(), c.measured())
 	}
 	equal := "not the same"
 	if o.equal {

@@ -46,6 +46,8 @@ type demoState struct {
 	JoinMS []float64 `json:"join_ms,omitzero"`
 	// on all workers, at every step and at the end
 	ParametersEqual *bool `json:"parameters_equal,omitempty"`
+	// that policies have made of how the job trains, in order
+	Changes []demoChange `json:"changes,omitzero"`
 }
 
 // demoView shows one run of the demo. Writing to it puts a text above the line that rewrites
@@ -217,6 +219,7 @@ func (v *demoView) printOutcome(seconds float64, o outcome) error {
 	s.Workers, s.StepsLost, s.SamplesLost, s.SamplesRepeated = o.members, &o.stepsLost,
 		&o.samplesLost, &o.samplesRepeated
 	s.RecoverMS, s.JoinMS, s.ParametersEqual = o.recoverMS, o.joinMS, &o.equal
+	s.Changes = o.changes
 	if v.json {
 		return v.printJSON()
 	}
