@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/policies"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // drive has policies decide about the job, if its spec says so. It does not wait.
@@ -22,13 +23,15 @@ func (l *launcher) drive(spec job.Spec) {
 }
 
 // startPolicies starts the policies of users that a job names, as goroutines of g, whose end ends
-// them. It returns those that run. One that cannot run is told to people, and the job goes on
-// without it. It waits for the programs, on the goroutine of the agent that decides.
+// them, and marked as part of the run, so that the guard ends them when this launcher is killed. It
+// returns those that run. One that cannot run is told to people, and the job goes on without it. It
+// waits for the programs, on the goroutine of the agent that decides.
 func (l *launcher) startPolicies(g *group.Group, spec job.Spec) (list []decide.Policy) {
 	env := os.Environ()
 	for name, value := range spec.Env {
 		env = append(env, name+"="+value)
 	}
+	env = append(env, proc.RunVariable+"="+l.place.Mark())
 	for _, path := range spec.Policies {
 		command, err := policyCommand(spec, path)
 		if err == nil {

@@ -3,17 +3,23 @@ package policies_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/launcher/policies"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -38,16 +44,28 @@ func behave(how string) {
 		"chatty":   `hello`,
 	}[how] + map[bool]string{true: `{"protocol":1,"name":"double","levers":["batch"]}`}[how ==
 		"good" || strings.HasPrefix(how, "then ")])
+	if how == "then is deaf" || how == "child" {
+		_ = syscall.Pause()
+	}
 	in := bufio.NewScanner(os.Stdin)
 	for n := 1; in.Scan(); n++ {
 		switch how {
 		case "good":
-			if os.Getenv("SHOAL_RANK") != "" {
-				fmt.Println(`it knows of workers`)
+			if os.Getenv("SHOAL_RANK") != "" || os.Getenv(proc.RunVariable) != "outer/run" {
+				fmt.Println(`it knows of workers, or is not marked`)
 			}
 			fmt.Printf(`{"tick":%d,"change":{"batch":256},"because":"asked %d times","state":%d}`+
 				"\n", n, n, n)
 		case "then dies":
+			return
+		case "then leaves a child":
+			child := exec.Command(os.Args[0])
+			child.Env = []string{behaviourVariable + "=child"}
+			if err := child.Start(); err != nil {
+				panic(err)
+			}
+			fmt.Printf(`{"tick":1,"change":null,"because":"none","state":%d}`+"\n",
+				child.Process.Pid)
 			return
 		case "then hangs":
 			_, _ = io.Copy(io.Discard, os.Stdin) // which nobody closes
@@ -78,7 +96,8 @@ func start(t *testing.T, how string) (*policies.Program, error) {
 		}
 	})
 	return policies.Start(g, []string{os.Args[0]},
-		[]string{behaviourVariable + "=" + how, "SHOAL_RANK=3"}, io.Discard)
+		[]string{behaviourVariable + "=" + how, "SHOAL_RANK=3",
+			proc.RunVariable + "=outer/run"}, io.Discard)
 }
 
 // observed is what the policies of these tests are told.
@@ -161,6 +180,56 @@ func TestNoPolicyStarts(t *testing.T) {
 	}
 	g.Stop(nil)
 	_ = g.Wait()
+}
+
+// A program that does not read its requests holds nobody up, and is ended.
+func TestDeafProgramIsEnded(t *testing.T) {
+	p, err := start(t, "then is deaf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := []byte(`"` + strings.Repeat("x", 1<<20) + `"`) // than a pipe has room for
+	for _, want := range []string{"does not read", "it has ended"} {
+		seen := fmt.Sprint(panics(func() { p.Decide(observed, nil, more) }))
+		if !strings.Contains(seen, want) {
+			t.Errorf("%s, expected %q", seen, want)
+		}
+	}
+}
+
+// What a program has started that ends by itself ends with it.
+func TestNoChildOfProgramStays(t *testing.T) {
+	for range 5 { // what is wrong here may go well by chance
+		p, err := start(t, "then leaves a child")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var state []byte
+		for state == nil { // a busy machine may make an answer late
+			_ = panics(func() { _, state = p.Decide(observed, nil, nil) })
+		}
+		pid, err := strconv.Atoi(string(state))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 10_000)
+		for err == unix.EINTR {
+			n, err = unix.Poll(fds, 10_000)
+		}
+		if n != 1 {
+			t.Errorf("process %d, which the program has started, lives on: %v", pid, err)
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
+		unix.Close(fd)
+	}
 }
 
 // The end of the group ends a program that hears nothing, with all that it has started.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/sense"
 )
 
@@ -42,10 +44,11 @@ const (
 type Program struct {
 	hello
 	path    string
-	in      io.WriteCloser // the program reads it
-	lines   <-chan line    // what it answers; closed when it has ended
-	tick    uint64         // number of the newest request
-	pending bool           // a request was sent, and its answer has not come yet
+	in      io.WriteCloser     // the program reads it
+	kill    context.CancelFunc // ends the program with all that it has started; it does not wait
+	lines   <-chan line        // what it answers; closed when it has ended
+	tick    uint64             // number of the newest request
+	pending bool               // a request was sent, and its answer has not come yet
 }
 
 // line is a line that a program has written, or why there is none.
@@ -69,7 +72,8 @@ func Command(path, python string) []string {
 // Start starts a program, by the words that run it, in the environment env without what belongs to
 // workers, and waits until it has said what it decides about. Errors of the program go to stderr. A
 // goroutine of g reads what it writes; the end of g's context ends the program with all that it has
-// started.
+// started, and so does its own end. By proc.RunVariable in env, a sweep of the run finds it when
+// the launcher is killed.
 func Start(g *group.Group, command, env []string, stderr io.Writer) (*Program, error) {
 	p := &Program{path: command[len(command)-1]}
 	failed := func(err error) (*Program, error) {
@@ -100,11 +104,14 @@ func Start(g *group.Group, command, env []string, stderr io.Writer) (*Program, e
 	limit := unix.Rlimit{Cur: maxMemory, Max: maxMemory}
 	_ = unix.Prlimit(c.Process.Pid, unix.RLIMIT_DATA, &limit, nil)
 	lines := make(chan line, 1)
-	p.in, p.lines = in, lines
+	p.in, p.kill, p.lines = in, cancel, lines
 	g.Go("policy "+p.path, func(ctx context.Context) error {
 		defer cancel()
 		readLines(ctx, out, lines)
 		cancel()
+		// Wait has Cancel run or not where the program has ended by itself, and then what it has
+		// started would stay. Its number is its own until Wait.
+		_ = c.Cancel()
 		_ = c.Wait() // how it ended was said by its last line, or by none
 		return nil
 	})
@@ -119,10 +126,11 @@ func Start(g *group.Group, command, env []string, stderr io.Writer) (*Program, e
 	return p, nil
 }
 
-// withoutWorkers returns the variables of an environment that do not tell a worker who it is.
+// withoutWorkers returns the variables of an environment that do not tell a worker who it is: but
+// for the mark of the run none of shoal.
 func withoutWorkers(env []string) (list []string) {
 	for _, pair := range env {
-		if !strings.HasPrefix(pair, "SHOAL_") {
+		if !strings.HasPrefix(pair, "SHOAL_") || strings.HasPrefix(pair, proc.RunVariable+"=") {
 			list = append(list, pair)
 		}
 	}
@@ -177,8 +185,8 @@ func (p *Program) Name() string { return p.hello.Name }
 func (p *Program) Levers() []string { return p.hello.Levers }
 
 // Decide asks the program, and waits for its answer for up to 50 ms. A program that has not
-// answered the request before is not asked again until it has. The twin is not at hand for
-// programs.
+// answered the request before is not asked again until it has, and one that does not read requests
+// is ended. The twin is not at hand for programs.
 func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (decide.Decision,
 	[]byte) {
 	d, next, err := p.ask(o, state)
@@ -191,19 +199,19 @@ func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (deci
 // ask sends a request, unless the one before is not answered, and returns the answer to it.
 func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, next []byte,
 	err error) {
+	until := time.Now().Add(answerTime)
 	if !p.pending {
 		p.tick++
 		b, err := json.Marshal(newRequest(p.tick, o, state))
 		if err != nil {
 			return d, nil, err
 		}
-		// A pipe takes 64 KiB, which is more than a request that nobody reads.
-		if _, err := p.in.Write(append(b, '\n')); err != nil {
-			return d, nil, errors.New("it has ended; what it wrote to stderr says why")
+		if err := p.write(append(b, '\n'), until); err != nil {
+			return d, nil, err
 		}
 		p.pending = true
 	}
-	for until := time.Now().Add(answerTime); ; {
+	for {
 		text, err := p.next(until, answerTime)
 		if err != nil {
 			return d, nil, err
@@ -214,4 +222,21 @@ func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, nex
 			return d, next, err
 		}
 	}
+}
+
+// write gives the program a request, and waits until a time for room in the pipe, where a program
+// has left requests that it answers without reading them. Half a request would spoil the next, so
+// the program is ended then.
+func (p *Program) write(b []byte, until time.Time) error {
+	if pipe, is := p.in.(interface{ SetWriteDeadline(time.Time) error }); is {
+		_ = pipe.SetWriteDeadline(until) // pipes have deadlines
+	}
+	switch _, err := p.in.Write(b); {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		p.kill()
+		return errors.New("it does not read what it is asked, and was ended")
+	}
+	return errors.New("it has ended; what it wrote to stderr says why")
 }

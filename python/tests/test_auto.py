@@ -3,8 +3,10 @@ of shoal, and what can be read of both.
 """
 
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 
 import pytest
@@ -71,16 +73,42 @@ def test_a_policy_of_ones_own_changes_the_batch(launch, binary, tmp_path):
     assert re.search(r"batch 64 -> 128", told)
 
 
+# A policy that hears nothing, and tells its number in the file beside it.
+DEAF = """#!/bin/sh
+echo $$ >"$0.pid"
+echo '{"protocol":1,"name":"deaf","levers":["save"]}'
+exec sleep 1000000
+"""
+
+
+def runs_as(number, name):
+    """Whether the process of a number lives, and its first word is `name`."""
+    try:
+        words = pathlib.Path("/proc", number, "cmdline").read_bytes()
+    except OSError:
+        return False
+    return words.split(b"\0")[0] == name.encode()
+
+
 def test_who_watches_changes_nothing(launch, binary, tmp_path):
-    """With --auto=watch the policy of shoal says what it would change, and the batch stays."""
-    program = tmp_path / "worker.py"
+    """With --auto=watch the policy of shoal says what it would change, and the batch stays. The
+    program of a policy does not outlive its launcher, also where that is killed.
+    """
+    deaf, program = tmp_path / "deaf", tmp_path / "worker.py"
+    deaf.write_text(DEAF)
+    deaf.chmod(0o700)
     program.write_text(WORKER)
+    options = ["--auto=watch", "--policy", str(deaf)]
     with running_job.running(
-        launch, binary, tmp_path / "end", 2, pathlib.Path(program), options=["--auto=watch"]
+        launch, binary, tmp_path / "end", 2, pathlib.Path(program), options=options
     ) as job:
         job.read_until(r"policy at step \d+: would change batch 64 -> \d+, rate")
         words = [str(binary), "ps", "--json"]
         listed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
         (mine,) = [j for j in map(json.loads, listed.splitlines()) if j["job"] == job.name]
         assert mine["setting"] == {"batch": 64} and mine["auto"] == "watch"
-        job.finish()
+        number = (tmp_path / "deaf.pid").read_text().strip()
+        assert runs_as(number, "sleep")
+        os.kill(mine["pid"], signal.SIGKILL)
+        while runs_as(number, "sleep"):
+            pass
