@@ -42,7 +42,7 @@ func TestRows(t *testing.T) {
 		&history.Data{Samples: 80, First: 8})
 	for i := range uint64(9) {
 		add(sample(2+i, 1, 8))
-		r.Look(sense.Split{Compute: 0.8, Exposed: 0.1, Slack: []float64{0, float64(i)}}, 2, i > 0)
+		r.Look(sense.Split{Compute: 0.8, Exposed: 0.1, Slack: []float64{0, float64(i)}}, 2, true)
 		r.Gradients(64)
 	}
 	short := sample(11, 0.5, 8)
@@ -66,7 +66,7 @@ func TestRows(t *testing.T) {
 	want := []history.Row{
 		{Step: 12, Steps: 12, Span: 18.5, Generation: 1, Size: 2, Batch: 8, Samples: 91,
 			Seconds: &history.Quantiles{P10: 1, Median: 1, P90: 1},
-			Split:   &history.Split{Compute: 0.8, Exposed: 0.1}, Slack: []float64{0, 4},
+			Split:   &history.Split{Compute: 0.8, Exposed: 0.1}, Slack: []float64{0, 3.6},
 			Loss: &loss, Gradients: 64, Data: &history.Data{Samples: 80, First: 8},
 			Hosts: []history.Host{{Name: "a", Ranks: []int{0, 1}}}},
 		{Step: 13, Steps: 1, Span: 1, Generation: 1, Size: 2, Batch: 8, Samples: 8,

@@ -25,10 +25,11 @@ type Recorder struct {
 	every   int               // one in so many steps is kept in times
 	skipped int               // steps since the last one that was kept
 
-	looks  float64   // calls of Look
+	looked uint64    // steps of the row before the last Look
+	told   float64   // steps that Look has told of
 	split  Split     // sums over these
-	slack  []float64 // sums by rank over the calls that had slack, and their number; nil = none
-	losses float64   // calls that had a loss
+	slack  []float64 // sums by rank over those with slack, and their number; nil = none
+	losses float64   // steps with a loss
 	loss   float64   // sum over these
 }
 
@@ -96,29 +97,31 @@ func (r *Recorder) Gradients(n uint64) { r.row.Gradients = max(r.row.Gradients, 
 // HasSteps reports whether a row has begun.
 func (r *Recorder) HasSteps() bool { return r.row.Steps > 0 }
 
-// Look tells what is known of the steps now, about once a second: where their time goes, and their
-// loss, if workers tell one. A row has the means.
+// Look tells what is known of the steps since the last Look, about once a second: where their time
+// goes, and their loss, if workers tell one. A row has the means over its steps.
 func (r *Recorder) Look(s sense.Split, loss float64, told bool) {
-	if r.row.Steps == 0 {
+	n := float64(r.row.Steps - r.looked)
+	r.looked = r.row.Steps
+	if n == 0 {
 		return
 	}
-	r.looks++
-	r.split.Data += s.Data
-	r.split.Compute += s.Compute
-	r.split.Exposed += s.Exposed
-	r.split.Optimizer += s.Optimizer
+	r.told += n
+	r.split.Data += n * s.Data
+	r.split.Compute += n * s.Compute
+	r.split.Exposed += n * s.Exposed
+	r.split.Optimizer += n * s.Optimizer
 	if len(s.Slack) == r.row.Size {
 		if r.slack == nil {
 			r.slack = make([]float64, r.row.Size+1)
 		}
 		for i, x := range s.Slack {
-			r.slack[i] += x
+			r.slack[i] += n * x
 		}
-		r.slack[len(s.Slack)]++
+		r.slack[len(s.Slack)] += n
 	}
 	if told && !math.IsNaN(loss) && !math.IsInf(loss, 0) {
-		r.losses++
-		r.loss += loss
+		r.losses += n
+		r.loss += n * loss
 	}
 }
 
@@ -135,7 +138,7 @@ func (r *Recorder) Take() *Row {
 		over.Seconds = &Quantiles{P10: round(t[(r.n+4)/10]),
 			Median: round((t[(r.n-1)/2] + t[r.n/2]) / 2), P90: round(t[(9*r.n-4)/10])}
 	}
-	if n := r.looks; n > 0 && r.split != (Split{}) {
+	if n := r.told; n > 0 && r.split != (Split{}) {
 		over.Split = &Split{round(r.split.Data / n), round(r.split.Compute / n),
 			round(r.split.Exposed / n), round(r.split.Optimizer / n)}
 	}

@@ -18,6 +18,7 @@ import (
 // options are the flags of shoal sim. One goroutine uses them, that of the command.
 type options struct {
 	json   bool
+	dir    string // directory of a run; "" = scenarios are played
 	what   string // a what-if; "" = none
 	seed   uint64
 	reseed bool // whether seed was given
@@ -27,7 +28,7 @@ type options struct {
 func NewCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "sim FILE...",
+		Use:   "sim FILE... | --run DIR",
 		Short: "Play what becomes of a job in virtual time",
 		Long: cli.Help(`Play scenarios: jobs in virtual time, what happens to them, and which policies decide. The
 command prints what came, with every change, its reason, and what was predicted and measured. It
@@ -47,20 +48,35 @@ comes to the same bytes each time. docs/formats/scenario.md has all lines that a
   expect goodput >= 0.95 of best after 100 steps
 
 With --what, each scenario is played twice, as it is and with something else from the start. Both
-share all chance that they have in common, so they differ by that alone.`, cli.ExitCodes, "train"),
+share all chance that they have in common, so they differ by that alone.
+
+With --run, a job is played as the files in its directory say that it has run: what a step takes by
+its batch and its workers, who is slow, and what the network takes. The command prints the seconds
+that were measured and those that it plays, so that you see how far to believe it, then what comes
+of --what with a band that holds it in 80 of 100 cases, and what it does not know.`, cli.ExitCodes, "train"),
 		Example: `  shoal sim slow_cable.txt
   shoal sim scenarios/*.txt --seed 7       other chance
   shoal sim slow_cable.txt --json          one JSON object a file
-  shoal sim slow_cable.txt --what "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"`,
-		Args: cli.Arguments(1, math.MaxInt),
+  shoal sim slow_cable.txt --what "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"
+  shoal sim --run ~/.local/state/shoal/runs/gpt --what "size=8, link h2=100Mbit"`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.dir != "" {
+				return cli.Arguments(0, 0)(cmd, args)
+			}
+			return cli.Arguments(1, math.MaxInt)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.reseed = cmd.Flags().Changed("seed")
 			done := cli.ExitOnSignal(cmd.Context()) // since there is nothing to undo
 			defer done()
+			if o.dir != "" {
+				return o.playRun(cmd.OutOrStdout())
+			}
 			return o.run(cmd.OutOrStdout(), args)
 		},
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print one JSON object a file")
+	cmd.Flags().StringVar(&o.dir, "run", "", "play the job whose directory of a run this is")
 	cmd.Flags().StringVar(&o.what, "what", "", "compare with what would come of something else")
 	cmd.Flags().Uint64Var(&o.seed, "seed", 0, "draw by another seed than the files say")
 	return cmd

@@ -1,0 +1,317 @@
+package recorded_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-ml/shoal/sense/history"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
+	"github.com/shoal-ml/shoal/world/recorded"
+	"github.com/shoal-ml/shoal/world/scenario"
+)
+
+// version is that of shoal which has run the jobs in testdata.
+const version = "0.1.0"
+
+// files returns the files of a run in testdata, or fails the test.
+func files(t testing.TB, name string) (f recorded.Files) {
+	for file, text := range map[string]*[]byte{"job.json": &f.Job, "sense.jsonl": &f.Sense,
+		"events.jsonl": &f.Events} {
+		var err error
+		if *text, err = os.ReadFile(filepath.Join("testdata", name, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// fataler is a test of package testing or rapid.
+type fataler interface{ Fatal(args ...any) }
+
+// play plays a run in testdata, or fails the test.
+func play(t fataler, f recorded.Files, what string) *recorded.Report {
+	r, err := recorded.Play(recorded.Read(f, version), what, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Two real jobs, of two workers on a host and of three hosts of which one takes twice as long, are
+// played as they were measured. Their steps slept 4 ms and 0.25 ms for each sample of a worker.
+func TestRealRuns(t *testing.T) {
+	for name, want := range map[string]struct {
+		hosts string
+		slow  bool
+		size  int
+	}{
+		"one": {"h1 = rank 0, h2 = rank 1", false, 2},
+		"two": {"h1 = n1, h2 = n2, h3 = n3", true, 3},
+	} {
+		f := files(t, name)
+		r := play(t, f, "")
+		if len(r.Periods) != 2 || r.Job != name || r.Changes != 1 || r.Workers != want.size ||
+			r.Missing != nil {
+			t.Fatalf("%s: %+v", name, r)
+		}
+		for _, p := range r.Periods {
+			if off := math.Abs(math.Log(p.Played / p.Median)); off > 0.12 || p.Size != want.size {
+				t.Errorf("%s: %+v", name, p)
+			}
+		}
+		if strings.Join(r.Hosts, ", ") != want.hosts ||
+			strings.Contains(r.Scenario, "slow h2 1.") != want.slow {
+			t.Errorf("%s: hosts %v in\n%s", name, r.Hosts, r.Scenario)
+		}
+		s, err := scenario.Parse(r.Scenario, nil, "")
+		if err != nil {
+			t.Fatalf("%s:\n%s\n%v", name, r.Scenario, err)
+		}
+		h := s.Job.Hosts[0]
+		if h.PerSample < 0.22e-3 || h.PerSample > 0.28e-3 || h.Fixed < 3e-3 || h.Fixed > 8e-3 {
+			t.Errorf("%s: a worker takes %v and %v a sample", name, h.Fixed, h.PerSample)
+		}
+		again := play(t, f, "size=1, batch=64")
+		one, err := json.Marshal(again)
+		two, err2 := json.Marshal(play(t, f, "size=1, batch=64"))
+		if err := errors.Join(err, err2); err != nil || !bytes.Equal(one, two) {
+			t.Errorf("%s: it comes to something else when it is played again, %v", name, err)
+		}
+	}
+}
+
+// What-ifs of real jobs come to what the numbers of their programs say.
+func TestWhatIfs(t *testing.T) {
+	for _, c := range []struct {
+		run, what string
+		low, high float64 // of the factor by which a step takes longer
+	}{
+		{"one", "batch=512", 1.5, 2.2},
+		{"one", "size=4", 0.45, 0.65},
+		{"one", "slow h2=3x", 2.2, 3.2},
+		{"two", "link h2=100Mbit", 2.5, 4.5},
+		{"two", "slow h2=2x", 1.5, 2.1},
+		{"two", "slow h1=1x", 0.9, 1.1},
+		{"two", "link=100Gbit, batch=60", 0.25, 0.5},
+	} {
+		w := play(t, files(t, c.run), c.what).WhatIf
+		if w.Step.Mid < c.low || w.Step.Mid > c.high || w.Step.Low > w.Step.Mid ||
+			w.Step.High < w.Step.Mid || !w.Goodput.IsKnown() || w.Step.High > 3*w.Step.Low {
+			t.Errorf("%s: %+v", c.what, *w)
+		}
+	}
+}
+
+// What cannot be asked is refused in words.
+func TestWhatIsRefused(t *testing.T) {
+	for _, c := range []struct{ run, what, want string }{
+		{"one", "size=0", "a size is a number of workers"},
+		{"one", "batch=x", "a batch is a number of samples"},
+		{"one", "link=1Gbit", "the job was on one host"},
+		{"one", "policy=batch", "policies decide in scenarios"},
+		{"one", "sise=3", "did you mean size?"},
+		{"one", "slow h9=2x", "there are 2 hosts"},
+		{"two", "link h2=1Gbyte", "is not a rate"},
+		{"two", "", ""},
+	} {
+		_, err := recorded.Play(recorded.Read(files(t, c.run), version), c.what, 1)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: error %v, expected one with %q", c.what, err, c.want)
+		}
+	}
+}
+
+// Where steps with one number of samples were seen only, the report says so, and the band has all
+// that can be.
+func TestOneBatch(t *testing.T) {
+	f := files(t, "one")
+	f.Sense, _, _ = bytes.Cut(f.Sense, []byte("\n"))
+	r := play(t, f, "batch=128")
+	if !strings.Contains(strings.Join(r.Notes, "; "), "only steps with 32 samples a worker") ||
+		r.WhatIf.Step.Low > 1.1 || r.WhatIf.Step.High < 1.85 {
+		t.Errorf("%q, %+v", r.Notes, *r.WhatIf)
+	}
+	if r.WhatIf.Goodput.IsKnown() && !strings.Contains(r.Scenario, "noise") {
+		t.Errorf("goodput without a noise scale: %+v", *r.WhatIf)
+	}
+}
+
+// What is missing or broken is said, and the rest is shown.
+func TestMissing(t *testing.T) {
+	whole := files(t, "one")
+	long := `{"step":1,"steps":1,"size":1,"x":"` + strings.Repeat("x", 10<<20) + "\"}\n"
+	for name, c := range map[string]struct {
+		change  func(f *recorded.Files)
+		want    string
+		nothing bool
+	}{
+		"no job": {func(f *recorded.Files) { f.Job = nil }, "there is no job.json", false},
+		"no ledger": {func(f *recorded.Files) { f.Events = nil }, "there is no events.jsonl",
+			false},
+		"no sense": {func(f *recorded.Files) { f.Sense = nil }, "there is no sense.jsonl", true},
+		"empty": {func(f *recorded.Files) { f.Sense = []byte{} }, "nothing that can be read",
+			true},
+		"foreign": {func(f *recorded.Files) {
+			f.Job, f.Sense, f.Events = []byte("PNG"), []byte("a\nb\n"), []byte("c\nd\n")
+		}, "2 lines of sense.jsonl cannot be read and are left out, the first is line 1", true},
+		"torn": {func(f *recorded.Files) { f.Sense = f.Sense[:len(f.Sense)-9] },
+			"the last line of sense.jsonl is torn", false},
+		"long": {func(f *recorded.Files) { f.Sense = append([]byte(long), f.Sense...) },
+			"line 1: a line of 104857", false},
+		"newer": {func(f *recorded.Files) {
+			f.Job = bytes.ReplaceAll(f.Job, []byte(version), []byte("9.0"))
+		}, "the run is of shoal 9.0", false},
+		"one step": {func(f *recorded.Files) {
+			f.Sense = []byte("{\"step\":1,\"steps\":1,\"generation\":1,\"size\":1}\n")
+		}, "no step was measured that no change", true},
+		"huge": {func(f *recorded.Files) {
+			f.Sense = []byte(`{"step":9,"steps":9,"generation":1,"size":900000,` +
+				`"seconds":{"p10":1,"median":1,"p90":1}}` + "\n")
+		}, "it cannot be played", true},
+	} {
+		f := whole
+		c.change(&f)
+		r, err := recorded.Play(recorded.Read(f, version), "", 1)
+		if missing := strings.Join(r.Missing, "; "); !strings.Contains(missing, c.want) ||
+			errors.Is(err, recorded.ErrNothing) != c.nothing || (err != nil) != c.nothing {
+			t.Errorf("%s: %.300q, error %v", name, missing, err)
+		}
+		if !c.nothing && len(r.Periods) == 0 ||
+			f.Job != nil && name != "foreign" && r.Job != "one" {
+			t.Errorf("%s: what is there is not shown: %+v", name, r)
+		}
+	}
+}
+
+// record plays a job in virtual time by some batches, and returns what would be kept of it.
+func record(t fataler, text string, batches ...uint64) (f recorded.Files) {
+	s, err := scenario.Parse(text, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := job.New(s.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r history.Recorder
+	// keep keeps a row; nil = there is none.
+	keep := func(row *history.Row) {
+		if row != nil {
+			row.Noise = history.NewNoise(w.Observation().Noise)
+			f.Sense = append(f.Sense, row.Encode()...)
+		}
+	}
+	for _, batch := range batches {
+		if err := w.Change(setting.Setting{Batch: batch}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 200 {
+			step, _ := w.Step()
+			over, began := r.Add(step.StepSample)
+			if began {
+				var hosts []history.Host
+				for h := range step.Size {
+					hosts = append(hosts, history.Host{Name: fmt.Sprint("n", h), Ranks: []int{h}})
+				}
+				r.Describe(hosts, &history.Data{Samples: s.Job.Data.Samples,
+					First: s.Job.Data.Batch})
+			}
+			if r.Gradients(uint64(s.Job.Gradients)); i%10 == 9 {
+				r.Look(w.Observation().Split, 0, false)
+			}
+			keep(over)
+		}
+		keep(r.Take())
+	}
+	return f
+}
+
+// Whatever a job is, what is said of another batch and another size is near what comes of it.
+func TestPredictions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		// from draws a number from low to high, evenly in its logarithm.
+		from := func(name string, low, high float64) float64 {
+			return low * math.Pow(high/low, rapid.Float64Range(0, 1).Draw(t, name))
+		}
+		hosts := rapid.IntRange(2, 6).Draw(t, "hosts")
+		text := func(hosts int, batch uint64) string {
+			return fmt.Sprintf("hosts %d cable 1Gbit\ndata 100000 batch %d range 16-4096\n"+
+				"run 400 steps\n", hosts, batch)
+		}
+		rest := fmt.Sprintf("compute %.3fms + %.4fms/sample sd %d%%\ngradients %.0fkB\n",
+			from("fixed", 1, 100), from("each", 0.05, 2), rapid.IntRange(0, 10).Draw(t, "sd"),
+			from("gradients", 10, 10_000))
+		f := record(t, text(hosts, 96)+rest, 96, 240)
+		type question struct{ what, same string } // same is the job in which it is so
+		q := rapid.SampledFrom([]question{
+			{"batch=480", text(hosts, 480)},
+			{fmt.Sprintf("size=%d", hosts+2), text(hosts+2, 240)},
+			{"batch=144, slow h1=2x", text(hosts, 144) + "at step 0 slow h1 2x\n"},
+			{"size=4, link h2=100Mbit", text(4, 240) + "at step 0 cable h2 100Mbit\n"},
+		}).Draw(t, "question")
+		r := play(t, f, q.what)
+		want := medianOf(t, q.same+rest)
+		if off := math.Log(r.WhatIf.StepSeconds.Mid / want); math.Abs(off) > 0.25 {
+			t.Errorf("%s\n%s: %v s, it takes %v s; played as\n%s%q", text(hosts, 96)+rest, q.what,
+				r.WhatIf.StepSeconds, want, r.Scenario, r.Notes)
+		}
+	})
+}
+
+// medianOf returns the median of the seconds of the steps of a scenario.
+func medianOf(t fataler, text string) float64 {
+	s, err := scenario.Parse(text, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := job.New(s.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seconds []float64
+	for range 200 {
+		step, _ := w.Step()
+		seconds = append(seconds, step.Seconds)
+	}
+	slices.Sort(seconds)
+	return seconds[len(seconds)/2]
+}
+
+// Whatever bytes a run has, it is read and played, and all numbers are numbers.
+func FuzzRun(f *testing.F) {
+	for _, name := range []string{"one", "two"} {
+		run := files(f, name)
+		f.Add(run.Job, run.Sense, run.Events, "batch=64")
+	}
+	f.Add([]byte("{}"), []byte(`{"step":9,"steps":9,"size":2,"seconds":{"p10":1,"median":1,`+
+		`"p90":1}}`), []byte("{}"), "size=2, slow h1=2x")
+	f.Fuzz(func(t *testing.T, job, sense, events []byte, what string) {
+		r := recorded.Read(recorded.Files{Job: job, Sense: sense, Events: events}, version)
+		for _, row := range r.Rows {
+			if row.Size > 32 {
+				return // takes too long to play often
+			}
+		}
+		if strings.Contains(what, "size") && len(what) > 8 {
+			return
+		}
+		report, err := recorded.Play(r, what, 1)
+		if err != nil {
+			return
+		}
+		if _, err := json.Marshal(report); err != nil {
+			t.Errorf("%+v: %v", report, err)
+		}
+	})
+}
