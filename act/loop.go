@@ -86,6 +86,7 @@ type Loop struct {
 	glanced  uint64            // step of the newest look at how fast the job is
 	rate     float64           // samples a second at the newest decision; 0 = not known
 	noisy    bool              // the noise was known at the newest decision
+	memory   memory            // of the noise
 	changed  uint64            // step at which the newest change has begun or ended
 	tooLarge uint64            // a batch at which workers have ended by themselves; 0 = none has
 	since    uint64            // what the twin said of it when it was asked last
@@ -121,6 +122,7 @@ func New(c Config) (*Loop, error) {
 // Observe looks at the job, and returns what should be done now; on agents that do not lead,
 // nothing. It may be called as often as steps commit, and less often.
 func (l *Loop) Observe(o sense.Observation) []Order {
+	l.memory.recall(&o)
 	l.now = o
 	if !l.entry.Leads {
 		return nil

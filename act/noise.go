@@ -1,0 +1,48 @@
+package act
+
+import (
+	"math"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
+)
+
+const (
+	// staleSteps is after how many steps what is remembered of the noise may be smaller by the
+	// factor staleLow or larger by staleHigh; noise grows as a job trains. As in a random walk, the
+	// factors grow with the root of the steps, and are bounded by maxStale roots.
+	staleSteps = 1000.0
+	staleLow   = 0.7
+	staleHigh  = 2.0
+	maxStale   = 4.0
+)
+
+// memory is what was known of the noise last. The zero value knows nothing.
+type memory struct {
+	noise noise.Estimate
+	step  uint64 // when it was known
+}
+
+// recall replaces what an observation says of the noise: by nothing where that is no estimate, and
+// where a worker is left alone, who sees no noise, by what was known before.
+func (m *memory) recall(o *sense.Observation) {
+	if o.Noise.Known && !isSound(o.Noise) {
+		o.Noise = noise.Estimate{Why: "what was told of it is no estimate"}
+	}
+	switch {
+	case o.Noise.Known:
+		m.noise, m.step = o.Noise, o.Step
+	case o.Size == 1 && m.noise.Known && o.Step >= m.step:
+		known := m.noise
+		roots := min(math.Sqrt(float64(o.Step-m.step)/staleSteps), maxStale)
+		known.Scale.Low *= math.Pow(staleLow, roots)
+		known.Scale.High *= math.Pow(staleHigh, roots)
+		o.Noise = known
+	}
+}
+
+// isSound reports whether the numbers of an estimate can be those of noise.
+func isSound(n noise.Estimate) bool {
+	s := n.Scale
+	return s.Low > 0 && s.Low <= s.Mid && s.Mid <= s.High && s.High <= math.MaxFloat32
+}

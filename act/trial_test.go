@@ -1,0 +1,60 @@
+package act
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// A trial whose job surely does worse ends after a few steps, and one that changes nothing hardly
+// ever: that is measured in trials of 256 steps.
+func TestTrialEndsEarly(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, c := range []struct {
+		spread, factor float64
+		tails          bool // now and then a step takes up to ten times as long
+	}{{0.01, 1, false}, {0.05, 1, false}, {0.2, 1, true}, {0.3, 1, false}, {0.16, 0.45, false},
+		{0.16, 0.45, true}} {
+		// steps returns so many steps that take `factor` times less.
+		steps := func(n int, factor float64) (list []sense.StepSample) {
+			for range n {
+				took := math.Exp(c.spread*rng.NormFloat64()) / factor
+				if c.tails && rng.IntN(20) == 0 {
+					took *= 1 + 9*rng.Float64()
+				}
+				list = append(list, sense.StepSample{Seconds: took, Samples: 64, Batch: 64, Size: 4})
+			}
+			return list
+		}
+		const trials = 200
+		ended, took := 0, 0
+		for range trials {
+			var series sense.StepSeries
+			for i, x := range steps(40, 1) {
+				x.Step = uint64(i + 1)
+				series.Add(x)
+			}
+			o := sense.Observation{Step: 40, Size: 4, Steps: &series}
+			test := trial{change: setting.Change{Step: 40}}
+			test.begin(o, 0, 0)
+			list := steps(maxMeasure, c.factor)
+			for n := minEnd; n <= len(list); n += 1 + n/8 {
+				rate, _ := sense.Rate(list[:n])
+				if test.isWorse(rate.Mid/test.before.Mid, list[:n]) {
+					ended, took = ended+1, took+n
+					break
+				}
+			}
+		}
+		share := float64(ended) / trials
+		t.Logf("%+v: %.1f %% end early, after %.1f steps", c, 100*share,
+			float64(took)/float64(max(ended, 1)))
+		if c.factor == 1 && share > 0.015 || c.factor < 1 && (share < 1 || took > 12*trials) {
+			t.Errorf("%+v: %.1f %% end early, after %.1f steps", c, 100*share,
+				float64(took)/float64(max(ended, 1)))
+		}
+	}
+}
