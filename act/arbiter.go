@@ -9,11 +9,12 @@ import (
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/twin"
 )
 
 const (
 	// minGain is by which factor the progress a second must be predicted to grow for a change.
-	minGain = 1.03
+	minGain = decide.MinGain
 	// horizon is for how many seconds a change is assumed to pay.
 	horizon = 600.0
 	// maxCost is the share of the time that changes may cost, in any costWindow, or in as long as
@@ -22,6 +23,12 @@ const (
 	costWindow           = 600 * sense.Second
 	// maxAlternatives is how many alternatives a change tells.
 	maxAlternatives = 3
+	// swingSteps is for how many steps it is remembered that the job became faster or slower by
+	// itself.
+	swingSteps = 2048
+	// minSwings is how often it must have, to be expected to do so again. After one of them already
+	// a gain must show within driftMeasure steps.
+	minSwings, driftMeasure = 3, 32
 )
 
 // spending is what a change has cost.
@@ -36,6 +43,8 @@ type candidate struct {
 	decide.Decision
 	decide.Prediction
 	change setting.Change
+	learns bool    // the gain is only possible, and the change is made to learn about it
+	gain   float64 // by which factor the progress a second grows, or may grow
 	score  float64 // seconds that the change saves within the horizon
 }
 
@@ -43,9 +52,11 @@ type candidate struct {
 // change is under way.
 func (l *Loop) decide() []Order {
 	l.twin.Observe(l.now)
-	if since := l.twin.Since(); since != l.since {
-		l.since = since
-		l.release()
+	if since := l.twin.Since(); since != l.since || l.size != l.now.Size {
+		if l.size == 0 || l.release() {
+			l.pace = interval
+		}
+		l.since, l.size = since, l.now.Size
 	}
 	o := l.now
 	if l.tooLarge > 0 {
@@ -84,9 +95,12 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 		return nil
 	}
 	p := l.twin.Predict(*d.To)
-	c := &candidate{member: m, Decision: d, Prediction: p,
-		change: l.change(decide.Scored{Target: *d.To, Prediction: p})}
-	c.score = (p.Gain()-1)*horizon - p.CostSeconds.Mid
+	c := &candidate{member: m, Decision: d, Prediction: p, gain: p.Gain(),
+		change: l.change(decide.Scored{Target: *d.To, Prediction: p}, p.Efficiency.Low)}
+	if c.learns = !(c.gain > minGain) && p.Hope() > decide.MinHope; c.learns {
+		c.gain = p.Hope()
+	}
+	c.score = (c.gain-1)*horizon - p.CostSeconds.Mid
 	if why := l.whyNot(c); why != "" {
 		l.note(m.Name(), why)
 		return nil
@@ -96,11 +110,15 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 
 // whyNot returns why a candidate is not worth a change, in words; "" = it is.
 func (l *Loop) whyNot(c *candidate) string {
-	held, measured := l.held(c.change), l.twin.Measured()
+	held, measured := l.held(c.change, c.learns), l.twin.Measured()
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid
 	window := max(costWindow.Seconds(), windowSteps*c.StepSeconds.Mid)
 	spent := l.spentWithin(window)
-	brings := fmt.Sprintf("%s may bring %.4gx", c.change.To, c.Gain())
+	most := maxMeasure
+	if len(l.drifts()) > 0 {
+		most = driftMeasure
+	}
+	brings := fmt.Sprintf("%s may bring %.4gx", c.change.To, c.gain)
 	switch {
 	case len(c.change.Parts()) == 0:
 		return "it is as it should be: " + c.Because
@@ -109,13 +127,19 @@ func (l *Loop) whyNot(c *candidate) string {
 	case len(measured) < minMeasure:
 		return fmt.Sprintf("%s waits until %d steps by the setting of now are measured",
 			c.change.To, minMeasure)
-	case c.Gain() == 0:
+	case c.gain == 0:
 		return fmt.Sprintf("nothing can be predicted of %s: %s", c.change.To, c.Guess)
-	case !(c.Gain() > minGain) || !c.change.Predicted.IsKnown():
+	case !(c.gain > minGain) || !c.change.Predicted.IsKnown():
 		return fmt.Sprintf("%s, and a change must bring %.3gx", brings, minGain)
-	case stepsToMeasure(deviation, c.Gain()) > maxMeasure:
+	case c.Guess != "" && !c.Untried && !(c.gain > decide.MinGuess):
+		return fmt.Sprintf("%s, and a change must bring %.3gx where that is a guess: %s", brings,
+			decide.MinGuess, c.Guess)
+	case c.gain < l.swing() || c.learns && l.swing() > 0:
+		return fmt.Sprintf("%s, and the job becomes up to %.3gx faster and slower by itself, so "+
+			"that a trial would not show it", brings, l.swing())
+	case stepsToMeasure(deviation, c.gain) > float64(most):
 		return fmt.Sprintf("%s, and steps differ by %.2g %%, so that %d of them would not show it",
-			brings, 100*deviation, maxMeasure)
+			brings, 100*deviation, most)
 	case !(c.score > 0):
 		return fmt.Sprintf("%s, and costs %.3g s, more than that saves in %.0f s", brings, cost,
 			horizon)
@@ -126,8 +150,38 @@ func (l *Loop) whyNot(c *candidate) string {
 	return ""
 }
 
+// swing returns by which factor the job has become faster and slower by itself lately; 0 = it has
+// not done so often.
+func (l *Loop) swing() float64 {
+	var factors [2]float64 // the greatest
+	list := l.drifts()
+	for _, d := range list {
+		if d.Factor > 1 {
+			factors[0] = max(factors[0], d.Factor)
+		} else {
+			factors[1] = max(factors[1], 1/d.Factor)
+		}
+	}
+	if len(list) < minSwings {
+		return 0
+	}
+	return min(factors[0], factors[1])
+}
+
+// drifts returns the drifts of the last swingSteps steps.
+func (l *Loop) drifts() []twin.Drift {
+	list := l.twin.Drifts()
+	for len(list) > 0 && list[0].Since+swingSteps < l.now.Step {
+		list = list[1:]
+	}
+	return list
+}
+
 // order returns the order to make a change.
 func (l *Loop) order(c candidate) []Order {
+	if c.learns {
+		c.Because = "to learn what a sample takes: " + c.Guess + "; " + c.Because
+	}
 	c.change.Policy, c.change.Because = c.member.Name(), cut(c.Because)
 	for _, x := range c.Alternatives[:min(len(c.Alternatives), maxAlternatives)] {
 		_, text := l.now.Setting.Diff(x.Setting)
@@ -138,21 +192,22 @@ func (l *Loop) order(c candidate) []Order {
 	next.Number = l.entry.Setting.Number
 	if l.mode == Watch { // the same again is worth a line later
 		v := l.lever(mainPart(c.change))
-		v.delay(l.now.Step)
+		l.delay(v)
 		v.why = "it was said what should change"
 		return []Order{{Next: next, Change: c.change, Watch: true}}
 	}
-	l.asked = &asked{change: c.change, efficiency: c.Efficiency.Mid, step: l.now.Step}
+	l.asked = &asked{change: c.change, efficiency: c.Efficiency.Low, learns: c.learns,
+		step: l.now.Step}
 	return []Order{{Next: next, Change: c.change}}
 }
 
 // change returns the change from the setting of now to a target, without who wants it and why.
-// What it predicts is what the trial measures: the factor of the throughput, times the middle of
-// that of the efficiency.
-func (l *Loop) change(to decide.Scored) setting.Change {
+// What it predicts is what the trial measures: the factor of the throughput, times one of the
+// efficiency. That of a policy's change is the low end, by which it is decided.
+func (l *Loop) change(to decide.Scored, efficiency float64) setting.Change {
 	c := setting.Change{Phase: setting.Entered, Step: l.now.Step, Rate: round(l.twin.Rate().Mid)}
 	c.From, c.To = l.now.Setting.Diff(to.Setting)
-	t, e := to.Throughput, to.Efficiency.Mid
+	t, e := to.Throughput, efficiency
 	b := setting.Band{Low: round(t.Low * e), Mid: round(t.Mid * e), High: round(t.High * e)}
 	if b.Low >= 0 && b.High <= math.MaxFloat32 { // neither NaN nor infinite
 		c.Predicted = b

@@ -7,28 +7,68 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
 
 const (
 	// maxPatience is the most steps for which a lever is left after a change.
 	maxPatience = 1024
-	// frozenFor is for how many patiences a lever is left that went back and forth.
-	frozenFor = 8
-	// maxBefore is how many values of a lever are remembered.
+	// wayPatience is for how many steps a change is not made again that was taken back; it doubles
+	// each time up to maxWayPatience. Changes count as the same where their ends are less apart
+	// than wayFactor.
+	wayPatience, maxWayPatience = 128, 8192
+	wayFactor                   = 1.3
+	// frozenFor is for how many patiences a lever is left that went back and forth, and within how
+	// many it must have; a patience counts as leastFrozen steps at least.
+	frozenFor, leastFrozen = 8, 64
+	// maxBefore is how many values and ways of a lever are remembered.
 	maxBefore = 8
 	// sameFactor is by which factor two values differ at most that count as the same.
 	sameFactor = 1.1
+	// leastStep is as how much time a step counts at least where something waits for steps.
+	leastStep = sense.Second / 50
+	// minCalm and maxCalm bound for how many steps after a release there is no other one.
+	minCalm, maxCalm = 256, 4096
 )
 
 // lever is what the loop knows of a part of the setting. It is the Loop's, and used as that is.
 type lever struct {
 	name     string
-	patience uint64   // steps for which it is left after a change that brought little
-	until    uint64   // the step up to which it is left; 0 = it is not
-	why      string   // why it is left until then, in words
-	before   []string // its values before the newest changes that were kept, the newest last
-	person   string   // why no policy changes it any more, in words; "" = policies may
+	patience uint64  // steps for which it is left after a change that brought little
+	until    moment  // up to which it is left; zero = it is not
+	why      string  // why it is left until then, in words
+	before   []value // before the newest changes that were kept, the newest last
+	reverted []way   // changes that were taken back, the newest last
+	learnt   string  // the value that was tried to learn something; "" = none was
+	person   string  // why no policy changes it any more, in words; "" = policies may
+}
+
+// value is a value that a lever had.
+type value struct {
+	text string
+	left uint64 // the step at which it was changed
+}
+
+// way is a change of a lever that was taken back.
+type way struct {
+	from, to string
+	patience uint64
+	until    moment // up to which it is not made again
+}
+
+// moment is a moment in the life of a job: both must have come.
+type moment struct {
+	step uint64
+	at   sense.Duration
+}
+
+// isAhead reports whether the moment has not come in what is observed.
+func (m moment) isAhead(o sense.Observation) bool { return o.Step < m.step || o.Now < m.at }
+
+// in returns the moment in so many steps, each of which counts as leastStep at least.
+func (l *Loop) in(steps uint64) moment {
+	return moment{l.now.Step + steps, l.now.Now + sense.Duration(steps)*leastStep}
 }
 
 // lever returns the lever of a part of the setting, which it makes if it is new.
@@ -51,46 +91,88 @@ func mainPart(c setting.Change) string {
 	return ""
 }
 
-// held returns why the parts that a change is about are left alone; "" = they are not.
-func (l *Loop) held(c setting.Change) string {
+// held returns why the parts that a change is about are left alone; "" = they are not. Learns is
+// whether the change is only made to learn something.
+func (l *Loop) held(c setting.Change, learns bool) string {
 	for _, part := range c.Parts() {
 		if v := l.lever(part); v.person != "" {
 			return v.person
-		} else if l.now.Step < v.until {
-			return fmt.Sprintf("%s, so %s waits until step %d", v.why, v.name, v.until)
+		} else if v.until.isAhead(l.now) {
+			return fmt.Sprintf("%s, so %s waits until step %d", v.why, v.name, v.until.step)
 		}
+	}
+	v := l.lever(mainPart(c))
+	if w := v.way(c); w != nil && w.until.isAhead(l.now) {
+		return fmt.Sprintf("%s %s -> %s was taken back, so it waits until step %d", v.name, w.from,
+			w.to, w.until.step)
+	}
+	if learns && v.learnt != "" {
+		return fmt.Sprintf("%s=%s was tried to learn what a sample takes, and that is known now",
+			v.name, v.learnt)
 	}
 	return ""
 }
 
-// delay leaves the lever alone for a while, after a change that brought little, and longer the next
-// time.
-func (v *lever) delay(step uint64) {
-	v.patience = min(2*v.patience, maxPatience)
-	v.until, v.why = step+v.patience, "the last change brought little"
+// way returns the newest change that was taken back and is about the same as another one; nil =
+// there is none.
+func (v *lever) way(c setting.Change) *way {
+	from, to := partOf(c.From, v.name), partOf(c.To, v.name)
+	for i := len(v.reverted) - 1; i >= 0; i-- {
+		w := &v.reverted[i]
+		if isWithin(from, w.from, wayFactor) && isWithin(to, w.to, wayFactor) {
+			return w
+		}
+	}
+	return nil
 }
 
-// kept takes in that a change was kept. When the lever is back where it has been before, it
-// oscillates: it is left alone for long.
-func (v *lever) kept(c setting.Change, step uint64) (oscillates bool) {
-	to := partOf(c.To, v.name)
-	oscillates = slices.ContainsFunc(v.before, func(old string) bool { return isSame(to, old) })
-	if len(v.before) == maxBefore {
-		v.before = slices.Delete(v.before, 0, 1)
+// takenBack takes in that a change was taken back: it is not made again for long, and for longer
+// the next time.
+func (l *Loop) takenBack(v *lever, c setting.Change) {
+	w := v.way(c)
+	if w == nil {
+		v.reverted = appendBounded(v.reverted, way{from: partOf(c.From, v.name),
+			to: partOf(c.To, v.name), patience: wayPatience / 2})
+		w = &v.reverted[len(v.reverted)-1]
 	}
-	v.before = append(v.before, partOf(c.From, v.name))
-	if !oscillates && c.Measured < minGain {
-		v.delay(step)
-		return false
-	}
-	if !oscillates {
-		v.patience = interval
-		return false
-	}
+	w.patience = min(2*w.patience, maxWayPatience)
+	w.until = l.in(w.patience)
+}
+
+// delay leaves a lever alone for a while, after a change that brought little, and longer the next
+// time.
+func (l *Loop) delay(v *lever) {
 	v.patience = min(2*v.patience, maxPatience)
-	v.until = step + frozenFor*v.patience
-	v.why = fmt.Sprintf("%s oscillates: it was at %s before", v.name, to)
-	return true
+	v.until, v.why = l.in(v.patience), "the last change brought little"
+}
+
+// kept takes in that a change was kept. When the lever is back where it has been shortly before, it
+// oscillates: it is left alone for long.
+func (l *Loop) kept(v *lever, c setting.Change) (oscillates bool) {
+	to, patience := partOf(c.To, v.name), max(v.patience, leastFrozen)
+	oscillates = slices.ContainsFunc(v.before, func(old value) bool {
+		return isSame(to, old.text) && l.entry.Step <= old.left+frozenFor*patience
+	})
+	v.before = appendBounded(v.before, value{partOf(c.From, v.name), c.Step})
+	switch {
+	case oscillates:
+		v.patience = min(2*patience, maxPatience)
+		v.until = l.in(frozenFor * v.patience)
+		v.why = fmt.Sprintf("%s oscillates: it was at %s before", v.name, to)
+	case c.Measured < minGain:
+		l.delay(v)
+	default:
+		v.patience = max(v.patience/2, interval)
+	}
+	return oscillates
+}
+
+// appendBounded appends to a list, and forgets the oldest of more than maxBefore.
+func appendBounded[T any](list []T, x T) []T {
+	if len(list) == maxBefore {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, x)
 }
 
 // partOf returns the value of a part in the text form of a setting; "" = it is not there.
@@ -104,19 +186,32 @@ func partOf(text, name string) string {
 }
 
 // release ends what levers wait for: the job has become another one, and what changes brought
-// before says nothing any more.
-func (l *Loop) release() {
-	for _, v := range l.levers {
-		v.patience, v.until, v.before = interval, 0, nil
+// before says nothing any more. Where that happens again and again, it is done ever more rarely,
+// and it returns false.
+func (l *Loop) release() bool {
+	if l.now.Step < l.released+l.calm {
+		return false
 	}
+	if l.now.Step > l.released+4*l.calm {
+		l.calm = 0
+	}
+	l.released, l.calm = l.now.Step, min(max(2*l.calm, minCalm), maxCalm)
+	for _, v := range l.levers {
+		*v = lever{name: v.name, patience: interval, person: v.person}
+	}
+	return true
 }
 
 // isSame reports whether two values of a part are about the same.
-func isSame(a, b string) bool {
+func isSame(a, b string) bool { return isWithin(a, b, sameFactor) }
+
+// isWithin reports whether two values of a part differ by less than a factor, or not at all where
+// they are no numbers.
+func isWithin(a, b string, factor float64) bool {
 	x, err := strconv.ParseFloat(a, 64)
 	y, err2 := strconv.ParseFloat(b, 64)
 	if err != nil || err2 != nil {
 		return a != "" && a == b
 	}
-	return math.Max(x, y) < sameFactor*math.Min(x, y)
+	return math.Max(x, y) < factor*math.Min(x, y)
 }

@@ -90,6 +90,9 @@ type Loop struct {
 	changed  uint64            // step at which the newest change has begun or ended
 	tooLarge uint64            // a batch at which workers have ended by themselves; 0 = none has
 	since    uint64            // what the twin said of it when it was asked last
+	size     int               // members when policies were asked last
+	released uint64            // step of the newest release; see release
+	calm     uint64            // for how many steps after it there is no other one
 	spent    []spending        // what changes have cost lately, the newest last
 	whyNots  []WhyNot          // the newest last; at most maxWhyNots
 	faults   []Fault           // that were not taken yet
@@ -99,6 +102,7 @@ type Loop struct {
 type asked struct {
 	change     setting.Change
 	efficiency float64 // that was predicted
+	learns     bool    // it is made to learn something
 	step       uint64  // when it was ordered
 }
 
@@ -134,7 +138,7 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		l.note(l.asked.change.Policy, fmt.Sprintf("%s was ordered %d steps ago and has not begun",
 			l.asked.change.To, o.Step-l.asked.step))
 		l.asked = nil
-	case l.asked != nil, l.mode == Off, o.Step < l.next && !l.isSudden():
+	case l.asked != nil, l.mode == Off, o.Step < l.next && !l.isSudden() && !l.isResized():
 	default:
 		orders := l.decide()
 		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {
@@ -162,6 +166,14 @@ func (l *Loop) isSudden() bool {
 	return true
 }
 
+// isResized reports whether there are other members than when policies were asked last, of whom
+// enough steps were made to decide by.
+func (l *Loop) isResized() bool {
+	newest, _ := l.now.Steps.Newest()
+	return l.size != 0 && l.now.Size != l.size && newest.Size == l.now.Size &&
+		len(l.now.Steps.Between(l.now.Step-min(l.now.Step, interval), l.now.Step)) >= minMeasure
+}
+
 // Applied tells the loop of an entry of the log, also of those that change no setting.
 func (l *Loop) Applied(e Entry) {
 	if e.Leads && !l.entry.Leads {
@@ -183,6 +195,9 @@ func (l *Loop) Applied(e Entry) {
 		l.trial = &trial{change: *e.Trial}
 		if a := l.asked; a != nil && a.change.From == e.Trial.From && a.change.To == e.Trial.To {
 			l.trial.efficiency = a.efficiency
+			if v := l.lever(mainPart(a.change)); a.learns {
+				v.learnt = partOf(a.change.To, v.name)
+			}
 		}
 		l.asked = nil
 	}
@@ -199,7 +214,7 @@ func (l *Loop) Refused(why error) {
 	c := l.asked.change
 	l.asked = nil
 	l.note(c.Policy, fmt.Sprintf("%s was refused: %v", c.To, why))
-	l.lever(mainPart(c)).delay(l.now.Step)
+	l.delay(l.lever(mainPart(c)))
 }
 
 // Lost tells the loop that a worker has ended by itself, and how, in words: not that it was killed
@@ -225,13 +240,17 @@ func (l *Loop) learn(c setting.Change) {
 	v := l.lever(mainPart(c))
 	switch c.Phase {
 	case setting.Reverted, setting.Void:
-		v.delay(l.entry.Step)
+		v.patience = max(v.patience, leastFrozen)
+		l.delay(v)
+		if c.Phase == setting.Reverted {
+			l.takenBack(v, c)
+		}
 		t := trial{change: c}
 		if c.Phase == setting.Reverted && c.Steps == 0 && t.grows() { // see Lost
 			l.tooLarge = t.batches()[1]
 		}
 	case setting.Kept:
-		if v.kept(c, l.entry.Step) {
+		if l.kept(v, c) {
 			l.note(c.Policy, v.why)
 		}
 	}
@@ -254,8 +273,9 @@ func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
 		return Order{}, fmt.Errorf("the job trains by %s already", next)
 	}
 	l.twin.Observe(l.now)
-	c := l.change(decide.Scored{Target: decide.Target{Setting: next},
-		Prediction: l.twin.Predict(decide.Target{Setting: next})})
+	p := l.twin.Predict(decide.Target{Setting: next})
+	c := l.change(decide.Scored{Target: decide.Target{Setting: next}, Prediction: p},
+		p.Efficiency.Mid)
 	c.Who = cut(who)
 	return Order{Next: next, Change: c}, nil
 }

@@ -138,6 +138,6 @@ func TestLoopUnderInterference(t *testing.T) {
 	took := j.run(t, 30000)
 	_, least := j.bestFixed(batches, 30000)
 	if took > 1.07*least {
-		t.Errorf("%v s, %.3f of the best: %v", took, took/least, j.phases())
+		t.Errorf("%v s, %.3f of the best: %v\n%+v", took, took/least, j.phases(), j.loop.WhyNots())
 	}
 }

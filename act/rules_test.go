@@ -300,3 +300,25 @@ func TestCostIsBounded(t *testing.T) {
 		t.Errorf("%d changes: %v %s", n, j.phases(), fmt.Sprint(j.loop.WhyNots()))
 	}
 }
+
+// A change whose prediction is a loss, and that is made because nothing like it was measured, says
+// so, and is made once.
+func TestLearning(t *testing.T) {
+	j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
+	j.seconds = func(x float64) float64 { return 1e-4 * x * x } // no other batch is better
+	j.scale = func(float64) float64 { return 40 }
+	j.train(t, 2000)
+	learns := 0
+	for _, o := range j.log {
+		if c := o.Change; c.Phase == setting.Entered && c.Predicted.Mid < decide.MinGain {
+			learns++
+			if !strings.HasPrefix(c.Because, "to learn what a sample takes: only steps of 64 "+
+				"samples were measured") {
+				t.Errorf("%+v", c)
+			}
+		}
+	}
+	if learns != 1 || len(j.log) > 4 {
+		t.Errorf("%d changes to learn something: %v", learns, j.phases())
+	}
+}

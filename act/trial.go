@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/twin"
 )
 
 const (
@@ -109,6 +110,13 @@ func (l *Loop) check() []Order {
 		c.Why = fmt.Sprintf("the noise is unknown; samples a second: %.3gx", throughput)
 		return l.end(c, setting.Kept)
 	}
+	if b := t.batches(); c.Policy != "" && c.Predicted.Mid > 0 && b[0] > 0 &&
+		throughput > twin.ShrinkFactor*max(1, float64(b[1])/float64(b[0])) {
+		l.twin.Drifted(c.Step, c.Predicted.Mid/(throughput*efficiency))
+		c.Why = fmt.Sprintf("%.3g times the samples a second are more than the batch can bring: "+
+			"the job became faster by itself", throughput)
+		return l.end(c, setting.Void)
+	}
 	c.Measured = round(throughput * efficiency)
 	if t.ordered == 0 {
 		l.pay(c, rate.Mid)
@@ -153,7 +161,11 @@ func (t *trial) begin(o sense.Observation, generation, since uint64) {
 	}
 	t.size = before[len(before)-1].Size
 	t.deviation = sense.Deviation(before)
-	t.need = int(min(stepsToMeasure(t.deviation, t.change.Predicted.Mid), maxMeasure))
+	gain := t.change.Predicted.Mid
+	if t.change.Policy != "" && gain <= minGain { // it is made to learn whether it is more
+		gain = t.change.Predicted.High
+	}
+	t.need = int(min(stepsToMeasure(t.deviation, gain), maxMeasure))
 	if newest := max(2*minMeasure, t.need); len(before) > newest {
 		rate, n = sense.Rate(before[len(before)-newest:])
 	}
@@ -201,6 +213,9 @@ func (l *Loop) efficiencyOf(t *trial) (float64, bool) {
 		l.twin.Observe(l.now)
 		if p := l.twin.Predict(decide.Target{Setting: back}); err == nil && p.Efficiency.IsKnown() {
 			t.efficiency = 1 / p.Efficiency.Mid
+			if t.change.Policy != "" {
+				t.efficiency = 1 / p.Efficiency.High
+			}
 		}
 	}
 	return t.efficiency, t.efficiency > 0

@@ -25,7 +25,8 @@ func TestTrialEndsEarly(t *testing.T) {
 				if c.tails && rng.IntN(20) == 0 {
 					took *= 1 + 9*rng.Float64()
 				}
-				list = append(list, sense.StepSample{Seconds: took, Samples: 64, Batch: 64, Size: 4})
+				list = append(list, sense.StepSample{Seconds: took, Samples: 64, Batch: 64,
+					Size: 4})
 			}
 			return list
 		}

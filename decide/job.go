@@ -69,18 +69,32 @@ type Prediction struct {
 	// CostSeconds is how many seconds of training the change itself costs.
 	CostSeconds setting.Band
 	// Guess says in words what was not measured, so that the bands rest on a guess; "" = they rest
-	// on measurements. To try such a target also tells the twin what it does not know.
+	// on measurements.
 	Guess string
+	// Untried is whether nothing like the target was ever measured: then to try it tells the twin
+	// what it does not know.
+	Untried bool
 }
 
-// Gain returns by which factor the progress a second may grow, to compare targets; 0 = it is not
+const (
+	// MinGain is by which factor the progress a second must be predicted to grow for a change.
+	MinGain = 1.03
+	// MinGuess is MinGain where the prediction is hardly more than a guess.
+	MinGuess = 1.1
+	// MinHope is by which factor it must at best grow for a change that is made to learn something.
+	MinHope = 1.2
+)
+
+// Gain returns by which factor the progress a second grows, to compare targets; 0 = it is not
 // known. Of the throughput the middle counts, because a trial measures it and the change is taken
-// back if it is not there. Where it is a guess the high end counts: to try such a target costs a
-// few steps, and not to know it can cost the whole job. Of the efficiency the low end counts,
-// because no trial shows that.
-func (p Prediction) Gain() float64 {
-	if p.Guess != "" {
-		return p.Throughput.High * p.Efficiency.Low
+// back if it is not there. Of the efficiency the low end counts, because no trial shows that.
+func (p Prediction) Gain() float64 { return p.Throughput.Mid * p.Efficiency.Low }
+
+// Hope is Gain where what was never measured is as good as it may be: to try such a target costs a
+// few steps, and not to know it can cost the whole job.
+func (p Prediction) Hope() float64 {
+	if !p.Untried {
+		return p.Gain()
 	}
-	return p.Throughput.Mid * p.Efficiency.Low
+	return p.Throughput.High * p.Efficiency.Low
 }

@@ -96,17 +96,29 @@ func (t *Twin) drift(before, newer size, steps []sense.StepSample, logs []float6
 	if at > 0 {
 		d.until = steps[at-1].Step
 	}
+	t.add(d)
+	if i := t.find(newer.members, newer.samples); i >= 0 {
+		t.sizes[i] = newer
+	} else {
+		t.sizes = append(t.sizes, newer)
+	}
+}
+
+// Drifted tells the twin that the job became another one by itself at about the step at which its
+// setting changed too, since when steps take a factor times as long as predicted.
+func (t *Twin) Drifted(step uint64, factor float64) {
+	t.known = false
+	t.add(Drift{Since: step, Factor: factor, until: step})
+}
+
+// add takes in a drift.
+func (t *Twin) add(d Drift) {
 	if len(t.drifts) == maxDrifts {
 		t.drifts = slices.Delete(t.drifts, 0, 1)
 	}
 	t.drifts = append(t.drifts, d)
 	t.since = d.Since
 	t.rescale(d)
-	if i := t.find(newer.members, newer.samples); i >= 0 {
-		t.sizes[i] = newer
-	} else {
-		t.sizes = append(t.sizes, newer)
-	}
 }
 
 // logsOf returns the logarithms of the seconds of steps.

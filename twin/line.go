@@ -27,9 +27,6 @@ const (
 	doubtOutside = 0.2
 	// doubtInside is the error for a doubling between sizes that were measured.
 	doubtInside = 0.03
-	// maxError is up to which standard error, in logarithms, what was measured of a size is exact
-	// enough; manySteps is how many steps are enough whatever their error.
-	maxError, manySteps = 0.03, 32
 	// misfit is how far, in logarithms, sizes lie from the line where steps do not differ.
 	misfit = 0.05
 )
@@ -48,7 +45,6 @@ type line struct {
 type point struct {
 	samples float64 // of a worker
 	off     float64 // logarithm of what it took, over what a + b·samples says
-	steps   int     // how many were measured
 	error   float64 // standard error of what it took, in logarithms
 }
 
@@ -77,7 +73,7 @@ func fitLine(sizes []size, at, deviation, known float64) line {
 		if l.scaled { // of a job that has become another one only the share may still hold
 			off = 0
 		}
-		l.points = append(l.points, point{s.samples, off, s.steps,
+		l.points = append(l.points, point{s.samples, off,
 			medianError * deviation / math.Sqrt(n)})
 	}
 	return l
@@ -155,19 +151,17 @@ func (l line) off(samples float64) float64 {
 	return 0
 }
 
-// vague returns the point that what is said of a size rests on most uncertainly, and whether that
-// is so uncertain that more steps of it should be measured.
-func (l line) vague(samples float64) (worst point, is bool) {
+// chance returns the standard error, in logarithms, of what is said of a size: that of the worse of
+// the sizes around it that were measured.
+func (l line) chance(samples float64) (worst float64) {
 	i := 1 // behind the point below, or that of the two at the end
 	for i < len(l.points)-1 && l.points[i].samples < samples {
 		i++
 	}
-	for _, p := range l.points[max(i-1, 0) : i+1] {
-		if p.error > worst.error {
-			worst = p
-		}
+	if !l.isMeasured() {
+		return 0
 	}
-	return worst, worst.error > maxError && worst.steps < manySteps
+	return max(l.points[i-1].error, l.points[i].error)
 }
 
 // doubt returns how wrong the line may be at a size, in logarithms, beside what its share says.

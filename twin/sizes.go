@@ -13,9 +13,9 @@ const (
 	maxSizes = 64
 	// mergedSteps is how many steps of a size count at most beside newer ones.
 	mergedSteps = 64
-	// shrinkFactor is by which factor a step with more samples must take less time than one with
+	// ShrinkFactor is by which factor a step with more samples must take less time than one with
 	// fewer, before, to show that the job has become another one meanwhile.
-	shrinkFactor = 1.15
+	ShrinkFactor = 1.15
 	// alikeFactor is by which factor steps of other members may differ from those of now, where
 	// they say as much as these.
 	alikeFactor = 1.1
@@ -125,7 +125,7 @@ func (s size) isRefutedBy(newer size) bool {
 		shrunk = -shrunk
 	}
 	return newer.members == s.members && newer.samples != s.samples &&
-		shrunk > math.Log(shrinkFactor)
+		shrunk > math.Log(ShrinkFactor)
 }
 
 // sizesOf returns what steps took, by their size, of sizes that occurred often enough.
@@ -201,7 +201,7 @@ func joined(a, b []size) []size {
 // they do not, since then it matters who is there. In between only the share of what does not
 // depend on samples is believed. With too few others nobody knows, which counts as in between.
 func agreeing(others []size, own size) []size {
-	apart := math.Log(shrinkFactor)
+	apart := math.Log(ShrinkFactor)
 	if len(others) > 1 {
 		_, level := fitShare(others, own.samples, 0)
 		apart = math.Abs(own.log - level)

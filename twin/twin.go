@@ -144,6 +144,7 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	}
 	if batch != from.Batch || to.Size != t.now.Size {
 		p.Throughput, p.Guess = t.throughput(batch, to.Size)
+		p.Untried = !t.line.isMeasured()
 		p.Throughput = stretch(p.Throughput, kind.factor())
 	}
 	if batch != from.Batch {
@@ -169,17 +170,14 @@ func (t *Twin) throughput(batch uint64, size int) (b setting.Band, guess string)
 	growth := float64(batch) / float64(from)
 	seconds := t.line.seconds(x)
 	if !t.line.isMeasured() {
-		guess = fmt.Sprintf("only steps of %d samples were measured, what a sample takes is a "+
-			"guess", from)
+		guess = fmt.Sprintf("only steps of %d samples were measured", from)
 	} else if t.line.scaled {
 		guess = fmt.Sprintf("other batches were measured before step %d, when the job became "+
 			"another one", t.since)
-	} else if worst, is := t.line.vague(x); is {
-		guess = fmt.Sprintf("only %d steps of %.0f samples a worker were measured, and they differ",
-			worst.steps, worst.samples)
 	}
 	spread := (math.Log(t.rate.High) - math.Log(t.rate.Low)) / math.Sqrt2
-	wide := math.Exp(math.Hypot(t.line.doubt(x), spread))
+	chance := tail80 * t.line.chance(x)
+	wide := math.Exp(math.Hypot(math.Hypot(t.line.doubt(x), spread), chance))
 	return setting.Band{Low: growth / seconds.High / wide, Mid: growth / seconds.Mid,
 		High: growth / seconds.Low * wide}, guess
 }

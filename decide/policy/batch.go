@@ -53,7 +53,19 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	slices.SortStableFunc(list, func(a, b decide.Scored) int {
 		return cmp.Compare(b.Gain(), a.Gain())
 	})
-	if len(list) == 0 || !(list[0].Gain() > 1) {
+	learns := false
+	if len(list) > 0 && !(list[0].Gain() > decide.MinGain) { // what was not measured may be better
+		hope := slices.MaxFunc(list, func(a, b decide.Scored) int {
+			return cmp.Compare(a.Hope(), b.Hope())
+		})
+		if learns = hope.Hope() > decide.MinHope; learns {
+			at := slices.IndexFunc(list, func(x decide.Scored) bool {
+				return x.Setting.Batch == hope.Setting.Batch
+			})
+			list = slices.Insert(slices.Delete(list, at, at+1), 0, hope)
+		}
+	}
+	if len(list) == 0 || !learns && !(list[0].Gain() > 1) {
 		text := fmt.Sprintf("%s, and no batch up to twice as large or small is better than %d",
 			describeNoise(o.Noise), o.Setting.Batch)
 		if len(list) > 0 && list[0].Gain() == 0 && list[0].Guess != "" {
@@ -63,7 +75,7 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	}
 	best := list[0]
 	because := describeNoise(o.Noise)
-	if best.Guess != "" {
+	if best.Guess != "" && !learns {
 		because += "; " + best.Guess
 	}
 	return decide.Decision{To: &best.Target, Because: because, Alternatives: distinct(list)}, state

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,4 +168,30 @@ run 300 steps
 	if !strings.Contains(why, "already") {
 		t.Errorf("the second time nothing changes, because %q", why)
 	}
+}
+
+// On a machine whose load changes, so that the rate of the job goes up and down by half for
+// hundreds of steps, few changes are made.
+func TestContendedMachine(t *testing.T) {
+	most := 0
+	for seed := range uint64(12) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		start := [][2]int{{40, 64}, {300, 128}, {1000, 512}}[seed%3]
+		text := fmt.Sprintf("hosts 2 cable 10Gbit\ncompute 30ms + 0.3ms/sample sd 15%%\n"+
+			"gradients 100kB\ndata 20000 batch %d range 32-2048\nnoise %d\nseed %d\npolicy batch\n"+
+			"run 2000 steps\nexpect changes <= 3\n", start[1], start[0], seed+1)
+		for step := 0; step < 2000; step += 80 + rng.IntN(320) {
+			slow := []float64{0.67, 0.8, 1, 1.5, 2}[rng.IntN(5)] * (0.9 + 0.2*rng.Float64())
+			text += fmt.Sprintf("at step %d slow h1 %.2fx\nat step %d slow h2 %.2fx\n", step, slow,
+				step, slow)
+		}
+		r := playText(t, text)
+		for _, c := range r.Checks {
+			if !c.Holds {
+				t.Errorf("%s\n%s: it is %v: %+v", text, c.Text, c.Value, r.Entries)
+			}
+		}
+		most = max(most, r.CountChanges())
+	}
+	t.Logf("%d changes at most", most)
 }

@@ -1,0 +1,74 @@
+package act
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// What was taken back is not made again for long, and for twice as long each time, in steps and, if
+// these are short, in time; other ways of the lever are free earlier.
+func TestTakenBackWaits(t *testing.T) {
+	l := &Loop{}
+	way := setting.Change{From: "batch=32", To: "batch=54", Policy: "batch", Steps: 8,
+		Phase: setting.Reverted}
+	for i, want := range []uint64{128, 256, 512, 1024} {
+		begin := l.now.Step
+		l.entry.Step = begin
+		l.learn(way)
+		other := setting.Change{From: "batch=128", To: "batch=96"}
+		for ; l.held(way, false) != ""; l.now.Step++ {
+			l.now.Now += sense.Second
+			if free := l.held(other, false) == ""; free && i == 0 && l.now.Step < begin+60 {
+				t.Fatalf("the lever is free %d steps after a change was taken back",
+					l.now.Step-begin)
+			}
+		}
+		if waited := l.now.Step - begin; waited != want {
+			t.Errorf("the time %d it waits %d steps, want %d", i+1, waited, want)
+		}
+	}
+	l.learn(way)
+	l.now.Step += 1 << 20 // of 25 µs
+	if why := l.held(way, false); !strings.Contains(why, "waits") {
+		t.Errorf("it is made again in the same moment: %q", why)
+	}
+}
+
+// A lever that was brought back to where it was within 8 patiences is left alone for as long; later
+// than that it may go back.
+func TestBackAndForthFreezes(t *testing.T) {
+	for _, between := range []uint64{100, 400, 1000} {
+		l := &Loop{}
+		for i, c := range []setting.Change{{From: "batch=54", To: "batch=32"},
+			{From: "batch=32", To: "batch=54"}} {
+			c.Measured, c.Step, c.Phase, c.Policy = 1.2, uint64(i)*between, setting.Kept, "batch"
+			l.entry.Step, l.now.Step = c.Step+10, c.Step+10
+			l.learn(c)
+		}
+		next := setting.Change{From: "batch=54", To: "batch=128"}
+		if frozen := l.held(next, false) != ""; frozen != (between <= frozenFor*leastFrozen) {
+			t.Errorf("back after %d steps: frozen %v", between, frozen)
+		}
+	}
+}
+
+// A job that becomes another one is released from what it waits for, and ever more rarely where
+// that happens again and again.
+func TestReleasesAreRare(t *testing.T) {
+	l, released := &Loop{}, 0
+	for l.now.Step = 0; l.now.Step < 10_000; l.now.Step += 100 {
+		if l.release() {
+			released++
+		}
+	}
+	if released < 4 || released > 6 {
+		t.Errorf("%d releases in 10,000 steps", released)
+	}
+	l.now.Step += 20_000
+	if !l.release() || l.calm != minCalm {
+		t.Errorf("after a calm time there is none for %d steps", l.calm)
+	}
+}
