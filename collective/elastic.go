@@ -25,9 +25,18 @@ func (m *Matcher) SetElastic() {
 }
 
 // Quiet reports whether no collective of the world is under way, so that its members may change.
+// One at which only a lost worker has stood, whose call was withdrawn, is not.
 func (m *Matcher) Quiet() bool {
 	g := m.groups[topo.World]
-	return len(g.open) == 0 && len(g.held) == 0 && len(g.mailboxes) == 0
+	return len(g.held) == 0 && len(g.mailboxes) == 0 &&
+		!slices.ContainsFunc(g.open, (*position).isUnderWay)
+}
+
+// isUnderWay reports whether a call stands at a position, or its members disagree, which is to be
+// told to those who come.
+func (pos *position) isUnderWay() bool {
+	posted := func(p *Posted) bool { return p != nil }
+	return pos.err != nil || slices.ContainsFunc(pos.calls, posted)
 }
 
 // Advance gives m's world its next members, in the order of their ranks. The world must be quiet,
