@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/setting"
@@ -102,8 +103,9 @@ func (s *State) opens(levers setting.Levers) bool {
 
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
 // tell it. The first statement says what the program states; a later one may have the batch and the
-// shares of a checkpoint.
+// shares of a checkpoint, and then a change that waits is dropped: it is one of another setting.
 func (r *leader) setPlace(stated Stated) {
+	r.entering = nil
 	if r.state.Data == nil {
 		r.state.First = stated.Data.Batch
 	}
@@ -187,7 +189,8 @@ func (r *leader) checkChange(next setting.Setting) error {
 		return errors.New("the job is paused: it waits for workers; ask again when it trains")
 	case r.entering != nil:
 		return errChangeWaits
-	case len(next.Shares) > 0 && len(next.Shares) != r.state.View.Size():
+	case len(next.Shares) > 0 && len(next.Shares) != r.state.View.Size() &&
+		!slices.Equal(next.Shares, r.state.Setting.Shares): // those of a checkpoint, without effect
 		return fmt.Errorf("%d shares for %d workers: give each rank one, such as shares=2:1:1 "+
 			"for three", len(next.Shares), r.state.View.Size())
 	}

@@ -313,6 +313,32 @@ func TestBatchOfACheckpoint(t *testing.T) {
 	}
 }
 
+// A job that goes on from a checkpoint does so with its setting: a change that waits is dropped, as
+// one of another setting, and shares for other workers than there are hinder no change.
+func TestChangeAtTheBeginFromACheckpoint(t *testing.T) {
+	p := newOpenPair(t)
+	person := setting.Change{Phase: setting.Entered, Who: "ada"}
+	p.mustChange("A", setting.Setting{Rate: 2}, person)
+	data, _ := cursor.New(1000, 16, 7, true)
+	place := data.Commit(1, []bool{true}).WithBatch(40).WithShares([]uint16{1, 2, 1})
+	p.agents["A"].ReportData(0, place, openBatch)
+	p.runAll()
+	if c, waits := p.agents["A"].RequestedChange(); waits {
+		t.Errorf("change %+v waits", c)
+	}
+	p.endStep(1, 0, 1, 2, 3)
+	next := p.agents["A"].State().Setting
+	if next.Batch != 40 || next.Number != 0 {
+		t.Fatalf("the job goes on with %+v", next)
+	}
+	next.Batch = 48
+	p.mustChange("A", next, person)
+	p.endStep(2, 0, 1, 2, 3)
+	if s := p.agents["B"].State(); s.Data.Batch != 48 || s.Setting.Number != 1 {
+		t.Errorf("the job has %+v", s)
+	}
+}
+
 // Shares of work go with the workers that have them; one that comes gets the mean of the others.
 func TestSharesGoWithTheirWorkers(t *testing.T) {
 	p := newOpenPair(t)
