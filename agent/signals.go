@@ -177,9 +177,11 @@ func (d *driver) tellHead() {
 	s.lookAtRow()
 }
 
-// learnNote adds what a host has told of its steps, on the head. What cannot be is ignored.
+// learnNote adds what a host has told of its steps, on the head. What cannot be is ignored, such as
+// steps of a generation that is still to come: all that are true would be older.
 func (d *driver) learnNote(n head.Note) {
-	if note, err := steps.Parse(n.Data); err == nil {
+	note, err := steps.Parse(n.Data)
+	if err == nil && note.Generation <= uint64(d.head.State().View.Generation) {
 		d.engine.signals.job.Add(n.Host, note)
 	}
 }

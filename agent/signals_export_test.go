@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/topo"
@@ -13,6 +14,13 @@ func TellHead(a *Agent) {
 		for range looksPerNote {
 			a.driver.tellHead()
 		}
+	})
+}
+
+// LearnNote has the agent that leads learn a note of a host. A stopped agent learns nothing.
+func LearnNote(a *Agent, host, note string) {
+	_ = a.engine.runAndWait(func() {
+		a.driver.learnNote(head.Note{Host: host, Data: []byte(note)})
 	})
 }
 

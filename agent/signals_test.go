@@ -26,6 +26,7 @@ func TestSignals(t *testing.T) {
 				jobs[s.number] = joinWithToken(t, s.agent, s.number, s.token)
 				agents[s.number] = s.agent
 			}
+			agent.LearnNote(c.head, "liar", `{"generation":1000000,"size":2,"steps":1}`)
 			runTogether(t, jobs, func(j *client.Job) error {
 				return trainNoisily(t, j, agents, rounds)
 			})

@@ -116,14 +116,17 @@ func (j *Job) Split(deal uint32) (s sense.Split) {
 	if known != size {
 		return s
 	}
-	s.Slack = make([]float64, size)
+	slack := make([]float64, size)
 	for _, n := range list {
 		for i, r := range n.Ranks {
-			if n.Timed > 0 {
-				s.Slack[r] = max(0, n.Waits[i]/n.Timed-exposed)
+			if n.Timed > 0 && r >= size {
+				return s // hosts contradict each other
+			} else if n.Timed > 0 {
+				slack[r] = max(0, n.Waits[i]/n.Timed-exposed)
 			}
 		}
 	}
+	s.Slack = slack
 	return s
 }
 

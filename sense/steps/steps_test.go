@@ -309,6 +309,18 @@ func TestUnlikeParts(t *testing.T) {
 	}
 }
 
+// Of hosts that contradict each other in how many members there are, no slack is told.
+func TestContradictingHosts(t *testing.T) {
+	var j steps.Job
+	j.Add("a", steps.Note{Size: 4, Steps: 1, Timed: 1, Seconds: 2, Exposed: 1, Ranks: []int{3},
+		Waits: []float64{1}})
+	j.Add("b", steps.Note{Size: 2, Steps: 1, Timed: 1, Seconds: 2, Exposed: 1, Ranks: []int{0},
+		Waits: []float64{1}})
+	if s := j.Split(0); s.Slack != nil || s.Exposed != 1 || s.Seconds != 2 {
+		t.Errorf("it is said that time goes so: %+v", s)
+	}
+}
+
 // Whatever bytes come in, Parse panics never, and a note that it takes can be added.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"size":2,"ranks":[0,1],"waits":[1,2],"noise":{"own":1}}`))
