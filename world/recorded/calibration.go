@@ -47,6 +47,7 @@ type calibration struct {
 	periods  []period
 	mid      model
 	variants []model // what fits as well; mid is none of them
+	misfit   float64 // how far off, in logarithms, the worst of its periods is played
 	guess    bool    // only one number of samples of a worker was seen
 	least    float64 // samples of a worker that were seen
 	most     float64
@@ -90,6 +91,12 @@ func calibrate(rows []history.Row) *calibration {
 	for _, line := range [][2]float64{low, high} {
 		v := *m
 		v.fixed, v.each = line[0]+m.fixed-mid[0], line[1]
+		c.variants = append(c.variants, v)
+	}
+	if _, longer := c.base.chance(); longer > 1 && m.hosts*m.workers > 1 {
+		// All workers may be slow at the same time, as where others use their machine.
+		v := *m
+		v.deviation, v.fixed, v.each = 0, v.fixed+(longer-1)*mid[0], v.each*longer
 		c.variants = append(c.variants, v)
 	}
 	c.varyNetwork()
