@@ -28,11 +28,12 @@ type job struct {
 	seen     sense.Observation // the newest
 	first    uint64            // the batch that the program states
 	size     int
-	members  uint64     // generation of the members
-	now      float64    // seconds
-	progress float64    // steps of the stated batch without noise in their seconds
-	waiting  *act.Order // that is entered at the end of the next step
-	refuse   error      // why the head refuses the next order; nil = it does not
+	members  uint64          // generation of the members
+	now      float64         // seconds
+	progress float64         // steps of the stated batch without noise in their seconds
+	waiting  *act.Order      // that is entered at the end of the next step
+	estimate *noise.Estimate // of the noise, whatever it is; nil = by its scale
+	refuse   error           // why the head refuses the next order; nil = it does not
 	log      []act.Order
 	said     []act.Order // orders that were only said
 }
@@ -61,8 +62,8 @@ func (j *job) gain(batch, scale float64) float64 {
 	return (scale/float64(j.first) + 1) / (scale/batch + 1)
 }
 
-// step trains by one step, and lets the head enter what waits and the loop observe it.
-func (j *job) step(t testing.TB) {
+// blind trains by one step at which nobody looks.
+func (j *job) blind() {
 	batch, scale := float64(j.batch()), j.scale(j.progress)
 	took := j.seconds(math.Ceil(batch/float64(j.size))) * math.Exp(j.spread*j.rng.NormFloat64())
 	j.now += took
@@ -70,6 +71,11 @@ func (j *job) step(t testing.TB) {
 	j.state.Step++
 	j.steps.Add(sense.StepSample{Step: j.state.Step, Seconds: took, Samples: j.batch(),
 		Batch: j.batch(), Size: j.size, Generation: j.members, Change: j.state.Setting.Number})
+}
+
+// step trains by one step, and lets the head enter what waits and the loop observe it.
+func (j *job) step(t testing.TB) {
+	j.blind()
 	for j.events.Len() > 0 {
 		at, happen := j.events.Next()
 		if at > j.now {
@@ -130,6 +136,9 @@ func (j *job) observe(t testing.TB) {
 			Scale: setting.Band{Low: 0.85 * scale, Mid: scale, High: 1.2 * scale}}
 	default:
 		j.seen.Noise.Why = "nobody has told of it"
+	}
+	if j.estimate != nil {
+		j.seen.Noise = *j.estimate
 	}
 	for _, o := range j.loop.Observe(j.seen) {
 		switch {

@@ -107,7 +107,7 @@ func TestGuess(t *testing.T) {
 	twin.Observe(o)
 	p := twin.Predict(target(256))
 	if !strings.Contains(p.Guess, "only steps of 128 samples") || p.Throughput.Low > 1.06 ||
-		p.Throughput.High < 1.9 || !isNear(p.Throughput.Mid, 2/1.5) {
+		p.Throughput.High < 1.8 || !isNear(p.Throughput.Mid, 2/1.5) {
 		t.Errorf("%+v", p)
 	}
 	o.Split.Exposed = 0.6 * w.seconds(128)
