@@ -59,7 +59,8 @@ func (a loopJob) Tell(line string) {
 // engine's thread.
 func (d *driver) look() (loop.Look, bool) {
 	known, s := d.head.State(), &d.engine.signals
-	if known.Data == nil || !s.decides && known.Trial == nil && !known.Levers.Batch.IsOpen() {
+	if known.Data == nil || known.Shape != nil ||
+		!s.decides && known.Trial == nil && !known.Levers.Batch.IsOpen() {
 		s.changes = nil
 		return loop.Look{}, false
 	}

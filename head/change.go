@@ -251,15 +251,22 @@ func (r *leader) enter(e *requestedChange, c *Commit) {
 }
 
 // moveShares gives the members of the view that comes the shares of work that they had, and those
-// that are new the mean of these. A change that waits gets shares for them as well.
-func (r *leader) moveShares(next topo.View) {
+// that are new the mean of these. A change that waits gets shares for them as well, and one that
+// the same entry of the log begins says theirs; nil = it begins none.
+func (r *leader) moveShares(next topo.View, change *setting.Change) {
 	if e := r.entering; e != nil && len(e.next.Shares) > 0 {
 		e.next.Shares = sharesAfter(e.next.Shares, r.state.View, next)
 	}
 	if len(r.state.Setting.Shares) == 0 || r.state.Data == nil {
 		return
 	}
-	r.state.Setting.Shares = sharesAfter(r.state.Setting.Shares, r.state.View, next)
+	now := r.state.effective(r.state.Setting)
+	r.state.Setting.Shares = sharesAfter(now.Shares, r.state.View, next)
+	if change != nil && change.Phase == setting.Entered {
+		before, _ := change.Undo(now) // its texts are of the head
+		before.Shares = sharesAfter(before.Shares, r.state.View, next)
+		change.From, change.To = before.Diff(r.state.effective(r.state.Setting))
+	}
 	data := r.state.Data.WithShares(r.state.Setting.Shares)
 	r.state.Data, r.tellSetting = &data, true
 }

@@ -198,7 +198,7 @@ func (r *leader) memberIDs() []topo.WorkerID {
 // commitView makes the data plane and the workers know a generation, with the entry c of the log. f
 // is the batch of that entry; nil = none.
 func (r *leader) commitView(next topo.View, c Commit, f *batch) {
-	r.moveShares(next)
+	r.moveShares(next, c.Change)
 	c.Changed, c.View, c.Entered = true, &next, r.admitAsked(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
 	r.matcher.Advance(r.memberIDs())
