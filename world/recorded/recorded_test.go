@@ -113,6 +113,17 @@ func TestWhatIfs(t *testing.T) {
 	}
 }
 
+// Where work was divided unequally, the report says what it makes of that.
+func TestShares(t *testing.T) {
+	f := files(t, "one")
+	f.Events = append(f.Events, `{"what":"change","change":{"phase":"entered","to":"shares=2:1"}}`+
+		"\n"...)
+	r := play(t, f, "")
+	if r.Changes != 2 || !strings.Contains(strings.Join(r.Notes, "; "), "unequal shares") {
+		t.Errorf("%d changes, %q", r.Changes, r.Notes)
+	}
+}
+
 // What cannot be asked is refused in words.
 func TestWhatIsRefused(t *testing.T) {
 	for _, c := range []struct{ run, what, want string }{

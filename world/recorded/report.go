@@ -82,6 +82,10 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 		}
 		return p, ErrNothing
 	}
+	if r.Shares {
+		c.notef("ranks had unequal shares of the work, and are played with equal ones: who had " +
+			"less is slower than it looks here")
+	}
 	p.Notes, p.Scenario = c.notes, c.mid.text(1000)
 	for i, name := range c.names {
 		p.Hosts = append(p.Hosts, fmt.Sprintf("h%d = %s", i+1, name))

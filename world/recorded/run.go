@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/sense/history"
@@ -28,6 +29,7 @@ type Run struct {
 	Workers     int           // to start with; 0 = not known
 	Generations int           // memberships that it had
 	Changes     int           // changes of its setting
+	Shares      bool          // some of these divide the work unequally
 	Rows        []history.Row // in the order of the file
 	Missing     []string      // what is not there, or could not be read, in words
 }
@@ -114,6 +116,7 @@ func (r *Run) readEvents(text []byte) {
 			What   string `json:"what"`
 			Change *struct {
 				Phase setting.Phase `json:"phase"`
+				To    string        `json:"to"`
 			} `json:"change"`
 		}
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -127,6 +130,7 @@ func (r *Run) readEvents(text []byte) {
 		}
 		if e.Change != nil && e.Change.Phase == setting.Entered {
 			r.Changes++
+			r.Shares = r.Shares || strings.Contains(e.Change.To, "shares=")
 		}
 	})
 	if wrong > 0 {
