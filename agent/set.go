@@ -18,7 +18,14 @@ func (a *Agent) Set(text, who string) error {
 	}
 	c := a.loop.Predict(next, who)
 	c.Because = who + " asked"
-	return a.askHead(func() error { return a.driver.head.Change(next, c) })
+	return a.askHead(func() error {
+		// what the text does not name stays as it is now: policies may have changed it meanwhile
+		now := newEntry(a.driver.head.State(), nil, true).Setting
+		if next, err = now.Asked(text); err != nil {
+			return err
+		}
+		return a.driver.head.Change(next, c)
+	})
 }
 
 // PlanSet returns the change that Set would ask for, with what is predicted of it, and changes

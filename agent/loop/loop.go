@@ -48,10 +48,12 @@ type Loop struct {
 	job   Job
 	group *group.Group // of the agent; programs of policies are in it
 
-	mu    sync.Mutex // guards what follows; held while policies decide
+	mu    sync.Mutex // guards what follows; held while it looks at the job and policies decide
 	act   *act.Loop  // nil = it has not looked at the job yet
 	mode  act.Mode
-	users func(g *group.Group) []decide.Policy // starts the policies of users; nil = there are none
+	users func(g *group.Group) []decide.Policy // starts the policies of users; nil = it has begun
+	waits bool                                 // those do not run yet, and nobody decides
+	own   []decide.Policy                      // those that run
 	leads bool                                 // as of the newest look
 }
 
@@ -59,12 +61,12 @@ type Loop struct {
 func New(j Job, g *group.Group) *Loop { return &Loop{job: j, group: g} }
 
 // Drive has policies decide from the next look on: those of shoal, and those of users, which users
-// starts when this agent leads for the first time; nil = none. It is called once at most, and does
-// not wait for policies.
+// starts when this agent leads for the first time; nil = none. Until these run nobody decides, lest
+// shoal's decide what is theirs. It is called once at most, and waits for no policy to start.
 func (l *Loop) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mode, l.users = mode, users
+	l.mode, l.users, l.waits = mode, users, users != nil
 	l.act = nil
 }
 
@@ -76,6 +78,12 @@ func (l *Loop) Run(ctx context.Context) error {
 		select {
 		case <-ticker.C:
 			l.turn()
+			if users := l.takeUsers(); users != nil {
+				l.group.Go("policies of users", func(context.Context) error {
+					l.startUsers(users)
+					return nil
+				})
+			}
 		case <-ctx.Done():
 			return nil
 		}
@@ -84,12 +92,12 @@ func (l *Loop) Run(ctx context.Context) error {
 
 // turn looks at the job once, has the policies decide, and passes on what they want.
 func (l *Loop) turn() {
+	l.mu.Lock() // before it looks: looks are taken in their order
+	defer l.mu.Unlock()
 	look, ok := l.job.Look()
 	if !ok {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.take(look)
 	for _, o := range l.act.Observe(look.Observation) {
 		if o.Watch {
@@ -113,30 +121,47 @@ func (l *Loop) turn() {
 
 // take tells the loop what has become true, and makes it before the first look. l.mu is held.
 func (l *Loop) take(look Look) {
-	leads := len(look.Entries) > 0 && look.Entries[len(look.Entries)-1].Leads
-	if l.act == nil || leads && !l.leads && l.users != nil {
-		l.act = l.makeLoop(leads)
+	l.leads = len(look.Entries) > 0 && look.Entries[len(look.Entries)-1].Leads
+	if l.act == nil {
+		l.act = l.makeLoop()
 	}
-	l.leads = leads
 	for _, e := range look.Entries {
 		l.act.Applied(e)
 	}
 }
 
-// makeLoop returns the loop with its policies: where this agent leads also with those of users,
-// which it starts and waits for. l.mu is held.
-func (l *Loop) makeLoop(leads bool) *act.Loop {
-	var list []decide.Policy
-	if leads && l.users != nil && l.mode != act.Off {
-		list = l.users(l.group)
-		l.users = nil
+// takeUsers returns what starts the policies of users, once, when this agent leads; nil = nothing
+// is to be started.
+func (l *Loop) takeUsers() (users func(g *group.Group) []decide.Policy) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leads {
+		users, l.users = l.users, nil
 	}
-	made, err := act.New(act.Config{Mode: l.mode, Policies: withBuiltIn(list)})
+	return users
+}
+
+// startUsers starts the policies of users, and has policies decide from then on. It waits for the
+// programs, without the lock: nobody else waits for them.
+func (l *Loop) startUsers(users func(g *group.Group) []decide.Policy) {
+	list := users(l.group)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.own, l.waits, l.act = list, false, nil
+}
+
+// makeLoop returns the loop with its policies. l.mu is held.
+func (l *Loop) makeLoop() *act.Loop {
+	mode := l.mode
+	if l.waits {
+		mode = act.Off
+	}
+	made, err := act.New(act.Config{Mode: mode, Policies: withBuiltIn(l.own)})
 	if err == nil {
 		return made
 	}
 	l.job.Tell(fmt.Sprintf("%v; only the policies of shoal decide", err))
-	made, err = act.New(act.Config{Mode: l.mode, Policies: withBuiltIn(nil)})
+	made, err = act.New(act.Config{Mode: mode, Policies: withBuiltIn(nil)})
 	if err != nil {
 		panic(err) // the policies of shoal go together
 	}

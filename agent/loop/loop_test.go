@@ -90,6 +90,9 @@ func run(l *Loop, j *fakeJob, looks int) {
 	for range looks {
 		j.train(10)
 		l.turn()
+		if users := l.takeUsers(); users != nil {
+			l.startUsers(users)
+		}
 	}
 }
 
@@ -178,6 +181,57 @@ func TestUsersPolicies(t *testing.T) {
 	if len(j.told) != 1 || !strings.Contains(j.told[0], "only the policies of shoal decide") ||
 		len(j.asked) == 0 {
 		t.Errorf("with two for one lever: asked for %v, told %q", j.asked, j.told)
+	}
+}
+
+// Nobody waits for policies that are long in starting, and nobody decides until they have.
+func TestStartHoldsNobodyUp(t *testing.T) {
+	j := newJob()
+	l := newLoop(t, j, act.Auto)
+	release := make(chan struct{})
+	l.Drive(act.Auto, func(*group.Group) []decide.Policy { <-release; return nil })
+	j.train(10)
+	l.turn()
+	users := l.takeUsers()
+	l.group.Go("start", func(context.Context) error { l.startUsers(users); return nil })
+	for range 30 {
+		j.train(10)
+		l.turn()
+	}
+	if c := l.Predict(setting.Setting{Batch: 128}, "ada"); !c.Predicted.IsKnown() ||
+		len(j.asked)+len(l.WhyNots()) > 0 {
+		t.Errorf("before policies run: asked for %v, left %v, predicted %+v", j.asked, l.WhyNots(),
+			c)
+	}
+	close(release)
+	for len(j.asked) == 0 {
+		run(l, j, 1)
+	}
+}
+
+// watchedJob is a job of which only one look is taken at a time.
+type watchedJob struct {
+	*fakeJob
+	l    *Loop
+	free bool // somebody else could have looked meanwhile, and told the loop first
+}
+
+// Look implements Job.
+func (j *watchedJob) Look() (Look, bool) {
+	if j.l.mu.TryLock() {
+		j.l.mu.Unlock()
+		j.free = true
+	}
+	return j.fakeJob.Look()
+}
+
+// The loop learns what has become of the job in the order in which it has, whoever looks.
+func TestLooksAreInOrder(t *testing.T) {
+	j := &watchedJob{fakeJob: newJob()}
+	j.l = New(j, nil)
+	j.l.turn()
+	if j.free {
+		t.Error("two looks at once may be taken in the wrong order")
 	}
 }
 
