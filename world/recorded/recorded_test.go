@@ -232,8 +232,12 @@ func record(t fataler, text string, batches ...uint64) (f recorded.Files) {
 			over, began := r.Add(step.StepSample)
 			if began {
 				var hosts []history.Host
-				for h := range step.Size {
-					hosts = append(hosts, history.Host{Name: fmt.Sprint("n", h), Ranks: []int{h}})
+				for rank := range step.Size {
+					if n := step.Size / step.Hosts; rank%n == 0 {
+						hosts = append(hosts, history.Host{Name: fmt.Sprint("n", rank/n)})
+					}
+					h := &hosts[len(hosts)-1]
+					h.Ranks = append(h.Ranks, rank)
 				}
 				r.Describe(hosts, &history.Data{Samples: s.Job.Data.Samples,
 					First: s.Job.Data.Batch})
@@ -278,6 +282,27 @@ func TestPredictions(t *testing.T) {
 				r.WhatIf.StepSeconds, want, r.Scenario, r.Notes)
 		}
 	})
+}
+
+// Hosts with several workers stay such, and a size is a number of workers.
+func TestSeveralWorkersOfAHost(t *testing.T) {
+	const rest = "compute 5ms + 1ms/sample sd 3%\ngradients 1MB\n" +
+		"data 100000 batch 96 range 16-4096\n"
+	f := record(t, "hosts 2 workers 2 cable 1Gbit\nat step 0 slow h2 2x\n"+rest, 96, 240)
+	r := play(t, f, "size=6")
+	if !strings.HasPrefix(r.Scenario, "hosts 2 workers 2 cable ") ||
+		strings.Join(r.Hosts, ", ") != "h1 = n0, h2 = n1" || r.WhatIf.Size != 6 {
+		t.Errorf("hosts %v, size %d in\n%s", r.Hosts, r.WhatIf.Size, r.Scenario)
+	}
+	want := medianOf(t, "hosts 3 workers 2 cable 1Gbit\nat step 0 slow h2 2x\n"+
+		strings.ReplaceAll(rest, "batch 96", "batch 240"))
+	if off := math.Log(r.WhatIf.StepSeconds.Mid / want); math.Abs(off) > 0.15 {
+		t.Errorf("%v s, it takes %v s; played as\n%s", r.WhatIf.StepSeconds, want, r.Scenario)
+	}
+	if _, err := recorded.Play(recorded.Read(f, version), "size=5", 1); err == nil ||
+		!strings.Contains(err.Error(), "have 2 workers each: a size is a multiple") {
+		t.Errorf("a size of 5: %v", err)
+	}
 }
 
 // medianOf returns the median of the seconds of the steps of a scenario.

@@ -81,9 +81,16 @@ func (o *options) printReport(out io.Writer, r *recorded.Report) error {
 		text.SetEscapeHTML(false)
 		return text.Encode(r)
 	}
-	fmt.Fprintf(out, "%s: %s, %s, %s, %s\n", cmp.Or(r.Job, "a job"),
-		plural.Of(r.Workers, "worker"), plural.Of(r.Generations, "membership"),
-		plural.Of(r.Changes, "change"), cmp.Or(strings.Join(r.Command, " "), "of no known command"))
+	var facts []string
+	if r.Workers > 0 {
+		facts = append(facts, plural.Of(r.Workers, "worker"))
+	}
+	if r.Generations > 0 {
+		facts = append(facts, plural.Of(r.Generations, "membership"),
+			plural.Of(r.Changes, "change"))
+	}
+	fmt.Fprintf(out, "%s: %s\n", cmp.Or(r.Job, "a job"), strings.Join(append(facts,
+		cmp.Or(strings.Join(r.Command, " "), "what was run is not known")), ", "))
 	for _, m := range r.Missing {
 		fmt.Fprintf(out, "missing: %s\n", m)
 	}
