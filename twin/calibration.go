@@ -13,6 +13,9 @@ const (
 	// fewScores is below how many past errors the bands still rest on the prior, which then counts
 	// as priorScores errors.
 	fewScores, priorScores = 10, 2
+	// leastFactor is by how much a few small errors make bands narrower at most: the first changes
+	// of a job are easy to predict.
+	leastFactor = 0.9
 	// maxScore bounds an error, so that one strange measurement does not widen bands for long.
 	maxScore = 4
 	// tail80 is the half-width of the band of 80 % of a normal distribution, in standard
@@ -96,7 +99,7 @@ func appendBounded(list []float64, x float64) []float64 {
 
 // factor returns by how much the band of a prediction must be wider than the twin would state
 // without what it has learnt: a quantile of the past errors, and as long as these are few their
-// root mean square, in which the prior counts as two.
+// root mean square, in which the prior counts as two, and not much narrower.
 func (c *calibration) factor() float64 {
 	n := len(c.scores)
 	if n < fewScores {
@@ -104,7 +107,7 @@ func (c *calibration) factor() float64 {
 		for _, s := range c.scores {
 			sum += s * s
 		}
-		return tail80 * math.Sqrt(sum/float64(priorScores+n))
+		return max(leastFactor, tail80*math.Sqrt(sum/float64(priorScores+n)))
 	}
 	sorted := slices.Sorted(slices.Values(c.scores))
 	i := int(math.Ceil(float64(n+1)*(1-c.alpha))) - 1

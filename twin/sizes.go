@@ -11,6 +11,9 @@ import (
 const (
 	// maxSizes is how many sizes of steps a twin remembers.
 	maxSizes = 64
+	// maxFitted is how many sizes say how long steps take: with more it takes a millisecond to find
+	// out.
+	maxFitted = 16
 	// mergedSteps is how many steps of a size count at most beside newer ones.
 	mergedSteps = 64
 	// ShrinkFactor is by which factor a step with more samples must take less time than one with
@@ -175,6 +178,18 @@ func (t *Twin) sizesFor(members int) (list []size) {
 	}
 	before := t.choose(func(s size) bool { return s.scaled && s.members == members })
 	return joined(list, before)
+}
+
+// nearest returns the maxFitted sizes that are nearest to a number of samples, the smallest first.
+func nearest(list []size, at float64) []size {
+	for len(list) > maxFitted {
+		if first, last := list[0], list[len(list)-1]; at/first.samples > last.samples/at {
+			list = list[1:]
+		} else {
+			list = list[:len(list)-1]
+		}
+	}
+	return list
 }
 
 // choose returns those of the sizes that are remembered for which is holds, the smallest first; of

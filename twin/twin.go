@@ -88,8 +88,9 @@ func (t *Twin) fit() {
 	t.rate, _ = sense.Rate(current[max(0, len(current)-levelSteps):])
 	t.remember(steps)
 	fixed := t.now.Split.Exposed + t.now.Split.Optimizer
-	t.line = fitLine(t.sizesFor(t.now.Size), perWorker(t.now.Setting.Batch, t.now.Size),
-		sense.Deviation(current), fixed*t.rate.Mid/float64(t.now.Setting.Batch))
+	at := perWorker(t.now.Setting.Batch, t.now.Size)
+	t.line = fitLine(nearest(t.sizesFor(t.now.Size), at), at, sense.Deviation(current),
+		fixed*t.rate.Mid/float64(t.now.Setting.Batch))
 }
 
 // dealtAsNow returns the steps that count in which work was divided as it is now.

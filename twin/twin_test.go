@@ -383,3 +383,19 @@ func BenchmarkPredict(b *testing.B) {
 		twin.Predict(target(256))
 	}
 }
+
+// Prediction takes about so long with as many sizes as a twin remembers.
+func BenchmarkManySizes(b *testing.B) {
+	w := newWorld(0.05, 1e-3, 0.02)
+	var twin twin.Twin
+	for i := range uint64(64) {
+		w.train(64+4*i, 7)
+		twin.Observe(w.observe(64+4*i, 1000))
+		twin.Rate()
+	}
+	for b.Loop() {
+		w.train(128, 1)
+		twin.Observe(w.observe(128, 1000))
+		twin.Predict(target(256))
+	}
+}
