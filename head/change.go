@@ -60,15 +60,13 @@ func (s *State) effective(of setting.Setting) setting.Setting {
 // CheckData returns why no worker can state data where the job has this state; nil where one can.
 // Where the program has opened the batch, the place of a checkpoint may have another one.
 func (s *State) CheckData(data cursor.Cursor) error {
-	switch have := s.Data; {
-	case have == nil:
-	case !have.SameSamples(data), data.Batch != s.First && data.Step == 0,
-		data.Batch != s.First && !s.Levers.Batch.Contains(data.Batch):
-		as := have.WithBatch(cmp.Or(s.First, have.Batch))
-		return fmt.Errorf("the job trains on %s; this worker stated %s; every worker must state "+
-			"the same", describeData(as), describeData(data))
+	have := s.Data
+	if have == nil || have.SameSamples(data) && (data.Batch == s.First ||
+		data.Step > 0 && s.Levers.Batch.Contains(data.Batch)) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("the job trains on %s; this worker stated %s; every worker must state the "+
+		"same", describeData(have.WithBatch(cmp.Or(s.First, have.Batch))), describeData(data))
 }
 
 // describeData puts the data of a job into words, for an error.
@@ -102,13 +100,11 @@ func (s *State) opens(levers setting.Levers) bool {
 }
 
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
-// tell it. The first statement says what the program states; a later one may have the batch and the
-// shares of a checkpoint, and then a change that waits is dropped: it is one of another setting.
+// tell it. That may have the batch and the shares of a checkpoint, and then a change that waits is
+// dropped: it is one of another setting.
 func (r *leader) setPlace(stated Stated) {
 	r.entering = nil
-	if r.state.Data == nil {
-		r.state.First = stated.Data.Batch
-	}
+	r.state.First = cmp.Or(r.state.First, stated.First, stated.Data.Batch)
 	r.state.Data = &stated.Data
 	r.state.Setting.Batch, r.state.Setting.Round, r.state.Setting.Shares = stated.Data.Batch,
 		stated.Data.Round, stated.Data.Shares

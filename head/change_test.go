@@ -339,6 +339,30 @@ func TestChangeAtTheBeginFromACheckpoint(t *testing.T) {
 	}
 }
 
+// What the program states is known also where the head is lost before it has heard of it, and the
+// place of a checkpoint has another batch.
+func TestNextHeadKnowsTheBatchOfTheProgram(t *testing.T) {
+	p := newPair(t)
+	b := p.agents["B"]
+	data, _ := cursor.New(1000, 16, 7, true)
+	b.ReportData(2, data, openBatch)
+	b.ReportData(2, data.Commit(1, []bool{true}).WithBatch(40), openBatch)
+	delete(p.agents, "A")
+	b.LinkDown("A", "was silent for too long")
+	b.ForceHead()
+	b.ReportData(3, data, openBatch)
+	for list := b.Ready(); len(list) > 0; list = b.Ready() {
+		for _, x := range list {
+			if r, is := x.(head.Refuse); is {
+				t.Errorf("worker %d is refused: %s", r.Worker, r.Why)
+			}
+		}
+	}
+	if s := b.State(); !b.Leads() || s.First != 16 || s.Setting.Batch != 40 || s.Data.Batch != 40 {
+		t.Errorf("B leads: %v; the job goes on at %+v", b.Leads(), s)
+	}
+}
+
 // Shares of work go with the workers that have them; one that comes gets the mean of the others.
 func TestSharesGoWithTheirWorkers(t *testing.T) {
 	p := newOpenPair(t)

@@ -119,10 +119,11 @@ func (f *follower) reportData(s Stated) {
 	if b := s.Levers.Batch; !b.IsOpen() || b.To > cursor.MaxSamples {
 		s.Levers.Batch = setting.Range{}
 	}
-	have := f.state.Data
+	have, first := f.state.Data, f.state.First
 	if f.stated != nil {
-		have = &f.stated.Data
+		have, first = &f.stated.Data, cmp.Or(first, f.stated.First)
 	}
+	s.First = cmp.Or(first, s.Data.Batch) // what a worker states before it looks for a checkpoint
 	if have == nil || f.state.Steps == 0 && s.Data.Step > have.Step ||
 		f.state.Shape.reloads(s.Worker) || f.stated == nil && f.state.opens(s.Levers) {
 		f.stated = &s

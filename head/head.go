@@ -251,7 +251,7 @@ func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
 // the worker that is heard later is told with Refuse. State.CheckData tells before what is known
 // here.
 func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) {
-	a.follower.reportData(Stated{w, data, levers})
+	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers})
 	a.finishInput()
 }
 

@@ -137,6 +137,7 @@ type (
 		Worker topo.WorkerID
 		Data   cursor.Cursor
 		Levers setting.Levers // what the program has opened
+		First  uint64         // the batch that the program states; that of Data may be another
 	}
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {

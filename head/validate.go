@@ -84,6 +84,8 @@ func validate(v any) error {
 		}
 	case setting.Change:
 		return v.Validate()
+	case Stated:
+		return checkBounds("first batch", int(v.First), cursor.MaxSamples)
 	case Noted:
 		return checkBounds("length of a note", len(v.Data), MaxNote)
 	case cursor.Cursor:
