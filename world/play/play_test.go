@@ -86,11 +86,8 @@ func TestPoliciesDoNoHarm(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "events") {
 			what := rapid.SampledFrom([]string{"slow h%d 2x", "cable h%d 50Mbit", "lose h%d",
 				"join h%d"}).Draw(t, "event")
-			// Two hosts stay, since one worker alone knows nothing of the noise.
-			host := rapid.IntRange(min(3, hosts), hosts).Draw(t, "host")
-			if hosts == 2 && strings.HasPrefix(what, "lose") {
-				continue
-			}
+			// The first host stays, so that the job goes on.
+			host := rapid.IntRange(2, hosts).Draw(t, "host")
 			text += fmt.Sprintf("at step %d "+what+"\n", rapid.IntRange(0, 300).Draw(t, "at"), host)
 		}
 		s, err := scenario.Parse(text, play.PolicyNames(), "")
