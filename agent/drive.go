@@ -24,7 +24,8 @@ func (a *Agent) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 }
 
 // NoteFailure tells the policies that a worker has ended by itself, and how, where this agent
-// leads: a change that is on trial may be the reason. It waits for policies that decide.
+// leads: a change that is on trial may be the reason, and the head is then asked to take it back
+// before this returns. It waits for the engine's thread and for policies that decide.
 func (a *Agent) NoteFailure(how string) { a.loop.Lost(how) }
 
 // WhyNot returns, for each policy, why it left things as they are lately. It waits for policies

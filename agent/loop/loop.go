@@ -91,7 +91,10 @@ func (l *Loop) Run(ctx context.Context) error {
 }
 
 // turn looks at the job once, has the policies decide, and passes on what they want.
-func (l *Loop) turn() {
+func (l *Loop) turn() { l.turnAfter("") }
+
+// turnAfter is turn, where a worker has ended by itself, and how; "" = none has.
+func (l *Loop) turnAfter(lost string) {
 	l.mu.Lock() // before it looks: looks are taken in their order
 	defer l.mu.Unlock()
 	look, ok := l.job.Look()
@@ -99,6 +102,9 @@ func (l *Loop) turn() {
 		return
 	}
 	l.take(look)
+	if lost != "" {
+		l.act.Lost(lost)
+	}
 	for _, o := range l.act.Observe(look.Observation) {
 		if o.Watch {
 			l.job.Tell("would change " + o.Change.Reason())
@@ -202,14 +208,10 @@ func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
 	return setting.Change{Phase: setting.Entered, Who: who}
 }
 
-// Lost tells the loop that a worker of the job has ended by itself, and how.
-func (l *Loop) Lost(how string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.act != nil {
-		l.act.Lost(how)
-	}
-}
+// Lost tells the loop that a worker of the job has ended by itself, and how. When it returns, the
+// head was asked to take back the change that may be why, so that the job has it for one step: it
+// waits for the engine's thread, and for policies that decide.
+func (l *Loop) Lost(how string) { l.turnAfter(how) }
 
 // WhyNots returns, for each policy, why it left things as they are lately.
 func (l *Loop) WhyNots() []act.WhyNot {

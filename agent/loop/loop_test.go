@@ -184,6 +184,20 @@ func TestUsersPolicies(t *testing.T) {
 	}
 }
 
+// A worker that ends by itself in the first step of a larger batch has it taken back at once, also
+// where the loop has not looked at the job since the change.
+func TestLostInTheFirstStep(t *testing.T) {
+	j := newJob()
+	l := newLoop(t, j, act.Auto)
+	for len(j.asked) == 0 {
+		run(l, j, 1)
+	}
+	l.Lost("worker 1 ended with code 1")
+	if n := len(j.asked); n != 2 || j.asked[1].Phase != setting.Reverted || j.now.Batch != 64 {
+		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
+	}
+}
+
 // Nobody waits for policies that are long in starting, and nobody decides until they have.
 func TestStartHoldsNobodyUp(t *testing.T) {
 	j := newJob()
