@@ -109,11 +109,11 @@ func (r *reporter) queueLines(e agent.Event) {
 	change := e.What == "generation"
 	if change && len(r.finished) > 0 && e.Step > r.finished[0].Step {
 		for _, before := range r.finished {
-			r.lines = append(r.lines, before.String())
+			r.lines = append(r.lines, printableText(before.String()))
 		}
 		r.finished = nil
 	}
-	switch line := e.String(); {
+	switch line := printableText(e.String()); {
 	case e.What == "route" || e.Elsewhere || e.Change != nil && !e.Change.IsNews():
 	case !change || !e.First && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0:
 		if (e.What == "wait" || e.What == "pause") && r.job != "" {

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
@@ -28,6 +29,8 @@ func TestWhatIsNews(t *testing.T) {
 			agent.Event{What: "generation", Generation: 6, Lost: []int{1}}, false, 0, 1, 0},
 		{"a wait", agent.Event{What: "wait"}, false, -1, 1, 1},
 		{"its end", agent.Event{What: "waited"}, false, -1, 1, 1},
+		{"what a user's policy says", agent.Event{What: "policy", Step: 1,
+			Because: "it failed:\nshoal: \x1b[2J"}, false, -1, 1, 1},
 		{"its end, of a job that is over", agent.Event{What: "waited"}, true, -1, 1, 0},
 	} {
 		dir, _, err := newRunDir(t.TempDir(), "x")
@@ -43,6 +46,9 @@ func TestWhatIsNews(t *testing.T) {
 		r.reportEvent(c.event)
 		if heard != c.heard || len(r.lines) != c.news {
 			t.Errorf("%s: heard %d times, news %q", c.name, heard, r.lines)
+		}
+		if strings.ContainsAny(strings.Join(r.lines, ""), "\n\x1b") {
+			t.Errorf("%s: the terminal obeys %q", c.name, r.lines)
 		}
 		if err := dir.close(); err != nil {
 			t.Fatal(err)

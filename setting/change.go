@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -131,7 +132,8 @@ func (c Change) Undo(s Setting) (Setting, error) {
 }
 
 // Cut returns the change with its texts as short as they must be, at the end of a character, and
-// as many alternatives as it may have; From and To stay.
+// without characters that control a terminal, and with as many alternatives as it may have; From
+// and To stay.
 func (c Change) Cut() Change {
 	for _, text := range []*string{&c.Policy, &c.Who, &c.Because, &c.Why} {
 		*text = cutText(*text)
@@ -144,9 +146,15 @@ func (c Change) Cut() Change {
 	return c
 }
 
-// cutText cuts a text to MaxText bytes, at the end of a character.
+// cutText cuts a text to MaxText bytes, at the end of a character. What cannot be printed becomes a
+// space: programs of users write reasons, which people read as a line.
 func cutText(text string) string {
-	text = strings.ToValidUTF8(text, "?")
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text, "?"))
 	if len(text) <= MaxText {
 		return text
 	}

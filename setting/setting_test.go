@@ -229,6 +229,9 @@ func TestCut(t *testing.T) {
 		len(c.Alternatives) != 4 {
 		t.Errorf("cut: %+v, %v", got, err)
 	}
+	if got := (setting.Change{Because: "a\nb\x1b[2Jc"}).Cut().Because; got != "a b [2Jc" {
+		t.Errorf("a reason is printed as %q", got)
+	}
 	for _, c := range []setting.Change{{}, {Phase: "over"},
 		{Phase: setting.Kept, Rate: math.NaN()}, {Phase: setting.Kept, Measured: math.Inf(1)},
 		{Phase: setting.Void, From: strings.Repeat("x", 1<<12)}} {
