@@ -103,10 +103,10 @@ func (t *Twin) predictShares(to setting.Setting) (b setting.Band, guess string) 
 		}
 		return before / (expectedMax(then, deviation) + beside)
 	}
-	low, high := growth(heads.High), growth(heads.Low)
+	low, mid, high := growth(heads.High), growth(heads.Mid), growth(heads.Low)
 	spread := math.Exp((math.Log(t.rate.High) - math.Log(t.rate.Low)) / math.Sqrt2)
-	return setting.Band{Low: min(low, high) / spread, Mid: growth(heads.Mid),
-		High: max(low, high) * spread}, guess
+	return setting.Band{Low: min(low, mid, high) / spread, Mid: mid,
+		High: max(low, mid, high) * spread}, guess
 }
 
 // expectedMax returns the mean of the longest of some times that are drawn around their means, each

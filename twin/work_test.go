@@ -56,6 +56,11 @@ func TestShares(t *testing.T) {
 			}
 		}
 		check(w.uneven(even, fixed, slow...), first, false)
+		much := even // a step takes least where some of the work is fixed
+		much.Shares = []uint16{130, 10, 130, 130}
+		if b := twin.Predict(decide.Target{Setting: much}).Throughput; !b.Contains(b.Mid) {
+			t.Errorf("the middle is outside of its band: %v", b)
+		}
 		o := w.uneven(first, fixed, slow...)
 		check(o, second, true)
 		check(o, even, true)

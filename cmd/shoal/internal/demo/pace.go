@@ -10,7 +10,7 @@ import (
 const (
 	// demoPace is what a worker takes for a sample at least: where it computes faster, it sleeps
 	// for the rest. So the demo looks alike on fast machines.
-	demoPace = 20 * time.Microsecond
+	demoPace = 60 * time.Microsecond
 	// demoSlow is by which factor a worker is slower after a signal.
 	demoSlow = 3
 )

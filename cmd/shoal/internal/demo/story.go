@@ -49,6 +49,7 @@ type demoStory struct {
 	ended   []map[string]float64  // the last report of each worker
 	changes []setting.Change      // of how the job trains, in order, each as it was last seen
 	lines   []string              // about these, which were not told yet
+	slowed  bool                  // a worker became slow
 }
 
 // play kills a worker of the job of the run in dir, orders new ones, and makes one slow, each when
@@ -118,6 +119,9 @@ func (s *demoStory) slowMember(j *control.Job) error {
 	if err := syscall.Kill(w.PID, slowSignal); err != nil {
 		return fmt.Errorf("slowing worker %d down: %w", w.Worker, err)
 	}
+	s.mu.Lock()
+	s.slowed = true
+	s.mu.Unlock()
 	s.tell(fmt.Sprintf("worker %d (rank %d) computes %d times slower from step %d on", w.Worker,
 		w.Rank, demoSlow, j.Steps))
 	return nil
@@ -212,6 +216,7 @@ type outcome struct {
 	equal   bool
 	members int // number of members at the end
 	changes []demoChange
+	slowed  bool // a worker became slow
 }
 
 // demoChange is a change that a policy has made of how the job trains, as in demoState.
@@ -230,7 +235,7 @@ type demoChange struct {
 func (s *demoStory) outcome() outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := outcome{equal: true, recoverMS: []float64{}, joinMS: []float64{}}
+	o := outcome{equal: true, slowed: s.slowed, recoverMS: []float64{}, joinMS: []float64{}}
 	digest, known := 0.0, false
 	for _, m := range s.ended {
 		if int(m["step"]) != s.steps {
@@ -293,6 +298,9 @@ func (o *outcome) String() string {
 	}
 	for _, c := range o.changes {
 		fmt.Fprintf(&b, "%s: %s\n", setting.Change{From: c.From, To: c.To}.What(), c.measured())
+	}
+	if o.slowed && len(o.changes) == 0 {
+		fmt.Fprintln(&b, "no policy moved work; while a job runs, shoal explain says why")
 	}
 	equal := "not the same"
 	if o.equal {
