@@ -77,7 +77,7 @@ func (h *Host) Add(s Step) {
 		h.reads = s.Reads
 	}
 	if part := s.Gradient.Part; part > 0 {
-		if h.least = 0; part*float64(h.every) > 1.5 {
+		if h.least = 0; part*float64(h.every) > 1 {
 			h.least = part
 		}
 	}
