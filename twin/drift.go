@@ -11,6 +11,8 @@ const (
 	// driftSteps is how many steps show that the job has become faster or slower by itself, and
 	// driftFactor by which factor it must have, and driftSigmas by how many standard deviations.
 	driftSteps, driftFactor, driftSigmas = 8, 1.3, 5
+	// creepFactor is driftFactor for a job that becomes faster or slower little by little.
+	creepFactor = 1.15
 	// maxDrifts is how many drifts a twin remembers.
 	maxDrifts = 16
 	// medianError is how much larger the error of a median is than that of a mean.
@@ -63,6 +65,7 @@ func (t *Twin) absorb(steps []sense.StepSample) {
 			t.drift(t.sizes[i], next, steps[:end], logs[:end])
 		case !wait:
 			t.sizes[i] = t.sizes[i].merge(next)
+			t.creep(i, deviation)
 		}
 		at = end
 	}
@@ -74,6 +77,29 @@ func (s size) differs(newer size, deviation float64) bool {
 	chance := deviation * medianError *
 		math.Sqrt(1/float64(min(s.steps, mergedSteps))+1/float64(newer.steps))
 	return math.Abs(newer.log-s.log) >= max(math.Log(driftFactor), driftSigmas*chance)
+}
+
+// creep takes in whether the job has become faster or slower so slowly that no eight steps show it:
+// whether what is known of a size is clearly another time than when others were last compared with
+// it, where steps have a standard deviation.
+func (t *Twin) creep(i int, deviation float64) {
+	s := &t.sizes[i]
+	if s.base == 0 {
+		if s.steps >= mergedSteps {
+			s.base = s.log
+		}
+		return
+	}
+	longer := s.log - s.base
+	chance := deviation * medianError * math.Sqrt(2.0/mergedSteps)
+	if math.Abs(longer) < max(math.Log(creepFactor), driftSigmas*chance) {
+		return
+	}
+	now := *s
+	now.base = now.log
+	t.add(Drift{Since: now.newest - mergedSteps, Factor: math.Exp(longer),
+		until: now.newest - mergedSteps})
+	t.sizes[i] = now
 }
 
 // drift takes in that the newest eight of some steps, with the logarithms of their seconds, differ

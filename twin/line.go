@@ -20,8 +20,8 @@ const (
 
 	// guessLow and guessHigh are the ends of the band of the fixed share as long as nothing is
 	// known of it. On the profiles of Pollux, with 4 GPUs, a step of twice the size then takes what
-	// the middle says times or over 1.39, give or take 2 %, in 86 of 100 cases.
-	guessLow, guessHigh = 0.08, 0.92
+	// the middle says times or over 1.38, give or take 2 %, in 86 of 100 cases.
+	guessLow, guessHigh = 0.09, 0.91
 	// doubtOutside is the error, in logarithms, of a line at twice the largest size that was
 	// measured: on the same profiles 80 of 100 errors are below it, and half are below 0.06.
 	doubtOutside = 0.2

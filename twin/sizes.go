@@ -31,6 +31,7 @@ type size struct {
 	log     float64 // logarithm of the median of their seconds
 	steps   int     // how many there were
 	newest  uint64  // number of the newest one
+	base    float64 // log when other sizes were last compared with it; 0 = they were not yet
 	// scaled is whether the steps are from before the job became faster or slower by itself. Then
 	// log is what they would take since if that went for all alike.
 	scaled bool
@@ -116,7 +117,7 @@ func (s size) merge(newer size) size {
 	before := min(s.steps, mergedSteps)
 	steps := before + newer.steps
 	newer.log = (float64(before)*s.log + float64(newer.steps)*newer.log) / float64(steps)
-	newer.steps = steps
+	newer.steps, newer.base = steps, s.base
 	return newer
 }
 

@@ -177,7 +177,7 @@ func (t *Twin) throughput(batch uint64, size int) (b setting.Band, guess string)
 			"another one", t.since)
 	}
 	spread := (math.Log(t.rate.High) - math.Log(t.rate.Low)) / math.Sqrt2
-	chance := tail80 * t.line.chance(x)
+	chance := t.line.chance(x)
 	wide := math.Exp(math.Hypot(math.Hypot(t.line.doubt(x), spread), chance))
 	return setting.Band{Low: growth / seconds.High / wide, Mid: growth / seconds.Mid,
 		High: growth / seconds.Low * wide}, guess

@@ -272,6 +272,25 @@ func TestDriftIsFoundLate(t *testing.T) {
 	}
 }
 
+// A job that becomes slower little by little has drifted too: other sizes, which were measured
+// before, are scaled with it, and half the batch is no gain.
+func TestDriftLittleByLittle(t *testing.T) {
+	w := newWorld(0.05, 1e-3, 0.05)
+	var twin twin.Twin
+	w.train(64, 40)
+	for range 120 {
+		w.train(128, 10)
+		w.a, w.b = 1.01*w.a, 1.01*w.b
+		twin.Observe(w.observe(128, 1000))
+		if p := twin.Predict(target(64)); p.Throughput.IsKnown() && p.Throughput.Mid > 0.9 {
+			t.Fatalf("at step %d half the batch is predicted %+v", w.step, p)
+		}
+	}
+	if n := len(twin.Drifts()); n < 4 || n > 10 {
+		t.Errorf("%d drifts: %+v", n, twin.Drifts())
+	}
+}
+
 // Chance is hardly ever a drift, however much steps differ and however often the twin is asked.
 func TestChanceIsNoDrift(t *testing.T) {
 	found, steps := 0, 0
