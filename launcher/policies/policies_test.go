@@ -58,8 +58,11 @@ func behave(how string) {
 				"\n", n, n, n)
 		case "then dies":
 			return
-		case "then leaves a child":
+		case "then leaves a child", "then leaves a session":
 			child := exec.Command(os.Args[0])
+			if how == "then leaves a session" {
+				child.Stdout, child.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
+			}
 			child.Env = []string{behaviourVariable + "=child"}
 			if err := child.Start(); err != nil {
 				panic(err)
@@ -204,14 +207,7 @@ func TestNoChildOfProgramStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var state []byte
-		for state == nil { // a busy machine may make an answer late
-			_ = panics(func() { _, state = p.Decide(observed, nil, nil) })
-		}
-		pid, err := strconv.Atoi(string(state))
-		if err != nil {
-			t.Fatal(err)
-		}
+		pid := childOf(t, p)
 		fd, err := unix.PidfdOpen(pid, 0)
 		if errors.Is(err, unix.ESRCH) {
 			continue
@@ -230,6 +226,36 @@ func TestNoChildOfProgramStays(t *testing.T) {
 		}
 		unix.Close(fd)
 	}
+}
+
+// A process that a program has started in a session of its own, which a sweep of the run finds,
+// does not hold up the end of the group, though it has the output of the program open.
+func TestSessionOfProgramHoldsNobodyUp(t *testing.T) {
+	pid := 0
+	t.Cleanup(func() {
+		if pid > 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	p, err := start(t, "then leaves a session") // whose cleanup comes first, and waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid = childOf(t, p)
+}
+
+// childOf asks a program that answers with the number of a process that it has started.
+func childOf(t *testing.T, p *policies.Program) int {
+	t.Helper()
+	var state []byte
+	for state == nil { // a busy machine may make an answer late
+		_ = panics(func() { _, state = p.Decide(observed, nil, nil) })
+	}
+	pid, err := strconv.Atoi(string(state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
 }
 
 // The end of the group ends a program that hears nothing, with all that it has started.

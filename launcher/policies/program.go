@@ -107,6 +107,8 @@ func Start(g *group.Group, command, env []string, stderr io.Writer) (*Program, e
 	p.in, p.kill, p.lines = in, cancel, lines
 	g.Go("policy "+p.path, func(ctx context.Context) error {
 		defer cancel()
+		// what the program has started in a session of its own may keep the pipe open
+		context.AfterFunc(ctx, func() { _ = out.Close() })
 		readLines(ctx, out, lines)
 		cancel()
 		// Wait has Cancel run or not where the program has ended by itself, and then what it has
