@@ -15,11 +15,15 @@ import (
 // drive has policies decide about the job, if its spec says so. It does not wait.
 func (l *launcher) drive(spec job.Spec) {
 	modes := map[job.Auto]act.Mode{job.AutoAct: act.Auto, job.AutoWatch: act.Watch}
-	if mode, is := modes[spec.Auto]; is {
-		l.agent.Drive(mode, func(g *group.Group) []decide.Policy {
-			return l.startPolicies(g, spec)
-		})
+	mode, is := modes[spec.Auto]
+	if !is {
+		return
 	}
+	var users func(g *group.Group) []decide.Policy // nil where there are none: nothing begins anew
+	if len(spec.Policies) > 0 {
+		users = func(g *group.Group) []decide.Policy { return l.startPolicies(g, spec) }
+	}
+	l.agent.Drive(mode, users)
 }
 
 // startPolicies starts the policies of users that a job names, as goroutines of g, whose end ends

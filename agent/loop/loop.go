@@ -19,8 +19,12 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// interval is the time from one look at the job to the next.
-const interval = 250 * time.Millisecond
+const (
+	// interval is the time from one look at the job to the next.
+	interval = 250 * time.Millisecond
+	// maxPast is how many beginnings and ends of changes are kept for policies that run later.
+	maxPast = 128
+)
 
 // Look is what an agent knows of its job at a moment.
 type Look struct {
@@ -54,6 +58,7 @@ type Loop struct {
 	users func(g *group.Group) []decide.Policy // starts the policies of users; nil = it has begun
 	waits bool                                 // those do not run yet, and nobody decides
 	own   []decide.Policy                      // those that run
+	past  []act.Entry                          // of changes, while waits; at most maxPast
 	leads bool                                 // as of the newest look
 }
 
@@ -130,8 +135,14 @@ func (l *Loop) take(look Look) {
 	l.leads = len(look.Entries) > 0 && look.Entries[len(look.Entries)-1].Leads
 	if l.act == nil {
 		l.act = l.makeLoop()
+		for _, e := range l.past { // a person's changes stay, whoever has come to lead
+			l.act.Applied(e)
+		}
 	}
 	for _, e := range look.Entries {
+		if l.waits && e.Change != nil {
+			l.past = append(l.past[max(0, len(l.past)-maxPast+1):], e)
+		}
 		l.act.Applied(e)
 	}
 }

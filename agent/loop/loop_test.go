@@ -198,6 +198,28 @@ func TestLostInTheFirstStep(t *testing.T) {
 	}
 }
 
+// What a person has set stays, also where another agent comes to lead, whose policies only then
+// begin to run.
+func TestPersonsChangeOutlivesHead(t *testing.T) {
+	j := newJob()
+	j.leads = false
+	l := newLoop(t, j, act.Auto)
+	run(l, j, 10)
+	c := setting.Change{Number: 1, Phase: setting.Entered, Who: "ada", From: "batch=64",
+		To: "batch=128"}
+	for _, c.Phase = range []setting.Phase{setting.Entered, setting.Kept} {
+		if err := j.Change(setting.Setting{Number: 1, Batch: 128}, c); err != nil {
+			t.Fatal(err)
+		}
+		run(l, j, 10)
+	}
+	j.leads = true
+	run(l, j, 60)
+	if len(j.asked) != 2 {
+		t.Errorf("policies have changed what a person has set: %+v", j.asked)
+	}
+}
+
 // Nobody waits for policies that are long in starting, and nobody decides until they have.
 func TestStartHoldsNobodyUp(t *testing.T) {
 	j := newJob()
