@@ -16,7 +16,8 @@ func NewPolicyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Try a policy of your own",
 		Long: cli.Help(`Try a policy of your own before it decides about a job.
-A policy is a function in Python, or any program, that changes how a job trains: docs/formats/policy.md.`,
+A policy is a function in Python, or any program, that changes how a job trains; what it is told
+and may answer is in docs/formats/policy.md.`,
 			cli.ExitCodes, "train"),
 		Example: `  shoal policy test mine.py cases.txt
   shoal run -n 4 --auto=watch --policy ./mine.py -- python3 train.py
