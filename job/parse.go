@@ -31,6 +31,8 @@ var keys = []struct{ name, example string }{
 	{"prefork", "prefork: [torch]"},
 	{"fixed_routes", "fixed_routes: true"},
 	{"redundant", "redundant: true"},
+	{"auto", "auto: act"},
+	{"policies", "policies: [./mine.py]"},
 }
 
 // Load reads a spec file from the disk, without defaults. Its errors name the file.

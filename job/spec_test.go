@@ -54,7 +54,7 @@ func TestParseRefuses(t *testing.T) {
 		"unknown key": {"wrokers: 4\n",
 			[]string{"wrokers",
 				"known are name, workers, command, env, min, max, spares, prefork, " +
-					"fixed_routes, redundant"}},
+					"fixed_routes, redundant, auto, policies"}},
 		"other case":   {"Name: a\n", []string{"Name", "no such key"}},
 		"repeated key": {"name: a\nname: b\n", []string{"name", "already set"}},
 		"wrong type":   {"workers: four\n", []string{"workers: a string", "workers: 4"}},

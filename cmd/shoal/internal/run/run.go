@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -169,7 +170,29 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}
-	return spec, spec.Validate()
+	if err := spec.Validate(); err != nil {
+		return spec, err
+	}
+	return spec, checkPolicies(spec.Policies)
+}
+
+// checkPolicies returns what is wrong with the files of policies, at which it looks; nil = nothing.
+// Those of other hosts show only when they come to lead.
+func checkPolicies(paths []string) error {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return cli.Usagef("--policy: %v; it takes a file of yours, and shoal's own policies "+
+				"need --auto alone", err)
+		case info.IsDir():
+			return cli.Usagef("--policy %s is a folder: name a file in it", path)
+		case !strings.HasSuffix(path, ".py") && info.Mode()&0o111 == 0:
+			return cli.Usagef("--policy %s is no program: make it one with chmod +x, or end its "+
+				"name with .py if it is in Python", path)
+		}
+	}
+	return nil
 }
 
 // parseEnv returns the values of --env by name.
