@@ -121,8 +121,7 @@ func (l *Loop) turnAfter(lost string) {
 		}
 	}
 	for _, f := range l.act.TakeFaults() {
-		line := fmt.Sprintf("policy %s left things as they are at step %d: %s", f.Policy, f.Step,
-			f.Text)
+		line := fmt.Sprintf("%s left things as they are: %s", f.Policy, f.Text)
 		if f.Off {
 			line += "; that was the third time in a row, so it is not asked any more"
 		}

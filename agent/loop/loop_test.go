@@ -171,7 +171,7 @@ func TestUsersPolicies(t *testing.T) {
 	j := newJob()
 	run(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}), j, 60)
 	if len(j.asked) > 0 || len(j.told) != 3 ||
-		!strings.Contains(j.told[0], "policy bad left things as they are at step") ||
+		!strings.Contains(j.told[0], "bad left things as they are: ") ||
 		!strings.Contains(j.told[0], "it has ended") ||
 		!strings.Contains(j.told[2], "not asked any more") {
 		t.Errorf("asked for %v, told %q", j.asked, j.told)

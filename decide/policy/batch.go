@@ -124,10 +124,18 @@ func withBatch(o sense.Observation, batch uint64) setting.Setting {
 // describeNoise returns what is known of the noise scale, in words; it is known.
 func describeNoise(n noise.Estimate) string {
 	if n.Above {
-		return fmt.Sprintf("the gradient noise scale is %.3g or more", n.Scale.High)
+		return fmt.Sprintf("the gradient noise scale is %s or more", samples(n.Scale.High))
 	}
-	return fmt.Sprintf("the gradient noise scale is %.3g (%.3g–%.3g)", n.Scale.Mid, n.Scale.Low,
-		n.Scale.High)
+	return fmt.Sprintf("the gradient noise scale is %s (%s–%s)", samples(n.Scale.Mid),
+		samples(n.Scale.Low), samples(n.Scale.High))
+}
+
+// samples returns a number of samples as people read it, with three digits or more and no exponent.
+func samples(x float64) string {
+	if x < 100 {
+		return fmt.Sprintf("%.3g", x)
+	}
+	return fmt.Sprintf("%.0f", x)
 }
 
 // areNear reports whether two batches are about as large.

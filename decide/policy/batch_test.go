@@ -89,6 +89,8 @@ func TestBatchSaysWhy(t *testing.T) {
 	}
 	above, unknown, closed := observed(64, 512), observed(64, 610), observed(64, 610)
 	above.Noise.Above = true
+	large := observed(64, 2000) // people read no exponents
+	large.Noise.Above = true
 	unknown.Noise = noise.Estimate{Why: "too few steps"}
 	closed.Levers = setting.Levers{}
 	for _, c := range []struct {
@@ -101,6 +103,7 @@ func TestBatchSaysWhy(t *testing.T) {
 		{observed(64, 64), 64, "no batch up to twice as large or small is better than 64"},
 		{o, -1, "nobody knows"},
 		{above, 1000, "the gradient noise scale is 666 or more"},
+		{large, 1000, "the gradient noise scale is 2600 or more"},
 	} {
 		d, _ := policy.Batch{}.Decide(c.o, exact{c.o, c.fixed}, nil)
 		if !strings.Contains(d.Because, c.want) {
