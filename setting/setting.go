@@ -94,10 +94,14 @@ var asked = []string{"batch", "rate", "shares"}
 // version changes batch, rate and shares while a job trains. A rate goes with its batch: where the
 // text has a batch alone, workers choose the rate. An error says what is wrong with the text.
 func (s Setting) Asked(text string) (Setting, error) {
+	seen := map[string]bool{}
 	for _, word := range strings.Split(text, ",") {
 		name, _, _ := strings.Cut(strings.TrimSpace(word), "=")
 		switch {
+		case seen[name]:
+			return s, fmt.Errorf("%s is given twice: leave one out", name)
 		case slices.Contains(asked, name):
+			seen[name] = true
 		case slices.Contains(names, name):
 			return s, fmt.Errorf("%s: this version changes %s while a job trains, and nothing else",
 				name, strings.Join(asked, ", "))

@@ -240,3 +240,11 @@ func TestCut(t *testing.T) {
 		}
 	}
 }
+
+// A person who gives a part twice is asked which one is meant.
+func TestAskedTwice(t *testing.T) {
+	_, err := setting.Setting{Batch: 64}.Asked("batch=128,batch=256")
+	if err == nil || err.Error() != "batch is given twice: leave one out" {
+		t.Errorf("error %v", err)
+	}
+}
