@@ -24,7 +24,11 @@ type member struct {
 // should change.
 func (m *member) ask(o sense.Observation, t decide.Twin) (d decide.Decision, fault string) {
 	defer func() {
-		if r := recover(); r != nil {
+		switch r := recover().(type) {
+		case nil:
+		case error: // as that of a program
+			d, fault = decide.Decision{}, r.Error()
+		default:
 			d, fault = decide.Decision{}, fmt.Sprintf("it panics: %v", r)
 		}
 	}()

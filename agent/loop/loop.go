@@ -60,6 +60,7 @@ type Loop struct {
 	own   []decide.Policy                      // those that run
 	past  []act.Entry                          // of changes, while waits; at most maxPast
 	leads bool                                 // as of the newest look
+	open  string                               // what people were told that policies decide about
 }
 
 // New returns a Loop that only measures what people change.
@@ -107,6 +108,7 @@ func (l *Loop) turnAfter(lost string) {
 		return
 	}
 	l.take(look)
+	l.tellOpen(look.Observation)
 	if lost != "" {
 		l.act.Lost(lost)
 	}
@@ -143,6 +145,26 @@ func (l *Loop) take(look Look) {
 			l.past = append(l.past[max(0, len(l.past)-maxPast+1):], e)
 		}
 		l.act.Applied(e)
+	}
+}
+
+// tellOpen tells people what the policies decide about, where this agent leads, when that is known
+// and again when it has become more. l.mu is held.
+func (l *Loop) tellOpen(o sense.Observation) {
+	if !l.leads || l.waits || l.mode == act.Off || o.Size == 0 {
+		return
+	}
+	batch := "the batch is closed, and shoal.torch.loader(…, batch_range=(least, most)) opens it"
+	if o.Levers.Batch.IsOpen() {
+		batch = fmt.Sprintf("batch %v", o.Levers.Batch)
+	}
+	open := "they decide about shares of work; " + batch
+	if l.mode == act.Watch {
+		open += "; they only say what they would change"
+	}
+	if open != l.open {
+		l.open = open
+		l.job.Tell(open)
 	}
 }
 

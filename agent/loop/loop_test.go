@@ -113,7 +113,7 @@ func TestLoopChangesTheJob(t *testing.T) {
 		j.asked[0].Policy != "batch" || j.now.Batch <= 64 {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
 	}
-	if len(j.told) > 0 {
+	if len(j.told) != 1 || j.told[0] != "they decide about shares of work; batch 32–1024" {
 		t.Errorf("people were told %q", j.told)
 	}
 }
@@ -131,7 +131,7 @@ func TestLoopHoldsBack(t *testing.T) {
 		j.leads = x.leads
 		run(newLoop(t, j, x.mode), j, 60)
 		if len(j.asked) > 0 || x.tells != (len(j.told) > 0) ||
-			x.tells && !strings.Contains(j.told[0], "would change batch 64 -> ") {
+			x.tells && !strings.Contains(j.told[1], "would change batch 64 -> ") {
 			t.Errorf("%s: asked for %v, told %q", x.name, j.asked, j.told)
 		}
 	}
@@ -170,15 +170,15 @@ func (badPolicy) Decide(sense.Observation, decide.Twin, []byte) (decide.Decision
 func TestUsersPolicies(t *testing.T) {
 	j := newJob()
 	run(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}), j, 60)
-	if len(j.asked) > 0 || len(j.told) != 3 ||
-		!strings.Contains(j.told[0], "bad left things as they are: ") ||
-		!strings.Contains(j.told[0], "it has ended") ||
-		!strings.Contains(j.told[2], "not asked any more") {
+	if len(j.asked) > 0 || len(j.told) != 4 ||
+		!strings.Contains(j.told[1], "bad left things as they are: ") ||
+		!strings.Contains(j.told[1], "it has ended") ||
+		!strings.Contains(j.told[3], "not asked any more") {
 		t.Errorf("asked for %v, told %q", j.asked, j.told)
 	}
 	j = newJob()
 	run(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}, badPolicy{[]string{"batch"}}), j, 60)
-	if len(j.told) != 1 || !strings.Contains(j.told[0], "only the policies of shoal decide") ||
+	if len(j.told) != 2 || !strings.Contains(j.told[0], "only the policies of shoal decide") ||
 		len(j.asked) == 0 {
 		t.Errorf("with two for one lever: asked for %v, told %q", j.asked, j.told)
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
@@ -123,9 +125,10 @@ type change struct {
 	Batch  *uint64  `json:"batch"`
 	Rate   *float64 `json:"rate"`
 	Shares []uint16 `json:"shares"`
-	Save   *uint64  `json:"save"`
-	Size   *int     `json:"size"`
 }
+
+// levers are what a program can decide about.
+var levers = []string{"batch", "rate", "shares"}
 
 // readStrictly reads the only JSON object of a line; a key that is not known is an error.
 func readStrictly(line []byte, into any) error {
@@ -154,6 +157,12 @@ func readHello(line []byte) (hello, error) {
 		return h, fmt.Errorf("its name %.60q has not 1 to 50 bytes", h.Name)
 	case len(h.Levers) == 0:
 		return h, fmt.Errorf("it names no lever: say what it decides about, such as batch")
+	}
+	for _, name := range h.Levers {
+		if !slices.Contains(levers, name) {
+			return h, fmt.Errorf("no lever is called %.60q: there are %s", name,
+				strings.Join(levers, ", "))
+		}
 	}
 	return h, nil
 }
@@ -192,12 +201,6 @@ func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decisio
 		}
 		if c.Shares != nil {
 			to.Setting.Shares = c.Shares
-		}
-		if c.Save != nil {
-			to.Setting.Save = *c.Save
-		}
-		if c.Size != nil {
-			to.Size = *c.Size
 		}
 		d.To = &to
 	}

@@ -42,6 +42,7 @@ func behave(how string) {
 		"newer":    `{"protocol":9,"name":"double","levers":["batch"]}`,
 		"nameless": `{"protocol":1,"name":"","levers":["batch"]}`,
 		"chatty":   `hello`,
+		"painter":  `{"protocol":1,"name":"paint","levers":["batch","colour"]}`,
 	}[how] + map[bool]string{true: `{"protocol":1,"name":"double","levers":["batch"]}`}[how ==
 		"good" || strings.HasPrefix(how, "then ")])
 	if how == "then is deaf" || how == "child" {
@@ -171,7 +172,7 @@ func TestProgramMisbehaves(t *testing.T) {
 // A program that is no policy does not start, and the reason is said.
 func TestNoPolicyStarts(t *testing.T) {
 	for how, want := range map[string]string{"newer": "protocol 9", "nameless": "its name",
-		"chatty": "its first line"} {
+		"chatty": "its first line", "painter": `no lever is called "colour"`} {
 		if _, err := start(t, how); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, expected one with %q", how, err, want)
 		}

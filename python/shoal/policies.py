@@ -27,7 +27,7 @@ import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 # The names of levers, and the type of the value of each.
-LEVERS: Dict[str, type] = {"batch": int, "rate": float, "shares": list, "save": int, "size": int}
+LEVERS: Dict[str, type] = {"batch": int, "rate": float, "shares": list}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +111,9 @@ class Change:
 
 def change(because: str, state: Any = None, **values: Any) -> Change:
     """A change, for a policy to return: `change(batch=512, because="…")`. The values are of the
-    levers that the policy has named: batch, rate, shares (a list), save or size. `state` is what
-    the policy is given next time; None = what it had. Raises ValueError for others, and without a
-    reason.
+    levers that the policy has named: batch, rate, or shares (a list, one number a rank). `state` is
+    what the policy is given next time; None = what it had. Raises ValueError for others, and
+    without a reason.
     """
     if not because:
         raise ValueError("a change needs a reason: because=…, which people read")

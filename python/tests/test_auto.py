@@ -76,7 +76,7 @@ def test_a_policy_of_ones_own_changes_the_batch(launch, binary, tmp_path):
 # A policy that hears nothing, and tells its number in the file beside it.
 DEAF = """#!/bin/sh
 echo $$ >"$0.pid"
-echo '{"protocol":1,"name":"deaf","levers":["save"]}'
+echo '{"protocol":1,"name":"deaf","levers":["shares"]}'
 exec sleep 1000000
 """
 

@@ -61,7 +61,7 @@ def test_a_policy_that_fails_goes_on(tmp_path):
         "def odd(o, state):\n"
         "    print('thinking')\n"
         "    state = (state or 0) + 1\n"
-        "    if state == 2: return shoal.change(size=3, because='no lever of it')\n"
+        "    if state == 2: return shoal.change(rate=3, because='no lever of it')\n"
         "    if state == 3: return 7\n"
         "    return shoal.change(batch=1 // (o.step - 9), because='x')\n"
     )
@@ -69,7 +69,7 @@ def test_a_policy_that_fails_goes_on(tmp_path):
     answers, errors = serve(file, *requests)
     assert [a.get("error", "") for a in answers[1:]] == [
         "ZeroDivisionError: integer division or modulo by zero",
-        "ValueError: odd decides about batch, and changes size",
+        "ValueError: odd decides about batch, and changes rate",
         "TypeError: odd returned int: return shoal.change(…) or None",
     ]
     assert "thinking" in errors
@@ -84,7 +84,7 @@ def test_what_is_no_change_is_refused():
         ({"because": "x", "batch": 2.5}, "no int above 0"),
         ({"because": "x", "batch": True}, "no int above 0"),
         ({"because": "x", "rate": float("nan")}, "no float above 0"),
-        ({"because": "x", "size": -1}, "no int above 0"),
+        ({"because": "x", "batch": -1}, "no int above 0"),
     ):
         with pytest.raises(ValueError, match=words):
             shoal.change(**values)
