@@ -49,8 +49,8 @@ def main() -> None:
         results += found
         tables.append(
             f"{PARTS[name].text(found)}\n\nLoad of the machine before: {load:.1f}. Measured on"
-            f" {datetime.date.today()} in {(time.monotonic() - began) / 60:.0f} minutes on"
-            f" {os.cpu_count()} processors, paced workers."
+            f" {datetime.date.today()} in {(time.monotonic() - began) / 60:.1f} minutes on"
+            f" {os.cpu_count()} processors."
         )
         print(tables[-1], flush=True)
     if args.json:
