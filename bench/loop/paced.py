@@ -79,8 +79,9 @@ def digits(job, options):
         net.gradient(weights, grad, images[mine], labels[mine])
         step.allreduce(moved)
         done = step.after.committed()
-        # The square root of the factor of the batch: between linear scaling and none.
-        factor = np.sqrt(max(step.count, 1) / options["batch"])
+        # The gain of AdaScale, which the job's setting has; shoal.torch.optimizer does this for
+        # PyTorch.
+        factor = job._progress.rate or 1
         flat -= options["rate"] * factor * (1 - done / (whole + 1)) * moved
         if job.rank == 0 and done * 2 // len(labels) > shown:
             shown = done * 2 // len(labels)

@@ -1,12 +1,11 @@
 """A job whose batch follows what is measured: the program opens it, and shoal changes it where that
 trains faster.
 
-    $ shoal run -n 2 --auto -- python3 examples/auto/train.py 4
+    $ shoal run -n 2 --auto -- python3 examples/auto/train.py 2
     ...
     [0] epoch 0  batch 32  loss 0.5741
-    ...
-    [0] epoch 3  batch 128  loss 0.4532
-    [0] 2 workers trained 4 epochs
+    [0] epoch 1  batch 64  loss 0.4712
+    [0] 2 workers trained 2 epochs
 
 What is changed stands between the lines of the epochs, with its reason, what was predicted, and
 what came of it; `shoal explain train` says it again, and why nothing was changed. The argument is
