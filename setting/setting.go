@@ -142,7 +142,9 @@ func (s *Setting) setPart(name, value string) (err error) {
 	case "sync":
 		s.Sync = value
 	case "rate":
-		s.Rate, err = strconv.ParseFloat(value, 64)
+		if s.Rate, err = strconv.ParseFloat(value, 64); err == nil && s.Rate == 0 {
+			err = strconv.ErrRange
+		}
 	case "save":
 		s.Save = whole(63)
 	default:

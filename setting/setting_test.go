@@ -131,6 +131,7 @@ func TestRefusals(t *testing.T) {
 		"batch=1e99":      "such as 512",
 		"batch=1,batch=x": "such as 512",
 		"rate=nan":        "rate=NaN",
+		"rate=0":          "such as 1.4",
 		"rate=x":          "such as 1.4",
 		"shares=1:x":      "such as 2:1:1",
 		"shares=0:0":      "somebody must do the work",

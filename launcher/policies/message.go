@@ -38,16 +38,16 @@ type request struct {
 
 // observation is a sense.Observation for programs. Numbers that are not known are absent.
 type observation struct {
-	Step    uint64      `json:"step"`
-	Epoch   uint64      `json:"epoch"`
-	Size    int         `json:"size"`
-	Seconds float64     `json:"seconds"` // since the head began to observe
-	Setting settingNow  `json:"setting"`
-	First   uint64      `json:"first_batch"`
-	Levers  leversNow   `json:"levers"`
-	Rate    *bandNow    `json:"rate,omitempty"` // samples a second
-	Noise   *noiseNow   `json:"noise,omitempty"`
-	Split   sense.Split `json:"split"`
+	Step    uint64        `json:"step"`
+	Epoch   uint64        `json:"epoch"`
+	Size    int           `json:"size"`
+	Seconds float64       `json:"seconds"` // since the head began to observe
+	Setting settingNow    `json:"setting"`
+	First   uint64        `json:"first_batch"`
+	Levers  leversNow     `json:"levers"`
+	Rate    *setting.Band `json:"rate,omitempty"` // samples a second
+	Noise   *noiseNow     `json:"noise,omitempty"`
+	Split   sense.Split   `json:"split"`
 }
 
 // settingNow is a setting for programs.
@@ -63,9 +63,6 @@ type settingNow struct {
 type leversNow struct {
 	Batch *setting.Range `json:"batch,omitempty"`
 }
-
-// bandNow is a band for programs.
-type bandNow = setting.Band
 
 // noiseNow is what is known of the gradient noise scale.
 type noiseNow struct {
