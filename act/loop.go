@@ -88,8 +88,7 @@ type Loop struct {
 	noisy    bool              // the noise was known at the newest decision
 	memory   memory            // of the noise
 	changed  uint64            // step at which the newest change has begun or ended
-	tried    int               // members when the newest change was entered
-	tooLarge float64           // samples of a worker at which some have ended; 0 = none has
+	tooLarge uint64            // a batch at which workers have ended by themselves; 0 = none has
 	since    uint64            // what the twin said of it when it was asked last
 	size     int               // members when policies were asked last
 	released uint64            // step of the newest release; see release
@@ -240,8 +239,6 @@ func (l *Loop) learn(c setting.Change) {
 	}
 	v := l.lever(mainPart(c))
 	switch c.Phase {
-	case setting.Entered:
-		l.tried = l.now.Size
 	case setting.Reverted, setting.Void:
 		v.patience = max(v.patience, leastFrozen)
 		l.delay(v)
@@ -250,8 +247,7 @@ func (l *Loop) learn(c setting.Change) {
 		}
 		t := trial{change: c}
 		if c.Phase == setting.Reverted && c.Steps == 0 && t.grows() { // see Lost
-			l.tooLarge = mostSamples(setting.Setting{Batch: t.batches()[1],
-				Shares: l.entry.Setting.Shares}, l.tried)
+			l.tooLarge = t.batches()[1]
 		}
 	case setting.Kept:
 		if l.kept(v, c) {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/checkpoints"
+	"github.com/shoal-ml/shoal/agent/lanes"
 	"github.com/shoal-ml/shoal/agent/loop"
 	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/collective"
@@ -91,9 +93,9 @@ type Agent struct {
 	driver   *driver
 	network  fabric.Network // nil where this host is alone
 	group    *group.Group
-	saves    saves
+	saves    checkpoints.Saves
 	loop     *loop.Loop
-	stores   *checkpointStores
+	stores   *checkpoints.Stores
 
 	mu       sync.Mutex               // guards what follows
 	sessions map[int]*workerSession   // by the number of the worker
@@ -115,14 +117,14 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{},
-		sessions: map[int]*workerSession{}, stores: newCheckpointStores(),
+		sessions: map[int]*workerSession{}, stores: checkpoints.NewStores(),
 		group: group.New(context.Background())}
-	lanes, err := newLanes(a.group)
+	threads, err := lanes.New(a.group)
 	if err == nil {
-		a.engine, err = newEngine(lanes, a.cutOff)
+		a.engine, err = newEngine(threads, a.cutOff)
 	}
 	if err != nil {
-		return nil, errors.Join(err, l.Close(), a.stopGoroutines(), lanes.close())
+		return nil, errors.Join(err, l.Close(), a.stopGoroutines(), threads.Close())
 	}
 	a.engine.results.nodes = allNodes(cfg.Nodes)
 	a.engine.background = func(name string, f func()) {
@@ -213,11 +215,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.engine.stop()
 	err = errors.Join(err, engine.Wait())
-	a.driver.endRows()
+	a.engine.signals.EndRows(string(a.engine.name))
 	a.driver.published.publish(Status{Ended: true})
 	err = errors.Join(err, a.stopGoroutines())
 	if a.network == nil { // else another host may still write a part
-		a.saves.abandonUnsealed()
+		a.saves.AbandonUnsealed()
 	}
 	return errors.Join(err, a.engine.close())
 }
@@ -314,7 +316,7 @@ func (a *Agent) shutDown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	a.stores.stop()
+	a.stores.Stop()
 	a.listener.Close()
 	for c := range a.conns {
 		_ = c.Shutdown() // fails where the worker was faster

@@ -46,7 +46,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 	for i, part := range a.Parts {
 		d.completePart(part, d.batches.errs[i], a.Changed)
 	}
-	d.noteBatch(a)
+	d.engine.signals.AddBatch(a, d.batches.errs, d.now())
 	for _, m := range d.workersHere(a.Entered) {
 		d.answerAdmitted(m)
 	}
@@ -57,7 +57,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 		d.answerPassedEpoch(m, a.State)
 	}
 	if a.Change != nil {
-		d.keepChange(a)
+		d.engine.signals.AddChange(a)
 		d.reportSettingChange(a)
 	}
 	if a.AllReleased != "" && !d.allReleased {

@@ -240,7 +240,7 @@ func (d *driver) deliverResults(a *head.Apply) {
 		d.endMeasuring(f, f.timed, time.Now())
 	}
 	d.batches.errs = d.batches.errs[:0]
-	d.engine.signals.gradient.Begin()
+	d.engine.signals.BeginBatch()
 	for i, part := range a.Parts {
 		err := part.Err
 		switch {
@@ -252,7 +252,7 @@ func (d *driver) deliverResults(a *head.Apply) {
 			d.engine.deliverTransfer(transferOf(a.Batch, i), part)
 		case part.Calls[0].Call.Far == nil:
 			if err = d.engine.executeCalls(part.Calls); err == nil {
-				d.engine.signals.addNorms(part, &d.engine.run)
+				d.engine.signals.AddNorms(part, &d.engine.run)
 			}
 		}
 		d.batches.errs = append(d.batches.errs, err)
@@ -269,7 +269,7 @@ func (d *driver) deliverResults(a *head.Apply) {
 // help.
 func (e *engine) beginTransfer(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
-	e.signals.measure(t.calls[0], &t.relay)
+	e.signals.Measure(t.calls[0], &t.relay)
 	e.transfers.add(t)
 	if t.relay.Turns() > 0 {
 		e.transfers.sendTurns(t.id, 0)
@@ -287,7 +287,7 @@ func (e *engine) deliverTransfer(id uint64, part head.Part) {
 	if t.reshapes {
 		return // the transfer is not used again: it has room for all of the state
 	}
-	e.signals.addNorms(part, &t.relay)
+	e.signals.AddNorms(part, &t.relay)
 	e.executeOnLanes(delivery{t}, t.relay.BytesDelivered())
 	clear(t.calls)
 	e.transfers.spare = append(e.transfers.spare, t)

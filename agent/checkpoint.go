@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"sync"
 
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
@@ -16,80 +15,6 @@ import (
 
 // maxPartText bounds the texts of a part, in bytes: they are copied and parsed.
 const maxPartText = 256 << 20
-
-// saves counts the parts of checkpoints that this host writes, also for workers that are lost
-// meanwhile. It is safe for concurrent use. The zero value counts none.
-type saves struct {
-	mu      sync.Mutex    // guards what follows
-	writing int           // parts that are being written
-	idle    chan struct{} // closed when writing becomes 0; nil = no part was ever written
-	// unsealed has by its root, while parts are missing, the newest checkpoint of which a part was
-	// written. Rank 0 removes what is left of older ones.
-	unsealed map[string]unsealed
-}
-
-// unsealed is a checkpoint of which this host has a part.
-type unsealed struct {
-	attempt snapshot.Attempt
-	folder  snapshot.Folder
-}
-
-// begin counts a part that is about to be written, until end.
-func (s *saves) begin(p *snapshot.Part) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unsealed == nil {
-		s.unsealed = map[string]unsealed{}
-	}
-	s.unsealed[p.Folder.Root] = unsealed{attemptOf(p), p.Folder}
-	if s.writing++; s.writing == 1 {
-		s.idle = make(chan struct{})
-	}
-}
-
-// attemptOf names the checkpoint of a part.
-func attemptOf(p *snapshot.Part) snapshot.Attempt {
-	return snapshot.Attempt{Step: p.Step(), Seed: p.Seed}
-}
-
-// end uncounts a part that was written, or has failed; over says that its checkpoint is sealed or
-// abandoned.
-func (s *saves) end(p *snapshot.Part, over bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if over && s.unsealed[p.Folder.Root].attempt == attemptOf(p) {
-		delete(s.unsealed, p.Folder.Root)
-	}
-	if s.writing--; s.writing == 0 {
-		close(s.idle)
-	}
-}
-
-// isDone reports whether no part is being written. With wait it blocks until that is so, and is
-// true.
-func (s *saves) isDone(wait bool) bool {
-	s.mu.Lock()
-	writing, idle := s.writing, s.idle
-	s.mu.Unlock()
-	if writing > 0 && wait {
-		<-idle
-		writing = 0
-	}
-	return writing == 0
-}
-
-// abandonUnsealed removes the checkpoints that are not sealed, and has their folders' Log tell
-// people. No part may be written any more, by other hosts neither. Agent.Run calls it at its end,
-// and waits for the disk or the store.
-func (s *saves) abandonUnsealed() {
-	s.mu.Lock()
-	left := s.unsealed
-	s.unsealed = nil
-	s.mu.Unlock()
-	for _, u := range left {
-		_ = u.folder.CleanUp() // the next job tries again
-	}
-}
 
 // The methods of session in this file run on its goroutine, except unpin.
 
@@ -106,10 +31,10 @@ func (s *session) serveSave(r *api.SaveRequest) error {
 		s.unpin()
 		return &collective.FieldError{Field: "save", Problem: err.Error()}
 	}
-	a.saves.begin(p)
+	a.saves.Begin(p)
 	a.group.Go("checkpoint", func(context.Context) error {
 		defer s.unpin()
-		a.saves.end(p, p.Write())
+		a.saves.End(p, p.Write())
 		return nil
 	})
 	return s.reply(&api.SaveReply{})
@@ -118,7 +43,7 @@ func (s *session) serveSave(r *api.SaveRequest) error {
 // pinnedPart finds the memory of the worker's part of a checkpoint, and keeps that memory until
 // unpin, which the caller calls unless there is an error. It waits for the engine's thread.
 func (s *session) pinnedPart(r *api.SaveRequest) (*snapshot.Part, error) {
-	folder, err := s.agent.stores.openFolder(r.Folder, r.Keep, s.reportLine)
+	folder, err := s.agent.stores.OpenFolder(r.Folder, r.Keep, s.reportLine)
 	if err != nil {
 		return nil, err
 	}
@@ -174,5 +99,5 @@ func (s *session) unpin() {
 // serveSaved answers whether all parts are written that this host was asked for; with wait it
 // blocks until they are.
 func (s *session) serveSaved(wait bool) error {
-	return s.reply(&api.SavedReply{Done: s.agent.saves.isDone(wait)})
+	return s.reply(&api.SavedReply{Done: s.agent.saves.IsDone(wait)})
 }

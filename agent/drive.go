@@ -1,26 +1,26 @@
 package agent
 
 import (
-	"cmp"
+	"context"
 	"time"
 
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent/loop"
+	"github.com/shoal-ml/shoal/agent/signals"
 	"github.com/shoal-ml/shoal/decide"
-	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/topo"
 )
 
-// What the loop that decides about a job sees of it, and does to it.
+// What the loop that decides about a job sees of it, and does to it, and what is kept of its steps.
 
 // Drive has policies decide about the job, where this agent leads it: those of shoal, and those
 // that users starts when this agent leads for the first time; nil = none. It is called once at
 // most, and does not wait.
 func (a *Agent) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy) {
 	a.loop.Drive(mode, users)
-	_ = a.engine.runLater(func() { a.engine.signals.decides = mode != act.Off })
+	_ = a.engine.runLater(func() { a.engine.signals.Decides = mode != act.Off })
 }
 
 // NoteFailure tells the policies that a worker has ended by itself, and how, where this agent
@@ -37,7 +37,9 @@ type loopJob struct{ *Agent }
 
 // Look implements loop.Job. It waits for the engine's thread.
 func (a loopJob) Look() (look loop.Look, ok bool) {
-	_ = a.engine.runAndWait(func() { look, ok = a.driver.look() })
+	_ = a.engine.runAndWait(func() {
+		look, ok = a.engine.signals.Look(a.driver.head.State(), a.driver.now())
+	})
 	return look, ok
 }
 
@@ -56,41 +58,44 @@ func (a loopJob) Tell(line string) {
 	})
 }
 
-// look returns what the loop is to know; false = nothing can change, or be measured. It runs on the
-// engine's thread.
-func (d *driver) look() (loop.Look, bool) {
-	known, s := d.head.State(), &d.engine.signals
-	if known.Data == nil || known.Shape != nil ||
-		!s.decides && known.Trial == nil && !known.Levers.Batch.IsOpen() {
-		s.changes = nil
-		return loop.Look{}, false
+// What the Signals of the engine ask of it, as a signals.Agent.
+
+// Leads implements signals.Agent. It runs on the engine's thread.
+func (e *engine) Leads() bool { return e.driver.head.Leads() }
+
+// GenerationNumber implements signals.Agent. It runs on the engine's thread.
+func (e *engine) GenerationNumber(g topo.Generation) uint64 { return e.driver.generationNumber(g) }
+
+// NewestEnding implements signals.Agent. It runs on the engine's thread.
+func (e *engine) NewestEnding(w topo.WorkerID) (topo.Rank, *signals.Ending) {
+	m := e.byID[w]
+	if m == nil {
+		return 0, nil
 	}
-	series := s.series // a copy, which is the loop's
-	entry := newEntry(known, nil, d.head.Leads())
-	o := sense.Observation{Step: known.Steps, Epoch: known.Data.Epoch, Size: known.View.Size(),
-		Now: sense.Duration(time.Since(d.began)), Setting: entry.Setting, First: known.First,
-		Levers: known.Levers, Steps: &series, Noise: s.job.Noise(),
-		Split: s.job.Split(sense.DealOf(known.Data.Shares))}
-	for _, m := range known.View.Members {
-		o.Hosts = append(o.Hosts, m.Host)
-	}
-	look := loop.Look{Entries: append(s.changes, entry), Observation: o}
-	s.changes = nil
-	return look, true
+	return m.rank, &m.ending
 }
 
-// keepChange keeps an entry of the log that begins or ends a change, for the loop. It runs on the
-// engine's thread.
-func (d *driver) keepChange(a *head.Apply) {
-	s := &d.engine.signals
-	s.changes = append(s.changes, newEntry(a.State, a.Change, d.head.Leads()))
+// tellHead tells the head what this host has seen of steps, where that is due. It is called with
+// every look at the waits of the job, on the engine's thread.
+func (d *driver) tellHead() {
+	s := d.engine.signals
+	if !s.IsDue() {
+		return
+	}
+	if note := s.TakeNote(); note != nil {
+		d.runStepInput(func() { d.head.TellHead(note) })
+	}
+	s.LookAtRow()
 }
 
-// newEntry returns how the job trains in a state, for package act. change is what begins or ends
-// with it; nil = none does.
-func newEntry(s head.State, change *setting.Change, leads bool) act.Entry {
-	now := s.Setting
-	now.Batch = cmp.Or(now.Batch, s.First)
-	return act.Entry{Step: s.Steps, Setting: now, Levers: s.Levers, Trial: s.Trial, Change: change,
-		Leads: leads}
+// keepRows gives the launcher rows that are over, until there will be no more. It is a goroutine of
+// Run, since the rate of cables takes milliseconds to find.
+func (a *Agent) keepRows(context.Context) error {
+	for row := a.engine.signals.TakeRow(); row != nil; row = a.engine.signals.TakeRow() {
+		if each, known := a.driver.routes.cableSecondsPerByte(); known && each > 0 {
+			row.Cable = 1 / each
+		}
+		a.driver.orders.Row(*row, time.Now())
+	}
+	return nil
 }

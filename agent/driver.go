@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
@@ -152,7 +153,7 @@ func (d *driver) carryOutAction(action head.Action) {
 	case head.News:
 		d.decisions = append(d.decisions, a.Decision)
 	case head.Note:
-		d.learnNote(a)
+		d.engine.signals.Learn(a, d.head.State().View.Generation)
 	case head.Layout:
 		d.learnLayout(a.Text)
 	case head.Leave:
@@ -333,6 +334,9 @@ func (d *driver) generationNumber(g topo.Generation) uint64 {
 	}
 	return uint64(g)
 }
+
+// now is the time on the clock of this agent.
+func (d *driver) now() sense.Duration { return sense.Duration(time.Since(d.began)) }
 
 // workersHere returns those workers of a list that this host has, in the order of the list.
 func (d *driver) workersHere(list []topo.WorkerID) (found []*worker) {

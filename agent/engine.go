@@ -6,10 +6,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/lanes"
+	"github.com/shoal-ml/shoal/agent/signals"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
-	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -19,7 +20,7 @@ import (
 // runLater and stop, which any other goroutine may call, and close, which follows serve.
 type engine struct {
 	bells   *arena.BellSet // wakes the engine's thread
-	lanes   *lanes
+	lanes   *lanes.Lanes
 	members []*worker // workers of this host, in the order in which they came
 	byID    map[topo.WorkerID]*worker
 	driver  *driver     // set by New, as are name, lostPeer and background, before serve runs
@@ -32,7 +33,7 @@ type engine struct {
 	transfers *transfers
 	streams   []*stream
 	results   results
-	signals   signals
+	signals   *signals.Signals
 	freed     []*arena.Segment // memory to be given back to the kernel
 	// background runs f on a goroutine of its own; nil = the engine's thread runs it.
 	background func(name string, f func())
@@ -53,14 +54,15 @@ const _ uint = arena.Slots - collective.MaxStep
 
 // newEngine makes an engine, with bells of its own that close frees. broke is called on the
 // engine's thread with a worker that broke the protocol.
-func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error) {
+func newEngine(l *lanes.Lanes, broke func(w topo.WorkerID, err error)) (*engine, error) {
 	bells, err := arena.NewBellSet()
 	if err != nil {
 		return nil, err
 	}
-	return &engine{bells: bells, lanes: l, byID: map[topo.WorkerID]*worker{}, broke: broke,
-		transfers: newTransfers(), results: results{of: map[resultName]*result{}},
-		signals: signals{host: steps.Host{SecondsPerRead: secondsPerRead()}}}, nil
+	e := &engine{bells: bells, lanes: l, byID: map[topo.WorkerID]*worker{}, broke: broke,
+		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}
+	e.signals = signals.New(e)
+	return e, nil
 }
 
 // admit adds a worker to those whose calls are taken, and tells the driver; late = the job ran
@@ -301,7 +303,7 @@ func (e *engine) executeCalls(posted []*collective.Posted) error {
 	}
 	if len(e.schedule.Moves) > 0 {
 		e.run.Prepare(&e.schedule, e.calls)
-		e.signals.measure(e.calls[0], &e.run)
+		e.signals.Measure(e.calls[0], &e.run)
 		e.executeOnLanes(&e.run, e.schedule.Bytes)
 	}
 	return nil
@@ -309,13 +311,13 @@ func (e *engine) executeCalls(posted []*collective.Posted) error {
 
 // executeOnLanes executes work of so many bytes on the lanes, in any order, and returns when it is
 // done.
-func (e *engine) executeOnLanes(w work, bytes int) {
-	e.lanes.execute(w, bytes, len(e.members), false)
+func (e *engine) executeOnLanes(w lanes.Work, bytes int) {
+	e.lanes.Execute(w, bytes, len(e.members), false)
 }
 
 // executeInOrder is executeOnLanes for work of which somebody waits for the first chunks.
-func (e *engine) executeInOrder(w work, bytes int) {
-	e.lanes.execute(w, bytes, len(e.members), true)
+func (e *engine) executeInOrder(w lanes.Work, bytes int) {
+	e.lanes.Execute(w, bytes, len(e.members), true)
 }
 
 // buildSchedule fills s in with the schedule of the calls of one collective, or of a send and its
@@ -356,5 +358,5 @@ func (e *engine) close() error {
 		m.reap(e.freeLater)
 	}
 	e.unmapFreed()
-	return errors.Join(e.bells.Close(), e.lanes.close())
+	return errors.Join(e.bells.Close(), e.lanes.Close())
 }

@@ -52,7 +52,7 @@ func (d *driver) beginMeasuring(f *batch, begun []*transfer) {
 	if d.routes.fixed {
 		return
 	}
-	now := sense.Duration(time.Since(d.began))
+	now := d.now()
 	for _, t := range begun {
 		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
 		s := cost.Sample{Route: t.route, Hosts: t.sites.N,

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/checkpoints"
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
@@ -27,9 +28,9 @@ type session struct {
 	conn    *arena.Conn
 	worker  topo.WorkerID // meaningful once the worker has joined
 	joined  bool
-	serial  uint64  // number of the request that is served
-	lastSeg uint32  // newest number of a segment or shared result; 0 = there is none yet
-	reads   *source // checkpoint that was fetched for the worker; nil = none
+	serial  uint64              // number of the request that is served
+	lastSeg uint32              // newest number of a segment or shared result; 0 = none yet
+	reads   *checkpoints.Source // checkpoint that was fetched for the worker; nil = none
 }
 
 // serve answers requests, one after another, until the worker leaves or its socket closes.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"github.com/shoal-ml/shoal/agent/loop"
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/setting"
@@ -20,7 +21,7 @@ func (a *Agent) Set(text, who string) error {
 	c.Because = who + " asked"
 	return a.askHead(func() error {
 		// what the text does not name stays as it is now: policies may have changed it meanwhile
-		now := newEntry(a.driver.head.State(), nil, true).Setting
+		now := loop.NewEntry(a.driver.head.State(), nil, true).Setting
 		if next, err = now.Asked(text); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -11,7 +12,7 @@ import (
 // tells nothing.
 func TellHead(a *Agent) {
 	_ = a.engine.runAndWait(func() {
-		for range looksPerNote {
+		for range sense.Second / stall.Interval {
 			a.driver.tellHead()
 		}
 	})
@@ -20,20 +21,21 @@ func TellHead(a *Agent) {
 // LearnNote has the agent that leads learn a note of a host. A stopped agent learns nothing.
 func LearnNote(a *Agent, host, note string) {
 	_ = a.engine.runAndWait(func() {
-		a.driver.learnNote(head.Note{Host: host, Data: []byte(note)})
+		a.engine.signals.Learn(head.Note{Host: host, Data: []byte(note)},
+			a.driver.head.State().View.Generation)
 	})
 }
 
 // SetBlind has the agent of a host measure nothing of steps, or everything again.
 func SetBlind(a *Agent, blind bool) {
-	_ = a.engine.runAndWait(func() { a.driver.engine.signals.blind = blind })
+	_ = a.engine.runAndWait(func() { a.engine.signals.Blind = blind })
 }
 
 // EndingOf returns the ticket of the newest call of a worker that ends a step; 0 = there was none.
 func EndingOf(a *Agent, number int) (ticket uint64) {
 	_ = a.engine.runAndWait(func() {
 		if m := a.driver.engine.byID[topo.WorkerID(number)]; m != nil {
-			ticket = m.ending.ticket
+			ticket = m.ending.Ticket
 		}
 	})
 	return ticket
@@ -43,9 +45,9 @@ func EndingOf(a *Agent, number int) (ticket uint64) {
 // noise, and the newest step. A stopped agent knows nothing.
 func Observed(a *Agent) (split sense.Split, estimate noise.Estimate, step sense.StepSample) {
 	_ = a.engine.runAndWait(func() {
-		s := &a.engine.signals
-		split, estimate = s.job.Split(0), s.job.Noise()
-		step, _ = s.series.Newest()
+		o := a.engine.signals.Observe(0)
+		split, estimate = o.Split, o.Noise
+		step, _ = o.Steps.Newest()
 	})
 	return split, estimate, step
 }

@@ -60,7 +60,7 @@ func (d *driver) observeWaits() {
 		d.endWaits()
 		return
 	}
-	now := sense.Duration(time.Since(d.began))
+	now := d.now()
 	unusual, over := d.stalls.Observe(now, d.head.Leads(), d.head.AppliedIndex(),
 		append(d.head.Waits(), d.engine.streamWaits()...))
 	d.reportWaits("waited", over, d.endedWaitText)

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"time"
 
+	"github.com/shoal-ml/shoal/agent/signals"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
-	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -42,13 +41,13 @@ type worker struct {
 	// admittedEarly says that the worker was admitted while no call of it waited.
 	admittedEarly bool
 
-	ending ending // the newest call that ends a step
-	taken  uint64 // tickets read from the control block
-	open   int    // calls that are not complete
-	broken bool   // nothing more is taken from the worker
-	left   bool   // the conversation has ended: calls that were posted still count
-	over   bool   // the worker's memory was freed
-	saving bool   // the worker's part of a checkpoint is being written, from its memory
+	ending signals.Ending // the newest call that ends a step
+	taken  uint64         // tickets read from the control block
+	open   int            // calls that are not complete
+	broken bool           // nothing more is taken from the worker
+	left   bool           // the conversation has ended: calls that were posted still count
+	over   bool           // the worker's memory was freed
+	saving bool           // the worker's part of a checkpoint is being written, from its memory
 }
 
 // reap passes the memory that a worker without open calls needs no more to free. With a worker that
@@ -115,7 +114,7 @@ func (e *engine) readCall(m *worker, p *collective.Posted) error {
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
 	c.Flags = collective.Flags(d.Flags)
 	if d.Step {
-		m.ending = ending{d.Ticket, sense.Duration(time.Since(e.driver.began)), d.Told}
+		m.ending = signals.Ending{Ticket: d.Ticket, At: e.driver.now(), Told: d.Told}
 	}
 	switch {
 	case d.Kind == arena.KindEnter:

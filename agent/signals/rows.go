@@ -1,9 +1,6 @@
-package agent
+package signals
 
 import (
-	"context"
-	"time"
-
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/internal/queue"
 	"github.com/shoal-ml/shoal/sense"
@@ -20,29 +17,29 @@ type rows struct {
 	over      queue.Queue[*history.Row] // nil = there will be no more
 }
 
-// recordStep adds a committed step, where this agent leads. It runs on the engine's thread.
-func (d *driver) recordStep(a *head.Apply, x sense.StepSample) {
-	r := &d.engine.signals.rows
+// recordStep adds a committed step, where this agent leads.
+func (s *Signals) recordStep(a *head.Apply, x sense.StepSample) {
+	r := &s.rows
 	gradients := r.gradients
 	r.gradients = 0
-	if !d.head.Leads() {
+	if !s.agent.Leads() {
 		return
 	}
 	here := uint64(a.View.Generation) == x.Generation // else these members have not made it
-	x.Generation = d.generationNumber(a.View.Generation) + x.Generation - uint64(a.View.Generation)
+	x.Generation += s.agent.GenerationNumber(a.View.Generation) - uint64(a.View.Generation)
 	over, began := r.recorder.Add(x)
 	if began && here {
 		r.recorder.Describe(hostsOf(a.State), dataOf(a.State))
 	}
 	r.recorder.Gradients(gradients)
-	d.keepRow(over)
+	s.keepRow(over)
 }
 
-// keepRow passes a row on that is over; nil = none. It runs on the engine's thread.
-func (d *driver) keepRow(over *history.Row) {
+// keepRow passes a row on that is over; nil = none.
+func (s *Signals) keepRow(over *history.Row) {
 	if over != nil {
-		over.Noise = history.NewNoise(d.engine.signals.job.Noise())
-		d.engine.signals.rows.over.Put(over)
+		over.Noise = history.NewNoise(s.job.Noise())
+		s.rows.over.Put(over)
 	}
 }
 
@@ -73,39 +70,30 @@ func dataOf(s head.State) *history.Data {
 	return d
 }
 
-// endRows passes the last row on, with what this host has seen since its last note, after which
-// keepRows ends. Run calls it when the engine's thread has ended.
-func (d *driver) endRows() {
-	s := &d.engine.signals
+// EndRows passes the last row on, with what this host, by its name, has seen since its last note;
+// after that, TakeRow has no more. It is called when the engine's thread has ended.
+func (s *Signals) EndRows(name string) {
 	if s.rows.recorder.HasSteps() {
 		if n := s.host.Take(); n.Steps > 0 {
-			s.job.Add(string(d.engine.name), n)
+			s.job.Add(name, n)
 		}
-		s.lookAtRow()
-		d.keepRow(s.rows.recorder.Take())
+		s.LookAtRow()
+		s.keepRow(s.rows.recorder.Take())
 	}
 	s.rows.over.Put(nil)
 }
 
-// lookAtRow adds what is known of the steps to the row under way. It runs on the engine's thread.
-func (s *signals) lookAtRow() {
+// LookAtRow adds what is known of the steps to the row under way. It is called about once a second.
+func (s *Signals) LookAtRow() {
 	if s.rows.recorder.HasSteps() {
 		loss, told := s.job.Loss()
 		s.rows.recorder.Look(s.job.Split(s.under.Deal), loss, told)
 	}
 }
 
-// keepRows gives the launcher rows that are over, until there will be no more. It is a goroutine of
-// Run, since the rate of cables takes milliseconds to find.
-func (a *Agent) keepRows(context.Context) error {
-	for {
-		row, _ := a.engine.signals.rows.over.Take()
-		if row == nil {
-			return nil
-		}
-		if each, known := a.driver.routes.cableSecondsPerByte(); known && each > 0 {
-			row.Cable = 1 / each
-		}
-		a.driver.orders.Row(*row, time.Now())
-	}
+// TakeRow blocks until a row is over, and returns it; nil = there will be no more, after EndRows.
+// One goroutine calls it, which may be another than that of the other methods.
+func (s *Signals) TakeRow() *history.Row {
+	row, _ := s.rows.over.Take()
+	return row
 }

@@ -1,4 +1,4 @@
-package agent
+package lanes
 
 import (
 	"context"
@@ -33,19 +33,19 @@ func checkOnce(t *testing.T, c counted) {
 func TestLanesDoEachChunkOnce(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16)) // a lane each
 	g := group.New(context.Background())
-	l, err := newLanes(g)
+	l, err := New(g)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
 		g.Stop(nil)
-		if err := errors.Join(g.Wait(), l.close()); err != nil {
+		if err := errors.Join(g.Wait(), l.Close()); err != nil {
 			t.Error(err)
 		}
 	}()
 	for i := range 2000 {
 		c := make(counted, 1+i%100)
-		l.execute(c, 1<<30, 1, i%2 == 0)
+		l.Execute(c, 1<<30, 1, i%2 == 0)
 		checkOnce(t, c)
 	}
 }
@@ -56,22 +56,22 @@ func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lanes{own: collective.NewScratch(), helpers: []helper{{bell, &thread{}}},
+	l := &Lanes{own: collective.NewScratch(), helpers: []helper{{bell, &thread{}}},
 		shares: make([]share, 2)}
 	for range 3 {
 		c := make(counted, 10)
-		l.execute(c, 1<<30, 1, false)
+		l.Execute(c, 1<<30, 1, false)
 		checkOnce(t, c)
 	}
 	l.helpOnce(1, collective.NewScratch()) // late: there is nothing left to do
-	if err := l.close(); err != nil {
+	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
 // How many helpers are woken depends on the work and on the cores that are free.
 func TestLanesThatAreWoken(t *testing.T) {
-	l := &lanes{helpers: make([]helper, 7)}
+	l := &Lanes{helpers: make([]helper, 7)}
 	for _, c := range []struct {
 		what                   string
 		chunks, bytes, workers int

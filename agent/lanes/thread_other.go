@@ -1,6 +1,6 @@
 //go:build !linux
 
-package agent
+package lanes
 
 // thread is the thread of a lane.
 type thread struct{}

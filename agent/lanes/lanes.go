@@ -1,4 +1,6 @@
-package agent
+// Package lanes are the threads of a host that execute schedules of collectives together: one for
+// each core. Who executes calls Execute, and is one of them.
+package lanes
 
 import (
 	"context"
@@ -18,22 +20,22 @@ import (
 // one with a worker that looks for its result.
 const inlineBytes, crowdedBytes = 1 << 20, 8 << 20
 
-// work is something that lanes can share: pieces that may be done in any order.
-type work interface {
+// Work is something that lanes can share: pieces that may be done in any order.
+type Work interface {
 	// Chunks is the number of pieces.
 	Chunks() int
 	// Chunk does piece i with the scratch memory of the lane that calls it; lanes call it at once.
 	Chunk(i int, s *collective.Scratch)
 }
 
-// lanes are the threads that execute a schedule together: the engine's and one more for every
+// Lanes are the threads that execute a schedule together: the engine's and one more for every
 // further core.
-type lanes struct {
-	helpers []helper            // set by newLanes
+type Lanes struct {
+	helpers []helper            // set by New
 	own     *collective.Scratch // of the engine's lane
 
 	mu      sync.Mutex   // guards running and shared
-	running work         // work that helpers may join; nil = none, or no chunk of it is left
+	running Work         // work that helpers may join; nil = none, or no chunk of it is left
 	shared  []share      // shares of the running work, one for each lane that is woken
 	helping atomic.Int32 // helpers that work; it grows only with mu held
 
@@ -56,10 +58,16 @@ type share struct {
 	_    [48]byte     // fills the cache line, so that lanes do not share one
 }
 
-// newLanes starts the helpers as goroutines of a group, which end with the group; then close frees
+// Alone returns lanes without helpers: who calls Execute does all of the work.
+func Alone() *Lanes {
+	return &Lanes{own: collective.NewScratch(), shares: make([]share, 1)}
+}
+
+// New starts the helpers as goroutines of a group, which end with the group; then Close frees
 // their bells, also those that were made before an error.
-func newLanes(g *group.Group) (*lanes, error) {
-	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
+func New(g *group.Group) (*Lanes, error) {
+	l := Alone()
+	l.shares = make([]share, runtime.GOMAXPROCS(0))
 	for i := 1; i < len(l.shares); i++ {
 		bell, err := arena.NewThreadBell()
 		if err != nil {
@@ -80,19 +88,19 @@ func newLanes(g *group.Group) (*lanes, error) {
 	return l, nil
 }
 
-// close frees the bells, when the helpers have ended.
-func (l *lanes) close() (err error) {
+// Close frees the bells, when the helpers have ended.
+func (l *Lanes) Close() (err error) {
 	for _, h := range l.helpers {
 		err = errors.Join(err, h.bell.Close())
 	}
 	return err
 }
 
-// execute runs all chunks of work of so many bytes, on a host with so many workers, and returns
+// Execute runs all chunks of work of so many bytes, on a host with so many workers, and returns
 // when the last chunk is done. With inOrder a chunk is begun only after those before it. A helper
 // that wakes up when the last chunks are taken is not waited for. The engine's thread calls
-// execute, and is one of the lanes.
-func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
+// Execute, and is one of the lanes.
+func (l *Lanes) Execute(r Work, bytes, workers int, inOrder bool) {
 	helpers := l.helpers[:l.helpersWorth(r.Chunks(), bytes, workers)]
 	shares := l.shares[:len(helpers)+1]
 	if inOrder {
@@ -120,8 +128,8 @@ func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 }
 
 // helpersWorth is how many helpers are worth waking for work of so many chunks and bytes, on a host
-// with so many workers. It reads what newLanes has set.
-func (l *lanes) helpersWorth(chunks, bytes, workers int) int {
+// with so many workers. It reads what New has set.
+func (l *Lanes) helpersWorth(chunks, bytes, workers int) int {
 	most := min(len(l.helpers), chunks-1)
 	switch {
 	case bytes <= inlineBytes:
@@ -134,7 +142,7 @@ func (l *lanes) helpersWorth(chunks, bytes, workers int) int {
 
 // setRunning lets the helpers that wake up from now on join work r, by these shares; nil = they
 // find none. The engine's thread calls it.
-func (l *lanes) setRunning(r work, shares []share) {
+func (l *Lanes) setRunning(r Work, shares []share) {
 	l.mu.Lock()
 	l.running, l.shared = r, shares
 	l.mu.Unlock()
@@ -142,7 +150,7 @@ func (l *lanes) setRunning(r work, shares []share) {
 
 // helpOnce runs chunks of the running work, if there is any, as the lane of this number, and
 // returns when none is left. It runs on the goroutine of that lane, and s is the lane's own.
-func (l *lanes) helpOnce(lane int, s *collective.Scratch) {
+func (l *Lanes) helpOnce(lane int, s *collective.Scratch) {
 	l.mu.Lock()
 	r, shares := l.running, l.shared
 	if r != nil {
@@ -157,7 +165,7 @@ func (l *lanes) helpOnce(lane int, s *collective.Scratch) {
 
 // runChunks runs the chunks of a lane's share, and then those of the others' that nobody has begun.
 // All lanes call it at once, each with a scratch of its own.
-func runChunks(r work, shares []share, lane int, s *collective.Scratch) {
+func runChunks(r Work, shares []share, lane int, s *collective.Scratch) {
 	for i := range shares {
 		mine := &shares[(lane+i)%len(shares)]
 		for c := mine.next.Add(1) - 1; c < mine.end; c = mine.next.Add(1) - 1 {

@@ -1,0 +1,18 @@
+package loop
+
+import (
+	"cmp"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// NewEntry returns how the job trains in a state, for package act. change is what begins or ends
+// with it; nil = none does.
+func NewEntry(s head.State, change *setting.Change, leads bool) act.Entry {
+	now := s.Setting
+	now.Batch = cmp.Or(now.Batch, s.First)
+	return act.Entry{Step: s.Steps, Setting: now, Levers: s.Levers, Trial: s.Trial, Change: change,
+		Leads: leads}
+}

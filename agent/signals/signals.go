@@ -1,0 +1,251 @@
+// Package signals gathers what an agent sees of the training steps of its job: how long they take
+// and what for, and the norms of their gradients. On the host that leads it also has what all hosts
+// see, for the policies that decide about the job, and for the rows that are kept of its steps.
+package signals
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/agent/loop"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/kernel"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/stall"
+	"github.com/shoal-ml/shoal/sense/steps"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Signals are what a host sees of the steps of its job, and on the head what all hosts see. One
+// thread uses them, that of the engine; but for TakeRow.
+type Signals struct {
+	// Blind has nothing measured: what the rest costs, for benchmarks.
+	Blind bool
+	// Decides says that policies decide about the job.
+	Decides bool
+
+	agent    Agent
+	host     steps.Host
+	gradient steps.Gradient // of the batch that counts
+	every    int            // one in so many chunks of the step under way is measured; 0 = none
+	turn     int            // which of them
+	under    sense.StepSample
+	began    sense.Duration // when the step before has ended; 0 = there was none
+	workers  []steps.Worker // room for those of a step
+
+	job    steps.Job        // notes of all hosts; empty where this host does not lead
+	series sense.StepSeries // the newest steps
+	looks  int              // calls of IsDue
+	notes  int              // notes that the head was told
+
+	rows    rows
+	changes []act.Entry // where changes begin or end, which the loop has not seen
+}
+
+// Agent is the agent of this host, which its Signals ask on its own thread.
+type Agent interface {
+	// Leads reports whether the agent leads the job.
+	Leads() bool
+	// GenerationNumber is the number of a generation for people; 0 = the job has not begun.
+	GenerationNumber(g topo.Generation) uint64
+	// NewestEnding returns the rank of a worker of this host and its newest call that ends a step;
+	// nil = this host has no such worker.
+	NewestEnding(w topo.WorkerID) (topo.Rank, *Ending)
+}
+
+// Ending is a worker's call that ends a step. The zero value is none.
+type Ending struct {
+	Ticket uint64
+	At     sense.Duration // when it was taken, by the clock of the agent
+	Told   arena.Told
+}
+
+const (
+	// minGradient is how many elements a part of a gradient has at least. Shorter parts of a step
+	// are losses and counters.
+	minGradient = 64
+	// looksPerNote is how many looks at the waits of a job go by from one note to the next.
+	looksPerNote = int(sense.Second / stall.Interval)
+	// earlyNotes is how many notes go with every look, so that something is known of noise soon: an
+	// estimate takes some of them, however many steps each is of.
+	earlyNotes = 16
+)
+
+// A note to the head has room for those of package steps.
+const _ = uint(head.MaxNote - steps.MaxNote)
+
+// New returns the Signals of an agent that has seen nothing yet.
+func New(a Agent) *Signals {
+	return &Signals{agent: a, host: steps.Host{SecondsPerRead: secondsPerRead()}}
+}
+
+// secondsPerRead is what it takes to measure an element: measured, with room for slower machines.
+func secondsPerRead() float64 {
+	if kernel.Best().Name == "generic" {
+		return 2e-9
+	}
+	return 5e-10
+}
+
+// isGradient reports whether a call is a part of the gradient of a step: a mean over the samples of
+// all workers.
+func isGradient(c *collective.Call) bool {
+	return (c.More || c.Step) && c.Kind == collective.AllReduce && c.DType.Float() &&
+		c.Reduction == collective.Mean && c.Tag != arena.NoGradient && c.InLen() >= minGradient
+}
+
+// Measure has an Executor or a Relay measure a part of a gradient that it is prepared for.
+func (s *Signals) Measure(c *collective.Call, by interface{ Measure(every, turn int) }) {
+	if s.every > 0 && !s.Blind && isGradient(c) {
+		by.Measure(s.every, s.turn)
+	}
+}
+
+// BeginBatch begins a batch that counts: AddNorms tells of its parts.
+func (s *Signals) BeginBatch() { s.gradient.Begin() }
+
+// AddNorms adds what an Executor or a Relay has measured of a part of a batch that counts.
+func (s *Signals) AddNorms(part head.Part, by interface {
+	Norms(in []float64) (result float64, elements int)
+}) {
+	c := &part.Calls[0].Call
+	switch {
+	case isGradient(c):
+		s.rows.gradients += uint64(c.InLen() * c.DType.Size())
+	case (c.More || c.Step) && c.Kind.Reduces() && c.Kind != collective.AllReduce:
+		// each rank gets a part of the gradient, and what all get is something else
+		s.gradient.Spoil()
+		return
+	default:
+		return
+	}
+	for i, p := range part.Calls {
+		s.gradient.Member(i, p.Call.Weight, p.Call.Far == nil)
+	}
+	if in := s.gradient.Norms(len(part.Calls)); in != nil {
+		mean, measured := by.Norms(in)
+		s.gradient.Part(c.InLen(), measured, mean)
+	}
+}
+
+// AddBatch adds the step that ends with a batch which counts, if one does: its calls are complete.
+// errs says by part why the part could not be executed; nil = it was. now is a time on the agent's
+// clock.
+func (s *Signals) AddBatch(a *head.Apply, errs []error, now sense.Duration) {
+	next := sense.StepSample{Size: a.View.Size(), Generation: uint64(a.View.Generation),
+		Change: a.Setting.Number}
+	if a.Data != nil {
+		next.Samples, next.Batch = a.Data.Count(), a.Data.Batch
+		next.Deal = sense.DealOf(a.Data.Shares)
+	}
+	if s.under.Size == 0 { // the job begins with a step
+		s.under = next
+	}
+	i := slices.IndexFunc(a.Parts, func(p head.Part) bool { return p.Calls[0].Call.Step })
+	if s.Blind {
+		s.began = 0
+	} else if i >= 0 && errs[i] == nil {
+		x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(),
+			Deal: s.under.Deal, Gradient: s.gradient.Step(s.under.Samples),
+			Reads: s.gradient.Reads()}
+		if s.began > 0 {
+			x.Seconds = (now - s.began).Seconds()
+		}
+		if !a.Changed { // else the ranks are not those of the step
+			x.Workers = s.workersOf(a.Parts[i].Calls, now)
+		}
+		s.host.Add(x)
+		s.under.Step, s.under.Seconds = a.Steps, x.Seconds
+		s.series.Add(s.under)
+		s.recordStep(a, s.under)
+		s.began = now
+		s.every, s.turn = s.host.Sampling()
+	}
+	s.under = next
+}
+
+// workersOf returns what is known of the workers of this host that made calls which end a step, now
+// that these are complete. The slice is used again for the next step.
+func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration) []steps.Worker {
+	list := s.workers[:0]
+	for _, p := range calls {
+		if p.Call.Far != nil {
+			continue
+		}
+		rank, ending := s.agent.NewestEnding(p.Worker)
+		if ending == nil {
+			continue
+		}
+		w := steps.Worker{Rank: int(rank), Wait: -1}
+		if t := ending.Told; ending.Ticket == p.Ticket {
+			w.Wait = (now - ending.At).Seconds()
+			w.Data, w.Compute = float64(t.Data)/1e6, float64(t.Compute)/1e6
+			w.Optimizer, w.Loss = float64(t.Optimizer)/1e6, float64(t.Loss)
+		}
+		list = append(list, w)
+	}
+	s.workers = list
+	return list
+}
+
+// IsDue reports whether the head is to be told what this host has seen: once a second, and more
+// often in the beginning. It is to be called with every look at the waits of the job.
+func (s *Signals) IsDue() bool {
+	s.looks++
+	return s.looks%looksPerNote == 0 || s.notes < earlyNotes
+}
+
+// TakeNote returns what the head is to be told of the steps since the last note, which the caller
+// owns; nil = there were none.
+func (s *Signals) TakeNote() []byte {
+	n := s.host.Take()
+	if n.Steps == 0 {
+		return nil
+	}
+	s.notes++
+	return n.Encode()
+}
+
+// Learn adds what a host has told of its steps, on the head. What cannot be is ignored, such as
+// steps of a generation after the newest: all that are true would be older.
+func (s *Signals) Learn(n head.Note, newest topo.Generation) {
+	note, err := steps.Parse(n.Data)
+	if err == nil && note.Generation <= uint64(newest) {
+		s.job.Add(n.Host, note)
+	}
+}
+
+// Look returns what the loop is to know of the job in a state, and which changes have begun or
+// ended since the last Look; false = nothing can change, or be measured. now is a time on the
+// agent's clock. What it returns is the caller's.
+func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
+	if known.Data == nil || known.Shape != nil ||
+		!s.Decides && known.Trial == nil && !known.Levers.Batch.IsOpen() {
+		s.changes = nil
+		return loop.Look{}, false
+	}
+	entry := loop.NewEntry(known, nil, s.agent.Leads())
+	o := s.Observe(sense.DealOf(known.Data.Shares))
+	o.Step, o.Epoch, o.Size, o.Now = known.Steps, known.Data.Epoch, known.View.Size(), now
+	o.Setting, o.First, o.Levers = entry.Setting, known.First, known.Levers
+	for _, m := range known.View.Members {
+		o.Hosts = append(o.Hosts, m.Host)
+	}
+	look := loop.Look{Entries: append(s.changes, entry), Observation: o}
+	s.changes = nil
+	return look, true
+}
+
+// Observe returns what is known of the steps of the job in which work was divided by shares of that
+// sense.DealOf. What it returns is the caller's.
+func (s *Signals) Observe(deal uint32) sense.Observation {
+	series := s.series
+	return sense.Observation{Steps: &series, Noise: s.job.Noise(), Split: s.job.Split(deal)}
+}
+
+// AddChange adds an entry of the log that begins or ends a change, for the loop.
+func (s *Signals) AddChange(a *head.Apply) {
+	s.changes = append(s.changes, loop.NewEntry(a.State, a.Change, s.agent.Leads()))
+}
