@@ -17,7 +17,7 @@ import (
 )
 
 // openBatch is what a program has opened that trains on batches of 8 to 64 samples.
-var openBatch = setting.Levers{Batch: setting.Range{From: 8, To: 64}}
+var openBatch = setting.Levers{Batch: setting.Range{From: 8, To: 64}, Save: true}
 
 // newOpenPair returns a pair that trains on 1000 samples, 16 a step, with the batch open. Its
 // messages go through bytes.
@@ -198,7 +198,10 @@ func TestChangesAreRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "the batch is closed") {
 		t.Error(err)
 	}
-	closed.mustChange("A", setting.Setting{Save: 9}, person) // needs no lever
+	if err := closed.agents["A"].Change(setting.Setting{Save: 9}, person); err == nil ||
+		!strings.Contains(err.Error(), "between checkpoints are closed") {
+		t.Error(err)
+	}
 }
 
 // withRate returns a change with another measured rate.

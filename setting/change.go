@@ -123,6 +123,8 @@ func (c Change) Undo(s Setting) (Setting, error) {
 			s.Rate = 0
 		case "save":
 			s.Save = 0
+		case "size":
+			s.Size = 0
 		}
 	}
 	if c.From == "" {

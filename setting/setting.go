@@ -36,7 +36,13 @@ type Setting struct {
 	Rate float64 `json:"rate,omitempty"`
 	// Save is the number of steps from one checkpoint to the next; 0 = as the program states.
 	Save uint64 `json:"save,omitempty"`
+	// Size is the number of members that the job is asked to have, up to MaxSize; 0 = as it was
+	// started, or as people have resized it.
+	Size uint32 `json:"size,omitempty"`
 }
+
+// MaxSize is the largest number of members, as collective.MaxMembers is.
+const MaxSize = 1 << 16
 
 // MaxShares is the largest number of ranks among which work can be divided unequally.
 const MaxShares = 256
@@ -45,7 +51,7 @@ const MaxShares = 256
 const maxValue = 1 << 62
 
 // names are the words of the text form, in its order.
-var names = []string{"batch", "round", "shares", "sync", "rate", "save"}
+var names = []string{"batch", "round", "shares", "sync", "rate", "save", "size"}
 
 // String returns the text form, such as "batch=512,save=100", which With reads: the parts that are
 // not as the program states, without Number; "" if there is none.
@@ -68,6 +74,7 @@ func (s Setting) parts() (words []string) {
 	add("sync", s.Sync, s.Sync != "")
 	add("rate", strconv.FormatFloat(s.Rate, 'g', -1, 64), s.Rate > 0)
 	add("save", strconv.FormatUint(s.Save, 10), s.Save > 0)
+	add("size", strconv.FormatUint(uint64(s.Size), 10), s.Size > 0)
 	return words
 }
 
@@ -147,6 +154,8 @@ func (s *Setting) setPart(name, value string) (err error) {
 		}
 	case "save":
 		s.Save = whole(63)
+	case "size":
+		s.Size = uint32(whole(32))
 	default:
 		near := ""
 		if n := spelling.Nearest(name, names); n != "" {
@@ -164,7 +173,7 @@ func (s *Setting) setPart(name, value string) (err error) {
 
 // examples has a value of each part whose value is a number.
 var examples = map[string]string{"batch": "512", "round": "1", "shares": "2:1:1", "rate": "1.4",
-	"save": "100"}
+	"save": "100", "size": "4"}
 
 // parseShares reads the shares of the ranks, such as "2:1:1".
 func parseShares(text string) (shares []uint16, err error) {
@@ -183,6 +192,8 @@ func (s Setting) Validate() error {
 	switch {
 	case s.Batch > maxValue || s.Save > maxValue:
 		return fmt.Errorf("batch=%d, save=%d: neither goes beyond 2^62", s.Batch, s.Save)
+	case s.Size > MaxSize:
+		return fmt.Errorf("size=%d: a job has up to %d workers", s.Size, MaxSize)
 	case s.Round > 1:
 		return fmt.Errorf("round=%d: this version commits every step, round=1", s.Round)
 	case s.Sync != "" && s.Sync != "ssgd":
@@ -202,13 +213,19 @@ func (s Setting) Validate() error {
 // Equal reports whether two settings train alike. Number does not count.
 func (s Setting) Equal(o Setting) bool {
 	return s.Batch == o.Batch && s.Round == o.Round && slices.Equal(s.Shares, o.Shares) &&
-		s.Sync == o.Sync && s.Rate == o.Rate && s.Save == o.Save
+		s.Sync == o.Sync && s.Rate == o.Rate && s.Save == o.Save && s.Size == o.Size
 }
 
-// Levers are the parts of a setting that a program has opened. In the zero value all are closed.
+// Levers are the parts of a setting that a program, or who runs it, has opened. In the zero value
+// all are closed.
 type Levers struct {
 	// Batch is what the batch may be; zero = it never changes.
 	Batch Range `json:"batch,omitzero"`
+	// Size is how many members policies may ask for; zero = they never do. It is open where who
+	// runs the job has said how many it may have.
+	Size Range `json:"size,omitzero"`
+	// Save says that the steps between checkpoints may change.
+	Save bool `json:"save,omitempty"`
 }
 
 // OpenBatch returns the levers of a program that states a batch, and in a list the least and the
@@ -256,6 +273,14 @@ func (l Levers) Refuse(from, to Setting) error {
 	case to.Batch != from.Batch && to.Batch != 0 && !l.Batch.Contains(to.Batch):
 		return fmt.Errorf("batch=%d is outside of what the program allows, %v (batch_range)",
 			to.Batch, l.Batch)
+	case to.Size != from.Size && !l.Size.IsOpen():
+		return fmt.Errorf("the size is closed: give shoal run --max, and it may change up to that")
+	case to.Size != from.Size && to.Size != 0 && !l.Size.Contains(uint64(to.Size)):
+		return fmt.Errorf("size=%d is outside of what the job may have, %v (--min, --max)", to.Size,
+			l.Size)
+	case to.Save != from.Save && !l.Save:
+		return fmt.Errorf("the steps between checkpoints are closed: " +
+			"job.checkpoint(…, every=\"auto\") opens them")
 	}
 	return to.Validate()
 }

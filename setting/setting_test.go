@@ -18,6 +18,7 @@ func TestTextForm(t *testing.T) {
 			Round: rapid.Uint32Range(0, 1).Draw(t, "round"),
 			Rate:  math.Abs(rapid.Float64Range(0, 1e6).Draw(t, "rate")), // no -0
 			Save:  rapid.Uint64Range(0, 1<<40).Draw(t, "save"),
+			Size:  rapid.Uint32Range(0, setting.MaxSize).Draw(t, "size"),
 			Sync:  rapid.SampledFrom([]string{"", "ssgd"}).Draw(t, "sync"),
 			Shares: append([]uint16{1}, rapid.SliceOfN(rapid.Uint16(), 0,
 				setting.MaxShares-1).Draw(t, "shares")...)}
@@ -41,6 +42,7 @@ func TestDiff(t *testing.T) {
 		{"round=1,save=7,rate=2", "batch=1", "round=1,rate=2,save=7", "batch=1",
 			"batch,round,rate,save"},
 		{"batch=1", "batch=1", "", "", ""},
+		{"batch=8,size=2", "batch=8,size=4,save=3", "size=2", "save=3,size=4", "save,size"},
 	} {
 		from, _ := setting.Setting{}.With(x.from)
 		to, _ := setting.Setting{}.With(x.to)
@@ -139,6 +141,9 @@ func TestRefusals(t *testing.T) {
 		"round=2":         "round=1",
 		"sync=diloco":     "sync=ssgd",
 		"save=0":          "such as 100",
+		"size=0":          "such as 4",
+		"size=65537":      "up to 65536 workers",
+		"size=2^33":       "such as 4",
 		"batch=2^63":      "such as 512",
 		"shares=1" + strings.Repeat(":1", setting.MaxShares): "up to 256 ranks",
 	} {
@@ -153,6 +158,7 @@ func TestRefusals(t *testing.T) {
 func TestLevers(t *testing.T) {
 	from := setting.Setting{Batch: 128}
 	open := setting.Levers{Batch: setting.Range{From: 64, To: 512}}
+	wide := setting.Levers{Size: setting.Range{From: 1, To: 4}, Save: true}
 	for _, x := range []struct {
 		levers setting.Levers
 		to     setting.Setting
@@ -167,6 +173,11 @@ func TestLevers(t *testing.T) {
 		{open, setting.Setting{Batch: 128, Rate: 2}, ""},
 		{open, setting.Setting{}, ""},
 		{setting.Levers{}, from, ""},
+		{open, setting.Setting{Batch: 128, Size: 3}, "give shoal run --max"},
+		{wide, setting.Setting{Batch: 128, Size: 5}, "outside of what the job may have, 1–4"},
+		{wide, setting.Setting{Batch: 128, Size: 4}, ""},
+		{open, setting.Setting{Batch: 128, Save: 3}, `every="auto") opens them`},
+		{wide, setting.Setting{Batch: 128, Save: 3}, ""},
 	} {
 		err := x.levers.Refuse(from, x.to)
 		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) {

@@ -26,8 +26,10 @@ import (
 // One goroutine runs all of this, that of its Cluster. A check that fails is recorded in the
 // invariants.
 
-// parseLevers reads what the program has opened: the batch, as LEAST-MOST; "" = nothing.
+// parseLevers reads what the program has opened: the batch, as LEAST-MOST, and with it the steps
+// between checkpoints; "" = nothing.
 func parseLevers(text string) (levers setting.Levers) {
+	levers.Save = text != ""
 	from, to, _ := strings.Cut(text, "-")
 	levers.Batch.From, _ = strconv.ParseUint(from, 10, 32)
 	levers.Batch.To, _ = strconv.ParseUint(to, 10, 32)
