@@ -18,8 +18,9 @@ var garbage = map[string]noise.Estimate{
 	"negative":  {Known: true, Scale: setting.Band{Low: -5, Mid: 9, High: 30}},
 	"zero":      {Known: true},
 	"unordered": {Known: true, Scale: setting.Band{Low: 30, Mid: 9, High: 5}},
-	"gradients": {Why: "the gradients of 9 of the last 9 steps are no finite numbers"},
-	"few":       {Why: "3 steps are too few to tell"},
+	"gradients": {NotFinite: true,
+		Why: "the gradients are not finite: in each of the last 9 steps"},
+	"few": {Why: "3 steps are too few to tell"},
 }
 
 // By what is no estimate of the noise nothing is decided, nor by a job of one worker whose noise
@@ -39,6 +40,24 @@ func TestGarbageDecidesNothing(t *testing.T) {
 			if len(j.log) != 0 {
 				t.Errorf("%s, %d workers: %v", name, size, j.phases())
 			}
+		}
+	}
+}
+
+// Nor is anything decided by what was known before the gradients were not finite, also by a worker
+// who is left alone then.
+func TestNotFiniteIsNotForgotten(t *testing.T) {
+	for _, size := range []int{1, 4} {
+		j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
+		j.train(t, 8)
+		broken := garbage["gradients"]
+		j.estimate = &broken
+		j.train(t, 1)
+		if j.size, j.members = size, 2; size == 1 {
+			j.estimate = &noise.Estimate{Why: "one worker computes the gradient"}
+		}
+		if j.train(t, 500); len(j.log) != 0 || !j.hasWhyNot("the gradient") {
+			t.Errorf("%d workers: %v %v", size, j.phases(), j.loop.WhyNots())
 		}
 	}
 }

@@ -141,6 +141,9 @@ func (j *job) observe(t testing.TB) {
 		j.seen.Noise = *j.estimate
 	}
 	for _, o := range j.loop.Observe(j.seen) {
+		if c := o.Change; j.seen.Noise.NotFinite && c.Policy == "batch" && !c.Phase.IsEnd() {
+			t.Fatalf("%+v is ordered by gradients that are not finite", c)
+		}
 		switch {
 		case o.Watch:
 			j.said = append(j.said, o)

@@ -30,6 +30,8 @@ func (m *memory) recall(o *sense.Observation) {
 		o.Noise = noise.Estimate{Why: "what was told of it is no estimate"}
 	}
 	switch {
+	case o.Noise.NotFinite:
+		m.noise = noise.Estimate{}
 	case o.Noise.Known:
 		m.noise, m.step = o.Noise, o.Step
 	case o.Size == 1 && m.noise.Known && o.Step >= m.step:

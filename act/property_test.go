@@ -28,7 +28,7 @@ var events = []struct {
 	most int
 }{{"steps", 40}, {"lose", 0}, {"join", 0}, {"refuse", 0}, {"other head", 0}, {"same head", 0},
 	{"set", 1024}, {"slow", 5}, {"noise", 5000}, {"close", 1}, {"drop", 0}, {"idle", 0},
-	{"end by itself", 0}}
+	{"end by itself", 0}, {"not finite", 1}}
 
 // happen has an event happen to a job. newLoop returns the loop of another head.
 func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
@@ -61,6 +61,11 @@ func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 		j.seconds = func(x float64) float64 { return float64(1+e.Number) * (0.05 + 0.0005*x) }
 	case "noise":
 		j.scale = func(float64) float64 { return float64(e.Number) }
+	case "not finite":
+		broken := garbage["gradients"]
+		if j.estimate = &broken; e.Number == 0 {
+			j.estimate = nil
+		}
 	case "close":
 		j.state.Levers = setting.Levers{}
 		if e.Number == 0 {
@@ -95,7 +100,8 @@ func (j *job) set(t testing.TB, batch uint64) {
 }
 
 // Whatever happens, every change is kept, reverted or void in the end, never two are under trial,
-// what a person has set is not taken back, and the same events give the same orders.
+// no batch is chosen by gradients that are not finite, what a person has set is not taken back, and
+// the same events give the same orders.
 func TestEveryChangeEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []event

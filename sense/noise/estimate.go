@@ -17,6 +17,9 @@ type Estimate struct {
 	Steps float64
 	// Known is whether Scale says anything. Who decides by the noise waits until then.
 	Known bool
+	// NotFinite is whether nothing is known because the gradients are not finite. What was known
+	// before does not count either then.
+	NotFinite bool
 	// Why says in words why nothing is known; "" = something is.
 	Why string
 }

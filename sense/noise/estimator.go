@@ -26,6 +26,9 @@ const (
 	// maxBatches is up to how many batches a noise scale can be told. The relative error grows with
 	// the number of batches, and the ratio of two estimates is then biased upwards.
 	maxBatches = 8
+	// maxWrong is after how many steps in a row whose gradients are not finite nothing counts any
+	// more that was known before. Single ones are ordinary where gradients are scaled.
+	maxWrong = 8
 )
 
 // Estimator estimates the noise scale from sums. A step counts half as much after 50 steps; where
@@ -35,7 +38,8 @@ type Estimator struct {
 	blocks  []Sums // those that are full, the oldest first; at most maxBlocks
 	open    Sums   // the block that is being filled
 	steps   float64
-	counter uint64 // numbers ever drawn, so that each draw is another one
+	wrong   float64 // steps without a finite gradient since the newest one with it
+	counter uint64  // numbers ever drawn, so that each draw is another one
 }
 
 // Add adds the sums of new steps. Sums that no host can have are ignored.
@@ -45,6 +49,15 @@ func (e *Estimator) Add(s Sums) {
 	}
 	if e.steps == 0 {
 		e.steps = 1
+	}
+	if s.Wrong > s.Steps {
+		e.wrong += s.Wrong
+	} else if s.Steps > 0 {
+		e.wrong = 0
+	}
+	if e.wrong >= maxWrong { // what is measured behind this is of another state of the training
+		e.blocks, e.open, e.steps = e.blocks[:0], Sums{}, 1
+		return
 	}
 	e.open.Add(s)
 	if e.open.total() < e.steps {
@@ -85,10 +98,15 @@ func (e *Estimator) Estimate() Estimate {
 	}
 	est := Estimate{Steps: all.Steps}
 	switch {
+	case e.wrong >= maxWrong:
+		est.NotFinite = true
+		est.Why = fmt.Sprintf("the gradients are not finite: in each of the last %.0f steps",
+			e.wrong)
 	case all.Steps < minBlocks && all.Alone > all.Steps:
 		est.Why = "one worker computes the gradient: noise shows between workers only"
 	case all.Wrong > all.Steps:
-		est.Why = fmt.Sprintf("the gradients of %.0f of the last %.0f steps are no finite numbers",
+		est.NotFinite = true
+		est.Why = fmt.Sprintf("the gradients are not finite: in %.0f of the last %.0f steps",
 			all.Wrong, all.total())
 	case all.Steps+e.open.Steps == 0:
 		est.Why = "no gradient was measured: agents measure what they average themselves"

@@ -143,10 +143,10 @@ func TestUnknown(t *testing.T) {
 			if i%4 > 0 {
 				s.Mean = math.NaN()
 			}
-		}, 64, 100, "of the last 97 steps are no finite numbers"},
+		}, 64, 100, "the gradients are not finite: in "},
 		"infinite": {func(_ int, s *noise.Step) {
 			s.Norms[0] = math.Inf(1)
-		}, 64, 100, "no finite numbers"},
+		}, 64, 100, "the gradients are not finite: in each of the last 100 steps"},
 		"no gradient": {func(_ int, s *noise.Step) {
 			for i := range s.Norms {
 				s.Norms[i] = 8 * s.Mean // as many times the mean as noise alone gives, and more
@@ -174,6 +174,45 @@ func TestUnknown(t *testing.T) {
 		got := e.Estimate()
 		if got.Known || !strings.Contains(got.Why, x.why) || got.Scale.IsKnown() {
 			t.Errorf("%s: %+v, expected %q", name, got, x.why)
+		}
+	}
+}
+
+// What was known counts no more when gradients are not finite for a few steps, and not because of
+// those that come now and then; behind them it is measured anew.
+func TestNotFiniteForgets(t *testing.T) {
+	for atOnce, bad := range map[int]float64{1: math.NaN(), 3: math.Inf(1), 20: math.NaN()} {
+		w := newWorld(3, 64)
+		w.dims = 100
+		var e noise.Estimator
+		// train adds the sums of some steps, and returns what is known then.
+		train := func(steps int, isBad func(i int) bool) noise.Estimate {
+			for i := 0; i < steps; i += atOnce {
+				var s noise.Sums
+				for k := range atOnce {
+					x := w.step(0, 4)
+					if isBad(i + k) {
+						x.Norms = []float64{1, 1, bad, 1}
+					}
+					s.AddStep(x)
+				}
+				e.Add(s)
+			}
+			return e.Estimate()
+		}
+		never := func(int) bool { return false }
+		if got := train(400, func(i int) bool { return i%50 == 0 }); !got.Known {
+			t.Errorf("%d at once, one of 50 steps is not finite: %+v", atOnce, got)
+		}
+		got := train(8, func(int) bool { return true })
+		if got.Known || !got.NotFinite || !strings.Contains(got.Why, "not finite") {
+			t.Errorf("%d at once, 8 steps and more are not finite: %+v", atOnce, got)
+		}
+		if got = train(1, never); got.Known || got.NotFinite {
+			t.Errorf("%d at once, the first step behind them: %+v", atOnce, got)
+		}
+		if got = train(400, never); !got.Known || got.Scale.Mid < 30 || got.Scale.Mid > 130 {
+			t.Errorf("%d at once, the scale is 64, measured anew %+v", atOnce, got)
 		}
 	}
 }
