@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/form"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -29,7 +30,7 @@ const (
 // at, so any goroutine may call it; errors are for people.
 
 // validate returns why a struct of a message is none that an agent sends; nil where it may be one.
-// For JSON, form.unpack calls it for each struct, the inner ones first.
+// For JSON, form.Decode calls it for each struct, the inner ones first.
 func validate(v any) error {
 	switch v := v.(type) {
 	case Frame:
@@ -126,12 +127,12 @@ func (f *Frame) validate() error {
 			t = t.Elem()
 		}
 		if !slices.ContainsFunc(kinds, func(k any) bool { return reflect.TypeOf(k) == t }) {
-			return fmt.Errorf("%s is not for this direction", jsonKey(t.Name()))
+			return fmt.Errorf("%s is not for this direction", form.Key(t.Name()))
 		}
 		if _, is := b.(Report); f.Up && is != (f.First == 1 && i == 0) {
 			return fmt.Errorf(
 				"body %d is %s; the first of a follower is its report, and no other one",
-				f.First+uint64(i), jsonKey(t.Name()))
+				f.First+uint64(i), form.Key(t.Name()))
 		}
 	}
 	return nil
