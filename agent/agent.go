@@ -198,6 +198,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.group.Go("watch", a.watchWaits)
 	a.group.Go("loop", a.loop.Run)
 	a.group.Go("rows", a.keepRows)
+	a.group.Go("gauge", a.newGauge().Run)
 	if a.network != nil || a.cfg.Spares > 0 {
 		a.group.Go("ticks", a.runTicks)
 	}

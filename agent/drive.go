@@ -2,13 +2,16 @@ package agent
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/agent/gauge"
 	"github.com/shoal-ml/shoal/agent/loop"
 	"github.com/shoal-ml/shoal/agent/signals"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/sense/machine"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -98,4 +101,35 @@ func (a *Agent) keepRows(context.Context) error {
 		a.driver.orders.Row(*row, time.Now())
 	}
 	return nil
+}
+
+// newGauge returns what reads how busy the machine of this host is.
+func (a *Agent) newGauge() *gauge.Gauge {
+	return &gauge.Gauge{Root: os.DirFS("/"), Workers: a.workerPIDs,
+		Tell: func(from, to machine.Reading, seconds float64) {
+			_ = a.engine.runLater(func() { a.engine.signals.AddReadings(from, to, seconds) })
+		}}
+}
+
+// workerPIDs returns the processes of the workers of this host, in no order.
+func (a *Agent) workerPIDs() (list []int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.sessions {
+		if p.conn != nil {
+			list = append(list, p.conn.PID())
+		}
+	}
+	return list
+}
+
+// SlowHosts says in words for which hosts others wait, and what of their machines is at its limit,
+// where this agent leads. It waits for the engine's thread.
+func (a *Agent) SlowHosts() (lines []string) {
+	_ = a.engine.runAndWait(func() {
+		if a.driver.head.Leads() {
+			lines = a.engine.signals.SlowHosts(a.driver.head.State())
+		}
+	})
+	return lines
 }

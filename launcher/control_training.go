@@ -16,6 +16,9 @@ func (l *launcher) describeTraining(s agent.Status) api.Training {
 	if s.NextChange.Number > 0 {
 		t.NextChange = &s.NextChange
 	}
+	if l.registry.leads() {
+		t.Slow = l.agent.SlowHosts()
+	}
 	if t.Auto != "" && l.registry.leads() {
 		for _, w := range l.agent.WhyNot() {
 			t.WhyNot = append(t.WhyNot, api.WhyNot{Policy: w.Policy, Why: w.Why, First: w.First,

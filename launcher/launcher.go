@@ -78,6 +78,7 @@ type hostAgent interface {
 	KeepRedundant()
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot
+	SlowHosts() []string
 	NoteFailure(how string)
 }
 

@@ -1,6 +1,7 @@
 package sense
 
 import (
+	"github.com/shoal-ml/shoal/sense/machine"
 	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -19,6 +20,19 @@ type Observation struct {
 	Split   Split
 	Noise   noise.Estimate
 	Hosts   []string // by rank, the host of the worker; nil = it is not known
+	// Machines are those of the hosts that have told of theirs, by name.
+	Machines []machine.Host
+}
+
+// WhySlow says what of the machine of a host holds up work, in words, such as "its processors are
+// 97 % busy, 40 % of that by others"; "" = nothing does, or it is not known.
+func (o *Observation) WhySlow(host string) string {
+	for _, m := range o.Machines {
+		if m.Name == host {
+			return m.Why()
+		}
+	}
+	return ""
 }
 
 // Split is where the time of a step goes, in seconds a step, as the workers tell it: by the newest

@@ -1,6 +1,8 @@
 package signals
 
 import (
+	"slices"
+
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/internal/queue"
 	"github.com/shoal-ml/shoal/sense"
@@ -29,7 +31,11 @@ func (s *Signals) recordStep(a *head.Apply, x sense.StepSample) {
 	x.Generation += s.agent.GenerationNumber(a.View.Generation) - uint64(a.View.Generation)
 	over, began := r.recorder.Add(x)
 	if began && here {
-		r.recorder.Describe(hostsOf(a.State), dataOf(a.State))
+		hosts := hostsOf(a.State)
+		r.recorder.Describe(hosts, dataOf(a.State))
+		s.machines.watch.Keep(func(host string) bool {
+			return slices.ContainsFunc(hosts, func(h history.Host) bool { return h.Name == host })
+		})
 	}
 	r.recorder.Gradients(gradients)
 	s.keepRow(over)
@@ -39,6 +45,7 @@ func (s *Signals) recordStep(a *head.Apply, x sense.StepSample) {
 func (s *Signals) keepRow(over *history.Row) {
 	if over != nil {
 		over.Noise = history.NewNoise(s.job.Noise())
+		over.Machines = history.NewMachines(s.machines.watch.Hosts())
 		s.rows.over.Put(over)
 	}
 }

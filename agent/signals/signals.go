@@ -40,8 +40,9 @@ type Signals struct {
 	looks  int              // calls of IsDue
 	notes  int              // notes that the head was told
 
-	rows    rows
-	changes []act.Entry // where changes begin or end, which the loop has not seen
+	rows     rows
+	machines machines
+	changes  []act.Entry // where changes begin or end, which the loop has not seen
 }
 
 // Agent is the agent of this host, which its Signals ask on its own thread.
@@ -160,6 +161,7 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error, now sense.Duration) {
 		s.under.Step, s.under.Seconds = a.Steps, x.Seconds
 		s.series.Add(s.under)
 		s.recordStep(a, s.under)
+		s.addStep(a, next)
 		s.began = now
 		s.every, s.turn = s.host.Sampling()
 	}
@@ -197,22 +199,31 @@ func (s *Signals) IsDue() bool {
 	return s.looks%looksPerNote == 0 || s.notes < earlyNotes
 }
 
-// TakeNote returns what the head is to be told of the steps since the last note, which the caller
-// owns; nil = there were none.
+// TakeNote returns what the head is to be told of the steps and of the machine since the last note,
+// which the caller owns; nil = nothing.
 func (s *Signals) TakeNote() []byte {
 	n := s.host.Take()
-	if n.Steps == 0 {
+	n.Machine, s.machines.told = s.machines.told, nil
+	if n.Steps == 0 && n.Machine == nil {
 		return nil
 	}
-	s.notes++
+	if n.Steps > 0 {
+		s.notes++
+	}
 	return n.Encode()
 }
 
-// Learn adds what a host has told of its steps, on the head. What cannot be is ignored, such as
-// steps of a generation after the newest: all that are true would be older.
+// Learn adds what a host has told of its steps and its machine, on the head. What cannot be is
+// ignored, such as steps of a generation after the newest: all that are true would be older.
 func (s *Signals) Learn(n head.Note, newest topo.Generation) {
 	note, err := steps.Parse(n.Data)
-	if err == nil && note.Generation <= uint64(newest) {
+	if err != nil {
+		return
+	}
+	if note.Machine != nil {
+		s.machines.watch.Add(n.Host, *note.Machine)
+	}
+	if note.Generation <= uint64(newest) {
 		s.job.Add(n.Host, note)
 	}
 }
@@ -238,11 +249,12 @@ func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
 	return look, true
 }
 
-// Observe returns what is known of the steps of the job in which work was divided by shares of that
-// sense.DealOf. What it returns is the caller's.
+// Observe returns what is known of the machines, and of the steps of the job in which work was
+// divided by shares of that sense.DealOf. What it returns is the caller's.
 func (s *Signals) Observe(deal uint32) sense.Observation {
 	series := s.series
-	return sense.Observation{Steps: &series, Noise: s.job.Noise(), Split: s.job.Split(deal)}
+	return sense.Observation{Steps: &series, Noise: s.job.Noise(), Split: s.job.Split(deal),
+		Machines: s.machines.watch.Hosts()}
 }
 
 // AddChange adds an entry of the log that begins or ends a change, for the loop.

@@ -100,6 +100,9 @@ type Training struct {
 	// WhyNot says why policies have left things as they are lately, the newest reason last. It is
 	// absent where the job is not led.
 	WhyNot []WhyNot `json:"why_not,omitempty"`
+	// Slow says in words for which hosts the others wait in each step, and what of their machines
+	// is at its limit. It is absent where nobody is slow, and where the job is not led.
+	Slow []string `json:"slow,omitempty"`
 }
 
 // WhyNot is why a policy has changed nothing in some decisions.

@@ -219,7 +219,13 @@ func describeSpeeds(o sense.Observation, slow []float64) string {
 	if word == "short" {
 		return fmt.Sprintf("%s is %.1f times as fast as most", nameOf(o, at), factor)
 	}
-	return fmt.Sprintf("%s takes %.1f times as long for a sample as most", nameOf(o, at), factor)
+	text := fmt.Sprintf("%s takes %.1f times as long for a sample as most", nameOf(o, at), factor)
+	if at < len(o.Hosts) {
+		if why := o.WhySlow(o.Hosts[at]); why != "" {
+			text += ", and " + why
+		}
+	}
+	return text
 }
 
 // nameOf returns what people call a worker.

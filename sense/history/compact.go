@@ -1,6 +1,11 @@
 package history
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+
+	"github.com/shoal-ml/shoal/sense/machine"
+)
 
 // MaxFile is how many bytes of rows a file has at most.
 const MaxFile = 16 << 20
@@ -116,5 +121,23 @@ func merge(a, b *Row) Row {
 	if b.Cable == 0 {
 		m.Cable = a.Cable
 	}
+	m.Machines = mergeMachines(a.Machines, b.Machines)
 	return m
+}
+
+// mergeMachines returns what two rows say together of machines: means, and the newer levels. The
+// list is its caller's.
+func mergeMachines(a, b []Machine) []Machine {
+	if b == nil {
+		return a
+	}
+	list := slices.Clone(b)
+	for i, m := range list {
+		for _, before := range a {
+			if before.Host == m.Host {
+				list[i].Usage = machine.Mean([]machine.Usage{before.Usage, m.Usage})
+			}
+		}
+	}
+	return list
 }

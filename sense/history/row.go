@@ -11,6 +11,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/shoal-ml/shoal/sense/machine"
 	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -43,6 +44,8 @@ type Row struct {
 	Gradients uint64 `json:"gradients,omitempty"`
 	// Cable is how many bytes a second the cable of a host carries, as far as all-reduces tell.
 	Cable float64 `json:"cable,omitempty"`
+	// Machines says how busy the machines of hosts were, in the mean of their notes.
+	Machines []Machine `json:"machines,omitempty"`
 	// Data and Hosts are in the first row of a time with the same members and setting.
 	Data  *Data  `json:"data,omitempty"`
 	Hosts []Host `json:"hosts,omitempty"`
@@ -85,6 +88,15 @@ type Host struct {
 	Ranks []int  `json:"ranks"`
 }
 
+// Machine is how busy the machine of a host was.
+type Machine struct {
+	Host string `json:"host"`
+	// Levels says how close the network, the memory, the disk and the processors were to their
+	// limits at the end of the row, with a digit from 0 to 4 each, and "-" where it is not known.
+	Levels string        `json:"levels"`
+	Usage  machine.Usage `json:"usage"`
+}
+
 // maxWhy is how many bytes of the reason for an unknown noise scale are kept.
 const maxWhy = 120
 
@@ -100,6 +112,14 @@ func NewNoise(e noise.Estimate) *Noise {
 		}
 	}
 	return &Noise{Scale: &b, Above: e.Above}
+}
+
+// NewMachines returns what a row has of the machines of a job.
+func NewMachines(list []machine.Host) (out []Machine) {
+	for _, m := range list {
+		out = append(out, Machine{m.Name, m.Levels.String(), m.Usage})
+	}
+	return out
 }
 
 // round returns a number with five digits, which are enough, and shorter in a file.
@@ -175,6 +195,11 @@ func (r *Row) validate() error {
 	if n := r.Noise; n != nil && n.Scale != nil {
 		if b := n.Scale; !(0 < b.Low && b.Low <= b.Mid && b.Mid <= b.High && b.High <= maxCount) {
 			return fmt.Errorf("a noise scale of %v", b)
+		}
+	}
+	for _, m := range r.Machines {
+		if !m.Usage.Valid() {
+			return fmt.Errorf("a machine of host %q that cannot be: %+v", m.Host, m.Usage)
 		}
 	}
 	if !(r.Cable >= 0 && r.Cable <= 1e15) {

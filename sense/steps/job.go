@@ -55,7 +55,7 @@ func (j *Job) Add(host string, n Note) {
 		old = Note{}
 	}
 	sum := clone(n)
-	sum.Noise = noise.Sums{}
+	sum.Noise, sum.Machine = noise.Sums{}, nil
 	sum.Steps += weight * old.Steps
 	sum.Told += weight * old.Told
 	sum.Data += weight * old.Data

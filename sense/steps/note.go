@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/shoal-ml/shoal/sense/machine"
 	"github.com/shoal-ml/shoal/sense/noise"
 )
 
@@ -42,6 +43,8 @@ type Note struct {
 	Waits []float64 `json:"waits,omitempty"`
 
 	Noise noise.Sums `json:"noise"`
+	// Machine is what the host tells of its machine; nil = nothing new.
+	Machine *machine.Note `json:"machine,omitempty"`
 }
 
 // Encode returns a note as bytes, at most MaxNote of them: without the waits of workers where they
@@ -75,6 +78,9 @@ func Parse(b []byte) (n Note, err error) {
 		if !(x >= 0 && x < 1e12) {
 			return Note{}, fmt.Errorf("steps: a note with the sum %v", x)
 		}
+	}
+	if n.Machine != nil && !n.Machine.Valid() {
+		return Note{}, fmt.Errorf("steps: a note of a machine that cannot be: %+v", *n.Machine)
 	}
 	if len(n.Ranks) != len(n.Waits) || !(math.Abs(n.Loss) < 1e40) ||
 		!n.Noise.Valid() {

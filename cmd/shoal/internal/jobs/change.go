@@ -138,10 +138,13 @@ func measuredText(c setting.Change) string {
 // shownReasons is how many reasons of a policy explain prints.
 const shownReasons = 3
 
-// printWhyNot prints to out why the policies of a job have left things as they are lately: of each
-// the newest reasons, the newest last. It prints nothing of a job without policies.
+// printWhyNot prints to out which hosts of a job are slow, and why its policies have left things as
+// they are lately: of each the newest reasons, the newest last.
 func printWhyNot(out io.Writer, j control.Job) error {
 	var b strings.Builder
+	for _, line := range j.Slow {
+		b.WriteString(line + "\n")
+	}
 	switch {
 	case j.Auto == "watch":
 		b.WriteString("its policies only say what they would change\n")

@@ -1,0 +1,70 @@
+package signals
+
+import (
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/machine"
+)
+
+// How busy the machines of the job are, and how much of their memory its workers need.
+
+// machines is what a host knows of its machine, and on the head of those of all hosts.
+type machines struct {
+	told    *machine.Note // to the head with the next note; nil = nothing
+	watch   machine.Watch // of all hosts; empty where this host does not lead
+	alike   int           // steps so far with the same members, batch and shares as the newest
+	samples float64       // mean of those steps, by worker of this host; 0 = not known
+}
+
+// enoughSteps is how many steps workers make with a batch before what they need of memory counts.
+const enoughSteps = 2
+
+// addStep takes in that a step was made, after which the next one comes, as far as they differ.
+func (s *Signals) addStep(a *head.Apply, next sense.StepSample) {
+	m, u := &s.machines, &s.under
+	if u.Batch != next.Batch || u.Deal != next.Deal || u.Generation != next.Generation {
+		m.alike = 0
+		return
+	}
+	if m.alike++; m.alike != enoughSteps {
+		return
+	}
+	m.samples = 0
+	if a.Data == nil || len(s.workers) == 0 {
+		return
+	}
+	whole := cursor.Cursor{Samples: cursor.MaxSamples, Batch: next.Batch, Shares: a.Data.Shares}
+	for _, w := range s.workers {
+		m.samples += float64(whole.PartLen(w.Rank, next.Size)) / float64(len(s.workers))
+	}
+}
+
+// AddReadings takes in two readings of the machine of this host, which are so many seconds apart.
+// The head is told of the newest with the next note.
+func (s *Signals) AddReadings(from, to machine.Reading, seconds float64) {
+	m := &s.machines
+	if s.Blind || s.under.Size == 0 { // the job makes no steps
+		return
+	}
+	samples := m.samples
+	if m.alike < enoughSteps {
+		samples = 0
+	}
+	n := machine.NewNote(from, to, seconds, samples, nil)
+	m.told = &n
+}
+
+// SlowHosts says in words for which hosts of the job, which is in a state, others wait, and why, on
+// the head.
+func (s *Signals) SlowHosts(known head.State) []string {
+	if known.Data == nil {
+		return nil
+	}
+	o := s.Observe(sense.DealOf(known.Data.Shares))
+	o.Size = known.View.Size()
+	for _, m := range known.View.Members {
+		o.Hosts = append(o.Hosts, m.Host)
+	}
+	return o.SlowHosts()
+}

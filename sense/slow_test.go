@@ -1,0 +1,41 @@
+package sense_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/machine"
+	"github.com/shoal-ml/shoal/sense/predict"
+)
+
+// A host for which the others wait is named, with what of its machine is at a limit, and nobody
+// where all are as fast, or nothing is known.
+func TestSlowHosts(t *testing.T) {
+	busy := machine.Unknown()
+	busy.CPU, busy.Own = 0.97, 0.582
+	machines := []machine.Host{{Name: "a"}, {Name: "b", Usage: busy,
+		Bottleneck: &predict.Bottleneck{Resource: predict.CPU}}}
+	const why = "; its processors are 97 % busy, 40 % of that by others"
+	for name, x := range map[string]struct {
+		hosts []string
+		slack []float64
+		want  []string
+	}{
+		"one of two": {[]string{"a", "a", "b", "b"}, []float64{0.3, 0.31, 0.1, 0},
+			[]string{"host b is slow: the others wait for it 30 % of a step" + why}},
+		"another without a reason": {[]string{"a", "b", "c"}, []float64{0, 0.25, 0.2},
+			[]string{"host a is slow: the others wait for it 20 % of a step"}},
+		"one host": {[]string{"b", "b"}, []float64{0, 0.5},
+			[]string{"rank 0 is slow: the others wait for it 50 % of a step" + why}},
+		"nobody":  {[]string{"a", "b"}, []float64{0, 0.05}, nil},
+		"unknown": {[]string{"a", "b"}, nil, nil},
+	} {
+		o := sense.Observation{Size: len(x.hosts), Hosts: x.hosts, Machines: machines,
+			Split: sense.Split{Seconds: 1, Slack: x.slack}}
+		if diff := cmp.Diff(x.want, o.SlowHosts()); diff != "" {
+			t.Errorf("%s (-want +got): %s", name, diff)
+		}
+	}
+}
