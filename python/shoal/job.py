@@ -80,6 +80,7 @@ class Job(World):
         shuffle: bool = True,
         steps: Optional[int] = None,
         batch_range: Optional[Tuple[int, int]] = None,
+        statistical_epochs: Optional[int] = None,
     ) -> Iterator[Step]:
         """The steps of a training loop over a data set of `samples` samples, `batch` of them in
         each step over all workers.
@@ -102,13 +103,17 @@ class Job(World):
 
         With batch_range=(64, 1024) the batch may become another one in that range between two
         steps, as by `shoal set JOB batch=512`; step.count is that of a step, and the learning rate
-        is for the script to follow. Without it the batch never changes.
+        is for the script to follow. Without it the batch never changes. A sample of a larger batch
+        brings less. So with statistical_epochs=10 the loop ends when its samples are worth 10
+        epochs of the batch that is stated here; job.statistical_epochs says how many they are
+        worth. With a batch that stays these are epochs.
 
         Raises TypeError and ValueError for arguments that are no such numbers, and ValueError where
         the job trains on another data set already.
         """
         return steps_until(
-            self.place(samples, batch, seed, shuffle, batch_range=batch_range), End(epochs, steps)
+            self.place(samples, batch, seed, shuffle, batch_range=batch_range),
+            End(epochs, steps, statistical_epochs),
         )
 
     def place(
@@ -325,6 +330,19 @@ class Job(World):
     def committed(self) -> int:
         """How many steps the job has committed."""
         return 0 if self._progress is None else self._progress.place.step
+
+    @property
+    def statistical_epochs(self) -> float:
+        """How many epochs of the stated batch the committed steps are worth: as many as there were,
+        where the batch has stayed, and fewer where it has grown, since a sample of a larger batch
+        brings less. After the average of a step, that step counts.
+
+        The worth of a step follows from the noise of the gradients (AdaScale, Johnson et al., ICML
+        2020; AdaptDL has the word): it is the `rate` of the job's setting, which shoal's policies
+        set with the batch. Without a rate, samples count alike.
+        """
+        progress = self._progress
+        return 0.0 if progress is None else progress.effective / progress.cursor.samples
 
     def mesh(self, axes: str) -> Mesh:
         """The ranks of the job on named axes, `"dp=2,tp=4"`, the last the fastest; the degrees

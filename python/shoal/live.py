@@ -298,7 +298,7 @@ class _Live:
         """Make a checkpoint if one is due, or the last one at the end, for which it waits. Returns
         whether the training has come to its end.
         """
-        ended = end.is_reached_at(cursor)
+        ended = end.is_reached_at(cursor, 0)
         if not self._warned and cursor.step:
             self._warn_unreplicated()
         if self.checkpoints is not None:

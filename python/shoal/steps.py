@@ -13,7 +13,7 @@ from ._live.epochs import End, Epochs
 from ._live.step import Step
 from ._live.transfer import State
 from ._runtime.log import log_line
-from .cursor import Cursor
+from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
 from .world import World
 
@@ -43,6 +43,9 @@ class Progress:
         # By which factor the job's setting changes the learning rate; 0 = it says nothing of it.
         self.rate = 0.0
         self.rate_decided = False  # somebody has said how the learning rate follows the batch
+        # What the samples of all steps before the one under way are worth, in samples of the stated
+        # batch; the same on all members.
+        self._effective = 0.0
         self.step: Optional[Step] = None  # the step under way
         self.state = state
         self._changed = False  # a view is there that `cross_step_boundary` has not followed yet
@@ -60,6 +63,13 @@ class Progress:
         self._trained = False  # this process has opened a step
         self._stopped = False  # the job was stopped, and this worker is a job of one
         self.epochs = Epochs(job, state)
+        if batch_range is not None:
+            state.register(
+                "effective samples",
+                lambda: self._effective,
+                lambda value: setattr(self, "_effective", float(value)),
+                alike=False,
+            )
         job._backend.declare_data(self.cursor, start.batch, batch_range)
 
     def mark_view_changed(self) -> None:
@@ -82,11 +92,16 @@ class Progress:
             self._trained
             and not end.each
             and not self.job.released
-            and end.is_reached_at(self.cursor)
+            and end.is_reached_at(self.cursor, self.effective)
         ):
+            whole = (
+                f"{end.statistical} statistical epochs"
+                if end.is_worth_reached(self.cursor, self.effective)
+                else f"{end.step_count(self.cursor)} steps"
+            )
             raise ShoalError(
-                f"all {end.step_count(self.cursor)} steps of this loop are over, and the job has"
-                f" made {self.cursor.step}: a loop goes on where the job is, so give it the epochs"
+                f"all {whole} of this loop are over, and the job has made {self.cursor.step} steps:"
+                " a loop goes on where the job is, so give it the epochs"
                 " or the steps of the whole training, and loop once; or give it neither, and each"
                 " loop is one epoch"
             )
@@ -110,9 +125,9 @@ class Progress:
         if not self.catch_up(end):
             self._end_stopped()
             return True
-        ended = end.is_reached_at(self.cursor)
+        ended = end.is_reached_at(self.cursor, self.effective)
         if self.checkpoints is not None and not self.meshed:
-            if ended and self.epochs.is_final_loop(end):
+            if ended and self.epochs.is_final_loop(end, self.cursor, self.effective):
                 self.checkpoints.save_last(self.cursor)
             else:
                 self.checkpoints.save_if_due(self.cursor)
@@ -160,34 +175,44 @@ class Progress:
         self.drawn.discard()
         self.epochs.count_broken_loop(self.cursor.epoch if self.begun else None)
 
-    def epoch_loops(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs from the one that the job is in, up to `count`: each is for one
-        loop. To begin may wait, as `catch_up`. Raises ShoalError where all of them are over.
+    def epoch_loops(self, count: int, end: End, statistical: bool = False) -> Iterator[int]:
+        """The numbers of the epochs from the one that the job is in, up to `count`, or until the
+        training is worth so many `statistical` ones: each is for one loop, whose `end` is given. To
+        begin may wait, as `catch_up`. Raises ShoalError where all of them are over.
         """
         epochs = self.epochs
+        end.statistical = count if statistical else None
+
+        def over() -> bool:
+            """Whether all of them are over."""
+            if statistical:
+                return end.is_worth_reached(self.cursor, self.effective)
+            return epochs.over >= count
+
         self._end_broken_loop()
         if not self.begun:
             if not self.catch_up():
                 return
             epochs.over = self.cursor.reached if epochs.others is None else epochs.others
-        elif epochs.over >= count and not self.job.released:
+        elif over() and not self.job.released:
             raise ShoalError(
                 f"all {count} epochs of this loop are over: it goes on where the job is, so give it"
                 " those of the whole training"
             )
-        epochs.count = count
+        epochs.count = MAX_SAMPLES if statistical else count
         try:
-            while epochs.over < count and not self.job.released:
+            while not over() and not self.job.released:
                 number = epochs.over
                 yield number
                 self._end_broken_loop()
                 epochs.over = max(epochs.over, number + 1)
         finally:
-            epochs.count = None
+            epochs.count = end.statistical = None
 
     def _advance_cursor(self) -> None:
         """Go to the place after the committed step, if there is one, and forget the step."""
         if self.step is not None:
+            self._effective = self.effective
             self.cursor, self._next, self.step = self.next_cursor(), None, None
 
     def _resume_from_checkpoint(self, checkpoints: Checkpoints) -> None:
@@ -197,8 +222,11 @@ class Progress:
             self.move_to(place)
 
     def move_to(self, place: Cursor) -> None:
-        """Go to the place of a checkpoint before the first step, but for its `apart`; may wait."""
+        """Go to the place of a checkpoint before the first step, but for its `apart`; may wait.
+        Where the checkpoint has not said what the samples before are worth, all count alike.
+        """
         place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart)
+        self._effective = self._effective or float(place.committed())
         self.job._backend.declare_data(place, self.stated.batch, self.batch_range)
         self.drawn.discard()
 
@@ -206,6 +234,26 @@ class Progress:
     def place(self) -> Cursor:
         """The place after the last committed step."""
         return self.next_cursor() if self.step is not None and self.step.committed else self.cursor
+
+    @property
+    def efficiency(self) -> float:
+        """What a sample of a step is worth, in samples of a step of the stated batch, as the batch
+        is: by the gain of AdaScale, how many steps of the stated batch bring as much as one
+        (Johnson et al., ICML 2020, section 3), which is the rate in the job's setting. 1 where that
+        has none: then all samples count alike.
+        """
+        ratio = self.stated.batch / self.cursor.batch
+        if not self.rate:
+            return 1.0
+        return min(max(self.rate * ratio, min(ratio, 1.0)), max(ratio, 1.0))
+
+    @property
+    def effective(self) -> float:
+        """What the committed samples are worth, in samples of the stated batch."""
+        if self.step is None or not self.step.committed:
+            return self._effective
+        made = self.next_cursor().committed() - self.cursor.committed()
+        return self._effective + self.efficiency * made
 
     def next_cursor(self) -> Cursor:
         """The cursor after the committed step: that of the agent's view where the members have

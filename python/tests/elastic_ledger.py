@@ -44,7 +44,7 @@ class Ledger:
         self.steps = {}
         for line in self.lines:
             seen = self.steps.setdefault(line["step"], line)
-            same = ("taken", "epoch", "count", "batch", "rate")
+            same = ("taken", "epoch", "count", "batch", "rate", "worth")
             assert all(seen[key] == line[key] for key in same), (
                 f"two workers differ: {seen}, {line}"
             )

@@ -321,6 +321,7 @@ def main(config, end):
         # the end of the step may bring another rank
         begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)
         begun.update(batch=job._progress.cursor.batch, rate=job._progress.rate)
+        begun.update(worth=job.statistical_epochs)
         running_job.rest_if_calm(end)
         die_if_doomed("before backward")
         optimizer.zero_grad()

@@ -13,6 +13,7 @@ from shoal._runtime.solo import Solo
 from shoal._runtime.view import View
 from shoal.errors import ShoalError
 from shoal.job import Job
+from shoal.steps import steps_until
 
 
 class Changing(Solo):
@@ -138,3 +139,74 @@ def test_a_checkpoint_keeps_its_batch(tmp_path):
     for options in ({}, {"batch_range": (8, 15)}):
         with pytest.raises(ShoalError, match=r"is of a job with .* = \(40, 16, 0, True\), this"):
             begin(Changing(), **options)
+
+
+def test_statistical_epochs_count_what_samples_bring():
+    """Three statistical epochs of 40 samples: those of a batch of 16 whose step is worth 1.5 of the
+    stated ones count three quarters, those of a smaller batch more than one, and a rate beyond what
+    a step can be worth counts as the most. The loop ends with the step that comes to three.
+    """
+    job, agent = _job()
+    # after the step of the number: the batch, the rate, and what a sample is worth from there on
+    changes = {1: (16, 1.5, 0.75), 4: (4, 0.6, 1.2), 7: (16, 9.0, 1.0), 9: (16, 0.25, 0.5)}
+    efficiency, worth = 1.0, 0.0
+    for step in job.steps(40, 8, seed=3, batch_range=(4, 16), statistical_epochs=3):
+        assert worth < 3 * 40 and job._progress.efficiency == efficiency
+        assert job.statistical_epochs == worth / 40
+        change = changes.get(step.number)
+        if change is not None:
+            agent.rate = change[1]
+            agent.change_batch(job, change[0])
+        step.allreduce(numpy.zeros(1))
+        worth += efficiency * step.count
+        assert job.statistical_epochs == worth / 40, "the step counts once it is committed"
+        efficiency = efficiency if change is None else change[2]
+    assert worth >= 3 * 40 and job._progress.cursor.committed() > worth
+    with pytest.raises(ShoalError, match="all 3 statistical epochs of this loop are over"):
+        next(job.steps(40, 8, seed=3, batch_range=(4, 16), statistical_epochs=3))
+
+
+@pytest.mark.parametrize("steps", [None, 11])
+def test_with_a_batch_that_stays_they_are_epochs(steps):
+    """As many steps as of a loop over epochs, and an end by steps that comes first holds."""
+    made = []
+    for name in ("epochs", "statistical_epochs"):
+        job, _ = _job()
+        made.append([])
+        for step in job.steps(20, 8, batch_range=(4, 16), steps=steps, **{name: 5}):
+            made[-1].append((step.epoch, list(step.indices)))
+            step.allreduce(numpy.zeros(1))
+    assert made[0] == made[1] and len(made[0]) == (steps or 15)
+    with pytest.raises(TypeError, match="statistical_epochs=1.5: how many epochs of the stated"):
+        job.steps(20, 8, batch_range=(4, 16), statistical_epochs=1.5)
+
+
+def test_loops_over_statistical_epochs(tmp_path):
+    """As many loops of an epoch as it takes, the last of which ends amid its epoch, with the last
+    checkpoint. What the samples are worth is part of that, and a program that goes on from it has
+    no loop to make for the same number, and goes on for a larger one.
+    """
+
+    def train(count):
+        """Train for so many statistical epochs; returns the job and the steps of each loop."""
+        job, agent = _job()
+        job.checkpoint(tmp_path, every=1000)
+        agent.rate, made = 1.0, []
+        end = End(None, None)
+        place = job.place(40, 8, batch_range=(4, 16))
+        for epoch in place.epoch_loops(count, end, statistical=True):
+            made.append((epoch, 0))
+            for step in steps_until(place, end):
+                agent.change_batch(job, 16)  # a sample is worth a half
+                step.allreduce(numpy.zeros(1))
+                made[-1] = epoch, made[-1][1] + 1
+        return job, made
+
+    job, made = train(2)
+    # 8 samples in the first step, then 144 that are worth 72
+    assert made == [(0, 3), (1, 3), (2, 3), (3, 2)] and job.statistical_epochs == 2
+    step = job._progress.cursor.step
+    job, made = train(2)
+    assert made == [] and job.statistical_epochs == 2 and job._progress.cursor.step == step
+    job, made = train(3)
+    assert made == [(3, 1), (4, 3), (5, 2)] and job.statistical_epochs >= 3

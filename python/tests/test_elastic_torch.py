@@ -104,7 +104,7 @@ def test_the_batch_changes_while_a_worker_is_lost_and_another_joins(training, tm
     """
     way = dict(MOMENTUM, samples=1600, batch_range=(8, 96))
     with training(3, options=("--prefork", "torch"), **way) as job:
-        job.set("batch=96")
+        job.set("batch=96", "rate=4.5")
         job.wait_for_new_step()
         job.set("batch=8", "--no-wait")
         job.kill(1)
@@ -118,12 +118,15 @@ def test_the_batch_changes_while_a_worker_is_lost_and_another_joins(training, tm
     ledger.check(3, losses=1)
     steps = [ledger.steps[number] for number in sorted(ledger.steps)]
     batches = [(step["batch"], step["rate"]) for step in steps]
-    assert list(dict.fromkeys(batches)) == [(16, 0), (96, 0), (8, 0), (32, 1.5)]
+    assert list(dict.fromkeys(batches)) == [(16, 0), (96, 4.5), (8, 0), (32, 1.5)]
+    # A worker that joins has what all samples are worth: those of the batch of 96 count 3/4.
+    worth = sum(len(s["taken"]) * (0.75 if s["batch"] >= 32 else 1) for s in steps[:-1])
+    assert steps[-1]["worth"] == worth / 1600
     assert [line["batch"] for line in ledger.joined] == [8]
     changes = re.findall(r"shoal: change (\d) at step \d+: (.*), because", ledger.output)
     assert changes == [
-        ("1", "batch 16 -> 96"),
-        ("2", "batch 96 -> 8"),
+        ("1", "batch 16 -> 96, rate 4.5"),
+        ("2", "batch 96 -> 8, rate 4.5 -> as the program has it"),
         ("3", "batch 8 -> 32, rate 1.5"),
     ]
 

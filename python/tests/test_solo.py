@@ -9,6 +9,7 @@ import numpy
 import pytest
 
 import shoal
+from shoal._live.epochs import End
 from shoal.job import Job
 from shoal._runtime.solo import Solo
 
@@ -258,7 +259,7 @@ def test_a_second_loop_over_all_epochs_is_refused(job):
     train(job, epochs=1)
     with pytest.raises(
         shoal.ShoalError,
-        match="all 3 steps of this loop are over, and the job has made 3: .* loop once",
+        match="all 3 steps of this loop are over, and the job has made 3 steps: .* loop once",
     ):
         train(job, epochs=1)
     train(job, epochs=2)  # goes on
@@ -345,7 +346,7 @@ def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
         """
         job, seen = Job(Solo()), []
         job.checkpoint(tmp_path, every=5)
-        for epoch in job.place(10, 4).epoch_loops(4):  # loader.epochs
+        for epoch in job.place(10, 4).epoch_loops(4, End(None, None)):  # loader.epochs
             seen.append((epoch, train(job, None if stop > 3 else stop)))
             job._checkpoints.wait()
             if epoch == stop:

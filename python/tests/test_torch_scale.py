@@ -161,3 +161,51 @@ def test_that_nobody_follows_is_said_once(job, capfd, monkeypatch):
     loader._ask_for_rate()
     loader._ask_for_rate()
     assert capfd.readouterr().err.count("no learning rate follows it: make the optimizer by") == 1
+
+
+@pytest.mark.parametrize("kind", ["StepLR", "OneCycleLR", "ChainedScheduler", "SequentialLR"])
+def test_a_schedule_follows_what_the_samples_are_worth(job, kind):
+    """A schedule advances by one for each global_batch of samples, whatever batches are: by many
+    behind a large one, and not at all behind a small one; and never beyond its end.
+    """
+    loader = shoal.torch.loader([0] * 640, global_batch=4, batch_range=(2, 64), epochs=9)
+    schedules = optim.lr_scheduler
+
+    def make():
+        """A schedule of that kind, of an optimizer of its own."""
+        opt = optim.SGD([_parameter()], lr=1.0)
+        steps = [schedules.StepLR(opt, 1, 0.5) for _ in range(2)]
+        return {
+            "StepLR": lambda: steps[0],
+            "OneCycleLR": lambda: schedules.OneCycleLR(opt, 1.0, 20),
+            "ChainedScheduler": lambda: schedules.ChainedScheduler(steps),
+            "SequentialLR": lambda: schedules.SequentialLR(opt, steps, [6]),
+        }[kind]()
+
+    plain, schedule, made = make(), shoal.torch.schedule(make()), 0
+    # the batch, the rate, and how many steps of the stated batch the job is worth then
+    for batch, rate, worth in ((4, 0, 1), (2, 0, 1), (2, 0, 2), (32, 4.0, 6), (64, 14.0, 20)):
+        job._progress.cursor = dataclasses.replace(job._progress.cursor, batch=batch)
+        job._progress.rate = rate
+        job._progress.open_step().commit_without_average()
+        schedule.optimizer.step()
+        schedule.step()
+        for _ in range(made, worth):
+            plain.optimizer.step()
+            plain.step()
+        made = worth
+        assert schedule.get_last_lr() == plain.get_last_lr()
+        job._progress.finish_step(loader._end)
+    job._progress.open_step().commit_without_average()
+    schedule.step()  # OneCycleLR has 20 steps
+    assert job.statistical_epochs > 20 * 4 / 640
+
+
+def test_what_is_no_schedule_is_refused(job):
+    """A schedule by a metric, a class, and one without a loader whose samples it follows."""
+    opt = optim.SGD([_parameter()], lr=1.0)
+    with pytest.raises(shoal.ShoalError, match="make shoal.torch.loader first"):
+        shoal.torch.schedule(optim.lr_scheduler.StepLR(opt, 1))
+    for wrong in (optim.lr_scheduler.ReduceLROnPlateau(opt), optim.lr_scheduler.StepLR, opt):
+        with pytest.raises(TypeError, match="a schedule that is stepped without a metric"):
+            shoal.torch.schedule(wrong)

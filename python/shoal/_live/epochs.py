@@ -4,6 +4,7 @@ for each epoch, for each batch.
 
 from __future__ import annotations
 
+import math
 from typing import Optional
 
 from .._runtime.arguments import as_integer
@@ -15,18 +16,20 @@ from .transfer import State
 
 
 class End:
-    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes
-    first. Where neither is given, each loop is one epoch: the first ends with the first, the second
-    with the second, and so on. Only the thread of the training loop uses it. `epochs` and `steps`
-    are where it ends, None = not by these; `Epochs.begin_loop` and the loader's `finish` change
-    `epochs`.
+    """Where a training loop ends: after a number of epochs, of steps of the job or of statistical
+    epochs, whichever comes first. Where none is given, each loop is one epoch: the first ends with
+    the first, the second with the second, and so on. Only the thread of the training loop uses it.
+    `epochs`, `steps` and `statistical` are where it ends, None = not by these; `Epochs.begin_loop`
+    and the loader's `finish` change `epochs`, and the loader's `epochs` changes `statistical`.
 
     Raises TypeError or ValueError for what is no number of epochs or steps.
     """
 
-    def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
-        """The end after `epochs` or `steps`; None = not by these."""
-        self.each = epochs is None and steps is None  # each loop is one epoch
+    def __init__(
+        self, epochs: Optional[int], steps: Optional[int], statistical: Optional[int] = None
+    ) -> None:
+        """The end after `epochs`, `steps` or `statistical` epochs; None = not by these."""
+        self.each = epochs is steps is statistical is None  # each loop is one epoch
         if epochs is not None:
             epochs = as_integer(
                 "epochs", epochs, 0, "how many epochs the whole training has, an integer, or None"
@@ -35,30 +38,48 @@ class End:
             steps = as_integer(
                 "steps", steps, 0, "how many steps the whole training has, an integer, or None"
             )
+        if statistical is not None:
+            statistical = as_integer(
+                "statistical_epochs",
+                statistical,
+                0,
+                "how many epochs of the stated batch the whole training is worth, an integer, or"
+                " None",
+            )
         self.epochs = 1 if self.each else epochs
         self.steps = steps
+        self.statistical = statistical
 
-    def is_reached_at(self, cursor: Cursor) -> bool:
-        """Whether the training has come to its end at a place in the data."""
+    def is_reached_at(self, cursor: Cursor, effective: float) -> bool:
+        """Whether the training has come to its end at a place in the data, where its samples are
+        worth so many of the stated batch.
+        """
         return (
             self.excludes_epoch(cursor.epoch)
             or self.steps is not None
             and cursor.step >= self.steps
+            or self.is_worth_reached(cursor, effective)
         )
+
+    def is_worth_reached(self, cursor: Cursor, effective: float) -> bool:
+        """Whether the training has come to its number of statistical epochs, if it has one."""
+        return self.statistical is not None and effective >= self.statistical * cursor.samples
 
     def excludes_epoch(self, epoch: int) -> bool:
         """Whether an epoch lies beyond the end."""
         return self.epochs is not None and epoch >= self.epochs
 
-    def step_count(self, cursor: Cursor) -> int:
+    def step_count(self, cursor: Cursor, efficiency: float = 1.0) -> int:
         """The number of steps of the training, or of one epoch where each loop is one, as long as
-        no worker is lost and the batch is that of now from the beginning to the end.
+        no worker is lost and the batch is that of now from the beginning to the end, of which a
+        sample is worth `efficiency` samples of the stated one.
         """
         each = -(-cursor.samples // cursor.batch)
         epochs = 1 if self.each else self.epochs
-        return min(
-            n for n in (self.steps, None if epochs is None else epochs * each) if n is not None
-        )
+        ends = [self.steps, None if epochs is None else each * epochs]
+        if self.statistical is not None:
+            ends.append(math.ceil(each * self.statistical / efficiency))
+        return min(n for n in ends if n is not None)
 
 
 class Epochs:
@@ -131,9 +152,15 @@ class Epochs:
         self.over += 1
         self._each, self.made = False, 0
 
-    def is_final_loop(self, end: End) -> bool:
-        """Whether the training ends with this loop, as far as that is known."""
-        return not end.each or self.over + 1 == self.count
+    def is_final_loop(self, end: End, cursor: Cursor, effective: float) -> bool:
+        """Whether the training ends with this loop, which is over at a place in the data, as far as
+        that is known.
+        """
+        return (
+            not end.each
+            or self.over + 1 == self.count
+            or end.is_worth_reached(cursor, effective)
+        )
 
     def entry_epoch(self, end: Optional[End]) -> Optional[int]:
         """The only epoch in which a worker can join during this loop; None = any."""

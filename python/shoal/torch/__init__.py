@@ -1,5 +1,5 @@
-"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `zero`, `empty`, and the
-torch.distributed backend "shoal".
+"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `schedule`, `zero`, `empty`, and
+the torch.distributed backend "shoal".
 
 `TopK` and `PowerSGD` are values for the `compress` of `ddp` and `optimizer`.
 
@@ -19,9 +19,10 @@ from .compress.topk import TopK
 from .ddp import ddp
 from .loader import loader
 from .optimizer import optimizer
+from .schedule import schedule
 from .zero.optimizer import zero
 
 registry.patch_constructors()
 untraced.mark_package(__name__)
 
-__all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "zero"]
+__all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "schedule", "zero"]

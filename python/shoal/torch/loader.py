@@ -34,6 +34,7 @@ def loader(
     seed: int = 0,
     epochs: Optional[int] = None,
     steps: Optional[int] = None,
+    statistical_epochs: Optional[int] = None,
     shuffle: bool = True,
     drop_last: bool = False,
     weights: Optional[Sequence[float]] = None,
@@ -73,8 +74,8 @@ def loader(
     is not rank 0: what the outer loop does after each, an evaluation say, takes its time, and what
     it changes is replaced when the worker enters. loader.epochs leaves them out. A worker that is
     released has no step any more: the loop ends early, job.released tells, and with the next one
-    its program ends. With `epochs` or `steps` one loop goes over all of them, or as many steps of
-    the job.
+    its program ends. With `epochs`, `steps` or `statistical_epochs` (see batch_range) one loop goes
+    over all of them, or as many steps of the job.
 
     A step takes one average. To accumulate gradients, cut its batch, `for part, rest in
     zip(x.chunk(4), y.chunk(4))`, with all backward passes but the last under the model's
@@ -94,8 +95,12 @@ def loader(
     With `batch_range=(64, 1024)` the number of samples of a step may become another one in that
     range while the job trains, between two steps and on all workers at once, as by `shoal set JOB
     batch=512`. The learning rate follows if the optimizer is made by shoal.torch.optimizer, which
-    says how. What counts steps sees others then: len(loader), and a schedule that is stepped in the
-    loop. `drop_last` leaves out what global_batch does not divide, whatever the batch is, so that
+    says how. What counts steps sees others then, such as len(loader); a schedule that is stepped in
+    the loop is for `shoal.torch.schedule`. A sample of a larger batch brings less, so a training of
+    as many epochs learns less: with `statistical_epochs=10`, or `loader.epochs(10,
+    statistical=True)`, it ends when its samples are worth 10 epochs of global_batch, by the noise
+    of the gradients, as job.statistical_epochs says. With a batch that stays these are epochs.
+    `drop_last` leaves out what global_batch does not divide, whatever the batch is, so that
     all epochs are as long: the last batch of one may then be smaller. A program that goes on from a
     checkpoint does so with the batch that this has. Without a range the batch never changes, nor
     does it in a process that `shoal run` has not started.
@@ -150,7 +155,7 @@ def loader(
         job,
         progress,
         dataset,
-        End(epochs, steps),
+        End(epochs, steps, statistical_epochs),
         collate_fn or default_collate,
         left_out if shuffle else 0,
         draws,
@@ -206,9 +211,9 @@ class Loader:
         """The number of steps of a loop from the beginning to the end, as long as no worker is
         lost and the batch is that of now.
         """
-        return self._end.step_count(self._progress.cursor)
+        return self._end.step_count(self._progress.cursor, self._progress.efficiency)
 
-    def epochs(self, count: int) -> Iterator[int]:
+    def epochs(self, count: int, statistical: bool = False) -> Iterator[int]:
         """The epochs of a training of `count` epochs, each with one loop over the loader in it.
 
             for epoch in loader.epochs(10):
@@ -217,8 +222,10 @@ class Loader:
 
         As `range(10)`, but a worker that joins begins with the epoch that the job is in, and so
         does a program that goes on from a checkpoint; the last checkpoint comes after the last
-        epoch; and it ends early where the job goes on without this worker. Raises ShoalError when
-        all of them are over already.
+        epoch; and it ends early where the job goes on without this worker. With `statistical` there
+        are as many epochs as it takes until the training is worth `count` of them at the stated
+        batch, and the last loop may end before its epoch does. Raises ShoalError when all of them
+        are over already.
         """
         if not self._end.each:
             raise ValueError(
@@ -227,7 +234,7 @@ class Loader:
             )
         count = as_integer("epochs", count, 0, "how many epochs the whole training has, an integer")
         self._start_loading()
-        return self._progress.epoch_loops(count)
+        return self._progress.epoch_loops(count, self._end, statistical)
 
     def _start_loading(self) -> Iterator[Any]:
         """Have the DataLoader begin to load, and return its batches. Before the worker joins, so
