@@ -242,6 +242,7 @@ func (d *driver) deliverResults(a *head.Apply) {
 	d.batches.errs = d.batches.errs[:0]
 	d.engine.signals.BeginBatch()
 	for i, part := range a.Parts {
+		d.engine.signals.AddCall(&part.Calls[0].Call)
 		err := part.Err
 		switch {
 		case err != nil:

@@ -21,8 +21,12 @@ func (a *Agent) Set(text, who string) error {
 	c.Because = who + " asked"
 	return a.askHead(func() error {
 		// what the text does not name stays as it is now: policies may have changed it meanwhile
-		now := loop.NewEntry(a.driver.head.State(), nil, true).Setting
+		known := a.driver.head.State()
+		now := loop.NewEntry(known, nil, true).Setting
 		if next, err = now.Asked(text); err != nil {
+			return err
+		}
+		if err := a.engine.signals.Levers(known).Refuse(now, next); err != nil {
 			return err
 		}
 		return a.driver.head.Change(next, c)

@@ -183,8 +183,8 @@ func (d *driver) newStatusKey() statusKey {
 	record := d.head.Record()
 	key := statusKey{steps: known.Steps, generation: uint64(record.View.Generation),
 		size: record.View.Size(), elastic: known.Elastic, shape: known.Shape,
-		requested: d.head.RequestedMesh(), levers: known.Levers, first: known.First,
-		batch: known.Setting.Batch, trial: known.Trial}
+		requested: d.head.RequestedMesh(), levers: d.engine.signals.Levers(known),
+		first: known.First, batch: known.Setting.Batch, trial: known.Trial}
 	if m := d.head.Machine(); m != nil {
 		key.want, key.entering, key.short, key.paused = m.Want(), m.CountEntering(), m.Unplaced(),
 			m.Paused()
@@ -197,7 +197,8 @@ func (d *driver) newStatus() Status {
 	known, record := d.head.State(), d.head.Record()
 	s := Status{Head: record.Head, Generation: d.generationNumber(record.View.Generation),
 		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
-		Stuck: d.head.Stuck(), Setting: known.Setting, Levers: known.Levers}
+		Stuck: d.head.Stuck(), Setting: known.Setting,
+		Levers: d.engine.signals.Levers(known)}
 	s.Setting.Batch = cmp.Or(known.Setting.Batch, known.First)
 	s.NextChange, _ = d.head.RequestedChange()
 	s.Trying = known.Trial != nil && known.Trial.Policy != ""

@@ -216,6 +216,11 @@ func (s Setting) Equal(o Setting) bool {
 		s.Sync == o.Sync && s.Rate == o.Rate && s.Save == o.Save && s.Size == o.Size
 }
 
+// IsEqual reports whether all ranks have the same share of the work.
+func (s Setting) IsEqual() bool {
+	return len(s.Shares) == 0 || slices.Min(s.Shares) == slices.Max(s.Shares)
+}
+
 // Levers are the parts of a setting that a program, or who runs it, has opened. In the zero value
 // all are closed.
 type Levers struct {
@@ -226,6 +231,9 @@ type Levers struct {
 	Size Range `json:"size,omitzero"`
 	// Save says that the steps between checkpoints may change.
 	Save bool `json:"save,omitempty"`
+	// Alike says that the program averages gradients with all workers alike, whatever they have of
+	// the samples. Then the shares of work are closed, which they are not otherwise.
+	Alike bool `json:"alike,omitempty"`
 }
 
 // OpenBatch returns the levers of a program that states a batch, and in a list the least and the
@@ -261,6 +269,11 @@ func (r Range) Contains(n uint64) bool { return r.From <= n && n <= r.To }
 // String returns the range as people read it, such as "64–1024".
 func (r Range) String() string { return fmt.Sprintf("%d–%d", r.From, r.To) }
 
+// WhyAlike says in words why the shares of work are closed where Levers.Alike is set.
+const WhyAlike = "the program averages gradients with all workers alike, so each sample of a " +
+	"worker with more would count less; wrap the model with shoal.torch.ddp, or average with " +
+	"step.allreduce"
+
 // Refuse returns why a job with these levers does not go from one setting to another; nil = it may.
 func (l Levers) Refuse(from, to Setting) error {
 	switch {
@@ -278,6 +291,8 @@ func (l Levers) Refuse(from, to Setting) error {
 	case to.Size != from.Size && to.Size != 0 && !l.Size.Contains(uint64(to.Size)):
 		return fmt.Errorf("size=%d is outside of what the job may have, %v (--min, --max)", to.Size,
 			l.Size)
+	case l.Alike && !slices.Equal(to.Shares, from.Shares) && !to.IsEqual():
+		return fmt.Errorf("the shares of work are closed: %s", WhyAlike)
 	case to.Save != from.Save && !l.Save:
 		return fmt.Errorf("the steps between checkpoints are closed: " +
 			"job.checkpoint(…, every=\"auto\") opens them")

@@ -178,6 +178,10 @@ func TestLevers(t *testing.T) {
 		{wide, setting.Setting{Batch: 128, Size: 4}, ""},
 		{open, setting.Setting{Batch: 128, Save: 3}, `every="auto") opens them`},
 		{wide, setting.Setting{Batch: 128, Save: 3}, ""},
+		{setting.Levers{Alike: true}, setting.Setting{Batch: 128, Shares: []uint16{2, 1}},
+			"the shares of work are closed: the program averages"},
+		{setting.Levers{Alike: true}, setting.Setting{Batch: 128, Shares: []uint16{3, 3}}, ""},
+		{setting.Levers{}, setting.Setting{Batch: 128, Shares: []uint16{2, 1}}, ""},
 	} {
 		err := x.levers.Refuse(from, x.to)
 		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) {

@@ -158,7 +158,14 @@ func (l *Loop) tellOpen(o sense.Observation) {
 	if o.Levers.Batch.IsOpen() {
 		batch = fmt.Sprintf("batch %v", o.Levers.Batch)
 	}
-	open := "they decide about shares of work; " + batch
+	shares := "they decide about shares of work"
+	if o.Levers.Alike {
+		shares = "shares of work are closed: " + setting.WhyAlike
+		if !o.Setting.IsEqual() {
+			shares += " (they are unequal now: shoal set JOB shares=1:1… makes them equal)"
+		}
+	}
+	open := shares + "; " + batch
 	if l.mode == act.Watch {
 		open += "; they only say what they would change"
 	}

@@ -25,6 +25,7 @@ type fakeJob struct {
 	steps  sense.StepSeries
 	leads  bool
 	closed bool             // nothing is open
+	alike  bool             // all workers weigh alike
 	refuse error            // what Change returns; nil = it makes the change
 	told   []string         // what people were told
 	asked  []setting.Change // what Change was asked for
@@ -63,7 +64,7 @@ func (j *fakeJob) Look() (Look, bool) {
 // entry returns how the job trains, with a change that begins or ends; nil = none does.
 func (j *fakeJob) entry(c *setting.Change) act.Entry {
 	return act.Entry{Step: j.step, Setting: j.now, Trial: j.trial, Change: c, Leads: j.leads,
-		Levers: setting.Levers{Batch: setting.Range{From: 32, To: 1024}}}
+		Levers: setting.Levers{Batch: setting.Range{From: 32, To: 1024}, Alike: j.alike}}
 }
 
 // Change implements Job.
@@ -114,6 +115,19 @@ func TestLoopChangesTheJob(t *testing.T) {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
 	}
 	if len(j.told) != 1 || j.told[0] != "they decide about shares of work; batch 32–1024" {
+		t.Errorf("people were told %q", j.told)
+	}
+}
+
+// People are told that shares of work are closed, and that they are not equal although they must
+// be.
+func TestClosedSharesAreTold(t *testing.T) {
+	j := newJob()
+	j.alike, j.now.Shares = true, []uint16{2, 1}
+	run(newLoop(t, j, act.Auto), j, 2)
+	if len(j.told) != 1 ||
+		!strings.HasPrefix(j.told[0], "shares of work are closed: the program averages grad") ||
+		!strings.Contains(j.told[0], "unequal now: shoal set JOB shares=1") {
 		t.Errorf("people were told %q", j.told)
 	}
 }

@@ -5,7 +5,11 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // Only what a step averages is taken for its gradient: no losses, no running means, no sums of what
@@ -29,6 +33,59 @@ func TestIsGradient(t *testing.T) {
 		want := name == "" || name == "far" || name == "last part"
 		if isGradient(&c) != want {
 			t.Errorf("%q: taken for a gradient is %v", name, !want)
+		}
+	}
+}
+
+// alone is an agent that leads a job, and has no workers.
+type alone struct{}
+
+// The methods of alone implement Agent.
+
+func (alone) Leads() bool                                     { return true }
+func (alone) GenerationNumber(topo.Generation) uint64         { return 1 }
+func (alone) NewestEnding(topo.WorkerID) (topo.Rank, *Ending) { return 0, nil }
+
+// Work cannot be divided unequally while more is summed up beside the calls of a step than in them,
+// as torch's own DistributedDataParallel does, in each step or in some; losses and counters do not
+// count, nor what is made for a step beside it.
+func TestWorkersWeighAlike(t *testing.T) {
+	call := func(elements int, flags collective.Flags) collective.Call {
+		return collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+			Reduction: collective.Sum, In: make([]byte, 4*elements), Flags: flags}
+	}
+	last := collective.Flags{Step: true}
+	for name, x := range map[string]struct {
+		calls []collective.Call
+		every uint64 // they are made in one of so many steps, and else only the last one is
+		want  bool
+	}{
+		"ours":          {[]collective.Call{call(500, collective.Flags{More: true})}, 1, false},
+		"torch's own":   {[]collective.Call{call(500, collective.Flags{})}, 1, true},
+		"at times":      {[]collective.Call{call(500, collective.Flags{})}, 8, true},
+		"a loss":        {[]collective.Call{call(10, collective.Flags{})}, 1, false},
+		"first average": {[]collective.Call{call(500, collective.Flags{Aside: true})}, 1, false},
+		"ours and other": {[]collective.Call{call(900, last), call(500, collective.Flags{})}, 1,
+			false},
+	} {
+		s := New(alone{})
+		state := head.State{Levers: setting.Levers{Save: true}}
+		for state.Steps = 1; state.Steps <= 200; state.Steps++ {
+			if state.Steps%x.every == 0 {
+				for i := range x.calls {
+					s.AddCall(&x.calls[i])
+				}
+			}
+			end := call(1, last)
+			s.AddCall(&end)
+			s.AddBatch(&head.Apply{State: state, Parts: []head.Part{{Calls: []*collective.Posted{
+				{Call: end}}}}}, []error{nil}, sense.Duration(state.Steps)*sense.Second)
+		}
+		if got := s.Levers(state); got.Alike != x.want || !got.Save {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if state.Steps += 100; s.Levers(state).Alike {
+			t.Errorf("%s: it counts for ever", name)
 		}
 	}
 }

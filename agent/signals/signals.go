@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/sense/steps"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -39,6 +40,10 @@ type Signals struct {
 	series sense.StepSeries // the newest steps
 	looks  int              // calls of IsDue
 	notes  int              // notes that the head was told
+
+	own     int    // elements that calls of the step under way have averaged
+	other   int    // elements that other calls have summed up meanwhile, with all workers alike
+	alikeAt uint64 // the newest step in which those were more; 0 = there is none
 
 	rows     rows
 	machines machines
@@ -72,6 +77,9 @@ const (
 	// earlyNotes is how many notes go with every look, so that something is known of noise soon: an
 	// estimate takes some of them, however many steps each is of.
 	earlyNotes = 16
+	// alikeFor is for how many steps gradients count as averaged with all workers alike behind one
+	// in which they were: a program can do so in some steps only, after several backward passes.
+	alikeFor = 64
 )
 
 // A note to the head has room for those of package steps.
@@ -106,6 +114,26 @@ func (s *Signals) Measure(c *collective.Call, by interface{ Measure(every, turn 
 
 // BeginBatch begins a batch that counts: AddNorms tells of its parts.
 func (s *Signals) BeginBatch() { s.gradient.Begin() }
+
+// AddCall adds a call of a batch that counts: whether what it sums up is weighted by samples. A
+// call of a step is, or is made for one that is. Others can be of torch's own
+// DistributedDataParallel.
+func (s *Signals) AddCall(c *collective.Call) {
+	switch {
+	case !c.Kind.Reduces() || !c.DType.Float() || c.InLen() < minGradient:
+	case c.More || c.Step || c.Aside:
+		s.own += c.InLen()
+	default:
+		s.other += c.InLen()
+	}
+}
+
+// Levers returns what the program has opened, as far as this host knows.
+func (s *Signals) Levers(known head.State) setting.Levers {
+	l := known.Levers
+	l.Alike = s.alikeAt > 0 && known.Steps < s.alikeAt+alikeFor
+	return l
+}
 
 // AddNorms adds what an Executor or a Relay has measured of a part of a batch that counts.
 func (s *Signals) AddNorms(part head.Part, by interface {
@@ -145,6 +173,12 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error, now sense.Duration) {
 		s.under = next
 	}
 	i := slices.IndexFunc(a.Parts, func(p head.Part) bool { return p.Calls[0].Call.Step })
+	if i >= 0 {
+		if s.other > s.own {
+			s.alikeAt = a.Steps
+		}
+		s.own, s.other = 0, 0
+	}
 	if s.Blind {
 		s.began = 0
 	} else if i >= 0 && errs[i] == nil {
@@ -238,9 +272,10 @@ func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
 		return loop.Look{}, false
 	}
 	entry := loop.NewEntry(known, nil, s.agent.Leads())
+	entry.Levers = s.Levers(known)
 	o := s.Observe(sense.DealOf(known.Data.Shares))
 	o.Step, o.Epoch, o.Size, o.Now = known.Steps, known.Data.Epoch, known.View.Size(), now
-	o.Setting, o.First, o.Levers = entry.Setting, known.First, known.Levers
+	o.Setting, o.First, o.Levers = entry.Setting, known.First, entry.Levers
 	for _, m := range known.View.Members {
 		o.Hosts = append(o.Hosts, m.Host)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 const (
@@ -55,6 +56,9 @@ type seen struct {
 // Decide implements decide.Policy.
 func (Shares) Decide(o sense.Observation, twin decide.Twin,
 	state []byte) (decide.Decision, []byte) {
+	if o.Levers.Alike {
+		return decide.Leave(setting.WhyAlike), nil
+	}
 	work, _, why := decide.WorkOf(o)
 	if why != "" {
 		return decide.Leave(why), nil

@@ -198,3 +198,17 @@ func TestSharesUnknown(t *testing.T) {
 		}
 	}
 }
+
+// Where all workers weigh alike in the average of the gradients, work is left as it is, and why.
+func TestSharesOfWorkersThatWeighAlike(t *testing.T) {
+	f := &fleet{slow: []float64{0.01, 0.03}, now: setting.Setting{Batch: 64}}
+	o := f.observe()
+	o.Levers.Alike = true
+	for range 9 {
+		d, _ := policy.Shares{}.Decide(o, f, nil)
+		if d.To != nil || d.Because != setting.WhyAlike {
+			t.Fatalf("%+v", d)
+		}
+		o.Step += 5
+	}
+}

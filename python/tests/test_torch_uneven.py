@@ -5,13 +5,14 @@ each rank of a job, in its own process.
 
 import collections
 import math
+import subprocess
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
-from torch_world import main, world
+from torch_world import SHOAL, main, world
 
 
 def _train_with_skips(compress):
@@ -206,6 +207,45 @@ def test_a_worker_that_is_alone_sends_no_gradients():
     """
     given, same = world(1, _train_alone)[0]
     assert same and given == [8] * 4
+
+
+def _set_shares(plain, binary):
+    """Train on this rank with torch's own DistributedDataParallel (`plain`) or with shoal's, and
+    have rank 0 divide the work unequally after some steps: return the exit code and the words of
+    the command, on the others None.
+    """
+    import shoal
+    import shoal.torch
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    loader = shoal.torch.loader(TensorDataset(torch.zeros(64, 128), torch.zeros(64, 1)), 4)
+    model, job, said = torch.nn.Linear(128, 1), shoal.join(), None
+    if plain:
+        distributed.init_process_group("shoal")
+        model = DistributedDataParallel(model)
+    else:
+        model = shoal.torch.ddp(model)
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        if loader.step.number == 3 and job.rank == 0:
+            words = [binary, "set", job._backend.name, "shares=2:1", "--no-wait"]
+            ran = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            said = [ran.returncode, ran.stdout]
+        if plain:
+            loader.step.allreduce(loss.detach().reshape(1))  # commits the step
+    return said
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_shares_are_closed_where_workers_weigh_alike(plain):
+    """Behind torch's own DistributedDataParallel, which averages the workers and not the samples,
+    work cannot be divided unequally, and the reason is told; with shoal's it can.
+    """
+    (code, words), _ = world(2, _set_shares, plain, str(SHOAL))
+    assert code == (1 if plain else 0), words
+    assert ("shares of work are closed" in words and "shoal.torch.ddp" in words) is plain, words
 
 
 if __name__ == "__main__":
