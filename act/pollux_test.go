@@ -9,8 +9,12 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/twin"
 )
 
 // application is a training job that was measured on four GPUs.
@@ -19,6 +23,7 @@ type application struct {
 	first, largest uint64 // the batches that it begins with and that the GPUs have memory for
 	steps          []measuredStep
 	noise          []measuredNoise
+	targets        []measuredTarget
 }
 
 // measuredStep is what a step takes where a GPU has so many samples.
@@ -26,6 +31,18 @@ type measuredStep struct{ samples, seconds float64 }
 
 // measuredNoise is the noise scale up to a number of steps of the first batch.
 type measuredNoise struct{ until, scale float64 }
+
+// measuredTarget is when runs of several batches were as good as the best of the first batch, but
+// for some percent.
+type measuredTarget struct {
+	percent   int
+	iteration float64 // of the first batch
+	runs      []measuredRun
+}
+
+// measuredRun is when a run of a batch was as good, and when it was to be by the noise of its own
+// gradients, in iterations.
+type measuredRun struct{ batch, iteration, expected float64 }
 
 // readApplications reads testdata/pollux.txt.
 func readApplications(t testing.TB) (list []application) {
@@ -52,6 +69,15 @@ func readApplications(t testing.TB) (list []application) {
 			var x measuredNoise
 			_, err = fmt.Sscan(rest, &x.until, &x.scale)
 			a.noise = append(a.noise, x)
+		case "target":
+			var x measuredTarget
+			_, err = fmt.Sscan(rest, &x.percent, &x.iteration)
+			a.targets = append(a.targets, x)
+		case "run":
+			var x measuredRun
+			_, err = fmt.Sscan(rest, &x.batch, &x.iteration, &x.expected)
+			t := &a.targets[len(a.targets)-1]
+			t.runs = append(t.runs, x)
 		}
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
@@ -119,4 +145,83 @@ func TestLoopOnProfilesOfPollux(t *testing.T) {
 				j.phases())
 		}
 	}
+}
+
+// How many samples a larger batch takes to be as good is predicted from the run of the first batch
+// as well as by the formula of AdaScale, in which the twin's efficiency is another way to say the
+// same. The statistical epochs of a run, by the noise of its own gradients, are nearer to the truth
+// on average.
+func TestSamplesToTargetsOnProfilesOfPollux(t *testing.T) {
+	const trusted = 8 // times the first batch
+	bars := []struct {
+		percent int
+		error   float64 // of the formula, in percent
+	}{{90, 10}, {95, 7}, {97, 6}, {99, 13}}
+	predicted, counted := map[int][]float64{}, map[int][]float64{}
+	for _, a := range readApplications(t) {
+		for _, target := range a.targets {
+			for _, run := range target.runs {
+				if run.batch <= trusted*float64(a.first) {
+					p := a.iterations(run.batch, target.iteration)
+					predicted[target.percent] = append(predicted[target.percent],
+						math.Abs(p/run.iteration-1))
+					counted[target.percent] = append(counted[target.percent],
+						math.Abs(run.expected/run.iteration-1))
+				}
+			}
+		}
+	}
+	for _, bar := range bars {
+		percent := bar.percent
+		p, c := predicted[percent], counted[percent]
+		t.Logf("%d %%: the twin is off by %.1f %% in the median of %d runs, %.1f %% on average; "+
+			"statistical epochs by %.1f %%, %.1f %%", percent, 100*middle(p), len(p),
+			100*mean(p), 100*middle(c), 100*mean(c))
+		if math.Round(100*middle(p)) > bar.error {
+			t.Errorf("at %d %% the twin is off by %.1f %%, the formula by %v %%", percent,
+				100*middle(p), bar.error)
+		}
+		if mean(c) > mean(p) {
+			t.Errorf("at %d %% statistical epochs are off by %.3f, what the twin predicts by %.3f",
+				percent, mean(c), mean(p))
+		}
+	}
+}
+
+// iterations returns in how many iterations a batch is predicted to come as far as the first batch
+// does in so many, by the noise of that run.
+func (a application) iterations(batch, until float64) (sum float64) {
+	from := 0.0
+	for _, n := range a.noise {
+		if to := min(n.until, until); to > from {
+			scale := min(n.scale, 1e12)
+			tw := &twin.Twin{}
+			var steps sense.StepSeries
+			for i := range uint64(4) {
+				steps.Add(sense.StepSample{Step: i + 1, Batch: a.first, Samples: a.first, Size: 4,
+					Seconds: 1})
+			}
+			tw.Observe(sense.Observation{Step: 4, Size: 4, First: a.first, Steps: &steps,
+				Setting: setting.Setting{Batch: a.first}, Noise: noise.Estimate{Known: true,
+					Scale: setting.Band{Low: scale, Mid: scale, High: scale}}})
+			p := tw.Predict(decide.Target{Setting: setting.Setting{Batch: uint64(batch)}})
+			sum += (to - from) * float64(a.first) / (p.Efficiency.Mid * batch)
+			from = to
+		}
+	}
+	return sum
+}
+
+// middle returns the median of some numbers, which it sorts.
+func middle(list []float64) float64 {
+	slices.Sort(list)
+	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+}
+
+// mean returns the mean of some numbers.
+func mean(list []float64) (sum float64) {
+	for _, x := range list {
+		sum += x / float64(len(list))
+	}
+	return sum
 }
