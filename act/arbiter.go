@@ -1,6 +1,7 @@
 package act
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -59,8 +60,10 @@ func (l *Loop) decide() []Order {
 		l.since, l.size = since, l.now.Size
 	}
 	o := l.now
-	if l.tooLarge > 0 {
-		o.Levers.Batch.To = min(o.Levers.Batch.To, l.tooLarge-1)
+	if r := &o.Levers.Batch; l.tooLarge > 0 && r.IsOpen() {
+		large := setting.Setting{Batch: 1 << 30, Shares: o.Setting.Shares}
+		most := (l.tooLarge - 1) * float64(large.Batch) / mostSamples(large, o.Size)
+		r.To = max(r.From, min(r.To, uint64(most)))
 	}
 	var best *candidate
 	l.again = maxInterval
@@ -111,6 +114,8 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 // whyNot returns why a candidate is not worth a change, in words; "" = it is.
 func (l *Loop) whyNot(c *candidate) string {
 	held, measured := l.held(c.change, c.learns), l.twin.Measured()
+	now, then := mostSamples(l.now.Setting, l.now.Size), mostSamples(c.To.Setting, cmp.Or(c.To.Size,
+		l.now.Size))
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid
 	window := max(costWindow.Seconds(), windowSteps*c.StepSeconds.Mid)
 	spent := l.spentWithin(window)
@@ -124,6 +129,9 @@ func (l *Loop) whyNot(c *candidate) string {
 		return "it is as it should be: " + c.Because
 	case held != "":
 		return held
+	case l.tooLarge > 0 && then >= l.tooLarge && then > now:
+		return fmt.Sprintf("%s gives a worker up to %.0f samples, and workers have ended by "+
+			"themselves at %.0f", c.change.To, then, l.tooLarge)
 	case len(measured) < minMeasure:
 		return fmt.Sprintf("%s waits until %d steps by the setting of now are measured",
 			c.change.To, minMeasure)
@@ -148,6 +156,11 @@ func (l *Loop) whyNot(c *candidate) string {
 			"%.3g s are allowed", c.change.To, cost, spent, window, maxCost*window)
 	}
 	return ""
+}
+
+// mostSamples returns how many samples of a whole batch the worker has that has most.
+func mostSamples(s setting.Setting, size int) float64 {
+	return slices.Max(decide.SamplesOf(s, max(size, 1)))
 }
 
 // swing returns by which factor the job has become faster and slower by itself lately; 0 = it has

@@ -88,7 +88,8 @@ type Loop struct {
 	noisy    bool              // the noise was known at the newest decision
 	memory   memory            // of the noise
 	changed  uint64            // step at which the newest change has begun or ended
-	tooLarge uint64            // a batch at which workers have ended by themselves; 0 = none has
+	tried    int               // members when the newest change was entered
+	tooLarge float64           // samples of a worker at which some have ended; 0 = none has
 	since    uint64            // what the twin said of it when it was asked last
 	size     int               // members when policies were asked last
 	released uint64            // step of the newest release; see release
@@ -239,6 +240,8 @@ func (l *Loop) learn(c setting.Change) {
 	}
 	v := l.lever(mainPart(c))
 	switch c.Phase {
+	case setting.Entered:
+		l.tried = l.now.Size
 	case setting.Reverted, setting.Void:
 		v.patience = max(v.patience, leastFrozen)
 		l.delay(v)
@@ -247,7 +250,8 @@ func (l *Loop) learn(c setting.Change) {
 		}
 		t := trial{change: c}
 		if c.Phase == setting.Reverted && c.Steps == 0 && t.grows() { // see Lost
-			l.tooLarge = t.batches()[1]
+			l.tooLarge = mostSamples(setting.Setting{Batch: t.batches()[1],
+				Shares: l.entry.Setting.Shares}, l.tried)
 		}
 	case setting.Kept:
 		if l.kept(v, c) {

@@ -3,6 +3,7 @@ package act_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -235,6 +236,47 @@ func TestOutOfMemory(t *testing.T) {
 		c.Why != "a worker ended by itself in the trial: exit status 1" {
 		t.Errorf("%+v, then %v", c, j.phases())
 	}
+}
+
+// Memory is that of a worker: after workers have ended by themselves, nobody gets as many samples
+// as they had then, with fewer workers or twice as many, by a larger batch or by a larger share.
+func TestOutOfMemoryWithOtherMembers(t *testing.T) {
+	for _, size := range []int{3, 8} {
+		j := newJob(newLoop(t, act.Auto, policy.Batch{}, greedyShares{}), 32, batches)
+		j.scale = func(float64) float64 { return 1e5 }
+		for i := range 2000 {
+			if j.batch() > 200 && j.size == 4 && j.waiting == nil && j.state.Trial != nil {
+				j.loop.Lost("exit status 1") // 64 samples each
+				j.members++
+			}
+			j.step(t)
+			if i == 50 {
+				j.size, j.members = size, j.members+1
+			}
+		}
+		share := slices.Max(decide.SamplesOf(j.state.Setting, size))
+		b := j.batch()
+		if share >= 64 || b <= uint64(45*size) || !j.hasWhyNot("gives a worker up") {
+			t.Errorf("%d workers, batch %d, up to %v each: %v %v", size, b, share, j.phases(),
+				j.loop.WhyNots())
+		}
+	}
+}
+
+// greedyShares is a policy that wants rank 0 to do nearly all the work.
+type greedyShares struct{ decide.Policy }
+
+// Name implements decide.Policy.
+func (greedyShares) Name() string { return "greedy" }
+
+// Levers implements decide.Policy.
+func (greedyShares) Levers() []string { return []string{"shares"} }
+
+// Decide implements decide.Policy.
+func (greedyShares) Decide(o sense.Observation, _ decide.Twin, _ []byte) (decide.Decision, []byte) {
+	to := decide.Target{Setting: o.Setting}
+	to.Setting.Shares = append([]uint16{1000}, make([]uint16, o.Size-1)...)
+	return decide.Decision{To: &to, Because: "it is greedy"}, nil
 }
 
 // Another head, which has seen the steps and not led, measures the change under trial anew; and one
