@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/agent/gauge"
 	"github.com/shoal-ml/shoal/agent/loop"
 	"github.com/shoal-ml/shoal/agent/signals"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/sense/machine"
@@ -132,4 +133,11 @@ func (a *Agent) SlowHosts() (lines []string) {
 		}
 	})
 	return lines
+}
+
+// tellDevice takes in what a worker of this host needs of the memory of its GPU, and does not wait.
+func (a *Agent) tellDevice(w topo.WorkerID, r *api.MemoryRequest) {
+	_ = a.engine.runLater(func() {
+		a.engine.signals.AddDevice(w, a.driver.head.State(), float64(r.Peak), float64(r.Room))
+	})
 }

@@ -130,6 +130,9 @@ func (s *session) serveMemberRequest(m api.Message) error {
 		return s.serveBucket(r)
 	case *api.SettingRequest:
 		return s.serveSetting()
+	case *api.MemoryRequest:
+		s.agent.tellDevice(s.worker, r)
+		return nil
 	case *api.ReportRequest:
 		s.agent.reportMetrics(s.worker, r.Metrics)
 		return nil

@@ -5,6 +5,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/machine"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // How busy the machines of the job are, and how much of their memory its workers need.
@@ -15,6 +16,10 @@ type machines struct {
 	watch   machine.Watch // of all hosts; empty where this host does not lead
 	alike   int           // steps so far with the same members, batch and shares as the newest
 	samples float64       // mean of those steps, by worker of this host; 0 = not known
+	// devices are the GPUs of the workers of this host, and what these need of their memory, as of
+	// the generation.
+	devices    map[topo.WorkerID]machine.Memory
+	generation topo.Generation
 }
 
 // enoughSteps is how many steps workers make with a batch before what they need of memory counts.
@@ -51,8 +56,31 @@ func (s *Signals) AddReadings(from, to machine.Reading, seconds float64) {
 	if m.alike < enoughSteps {
 		samples = 0
 	}
-	n := machine.NewNote(from, to, seconds, samples, nil)
+	var fullest *machine.Memory
+	for _, d := range m.devices {
+		if fullest == nil || d.Used*fullest.Room > fullest.Used*d.Room {
+			fullest = &d
+		}
+	}
+	n := machine.NewNote(from, to, seconds, samples, fullest)
 	m.told = &n
+}
+
+// AddDevice takes in how many bytes of its GPU a worker of this host has needed, of so many that it
+// can have. The job is in a state in which the worker has made some steps.
+func (s *Signals) AddDevice(w topo.WorkerID, known head.State, used, room float64) {
+	m := &s.machines
+	rank, is := known.View.Rank(w)
+	if !is || known.Data == nil {
+		return
+	}
+	if m.devices == nil || m.generation != known.View.Generation {
+		m.devices, m.generation = map[topo.WorkerID]machine.Memory{}, known.View.Generation
+	}
+	whole := cursor.Cursor{Samples: cursor.MaxSamples, Batch: known.Data.Batch,
+		Shares: known.Data.Shares}
+	m.devices[w] = machine.Memory{Used: used, Room: room, Device: true,
+		Samples: float64(whole.PartLen(int(rank), known.View.Size()))}
 }
 
 // SlowHosts says in words for which hosts of the job, which is in a state, others wait, and why, on

@@ -108,4 +108,20 @@ func TestMachines(t *testing.T) {
 	if m := s.Observe(0).Machines[0].Memory[0]; m.Samples != 32 {
 		t.Errorf("behind the change: %+v", m)
 	}
+	// of two GPUs the fuller one counts, and what was told before members have changed does not
+	s.AddDevice(0, state(steps, 64), 6, 8)
+	s.AddDevice(1, state(steps, 64), 5, 8)
+	s.AddDevice(7, state(steps, 64), 9, 9) // no member
+	tell(11)
+	fullest := machine.Memory{Used: 6, Samples: 32, Room: 8, Device: true}
+	if m := s.Observe(0).Machines[0].Memory; len(m) != 2 || m[1] != fullest {
+		t.Errorf("with GPUs: %+v", m)
+	}
+	later := state(steps, 64)
+	later.View.Generation = 1
+	s.AddDevice(1, later, 5, 8)
+	tell(12)
+	if m := s.Observe(0).Machines[0].Memory; len(m) != 2 || m[1].Used != 5 {
+		t.Errorf("with GPUs of other members: %+v", m)
+	}
 }

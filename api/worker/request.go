@@ -22,6 +22,7 @@ var requests = byTypeName(
 	func() Message { return new(ShapeRequest) },
 	func() Message { return new(BucketRequest) },
 	func() Message { return new(SettingRequest) },
+	func() Message { return new(MemoryRequest) },
 	func() Message { return new(ReportRequest) },
 	func() Message { return new(LeaveRequest) },
 )
@@ -266,6 +267,19 @@ type SettingRequest struct{ Header }
 
 // TypeName implements Message.
 func (*SettingRequest) TypeName() string { return "setting" }
+
+// MemoryRequest tells how much memory of its GPU a worker has needed, some steps after the batch or
+// the members have become others. It has no reply.
+type MemoryRequest struct {
+	Header
+	// Peak is how many bytes the worker has had at most.
+	Peak uint64 `json:"peak,omitempty"`
+	// Room is how many bytes it can have: those that it has, and those that nobody has.
+	Room uint64 `json:"room,omitempty"`
+}
+
+// TypeName implements Message.
+func (*MemoryRequest) TypeName() string { return "memory" }
 
 // ReportRequest hands numbers to the launcher. It has no reply.
 type ReportRequest struct {

@@ -26,8 +26,8 @@ const (
 
 // Batch chooses the batch with the greatest goodput, which is throughput times efficiency (Pollux,
 // OSDI 2021), in the range that the program has opened, and the learning rate that goes with it.
-// As long as the noise of the gradients is unknown it leaves the batch as it is. It remembers
-// nothing.
+// As long as the noise of the gradients is unknown it leaves the batch as it is. No batch becomes
+// larger than what surely fits into the memory of the hosts. It remembers nothing.
 type Batch struct{}
 
 // Name implements decide.Policy.
@@ -45,6 +45,7 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	case !o.Noise.Known:
 		return decide.Leave("the gradient noise scale is unknown: " + o.Noise.Why), state
 	}
+	o, tooLarge := fitOf(o).bound(o)
 	var list []decide.Scored
 	for _, batch := range nearBatches(o.Levers.Batch, o.Setting.Batch, o.Size) {
 		to := decide.Target{Setting: withBatch(o, batch)}
@@ -71,12 +72,18 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 		if len(list) > 0 && list[0].Gain() == 0 && list[0].Guess != "" {
 			text = list[0].Guess
 		}
+		if tooLarge != "" {
+			text += "; " + tooLarge
+		}
 		return decide.Leave(text), state
 	}
 	best := list[0]
 	because := describeNoise(o.Noise)
 	if best.Guess != "" && !learns {
 		because += "; " + best.Guess
+	}
+	if tooLarge != "" && best.Setting.Batch > o.Setting.Batch {
+		because += "; " + tooLarge
 	}
 	return decide.Decision{To: &best.Target, Because: because, Alternatives: distinct(list)}, state
 }

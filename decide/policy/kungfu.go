@@ -61,12 +61,15 @@ func kungfuDecision(o sense.Observation, s *kungfuState) decide.Decision {
 		s.Epoch = o.Epoch
 		return decide.Leave("the epoch is not over, or its noise is unknown")
 	}
+	o, tooLarge := fitOf(o).bound(o)
 	last := s.Last
 	s.Epoch, s.Last = o.Epoch, s.Average
 	to := min(2*batch, o.Levers.Batch.To)
 	switch {
 	case last == 0:
 		return decide.Leave("the first epoch has none before it")
+	case to <= batch && tooLarge != "":
+		return decide.Leave(tooLarge)
 	case s.Average <= last || to <= batch || !o.Levers.Batch.IsOpen():
 		return decide.Leave(fmt.Sprintf("noise over batch went from %.3g to %.3g", last, s.Average))
 	}

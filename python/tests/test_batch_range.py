@@ -210,3 +210,34 @@ def test_loops_over_statistical_epochs(tmp_path):
     assert made == [] and job.statistical_epochs == 2 and job._progress.cursor.step == step
     job, made = train(3)
     assert made == [(3, 1), (4, 3), (5, 2)] and job.statistical_epochs >= 3
+
+
+def test_a_worker_tells_what_it_needs_of_its_gpu(monkeypatch):
+    """Once some steps after the batch has changed, and nothing without a range or without a GPU."""
+    torch = pytest.importorskip("torch")
+    from shoal.torch.device_memory import DeviceMemory
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 7)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 5)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (4, 10))
+
+    def run(batch_range):
+        """The steps at which a worker tells, and what, where the batch becomes another one."""
+        job, agent = _job()
+        told, memory = [], None
+        agent.tell_memory = lambda peak, room: told.append((step.number, peak, room))
+        for step in job.steps(400, 8, epochs=1, batch_range=batch_range):
+            memory = memory or DeviceMemory(job, job._progress)
+            memory.begin_step()
+            if step.number == 20 and batch_range:
+                agent.change_batch(job, 4)
+            step.allreduce(numpy.zeros(1))
+        return told
+
+    first = run((4, 8))
+    assert [t[1:] for t in first] == [(7, 9)] * 2
+    assert first[1][0] - first[0][0] == 21 and run(None) == []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert run((4, 8)) == []

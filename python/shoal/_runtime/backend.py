@@ -161,6 +161,11 @@ class Backend(Protocol):
     def release_calls(self) -> None:
         """Submit the collected calls as one, if no other `hold_calls` is open."""
 
+    def tell_memory(self, peak: int, room: int) -> None:
+        """Tell the agent how many bytes of its GPU this worker has had at most, and can have;
+        nobody answers.
+        """
+
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers to the launcher, by name; nobody answers."""
 

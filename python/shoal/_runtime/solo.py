@@ -168,6 +168,9 @@ class Solo:
     def release_calls(self) -> None:
         """Do nothing: calls are made at once."""
 
+    def tell_memory(self, peak: int, room: int) -> None:
+        """Do nothing: no policy chooses the batch."""
+
     def report(self, metrics: Dict[str, float]) -> None:
         """Do nothing: there is no launcher to report to."""
         self.check()

@@ -400,6 +400,12 @@ class Worker:
         """Submit the collected calls as one, if no other `hold_calls` is open."""
         self.calls.release()
 
+    def tell_memory(self, peak: int, room: int) -> None:
+        """Tell the agent how many bytes of its GPU this worker has had at most, and can have,
+        without an answer.
+        """
+        self.link.send({"type": "memory", "peak": peak, "room": room})
+
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers, by name, to the launcher, without an answer."""
         self.link.send(

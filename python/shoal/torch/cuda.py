@@ -16,6 +16,17 @@ _FOREVER = timedelta(days=3650)
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 
 
+def memory_use() -> Optional[Tuple[int, int]]:
+    """How many bytes of its device this process has had at most, as torch counts them, and how many
+    it can have: its own and those that nobody has. None = it uses no device. It waits for the
+    driver, and not for the device.
+    """
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    free, _ = torch.cuda.mem_get_info()
+    return torch.cuda.max_memory_reserved(), free + torch.cuda.memory_reserved()
+
+
 class Device:
     """A CUDA device. Streams and events are torch's. It is not changed after `__init__`: any thread
     may use it. Only `to_cpu` waits for the device.

@@ -19,6 +19,7 @@ from shoal.cursor import MAX_SAMPLES, Cursor, random_word
 from shoal.steps import Progress
 
 from . import elastic
+from .device_memory import DeviceMemory
 from .state import keep_random_state
 
 # What a DataLoader worker is asked for: the plan that the batch belongs to, and the samples; none
@@ -186,6 +187,7 @@ class Loader:
         self._job = job
         self._progress = progress
         self._end = end
+        self._memory = DeviceMemory(job, progress)
         # Batches that were begun to load before the first step of a loop; None = none.
         self._arriving: Optional[Iterator[Any]] = None
         orders, batches = _Orders(progress, end, turn, draws), _Batches(dataset, collate)
@@ -295,6 +297,7 @@ class Loader:
             progress.told.waited(asked)
             progress.open_step()
             self._ask_for_rate()
+            self._memory.begin_step()
             yield batch
         if progress.begun:  # the others begin to load anew too, which draws a random number
             self._arriving = None
