@@ -3,11 +3,13 @@ package launcher
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // maxReportLine cuts an output line in a report, so that the report stays one screen.
@@ -26,8 +28,11 @@ type Failure struct {
 	// Because says for which lost worker this one waited, and in which call: "rank 1 exited with
 	// code 0, while rank 0 waits for it in barrier()"; "" = the worker ended by itself.
 	Because string
-	Tail    []string // last lines of the worker's output
-	Log     string   // file with all of the worker's output
+	// Trial is the policy's change in whose trial all workers have ended by themselves; nil = there
+	// was none.
+	Trial *setting.Change
+	Tail  []string // last lines of the worker's output
+	Log   string   // file with all of the worker's output
 }
 
 // Error is the report, of several lines.
@@ -39,6 +44,10 @@ func (f *Failure) Error() string {
 		fmt.Fprintf(&b, "job %s failed: ", f.Job)
 	}
 	fmt.Fprintf(&b, "rank %d of %d %s\n", f.Rank, f.Size, f.howEnded())
+	if f.Trial != nil {
+		fmt.Fprintf(&b, "  and     so did all others, in the first steps of change %d (%s), which "+
+			"policy %s had made\n", f.Trial.Number, f.Trial.What(), f.Trial.Policy)
+	}
 	fmt.Fprintf(&b, "  where   host %s, process %d, %s after the start\n", f.Host, f.Exit.PID,
 		f.After.Round(10*time.Millisecond))
 	if len(f.Tail) == 0 {
@@ -67,6 +76,9 @@ func (f *Failure) advice() string {
 	switch {
 	case f.Early:
 		return "does the script call shoal.join() on every rank, before it ends?"
+	case f.Trial != nil && slices.Contains(f.Trial.Parts(), "batch"):
+		return "if they had too little memory, let the batch_range end below the batch of the " +
+			"change. Started again, a program with a checkpoint goes on from its newest"
 	case f.Because != "":
 		return "why does the one end before the others? Every rank has to make the same calls, " +
 			"as many steps, and none may end in between"

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // The report about a failed worker is short, whatever the worker has written.
@@ -46,6 +47,10 @@ func TestFailureSaysWhatToDo(t *testing.T) {
 		"failed: rank 1 exited with code 0, while rank 0 waits for it in barrier()\n  then    " +
 			"rank 0 of 2 exited with code 1\n": {Size: 2, Exit: proc.Exit{Code: 1},
 			Because: "rank 1 exited with code 0, while rank 0 waits for it in barrier()"},
+		"change 7 (batch 64 -> 128), which policy batch had made\n": {Exit: proc.Exit{Code: 1},
+			Trial: &setting.Change{Number: 7, From: "batch=64", To: "batch=128", Policy: "batch"}},
+		"let the batch_range end below": {Exit: proc.Exit{Code: 1}, Tail: []string{"x"},
+			Trial: &setting.Change{From: "batch=64", To: "batch=128"}},
 		"why does the one end before the others?": {Exit: proc.Exit{Code: 1},
 			Because: "rank 1 exited"},
 	} {

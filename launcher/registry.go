@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // The methods of registry lock its mutex for a moment, unless they say that it is held. What they
@@ -46,10 +47,11 @@ type registry struct {
 	// host that leads.
 	denied map[string]bool
 
-	allLost bool  // no member is left, and none has finished its work
-	over    bool  // this host is not needed any more
-	leaving bool  // this host was asked to leave
-	fatal   error // why the job cannot go on here; nil = it can
+	trial   *setting.Change // a policy's change that is measured; nil = none is
+	allLost bool            // no member is left, and none has finished its work
+	over    bool            // this host is not needed any more
+	leaving bool            // this host was asked to leave
+	fatal   error           // why the job cannot go on here; nil = it can
 }
 
 // workerRecord is a worker process as the registry knows it. The registry's lock guards those in
@@ -335,10 +337,23 @@ func (r *registry) failureReport(v verdict, started time.Time) *Failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w, e := r.workers[v.culprit.worker], v.culprit.exit
-	return &Failure{Job: r.job.Spec.Name, Rank: v.culprit.worker,
+	f := &Failure{Job: r.job.Spec.Name, Rank: v.culprit.worker,
 		Size: max(r.old.ended+len(r.workers), r.initial), Host: w.host, Exit: e,
 		After: e.Ended.Sub(started),
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
+	if v.fault == allLost && e.Signal == 0 {
+		f.Trial = r.trial
+	}
+	return f
+}
+
+// setTrial registers that a change of the setting has begun or ended.
+func (r *registry) setTrial(c *setting.Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.trial = nil; !c.Phase.IsEnd() && c.Policy != "" {
+		r.trial = c
+	}
 }
 
 // runResult is what the registry knows of the end of a run; Dir, OK, Error, Started and Seconds are
