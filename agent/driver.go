@@ -315,14 +315,16 @@ func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.G
 	return nil
 }
 
-// setData tells the head what data the job trains on, and what of it may change, as worker w states
-// it. It returns an error if another worker has stated other data.
-func (d *driver) setData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) error {
+// setData tells the head what data the job trains on, by which factor of the learning rate, and
+// what of it may change, as worker w states it. It returns an error if another worker has stated
+// other data.
+func (d *driver) setData(w topo.WorkerID, data cursor.Cursor, rate float64,
+	levers setting.Levers) error {
 	known := d.head.State()
 	if err := known.CheckData(data); err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
 	}
-	d.runInput(func() { d.head.ReportData(w, data, levers) })
+	d.runInput(func() { d.head.ReportPlace(w, data, rate, levers) })
 	return nil
 }
 

@@ -290,8 +290,11 @@ func (s *session) serveData(r *api.DataRequest) error {
 		}
 		d = place
 	}
-	d.Apart = r.Apart
-	if err := s.agent.setData(s.worker, d, levers); err != nil {
+	if err := (setting.Setting{Rate: r.Rate}).Validate(); err != nil {
+		return &collective.FieldError{Field: "rate", Problem: err.Error()}
+	}
+	levers.Save, d.Apart = r.Save, r.Apart
+	if err := s.agent.setData(s.worker, d, r.Rate, levers); err != nil {
 		return err
 	}
 	return s.reply(&api.DataReply{})

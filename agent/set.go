@@ -26,7 +26,7 @@ func (a *Agent) Set(text, who string) error {
 		if next, err = now.Asked(text); err != nil {
 			return err
 		}
-		if err := a.engine.signals.Levers(known).Refuse(now, next); err != nil {
+		if err := a.engine.signals.Levers(known).RefuseShares(now, next); err != nil {
 			return err
 		}
 		return a.driver.head.Change(next, c)
@@ -56,7 +56,7 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 // the Status has the effects of every step whose end this worker has seen.
 func (s *session) serveSetting() error {
 	now := s.agent.Status().Setting
-	return s.reply(&api.SettingReply{Number: now.Number, Rate: now.Rate})
+	return s.reply(&api.SettingReply{Number: now.Number, Rate: now.Rate, Save: now.Save})
 }
 
 // reportSettingChange gives the launcher of every host an event about a change of the setting. It

@@ -100,14 +100,15 @@ func (s *State) opens(levers setting.Levers) bool {
 }
 
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
-// tell it. That may have the batch and the shares of a checkpoint, and then a change that waits is
-// dropped: it is one of another setting.
+// tell it. That may have the batch, the rate and the shares of a checkpoint, and then a change that
+// waits is dropped: it is one of another setting.
 func (r *leader) setPlace(stated Stated) {
 	r.entering = nil
 	r.state.First = cmp.Or(r.state.First, stated.First, stated.Data.Batch)
 	r.state.Data = &stated.Data
 	r.state.Setting.Batch, r.state.Setting.Round, r.state.Setting.Shares = stated.Data.Batch,
 		stated.Data.Round, stated.Data.Shares
+	r.state.Setting.Rate = stated.Rate
 	if stated.Data.Batch == r.state.First {
 		r.state.Setting.Batch = 0
 	}

@@ -251,7 +251,14 @@ func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
 // the worker that is heard later is told with Refuse. State.CheckData tells before what is known
 // here.
 func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) {
-	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers})
+	a.ReportPlace(w, data, 0, levers)
+}
+
+// ReportPlace is ReportData for a program that goes on from a checkpoint, whose setting has the
+// factor rate of the learning rate; 0 = it has none.
+func (a *Agent) ReportPlace(w topo.WorkerID, data cursor.Cursor, rate float64,
+	levers setting.Levers) {
+	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers, Rate: rate})
 	a.finishInput()
 }
 

@@ -138,6 +138,7 @@ type (
 		Data   cursor.Cursor
 		Levers setting.Levers // what the program has opened
 		First  uint64         // the batch that the program states; that of Data may be another
+		Rate   float64        // factor of the learning rate of the checkpoint; 0 = it has none
 	}
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {

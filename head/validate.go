@@ -1,6 +1,7 @@
 package head
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
@@ -86,7 +87,8 @@ func validate(v any) error {
 	case setting.Change:
 		return v.Validate()
 	case Stated:
-		return checkBounds("first batch", int(v.First), cursor.MaxSamples)
+		return cmp.Or(checkBounds("first batch", int(v.First), cursor.MaxSamples),
+			setting.Setting{Rate: v.Rate}.Validate())
 	case Noted:
 		return checkBounds("length of a note", len(v.Data), MaxNote)
 	case cursor.Cursor:

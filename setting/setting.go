@@ -4,6 +4,7 @@
 package setting
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -291,11 +292,17 @@ func (l Levers) Refuse(from, to Setting) error {
 	case to.Size != from.Size && to.Size != 0 && !l.Size.Contains(uint64(to.Size)):
 		return fmt.Errorf("size=%d is outside of what the job may have, %v (--min, --max)", to.Size,
 			l.Size)
-	case l.Alike && !slices.Equal(to.Shares, from.Shares) && !to.IsEqual():
-		return fmt.Errorf("the shares of work are closed: %s", WhyAlike)
 	case to.Save != from.Save && !l.Save:
 		return fmt.Errorf("the steps between checkpoints are closed: " +
 			"job.checkpoint(…, every=\"auto\") opens them")
 	}
-	return to.Validate()
+	return cmp.Or(l.RefuseShares(from, to), to.Validate())
+}
+
+// RefuseShares is Refuse, where only the shares of work count.
+func (l Levers) RefuseShares(from, to Setting) error {
+	if l.Alike && !slices.Equal(to.Shares, from.Shares) && !to.IsEqual() {
+		return fmt.Errorf("the shares of work are closed: %s", WhyAlike)
+	}
+	return nil
 }

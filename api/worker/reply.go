@@ -179,6 +179,9 @@ type SettingReply struct {
 	// Rate is the factor of the learning rate, compared with the one at the batch that the program
 	// states; 0 means that the worker chooses it by its optimizer.
 	Rate float64 `json:"rate,omitempty"`
+	// Save is the number of steps from one checkpoint to the next, for a worker that leaves that to
+	// the job; 0 means that the worker chooses it.
+	Save uint64 `json:"save,omitempty"`
 }
 
 // TypeName implements Message.

@@ -137,6 +137,11 @@ type DataRequest struct {
 	// Cursor is the place from which the job continues, packed as docs/formats/cursor.md says. Its
 	// batch may be another one in BatchRange. Empty means the beginning.
 	Cursor []byte `json:"cursor,omitempty"`
+	// Rate is the factor of the learning rate at that place, as in a SettingReply; 0 means that it
+	// has none.
+	Rate float64 `json:"rate,omitempty"`
+	// Save says that the job may choose how many steps are between two checkpoints.
+	Save bool `json:"save,omitempty"`
 }
 
 // TypeName implements Message.

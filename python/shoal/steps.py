@@ -12,6 +12,7 @@ from ._live.drawn import Drawn, LocalBatch
 from ._live.epochs import End, Epochs
 from ._live.step import Step
 from ._live.transfer import State
+from ._runtime.backend import Setting
 from ._runtime.log import log_line
 from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
@@ -66,11 +67,18 @@ class Progress:
         if batch_range is not None:
             state.register(
                 "effective samples",
-                lambda: self._effective,
-                lambda value: setattr(self, "_effective", float(value)),
+                lambda: [self._effective, self.rate],
+                self._set_effective,
                 alike=False,
+                optional=True,
             )
         job._backend.declare_data(self.cursor, start.batch, batch_range)
+
+    def _set_effective(self, value: List[float]) -> None:
+        """Take over from the members, or from a checkpoint, what the committed samples are worth
+        and by which factor the learning rate is changed.
+        """
+        self._effective, self.rate = map(float, value)
 
     def mark_view_changed(self) -> None:
         """Note that the agent has written another view, which `cross_step_boundary` follows. The
@@ -227,7 +235,9 @@ class Progress:
         """
         place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart)
         self._effective = self._effective or float(place.committed())
-        self.job._backend.declare_data(place, self.stated.batch, self.batch_range)
+        self.job._backend.declare_data(
+            place, self.stated.batch, self.batch_range, Setting(self.rate)
+        )
         self.drawn.discard()
 
     @property
@@ -314,7 +324,7 @@ class Progress:
             if view.cursor:
                 self.cursor = Cursor.unpack(view.cursor)
             if view.has_setting:
-                self.rate = backend.ask_rate()
+                self.rate = backend.ask_setting().rate
             self.drawn.discard()
             if view.new:
                 if not self.state.receive_from_members(job, view.joined):

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from shoal._live.epochs import End
+from shoal._runtime.backend import Setting
 from shoal._runtime.protocol import SETTING
 from shoal._runtime.solo import Solo
 from shoal._runtime.view import View
@@ -26,13 +27,14 @@ class Changing(Solo):
         super().__init__()
         self.declared, self.rate = [], 0.0
 
-    def declare_data(self, place, batch, batch_range=None):
+    def declare_data(self, place, batch, batch_range=None, setting=Setting()):
         """Keep what the worker states."""
         self.declared.append((place.batch, batch, batch_range))
+        self.rate = setting.rate or self.rate
 
-    def ask_rate(self):
-        """The factor in the setting."""
-        return self.rate
+    def ask_setting(self):
+        """The setting, of which tests change the rate."""
+        return Setting(self.rate)
 
     def change_batch(self, job, batch, flags=SETTING):
         """Have the view with which the step under way is committed bring another batch."""
@@ -115,8 +117,9 @@ def test_all_loops_have_one_range():
 
 
 def test_a_checkpoint_keeps_its_batch(tmp_path):
-    """A program goes on with the batch of the checkpoint where its range has it, and is refused
-    where it has not.
+    """A program goes on with the batch of the checkpoint, and the rate that goes with it, where its
+    range has the batch, and is refused where it has not. A checkpoint of a time without a range
+    says nothing of the rate.
     """
 
     def begin(agent, **options):
@@ -127,14 +130,22 @@ def test_a_checkpoint_keeps_its_batch(tmp_path):
         return job, step
 
     first = Changing()
+    job, step = begin(first)
+    step.allreduce(numpy.zeros(1))
+    job._progress.finish_step(End(9, None))
+    job._checkpoints.wait()
+    first = Changing()
     job, step = begin(first, batch_range=(4, 16))
+    assert step.number == 1 and job._progress.rate == 0
+    first.rate = 1.7
     first.change_batch(job, 16)
     step.allreduce(numpy.zeros(1))
     job._progress.finish_step(End(9, None))
     job._checkpoints.wait()
     second = Changing()
     job, step = begin(second, batch_range=(8, 32))
-    assert step.number == 1 and step.count == 16
+    assert step.number == 2 and step.count == 16
+    assert job._progress.rate == second.rate == 1.7, "also what the agent was told"
     assert second.declared == [(8, 8, (8, 32)), (16, 8, (8, 32))]
     for options in ({}, {"batch_range": (8, 15)}):
         with pytest.raises(ShoalError, match=r"is of a job with .* = \(40, 16, 0, True\), this"):

@@ -48,6 +48,7 @@ class Entry(NamedTuple):
     alike: bool  # the value is the same on every worker
     in_place: bool  # `get` returns the state itself, not a copy of it
     checkpointed: bool  # checkpoints have the value too
+    optional: bool  # but older ones do not
 
 
 class Sharded(Protocol):
@@ -97,15 +98,17 @@ class State:
         alike: bool = True,
         in_place: bool = False,
         checkpointed: bool = True,
+        optional: bool = False,
     ) -> None:
         """Add a part of the state, under a name that is not taken: get() on the workers that have
         it, set(value) on those that need it; not `alike`: it may differ between workers, has no
         arrays, and that of rank 0 is given. With `in_place` a worker that joins receives into the
         arrays that `get` returns, and `set` finds the values there. What is not `checkpointed` is
-        in no checkpoint: it says how these workers go about it, not what they have learned. Raises
-        TypeError for a value that cannot be sent.
+        in no checkpoint: it says how these workers go about it, not what they have learned. What is
+        `optional` stays as it is where a checkpoint has none. Raises TypeError for a value that
+        cannot be sent.
         """
-        entry = Entry(get, set, alike, in_place, checkpointed)
+        entry = Entry(get, set, alike, in_place, checkpointed, optional)
         # A value that cannot be sent is refused now, and not when a worker joins.
         self._plan_entry(name, entry, [])
         self._entries[name] = entry
@@ -272,6 +275,9 @@ class State:
                 for name, note in notes.items()
                 if name not in self._entries or self._entries[name].checkpointed
             }
+            for name, entry in self._entries.items():
+                if entry.optional and name not in notes:
+                    setters.pop(name, None)
         if notes.keys() != setters.keys():
             theirs, ours = sorted(notes), sorted(setters)
             raise ShoalError(

@@ -45,6 +45,12 @@ class Call(NamedTuple):
     at_once: bool = False  # the caller waits for this call next
 
 
+class Setting(NamedTuple):
+    """What a worker follows of the setting of its job, beside the batch."""
+
+    rate: float = 0.0  # factor of the learning rate; 0 = the setting says nothing of it
+
+
 class Backend(Protocol):
     """One rank of a job, with its agent (Worker) or without one (Solo).
 
@@ -104,16 +110,19 @@ class Backend(Protocol):
         """
 
     def declare_data(
-        self, place: Cursor, batch: int, batch_range: Optional[Tuple[int, int]] = None
+        self,
+        place: Cursor,
+        batch: int,
+        batch_range: Optional[Tuple[int, int]] = None,
+        setting: Setting = Setting(),
     ) -> None:
         """Tell the agent what the job trains on, from which place, with how many samples a step as
-        the program states, and what these may become; None = they stay. Waits for its answer.
+        the program states, and what these may become; None = they stay. `setting` has the rate of
+        the place; 0 = it has none. Waits for its answer.
         """
 
-    def ask_rate(self) -> float:
-        """Ask the agent by which factor the setting of the job changes the learning rate, and wait
-        for its answer; 0 = the setting says nothing of it.
-        """
+    def ask_setting(self) -> Setting:
+        """Ask the agent for the setting of the job, and wait for its answer."""
 
     def declare_layout(self, statement: bytes) -> None:
         """Tell the agent how the state of the job lies on its workers. Waits for its answer."""

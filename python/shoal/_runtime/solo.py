@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tupl
 
 from ..cursor import Cursor
 from ..errors import ShoalError
-from .backend import Call
+from .backend import Call, Setting
 from .handle import Finished, Handle
 from .protocol import KINDS, DType
 from .shared import Results
@@ -109,14 +109,18 @@ class Solo:
         """Do nothing: the members never change."""
 
     def declare_data(
-        self, place: Cursor, batch: int, batch_range: Optional[Tuple[int, int]] = None
+        self,
+        place: Cursor,
+        batch: int,
+        batch_range: Optional[Tuple[int, int]] = None,
+        setting: Setting = Setting(),
     ) -> None:
         """Do nothing: there is no agent to tell, and nobody who would change the batch."""
         self.check()
 
-    def ask_rate(self) -> float:
-        """0 = there is no setting."""
-        return 0
+    def ask_setting(self) -> Setting:
+        """That nothing is set."""
+        return Setting()
 
     def declare_layout(self, statement: bytes) -> None:
         """Do nothing: there is no agent to tell."""

@@ -12,7 +12,7 @@ from ..cursor import Cursor
 from ..errors import ForkError, ShoalError
 from . import fork
 from .arena import Arena
-from .backend import Call
+from .backend import Call, Setting
 from .calls import Calls, error_after_leave
 from .core import Core
 from .handle import Handle
@@ -278,11 +278,15 @@ class Worker:
             self._redirected_from = before
 
     def declare_data(
-        self, place: Cursor, batch: int, batch_range: Optional[Tuple[int, int]] = None
+        self,
+        place: Cursor,
+        batch: int,
+        batch_range: Optional[Tuple[int, int]] = None,
+        setting: Setting = Setting(),
     ) -> None:
         """Tell the agent what the job trains on, and from which place; every worker says the same.
-        `batch` is what the program states, and that of the place may be another in `batch_range`.
-        Waits for the answer. The job is elastic from then on.
+        `batch` is what the program states, and that of the place may be another in `batch_range`,
+        with the rate of `setting`. Waits for the answer. The job is elastic from then on.
 
         A worker may declare a later place again before the first step. Raises ShoalError where the
         workers contradict each other.
@@ -300,13 +304,14 @@ class Worker:
             message["cursor"] = base64.b64encode(place.pack()).decode()
         if batch_range is not None:
             message["batch_range"] = list(batch_range)
+        if setting.rate:
+            message["rate"] = setting.rate
         self._request(message, "data")
 
-    def ask_rate(self) -> float:
-        """Ask the agent by which factor the setting of the job changes the learning rate, and wait
-        for its answer; 0 = the setting says nothing of it.
-        """
-        return float(self._request({"type": "setting"}, "setting").get("rate", 0))
+    def ask_setting(self) -> Setting:
+        """Ask the agent for the setting of the job, and wait for its answer."""
+        reply = self._request({"type": "setting"}, "setting")
+        return Setting(float(reply.get("rate", 0)))
 
     def declare_layout(self, statement: bytes) -> None:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md
