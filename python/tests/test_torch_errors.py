@@ -12,6 +12,27 @@ from torch_world import Failed, main, world
 import shoal
 
 
+class _Unmade:
+    """A stand-in for torch's Backend of 2.11, which has no constructor."""
+
+
+class _Group:
+    """A stand-in for a ProcessGroup of torch 2, which knows backends."""
+
+    rank = size = staticmethod(lambda: 1)
+    _register_backend = None
+
+
+def test_a_torch_of_whose_backends_python_can_make_none(monkeypatch):
+    """A group stays as it is where torch has backends and no constructor for them."""
+    from shoal.torch import c10d
+
+    monkeypatch.setattr(c10d.c10d, "Backend", _Unmade, raising=False)
+    group = _Group()
+    c10d.attach_backend(group)
+    assert not hasattr(group, "attached_backend")
+
+
 def _train(ending, wrap):
     """Train so that rank 1 makes fewer steps than rank 0, which waits for it in its backward pass;
     then rank 1 makes "another call", or "none". `wrap` is what wraps the model, "plain" for

@@ -1,9 +1,10 @@
-"""The Backend that torch 2 wants in a ProcessGroup, for the CPU and for CUDA devices. The group
+"""The Backend that a new torch wants in a ProcessGroup, for the CPU and for CUDA devices. The group
 also gets its name from there.
 """
 
 from __future__ import annotations
 
+import types
 import weakref
 from typing import Any, Callable, Dict
 
@@ -14,12 +15,13 @@ from . import cuda
 
 
 def attach_backend(group: Any) -> None:
-    """Give `group` a Backend that passes every call on to the group. Does nothing in torch 1.13,
-    which has no such class.
+    """Give `group` a Backend that passes every call on to the group. Does nothing in a torch
+    without such a class (1.13), or with one of which Python can make none (2.11): torch takes a
+    group as it is there, and only collectives in functions that are compiled miss its name.
     """
-    if not hasattr(c10d, "Backend") or not hasattr(group, "_register_backend"):
+    base = getattr(c10d, "Backend", None)
+    if base is None or isinstance(base.__init__, types.WrapperDescriptorType):
         return
-    base = c10d.Backend
     calls = [
         name
         for name in vars(type(group))
