@@ -45,6 +45,7 @@ type candidate struct {
 	decide.Prediction
 	change setting.Change
 	learns bool    // the gain is only possible, and the change is made to learn about it
+	least  float64 // by which factor the progress a second must grow
 	gain   float64 // by which factor the progress a second grows, or may grow
 	score  float64 // seconds that the change saves within the horizon
 }
@@ -54,7 +55,8 @@ type candidate struct {
 func (l *Loop) decide() []Order {
 	l.twin.Observe(l.now)
 	if since := l.twin.Since(); since != l.since || l.size != l.now.Size {
-		if l.size == 0 || l.release() {
+		asOrdered := l.now.Size == int(l.now.Setting.Size)
+		if l.size == 0 || l.release(asOrdered) {
 			l.pace = interval
 		}
 		l.since, l.size = since, l.now.Size
@@ -100,10 +102,11 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 	p := l.twin.Predict(*d.To)
 	c := &candidate{member: m, Decision: d, Prediction: p, gain: p.Gain(),
 		change: l.change(decide.Scored{Target: *d.To, Prediction: p}, p.Efficiency.Low)}
-	if c.learns = !(c.gain > minGain) && p.Hope() > decide.MinHope; c.learns {
+	c.least = cmp.Or(d.Least, minGain)
+	if c.learns = !(c.gain > c.least) && p.Hope() > cmp.Or(d.Least, decide.MinHope); c.learns {
 		c.gain = p.Hope()
 	}
-	c.score = (c.gain-1)*horizon - p.CostSeconds.Mid
+	c.score = (c.gain/min(c.least, 1)-1)*horizon - p.CostSeconds.Mid
 	if why := l.whyNot(c); why != "" {
 		l.note(m.Name(), why)
 		return nil
@@ -114,12 +117,15 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 // whyNot returns why a candidate is not worth a change, in words; "" = it is.
 func (l *Loop) whyNot(c *candidate) string {
 	held, measured := l.held(c.change, c.learns), l.twin.Measured()
-	now, then := mostSamples(l.now.Setting, l.now.Size), mostSamples(c.To.Setting, cmp.Or(c.To.Size,
-		l.now.Size))
+	now := mostSamples(l.now.Setting, l.now.Size)
+	then := mostSamples(c.To.Setting, c.To.Members(l.now))
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid
 	window := max(costWindow.Seconds(), windowSteps*c.StepSeconds.Mid)
 	spent := l.spentWithin(window)
-	most := maxMeasure
+	enough, most := minMeasure, maxMeasure
+	if sizes(c.change)[1] > 0 {
+		enough = max(enough, sizeSteps(deviation, c.gain))
+	}
 	if len(l.drifts()) > 0 {
 		most = driftMeasure
 	}
@@ -132,17 +138,17 @@ func (l *Loop) whyNot(c *candidate) string {
 	case l.tooLarge > 0 && then >= l.tooLarge && then > now:
 		return fmt.Sprintf("%s gives a worker up to %.0f samples, and workers have ended by "+
 			"themselves at %.0f", c.change.To, then, l.tooLarge)
-	case len(measured) < minMeasure:
+	case len(measured) < enough:
 		return fmt.Sprintf("%s waits until %d steps by the setting of now are measured",
-			c.change.To, minMeasure)
+			c.change.To, enough)
 	case c.gain == 0:
 		return fmt.Sprintf("nothing can be predicted of %s: %s", c.change.To, c.Guess)
-	case !(c.gain > minGain) || !c.change.Predicted.IsKnown():
-		return fmt.Sprintf("%s, and a change must bring %.3gx", brings, minGain)
+	case !(c.gain > c.least) || !c.change.Predicted.IsKnown():
+		return fmt.Sprintf("%s, and a change must bring %.3gx", brings, c.least)
 	case c.Guess != "" && !c.Untried && !(c.gain > decide.MinGuess):
 		return fmt.Sprintf("%s, and a change must bring %.3gx where that is a guess: %s", brings,
 			decide.MinGuess, c.Guess)
-	case c.gain < l.swing() || c.learns && l.swing() > 0:
+	case c.gain < l.swing() && c.least >= 1 || c.learns && l.swing() > 0:
 		return fmt.Sprintf("%s, and the job becomes up to %.3gx faster and slower by itself, so "+
 			"that a trial would not show it", brings, l.swing())
 	case stepsToMeasure(deviation, c.gain) > float64(most):
@@ -192,7 +198,7 @@ func (l *Loop) drifts() []twin.Drift {
 
 // order returns the order to make a change.
 func (l *Loop) order(c candidate) []Order {
-	if c.learns {
+	if c.learns && sizes(c.change)[1] == 0 {
 		c.Because = "to learn what a sample takes: " + c.Guess + "; " + c.Because
 	}
 	c.change.Policy, c.change.Because = c.member.Name(), cut(c.Because)

@@ -19,7 +19,11 @@ type job struct {
 	seconds func(batch float64) float64    // of a step, by the samples of a worker
 	scale   func(progress float64) float64 // the noise scale, by the progress; 0 = it is unknown
 	spread  float64                        // of the logarithms of the seconds
-	rng     *rand.Rand
+	// sized, if it is not nil, returns in place of seconds what a step takes with so many members
+	// and samples of a worker, and of that the exposed communication.
+	sized func(members int, samples float64) (seconds, exposed float64)
+	joins int // steps from an order of members to the first that joins, and from one to the next
+	rng   *rand.Rand
 
 	loop     *act.Loop
 	state    act.Entry
@@ -28,6 +32,7 @@ type job struct {
 	seen     sense.Observation // the newest
 	first    uint64            // the batch that the program states
 	size     int
+	moves    int             // steps since a member has come or left, or was ordered to
 	members  uint64          // generation of the members
 	now      float64         // seconds
 	progress float64         // steps of the stated batch without noise in their seconds
@@ -65,12 +70,39 @@ func (j *job) gain(batch, scale float64) float64 {
 // blind trains by one step at which nobody looks.
 func (j *job) blind() {
 	batch, scale := float64(j.batch()), j.scale(j.progress)
-	took := j.seconds(math.Ceil(batch/float64(j.size))) * math.Exp(j.spread*j.rng.NormFloat64())
+	j.move()
+	took, _ := j.tookWith(j.size, math.Ceil(batch/float64(j.size)))
+	took *= math.Exp(j.spread * j.rng.NormFloat64())
 	j.now += took
 	j.progress += j.gain(batch, scale)
 	j.state.Step++
 	j.steps.Add(sense.StepSample{Step: j.state.Step, Seconds: took, Samples: j.batch(),
 		Batch: j.batch(), Size: j.size, Generation: j.members, Change: j.state.Setting.Number})
+}
+
+// tookWith returns what a step takes with so many members and samples of a worker, and of that the
+// exposed communication.
+func (j *job) tookWith(members int, samples float64) (seconds, exposed float64) {
+	if j.sized != nil {
+		return j.sized(members, samples)
+	}
+	return j.seconds(samples), 0
+}
+
+// move has a member join, or all leave that are too many, if it is time to.
+func (j *job) move() {
+	wanted := int(j.state.Setting.Size)
+	j.moves++
+	switch {
+	case wanted == 0 || wanted == j.size || j.moves < j.joins && wanted > j.size:
+		return
+	case wanted > j.size:
+		j.size++
+	default:
+		j.size = wanted
+	}
+	j.moves = 0
+	j.members++
 }
 
 // step trains by one step, and lets the head enter what waits and the loop observe it.
@@ -105,6 +137,7 @@ func (j *job) enter(t testing.TB) {
 			}
 			c.Number, c.Step = j.state.Setting.Number+1, j.state.Step
 			number := c.Number
+			j.moves = 0
 			j.state.Setting = o.Next
 			j.state.Setting.Number = number
 			j.state.Trial, j.state.Change = &c, &c
@@ -126,6 +159,10 @@ func (j *job) observe(t testing.TB) {
 	s.Batch = j.batch()
 	j.seen = sense.Observation{Step: j.state.Step, Size: j.size, First: j.first, Setting: s,
 		Now: sense.Duration(j.now * 1e9), Levers: j.state.Levers, Steps: &j.steps}
+	if j.sized != nil {
+		j.seen.Split.Seconds, j.seen.Split.Exposed = j.tookWith(j.size,
+			math.Ceil(float64(s.Batch)/float64(j.size)))
+	}
 	scale, limit := j.scale(j.progress), 8*float64(j.batch())
 	switch {
 	case scale > limit: // an estimator does not see more

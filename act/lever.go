@@ -117,9 +117,13 @@ func (l *Loop) held(c setting.Change, learns bool) string {
 // there is none.
 func (v *lever) way(c setting.Change) *way {
 	from, to := partOf(c.From, v.name), partOf(c.To, v.name)
+	factor := wayFactor
+	if v.name == "size" { // the next one can be much better
+		factor = 1 + 1e-9
+	}
 	for i := len(v.reverted) - 1; i >= 0; i-- {
 		w := &v.reverted[i]
-		if isWithin(from, w.from, wayFactor) && isWithin(to, w.to, wayFactor) {
+		if isWithin(from, w.from, factor) && isWithin(to, w.to, factor) {
 			return w
 		}
 	}
@@ -187,8 +191,9 @@ func partOf(text, name string) string {
 
 // release ends what levers wait for: the job has become another one, and what changes brought
 // before says nothing any more. Where that happens again and again, it is done ever more rarely,
-// and it returns false.
-func (l *Loop) release() bool {
+// and it returns false. AsOrdered is whether the members are as many as the setting says: then what
+// is known of their number still holds.
+func (l *Loop) release(asOrdered bool) bool {
 	if l.now.Step < l.released+l.calm {
 		return false
 	}
@@ -197,6 +202,9 @@ func (l *Loop) release() bool {
 	}
 	l.released, l.calm = l.now.Step, min(max(2*l.calm, minCalm), maxCalm)
 	for _, v := range l.levers {
+		if v.name == "size" && asOrdered {
+			continue
+		}
 		*v = lever{name: v.name, patience: interval, person: v.person}
 	}
 	return true

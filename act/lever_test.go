@@ -60,7 +60,7 @@ func TestBackAndForthFreezes(t *testing.T) {
 func TestReleasesAreRare(t *testing.T) {
 	l, released := &Loop{}, 0
 	for l.now.Step = 0; l.now.Step < 10_000; l.now.Step += 100 {
-		if l.release() {
+		if l.release(false) {
 			released++
 		}
 	}
@@ -68,7 +68,7 @@ func TestReleasesAreRare(t *testing.T) {
 		t.Errorf("%d releases in 10,000 steps", released)
 	}
 	l.now.Step += 20_000
-	if !l.release() || l.calm != minCalm {
+	if !l.release(false) || l.calm != minCalm {
 		t.Errorf("after a calm time there is none for %d steps", l.calm)
 	}
 }

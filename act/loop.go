@@ -6,6 +6,7 @@
 package act
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -196,7 +197,7 @@ func (l *Loop) Applied(e Entry) {
 		l.trial = &trial{change: *e.Trial}
 		if a := l.asked; a != nil && a.change.From == e.Trial.From && a.change.To == e.Trial.To {
 			l.trial.efficiency = a.efficiency
-			if v := l.lever(mainPart(a.change)); a.learns {
+			if v := l.lever(mainPart(a.change)); a.learns && v.name != "size" {
 				v.learnt = partOf(a.change.To, v.name)
 			}
 		}
@@ -243,15 +244,18 @@ func (l *Loop) learn(c setting.Change) {
 	case setting.Entered:
 		l.tried = l.now.Size
 	case setting.Reverted, setting.Void:
-		v.patience = max(v.patience, leastFrozen)
-		l.delay(v)
+		if v.name != "size" || c.Phase == setting.Void || c.Steps == 0 {
+			v.patience = max(v.patience, leastFrozen)
+			l.delay(v)
+		} // else a search goes on: each trial says more of all other sizes
 		if c.Phase == setting.Reverted {
 			l.takenBack(v, c)
 		}
 		t := trial{change: c}
 		if c.Phase == setting.Reverted && c.Steps == 0 && t.grows() { // see Lost
-			l.tooLarge = mostSamples(setting.Setting{Batch: t.batches()[1],
-				Shares: l.entry.Setting.Shares}, l.tried)
+			tried := l.entry.Setting
+			tried.Batch = cmp.Or(t.batches()[1], tried.Batch)
+			l.tooLarge = mostSamples(tried, cmp.Or(sizes(c)[1], l.tried))
 		}
 	case setting.Kept:
 		if l.kept(v, c) {

@@ -50,9 +50,6 @@ func (m *member) ask(o sense.Observation, t decide.Twin) (d decide.Decision, fau
 
 // refuse returns why the policy may not want a target, in words; "" = it may.
 func (m *member) refuse(o sense.Observation, to decide.Target) string {
-	if to.Size != 0 && to.Size != o.Size && !slices.Contains(m.Levers(), "size") {
-		return fmt.Sprintf("it wants %d members, which is not its lever", to.Size)
-	}
 	c := setting.Change{}
 	c.From, c.To = o.Setting.Diff(to.Setting)
 	for _, part := range c.Parts() {

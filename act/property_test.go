@@ -56,7 +56,7 @@ func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 		j.state.Leads = true
 		j.loop.Applied(j.state)
 	case "set":
-		j.set(t, uint64(e.Number))
+		j.set(t, setting.Setting{Batch: uint64(e.Number)})
 	case "slow":
 		j.seconds = func(x float64) float64 { return float64(1+e.Number) * (0.05 + 0.0005*x) }
 	case "noise":
@@ -79,19 +79,27 @@ func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 		j.members++
 	case "idle":
 		j.observe(t)
+	case "full": // nobody joins any more, or again
+		j.joins = 1 << 30 * e.Number
+	case "resize":
+		j.set(t, setting.Setting{Batch: j.batch(), Size: uint32(max(e.Number, 1))})
 	}
 }
 
-// set has a person set the batch, as far as the job allows it: what a policy has on trial ends.
-func (j *job) set(t testing.TB, batch uint64) {
+// set has a person set the batch and the size, as far as the job allows it; a size of 0 stays.
+// What a policy has on trial ends.
+func (j *job) set(t testing.TB, next setting.Setting) {
 	j.observe(t)
-	o, err := j.loop.Propose(setting.Setting{Batch: batch}, "ada@h1")
+	if next.Size == 0 {
+		next.Size = j.state.Setting.Size
+	}
+	o, err := j.loop.Propose(next, "ada@h1")
 	if err != nil || j.state.Trial != nil && j.state.Trial.Who != "" {
 		return
 	}
 	if j.state.Trial != nil {
 		c := *j.state.Trial
-		c.Phase, c.Why = setting.Void, "a person has set the batch"
+		c.Phase, c.Why = setting.Void, "a person has set something"
 		j.waiting = &act.Order{Next: j.state.Setting, Change: c}
 		j.enter(t)
 	}
@@ -136,15 +144,24 @@ func play(r *rapid.T, list []event, seed uint64) string {
 	hostile := &hostile{random: seed}
 	// loop returns the loop of a head.
 	loop := func() *act.Loop {
-		return newLoop(t, act.Auto, policy.Batch{}, hostile)
+		return newLoop(t, act.Auto, policy.Batch{}, policy.Size{}, hostile)
 	}
 	j := newJob(loop(), 64, batches)
 	j.spread = 0.1
+	if seed%2 == 0 { // the size is open
+		j.state.Levers.Size, j.joins = setting.Range{From: 1, To: 8}, 3
+		j.state.Setting = setting.Setting{Batch: 64, Size: 4}
+		j.loop.Applied(j.state)
+		j.sized = func(n int, x float64) (took, exposed float64) {
+			exposed = 0.004 * float64(n)
+			return j.seconds(x) + exposed, exposed
+		}
+	}
 	for _, e := range list {
 		happen(t, j, e, loop)
 	}
 	for i := 0; j.state.Trial != nil || j.waiting != nil; i++ {
-		if i > 2500 {
+		if i > 5000 {
 			r.Fatalf("after %d steps there is still %+v", i, j.state.Trial)
 		}
 		j.step(t)
@@ -167,7 +184,8 @@ func play(r *rapid.T, list []event, seed uint64) string {
 		case c.Phase == setting.Reverted:
 			began := j.log[i-1].Change
 			from, _ := setting.Setting{}.With(began.From)
-			if o.Next.Batch != from.Batch && from.Batch > 0 {
+			if o.Next.Batch != from.Batch && from.Batch > 0 ||
+				o.Next.Size != from.Size && from.Size > 0 {
 				r.Fatalf("%+v is not what was before %+v", o.Next, began)
 			}
 			open = 0
@@ -200,7 +218,7 @@ func (h *hostile) Decide(o sense.Observation, twin decide.Twin,
 	case 2:
 		to.Setting.Batch *= 2
 	case 3:
-		to.Size = 1e9
+		to.Setting.Size = 1e9
 	case 4:
 		to.Setting.Save = 1 << 63
 	case 5:

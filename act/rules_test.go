@@ -119,7 +119,7 @@ func TestPeople(t *testing.T) {
 		if _, err := j.loop.Propose(setting.Setting{Batch: 512}, "ada"); err == nil {
 			t.Error("the batch of now is proposed")
 		}
-		j.set(t, 32)
+		j.set(t, setting.Setting{Batch: 32})
 		j.train(t, 500)
 		if len(j.log) != 2 || j.batch() != 32 {
 			t.Fatalf("mode %d: %v", mode, j.phases())
@@ -136,7 +136,7 @@ func TestPeople(t *testing.T) {
 	j := newJob(newLoop(t, act.Off), 64, batches)
 	j.scale = func(float64) float64 { return 0 }
 	j.train(t, 20)
-	j.set(t, 128)
+	j.set(t, setting.Setting{Batch: 128})
 	j.train(t, 40)
 	if c := j.log[len(j.log)-1].Change; c.Phase != setting.Kept || c.Measured != 0 ||
 		!strings.Contains(c.Why, "the noise is unknown; samples a second: 1.7") {

@@ -45,11 +45,13 @@ type trial struct {
 	change     setting.Change
 	efficiency float64 // by which factor that of a sample was predicted to grow; 0 = not known
 	begun      bool    // the fields below are known
+	settled    bool    // there are as many members as there should be
 
 	before     setting.Band // samples a second before the change; zero = not known
 	error      float64      // standard error of its logarithm
 	deviation  float64      // standard deviation of the logarithms of the seconds of steps then
-	size       int          // members before the change
+	size       int          // members that are measured
+	settling   settling     // of a change of their number, until there are as many as it says
 	need       int          // steps to measure
 	from       uint64       // steps after this one are measured
 	generation uint64       // of the members that are measured
@@ -76,12 +78,11 @@ func (l *Loop) check() []Order {
 		c.Why = cut(fmt.Sprintf("a worker ended by itself in the trial: %s", t.ended))
 		return l.end(c, setting.Reverted)
 	}
-	if newest.Generation != t.generation || newest.Size != t.size {
-		if t.again || newest.Size != t.size {
-			c.Why = fmt.Sprintf("the members changed meanwhile, from %d to %d", t.size, newest.Size)
-			return l.end(c, setting.Void)
-		}
-		t.again, t.generation, t.from = true, newest.Generation, newest.Step+settleSteps
+	if waits, end, why := t.lookAtMembers(l.now, newest); waits {
+		return nil
+	} else if why != "" {
+		c.Why = cut(why)
+		return l.end(c, end)
 	}
 	steps := t.measurable(l.now)
 	rate, n := sense.Rate(steps)
@@ -91,7 +92,8 @@ func (l *Loop) check() []Order {
 	if n >= minEnd {
 		efficiency, known = l.efficiencyOf(t)
 	}
-	worse := c.Policy != "" && known && t.isWorse(throughput*efficiency, steps)
+	least := leastKept(c)
+	worse := c.Policy != "" && known && t.isWorse(throughput*efficiency/min(least, 1), steps)
 	switch {
 	case !t.before.IsKnown():
 		c.Why = "no steps before the change were measured"
@@ -110,18 +112,18 @@ func (l *Loop) check() []Order {
 		c.Why = fmt.Sprintf("the noise is unknown; samples a second: %.3gx", throughput)
 		return l.end(c, setting.Kept)
 	}
-	if b := t.batches(); c.Policy != "" && c.Predicted.Mid > 0 && b[0] > 0 &&
-		throughput > twin.ShrinkFactor*max(1, float64(b[1])/float64(b[0])) {
+	if most := t.mostThroughput(); c.Policy != "" && c.Predicted.Mid > 0 && most > 0 &&
+		throughput > most {
 		l.twin.Drifted(c.Step, c.Predicted.Mid/(throughput*efficiency))
-		c.Why = fmt.Sprintf("%.3g times the samples a second are more than the batch can bring: "+
-			"the job became faster by itself", throughput)
+		c.Why = fmt.Sprintf("%.3g times the samples a second are more than %s can bring: the job "+
+			"became faster by itself", throughput, mainPart(c))
 		return l.end(c, setting.Void)
 	}
 	c.Measured = round(throughput * efficiency)
 	if t.ordered == 0 {
 		l.pay(c, rate.Mid)
 	}
-	if c.Policy != "" && c.Measured < 1 { // it was to bring more, and what was before is known
+	if c.Policy != "" && c.Measured < least { // it was to bring more, and what was before is known
 		return l.end(c, setting.Reverted)
 	}
 	return l.end(c, setting.Kept)
@@ -135,15 +137,39 @@ func (t *trial) batches() (list [2]uint64) {
 	return list
 }
 
-// grows reports whether the change makes the batch larger.
-func (t *trial) grows() bool { return t.batches()[1] > t.batches()[0] }
+// grows reports whether a worker has more samples by the change: the batch is larger, or there are
+// fewer members.
+func (t *trial) grows() bool {
+	b, n := t.batches(), sizes(t.change)
+	return b[1] > b[0] || n[1] > 0 && n[1] < n[0]
+}
+
+// mostThroughput returns by which factor the samples a second can grow by the change at most; 0 =
+// nobody knows.
+func (t *trial) mostThroughput() float64 {
+	most := 0.0
+	if b := t.batches(); b[0] > 0 {
+		most = twin.ShrinkFactor * max(1, float64(b[1])/float64(b[0]))
+	}
+	switch n := sizes(t.change); {
+	case n[0] > 0 && n[1] > n[0]:
+		most = max(most, twin.ShrinkFactor) * float64(n[1]) / float64(n[0])
+	case n[0] > 0: // what they exchange could be nearly all of a step
+		return 0
+	}
+	return most
+}
 
 // begin looks at the steps before the change, which its agent has seen whether it led or not. Those
 // up to the step `since` say nothing any more.
 func (t *trial) begin(o sense.Observation, generation, since uint64) {
 	t.begun, t.generation, t.from = true, generation, t.change.Step+settleSteps
-	t.size, t.need = o.Size, minMeasure
+	wanted := sizes(t.change)[1]
+	t.size, t.need, t.settled = cmp.Or(wanted, o.Size), minMeasure, wanted == 0
 	before := o.Steps.Between(min(since, t.change.Step), t.change.Step)
+	if from := sizes(t.change)[0]; from > 0 { // the newest may be of another size that was tried
+		before = slices.DeleteFunc(before, func(x sense.StepSample) bool { return x.Size != from })
+	}
 	for i := len(before) - 1; i >= 0; i-- {
 		last := before[len(before)-1]
 		if before[i].Batch != last.Batch || before[i].Size != last.Size ||
@@ -159,13 +185,18 @@ func (t *trial) begin(o sense.Observation, generation, since uint64) {
 		}
 		return
 	}
-	t.size = before[len(before)-1].Size
+	if wanted == 0 {
+		t.size = before[len(before)-1].Size
+	}
 	t.deviation = sense.Deviation(before)
 	gain := t.change.Predicted.Mid
 	if t.change.Policy != "" && gain <= minGain { // it is made to learn whether it is more
 		gain = t.change.Predicted.High
 	}
 	t.need = int(min(stepsToMeasure(t.deviation, gain), maxMeasure))
+	if wanted > 0 { // it is compared with other sizes too
+		t.need = max(t.need, sizeSteps(t.deviation, 1))
+	}
 	if newest := max(2*minMeasure, t.need); len(before) > newest {
 		rate, n = sense.Rate(before[len(before)-newest:])
 	}
@@ -243,13 +274,16 @@ func (l *Loop) end(c setting.Change, phase setting.Phase) []Order {
 // pay takes in what a change has cost, where its steps have so many samples a second: what its
 // first steps took longer, and what was lost if it made the job slower.
 func (l *Loop) pay(c setting.Change, rate float64) {
-	cost := 0.0
-	for _, x := range l.now.Steps.Every(c.Step, c.Step+settleSteps) {
+	cost, settled := 0.0, c.Step+settleSteps
+	for _, x := range l.now.Steps.Every(c.Step, settled) {
 		cost += x.Seconds - float64(x.Samples)/rate
+	}
+	if sizes(c)[1] > 0 {
+		cost, settled = l.trial.settleCost(l.now, rate), l.trial.from
 	}
 	l.twin.LearnCost(c, cost)
 	if c.Measured < 1 {
-		for _, x := range l.now.Steps.Every(c.Step+settleSteps, l.now.Step) {
+		for _, x := range l.now.Steps.Every(settled, l.now.Step) {
 			cost += (1 - c.Measured) * x.Seconds
 		}
 	}

@@ -25,14 +25,26 @@ const MaxPolicyState = 4 << 10
 
 // Target is how a job could train.
 type Target struct {
-	Setting setting.Setting // its Number does not count
-	Size    int             // members; 0 = as many as there are
+	Setting setting.Setting // its Number does not count; Size 0 = as many members as there are
+}
+
+// Members returns how many members the job has with the target, where it is observed now: as many
+// as it has, unless the target is about another size.
+func (t Target) Members(o sense.Observation) int {
+	if n := t.Setting.Size; n != 0 && n != o.Setting.Size {
+		return int(n)
+	}
+	return o.Size
 }
 
 // Decision is what a policy wants changed, and why.
 type Decision struct {
 	To      *Target // nil = nothing should change, and Because says why not
 	Because string  // in words, with the numbers that it rests on
+	// Least is by which factor the progress a second must be predicted to grow for this change, or
+	// be possible where it was never measured; below 1 where it has another good, as fewer members
+	// have. 0 = MinGain, or MinHope.
+	Least float64
 	// Again is after how many steps the policy wants to be asked again, if nothing should change:
 	// it waits for something. 0 = whenever it is asked.
 	Again uint64
@@ -83,6 +95,9 @@ const (
 	MinGuess = 1.1
 	// MinHope is by which factor it must at best grow for a change that is made to learn something.
 	MinHope = 1.2
+	// SameGain is by which factor the progress a second of two sizes of a job differs at most that
+	// counts as the same. Then fewer members are better, since hosts cost.
+	SameGain = 1.005
 )
 
 // Gain returns by which factor the progress a second grows, to compare targets; 0 = it is not

@@ -36,11 +36,11 @@ type calibration struct {
 	costs  []float64 // seconds of training that changes cost; at most maxScores
 }
 
-// kindOf returns the kind of a change, which is its first part.
-func kindOf(c setting.Change, resized bool) string {
+// kindOf returns the kind of a change: "size" where members come or leave, and else its first part.
+func kindOf(c setting.Change) string {
 	parts := c.Parts()
 	switch {
-	case resized:
+	case slices.Contains(parts, "size"):
 		return "size"
 	case len(parts) == 0:
 		return ""
@@ -72,7 +72,7 @@ func (t *Twin) Learn(c setting.Change) {
 	if !(half > 0) || math.IsInf(wrong, 0) || math.IsInf(half, 0) {
 		return
 	}
-	k := t.kind(kindOf(c, false))
+	k := t.kind(kindOf(c))
 	score := min(wrong/half*k.factor(), maxScore)
 	missed := 0.0
 	if !p.Contains(c.Measured) {
@@ -85,7 +85,7 @@ func (t *Twin) Learn(c setting.Change) {
 // LearnCost tells the twin how many seconds of training a change has cost; that may be below 0,
 // where steps differ by more than the cost.
 func (t *Twin) LearnCost(c setting.Change, seconds float64) {
-	k := t.kind(kindOf(c, false))
+	k := t.kind(kindOf(c))
 	k.costs = appendBounded(k.costs, seconds)
 }
 

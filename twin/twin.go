@@ -30,15 +30,17 @@ const (
 // Twin implements decide.Twin. The zero value has observed nothing. One goroutine uses it at a
 // time.
 type Twin struct {
-	now    sense.Observation
-	known  bool           // rate and line are those of now
-	rate   setting.Band   // samples a second now; zero = it is not known
-	line   line           // seconds of a step by its size
-	sizes  []size         // what steps took, the newest size first; at most maxSizes
-	deal   uint32         // sense.DealOf the shares that sizes are of
-	since  uint64         // steps up to this one say nothing any more
-	drifts []Drift        // the newest last; at most maxDrifts
-	kinds  []*calibration // what was learnt of changes, by kind, in the order in which they came
+	now          sense.Observation
+	known        bool           // rate and line are those of now
+	rate         setting.Band   // samples a second now; zero = it is not known
+	line         line           // seconds of a step by its size
+	members      membersModel   // seconds of a step by its members too
+	membersKnown bool           // members is that of now
+	sizes        []size         // what steps took, the newest size first; at most maxSizes
+	deal         uint32         // sense.DealOf the shares that sizes are of
+	since        uint64         // steps up to this one say nothing any more
+	drifts       []Drift        // the newest last; at most maxDrifts
+	kinds        []*calibration // what was learnt of changes, by kind, the first to come first
 
 	divided   division // how work is divided
 	head      float64  // samples that the fixed part of a worker's work is worth
@@ -72,7 +74,7 @@ func (t *Twin) fit() {
 	if t.known {
 		return
 	}
-	t.known = true
+	t.known, t.membersKnown = true, false
 	t.learnDivision()
 	steps := t.dealtAsNow()
 	current, since := t.current(steps), t.since
@@ -119,9 +121,7 @@ func perWorker(samples uint64, size int) float64 {
 // and that the rate and the time between checkpoints change nothing else.
 func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	t.fit()
-	if to.Size == 0 {
-		to.Size = t.now.Size
-	}
+	size := to.Members(t.now)
 	if to.Setting.Batch == 0 {
 		to.Setting.Batch = t.now.First
 	}
@@ -135,7 +135,7 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		return decide.Prediction{Guess: fmt.Sprintf("fewer than %d steps by the setting of now "+
 			"were measured", minSteps)}
 	}
-	kind := t.kind(kindOf(change, to.Size != t.now.Size))
+	kind := t.kind(kindOf(change))
 	p := decide.Prediction{Throughput: unit, Efficiency: unit}
 	if kind.name == "shares" {
 		if p.Throughput, p.Guess = t.predictShares(to.Setting); !p.Throughput.IsKnown() {
@@ -143,8 +143,12 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		}
 		p.Throughput = stretch(p.Throughput, kind.factor())
 	}
-	if batch != from.Batch || to.Size != t.now.Size {
-		p.Throughput, p.Guess = t.throughput(batch, to.Size)
+	if size != t.now.Size {
+		p.Throughput, p.Guess = t.membersThroughput(batch, size)
+		p.Untried = p.Guess != ""
+		p.Throughput = stretch(p.Throughput, kind.factor())
+	} else if batch != from.Batch {
+		p.Throughput, p.Guess = t.throughput(batch)
 		p.Untried = !t.line.isMeasured()
 		p.Throughput = stretch(p.Throughput, kind.factor())
 	}
@@ -163,15 +167,17 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	return p
 }
 
-// throughput returns by which factor the samples a second grow with another batch and size, and
-// what of it is a guess.
-func (t *Twin) throughput(batch uint64, size int) (b setting.Band, guess string) {
+// throughput returns by which factor the samples a second grow with another batch, and what of it
+// is a guess.
+func (t *Twin) throughput(batch uint64) (b setting.Band, guess string) {
 	from := t.now.Setting.Batch
-	x := perWorker(batch, size)
+	x := perWorker(batch, t.now.Size)
 	growth := float64(batch) / float64(from)
 	seconds := t.line.seconds(x)
 	if !t.line.isMeasured() {
 		guess = fmt.Sprintf("only steps of %d samples were measured", from)
+	} else if t.line.scaled && t.since == 0 {
+		guess = "other batches were measured with other members"
 	} else if t.line.scaled {
 		guess = fmt.Sprintf("other batches were measured before step %d, when the job became "+
 			"another one", t.since)

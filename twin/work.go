@@ -135,7 +135,7 @@ func expectedMax(means []float64, deviation float64) float64 {
 func unknownPart(parts []string) string {
 	for _, part := range parts {
 		switch part {
-		case "batch", "rate", "save":
+		case "batch", "rate", "save", "size":
 		case "shares":
 			if len(parts) > 1 {
 				return "what shares change together with other parts is not known"

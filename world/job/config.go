@@ -37,6 +37,7 @@ type Config struct {
 // Host is a host with its workers.
 type Host struct {
 	Out     bool // it is not there at the start, and joins by an event
+	Spare   bool // its workers do not take part at the start, and join when the size grows
 	Machine int  // index in Config.Cores: which processors it shares with whom
 	Workers int  // workers on the host; at least 1
 
@@ -80,6 +81,9 @@ type Costs struct {
 	Release float64 // a host leaves after a step
 	Loss    float64 // a host is lost
 	Change  float64 // the setting changes
+	// Start is not for all: as long as workers take to start that join because the size grows,
+	// during which the job goes on.
+	Start float64
 }
 
 // Event is something that happens to a job, after Step committed steps or At seconds. It takes

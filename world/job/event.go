@@ -24,6 +24,7 @@ func (w *World) happen() {
 		w.apply(w.timed[0])
 		w.timed = w.timed[1:]
 	}
+	w.resize()
 	if w.stale {
 		w.place()
 	}
@@ -43,24 +44,29 @@ func (w *World) apply(e Event) {
 		if e.Timed && w.now >= e.At+e.Value { // the step that ran then took too long
 			w.lose(h)
 		} else if h.in {
-			h.in = false
+			h.leave()
 			w.generation++
 			w.pause += w.config.Costs.Release
 		}
 	case Lose:
 		w.lose(h)
 	case Join:
-		if !h.in {
-			h.in = true
+		h.there = true
+		if !h.in && w.setting.Size == 0 {
+			h.in, h.workers = true, h.Workers
 			w.generation++
 			w.pause += w.config.Costs.Join
 		}
 	}
 }
 
+// leave has the workers of a host leave, and the host with them.
+func (h *host) leave() { h.in, h.there, h.workers = false, false, 0 }
+
 // lose has a host be lost in the next step. The last host is lost at once: nobody is left to go on.
 func (w *World) lose(h *host) {
 	if !h.in {
+		h.there = false
 		return
 	}
 	h.lost = true
@@ -76,8 +82,10 @@ func (w *World) lose(h *host) {
 // removeLost has the hosts that are lost leave.
 func (w *World) removeLost() {
 	for i := range w.hosts {
-		h := &w.hosts[i]
-		h.in, h.lost = h.in && !h.lost, false
+		if h := &w.hosts[i]; h.lost {
+			h.leave()
+			h.lost = false
+		}
 	}
 	w.generation++
 	w.stale = true
@@ -96,9 +104,9 @@ func (w *World) place() {
 		if !h.in {
 			continue
 		}
-		busy[h.Machine] += float64(h.Workers) * h.Processors
+		busy[h.Machine] += float64(h.workers) * h.Processors
 		cables = append(cables, h.Cable)
-		for n := range uint64(h.Workers) {
+		for n := range uint64(h.workers) {
 			w.ranks = append(w.ranks, rank{host: i, worker: h.lead + n})
 			w.names = append(w.names, fmt.Sprintf("h%d", i+1))
 		}
@@ -112,8 +120,7 @@ func (w *World) place() {
 		}
 	}
 	w.done = slices.Grow(w.done[:0], len(w.ranks))[:len(w.ranks)]
-	if w.placed != w.generation {
-		w.placed = w.generation
+	if w.split.of != w.generation {
 		w.forget()
 	}
 	w.whole = w.communication(cables)
@@ -121,7 +128,7 @@ func (w *World) place() {
 
 // moveShares gives the members the shares of work that they had before, as a head does.
 func (w *World) moveShares(before []rank) {
-	if len(w.setting.Shares) == 0 || w.placed == w.generation {
+	if len(w.setting.Shares) == 0 || w.split.of == w.generation {
 		return
 	}
 	from := make([]int, len(w.ranks))
@@ -134,7 +141,7 @@ func (w *World) moveShares(before []rank) {
 
 // forget has the job forget where the time of a step went.
 func (w *World) forget() {
-	w.split = split{Split: sense.Split{Slack: make([]float64, len(w.ranks))}}
+	w.split = split{Split: sense.Split{Slack: make([]float64, len(w.ranks))}, of: w.generation}
 }
 
 // communication returns the seconds that the gradients take over the cables of the hosts: by the

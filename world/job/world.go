@@ -43,19 +43,22 @@ type World struct {
 	conditions int     // counts what has changed the time of steps, but for the batch
 	dealt      dealt   // which batch ranks are prepared for
 
-	series sense.StepSeries
-	noise  noise.Estimator
-	known  noise.Estimate // of noise, at the time noted
-	noted  float64        // seconds; 0 = never
-	split  split
-	placed uint64 // the generation that split is of
+	series  sense.StepSeries
+	noise   noise.Estimator
+	known   noise.Estimate // of noise, at the time noted
+	noted   float64        // seconds; 0 = never
+	split   split
+	joining joining
 }
 
 // host is a host and how it is now.
 type host struct {
 	Host
-	in   bool
-	lost bool    // it is lost in the next step
+	there   bool // its workers can take part
+	in      bool // some of them do
+	workers int  // that take part; 0 unless in
+	lost    bool // it is lost in the next step
+
 	slow float64 // factor of its compute
 	took float64 // factor of its compute by how its processors are shared
 	lead uint64  // number of its first worker; workers keep their numbers
@@ -72,7 +75,8 @@ type rank struct {
 // split is where the time of a step goes: means over about splitSteps steps.
 type split struct {
 	sense.Split
-	seen int // steps that they are the means of, up to splitSteps
+	seen int    // steps that they are the means of, up to splitSteps
+	of   uint64 // the generation of the members
 }
 
 // dealt is what the samples of the ranks follow from.
@@ -106,7 +110,11 @@ func New(c Config) (*World, error) {
 	w := &World{config: c, cursor: c.Data, generation: 1}
 	workers := uint64(0)
 	for _, h := range c.Hosts {
-		w.hosts = append(w.hosts, host{Host: h, in: !h.Out, slow: 1, lead: workers})
+		one := host{Host: h, there: !h.Out, in: !h.Out && !h.Spare, slow: 1, lead: workers}
+		if one.in {
+			one.workers = h.Workers
+		}
+		w.hosts = append(w.hosts, one)
 		workers += uint64(h.Workers)
 	}
 	for _, e := range c.Events {
@@ -118,6 +126,9 @@ func New(c Config) (*World, error) {
 	}
 	slices.SortStableFunc(w.timed, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	slices.SortStableFunc(w.steps, func(a, b Event) int { return cmp.Compare(a.Step, b.Step) })
+	if c.Levers.Size.IsOpen() {
+		w.setting.Size = uint32(w.members())
+	}
 	w.place()
 	return w, nil
 }
@@ -292,6 +303,7 @@ func (w *World) countHosts() (n int) {
 func (w *World) Change(next setting.Setting) error {
 	now := w.setting
 	now.Batch, next.Batch = w.cursor.Batch, cmp.Or(next.Batch, w.config.Data.Batch)
+	now.Size, next.Size = w.setting.Size, cmp.Or(next.Size, w.setting.Size)
 	if err := w.config.Levers.Refuse(now, next); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/shoal-ml/shoal/setting"
@@ -46,6 +47,42 @@ func TestPredictionsHold(t *testing.T) {
 	share := float64(inside) / float64(changes)
 	t.Logf("%d changes, %.1f %% in their bands, %d above", changes, 100*share, above)
 	if changes < 100 || share < 0.75 || share > 0.85 {
+		t.Errorf("%.3f of %d changes are in their bands", share, changes)
+	}
+}
+
+// The same holds of sizes that somebody asks for.
+func TestPredictionsOfSizesHold(t *testing.T) {
+	changes, inside, above := 0, 0, 0
+	var errors []float64
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 12))
+		// from draws a number from low to high, evenly in its logarithm.
+		from := func(low, high float64) float64 { return low * math.Pow(high/low, rng.Float64()) }
+		text := fmt.Sprintf("hosts 4 range 1-12 cable %.0fMbit\ncompute %.3fms + %.4fms/sample "+
+			"sd %d%%\ngradients %.0fkB hidden %d%%\ndata 50000 batch %d\nrun 700 steps\nseed %d\n"+
+			"costs join 100ms start 1s\n", from(100, 10_000), from(1, 100), from(0.05, 2),
+			2+rng.IntN(10), from(10, 20_000), rng.IntN(60), 48+rng.IntN(500), seed+1)
+		for step := 30; step < 600; step += 100 {
+			text += fmt.Sprintf("at step %d set size=%d\n", step, 1+rng.IntN(12))
+		}
+		for _, c := range playText(t, text).Entries {
+			if c.Phase == setting.Kept && c.Measured > 0 {
+				changes++
+				errors = append(errors, math.Abs(math.Log(c.Measured/c.Predicted.Mid)))
+				if c.Predicted.Contains(c.Measured) {
+					inside++
+				} else if c.Measured > c.Predicted.High {
+					above++
+				}
+			}
+		}
+	}
+	slices.Sort(errors)
+	share := float64(inside) / float64(changes)
+	t.Logf("%d changes, %.1f %% in their bands, %d above; median error %.3f, of 95 %% %.3f",
+		changes, 100*share, above, errors[len(errors)/2], errors[len(errors)*95/100])
+	if changes < 100 || share < 0.75 || share > 0.9 {
 		t.Errorf("%.3f of %d changes are in their bands", share, changes)
 	}
 }

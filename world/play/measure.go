@@ -14,49 +14,74 @@ import (
 
 // What is measured of a scenario while it is played, and compared with what is expected.
 
-// oracle knows what the job would do with every batch: it asks the world, which nobody who decides
-// can.
+// oracle knows what the job would do with every batch and size: it asks the world, which nobody who
+// decides can.
 type oracle struct {
 	world      *job.World
-	batches    []float64 // those of the range, at equal factors; the first is the stated one
-	seconds    []float64 // by batch: mean of a step
+	options    []option  // the first has the stated batch and the members of the start
+	seconds    []float64 // by option: mean of a step
 	conditions int       // of the world, that seconds are of
 	ideal      bool      // the best also has the best shares of work
-	even       float64   // mean seconds of a step of the first batch, all workers having the same
+	even       float64   // mean seconds of a step of the first option, all having the same part
 }
 
-// oracleBatches is how many batches of a range the best is looked for among.
-const oracleBatches = 33
+// option is how the job could train.
+type option struct {
+	members int // 0 = as many as there are
+	batch   float64
+}
 
-// newOracle returns an oracle of a world, with the batches that it may have and the first one.
-// Ideal is whether the best also has the best shares of work.
-func newOracle(w *job.World, r setting.Range, first uint64, ideal bool) oracle {
-	o := oracle{world: w, ideal: ideal, batches: []float64{float64(first)}}
-	if r.IsOpen() {
-		growth := math.Log(float64(r.To) / float64(r.From))
-		for i := range oracleBatches {
-			part := float64(i) / (oracleBatches - 1)
-			batch := math.Round(float64(r.From) * math.Exp(part*growth))
-			if !slices.Contains(o.batches, batch) {
-				o.batches = append(o.batches, batch)
-			}
+// oracleNumbers is how many batches or sizes of a range the best is looked for among.
+const oracleNumbers = 33
+
+// newOracle returns an oracle of a world whose levers are open. Ideal is whether the best also has
+// the best shares of work.
+func newOracle(w *job.World, l setting.Levers, first uint64, ideal bool) oracle {
+	o := oracle{world: w, ideal: ideal}
+	for _, members := range numbersOf(l.Size, float64(w.Setting().Size)) {
+		for _, batch := range numbersOf(l.Batch, float64(first)) {
+			o.options = append(o.options, option{int(members), batch})
 		}
 	}
-	o.seconds = make([]float64, len(o.batches))
+	o.seconds = make([]float64, len(o.options))
 	return o
 }
 
-// goodput returns the progress a second of the first batch and of the best one, as the job is now.
+// numbersOf returns a number and those of a range, at equal factors.
+func numbersOf(r setting.Range, first float64) []float64 {
+	list := []float64{first}
+	if r.IsOpen() {
+		growth := math.Log(float64(r.To) / float64(r.From))
+		for i := range oracleNumbers {
+			part := float64(i) / (oracleNumbers - 1)
+			x := math.Round(float64(r.From) * math.Exp(part*growth))
+			if !slices.Contains(list, x) {
+				list = append(list, x)
+			}
+		}
+	}
+	return list
+}
+
+// mean returns what steps of an option take in the mean.
+func (o *oracle) mean(x option, ideal bool) float64 {
+	if x.members == 0 {
+		return o.world.MeanSeconds(uint64(x.batch), ideal)
+	}
+	return o.world.MeanSecondsOf(x.members, uint64(x.batch), ideal)
+}
+
+// goodput returns the progress a second of the first option and of the best one, as the job is now.
 func (o *oracle) goodput() (first, best float64) {
 	if o.conditions != o.world.Conditions() {
 		o.conditions = o.world.Conditions()
-		for i, b := range o.batches {
-			o.seconds[i] = o.world.MeanSeconds(uint64(b), o.ideal)
+		for i, x := range o.options {
+			o.seconds[i] = o.mean(x, o.ideal)
 		}
-		o.even = o.world.MeanSeconds(uint64(o.batches[0]), false)
+		o.even = o.mean(o.options[0], false)
 	}
-	for i, b := range o.batches {
-		rate := b * o.world.Efficiency(b) / o.seconds[i]
+	for i, x := range o.options {
+		rate := x.batch * o.world.Efficiency(x.batch) / o.seconds[i]
 		if i == 0 {
 			first = rate * o.seconds[0] / o.even
 		}
@@ -110,8 +135,10 @@ func (p *player) count(s job.Step) {
 		p.tally.lastEvent = s.Step - 1
 		clear(p.tally.late)
 	}
-	if c := p.current(); len(p.begun) == 0 && c.Workers != s.Size {
+	if c := p.current(); len(p.begun) == 0 && c.Workers > s.Size {
 		p.begun = append(p.begun, plural.Of(s.Size, "worker")+" left")
+	} else if len(p.begun) == 0 && c.Workers < s.Size {
+		p.begun = append(p.begun, plural.Of(s.Size, "worker")+" now")
 	}
 	if len(p.begun) > 0 {
 		p.result.Periods = append(p.result.Periods, Period{From: s.Step - 1, At: s.At - s.Seconds,

@@ -18,7 +18,8 @@ import (
 )
 
 // policies are those that a scenario can name.
-var policies = []decide.Policy{policy.Batch{}, policy.Shares{}, policy.KungFuBatch{}}
+var policies = []decide.Policy{policy.Batch{}, policy.Shares{}, policy.Size{},
+	policy.KungFuBatch{}}
 
 // PolicyNames returns the names of the policies that a scenario can name, in a new list.
 func PolicyNames() (names []string) {
@@ -139,9 +140,9 @@ func Play(s *scenario.Scenario) (*Result, error) {
 	if p.loop, err = act.New(loop); err != nil {
 		return nil, err
 	}
-	p.world, p.oracle = w, newOracle(w, s.Job.Levers.Batch, s.Job.Data.Batch,
+	p.world, p.oracle = w, newOracle(w, s.Job.Levers, s.Job.Data.Batch,
 		slices.Contains(s.Policies, policy.Shares{}.Name()))
-	p.entry = act.Entry{Levers: s.Job.Levers, Leads: true}
+	p.entry = act.Entry{Setting: w.Setting(), Levers: s.Job.Levers, Leads: true}
 	p.loop.Applied(p.entry)
 	p.result = Result{Seed: c.Seed, Target: s.Progress}
 	for !p.isOver() && p.step() {
@@ -232,7 +233,7 @@ func (p *player) askFor(s job.Step) {
 			continue
 		}
 		p.asked = slices.Delete(p.asked, i, i+1)
-		next, err := p.entry.Setting.With(a.To)
+		next, err := p.world.Observation().Setting.With(a.To)
 		if err == nil {
 			var o act.Order
 			if o, err = p.loop.Propose(next, "scenario"); err == nil {

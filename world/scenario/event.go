@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -58,15 +59,16 @@ func (p *parser) readSetting(l *line) string {
 	return text
 }
 
-// refuse returns why the job does not take a setting that a person asks for. Only the batch can be
-// set here.
+// refuse returns why the job does not take a setting that a person asks for. Only the batch and the
+// size can be set here.
 func (p *parser) refuse(next setting.Setting) error {
-	if next.Batch == 0 {
-		return fmt.Errorf("a scenario knows what the batch changes, and no other part")
+	if next.Batch == 0 && next.Size == 0 {
+		return fmt.Errorf("a scenario knows what batch and size change, and no other part")
 	}
-	if p.seen["data"] == 0 {
-		return fmt.Errorf("the line data comes before those that set a batch")
+	if p.seen["data"] == 0 || p.seen["hosts"] == 0 {
+		return fmt.Errorf("the lines hosts and data come before those that set a size or a batch")
 	}
+	next.Batch = cmp.Or(next.Batch, p.batch)
 	return p.Job.Levers.Refuse(setting.Setting{Batch: p.batch}, next)
 }
 

@@ -47,7 +47,7 @@ var examples = map[string]string{
 	"data":      "data 50000 batch 128 range 32-1024",
 	"noise":     "noise 600 growing to 4000",
 	"target":    "target 10 epochs",
-	"costs":     "costs join 2s release 100ms loss 1s change 50ms",
+	"costs":     "costs join 2s start 20s release 100ms loss 1s change 50ms",
 	"at":        "at step 200 cable h2 100Mbit",
 	"policy":    "policy batch",
 	"seed":      "seed 1",
@@ -121,7 +121,10 @@ func (p *parser) readHosts(l *line) {
 	p.hosts = int(l.whole("a number of hosts, such as 4", maxHosts))
 	p.host.Workers = 1
 	for l.more() {
-		switch l.choose("cable", "workers", "machines", "cores") {
+		switch l.choose("range", "cable", "workers", "machines", "cores") {
+		case "range":
+			p.Job.Levers.Size = readRange(l, "the least and the most workers, such as 1-8",
+				maxHosts)
 		case "cable":
 			p.host.Cable = secondsPerByte(l)
 		case "workers":
@@ -201,14 +204,20 @@ func (p *parser) readData(l *line) {
 		return
 	}
 	l.choose("range")
-	word := l.word("the least and the largest batch, such as 32-1024")
+	p.Job.Levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
+		maxSamples)
+}
+
+// readRange reads the least and the largest of some numbers, none of which is above most. what says
+// what they are, with an example.
+func readRange(l *line, what string, most uint64) setting.Range {
+	word := l.word(what)
 	from, to, _ := strings.Cut(word, "-")
-	r := setting.Range{From: l.toWhole(from, "the least batch, such as 32 of 32-1024", maxSamples),
-		To: l.toWhole(to, "the largest batch, such as 1024 of 32-1024", maxSamples)}
+	r := setting.Range{From: l.toWhole(from, what, most), To: l.toWhole(to, what, most)}
 	if l.err == nil && r.From > r.To {
-		l.failf("%s is reversed: the least batch comes first", word)
+		l.failf("%s is reversed: the least comes first", word)
 	}
-	p.Job.Levers.Batch = r
+	return r
 }
 
 // readNoise reads what follows "noise".
@@ -234,9 +243,9 @@ func (p *parser) readNoise(l *line) {
 func (p *parser) readCosts(l *line) {
 	c := &p.Job.Costs
 	costs := map[string]*float64{"join": &c.Join, "release": &c.Release, "loss": &c.Loss,
-		"change": &c.Change}
+		"change": &c.Change, "start": &c.Start}
 	for first := true; first || l.more(); first = false {
-		if cost := costs[l.choose("join", "release", "loss", "change")]; cost != nil {
+		if cost := costs[l.choose("join", "release", "loss", "change", "start")]; cost != nil {
 			*cost = l.quantity("a time, such as 100ms", times)
 		}
 	}

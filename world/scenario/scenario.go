@@ -114,6 +114,10 @@ func (p *parser) finish() error {
 		return fmt.Errorf("line %d: a batch of %d is outside of its range, %v", p.seen["data"],
 			p.batch, r)
 	}
+	if r := p.Job.Levers.Size; r.IsOpen() && !r.Contains(uint64(p.hosts*p.host.Workers)) {
+		return fmt.Errorf("line %d: %d workers are outside of their range, %v", p.seen["hosts"],
+			p.hosts*p.host.Workers, r)
+	}
 	noise := &p.Job.Noise
 	noise.Target = max(1, p.epochs*float64(p.samples))
 	if p.epochs > 0 {
@@ -132,6 +136,8 @@ func (p *parser) finish() error {
 // makeHosts makes the hosts that are there at the start, and those that join under a new number.
 func (p *parser) makeHosts() {
 	n := p.hosts
+	spare := int(p.Job.Levers.Size.To+uint64(p.host.Workers)-1) / max(p.host.Workers, 1)
+	n = max(n, spare)
 	for _, e := range p.Job.Events {
 		if e.What == job.Join {
 			n = max(n, e.Host+1)
@@ -143,7 +149,8 @@ func (p *parser) makeHosts() {
 	residuals := job.Spread(p.deviation)
 	for i := range n {
 		h := p.host
-		h.Machine, h.Out, h.Residuals = i%max(p.machines, 1), i >= p.hosts, residuals
+		h.Machine, h.Out, h.Residuals = i%max(p.machines, 1), i >= max(p.hosts, spare), residuals
+		h.Spare = i >= p.hosts && !h.Out
 		if p.machines == 0 {
 			h.Machine = i
 			p.Job.Cores = append(p.Job.Cores, p.cores)
