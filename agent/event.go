@@ -100,8 +100,8 @@ type Event struct {
 	// Step counts the steps that were committed before.
 	Step    uint64 `json:"step"`
 	Because string `json:"because"`
-	// Change is a change of the setting that was entered or has ended, which nobody alters; nil =
-	// the event is about something else.
+	// Change is a change of the setting, or of a route, that was entered or has ended, which nobody
+	// alters; nil = the event is about something else.
 	Change *setting.Change `json:"change,omitempty"`
 	// Elsewhere says that another host leads the job, and tells people.
 	Elsewhere bool `json:"-"`

@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/meter"
 	"github.com/shoal-ml/shoal/sense/probe"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // routes is how the all-reduces of the job go between hosts, as this agent knows it: by the choice
@@ -36,9 +38,23 @@ func (a *Agent) FixRoutes() {
 	_ = a.engine.runLater(func() { a.driver.routes.fixed = true }) // a stopped engine goes no way
 }
 
+// benchRoute is the route of all-reduces of more than benchBytes where routes are fixed; "" = that
+// which follows from their length. Benchmarks that compare routes link it in, by -ldflags "-X …".
+var benchRoute string
+
+// benchBytes leaves losses and counters the route of their length.
+const benchBytes = 4 << 10
+
 // choose returns the route of a collective of so many bytes over so many hosts, where this agent
 // leads. It runs on the engine's thread.
 func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
+	if r.fixed && benchRoute != "" && kind == collective.AllReduce && bytes > benchBytes {
+		var route collective.Route
+		if err := route.UnmarshalText([]byte(benchRoute)); err != nil {
+			panic(err) // nobody links in another text by mistake
+		}
+		return route
+	}
 	if route, ok := r.chosen[cost.ClassOf(hosts, bytes)]; ok &&
 		kind == collective.AllReduce && !r.fixed {
 		return route
@@ -130,14 +146,33 @@ func (r *routes) cableSecondsPerByte() (float64, bool) {
 	return r.tuner.CableSecondsPerByte()
 }
 
-// reroute has all-reduces of a class that begin from now on go another route, and tells the
-// launcher. It runs on the engine's thread.
-func (d *driver) reroute(change policy.RouteDecision) {
-	d.routes.chosen[change.Class] = change.To
+// reroute has all-reduces of a class that begin from now on go by a route, and tells the launcher
+// of the changes that begin or end with it. It runs on the engine's thread.
+func (d *driver) reroute(decided policy.RouteDecision) {
+	d.routes.chosen[decided.Class] = decided.Route
 	known := d.head.State()
-	e := Event{What: "route", Generation: d.generationNumber(known.View.Generation),
-		Size: known.View.Size(), Step: known.Steps,
-		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From,
-			change.Reason())}
-	d.giveOrder(func(o *Orders) { o.Event(e) })
+	for _, c := range decided.Changes {
+		c.Step = known.Steps
+		if decided.Slow >= 0 && c.Phase == setting.Entered {
+			c.Because += "; the cable of " + hostAt(known.View, decided.Slow) + " is slow"
+		}
+		c = c.Cut()
+		e := Event{What: "route", Generation: d.generationNumber(known.View.Generation),
+			Size: known.View.Size(), Step: known.Steps, Because: c.Because, Change: &c}
+		d.giveOrder(func(o *Orders) { o.Event(e) })
+	}
+}
+
+// hostAt returns the name of a host of the members, counted by the least rank of hosts.
+func hostAt(v topo.View, i int) string {
+	var hosts []string
+	for _, m := range v.Members {
+		if !slices.Contains(hosts, m.Host) {
+			hosts = append(hosts, m.Host)
+		}
+	}
+	if i < len(hosts) {
+		return hosts[i]
+	}
+	return "a host that has left"
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // All-reduces of a job on several hosts take another route while it runs, because of what they
@@ -60,8 +61,11 @@ func (r recurring) runUntilRouted(t *testing.T) {
 		if e.What != "route" {
 			continue
 		}
-		if !strings.Contains(e.String(), "all-reduces of "+r.class+" over 3 hosts go ") ||
-			!strings.Contains(e.Because, " took ") {
+		c := e.Change
+		if c == nil || !strings.HasPrefix(e.String(), "change r1 at step ") ||
+			!strings.Contains(e.Because, "all-reduces of "+r.class+" over 3 hosts took ") ||
+			c.Phase != setting.Entered || !strings.HasPrefix(c.To, "route=") ||
+			!c.Predicted.IsKnown() {
 			t.Errorf("%v", e)
 		}
 		break

@@ -25,6 +25,7 @@ type cluster struct {
 	log    []piece              // all pieces that were sent, in order
 	starts []int                // by host: chunks that have begun
 	piece  int                  // bytes of a piece at most; 0 = those of defaultRoute
+	first  int                  // host that stands first in trees
 }
 
 // piece is a collective.Outgoing on its way.
@@ -101,6 +102,7 @@ func (c *cluster) prepare(strategy collective.Strategy) {
 		if c.piece > 0 {
 			route.Piece = c.piece
 		}
+		route.First = c.first
 		r.Prepare(s, c.calls[h], collective.Sites{Of: c.of, N: len(c.relays), Self: h}, route)
 	}
 	clear(c.sent)

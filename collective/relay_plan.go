@@ -14,8 +14,8 @@ import (
 type plan struct {
 	roles []role // by host: its role in the move at hand; empty between moves
 
-	// hosts are those with a part in the move at hand, in ascending order unless it is a Chain. An
-	// index in it is what a Strategy calls a position.
+	// hosts are those with a part in the move at hand: in ascending order, from the first one of
+	// the route on, unless it is a Chain. An index in it is what a Strategy calls a position.
 	hosts  []int
 	self   int    // position of this host; -1 = it has no part in the move
 	root   int    // position of the root; -1 = there is none
@@ -49,7 +49,7 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	parts := uint32(0)
 	for i := range s.Moves {
 		m := &s.Moves[i]
-		r.findHosts(m, sites)
+		r.findHosts(m, sites, route)
 		trees := 0
 		if len(r.plan.hosts) > 1 {
 			trees = strategy.Trees(len(r.plan.hosts), r.plan.root)
@@ -97,8 +97,9 @@ func (r *Relay) isSummed(src Span) bool {
 	return len(r.run.scale) == 0 || r.run.scale[src.Member] != 0
 }
 
-// findHosts sets in r.plan which hosts have a part in a move, their roles, and the root.
-func (r *Relay) findHosts(m *Move, sites Sites) {
+// findHosts sets in r.plan which hosts have a part in a move, in the order of a route, their roles,
+// and the root.
+func (r *Relay) findHosts(m *Move, sites Sites, route Route) {
 	p := &r.plan
 	for _, h := range p.hosts {
 		p.roles[h] = role{}
@@ -127,13 +128,23 @@ func (r *Relay) findHosts(m *Move, sites Sites) {
 	if !m.Chain {
 		slices.Sort(p.hosts)
 	}
-	p.self, p.root = slices.Index(p.hosts, sites.Self), -1
+	p.root = -1
 	switch {
 	case !r.run.reduces:
 		p.root = slices.Index(p.hosts, sites.Of[m.Src[0].Member])
 	case takers == 1:
 		p.root = slices.Index(p.hosts, taker)
+	case len(p.hosts) > 0 && !m.Chain:
+		p.turn(route.First % len(p.hosts))
 	}
+	p.self = slices.Index(p.hosts, sites.Self)
+}
+
+// turn moves so many hosts from the begin of the list to its end.
+func (p *plan) turn(n int) {
+	slices.Reverse(p.hosts[:n])
+	slices.Reverse(p.hosts[n:])
+	slices.Reverse(p.hosts)
 }
 
 // addMove adds the sources and destinations of a move that are on this host to r.moves. A move that

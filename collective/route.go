@@ -11,15 +11,45 @@ const (
 	MinPiece   = 64 << 10
 	MaxPiece   = 1 << 20
 	MaxStreams = 4
+	MaxFirst   = 255
 )
 
-// Route says how a move goes between hosts: along which trees, in pieces of which length, and on
-// how many streams of each link. Its text has the strategy and the KiB of a piece, and the streams
-// if there are several, such as ring/256 and ring/256x4.
+// Route says how a move goes between hosts: along which trees, in pieces of which length, on how
+// many streams of each link, and which host stands first. Its text has the strategy and the KiB of
+// a piece, and the streams and the first host where they are not 1 and 0, such as ring/256,
+// ring/256x4 and double-tree/64@2.
 type Route struct {
 	Strategy Strategy
 	Piece    int // bytes of partial sums sent as one: a power of two from MinPiece to MaxPiece
 	Streams  int // streams of a link that carry pieces beside each other: 1 to MaxStreams
+
+	// First is which of the hosts of a move has position 0 in the trees, from 0 to MaxFirst and
+	// counted round: those after it follow, and those before it come last. It decides which hosts
+	// are leaves. Moves that begin or end at one host have no use for it.
+	First int
+}
+
+// position returns the position of host i of k hosts in the trees of the route.
+func (r Route) position(k, i int) int { return (i - r.First%k + k) % k }
+
+// host returns the number of the host that has position i of k in the trees; -1 stays -1.
+func (r Route) host(k, i int) int {
+	if i < 0 {
+		return -1
+	}
+	return (i + r.First) % k
+}
+
+// Parent returns the host to which host i of k hosts sends its partial sums in tree t of an
+// all-reduce by this route; -1 = it is the root.
+func (r Route) Parent(t, k, i int) int {
+	return r.host(k, r.Strategy.Parent(t, k, -1, r.position(k, i)))
+}
+
+// Source returns the host from which host i of k hosts gets the result of tree t of an all-reduce
+// by this route; -1 = it is the root.
+func (r Route) Source(t, k, i int) int {
+	return r.host(k, Source(r.Strategy, t, k, -1, r.position(k, i)))
 }
 
 // String returns the text that MarshalText writes.
@@ -38,6 +68,9 @@ func (r Route) AppendText(b []byte) ([]byte, error) {
 	if r.Streams > 1 {
 		b = strconv.AppendInt(append(b, 'x'), int64(r.Streams), 10)
 	}
+	if r.First > 0 {
+		b = strconv.AppendInt(append(b, '@'), int64(r.First), 10)
+	}
 	return b, nil
 }
 
@@ -46,10 +79,17 @@ func (r Route) AppendText(b []byte) ([]byte, error) {
 func (r *Route) UnmarshalText(text []byte) error {
 	var room [32]byte
 	name, _, _ := bytes.Cut(text, []byte("/"))
+	first := 0
+	if _, after, is := bytes.Cut(text, []byte("@")); is {
+		first, _ = strconv.Atoi(string(after)) // what is no number is not written again
+	}
+	if first < 0 || first > MaxFirst {
+		name = nil
+	}
 	for _, s := range Strategies() {
 		for piece := MinPiece; piece <= MaxPiece && s.String() == string(name); piece *= 2 {
 			for streams := 1; streams <= MaxStreams; streams++ {
-				read := Route{s, piece, streams}
+				read := Route{s, piece, streams, first}
 				if b, _ := read.AppendText(room[:0]); bytes.Equal(b, text) {
 					*r = read
 					return nil
@@ -57,9 +97,9 @@ func (r *Route) UnmarshalText(text []byte) error {
 			}
 		}
 	}
-	return fmt.Errorf("collective: %q is no route: a strategy, the KiB of its pieces, and "+
-		"streams if there are several, such as %v or %v", text,
-		Route{Ring{}, usualPiece, 1}, Route{Ring{}, usualPiece, MaxStreams})
+	return fmt.Errorf("collective: %q is no route: a strategy, the KiB of its pieces, streams if "+
+		"there are several, and the first host if it is another one, such as %v or %v", text,
+		Route{Ring{}, usualPiece, 1, 0}, Route{DoubleTree{}, MinPiece, MaxStreams, 2})
 }
 
 // Same reports whether two routes are the same for an all-reduce of so many bytes: over two hosts
@@ -73,8 +113,8 @@ func (r Route) Same(other Route, hosts, bytes int) bool {
 	}
 	for t := range trees {
 		for i := range hosts {
-			if r.Strategy.Parent(t, hosts, -1, i) != other.Strategy.Parent(t, hosts, -1, i) ||
-				Source(r.Strategy, t, hosts, -1, i) != Source(other.Strategy, t, hosts, -1, i) {
+			if r.Parent(t, hosts, i) != other.Parent(t, hosts, i) ||
+				r.Source(t, hosts, i) != other.Source(t, hosts, i) {
 				return false
 			}
 		}
@@ -82,20 +122,40 @@ func (r Route) Same(other Route, hosts, bytes int) bool {
 	return true
 }
 
-// Candidates returns the routes worth comparing for an all-reduce: every strategy, with pieces from
-// the smallest up to one piece a segment, on one stream of a link, and on all streams where a
-// segment has a piece for each.
+// Candidates returns the routes worth comparing for an all-reduce over cables that are alike: every
+// strategy, with pieces from the smallest up to one piece a segment, on one stream of a link, and
+// on all streams where a segment has a piece for each.
 func Candidates(hosts, bytes int) (routes []Route) {
 	for _, s := range Strategies() {
-		segment := bytes / s.Trees(hosts, -1)
-		for piece := MinPiece; piece <= MaxPiece; piece *= 4 {
-			routes = append(routes, Route{s, piece, 1})
-			if MaxStreams*piece <= segment {
-				routes = append(routes, Route{s, piece, MaxStreams})
-			}
-			if piece >= segment {
-				break
-			}
+		routes = appendPieces(routes, Route{Strategy: s}, hosts, bytes)
+	}
+	return routes
+}
+
+// CandidatesAround returns the routes worth comparing with Candidates where one host sends and gets
+// less than the others can: those in which it is a leaf, or the root above a single host. Then it
+// sends and gets each element once, and in all other routes some elements twice.
+func CandidatesAround(slow, hosts, bytes int) (routes []Route) {
+	next := (slow + 1) % hosts // then the slow host comes last, where trees have a leaf
+	for _, r := range []Route{{Strategy: DoubleTree{}, First: slow},
+		{Strategy: DoubleTree{}, First: next}, {Strategy: Tree{}, First: next},
+		{Strategy: Star{}, First: next}} {
+		routes = appendPieces(routes, r, hosts, bytes)
+	}
+	return routes
+}
+
+// appendPieces appends a route to a list with all pieces and streams that are worth comparing.
+func appendPieces(routes []Route, r Route, hosts, bytes int) []Route {
+	segment := bytes / r.Strategy.Trees(hosts, -1)
+	for r.Piece = MinPiece; r.Piece <= MaxPiece; r.Piece *= 4 {
+		r.Streams = 1
+		routes = append(routes, r)
+		if r.Streams = MaxStreams; r.Streams*r.Piece <= segment {
+			routes = append(routes, r)
+		}
+		if r.Piece >= segment {
+			break
 		}
 	}
 	return routes
@@ -117,11 +177,11 @@ const (
 func DefaultRoute(bytes int) Route {
 	switch {
 	case bytes <= starBytes:
-		return Route{Star{}, usualPiece, 1}
+		return Route{Star{}, usualPiece, 1, 0}
 	case bytes <= cliqueBytes:
-		return Route{Clique{}, usualPiece, 1}
+		return Route{Clique{}, usualPiece, 1, 0}
 	default:
-		return Route{Ring{}, usualPiece, 1}
+		return Route{Ring{}, usualPiece, 1, 0}
 	}
 }
 

@@ -22,10 +22,13 @@ func FuzzRoute(f *testing.F) {
 	for _, s := range collective.Strategies() {
 		f.Add(s.String() + "/64")
 		f.Add(s.String() + "/1024x4")
+		f.Add(s.String() + "/64@255")
 	}
 	for _, text := range []string{"", "/", "ring", "ring/", "ring/0", "ring/32", "ring/2048",
 		"ring/048", "ring/48", "ring/64 ", "Ring/64", "ring/64/64",
-		"ring/64x", "ring/64x0", "ring/64x1", "ring/64x5", "ring/64x02", "ring/64x2x2", "ringx2"} {
+		"ring/64x", "ring/64x0", "ring/64x1", "ring/64x5", "ring/64x02", "ring/64x2x2", "ringx2",
+		"ring/64@", "ring/64@0", "ring/64@01", "ring/64@256", "ring/64@-1", "ring/64@1@1",
+		"ring/64@1x4", "ring@1/64"} {
 		f.Add(text)
 		if (&collective.Route{}).UnmarshalText([]byte(text)) == nil {
 			f.Errorf("%q is taken for a route", text)
@@ -37,7 +40,8 @@ func FuzzRoute(f *testing.F) {
 			return
 		}
 		bounded := r.Piece >= collective.MinPiece && r.Piece <= collective.MaxPiece &&
-			r.Streams >= 1 && r.Streams <= collective.MaxStreams
+			r.Streams >= 1 && r.Streams <= collective.MaxStreams &&
+			r.First >= 0 && r.First <= collective.MaxFirst
 		if again, _ := r.MarshalText(); string(again) != text || !bounded {
 			t.Errorf("%q was read as %v", text, r)
 		}

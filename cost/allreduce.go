@@ -5,10 +5,11 @@ import (
 	"github.com/shoal-ml/shoal/sim"
 )
 
-// Model is what work costs on equal hosts that a switch connects. Steps, bytes and sums are those
-// of the α-β-γ model (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
-// Operations in MPICH", IJHPCA 2005, §3), and the overhead of a piece is that of LogGP (Alexandrov,
-// Ionescu, Schauser and Scheiman, SPAA 1995). The zero value is a network that costs nothing.
+// Model is what work costs on hosts that a switch connects, and that differ in nothing but cables.
+// Steps, bytes and sums are those of the α-β-γ model (Thakur, Rabenseifner and Gropp, "Optimization
+// of Collective Communication Operations in MPICH", IJHPCA 2005, §3), and the overhead of a piece
+// is that of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995). The zero value is a
+// network that costs nothing.
 type Model struct {
 	Fixed float64 // seconds of one collective for the messages that begin and end it
 	Alpha float64 // seconds from one host to another for a piece without bytes
@@ -19,6 +20,10 @@ type Model struct {
 	// Share is the part of a cable that one stream of a link can fill, above 0 and at most 1:
 	// encryption by one processor or a long distance limits it. 0 counts as 1.
 	Share float64
+
+	// Slow has by host how many times as long a byte takes on its cable as Beta says; nil = no
+	// cable is slower than the others. Hosts that it does not have take Beta.
+	Slow []float64
 }
 
 // Default returns a model to begin with: hosts in a data centre with cables of 10 Gbit/s.
@@ -44,8 +49,8 @@ func (m Model) AllReduceSecondsOver(cables []float64, r collective.Route, bytes 
 	return m.playAllReduce(r, len(cables), bytes, cables)
 }
 
-// playAllReduce plays an all-reduce through. cables has by host the seconds for a byte; nil = all
-// have Beta.
+// playAllReduce plays an all-reduce through. cables has by host the seconds for a byte; nil = as
+// the model says.
 func (m Model) playAllReduce(r collective.Route, hosts, bytes int, cables []float64) float64 {
 	if hosts < 2 || bytes == 0 {
 		return m.Fixed
@@ -67,7 +72,7 @@ func (m Model) playAllReduce(r collective.Route, hosts, bytes int, cables []floa
 // goroutine uses it, and its methods do no I/O.
 type allReduce struct {
 	model    Model
-	cables   []float64 // by host: seconds for a byte on its cable; nil = all have Beta of the model
+	cables   []float64 // by host: seconds for a byte on its cable; nil = as the model says
 	hosts    int       // number of hosts
 	trees    int       // number of trees of the route
 	piece    int       // bytes of a piece at most
@@ -110,10 +115,10 @@ func newAllReduce(m Model, r collective.Route, hosts int) *allReduce {
 		parents, children := make([]int, hosts), make([][]int, hosts)
 		inputs := make([]int, hosts)
 		for i := range hosts {
-			parents[i] = r.Strategy.Parent(t, hosts, -1, i)
+			parents[i] = r.Parent(t, hosts, i)
 			if parents[i] >= 0 {
 				inputs[parents[i]]++
-				above := collective.Source(r.Strategy, t, hosts, -1, i)
+				above := r.Source(t, hosts, i)
 				children[above] = append(children[above], i)
 			}
 		}
@@ -180,10 +185,13 @@ func (s *allReduce) send(at float64, t transfer) {
 
 // beta returns the seconds for a byte on the cable of a host.
 func (s *allReduce) beta(host int) float64 {
-	if s.cables == nil {
-		return s.model.Beta
+	switch {
+	case s.cables != nil:
+		return s.cables[host]
+	case host < len(s.model.Slow):
+		return s.model.Beta * s.model.Slow[host]
 	}
-	return s.cables[host]
+	return s.model.Beta
 }
 
 // useStream gives a piece to the stream of its link that is free first, and returns when that

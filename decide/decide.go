@@ -7,8 +7,6 @@
 // agent, so that any of them can go on where another one stopped.
 package decide
 
-import "fmt"
-
 // Measurement is what was measured, as each agent of a job tells its policies of it.
 type Measurement[S any] struct {
 	Sample S // what was measured
@@ -21,35 +19,12 @@ type Measurement[S any] struct {
 // Predictor says how many seconds a choice takes.
 type Predictor[T any] func(choice T) (seconds float64)
 
-// Estimate is how long a choice takes.
-type Estimate struct {
-	Seconds   float64
-	Predicted bool // by a model; false = measured
-}
-
-// Because is the reason of a Choice: how long the choice before takes, and how long the choice
-// that replaces it.
-type Because struct{ From, To Estimate }
-
-// Choice is that one thing replaces another, and why. From and To are equal in a choice to
-// leave things as they are.
+// Choice is that one thing replaces another, and why. From and To are equal in a choice to leave
+// things as they are.
 type Choice[T any] struct {
 	From, To T
-	Because  Because
-}
-
-// Reason returns the reason in words, in milliseconds.
-func (d Choice[T]) Reason() string {
-	return fmt.Sprintf("%v %s, %v %s", d.From, d.Because.From, d.To, d.Because.To)
-}
-
-// String returns how long the choice takes, such as "took 3.2 ms" or "may take 2.9 ms".
-func (e Estimate) String() string {
-	verb := "took"
-	if e.Predicted {
-		verb = "may take"
-	}
-	return fmt.Sprintf("%s %.3g ms", verb, 1e3*e.Seconds)
+	// Before and After are how many seconds From and To are predicted to take.
+	Before, After float64
 }
 
 // Prefer returns the decision between the choice of now and others. The first stays unless another
@@ -57,11 +32,11 @@ func (e Estimate) String() string {
 // exact or a change has its price. Each of the others must be as much better than the best one
 // before it.
 func Prefer[T any](now T, others []T, margin float64, predict Predictor[T]) Choice[T] {
-	before := Estimate{predict(now), true}
-	d := Choice[T]{From: now, To: now, Because: Because{before, before}}
+	before := predict(now)
+	d := Choice[T]{From: now, To: now, Before: before, After: before}
 	for _, choice := range others {
-		if took := predict(choice); took < margin*d.Because.To.Seconds {
-			d.To, d.Because.To.Seconds = choice, took
+		if took := predict(choice); took < margin*d.After {
+			d.To, d.After = choice, took
 		}
 	}
 	return d

@@ -94,11 +94,12 @@ type Result struct {
 	Seconds float64 `json:"seconds"`
 	// Workers are in the order in which they ended.
 	Workers []WorkerResult `json:"workers"`
-	// Changes are those of the setting, as this host has them in its ledger, the first one first.
+	// Changes are those of the setting, and of routes while this host has led, as this host has
+	// them in its ledger, the first one first.
 	Changes []ChangeResult `json:"changes,omitempty"`
 }
 
-// ChangeResult is a change of the setting as it was when the run ended.
+// ChangeResult is a change of the setting or of a route as it was when the run ended.
 type ChangeResult struct {
 	setting.Change
 	// Kept says that the new setting stayed.

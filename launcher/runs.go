@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -74,24 +73,21 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 	return entries, n, nil
 }
 
-// Changes returns the changes of the setting in a ledger, each as its last entry has it, in the
-// order of their numbers.
+// Changes returns the changes in a ledger, each as its last entry has it, in the order in which
+// they were entered.
 func Changes(entries []Entry) (list []ChangeResult) {
 	for _, e := range entries {
 		if e.Change == nil {
 			continue
 		}
 		c := ChangeResult{*e.Change, e.Change.Phase != setting.Reverted}
-		i := slices.IndexFunc(list, func(x ChangeResult) bool { return x.Number == c.Number })
+		i := slices.IndexFunc(list, func(x ChangeResult) bool { return x.Name() == c.Name() })
 		if i < 0 {
 			list = append(list, c)
 			continue
 		}
 		list[i] = c
 	}
-	slices.SortStableFunc(list, func(a, b ChangeResult) int {
-		return cmp.Compare(a.Number, b.Number)
-	})
 	return list
 }
 

@@ -24,6 +24,17 @@ func (w *Window) Count() int { return w.n }
 // Min returns the least sample of the window, which must not be empty.
 func (w *Window) Min() float64 { return slices.Min(w.samples[:min(w.n, WindowSize)]) }
 
+// Max returns the greatest sample of the window, which must not be empty.
+func (w *Window) Max() float64 { return slices.Max(w.samples[:min(w.n, WindowSize)]) }
+
+// Newest returns a window with the newest samples alone, as many as there are up to n.
+func (w *Window) Newest(n int) (newest Window) {
+	for i := max(0, w.n-min(n, WindowSize)); i < w.n; i++ {
+		newest.Add(w.samples[i%WindowSize])
+	}
+	return newest
+}
+
 // Median returns the median of the window, which must not be empty; of an even number of samples
 // the upper of the two in the middle.
 func (w *Window) Median() float64 {

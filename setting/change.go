@@ -80,6 +80,11 @@ type Change struct {
 	Why string `json:"why,omitempty"`
 }
 
+// Routes is the policy of changes of routes. They are no entries of the log, since they alter
+// nothing of what is learned: the host that leads decides on them, tells of them and counts them by
+// themselves, and their factors are of the speed of some all-reduces.
+const Routes = "routes"
+
 // MaxText is the number of bytes of a text in a Change at most.
 const MaxText = 160
 
@@ -96,7 +101,7 @@ func (s Setting) Diff(o Setting) (before, after string) {
 // Parts returns the names of the parts of the setting that the change has changed, in the order of
 // the text form.
 func (c Change) Parts() (list []string) {
-	for _, name := range names {
+	for _, name := range append(slices.Clip(names), "route") {
 		if slices.ContainsFunc(strings.Split(c.From+","+c.To, ","), func(word string) bool {
 			return strings.HasPrefix(word, name+"=")
 		}) {

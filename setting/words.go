@@ -11,14 +11,39 @@ import (
 // String says the change in one line for a person: that it was entered and why, with what was
 // predicted, or how it has ended, with what was measured.
 func (c Change) String() string {
-	switch text := fmt.Sprintf("change %d %s", c.Number, c.Phase); c.Phase {
+	switch text := fmt.Sprintf("change %s %s", c.Name(), c.Phase); c.Phase {
 	case Entered:
-		return fmt.Sprintf("change %d at step %d: %s", c.Number, c.Step, c.Reason())
+		return fmt.Sprintf("change %s at step %d: %s", c.Name(), c.Step, c.Reason())
 	case Reverted:
 		return text + c.ending() + "; " + Change{From: c.To, To: c.From}.What()
 	default:
 		return text + c.ending()
 	}
+}
+
+// Name returns the number of the change, as people write it: changes of routes, which count by
+// themselves, have an r before it.
+func (c Change) Name() string {
+	if c.Policy == Routes {
+		return fmt.Sprintf("r%d", c.Number)
+	}
+	return fmt.Sprint(c.Number)
+}
+
+// Gain says of what the factors of the change are.
+func (c Change) Gain() string {
+	if c.Policy == Routes {
+		return "speed"
+	}
+	return "goodput"
+}
+
+// Unit says what is counted while the change is measured.
+func (c Change) Unit() string {
+	if c.Policy == Routes {
+		return "all-reduce"
+	}
+	return "step"
 }
 
 // Reason says what the change changes, why, and what is predicted of it.
@@ -28,7 +53,7 @@ func (c Change) Reason() string {
 		text += ", because " + c.Because
 	}
 	if c.Predicted.IsKnown() {
-		text += fmt.Sprintf("; predicted %.3gx goodput (%.3g–%.3g)", c.Predicted.Mid,
+		text += fmt.Sprintf("; predicted %.3gx %s (%.3g–%.3g)", c.Predicted.Mid, c.Gain(),
 			c.Predicted.Low, c.Predicted.High)
 	}
 	return text
@@ -75,7 +100,7 @@ func (c Change) ending() string {
 	var list []string
 	if c.Measured > 0 {
 		list = append(list, fmt.Sprintf("%.3gx over %s", c.Measured,
-			plural.Of(int(c.Steps), "step")))
+			plural.Of(int(c.Steps), c.Unit())))
 		switch {
 		case !c.Predicted.IsKnown():
 		case c.Predicted.Contains(c.Measured):

@@ -71,26 +71,14 @@ class Network:
         self._ip(space, "address", "add", f"{self.address[h]}/24", "dev", "eth0")
         self._ip(space, "link", "set", "lo", "up")
         self._ip(space, "link", "set", "eth0", "mtu", mtu, "up")
-        for where, device in ((self._name, port), (space, "eth0")):
+        self.set_rate(h, rate)
+
+    def set_rate(self, h: int, rate: str) -> None:
+        """Has the cable of host h carry `rate` each way from now on."""
+        for where, device in ((self._name, f"port{h}"), (self.namespace(h), "eth0")):
+            tbf = ["tbf", "rate", rate, "burst", BURST, "limit", QUEUE]
             subprocess.run(
-                [
-                    "tc",
-                    "-n",
-                    where,
-                    "qdisc",
-                    "replace",
-                    "dev",
-                    device,
-                    "root",
-                    "tbf",
-                    "rate",
-                    rate,
-                    "burst",
-                    BURST,
-                    "limit",
-                    QUEUE,
-                ],
-                check=True,
+                ["tc", "-n", where, "qdisc", "replace", "dev", device, "root", *tbf], check=True
             )
 
     def namespace(self, h: int) -> str:

@@ -42,6 +42,24 @@ def noisy(job, options):
         step.allreduce(gradient)
 
 
+def still(job, options):
+    """Steps whose gradients never change, each reported with when it ended and its seconds: they
+    take little more than the sleep and the all-reduce.
+    """
+    gradient = shoal.empty(options["elements"], np.float32)
+    gradient[:] = 1
+    state = np.zeros(1)
+    job.register("state", lambda: state, lambda others: np.copyto(state, others))
+    before = time.time()
+    for step in steps_of(job, 1 << 40, options):
+        pace(options, len(step.indices))
+        step.allreduce(gradient)
+        now = time.time()
+        if job.rank == 0:
+            job.report(ended=now, seconds=now - before)
+        before = now
+
+
 def steps_of(job, samples, options):
     """The steps of a job over so many samples, with the batch and its range from the options."""
     opened = {}
@@ -92,4 +110,4 @@ def digits(job, options):
 
 if __name__ == "__main__":
     chosen = json.loads(sys.argv[1])
-    {"noise": noisy, "digits": digits}[chosen["kind"]](shoal.join(), chosen)
+    {"noise": noisy, "digits": digits, "still": still}[chosen["kind"]](shoal.join(), chosen)

@@ -11,24 +11,35 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // Routes decides by which routes the all-reduces of a job go, from what those before took. The
 // model proposes: it is fitted to what was measured, so that what one length has shown counts for
 // the others too. Measurement decides: a route that should be faster is tried for a few
-// all-reduces, and stays only if it was.
+// all-reduces, and stays only if it was. Where all-reduces have become slower it looks for a slow
+// cable, see cables.go.
 //
 // Every agent has one and tells it of all that it takes part in, so that whoever leads next has
 // seen the same. Use NewRoutes. One goroutine uses it at a time, and its methods do no I/O.
 type Routes struct {
 	start   cost.Model                 // model from which fits start
 	classes map[cost.Class]*classState // at most maxClasses
+	number  uint64                     // changes of routes that were made or seen
+	misses  []float64                  // logarithms of measured over predicted; at most maxMisses
 }
 
-// RouteDecision is the route that the all-reduces of a class take from now on, and why.
+// RouteDecision is the route that the all-reduces of a class take from now on, and the changes that
+// end or begin with it, in this order.
 type RouteDecision struct {
 	cost.Class
-	decide.Choice[collective.Route]
+	Route collective.Route
+	// Changes are those of the ledger, with the step left open. Their factors are of the speed of
+	// these all-reduces, and their steps are all-reduces.
+	Changes []setting.Change
+	// Slow is the host whose cable is slow, counted by the least rank of hosts; -1 = none is known
+	// to be.
+	Slow int
 }
 
 const (
@@ -44,6 +55,9 @@ const (
 	trialMargin = 0.9
 	// probeMargin is that part for a route that would tell the model much.
 	probeMargin = 2.0
+	// hopeless is by what factor the first all-reduce by a route that is tried takes longer if it
+	// is not worth another one.
+	hopeless = 1.4
 	// keepMargin is that part for a route that was tried, as measured, to be kept.
 	keepMargin = 0.97
 
@@ -54,8 +68,9 @@ const (
 	minStreamBytes = 1 << 20
 
 	// driftFactor is by what factor the time of a route must change to show that the network has
-	// changed.
-	driftFactor = 1.3
+	// changed, and soonFactor by what factor that of driftLength all-reduces.
+	driftFactor, soonFactor = 1.3, 1.5
+	driftLength             = 3
 
 	// maxClasses bounds the classes of a job; all-reduces of more are left as they are.
 	maxClasses = 64
@@ -66,29 +81,15 @@ const (
 	maxFitClasses = 8
 )
 
-// classState is what is known of a class of all-reduces, and the route that they take. It is used
-// as its Routes are.
-type classState struct {
-	cost.Class
-	route    collective.Route // that they take now
-	bytes    int              // bytes of the newest all-reduce, on each host
-	trial    bool             // route is tried in place of previous
-	previous collective.Route // route before the trial; meaningless outside of one
-
-	since    int     // all-reduces by route since the last decision
-	patience int     // all-reduces from the last decision to the next
-	settled  float64 // seconds that route took at the last decision; 0 = there was none
-	// seconds has, by route, how many seconds all-reduces took.
-	seconds map[collective.Route]*sense.Window
-}
-
 // NewRoutes returns a policy that has seen nothing. Its fits start from a model, whose Gamma stays.
-func NewRoutes(start cost.Model) *Routes { return &Routes{start, map[cost.Class]*classState{}} }
+func NewRoutes(start cost.Model) *Routes {
+	return &Routes{start: start, classes: map[cost.Class]*classState{}}
+}
 
 // Decide learns what an all-reduce took: by itself, or its share of what several took beside each
 // other. On the agent that leads it decides, now and then, that the all-reduces of the same class
-// go another way from now on; it keeps that in p too.
-func (p *Routes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, changed bool) {
+// go another way from now on, or that a way that was tried stays; it keeps that in p too.
+func (p *Routes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, decided bool) {
 	s := o.Sample
 	class := cost.ClassOf(s.Hosts, s.Bytes)
 	c := p.classes[class]
@@ -96,29 +97,28 @@ func (p *Routes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, cha
 		if len(p.classes) == maxClasses || s.Hosts > maxHosts {
 			return RouteDecision{}, false
 		}
-		c = &classState{Class: class, route: s.Route, patience: trialLength,
-			seconds: map[collective.Route]*sense.Window{}}
+		c = newClass(class, s.Route)
 		p.classes[class] = c
 	}
-	if !o.Leads && s.Route != c.route { // another agent has decided
-		*c = classState{Class: class, route: s.Route, patience: trialLength, seconds: c.seconds}
-	}
-	c.bytes = s.Bytes
-	w := c.seconds[s.Route]
-	if w == nil {
-		w = &sense.Window{}
-		c.seconds[s.Route] = w
-	}
-	w.Add(s.Seconds)
 	if s.Route == c.route {
-		c.since++
+		c.others = 0
+	} else if c.others++; !o.Leads || c.others == earlyLength { // another agent has decided
+		p.follow(c, s.Route)
 	}
+	c.add(s)
+	if s.Route != c.route {
+		return RouteDecision{}, false
+	}
+	c.since++
+	if !o.Leads {
+		c.endSeen()
+		return RouteDecision{}, false
+	}
+	w := c.seconds[s.Route]
 	switch {
-	case !o.Leads || s.Route != c.route:
-	case c.trial && c.since == earlyLength && w.Min() > c.seconds[c.previous].Median():
-		return c.revertTrial(), true
-	case c.trial && c.since == trialLength, c.since >= c.patience,
-		c.since%trialLength == 0 && c.hasDrifted(w):
+	case c.trial && c.isSlower(w):
+		return p.giveUp(c), true
+	case c.trial && c.since == trialLength, c.since >= c.patience, c.hasDrifted(w) != 0:
 		return p.decideClass(c)
 	}
 	return RouteDecision{}, false
@@ -137,7 +137,7 @@ func (p *Routes) Model(hosts int) (cost.Model, bool) {
 	if longest == nil {
 		return cost.Model{}, false
 	}
-	return p.start.Fit(p.fitSamples(longest)), true
+	return p.fit(longest), true
 }
 
 // CableSecondsPerByte returns the seconds of a byte that a host sends: the time of the longest
@@ -163,60 +163,107 @@ func (p *Routes) CableSecondsPerByte() (float64, bool) {
 }
 
 // decideClass keeps the route of a class, or changes it in c, and begins the time to its next
-// decision; false = it is kept. The route was measured.
-func (p *Routes) decideClass(c *classState) (RouteDecision, bool) {
-	now := c.seconds[c.route].Median()
-	c.since = 0
+// decision; false = there is nothing to tell. The route was measured.
+func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
+	w := c.seconds[c.route]
+	d = RouteDecision{Class: c.Class, Slow: -1}
+	drift := c.hasDrifted(w)
 	switch {
-	case c.trial && now > keepMargin*c.seconds[c.previous].Median():
-		return c.revertTrial(), true
+	case c.trial && !c.isFaster():
+		return p.giveUp(c), true
 	case c.trial:
-		c.patience = trialLength
-	case c.hasDrifted(c.seconds[c.route]): // what other routes took once says nothing any more
-		maps.DeleteFunc(c.seconds, func(r collective.Route, _ *sense.Window) bool {
-			return r != c.route
-		})
-		c.patience = trialLength
+		d.Changes = append(d.Changes, p.endChange(c, setting.Kept))
+		c.keepCables()
+		if c.patience = trialLength; c.route == c.before {
+			c.before, c.slow = collective.Route{}, nil
+		} else if c.before.Strategy != nil { // it is well for now
+			c.since, c.trial, c.settled, c.patience = 0, false, w.Median(), 2*trialLength
+			d.Route = c.route
+			return d, true
+		}
+	case drift != 0: // what was measured before says nothing any more
+		newest := w.Newest(driftLength)
+		w = &newest
+		c.seconds = map[collective.Route]*sense.Window{c.route: w}
+		c.healed = c.slow != nil && drift < 0
+		if drift < 0 {
+			c.before = collective.Route{}
+		} else if c.before.Strategy == nil {
+			c.before, c.quick = c.route, c.settled
+		}
+		c.slow, c.patience = nil, trialLength
+		c.looking, c.unsure = drift > 0 && c.healthy.Beta > 0, false
+		c.looked = c.looked || c.looking
 	}
-	c.trial, c.settled = false, now
-	to, expected := c.routeToTry(p.start.Fit(p.fitSamples(c)), now)
+	c.since, c.trial, c.settled = 0, false, w.Median()
+	to, expected := p.next(c, &d)
+	d.Route = to
 	if to == c.route {
 		c.patience = min(2*c.patience, maxPatience)
-		return RouteDecision{}, false
+		return d, len(d.Changes) > 0
 	}
 	c.trial, c.previous = true, c.route
-	return c.changeRoute(to, now, decide.Estimate{Seconds: expected, Predicted: true}), true
+	d.Changes = append(d.Changes, p.beginChange(c, to, expected))
+	return d, true
 }
 
-// bytesSent returns how many bytes each host sends for the newest all-reduce: the least possible
-// number, which all routes but stars reach.
-func (c *classState) bytesSent() float64 {
-	return 2 * float64(c.bytes) * float64(c.Hosts-1) / float64(c.Hosts)
+// next returns the route that should be tried in place of the present one, and the seconds that it
+// may take; the present route if there is none. It sets the slow host of d.
+func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may setting.Band) {
+	if c.looking {
+		if to, may, d.Slow = c.cableToTry(); to != c.route {
+			return to, may
+		}
+		c.looking = false
+	}
+	model := p.fit(c)
+	if c.slow == nil {
+		c.healthy = model
+	}
+	to, expected := c.routeToTry(model, c.settled)
+	if to == c.route && c.before.Strategy != nil && c.quick < trialMargin*c.settled &&
+		c.before != c.route {
+		// what has slowed them down may be over, which only that route may show
+		may = setting.Band{Low: c.quick, Mid: c.settled, High: c.settled}
+		if w := c.seconds[c.before]; w != nil {
+			may.Mid, may.High = w.Median(), w.Median()
+			delete(c.seconds, c.before)
+		}
+		return c.before, may
+	}
+	if to == c.route && c.slow == nil && !c.looked {
+		// a cable may have been slow from the beginning
+		c.looking, c.looked, c.unsure = true, true, true
+		if to, may, d.Slow = c.cableToTry(); to != c.route {
+			return to, may
+		}
+		c.looking = false
+	}
+	return to, setting.Band{Low: expected, Mid: expected, High: expected}
 }
 
-// hasDrifted reports whether the route takes longer or shorter than at the last decision, and not
-// only because some all-reduces were held up. w is what that route took.
-func (c *classState) hasDrifted(w *sense.Window) bool {
-	return !c.trial && c.settled > 0 &&
-		(w.Min() > driftFactor*c.settled || c.settled > driftFactor*driftFactor*w.Median())
-}
-
-// revertTrial ends a trial that brought nothing, takes the route before it again, and doubles the
-// time until the next one.
-func (c *classState) revertTrial() RouteDecision {
-	c.trial, c.patience, c.since = false, min(2*c.patience, maxPatience), 0
-	return c.changeRoute(c.previous, c.seconds[c.route].Median(),
-		decide.Estimate{Seconds: c.seconds[c.previous].Median()})
-}
-
-// changeRoute sets the route of a class, and returns that as a decision. Now is how many seconds
-// the present route takes.
-func (c *classState) changeRoute(to collective.Route, now float64,
-	then decide.Estimate) RouteDecision {
-	from := c.route
-	c.route = to
-	return RouteDecision{c.Class, decide.Choice[collective.Route]{From: from, To: to,
-		Because: decide.Because{From: decide.Estimate{Seconds: now}, To: then}}}
+// giveUp ends a trial that brought nothing. It tries the next route if a slow cable is looked for;
+// else it takes the route before the trial again, and doubles the time until the next one.
+func (p *Routes) giveUp(c *classState) RouteDecision {
+	d := RouteDecision{Class: c.Class, Slow: -1,
+		Changes: []setting.Change{p.endChange(c, setting.Reverted)}}
+	// what a single one has shown is believed as if it had been some
+	for w := c.seconds[c.route]; w.Count() < earlyLength; {
+		w.Add(w.Median())
+	}
+	c.since = 0
+	if c.looking {
+		to, may, slow := c.cableToTry()
+		if to != c.previous {
+			d.Route, d.Slow = to, slow
+			d.Changes = append(d.Changes, p.beginChange(c, to, may))
+			return d
+		}
+		c.looking = false
+	}
+	c.trial, c.patience = false, min(2*c.patience, maxPatience)
+	c.route, d.Route = c.previous, c.previous
+	return d
 }
 
 // routeToTry returns the route that should be tried in place of the present one, which takes so
@@ -229,14 +276,18 @@ func (c *classState) routeToTry(model cost.Model, now float64) (best collective.
 	expected float64) {
 	best, expected = c.route, trialMargin*now
 	predicted := model.AllReduceSeconds(c.route, c.Hosts, c.Bytes)
-	for _, r := range collective.Candidates(c.Hosts, c.Bytes) {
+	list := collective.Candidates(c.Hosts, c.Bytes)
+	if i := slices.IndexFunc(c.slow, func(x float64) bool { return x > 1 }); i >= 0 {
+		list = append(list, collective.CandidatesAround(i, c.Hosts, c.Bytes)...)
+	}
+	for _, r := range list {
 		if r.Same(c.route, c.Hosts, c.Bytes) || c.seconds[r] == nil && c.wasTriedAsOther(r) {
 			continue
 		}
 		seconds := model.AllReduceSeconds(r, c.Hosts, c.Bytes) / predicted * now
 		if w := c.seconds[r]; w != nil && w.Count() >= earlyLength {
 			seconds = w.Median()
-		} else if c.wouldInform(r) && seconds < probeMargin*now {
+		} else if c.slow == nil && c.wouldInform(r) && seconds < probeMargin*now {
 			return r, seconds
 		}
 		if seconds < expected {

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // network is hosts whose all-reduces take what a model says, more or less. The goroutine of the
@@ -50,7 +52,7 @@ func (n *network) allReduce(hosts, bytes int, tuners ...*policy.Routes) (policy.
 	}
 	c, changed := tuners[0].Decide(decide.Measurement[cost.Sample]{Sample: s, Leads: true})
 	if changed {
-		n.route[c.Class] = c.To
+		n.route[c.Class] = c.Route
 	}
 	return c, changed
 }
@@ -96,7 +98,7 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 			}
 		}
 		if late := n.allReduceInTurn(150, 4, lengths, tuner); len(late) > 0 {
-			t.Errorf("it does not settle: %+v", late)
+			t.Errorf("it does not settle: %v", ledger(late))
 		}
 	}
 }
@@ -111,23 +113,35 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 			n.odd[r] = 3
 		}
 	}
-	changes := n.allReduceInTurn(1000, 3, []int{bytes}, tuner)
+	changes := ledger(n.allReduceInTurn(1000, 3, []int{bytes}, tuner))
 	if len(changes) == 0 || len(changes)%2 != 0 {
 		t.Fatalf("%d changes: %+v", len(changes), changes)
 	}
-	tried := map[collective.Route]bool{}
+	tried := map[string]bool{}
 	for i := 0; i < len(changes); i += 2 {
 		there, back := changes[i], changes[i+1]
-		if there.From != collective.DefaultRoute(bytes) || back.From != there.To ||
-			back.To != there.From || tried[there.To] {
-			t.Errorf("%v to %v, then %v to %v", there.From, there.To, back.From, back.To)
+		if there.Phase != setting.Entered || back.Phase != setting.Reverted ||
+			there.Number != uint64(i/2+1) || back.Number != there.Number || back.To != there.To ||
+			there.From != "route="+collective.DefaultRoute(bytes).String() || tried[there.To] {
+			t.Errorf("%v, then %v", there, back)
 		}
 		tried[there.To] = true
-		if !strings.Contains(there.Reason(), "may take") ||
-			strings.Contains(back.Reason(), "may take") {
-			t.Errorf("because %q, then because %q", there.Reason(), back.Reason())
+		if !strings.Contains(there.Because, "may take") || back.Measured > 0.97 ||
+			back.Why == "" || !there.Predicted.IsKnown() {
+			t.Errorf("%v, then %v", there, back)
+		}
+		if err := errors.Join(there.Validate(), back.Validate()); err != nil {
+			t.Error(err)
 		}
 	}
+}
+
+// ledger returns what the ledger has of decisions.
+func ledger(decisions []policy.RouteDecision) (list []setting.Change) {
+	for _, d := range decisions {
+		list = append(list, d.Changes...)
+	}
+	return list
 }
 
 // Where times differ by more than routes do, trials become rare.
@@ -234,7 +248,7 @@ func TestTunerTriesStreams(t *testing.T) {
 		tried := false
 		for _, c := range n.allReduceInTurn(300, 3, []int{bytes},
 			policy.NewRoutes(cost.Default())) {
-			tried = tried || c.To.Streams > 1
+			tried = tried || c.Route.Streams > 1
 		}
 		route, known := n.route[cost.ClassOf(3, bytes)]
 		if !tried || !known || (route.Streams > 1) != several {
@@ -250,13 +264,24 @@ func TestTunerTriesStreams(t *testing.T) {
 func TestTunerKnowsOneWayByAllNames(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
 	changes := n.allReduceInTurn(500, 2, []int{72 << 10, 1 << 20}, policy.NewRoutes(cost.Default()))
-	for _, c := range changes {
-		if c.From.Streams == c.To.Streams &&
-			n.truth.AllReduceSeconds(c.From, 2, c.Bytes) == n.truth.AllReduceSeconds(c.To, 2,
-				c.Bytes) {
-			t.Errorf("%v go %v instead of %v: %s", c.Class, c.To, c.From, c.Reason())
+	for _, d := range changes {
+		for _, c := range d.Changes {
+			from, to := readRoute(t, c.From), readRoute(t, c.To)
+			if from.Streams == to.Streams && n.truth.AllReduceSeconds(from, 2,
+				d.Bytes) == n.truth.AllReduceSeconds(to, 2, d.Bytes) {
+				t.Errorf("%v", c)
+			}
 		}
 	}
+}
+
+// readRoute returns the route that a part of a setting has.
+func readRoute(t *testing.T, text string) (r collective.Route) {
+	t.Helper()
+	if err := r.UnmarshalText([]byte(strings.TrimPrefix(text, "route="))); err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // What sums cost is not learnt from all-reduces: a tuner counts on what it was told.
@@ -267,7 +292,7 @@ func TestTunerBeginsWithAModel(t *testing.T) {
 		m.Gamma = gamma
 		for _, c := range newNetwork(slowCables, 0).allReduceInTurn(2*8, 4, []int{16 << 20},
 			policy.NewRoutes(m)) {
-			said[c.Reason()] = true
+			said[fmt.Sprint(c.Changes)] = true
 		}
 	}
 	if len(said) < 2 {

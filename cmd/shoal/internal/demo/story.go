@@ -148,9 +148,11 @@ func (s *demoStory) addChange(c setting.Change) {
 	} else {
 		s.lines = append(s.lines, fmt.Sprintf("work moves after step %d: %s", c.Step, c.Reason()))
 	}
-	if n := len(s.changes); n > 0 && s.changes[n-1].Number == c.Number {
-		s.changes[n-1] = c
-		return
+	for i := range s.changes {
+		if s.changes[i].Name() == c.Name() {
+			s.changes[i] = c
+			return
+		}
 	}
 	s.changes = append(s.changes, c)
 }

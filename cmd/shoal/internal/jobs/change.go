@@ -3,8 +3,11 @@ package jobs
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,21 +17,21 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// explainChange prints to out all that the ledger of the run in dir says of the change of a number:
+// explainChange prints to out all that the ledger of the run in dir says of the change of a name:
 // what, when and why, what else was compared, what was predicted, and what came of it. asJSON
 // prints the entries of the ledger about it. An error says which numbers there are.
-func explainChange(out io.Writer, dir string, number uint64, asJSON bool) error {
+func explainChange(out io.Writer, dir string, name string, asJSON bool) error {
 	var about []launcher.Entry // the entries about the change
-	var all []uint64           // the numbers of all changes, each once
+	var all []string           // the names of all changes, each once
 	ledger := &tail{path: launcher.LedgerPath(dir)}
 	err := ledger.readEntries(func(e launcher.Entry) error {
 		if e.Change == nil {
 			return nil
 		}
-		if len(all) == 0 || all[len(all)-1] < e.Change.Number {
-			all = append(all, e.Change.Number)
+		if !slices.Contains(all, e.Change.Name()) {
+			all = append(all, e.Change.Name())
 		}
-		if e.Change.Number == number {
+		if e.Change.Name() == name {
 			about = append(about, e)
 		}
 		return nil
@@ -37,7 +40,7 @@ func explainChange(out io.Writer, dir string, number uint64, asJSON bool) error 
 	case err != nil:
 		return err
 	case len(about) == 0:
-		return fmt.Errorf("the ledger %s has no change %d: %s", ledger.path, number,
+		return fmt.Errorf("the ledger %s has no change %s: %s", ledger.path, name,
 			knownChanges(all))
 	case asJSON:
 		return encodeEntries(out, about)
@@ -56,15 +59,50 @@ func encodeEntries(out io.Writer, list []launcher.Entry) error {
 	return nil
 }
 
+// changeName is the name of a change, as the flag --change takes it; "" = none was given.
+type changeName string
+
+// String implements pflag.Value.
+func (n *changeName) String() string { return string(*n) }
+
+// Type implements pflag.Value.
+func (n *changeName) Type() string { return "name" }
+
+// Set implements pflag.Value.
+func (n *changeName) Set(text string) error {
+	if !namesChange.MatchString(text) {
+		return errors.New("it takes a whole number, or r and a number for a change of routes")
+	}
+	*n = changeName(text)
+	return nil
+}
+
+// namesChange matches the name of a change.
+var namesChange = regexp.MustCompile("^r?[0-9]+$")
+
 // knownChanges says which changes a ledger has, and how others come about.
-func knownChanges(all []uint64) string {
+func knownChanges(all []string) string {
 	switch len(all) {
 	case 0:
 		return "the setting of the job was not changed, as shoal set JOB batch=512 does"
 	case 1:
-		return fmt.Sprintf("the only one is change %d", all[0])
+		return "the only one is change " + all[0]
 	}
-	return fmt.Sprintf("there are changes %d to %d", all[0], all[len(all)-1])
+	byKind := map[bool][]string{} // by whether they are of routes
+	for _, name := range all {
+		byKind[name[0] == 'r'] = append(byKind[name[0] == 'r'], name)
+	}
+	var parts []string
+	for _, list := range [][]string{byKind[false], byKind[true]} {
+		switch len(list) {
+		case 0:
+		case 1:
+			parts = append(parts, "change "+list[0])
+		default:
+			parts = append(parts, fmt.Sprintf("changes %s to %s", list[0], list[len(list)-1]))
+		}
+	}
+	return "there are " + strings.Join(parts, " and ")
 }
 
 // changeText says one change whole, in lines; about has the entries of the ledger about it.
@@ -75,7 +113,7 @@ func changeText(about []launcher.Entry) string {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	fmt.Fprintf(&b, "change %d at step %d: %s\n", c.Number, c.Step, c.What())
+	fmt.Fprintf(&b, "change %s at step %d: %s\n", c.Name(), c.Step, c.What())
 	by := c.Who
 	if c.Policy != "" {
 		by = "policy " + c.Policy
@@ -87,7 +125,7 @@ func changeText(about []launcher.Entry) string {
 	for i, other := range c.Alternatives {
 		line([]string{"instead of", ""}[min(i, 1)], "%s", other)
 	}
-	line("predicted", "%s", bandText(c.Predicted))
+	line("predicted", "%s", bandText(c))
 	line("measured", "%s", measuredText(c))
 	switch c.Phase {
 	case setting.Entered:
@@ -108,12 +146,13 @@ func whyText(c setting.Change) string {
 	return ": " + c.Why
 }
 
-// bandText says by which factor the goodput of a job was to grow.
-func bandText(b setting.Band) string {
+// bandText says by which factor the goodput of a job, or the speed of all-reduces, was to grow.
+func bandText(c setting.Change) string {
+	b := c.Predicted
 	if !b.IsKnown() {
 		return "nothing"
 	}
-	return fmt.Sprintf("%.3gx goodput, in 80 of 100 cases %.3g to %.3g", b.Mid, b.Low, b.High)
+	return fmt.Sprintf("%.3gx %s, in 80 of 100 cases %.3g to %.3g", b.Mid, c.Gain(), b.Low, b.High)
 }
 
 // measuredText says by which factor the goodput of a job has grown with a change.
@@ -121,7 +160,7 @@ func measuredText(c setting.Change) string {
 	if c.Measured == 0 {
 		return "nothing"
 	}
-	text := fmt.Sprintf("%.3gx over %s", c.Measured, plural.Of(int(c.Steps), "step"))
+	text := fmt.Sprintf("%.3gx over %s", c.Measured, plural.Of(int(c.Steps), c.Unit()))
 	if c.Rate > 0 {
 		text += fmt.Sprintf(", as against %.4g samples/s before", c.Rate)
 	}

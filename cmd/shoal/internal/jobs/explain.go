@@ -23,7 +23,7 @@ import (
 // NewExplainCommand returns the command shoal explain.
 func NewExplainCommand() *cobra.Command {
 	var asJSON bool
-	var change uint64
+	var change changeName
 	cmd := &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say what happened to a job's workers, and why",
@@ -37,6 +37,7 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 		Example: `  shoal explain train
   shoal explain train --json               one JSON object a change
   shoal explain train --change 3           all about change 3 of the setting
+  shoal explain train --change r3          all about change 3 of the routes of all-reduces
   shoal explain ~/.local/state/shoal/runs/train-3`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeRuns,
@@ -46,13 +47,13 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 				return err
 			}
 			if cmd.Flags().Changed("change") {
-				return explainChange(cmd.OutOrStdout(), dir, change, asJSON)
+				return explainChange(cmd.OutOrStdout(), dir, string(change), asJSON)
 			}
 			return explain(cmd.OutOrStdout(), dir, live, silent, asJSON)
 		},
 	}
-	cmd.Flags().Uint64Var(&change, "change", 0,
-		"say all about the change of the setting that has this `number`")
+	cmd.Flags().Var(&change, "change",
+		"say all about the change that has this `number`, such as 3, or r3 of the routes")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a change, as in the ledger")
 	return cmd
 }

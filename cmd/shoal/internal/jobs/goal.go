@@ -49,7 +49,7 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 	err := cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
 		if shown := ledger.readEntries(func(e launcher.Entry) error {
-			if !g.json && e.Change != nil && !e.Change.IsNews() {
+			if !g.json && e.Change != nil && (e.What == "route" || !e.Change.IsNews()) {
 				return nil
 			}
 			return showEntry(out, e, g.json)

@@ -149,7 +149,7 @@ func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, t
 		_, err = fmt.Fprintf(out, "%s: nothing can be predicted, for too little was measured\n",
 			c.What())
 	default:
-		_, err = fmt.Fprintf(out, "%s: %s\n", c.What(), bandText(c.Predicted))
+		_, err = fmt.Fprintf(out, "%s: %s\n", c.What(), bandText(c))
 	}
 	return err
 }

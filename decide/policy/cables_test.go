@@ -1,0 +1,89 @@
+package policy_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/policy"
+)
+
+// cables is a network on which nearly all of the time of long all-reduces is that of their bytes.
+var cables = cost.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 20e-9, Gamma: 0.1e-9}
+
+// overBest returns how many times as long as by the best route the all-reduces of a class take.
+func (n *network) overBest(hosts, bytes int) float64 {
+	list := collective.Candidates(hosts, bytes)
+	for slow := range hosts {
+		list = append(list, collective.CandidatesAround(slow, hosts, bytes)...)
+	}
+	least := n.truth.AllReduceSeconds(list[0], hosts, bytes)
+	for _, r := range list[1:] {
+		least = min(least, n.truth.AllReduceSeconds(r, hosts, bytes))
+	}
+	return n.truth.AllReduceSeconds(n.route[cost.ClassOf(hosts, bytes)], hosts, bytes) / least
+}
+
+// slow has the cable of a host be ten times as slow as the others from now on.
+func (n *network) slow(host, hosts int) {
+	n.truth.Slow = slices.Repeat([]float64{1}, hosts)
+	n.truth.Slow[host] = 10
+}
+
+// Within 12 all-reduces after the cable of a host has become slow, all-reduces take hardly longer
+// than they must, and so they do some time after it carries as much as before again.
+func TestTunerFindsTheSlowCable(t *testing.T) {
+	const bytes = 1 << 20
+	for hosts, list := range map[int][]int{3: {0, 1}, 4: {0, 1, 3}, 6: {1}} {
+		for _, slow := range list {
+			n, tuner := newNetwork(cables, 0.05), policy.NewRoutes(cost.Default())
+			n.allReduceInTurn(60, hosts, []int{bytes}, tuner)
+			n.slow(slow, hosts)
+			n.allReduceInTurn(12, hosts, []int{bytes}, tuner)
+			if over := n.overBest(hosts, bytes); over > 1/0.95 {
+				t.Errorf("%d hosts, %d slow: %.2f times as long as the best route", hosts, slow,
+					over)
+			}
+			n.allReduceInTurn(12, hosts, []int{bytes}, tuner)
+			n.truth.Slow = nil
+			n.allReduceInTurn(60, hosts, []int{bytes}, tuner)
+			if over := n.overBest(hosts, bytes); over > 1/0.88 {
+				t.Errorf("%d hosts, none slow any more: %.2f times as long as the best route",
+					hosts, over)
+			}
+		}
+	}
+}
+
+// A cable that was slow from the beginning is found too, and by who comes to lead.
+func TestTunerFindsACableThatWasAlwaysSlow(t *testing.T) {
+	const hosts, bytes = 4, 1 << 20
+	for slow := range hosts {
+		n := newNetwork(cables, 0.05)
+		n.slow(slow, hosts)
+		one, other := policy.NewRoutes(cost.Default()), policy.NewRoutes(cost.Default())
+		n.allReduceInTurn(3*slow, hosts, []int{bytes}, one, other)
+		n.allReduceInTurn(120, hosts, []int{bytes}, other, one)
+		if over := n.overBest(hosts, bytes); over > 1/0.95 {
+			t.Errorf("%d slow: %.2f times as long as the best route", slow, over)
+		}
+	}
+}
+
+// What slows all-reduces down for a while leaves no worse route behind.
+func TestTunerReturnsWhenItIsOver(t *testing.T) {
+	const hosts, bytes = 4, 1 << 20
+	n, tuner := newNetwork(cables, 0.05), policy.NewRoutes(cost.Default())
+	n.allReduceInTurn(60, hosts, []int{bytes}, tuner)
+	before := n.overBest(hosts, bytes)
+	for range 2 {
+		n.noise = 8 // some wait for processors
+		n.allReduceInTurn(12, hosts, []int{bytes}, tuner)
+		n.noise = 0.05
+		n.allReduceInTurn(100, hosts, []int{bytes}, tuner)
+		if over := n.overBest(hosts, bytes); over > before {
+			t.Errorf("%.2f times as long as the best route", over)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// Changes of routes as the ledger has them. What is predicted and measured is by which factor the
+// all-reduces of a class become faster.
+
+const (
+	// maxMisses is how many past predictions the band of the next one follows from.
+	maxMisses = 32
+	// priorMiss is by which factor predictions are off before there are any; it counts as
+	// priorMisses of them.
+	priorMiss, priorMisses = 1.3, 4
+	// tail80 is the half-width of the band of 80 % of a normal distribution, in standard
+	// deviations.
+	tail80 = 1.28
+)
+
+// beginChange changes the route of a class, and returns the change for the ledger. may is how many
+// seconds an all-reduce may take by it; the route before was measured.
+func (p *Routes) beginChange(c *classState, to collective.Route, may setting.Band) setting.Change {
+	p.number++
+	now, wide := c.seconds[c.previous].Median(), math.Exp(tail80*p.miss())
+	text := fmt.Sprintf("%.3g", 1e3*may.Low)
+	if high := fmt.Sprintf("%.3g", 1e3*may.High); high != text {
+		text += " to " + high
+	}
+	c.route, c.may = to, may
+	c.change = setting.Change{Number: p.number, Phase: setting.Entered, Policy: setting.Routes,
+		From: routeText(c.previous), To: routeText(to),
+		Because: fmt.Sprintf("%v took %.3g ms, and may take %s ms", c.Class, 1e3*now, text),
+		Predicted: setting.Band{Low: now / may.High / wide, Mid: now / may.Mid,
+			High: now / may.Low * wide}}
+	return c.change
+}
+
+// endChange returns the end of the trial of a class for the ledger, and learns from it how far off
+// predictions are.
+func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
+	e, own := c.change, c.change.Policy != ""
+	if !own {
+		e.Policy, e.From, e.To = setting.Routes, routeText(c.previous), routeText(c.route)
+		e.Because = fmt.Sprintf("the host that led before tried it for %v", c.Class)
+	}
+	e.Phase = phase
+	if w := c.seconds[c.previous]; w != nil {
+		took := c.seconds[c.route].Median()
+		e.Measured, e.Steps = w.Median()/took, uint64(min(c.since, trialLength))
+		e.Why = fmt.Sprintf("they took %.3g ms", 1e3*took)
+		if own {
+			p.misses = append(p.misses, math.Log(took/min(max(took, c.may.Low), c.may.High)))
+		}
+	}
+	if len(p.misses) > maxMisses {
+		p.misses = slices.Delete(p.misses, 0, 1)
+	}
+	return e
+}
+
+// miss returns how far off predictions are: the root mean square of the logarithms of measured over
+// predicted.
+func (p *Routes) miss() float64 {
+	prior := math.Log(priorMiss)
+	sum := priorMisses * prior * prior
+	for _, x := range p.misses {
+		sum += x * x
+	}
+	return math.Sqrt(sum / float64(priorMisses+len(p.misses)))
+}
+
+// routeText returns a route as a part of a setting.
+func routeText(r collective.Route) string { return "route=" + r.String() }
