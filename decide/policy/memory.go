@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // memoryPart is which part of a memory workers may need at most: what they need differs a little
@@ -28,11 +29,11 @@ type fit struct {
 // bounds more than is necessary; so a batch that grows comes nearer to what fits each time.
 func fitOf(o sense.Observation) (least fit) {
 	least.most = math.MaxUint64
-	batch := float64(o.Setting.Batch)
-	if len(o.Hosts) != o.Size || batch == 0 {
+	if len(o.Hosts) != o.Size || o.Size == 0 {
 		return least
 	}
-	samples := decide.SamplesOf(o.Setting, o.Size)
+	const whole = 1 << 30 // so large that rounding does not matter
+	samples := decide.SamplesOf(setting.Setting{Batch: whole, Shares: o.Setting.Shares}, o.Size)
 	for _, h := range o.Machines {
 		workers, sum, largest := 0, 0., 0.
 		for rank, host := range o.Hosts {
@@ -41,9 +42,9 @@ func fitOf(o sense.Observation) (least fit) {
 			}
 		}
 		for _, m := range h.Memory {
-			x := fit{need: m.Used / m.Samples * sum / batch, room: m.Room, host: h.Name}
+			x := fit{need: m.Used / m.Samples * sum / whole, room: m.Room, host: h.Name}
 			if x.device = m.Device; m.Device {
-				x.need = m.Used / m.Samples * largest / batch
+				x.need = m.Used / m.Samples * largest / whole
 			}
 			if workers == 0 || !(x.need > 0) {
 				continue
@@ -78,6 +79,6 @@ func (f fit) bound(o sense.Observation) (bounded sense.Observation, why string) 
 	if f.device {
 		of = "GiB of a GPU"
 	}
-	return o, fmt.Sprintf("%d would take up to %.1f of %.1f %s on %s", next,
+	return o, fmt.Sprintf("%d would take up to %.3g of %.3g %s on %s", next,
 		f.need*float64(next)/(1<<30), f.room/(1<<30), of, f.host)
 }

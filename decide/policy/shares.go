@@ -38,7 +38,10 @@ var fixedParts = []float64{0, 1.0 / 32, 1.0 / 16, 0.125, 0.25, 0.5, 1, 2, 4}
 // Shares divides the work among the workers by their measured speeds, so that all are ready at the
 // same time and a slow one does not hold up the others. What is learned does not depend on it: each
 // sample counts as much. It remembers how slow the workers were at the last look.
-type Shares struct{}
+type Shares struct {
+	// AtOnce has work move as soon as a worker is slow, to measure what it is worth to wait.
+	AtOnce bool
+}
 
 // Name implements decide.Policy.
 func (Shares) Name() string { return "shares" }
@@ -54,7 +57,7 @@ type seen struct {
 }
 
 // Decide implements decide.Policy.
-func (Shares) Decide(o sense.Observation, twin decide.Twin,
+func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	if o.Levers.Alike {
 		return decide.Leave(setting.WhyAlike), nil
@@ -83,6 +86,11 @@ func (Shares) Decide(o sense.Observation, twin decide.Twin,
 	if why := tooLittle(best.Prediction); why != "" {
 		return decide.Leave(because + "; " + why), nil
 	}
+	move := decide.Decision{To: &best.Target, Because: because,
+		Alternatives: alternativeShares(list)}
+	if p.AtOnce {
+		return move, nil
+	}
 	old := seen{}
 	if json.Unmarshal(state, &old) != nil || len(old.Slow) != o.Size ||
 		old.Deal != sense.DealOf(o.Setting.Shares) {
@@ -94,8 +102,7 @@ func (Shares) Decide(o sense.Observation, twin decide.Twin,
 	}
 	isNew, waits := !slices.Equal(old.Slow, slow), o.Step-old.Since
 	if waits >= stay && isNew && (isSteady(old.Slow, slow) || waits >= maxUnsteady) {
-		return decide.Decision{To: &best.Target, Because: because,
-			Alternatives: alternativeShares(list)}, nil
+		return move, nil
 	}
 	d := decide.Leave(fmt.Sprintf("%s; it must stay so for %d steps", because, stay))
 	switch {

@@ -184,21 +184,3 @@ func TestWatch(t *testing.T) {
 		}
 	}
 }
-
-// What workers need is never less than what any affine use needs.
-func TestNeed(t *testing.T) {
-	const fixed, each = 3., 0.5
-	for _, device := range []bool{false, true} {
-		m := machine.Memory{Used: fixed + each*8, Samples: 8, Room: 100, Device: device}
-		for samples := 8.; samples < 100; samples++ {
-			workers := 3
-			need := fixed + each*samples
-			if !device {
-				need *= float64(workers)
-			}
-			if got := m.Need(samples, workers); got < need {
-				t.Errorf("%v samples: %v of %v", samples, got, need)
-			}
-		}
-	}
-}

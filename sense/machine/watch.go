@@ -31,17 +31,6 @@ func (m Memory) Valid() bool {
 		m.Room < 1e18
 }
 
-// Need returns how many bytes the workers need at most where each trains on so many samples of a
-// step, and there are so many of them. It is no less than they need if what a worker needs is
-// a + b·samples, with a and b at least 0, and samples are not fewer than those of the measurement.
-func (m Memory) Need(samples float64, workers int) float64 {
-	need := m.Used * max(1, samples/m.Samples)
-	if m.Device {
-		return need
-	}
-	return need * float64(workers)
-}
-
 // Valid reports whether a note of another host can be.
 func (n Note) Valid() bool {
 	return n.Usage.Valid() && len(n.Memory) <= 2 &&

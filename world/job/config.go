@@ -48,6 +48,7 @@ type Host struct {
 	Processors       float64   // how many a worker keeps busy while it computes; 0 = on a GPU
 
 	Wait  float64 // seconds a step for which a worker waits for its samples
+	Load  float64 // seconds for which it waits for each of its samples besides
 	Cable float64 // seconds for a byte, in each direction
 }
 
@@ -93,9 +94,11 @@ type Event struct {
 	At    float64 // seconds from the start; meaningless unless Timed is set
 	Timed bool    // whether At says when
 	What  What
-	Host  int     // index in Config.Hosts
-	Value float64 // of Cable seconds for a byte, of Slow the factor, of Notice seconds
-	Text  string  // what people call it
+	Host  int // index in Config.Hosts
+	// Value is of Cable seconds for a byte, of Slow the factor, of Disk seconds for a sample, of
+	// Notice seconds.
+	Value float64
+	Text  string // what people call it
 }
 
 // What is a kind of event.
@@ -108,6 +111,7 @@ const (
 	Notice             // the host will be lost in so many seconds; it leaves after the step
 	Lose               // the host is lost
 	Join               // the host joins
+	Disk               // a worker of the host waits so long for each of its samples
 )
 
 // validate returns what is wrong with a configuration; nil = nothing.
@@ -126,7 +130,8 @@ func (c *Config) validate() error {
 		if !(c.Cores[h.Machine] > 0) {
 			return fmt.Errorf("machine %d: %v processors", h.Machine, c.Cores[h.Machine])
 		}
-		for _, x := range [...]float64{h.Fixed, h.PerSample, h.Processors, h.Wait, h.Cable} {
+		for _, x := range [...]float64{h.Fixed, h.PerSample, h.Processors, h.Wait, h.Load,
+			h.Cable} {
 			if !isTime(x) {
 				return fmt.Errorf("host %d: a negative or infinite number", i)
 			}

@@ -40,6 +40,8 @@ func (w *World) apply(e Event) {
 		h.Cable = e.Value
 	case Slow:
 		h.slow = e.Value
+	case Disk:
+		h.Load = e.Value
 	case Notice:
 		if e.Timed && w.now >= e.At+e.Value { // the step that ran then took too long
 			w.lose(h)
@@ -176,7 +178,7 @@ func (w *World) observe(s Step, slowest float64) {
 	for i := range w.ranks {
 		r := &w.ranks[i]
 		ease(&w.split.Slack[i], slowest-r.took)
-		data += w.hosts[r.host].Wait
+		data += w.hosts[r.host].Wait + r.load
 		took += r.took
 	}
 	ease(&w.split.Data, data/float64(len(w.ranks)))

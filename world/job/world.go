@@ -69,6 +69,7 @@ type rank struct {
 	host    int
 	worker  uint64
 	compute float64 // seconds of the samples of this batch, without the residual
+	load    float64 // of these, those in which it waits for the samples
 	took    float64 // seconds of the newest step: data and compute
 }
 
@@ -201,15 +202,16 @@ func (w *World) deal() {
 	}
 	w.dealt = next
 	for i := range w.ranks {
-		w.ranks[i].compute = w.computeSeconds(w.ranks[i].host,
-			float64(w.cursor.PartLen(i, len(w.ranks))))
+		r, samples := &w.ranks[i], float64(w.cursor.PartLen(i, len(w.ranks)))
+		r.compute, r.load = w.computeSeconds(r.host, samples), w.hosts[r.host].Load*samples
 	}
 }
 
-// computeSeconds returns how long a worker of a host computes, without its residual.
+// computeSeconds returns how long a worker of a host waits for each of its samples and computes,
+// without its residual.
 func (w *World) computeSeconds(of int, samples float64) float64 {
 	h := &w.hosts[of]
-	return (h.Fixed + h.PerSample*samples) * h.slow * h.took
+	return (h.Fixed+h.PerSample*samples)*h.slow*h.took + h.Load*samples
 }
 
 // Efficiency returns how much a sample of a batch brings now, compared with one in the batch that

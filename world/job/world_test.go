@@ -142,7 +142,7 @@ func TestEachSampleOnce(t *testing.T) {
 				Step:  uint64(rapid.IntRange(0, 100).Draw(t, "step")),
 				At:    rapid.Float64Range(0, 10).Draw(t, "at"),
 				Timed: rapid.Bool().Draw(t, "timed"),
-				What:  job.What(rapid.IntRange(int(job.Slow), int(job.Join)).Draw(t, "what")),
+				What:  job.What(rapid.IntRange(int(job.Slow), int(job.Disk)).Draw(t, "what")),
 				Host:  rapid.IntRange(1, hosts-1).Draw(t, "host")})
 		}
 		c.Audit = func(epoch uint64, spans []cursor.Span) {

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/world/job"
 	"github.com/shoal-ml/shoal/world/scenario"
@@ -114,11 +115,17 @@ type player struct {
 	tally   tally
 	result  Result
 	begun   []string // what begins the next period
+	look    func(o sense.Observation) sense.Observation
 }
 
 // Play plays a scenario from its start to its end. An error says what cannot be played.
-func Play(s *scenario.Scenario) (*Result, error) {
-	p := &player{Scenario: s, asked: slices.Clone(s.Asked), begun: []string{"start"}}
+func Play(s *scenario.Scenario) (*Result, error) { return PlayWith(s, nil, nil) }
+
+// PlayWith is Play with other policies in place of those that go by these names, and where whoever
+// decides sees after each step what look returns of the job; nil = as in Play.
+func PlayWith(s *scenario.Scenario, others []decide.Policy,
+	look func(o sense.Observation) sense.Observation) (*Result, error) {
+	p := &player{Scenario: s, look: look, asked: slices.Clone(s.Asked), begun: []string{"start"}}
 	c := s.Job
 	if slices.ContainsFunc(s.Expected, func(e scenario.Expectation) bool {
 		return e.What == "samples"
@@ -134,6 +141,11 @@ func Play(s *scenario.Scenario) (*Result, error) {
 	for _, known := range policies {
 		if slices.Contains(s.Policies, known.Name()) {
 			loop.Mode = act.Auto
+			for _, other := range others {
+				if other.Name() == known.Name() {
+					known = other
+				}
+			}
 			loop.Policies = append(loop.Policies, known)
 		}
 	}
@@ -169,7 +181,11 @@ func (p *player) step() bool {
 	p.count(s)
 	p.enter(s.Step)
 	p.askFor(s)
-	for _, o := range p.loop.Observe(p.world.Observation()) {
+	seen := p.world.Observation()
+	if p.look != nil {
+		seen = p.look(seen)
+	}
+	for _, o := range p.loop.Observe(seen) {
 		p.waiting = &o
 	}
 	p.noteFaults()

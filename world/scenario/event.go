@@ -11,7 +11,7 @@ import (
 
 // whats are the events of a scenario by their words.
 var whats = map[string]job.What{"cable": job.Cable, "slow": job.Slow, "notice": job.Notice,
-	"lose": job.Lose, "join": job.Join}
+	"lose": job.Lose, "join": job.Join, "disk": job.Disk}
 
 // readEvent reads what follows "at", in a line whose words are text.
 func (p *parser) readEvent(l *line, text string) {
@@ -27,7 +27,7 @@ func (p *parser) readEvent(l *line, text string) {
 		e.Timed = true
 		e.At = l.quantity("a time or a step, such as 30s or step 200", times)
 	}
-	word := l.choose("cable", "slow", "notice", "lose", "join", "set")
+	word := l.choose("cable", "slow", "notice", "lose", "join", "disk", "set")
 	if word == "set" {
 		p.Asked = append(p.Asked, Ask{e.Step, e.At, e.Timed, p.readSetting(l)})
 		return
@@ -39,6 +39,8 @@ func (p *parser) readEvent(l *line, text string) {
 		e.Value = secondsPerByte(l)
 	case e.What == job.Slow:
 		e.Value = l.quantity("how many times slower, such as 3x", fold)
+	case e.What == job.Disk:
+		e.Value = secondsPerSample(l)
 	case e.What == job.Notice:
 		e.Value = l.quantity("the time until the host is lost, such as 120s", times)
 	}

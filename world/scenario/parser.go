@@ -147,18 +147,24 @@ func secondsPerByte(l *line) float64 {
 	return 1 / max(rate, 1e-9)
 }
 
+// secondsPerSample reads a time a sample.
+func secondsPerSample(l *line) float64 {
+	const what = "a time a sample, such as 0.2ms/sample"
+	word := l.word(what)
+	each, is := strings.CutSuffix(word, "/sample")
+	if !is {
+		l.failf("%q is not %s", word, what)
+	}
+	return l.toQuantity(each, what, times)
+}
+
 // readCompute reads what follows "compute".
 func (p *parser) readCompute(l *line) {
 	p.host.Fixed = l.quantity("a time, such as 30ms", times)
 	for l.more() {
 		switch l.choose("+", "sd", "cpu") {
 		case "+":
-			word := l.word("a time a sample, such as 0.2ms/sample")
-			each, is := strings.CutSuffix(word, "/sample")
-			if !is {
-				l.failf("%q is not a time a sample, such as 0.2ms/sample", word)
-			}
-			p.host.PerSample = l.toQuantity(each, "a time a sample, such as 0.2ms/sample", times)
+			p.host.PerSample = secondsPerSample(l)
 		case "sd":
 			p.deviation = l.quantity("a standard deviation, such as 5%", part)
 			if p.deviation > 1 {
