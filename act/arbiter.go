@@ -135,6 +135,8 @@ func (l *Loop) whyNot(c *candidate) string {
 		return "it is as it should be: " + c.Because
 	case held != "":
 		return held
+	case isUnseen(c.change):
+		return l.whyNotUnseen(c)
 	case l.tooLarge > 0 && then >= l.tooLarge && then > now:
 		return fmt.Sprintf("%s gives a worker up to %.0f samples, and workers have ended by "+
 			"themselves at %.0f", c.change.To, then, l.tooLarge)

@@ -37,6 +37,7 @@ type job struct {
 	now      float64         // seconds
 	progress float64         // steps of the stated batch without noise in their seconds
 	waiting  *act.Order      // that is entered at the end of the next step
+	saves    sense.Saves     // what is known of its checkpoints
 	estimate *noise.Estimate // of the noise, whatever it is; nil = by its scale
 	refuse   error           // why the head refuses the next order; nil = it does not
 	log      []act.Order
@@ -158,7 +159,8 @@ func (j *job) observe(t testing.TB) {
 	s := j.state.Setting
 	s.Batch = j.batch()
 	j.seen = sense.Observation{Step: j.state.Step, Size: j.size, First: j.first, Setting: s,
-		Now: sense.Duration(j.now * 1e9), Levers: j.state.Levers, Steps: &j.steps}
+		Now: sense.Duration(j.now * 1e9), Levers: j.state.Levers, Steps: &j.steps,
+		Saves: j.saves}
 	if j.sized != nil {
 		j.seen.Split.Seconds, j.seen.Split.Exposed = j.tookWith(j.size,
 			math.Ceil(float64(s.Batch)/float64(j.size)))

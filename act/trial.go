@@ -70,6 +70,9 @@ func (l *Loop) check() []Order {
 		t.ordered > 0 && l.now.Step < t.ordered+reorder {
 		return nil
 	}
+	if isUnseen(t.change) {
+		return l.endUnseen(t.change)
+	}
 	if !t.begun {
 		t.begin(l.now, newest.Generation, l.twin.Since())
 	}

@@ -126,6 +126,7 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close(), a.stopGoroutines(), threads.Close())
 	}
+	a.engine.signals.NewestSave = a.saves.Newest
 	a.engine.results.nodes = allNodes(cfg.Nodes)
 	a.engine.background = func(name string, f func()) {
 		a.group.Go(name, func(context.Context) error { f(); return nil })

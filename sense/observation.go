@@ -19,6 +19,7 @@ type Observation struct {
 	Steps   *StepSeries     // the newest committed steps; nil = none
 	Split   Split
 	Noise   noise.Estimate
+	Saves   Saves
 	Hosts   []string // by rank, the host of the worker; nil = it is not known
 	// Machines are those of the hosts that have told of theirs, by name.
 	Machines []machine.Host
@@ -33,6 +34,15 @@ func (o *Observation) WhySlow(host string) string {
 		}
 	}
 	return ""
+}
+
+// Saves is what is known of the checkpoints of a job.
+type Saves struct {
+	// Cost is how many seconds of training one costs: while workers copy their state it stands
+	// still, and while the copies are written it may be slower.
+	Cost    float64
+	Writing float64 // seconds for which one is written
+	Count   int     // checkpoints that these are means of; 0 = nothing is known
 }
 
 // Split is where the time of a step goes, in seconds a step, as the workers tell it: by the newest

@@ -90,6 +90,9 @@ func TestWords(t *testing.T) {
 	if c.Policy = "batch"; !c.IsNews() {
 		t.Error("the end of a policy's change is news")
 	}
+	c = setting.Change{Number: 4, Phase: setting.Entered, Step: 9, To: "save=570",
+		Predicted: setting.Band{Low: 0.9982, Mid: 1.0021, High: 1.0043}}
+	want("change 4 at step 9: save 570; predicted 1.002x goodput (0.9982–1.004)")
 	c = setting.Change{Number: 2, Phase: setting.Entered, To: "shares=3:1"}
 	want("change 2 at step 0: shares equal -> 3:1")
 }
@@ -102,6 +105,7 @@ func TestAsked(t *testing.T) {
 		"batch=256,rate=1.2": {Number: 2, Batch: 256, Rate: 1.2},
 		"rate=3":             {Number: 2, Batch: 64, Rate: 3},
 		"shares=2:1":         {Number: 2, Batch: 64, Rate: 1.5, Shares: []uint16{2, 1}},
+		"save=9":             {Number: 2, Batch: 64, Rate: 1.5, Save: 9},
 	} {
 		got, err := had.Asked(text)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -109,8 +113,8 @@ func TestAsked(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"save=9":            "save: this version changes batch, rate, shares while",
-		"batch=9,sync=ssgd": "sync: this version changes batch, rate, shares while",
+		"round=1":           "round: this version changes batch, rate, shares, save while",
+		"batch=9,sync=ssgd": "sync: this version changes batch, rate, shares, save while",
 		"batch=many":        "such as 512",
 		"btach=9":           "did you mean batch?",
 	} {

@@ -3,6 +3,7 @@ package setting
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/plural"
@@ -53,8 +54,7 @@ func (c Change) Reason() string {
 		text += ", because " + c.Because
 	}
 	if c.Predicted.IsKnown() {
-		text += fmt.Sprintf("; predicted %.3gx %s (%.3g–%.3g)", c.Predicted.Mid, c.Gain(),
-			c.Predicted.Low, c.Predicted.High)
+		text += fmt.Sprintf("; predicted %s", c.Predicted.factor(c.Gain()+" "))
 	}
 	return text
 }
@@ -106,7 +106,7 @@ func (c Change) ending() string {
 		case c.Predicted.Contains(c.Measured):
 			list = append(list, "as predicted")
 		default:
-			list = append(list, "predicted "+c.Predicted.factor())
+			list = append(list, "predicted "+c.Predicted.factor(""))
 		}
 	}
 	if c.Why != "" {
@@ -118,5 +118,12 @@ func (c Change) ending() string {
 	return ": " + strings.Join(list, ", ")
 }
 
-// factor writes the band of a factor, such as "1.31x (1.18–1.44)".
-func (b Band) factor() string { return fmt.Sprintf("%.3gx (%.3g–%.3g)", b.Mid, b.Low, b.High) }
+// factor writes the band of the factor of something, such as "1.31x (1.18–1.44)": with three
+// digits, and four where it is hardly more than 1.
+func (b Band) factor(of string) string {
+	digits := 3
+	if math.Abs(b.Mid-1) < 0.01 {
+		digits = 4
+	}
+	return fmt.Sprintf("%.*gx %s(%.*g–%.*g)", digits, b.Mid, of, digits, b.Low, digits, b.High)
+}

@@ -118,7 +118,8 @@ func perWorker(samples uint64, size int) float64 {
 }
 
 // Predict implements decide.Twin. It knows what the batch, the size and the shares of work change,
-// and that the rate and the time between checkpoints change nothing else.
+// that the steps between checkpoints change what these cost and save, and that the rate changes
+// nothing else.
 func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	t.fit()
 	size := to.Members(t.now)
@@ -160,6 +161,9 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	p.StepSeconds = setting.Band{Low: seconds / p.Throughput.High, Mid: seconds / p.Throughput.Mid,
 		High: seconds / p.Throughput.Low}
 	p.CostSeconds = kind.costSeconds(float64(from.Batch) / t.rate.Mid)
+	if to.Setting.Save != from.Save {
+		p = t.withSaves(p, to.Setting)
+	}
 	if !p.Efficiency.IsKnown() {
 		p.Goodput = setting.Band{}
 		p.Guess = "the gradient noise scale is unknown: " + t.now.Noise.Why

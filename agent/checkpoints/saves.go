@@ -4,8 +4,10 @@ package checkpoints
 
 import (
 	"sync"
+	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/sense/saves"
 )
 
 // Saves counts the parts of checkpoints that this host writes, also for workers that are lost
@@ -17,6 +19,8 @@ type Saves struct {
 	// unsealed has by its root, while parts are missing, the newest checkpoint of which a part was
 	// written. Rank 0 removes what is left of older ones.
 	unsealed map[string]unsealed
+	newest   saves.Newest // without its Seconds while it is written
+	began    time.Time    // when the first part of the newest began to be written
 }
 
 // unsealed is a checkpoint of which this host has a part.
@@ -33,6 +37,10 @@ func (s *Saves) Begin(p *snapshot.Part) {
 		s.unsealed = map[string]unsealed{}
 	}
 	s.unsealed[p.Folder.Root] = unsealed{attemptOf(p), p.Folder}
+	if p.Step() != s.newest.Step {
+		s.began = time.Now()
+	}
+	s.newest = saves.Newest{Step: p.Step()}
 	if s.writing++; s.writing == 1 {
 		s.idle = make(chan struct{})
 	}
@@ -53,7 +61,19 @@ func (s *Saves) End(p *snapshot.Part, over bool) {
 	}
 	if s.writing--; s.writing == 0 {
 		close(s.idle)
+		s.newest.Done, s.newest.Seconds = true, time.Since(s.began).Seconds()
 	}
+}
+
+// Newest returns the checkpoint of which this host has begun last to write parts.
+func (s *Saves) Newest() saves.Newest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.newest
+	if !n.Done && n.Step > 0 {
+		n.Seconds = time.Since(s.began).Seconds()
+	}
+	return n
 }
 
 // IsDone reports whether no part is being written. With wait it blocks until that is so, and is

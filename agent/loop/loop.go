@@ -166,6 +166,9 @@ func (l *Loop) tellOpen(o sense.Observation) {
 		}
 	}
 	open := shares + "; " + batch
+	if o.Levers.Save {
+		open += "; steps between checkpoints"
+	}
 	if l.mode == act.Watch {
 		open += "; they only say what they would change"
 	}
@@ -221,7 +224,7 @@ func withBuiltIn(list []decide.Policy) []decide.Policy {
 			taken[lever] = true
 		}
 	}
-	for _, p := range []decide.Policy{policy.Batch{}, policy.Shares{}} {
+	for _, p := range []decide.Policy{policy.Batch{}, policy.Shares{}, policy.Checkpoint{}} {
 		free := true
 		for _, lever := range p.Levers() {
 			free = free && !taken[lever]

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/kernel"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/saves"
 	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/setting"
@@ -26,6 +27,9 @@ type Signals struct {
 	Blind bool
 	// Decides says that policies decide about the job.
 	Decides bool
+	// NewestSave returns the checkpoint of which this host has begun last to write parts; nil =
+	// this host writes none. It does not block.
+	NewestSave func() saves.Newest
 
 	agent    Agent
 	host     steps.Host
@@ -45,6 +49,7 @@ type Signals struct {
 	other   int    // elements that other calls have summed up meanwhile, with all workers alike
 	alikeAt uint64 // the newest step in which those were more; 0 = there is none
 
+	saves    saves.Meter
 	rows     rows
 	machines machines
 	changes  []act.Entry // where changes begin or end, which the loop has not seen
@@ -273,6 +278,9 @@ func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
 	}
 	entry := loop.NewEntry(known, nil, s.agent.Leads())
 	entry.Levers = s.Levers(known)
+	if s.NewestSave != nil {
+		s.saves.Observe(s.NewestSave(), &s.series)
+	}
 	o := s.Observe(sense.DealOf(known.Data.Shares))
 	o.Step, o.Epoch, o.Size, o.Now = known.Steps, known.Data.Epoch, known.View.Size(), now
 	o.Setting, o.First, o.Levers = entry.Setting, known.First, entry.Levers
@@ -289,6 +297,7 @@ func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
 func (s *Signals) Observe(deal uint32) sense.Observation {
 	series := s.series
 	return sense.Observation{Steps: &series, Noise: s.job.Noise(), Split: s.job.Split(deal),
+		Saves:    s.saves.Saves(),
 		Machines: s.machines.watch.Hosts()}
 }
 

@@ -39,7 +39,9 @@ The command ends when that is so, or says why it will not be.
               shoal.torch.loader(…, batch_range=(64, 1024)), job.steps, or client.Data in Go
   rate=1.4    factor of the learning rate of SGD at that batch, as against the one of the program;
               without it shoal.torch.optimizer chooses the factor, also for other optimizers
-  shares=2:1  work of each rank, compared with the others; 1:1 = all have the same`, cli.ExitCodes, "train"),
+  shares=2:1  work of each rank, compared with the others; 1:1 = all have the same
+  save=100    steps from one checkpoint to the next, where the program leaves that to the job:
+              job.checkpoint(…, every="auto")`, cli.ExitCodes, "train"),
 		Example: `  shoal set train batch=512
   shoal set train batch=512 --dry-run          what is predicted of it
   shoal set train batch=256 rate=1.4 --no-wait

@@ -1,0 +1,30 @@
+package act
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// isUnseen reports whether no trial shows what a change brings: one of the steps between
+// checkpoints alone, which saves a part of the time in hours.
+func isUnseen(c setting.Change) bool { return slices.Equal(c.Parts(), []string{"save"}) }
+
+// whyNotUnseen returns why a candidate that no trial shows is not worth a change, in words; "" = it
+// is. Its gain is below that of others, and it costs no trial.
+func (l *Loop) whyNotUnseen(c *candidate) string {
+	switch {
+	case !(c.gain > 0):
+		return fmt.Sprintf("nothing can be predicted of %s: %s", c.change.To, c.Guess)
+	case !(c.gain > 1):
+		return fmt.Sprintf("%s may bring %.4gx", c.change.To, c.gain)
+	}
+	return ""
+}
+
+// endUnseen orders that a change which no trial shows is kept, at once.
+func (l *Loop) endUnseen(c setting.Change) []Order {
+	c.Why = "what checkpoints cost and save shows in hours, so no trial measures it"
+	return l.end(c, setting.Kept)
+}

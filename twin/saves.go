@@ -1,0 +1,18 @@
+package twin
+
+import (
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// withSaves returns a prediction in which checkpoints are made as a setting says too. What they
+// cost is counted with steps as they are now.
+func (t *Twin) withSaves(p decide.Prediction, to setting.Setting) decide.Prediction {
+	from := t.now.Setting
+	gain := decide.SaveGain(t.now, from, to, float64(from.Batch)/t.rate.Mid)
+	if !gain.IsKnown() {
+		return decide.Prediction{Guess: "what a checkpoint costs is not known"}
+	}
+	p.Throughput, p.Goodput = times(p.Throughput, gain), times(p.Goodput, gain)
+	return p
+}
