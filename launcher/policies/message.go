@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/history"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -48,6 +49,8 @@ type observation struct {
 	Rate    *setting.Band `json:"rate,omitempty"` // samples a second
 	Noise   *noiseNow     `json:"noise,omitempty"`
 	Split   sense.Split   `json:"split"`
+	// Machines are those of hosts, up to maxMachines, as they are in sense.jsonl.
+	Machines []history.Machine `json:"machines,omitempty"`
 }
 
 // settingNow is a setting for programs.
@@ -75,6 +78,9 @@ type noiseNow struct {
 // recentSteps is of how many steps a program is told the rate.
 const recentSteps = 64
 
+// maxMachines is of how many machines a program is told, so that a line does not become too long.
+const maxMachines = 64
+
 // newRequest returns the request of a number, with what was observed and the state that the program
 // has returned last.
 func newRequest(tick uint64, o sense.Observation, state []byte) request {
@@ -92,6 +98,7 @@ func newRequest(tick uint64, o sense.Observation, state []byte) request {
 	if s := o.Noise.Scale; o.Noise.Known && finite(s.Low, s.Mid, s.High) {
 		x.Noise = &noiseNow{Scale: s.Mid, Low: s.Low, High: s.High, Above: o.Noise.Above}
 	}
+	x.Machines = history.NewMachines(o.Machines[:min(len(o.Machines), maxMachines)])
 	if len(state) == 0 || !json.Valid(state) {
 		state = []byte("null")
 	}

@@ -81,11 +81,23 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True)
+class Machine:
+    """How busy the machine of a host is. `usage` has parts from 0 to 1, such as `usage["cpu"]`, and
+    bytes a second, and `levels` a digit for each resource; docs/formats/sense.md has both.
+    """
+
+    host: str
+    levels: str
+    usage: Dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
 class Observation:
     """What is known of the job. `step` and `epoch` count what is committed, `size` the members,
     `seconds` the time that the job has been observed. `first_batch` is the batch that the program
     states. `batch_range` is what the batch may be (None: it is closed), `rate` the samples a second
-    (None: not measured), `noise` the gradient noise scale (None: not known).
+    (None: not measured), `noise` the gradient noise scale (None: not known), and `machines` the
+    machines of hosts that have told of theirs.
     """
 
     step: int
@@ -98,6 +110,7 @@ class Observation:
     batch_range: Optional[Tuple[int, int]] = None
     rate: Optional[Band] = None
     noise: Optional[Noise] = None
+    machines: Tuple[Machine, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +186,7 @@ def observation(fields: Dict[str, Any]) -> Observation:
     split = {name.lower(): value for name, value in fields.pop("split").items()}
     split["slack"] = tuple(split.get("slack") or ())
     rate, noise = fields.pop("rate", None), fields.pop("noise", None)
+    machines = tuple(Machine(**m) for m in fields.pop("machines", ()))
     setting = dict(fields.pop("setting"))
     setting["shares"] = tuple(setting.get("shares") or ())
     return Observation(
@@ -181,6 +195,7 @@ def observation(fields: Dict[str, Any]) -> Observation:
         batch_range=(batch["from"], batch["to"]) if batch else None,
         rate=Band(**rate) if rate else None,
         noise=Noise(**noise) if noise else None,
+        machines=machines,
         **fields,
     )
 

@@ -105,9 +105,11 @@ def test_closed_and_unknown_is_none():
             OBSERVED,
             setting={"number": 1, "batch": 64, "shares": [3, 1]},
             split=dict(OBSERVED["split"], Seconds=2),
+            machines=[{"host": "h2", "levels": "-004", "usage": {"cpu": 0.97}}],
         )
     )
     assert (o.setting.shares, o.split.seconds) == ((3, 1), 2)
+    assert (o.machines[0].host, o.machines[0].usage["cpu"]) == ("h2", 0.97)
     assert shoal.change("rank 1 is slow", shares=[3, 1]).values == {"shares": [3, 1]}
     with pytest.raises(ValueError, match="no list of whole numbers"):
         shoal.change("rank 1 is slow", shares=[3, -1])
