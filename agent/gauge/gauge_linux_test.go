@@ -56,11 +56,19 @@ func TestChildrenOfWorkers(t *testing.T) {
 	}
 }
 
-// BenchmarkRead is what a reading costs, which is made once a second.
+// BenchmarkRead is what a reading costs, which is made once a second, by the number of workers.
 func BenchmarkRead(b *testing.B) {
-	g := Gauge{Root: os.DirFS("/"), Workers: func() []int { return []int{os.Getpid(), 1} }}
-	before := machine.Parse(g.files(), os.Getpagesize())
-	for b.Loop() {
-		machine.NewNote(before, machine.Parse(g.files(), os.Getpagesize()), 1, 8, nil)
+	for _, workers := range []int{1, 8, 64} {
+		b.Run(fmt.Sprint(workers), func(b *testing.B) {
+			list := make([]int, workers)
+			for i := range list {
+				list[i] = os.Getpid()
+			}
+			g := Gauge{Root: os.DirFS("/"), Workers: func() []int { return list }}
+			before := machine.Parse(g.files(), os.Getpagesize())
+			for b.Loop() {
+				machine.NewNote(before, machine.Parse(g.files(), os.Getpagesize()), 1, 8, nil)
+			}
+		})
 	}
 }
