@@ -140,12 +140,13 @@ def launch(binary, tmp_path_factory):
     """Returns launch(n, script or source, *arguments): runs it on n ranks of this host, waits for
     the end of the job, expects exit code `code` of the launcher, returns what all printed to stdout
     and stderr. A pathlib.Path is a script, a string is source. `env` is added to this process's
-    environment. launch.start only starts the job, and returns the process of the launcher.
+    environment, and `options` are those of shoal run. launch.start only starts the job, and returns
+    the process of the launcher.
     """
 
-    def run(n, program, *arguments, code=0, env=None):
+    def run(n, program, *arguments, code=0, env=None, options=()):
         """What `launch` says. Fails with another exit code, and after HANG seconds."""
-        process = start(n, program, *arguments, env=env)
+        process = start(n, program, *arguments, env=env, options=options)
         try:
             output, _ = process.communicate(timeout=HANG)
         except subprocess.TimeoutExpired:
