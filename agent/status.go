@@ -94,6 +94,7 @@ type statusKey struct {
 	requested                   string
 	levers                      setting.Levers
 	first, batch                uint64
+	wanted                      uint32 // the size of the setting
 	trial                       *setting.Change
 }
 

@@ -118,7 +118,12 @@ type State struct {
 	// counts is that of Data.
 	First uint64
 	// Setting is how the job trains from the next step on. Its Batch is 0 where the batch is First.
+	// Its Size is how many members the job is asked to have, whoever has asked; 0 = the job takes
+	// no steps yet, or its members cannot come and go one by one.
 	Setting setting.Setting
+	// Sized counts the changes of the setting that have brought another size, and those that may
+	// have.
+	Sized uint64
 	// Levers are what the program has opened.
 	Levers setting.Levers
 	// Trial is the change that is measured; nil = none is.

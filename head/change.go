@@ -22,7 +22,9 @@ import (
 // With Entered, the job goes to the setting next with the end of a step, and the change is under
 // trial from there on. It ends the trial of another one, but one of a policy is refused while that
 // of a policy is under trial. The head sets the number of next, and Number, Step, From and To of
-// the change. With Kept and Void, the trial of the change of that number ends, and next does not
+// the change; where next has no size, or From and To of a policy's change say that it has none, the
+// job keeps its own. Members join and leave after that step, as with Resize, which ends the trial
+// of a size. With Kept and Void, the trial of the change of that number ends, and next does not
 // count. With Reverted it ends with the end of a step, where the job goes to next.
 //
 // What waits for the end of a step is lost with the head, and nobody is told: who asked looks at
@@ -49,12 +51,6 @@ func (a *Agent) RequestedChange() (setting.Change, bool) {
 type requestedChange struct {
 	next   setting.Setting // from the end of the step on
 	change setting.Change  // Entered or Reverted
-}
-
-// effective returns the setting with the batch that counts, where it is as the program states.
-func (s *State) effective(of setting.Setting) setting.Setting {
-	of.Batch = cmp.Or(of.Batch, s.First)
-	return of
 }
 
 // CheckData returns why no worker can state data where the job has this state; nil where one can.
@@ -96,7 +92,15 @@ func (s *State) knows(stated *Stated) bool {
 
 // opens reports whether a worker states levers that the job has closed.
 func (s *State) opens(levers setting.Levers) bool {
-	return levers.Batch.IsOpen() && !s.Levers.Batch.IsOpen()
+	return levers.Batch.IsOpen() && !s.Levers.Batch.IsOpen() || levers.Save && !s.Levers.Save
+}
+
+// open opens what a worker states as open.
+func (s *State) open(levers setting.Levers) {
+	if levers.Batch.IsOpen() {
+		s.Levers.Batch = levers.Batch
+	}
+	s.Levers.Save = s.Levers.Save || levers.Save
 }
 
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
@@ -121,6 +125,9 @@ func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	if next.Size == r.wantedSize() {
+		next.Size = 0 // whatever it is when the change is entered
+	}
 	if !c.Phase.IsEnd() {
 		return r.requestEntry(next, c)
 	}
@@ -131,7 +138,10 @@ func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
 	c.Step, c.From, c.To, c.Policy, c.Who = t.Step, t.From, t.To, t.Policy, t.Who
 	if c.Phase == setting.Reverted {
 		next.Number = r.state.Setting.Number
-		if err := r.checkChange(next); err != nil {
+		if !hasPart(*t, "size") {
+			next.Size = 0
+		}
+		if err := r.checkChange(next, c); err != nil {
 			return err
 		}
 		r.entering = &requestedChange{next, c}
@@ -152,10 +162,13 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 		return fmt.Errorf("change %d is under trial: one change at a time, so that what is "+
 			"measured has one cause", t.Number)
 	}
-	if err := r.checkChange(next); err != nil {
+	if c.Policy != "" && c.From+c.To != "" && !hasPart(c, "size") {
+		next.Size = 0 // it was decided when the job had another one
+	}
+	if err := r.checkChange(next, c); err != nil {
 		return err
 	}
-	before, after := r.state.effective(r.state.Setting), r.state.effective(next)
+	before, after := r.effectiveNow(), r.effective(next)
 	if before.Equal(after) {
 		return fmt.Errorf("the job has this setting already: %v", before)
 	}
@@ -170,8 +183,9 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 var errChangeWaits = errors.New(
 	"another change of the setting waits for the end of a step; ask again behind that")
 
-// checkChange returns why the job does not go to a setting; nil where it does.
-func (r *leader) checkChange(next setting.Setting) error {
+// checkChange returns why the job does not go to a setting, as change c says; nil where it does.
+// People, and the end of a change, need no lever for the size: they bring what it may be anyway.
+func (r *leader) checkChange(next setting.Setting, c setting.Change) error {
 	switch v := r.machine.View(); {
 	case r.state.Shape != nil:
 		return errors.New("this job has a mesh: its setting cannot change yet")
@@ -191,7 +205,14 @@ func (r *leader) checkChange(next setting.Setting) error {
 		return fmt.Errorf("%d shares for %d workers: give each rank one, such as shares=2:1:1 "+
 			"for three", len(next.Shares), r.state.View.Size())
 	}
-	return r.state.Levers.Refuse(r.state.effective(r.state.Setting), r.state.effective(next))
+	if err := r.checkSize(int(next.Size), c.Phase.IsEnd()); err != nil {
+		return err
+	}
+	now, to := r.effectiveNow(), r.effective(next)
+	if c.Policy == "" || c.Phase.IsEnd() {
+		now.Size = to.Size
+	}
+	return r.agent.Levers().Refuse(now, to)
 }
 
 // trial returns the change that is measured; nil = none is, or its verdict is on the way to the
@@ -212,6 +233,9 @@ func (r *leader) takeChange(f *batch, data *cursor.Cursor) *requestedChange {
 		return nil
 	}
 	r.entering = nil
+	if r.meetsSize(e) {
+		return nil
+	}
 	return e
 }
 
@@ -235,12 +259,18 @@ func (r *leader) writeVerdict(c *setting.Change) {
 
 // enter makes a change part of the state, and of the entry of the log that is written next.
 func (r *leader) enter(e *requestedChange, c *Commit) {
+	if e.next.Size == 0 {
+		e.next.Size = r.wantedSize()
+	} else {
+		r.sizedBy = sizedByText(e.change)
+		r.state.Sized = max(r.state.Sized, r.machine.Record().Sized) + 1
+	}
 	r.state.Setting, r.state.Trial, r.state.Joined = e.next, nil, 0
 	if e.change.Phase == setting.Entered {
 		e.change.Step = r.state.Steps
 		r.state.Trial = &e.change
 	}
-	batch := cmp.Or(r.state.effective(e.next).Batch, r.state.Data.Batch)
+	batch := cmp.Or(r.effective(e.next).Batch, r.state.Data.Batch)
 	data := r.state.Data.WithBatch(batch).WithShares(e.next.Shares)
 	data.Round = e.next.Round
 	r.state.Data = &data
@@ -257,12 +287,12 @@ func (r *leader) moveShares(next topo.View, change *setting.Change) {
 	if len(r.state.Setting.Shares) == 0 || r.state.Data == nil {
 		return
 	}
-	now := r.state.effective(r.state.Setting)
+	now := r.effective(r.state.Setting)
 	r.state.Setting.Shares = sharesAfter(now.Shares, r.state.View, next)
 	if change != nil && change.Phase == setting.Entered {
 		before, _ := change.Undo(now) // its texts are of the head
 		before.Shares = sharesAfter(before.Shares, r.state.View, next)
-		change.From, change.To = before.Diff(r.state.effective(r.state.Setting))
+		change.From, change.To = before.Diff(r.effective(r.state.Setting))
 	}
 	data := r.state.Data.WithShares(r.state.Setting.Shares)
 	r.state.Data, r.tellSetting = &data, true
@@ -287,7 +317,7 @@ func sharesAfter(shares []uint16, before, next topo.View) []uint16 {
 // apply makes the state what an entry of the log says of the setting.
 func (s *State) apply(c *Commit) {
 	if c.Setting != nil {
-		s.Setting = *c.Setting
+		s.Setting, s.Sized = *c.Setting, c.Sized
 	}
 	if c.Changed { // the workers are told a view, in which nobody is new unless c.View says so
 		s.Joined = 0

@@ -30,11 +30,7 @@ func newOpenPair(t testing.TB) *pair {
 			*m.(*head.Frame) = *f
 		}
 	}
-	data, err := cursor.New(1000, 16, 7, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.agents["A"].ReportData(0, data, openBatch)
+	p.agents["A"].ReportData(0, openData(), openBatch)
 	p.runAll()
 	return p
 }
@@ -96,7 +92,8 @@ func TestChangeIsEnteredWithAStep(t *testing.T) {
 			t.Errorf("%s applies %+v, change %+v", host, a, a.Change)
 		}
 		s := p.agents[host].State()
-		if diff := cmp.Diff(setting.Setting{Number: 1, Batch: 32, Save: 5}, s.Setting); diff != "" {
+		want := setting.Setting{Number: 1, Batch: 32, Save: 5, Size: 4}
+		if diff := cmp.Diff(want, s.Setting); diff != "" {
 			t.Errorf("the setting on %s: %s", host, diff)
 		}
 		if s.First != 16 || s.Levers != openBatch || s.Trial == nil || s.Trial.Number != 1 {

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/form"
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
@@ -54,7 +55,8 @@ func (f *Frame) fitsBinary() bool {
 		case *Commit:
 			if b.View != nil || b.Entered != nil || b.Released != nil || b.Shape != nil ||
 				b.AllReleased != "" || b.Changed || b.Aborted || b.Data != nil && !b.Data.Fits() ||
-				b.First != 0 || b.Setting != nil || b.Levers != nil || b.Change != nil {
+				b.First != 0 || b.Setting != nil || b.Sized != 0 || b.Levers != nil ||
+				b.Change != nil {
 				return false
 			}
 		default:
@@ -71,11 +73,11 @@ func AppendBinary(b []byte, m Message) ([]byte, bool) {
 	if !is || !f.fitsBinary() {
 		return b, false
 	}
-	b = append(b, binaryForm, flagBit(f.Up, 1))
+	b = append(b, binaryForm, form.FlagBit(f.Up, 1))
 	b = binary.AppendUvarint(b, uint64(f.Term))
 	b = binary.AppendUvarint(b, f.First)
 	b = binary.AppendUvarint(b, f.Ack)
-	b = appendCount(b, f.Payloads)
+	b = form.AppendCount(b, f.Payloads)
 	for _, w := range f.Payloads {
 		switch w := w.(type) {
 		case *Posted:
@@ -89,45 +91,6 @@ func AppendBinary(b []byte, m Message) ([]byte, bool) {
 		}
 	}
 	return b, true
-}
-
-// flagBit returns bit where `is` is true, else 0.
-func flagBit(is bool, bit byte) byte {
-	if is {
-		return bit
-	}
-	return 0
-}
-
-// appendCount appends the length of a list, plus 1; 0 for a list that is nil.
-func appendCount[T any](b []byte, list []T) []byte {
-	if list == nil {
-		return append(b, 0)
-	}
-	return binary.AppendUvarint(b, uint64(len(list))+1)
-}
-
-// appendText appends a text after its length.
-func appendText(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-// appendTexts appends a list of texts after its count, as appendCount writes it.
-func appendTexts(b []byte, list []string) []byte {
-	b = appendCount(b, list)
-	for _, s := range list {
-		b = appendText(b, s)
-	}
-	return b
-}
-
-// appendInts appends a list of numbers after its count, as appendCount writes it.
-func appendInts(b []byte, list []int) []byte {
-	b = appendCount(b, list)
-	for _, n := range list {
-		b = binary.AppendVarint(b, int64(n))
-	}
-	return b
 }
 
 // appendCall appends a call without its memory, as Reader.readCall reads it.
@@ -150,15 +113,15 @@ func appendCall(b []byte, c *Call) []byte {
 	b = binary.AppendUvarint(b, uint64(c.Group))
 	b = binary.AppendVarint(b, int64(c.Peer))
 	b = binary.AppendUvarint(b, uint64(c.Tag))
-	b = appendInts(b, c.Splits)
-	b = appendInts(b, c.Shape)
+	b = form.AppendInts(b, c.Splits)
+	b = form.AppendInts(b, c.Shape)
 	if bits&callFar != 0 {
 		b = binary.AppendVarint(b, int64(c.Far.In))
 		b = binary.AppendVarint(b, int64(c.Far.Out))
 	}
 	if bits&callShared != 0 {
 		b = binary.AppendUvarint(b, uint64(c.Shared.Group))
-		b = appendText(b, c.Shared.Name)
+		b = form.AppendText(b, c.Shared.Name)
 		b = binary.AppendVarint(b, int64(c.Shared.Off))
 	}
 	if bits&callWeight != 0 {
@@ -171,21 +134,21 @@ func appendCall(b []byte, c *Call) []byte {
 func appendExec(b []byte, e *Exec) []byte {
 	b = binary.AppendUvarint(b, uint64(e.Batch))
 	b = binary.AppendUvarint(b, uint64(e.Replaces))
-	b = append(b, flagBit(e.More, 1))
-	b = appendTexts(b, e.Hosts)
-	b = appendTexts(b, e.Without)
-	b = appendCount(b, e.Sets)
+	b = append(b, form.FlagBit(e.More, 1))
+	b = form.AppendTexts(b, e.Hosts)
+	b = form.AppendTexts(b, e.Without)
+	b = form.AppendCount(b, e.Sets)
 	for i := range e.Sets {
 		s := &e.Sets[i]
-		b = append(b, flagBit(s.Lost, 1)|flagBit(s.Route.Strategy != nil, 2))
-		b = appendText(b, s.Err)
+		b = append(b, form.FlagBit(s.Lost, 1)|form.FlagBit(s.Route.Strategy != nil, 2))
+		b = form.AppendText(b, s.Err)
 		if s.Route.Strategy != nil {
 			from := len(b)
 			b, _ = s.Route.AppendText(append(b, 0)) // never fails
 			b[from] = byte(len(b) - from - 1)       // a strategy and a number are short
 		}
-		b = appendInts(b, s.Of)
-		b = appendCount(b, s.Calls)
+		b = form.AppendInts(b, s.Of)
+		b = form.AppendCount(b, s.Calls)
 		for k := range s.Calls {
 			b = appendCall(b, &s.Calls[k])
 		}
@@ -195,7 +158,7 @@ func appendExec(b []byte, e *Exec) []byte {
 
 // appendCommit appends a Commit, as Reader.readCommit reads it.
 func appendCommit(b []byte, c *Commit) []byte {
-	b = append(b, flagBit(c.Elastic, 1)|flagBit(c.Data != nil, 2))
+	b = append(b, form.FlagBit(c.Elastic, 1)|form.FlagBit(c.Data != nil, 2))
 	b = binary.AppendUvarint(b, c.Index)
 	b = binary.AppendUvarint(b, uint64(c.Batch))
 	b = binary.AppendUvarint(b, c.Steps)

@@ -1,7 +1,6 @@
 package head
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/form"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -20,14 +20,13 @@ const (
 	leastSet     = 5
 	leastCall    = 10
 	leastText    = 1
-	leastInt     = 1
 )
 
 // Reader decodes messages. It reads a frame in bytes into memory that it uses again: the frame is
 // valid until the next Read, but for what a Commit points to. The zero value is ready. One
 // goroutine uses it at a time, and its methods do no I/O.
 type Reader struct {
-	in    input             // what is left of the message
+	in    form.Input        // what is left of the message
 	frame Frame             // the frame that Read returns
 	room  pool              // memory for payloads
 	names map[string]string // texts that were read before, by themselves
@@ -54,9 +53,9 @@ func (r *Reader) Read(b []byte) (Message, error) {
 		r.room.release(w)
 	}
 	clear(r.frame.Payloads)
-	r.in = input{b: b[1:]}
+	r.in = form.NewInput(b[1:])
 	r.readFrame()
-	if r.in.bad || len(r.in.b) > 0 {
+	if !r.in.IsRead() {
 		return nil, errBinary
 	}
 	if err := r.frame.validate(); err != nil {
@@ -76,22 +75,22 @@ var errBinary = errors.New("a message between agents that cannot be read: it end
 // readFrame reads a frame, without its first byte, from r.in into r.frame.
 func (r *Reader) readFrame() {
 	in, f := &r.in, &r.frame
-	f.Up = in.byte(1) != 0
-	f.Term, f.First, f.Ack = topo.Generation(in.uint(math.MaxUint64)), in.uint(math.MaxUint64),
-		in.uint(math.MaxUint64)
-	n, some := in.count(leastPayload)
+	f.Up = in.Byte(1) != 0
+	f.Term, f.First, f.Ack = topo.Generation(in.Uint(math.MaxUint64)), in.Uint(math.MaxUint64),
+		in.Uint(math.MaxUint64)
+	n, some := in.Count(leastPayload)
 	if f.Payloads = resized(f.Payloads, 0); !some {
 		f.Payloads = nil
 	}
 	for range n {
-		switch in.byte(kindCommit) {
+		switch in.Byte(kindCommit) {
 		case kindPosted:
 			w := popOrNew(&r.room.posted)
 			r.readCall(&w.Call)
 			f.Payloads = append(f.Payloads, w)
 		case kindExecuted:
 			w := popOrNew(&r.room.executed)
-			*w = Executed{Batch: BatchID(in.uint(math.MaxUint64))}
+			*w = Executed{Batch: BatchID(in.Uint(math.MaxUint64))}
 			f.Payloads = append(f.Payloads, w)
 		case kindExec:
 			w := popOrNew(&r.room.execs)
@@ -102,9 +101,9 @@ func (r *Reader) readFrame() {
 			r.readCommit(w)
 			f.Payloads = append(f.Payloads, w)
 		default:
-			in.fail()
+			in.Fail()
 		}
-		if in.bad {
+		if in.IsBad() {
 			return
 		}
 	}
@@ -113,27 +112,27 @@ func (r *Reader) readFrame() {
 // readCall reads a call into c, whose lists are used again.
 func (r *Reader) readCall(c *Call) {
 	in, splits, shape, far := &r.in, c.Splits, c.Shape, c.Far
-	*c = Call{Worker: topo.WorkerID(in.uint(math.MaxUint64)), Ticket: in.uint(math.MaxUint64)}
-	c.Kind, c.DType, c.Reduction = collective.Kind(in.byte(math.MaxUint8)),
-		tensor.DType(in.byte(math.MaxUint8)), collective.Reduction(in.byte(math.MaxUint8))
-	bits := in.uint(callBits - 1)
+	*c = Call{Worker: topo.WorkerID(in.Uint(math.MaxUint64)), Ticket: in.Uint(math.MaxUint64)}
+	c.Kind, c.DType, c.Reduction = collective.Kind(in.Byte(math.MaxUint8)),
+		tensor.DType(in.Byte(math.MaxUint8)), collective.Reduction(in.Byte(math.MaxUint8))
+	bits := in.Uint(callBits - 1)
 	c.Flags = collective.Flags{More: bits&callMore != 0, Step: bits&callStep != 0,
 		Aside: bits&callAside != 0, Narrow: bits&callNarrow != 0, Sparing: bits&callSparing != 0}
 	c.Promoted = bits&callPromoted != 0
-	c.Group, c.Peer, c.Tag = topo.GroupID(in.uint(math.MaxUint32)), in.int(),
-		uint32(in.uint(math.MaxUint32))
-	c.Splits, c.Shape = in.ints(splits), in.ints(shape)
+	c.Group, c.Peer, c.Tag = topo.GroupID(in.Uint(math.MaxUint32)), in.Int(),
+		uint32(in.Uint(math.MaxUint32))
+	c.Splits, c.Shape = in.Ints(splits), in.Ints(shape)
 	if bits&callFar != 0 {
-		c.Far = storeIn(far, collective.Far{In: in.int(), Out: in.int()})
+		c.Far = storeIn(far, collective.Far{In: in.Int(), Out: in.Int()})
 	}
 	if bits&callShared != 0 {
-		c.Shared = collective.Shared{Group: topo.GroupID(in.uint(math.MaxUint32)),
+		c.Shared = collective.Shared{Group: topo.GroupID(in.Uint(math.MaxUint32)),
 			Name: r.readName(),
-			Off:  in.int()}
+			Off:  in.Int()}
 	}
 	if bits&callWeight != 0 {
-		if c.Weight = in.float64(); math.IsNaN(c.Weight) || math.IsInf(c.Weight, 0) {
-			in.fail()
+		if c.Weight = in.Float64(); math.IsNaN(c.Weight) || math.IsInf(c.Weight, 0) {
+			in.Fail()
 		}
 	}
 }
@@ -141,11 +140,11 @@ func (r *Reader) readCall(c *Call) {
 // readExec reads an Exec into e, whose lists are used again.
 func (r *Reader) readExec(e *Exec) {
 	in, hosts, without := &r.in, e.Hosts, e.Without
-	e.Batch, e.Replaces, e.More = BatchID(in.uint(math.MaxUint64)),
-		BatchID(in.uint(math.MaxUint64)),
-		in.byte(1) != 0
+	e.Batch, e.Replaces, e.More = BatchID(in.Uint(math.MaxUint64)),
+		BatchID(in.Uint(math.MaxUint64)),
+		in.Byte(1) != 0
 	e.Hosts, e.Without = r.readNames(hosts), r.readNames(without)
-	n, some := in.count(leastSet)
+	n, some := in.Count(leastSet)
 	if e.Sets = resized(e.Sets, n); !some {
 		e.Sets = nil
 	}
@@ -157,13 +156,13 @@ func (r *Reader) readExec(e *Exec) {
 // readSet reads a set of an Exec into s, whose lists are used again.
 func (r *Reader) readSet(s *Set) {
 	in := &r.in
-	bits := in.byte(3)
-	s.Lost, s.Route, s.Err = bits&1 != 0, collective.Route{}, string(in.text())
-	if bits&2 != 0 && s.Route.UnmarshalText(in.text()) != nil {
-		in.fail()
+	bits := in.Byte(3)
+	s.Lost, s.Route, s.Err = bits&1 != 0, collective.Route{}, string(in.Text())
+	if bits&2 != 0 && s.Route.UnmarshalText(in.Text()) != nil {
+		in.Fail()
 	}
-	s.Of = in.ints(s.Of)
-	n, some := in.count(leastCall)
+	s.Of = in.Ints(s.Of)
+	n, some := in.Count(leastCall)
 	if s.Calls = resized(s.Calls, n); !some {
 		s.Calls = nil
 	}
@@ -175,16 +174,16 @@ func (r *Reader) readSet(s *Set) {
 // readCommit reads a Commit into c. What it points to is new.
 func (r *Reader) readCommit(c *Commit) {
 	in := &r.in
-	bits := in.byte(3)
-	*c = Commit{Elastic: bits&1 != 0, Index: in.uint(math.MaxUint64),
-		Batch: BatchID(in.uint(math.MaxUint64)), Steps: in.uint(math.MaxUint64),
-		Stable: in.uint(math.MaxUint64)}
+	bits := in.Byte(3)
+	*c = Commit{Elastic: bits&1 != 0, Index: in.Uint(math.MaxUint64),
+		Batch: BatchID(in.Uint(math.MaxUint64)), Steps: in.Uint(math.MaxUint64),
+		Stable: in.Uint(math.MaxUint64)}
 	if bits&2 == 0 {
 		return
 	}
-	data, err := cursor.Parse(in.next(int(in.uint16())))
+	data, err := cursor.Parse(in.Next(int(in.Uint16())))
 	if err != nil {
-		in.fail()
+		in.Fail()
 	}
 	c.Data = &data
 }
@@ -192,7 +191,7 @@ func (r *Reader) readCommit(c *Commit) {
 // readNames reads a list of texts that repeat from message to message, into room if that is large
 // enough.
 func (r *Reader) readNames(room []string) []string {
-	n, some := r.in.count(leastText)
+	n, some := r.in.Count(leastText)
 	if !some {
 		return nil
 	}
@@ -205,7 +204,7 @@ func (r *Reader) readNames(room []string) []string {
 
 // readName reads a text that repeats from message to message: it takes memory once, in r.names.
 func (r *Reader) readName() string {
-	b := r.in.text()
+	b := r.in.Text()
 	if len(b) > collective.MaxName {
 		return string(b)
 	}
@@ -218,96 +217,4 @@ func (r *Reader) readName() string {
 	name := string(b)
 	r.names[name] = name
 	return name
-}
-
-// input is the unread part of a message. Once it is bad, everything read from it is zero. One
-// goroutine uses it at a time; reading moves it on, and does no I/O.
-type input struct {
-	b   []byte // what is not read yet
-	bad bool   // whether the message is none that an agent sends
-}
-
-// fail makes the message bad: nothing more is read, and Read returns errBinary.
-func (in *input) fail() { in.b, in.bad = nil, true }
-
-// uint reads a number of variable length. One that is larger than most makes the message bad.
-func (in *input) uint(most uint64) uint64 {
-	n, size := binary.Uvarint(in.b)
-	if size <= 0 || n > most {
-		in.fail()
-		return 0
-	}
-	in.b = in.b[size:]
-	return n
-}
-
-// int reads a signed number of variable length. One that is cut short makes the message bad.
-func (in *input) int() int {
-	n, size := binary.Varint(in.b)
-	if size <= 0 {
-		in.fail()
-		return 0
-	}
-	in.b = in.b[size:]
-	return int(n)
-}
-
-// next reads n bytes; fewer make the message bad. The slice is a part of the message.
-func (in *input) next(n int) []byte {
-	if n > len(in.b) {
-		in.fail()
-		return nil
-	}
-	b := in.b[:n]
-	in.b = in.b[n:]
-	return b
-}
-
-// byte reads a byte. One that is larger than most makes the message bad.
-func (in *input) byte(most byte) byte {
-	b := in.next(1)
-	if in.bad || b[0] > most {
-		in.fail()
-		return 0
-	}
-	return b[0]
-}
-
-// uint16 reads a number of two bytes.
-func (in *input) uint16() uint16 {
-	if b := in.next(2); !in.bad {
-		return binary.LittleEndian.Uint16(b)
-	}
-	return 0
-}
-
-// float64 reads a number of eight bytes.
-func (in *input) float64() float64 {
-	if b := in.next(8); !in.bad {
-		return math.Float64frombits(binary.LittleEndian.Uint64(b))
-	}
-	return 0
-}
-
-// text reads a text after its length. The slice is a part of the message.
-func (in *input) text() []byte { return in.next(int(in.uint(uint64(len(in.b))))) }
-
-// count reads the length of a list whose entries have least bytes or more each; some is false where
-// there is no list.
-func (in *input) count(least int) (n int, some bool) {
-	c := in.uint(uint64(len(in.b)/least) + 1)
-	return max(0, int(c)-1), c > 0
-}
-
-// ints reads a list of numbers into room if that is large enough; nil where there is no list.
-func (in *input) ints(room []int) []int {
-	n, some := in.count(leastInt)
-	if !some {
-		return nil
-	}
-	room = resized(room, n)
-	for i := range room {
-		room[i] = in.int()
-	}
-	return room
 }

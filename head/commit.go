@@ -126,6 +126,7 @@ func (r *leader) commitStep(f *batch) {
 		r.writeEntry(c, f)
 	}
 	r.machine.BeginStep()
+	r.orderSize()
 }
 
 // releaseAll releases all members, with the entry c of the log, for the reason r.releasing. f is
@@ -225,6 +226,7 @@ func (r *leader) admitAsked(next topo.View) (entered []topo.WorkerID) {
 // writeEntry writes an entry of the log, with the newest state, and sends it to all followers. f is
 // its batch, which goes back to the pool; nil = none.
 func (r *leader) writeEntry(c Commit, f *batch) {
+	r.noteSize()
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.AllReleased = r.index, r.state.Steps, r.state.Data,
 		r.state.Elastic, r.state.AllReleased
@@ -234,7 +236,7 @@ func (r *leader) writeEntry(c Commit, f *batch) {
 	if r.tellSetting {
 		r.tellSetting = false
 		now, levers := r.state.Setting, r.state.Levers
-		c.Setting, c.Levers, c.First = &now, &levers, r.state.First
+		c.Setting, c.Levers, c.First, c.Sized = &now, &levers, r.state.First, r.state.Sized
 	}
 	if c.Stable = r.trimLog(); c.Stable < c.Index {
 		r.log = append(r.log, c)

@@ -114,8 +114,10 @@ func (f *follower) reportEnded(e Ended) {
 }
 
 // reportData tells the head what a worker states of the data, and keeps the statement for a later
-// head as long as the log may not have it. A range of batches that is none opens nothing.
+// head as long as the log may not have it. A range of batches that is none opens nothing, and
+// programs do not open the size.
 func (f *follower) reportData(s Stated) {
+	s.Levers.Size = setting.Range{}
 	if b := s.Levers.Batch; !b.IsOpen() || b.To > cursor.MaxSamples {
 		s.Levers.Batch = setting.Range{}
 	}

@@ -68,7 +68,8 @@ func newPairWithoutWorkers(t testing.TB,
 		}
 	}
 	p.agents = map[string]*head.Agent{
-		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4}, Route: route}),
+		"A": head.New(head.Config{Self: "A", Slots: 2, Job: &member.Config{Want: 4, Max: 8},
+			Route: route}),
 		"B": head.New(head.Config{Self: "B", Slots: 2}),
 	}
 	p.agents["A"].LinkUp("B")

@@ -66,6 +66,9 @@ type requests struct {
 	entering *requestedChange
 	// verdict is the end of the trial that the next entry tells; nil = none is to be told.
 	verdict *setting.Change
+	// sizedBy says who has asked for the size that the newest entry has brought, for people; "" =
+	// it has brought none.
+	sizedBy string
 	// tellSetting says that the next entry tells the setting, the levers and the first batch.
 	tellSetting bool
 }

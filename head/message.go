@@ -240,6 +240,8 @@ type (
 		First uint64
 		// Setting is how the job trains from here on; nil = as before.
 		Setting *setting.Setting
+		// Sized is State.Sized, where there is a Setting.
+		Sized uint64
 		// Levers are what the program has opened; nil = as before.
 		Levers *setting.Levers
 		// Change is a change of the setting that is entered here, and measured from here on, or

@@ -16,6 +16,7 @@ type recovery struct {
 	reports map[string]Report // by host; nil = the recovery is over
 	late    []received        // payloads that came after a report
 	held    []member.Action   // orders that wait for the end of the recovery
+	resized bool              // whether the log has another size than the newest generation
 }
 
 // onReport handles the first payload of a host: in a recovery it is kept, later the host is taken
@@ -48,6 +49,7 @@ func (r *leader) tryRecover() {
 		r.machine.ReserveNumbers(rep.Next)
 	}
 	r.readLog(reports)
+	r.adoptSize()
 	rejoining := r.takeRejoining(reports)
 	r.matcher = collective.NewMatcher(r.memberIDs())
 	for _, host := range sortedKeys(reports) {
@@ -87,6 +89,7 @@ func (r *leader) tryRecover() {
 	for _, o := range held {
 		r.carryOutOrder(o)
 	}
+	r.orderMissing()
 	r.carryOutOrders()
 	r.reportBlockedDrains()
 	r.dispatchFree()

@@ -106,17 +106,6 @@ func (r *leader) checkResizable() error {
 	return nil
 }
 
-// resize asks the membership for another number of workers, and carries out what it orders.
-func (r *leader) resize(n int, who string) error {
-	if err := r.checkResizable(); err != nil {
-		return err
-	}
-	err := r.machine.Resize(n, who)
-	r.carryOutOrders()
-	r.advanceLog()
-	return err
-}
-
 // drain asks for a host to be left, and carries out what the membership orders.
 func (r *leader) drain(host, who string) error {
 	if r.state.Shape != nil {

@@ -203,7 +203,8 @@ func (r *leader) acceptPlace(stated Stated) error {
 		return err
 	}
 	if r.state.opens(stated.Levers) {
-		r.state.Levers, r.tellSetting, r.news = stated.Levers, true, true
+		r.state.open(stated.Levers)
+		r.tellSetting, r.news = true, true
 	}
 	switch {
 	case have != nil && r.state.Shape.reloads(stated.Worker):

@@ -223,7 +223,8 @@ func (s *Set) validate() error {
 
 // validate returns an error for an entry whose number cannot be.
 func (c *Commit) validate() error {
-	if c.Index == 0 || c.Index > maxIndex || c.First > cursor.MaxSamples {
+	if c.Index == 0 || c.Index > maxIndex || c.First > cursor.MaxSamples ||
+		c.Sized > maxIndex {
 		return fmt.Errorf("entry %d of the log, with a first batch of %d samples", c.Index, c.First)
 	}
 	return nil
@@ -231,7 +232,8 @@ func (c *Commit) validate() error {
 
 // validate returns what is wrong with a state, but for what is in it.
 func (s *State) validate() error {
-	if s.First > cursor.MaxSamples || s.Trial != nil && s.Trial.Phase != setting.Entered {
+	if s.First > cursor.MaxSamples || s.Sized > maxIndex ||
+		s.Trial != nil && s.Trial.Phase != setting.Entered {
 		return fmt.Errorf("a state with a first batch of %d samples and trial %+v", s.First,
 			s.Trial)
 	}
@@ -241,7 +243,8 @@ func (s *State) validate() error {
 // validateRecord returns what is wrong with a generation, but for its view.
 func validateRecord(r member.Record) error {
 	g := r.View.Generation
-	if r.Head == "" || g >= maxGeneration || r.Since > g || r.Next > maxIndex {
+	if r.Head == "" || g >= maxGeneration || r.Since > g || r.Next > maxIndex ||
+		r.Sized > maxIndex {
 		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since,
 			r.Next)
 	}

@@ -146,6 +146,7 @@ func (m *Machine) loseHost(name, how string) bool {
 	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	delete(m.ordered, name)
 	for _, w := range m.workersOn(name, starting, ready, active, leaving) {
+		m.countLost(w)
 		m.workers.remove(w)
 	}
 	m.shrinkWant()

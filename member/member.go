@@ -18,6 +18,8 @@ type Config struct {
 	Min    int // members below which the job waits for joiners; 0 = 1
 	Max    int // the largest size; 0 = no limit
 	Spares int // workers beyond the size that wait to be let in
+	// Sized is the caller's number of the newest request behind which Want is; see SetSized.
+	Sized uint64
 	// Hosts are the hosts where workers may run, as far as they are known at the start; none = all
 	// workers run on one host.
 	Hosts []Host
@@ -103,6 +105,7 @@ type Machine struct {
 	failures   int                    // workers lost before they were let in, since one was let in
 	hold       int                    // ticks before another is started for one of the failures
 	departures int                    // members that are gone since the last step ended
+	lost       int                    // members that are lost since this head has them
 	done       map[topo.WorkerID]bool // members that ended well
 	before     int                    // members that ended well under other heads
 	whole      bool                   // whether workers join all at once or not at all

@@ -17,6 +17,7 @@ type Record struct {
 	Min    int             // members below which the job waits
 	Max    int             // the largest size; 0 = no limit
 	Spares int             // workers beyond the size that wait to be let in
+	Sized  uint64          // as Machine.SetSized has set it, behind which Want is
 	Next   topo.WorkerID   // the next number: no worker has had it or a higher one
 	Done   int             // members that have finished
 }
@@ -73,7 +74,8 @@ type Gone struct{ Host, How string }
 // workers must be told again with WorkerStarted and WorkerAsks. One goroutine at a time may use the
 // machine, which keeps r's members: the caller must not alter them.
 func Restore(r Record, self string, gone ...Gone) *Machine {
-	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Hosts: r.Hosts})
+	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Sized: r.Sized,
+		Hosts: r.Hosts})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
 	m.because = Because(self + " leads")
 	for _, x := range r.View.Members {
@@ -86,11 +88,28 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 	return m
 }
 
+// SetSized gives the size that the job is asked to have a number, which the records that come have:
+// so a caller that writes sizes down elsewhere knows which of the two is newer.
+func (m *Machine) SetSized(number uint64) { m.cfg.Sized = number }
+
+// RestoreWant sets the size that the job is asked to have, and the number of that, as a head before
+// this one has written them down and no record has them: less the members that are lost since this
+// head has them, who are wanted no more, as WorkerLost says, unless there are too many. It orders
+// nobody, and is called before workers are told again.
+func (m *Machine) RestoreWant(n int, number uint64) {
+	if m.cfg.Spares == 0 {
+		n = min(n, max(n, m.workers.countIn(active)+m.lost)-m.lost)
+	}
+	m.cfg.Want, m.cfg.Sized = max(n, m.cfg.Min), number
+	m.ranks = m.cfg.Want
+}
+
 // newRecord returns the record of a generation that is to be decided, with the present size and
 // hosts of the job. Like all methods of Machine it is for one goroutine at a time.
 func (m *Machine) newRecord(v topo.View) Record {
 	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min,
-		Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.countFinished()}
+		Max: m.cfg.Max, Spares: m.cfg.Spares, Sized: m.cfg.Sized, Next: m.next,
+		Done: m.countFinished()}
 	if r.Head != m.record.Head {
 		r.Since = v.Generation
 	}
@@ -108,5 +127,5 @@ func (r Record) Equal(o Record) bool {
 	return r.View.Generation == o.View.Generation && slices.Equal(r.View.Members, o.View.Members) &&
 		r.Head == o.Head && r.Since == o.Since &&
 		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max &&
-		r.Spares == o.Spares && r.Next == o.Next && r.Done == o.Done
+		r.Spares == o.Spares && r.Sized == o.Sized && r.Next == o.Next && r.Done == o.Done
 }

@@ -64,6 +64,7 @@ func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
 		return
 	}
 	m.countFailure(w)
+	m.countLost(w)
 	m.workers.remove(w)
 	m.shrinkWant()
 	if m.takesPart(w) {
@@ -190,6 +191,13 @@ func (m *Machine) giveUpNewcomers(n int) {
 			m.stopWorker(list[len(list)-1], m.because)
 			list = list[:len(list)-1]
 		}
+	}
+}
+
+// countLost counts the loss of a worker, which must be in the roster still, if it is a member.
+func (m *Machine) countLost(w topo.WorkerID) {
+	if m.workers.find(w).phase == active {
+		m.lost++
 	}
 }
 

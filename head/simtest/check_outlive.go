@@ -8,7 +8,8 @@ import (
 
 // checkOutlive checks hosts that are all linked with each other: they belong to the job (H1), and
 // when they are three or more, those without the head, which it crashes, go on by themselves, if
-// members that are enough are among them (F3). A check that fails is recorded in the invariants.
+// members that are enough are among them (F3), and to a size that it has entered (T7). A check that
+// fails is recorded in the invariants.
 func (c *Cluster) checkOutlive() {
 	if c.invariants.broken != nil || !c.mustGoOn(c.newestRecord().Min) {
 		return
@@ -33,6 +34,7 @@ func (c *Cluster) checkOutlive() {
 		return
 	}
 	before := c.invariants.newest
+	sized := c.changeSizeOfHead(c.findHost(r.Head))
 	c.findHost(r.Head).crash()
 	c.Stabilize(3)
 	if c.invariants.broken == nil && c.invariants.newest < before+3 &&
@@ -41,6 +43,7 @@ func (c *Cluster) checkOutlive() {
 			"%s led the job and is lost, and the others stand still after step %d: %v",
 			r.Head, c.invariants.newest, c.newestRecord())
 	}
+	c.checkSizeOutlives(sized)
 }
 
 // allLinked reports whether all hosts that are left can reach each other.

@@ -120,7 +120,7 @@ func (g *generator) firstEvents() (lines []string) {
 			fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
 				want, g.rand.IntN(want+1), slots, samples, 1+g.rand.IntN(9), g.rand.IntN(2)))
 		if g.open {
-			lines[0] += " batches=1-12"
+			lines[0] += " batches=1-12" + g.maxText(want)
 		}
 		if g.apart {
 			lines[0] += " apart=1"
@@ -151,6 +151,9 @@ func (g *generator) nextEvent() string {
 	}
 	if g.open && g.isAhead() && g.rand.IntN(5) == 0 {
 		return g.loseHeadEvent()
+	}
+	if g.open && g.isResizing() && g.rand.IntN(20) == 0 {
+		return g.resizingEvent()
 	}
 	if (g.isGoingBack() || g.open && g.isChanging()) && g.rand.IntN(20) == 0 {
 		if g.rand.IntN(2) == 0 {

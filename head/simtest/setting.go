@@ -117,9 +117,17 @@ func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members 
 		was.setting.Shares = is.setting.Shares
 	}
 	c, why := a.Change, ""
+	sized, ofSize := was, "" // the size is not the members' to know, and follows the membership
+	sized.setting.Size = is.setting.Size
+	if c != nil {
+		ofSize = sizeFault(is, was, c)
+	}
+	was = sized
 	switch {
 	case a.Changed && a.View.Generation == was.view && a.Joined > 0 && a.AllReleased == "":
 		why = "tells again who is new"
+	case ofSize != "":
+		why = ofSize
 	case a.Data.Batch != was.data.Batch && !a.Data.TakesBatch():
 		why = "is another batch, and one before is incomplete"
 	case c == nil:
@@ -211,6 +219,9 @@ func (g *generator) changeEvent() string {
 	}
 	if g.rand.IntN(3) == 0 {
 		g.plan = append(g.plan, "stabilize 1")
+	}
+	if g.rand.IntN(4) == 0 {
+		return g.sizeEvent()
 	}
 	ends := []string{"end kept", "end void", "end reverted", "end reverted"}
 	if h.agent.State().Trial != nil && g.rand.IntN(3) > 0 {

@@ -121,7 +121,9 @@ func (c *Cluster) CheckFinally() error {
 	}
 	if c.mesh == "" && c.invariants.broken == nil && c.mustGoOn(1) {
 		if c.invariants.newest >= before+3 {
+			c.checkWanted()
 			c.checkChanges()
+			c.checkSizes()
 		}
 		c.checkDrain()
 	}

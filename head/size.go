@@ -1,0 +1,183 @@
+package head
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// How many members a job is asked to have is a part of its setting, where members may come and go.
+// The membership decides who they are, and the log says how many are wanted: an entry that changes
+// the size has the membership resize, and what the membership changes by itself, for those who are
+// lost or because a person has resized the job, the next entry says. So a head that comes to lead
+// knows what was wanted, and the trial of it. The methods of leader run on the thread of the Agent
+// and do no I/O.
+
+// Levers returns what may change of the setting of the job: what its program has opened, and how
+// many members it may have where it has a maximum, as far as the hosts have room for them. That the
+// head alone knows.
+func (a *Agent) Levers() setting.Levers {
+	levers, record := a.follower.state.Levers, a.Record()
+	if record.Max == 0 || !a.follower.state.hasSize() {
+		return levers
+	}
+	levers.Size = setting.Range{From: uint64(record.Min), To: uint64(record.Max)}
+	if slots := a.slots(); slots > 0 {
+		levers.Size.To = min(levers.Size.To, uint64(max(slots, record.Min)))
+	}
+	return levers
+}
+
+// slots is how many workers the hosts of the job have room for, on the head; 0 = any number, or
+// this agent does not lead.
+func (a *Agent) slots() int {
+	if a.leader == nil {
+		return 0
+	}
+	return a.leader.machine.TotalSlots()
+}
+
+// hasSize reports whether the setting says how many members the job is to have: they may come and
+// go, one by one.
+func (s *State) hasSize() bool { return s.Elastic && s.Shape == nil && s.View.Generation > 0 }
+
+// resize asks the membership for another number of workers, and carries out what it orders. What
+// was asked for before counts no more: the trial of another size ends.
+func (r *leader) resize(n int, who string) error {
+	if err := r.checkResizable(); err != nil {
+		return err
+	}
+	err := r.machine.Resize(n, who)
+	if err == nil {
+		r.endSize(fmt.Sprintf("%s asked for size=%d meanwhile", who, n))
+	}
+	r.carryOutOrders()
+	r.advanceLog()
+	return err
+}
+
+// endSize ends the trial of a size, and forgets a change of the size that waits; why says what
+// counts in place of them.
+func (r *leader) endSize(why string) {
+	t := r.trial()
+	ofSize := t != nil && hasPart(*t, "size")
+	if e := r.entering; e != nil && (e.next.Size > 0 || ofSize && e.change.Phase.IsEnd()) {
+		r.entering = nil
+	}
+	if ofSize {
+		end := *t
+		end.Phase, end.Why = setting.Void, why
+		end = end.Cut()
+		r.verdict = &end
+	}
+}
+
+// hasPart reports whether a change changes a part of the setting.
+func hasPart(c setting.Change, name string) bool { return slices.Contains(c.Parts(), name) }
+
+// checkSize returns why the job does not go to a size, 0 = to the one that it has; nil where it
+// does. back says that it goes back there, as far as there is room.
+func (r *leader) checkSize(n int, back bool) error {
+	if n == 0 {
+		return nil
+	}
+	if err := r.checkResizable(); err != nil {
+		return err
+	}
+	if err := r.machine.CheckSize(n); err != nil {
+		return err
+	}
+	if slots := r.machine.TotalSlots(); !back && slots > 0 && n > slots && n > r.machine.Want() {
+		return fmt.Errorf("no host has room for size=%d: all of them have %d slots; let another "+
+			"host join (shoal agent --join), or use shoal resize, which waits for one", n, slots)
+	}
+	return nil
+}
+
+// meetsSize reports whether the job has come by itself to all that a change is to bring, which only
+// one of the size can. What the change says of the size is then, and else, as against the size that
+// the job has now.
+func (r *leader) meetsSize(e *requestedChange) bool {
+	if e.next.Size == 0 || e.change.Phase.IsEnd() {
+		return false
+	}
+	e.change.From, e.change.To = r.effectiveNow().Diff(r.effective(e.next))
+	return e.change.From == e.change.To
+}
+
+// sizedByText says who has asked for the size that a change brings, for people.
+func sizedByText(c setting.Change) string {
+	switch {
+	case c.Phase.IsEnd():
+		return fmt.Sprintf("the end of change %d", c.Number)
+	case c.Who != "":
+		return c.Who
+	}
+	return fmt.Sprintf("policy %s (change %d)", c.Policy, c.Number)
+}
+
+// orderSize has the membership resize to what a change has made the size of the job, behind the
+// entry of the log that says so.
+func (r *leader) orderSize() {
+	who := r.sizedBy
+	if who == "" {
+		return
+	}
+	r.sizedBy = ""
+	// One that is ending takes nobody in, and the next entry says what it has.
+	_ = r.machine.Resize(int(r.state.Setting.Size), who)
+	r.machine.SetSized(r.state.Sized)
+}
+
+// noteSize makes the size of the job what the membership wants, in the entry of the log that is
+// written next. Where that entry brings another size, the membership hears of it behind the entry.
+func (r *leader) noteSize() {
+	if size := r.wantedSize(); r.state.Setting.Size != size && r.sizedBy == "" {
+		r.state.Setting.Size, r.tellSetting = size, true
+	}
+}
+
+// wantedSize returns how many members the membership wants; 0 = the setting of the job has no size.
+func (r *leader) wantedSize() uint32 {
+	if !r.state.hasSize() {
+		return 0
+	}
+	return uint32(min(r.machine.Want(), setting.MaxSize))
+}
+
+// effective returns a setting with the batch and the size that count where it does not say them.
+func (r *leader) effective(of setting.Setting) setting.Setting {
+	of.Batch, of.Size = cmp.Or(of.Batch, r.state.First), cmp.Or(of.Size, r.wantedSize())
+	return of
+}
+
+// effectiveNow returns how the job trains now. The log may not have its size yet.
+func (r *leader) effectiveNow() setting.Setting {
+	now := r.state.Setting
+	now.Size = 0
+	return r.effective(now)
+}
+
+// adoptSize has the membership of a new head want what the log says, where a change has brought
+// another size of which the newest generation does not know: a record has the size as it was when
+// its generation was proposed. So it is, too, where the record is behind a change of which nobody
+// that is left has the entry. Else the record is newer: who is lost is wanted no more.
+func (r *leader) adoptSize() {
+	s := &r.state
+	if s.hasSize() && s.Setting.Size > 0 && s.Sized != r.machine.Record().Sized {
+		r.machine.RestoreWant(int(s.Setting.Size), s.Sized)
+		r.resized = true
+	}
+}
+
+// orderMissing orders the workers that a head before this one has ordered, or was to order, for the
+// size that adoptSize has taken from the log, and that no host has reported; and lets those go who
+// are too many.
+func (r *leader) orderMissing() {
+	if r.resized {
+		r.resized = false
+		_ = r.machine.Resize(r.machine.Want(), r.agent.cfg.Self+", which leads now,")
+	}
+}
