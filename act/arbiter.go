@@ -217,8 +217,9 @@ func (l *Loop) order(c candidate) []Order {
 		v.why = "it was said what should change"
 		return []Order{{Next: next, Change: c.change, Watch: true}}
 	}
-	l.asked = &asked{change: c.change, efficiency: c.Efficiency.Low, learns: c.learns,
-		step: l.now.Step}
+	l.asked = &asked{change: c.change, efficiency: c.Efficiency.Low, least: c.least,
+		learns: c.learns,
+		step:   l.now.Step}
 	return []Order{{Next: next, Change: c.change}}
 }
 

@@ -104,6 +104,7 @@ type Loop struct {
 type asked struct {
 	change     setting.Change
 	efficiency float64 // that was predicted
+	least      float64 // candidate.least
 	learns     bool    // it is made to learn something
 	step       uint64  // when it was ordered
 }
@@ -196,7 +197,7 @@ func (l *Loop) Applied(e Entry) {
 	} else if l.trial == nil || l.trial.change.Number != e.Trial.Number {
 		l.trial = &trial{change: *e.Trial}
 		if a := l.asked; a != nil && a.change.From == e.Trial.From && a.change.To == e.Trial.To {
-			l.trial.efficiency = a.efficiency
+			l.trial.efficiency, l.trial.least = a.efficiency, a.least
 			if v := l.lever(mainPart(a.change)); a.learns && v.name != "size" {
 				v.learnt = partOf(a.change.To, v.name)
 			}

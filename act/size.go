@@ -33,19 +33,19 @@ func sizes(c setting.Change) (list [2]int) {
 }
 
 // leastKept returns the measured factor below which a policy's change is taken back. More members
-// must bring more than what counts as the same. Fewer may bring as little less, and where it was
-// known that they train more slowly, as little as was predicted.
-func leastKept(c setting.Change) float64 {
-	n := sizes(c)
+// must bring more than what counts as the same. Fewer may bring as little less, and where the
+// policy has taken into account that they train more slowly, as little as was predicted.
+func (t *trial) leastKept() float64 {
+	n, p := sizes(t.change), t.change.Predicted
 	switch {
 	case n[1] == 0:
 		return 1
 	case n[1] > n[0]:
 		return decide.SameGain
-	case c.Predicted.High >= 1/decide.SameGain || !c.Predicted.IsKnown():
-		return 1 / decide.SameGain
+	case p.IsKnown() && (p.High < 1/decide.SameGain || t.least > 0 && t.least < p.Low):
+		return min(p.Low, 1/decide.SameGain)
 	}
-	return c.Predicted.Low
+	return 1 / decide.SameGain
 }
 
 // sizeSteps returns how many steps it takes to compare a size with another one by a factor, where

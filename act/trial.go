@@ -44,6 +44,7 @@ const (
 type trial struct {
 	change     setting.Change
 	efficiency float64 // by which factor that of a sample was predicted to grow; 0 = not known
+	least      float64 // factor that the policy would take; 0 = not known
 	begun      bool    // the fields below are known
 	settled    bool    // there are as many members as there should be
 
@@ -95,7 +96,7 @@ func (l *Loop) check() []Order {
 	if n >= minEnd {
 		efficiency, known = l.efficiencyOf(t)
 	}
-	least := leastKept(c)
+	least := t.leastKept()
 	worse := c.Policy != "" && known && t.isWorse(throughput*efficiency/min(least, 1), steps)
 	switch {
 	case !t.before.IsKnown():

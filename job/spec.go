@@ -3,6 +3,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -43,9 +44,13 @@ type Spec struct {
 	Redundant bool `json:"redundant,omitempty"`
 	// whether shoal changes how the job trains; default: only people do
 	Auto Auto `json:"auto,omitempty"`
-	// files of policies that decide beside those of shoal, on the host that leads the job; default:
-	// none
+	// policies that decide beside or instead of those of shoal that else would, on the host that
+	// leads the job: files, or names of other policies of shoal; default: none
 	Policies []string `json:"policies,omitempty"`
+	// money that an epoch may cost, and that a worker costs an hour: the size of the job is the one
+	// with which an epoch takes least time for it; default: money does not count
+	Budget float64 `json:"budget,omitempty"`
+	Price  float64 `json:"price,omitempty"`
 }
 
 // Auto says whether the policies of shoal change how a job trains.
@@ -115,6 +120,7 @@ func (s Spec) Override(top Spec) Spec {
 	if len(top.Policies) > 0 {
 		s.Policies = top.Policies
 	}
+	s.Budget, s.Price = cmp.Or(top.Budget, s.Budget), cmp.Or(top.Price, s.Price)
 	env := map[string]string{}
 	for _, m := range []map[string]string{s.Env, top.Env} {
 		for k, v := range m {
@@ -155,7 +161,10 @@ func (s Spec) Validate() error {
 		return &Error{"policies", "policies decide only in a job that lets them; add --auto, or " +
 			"--auto=watch to see what they would do"}
 	case slices.ContainsFunc(s.Policies, func(p string) bool { return p == "" || hasNUL(p) }):
-		return &Error{"policies", "a policy is a file, and one of the names is none"}
+		return &Error{"policies", "a policy is a file or a name, and one of them is neither"}
+	}
+	if err := s.checkMoney(); err != nil {
+		return err
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return &Error{"command", "nothing to run, because no command is given; " +
@@ -172,6 +181,30 @@ func (s Spec) Validate() error {
 		}
 	}
 	return checkPrefork(s.Prefork, s.Command)
+}
+
+// checkMoney returns what is wrong with the budget and the price as an *Error; nil = nothing.
+func (s Spec) checkMoney() error {
+	const most = 1e12
+	switch {
+	case !(s.Budget >= 0 && s.Budget <= most):
+		return &Error{"budget", fmt.Sprintf("%v is no money that an epoch may cost", s.Budget)}
+	case !(s.Price >= 0 && s.Price <= most):
+		return &Error{"price", fmt.Sprintf("%v is no money that a worker costs an hour", s.Price)}
+	case s.Budget > 0 && s.Price == 0:
+		return &Error{"price", "a budget without a price says nothing: give also what a worker " +
+			"costs an hour, such as --price 2.5"}
+	case s.Price > 0 && s.Budget == 0:
+		return &Error{"budget", "a price without a budget says nothing: give also what an epoch " +
+			"may cost, such as --budget 0.5"}
+	case s.Budget > 0 && s.Auto == AutoOff:
+		return &Error{"budget", "the size follows a budget only in a job that lets policies " +
+			"decide; add --auto, or --auto=watch to see what they would do"}
+	case s.Budget > 0 && s.Max == 0:
+		return &Error{"budget", "the size does not change without --max, the most workers that " +
+			"the job may have"}
+	}
+	return nil
 }
 
 // String returns the spec as YAML, in the form that Parse reads.

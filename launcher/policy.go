@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/policies"
@@ -20,23 +21,30 @@ func (l *launcher) drive(spec job.Spec) {
 		return
 	}
 	var users func(g *group.Group) []decide.Policy // nil where there are none: nothing begins anew
-	if len(spec.Policies) > 0 {
+	if len(spec.Policies) > 0 || spec.Budget > 0 {
 		users = func(g *group.Group) []decide.Policy { return l.startPolicies(g, spec) }
 	}
 	l.agent.Drive(mode, users)
 }
 
-// startPolicies starts the policies of users that a job names, as goroutines of g, whose end ends
-// them, and marked as part of the run, so that the guard ends them when this launcher is killed. It
-// returns those that run. One that cannot run is told to people, and the job goes on without it. It
-// waits for the programs, on the goroutine of the agent that decides.
+// startPolicies starts the policies that a job names, those of users as goroutines of g, whose end
+// ends them, and marked as part of the run, so that the guard ends them when this launcher is
+// killed. It returns those that run. One that cannot run is told to people, and the job goes on
+// without it. It waits for the programs, on the goroutine of the agent that decides.
 func (l *launcher) startPolicies(g *group.Group, spec job.Spec) (list []decide.Policy) {
 	env := os.Environ()
 	for name, value := range spec.Env {
 		env = append(env, name+"="+value)
 	}
 	env = append(env, proc.RunVariable+"="+l.place.Mark())
+	if spec.Budget > 0 {
+		list = append(list, policy.Budget{Epoch: spec.Budget, Price: spec.Price})
+	}
 	for _, path := range spec.Policies {
+		if own := policy.Named(path); own != nil {
+			list = append(list, own)
+			continue
+		}
 		command, err := policyCommand(spec, path)
 		if err == nil {
 			var p *policies.Program

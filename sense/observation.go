@@ -11,6 +11,7 @@ import (
 type Observation struct {
 	Step    uint64          // committed steps
 	Epoch   uint64          // passes over the data that are complete
+	Samples uint64          // of an epoch; 0 = it is not known
 	Size    int             // members; 0 = the job has not begun
 	Now     Duration        // time since some moment that stays the same while this agent leads
 	Setting setting.Setting // in force; its Batch is always the effective one

@@ -283,6 +283,7 @@ func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
 	}
 	o := s.Observe(sense.DealOf(known.Data.Shares))
 	o.Step, o.Epoch, o.Size, o.Now = known.Steps, known.Data.Epoch, known.View.Size(), now
+	o.Samples = known.Data.Samples
 	o.Setting, o.First, o.Levers = entry.Setting, known.First, entry.Levers
 	for _, m := range known.View.Members {
 		o.Hosts = append(o.Hosts, m.Host)

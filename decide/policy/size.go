@@ -110,10 +110,13 @@ func withSize(o sense.Observation, size int) decide.Target {
 }
 
 // scoreSizes returns what is predicted of the other sizes of the range with which each member has a
-// sample, the best first and of equal ones the smaller.
+// sample and what it surely has memory for, the best first and of equal ones the smaller.
 func scoreSizes(o sense.Observation, twin decide.Twin) (list []decide.Scored) {
+	batch := max(o.Setting.Batch, 1)
+	most := float64(fitOf(o).most) // samples of a batch, divided among as many as there are
 	for _, n := range sizesOf(o.Levers.Size) {
-		if n == o.Size || uint64(n) > max(o.Setting.Batch, 1) {
+		if n == o.Size || uint64(n) > batch ||
+			n < o.Size && float64(batch)*float64(o.Size)/float64(n) > most {
 			continue
 		}
 		to := withSize(o, n)

@@ -13,9 +13,6 @@ SHOAL = HERE.parent.parent / "bin/shoal"
 GOROOT = subprocess.run(
     ["go", "env", "GOROOT"], stdout=subprocess.PIPE, text=True, check=True
 ).stdout.strip()
-# Options of shoal run by which workers are forks of one process that has imported torch, which
-# otherwise takes three seconds of a processor for each.
-FORKED = ["--prefork", "torch"]
 ENV = {
     **os.environ,
     "PYTHONPATH": str(HERE.parent.parent / "python"),
@@ -32,10 +29,11 @@ def curve(tmp_path, workers, example, steps, dtype):
     """
     folder = tmp_path / f"{example}-{dtype}-{workers}"
     folder.mkdir()
-    forked = [] if example == "numpy_digits" else FORKED
-    launcher = [SHOAL, "run", "-n", str(workers), *forked, "--log-dir", folder / "runs", "--"]
-    if workers == 1:
-        launcher = []
+    launcher = (
+        [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"]
+        if workers > 1
+        else []
+    )
     command = [*launcher, sys.executable, HERE / "curve.py", example, str(steps), dtype, folder]
     done = subprocess.run(
         command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from test_curves import ENV, FORKED, HERE, SHOAL
+from test_curves import ENV, HERE, SHOAL
 
 STEPS = int(os.environ.get("MESH_STEPS", 20))
 TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
@@ -19,9 +19,11 @@ def curves(folder, workers, cases, steps=STEPS):
     test if the job fails, or they differ. One job trains them all, in an empty folder: a start
     costs more than a curve.
     """
-    launcher = [SHOAL, "run", "-n", str(workers), *FORKED, "--log-dir", folder / "runs", "--"]
-    if workers == 1:
-        launcher = []
+    launcher = (
+        [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"]
+        if workers > 1
+        else []
+    )
     command = [*launcher, sys.executable, HERE / "mesh_curve.py", folder, str(steps), *cases]
     done = subprocess.run(
         command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -79,7 +81,6 @@ def test_checkpoints_fit_any_mesh(tmp_path):
             "run",
             "-n",
             str(workers),
-            *FORKED,
             "--log-dir",
             tmp_path / "runs",
             "--",

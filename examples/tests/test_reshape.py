@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import pytest
-from test_curves import ENV, FORKED, HERE, SHOAL
+from test_curves import ENV, HERE, SHOAL
 from test_mesh import TOLERANCE, curves
 
 MESHES = [
@@ -68,7 +68,6 @@ class Training:
             "run",
             "-n",
             str(workers),
-            *FORKED,
             "--log-dir",
             folder / "runs",
             "--",

@@ -140,13 +140,12 @@ def launch(binary, tmp_path_factory):
     """Returns launch(n, script or source, *arguments): runs it on n ranks of this host, waits for
     the end of the job, expects exit code `code` of the launcher, returns what all printed to stdout
     and stderr. A pathlib.Path is a script, a string is source. `env` is added to this process's
-    environment, and `options` are those of shoal run. launch.start only starts the job, and returns
-    the process of the launcher.
+    environment. launch.start only starts the job, and returns the process of the launcher.
     """
 
-    def run(n, program, *arguments, code=0, env=None, options=()):
+    def run(n, program, *arguments, code=0, env=None):
         """What `launch` says. Fails with another exit code, and after HANG seconds."""
-        process = start(n, program, *arguments, env=env, options=options)
+        process = start(n, program, *arguments, env=env)
         try:
             output, _ = process.communicate(timeout=HANG)
         except subprocess.TimeoutExpired:

@@ -16,10 +16,6 @@ HANG = 1500  # seconds; reached only by a hang, on however busy a machine
 # The ending that, after the name of the file that ends a training, names another file: as long as
 # that is there, those that train leave the processors to those that start.
 CALM = ".calm"
-# Options of shoal run by which the workers of a job are forks of one process that has imported
-# torch, which otherwise takes three seconds of a processor for each. Unlike the ranks of
-# torch_world, each can be killed and stopped as any worker.
-FORKED = ("--prefork", "torch")
 
 
 def rest_if_calm(end):

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("numpy")
 import numpy as np
-from running_job import FORKED, HANG
+from running_job import HANG
 
 import shoal
 from shoal._checkpoint import commit, shards, source, writer
@@ -467,8 +467,7 @@ def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
         """Train checkpoint_torch.py on n workers to the end, or to the kill; return the results of
         those that finished, by rank.
         """
-        job = launch.start(n, TORCH, tmp_path / folder, env=env, options=FORKED)
-        output, _ = job.communicate(timeout=HANG)
+        output, _ = launch.start(n, TORCH, tmp_path / folder, env=env).communicate(timeout=HANG)
         return results(output)
 
     whole = train("undisturbed", 2)

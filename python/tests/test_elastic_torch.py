@@ -20,7 +20,6 @@ import running_job
 from elastic_ledger import Ledger
 
 WORKER = pathlib.Path(elastic_torch.__file__)
-BREAK = WORKER.with_name("elastic_break.py")
 ADAM, MOMENTUM = (
     dict(optimizer="adam", wrap="ddp"),
     dict(optimizer="momentum", workers=2, wrap="ddp"),
@@ -60,21 +59,21 @@ def training(launch, binary, tmp_path):
     context manager around a running_job.Running; it is killed at the end of the block.
     """
 
-    def start(n, options=(), forked=running_job.FORKED, **config):
+    def start(n, options=(), **config):
         """A job of n workers with this config of elastic_torch.py, which writes into the folder of
-        the test, these options of shoal run, and those by which workers are forked.
+        the test, and these options of shoal run.
         """
         config.update(out=str(tmp_path))
-        program = WORKER, json.dumps(config)
-        options = (*options, *forked)
-        return running_job.running(launch, binary, tmp_path / "end", n, *program, options=options)
+        return running_job.running(
+            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options
+        )
 
     return start
 
 
 def test_without_faults(training, tmp_path):
-    """What all tests here check holds where nothing happens, and no worker is a fork."""
-    with training(2, forked=(), samples=100) as job:
+    """What all tests here check holds where nothing happens."""
+    with training(2, samples=100) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
 
@@ -104,7 +103,7 @@ def test_the_batch_changes_while_a_worker_is_lost_and_another_joins(training, tm
     a change waits, to a batch below what that worker leaves, and one that joins behind it.
     """
     way = dict(MOMENTUM, samples=1600, batch_range=(8, 96))
-    with training(3, **way) as job:
+    with training(3, options=("--prefork", "torch"), **way) as job:
         job.set("batch=96", "rate=4.5")
         job.wait_for_new_step()
         job.set("batch=8", "--no-wait")
@@ -199,7 +198,7 @@ def test_loops_left_by_break_over_the_epochs_of_the_loader(launch, binary, tmp_p
     by break.
     """
     with running_job.running(
-        launch, binary, tmp_path / "end", 2, BREAK, "epochs", options=running_job.FORKED
+        launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "epochs"
     ) as job:
         job.resize(3)
         assert int(job.read_until(r"JOINED (\d+)")[1]) > 0, (
@@ -213,7 +212,7 @@ def test_loops_left_by_break_that_a_new_worker_cannot_know(launch, binary, tmp_p
     break ends with an error that says so.
     """
     with running_job.running(
-        launch, binary, tmp_path / "end", 2, BREAK, "range", options=running_job.FORKED
+        launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "range"
     ) as job:
         job.resize(3, "--no-wait")
         job.read_until(r"ShoalError: .* in loop \d+ .*Loop over `loader.epochs")
@@ -368,10 +367,9 @@ def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
         config = dict(
             way, out=str(out), checkpoint=str(tmp_path / folder), steps=40, doomed=list(doomed)
         )
-        job = launch.start(
-            n, WORKER, json.dumps(config), tmp_path / "end", options=running_job.FORKED
+        output, _ = launch.start(n, WORKER, json.dumps(config), tmp_path / "end").communicate(
+            timeout=running_job.HANG
         )
-        output, _ = job.communicate(timeout=running_job.HANG)
         results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
         assert len(results) == (0 if doomed else n), output
         assert (

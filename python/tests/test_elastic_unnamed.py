@@ -16,15 +16,12 @@ import running_job
 @pytest.fixture
 def joined(launch, binary, tmp_path):
     """Returns joined(program, *arguments): runs a job of two workers, to which a third comes, to
-    its end, and returns the results of all (the JSON after RESULT) and what was printed. `options`
-    are those of shoal run.
+    its end, and returns the results of all (the JSON after RESULT) and what was printed.
     """
 
-    def run(program, *arguments, options=()):
+    def run(program, *arguments):
         """What `joined` says. The program gets the file that ends it as its last argument."""
-        with running_job.running(
-            launch, binary, tmp_path / "end", 2, program, *arguments, options=options
-        ) as job:
+        with running_job.running(launch, binary, tmp_path / "end", 2, program, *arguments) as job:
             job.resize(3)
             job.wait_for_new_step()
             output = job.finish()
@@ -61,7 +58,7 @@ def test_what_belongs_to_the_model_is_handed_over(joined, kind):
     torch = pytest.importorskip("torch")
     if kind == "scaled" and not hasattr(torch.amp, "GradScaler"):
         pytest.skip("PyTorch has GradScalers for GPUs only before 2.3")
-    results, output = joined(TORCH, kind, options=running_job.FORKED)
+    results, output = joined(TORCH, kind)
     assert len(results) == 3 and "Traceback" not in output, output
     assert len({r[2:4] for r in map(tuple, results)}) == 1, f"the workers differ: {results}"
     registered = [
@@ -105,9 +102,7 @@ def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
     it.
     """
     pytest.importorskip("torch")
-    with running_job.running(
-        launch, binary, tmp_path / "end", 2, TORCH, "late", options=running_job.FORKED
-    ) as job:
+    with running_job.running(launch, binary, tmp_path / "end", 2, TORCH, "late") as job:
         job.resize(3, "--no-wait")
         job.read_until(
             r"ShoalError: the state comes from workers that registered \[.*'ExponentialLR'.*make"
@@ -119,7 +114,7 @@ def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
 def test_a_state_that_cannot_travel_is_left_aloud(joined):
     """The user is told of a state that is not sent."""
     pytest.importorskip("torch")
-    results, output = joined(TORCH, "odd", options=running_job.FORKED)
+    results, output = joined(TORCH, "odd")
     assert len(results) == 3 and "Traceback" not in output, output
     assert (
         "workers that join do not get the state of a Odd that was made here: Odd/odd is a object"

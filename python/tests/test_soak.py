@@ -96,8 +96,7 @@ class Chaos:
             optimizer=self.choice.choice(["adam", "momentum"]), samples=1000, out=str(folder)
         )
         before = self.tally["workers killed"]
-        program = TESTS / "elastic_torch.py", json.dumps(way)
-        with running(folder, 3, *program, options=running_job.FORKED) as job:
+        with running(folder, 3, TESTS / "elastic_torch.py", json.dumps(way)) as job:
             for _ in range(FAULTS):
                 # With a sharded optimizer two workers have each part of its state.
                 self.disturb(job, at_once=1 if way["wrap"] == "zero" else 3)
@@ -128,13 +127,9 @@ def test_soak(launch, binary, tmp_path):
         0,
     )
 
-    def running(folder, n, program, *arguments, options=()):
-        """A block with a job of n workers whose end is ordered by a file in the folder, with these
-        options of shoal run.
-        """
-        return running_job.running(
-            launch, binary, folder / "end", n, program, *arguments, options=options
-        )
+    def running(folder, n, program, *arguments):
+        """A block with a job of n workers whose end is ordered by a file in the folder."""
+        return running_job.running(launch, binary, folder / "end", n, program, *arguments)
 
     while turn < len(WAYS) or time.monotonic() < end:
         name, (disturb, options, way) = list(WAYS.items())[turn % len(WAYS)]

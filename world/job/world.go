@@ -332,7 +332,8 @@ func (w *World) Observation() sense.Observation {
 	}
 	in := w.setting
 	in.Batch = w.cursor.Batch
-	return sense.Observation{Step: w.cursor.Step, Size: len(w.ranks),
+	return sense.Observation{Step: w.cursor.Step, Epoch: w.cursor.Epoch,
+		Samples: w.config.Data.Samples, Size: len(w.ranks),
 		Now:     sense.Duration(math.Round(w.now * float64(sense.Second))),
 		Setting: in, First: w.config.Data.Batch, Levers: w.config.Levers, Steps: &w.series,
 		Split: w.split.Split, Noise: w.known, Hosts: w.names}

@@ -160,6 +160,7 @@ func (p *player) count(s job.Step) {
 	r := &p.result
 	r.Steps, r.Seconds, r.Progress = s.Step, s.At, s.Progress
 	r.Samples += s.Samples
+	r.Workers += float64(s.Size) * s.Seconds
 }
 
 // current returns the period that is not over; nil before the first.
@@ -207,6 +208,8 @@ func (p *player) value(e scenario.Expectation, late sums) float64 {
 		return float64(p.tally.batch)
 	case "size":
 		return float64(p.tally.size)
+	case "cost":
+		return p.result.Workers / 3600 * p.Price
 	case "steps/s":
 		return late.steps / late.seconds
 	case "samples/s":

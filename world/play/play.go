@@ -18,16 +18,18 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
-// policies are those that a scenario can name.
-var policies = []decide.Policy{policy.Batch{}, policy.Shares{}, policy.Size{},
-	policy.KungFuBatch{}}
-
 // PolicyNames returns the names of the policies that a scenario can name, in a new list.
-func PolicyNames() (names []string) {
-	for _, p := range policies {
-		names = append(names, p.Name())
+func PolicyNames() []string { return append(policy.Names(), policy.Budget{}.Name()) }
+
+// policiesOf returns the policies that a scenario names.
+func policiesOf(s *scenario.Scenario) (list []decide.Policy) {
+	known := append(policy.All(), policy.Budget{Epoch: s.Budget, Price: s.Price})
+	for _, p := range known {
+		if slices.Contains(s.Policies, p.Name()) {
+			list = append(list, p)
+		}
 	}
-	return names
+	return list
 }
 
 // Result is what came of a scenario. Its seconds are those of virtual time.
@@ -36,6 +38,7 @@ type Result struct {
 	Steps    uint64           `json:"steps"`
 	Seconds  float64          `json:"seconds"`
 	Samples  uint64           `json:"samples"`
+	Workers  float64          `json:"worker_seconds"`    // of all workers together
 	Progress float64          `json:"progress"`          // in samples at the stated batch
 	Target   float64          `json:"target,omitempty"`  // progress to be made; 0 = there is none
 	Ended    string           `json:"ended,omitempty"`   // why the job ended early; "" = it did not
@@ -137,16 +140,13 @@ func PlayWith(s *scenario.Scenario, others []decide.Policy,
 	if err != nil {
 		return nil, err
 	}
-	loop := act.Config{Mode: act.Off}
-	for _, known := range policies {
-		if slices.Contains(s.Policies, known.Name()) {
-			loop.Mode = act.Auto
-			for _, other := range others {
-				if other.Name() == known.Name() {
-					known = other
-				}
+	loop := act.Config{Mode: act.Off, Policies: policiesOf(s)}
+	for i, known := range loop.Policies {
+		loop.Mode = act.Auto
+		for _, other := range others {
+			if other.Name() == known.Name() {
+				loop.Policies[i] = other
 			}
-			loop.Policies = append(loop.Policies, known)
 		}
 	}
 	if p.loop, err = act.New(loop); err != nil {

@@ -86,8 +86,8 @@ func (p *parser) readHost(l *line) int {
 }
 
 // measures are what can be expected of a scenario; samples, that each counts once, is apart.
-var measures = []string{"goodput", "changes", "reverted", "batch", "size", "steps/s", "samples/s",
-	"time", "samples"}
+var measures = []string{"goodput", "changes", "reverted", "batch", "size", "cost", "steps/s",
+	"samples/s", "time", "samples"}
 
 // readExpectation reads what follows "expect", in a line whose words are text.
 func (p *parser) readExpectation(l *line, text string) {

@@ -50,6 +50,7 @@ var examples = map[string]string{
 	"costs":     "costs join 2s start 20s release 100ms loss 1s change 50ms",
 	"at":        "at step 200 cable h2 100Mbit",
 	"policy":    "policy batch",
+	"budget":    "budget 0.5 price 2",
 	"seed":      "seed 1",
 	"run":       "run 2000 steps",
 	"expect":    "expect goodput >= 0.95 of best after 12 steps",
@@ -59,7 +60,7 @@ var examples = map[string]string{
 // list can stand on several lines.
 var (
 	kinds = []string{"hosts", "compute", "wait", "gradients", "latency", "data", "noise", "target",
-		"costs", "at", "policy", "seed", "run", "expect"}
+		"costs", "at", "policy", "budget", "seed", "run", "expect"}
 	several = map[string]bool{"at": true, "expect": true}
 )
 
@@ -102,6 +103,13 @@ func (p *parser) read(l *line, text string) {
 		}
 		if len(p.Policies) == 0 {
 			l.choose(p.policies...)
+		}
+	case "budget":
+		p.Budget = l.quantity("the money that an epoch may cost, such as 0.5", plain)
+		l.choose("price")
+		p.Price = l.quantity("the money that a worker costs an hour, such as 2", plain)
+		if l.err == nil && (p.Budget == 0 || p.Price == 0) {
+			l.failf("a budget or a price of nothing")
 		}
 	case "seed":
 		p.Job.Seed = l.whole("a seed, such as 1", math.MaxUint64)

@@ -6,6 +6,7 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/cost"
@@ -19,6 +20,8 @@ type Scenario struct {
 	Asked    []Ask         // in the order of the file
 	Policies []string      // names of those who decide; nil = nobody does
 	Expected []Expectation // in the order of the file
+	Budget   float64       // money that an epoch may cost; meaningful where somebody decides by it
+	Price    float64       // money that a worker costs an hour; 0 = none was stated
 
 	// The job ends after Steps steps, Seconds seconds or when it has made Progress, whichever
 	// comes first; 0 = no such end. At least one is not 0.
@@ -117,6 +120,18 @@ func (p *parser) finish() error {
 	if r := p.Job.Levers.Size; r.IsOpen() && !r.Contains(uint64(p.hosts*p.host.Workers)) {
 		return fmt.Errorf("line %d: %d workers are outside of their range, %v", p.seen["hosts"],
 			p.hosts*p.host.Workers, r)
+	}
+	if p.Price == 0 {
+		if slices.Contains(p.Policies, "budget") {
+			return fmt.Errorf("line %d: the policy budget needs numbers: write also %s",
+				p.seen["policy"], examples["budget"])
+		}
+		for _, e := range p.Expected {
+			if e.What == "cost" {
+				return fmt.Errorf("line %d: nothing has a price: write also %s", e.Line,
+					examples["budget"])
+			}
+		}
 	}
 	noise := &p.Job.Noise
 	noise.Target = max(1, p.epochs*float64(p.samples))

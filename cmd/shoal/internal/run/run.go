@@ -14,8 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/spelling"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
 )
@@ -34,7 +36,9 @@ type runFlags struct {
 	fixed   bool     // whether routes follow from lengths alone
 	spread  bool     // whether replicas lie on different hosts
 	auto    string   // whether policies decide, as job.Auto; "" = no
-	policy  []string // files of policies; nil = none
+	policy  []string // files of policies or their names; nil = none
+	budget  float64  // money that an epoch may cost; 0 = it does not count
+	price   float64  // money that a worker costs an hour; 0 = it does not count
 	logDir  string   // folder for the directory of the run; "" = the usual one
 	dryRun  bool     // whether to print the job only
 	listen  string   // address at which other hosts join; "" = none
@@ -77,6 +81,8 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
   shoal run -n 4 --min 2 --prefork torch,transformers -- python3 finetune.py
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
   shoal run -n 4 --auto -- python3 train.py
+  shoal run -n 4 --auto --policy kungfu -- python3 train.py
+  shoal run -n 4 --max 16 --auto --budget 0.5 --price 2 -- python3 train.py
   shoal run -n 8 --listen :7077 -- python3 train.py
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py
   shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 -- python3 train.py
@@ -119,8 +125,12 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.auto, "auto", "", "let shoal change how the job trains, in what the "+
 		"program has opened; with --auto=watch it only says what it would change")
 	flags.Lookup("auto").NoOptDefVal = string(job.AutoAct)
-	flags.StringArrayVar(&f.policy, "policy", nil, "with --auto: let the policy in this `FILE`, "+
-		"a Python file or a program, decide too; repeat for more")
+	flags.StringArrayVar(&f.policy, "policy", nil, "with --auto: let this `POLICY` decide, the "+
+		"file of a Python policy or of a program, or one of shoal by name, such as kungfu; "+
+		"repeat for more")
+	flags.Float64Var(&f.budget, "budget", 0, "with --auto, --max and --price: let an epoch cost "+
+		"this much `MONEY`, and have as many workers as train fastest for it")
+	flags.Float64Var(&f.price, "price", 0, "with --budget: the `MONEY` that a worker costs an hour")
 	flags.StringVar(&f.logDir, "log-dir", "",
 		"keep the directory of the run in here (default ~/.local/state/shoal/runs)")
 	flags.StringVar(&f.listen, "listen", "",
@@ -166,25 +176,47 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	spec = spec.Override(
 		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env,
 			Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread,
-			Auto: job.Auto(f.auto), Policies: f.policy}).WithDefaults()
+			Auto: job.Auto(f.auto), Policies: f.policy, Budget: f.budget,
+			Price: f.price}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}
 	if err := spec.Validate(); err != nil {
 		return spec, err
 	}
-	return spec, checkPolicies(spec.Policies)
+	return spec, checkPolicies(spec)
 }
 
-// checkPolicies returns what is wrong with the files of policies, at which it looks; nil = nothing.
-// Those of other hosts show only when they come to lead.
-func checkPolicies(paths []string) error {
-	for _, path := range paths {
+// checkPolicies returns what is wrong with the policies of a job, at whose files it looks; nil =
+// nothing. Files of other hosts show only when they come to lead.
+func checkPolicies(spec job.Spec) error {
+	owner := map[string]string{} // of levers, as far as that is known before a program runs
+	if spec.Budget > 0 {
+		owner["size"] = "--budget"
+	}
+	for _, path := range spec.Policies {
+		if p := policy.Named(path); p != nil {
+			for _, lever := range p.Levers() {
+				if other := owner[lever]; other != "" {
+					return cli.Usagef("--policy %s and %s both decide about the %s: leave one out",
+						path, other, lever)
+				}
+				owner[lever] = path
+			}
+			continue
+		}
 		info, err := os.Stat(path)
 		switch {
+		case err != nil && !strings.ContainsAny(path, "./"):
+			near := ""
+			if n := spelling.Nearest(path, policy.Names()); n != "" {
+				near = fmt.Sprintf("; did you mean %s?", n)
+			}
+			return cli.Usagef("--policy %s: no policy of shoal is called so, and no file: there "+
+				"are %s%s", path, strings.Join(policy.Names(), ", "), near)
 		case err != nil:
-			return cli.Usagef("--policy: %v; it takes a file of yours, and shoal's own policies "+
-				"need --auto alone", err)
+			return cli.Usagef("--policy: %v; it takes a file of yours, or the name of a policy of "+
+				"shoal: %s", err, strings.Join(policy.Names(), ", "))
 		case info.IsDir():
 			return cli.Usagef("--policy %s is a folder: name a file in it", path)
 		case !strings.HasSuffix(path, ".py") && info.Mode()&0o111 == 0:

@@ -1,0 +1,125 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+)
+
+// Budget has the job train as fast as it can for a budget of money (Siren, INFOCOM 2019, without
+// its learner): at the end of each epoch it chooses the size with which the next one takes least
+// time of those whose cost is within what there is for it, by the twin. What an epoch has left over
+// of its budget, the next one may spend, and what it has spent too much it must save.
+type Budget struct {
+	Epoch float64 // money that an epoch may cost
+	Price float64 // money that a worker costs an hour
+}
+
+// Name implements decide.Policy.
+func (Budget) Name() string { return "budget" }
+
+// Levers implements decide.Policy.
+func (Budget) Levers() []string { return []string{"size"} }
+
+// spent is what Budget remembers. In the zero value nothing was seen.
+type spent struct {
+	Now    sense.Duration `json:"now"`    // of the newest look; 0 = there was none
+	Epoch  uint64         `json:"epoch"`  // the one that is under way
+	Begun  uint64         `json:"begun"`  // the one in which it was begun to count
+	Step   uint64         `json:"step"`   // committed steps at the begin of the epoch
+	Money  float64        `json:"money"`  // spent since it was begun to count
+	Chosen bool           `json:"chosen"` // the size of this epoch is
+}
+
+// Decide implements decide.Policy.
+func (b Budget) Decide(o sense.Observation, twin decide.Twin,
+	state []byte) (decide.Decision, []byte) {
+	var s spent
+	if json.Unmarshal(state, &s) != nil || s.Now == 0 || o.Now < s.Now || o.Epoch < s.Epoch {
+		s = spent{Now: o.Now, Epoch: o.Epoch, Begun: o.Epoch, Step: o.Step, Chosen: true}
+	}
+	s.Money += float64(o.Size) * b.Price * (o.Now - s.Now).Seconds() / 3600
+	s.Now = o.Now
+	if o.Epoch != s.Epoch {
+		s.Epoch, s.Step, s.Chosen = o.Epoch, o.Step, false
+	}
+	d := b.decide(o, twin, &s)
+	state, err := json.Marshal(s)
+	if err != nil { // a number is not finite
+		state = nil
+	}
+	return d, state
+}
+
+// decide is Decide by what is remembered, which it updates.
+func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.Decision {
+	if why := sizeWaits(o); why != "" {
+		return decide.Leave(why)
+	}
+	if o.Samples == 0 || o.Setting.Batch == 0 {
+		return decide.Leave("the program states no data, so nobody knows when an epoch ends")
+	}
+	steps := (o.Samples + o.Setting.Batch - 1) / o.Setting.Batch
+	if s.Chosen {
+		d := decide.Leave(fmt.Sprintf("%.3g was spent, and the size stays until the end of epoch "+
+			"%d", s.Money, o.Epoch+1))
+		d.Again = max(s.Step+steps, o.Step+1) - o.Step
+		return d
+	}
+	left := b.Epoch*float64(o.Epoch-s.Begun+1) - s.Money
+	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, 64), o.Step))
+	if n == 0 {
+		return decide.Leave("no step was measured")
+	}
+	s.Chosen = true
+	seconds := float64(o.Samples) / rate.Mid
+	now := epochOf(o.Size, seconds, b.Price, left)
+	best, to := now, decide.Scored{}
+	list := scoreSizes(o, twin)
+	for _, x := range list {
+		if x.Gain() > 0 {
+			e := epochOf(x.Members(o), seconds/x.Gain(), b.Price, left)
+			if e.isBetter(best) {
+				best, to = e, x
+			}
+		}
+	}
+	if best == now {
+		return decide.Leave(fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %d members, "+
+			"there is %.3g for it, and no other size is better", seconds, now.money, o.Size, left))
+	}
+	d := decideSize(o, to, list)
+	d.Least = anyGain
+	d.Because = fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %d members, and %.3g s and "+
+		"%.3g with %d; there is %.3g for it", seconds, now.money, o.Size, best.seconds, best.money,
+		to.Members(o), left)
+	return d
+}
+
+// epoch is what an epoch takes with a number of members.
+type epoch struct {
+	seconds, money float64
+	fits           bool // it does not cost more than there is for it
+}
+
+// epochOf returns what an epoch of so many seconds takes, where members have a price an hour and so
+// much money is left.
+func epochOf(members int, seconds, price, left float64) epoch {
+	money := float64(members) * price * seconds / 3600
+	return epoch{seconds, money, money <= left}
+}
+
+// isBetter reports whether the epoch is better than another one: it fits and takes less time, or it
+// costs less where none fits. Less by what counts as the same is not.
+func (e epoch) isBetter(other epoch) bool {
+	switch {
+	case e.fits != other.fits:
+		return e.fits
+	case e.fits:
+		return e.seconds*decide.SameGain < other.seconds ||
+			e.seconds < other.seconds*decide.SameGain && e.money*decide.SameGain < other.money
+	}
+	return e.money*decide.SameGain < other.money
+}

@@ -1,0 +1,139 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/sense"
+)
+
+// Two published rules that find a size by adding workers as long as that pays. They are here to be
+// compared with Size: they take one step after another, predict nothing, and never begin again.
+
+const (
+	// wagenlanderSteps and wagenlanderAlpha are the numbers of the rule, as its experiments had
+	// them.
+	wagenlanderSteps, wagenlanderAlpha = 100, 0.33
+	// learnersSteps and learnersGain are those of Crossbow, but that it compares single steps.
+	learnersSteps, learnersGain = 20, 1.1
+	// anyGain is a factor by which the goodput grows at least whatever is changed.
+	anyGain = 1e-3
+)
+
+// Wagenlander is the rule by which KungFu finds the size of a cluster (Wagenländer; its branch
+// osdi20-artifact, policy/scaling.py): as long as n workers have (1 + α/n) times the throughput of
+// n − 1, one more is added; else the newest is taken back, and that is the end.
+type Wagenlander struct{}
+
+// Name implements decide.Policy.
+func (Wagenlander) Name() string { return "wagenlander" }
+
+// Levers implements decide.Policy.
+func (Wagenlander) Levers() []string { return []string{"size"} }
+
+// Decide implements decide.Policy.
+func (Wagenlander) Decide(o sense.Observation, _ decide.Twin,
+	state []byte) (decide.Decision, []byte) {
+	return climb(o, state, wagenlanderSteps, 1, func(members int) float64 {
+		return 1 + wagenlanderAlpha/float64(members)
+	})
+}
+
+// Learners is the rule by which Crossbow finds how many learners share a GPU (Koliousis et al.,
+// VLDB 2019, §4.4), where a learner is a worker: as long as the throughput grows by more than a
+// tenth, each host gets one more; else each loses one, and that is the end.
+type Learners struct{}
+
+// Name implements decide.Policy.
+func (Learners) Name() string { return "learners" }
+
+// Levers implements decide.Policy.
+func (Learners) Levers() []string { return []string{"size"} }
+
+// Decide implements decide.Policy.
+func (Learners) Decide(o sense.Observation, _ decide.Twin,
+	state []byte) (decide.Decision, []byte) {
+	hosts := slices.Clone(o.Hosts)
+	slices.Sort(hosts)
+	return climb(o, state, learnersSteps, max(len(slices.Compact(hosts)), 1),
+		func(int) float64 { return learnersGain })
+}
+
+// climbed is what such a rule remembers. In the zero value nothing was measured.
+type climbed struct {
+	Members int     `json:"members"` // that are measured; 0 = none are yet
+	Since   uint64  `json:"since"`   // committed steps when that began
+	Before  int     `json:"before"`  // members before them; 0 = there were none
+	Rate    float64 `json:"rate"`    // samples a second of these
+	Asked   int     `json:"asked"`   // members that were asked for; 0 = none are now
+	Change  uint64  `json:"change"`  // number of the newest change then
+	Over    bool    `json:"over"`    // the search is
+}
+
+// climb decides by such a rule: it measures half of so many steps, and adds `each` workers as long
+// as the samples a second have grown by more than what a function of the members returns.
+func climb(o sense.Observation, state []byte, steps uint64, each int,
+	enough func(members int) float64) (decide.Decision, []byte) {
+	var s climbed
+	if json.Unmarshal(state, &s) != nil {
+		s = climbed{}
+	}
+	d := s.decide(o, steps, each, enough)
+	state, err := json.Marshal(s)
+	if err != nil { // a number is not finite
+		state = nil
+	}
+	return d, state
+}
+
+// decide is climb by what is remembered, which it updates.
+func (s *climbed) decide(o sense.Observation, steps uint64, each int,
+	enough func(members int) float64) decide.Decision {
+	if why := sizeWaits(o); why != "" {
+		return decide.Leave(why)
+	}
+	switch n := o.Size; {
+	case s.Over:
+		return decide.Leave(fmt.Sprintf("the search has ended at %d members", n))
+	case s.Asked != 0 && n == s.Members && o.Setting.Number > s.Change: // they were taken back
+		s.Over = true
+		return decide.Leave(fmt.Sprintf("%d members were taken back", s.Asked))
+	case s.Asked != 0 && n == s.Asked:
+		*s = climbed{Members: n, Since: o.Step, Before: s.Members, Rate: s.Rate}
+	case n != s.Members:
+		*s = climbed{Members: n, Since: o.Step}
+	}
+	if o.Step < s.Since+steps {
+		d := decide.Leave(fmt.Sprintf("%d members are measured until step %d", o.Size,
+			s.Since+steps))
+		d.Again = s.Since + steps - o.Step
+		return d
+	}
+	list := slices.DeleteFunc(o.Steps.Between(o.Step-steps/2, o.Step),
+		func(x sense.StepSample) bool { return x.Size != o.Size })
+	rate, n := sense.Rate(list)
+	if n == 0 {
+		return decide.Leave(fmt.Sprintf("no step of %d members was measured", o.Size))
+	}
+	next, why := o.Size+each, "so one more is tried"
+	if s.Before > 0 {
+		grown := rate.Mid / s.Rate
+		why = fmt.Sprintf("%d members train %.3g times as fast as %d, and %.3g are enough", o.Size,
+			grown, s.Before, enough(o.Size))
+		if grown < enough(o.Size) {
+			s.Over, next = true, s.Before
+		}
+	}
+	if !s.Over {
+		s.Rate = rate.Mid
+	}
+	if uint64(next) > o.Levers.Size.To || uint64(next) < o.Levers.Size.From {
+		s.Over = true
+		return decide.Leave(why + "; there is no room for others")
+	}
+	s.Asked, s.Change = next, o.Setting.Number
+	to := withSize(o, next)
+	return decide.Decision{To: &to, Because: why, Least: anyGain}
+}

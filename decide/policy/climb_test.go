@@ -1,0 +1,146 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/sense"
+)
+
+// climber lets a policy decide about a job whose steps take what a function says, and keeps each
+// change that is worth the factor `keeps` at least. It returns the sizes that the job has had.
+func climber(t *testing.T, p decide.Policy, took func(members int) float64, from, most int,
+	hosts int, keeps float64) (sizes []int) {
+	o := members(from, most)
+	o.Steps = &sense.StepSeries{}
+	var state []byte
+	sizes = []int{from}
+	for o.Step < 3000 {
+		o.Step++
+		o.Hosts = nil
+		for i := range o.Size {
+			o.Hosts = append(o.Hosts, fmt.Sprintf("h%d", i%hosts))
+		}
+		o.Steps.Add(sense.StepSample{Step: o.Step, Seconds: took(o.Size), Samples: 1024,
+			Batch: 1024, Size: o.Size, Generation: uint64(o.Size)})
+		var d decide.Decision
+		d, state = p.Decide(o, nil, state)
+		if d.Because == "" || !json.Valid(state) && len(state) > 0 {
+			t.Fatalf("%+v, it remembers %s", d, state)
+		}
+		if d.To == nil {
+			continue
+		}
+		n := int(d.To.Setting.Size)
+		sizes = append(sizes, n)
+		o.Setting.Number++ // also where it is taken back
+		if n > o.Size && took(o.Size)/took(n) < keeps {
+			continue
+		}
+		o.Size, o.Setting.Size = n, uint32(n)
+	}
+	return sizes
+}
+
+// The rules add one worker after another, or one a host, as long as that pays, take the last ones
+// back, and end there; also where others take them back before.
+func TestClimbing(t *testing.T) {
+	linear := func(n int) float64 { return 1 / float64(n) }
+	until4 := func(n int) float64 { return 1 / float64(min(n, 4)) }
+	for _, x := range []struct {
+		p     decide.Policy
+		took  func(int) float64
+		from  int
+		most  int
+		hosts int
+		keeps float64
+		want  string
+	}{
+		{policy.Wagenlander{}, linear, 1, 5, 1, 0, "1 2 3 4 5"},
+		{policy.Wagenlander{}, until4, 2, 9, 1, 0, "2 3 4 5 4"},
+		{policy.Wagenlander{}, until4, 2, 9, 1, 1.01, "2 3 4 5"},
+		{policy.Wagenlander{}, until4, 4, 9, 1, 0, "4 5 4"},
+		{policy.Learners{}, linear, 2, 9, 2, 0, "2 4 6 8"},
+		{policy.Learners{}, until4, 2, 9, 2, 0, "2 4 6 4"},
+		{policy.Learners{}, until4, 2, 9, 1, 0, "2 3 4 5 4"},
+		{policy.Learners{}, linear, 9, 20, 1, 0, "9 10 11 12 11"},
+	} {
+		got := fmt.Sprint(climber(t, x.p, x.took, x.from, x.most, x.hosts, x.keeps))
+		if got != "["+x.want+"]" {
+			t.Errorf("%s from %d of %d, %d hosts: %v, want %s", x.p.Name(), x.from, x.most, x.hosts,
+				got, x.want)
+		}
+	}
+	for _, bad := range []string{"{", `{"members":"x"}`, ""} {
+		o := members(2, 1)
+		if d, _ := (policy.Wagenlander{}).Decide(o, nil, []byte(bad)); d.To != nil ||
+			!strings.Contains(d.Because, "closed") {
+			t.Errorf("with the state %q: %+v", bad, d)
+		}
+	}
+}
+
+// At the end of an epoch, and not before, the policy chooses the size with which an epoch takes
+// least time of those that the budget allows; where none is cheap enough, the cheapest.
+func TestBudget(t *testing.T) {
+	// With n members an epoch takes 800/n + 200 s and so costs (800 + 200·n) prices.
+	took := func(n int) float64 { return 0.8/float64(n) + 0.2 }
+	for budget, want := range map[float64]uint32{2001: 6, 1601: 4, 1400: 3, 1e6: 8, 5: 1} {
+		o := members(2, 8)
+		o.Setting.Batch, o.Samples, o.Steps = 1000, 1_000_000, &sense.StepSeries{}
+		b := policy.Budget{Epoch: budget / 3600, Price: 1}
+		var state []byte
+		for epoch := range uint64(2) {
+			for range 1000 {
+				o.Step++
+				o.Epoch = epoch
+				step := took(2)
+				if epoch == 0 && budget != 5 { // it spends just what it may
+					step = budget / 2000
+				}
+				o.Now += sense.Duration(step * float64(sense.Second))
+				o.Steps.Add(sense.StepSample{Step: o.Step, Seconds: took(2), Samples: 1000,
+					Batch: 1000, Size: 2, Generation: 1})
+				var d decide.Decision
+				d, state = b.Decide(o, sized{now: 2, took: took}, state)
+				if (d.To != nil) != (epoch == 1 && o.Step == 1001) {
+					t.Fatalf("budget %v: at step %d %+v", budget, o.Step, d)
+				}
+				if d.To == nil {
+					continue
+				}
+				if d.To.Setting.Size != want {
+					t.Errorf("budget %v: %d members, want %d: %s", budget, d.To.Setting.Size, want,
+						d.Because)
+				}
+				break
+			}
+		}
+	}
+	o := members(2, 8)
+	if d, _ := (policy.Budget{Epoch: 1, Price: 1}).Decide(o, nil, nil); d.To != nil ||
+		!strings.Contains(d.Because, "states no data") {
+		t.Errorf("%+v", d)
+	}
+	o.Levers.Size.To = 1
+	if d, _ := (policy.Budget{}).Decide(o, nil, []byte("[")); d.To != nil ||
+		!strings.Contains(d.Because, "closed") {
+		t.Errorf("%+v", d)
+	}
+}
+
+// Each policy has its name, and only names of policies have one.
+func TestNamed(t *testing.T) {
+	for _, name := range policy.Names() {
+		if p := policy.Named(name); p == nil || p.Name() != name || len(p.Levers()) == 0 {
+			t.Errorf("%s: %v", name, p)
+		}
+	}
+	if p := policy.Named("budget"); p != nil {
+		t.Errorf("a budget of nothing: %v", p)
+	}
+}
