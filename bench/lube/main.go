@@ -8,6 +8,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -32,7 +33,7 @@ func main() {
 	flag.Float64Var(&m.seconds, "seconds", 900, "virtual seconds of a run")
 	flag.IntVar(&m.ahead, "ahead", 1, "seconds ahead that are predicted")
 	flag.Parse()
-	if err := m.run(); err != nil {
+	if err := m.run(os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "lube:", err)
 		os.Exit(1)
 	}
@@ -87,9 +88,9 @@ type row struct {
 	changes, reverted float64   // a run
 }
 
-// run prints the tables.
-func (m measurement) run() error {
-	fmt.Printf("seeds %d to %d, %.0f s each, predicted for %d s ahead\n", m.seed,
+// run writes the tables to out.
+func (m measurement) run(out io.Writer) error {
+	fmt.Fprintf(out, "seeds %d to %d, %.0f s each, predicted for %d s ahead\n", m.seed,
 		m.seed+uint64(m.seeds)-1, m.seconds, m.ahead)
 	for _, d := range disturbances {
 		var rows []row
@@ -110,14 +111,14 @@ func (m measurement) run() error {
 				}
 			}
 		}
-		print(d, rows)
+		print(out, d, rows)
 	}
 	return nil
 }
 
-// print prints the table of a disturbance.
-func print(d disturbance, rows []row) {
-	fmt.Printf("\nDisturbances of %s, every %g to %g s\n\n"+
+// print writes the table of a disturbance to out.
+func print(out io.Writer, d disturbance, rows []row) {
+	fmt.Fprintf(out, "\nDisturbances of %s, every %g to %g s\n\n"+
 		"| predictor | late binding | goodput, of the oracle's | beside none, late | changes | "+
 		"taken back |\n|---|---|---|---|---|---|\n", d.name, d.off[0], d.off[1])
 	base := rows[1+len(predictors)].of
@@ -128,8 +129,8 @@ func print(d disturbance, rows []row) {
 		}
 		mean, deviation := meanOf(r.of)
 		change, error := meanOf(differences)
-		fmt.Printf("| %s | %s | %.1f ± %.1f %% | %+.1f ± %.1f | %.1f | %.1f |\n", r.name, r.late,
-			100*mean, 100*deviation, 100*change, 100*error, r.changes, r.reverted)
+		fmt.Fprintf(out, "| %s | %s | %.1f ± %.1f %% | %+.1f ± %.1f | %.1f | %.1f |\n", r.name,
+			r.late, 100*mean, 100*deviation, 100*change, 100*error, r.changes, r.reverted)
 	}
 }
 
