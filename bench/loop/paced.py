@@ -66,13 +66,17 @@ def steps_of(job, samples, options):
     if options["least"] < options["most"]:
         opened["batch_range"] = (options["least"], options["most"])
     return job.steps(
-        samples, options["batch"], seed=options["seed"], epochs=options["epochs"], **opened
+        samples,
+        options["batch"],
+        seed=options["seed"],
+        statistical_epochs=options["epochs"],
+        **opened,
     )
 
 
 def digits(job, options):
-    """Train the digits for some epochs by SGD, whose rate follows the batch as AdaScale's does
-    where the job says so, and report the accuracy twice an epoch.
+    """Train the digits for some statistical epochs by SGD, whose rate follows the batch as
+    AdaScale's does where the job says so, and report the accuracy twice an epoch, and at the end.
     """
     import numpy_digits as net
 
@@ -89,23 +93,29 @@ def digits(job, options):
     weights, grad = net.views(flat), net.views(moved)
     job.register("weights", lambda: flat, lambda others: np.copyto(flat, others))
     began, shown = None, 0
-    whole = len(labels) * options["epochs"]
+
+    def report(samples):
+        """Report the accuracy after so many samples."""
+        right = net.accuracy(weights, test_images, test_labels)
+        job.report(accuracy=right, seconds=time.monotonic() - began, samples=samples)
+
     for step in steps_of(job, len(labels), options):
         began = began or time.monotonic()
         mine = step.indices
         pace(options, len(mine))
         net.gradient(weights, grad, images[mine], labels[mine])
         step.allreduce(moved)
-        done = step.after.committed()
         # The gain of AdaScale, which the job's setting has; shoal.torch.optimizer does this for
         # PyTorch.
         factor = job._progress.rate or 1
-        flat -= options["rate"] * factor * (1 - done / (whole + 1)) * moved
-        if job.rank == 0 and done * 2 // len(labels) > shown:
-            shown = done * 2 // len(labels)
-            right = net.accuracy(weights, test_images, test_labels)
-            seconds = time.monotonic() - began
-            job.report(accuracy=right, seconds=seconds, samples=done, batch=step.count)
+        rest = max(1 - job.statistical_epochs / options["epochs"], 0)
+        flat -= options["rate"] * factor * rest * moved
+        samples = step.after.committed()
+        if job.rank == 0 and samples * 2 // len(labels) > shown:
+            shown = samples * 2 // len(labels)
+            report(samples)
+    if job.rank == 0:
+        report(samples)
 
 
 if __name__ == "__main__":
