@@ -106,7 +106,7 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 	if c.learns = !(c.gain > c.least) && p.Hope() > cmp.Or(d.Least, decide.MinHope); c.learns {
 		c.gain = p.Hope()
 	}
-	c.score = (c.gain/min(c.least, 1)-1)*horizon - p.CostSeconds.Mid
+	c.score = float64((c.gain/min(c.least, 1)-1)*horizon) - p.CostSeconds.Mid
 	if why := l.whyNot(c); why != "" {
 		l.note(m.Name(), why)
 		return nil

@@ -11,6 +11,7 @@ import (
 	"math"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/twin"
@@ -162,7 +163,7 @@ func (l *Loop) isSudden() bool {
 	}
 	rate, n := sense.Rate(l.now.Steps.Between(max(l.changed, l.now.Step-glance), l.now.Step))
 	l.glanced = l.now.Step
-	if n < glance-1 || math.Abs(math.Log(rate.Mid/l.rate)) < math.Log(suddenFactor) {
+	if n < glance-1 || math.Abs(portable.Log(rate.Mid/l.rate)) < portable.Log(suddenFactor) {
 		return false
 	}
 	l.pace = interval

@@ -3,6 +3,7 @@ package act
 import (
 	"math"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
 )
@@ -37,8 +38,8 @@ func (m *memory) recall(o *sense.Observation) {
 	case o.Size == 1 && m.noise.Known && o.Step >= m.step:
 		known := m.noise
 		roots := min(math.Sqrt(float64(o.Step-m.step)/staleSteps), maxStale)
-		known.Scale.Low *= math.Pow(staleLow, roots)
-		known.Scale.High *= math.Pow(staleHigh, roots)
+		known.Scale.Low *= portable.Pow(staleLow, roots)
+		known.Scale.High *= portable.Pow(staleHigh, roots)
 		o.Noise = known
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -52,8 +53,8 @@ func (t *trial) leastKept() float64 {
 // the logarithms of the seconds of steps have a standard deviation; more than maxMeasure are not
 // measured.
 func sizeSteps(deviation, factor float64) int {
-	off := math.Max(math.Abs(math.Log(factor)), math.Log(sizeResolution))
-	return int(min(max(2*math.Pow(deviation*certainty/off, 2), minMeasure), maxMeasure))
+	off := math.Max(math.Abs(portable.Log(factor)), portable.Log(sizeResolution))
+	return int(min(max(2*portable.Pow(deviation*certainty/off, 2), minMeasure), maxMeasure))
 }
 
 // settling is how the members of a trial come to be as many as the change says.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/twin"
@@ -213,15 +214,15 @@ func (t *trial) isWorse(factor float64, steps []sense.StepSample) bool {
 	n := len(steps)
 	deviation := max(t.deviation, sense.Deviation(steps), leastDeviation)
 	after := medianError * deviation / math.Sqrt(float64(n))
-	return n >= minEnd && math.Log(factor) < -sure*math.Hypot(t.error, after)
+	return n >= minEnd && portable.Log(factor) < -sure*portable.Hypot(t.error, after)
 }
 
 // stepsToMeasure returns how many steps it takes to tell a predicted factor from none, where the
 // logarithms of the seconds of steps have a standard deviation; 0 = nothing is predicted. More than
 // maxMeasure are not measured.
 func stepsToMeasure(deviation, predicted float64) float64 {
-	gain := max(math.Abs(math.Log(cmp.Or(predicted, 1))), math.Log(minGain))
-	need := 2 * math.Pow(deviation*max(certainty/gain, medianError/ratioError), 2)
+	gain := max(math.Abs(portable.Log(cmp.Or(predicted, 1))), portable.Log(minGain))
+	need := 2 * portable.Pow(deviation*max(certainty/gain, medianError/ratioError), 2)
 	return max(math.Ceil(need), minMeasure)
 }
 
@@ -288,7 +289,7 @@ func (l *Loop) pay(c setting.Change, rate float64) {
 	l.twin.LearnCost(c, cost)
 	if c.Measured < 1 {
 		for _, x := range l.now.Steps.Every(settled, l.now.Step) {
-			cost += (1 - c.Measured) * x.Seconds
+			cost += float64((1 - c.Measured) * x.Seconds)
 		}
 	}
 	l.spent = append(l.spent, spending{l.now.Now, max(cost, 0)})

@@ -65,7 +65,7 @@ func (m Model) playAllReduce(r collective.Route, hosts, bytes int, cables []floa
 		return m.Fixed + s.simulate(bytes)
 	}
 	half, all := s.simulate(whole/2), s.simulate(whole)
-	return m.Fixed + all + (all-half)/float64(whole-whole/2)*float64(bytes-whole)
+	return m.Fixed + all + float64((all-half)/float64(whole-whole/2)*float64(bytes-whole))
 }
 
 // allReduce simulates an all-reduce, as a queue of events. simulate begins anew each time. One
@@ -178,7 +178,8 @@ func (s *allReduce) send(at float64, t transfer) {
 	s.out[t.from].Use(at, s.model.Piece)
 	sent := max(s.out[t.from].Use(at, wire), s.useStream(at, t, wire))
 	// The receiver takes in the piece while the sender still sends it.
-	s.received[t.to] = max(sent+s.model.Alpha, s.received[t.to]+float64(t.bytes)*s.beta(t.to))
+	s.received[t.to] = max(sent+s.model.Alpha,
+		s.received[t.to]+float64(float64(t.bytes)*s.beta(t.to)))
 	t.arrived = true
 	s.events.Add(s.received[t.to], t)
 }

@@ -34,9 +34,9 @@ func (m Model) ringSeconds(r collective.Route, hosts, bytes int) float64 {
 	if m.Share > 0 && m.Share < 1 {
 		slower = max(1, 1/(m.Share*float64(min(max(r.Streams, 1), pieces))))
 	}
-	wire := float64(segment) * m.Beta
-	wire = max(float64(pieces)*m.Piece+wire, wire*slower)
-	hop := m.Piece + first*m.Beta*slower + m.Alpha
-	return m.Fixed + others*(max(wire, float64(segment)*m.Gamma, hop+first*m.Gamma)+
-		max(wire, hop)) + max(0, min(wire-hop, m.Alpha))
+	wire := float64(float64(segment) * m.Beta)
+	wire = max(float64(float64(pieces)*m.Piece)+wire, wire*slower)
+	hop := m.Piece + float64(first*m.Beta*slower) + m.Alpha
+	each := max(wire, float64(segment)*m.Gamma, hop+float64(first*m.Gamma)) + max(wire, hop)
+	return m.Fixed + float64(others*each) + max(0, min(wire-hop, m.Alpha))
 }

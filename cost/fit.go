@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/portable"
 )
 
 // Sample is an all-reduce that was measured.
@@ -59,8 +60,8 @@ func (m *Model) fittedParameters() [5]*float64 {
 // loss returns the sum of squares that Fit minimizes. All samples are measured.
 func (m Model) loss(samples []Sample) (sum float64) {
 	for _, s := range samples {
-		x := math.Log(m.AllReduceSeconds(s.Route, s.Hosts, s.Bytes) / s.Seconds)
-		sum += x * x
+		x := portable.Log(m.AllReduceSeconds(s.Route, s.Hosts, s.Bytes) / s.Seconds)
+		sum += float64(x * x)
 	}
 	return sum
 }

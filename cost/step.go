@@ -21,6 +21,6 @@ func (m Model) StepSeconds(s Step, bucket int, r collective.Route) float64 {
 	one := m.AllReduceSeconds(r, s.Hosts, each)
 	// from the end of a bucket to the end of the next, where all wait for the network
 	next := m.Fixed + max(m.AllReduceSeconds(r, s.Hosts, 2*each)-one, 0)
-	network := s.Backward/float64(n) + float64(n-1)*next
+	network := s.Backward/float64(n) + float64(float64(n-1)*next)
 	return max(network, s.Backward) + one
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -116,7 +117,7 @@ func Deviation(steps []StepSample) float64 {
 	var logs []float64
 	for _, x := range steps {
 		if x.Samples == x.Batch {
-			logs = append(logs, math.Log(x.Seconds))
+			logs = append(logs, portable.Log(x.Seconds))
 		}
 	}
 	slices.Sort(logs)
@@ -134,9 +135,9 @@ func medianBand(list []float64) setting.Band {
 	}
 	slices.Sort(list)
 	n := float64(len(list))
-	half := 1.28 / 2 * math.Sqrt(n) // a tenth of a normal distribution lies above 1.28
-	low := max(0, int(math.Floor((n-1)/2-half)))
-	high := min(len(list)-1, int(math.Ceil((n-1)/2+half)))
+	half := float64(1.28 / 2 * math.Sqrt(n)) // a tenth of a normal distribution lies above 1.28
+	low := max(0, int(math.Floor(float64((n-1)/2)-half)))
+	high := min(len(list)-1, int(math.Ceil(float64((n-1)/2)+half)))
 	return setting.Band{Low: list[low], Mid: (list[(len(list)-1)/2] + list[len(list)/2]) / 2,
 		High: list[high]}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -65,9 +66,9 @@ func (t *Twin) Learn(c setting.Change) {
 	if !p.IsKnown() || !(p.Low > 0) || !(c.Measured > 0) || c.Phase == setting.Void {
 		return
 	}
-	wrong, half := math.Log(c.Measured/p.Mid), math.Log(p.High/p.Mid)
+	wrong, half := portable.Log(c.Measured/p.Mid), portable.Log(p.High/p.Mid)
 	if wrong < 0 {
-		wrong, half = -wrong, math.Log(p.Mid/p.Low)
+		wrong, half = -wrong, portable.Log(p.Mid/p.Low)
 	}
 	if !(half > 0) || math.IsInf(wrong, 0) || math.IsInf(half, 0) {
 		return
@@ -78,7 +79,7 @@ func (t *Twin) Learn(c setting.Change) {
 	if !p.Contains(c.Measured) {
 		missed = 1
 	}
-	k.alpha = min(max(k.alpha+gain*(target-missed), 0.01), 0.5)
+	k.alpha = min(max(k.alpha+float64(gain*(target-missed)), 0.01), 0.5)
 	k.scores = appendBounded(k.scores, score)
 }
 
@@ -105,7 +106,7 @@ func (c *calibration) factor() float64 {
 	if n < fewScores {
 		sum := priorScores / (tail80 * tail80)
 		for _, s := range c.scores {
-			sum += s * s
+			sum += float64(s * s)
 		}
 		return max(leastFactor, tail80*math.Sqrt(sum/float64(priorScores+n)))
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 )
 
@@ -76,7 +77,7 @@ func (t *Twin) absorb(steps []sense.StepSample) {
 func (s size) differs(newer size, deviation float64) bool {
 	chance := deviation * medianError *
 		math.Sqrt(1/float64(min(s.steps, mergedSteps))+1/float64(newer.steps))
-	return math.Abs(newer.log-s.log) >= max(math.Log(driftFactor), driftSigmas*chance)
+	return math.Abs(newer.log-s.log) >= max(portable.Log(driftFactor), driftSigmas*chance)
 }
 
 // creep takes in whether the job has become faster or slower so slowly that no eight steps show it:
@@ -92,12 +93,12 @@ func (t *Twin) creep(i int, deviation float64) {
 	}
 	longer := s.log - s.base
 	chance := deviation * medianError * math.Sqrt(2.0/mergedSteps)
-	if math.Abs(longer) < max(math.Log(creepFactor), driftSigmas*chance) {
+	if math.Abs(longer) < max(portable.Log(creepFactor), driftSigmas*chance) {
 		return
 	}
 	now := *s
 	now.base = now.log
-	t.add(Drift{Since: now.newest - mergedSteps, Factor: math.Exp(longer),
+	t.add(Drift{Since: now.newest - mergedSteps, Factor: portable.Exp(longer),
 		until: now.newest - mergedSteps})
 	t.sizes[i] = now
 }
@@ -117,7 +118,7 @@ func (t *Twin) drift(before, newer size, steps []sense.StepSample, logs []float6
 	}
 	newer.log = median(logs[at:])
 	newer.steps = len(steps) - at
-	d := Drift{Since: steps[at].Step - 1, Factor: math.Exp(newer.log - before.log),
+	d := Drift{Since: steps[at].Step - 1, Factor: portable.Exp(newer.log - before.log),
 		until: before.newest}
 	if at > 0 {
 		d.until = steps[at-1].Step
@@ -151,7 +152,7 @@ func (t *Twin) add(d Drift) {
 func logsOf(steps []sense.StepSample) []float64 {
 	logs := make([]float64, len(steps))
 	for i, x := range steps {
-		logs[i] = math.Log(x.Seconds)
+		logs[i] = portable.Log(x.Seconds)
 	}
 	return logs
 }
@@ -168,7 +169,7 @@ func median(list []float64) float64 {
 func jitter(steps []sense.StepSample) float64 {
 	differences := make([]float64, len(steps)-1)
 	for i := range differences {
-		differences[i] = math.Abs(math.Log(steps[i+1].Seconds / steps[i].Seconds))
+		differences[i] = math.Abs(portable.Log(steps[i+1].Seconds / steps[i].Seconds))
 	}
 	slices.Sort(differences)
 	return differences[len(differences)/2] / (0.6745 * math.Sqrt2) // 0.6745: a normal quartile

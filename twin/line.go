@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -56,8 +57,8 @@ func fitLine(sizes []size, at, deviation, known float64) line {
 	l := line{at: at}
 	if len(sizes) < 2 {
 		free := 1 - known
-		l.fixed = setting.Band{Low: known + guessLow*free, Mid: known + free/2,
-			High: known + guessHigh*free}
+		l.fixed = setting.Band{Low: known + float64(guessLow*free), Mid: known + float64(free/2),
+			High: known + float64(guessHigh*free)}
 		return l
 	}
 	share, level := fitShare(sizes, at, known)
@@ -66,10 +67,10 @@ func fitLine(sizes []size, at, deviation, known float64) line {
 		l.scaled = l.scaled || s.scaled
 	}
 	for _, s := range sizes {
-		off := s.log - level - math.Log(share+(1-share)*s.samples/at)
+		off := s.log - level - portable.Log(share+(1-share)*s.samples/at)
 		// What differs because steps do is not believed (James and Stein, 1961).
 		n := float64(s.steps)
-		off *= n / (n + math.Pow(medianError*deviation/misfit, 2))
+		off *= n / (n + portable.Pow(medianError*deviation/misfit, 2))
 		if l.scaled { // of a job that has become another one only the share may still hold
 			off = 0
 		}
@@ -84,7 +85,7 @@ func fitLine(sizes []size, at, deviation, known float64) line {
 func fitShare(sizes []size, at, known float64) (best, level float64) {
 	best, least := known, math.Inf(1)
 	for i := range shares + 1 {
-		share := known + (1-known)*float64(i)/shares
+		share := known + float64((1-known)*float64(i)/shares)
 		if loss, middle := lossOf(share, at, sizes); loss < least {
 			best, least, level = share, loss, middle
 		}
@@ -98,9 +99,9 @@ func lossOf(share, at float64, sizes []size) (loss, level float64) {
 	type residual struct{ error, weight float64 }
 	list, half := make([]residual, len(sizes)), 0.0
 	for i, s := range sizes {
-		weight := float64(min(s.steps, maxWeight)) / (1 + math.Abs(math.Log2(s.samples/at)))
-		list[i] = residual{s.log - math.Log(share+(1-share)*s.samples/at), weight}
-		half += weight / 2
+		weight := float64(min(s.steps, maxWeight)) / (1 + math.Abs(portable.Log2(s.samples/at)))
+		list[i] = residual{s.log - portable.Log(share+(1-share)*s.samples/at), weight}
+		half += float64(weight / 2)
 	}
 	slices.SortFunc(list, func(a, b residual) int { return cmp.Compare(a.error, b.error) })
 	middle := 0
@@ -113,7 +114,7 @@ func lossOf(share, at float64, sizes []size) (loss, level float64) {
 		if e > huber {
 			e = math.Sqrt(huber * (2*e - huber))
 		}
-		loss += r.weight * e * e
+		loss += float64(r.weight * e * e)
 	}
 	return loss, level
 }
@@ -124,9 +125,9 @@ func (l line) isMeasured() bool { return len(l.points) > 1 }
 // seconds returns how long a step takes in which a worker has so many samples, as a multiple of a
 // step of now.
 func (l line) seconds(samples float64) setting.Band {
-	x, off := samples/l.at, math.Exp(l.off(samples)-l.off(l.at))
+	x, off := samples/l.at, portable.Exp(l.off(samples)-l.off(l.at))
 	// with returns that for a fixed share.
-	with := func(share float64) float64 { return (share + (1-share)*x) * off }
+	with := func(share float64) float64 { return (share + float64((1-share)*x)) * off }
 	low, high := with(l.fixed.Low), with(l.fixed.High)
 	return setting.Band{Low: min(low, high), Mid: with(l.fixed.Mid), High: max(low, high)}
 }
@@ -142,8 +143,8 @@ func (l line) off(samples float64) float64 {
 			return p.off
 		}
 		before := l.points[i-1]
-		part := math.Log(samples/before.samples) / math.Log(p.samples/before.samples)
-		return before.off + part*(p.off-before.off)
+		part := portable.Log(samples/before.samples) / portable.Log(p.samples/before.samples)
+		return before.off + float64(part*(p.off-before.off))
 	}
 	if n := len(l.points); n > 0 {
 		return l.points[n-1].off
@@ -170,10 +171,10 @@ func (l line) doubt(samples float64) float64 {
 		return 0
 	}
 	least, most := l.points[0].samples, l.points[len(l.points)-1].samples
-	outside := math.Log2(max(1, samples/most, least/samples))
-	away := math.Abs(math.Log2(samples / l.at))
+	outside := portable.Log2(max(1, samples/most, least/samples))
+	away := math.Abs(portable.Log2(samples / l.at))
 	if l.scaled {
 		outside = max(outside, away)
 	}
-	return math.Hypot(doubtOutside*outside, doubtInside*min(1, away))
+	return portable.Hypot(doubtOutside*outside, doubtInside*min(1, away))
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -80,29 +81,30 @@ func termsOf(members int, samples, at float64) sum {
 func (t *Twin) fitMembers() membersModel {
 	batch, n := float64(t.now.Setting.Batch), t.now.Size
 	m := membersModel{at: perWorker(t.now.Setting.Batch, n)}
-	m.chance = (math.Log(t.rate.High) - math.Log(t.rate.Low)) / (2 * tail80)
-	level := math.Log(batch / t.rate.Mid)
+	m.chance = (portable.Log(t.rate.High) - portable.Log(t.rate.Low)) / (2 * tail80)
+	level := portable.Log(batch / t.rate.Mid)
 	// share returns a time as a part of a step.
 	share := func(seconds float64) float64 {
 		return min(max(seconds*t.rate.Mid/batch, 0), 0.95)
 	}
 	exposed, optimizer := share(t.now.Split.Exposed), share(t.now.Split.Optimizer)
 	free := max(1-exposed-optimizer, 0.05)
-	mean := sum{optimizer + guessedFixed*free, (1 - guessedFixed) * free, aloneEach, aloneJump}
+	mean := sum{optimizer + float64(guessedFixed*free), (1 - guessedFixed) * free, aloneEach,
+		aloneJump}
 	doubt := sum{guessedFixedDoubt * free, guessedFixedDoubt * free, aloneEachDoubt,
 		aloneJumpDoubt}
 	if n > 1 {
 		others := float64(n - 1)
 		mean[2], mean[3] = guessedEach*exposed/others, (1-guessedEach)*exposed
 		doubt[2] = guessedEachDoubt*exposed/others + 0.005
-		doubt[3] = guessedEachDoubt*exposed + 0.03
+		doubt[3] = float64(guessedEachDoubt*exposed) + 0.03
 	}
 	deviation := sense.Deviation(t.Measured())
 	for _, s := range t.sizes[:min(len(t.sizes), membersPoints)] {
-		p := membersPoint{size: s, took: math.Exp(s.log - level),
+		p := membersPoint{size: s, took: portable.Exp(s.log - level),
 			error: medianError * deviation / math.Sqrt(float64(s.steps))}
 		if s.scaled {
-			p.error = math.Hypot(p.error, scaledDoubt)
+			p.error = portable.Hypot(p.error, scaledDoubt)
 		}
 		m.points = append(m.points, p)
 	}
@@ -116,18 +118,18 @@ func (m *membersModel) solve(mean, doubt sum) {
 	m.root, m.white, m.rest = make([][]float64, n), make([]sum, n), make([]float64, n)
 	for i, p := range m.points {
 		m.root[i] = m.divide(m.alike(p.members, p.samples, p.took)[:i])
-		own := math.Hypot(membersMisfit, p.error) * p.took
+		own := portable.Hypot(membersMisfit, p.error) * p.took
 		own *= own
 		for _, x := range m.root[i] {
-			own -= x * x
+			own -= float64(x * x)
 		}
 		m.root[i] = append(m.root[i], math.Sqrt(max(own, 1e-12)))
 		m.white[i], m.rest[i] = termsOf(p.members, p.samples, m.at), p.took
 		for j, x := range m.root[i][:i] {
 			for k := range terms {
-				m.white[i][k] -= x * m.white[j][k]
+				m.white[i][k] -= float64(x * m.white[j][k])
 			}
-			m.rest[i] -= x * m.rest[j]
+			m.rest[i] -= float64(x * m.rest[j])
 		}
 		for k := range terms {
 			m.white[i][k] /= m.root[i][i]
@@ -143,9 +145,9 @@ func (m *membersModel) solve(mean, doubt sum) {
 	for i, x := range m.white {
 		for j := range terms {
 			for k := range terms {
-				a[j][k] += x[j] * x[k]
+				a[j][k] += float64(x[j] * x[k])
 			}
-			right[j] += x[j] * m.rest[i]
+			right[j] += float64(x[j] * m.rest[i])
 		}
 	}
 	least := math.Inf(1)
@@ -157,9 +159,9 @@ func (m *membersModel) solve(mean, doubt sum) {
 		loss := 0.0
 		for i := range terms {
 			for j := range terms {
-				loss += parts[i] * a[i][j] * parts[j]
+				loss += float64(parts[i] * a[i][j] * parts[j])
 			}
-			loss -= 2 * parts[i] * right[i]
+			loss -= float64(2 * parts[i] * right[i])
 		}
 		if loss < least {
 			least, m.parts = loss, parts
@@ -180,9 +182,9 @@ func (m *membersModel) solve(mean, doubt sum) {
 func (m *membersModel) alike(members int, samples, took float64) []float64 {
 	list := make([]float64, len(m.points))
 	for i, p := range m.points {
-		away := math.Hypot(math.Log2(float64(members)/float64(p.members)),
-			math.Log2(samples/p.samples)/2)
-		list[i] = membersMisfit * membersMisfit * took * p.took * math.Exp(-away/alikeDoublings)
+		away := portable.Hypot(portable.Log2(float64(members)/float64(p.members)),
+			portable.Log2(samples/p.samples)/2)
+		list[i] = membersMisfit * membersMisfit * took * p.took * portable.Exp(-away/alikeDoublings)
 	}
 	return list
 }
@@ -191,7 +193,7 @@ func (m *membersModel) alike(members int, samples, took float64) []float64 {
 func (m *membersModel) divide(list []float64) []float64 {
 	for i := range list {
 		for j, x := range list[:i] {
-			list[i] -= m.root[i][j] * x
+			list[i] -= float64(m.root[i][j] * x)
 		}
 		list[i] /= m.root[i][i]
 	}
@@ -201,7 +203,7 @@ func (m *membersModel) divide(list []float64) []float64 {
 // dot returns the sum of the products of two sums.
 func dot(a, b sum) (x float64) {
 	for i := range terms {
-		x += a[i] * b[i]
+		x += float64(a[i] * b[i])
 	}
 	return x
 }
@@ -232,15 +234,15 @@ func eliminate(a [terms]sum, right sum) (x sum, ok bool) {
 		for k := i + 1; k < terms; k++ {
 			factor := a[k][i] / a[i][i]
 			for j := i; j < terms; j++ {
-				a[k][j] -= factor * a[i][j]
+				a[k][j] -= float64(factor * a[i][j])
 			}
-			right[k] -= factor * right[i]
+			right[k] -= float64(factor * right[i])
 		}
 	}
 	for i := terms - 1; i >= 0; i-- {
 		x[i] = right[i]
 		for j := i + 1; j < terms; j++ {
-			x[i] -= a[i][j] * x[j]
+			x[i] -= float64(a[i][j] * x[j])
 		}
 		x[i] /= a[i][i]
 	}
@@ -252,30 +254,30 @@ func eliminate(a [terms]sum, right sum) (x sum, ok bool) {
 func (m *membersModel) seconds(members int, samples float64) (b setting.Band, measured bool) {
 	for _, p := range m.points {
 		if p.members == members && p.samples == samples && !p.scaled {
-			return around(p.took, math.Hypot(p.error, m.chance)), true
+			return around(p.took, portable.Hypot(p.error, m.chance)), true
 		}
 	}
 	x := termsOf(members, samples, m.at)
 	sum := max(dot(x, m.parts), 1e-6)
 	took, variance := sum, membersMisfit*sum*membersMisfit*sum
 	for i, near := range m.divide(m.alike(members, samples, sum)) {
-		took += near * m.rest[i]
-		variance -= near * near
+		took += float64(near * m.rest[i])
+		variance -= float64(near * near)
 		for k := range terms {
-			x[k] -= near * m.white[i][k]
+			x[k] -= float64(near * m.white[i][k])
 		}
 	}
 	variance = max(variance, 0)
 	for i := range terms {
-		variance += x[i] * dot(m.covariance[i], x)
+		variance += float64(x[i] * dot(m.covariance[i], x))
 	}
 	took = max(took, sum/4)
-	return around(took, math.Hypot(min(math.Sqrt(variance)/took, 1), m.chance)), false
+	return around(took, portable.Hypot(min(math.Sqrt(variance)/took, 1), m.chance)), false
 }
 
 // around returns the band of 80 % of a number whose logarithm has a standard error.
 func around(mid, error float64) setting.Band {
-	wide := math.Exp(tail80 * error)
+	wide := portable.Exp(tail80 * error)
 	return setting.Band{Low: mid / wide, Mid: mid, High: mid * wide}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 )
 
@@ -44,7 +45,7 @@ func (t *Twin) rescale(d Drift) {
 		return s.newest > d.until && s.newest <= d.Since
 	})
 	for i := range t.sizes {
-		t.sizes[i].log += math.Log(d.Factor)
+		t.sizes[i].log += portable.Log(d.Factor)
 		t.sizes[i].scaled = true
 	}
 }
@@ -63,7 +64,7 @@ func (t *Twin) redeal(current []sense.StepSample) {
 		return
 	}
 	newest := t.sizes[i].newest
-	t.rescale(Drift{Factor: math.Exp(median(logsOf(current)) - t.sizes[i].log), until: newest,
+	t.rescale(Drift{Factor: portable.Exp(median(logsOf(current)) - t.sizes[i].log), until: newest,
 		Since: newest})
 }
 
@@ -116,7 +117,8 @@ func (s size) merge(newer size) size {
 	}
 	before := min(s.steps, mergedSteps)
 	steps := before + newer.steps
-	newer.log = (float64(before)*s.log + float64(newer.steps)*newer.log) / float64(steps)
+	all := float64(float64(before)*s.log) + float64(float64(newer.steps)*newer.log)
+	newer.log = all / float64(steps)
 	newer.steps, newer.base = steps, s.base
 	return newer
 }
@@ -129,7 +131,7 @@ func (s size) isRefutedBy(newer size) bool {
 		shrunk = -shrunk
 	}
 	return newer.members == s.members && newer.samples != s.samples &&
-		shrunk > math.Log(ShrinkFactor)
+		shrunk > portable.Log(ShrinkFactor)
 }
 
 // sizesOf returns what steps took, by their size, of sizes that occurred often enough.
@@ -155,7 +157,7 @@ func sizesOf(steps []sense.StepSample) (sizes []size) {
 		}
 		if n >= minSteps {
 			sizes = append(sizes, size{members: first.members, samples: first.samples,
-				log: math.Log(list[n/2].seconds), steps: n, newest: newest})
+				log: portable.Log(list[n/2].seconds), steps: n, newest: newest})
 		}
 		list = list[n:]
 	}
@@ -217,15 +219,15 @@ func joined(a, b []size) []size {
 // they do not, since then it matters who is there. In between only the share of what does not
 // depend on samples is believed. With too few others nobody knows, which counts as in between.
 func agreeing(others []size, own size) []size {
-	apart := math.Log(ShrinkFactor)
+	apart := portable.Log(ShrinkFactor)
 	if len(others) > 1 {
 		_, level := fitShare(others, own.samples, 0)
 		apart = math.Abs(own.log - level)
 	}
 	switch {
-	case apart >= math.Log(driftFactor):
+	case apart >= portable.Log(driftFactor):
 		return nil
-	case apart >= math.Log(alikeFactor):
+	case apart >= portable.Log(alikeFactor):
 		for i := range others {
 			others[i].scaled = true
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -186,9 +187,9 @@ func (t *Twin) throughput(batch uint64) (b setting.Band, guess string) {
 		guess = fmt.Sprintf("other batches were measured before step %d, when the job became "+
 			"another one", t.since)
 	}
-	spread := (math.Log(t.rate.High) - math.Log(t.rate.Low)) / math.Sqrt2
+	spread := (portable.Log(t.rate.High) - portable.Log(t.rate.Low)) / math.Sqrt2
 	chance := t.line.chance(x)
-	wide := math.Exp(math.Hypot(math.Hypot(t.line.doubt(x), spread), chance))
+	wide := portable.Exp(portable.Hypot(portable.Hypot(t.line.doubt(x), spread), chance))
 	return setting.Band{Low: growth / seconds.High / wide, Mid: growth / seconds.Mid,
 		High: growth / seconds.Low * wide}, guess
 }
@@ -214,11 +215,12 @@ func (t *Twin) efficiency(batch uint64) setting.Band {
 	}
 	// beyond returns by how many doublings a batch is beyond what the formula is trusted for.
 	beyond := func(batch float64) float64 {
-		return math.Log2(max(1, batch/(trustedGrowth*first)))
+		return portable.Log2(max(1, batch/(trustedGrowth*first)))
 	}
 	up, down := max(beyond(to)-beyond(from), 0), max(beyond(from)-beyond(to), 0)
-	return setting.Band{Low: min(low, high) * math.Exp(-tooHopeful*up-tooCareful*down),
-		Mid: at(scale.Mid), High: max(low, high) * math.Exp(tooCareful*up+tooHopeful*down)}
+	less := portable.Exp(float64(-tooHopeful*up) - float64(tooCareful*down))
+	more := portable.Exp(float64(tooCareful*up) + float64(tooHopeful*down))
+	return setting.Band{Low: min(low, high) * less, Mid: at(scale.Mid), High: max(low, high) * more}
 }
 
 // unit is the factor of what does not change.
@@ -228,15 +230,13 @@ var unit = setting.Band{Low: 1, Mid: 1, High: 1}
 // the squares of their relative widths add up.
 func times(a, b setting.Band) setting.Band {
 	mid := a.Mid * b.Mid
-	return setting.Band{
-		Low:  mid * math.Exp(-math.Hypot(math.Log(a.Mid/a.Low), math.Log(b.Mid/b.Low))),
-		Mid:  mid,
-		High: mid * math.Exp(math.Hypot(math.Log(a.High/a.Mid), math.Log(b.High/b.Mid))),
-	}
+	below := portable.Hypot(portable.Log(a.Mid/a.Low), portable.Log(b.Mid/b.Low))
+	above := portable.Hypot(portable.Log(a.High/a.Mid), portable.Log(b.High/b.Mid))
+	return setting.Band{Low: mid * portable.Exp(-below), Mid: mid, High: mid * portable.Exp(above)}
 }
 
 // stretch returns a band whose relative widths are so many times as large.
 func stretch(b setting.Band, factor float64) setting.Band {
-	return setting.Band{Low: b.Mid * math.Pow(b.Low/b.Mid, factor), Mid: b.Mid,
-		High: b.Mid * math.Pow(b.High/b.Mid, factor)}
+	return setting.Band{Low: b.Mid * portable.Pow(b.Low/b.Mid, factor), Mid: b.Mid,
+		High: b.Mid * portable.Pow(b.High/b.Mid, factor)}
 }

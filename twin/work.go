@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -51,20 +52,20 @@ func (t *Twin) learnDivision() {
 			return
 		}
 		mean += w.Samples / float64(len(work))
-		moved = max(moved, math.Abs(math.Log(w.Samples/before.work[i].Samples)))
+		moved = max(moved, math.Abs(portable.Log(w.Samples/before.work[i].Samples)))
 	}
 	// error returns how badly a φ explains what the workers take now, by what they took before.
 	error := func(head float64) (sum float64) {
 		for i, w := range work {
 			b := before.work[i]
-			sum += math.Abs(math.Log(w.Seconds/b.Seconds) -
-				math.Log((head+w.Samples)/(head+b.Samples)))
+			sum += math.Abs(portable.Log(w.Seconds/b.Seconds) -
+				portable.Log((head+w.Samples)/(head+b.Samples)))
 		}
 		return sum / float64(len(work))
 	}
 	best, least := 0.0, error(0)
 	for x := 1.0 / 64; x <= headMost; x *= 1.1 {
-		if e := error(x * mean); e < least {
+		if e := error(float64(x * mean)); e < least {
 			best, least = x*mean, e
 		}
 	}
@@ -83,7 +84,7 @@ func (t *Twin) predictShares(to setting.Setting) (b setting.Band, guess string) 
 	after := decide.SamplesOf(to, t.now.Size)
 	mean := t.now.Setting.Batch / uint64(t.now.Size)
 	heads := setting.Band{Low: t.head / headDoubt, Mid: t.head,
-		High: t.head*headDoubt + 0.05*float64(mean)}
+		High: float64(t.head*headDoubt) + float64(0.05*float64(mean))}
 	if !t.headKnown {
 		heads = setting.Band{Mid: guessedHeadMid * float64(mean),
 			High: guessedHeadHigh * float64(mean)}
@@ -104,7 +105,7 @@ func (t *Twin) predictShares(to setting.Setting) (b setting.Band, guess string) 
 		return before / (expectedMax(then, deviation) + beside)
 	}
 	low, mid, high := growth(heads.High), growth(heads.Mid), growth(heads.Low)
-	spread := math.Exp((math.Log(t.rate.High) - math.Log(t.rate.Low)) / math.Sqrt2)
+	spread := portable.Exp((portable.Log(t.rate.High) - portable.Log(t.rate.Low)) / math.Sqrt2)
 	return setting.Band{Low: min(low, mid, high) / spread, Mid: mid,
 		High: max(low, mid, high) * spread}, guess
 }
@@ -118,14 +119,15 @@ func expectedMax(means []float64, deviation float64) float64 {
 	}
 	// The mean is the integral of how probable it is that the longest is longer than x.
 	const parts = 64
-	from, to := longest*(1-3*deviation), longest*(1+4*deviation)
+	from := float64(longest * (1 - float64(3*deviation)))
+	to := float64(longest * (1 + float64(4*deviation)))
 	sum, step := max(from, 0), (to-max(from, 0))/parts
 	for i := range parts {
-		x, below := max(from, 0)+(float64(i)+0.5)*step, 1.0
+		x, below := max(from, 0)+float64((float64(i)+0.5)*step), 1.0
 		for _, m := range means {
-			below *= 0.5 * math.Erfc((m-x)/(m*deviation*math.Sqrt2))
+			below *= portable.NormalBelow((x - m) / (m * deviation))
 		}
-		sum += (1 - below) * step
+		sum += float64((1 - below) * step)
 	}
 	return sum
 }

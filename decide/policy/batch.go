@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/setting"
@@ -96,9 +97,9 @@ func nearBatches(r setting.Range, now uint64, size int) (list []uint64) {
 	least := max(r.From, (now+maxBatchFactor-1)/maxBatchFactor)
 	most := min(r.To, maxBatchFactor*now)
 	candidates := []uint64{least, most}
-	growth := math.Log(float64(r.To)) - math.Log(float64(r.From))
+	growth := portable.Log(float64(r.To)) - portable.Log(float64(r.From))
 	for i := range batchCandidates {
-		x := math.Exp(math.Log(float64(r.From)) + growth*float64(i)/(batchCandidates-1))
+		x := portable.Exp(portable.Log(float64(r.From)) + growth*float64(i)/(batchCandidates-1))
 		candidates = append(candidates, uint64(math.Round(x)))
 	}
 	each := uint64(max(size, 1))

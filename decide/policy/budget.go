@@ -68,7 +68,7 @@ func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.D
 		d.Again = max(s.Step+steps, o.Step+1) - o.Step
 		return d
 	}
-	left := b.Epoch*float64(o.Epoch-s.Begun+1) - s.Money
+	left := float64(b.Epoch*float64(o.Epoch-s.Begun+1)) - s.Money
 	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, 64), o.Step))
 	if n == 0 {
 		return decide.Leave("no step was measured")

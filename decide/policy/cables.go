@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -76,9 +77,10 @@ func (c *classState) believableCables(by collective.Route) (models []cost.Model,
 		}
 		off := 0.0 // the largest logarithm of measured over predicted
 		for r, w := range c.seconds {
-			off = max(off, math.Abs(math.Log(w.Median()/m.AllReduceSeconds(r, c.Hosts, c.Bytes))))
+			predicted := m.AllReduceSeconds(r, c.Hosts, c.Bytes)
+			off = max(off, math.Abs(portable.Log(w.Median()/predicted)))
 		}
-		if off < math.Log(believable) {
+		if off < portable.Log(believable) {
 			models, hosts = append(models, m), append(hosts, host)
 		}
 	}

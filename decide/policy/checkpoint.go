@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 )
 
@@ -53,7 +54,8 @@ func (Checkpoint) Decide(o sense.Observation, _ decide.Twin,
 		"is guessed", o.Saves.Cost, toLoss/3600)
 	to := decide.Target{Setting: o.Setting}
 	to.Setting.Save = roundSteps(best / step)
-	if math.Abs(math.Log(now/best)) < math.Log(otherSave) || to.Setting.Save == o.Setting.Save {
+	near := math.Abs(portable.Log(now/best)) < portable.Log(otherSave)
+	if near || to.Setting.Save == o.Setting.Save {
 		return decide.Leave(fmt.Sprintf("%s: each %.3g s is best, and one comes each %.3g s", cost,
 			best, now)), nil
 	}

@@ -53,7 +53,7 @@ func kungfuDecision(o sense.Observation, s *kungfuState) decide.Decision {
 	if o.Noise.Known && batch > 0 {
 		x := math.Abs(o.Noise.Scale.Mid) / float64(batch)
 		if s.Seen {
-			x = s.Average + kungfuWeight*(x-s.Average)
+			x = s.Average + float64(kungfuWeight*(x-s.Average))
 		}
 		s.Average, s.Seen = x, true
 	}

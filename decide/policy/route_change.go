@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -27,7 +28,7 @@ const (
 // seconds an all-reduce may take by it; the route before was measured.
 func (p *Routes) beginChange(c *classState, to collective.Route, may setting.Band) setting.Change {
 	p.number++
-	now, wide := c.seconds[c.previous].Median(), math.Exp(tail80*p.miss())
+	now, wide := c.seconds[c.previous].Median(), portable.Exp(tail80*p.miss())
 	text := fmt.Sprintf("%.3g", 1e3*may.Low)
 	if high := fmt.Sprintf("%.3g", 1e3*may.High); high != text {
 		text += " to " + high
@@ -55,7 +56,7 @@ func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
 		e.Measured, e.Steps = w.Median()/took, uint64(min(c.since, trialLength))
 		e.Why = fmt.Sprintf("they took %.3g ms", 1e3*took)
 		if own {
-			p.misses = append(p.misses, math.Log(took/min(max(took, c.may.Low), c.may.High)))
+			p.misses = append(p.misses, portable.Log(took/min(max(took, c.may.Low), c.may.High)))
 		}
 	}
 	if len(p.misses) > maxMisses {
@@ -67,10 +68,10 @@ func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
 // miss returns how far off predictions are: the root mean square of the logarithms of measured over
 // predicted.
 func (p *Routes) miss() float64 {
-	prior := math.Log(priorMiss)
+	prior := portable.Log(priorMiss)
 	sum := priorMisses * prior * prior
 	for _, x := range p.misses {
-		sum += x * x
+		sum += float64(x * x)
 	}
 	return math.Sqrt(sum / float64(priorMisses+len(p.misses)))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -138,7 +139,7 @@ func isSteady(before, now []float32) bool {
 		return false
 	}
 	for i, x := range now {
-		if math.Abs(math.Log(float64(x/before[i]))) > math.Log(steadyFactor) {
+		if math.Abs(portable.Log(float64(x/before[i]))) > portable.Log(steadyFactor) {
 			return false
 		}
 	}
@@ -159,13 +160,13 @@ func scoreShares(o sense.Observation, twin decide.Twin, work []decide.Work) (lis
 	for _, part := range fixedParts {
 		d := division{tooSlow: -1, slow: make([]float64, o.Size)}
 		for rank, w := range work {
-			d.slow[rank] = w.Seconds / max(part*mean+w.Samples, 1)
+			d.slow[rank] = w.Seconds / max(float64(part*mean)+w.Samples, 1)
 		}
 		like := slices.Clone(d.slow)
 		slices.Sort(like)
 		middle := like[(len(like)-1)/2]
 		for rank, x := range d.slow {
-			if math.Abs(math.Log(x/middle)) < sameSpeed {
+			if math.Abs(portable.Log(x/middle)) < sameSpeed {
 				d.slow[rank] = middle
 			}
 		}

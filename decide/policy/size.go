@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -137,10 +138,10 @@ func sizesOf(r setting.Range) (list []int) {
 		}
 		return list
 	}
-	growth := math.Log(float64(most) / float64(least))
+	growth := portable.Log(float64(most) / float64(least))
 	for i := range sizeCandidates {
 		part := float64(i) / (sizeCandidates - 1)
-		list = append(list, int(math.Round(float64(least)*math.Exp(part*growth))))
+		list = append(list, int(math.Round(float64(least)*portable.Exp(part*growth))))
 	}
 	return slices.Compact(list)
 }

@@ -8,7 +8,11 @@
 // whichever type counts so, such as time.Duration.
 package accrual
 
-import "math"
+import (
+	"math"
+
+	"github.com/shoal-ml/shoal/internal/portable"
+)
 
 const (
 	// Threshold is the φ from which on a silence is suspicious: one in 10⁸ of those that were
@@ -92,7 +96,7 @@ func (d *Detector[D]) Silence(now D) D { return max(0, now-d.last) }
 // has been.
 func (d *Detector[D]) Phi(now D) float64 {
 	deviations := (seconds(d.Silence(now)) - d.mean) / d.spread
-	return -math.Log10(math.Erfc(deviations/math.Sqrt2) / 2)
+	return -portable.Log(portable.NormalBelow(-deviations)) / math.Ln10
 }
 
 // Suspect reports whether the peer has been silent for longer than its rhythm explains.

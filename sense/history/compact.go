@@ -82,7 +82,7 @@ func merge(a, b *Row) Row {
 	m := *b
 	wa, wb := float64(a.Steps), float64(b.Steps)
 	// mean returns the mean of two numbers, by steps.
-	mean := func(x, y float64) float64 { return round((wa*x + wb*y) / (wa + wb)) }
+	mean := func(x, y float64) float64 { return round((float64(wa*x) + float64(wb*y)) / (wa + wb)) }
 	m.Steps, m.Samples, m.Span = a.Steps+b.Steps, a.Samples+b.Samples, round(a.Span+b.Span)
 	m.Hosts, m.Data, m.Gradients = a.Hosts, a.Data, max(a.Gradients, b.Gradients)
 	switch {

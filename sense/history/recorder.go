@@ -106,22 +106,22 @@ func (r *Recorder) Look(s sense.Split, loss float64, told bool) {
 		return
 	}
 	r.told += n
-	r.split.Data += n * s.Data
-	r.split.Compute += n * s.Compute
-	r.split.Exposed += n * s.Exposed
-	r.split.Optimizer += n * s.Optimizer
+	r.split.Data += float64(n * s.Data)
+	r.split.Compute += float64(n * s.Compute)
+	r.split.Exposed += float64(n * s.Exposed)
+	r.split.Optimizer += float64(n * s.Optimizer)
 	if len(s.Slack) == r.row.Size {
 		if r.slack == nil {
 			r.slack = make([]float64, r.row.Size+1)
 		}
 		for i, x := range s.Slack {
-			r.slack[i] += n * x
+			r.slack[i] += float64(n * x)
 		}
 		r.slack[len(s.Slack)] += n
 	}
 	if told && !math.IsNaN(loss) && !math.IsInf(loss, 0) {
 		r.losses += n
-		r.loss += n * loss
+		r.loss += float64(n * loss)
 	}
 }
 

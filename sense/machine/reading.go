@@ -211,7 +211,7 @@ func (r *Reading) parseProcess(p Process, page int) {
 	r.processes = append(r.processes, process{id + " " + list[19],
 		(user + system) / ticksPerSecond})
 	if p.Worker && pages >= 0 {
-		now := pages * float64(page)
+		now := float64(pages * float64(page))
 		r.workers++
 		r.resident += now
 		r.peak += max(now, parsePeak(p.Status))

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -91,7 +92,7 @@ func (e *Estimator) Estimate() Estimate {
 	var all, weighted Sums
 	age := 0.0
 	for i := len(e.blocks) - 1; i >= 0; i-- {
-		weights[i] = math.Exp2(-age / halfLife)
+		weights[i] = portable.Exp2(-age / halfLife)
 		weighted.addTimes(e.blocks[i], weights[i])
 		all.Add(e.blocks[i])
 		age += min(e.blocks[i].total(), maxBlockSteps)

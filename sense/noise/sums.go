@@ -68,13 +68,13 @@ func (s *Sums) Add(o Sums) { s.addTimes(o, 1) }
 
 // addTimes adds other sums times a weight.
 func (s *Sums) addTimes(o Sums, weight float64) {
-	s.Steps += weight * o.Steps
-	s.Alone += weight * o.Alone
-	s.Wrong += weight * o.Wrong
-	s.Own += weight * o.Own
-	s.Mean += weight * o.Mean
-	s.PerOwn += weight * o.PerOwn
-	s.PerBatch += weight * o.PerBatch
+	s.Steps += float64(weight * o.Steps)
+	s.Alone += float64(weight * o.Alone)
+	s.Wrong += float64(weight * o.Wrong)
+	s.Own += float64(weight * o.Own)
+	s.Mean += float64(weight * o.Mean)
+	s.PerOwn += float64(weight * o.PerOwn)
+	s.PerBatch += float64(weight * o.PerBatch)
 }
 
 // Valid reports whether sums can come from a host that works right: they are finite and of no
@@ -106,7 +106,7 @@ func (s Sums) batch() float64 {
 // equations, which hold for the sums over any steps. Neither need come out positive.
 func (s Sums) solve() (squaredNorm, variance float64) {
 	variance = (s.Own - s.Mean) / (s.PerOwn - s.PerBatch)
-	return (s.Mean - variance*s.PerBatch) / s.Steps, variance
+	return (s.Mean - float64(variance*s.PerBatch)) / s.Steps, variance
 }
 
 // isFinite reports whether x is neither infinite nor NaN.

@@ -3,6 +3,7 @@ package predict
 import (
 	"math"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -124,7 +125,8 @@ func chooseARMA(w, e []float64, d int) (best arma, deviation float64) {
 				}
 				m.start(w, e, order)
 				sum := m.refine(w, 2)
-				aicc := n*math.Log(max(sum/n, negligible)) + 2*k + 2*k*(k+1)/(n-k-1)
+				aicc := float64(n*portable.Log(max(sum/n, negligible))) + float64(2*k) +
+					2*k*(k+1)/(n-k-1)
 				if aicc < least {
 					best, least = m, aicc
 				}
@@ -165,7 +167,7 @@ func (a *ARIMA) Predict(h int) (mean float64, band setting.Band) {
 
 		weight := 0.0
 		for i, c := range ar {
-			weight += c * psi[i]
+			weight += float64(c * psi[i])
 		}
 		switch {
 		case j == 0:
@@ -175,8 +177,8 @@ func (a *ARIMA) Predict(h int) (mean float64, band setting.Band) {
 		}
 		copy(psi[1:], psi[:])
 		psi[0] = weight
-		variance += weight * weight
+		variance += float64(weight * weight)
 	}
-	mean = a.shift + a.scale*z
+	mean = a.shift + float64(a.scale*z)
 	return mean, bandAround(mean, normal80*a.deviation*a.scale*math.Sqrt(variance))
 }

@@ -1,6 +1,10 @@
 package predict
 
-import "math"
+import (
+	"math"
+
+	"github.com/shoal-ml/shoal/internal/portable"
+)
 
 // maxOrder is the largest number of coefficients of each of the two parts of an arma.
 const maxOrder = 3
@@ -27,7 +31,7 @@ type armaState struct {
 // next returns the y that a model expects next.
 func (m *arma) next(s *armaState) (y float64) {
 	for i := range maxOrder {
-		y += m.ar[i]*s.y[i] + m.ma[i]*s.e[i]
+		y += float64(m.ar[i]*s.y[i]) + float64(m.ma[i]*s.e[i])
 	}
 	return y
 }
@@ -55,7 +59,7 @@ func (m *arma) squares(w []float64) (sum float64, s armaState) {
 		if t >= maxOrder {
 			e = y - m.next(&s)
 		}
-		sum += e * e
+		sum += float64(e * e)
 		s.add(y, e)
 	}
 	return sum, s
@@ -76,7 +80,7 @@ func (m *arma) gradients(w []float64) (eq leastSquares) {
 			row[m.p+m.q] = 1 - m.ar[0] - m.ar[1] - m.ar[2] // used if the mean is fitted
 			for i := range m.terms() {
 				for j := range m.q {
-					row[i] -= m.ma[j] * past[j][i]
+					row[i] -= float64(m.ma[j] * past[j][i])
 				}
 			}
 			eq.add(row[:m.terms()], e)
@@ -91,13 +95,13 @@ func (m *arma) gradients(w []float64) (eq leastSquares) {
 func (m *arma) plus(step *[maxTerms]float64, part float64) arma {
 	n := *m
 	for i := range m.p {
-		n.ar[i] += part * step[i]
+		n.ar[i] += float64(part * step[i])
 	}
 	for i := range m.q {
-		n.ma[i] += part * step[m.p+i]
+		n.ma[i] += float64(part * step[m.p+i])
 	}
 	if m.hasMean {
-		n.mean += part * step[m.p+m.q]
+		n.mean += float64(part * step[m.p+m.q])
 	}
 	return n
 }
@@ -144,7 +148,7 @@ func isStable(c [maxOrder]float64, sign float64) bool {
 		}
 		shorter := c
 		for i := range k {
-			shorter[i] = (c[i] + r*c[k-1-i]) / (1 - r*r)
+			shorter[i] = (c[i] + float64(r*c[k-1-i])) / (1 - float64(r*r))
 		}
 		c = shorter
 	}
@@ -165,7 +169,7 @@ func shrink(c *[maxOrder]float64, sign float64) {
 // innovations estimates the errors of a series around a mean by an autoregression that is long, and
 // writes them to e. Returned is its order; there are no errors before that.
 func innovations(w, e []float64, mean float64) (order int) {
-	order = min(int(math.Pow(math.Log(float64(len(w))), 1.5)), maxTerms, len(w)/4)
+	order = min(int(portable.Pow(portable.Log(float64(len(w))), 1.5)), maxTerms, len(w)/4)
 	var eq leastSquares
 	var row [maxTerms]float64
 	for t := order; t < len(w); t++ {
@@ -178,7 +182,7 @@ func innovations(w, e []float64, mean float64) (order int) {
 	for t := order; t < len(w); t++ {
 		e[t] = w[t] - mean
 		for i := range order {
-			e[t] -= c[i] * (w[t-1-i] - mean)
+			e[t] -= float64(c[i] * (w[t-1-i] - mean))
 		}
 	}
 	return order

@@ -7,7 +7,7 @@ import "github.com/shoal-ml/shoal/setting"
 // least score on average (Gneiting and Raftery 2007, equation 43).
 func IntervalScore(band setting.Band, x float64) float64 {
 	const missed = 2 / 0.2
-	return band.High - band.Low + missed*max(band.Low-x, x-band.High, 0)
+	return band.High - band.Low + float64(missed*max(band.Low-x, x-band.High, 0))
 }
 
 // scoresKept is over how many predictions one sample ahead Best compares predictors, and

@@ -39,8 +39,8 @@ func (e *EWMA) Add(x float64) {
 	e.errors.add(x - e.averages[e.used])
 	for i, weight := range ewmaWeights {
 		err := x - e.averages[i]
-		e.squares[i] = e.squares[i]*(1-1./errorsKept) + err*err
-		e.averages[i] += weight * err
+		e.squares[i] = float64(e.squares[i]*(1-1./errorsKept)) + float64(err*err)
+		e.averages[i] += float64(weight * err)
 	}
 	for i, s := range e.squares {
 		if s < e.squares[e.used] {
@@ -57,5 +57,6 @@ func (e *EWMA) Predict(h int) (mean float64, band setting.Band) {
 		return mean, setting.Band{}
 	}
 	weight := ewmaWeights[e.used]
-	return mean, bandAround(mean, half*math.Sqrt(1+float64(clampHorizon(h)-1)*weight*weight))
+	more := float64(float64(clampHorizon(h)-1) * weight * weight)
+	return mean, bandAround(mean, half*math.Sqrt(1+more))
 }

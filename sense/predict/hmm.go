@@ -3,6 +3,8 @@ package predict
 import (
 	"math"
 	"slices"
+
+	"github.com/shoal-ml/shoal/internal/portable"
 )
 
 // hmmStates is the number of states of a hidden Markov model.
@@ -36,8 +38,8 @@ func (m *moments) add(o moments) {
 	}
 	sum := m.weight + o.weight
 	distance := o.mean - m.mean
-	m.mean += distance * (o.weight / sum)
-	m.squares += o.squares + distance*distance*(m.weight*(o.weight/sum))
+	m.mean += float64(distance * (o.weight / sum))
+	m.squares += o.squares + float64(distance*distance*(m.weight*(o.weight/sum)))
 	m.weight = sum
 }
 
@@ -89,7 +91,7 @@ func newHMM(samples []float64) (m hmm) {
 		from, to := i*len(sorted)/hmmStates, (i+1)*len(sorted)/hmmStates
 		mean, sd := scaleOf(sorted[from:to])
 		m.mean[i] = mean
-		m.variance[i] = max(sd*sd+0.01*deviation*deviation, least)
+		m.variance[i] = max(float64(sd*sd)+float64(0.01*deviation*deviation), least)
 		m.start[i] = 1. / hmmStates
 		for j := range hmmStates {
 			m.move[i][j] = 0.05
@@ -112,12 +114,12 @@ func leastVariance(samples []float64) float64 {
 func (m *hmm) densities(x float64) (d [hmmStates]float64, logHighest float64) {
 	for i := range hmmStates {
 		distance := x - m.mean[i]
-		d[i] = -0.5*math.Log(2*math.Pi*m.variance[i]) -
-			0.5*min(distance*(distance/m.variance[i]), 1e290)
+		d[i] = float64(-0.5*portable.Log(2*math.Pi*m.variance[i])) -
+			float64(0.5*min(distance*(distance/m.variance[i]), 1e290))
 	}
 	logHighest = max(d[0], d[1], d[2])
 	for i := range d {
-		d[i] = math.Exp(d[i] - logHighest)
+		d[i] = portable.Exp(d[i] - logHighest)
 	}
 	return d, logHighest
 }
@@ -149,7 +151,7 @@ func (m *hmm) forwardBackward(samples []float64, posteriors []posterior) (logLik
 		for i := range p {
 			p[i] *= d[i]
 		}
-		logLikelihood += math.Log(normalize(&p)) + logHighest
+		logLikelihood += portable.Log(normalize(&p)) + logHighest
 		densities[t], forward[t] = d, p
 	}
 	backward := [hmmStates]float64{1, 1, 1}
@@ -160,9 +162,9 @@ func (m *hmm) forwardBackward(samples []float64, posteriors []posterior) (logLik
 		sum := 0.0
 		for i := range hmmStates {
 			for j := range hmmStates {
-				to := m.move[i][j] * densities[t+1][j] * backward[j]
+				to := float64(m.move[i][j] * densities[t+1][j] * backward[j])
 				here[i] += to
-				p.move[i][j] = forward[t][i] * to
+				p.move[i][j] = float64(forward[t][i] * to)
 				sum += p.move[i][j]
 			}
 		}
@@ -208,7 +210,7 @@ func (m *hmm) fit(samples []float64, posteriors []posterior, before statistics) 
 func (m *hmm) after(state [hmmStates]float64) (next [hmmStates]float64) {
 	for i := range hmmStates {
 		for j := range hmmStates {
-			next[j] += state[i] * m.move[i][j]
+			next[j] += float64(state[i] * m.move[i][j])
 		}
 	}
 	return next
@@ -232,18 +234,18 @@ func (m *hmm) quantile(state [hmmStates]float64, probability float64) float64 {
 	for i, p := range state {
 		if p > 1e-6 {
 			sd := math.Sqrt(m.variance[i])
-			low, high = min(low, m.mean[i]-6*sd), max(high, m.mean[i]+6*sd)
+			low, high = min(low, m.mean[i]-float64(6*sd)), max(high, m.mean[i]+float64(6*sd))
 			least = min(least, sd)
 		}
 	}
 	for range 400 { // it takes some 30, and more only between states that are very unlike
-		mid := low + (high-low)/2
+		mid := low + float64((high-low)/2)
 		if high-low <= 1e-6*least || mid <= low || mid >= high {
 			break
 		}
 		below := 0.0
 		for i, p := range state {
-			below += p * 0.5 * math.Erfc((m.mean[i]-mid)/math.Sqrt(2*m.variance[i]))
+			below += float64(p * portable.NormalBelow((mid-m.mean[i])/math.Sqrt(m.variance[i])))
 		}
 		if below < probability {
 			low = mid
@@ -251,5 +253,5 @@ func (m *hmm) quantile(state [hmmStates]float64, probability float64) float64 {
 			high = mid
 		}
 	}
-	return low + (high-low)/2
+	return low + float64((high-low)/2)
 }

@@ -12,7 +12,7 @@ const kpssCritical = 0.463
 func kpss(series []float64, least float64) float64 {
 	n := float64(len(series))
 	mean := meanOf(series)
-	lags := int(4 * math.Pow(n/100, 0.25))
+	lags := int(4 * math.Sqrt(math.Sqrt(n/100)))
 	var variance, partial, squares float64
 	for lag := range min(lags+1, len(series)) {
 		weight := 2 * (1 - float64(lag)/float64(lags+1))
@@ -21,7 +21,7 @@ func kpss(series []float64, least float64) float64 {
 		}
 		sum := 0.0
 		for t := lag; t < len(series); t++ {
-			sum += (series[t] - mean) * (series[t-lag] - mean)
+			sum += float64((series[t] - mean) * (series[t-lag] - mean))
 		}
 		if lag == 0 && sum/n <= least {
 			return 0
@@ -30,7 +30,7 @@ func kpss(series []float64, least float64) float64 {
 	}
 	for _, x := range series {
 		partial += x - mean
-		squares += partial * partial
+		squares += float64(partial * partial)
 	}
 	if variance <= 0 {
 		return 0

@@ -16,9 +16,9 @@ type leastSquares struct {
 func (s *leastSquares) add(row []float64, y float64) {
 	for i, r := range row {
 		for j, c := range row[:i+1] {
-			s.squares[i][j] += r * c
+			s.squares[i][j] += float64(r * c)
 		}
-		s.right[i] += r * y
+		s.right[i] += float64(r * y)
 	}
 }
 
@@ -31,16 +31,16 @@ func (s *leastSquares) solve(n int) (x [maxTerms]float64) {
 		for j := range i + 1 {
 			sum := a[i][j]
 			if i == j {
-				sum += 1e-10*sum + 1e-200
+				sum += float64(1e-10*sum) + 1e-200
 			}
 			for k := range j {
-				sum -= a[i][k] * a[j][k]
+				sum -= float64(a[i][k] * a[j][k])
 			}
 			if i > j {
 				a[i][j] = sum / a[j][j]
 				continue
 			}
-			if least := 1e-12*a[i][i] + 1e-200; !(sum > least) {
+			if least := float64(1e-12*a[i][i]) + 1e-200; !(sum > least) {
 				sum = least
 			}
 			a[i][i] = math.Sqrt(sum)
@@ -49,13 +49,13 @@ func (s *leastSquares) solve(n int) (x [maxTerms]float64) {
 	for i := range n {
 		x[i] = s.right[i]
 		for k := range i {
-			x[i] -= a[i][k] * x[k]
+			x[i] -= float64(a[i][k] * x[k])
 		}
 		x[i] /= a[i][i]
 	}
 	for i := n - 1; i >= 0; i-- {
 		for k := i + 1; k < n; k++ {
-			x[i] -= a[k][i] * x[k]
+			x[i] -= float64(a[k][i] * x[k])
 		}
 		x[i] /= a[i][i]
 	}

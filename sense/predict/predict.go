@@ -55,7 +55,10 @@ func bandOf(low, mid, high float64) setting.Band {
 
 // bandAround returns the band of a distribution that is symmetric to its mean, by half of the
 // band's width.
-func bandAround(mean, half float64) setting.Band { return bandOf(mean-half, mean, mean+half) }
+func bandAround(mean, half float64) setting.Band {
+	half = float64(half)
+	return bandOf(mean-half, mean, mean+half)
+}
 
 // clampHorizon returns the horizon that is predicted when h is asked for.
 func clampHorizon(h int) int { return min(max(h, 1), MaxHorizon) }

@@ -79,7 +79,7 @@ func (s *SlidHMM) fit() {
 			fresh.fit(samples, posteriors, statistics{})
 		}
 		const parameters = hmmStates*2 + hmmStates*hmmStates - 1
-		margin := parameters * s.before.weight() / hmmWindow
+		margin := float64(parameters * s.before.weight() / hmmWindow)
 		if !s.fitted || fresh.forwardBackward(samples, posteriors) >
 			s.model.forwardBackward(samples, posteriors)+margin {
 			s.model, s.before, s.fitted = fresh, statistics{}, true
@@ -103,7 +103,7 @@ func (s *SlidHMM) Predict(h int) (mean float64, band setting.Band) {
 		state = s.model.after(state)
 	}
 	for i, p := range state {
-		mean += p * s.model.mean[i]
+		mean += float64(p * s.model.mean[i])
 	}
 	return mean, bandOf(s.model.quantile(state, 0.1), s.model.quantile(state, 0.5),
 		s.model.quantile(state, 0.9))

@@ -2,9 +2,9 @@ package stall
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 )
 
@@ -50,8 +50,8 @@ func (b baseline) usualDuration(begin sense.Duration) sense.Duration {
 	}
 	list, half := make([]weighted, len(b)), 0.0
 	for i, x := range b {
-		list[i] = weighted{x.took, math.Exp2(float64(i-len(b)) / minEnded)}
-		half += list[i].weight / 2
+		list[i] = weighted{x.took, portable.Exp2(float64(i-len(b)) / minEnded)}
+		half += float64(list[i].weight / 2)
 	}
 	slices.SortFunc(list, func(x, y weighted) int { return cmp.Compare(x.took, y.took) })
 	at := 0

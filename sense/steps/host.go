@@ -162,7 +162,7 @@ func (n *Note) addTold(w *Worker, seconds float64) {
 		}
 		sum += x
 	}
-	if sum == 0 || !(sum <= 1.25*seconds+0.01) {
+	if sum == 0 || !(sum <= float64(1.25*seconds)+0.01) {
 		return
 	}
 	n.Told++

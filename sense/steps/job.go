@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
 )
@@ -49,31 +50,31 @@ func (j *Job) Add(host string, n Note) {
 		j.generation = n.Generation
 		clear(j.hosts)
 	}
-	weight := max(minWeight, math.Exp2(-n.Steps/halfLife))
+	weight := max(minWeight, portable.Exp2(-n.Steps/halfLife))
 	old := j.hosts[host]
 	if old.Deal != n.Deal {
 		old = Note{}
 	}
 	sum := clone(n)
 	sum.Noise, sum.Machine = noise.Sums{}, nil
-	sum.Steps += weight * old.Steps
-	sum.Told += weight * old.Told
-	sum.Data += weight * old.Data
-	sum.Compute += weight * old.Compute
-	sum.Optimizer += weight * old.Optimizer
-	sum.Losses += weight * old.Losses
-	sum.Loss += weight * old.Loss
-	sum.Timed += weight * old.Timed
-	sum.Seconds += weight * old.Seconds
-	sum.Exposed += weight * old.Exposed
+	sum.Steps += float64(weight * old.Steps)
+	sum.Told += float64(weight * old.Told)
+	sum.Data += float64(weight * old.Data)
+	sum.Compute += float64(weight * old.Compute)
+	sum.Optimizer += float64(weight * old.Optimizer)
+	sum.Losses += float64(weight * old.Losses)
+	sum.Loss += float64(weight * old.Loss)
+	sum.Timed += float64(weight * old.Timed)
+	sum.Seconds += float64(weight * old.Seconds)
+	sum.Exposed += float64(weight * old.Exposed)
 	if len(old.Waits) == len(sum.Waits) { // else the host has other workers now
 		for i, w := range old.Waits {
-			sum.Waits[i] += weight * w
+			sum.Waits[i] += float64(weight * w)
 		}
 	} else {
-		sum.Timed -= weight * old.Timed
-		sum.Seconds -= weight * old.Seconds
-		sum.Exposed -= weight * old.Exposed
+		sum.Timed -= float64(weight * old.Timed)
+		sum.Seconds -= float64(weight * old.Seconds)
+		sum.Exposed -= float64(weight * old.Exposed)
 	}
 	j.hosts[host] = sum
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -73,7 +74,7 @@ func (n Noise) at(progress float64) float64 {
 	if n.From <= 0 || n.To == n.From {
 		return n.From
 	}
-	return n.From * math.Pow(n.To/n.From, min(1, progress/n.Target))
+	return n.From * portable.Pow(n.To/n.From, min(1, progress/n.Target))
 }
 
 // Costs are the seconds for which all workers pause when something changes.

@@ -1,8 +1,9 @@
 package job
 
 import (
-	"math"
 	"math/bits"
+
+	"github.com/shoal-ml/shoal/internal/portable"
 )
 
 // Numbers by chance that follow from the seed, the step and the worker alone, as splitmix64
@@ -30,11 +31,8 @@ func (d draws) at(index uint64) uint64 { return mix(uint64(d) + (index+1)*golden
 
 // normal returns the number with an index as one of a standard normal distribution.
 func (d draws) normal(index uint64) float64 {
-	return normalQuantile((float64(d.at(index)>>11) + 0.5) / (1 << 53))
+	return portable.NormalQuantile((float64(d.at(index)>>11) + 0.5) / (1 << 53))
 }
-
-// normalQuantile returns below which number a part p of a standard normal distribution lies.
-func normalQuantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
 
 // pick returns the element of a list that a number draws; 1 if the list is empty.
 func pick(list []float64, number uint64) float64 {
@@ -53,7 +51,8 @@ func Spread(deviation float64) []float64 {
 	}
 	list := make([]float64, 1024)
 	for i := range list {
-		list[i] = math.Exp(deviation * normalQuantile((float64(i)+0.5)/float64(len(list))))
+		part := (float64(i) + 0.5) / float64(len(list))
+		list[i] = portable.Exp(deviation * portable.NormalQuantile(part))
 	}
 	return list
 }

@@ -106,7 +106,7 @@ func (w *World) place() {
 		if !h.in {
 			continue
 		}
-		busy[h.Machine] += float64(h.workers) * h.Processors
+		busy[h.Machine] += float64(float64(h.workers) * h.Processors)
 		cables = append(cables, h.Cable)
 		for n := range uint64(h.workers) {
 			w.ranks = append(w.ranks, rank{host: i, worker: h.lead + n})
@@ -206,10 +206,10 @@ func (w *World) norms(s Step) noise.Sums {
 	perOwn := ranks / batch
 	numbers := drawsOf(w.config.Seed+1, s.Step)
 	around := s.Noise / batch // variance of the mean gradient
-	mean := max(0, 1+2*math.Sqrt(around/dims)*numbers.normal(0)+
-		around*(1+math.Sqrt(2/dims)*numbers.normal(1)))
-	between := s.Noise * (perOwn - 1/batch) *
-		max(0, 1+math.Sqrt(2/(dims*(ranks-1)))*numbers.normal(2))
+	mean := max(0, 1+float64(2*math.Sqrt(around/dims)*numbers.normal(0))+
+		float64(around*(1+float64(math.Sqrt(2/dims)*numbers.normal(1)))))
+	between := float64(s.Noise * (perOwn - 1/batch) *
+		max(0, 1+float64(math.Sqrt(2/(dims*(ranks-1)))*numbers.normal(2))))
 	return noise.Sums{Steps: 1, Own: mean + between, Mean: mean, PerOwn: perOwn,
 		PerBatch: 1 / batch}
 }

@@ -157,7 +157,7 @@ func (w *World) Step() (Step, bool) {
 	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
 	s.Samples = w.commit()
 	s.StepSample.Step = w.cursor.Step
-	w.progress += float64(s.Samples) * w.Efficiency(float64(s.Samples))
+	w.progress += float64(float64(s.Samples) * w.Efficiency(float64(s.Samples)))
 	s.At, s.Progress = w.now, w.progress
 	w.observe(s, slowest)
 	if w.stale {
@@ -171,7 +171,7 @@ func (w *World) compute(numbers draws) (slowest float64) {
 	for i := range w.ranks {
 		r := &w.ranks[i]
 		h := &w.hosts[r.host]
-		r.took = h.Wait + r.compute*pick(h.Residuals, numbers.at(r.worker))
+		r.took = h.Wait + float64(r.compute*pick(h.Residuals, numbers.at(r.worker)))
 		slowest = max(slowest, r.took)
 	}
 	return slowest
@@ -211,7 +211,7 @@ func (w *World) deal() {
 // without its residual.
 func (w *World) computeSeconds(of int, samples float64) float64 {
 	h := &w.hosts[of]
-	return (h.Fixed+h.PerSample*samples)*h.slow*h.took + h.Load*samples
+	return float64((h.Fixed+float64(h.PerSample*samples))*h.slow*h.took) + float64(h.Load*samples)
 }
 
 // Efficiency returns how much a sample of a batch brings now, compared with one in the batch that
@@ -247,9 +247,10 @@ func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 		numbers, slowest := drawsOf(^w.config.Seed, i), 0.0
 		for j, r := range w.ranks {
 			h := &w.hosts[r.host]
-			slowest = max(slowest, h.Wait+compute[j]*pick(h.Residuals, numbers.at(r.worker)))
+			took := float64(compute[j] * pick(h.Residuals, numbers.at(r.worker)))
+			slowest = max(slowest, h.Wait+took)
 		}
-		mean += (slowest + max(0, w.whole-w.config.Hidden*slowest)) / meanDraws
+		mean += float64((slowest + max(0, w.whole-float64(w.config.Hidden*slowest))) / meanDraws)
 	}
 	return mean
 }
@@ -262,7 +263,7 @@ func (w *World) idealSeconds(batch float64) float64 {
 		high = max(high, w.computeSeconds(r.host, batch))
 	}
 	for range 50 { // bisection: with high they compute a batch at least, with low less
-		middle, samples := (low+high)/2, 0.0
+		middle, samples := float64((low+high)/2), 0.0
 		for _, r := range w.ranks {
 			fixed := w.computeSeconds(r.host, 0)
 			if each := w.computeSeconds(r.host, 1) - fixed; each > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/world/job"
 	"github.com/shoal-ml/shoal/world/scenario"
@@ -51,10 +52,10 @@ func newOracle(w *job.World, l setting.Levers, first uint64, ideal bool) oracle 
 func numbersOf(r setting.Range, first float64) []float64 {
 	list := []float64{first}
 	if r.IsOpen() {
-		growth := math.Log(float64(r.To) / float64(r.From))
+		growth := portable.Log(float64(r.To) / float64(r.From))
 		for i := range oracleNumbers {
 			part := float64(i) / (oracleNumbers - 1)
-			x := math.Round(float64(r.From) * math.Exp(part*growth))
+			x := math.Round(float64(r.From) * portable.Exp(part*growth))
 			if !slices.Contains(list, x) {
 				list = append(list, x)
 			}
@@ -160,7 +161,7 @@ func (p *player) count(s job.Step) {
 	r := &p.result
 	r.Steps, r.Seconds, r.Progress = s.Step, s.At, s.Progress
 	r.Samples += s.Samples
-	r.Workers += float64(s.Size) * s.Seconds
+	r.Workers += float64(float64(s.Size) * s.Seconds)
 }
 
 // current returns the period that is not over; nil before the first.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense/history"
 	"github.com/shoal-ml/shoal/world/job"
 	"github.com/shoal-ml/shoal/world/scenario"
@@ -96,7 +97,7 @@ func calibrate(rows []history.Row) *calibration {
 	if _, longer := c.base.chance(); longer > 1 && m.hosts*m.workers > 1 {
 		// All workers may be slow at the same time, as where others use their machine.
 		v := *m
-		v.deviation, v.fixed, v.each = 0, v.fixed+(longer-1)*mid[0], v.each*longer
+		v.deviation, v.fixed, v.each = 0, v.fixed+float64((longer-1)*mid[0]), v.each*longer
 		c.variants = append(c.variants, v)
 	}
 	c.varyNetwork()
@@ -168,17 +169,17 @@ func (c *calibration) fitCompute() (low, mid, high [2]float64) {
 			}
 			slope := (p.compute() - q.compute()) / run
 			weight := math.Sqrt(min(p.steps, maxWeight)*min(q.steps, maxWeight)) * math.Abs(run)
-			wrong := math.Hypot(p.error(), q.error()) / math.Abs(run)
+			wrong := portable.Hypot(p.error(), q.error()) / math.Abs(run)
 			// a normal distribution has about a quarter below -0.67, and a tenth below -1.28
 			for _, sigmas := range [...]float64{-1.28, -0.67, 0, 0.67, 1.28} {
-				slopes = append(slopes, weighted{max(slope+sigmas*wrong, 0), weight})
+				slopes = append(slopes, weighted{max(slope+float64(sigmas*wrong), 0), weight})
 			}
 		}
 	}
 	// through returns the line with a slope through what was measured last.
 	through := func(slope float64) [2]float64 {
 		slope = min(slope, y/x)
-		return [2]float64{max(y-slope*x, 0), slope}
+		return [2]float64{max(y-float64(slope*x), 0), slope}
 	}
 	if c.mid.batch == 0 {
 		return through(0), through(0), through(0)
@@ -193,7 +194,8 @@ func (c *calibration) fitCompute() (low, mid, high [2]float64) {
 	slope := middle(slopes)
 	var fixed []weighted
 	for _, p := range c.periods {
-		fixed = append(fixed, weighted{p.compute() - slope*p.samples(), min(p.steps, maxWeight)})
+		fixed = append(fixed, weighted{p.compute() - float64(slope*p.samples()),
+			min(p.steps, maxWeight)})
 	}
 	mid = [2]float64{middle(fixed), slope}
 	if mid[0] < 0 {
@@ -246,10 +248,10 @@ func (c *calibration) fitNetwork(m *model) {
 // findCable finds the rate at which the communication of a model takes so many seconds; false =
 // there is none.
 func (c *calibration) findCable(m *model, seconds float64) bool {
-	low, high := math.Log(1e3), math.Log(1e13) // bytes a second
+	low, high := portable.Log(1e3), portable.Log(1e13) // bytes a second
 	// at sets a rate, and returns by how much the communication takes longer.
 	at := func(log float64) float64 {
-		m.cable = math.Exp(log)
+		m.cable = portable.Exp(log)
 		return m.communication() - seconds
 	}
 	if at(low) < 0 || at(high) > 0 {
@@ -300,7 +302,7 @@ func (c *calibration) varyNetwork() {
 	}
 	v := c.mid
 	v.hidden = hiddenGuess
-	if c.findCable(&v, c.base.exposed+hiddenGuess*c.base.compute()) {
+	if c.findCable(&v, c.base.exposed+float64(hiddenGuess*c.base.compute())) {
 		c.variants = append(c.variants, v)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense/history"
 )
 
@@ -157,7 +158,7 @@ func (p *period) slowness() []float64 {
 	sorted := slices.Sorted(slices.Values(took))
 	usual := sorted[len(sorted)/2]
 	for i := range took {
-		if took[i] /= usual; math.Abs(math.Log(took[i])) < 0.1 {
+		if took[i] /= usual; math.Abs(portable.Log(took[i])) < 0.1 {
 			took[i] = 1
 		}
 	}
@@ -167,10 +168,10 @@ func (p *period) slowness() []float64 {
 // chance returns the standard deviation of the logarithm of what a worker takes, by what steps
 // take, and how many times longer than usual the slowest of those takes that are as slow as any.
 func (p *period) chance() (deviation, longer float64) {
-	alike, spread := p.size, math.Log(p.p90/p.p10)
+	alike, spread := p.size, portable.Log(p.p90/p.p10)
 	if s := p.slowness(); s != nil {
 		alike = 0
-		least := slices.Max(s) * min(0.95, math.Exp(-spread/2.56)) // a standard deviation below
+		least := slices.Max(s) * min(0.95, portable.Exp(-spread/2.56)) // a standard deviation below
 		for _, f := range s {
 			if f >= least {
 				alike++
@@ -179,8 +180,8 @@ func (p *period) chance() (deviation, longer float64) {
 	}
 	// at returns where a part of the maxima of so many normal numbers lie below.
 	at := func(part float64) float64 {
-		return math.Sqrt2 * math.Erfinv(2*math.Pow(part, 1/float64(alike))-1)
+		return portable.NormalQuantile(portable.Pow(part, 1/float64(alike)))
 	}
 	deviation = min(spread/(at(0.9)-at(0.1)), 0.9)
-	return deviation, math.Exp(deviation * at(0.5))
+	return deviation, portable.Exp(deviation * at(0.5))
 }

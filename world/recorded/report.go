@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/history"
 	"github.com/shoal-ml/shoal/sense/noise"
@@ -105,7 +106,7 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 			p.Missing = append(slices.Clone(p.Missing), fmt.Sprintf("it cannot be played: %v", err))
 			return p, ErrNothing
 		}
-		if off := math.Abs(math.Log(played / q.median)); off < 10 {
+		if off := math.Abs(portable.Log(played / q.median)); off < 10 {
 			c.misfit = max(c.misfit, off)
 		}
 		p.Periods = append(p.Periods, Period{Size: q.size, Batch: q.batch, Steps: q.steps,
@@ -199,8 +200,8 @@ func (c *calibration) playWhat(text string, seed uint64, rows []history.Row) (*W
 	size := to.hosts * to.workers
 	r.Size, r.Batch = size, to.batch
 	samples := math.Ceil(float64(max(to.batch, 1)) / float64(size))
-	wide := math.Exp(math.Hypot(c.doubt(samples),
-		math.Hypot(c.misfit, c.base.error()/c.base.compute())))
+	wide := portable.Exp(portable.Hypot(c.doubt(samples),
+		portable.Hypot(c.misfit, c.base.error()/c.base.compute())))
 	r.Step = setting.Band{Low: slices.Min(factors) / wide, Mid: factors[0],
 		High: slices.Max(factors) * wide}
 	r.StepSeconds = times(r.Step, c.base.median)

@@ -2,9 +2,10 @@ package recorded
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/portable"
 )
 
 // what is a what-if, read as far as it is about the numbers of a model.
@@ -104,5 +105,5 @@ func (c *calibration) doubt(samples float64) float64 {
 	if c.guess {
 		return 0
 	}
-	return doubtOutside * math.Log2(max(1, samples/c.most, c.least/samples))
+	return doubtOutside * portable.Log2(max(1, samples/c.most, c.least/samples))
 }
