@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // What is told of a job does not grow with every worker that it has lost: the last that ended are
@@ -115,6 +117,45 @@ func TestFaultsAreNotForgotten(t *testing.T) {
 	}
 	if f := r.failureReport(v, time.Now()); f.Rank != 500 || f.Size != 1000 {
 		t.Errorf("the report is about worker %d of %d", f.Rank, f.Size)
+	}
+}
+
+// Where all workers end by themselves in the trial of a policy's change, the report names it. It
+// does not where they were killed, the change was a person's, or it has ended.
+func TestAllEndInATrial(t *testing.T) {
+	policys := &setting.Change{Number: 2, Phase: setting.Entered, Policy: "batch"}
+	for name, x := range map[string]struct {
+		end     endedMessage
+		changes []*setting.Change
+		want    *setting.Change
+	}{
+		"by themselves": {endedMessage{Code: 1}, []*setting.Change{policys}, policys},
+		"killed":        {endedMessage{Signal: 9}, []*setting.Change{policys}, nil},
+		"no change":     {endedMessage{Code: 1}, nil, nil},
+		"a person's":    {endedMessage{Code: 1}, []*setting.Change{{Phase: setting.Entered}}, nil},
+		"kept": {endedMessage{Code: 1}, []*setting.Change{policys, {Number: 2,
+			Phase: setting.Kept, Policy: "batch"}}, nil},
+	} {
+		r := newRegistry("a", 1)
+		r.setJob(&jobMessage{})
+		r.setHost("a")
+		for _, c := range x.changes {
+			r.setTrial(c)
+		}
+		for worker := range 2 {
+			r.register("a", &message{Started: &startedMessage{worker, 1000 + worker}})
+			r.register("a", &message{Joined: &workerMessage{worker}})
+		}
+		for worker := range 2 {
+			end := x.end
+			end.Worker, end.Survived = worker, true
+			r.register("a", &message{Ended: &end})
+		}
+		r.setJobEnd(false)
+		v := r.judge()
+		if f := r.failureReport(v, time.Now()); v.fault != allLost || f.Trial != x.want {
+			t.Errorf("%s: fault %d, trial %v", name, v.fault, f.Trial)
+		}
 	}
 }
 

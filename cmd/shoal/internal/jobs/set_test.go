@@ -161,15 +161,17 @@ func ledgerEntry(c setting.Change, step uint64) []launcher.Entry {
 	return []launcher.Entry{{Event: agent.Event{What: "change", Step: step, Change: &c}}}
 }
 
-// What policies have not done is said, of each the three newest reasons.
+// Slow hosts are named, and what policies have not done, of each the three newest reasons.
 func TestWhyNotIsPrinted(t *testing.T) {
-	j := api.Job{Training: api.Training{Auto: "act", WhyNot: []api.WhyNot{
-		{Policy: "batch", Why: "one", First: 10, Last: 10, Times: 1},
-		{Policy: "batch", Why: "two", First: 20, Last: 20, Times: 1},
-		{Why: "closed", First: 25, Last: 25, Times: 1},
-		{Policy: "batch", Why: "three", First: 30, Last: 60, Times: 4},
-		{Policy: "batch", Why: "four", First: 70, Last: 70, Times: 1}}}}
-	want := `its policies change how it trains
+	j := api.Job{Training: api.Training{Auto: "act", Slow: []string{"host h2 is slow"},
+		WhyNot: []api.WhyNot{
+			{Policy: "batch", Why: "one", First: 10, Last: 10, Times: 1},
+			{Policy: "batch", Why: "two", First: 20, Last: 20, Times: 1},
+			{Why: "closed", First: 25, Last: 25, Times: 1},
+			{Policy: "batch", Why: "three", First: 30, Last: 60, Times: 4},
+			{Policy: "batch", Why: "four", First: 70, Last: 70, Times: 1}}}}
+	want := `host h2 is slow
+its policies change how it trains
   batch changed nothing at step 20: two
   a person changed nothing at step 25: closed
   batch changed nothing at 4 decisions, steps 30 to 60: three
