@@ -1,14 +1,17 @@
 package agent_test
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // Those who join write their share too, and a worker that is lost is no hindrance; others take the
@@ -88,5 +91,59 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 	if steps, err := folder.Sealed(); err != nil ||
 		!slices.Equal(steps, []snapshot.Attempt{{Step: 60}, {Step: 40}}) {
 		t.Error(steps, err)
+	}
+}
+
+// Workers in Go that leave the steps between checkpoints to the job make them as a person sets it,
+// from the beginning of the change on, and the change is kept at once.
+func TestStepsBetweenCheckpoints(t *testing.T) {
+	f := newElasticJob(t, 2, client.Data{})
+	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	kept := make(chan setting.Change, 1)
+	f.onEvent = func(e agent.Event) {
+		if c := e.Change; c != nil && c.Phase.IsEnd() {
+			kept <- *c
+		}
+	}
+	for number := range 2 {
+		j := joinWithToken(t, f.agent, number, fmt.Sprintf("token-%d", number))
+		f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
+			tr, err := client.Train(j, client.Data{Samples: 1000, Batch: 8},
+				client.StateOf("state", make([]float32, 9)))
+			if err != nil {
+				return err
+			}
+			if err := tr.Checkpoint(client.Checkpoint{Folder: folder.Root, Auto: true, Keep: 99,
+				Say: func(string) {}}); err != nil {
+				return err
+			}
+			gradient := make([]float32, 1)
+			for gradient[0] == 0 && tr.Next(ctx) {
+				if number == 0 && tr.Step() == 3 {
+					if err := f.agent.Set("save=4", "ada"); err != nil {
+						return err
+					}
+				}
+				if steps, err := folder.Sealed(); err != nil || len(steps) > 1 {
+					gradient[0] = 1
+				}
+				if err := client.Commit(ctx, tr, gradient); err != nil {
+					return err
+				}
+			}
+			f.agent.WorkerFinished(number, "exited with code 0")
+			return tr.Err()
+		})
+	}
+	if err := f.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	steps, err := folder.Sealed()
+	if err != nil || len(steps) < 2 || steps[len(steps)-1].Step < 4 ||
+		steps[0].Step < steps[1].Step+4 {
+		t.Errorf("sealed are %v, %v", steps, err)
+	}
+	if c := <-kept; c.Phase != setting.Kept || c.To != "save=4" || c.Measured != 0 {
+		t.Errorf("%+v", c)
 	}
 }

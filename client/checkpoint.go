@@ -23,7 +23,10 @@ type Checkpoint struct {
 	Folder string
 	Every  time.Duration // time between two checkpoints; with Steps 0 as well: 10 minutes
 	Steps  int           // steps between two checkpoints, instead of a time; 0 = a time
-	Keep   int           // how many of the newest checkpoints stay; 0 = 2
+	// Auto leaves the steps between two checkpoints to the job, as shoal run --auto or shoal set
+	// JOB save=100 decides; until then Every counts.
+	Auto bool
+	Keep int // how many of the newest checkpoints stay; 0 = 2
 	// Say tells what became of a checkpoint, on any goroutine; nil = a line on standard error.
 	Say func(line string)
 }
@@ -45,6 +48,7 @@ const farAway = 1 << 40
 // meanwhile.
 type checkpoints struct {
 	folder snapshot.Folder
+	auto   bool          // steps is what the setting of the job says
 	steps  uint64        // steps between two checkpoints; 0 = every says when
 	every  time.Duration // time between two checkpoints; 0 = steps says when
 	writer writer        // writes this worker's share
@@ -83,9 +87,9 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	case snapshot.IsURL(c.Folder) && t.job.solo:
 		return fmt.Errorf("client: %s is read and written by the agent, and there is none: "+
 			"start the program with shoal run", root)
-	case c.Steps < 0 || c.Every < 0 || c.Keep < 0 || c.Steps > 0 && c.Every > 0:
-		return fmt.Errorf("client: %+v: give a number of steps or a time above 0, not both, and "+
-			"1 to keep at least", c)
+	case c.Steps < 0 || c.Every < 0 || c.Keep < 0 || c.Steps > 0 && (c.Every > 0 || c.Auto):
+		return fmt.Errorf("client: %+v: give a number of steps, or a time above 0 or Auto, not "+
+			"both, and 1 to keep at least", c)
 	}
 	names := map[string]bool{}
 	for _, s := range t.state {
@@ -106,9 +110,23 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	}
 	now := time.Now()
 	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Log: c.Say},
-		steps: uint64(c.Steps), every: c.Every, writer: t.job.newWriter(),
+		auto: c.Auto, steps: uint64(c.Steps), every: c.Every, writer: t.job.newWriter(),
 		next: uint64(max(c.Steps, 1)), last: math.MaxUint64, begun: now, looked: now}
 	return nil
+}
+
+// follow has a checkpoint follow each so many steps after the one before, as the setting of the job
+// says; 0 = it says nothing of that. Where the program says when, nothing changes.
+func (c *checkpoints) follow(steps uint64) {
+	if !c.auto || steps == c.steps {
+		return
+	}
+	if c.steps, c.next = steps, 0; steps > 0 {
+		c.next = c.last + steps
+		if c.last == math.MaxUint64 { // there is none
+			c.next = steps
+		}
+	}
 }
 
 // makeIfDue makes a checkpoint between two steps, if all workers agree that it is time. It may wait

@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"math"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -89,5 +90,28 @@ func TestGoingOnBeginsTheClock(t *testing.T) {
 	if c.begun.IsZero() || c.looked != c.begun || c.lookedAt != 7 || c.last != 7 || c.next != 8 ||
 		trainer.cursor.Step != 7 {
 		t.Errorf("the trainer is at step %d, its checkpoints are %+v", trainer.cursor.Step, c)
+	}
+}
+
+// Where the program leaves it to the job, a checkpoint follows as many steps behind the one before
+// as the setting says, and else as the program says.
+func TestFollowTheSetting(t *testing.T) {
+	none := uint64(math.MaxUint64)
+	for _, x := range []struct {
+		c    checkpoints
+		save uint64
+		next uint64
+	}{
+		{checkpoints{auto: true, last: none, next: 1}, 7, 7},
+		{checkpoints{auto: true, last: 20, next: 99}, 7, 27},
+		{checkpoints{auto: true, last: 20, steps: 7, next: 27}, 7, 27},
+		{checkpoints{auto: true, last: 20, steps: 7, next: 27}, 0, 0},
+		{checkpoints{last: 20, steps: 50, next: 70}, 7, 70},
+	} {
+		c := x.c
+		if c.follow(x.save); c.next != x.next {
+			t.Errorf("%+v follows %d: the next one is at %d, expected %d", x.c, x.save, c.next,
+				x.next)
+		}
 	}
 }

@@ -102,7 +102,19 @@ func (t *Trainer) declareData(c cursor.Cursor, place []byte) error {
 	if t.data.BatchRange != [2]int{} {
 		r.BatchRange = []uint64{uint64(t.data.BatchRange[0]), uint64(t.data.BatchRange[1])}
 	}
+	r.Save = t.checkpoints != nil && t.checkpoints.auto
 	_, err := t.job.request(r, &api.DataReply{}, 0)
+	return err
+}
+
+// resumeOrBegin goes on from the newest checkpoint, if there is one, and tells the agent whether
+// the job may choose when the next ones are made. It may wait for other workers, and waits for the
+// agent.
+func (t *Trainer) resumeOrBegin(ctx context.Context) error {
+	err := t.resume(ctx)
+	if err == nil && t.checkpoints.auto && t.cursor.Committed() == 0 { // else resume has told it
+		err = t.declareData(t.cursor, nil)
+	}
 	return err
 }
 
@@ -161,7 +173,7 @@ func (t *Trainer) prepareStep(ctx context.Context) error {
 			return t.enter(ctx)
 		}
 		if t.checkpoints != nil {
-			return t.resume(ctx)
+			return t.resumeOrBegin(ctx)
 		}
 		return nil
 	case !t.committed:
@@ -259,7 +271,7 @@ func (t *Trainer) advance() error {
 }
 
 // takeView reads the view that the agent wrote, and sets the members and the place in the data from
-// it.
+// it, and from the setting of the job, for which it asks the agent, when checkpoints are made.
 func (t *Trainer) takeView() error {
 	v, err := t.job.takeView()
 	if err != nil {
@@ -272,5 +284,13 @@ func (t *Trainer) takeView() error {
 	if t.cursor, err = cursor.Parse(v.Cursor); err != nil {
 		return fmt.Errorf("client: the agent's view: %w", err)
 	}
+	if !v.Setting || t.checkpoints == nil || !t.checkpoints.auto {
+		return nil
+	}
+	now := &api.SettingReply{}
+	if _, err := t.job.request(&api.SettingRequest{}, now, 0); err != nil {
+		return err
+	}
+	t.checkpoints.follow(now.Save)
 	return nil
 }

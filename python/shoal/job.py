@@ -206,7 +206,7 @@ class Job(World):
     def checkpoint(
         self,
         folder: Union[str, "os.PathLike[str]"],
-        every: "Union[int, timedelta]" = timedelta(minutes=10),
+        every: "Union[int, timedelta, str]" = timedelta(minutes=10),
         keep: int = 2,
     ) -> None:
         """Write checkpoints of a training loop into a folder, and go on from the newest one that is
@@ -216,9 +216,11 @@ class Job(World):
             for step in job.steps(len(images), batch=128, epochs=10): ...
 
         A checkpoint is made every `every` steps, or after every `every` of time, and after the last
-        step. (With a loop for each epoch, loader.epochs says which step is the last.) The agents
-        write what is registered, an equal share for each worker, while training goes on; training
-        stops only to copy that share. The newest `keep` checkpoints stay.
+        step. With every="auto" a job that `shoal run --auto` has started chooses the steps between
+        two of them, by what one costs, and `shoal set JOB save=100` does so by hand; until then ten
+        minutes are between them. (With a loop for each epoch, loader.epochs says which step is the
+        last.) The agents write what is registered, an equal share for each worker, while training
+        goes on; training stops only to copy that share. The newest `keep` checkpoints stay.
 
         A program that is started again, on any number of workers, goes on after the step of the
         newest checkpoint that is whole, and no sample counts twice. With shoal.train each worker

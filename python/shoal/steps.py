@@ -12,7 +12,6 @@ from ._live.drawn import Drawn, LocalBatch
 from ._live.epochs import End, Epochs
 from ._live.step import Step
 from ._live.transfer import State
-from ._runtime.backend import Setting
 from ._runtime.log import log_line
 from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
@@ -226,17 +225,18 @@ class Progress:
     def _resume_from_checkpoint(self, checkpoints: Checkpoints) -> None:
         """Go on from the newest checkpoint, if there is one. Reads it, and waits for the others."""
         place = checkpoints.resume(self.cursor, self.batch_range)
-        if place != self.cursor:
-            self.move_to(place)
+        if place != self.cursor or checkpoints.schedule.auto:
+            self.move_to(place, checkpoints.schedule.auto)
 
-    def move_to(self, place: Cursor) -> None:
+    def move_to(self, place: Cursor, auto_save: bool = False) -> None:
         """Go to the place of a checkpoint before the first step, but for its `apart`; may wait.
         Where the checkpoint has not said what the samples before are worth, all count alike.
+        `auto_save` is whether the job may choose how many steps are between checkpoints.
         """
         place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart)
         self._effective = self._effective or float(place.committed())
         self.job._backend.declare_data(
-            place, self.stated.batch, self.batch_range, Setting(self.rate)
+            place, self.stated.batch, self.batch_range, self.rate, auto_save
         )
         self.drawn.discard()
 
@@ -324,7 +324,10 @@ class Progress:
             if view.cursor:
                 self.cursor = Cursor.unpack(view.cursor)
             if view.has_setting:
-                self.rate = backend.ask_setting().rate
+                setting = backend.ask_setting()
+                self.rate = setting.rate
+                if self.checkpoints is not None:
+                    self.checkpoints.schedule.follow(setting.save)
             self.drawn.discard()
             if view.new:
                 if not self.state.receive_from_members(job, view.joined):

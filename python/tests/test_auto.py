@@ -112,3 +112,57 @@ def test_who_watches_changes_nothing(launch, binary, tmp_path):
         os.kill(mine["pid"], signal.SIGKILL)
         while runs_as(number, "sleep"):
             pass
+
+
+# Steps of 4 ms, and a checkpoint each half a second where the job does not say when.
+SAVING = """
+import os, sys, time
+import numpy as np
+import shoal
+from shoal._checkpoint import schedule
+
+schedule._USUAL = 0.5
+job = shoal.join()
+job.checkpoint(sys.argv[1], every="auto")
+state = np.zeros(8)
+job.register("state", lambda: state, lambda others: np.copyto(state, others))
+end = shoal.zeros(1)
+begun = False
+for step in job.steps(1 << 40, 64, seed=1, batch_range=(64, 1024)):
+    if not begun and job.rank == 0:
+        print(f"BEGUN {step.number} {step.count} {job._progress.rate}", flush=True)
+        print("STEP 0", flush=True)
+    begun = True
+    time.sleep(0.004)
+    end[0] = os.path.exists(sys.argv[2])
+    step.allreduce(end)
+    if end[0] > 0:
+        break
+"""
+
+
+def test_steps_between_checkpoints_are_chosen(launch, binary, tmp_path):
+    """The policy of shoal chooses the steps between checkpoints by what the first one has cost, and
+    a person sets others, which are kept at once. A program that is started again goes on with the
+    batch of the checkpoint and the factor of the learning rate that was set with it.
+    """
+    program = tmp_path / "worker.py"
+    program.write_text(SAVING)
+    words = launch, binary, tmp_path / "end", 2, pathlib.Path(program), tmp_path / "saved"
+    with running_job.running(*words, options=["--auto"]) as job:
+        job.read_until(r"change 1 at step \d+: save \d+, because a checkpoint costs")
+        job.read_until(r"change 1 kept: what checkpoints cost and save shows in hours")
+        job.set("save=5", "batch=128", "rate=1.25")
+        made = int(job.read_until(r"change 2 at step (\d+): batch 64 -> 128, rate 1.25, save")[1])
+        steps = [made]
+        while len(steps) < 3:
+            step = int(job.read_until(r"checkpoint of step (\d+) in .* is sealed")[1])
+            steps += [step] if step >= made else []
+        assert steps[2] >= steps[1] + 5
+        job.finish()
+    (tmp_path / "end").unlink()
+    with running_job.running(*words) as job:
+        begun = re.search(r"BEGUN (\d+) (\d+) (\S+)", job.output)
+        assert int(begun[1]) >= steps[2] and begun[2] == "128" and begun[3] == "1.25", job.output
+        job.set("save=7")  # the program leaves it to the job, also without policies
+        job.finish()

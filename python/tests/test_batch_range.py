@@ -25,16 +25,16 @@ class Changing(Solo):
     def __init__(self):
         """A job of which nothing was stated yet."""
         super().__init__()
-        self.declared, self.rate = [], 0.0
+        self.declared, self.rate, self.save, self.auto_save = [], 0.0, 0, False
 
-    def declare_data(self, place, batch, batch_range=None, setting=Setting()):
+    def declare_data(self, place, batch, batch_range=None, rate=0.0, auto_save=False):
         """Keep what the worker states."""
         self.declared.append((place.batch, batch, batch_range))
-        self.rate = setting.rate or self.rate
+        self.rate, self.auto_save = rate or self.rate, auto_save
 
     def ask_setting(self):
-        """The setting, of which tests change the rate."""
-        return Setting(self.rate)
+        """The setting, of which tests change rate and save."""
+        return Setting(self.rate, self.save)
 
     def change_batch(self, job, batch, flags=SETTING):
         """Have the view with which the step under way is committed bring another batch."""
@@ -150,6 +150,26 @@ def test_a_checkpoint_keeps_its_batch(tmp_path):
     for options in ({}, {"batch_range": (8, 15)}):
         with pytest.raises(ShoalError, match=r"is of a job with .* = \(40, 16, 0, True\), this"):
             begin(Changing(), **options)
+
+
+@pytest.mark.parametrize(
+    "every, steps", [("auto", [6, 9, 12, 13, 15, 17, 19]), (4, [4, 8, 12, 16, 20])]
+)
+def test_steps_between_checkpoints_follow_the_setting(tmp_path, monkeypatch, every, steps):
+    """Where the program leaves them to the job, a checkpoint is made as many steps behind the one
+    before as the setting says, from the step on in which it says so; else as the program says, and
+    the agent is not told that the job may choose.
+    """
+    job, agent = _job()
+    job.checkpoint(tmp_path, every=every)
+    made, saves = [], {5: 3, 12: 1, 13: 2}  # after the step of the number
+    monkeypatch.setattr(job._checkpoints, "_save", lambda cursor: made.append(cursor.step))
+    for step in job.steps(80, 4, steps=20):
+        if step.number in saves:
+            agent.save = saves[step.number]
+            agent.change_batch(job, 4)
+        step.allreduce(numpy.zeros(1))
+    assert made[: len(steps)] == steps and made[-1] == 20 and agent.auto_save == (every == "auto")
 
 
 def test_statistical_epochs_count_what_samples_bring():

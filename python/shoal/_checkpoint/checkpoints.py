@@ -12,7 +12,6 @@ import json
 import os
 import random
 import threading
-import time
 from array import array
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
@@ -26,11 +25,10 @@ from ..cursor import Cursor
 from ..errors import ShoalError
 from ..group import Group
 from .commit import VERSION, Sealed, Unsealed, listed_tensors
+from .schedule import Schedule
 from .shards import ByteRange, Reader, TensorInfo, catalogue, shard_ranges
 from .source import Candidate, is_bucket
 from .writer import Shard, writer_of
-
-_FAR = 1 << 40  # steps: more than any job makes
 
 
 class Contents(NamedTuple):
@@ -81,11 +79,11 @@ class Checkpoints:
     """
 
     def __init__(
-        self, job: Group, state: State, root: str, every: "int | timedelta", keep: int
+        self, job: Group, state: State, root: str, every: "int | timedelta | str", keep: int
     ) -> None:
         """Name the place of the checkpoints, which need not be there yet, and register when the
-        next one is due. `every` is a number of steps or a time. Raises TypeError or ValueError for
-        arguments that mean nothing, ShoalError for a bucket without an agent.
+        next one is due. `every` is a number of steps, a time or "auto". Raises TypeError or
+        ValueError for arguments that mean nothing, ShoalError for a bucket without an agent.
         """
         if root.rstrip("/ ") in ("", "s3:") or "\0" in root:
             raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
@@ -94,25 +92,7 @@ class Checkpoints:
             "keep", keep, 1, "how many checkpoints stay, an integer from 1 on"
         )
         self._job, self._state = job, state
-        what = (
-            "after how many steps the next one is made, an integer from 1 on, or after what time,"
-            " as timedelta(minutes=10)"
-        )
-        # A checkpoint is made every `_steps` steps; 0 = after every `_seconds` seconds instead.
-        if not isinstance(every, timedelta):
-            self._steps, self._seconds = as_integer("every", every, 1, what), 0.0
-        elif every > timedelta(0):
-            self._steps, self._seconds = 0, every.total_seconds()
-        else:
-            raise ValueError(f"every={every!r}: {what}")
-        # The step before which all workers ask each other whether a checkpoint is due, and the step
-        # of the newest checkpoint. Workers that join get both.
-        self._next, self._last = self._steps or 1, -1
-        # `_due` is the time from which the wait for the next checkpoint counts; `_looked` and
-        # `_looked_at` are the time and the step at which the workers last asked each other. Times
-        # are seconds of time.monotonic().
-        self._due = self._looked = time.monotonic()
-        self._looked_at = 0
+        self.schedule = Schedule(every)
         self._writer = writer_of(job._backend)
         self._source = self._writer.source(self.root, keep)
         # The thread that allocates the buffer; None = none was started.
@@ -138,20 +118,16 @@ class Checkpoints:
         )
         state.register(
             "when to make a checkpoint",
-            lambda: [self._next, self._last],
-            self._set_schedule,
+            self.schedule.get,
+            self.schedule.set,
             alike=False,
         )
-
-    def _set_schedule(self, value: List[int]) -> None:
-        """Take over when the next checkpoint is due from the members, when this worker joins."""
-        self._next, self._last = value
 
     def save_if_due(self, cursor: Cursor) -> None:
         """Make a checkpoint if one is due, between two steps. In some steps it agrees with all
         workers on that. Blocks for a copy of this worker's share; the rest is written later.
         """
-        if cursor.step >= self._next and self._agree_to_save(cursor, bool(self._steps)):
+        if self.schedule.is_asked_at(cursor.step) and self._agree_to_save(cursor):
             self._save(cursor)
 
     def save_last(self, cursor: Cursor) -> None:
@@ -159,7 +135,7 @@ class Checkpoints:
         is written.
         """
         self.wait()
-        if cursor.step != self._last and self._agree_to_save(cursor, True, ended=True):
+        if cursor.step != self.schedule.last and self._agree_to_save(cursor, ended=True):
             self._save(cursor)
             self._writer.wait()
 
@@ -168,7 +144,7 @@ class Checkpoints:
         training, for `write_kept`. Waits for a checkpoint that is being written, but for no other
         worker.
         """
-        if cursor.step != self._last:
+        if cursor.step != self.schedule.last:
             self.wait()
             self._kept = self._copy_shard(cursor, self._shared_seed)
 
@@ -182,7 +158,7 @@ class Checkpoints:
         """
         if self._kept is not None:
             shard, self._kept = self._kept, None
-            self._last = shard.checkpoint.step
+            self.schedule.last = shard.checkpoint.step
             self._writer.write_now(shard)
 
     def save_stopped(self, cursor: Cursor) -> None:
@@ -192,29 +168,24 @@ class Checkpoints:
         self.keep_last(cursor)
         self.write_kept()
 
-    def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
-        """Ask all workers whether they make a checkpoint here: one is `due`, by this worker's count
-        or clock, and no worker still writes the one before. Sets `_seed`, which names it, and the
-        step at which they ask each other next. With `ended`, memory for it is allocated here.
+    def _agree_to_save(self, cursor: Cursor, ended: bool = False) -> bool:
+        """Ask all workers whether they make a checkpoint here: one is due, and no worker still
+        writes the one before. Sets `_seed`, which names it, and the step at which they ask each
+        other next. With `ended` one is due, and memory for it is allocated here.
         """
-        now = time.monotonic()
-        due = due or now - self._due >= self._seconds
-        each = (now - self._looked) / max(cursor.step - self._looked_at, 1)
-        away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
-        self._looked, self._looked_at = now, cursor.step
+        due, away = self.schedule.look(cursor.step)
+        due = due or ended
         making = self._allocator is not None and self._allocator.is_alive()
         room = 0 if making or self._writer.busy() else self._buffer_state(wait=ended) if due else 1
         # The minimum over the workers is the same on all, whichever are lost meanwhile.
         said = self._job.allreduce(
-            array("q", [-due, room, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min"
+            array("q", [-due, room, away, random.SystemRandom().getrandbits(62)]), op="min"
         )
         self._seed = int(said[3])
         if said[0] and said[1]:
-            self._next, self._due = cursor.step + (self._steps or 1), now
-            if said[1] > 0:
-                self._last = cursor.step
+            self.schedule.made(cursor.step, said[1] > 0)
             return bool(said[1] > 0)
-        self._next = cursor.step + (1 if said[0] else int(said[2]))
+        self.schedule.wait(cursor.step, 1 if said[0] else int(said[2]))
         return False
 
     def _buffer_state(self, wait: bool) -> int:
@@ -484,10 +455,7 @@ class Checkpoints:
                 f"{name} does not fit this program ({type(err).__name__}: {err}): name another"
                 " folder, or run the program that wrote it"
             ) from err
-        # The next checkpoint is due as if this process had made this one.
-        self._next, self._last = place.step + (self._steps or 1), place.step
-        self._due = self._looked = time.monotonic()
-        self._looked_at = place.step
+        self.schedule.resume(place.step)
         if self._job.rank == self._lister:
             log_line(
                 f"goes on from the checkpoint of step {place.step} in {self.root}, of"

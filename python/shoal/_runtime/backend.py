@@ -49,6 +49,7 @@ class Setting(NamedTuple):
     """What a worker follows of the setting of its job, beside the batch."""
 
     rate: float = 0.0  # factor of the learning rate; 0 = the setting says nothing of it
+    save: int = 0  # steps between two checkpoints; 0 = the setting says nothing of it
 
 
 class Backend(Protocol):
@@ -114,11 +115,13 @@ class Backend(Protocol):
         place: Cursor,
         batch: int,
         batch_range: Optional[Tuple[int, int]] = None,
-        setting: Setting = Setting(),
+        rate: float = 0.0,
+        auto_save: bool = False,
     ) -> None:
         """Tell the agent what the job trains on, from which place, with how many samples a step as
-        the program states, and what these may become; None = they stay. `setting` has the rate of
-        the place; 0 = it has none. Waits for its answer.
+        the program states, and what these may become; None = they stay. `rate` is the factor of the
+        learning rate at the place, 0 = it has none, and `auto_save` whether the job may choose how
+        many steps are between two checkpoints. Waits for its answer.
         """
 
     def ask_setting(self) -> Setting:

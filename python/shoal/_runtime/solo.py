@@ -113,7 +113,8 @@ class Solo:
         place: Cursor,
         batch: int,
         batch_range: Optional[Tuple[int, int]] = None,
-        setting: Setting = Setting(),
+        rate: float = 0.0,
+        auto_save: bool = False,
     ) -> None:
         """Do nothing: there is no agent to tell, and nobody who would change the batch."""
         self.check()

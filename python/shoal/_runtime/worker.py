@@ -282,11 +282,13 @@ class Worker:
         place: Cursor,
         batch: int,
         batch_range: Optional[Tuple[int, int]] = None,
-        setting: Setting = Setting(),
+        rate: float = 0.0,
+        auto_save: bool = False,
     ) -> None:
         """Tell the agent what the job trains on, and from which place; every worker says the same.
         `batch` is what the program states, and that of the place may be another in `batch_range`,
-        with the rate of `setting`. Waits for the answer. The job is elastic from then on.
+        with the factor `rate` of the learning rate. With `auto_save` the job may choose how many
+        steps are between two checkpoints. Waits for the answer. The job is elastic from then on.
 
         A worker may declare a later place again before the first step. Raises ShoalError where the
         workers contradict each other.
@@ -304,14 +306,16 @@ class Worker:
             message["cursor"] = base64.b64encode(place.pack()).decode()
         if batch_range is not None:
             message["batch_range"] = list(batch_range)
-        if setting.rate:
-            message["rate"] = setting.rate
+        if rate:
+            message["rate"] = rate
+        if auto_save:
+            message["save"] = True
         self._request(message, "data")
 
     def ask_setting(self) -> Setting:
         """Ask the agent for the setting of the job, and wait for its answer."""
         reply = self._request({"type": "setting"}, "setting")
-        return Setting(float(reply.get("rate", 0)))
+        return Setting(float(reply.get("rate", 0)), int(reply.get("save", 0)))
 
     def declare_layout(self, statement: bytes) -> None:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md

@@ -41,7 +41,7 @@ The command ends when that is so, or says why it will not be.
               without it shoal.torch.optimizer chooses the factor, also for other optimizers
   shares=2:1  work of each rank, compared with the others; 1:1 = all have the same
   save=100    steps from one checkpoint to the next, where the program leaves that to the job:
-              job.checkpoint(…, every="auto")`, cli.ExitCodes, "train"),
+              job.checkpoint(…, every="auto"), or client.Checkpoint in Go`, cli.ExitCodes, "train"),
 		Example: `  shoal set train batch=512
   shoal set train batch=512 --dry-run          what is predicted of it
   shoal set train batch=256 rate=1.4 --no-wait

@@ -1,0 +1,93 @@
+"""When the next checkpoint is made: by steps, by time, or as the job decides."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import List, Union
+
+from .._runtime.arguments import as_integer
+
+_FAR = 1 << 40  # steps: more than any job makes
+# Seconds between two checkpoints where the program leaves that to the job, as long as its setting
+# says nothing of it. The policy of shoal has the same: decide/saves.go.
+_USUAL = 600.0
+
+
+class Schedule:
+    """When the workers make a checkpoint, which is the same on all of them. The thread of the
+    training loop uses it, between two steps. Times are seconds of time.monotonic().
+    """
+
+    def __init__(self, every: Union[int, timedelta, str]) -> None:
+        """A checkpoint after so many steps or so much time; "auto" = after the time that the job
+        chooses. Raises TypeError or ValueError for what means nothing.
+        """
+        what = (
+            "after how many steps the next one is made, an integer from 1 on, or after what time,"
+            ' as timedelta(minutes=10), or "auto"'
+        )
+        self.auto = every == "auto"
+        # A checkpoint is made every `_steps` steps; 0 = after every `_seconds` seconds instead.
+        self._steps, self._seconds = 0, _USUAL
+        if isinstance(every, timedelta):
+            if every <= timedelta(0):
+                raise ValueError(f"every={every!r}: {what}")
+            self._seconds = every.total_seconds()
+        elif not self.auto:
+            self._steps = as_integer("every", every, 1, what)
+        # The step before which all workers ask each other whether a checkpoint is due, and the step
+        # of the newest checkpoint. Workers that join get both.
+        self._next, self.last = self._steps or 1, -1
+        # `_due` is the time from which the wait for the next checkpoint counts; `_looked` and
+        # `_looked_at` are the time and the step at which the workers last asked each other.
+        self._due = self._looked = time.monotonic()
+        self._looked_at = 0
+
+    def get(self) -> List[int]:
+        """What workers that join take over with `set`."""
+        return [self._next, self.last]
+
+    def set(self, value: List[int]) -> None:
+        """Take over when the next checkpoint is due from the members, when this worker joins."""
+        self._next, self.last = value
+
+    def follow(self, steps: int) -> None:
+        """Make a checkpoint each so many steps from here on, as the setting of the job says; 0 = it
+        says nothing of it. Where the program says when, nothing changes.
+        """
+        if self.auto and steps != self._steps:
+            self._steps = steps
+            self._next = max(self.last, 0) + steps if steps else 0
+
+    def is_asked_at(self, step: int) -> bool:
+        """Whether the workers ask each other before the step after so many."""
+        return step >= self._next
+
+    def look(self, step: int) -> "tuple[bool, int]":
+        """Whether a checkpoint is due by this worker's count or clock, and else after how many
+        steps to ask again. Called before `made` or `wait`.
+        """
+        now = time.monotonic()
+        each = (now - self._looked) / max(step - self._looked_at, 1)
+        away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
+        self._looked, self._looked_at = now, step
+        return self._steps > 0 or now - self._due >= self._seconds, max(away, 1)
+
+    def made(self, step: int, saved: bool) -> None:
+        """Note that the workers have agreed on a checkpoint after so many steps, and whether there
+        was memory for it.
+        """
+        self._next, self._due = step + (self._steps or 1), self._looked
+        if saved:
+            self.last = step
+
+    def wait(self, step: int, steps: int) -> None:
+        """Note that there is none yet, and that the workers ask again so many steps later."""
+        self._next = step + steps
+
+    def resume(self, step: int) -> None:
+        """Wait for the next checkpoint as if this process had made the one after so many steps."""
+        self._next, self.last = step + (self._steps or 1), step
+        self._due = self._looked = time.monotonic()
+        self._looked_at = step
