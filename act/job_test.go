@@ -22,7 +22,8 @@ type job struct {
 	// sized, if it is not nil, returns in place of seconds what a step takes with so many members
 	// and samples of a worker, and of that the exposed communication.
 	sized func(members int, samples float64) (seconds, exposed float64)
-	joins int // steps from an order of members to the first that joins, and from one to the next
+	epoch uint64 // steps of an epoch; 0 = it never ends
+	joins int    // steps from an order of members to the first that joins, and from one to the next
 	rng   *rand.Rand
 
 	loop     *act.Loop
@@ -35,6 +36,7 @@ type job struct {
 	moves    int             // steps since a member has come or left, or was ordered to
 	members  uint64          // generation of the members
 	now      float64         // seconds
+	worked   float64         // seconds of all members together
 	progress float64         // steps of the stated batch without noise in their seconds
 	waiting  *act.Order      // that is entered at the end of the next step
 	saves    sense.Saves     // what is known of its checkpoints
@@ -75,6 +77,7 @@ func (j *job) blind() {
 	took, _ := j.tookWith(j.size, math.Ceil(batch/float64(j.size)))
 	took *= math.Exp(j.spread * j.rng.NormFloat64())
 	j.now += took
+	j.worked += took * float64(j.size)
 	j.progress += j.gain(batch, scale)
 	j.state.Step++
 	j.steps.Add(sense.StepSample{Step: j.state.Step, Seconds: took, Samples: j.batch(),
@@ -161,6 +164,9 @@ func (j *job) observe(t testing.TB) {
 	j.seen = sense.Observation{Step: j.state.Step, Size: j.size, First: j.first, Setting: s,
 		Now: sense.Duration(j.now * 1e9), Levers: j.state.Levers, Steps: &j.steps,
 		Saves: j.saves}
+	if j.epoch > 0 {
+		j.seen.Epoch, j.seen.Samples = j.state.Step/j.epoch, j.epoch*s.Batch
+	}
 	if j.sized != nil {
 		j.seen.Split.Seconds, j.seen.Split.Exposed = j.tookWith(j.size,
 			math.Ceil(float64(s.Batch)/float64(j.size)))

@@ -8,10 +8,16 @@ import (
 	"github.com/shoal-ml/shoal/sense"
 )
 
+const (
+	// spendSaved and saveSpent are which part of what was saved is spent in the next epoch, and of
+	// what was spent too much is saved: all at once would have the size go back and forth.
+	spendSaved, saveSpent = 0.7, 0.5
+)
+
 // Budget has the job train as fast as it can for a budget of money (Siren, INFOCOM 2019, without
 // its learner): at the end of each epoch it chooses the size with which the next one takes least
 // time of those whose cost is within what there is for it, by the twin. What an epoch has left over
-// of its budget, the next one may spend, and what it has spent too much it must save.
+// of its budget, the next ones may spend, and what it has spent too much they save.
 type Budget struct {
 	Epoch float64 // money that an epoch may cost
 	Price float64 // money that a worker costs an hour
@@ -68,7 +74,12 @@ func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.D
 		d.Again = max(s.Step+steps, o.Step+1) - o.Step
 		return d
 	}
-	left := float64(b.Epoch*float64(o.Epoch-s.Begun+1)) - s.Money
+	left := b.Epoch
+	if saved := float64(b.Epoch*float64(o.Epoch-s.Begun)) - s.Money; saved > 0 {
+		left += float64(saved * spendSaved)
+	} else {
+		left += float64(saved * saveSpent)
+	}
 	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, 64), o.Step))
 	if n == 0 {
 		return decide.Leave("no step was measured")
