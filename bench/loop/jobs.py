@@ -66,16 +66,17 @@ class Run:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return "" if done.returncode == 0 else done.stdout.strip()
 
-    def steps(self):
-        """The number of committed steps, as shoal ps has it."""
+    def listed(self):
+        """The job, as shoal ps has it; without a key where that does not list it."""
         done = subprocess.run(
             [str(SHOAL), "ps", "--json"], stdout=subprocess.PIPE, text=True, check=True
         )
-        for line in done.stdout.splitlines():
-            job = json.loads(line)
-            if job["job"] == self.name:
-                return job["steps"]
-        return 0
+        jobs = (json.loads(line) for line in done.stdout.splitlines())
+        return next((job for job in jobs if job["job"] == self.name), {})
+
+    def steps(self):
+        """The number of committed steps, as shoal ps has it."""
+        return self.listed().get("steps", 0)
 
     def wait_for(self, holds, seconds=120):
         """Wait until `holds()` is true; it is asked ten times a second. Ends the benchmark where

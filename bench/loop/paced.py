@@ -10,6 +10,7 @@ examples/digits and reports the accuracy on its test images with the seconds sin
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sys
 import time
@@ -17,6 +18,7 @@ import time
 import numpy as np
 
 import shoal
+from shoal._runtime.protocol import MORE
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/digits"))
 
@@ -58,6 +60,67 @@ def still(job, options):
         if job.rank == 0:
             job.report(ended=now, seconds=now - before)
         before = now
+
+
+def parts(job, options):
+    """Steps with a forward pass, which is a third of the work, and a backward pass that averages
+    the gradient in four parts while it goes on. Rank `slow_rank` takes `slow` times as long for
+    both, or for the backward pass alone, from step `slow_from` on. Each step is reported as in
+    `still`.
+    """
+    gradient = shoal.empty(options["elements"], np.float32)
+    gradient[:] = 1
+    pieces = np.split(gradient, 4)
+    state = np.zeros(1)
+    job.register("state", lambda: state, lambda others: np.copyto(state, others))
+    before = time.time()
+    for step in steps_of(job, 1 << 40, options):
+        work = options["a"] + options["b"] * len(step.indices)
+        is_slow = step.number >= options["slow_from"] and job.rank == options["slow_rank"]
+        factor = options["slow"] if is_slow else 1
+        time.sleep(work / 3 * (1 if options["only_backward"] else factor))
+        begun = []
+        for piece in pieces:
+            time.sleep(work / 6 * factor)
+            if piece is not pieces[-1]:
+                begun.append(
+                    job.allreduce_async(piece, "mean", weight=len(step.indices), flags=MORE)
+                )
+        step.allreduce(pieces[-1])
+        for handle in begun:
+            handle.wait()
+        now = time.time()
+        if job.rank == 0:
+            job.report(step=step.number, ended=now, seconds=now - before)
+        before = now
+
+
+def marks(job, options):
+    """Steps of noise, of which each worker writes down which samples all workers have taken: a mark
+    for each travels with the gradient. The job ends when there is a file `end`.
+    """
+    count = options["samples"]
+    gradient = shoal.zeros(options["elements"] + count + 1, np.float32)
+    draws = np.random.default_rng(options["seed"] + 1000 * job.rank)
+    state = np.zeros(1)
+    job.register("state", lambda: state, lambda others: np.copyto(state, others))
+    with open(f"{options['folder']}/marks-{job.rank}-{os.getpid()}", "w") as out:
+        for step in steps_of(job, count, options):
+            samples = len(step.indices)
+            pace(options, samples)
+            noise = draws.standard_normal(options["elements"], dtype=np.float32)
+            gradient[: options["elements"]] = 1 + noise * np.sqrt(
+                options["noise"] / max(samples, 1)
+            )
+            taken = gradient[options["elements"] : -1]
+            taken[:] = 0
+            taken[step.indices] = 1
+            gradient[-1] = os.path.exists(f"{options['folder']}/end")
+            step.allreduce(gradient)
+            line = dict(step=step.number, epoch=step.epoch, taken=np.flatnonzero(taken).tolist())
+            print(json.dumps(line), file=out, flush=True)
+            if gradient[-1] > 0:
+                break
 
 
 def steps_of(job, samples, options):
@@ -120,4 +183,4 @@ def digits(job, options):
 
 if __name__ == "__main__":
     chosen = json.loads(sys.argv[1])
-    {"noise": noisy, "digits": digits, "still": still}[chosen["kind"]](shoal.join(), chosen)
+    {"noise": noisy, "digits": digits, "still": still, "parts": parts, "marks": marks}[chosen["kind"]](shoal.join(), chosen)

@@ -4,7 +4,7 @@
 usage: make bench-loop, or .venv/bin/python bench/loop/run.py [--quick] [--parts A,B] [--write]
 
 Paced workers sleep where others compute, off the processor as on a GPU, so that four of them do not
-disturb each other on a small machine. The part interference needs root.
+disturb each other on a small machine. The parts interference and takeover need root.
 """
 
 from __future__ import annotations
@@ -20,11 +20,21 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import bad  # noqa: E402
 import batch  # noqa: E402
 import interference  # noqa: E402
 import predictions  # noqa: E402
+import straggler  # noqa: E402
+import takeover  # noqa: E402
 
-PARTS = {"predictions": predictions, "batch": batch, "interference": interference}
+PARTS = {
+    "predictions": predictions,
+    "batch": batch,
+    "straggler": straggler,
+    "bad": bad,
+    "interference": interference,
+    "takeover": takeover,
+}
 PAGE = HERE.parents[1] / "docs/design/loop.md"
 BEGIN, END = "<!-- bench/loop wrote this -->\n", "<!-- to here -->\n"
 
@@ -41,7 +51,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the changes")
     args = parser.parse_args()
     args.changes, args.seeds, args.epochs = (12, 1, 4) if args.quick else (105, 5, 12)
-    args.turns = 1 if args.quick else 3
+    args.turns, args.takeovers = (1, 2) if args.quick else (3, 8)
     results, tables = [], []
     for name in args.parts.split(","):
         if name not in PARTS:
