@@ -21,10 +21,13 @@ func TestChanges(t *testing.T) {
 	add(1, setting.Kept)
 	add(2, setting.Entered)
 	add(2, setting.Reverted)
+	entries = append(entries, Entry{Event: agent.Event{What: "route",
+		Change: &setting.Change{Number: 2, Phase: setting.Entered, Policy: setting.Routes}}})
 	add(3, setting.Entered)
 	want := []ChangeResult{
 		{setting.Change{Number: 1, Phase: setting.Kept}, true},
 		{setting.Change{Number: 2, Phase: setting.Reverted}, false},
+		{setting.Change{Number: 2, Phase: setting.Entered, Policy: setting.Routes}, true},
 		{setting.Change{Number: 3, Phase: setting.Entered}, true}}
 	if diff := cmp.Diff(want, Changes(entries)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
