@@ -1,9 +1,10 @@
 """A paced worker: its compute is a sleep of a + b · samples, off the processor as on a GPU.
 
-usage: paced.py OPTIONS, a JSON object: kind ("noise" or "digits"), a, b (seconds), seed, batch,
-least, most, epochs, rate; for noise also elements and noise, the gradient noise scale in samples.
+usage: paced.py OPTIONS, a JSON object: defaults are those of jobs.py, and what is beyond them is
+in the function of a kind.
 
-Kind "noise" has gradients of a known noise scale and learns nothing; "digits" trains the network of
+Kind "noise" has gradients of a known noise scale and learns nothing, "still" and "parts" have some
+that stay, "marks" writes down which samples were taken, and "digits" trains the network of
 examples/digits and reports the accuracy on its test images with the seconds since the first step.
 """
 
@@ -183,4 +184,5 @@ def digits(job, options):
 
 if __name__ == "__main__":
     chosen = json.loads(sys.argv[1])
-    {"noise": noisy, "digits": digits, "still": still, "parts": parts, "marks": marks}[chosen["kind"]](shoal.join(), chosen)
+    kinds = {"noise": noisy, "digits": digits, "still": still, "parts": parts, "marks": marks}
+    kinds[chosen["kind"]](shoal.join(), chosen)

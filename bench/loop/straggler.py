@@ -1,4 +1,4 @@
-"""A straggler: one of four paced workers becomes three times as slow, and policies move its work."""
+"""A straggler: one of four paced workers becomes three times as slow, and its work is moved."""
 
 from __future__ import annotations
 

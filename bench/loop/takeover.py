@@ -69,7 +69,7 @@ def one_job(kept, delay):
                     os.killpg(p.pid, signal.SIGKILL)
                 p.wait()
             net.close()
-    return dict(part="takeover", kept=kept, delay=delay, entered=entered, change=change, wrong=wrong)
+    return dict(part="takeover", entered=entered, delay=delay, change=change, wrong=wrong)
 
 
 def start(net, folder, started):
@@ -84,7 +84,8 @@ def start(net, folder, started):
         home.mkdir()
         if h == 0:
             words = [str(jobs.SHOAL), "run", "-n", str(HOSTS), "--min", "1", "--name", "bench"]
-            words += ["--auto", "--policy", str(folder / "restless.py"), "--listen", address, *place, "--log-dir", str(home), *worker]
+            words += ["--auto", "--policy", str(folder / "restless.py"), "--listen", address]
+            words += [*place, "--log-dir", str(home), *worker]
         else:
             words = [str(jobs.SHOAL), "agent", "--join", address, *place, "--log-dir", str(home)]
         env = dict(os.environ, XDG_RUNTIME_DIR=str(home), XDG_STATE_HOME=str(home))
@@ -100,7 +101,7 @@ def start(net, folder, started):
 
 
 def wait_for(holds, processes, folder):
-    """Wait until holds() is true, and return that; ends the benchmark where a process ends before."""
+    """Wait until holds() is true, and return that; ends the benchmark where a process ends."""
     while not (found := holds()):
         if any(p.poll() is not None for p in processes):
             sys.exit(f"a host has left the job too soon:\n{said(folder)}")

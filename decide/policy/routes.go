@@ -182,7 +182,7 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 			return d, true
 		}
 	case drift != 0: // what was measured before says nothing any more
-		newest := w.Newest(driftLength - 1) // the network may have changed in the first one's middle
+		newest := w.Newest(driftLength - 1) // the first one may have begun before that
 		w = &newest
 		c.seconds = map[collective.Route]*sense.Window{c.route: w}
 		c.healed = c.slow != nil && drift < 0
