@@ -1,4 +1,6 @@
-"""How true predictions are: many changes of the batch of paced workers, predicted and measured."""
+"""How true predictions are: many changes of the batch, and of the shares of work where one of the
+paced workers is slow, predicted and measured.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +12,47 @@ import jobs
 
 # a and b of workers, in seconds: from one that hardly cares for the batch to one that is linear.
 SHAPES = [(0.02, 0.00002), (0.01, 0.0001), (0.002, 0.0004)]
+WORKERS = 4
+
+
+# The shares of work change where one worker takes twice as long for a sample.
+SLOW = dict(kind="parts", slow_from=0, slow_rank=1, slow=2, only_backward=False, elements=1 << 14)
 
 
 def measure(args):
     """The changes of all jobs, each a dict."""
     found = []
     for number, (a, b) in enumerate(SHAPES):
-        found += change_at_random(a, b, args.changes // len(SHAPES), args.seed + number)
+        draws, least, most = random.Random(args.seed + number), 64, 1024
+        found += change_at_random(
+            dict(a=a, b=b, batch=128, least=least, most=most),
+            lambda: f"batch={round(least * 2 ** draws.uniform(0, math.log2(most / least)))}",
+            args.changes // len(SHAPES),
+        )
+    draws = random.Random(args.seed)
+    found += change_at_random(
+        dict(SLOW, a=0.002, b=0.0004, batch=128),
+        lambda: "shares=" + ":".join(str(draws.randint(2, 6)) for _ in range(WORKERS)),
+        args.changes // len(SHAPES),
+    )
     return found
 
 
-def change_at_random(a, b, changes, seed):
-    """Change the batch of a job so many times, by hand, and return what the ledger says of each."""
-    draws = random.Random(seed)
-    least, most = 64, 1024
-    with jobs.Run(4, a=a, b=b, batch=128, least=least, most=most, epochs=1 << 20) as run:
+def change_at_random(options, draw, changes):
+    """Change a job so many times, by hand, to what draw() says, and return what the ledger says of
+    each change.
+    """
+    with jobs.Run(WORKERS, **options, epochs=1 << 20) as run:
         run.wait_for(lambda: run.steps() >= 200)
         for _ in range(changes):
             before = len(run.changes())
-            batch = round(least * 2 ** draws.uniform(0, math.log2(most / least)))
-            if run.set(f"batch={batch}"):
-                continue  # it has that batch
+            if run.set(draw()):
+                continue  # it has that
             run.wait_for(lambda: len(run.changes()) > before and ended(run.changes()))
         return [
-            dict(part="predictions", a=a, b=b, to=c["to"], predicted=c.get("predicted"),
-                 measured=c.get("measured", 0), phase=c["phase"], why=c.get("why", ""))
+            dict(part="predictions", a=options["a"], b=options["b"], to=c["to"],
+                 predicted=c.get("predicted"), measured=c.get("measured", 0), phase=c["phase"],
+                 why=c.get("why", ""), slow=options.get("slow", 1))
             for c in run.changes().values()
         ]
 
@@ -50,20 +68,28 @@ def text(results):
     if not rows:
         return ""
     lines = [
-        "| a + b · samples | changes | median error | 95 % of them | inside the band of 80 % |",
-        "|---|---|---|---|---|",
+        "| of | a + b · samples | changes | median error | 95 % of them | in the band of 80 % |",
+        "|---|---|---|---|---|---|",
     ]
-    for a, b in SHAPES + [(None, None)]:
-        some = [r for r in rows if a is None or (r["a"], r["b"]) == (a, b)]
+    kinds = [("batch", *shape) for shape in SHAPES]
+    kinds += [("shares", SHAPES[-1][0], SHAPES[-1][1]), ("all", None, None)]
+    for kind, a, b in kinds:
+        some = [r for r in rows if a is None or (kind_of(r), r["a"], r["b"]) == (kind, a, b)]
         known = [r for r in some if r["predicted"] and r["measured"]]
         if not known:
             continue
         errors = sorted(abs(r["measured"] / r["predicted"]["mid"] - 1) for r in known)
         inside = [r["predicted"]["low"] <= r["measured"] <= r["predicted"]["high"] for r in known]
-        what = "all" if a is None else f"{1e3 * a:g} ms + {1e6 * b:g} µs"
+        what = "" if a is None else f"{1e3 * a:g} ms + {1e6 * b:g} µs"
         lines.append(
-            f"| {what} | {len(known)} of {len(some)} | {100 * statistics.median(errors):.1f} % |"
+            f"| {kind} | {what} | {len(known)} of {len(some)} |"
+            f" {100 * statistics.median(errors):.1f} % |"
             f" {100 * errors[math.ceil(0.95 * len(errors)) - 1]:.1f} % |"
             f" {100 * sum(inside) / len(inside):.0f} % |"
         )
     return "\n".join(lines)
+
+
+def kind_of(result):
+    """What a change was of."""
+    return "shares" if result["slow"] > 1 else "batch"
