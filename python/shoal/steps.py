@@ -260,6 +260,8 @@ class Progress:
     @property
     def effective(self) -> float:
         """What the committed samples are worth, in samples of the stated batch."""
+        if self.batch_range is None:  # the batch has stayed, and who joins is told no more
+            return float(self.place.committed())
         if self.step is None or not self.step.committed:
             return self._effective
         made = self.next_cursor().committed() - self.cursor.committed()
