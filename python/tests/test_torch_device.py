@@ -126,7 +126,8 @@ def group(monkeypatch):
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
     monkeypatch.setattr(Group, "made", [])
     monkeypatch.setattr(Group, "error", "")
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # so that it is put back
+    for name in ("ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT"):
+        monkeypatch.setenv(f"TORCH_NCCL_{name}", "2")  # so that it is put back
     return Group
 
 
@@ -173,16 +174,26 @@ def test_what_was_aborted_never_counts(group):
         one.wait()
 
 
-@pytest.mark.parametrize("given, want", [(None, "2"), ("3", "3")])
-def test_a_lost_partner_does_not_end_the_process(group, monkeypatch, given, want):
-    """torch is told not to end the process on errors, unless the user has said otherwise."""
+@pytest.mark.parametrize(
+    "name, given, want",
+    [
+        ("ASYNC_ERROR_HANDLING", None, "2"),
+        ("ASYNC_ERROR_HANDLING", "3", "3"),
+        ("DUMP_ON_TIMEOUT", None, "0"),
+        ("DUMP_ON_TIMEOUT", "1", "1"),
+    ],
+)
+def test_a_lost_partner_does_not_end_the_process(group, monkeypatch, name, given, want):
+    """torch is told not to end the process on errors, nor to hold up its end while it writes what
+    was under way, unless the user has said otherwise.
+    """
     import os
 
-    monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")
+    monkeypatch.delenv(f"TORCH_NCCL_{name}")
     if given:
-        monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", given)
+        monkeypatch.setenv(f"TORCH_NCCL_{name}", given)
     make_communicator()
-    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == want
+    assert os.environ[f"TORCH_NCCL_{name}"] == want
 
 
 def test_who_can_use_nccl(group, monkeypatch):

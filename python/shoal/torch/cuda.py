@@ -117,11 +117,14 @@ class Communicator:
     """
 
     def __init__(self, device: Device, store: Any, rank: int, size: int):
-        """Find the other processes by the store, and make the group of NCCL's. Sets an environment
-        variable of torch's if the user has not.
+        """Find the other processes by the store, and make the group of NCCL's. Sets environment
+        variables of torch's if the user has not.
         """
         # torch otherwise ends the process when a partner is lost.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+        # The thread that writes what was under way then sleeps for eight minutes, for which the end
+        # of the process waits.
+        os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
         options = dist.ProcessGroupNCCL.Options()
         # Not blocking: a call that waits for partners can be aborted from the beginning.
         options.config.blocking = 0
