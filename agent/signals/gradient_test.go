@@ -1,6 +1,7 @@
 package signals
 
 import (
+	"math"
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -17,6 +18,7 @@ import (
 func TestIsGradient(t *testing.T) {
 	for name, change := range map[string]func(c *collective.Call){
 		"":             func(*collective.Call) {},
+		"sample":       func(c *collective.Call) { c.Tag = arena.Sample },
 		"far":          func(c *collective.Call) { c.In, c.Far = nil, &collective.Far{In: 64} },
 		"last part":    func(c *collective.Call) { c.More, c.Step = false, true },
 		"no step":      func(c *collective.Call) { c.More = false },
@@ -30,7 +32,7 @@ func TestIsGradient(t *testing.T) {
 			Reduction: collective.Mean, In: make([]byte, 256),
 			Flags: collective.Flags{More: true}}
 		change(&c)
-		want := name == "" || name == "far" || name == "last part"
+		want := name == "" || name == "sample" || name == "far" || name == "last part"
 		if isGradient(&c) != want {
 			t.Errorf("%q: taken for a gradient is %v", name, !want)
 		}
@@ -87,5 +89,57 @@ func TestWorkersWeighAlike(t *testing.T) {
 		if state.Steps += 100; s.Levers(state).Alike {
 			t.Errorf("%s: it counts for ever", name)
 		}
+	}
+}
+
+// normsOfTwo is an executor that has measured 64 elements of two members.
+type normsOfTwo struct{}
+
+// Norms implements what AddNorms asks of an Executor.
+func (normsOfTwo) Norms(in []float64) (float64, int) {
+	in[0], in[1] = in[0]+4, in[1]+4
+	return 3, 64
+}
+
+// A step that ends with a barrier has averaged its gradients from device to device: the agent knows
+// how noisy they are by a sample, which it takes for no more than that, and who is slow by what
+// workers tell.
+func TestStepsFromDeviceToDevice(t *testing.T) {
+	a := &agentOfTwo{}
+	s := New(a)
+	for number := uint64(1); number <= 40; number++ {
+		now := sense.Duration(number) * sense.Second
+		a.endings = [2]Ending{
+			{Ticket: number, At: now, Told: arena.Told{Compute: 700_000}},
+			{Ticket: number, At: now, Told: arena.Told{Data: 100_000, Compute: 800_000}},
+		}
+		sample, end := head.Part{}, head.Part{}
+		for w := range topo.WorkerID(2) {
+			sample.Calls = append(sample.Calls, &collective.Posted{Worker: w, Call: collective.Call{
+				Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean,
+				Tag: arena.Sample, Weight: 8, In: make([]byte, 256),
+				Flags: collective.Flags{More: true}}})
+			end.Calls = append(end.Calls, &collective.Posted{Worker: w, Ticket: number,
+				Call: collective.Call{Kind: collective.Barrier,
+					Flags: collective.Flags{Step: true}}})
+		}
+		s.BeginBatch()
+		s.AddNorms(sample, normsOfTwo{})
+		if s.rows.gradients != 0 {
+			t.Fatal("a sample is taken for all that is averaged")
+		}
+		s.AddBatch(&head.Apply{Parts: []head.Part{sample, end}, State: state(number, 16)},
+			[]error{nil, nil}, now)
+		s.Learn(head.Note{Host: "h1", Data: s.TakeNote()}, 0)
+	}
+	o := s.Observe(0)
+	// |G|² + trΣ/8 = 4 and |G|² + trΣ/16 = 3
+	if n := o.Noise; !n.Known || math.Abs(n.SquaredNorm-2) > 1e-6 ||
+		math.Abs(n.Variance-16) > 1e-6 {
+		t.Errorf("noise: %+v", n)
+	}
+	if x := o.Split; math.Abs(x.Exposed-0.1) > 1e-6 || len(x.Slack) != 2 ||
+		math.Abs(x.Slack[0]-0.2) > 1e-6 || x.Slack[1] > 1e-6 {
+		t.Errorf("split: %+v", x)
 	}
 }

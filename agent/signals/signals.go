@@ -147,7 +147,9 @@ func (s *Signals) AddNorms(part head.Part, by interface {
 	c := &part.Calls[0].Call
 	switch {
 	case isGradient(c):
-		s.rows.gradients += uint64(c.InLen() * c.DType.Size())
+		if c.Tag != arena.Sample {
+			s.rows.gradients += uint64(c.InLen() * c.DType.Size())
+		}
 	case (c.More || c.Step) && c.Kind.Reduces() && c.Kind != collective.AllReduce:
 		// each rank gets a part of the gradient, and what all get is something else
 		s.gradient.Spoil()
@@ -208,7 +210,8 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error, now sense.Duration) {
 }
 
 // workersOf returns what is known of the workers of this host that made calls which end a step, now
-// that these are complete. The slice is used again for the next step.
+// that these are complete. A step that ends with a barrier has averaged its gradients otherwise.
+// The slice is used again for the next step.
 func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration) []steps.Worker {
 	list := s.workers[:0]
 	for _, p := range calls {
@@ -221,7 +224,9 @@ func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration) []st
 		}
 		w := steps.Worker{Rank: int(rank), Wait: -1}
 		if t := ending.Told; ending.Ticket == p.Ticket {
-			w.Wait = (now - ending.At).Seconds()
+			if p.Call.Kind != collective.Barrier { // else the wait was before the call
+				w.Wait = (now - ending.At).Seconds()
+			}
 			w.Data, w.Compute = float64(t.Data)/1e6, float64(t.Compute)/1e6
 			w.Optimizer, w.Loss = float64(t.Optimizer)/1e6, float64(t.Loss)
 		}

@@ -71,9 +71,11 @@ func (s Status) OK() bool { return s == Done || s == Changed }
 // KindEnter asks to become a member; the other kinds are the collectives'.
 const KindEnter = 12
 
-// NoGradient is the tag of an all-reduce that is a part of a step, and of something else than
-// gradients.
-const NoGradient = 1
+// Tags of an all-reduce that is a part of a step.
+const (
+	NoGradient = 1 // it is of something else than gradients
+	Sample     = 2 // it is of a sample of gradients that are averaged in another way
+)
 
 // MaxCursor is the room for a cursor in a view, in bytes.
 const MaxCursor = headerBytes - offCursor

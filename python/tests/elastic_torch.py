@@ -176,10 +176,12 @@ def wrap_for_averaging(config, net, at_place):
     optimizer, and the scheduler. With "zero", at_place(name) is called at two places in a step.
     """
     import shoal.torch
+    from shoal.torch import sample
     from shoal.torch.zero import flat
 
     if not config["compiled"]:  # the compiler wants buckets of 1 MiB at least
         shoal.torch.elastic._LEAST_BYTES = 2000  # several buckets
+    sample._EVERY = 1  # with each step goes a sample, where gradients do not go through the arena
     flat.CHUNK_ELEMENTS = 256  # several chunks
     inner, scheduler = make_optimizer(net, config["optimizer"])
     if config["wrap"] == "zero":

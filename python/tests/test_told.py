@@ -55,6 +55,13 @@ def test_where_the_time_of_a_step_goes(monkeypatch):
     for loss in (float("nan"), float("inf"), 1e300):
         here.report(loss)
         assert packed()[3] == 0
+    clock.step = 50  # a device's gradients are there before the call that ends the step
+    here.asked()
+    here.given()
+    here.computed()
+    here.computed()
+    assert packed()[1] == 50
+    here.given()
     clock.step = 10**10
     assert packed()[1] == 2**32 - 1
     here.asked()  # the step before has had no average

@@ -200,6 +200,33 @@ def test_what_is_left_is_given_also_where_nobody_has_a_gradient():
     assert means[0] is not None and means[3] is None
 
 
+@pytest.mark.parametrize("name", LOSSY)
+def test_the_agent_gets_a_sample_of_the_gradients_themselves(name, monkeypatch):
+    """In some steps a part of the gradients goes as it is, by which the agent measures how noisy
+    they are: elements at equal distances, and zeros for gradients that a worker lacks.
+    """
+    from shoal._runtime.protocol import SAMPLE
+    from shoal.torch import sample
+    from shoal.torch.bucket import StepInfo
+
+    monkeypatch.setattr(sample, "_MOST", 100)
+    (bucket,) = _make_buckets(name, 1)
+    gradients = _gradients(torch.Generator().manual_seed(SEED), 1)[0]
+    whole, taken = _flat(gradients), []
+    for number in range(200):
+        chosen = sample.sample_of_step(number, [bucket])
+        bucket.begin_step(StepInfo(0, 2, number, 0.25, False, chosen))
+        bucket.pack([None, *gradients[1:]])
+        bucket.negotiation_calls()
+        samples = [call for call in bucket.payload_calls() if call.tag == SAMPLE]
+        assert len(samples) == (chosen is not None)
+        for call in samples:
+            want = torch.cat([torch.zeros(gradients[0].numel()), whole[gradients[0].numel() :]])
+            assert call.op == "mean" and call.tensor.equal(want[chosen].float())
+            taken.append(chosen.start)
+    assert 15 <= len(taken) <= 40 and len(set(taken)) > 5
+
+
 def test_bytes_never_wrap():
     """Whatever the workers have, the sum of what they round to fits into a byte; else the mean
     would have the other sign.

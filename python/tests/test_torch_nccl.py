@@ -2,6 +2,8 @@
 are doubles.
 """
 
+import json
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -14,10 +16,19 @@ OWN = dict(gpu=True, device="GPU-{}")
 
 @pytest.mark.parametrize("wrap, optimizer", [("ddp", "adam"), ("optimizer", "momentum")])
 def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
-    """Gradients go by NCCL, with what all these tests check."""
-    with training(3, wrap=wrap, optimizer=optimizer, samples=100, **OWN) as job:
+    """Gradients go by NCCL, with what all these tests check. The agent sees how noisy they are, but
+    takes no sample for all that is averaged.
+    """
+    run = tmp_path / "run"
+    with training(
+        3, ["--log-dir", str(run)], wrap=wrap, optimizer=optimizer, samples=100, **OWN
+    ) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=100, wrap=wrap, optimizer=optimizer)
     ledger.check(3)
+    (sense,) = run.glob("*/sense.jsonl")
+    row = json.loads(sense.read_text().splitlines()[-1])
+    assert "no gradient was measured" not in str(row["noise"]) and "gradients" not in row
+    assert row["split"]["exposed"] > 0 and len(row["slack"]) == 3
     assert ledger.output.count(BY_NCCL % 3) == 1 and "arena" not in ledger.output
 
 

@@ -41,7 +41,7 @@ type Step struct {
 // tells nothing.
 type Worker struct {
 	Rank      int
-	Wait      float64 // from its last call of the step to the commit; below 0 = not known
+	Wait      float64 // from its last gradient to the commit; below 0 = only what it tells itself
 	Data      float64
 	Compute   float64
 	Optimizer float64
@@ -127,8 +127,9 @@ func (n *Note) add(s *Step) {
 	for i := range s.Workers {
 		w := &s.Workers[i]
 		n.addTold(w, s.Seconds)
-		timed = timed && w.Wait >= 0
-		least = min(least, w.Wait)
+		wait := w.waited(s.Seconds)
+		timed = timed && wait >= 0
+		least = min(least, wait)
 	}
 	if len(s.Gradient.Norms) > 0 {
 		n.Noise.AddStep(s.Gradient)
@@ -139,14 +140,25 @@ func (n *Note) add(s *Step) {
 	n.Timed++
 	n.Seconds += s.Seconds
 	n.Exposed += least
-	for _, w := range s.Workers {
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		wait := w.waited(s.Seconds)
 		if i, ok := slices.BinarySearch(n.Ranks, w.Rank); ok {
-			n.Waits[i] += w.Wait
+			n.Waits[i] += wait
 		} else {
 			n.Ranks = slices.Insert(n.Ranks, i, w.Rank)
-			n.Waits = slices.Insert(n.Waits, i, w.Wait)
+			n.Waits = slices.Insert(n.Waits, i, wait)
 		}
 	}
+}
+
+// waited returns how long a worker has waited at the end of a step of so many seconds: where that
+// is not known, what is left of the step without what it tells of it; below 0 = it tells nothing.
+func (w *Worker) waited(seconds float64) float64 {
+	if w.Wait >= 0 || !(w.Compute > 0) {
+		return w.Wait
+	}
+	return max(0, seconds-w.Data-w.Compute-w.Optimizer)
 }
 
 // addTold adds what a worker tells of a step of so many seconds.

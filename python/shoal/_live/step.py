@@ -7,7 +7,7 @@ from array import array
 from typing import Any, List, Optional, Protocol, Sequence
 
 from .._runtime.handle import Handle
-from .._runtime.protocol import ASIDE, MORE, NARROW, NO_GRADIENT, SPARING, STEP
+from .._runtime.protocol import ASIDE, MORE, NARROW, SPARING, STEP
 from ..cursor import Cursor, Samples
 from ..errors import LostError, MismatchError, ShoalError
 from ..group import Group
@@ -132,13 +132,13 @@ class Step:
         op: str = "mean",
         narrow: bool = False,
         out: Any = None,
-        gradient: bool = True,
+        tag: int = 0,
     ) -> Handle[Any]:
         """Begin the all-reduce of one array as a part of the step, in place or into `out`. The last
         part commits the step, and no part is complete before every worker has submitted the last
         one. With another op than the mean, workers without samples count too. With `narrow`,
         partial sums of float16 and bfloat16 are rounded to that type between hosts, which takes
-        half the bytes. A mean of something else than gradients says so (`gradient`), lest the agent
+        half the bytes. A mean of something else than gradients says so by its tag, lest the agent
         takes it for a part of them when it measures how noisy they are.
 
         Where the step takes several averages, the parts of all but the last average are complete as
@@ -154,7 +154,6 @@ class Step:
             if not self.weight:
                 x = self._set_to_zero(x if out is None else self._new_like(x))
         flags = (ASIDE if early else self._flags(last)) | (NARROW if narrow else 0)
-        tag = 0 if gradient else NO_GRADIENT
         return self._progress.job.allreduce_async(x, op, weight, out, flags, tag=tag)
 
     def deliver(self, x: Any, root: int, out: Any) -> Handle[Any]:

@@ -53,7 +53,9 @@ _SHAPE = struct.Struct("<8Q")
 # are released one at a time from this step on; its memory is a window that pieces pass through.
 MORE, STEP, ASIDE, NARROW, SPARING, PIECES = 1, 2, 4, 8, 16, 32
 
-NO_GRADIENT = 1  # the tag of an all-reduce that is a part of a step, and not of its gradient
+# Tags of an all-reduce that is a part of a step: it is not of the step's gradient; it is of a
+# sample of the gradient, which goes to the other workers in another way.
+NO_GRADIENT, SAMPLE = 1, 2
 
 KINDS: Dict[str, int] = {
     "all_reduce": 1,

@@ -19,15 +19,16 @@ class Told:
     commits the step; it has no lock.
 
     A step is asked for (`asked`), its samples come (`waited`), its body begins (`given`), its last
-    gradient is there (`pack`), and its average is back (`averaged`); what follows up to the next
-    `asked` is the update.
+    gradient is there (`computed`, or where that is not called `pack`), and its average is back
+    (`averaged`); what follows up to the next `asked` is the update.
     """
 
-    __slots__ = ("_given", "_averaged", "_data", "_update", "_loss")
+    __slots__ = ("_given", "_computed", "_averaged", "_data", "_update", "_loss")
 
     def __init__(self) -> None:
         """Without a step."""
         self._given = 0  # when the body of the step under way began
+        self._computed = 0  # when its last gradient was there, where that is not when it is told
         self._averaged = 0  # when its average was back
         self._data = 0  # waited for samples of the step under way
         self._update = 0  # of the step before
@@ -36,7 +37,7 @@ class Told:
     def asked(self) -> None:
         """Note that the loop asks for its next step."""
         self._update = perf_counter_ns() - self._averaged if self._averaged else 0
-        self._given = self._averaged = self._data = 0
+        self._given = self._computed = self._averaged = self._data = 0
 
     def waited(self, since: int) -> None:
         """Note that the loop has waited for samples since a time of perf_counter_ns()."""
@@ -45,6 +46,13 @@ class Told:
     def given(self) -> None:
         """Note that the body of the loop begins a step."""
         self._given = perf_counter_ns()
+        self._computed = 0
+
+    def computed(self) -> None:
+        """Note that the last gradient of the step is there, though the call that ends the step
+        comes later. Only the first call in a step counts.
+        """
+        self._computed = self._computed or perf_counter_ns()
 
     def averaged(self) -> None:
         """Note that the average of the step is back."""
@@ -56,10 +64,10 @@ class Told:
             self._loss = loss
 
     def pack(self) -> bytes:
-        """What is told of the step under way, now that its last gradient is there, as the bytes of
-        a descriptor.
+        """What is told of the step under way, whose last gradient is there, as the bytes of a
+        descriptor.
         """
-        compute = perf_counter_ns() - self._given if self._given else 0
+        compute = (self._computed or perf_counter_ns()) - self._given if self._given else 0
         loss, self._loss = self._loss, 0.0
         times = [min(ns // 1000, _MOST_US) for ns in (self._data, compute, self._update)]
         return _TOLD.pack(*times, loss)

@@ -8,6 +8,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
+from shoal._runtime.protocol import NO_GRADIENT
+
 from .arena import empty, empty_later
 from .bucket_copy import HOST, Copier
 
@@ -24,6 +26,9 @@ class StepInfo(NamedTuple):
     number: int  # number of the step
     share: float  # this worker's part of the batch
     fresh: bool  # the workers are not those of the step before
+    # Which elements of a bucket go into a sample of the gradients, by which the agent learns how
+    # noisy they are where it does not get them as they are; None = none do in this step.
+    sample: Optional[slice] = None
 
 
 class BucketCall(NamedTuple):
@@ -33,7 +38,7 @@ class BucketCall(NamedTuple):
     op: str = "mean"
     root: Optional[int] = None  # the rank that sends; None = an all-reduce
     narrow: bool = False  # see docs/formats/arena.md
-    gradient: bool = True  # it is of gradients
+    tag: int = 0  # NO_GRADIENT or SAMPLE, where it is not of whole gradients
 
 
 class Bucket:
@@ -104,7 +109,8 @@ class Bucket:
         """The calls that make up the mean, once those of `negotiation_calls` are complete. The
         caller submits them.
         """
-        return [BucketCall(self.buffer, narrow=self._narrow, gradient=self.gradient)]
+        tag = 0 if self.gradient else NO_GRADIENT
+        return [BucketCall(self.buffer, narrow=self._narrow, tag=tag)]
 
     def unpack(self) -> List[Optional[Tensor]]:
         """The means, one for each parameter, which lie in the buffer until the next step; None

@@ -8,6 +8,7 @@ import shoal
 from shoal._runtime.protocol import NARROW
 
 from .bucket import Bucket, BucketCall, StepInfo
+from .sample import sample_of_step
 
 
 def require_open_step(job: "shoal.Job") -> "shoal.Step":
@@ -51,6 +52,7 @@ class Exchange:
         # The step of the job that the calls are parts of; None = none yet, or a group's calls.
         self._step: "Optional[shoal.Step]" = None
         self._steps = 0  # number of steps begun with a group
+        self._sample: Optional[slice] = None  # StepInfo.sample of this step
         self._generation: Optional[int] = None  # generation of the last step; None = none yet
         self._answers: List[List[Any]] = []  # the negotiation calls of this step, by bucket
         self._submitted = 0  # number of buckets whose payload calls are submitted
@@ -59,6 +61,7 @@ class Exchange:
     def begin_step(self) -> None:
         """Begin a step, before any bucket is filled. Raises RuntimeError where no step is open."""
         info = self._step_info()
+        self._sample = info.sample
         for bucket in self._buckets:
             bucket.begin_step(info)
         self._answers, self._submitted, self._calls = [], 0, []
@@ -80,6 +83,7 @@ class Exchange:
             self._step.number,
             self._step.weight / self._step.held(range(self._job.size)),
             fresh,
+            sample_of_step(self._step.number, self._buckets),
         )
 
     def submit_full(self, full: int, end: bool) -> None:
@@ -139,7 +143,7 @@ class Exchange:
         if self._group is None:
             assert self._step is not None
             return self._step.share(
-                part.tensor, last, part.op, narrow=part.narrow, gradient=part.gradient
+                part.tensor, last, part.op, narrow=part.narrow, tag=part.tag
             )
         return self._group.allreduce_async(part.tensor, part.op, flags=NARROW if part.narrow else 0)
 

@@ -9,19 +9,24 @@ are not changed before the step is committed, so those who are left do it again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import weakref
 from datetime import timedelta
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 import shoal
+from shoal._runtime.protocol import MORE, SAMPLE
+from shoal._runtime.told import Told
 from shoal.errors import LostError, MismatchError
 
 from . import cuda
+from .arena import empty
 from .bucket import Bucket
 from .exchange import Exchange
 from .executor import Executor
@@ -113,8 +118,16 @@ class DeviceGroup:
         """Begin to add a tensor up over the workers, in place; see `wait`."""
         self._try(lambda: self._communicator.all_reduce(tensor))  # type: ignore[union-attr]
 
-    def wait(self) -> Optional[Exception]:
-        """Block until all sums are there; returns why they will never be, else None."""
+    def record_event(self) -> Any:
+        """A new event after all that the device has to compute so far."""
+        return self._device.record_event(self._device.current_stream())
+
+    def wait(self, computed: Any, told: Told) -> Optional[Exception]:
+        """Block until an event, of which it tells `told`, and then until all sums are there;
+        returns why they will never be, else None.
+        """
+        self._try(computed.synchronize)
+        told.computed()
         self._try(lambda: self._communicator.wait())  # type: ignore[union-attr]
         return self._error
 
@@ -152,7 +165,10 @@ class NcclExchange(Exchange):
         super().__init__(job, buckets)
         self._devices, self._ranks = devices, ranks
         # `begin_step` sets the other fields: number of buckets whose sums are begun, this worker's
-        # part of the batch, and the handle of the step on the group of the agent's.
+        # part of the batch, the handle of the step on the group of the agent's, and the parts of
+        # the sample of this worker's gradients, on the device. `submit_full` sets the event after
+        # the last gradient.
+        self._room = torch.empty(0)  # for the sample, in the arena when there is one
         self.error: Optional[Exception] = None  # an error that was not the loss of a worker
 
     def begin_step(self) -> None:
@@ -166,23 +182,54 @@ class NcclExchange(Exchange):
         held = step.held(self._ranks)
         self._weight = step.weight / held if held else 1 / len(self._ranks)
         self._begun = self._devices.begin_step(step)
+        self._sampled: List[Tensor] = []
 
     def submit_full(self, full: int, end: bool) -> None:
         """Weigh the full buckets by this worker's samples, and begin their sums."""
         upto = len(self._buckets) if end else full
         for bucket in self._buckets[self._submitted : upto]:
+            if self._sample is not None and bucket.gradient:
+                self._sampled.append(bucket.buffer[self._sample].to(torch.float32, copy=True))
             if self._weight:
                 bucket.buffer.mul_(self._weight)
             else:
                 bucket.buffer.zero_()  # 0 times a gradient that is not finite would not be 0
             self._devices.all_reduce(bucket.buffer)
         self._submitted = max(self._submitted, upto)
+        if end:
+            self._computed = self._devices.record_event()
 
     def try_commit(self) -> bool:
         """Wait for the sums, and end the step with the other workers: it is committed where all of
-        them have the sums.
+        them have the sums. The sample goes with it.
         """
-        error = self._devices.wait()
+        error = self._devices.wait(self._computed, self._job._backend.told)
+        sample = self._submit_sample(error) if self._sampled else None
+        try:
+            return self._end_step(error)
+        finally:
+            if sample is not None:
+                with contextlib.suppress(LostError, MismatchError):  # then the step is void
+                    sample.wait()
+
+    def _submit_sample(self, error: Optional[Exception]) -> Any:
+        """Begin the mean of the sample as a part of the step, by the agent, and return the handle.
+        All workers do, also those with an error, whose device cannot be asked.
+        """
+        step = self._step
+        assert step is not None
+        elements = sum(map(len, self._sampled))
+        if len(self._room) < elements:
+            self._room = empty(elements)
+        sample = self._room[:elements].zero_()
+        if error is None and step.weight:
+            sample.copy_(torch.cat(self._sampled))
+        return self._devices.group.allreduce_async(
+            sample, "mean", float(step.weight), flags=MORE, tag=SAMPLE
+        )
+
+    def _end_step(self, error: Optional[Exception]) -> bool:
+        """End the step with the other workers, here with an error or None; see `try_commit`."""
         if self._step.end(self._devices.group, error is None):  # type: ignore[union-attr]
             return True
         try:

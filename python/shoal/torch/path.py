@@ -138,7 +138,9 @@ class Paths:
         if self._path is not self.arena:
             assert self._device is not None
             for b in self.arena.buckets[len(self._device_buckets) :]:
-                self._device_buckets.append(Bucket(b.parameters, make=self._device.empty))
+                bucket = Bucket(b.parameters, make=self._device.empty)
+                bucket.gradient = b.gradient
+                self._device_buckets.append(bucket)
         return self._path
 
     def _drop_device_group(self) -> None:

@@ -4,11 +4,14 @@ error for later steps.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import List, Optional, Sequence
 
 import torch
 from torch import Tensor
+
+from shoal._runtime.protocol import SAMPLE
 
 from ..arena import empty
 from ..bucket import Bucket, BucketCall, StepInfo, check_dense
@@ -41,6 +44,10 @@ class Feedback(Bucket):
         self._own = self._views_by_parameter(self.memory, sizes)
         self.parts = self._views_by_parameter(self.average, sizes)
         self._marks_and_share = empty(len(sizes) + 1)  # the marks, and the share
+        # Where the gradient of each parameter begins, as they lie one after the other, and the end.
+        self._begins = [0, *itertools.accumulate(sizes)]
+        self._room = torch.empty(0)  # for samples of the gradients, in the arena when there are any
+        self._sample: Optional[Tensor] = None  # of this step, in `_room`; None = it has none
 
     def _views_by_parameter(self, flat: Tensor, sizes: List[int]) -> List[Tensor]:
         """The parts of a flat tensor that belong to the parameters, each in its shape; nothing is
@@ -56,6 +63,12 @@ class Feedback(Bucket):
         self.info = info
         self._marks_and_share.fill_(1 if info.share else 0)
         self._marks_and_share[-1] = info.share
+        self._sample = None
+        if info.sample is not None:
+            elements = len(range(self._begins[-1])[info.sample])
+            if len(self._room) < elements:
+                self._room = empty(elements + 1)  # of some steps it is one more
+            self._sample = self._room[:elements].zero_()
 
     def put(self, i: int, tensor: Optional[Tensor]) -> None:
         """Add the gradient of parameter i to the memory, weighted by this worker's share; None adds
@@ -64,7 +77,21 @@ class Feedback(Bucket):
         if tensor is None:
             self._marks_and_share[i] = 0
         elif self.info.share:
-            self._own[i].add_(self.copier.to_cpu(check_dense(tensor)), alpha=self.info.share)
+            gradient = self.copier.to_cpu(check_dense(tensor))
+            self._own[i].add_(gradient, alpha=self.info.share)
+            if self._sample is not None:
+                self._put_sample(i, gradient, self._sample)
+
+    def _put_sample(self, i: int, gradient: Tensor, sample: Tensor) -> None:
+        """Copy the elements of the gradient of parameter i that belong to a sample to their places
+        there.
+        """
+        places = self.info.sample
+        assert places is not None
+        begin = self._begins[i]
+        at = max(0, -((places.start - begin) // places.step))
+        chosen = gradient.reshape(-1)[places.start + at * places.step - begin :: places.step]
+        sample[at : at + len(chosen)].copy_(chosen)
 
     def negotiation_calls(self) -> List[BucketCall]:
         """The calls by which the workers agree on how to write their payload: those of `propose`.
@@ -79,9 +106,11 @@ class Feedback(Bucket):
 
     def payload_calls(self) -> List[BucketCall]:
         """The calls that make up the mean, once those of `negotiation_calls` are complete: those of
-        `encode`, and one for the marks. The caller submits them.
+        `encode`, one for the sample of this step, if it has one, and one for the marks. The caller
+        submits them.
         """
-        return [*self.encode(), BucketCall(self._marks_and_share, "sum")]
+        sample = [] if self._sample is None else [BucketCall(self._sample, tag=SAMPLE)]
+        return [*self.encode(), *sample, BucketCall(self._marks_and_share, "sum")]
 
     def unpack(self) -> List[Optional[Tensor]]:
         """The decoded means, one for each parameter, which lie in `average` until the next step;

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import shoal
 from shoal._runtime.arguments import wrong_type
+from shoal._runtime.protocol import NO_GRADIENT
 
 from .. import registry
 from ..arena import empty
@@ -248,9 +249,9 @@ class Zero(torch.optim.Optimizer):
         with self._job.grouped():
             for bucket in self._statistics:
                 bucket.pack([b.detach() for b in bucket.parameters])
-                calls.append(step.share(bucket.buffer, last=False, gradient=False))
+                calls.append(step.share(bucket.buffer, last=False, tag=NO_GRADIENT))
             kept = self._submit_sums(step, room, calls, whole)
-            calls.append(step.share(self._marks, last=True, gradient=False))
+            calls.append(step.share(self._marks, last=True, tag=NO_GRADIENT))
         for call in reversed(calls):
             call.wait()
         self._job._backend.told.averaged()
