@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/machine"
+	"github.com/shoal-ml/shoal/sense/predict"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -105,6 +107,24 @@ func TestSlowWorkerGetsLess(t *testing.T) {
 	list = f.run()
 	if made := changes(list); len(made) != 1 || f.now.Shares != nil {
 		t.Errorf("%d changes when it recovers, to %v: %+v", len(made), f.now, list)
+	}
+}
+
+// The reason says what of its machine is busy. Who does not wait moves work at the first look.
+func TestSlowMachineIsNamed(t *testing.T) {
+	f := fleet{slow: []float64{1, 3}, now: setting.Setting{Batch: 400}, hosts: []string{"a", "b"}}
+	o := f.observe()
+	busy := machine.Unknown()
+	busy.CPU, busy.Own = 0.97, 0.582
+	o.Machines = []machine.Host{{Name: "a"}, {Name: "b", Usage: busy,
+		Bottleneck: &predict.Bottleneck{Resource: predict.CPU}}}
+	want := "rank 1 on b takes 3.0 times as long for a sample as most, and its processors are " +
+		"97 % busy, 40 % of that by others"
+	for _, atOnce := range []bool{false, true} {
+		d, _ := policy.Shares{AtOnce: atOnce}.Decide(o, &f, nil)
+		if !strings.HasPrefix(d.Because, want) || (d.To != nil) != atOnce {
+			t.Errorf("at once %v: %+v", atOnce, d)
+		}
 	}
 }
 
