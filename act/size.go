@@ -91,6 +91,9 @@ func (t *trial) lookAtMembers(o sense.Observation, newest sense.StepSample) (wai
 // settle looks at the members while there are not as many as the change says. It returns why they
 // will not be, in words; "" = it waits. Newest is the newest step.
 func (t *trial) settle(o sense.Observation, newest sense.StepSample) (why string) {
+	if want := int(o.Setting.Size); want > 0 && want != t.size { // somebody is lost meanwhile
+		return fmt.Sprintf("the job is to have size=%d now, and not size=%d", want, t.size)
+	}
 	if s := &t.settling; s.size != newest.Size {
 		*s = settling{newest.Size, o.Step, o.Now}
 	}

@@ -67,6 +67,9 @@ func (a loopJob) Tell(line string) {
 // Leads implements signals.Agent. It runs on the engine's thread.
 func (e *engine) Leads() bool { return e.driver.head.Leads() }
 
+// Levers implements signals.Agent. It runs on the engine's thread.
+func (e *engine) Levers() setting.Levers { return e.driver.head.Levers() }
+
 // GenerationNumber implements signals.Agent. It runs on the engine's thread.
 func (e *engine) GenerationNumber(g topo.Generation) uint64 { return e.driver.generationNumber(g) }
 

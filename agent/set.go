@@ -41,8 +41,13 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 		return setting.Change{}, head.ErrNotHead
 	}
 	next, err := s.Setting.Asked(text)
+	if err == nil && next.Size != s.Setting.Size { // for which people need no lever
+		err = a.askHead(func() error { return a.driver.head.CheckSize(int(next.Size)) })
+	}
 	if err == nil {
-		err = s.Levers.Refuse(s.Setting, next)
+		from := s.Setting
+		from.Size = next.Size
+		err = s.Levers.Refuse(from, next)
 	}
 	if err != nil {
 		return setting.Change{}, err

@@ -10,7 +10,7 @@ import (
 // decide.
 func (l *launcher) describeTraining(s agent.Status) api.Training {
 	t := api.Training{Steps: s.Steps, Elastic: s.Elastic, Auto: string(l.registry.jobSpec().Auto)}
-	if s.Levers != (setting.Levers{}) {
+	if s.Levers != (setting.Levers{}) || s.Setting.Size > 0 {
 		t.Setting, t.Levers = &s.Setting, &s.Levers
 	}
 	if s.NextChange.Number > 0 {

@@ -96,12 +96,12 @@ func (s Setting) With(text string) (Setting, error) {
 }
 
 // asked are the parts that this version changes for people while a job trains.
-var asked = []string{"batch", "rate", "shares", "save"}
+var asked = []string{"batch", "rate", "shares", "save", "size"}
 
 // Asked returns the setting that a person asks for by the parts that a text gives, of which this
-// version changes batch, rate, shares and save while a job trains. A rate goes with its batch:
-// where the text has a batch alone, workers choose the rate. An error says what is wrong with the
-// text.
+// version changes batch, rate, shares, save and size while a job trains. A rate goes with its
+// batch: where the text has a batch alone, workers choose the rate. An error says what is wrong
+// with the text.
 func (s Setting) Asked(text string) (Setting, error) {
 	seen := map[string]bool{}
 	for _, word := range strings.Split(text, ",") {

@@ -113,8 +113,8 @@ func TestAsked(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"round=1":           "round: this version changes batch, rate, shares, save while",
-		"batch=9,sync=ssgd": "sync: this version changes batch, rate, shares, save while",
+		"round=1":           "round: this version changes batch, rate, shares, save, size while",
+		"batch=9,sync=ssgd": "sync: this version changes batch, rate, shares, save, size while",
 		"batch=many":        "such as 512",
 		"btach=9":           "did you mean batch?",
 	} {

@@ -12,7 +12,7 @@ import (
 // with it; nil = none does.
 func NewEntry(s head.State, change *setting.Change, leads bool) act.Entry {
 	now := s.Setting
-	now.Batch = cmp.Or(now.Batch, s.First)
+	now.Batch, now.Size = cmp.Or(now.Batch, s.First), cmp.Or(now.Size, uint32(s.View.Size()))
 	return act.Entry{Step: s.Steps, Setting: now, Levers: s.Levers, Trial: s.Trial, Change: change,
 		Leads: leads}
 }

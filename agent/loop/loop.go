@@ -166,6 +166,9 @@ func (l *Loop) tellOpen(o sense.Observation) {
 		}
 	}
 	open := shares + "; " + batch
+	if o.Levers.Size.IsOpen() {
+		open += fmt.Sprintf("; size %v", o.Levers.Size)
+	}
 	if o.Levers.Save {
 		open += "; steps between checkpoints"
 	}
@@ -224,7 +227,8 @@ func withBuiltIn(list []decide.Policy) []decide.Policy {
 			taken[lever] = true
 		}
 	}
-	for _, p := range []decide.Policy{policy.Batch{}, policy.Shares{}, policy.Checkpoint{}} {
+	for _, p := range []decide.Policy{policy.Batch{}, policy.Size{}, policy.Shares{},
+		policy.Checkpoint{}} {
 		free := true
 		for _, lever := range p.Levers() {
 			free = free && !taken[lever]

@@ -45,6 +45,7 @@ type alone struct{}
 // The methods of alone implement Agent.
 
 func (alone) Leads() bool                                     { return true }
+func (alone) Levers() setting.Levers                          { return setting.Levers{Save: true} }
 func (alone) GenerationNumber(topo.Generation) uint64         { return 1 }
 func (alone) NewestEnding(topo.WorkerID) (topo.Rank, *Ending) { return 0, nil }
 

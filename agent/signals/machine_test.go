@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/machine"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -19,6 +20,9 @@ type agentOfTwo struct{ endings [2]Ending }
 
 // Leads implements Agent.
 func (*agentOfTwo) Leads() bool { return true }
+
+// Levers implements Agent.
+func (*agentOfTwo) Levers() (none setting.Levers) { return none }
 
 // GenerationNumber implements Agent.
 func (*agentOfTwo) GenerationNumber(g topo.Generation) uint64 { return uint64(g) }

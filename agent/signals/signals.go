@@ -59,6 +59,8 @@ type Signals struct {
 type Agent interface {
 	// Leads reports whether the agent leads the job.
 	Leads() bool
+	// Levers returns what may change of the setting, as head.Agent.Levers does.
+	Levers() setting.Levers
 	// GenerationNumber is the number of a generation for people; 0 = the job has not begun.
 	GenerationNumber(g topo.Generation) uint64
 	// NewestEnding returns the rank of a worker of this host and its newest call that ends a step;
@@ -133,9 +135,9 @@ func (s *Signals) AddCall(c *collective.Call) {
 	}
 }
 
-// Levers returns what the program has opened, as far as this host knows.
+// Levers returns what may change of the setting, as far as this host knows.
 func (s *Signals) Levers(known head.State) setting.Levers {
-	l := known.Levers
+	l := s.agent.Levers()
 	l.Alike = s.alikeAt > 0 && known.Steps < s.alikeAt+alikeFor
 	return l
 }
@@ -276,13 +278,14 @@ func (s *Signals) Learn(n head.Note, newest topo.Generation) {
 // ended since the last Look; false = nothing can change, or be measured. now is a time on the
 // agent's clock. What it returns is the caller's.
 func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
-	if known.Data == nil || known.Shape != nil ||
-		!s.Decides && known.Trial == nil && !known.Levers.Batch.IsOpen() {
+	levers := s.Levers(known)
+	if known.Data == nil || known.Shape != nil || !s.Decides && known.Trial == nil &&
+		!levers.Batch.IsOpen() && !levers.Size.IsOpen() {
 		s.changes = nil
 		return loop.Look{}, false
 	}
 	entry := loop.NewEntry(known, nil, s.agent.Leads())
-	entry.Levers = s.Levers(known)
+	entry.Levers = levers
 	if s.NewestSave != nil {
 		s.saves.Observe(s.NewestSave(), &s.series)
 	}

@@ -60,11 +60,13 @@ type settingNow struct {
 	Rate   float64  `json:"rate,omitempty"`
 	Shares []uint16 `json:"shares,omitempty"`
 	Save   uint64   `json:"save,omitempty"`
+	Size   uint32   `json:"size,omitempty"`
 }
 
 // leversNow are levers for programs; a closed one is absent.
 type leversNow struct {
 	Batch *setting.Range `json:"batch,omitempty"`
+	Size  *setting.Range `json:"size,omitempty"`
 }
 
 // noiseNow is what is known of the gradient noise scale.
@@ -87,9 +89,12 @@ func newRequest(tick uint64, o sense.Observation, state []byte) request {
 	x := observation{Step: o.Step, Epoch: o.Epoch, Size: o.Size, Seconds: o.Now.Seconds(),
 		First: o.First, Split: o.Split, Setting: settingNow{Number: o.Setting.Number,
 			Batch: o.Setting.Batch, Rate: o.Setting.Rate, Shares: o.Setting.Shares,
-			Save: o.Setting.Save}}
+			Save: o.Setting.Save, Size: o.Setting.Size}}
 	if o.Levers.Batch.IsOpen() {
 		x.Levers.Batch = &o.Levers.Batch
+	}
+	if o.Levers.Size.IsOpen() {
+		x.Levers.Size = &o.Levers.Size
 	}
 	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, recentSteps), o.Step))
 	if n > 0 && finite(rate.Low, rate.Mid, rate.High) {
@@ -129,10 +134,11 @@ type change struct {
 	Batch  *uint64  `json:"batch"`
 	Rate   *float64 `json:"rate"`
 	Shares []uint16 `json:"shares"`
+	Size   *uint32  `json:"size"`
 }
 
 // levers are what a program can decide about.
-var levers = []string{"batch", "rate", "shares"}
+var levers = []string{"batch", "rate", "shares", "size"}
 
 // readStrictly reads the only JSON object of a line; a key that is not known is an error.
 func readStrictly(line []byte, into any) error {
@@ -205,6 +211,9 @@ func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decisio
 		}
 		if c.Shares != nil {
 			to.Setting.Shares = c.Shares
+		}
+		if c.Size != nil {
+			to.Setting.Size = *c.Size
 		}
 		d.To = &to
 	}

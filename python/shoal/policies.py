@@ -27,7 +27,7 @@ import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 # The names of levers, and the type of the value of each.
-LEVERS: Dict[str, type] = {"batch": int, "rate": float, "shares": list}
+LEVERS: Dict[str, type] = {"batch": int, "rate": float, "shares": list, "size": int}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Noise:
 class Setting:
     """How the job trains now. `number` counts changes, `batch` is the samples of a step over all
     workers, `rate` the factor of the learning rate (0: workers choose it by the batch), `shares`
-    the work of each rank, compared with the others (empty: all have the same), and `save` the steps
-    between checkpoints (0: as the program says).
+    the work of each rank, compared with the others (empty: all have the same), `save` the steps
+    between checkpoints (0: as the program says), and `size` the members that are wanted.
     """
 
     number: int
@@ -64,6 +64,7 @@ class Setting:
     rate: float = 0.0
     shares: Tuple[int, ...] = ()
     save: int = 0
+    size: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +96,9 @@ class Machine:
 class Observation:
     """What is known of the job. `step` and `epoch` count what is committed, `size` the members,
     `seconds` the time that the job has been observed. `first_batch` is the batch that the program
-    states. `batch_range` is what the batch may be (None: it is closed), `rate` the samples a second
-    (None: not measured), `noise` the gradient noise scale (None: not known), and `machines` the
-    machines of hosts that have told of theirs.
+    states. `batch_range` and `size_range` are what the batch and the members may be (None: closed),
+    `rate` the samples a second (None: not measured), `noise` the gradient noise scale (None: not
+    known), and `machines` the machines of hosts that have told of theirs.
     """
 
     step: int
@@ -108,6 +109,7 @@ class Observation:
     first_batch: int
     split: Split
     batch_range: Optional[Tuple[int, int]] = None
+    size_range: Optional[Tuple[int, int]] = None
     rate: Optional[Band] = None
     noise: Optional[Noise] = None
     machines: Tuple[Machine, ...] = ()
@@ -124,9 +126,9 @@ class Change:
 
 def change(because: str, state: Any = None, **values: Any) -> Change:
     """A change, for a policy to return: `change(batch=512, because="…")`. The values are of the
-    levers that the policy has named: batch, rate, or shares (a list, one number a rank). `state` is
-    what the policy is given next time; None = what it had. Raises ValueError for others, and
-    without a reason.
+    levers that the policy has named: batch, rate, size (members), or shares (a list, one number a
+    rank). `state` is what the policy is given next time; None = what it had. Raises ValueError for
+    others, and without a reason.
     """
     if not because:
         raise ValueError("a change needs a reason: because=…, which people read")
@@ -182,7 +184,8 @@ def policy(*, levers: Sequence[str]) -> Callable[[Decide], Decide]:
 def observation(fields: Dict[str, Any]) -> Observation:
     """The observation in a request, as docs/formats/policy.md has it."""
     fields = dict(fields)
-    batch = fields.pop("levers").get("batch")
+    levers = fields.pop("levers")
+    batch, size = levers.get("batch"), levers.get("size")
     split = {name.lower(): value for name, value in fields.pop("split").items()}
     split["slack"] = tuple(split.get("slack") or ())
     rate, noise = fields.pop("rate", None), fields.pop("noise", None)
@@ -193,6 +196,7 @@ def observation(fields: Dict[str, Any]) -> Observation:
         setting=Setting(**setting),
         split=Split(**split),
         batch_range=(batch["from"], batch["to"]) if batch else None,
+        size_range=(size["from"], size["to"]) if size else None,
         rate=Band(**rate) if rate else None,
         noise=Noise(**noise) if noise else None,
         machines=machines,

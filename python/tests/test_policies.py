@@ -98,17 +98,21 @@ def test_closed_and_unknown_is_none():
     fields = {k: v for k, v in OBSERVED.items() if k not in ("rate", "noise")}
     o = policies.observation(dict(fields, levers={}, split={}))
     assert (o.batch_range, o.rate, o.noise, o.split.slack) == (None, None, None, ())
+    assert (o.size_range, o.setting.size) == (None, 0)
     o = policies.observation(OBSERVED)
     assert (o.batch_range, o.rate.mid, o.noise.scale) == ((64, 128), 2, 500)
     o = policies.observation(
         dict(
             OBSERVED,
-            setting={"number": 1, "batch": 64, "shares": [3, 1]},
+            setting={"number": 1, "batch": 64, "shares": [3, 1], "size": 2},
+            levers={"size": {"from": 1, "to": 4}},
             split=dict(OBSERVED["split"], Seconds=2),
             machines=[{"host": "h2", "levels": "-004", "usage": {"cpu": 0.97}}],
         )
     )
     assert (o.setting.shares, o.split.seconds) == ((3, 1), 2)
+    assert (o.setting.size, o.size_range, o.batch_range) == (2, (1, 4), None)
+    assert shoal.change(size=4, because="it is slow").values == {"size": 4}
     assert (o.machines[0].host, o.machines[0].usage["cpu"]) == ("h2", 0.97)
     assert shoal.change("rank 1 is slow", shares=[3, 1]).values == {"shares": [3, 1]}
     with pytest.raises(ValueError, match="no list of whole numbers"):

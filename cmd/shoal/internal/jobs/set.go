@@ -41,9 +41,12 @@ The command ends when that is so, or says why it will not be.
               without it shoal.torch.optimizer chooses the factor, also for other optimizers
   shares=2:1  work of each rank, compared with the others; 1:1 = all have the same
   save=100    steps from one checkpoint to the next, where the program leaves that to the job:
-              job.checkpoint(…, every="auto"), or client.Checkpoint in Go`, cli.ExitCodes, "train"),
+              job.checkpoint(…, every="auto"), or client.Checkpoint in Go
+  size=4      workers, within --min and --max of the job: as shoal resize does, but predicted and
+              measured`, cli.ExitCodes, "train"),
 		Example: `  shoal set train batch=512
   shoal set train batch=512 --dry-run          what is predicted of it
+  shoal set train size=4
   shoal set train batch=256 rate=1.4 --no-wait
   shoal set ~/runs/train batch=64 --json       by the directory of the run, one object a change`,
 		Args:              cli.Arguments(2, 1+maxAssignments),
@@ -84,6 +87,7 @@ type atSetting struct {
 func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job,
 	text string) error {
 	var number uint64 // of the change; 0 = the job was not asked yet
+	var head string   // the host that was asked
 	ask := func() error {
 		// Another change may wait for the end of a step, and only one does at a time.
 		if j.NextChange != nil && !f.noWait {
@@ -101,7 +105,7 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 		if err := j.Set(ctx, text, requester()); err != nil {
 			return fmt.Errorf("job %s keeps its setting: %w", j.Name, err)
 		}
-		if j.NextChange != nil {
+		if head = j.Head; j.NextChange != nil {
 			number = j.NextChange.Number
 		} else if j.Setting != nil {
 			number = j.Setting.Number
@@ -116,7 +120,10 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 		switch {
 		case j.Setting == nil || j.NextChange != nil && j.NextChange.Number <= number:
 			return false, nil
-		case j.Setting.Number < number:
+		case j.Setting.Number < number && j.Head == head && !hasSetting(j, text):
+			return false, fmt.Errorf("job %s keeps its setting: somebody has asked for another "+
+				"size meanwhile, as shoal explain %[1]s says", j.Name)
+		case j.Setting.Number < number && j.Head != head:
 			fmt.Fprintf(notes, "shoal: the host that led job %s is lost, and with it the "+
 				"request; host %s, which leads now, is asked again\n", j.Name, j.Head)
 			return false, ask()
@@ -124,7 +131,7 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 			return false, fmt.Errorf("job %s now has %v and not %s: it was changed again since; "+
 				"shoal explain %[1]s says why", j.Name, j.Setting, g.what)
 		}
-		return true, nil
+		return !strings.Contains(text, "size=") || j.Size == int(j.Setting.Size), nil
 	}
 	err := g.askAndWait(ctx, out)
 	if refusal := new(control.Refusal); number > 0 && errors.As(err, &refusal) {

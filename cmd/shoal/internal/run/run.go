@@ -110,7 +110,8 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
 	flags.IntVar(&f.min, "min", 0, "with fewer than `N` workers wait for more, and survive also "+
 		"workers that fail (default: only those that are killed)")
-	flags.IntVar(&f.max, "max", 0, "refuse to be resized above `N` workers (default: no limit)")
+	flags.IntVar(&f.max, "max", 0, "have `N` workers at most (default: no limit); with --auto "+
+		"shoal may change their number up to there")
 	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places "+
 		"of lost ones at once and cost as much memory as others")
 	flags.StringSliceVar(&f.prefork, "prefork", nil, "import these `MODULES` of Python once on "+
