@@ -1,6 +1,5 @@
 """The batch of the digits: fixed ones, and one that policies change, from the smallest on, trained
-for as many statistical epochs. A fixed batch that learns less in these is trained longer, until it
-learns as much.
+for as many statistical epochs. Fixed batches that learn less in these are trained longer, too.
 """
 
 from __future__ import annotations
@@ -10,26 +9,21 @@ import statistics
 import jobs
 
 FIXED = [32, 128, 1024]
+# How many times as long fixed batches are trained, for one that learns as much to be among them.
+LONGER = {32: [1], 128: [1, 1.5, 2], 1024: [1, 3, 4]}
 PACE = dict(kind="digits", a=0.008, b=0.0001)
 # The target is this much below the best final accuracy of a fixed batch in as many epochs.
 BELOW = 0.005
-# How many times as long fixed batches are trained that do not get there, until one does.
-LONGER = [1.5, 2, 3, 4]
 
 
 def measure(args):
     """The trainings, a dict each, in turns so that all see the machine alike."""
-    found = []
-    for seed in range(args.seeds):
-        for batch in [*FIXED, 0]:
-            found.append(train(batch, seed, args.epochs))
-    for batch in FIXED:
-        for longer in LONGER:
-            if reaches(found, batch):
-                break
-            epochs = round(longer * args.epochs)
-            found += [train(batch, seed, epochs) for seed in range(args.seeds)]
-    return found
+    turn = [(batch, round(n * args.epochs)) for batch in FIXED for n in LONGER[batch]]
+    return [
+        train(batch, seed, epochs)
+        for seed in range(args.seeds)
+        for batch, epochs in [*turn, (0, args.epochs)]
+    ]
 
 
 def train(batch, seed, epochs):
