@@ -27,14 +27,13 @@ func (c *Cluster) checkWanted() {
 	if h == nil || c.invariants.broken != nil || !c.mustGoOn(1) || !c.allLinked() {
 		return
 	}
-	s, want := h.agent.State(), 0
-	if s.Elastic && s.Shape == nil && s.View.Generation > 0 {
-		want = h.agent.Machine().Want()
-	}
-	if int(s.Setting.Size) != want {
-		c.invariants.fail("%s leads with size=%d, and its membership wants %d: %+v", h.name,
-			s.Setting.Size, want, s)
-	}
+	c.stabilizeUntil(h, func(s head.State) bool { // the last step may have had a loss
+		want := 0
+		if s.Elastic && s.Shape == nil && s.View.Generation > 0 {
+			want = h.agent.Machine().Want()
+		}
+		return int(s.Setting.Size) == want
+	}, "have the size in its log that its membership wants")
 }
 
 // sizeFault says what is wrong with the size after an entry of the log with a change; "" = nothing
