@@ -48,6 +48,7 @@ type observation struct {
 	Levers  leversNow     `json:"levers"`
 	Rate    *setting.Band `json:"rate,omitempty"` // samples a second
 	Noise   *noiseNow     `json:"noise,omitempty"`
+	Saves   *savesNow     `json:"saves,omitempty"`
 	Split   sense.Split   `json:"split"`
 	// Machines are those of hosts, up to maxMachines, as they are in sense.jsonl.
 	Machines []history.Machine `json:"machines,omitempty"`
@@ -67,6 +68,13 @@ type settingNow struct {
 type leversNow struct {
 	Batch *setting.Range `json:"batch,omitempty"`
 	Size  *setting.Range `json:"size,omitempty"`
+	Save  bool           `json:"save,omitempty"`
+}
+
+// savesNow is what is known of checkpoints.
+type savesNow struct {
+	Cost    float64 `json:"cost"`    // seconds of training that one costs
+	Writing float64 `json:"writing"` // seconds for which one is written
 }
 
 // noiseNow is what is known of the gradient noise scale.
@@ -95,6 +103,10 @@ func newRequest(tick uint64, o sense.Observation, state []byte) request {
 	}
 	if o.Levers.Size.IsOpen() {
 		x.Levers.Size = &o.Levers.Size
+	}
+	x.Levers.Save = o.Levers.Save
+	if s := o.Saves; s.Count > 0 && finite(s.Cost, s.Writing) {
+		x.Saves = &savesNow{s.Cost, s.Writing}
 	}
 	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, recentSteps), o.Step))
 	if n > 0 && finite(rate.Low, rate.Mid, rate.High) {
@@ -135,10 +147,11 @@ type change struct {
 	Rate   *float64 `json:"rate"`
 	Shares []uint16 `json:"shares"`
 	Size   *uint32  `json:"size"`
+	Save   *uint64  `json:"save"`
 }
 
 // levers are what a program can decide about.
-var levers = []string{"batch", "rate", "shares", "size"}
+var levers = []string{"batch", "rate", "shares", "size", "save"}
 
 // readStrictly reads the only JSON object of a line; a key that is not known is an error.
 func readStrictly(line []byte, into any) error {
@@ -214,6 +227,9 @@ func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decisio
 		}
 		if c.Size != nil {
 			to.Setting.Size = *c.Size
+		}
+		if c.Save != nil {
+			to.Setting.Save = *c.Save
 		}
 		d.To = &to
 	}

@@ -55,8 +55,11 @@ func behave(how string) {
 			if os.Getenv("SHOAL_RANK") != "" || os.Getenv(proc.RunVariable) != "outer/run" {
 				fmt.Println(`it knows of workers, or is not marked`)
 			}
-			fmt.Printf(`{"tick":%d,"change":{"batch":256},"because":"asked %d times","state":%d}`+
-				"\n", n, n, n)
+			if !strings.Contains(in.Text(), `"save":true},"saves":{"cost":0.5,"writing":2}`) {
+				fmt.Println(`it is not told of checkpoints`)
+			}
+			fmt.Printf(`{"tick":%d,"change":{"batch":256,"save":7},"because":"asked %d times",`+
+				`"state":%d}`+"\n", n, n, n)
 		case "then dies":
 			return
 		case "then leaves a child", "then leaves a session":
@@ -106,7 +109,8 @@ func start(t *testing.T, how string) (*policies.Program, error) {
 
 // observed is what the policies of these tests are told.
 var observed = sense.Observation{Step: 10, Size: 2, Setting: setting.Setting{Batch: 128},
-	Levers: setting.Levers{Batch: setting.Range{From: 64, To: 512}}}
+	Levers: setting.Levers{Batch: setting.Range{From: 64, To: 512}, Save: true},
+	Saves:  sense.Saves{Cost: 0.5, Writing: 2, Count: 3}}
 
 // A program is asked, keeps what it returns as its state, and decides.
 func TestProgramDecides(t *testing.T) {
@@ -120,7 +124,7 @@ func TestProgramDecides(t *testing.T) {
 		for failed := true; failed; { // a busy machine may make an answer late
 			failed = panics(func() { got, state = p.Decide(observed, nil, state) }) != nil
 		}
-		want := decide.Decision{To: &decide.Target{Setting: setting.Setting{Batch: 256}},
+		want := decide.Decision{To: &decide.Target{Setting: setting.Setting{Batch: 256, Save: 7}},
 			Because: fmt.Sprintf("asked %d times", n)}
 		if diff := cmp.Diff(want, got); diff != "" || string(state) != fmt.Sprint(n) {
 			t.Errorf("decision %d has the state %s, and is (-want +got): %s", n, state, diff)

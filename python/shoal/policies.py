@@ -27,7 +27,13 @@ import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 # The names of levers, and the type of the value of each.
-LEVERS: Dict[str, type] = {"batch": int, "rate": float, "shares": list, "size": int}
+LEVERS: Dict[str, type] = {
+    "batch": int,
+    "rate": float,
+    "shares": list,
+    "size": int,
+    "save": int,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +99,24 @@ class Machine:
 
 
 @dataclasses.dataclass(frozen=True)
+class Saves:
+    """What checkpoints are, as means: `cost` is the seconds of training that one costs, `writing`
+    those for which it is written.
+    """
+
+    cost: float
+    writing: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Observation:
     """What is known of the job. `step` and `epoch` count what is committed, `size` the members,
     `seconds` the time that the job has been observed. `first_batch` is the batch that the program
     states. `batch_range` and `size_range` are what the batch and the members may be (None: closed),
     `rate` the samples a second (None: not measured), `noise` the gradient noise scale (None: not
-    known), and `machines` the machines of hosts that have told of theirs.
+    known), `saves` the checkpoints (None: not measured), and `machines` the machines of hosts that
+    have told of theirs. `can_save` is whether the program leaves the steps between checkpoints to
+    the job.
     """
 
     step: int
@@ -113,6 +131,8 @@ class Observation:
     rate: Optional[Band] = None
     noise: Optional[Noise] = None
     machines: Tuple[Machine, ...] = ()
+    saves: Optional[Saves] = None
+    can_save: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +146,9 @@ class Change:
 
 def change(because: str, state: Any = None, **values: Any) -> Change:
     """A change, for a policy to return: `change(batch=512, because="…")`. The values are of the
-    levers that the policy has named: batch, rate, size (members), or shares (a list, one number a
-    rank). `state` is what the policy is given next time; None = what it had. Raises ValueError for
-    others, and without a reason.
+    levers that the policy has named: batch, rate, size (members), save (steps between checkpoints),
+    or shares (a list, one number a rank). `state` is what the policy is given next time; None =
+    what it had. Raises ValueError for others, and without a reason.
     """
     if not because:
         raise ValueError("a change needs a reason: because=…, which people read")
@@ -186,6 +206,7 @@ def observation(fields: Dict[str, Any]) -> Observation:
     fields = dict(fields)
     levers = fields.pop("levers")
     batch, size = levers.get("batch"), levers.get("size")
+    saves = fields.pop("saves", None)
     split = {name.lower(): value for name, value in fields.pop("split").items()}
     split["slack"] = tuple(split.get("slack") or ())
     rate, noise = fields.pop("rate", None), fields.pop("noise", None)
@@ -200,6 +221,8 @@ def observation(fields: Dict[str, Any]) -> Observation:
         rate=Band(**rate) if rate else None,
         noise=Noise(**noise) if noise else None,
         machines=machines,
+        saves=Saves(**saves) if saves else None,
+        can_save=levers.get("save", False),
         **fields,
     )
 

@@ -99,17 +99,21 @@ def test_closed_and_unknown_is_none():
     o = policies.observation(dict(fields, levers={}, split={}))
     assert (o.batch_range, o.rate, o.noise, o.split.slack) == (None, None, None, ())
     assert (o.size_range, o.setting.size) == (None, 0)
+    assert o.saves is None and not o.can_save
     o = policies.observation(OBSERVED)
     assert (o.batch_range, o.rate.mid, o.noise.scale) == ((64, 128), 2, 500)
     o = policies.observation(
         dict(
             OBSERVED,
             setting={"number": 1, "batch": 64, "shares": [3, 1], "size": 2},
-            levers={"size": {"from": 1, "to": 4}},
+            levers={"size": {"from": 1, "to": 4}, "save": True},
             split=dict(OBSERVED["split"], Seconds=2),
             machines=[{"host": "h2", "levels": "-004", "usage": {"cpu": 0.97}}],
+            saves={"cost": 0.5, "writing": 2},
         )
     )
+    assert (o.can_save, o.saves.cost, o.saves.writing) == (True, 0.5, 2)
+    assert shoal.change("they cost little", save=100).values == {"save": 100}
     assert (o.setting.shares, o.split.seconds) == ((3, 1), 2)
     assert (o.setting.size, o.size_range, o.batch_range) == (2, (1, 4), None)
     assert shoal.change(size=4, because="it is slow").values == {"size": 4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import List, Union
+from typing import List, Tuple, Union
 
 from .._runtime.arguments import as_integer
 
@@ -64,7 +64,7 @@ class Schedule:
         """Whether the workers ask each other before the step after so many."""
         return step >= self._next
 
-    def look(self, step: int) -> "tuple[bool, int]":
+    def look(self, step: int) -> Tuple[bool, int]:
         """Whether a checkpoint is due by this worker's count or clock, and else after how many
         steps to ask again. Called before `made` or `wait`.
         """
