@@ -68,7 +68,11 @@ type settling struct {
 // the change says, and how the trial ends because of the members, and why; "" = it does not.
 func (t *trial) lookAtMembers(o sense.Observation, newest sense.StepSample) (waits bool,
 	end setting.Phase, why string) {
-	switch {
+	switch want := int(o.Setting.Size); {
+	case !t.settled && newest.Size != t.size && want > 0 && want != t.size:
+		// somebody is lost meanwhile, or has resized the job under a head that is lost
+		return false, setting.Void, fmt.Sprintf("the job is to have size=%d now, and not size=%d",
+			want, t.size)
 	case !t.settled && newest.Size != t.size:
 		if why = t.settle(o, newest); why == "" {
 			return true, "", ""
@@ -91,9 +95,6 @@ func (t *trial) lookAtMembers(o sense.Observation, newest sense.StepSample) (wai
 // settle looks at the members while there are not as many as the change says. It returns why they
 // will not be, in words; "" = it waits. Newest is the newest step.
 func (t *trial) settle(o sense.Observation, newest sense.StepSample) (why string) {
-	if want := int(o.Setting.Size); want > 0 && want != t.size { // somebody is lost meanwhile
-		return fmt.Sprintf("the job is to have size=%d now, and not size=%d", want, t.size)
-	}
 	if s := &t.settling; s.size != newest.Size {
 		*s = settling{newest.Size, o.Step, o.Now}
 	}

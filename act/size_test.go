@@ -288,6 +288,23 @@ func TestMembersDoNotCome(t *testing.T) {
 	}
 }
 
+// Where the job is to have another size than the change says, because a worker is lost that was to
+// join, the trial is over, and that size stays.
+func TestAnotherSizeIsWanted(t *testing.T) {
+	j := newSizedJob(t, act.Auto, wanting{6})
+	for j.state.Trial == nil || j.size < 5 {
+		j.step(t)
+	}
+	j.state.Setting.Size, j.joins = 5, 1<<30
+	for j.state.Trial != nil {
+		j.step(t)
+	}
+	if c := j.log[1].Change; c.Phase != setting.Void || j.state.Setting.Size != 5 ||
+		c.Why != "the job is to have size=5 now, and not size=6" {
+		t.Errorf("%+v", c)
+	}
+}
+
 // A worker that is lost while others still come does not matter, and one that is lost when the
 // trial is measured does.
 func TestLossesInTrialsOfSize(t *testing.T) {
