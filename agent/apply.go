@@ -46,7 +46,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 	for i, part := range a.Parts {
 		d.completePart(part, d.batches.errs[i], a.Changed)
 	}
-	d.engine.signals.AddBatch(a, d.batches.errs, d.now())
+	d.engine.signals.AddBatch(a, d.batches.errs)
 	for _, m := range d.workersHere(a.Entered) {
 		d.answerAdmitted(m)
 	}

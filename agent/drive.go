@@ -12,7 +12,9 @@ import (
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/machine"
+	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -39,11 +41,16 @@ func (a *Agent) WhyNot() []act.WhyNot { return a.loop.WhyNots() }
 // loopJob is the job of an Agent for its loop.Loop.
 type loopJob struct{ *Agent }
 
-// Look implements loop.Job. It waits for the engine's thread.
+// Look implements loop.Job. It waits for the engine's thread, which goes on while the noise of
+// gradients is estimated.
 func (a loopJob) Look() (look loop.Look, ok bool) {
+	var of noise.Estimator
 	_ = a.engine.runAndWait(func() {
-		look, ok = a.engine.signals.Look(a.driver.head.State(), a.driver.now())
+		look, of, ok = a.engine.signals.Look(a.driver.head.State())
 	})
+	if ok {
+		look.Observation.Noise = of.Estimate()
+	}
 	return look, ok
 }
 
@@ -63,6 +70,9 @@ func (a loopJob) Tell(line string) {
 }
 
 // What the Signals of the engine ask of it, as a signals.Agent.
+
+// Now implements signals.Agent. Any goroutine may call it.
+func (e *engine) Now() sense.Duration { return e.driver.now() }
 
 // Leads implements signals.Agent. It runs on the engine's thread.
 func (e *engine) Leads() bool { return e.driver.head.Leads() }

@@ -31,6 +31,12 @@ func SetBlind(a *Agent, blind bool) {
 	_ = a.engine.runAndWait(func() { a.engine.signals.Blind = blind })
 }
 
+// SetDecides has the agent of a host measure what policies go by, though none decides. A stopped
+// agent measures nothing.
+func SetDecides(a *Agent) {
+	_ = a.engine.runAndWait(func() { a.engine.signals.Decides = true })
+}
+
 // EndingOf returns the ticket of the newest call of a worker that ends a step; 0 = there was none.
 func EndingOf(a *Agent, number int) (ticket uint64) {
 	_ = a.engine.runAndWait(func() {
@@ -45,9 +51,9 @@ func EndingOf(a *Agent, number int) (ticket uint64) {
 // noise, and the newest step. A stopped agent knows nothing.
 func Observed(a *Agent) (split sense.Split, estimate noise.Estimate, step sense.StepSample) {
 	_ = a.engine.runAndWait(func() {
-		o := a.engine.signals.Observe(0)
-		split, estimate = o.Split, o.Noise
-		step, _ = o.Steps.Newest()
+		look, of, _ := a.engine.signals.Look(a.driver.head.State())
+		split, estimate = look.Observation.Split, of.Estimate()
+		step, _ = look.Observation.Steps.Newest()
 	})
 	return split, estimate, step
 }

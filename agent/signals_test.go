@@ -25,6 +25,7 @@ func TestSignals(t *testing.T) {
 				s := <-c.started
 				jobs[s.number] = joinWithToken(t, s.agent, s.number, s.token)
 				agents[s.number] = s.agent
+				agent.SetDecides(s.agent)
 			}
 			agent.LearnNote(c.head, "liar", `{"generation":1000000,"size":2,"steps":1}`)
 			runTogether(t, jobs, func(j *client.Job) error {

@@ -21,7 +21,13 @@ type StepSample struct {
 	Generation uint64  // of the members
 	Change     uint64  // number of the newest change when it was made; 0 = there was none
 	Deal       uint32  // DealOf the shares of work; 0 = all ranks have the same
+	// Alike is how many steps before this one were as this one, and are in Seconds, which is the
+	// mean over all of them: of short steps not each is measured.
+	Alike uint64
 }
+
+// Count is how many steps the sample is of.
+func (x *StepSample) Count() uint64 { return x.Alike + 1 }
 
 // StepSeries holds the newest committed steps of a job. It knows which of them were disturbed, and
 // say nothing of the next ones: those before and after a change of members, and the first one with
@@ -50,7 +56,7 @@ func (s *StepSeries) Add(x StepSample) {
 		moved := before.Generation != x.Generation || before.Size != x.Size
 		before.disturbed = before.disturbed || moved
 		next.disturbed = moved || before.Change != x.Change || before.Batch != x.Batch ||
-			before.Deal != x.Deal || before.Step+1 != x.Step
+			before.Deal != x.Deal || before.Step+x.Count() != x.Step
 	}
 	s.steps[s.n%MaxSteps] = next
 	s.n++
@@ -76,8 +82,8 @@ func (s *StepSeries) Newest() (StepSample, bool) {
 	return s.steps[(s.n-1)%MaxSteps].StepSample, true
 }
 
-// Between returns the steps that were not disturbed and whose numbers are above from and up to to,
-// in their order. The slice is the caller's. A nil series has no steps.
+// Between returns the samples of steps that were not disturbed and whose numbers are above from and
+// up to to, in their order. The slice is the caller's. A nil series has no steps.
 func (s *StepSeries) Between(from, to uint64) []StepSample { return s.list(from, to, false) }
 
 // Every is Between with the disturbed steps too.
@@ -91,7 +97,8 @@ func (s *StepSeries) list(from, to uint64, disturbed bool) (list []StepSample) {
 	}
 	for i := max(0, s.n-MaxSteps); i < s.n; i++ {
 		x := s.steps[i%MaxSteps]
-		if (disturbed || !x.disturbed) && x.Step > from && x.Step <= to {
+		if (disturbed || !x.disturbed) && x.Step > from && x.Step-from >= x.Count() &&
+			x.Step <= to {
 			list = append(list, x.StepSample)
 		}
 	}

@@ -67,6 +67,26 @@ func TestStepsThatWereDisturbed(t *testing.T) {
 	}
 }
 
+// Of steps that are alike a series may have one with the mean of all: it is between two numbers
+// when all of them are, and disturbs nothing.
+func TestStepsThatStandForOthers(t *testing.T) {
+	var s sense.StepSeries
+	for _, x := range []sense.StepSample{{Step: 1}, {Step: 9, Alike: 7}, {Step: 17, Alike: 7},
+		{Step: 20, Alike: 2}} {
+		x.Seconds, x.Samples, x.Size = 1, 8, 2
+		s.Add(x)
+	}
+	for from, want := range []int{3, 3, 2, 2} {
+		if got := s.Between(uint64(from), 20); len(got) != want {
+			t.Errorf("after step %d: %v", from, got)
+		}
+	}
+	s.Add(sense.StepSample{Step: 29, Alike: 7, Seconds: 1, Samples: 8, Size: 2}) // one is missing
+	if got := s.Between(20, 29); len(got) != 0 || len(s.Every(20, 29)) != 1 {
+		t.Errorf("a step is missing before %v", got)
+	}
+}
+
 // A series has the newest steps, as many as it keeps.
 func TestStepSeriesIsBounded(t *testing.T) {
 	var s sense.StepSeries

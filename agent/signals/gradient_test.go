@@ -44,6 +44,7 @@ type alone struct{}
 
 // The methods of alone implement Agent.
 
+func (alone) Now() sense.Duration                             { return sense.Second }
 func (alone) Leads() bool                                     { return true }
 func (alone) Levers() setting.Levers                          { return setting.Levers{Save: true} }
 func (alone) GenerationNumber(topo.Generation) uint64         { return 1 }
@@ -82,7 +83,7 @@ func TestWorkersWeighAlike(t *testing.T) {
 			end := call(1, last)
 			s.AddCall(&end)
 			s.AddBatch(&head.Apply{State: state, Parts: []head.Part{{Calls: []*collective.Posted{
-				{Call: end}}}}}, []error{nil}, sense.Duration(state.Steps)*sense.Second)
+				{Call: end}}}}}, []error{nil})
 		}
 		if got := s.Levers(state); got.Alike != x.want || !got.Save {
 			t.Errorf("%s: %+v", name, got)
@@ -109,10 +110,10 @@ func TestStepsFromDeviceToDevice(t *testing.T) {
 	a := &agentOfTwo{}
 	s := New(a)
 	for number := uint64(1); number <= 40; number++ {
-		now := sense.Duration(number) * sense.Second
+		a.now = sense.Duration(number) * sense.Second
 		a.endings = [2]Ending{
-			{Ticket: number, At: now, Told: arena.Told{Compute: 700_000}},
-			{Ticket: number, At: now, Told: arena.Told{Data: 100_000, Compute: 800_000}},
+			{Ticket: number, At: a.now, Told: arena.Told{Compute: 700_000}},
+			{Ticket: number, At: a.now, Told: arena.Told{Data: 100_000, Compute: 800_000}},
 		}
 		sample, end := head.Part{}, head.Part{}
 		for w := range topo.WorkerID(2) {
@@ -130,12 +131,13 @@ func TestStepsFromDeviceToDevice(t *testing.T) {
 			t.Fatal("a sample is taken for all that is averaged")
 		}
 		s.AddBatch(&head.Apply{Parts: []head.Part{sample, end}, State: state(number, 16)},
-			[]error{nil, nil}, now)
+			[]error{nil, nil})
 		s.Learn(head.Note{Host: "h1", Data: s.TakeNote()}, 0)
 	}
 	o := s.Observe(0)
 	// |G|² + trΣ/8 = 4 and |G|² + trΣ/16 = 3
-	if n := o.Noise; !n.Known || math.Abs(n.SquaredNorm-2) > 1e-6 ||
+	estimator := s.job.Noise()
+	if n := estimator.Estimate(); !n.Known || math.Abs(n.SquaredNorm-2) > 1e-6 ||
 		math.Abs(n.Variance-16) > 1e-6 {
 		t.Errorf("noise: %+v", n)
 	}

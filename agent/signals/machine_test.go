@@ -16,7 +16,13 @@ import (
 
 // agentOfTwo is an agent that leads a job of two workers of its host, of which worker 0 posts its
 // call of a step early, and worker 1 late.
-type agentOfTwo struct{ endings [2]Ending }
+type agentOfTwo struct {
+	now     sense.Duration
+	endings [2]Ending
+}
+
+// Now implements Agent.
+func (a *agentOfTwo) Now() sense.Duration { return a.now }
 
 // Leads implements Agent.
 func (*agentOfTwo) Leads() bool { return true }
@@ -34,14 +40,15 @@ func (a *agentOfTwo) NewestEnding(w topo.WorkerID) (topo.Rank, *Ending) {
 
 // step has a job of two workers make a step of a second.
 func (a *agentOfTwo) step(s *Signals, number uint64, batch uint64) {
-	now := sense.Duration(number) * sense.Second
-	a.endings = [2]Ending{{Ticket: number, At: now - sense.Second/2}, {Ticket: number, At: now}}
+	a.now = sense.Duration(number) * sense.Second
+	a.endings = [2]Ending{{Ticket: number, At: a.now - sense.Second/2},
+		{Ticket: number, At: a.now}}
 	p := head.Part{}
 	for w := range topo.WorkerID(2) {
 		p.Calls = append(p.Calls, &collective.Posted{Worker: w, Ticket: number,
 			Call: collective.Call{Flags: collective.Flags{Step: true}}})
 	}
-	s.AddBatch(&head.Apply{Parts: []head.Part{p}, State: state(number, batch)}, []error{nil}, now)
+	s.AddBatch(&head.Apply{Parts: []head.Part{p}, State: state(number, batch)}, []error{nil})
 }
 
 // state is the state of a job of two workers after so many steps.

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/queue"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/history"
+	"github.com/shoal-ml/shoal/sense/noise"
 )
 
 // What is kept of the steps of a job, on the host that leads.
@@ -15,8 +16,14 @@ import (
 // and keepRows takes them.
 type rows struct {
 	recorder  history.Recorder
-	gradients uint64                    // bytes of gradients of the step under way, by worker
-	over      queue.Queue[*history.Row] // nil = there will be no more
+	gradients uint64           // bytes of gradients of the step under way, by worker
+	over      queue.Queue[row] // those that are over
+}
+
+// row is a row that is over, but for what it tells of noise.
+type row struct {
+	*history.Row                 // nil = there will be no more
+	noise        noise.Estimator // what estimates that
 }
 
 // recordStep adds a committed step, where this agent leads.
@@ -44,9 +51,8 @@ func (s *Signals) recordStep(a *head.Apply, x sense.StepSample) {
 // keepRow passes a row on that is over; nil = none.
 func (s *Signals) keepRow(over *history.Row) {
 	if over != nil {
-		over.Noise = history.NewNoise(s.job.Noise())
 		over.Machines = history.NewMachines(s.machines.watch.Hosts())
-		s.rows.over.Put(over)
+		s.rows.over.Put(row{over, s.job.Noise()})
 	}
 }
 
@@ -87,7 +93,7 @@ func (s *Signals) EndRows(name string) {
 		s.LookAtRow()
 		s.keepRow(s.rows.recorder.Take())
 	}
-	s.rows.over.Put(nil)
+	s.rows.over.Put(row{})
 }
 
 // LookAtRow adds what is known of the steps to the row under way. It is called about once a second.
@@ -101,6 +107,9 @@ func (s *Signals) LookAtRow() {
 // TakeRow blocks until a row is over, and returns it; nil = there will be no more, after EndRows.
 // One goroutine calls it, which may be another than that of the other methods.
 func (s *Signals) TakeRow() *history.Row {
-	row, _ := s.rows.over.Take()
-	return row
+	over, _ := s.rows.over.Take()
+	if over.Row != nil {
+		over.Noise = history.NewNoise(over.noise.Estimate())
+	}
+	return over.Row
 }

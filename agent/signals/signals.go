@@ -4,8 +4,6 @@
 package signals
 
 import (
-	"slices"
-
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent/loop"
 	"github.com/shoal-ml/shoal/collective"
@@ -13,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/kernel"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/sense/saves"
 	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/sense/steps"
@@ -33,12 +32,13 @@ type Signals struct {
 
 	agent    Agent
 	host     steps.Host
-	gradient steps.Gradient // of the batch that counts
-	every    int            // one in so many chunks of the step under way is measured; 0 = none
-	turn     int            // which of them
-	under    sense.StepSample
-	began    sense.Duration // when the step before has ended; 0 = there was none
-	workers  []steps.Worker // room for those of a step
+	gradient steps.Gradient   // of the batch that counts
+	every    int              // one in so many chunks of the step under way is measured; 0 = none
+	turn     int              // which of them
+	under    sense.StepSample // what is known of the step under way
+	passed   int              // steps that have ended and are not added
+	began    sense.Duration   // when the last step that was added has ended; 0 = there was none
+	workers  []steps.Worker   // room for those of a step
 
 	job    steps.Job        // notes of all hosts; empty where this host does not lead
 	series sense.StepSeries // the newest steps
@@ -57,6 +57,8 @@ type Signals struct {
 
 // Agent is the agent of this host, which its Signals ask on its own thread.
 type Agent interface {
+	// Now is the time on the clock of the agent.
+	Now() sense.Duration
 	// Leads reports whether the agent leads the job.
 	Leads() bool
 	// Levers returns what may change of the setting, as head.Agent.Levers does.
@@ -114,7 +116,7 @@ func isGradient(c *collective.Call) bool {
 
 // Measure has an Executor or a Relay measure a part of a gradient that it is prepared for.
 func (s *Signals) Measure(c *collective.Call, by interface{ Measure(every, turn int) }) {
-	if s.every > 0 && !s.Blind && isGradient(c) {
+	if s.every > 0 && s.Senses() && isGradient(c) {
 		by.Measure(s.every, s.turn)
 	}
 }
@@ -146,6 +148,9 @@ func (s *Signals) Levers(known head.State) setting.Levers {
 func (s *Signals) AddNorms(part head.Part, by interface {
 	Norms(in []float64) (result float64, elements int)
 }) {
+	if !s.Senses() {
+		return
+	}
 	c := &part.Calls[0].Call
 	switch {
 	case isGradient(c):
@@ -168,10 +173,13 @@ func (s *Signals) AddNorms(part head.Part, by interface {
 	}
 }
 
+// Senses reports whether what there is to see of the step under way is to be told: of very short
+// steps, only one in some.
+func (s *Signals) Senses() bool { return !s.Blind && s.passed+1 >= s.host.Stride() }
+
 // AddBatch adds the step that ends with a batch which counts, if one does: its calls are complete.
-// errs says by part why the part could not be executed; nil = it was. now is a time on the agent's
-// clock.
-func (s *Signals) AddBatch(a *head.Apply, errs []error, now sense.Duration) {
+// errs says by part why the part could not be executed; nil = it was.
+func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 	next := sense.StepSample{Size: a.View.Size(), Generation: uint64(a.View.Generation),
 		Change: a.Setting.Number}
 	if a.Data != nil {
@@ -181,8 +189,11 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error, now sense.Duration) {
 	if s.under.Size == 0 { // the job begins with a step
 		s.under = next
 	}
-	i := slices.IndexFunc(a.Parts, func(p head.Part) bool { return p.Calls[0].Call.Step })
-	if i >= 0 {
+	i := 0
+	for i < len(a.Parts) && !a.Parts[i].Calls[0].Call.Step {
+		i++
+	}
+	if i < len(a.Parts) {
 		if s.other > s.own {
 			s.alikeAt = a.Steps
 		}
@@ -190,25 +201,46 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error, now sense.Duration) {
 	}
 	if s.Blind {
 		s.began = 0
-	} else if i >= 0 && errs[i] == nil {
-		x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(),
-			Deal: s.under.Deal, Gradient: s.gradient.Step(s.under.Samples),
-			Reads: s.gradient.Reads()}
-		if s.began > 0 {
-			x.Seconds = (now - s.began).Seconds()
+	} else if i < len(a.Parts) && errs[i] == nil {
+		full := s.Senses()
+		s.passed++
+		if full || a.Changed || s.under != next {
+			s.addSteps(a, i, full, next)
 		}
+	}
+	s.under = next
+}
+
+// addSteps adds the steps since the last that was added, of which the newest ends with part i of a
+// batch. full says that what there is to see of that one was told, and next is what the step after
+// it begins with.
+func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSample) {
+	now, alike := s.agent.Now(), uint64(s.passed-1)
+	s.passed = 0
+	x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(), Deal: s.under.Deal,
+		Alike: alike}
+	if s.began > 0 {
+		x.Seconds = (now - s.began).Seconds() / float64(alike+1)
+	}
+	if full {
+		x.Gradient, x.Reads = s.gradient.Step(s.under.Samples), s.gradient.Reads()
 		if !a.Changed { // else the ranks are not those of the step
 			x.Workers = s.workersOf(a.Parts[i].Calls, now)
 		}
-		s.host.Add(x)
-		s.under.Step, s.under.Seconds = a.Steps, x.Seconds
-		s.series.Add(s.under)
-		s.recordStep(a, s.under)
-		s.addStep(a, next)
-		s.began = now
-		s.every, s.turn = s.host.Sampling()
 	}
-	s.under = next
+	s.host.Add(x)
+	sample := s.under
+	sample.Step, sample.Seconds, sample.Alike = a.Steps, x.Seconds, alike
+	s.series.Add(sample)
+	s.recordStep(a, sample)
+	s.addStep(a, next)
+	if last := s.under; a.Changed || last.Batch != next.Batch || last.Change != next.Change ||
+		last.Deal != next.Deal {
+		s.host.AddEach()
+	}
+	s.began = now
+	s.host.Sparing = !s.Decides && a.Trial == nil && !a.Levers.Batch.IsOpen()
+	s.every, s.turn = s.host.Sampling()
 }
 
 // workersOf returns what is known of the workers of this host that made calls which end a step, now
@@ -275,14 +307,15 @@ func (s *Signals) Learn(n head.Note, newest topo.Generation) {
 }
 
 // Look returns what the loop is to know of the job in a state, and which changes have begun or
-// ended since the last Look; false = nothing can change, or be measured. now is a time on the
-// agent's clock. What it returns is the caller's.
-func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
+// ended since the last Look; false = nothing can change, or be measured. Of the noise it returns
+// what an estimate is made of, which takes longer than a short step. What it returns is the
+// caller's.
+func (s *Signals) Look(known head.State) (look loop.Look, of noise.Estimator, ok bool) {
 	levers := s.Levers(known)
 	if known.Data == nil || known.Shape != nil || !s.Decides && known.Trial == nil &&
 		!levers.Batch.IsOpen() && !levers.Size.IsOpen() {
 		s.changes = nil
-		return loop.Look{}, false
+		return loop.Look{}, noise.Estimator{}, false
 	}
 	entry := loop.NewEntry(known, nil, s.agent.Leads())
 	entry.Levers = levers
@@ -290,22 +323,22 @@ func (s *Signals) Look(known head.State, now sense.Duration) (loop.Look, bool) {
 		s.saves.Observe(s.NewestSave(), &s.series)
 	}
 	o := s.Observe(sense.DealOf(known.Data.Shares))
-	o.Step, o.Epoch, o.Size, o.Now = known.Steps, known.Data.Epoch, known.View.Size(), now
+	o.Step, o.Epoch, o.Size, o.Now = known.Steps, known.Data.Epoch, known.View.Size(), s.agent.Now()
 	o.Samples = known.Data.Samples
 	o.Setting, o.First, o.Levers = entry.Setting, known.First, entry.Levers
 	for _, m := range known.View.Members {
 		o.Hosts = append(o.Hosts, m.Host)
 	}
-	look := loop.Look{Entries: append(s.changes, entry), Observation: o}
+	look = loop.Look{Entries: append(s.changes, entry), Observation: o}
 	s.changes = nil
-	return look, true
+	return look, s.job.Noise(), true
 }
 
 // Observe returns what is known of the machines, and of the steps of the job in which work was
-// divided by shares of that sense.DealOf. What it returns is the caller's.
+// divided by shares of that sense.DealOf, but for the noise. What it returns is the caller's.
 func (s *Signals) Observe(deal uint32) sense.Observation {
 	series := s.series
-	return sense.Observation{Steps: &series, Noise: s.job.Noise(), Split: s.job.Split(deal),
+	return sense.Observation{Steps: &series, Split: s.job.Split(deal),
 		Saves:    s.saves.Saves(),
 		Machines: s.machines.watch.Hosts()}
 }

@@ -51,10 +51,11 @@ func (r *Recorder) Add(x sense.StepSample) (over *Row, began bool) {
 		r.every = 1
 	}
 	r.row.Step = x.Step
-	r.row.Steps++
-	r.row.Span += x.Seconds
-	r.row.Samples += x.Samples
-	if !moved && x.Seconds > 0 && x.Samples == x.Batch && x.Step == r.last.Step+1 {
+	n := x.Count()
+	r.row.Steps += n
+	r.row.Span += float64(n) * x.Seconds
+	r.row.Samples += n * x.Samples
+	if !moved && x.Seconds > 0 && x.Samples == x.Batch && x.Step == r.last.Step+n {
 		r.keep(x.Seconds)
 	}
 	r.last = x

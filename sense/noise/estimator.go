@@ -74,6 +74,15 @@ func (e *Estimator) Add(s Sums) {
 	e.open = Sums{}
 }
 
+// Clone returns an Estimator with the same sums, of which an estimate can be made while this one is
+// used. The draws of that are left out here.
+func (e *Estimator) Clone() Estimator {
+	c := *e
+	c.blocks = slices.Clone(e.blocks)
+	e.counter += resamples * maxBlocks
+	return c
+}
+
 // mergePairs makes half as many blocks of twice the length: the first blocks of a job are short, so
 // that something is known soon.
 func (e *Estimator) mergePairs() {

@@ -17,13 +17,20 @@ import (
 )
 
 const (
-	// maxCost is the share of a step that the norms of its gradient may cost.
-	maxCost = 0.005
+	// maxCost is the share of a step that the norms of its gradient may cost, and sparingCost that
+	// where they are only kept.
+	maxCost, sparingCost = 0.005, 0.001
 	// maxEvery is the smallest part of the chunks that is measured: one in so many. Where that
 	// costs too much, some steps are left out.
 	maxEvery = 16
 	// maxSkip is how many steps are for one that is measured, at most.
 	maxSkip = 1024
+	// secondsPerStep is what it takes to see what there is of a step, but for its gradient, and
+	// maxStepCost the share of a step that this may take: of steps below 80 µs not each is seen.
+	secondsPerStep, maxStepCost = 2e-7, 0.0025
+	// maxStride is one in how many steps is seen at least, and minSteps how many are seen before
+	// any is left out.
+	maxStride, minSteps = 8, 1024
 )
 
 // Step is what a host sees of a committed step. Seconds are those of its own clock.
@@ -32,6 +39,7 @@ type Step struct {
 	Size       int    // members of the job
 	Deal       uint32 // sense.DealOf the shares of work
 	Seconds    float64
+	Alike      uint64     // steps before it that were as this one; Seconds is the mean of them all
 	Workers    []Worker   // those of this host that were members
 	Gradient   noise.Step // what is known of its gradients; without Norms = nothing
 	Reads      int        // elements that measuring all of the gradient reads; 0 = not known
@@ -52,11 +60,14 @@ type Worker struct {
 type Host struct {
 	// SecondsPerRead is what it takes to measure an element; 0 = measuring costs nothing.
 	SecondsPerRead float64
+	// Sparing says that nobody decides by the norms of gradients, so that they may cost less.
+	Sparing bool
 
 	note    Note
-	seconds sense.Window // of the newest steps
+	seconds sense.Window // from one step that was added to the next, of the newest
 	reads   int          // elements that measuring all of a gradient reads; 0 = not known
 	steps   int          // steps ever added
+	stride  int          // one in so many steps is to be added; 0 = each
 	every   int          // one in so many chunks of a gradient is measured
 	skip    int          // one in so many steps is measured
 	least   float64      // share of a gradient that is measured at least, where it has few chunks
@@ -71,7 +82,7 @@ func (h *Host) Add(s Step) {
 	h.note.add(&s)
 	h.steps++
 	if s.Seconds > 0 {
-		h.seconds.Add(s.Seconds)
+		h.seconds.Add(s.Seconds * float64(s.Alike+1))
 	}
 	if s.Reads > 0 {
 		h.reads = s.Reads
@@ -88,7 +99,27 @@ func (h *Host) Take() Note {
 	n := h.note
 	h.note = Note{Generation: n.Generation, Size: n.Size, Deal: n.Deal}
 	h.every, h.skip = h.sampling()
+	h.stride = h.strideAfter(n.Steps)
 	return n
+}
+
+// Stride returns one in how many steps is to be added: each, but of very short ones.
+func (h *Host) Stride() int { return max(1, h.stride) }
+
+// AddEach has each step added until the next Take: steps may take longer from now on.
+func (h *Host) AddEach() { h.seconds, h.stride = sense.Window{}, 1 }
+
+// strideAfter returns the stride after a note of so many steps.
+func (h *Host) strideAfter(steps float64) (stride int) {
+	if steps == 0 || h.steps < minSteps || h.seconds.Count() < sense.WindowSize {
+		return 1
+	}
+	// the shortest, for on a busy machine many steps are held up
+	seconds := h.seconds.Min() / float64(h.Stride())
+	for stride = 1; stride < maxStride && secondsPerStep > maxStepCost*float64(stride)*seconds; {
+		stride *= 2
+	}
+	return stride
 }
 
 // sampling returns how much of the gradients can be measured for maxCost of a step: one in so many
@@ -97,7 +128,11 @@ func (h *Host) sampling() (every, skip int) {
 	if h.seconds.Count() == 0 || h.reads == 0 {
 		return maxEvery, 1
 	}
-	share := float64(h.reads) * h.SecondsPerRead / (maxCost * h.seconds.Median())
+	cost := maxCost
+	if h.Sparing {
+		cost = sparingCost
+	}
+	share := float64(h.reads) * h.SecondsPerRead / (cost * h.seconds.Median())
 	for every = 1; every < maxEvery && float64(every) < share; {
 		every *= 2
 	}
@@ -122,7 +157,7 @@ func (h *Host) Sampling() (every, turn int) {
 
 // add adds a step to the sums of a note.
 func (n *Note) add(s *Step) {
-	n.Steps++
+	n.Steps += float64(s.Alike + 1)
 	least, timed := math.Inf(1), len(s.Workers) > 0 && s.Seconds > 0
 	for i := range s.Workers {
 		w := &s.Workers[i]

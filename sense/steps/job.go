@@ -142,5 +142,5 @@ func (j *Job) Loss() (float64, bool) {
 	return sum / max(n, 1e-9), n > 0
 }
 
-// Noise returns what is known of the noise of the job's gradients.
-func (j *Job) Noise() noise.Estimate { return j.noise.Estimate() }
+// Noise returns what estimates the noise of the job's gradients, which is the caller's.
+func (j *Job) Noise() noise.Estimator { return j.noise.Clone() }

@@ -256,7 +256,8 @@ func TestNoise(t *testing.T) {
 				send(t, &j, "h1", &hosts[1])
 			}
 		}
-		if got := j.Noise(); !got.Known || got.Scale.Mid < 0.8*scale || got.Scale.Mid > 1.25*scale {
+		estimator := j.Noise()
+		if got := estimator.Estimate(); !got.Known || got.Scale.Mid < 0.8*scale || got.Scale.Mid > 1.25*scale {
 			t.Errorf("%s: the scale is %v, the estimate %+v", name, scale, got)
 		}
 	}

@@ -1,0 +1,129 @@
+package signals
+
+import (
+	"math"
+	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// fast is an agent that leads a job of two workers, which are both here and make short steps.
+type fast struct {
+	signals *Signals
+	now     sense.Duration
+	endings [2]Ending
+	apply   head.Apply
+	seen    int // steps of which all is told
+}
+
+// The methods of fast implement Agent.
+
+func (f *fast) Now() sense.Duration                       { return f.now }
+func (f *fast) Leads() bool                               { return true }
+func (f *fast) Levers() setting.Levers                    { return f.apply.Levers }
+func (f *fast) GenerationNumber(g topo.Generation) uint64 { return uint64(g) }
+func (f *fast) NewestEnding(w topo.WorkerID) (topo.Rank, *Ending) {
+	return topo.Rank(w), &f.endings[w]
+}
+
+// newFast returns a job that has made no step.
+func newFast() *fast {
+	data, err := cursor.New(1<<40, 64, 1, true)
+	if err != nil {
+		panic(err)
+	}
+	f := &fast{}
+	f.signals = New(f)
+	var calls []*collective.Posted
+	for w := range topo.WorkerID(2) {
+		c := collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+			Reduction: collective.Mean, In: make([]byte, 64<<10), Weight: 32,
+			Flags: collective.Flags{Step: true}}
+		calls = append(calls, &collective.Posted{Worker: w, Ticket: 1, Call: c})
+	}
+	f.apply = head.Apply{Parts: []head.Part{{Calls: calls}}}
+	f.apply.Data = &data
+	f.apply.View = topo.View{Generation: 1, Members: make([]topo.Member, 2)}
+	return f
+}
+
+// step makes a step of this length.
+func (f *fast) step(takes sense.Duration) {
+	s := f.signals
+	if s.Senses() {
+		f.seen++
+		for w := range f.endings {
+			f.endings[w] = Ending{Ticket: 1, At: f.now}
+		}
+	}
+	f.now += takes
+	f.apply.Steps++
+	s.BeginBatch()
+	s.AddNorms(f.apply.Parts[0], f)
+	s.AddBatch(&f.apply, []error{nil})
+}
+
+// Norms are those of an Executor that has measured nothing.
+func (f *fast) Norms([]float64) (float64, int) { return 0, 0 }
+
+// Of short steps not each is seen, and yet all are counted, with their time, whatever comes between
+// two that are seen: another batch, or steps that take long.
+func TestShortSteps(t *testing.T) {
+	f := newFast()
+	const short, long = sense.Second / 100_000, sense.Second
+	f.step(short) // how long the first has taken is not known
+	var want sense.Duration
+	run := func(n int, takes sense.Duration) (seen int) {
+		seen = f.seen
+		for range n {
+			f.step(takes)
+			want += takes
+		}
+		return f.seen - seen
+	}
+	if seen := run(2000, short); seen != 2000 {
+		t.Errorf("%d of 2000 steps are seen before anybody knows how short they are", seen)
+	}
+	f.signals.TakeNote()
+	if seen := run(2003, short); seen != 250 {
+		t.Errorf("%d of 2003 short steps are seen, expected one in eight", seen)
+	}
+	batch := f.apply.Data.Batch
+	f.apply.Data.Batch = 2 * batch // from the next step on
+	if run(1, short); f.signals.under.Batch != 2*batch {
+		t.Fatal("the batch is the old one")
+	}
+	if seen := run(4, long); seen != 4 {
+		t.Errorf("%d of 4 steps with another batch are seen", seen)
+	}
+	f.signals.TakeNote()
+	run(2000, short)
+	f.signals.TakeNote()
+	if seen := run(3, long); seen != 0 {
+		t.Errorf("%d steps are seen, of three after short ones", seen)
+	}
+	f.signals.TakeNote() // nothing to tell: steps take long
+	if seen := run(2, long); seen != 2 {
+		t.Errorf("%d of 2 steps are seen that take long", seen)
+	}
+	look, _, _ := f.signals.Look(f.apply.State)
+	if look.Observation.Steps != nil {
+		t.Error("nothing can change, and there is a look")
+	}
+	steps, span, samples := uint64(0), 0.0, uint64(0)
+	f.signals.EndRows("h")
+	for r := f.signals.TakeRow(); r != nil; r = f.signals.TakeRow() {
+		steps, span, samples = steps+r.Steps, span+r.Span, samples+r.Samples
+	}
+	if steps != f.apply.Steps || math.Abs(span-want.Seconds()) > 1e-3 ||
+		samples != 4005*batch+(steps-4005)*2*batch {
+		t.Errorf("%d steps of %d samples in %v s are kept, of %d in %v", steps, samples, span,
+			f.apply.Steps, want.Seconds())
+	}
+}
