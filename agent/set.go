@@ -41,13 +41,13 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 		return setting.Change{}, head.ErrNotHead
 	}
 	next, err := s.Setting.Asked(text)
-	if err == nil && next.Size != s.Setting.Size { // for which people need no lever
-		err = a.askHead(func() error { return a.driver.head.CheckSize(int(next.Size)) })
-	}
 	if err == nil {
-		from := s.Setting
-		from.Size = next.Size
-		err = s.Levers.Refuse(from, next)
+		err = s.Levers.RefuseShares(s.Setting, next)
+	}
+	if err == nil && !next.Equal(s.Setting) {
+		err = a.askHead(func() error {
+			return a.driver.head.CheckChange(next, setting.Change{Phase: setting.Entered, Who: who})
+		})
 	}
 	if err != nil {
 		return setting.Change{}, err

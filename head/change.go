@@ -38,6 +38,17 @@ func (a *Agent) Change(next setting.Setting, c setting.Change) error {
 	return err
 }
 
+// CheckChange returns why Change would not enter a change to the setting next now; nil = it would.
+func (a *Agent) CheckChange(next setting.Setting, c setting.Change) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	if next.Size == a.leader.wantedSize() {
+		next.Size = 0
+	}
+	return a.leader.checkChange(next, c)
+}
+
 // RequestedChange returns the change that waits for the end of a step, on the head; false = none
 // does.
 func (a *Agent) RequestedChange() (setting.Change, bool) {
@@ -188,7 +199,8 @@ var errChangeWaits = errors.New(
 func (r *leader) checkChange(next setting.Setting, c setting.Change) error {
 	switch v := r.machine.View(); {
 	case r.state.Shape != nil:
-		return errors.New("this job has a mesh: its setting cannot change yet")
+		return errors.New("this job has a mesh, with which its setting stays as it is; " +
+			"shoal reshape changes the mesh")
 	case v.Generation == 0 || r.state.View.Generation == 0:
 		return errEarly
 	case r.state.Data == nil:

@@ -30,15 +30,6 @@ func (a *Agent) Levers() setting.Levers {
 	return levers
 }
 
-// CheckSize returns why Change would not bring the job to a size, on the head; elsewhere it returns
-// ErrNotHead; nil where it would.
-func (a *Agent) CheckSize(n int) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	return a.leader.checkSize(n, false)
-}
-
 // slots is how many workers the hosts of the job have room for, on the head; 0 = any number, or
 // this agent does not lead.
 func (a *Agent) slots() int {

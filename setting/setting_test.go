@@ -78,7 +78,14 @@ func TestWords(t *testing.T) {
 	c.Phase, c.Measured, c.Steps = setting.Reverted, 0.93, 1
 	want("change 3 reverted: 0.93x over 1 step, predicted 1.31x (1.18–1.44); batch 256 -> 128, " +
 		"rate 1.4 -> as the program has it")
-	c.Phase, c.Measured, c.Why = setting.Void, 0, "worker 2 was lost"
+	// what ends against the prediction is said beside it in numbers, though the band holds it
+	c.Predicted.Low = 0.8
+	c.Why = "slower than before"
+	want("change 3 reverted: 0.93x over 1 step, predicted 1.31x (0.8–1.44), slower than before; " +
+		"batch 256 -> 128, rate 1.4 -> as the program has it")
+	c.Phase, c.Who, c.Why = setting.Kept, "ada", ""
+	want("change 3 kept: 0.93x over 1 step, predicted 1.31x (0.8–1.44), kept because ada asked")
+	c.Phase, c.Measured, c.Why, c.Who = setting.Void, 0, "worker 2 was lost", ""
 	want("change 3 void: worker 2 was lost")
 	c = setting.Change{Number: 1, Phase: setting.Entered, To: "batch=64", Because: "ada asked"}
 	want("change 1 at step 0: batch 64, because ada asked")

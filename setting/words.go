@@ -103,14 +103,17 @@ func (c Change) ending() string {
 			plural.Of(int(c.Steps), c.Unit())))
 		switch {
 		case !c.Predicted.IsKnown():
-		case c.Predicted.Contains(c.Measured):
+		case c.Phase != Reverted && c.Measured >= 1 && c.Predicted.Contains(c.Measured):
 			list = append(list, "as predicted")
-		default:
+		default: // also within the band, where that alone would not explain what came of it
 			list = append(list, "predicted "+c.Predicted.factor(""))
 		}
 	}
-	if c.Why != "" {
+	switch {
+	case c.Why != "":
 		list = append(list, c.Why)
+	case c.Phase == Kept && c.Measured > 0 && c.Measured < 1 && c.Who != "":
+		list = append(list, "kept because "+c.Who+" asked")
 	}
 	if len(list) == 0 {
 		return ""

@@ -174,6 +174,11 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 				"--%s 0 is no number of workers; give 1 to 1024, or leave it out", flag)
 		}
 	}
+	if len(args) > 0 && args[0] == string(job.AutoWatch) && f.auto == string(job.AutoAct) &&
+		cmd.ArgsLenAtDash() != 0 {
+		return spec, cli.Usagef("--auto %s would run a program of that name: did you mean "+
+			"--auto=%[1]s? If not, write -- before the program", args[0])
+	}
 	spec = spec.Override(
 		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env,
 			Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread,
