@@ -181,7 +181,6 @@ func TestChangesAreRefused(t *testing.T) {
 		"has not begun":     newAlone(t, 1).Change(setting.Setting{Batch: 32}, person),
 		"states no data":    newPair(t).agents["A"].Change(setting.Setting{Batch: 32}, person),
 		"the job is ending": endingPair(t).Change(setting.Setting{Batch: 32}, person),
-		"allows, 8–64":      a.CheckChange(setting.Setting{Batch: 128}, person),
 		"is ending":         endingPair(t).CheckChange(setting.Setting{Batch: 32}, person),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -257,7 +257,8 @@ func TestNoise(t *testing.T) {
 			}
 		}
 		estimator := j.Noise()
-		if got := estimator.Estimate(); !got.Known || got.Scale.Mid < 0.8*scale || got.Scale.Mid > 1.25*scale {
+		if got := estimator.Estimate(); !got.Known || got.Scale.Mid < 0.8*scale ||
+			got.Scale.Mid > 1.25*scale {
 			t.Errorf("%s: the scale is %v, the estimate %+v", name, scale, got)
 		}
 	}
