@@ -1,5 +1,5 @@
-"""How true predictions are: many changes of the batch, and of the shares of work where one of the
-paced workers is slow, predicted and measured.
+"""How true predictions are: many changes of the batch, of the number of workers, and of the shares
+of work where one of the paced workers is slow, predicted and measured.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ WORKERS = 4
 SLOW = dict(kind="parts", slow_from=0, slow_rank=1, slow=2, only_backward=False, elements=1 << 14)
 
 
+# The size changes from one worker to so many, with a batch that all of these divide.
+MOST, BATCH = 6, 240
+LIMITS = ("--min", "1", "--max", str(MOST))
+
+
 def measure(args):
     """The changes of all jobs, each a dict."""
     found = []
@@ -29,6 +34,14 @@ def measure(args):
             lambda: f"batch={round(least * 2 ** draws.uniform(0, math.log2(most / least)))}",
             args.changes // len(SHAPES),
         )
+    for number, (a, b) in enumerate(SHAPES[1:]):
+        sizes = other_sizes(random.Random(args.seed + number))
+        found += change_at_random(
+            dict(a=a, b=b, batch=BATCH),
+            lambda sizes=sizes: f"size={next(sizes)}",
+            args.changes // len(SHAPES) // 2,
+            LIMITS,
+        )
     draws = random.Random(args.seed)
     found += change_at_random(
         dict(SLOW, a=0.002, b=0.0004, batch=128),
@@ -38,17 +51,25 @@ def measure(args):
     return found
 
 
-def change_at_random(options, draw, changes):
+def other_sizes(draws):
+    """Sizes at random without end, of which none is as the one before."""
+    last = WORKERS
+    while True:
+        last = draws.choice([n for n in range(1, MOST + 1) if n != last])
+        yield last
+
+
+def change_at_random(options, draw, changes, flags=()):
     """Change a job so many times, by hand, to what draw() says, and return what the ledger says of
-    each change.
+    each change. The job runs with some flags.
     """
-    with jobs.Run(WORKERS, **options, epochs=1 << 20) as run:
+    with jobs.Run(WORKERS, flags, **options, epochs=1 << 20) as run:
         run.wait_for(lambda: run.steps() >= 200)
         for _ in range(changes):
             before = len(run.changes())
             if run.set(draw()):
                 continue  # it has that
-            run.wait_for(lambda: len(run.changes()) > before and ended(run.changes()))
+            run.wait_for(lambda: len(run.changes()) > before and ended(run.changes()), 300)
         return [
             dict(part="predictions", a=options["a"], b=options["b"], to=c["to"],
                  predicted=c.get("predicted"), measured=c.get("measured", 0), phase=c["phase"],
@@ -72,6 +93,7 @@ def text(results):
         "|---|---|---|---|---|---|",
     ]
     kinds = [("batch", *shape) for shape in SHAPES]
+    kinds += [("size", *shape) for shape in SHAPES[1:]]
     kinds += [("shares", SHAPES[-1][0], SHAPES[-1][1]), ("all", None, None)]
     for kind, a, b in kinds:
         some = [r for r in rows if a is None or (kind_of(r), r["a"], r["b"]) == (kind, a, b)]
@@ -92,4 +114,6 @@ def text(results):
 
 def kind_of(result):
     """What a change was of."""
+    if result["to"].startswith("size="):
+        return "size"
     return "shares" if result["slow"] > 1 else "batch"

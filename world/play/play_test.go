@@ -75,14 +75,20 @@ func TestPoliciesDoNoHarm(t *testing.T) {
 		}
 		hosts := rapid.IntRange(2, 8).Draw(t, "hosts")
 		noise := from("noise", 50, 10_000)
-		text := fmt.Sprintf("hosts %d cable %.0fMbit\ncompute %.3fms + %.4fms/sample sd %d%%\n"+
+		who := rapid.SampledFrom([]string{"batch", "shares", "size", "batch shares size"}).Draw(t,
+			"policy")
+		sizes := ""
+		if strings.Contains(who, "size") {
+			sizes = " range 1-8"
+		}
+		text := fmt.Sprintf("hosts %d%s cable %.0fMbit\ncompute %.3fms + %.4fms/sample sd %d%%\n"+
 			"gradients %.0fkB\ndata 50000 batch %d range 16-4096\nnoise %.0f growing to %.0f\n"+
 			"target 50 epochs\nrun 600 steps\npolicy %s\ncosts loss 1s join 1s change 20ms\n"+
-			"expect goodput >= 0.6 of first after 150 steps\nexpect samples once\n", hosts,
+			"expect goodput >= 0.6 of first after 150 steps\nexpect samples once\n", hosts, sizes,
 			from("cable", 100, 10_000), from("fixed", 1, 100), from("each", 0.05, 2),
 			rapid.IntRange(0, 20).Draw(t, "sd"), from("gradients", 10, 50_000),
 			rapid.IntRange(16, 512).Draw(t, "batch"), noise, noise*from("growth", 1, 10),
-			rapid.SampledFrom([]string{"batch", "shares", "batch shares"}).Draw(t, "policy"))
+			who)
 		for range rapid.IntRange(0, 4).Draw(t, "events") {
 			what := rapid.SampledFrom([]string{"slow h%d 2x", "cable h%d 50Mbit", "lose h%d",
 				"join h%d"}).Draw(t, "event")
