@@ -4,9 +4,11 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -151,30 +153,37 @@ func (l *Loop) take(look Look) {
 // tellOpen tells people what the policies decide about, where this agent leads, when that is known
 // and again when it has become more. l.mu is held.
 func (l *Loop) tellOpen(o sense.Observation) {
-	if !l.leads || l.waits || l.mode == act.Off || o.Size == 0 {
+	early := o.Size == 0 || o.Step == 0 && o.Setting.Size == 0 // the job has not quite begun
+	if !l.leads || l.waits || l.mode == act.Off || early {
 		return
 	}
-	batch := "the batch is closed, and shoal.torch.loader(…, batch_range=(least, most)) opens it"
+	var list, notes []string
 	if o.Levers.Batch.IsOpen() {
-		batch = fmt.Sprintf("batch %v", o.Levers.Batch)
+		list = append(list, fmt.Sprintf("batch %v", o.Levers.Batch))
+	} else {
+		notes = append(notes, "the batch is closed, and shoal.torch.loader(…, "+
+			"batch_range=(least, most)) opens it")
 	}
-	shares := "they decide about shares of work"
-	if o.Levers.Alike {
-		shares = "shares of work are closed: " + setting.WhyAlike
-		if !o.Setting.IsEqual() {
-			shares += " (they are unequal now: shoal set JOB shares=1:1… makes them equal)"
-		}
-	}
-	open := shares + "; " + batch
 	if o.Levers.Size.IsOpen() {
-		open += fmt.Sprintf("; size %v", o.Levers.Size)
+		list = append(list, fmt.Sprintf("size %v", o.Levers.Size))
+	}
+	switch {
+	case !o.Levers.Alike:
+		list = append(list, "shares of work")
+	case o.Setting.IsEqual():
+		notes = append(notes, "shares of work are closed: "+setting.WhyAlike)
+	default:
+		notes = append(notes, "shares of work are closed: "+setting.WhyAlike+
+			" (they are unequal now: shoal set JOB shares=1:1… makes them equal)")
 	}
 	if o.Levers.Save {
-		open += "; steps between checkpoints"
+		list = append(list, "steps between checkpoints")
 	}
 	if l.mode == act.Watch {
-		open += "; they only say what they would change"
+		notes = append(notes, "policies only say what they would change")
 	}
+	open := strings.Join(append([]string{"what may change: " +
+		cmp.Or(strings.Join(list, ", "), "nothing")}, notes...), "; ")
 	if open != l.open {
 		l.open = open
 		l.job.Tell(open)

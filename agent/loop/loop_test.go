@@ -114,7 +114,7 @@ func TestLoopChangesTheJob(t *testing.T) {
 		j.asked[0].Policy != "batch" || j.now.Batch <= 64 {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
 	}
-	if len(j.told) != 1 || j.told[0] != "they decide about shares of work; batch 32–1024" {
+	if len(j.told) != 1 || j.told[0] != "what may change: batch 32–1024, shares of work" {
 		t.Errorf("people were told %q", j.told)
 	}
 }
@@ -126,7 +126,7 @@ func TestClosedSharesAreTold(t *testing.T) {
 	j.alike, j.now.Shares = true, []uint16{2, 1}
 	run(newLoop(t, j, act.Auto), j, 2)
 	if len(j.told) != 1 ||
-		!strings.HasPrefix(j.told[0], "shares of work are closed: the program averages grad") ||
+		!strings.HasPrefix(j.told[0], "what may change: batch 32–1024; shares of work are clo") ||
 		!strings.Contains(j.told[0], "unequal now: shoal set JOB shares=1") {
 		t.Errorf("people were told %q", j.told)
 	}
