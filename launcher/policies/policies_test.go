@@ -58,8 +58,8 @@ func behave(how string) {
 			if !strings.Contains(in.Text(), `"save":true},"saves":{"cost":0.5,"writing":2}`) {
 				fmt.Println(`it is not told of checkpoints`)
 			}
-			fmt.Printf(`{"tick":%d,"change":{"batch":256,"save":7},"because":"asked %d times",`+
-				`"state":%d}`+"\n", n, n, n)
+			fmt.Printf(`{"tick":%d,"change":{"batch":256,"save":7,"size":3},`+
+				`"because":"asked %d times","state":%d}`+"\n", n, n, n)
 		case "then dies":
 			return
 		case "then leaves a child", "then leaves a session":
@@ -124,8 +124,8 @@ func TestProgramDecides(t *testing.T) {
 		for failed := true; failed; { // a busy machine may make an answer late
 			failed = panics(func() { got, state = p.Decide(observed, nil, state) }) != nil
 		}
-		want := decide.Decision{To: &decide.Target{Setting: setting.Setting{Batch: 256, Save: 7}},
-			Because: fmt.Sprintf("asked %d times", n)}
+		to := decide.Target{Setting: setting.Setting{Batch: 256, Save: 7, Size: 3}}
+		want := decide.Decision{To: &to, Because: fmt.Sprintf("asked %d times", n)}
 		if diff := cmp.Diff(want, got); diff != "" || string(state) != fmt.Sprint(n) {
 			t.Errorf("decision %d has the state %s, and is (-want +got): %s", n, state, diff)
 		}
