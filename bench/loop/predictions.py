@@ -14,7 +14,6 @@ import jobs
 SHAPES = [(0.02, 0.00002), (0.01, 0.0001), (0.002, 0.0004)]
 WORKERS = 4
 
-
 # The shares of work change where one worker takes twice as long for a sample.
 SLOW = dict(kind="parts", slow_from=0, slow_rank=1, slow=2, only_backward=False, elements=1 << 14)
 
@@ -23,9 +22,20 @@ SLOW = dict(kind="parts", slow_from=0, slow_rank=1, slow=2, only_backward=False,
 MOST, BATCH = 6, 240
 LIMITS = ("--min", "1", "--max", str(MOST))
 
+# Two workers that compute, for which a machine needs a processor each that nobody else uses.
+REAL = dict(kind="computed", a=0, b=0)
+
 
 def measure(args):
     """The changes of all jobs, each a dict."""
+    if args.real:
+        draws = random.Random(args.seed)
+        return change_at_random(
+            dict(REAL, batch=128, least=64, most=1024),
+            lambda: f"batch={round(64 * 2 ** draws.uniform(0, 4))}",
+            args.changes // len(SHAPES),
+            workers=2,
+        )
     found = []
     for number, (a, b) in enumerate(SHAPES):
         draws, least, most = random.Random(args.seed + number), 64, 1024
@@ -59,11 +69,11 @@ def other_sizes(draws):
         yield last
 
 
-def change_at_random(options, draw, changes, flags=()):
+def change_at_random(options, draw, changes, flags=(), workers=WORKERS):
     """Change a job so many times, by hand, to what draw() says, and return what the ledger says of
     each change. The job runs with some flags.
     """
-    with jobs.Run(WORKERS, flags, **options, epochs=1 << 20) as run:
+    with jobs.Run(workers, flags, **options, epochs=1 << 20) as run:
         run.wait_for(lambda: run.steps() >= 200)
         for _ in range(changes):
             before = len(run.changes())
@@ -94,7 +104,7 @@ def text(results):
     ]
     kinds = [("batch", *shape) for shape in SHAPES]
     kinds += [("size", *shape) for shape in SHAPES[1:]]
-    kinds += [("shares", SHAPES[-1][0], SHAPES[-1][1]), ("all", None, None)]
+    kinds += [("shares", SHAPES[-1][0], SHAPES[-1][1]), ("batch", 0, 0), ("all", None, None)]
     for kind, a, b in kinds:
         some = [r for r in rows if a is None or (kind_of(r), r["a"], r["b"]) == (kind, a, b)]
         known = [r for r in some if r["predicted"] and r["measured"]]
@@ -102,7 +112,7 @@ def text(results):
             continue
         errors = sorted(abs(r["measured"] / r["predicted"]["mid"] - 1) for r in known)
         inside = [r["predicted"]["low"] <= r["measured"] <= r["predicted"]["high"] for r in known]
-        what = "" if a is None else f"{1e3 * a:g} ms + {1e6 * b:g} µs"
+        what = f"{1e3 * a:g} ms + {1e6 * b:g} µs" if a else "" if a is None else "PyTorch"
         lines.append(
             f"| {kind} | {what} | {len(known)} of {len(some)} |"
             f" {100 * statistics.median(errors):.1f} % |"

@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few changes and one seed")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     parser.add_argument("--json", help="also keep all results in this file")
+    parser.add_argument("--real", action="store_true", help="predictions of workers that compute")
     parser.add_argument("--seed", type=int, default=1, help="of the changes")
     args = parser.parse_args()
     args.changes, args.seeds, args.epochs = (12, 1, 4) if args.quick else (105, 5, 12)
