@@ -88,7 +88,8 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 	text string) error {
 	var number uint64 // of the change; 0 = the job was not asked yet
 	var head string   // the host that was asked
-	ask := func() error {
+	var ask func() error
+	ask = func() error {
 		// Another change may wait for the end of a step, and only one does at a time.
 		if j.NextChange != nil && !f.noWait {
 			if err := cli.Poll(ctx, func() (bool, error) {
@@ -103,6 +104,12 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 			return nil
 		}
 		if err := j.Set(ctx, text, requester()); err != nil {
+			// Somebody else may have been faster since the job was looked at.
+			refusal := new(control.Refusal)
+			if !f.noWait && errors.As(err, &refusal) && j.Refresh(ctx) == nil &&
+				j.NextChange != nil {
+				return ask()
+			}
 			return fmt.Errorf("job %s keeps its setting: %w", j.Name, err)
 		}
 		if head = j.Head; j.NextChange != nil {

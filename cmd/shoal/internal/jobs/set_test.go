@@ -84,7 +84,10 @@ func TestSetWhenSomethingHappensMeanwhile(t *testing.T) {
 			trains(2, 64, "a", 0)}, 1, "",
 			"job train now has batch=64 and not batch=512: it was changed again since; shoal " +
 				"explain train says why"},
-		"refused": {[]string{trains(0, 128, "a", 0), "503 no"}, 1, "",
+		"somebody is faster": {[]string{trains(0, 128, "a", 0), "503 another change waits",
+			trains(0, 128, "a", 1), trains(1, 64, "a", 0), trains(1, 64, "a", 2),
+			trains(2, 512, "a", 0)}, 2, "job train has batch=512 after", ""},
+		"refused": {[]string{trains(0, 128, "a", 0), "503 no", trains(0, 128, "a", 0)}, 1, "",
 			"job train keeps its setting: no"},
 		"led from elsewhere": {[]string{trains(0, 128, "a", 0), trains(0, 128, "a", 1),
 			"503 job train is led from host b: ask there"}, 1, "",

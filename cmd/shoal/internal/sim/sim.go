@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -66,6 +67,9 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
 			return cli.Arguments(1, math.MaxInt)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if part := givenTwice(o.what); part != "" {
+				return cli.Usagef("--what: %s is given twice: leave one out", part)
+			}
 			o.reseed = cmd.Flags().Changed("seed")
 			done := cli.ExitOnSignal(cmd.Context()) // since there is nothing to undo
 			defer done()
@@ -80,6 +84,20 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
 	cmd.Flags().StringVar(&o.what, "what", "", "compare with what would come of something else")
 	cmd.Flags().Uint64Var(&o.seed, "seed", 0, "draw by another seed than the files say")
 	return cmd
+}
+
+// givenTwice returns a part that a what-if has more than once, such as "link h2"; "" = it has none.
+func givenTwice(what string) string {
+	seen := map[string]bool{}
+	for item := range strings.SplitSeq(what, ",") {
+		name, _, _ := strings.Cut(item, "=")
+		name = strings.Join(strings.Fields(name), " ")
+		if seen[name] {
+			return name
+		}
+		seen[name] = true
+	}
+	return ""
 }
 
 // played is what came of a file.
