@@ -137,8 +137,12 @@ func Candidates(hosts, bytes int) (routes []Route) {
 // sends and gets each element once, and in all other routes some elements twice.
 func CandidatesAround(slow, hosts, bytes int) (routes []Route) {
 	next := (slow + 1) % hosts // then the slow host comes last, where trees have a leaf
+	root := next               // then it is the root of the second tree, and a leaf of the first
+	if hosts%2 == 1 {
+		root = (slow + hosts - 1) % hosts
+	}
 	for _, r := range []Route{{Strategy: DoubleTree{}, First: slow},
-		{Strategy: DoubleTree{}, First: next}, {Strategy: Tree{}, First: next},
+		{Strategy: DoubleTree{}, First: root}, {Strategy: Tree{}, First: next},
 		{Strategy: Star{}, First: next}} {
 		routes = appendPieces(routes, r, hosts, bytes)
 	}

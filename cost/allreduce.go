@@ -85,7 +85,7 @@ type allReduce struct {
 	missing []int // by tree, piece and host: partial sums that have not been added yet
 
 	out        []sim.Resource      // by host: the sending direction of its cable
-	received   []float64           // by host: when the newest piece had come in, in seconds
+	received   []float64           // by host: until when its cable takes in pieces, in seconds
 	processors []sim.Resource      // by host: the processor that adds
 	streams    []sim.Resource      // by sender, receiver and stream; nil = one stream fills a cable
 	events     sim.Queue[transfer] // transfers that are to come, by time
@@ -174,14 +174,14 @@ func (s *allReduce) missingAt(tree, piece, host int) *int {
 // send plans the arrival of a piece that begins to leave its sender at a time in seconds, when the
 // cables of sender and receiver are free.
 func (s *allReduce) send(at float64, t transfer) {
-	wire := float64(t.bytes) * s.beta(t.from)
+	wire := float64(float64(t.bytes) * s.beta(t.from))
 	s.out[t.from].Use(at, s.model.Piece)
 	sent := max(s.out[t.from].Use(at, wire), s.useStream(at, t, wire))
-	// The receiver takes in the piece while the sender still sends it.
-	s.received[t.to] = max(sent+s.model.Alpha,
-		s.received[t.to]+float64(float64(t.bytes)*s.beta(t.to)))
+	// The receiver takes in the piece while the sender still sends it, and others beside it.
+	s.received[t.to] = max(sent-wire+s.model.Alpha, s.received[t.to]) +
+		float64(float64(t.bytes)*s.beta(t.to))
 	t.arrived = true
-	s.events.Add(s.received[t.to], t)
+	s.events.Add(max(sent+s.model.Alpha, s.received[t.to]), t)
 }
 
 // beta returns the seconds for a byte on the cable of a host.

@@ -25,14 +25,20 @@ const (
 	believable = 1.3
 	// maxSlow is how many times slower than the others a cable is at most.
 	maxSlow = 1 << 10
+	// failing is what it costs to try a route that turns out to be none for the slow host, as a
+	// part of each all-reduce that would follow: some go by until the next one is found.
+	failing = 0.05
+	// alike is by which factor routes differ that are as good for one host as for another.
+	alike = 1.05
 	// fasterCables is how many times faster the other cables are taken to be where one may have
 	// been slow from the beginning.
 	fasterCables = 8
 )
 
-// cableToTry returns the route that is best on average over the hosts whose cable may be the slow
-// one, by what was measured since the search began, with the seconds that it may take; the route
-// before the search if there is none. slow is the slow host; -1 = it may be one of several.
+// cableToTry returns the route that is fastest for some of the hosts whose cable may be the slow
+// one, by what was measured since the search began, and rather for many of them than for few, with
+// the seconds that it may take; the route before the search if there is none. slow is the slow
+// host; -1 = it may be one of several.
 func (c *classState) cableToTry() (best collective.Route, may setting.Band, slow int) {
 	best, slow = c.route, -1
 	if c.trial {
@@ -45,9 +51,9 @@ func (c *classState) cableToTry() (best collective.Route, may setting.Band, slow
 	if len(hosts) == 1 {
 		slow = hosts[0]
 	}
-	limit := trialMargin * c.seconds[best].Median()
+	now, least := c.seconds[best].Median(), math.Inf(1)
 	for _, host := range hosts {
-		for _, r := range collective.CandidatesAround(host, c.Hosts, c.Bytes) {
+		for _, r := range collective.CandidatesAround(max(host, 0), c.Hosts, c.Bytes) {
 			if host < 0 || c.seconds[r] != nil || r.Streams != c.route.Streams {
 				continue
 			}
@@ -57,8 +63,16 @@ func (c *classState) cableToTry() (best collective.Route, may setting.Band, slow
 				took = append(took, m.AllReduceSeconds(r, c.Hosts, c.Bytes))
 				mean += took[len(took)-1] / float64(len(models))
 			}
-			if low := slices.Min(took); low < limit && (!may.IsKnown() || mean < may.Mid) {
-				best, may = r, setting.Band{Low: low, Mid: mean, High: slices.Max(took)}
+			low, others := slices.Min(took), 0.0
+			for _, t := range took {
+				if t > alike*low {
+					others += 1 / float64(len(models))
+				}
+			}
+			score := low + float64(failing*now*others)
+			if low < trialMargin*now && score < least {
+				best, least = r, score
+				may = setting.Band{Low: low, Mid: mean, High: slices.Max(took)}
 			}
 		}
 	}
