@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import Any, Dict, NoReturn, Optional, Sequence, TextIO
 
-from .policies import Policy, answer, decorated
+from .policies import Policy, answer, decorated, observation
 
 PROTOCOL = 1
 
@@ -48,14 +48,27 @@ def _serve(rule: Policy, requests: TextIO, answers: TextIO) -> None:
 
 
 def _test(rule: Policy, cases: TextIO) -> int:
-    """Ask a policy about each line of a file, an observation in JSON, and print what it wants."""
-    failed = 0
+    """Ask a policy about each line of a file, an observation in JSON, and print what it wants.
+    Return 1 where a line is no observation, the policy has failed, or there is none; else 0.
+    """
+    asked = failed = 0
     state = None
     for number, line in enumerate(cases, 1):
         if not line.strip() or line.startswith("#"):
             continue
+        asked += 1
         try:
-            found = answer(rule, {"tick": number, "observation": json.loads(line), "state": state})
+            observed = json.loads(line)
+            observation(observed)
+        except Exception as error:
+            failed += 1
+            print(
+                f"line {number} is no observation: {type(error).__name__}: {error}; one is the"
+                " object that docs/formats/policy.md shows, on one line"
+            )
+            continue
+        try:
+            found = answer(rule, {"tick": number, "observation": observed, "state": state})
         except Exception as error:
             failed += 1
             print(f"line {number}: {type(error).__name__}: {error}")
@@ -64,7 +77,9 @@ def _test(rule: Policy, cases: TextIO) -> int:
         wanted = found["change"]
         parts = ",".join(f"{name}={value}" for name, value in (wanted or {}).items())
         print(f"line {number}: {parts or 'leave it'}" + f", {found['because']}" * bool(wanted))
-    return 1 if failed else 0
+    if not asked:
+        print("the file of cases has no observation: give it one a line, as JSON")
+    return 1 if failed or not asked else 0
 
 
 def main(words: Optional[Sequence[str]] = None) -> NoReturn:

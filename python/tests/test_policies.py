@@ -75,6 +75,29 @@ def test_a_policy_that_fails_goes_on(tmp_path):
     assert "thinking" in errors
 
 
+def test_cases_that_are_none(tmp_path):
+    """A line that is no observation is named as such, and a file without one has tested nothing."""
+
+    def test(text):
+        """The exit code of shoal policy test with these cases, and what it prints."""
+        cases = tmp_path / "cases.txt"
+        cases.write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-m", "shoal._policy_program", "test", EXAMPLE / "policy.py", cases],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    code, said = test('# none\n{"nonsense": 1}\n{\n' + json.dumps(OBSERVED) + "\n")
+    assert code == 1 and "line 2 is no observation: KeyError" in said, said
+    assert "line 3 is no observation: JSONDecodeError" in said and "line 4: batch=128" in said
+    assert test("# none\n") == (
+        1,
+        "the file of cases has no observation: give it one a line, as JSON\n",
+    )
+
+
 def test_what_is_no_change_is_refused():
     """A change without a reason, of nothing, of an unknown lever, or to no number is an error."""
     for values, words in (
