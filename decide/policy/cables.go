@@ -70,7 +70,7 @@ func (c *classState) cableToTry() (best collective.Route, may setting.Band, slow
 				}
 			}
 			score := low + float64(failing*now*others)
-			if low < trialMargin*now && score < least {
+			if low < trialMargin*now && score < keepMargin*least { // short pieces come first
 				best, least = r, score
 				may = setting.Band{Low: low, Mid: mean, High: slices.Max(took)}
 			}

@@ -83,15 +83,15 @@ func (c *classState) isFaster() bool {
 }
 
 // isSlower reports whether a few all-reduces by a route that is tried, or a single one that takes
-// much longer, show that it takes longer than the one before. Where slow cables are looked for, or
-// the route from before is tried again, what takes longer takes much longer. w is what they took.
+// much longer, show that it takes longer than the one before. When all-reduces have become slower,
+// what takes longer mostly takes much longer. w is what they took.
 func (c *classState) isSlower(w *sense.Window) bool {
 	before := c.seconds[c.previous]
 	if before == nil {
 		return false // another agent began the trial
 	}
 	limit := hopeless
-	if c.looking || c.route == c.before {
+	if c.looking || c.before.Strategy != nil {
 		limit = 1 / trialMargin
 	}
 	newest := w.Newest(driftLength)

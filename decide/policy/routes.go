@@ -287,7 +287,7 @@ func (c *classState) routeToTry(model cost.Model, now float64) (best collective.
 		seconds := model.AllReduceSeconds(r, c.Hosts, c.Bytes) / predicted * now
 		if w := c.seconds[r]; w != nil && w.Count() >= earlyLength {
 			seconds = w.Median()
-		} else if c.slow == nil && c.wouldInform(r) && seconds < probeMargin*now {
+		} else if c.wouldInform(r) && seconds < probeMargin*now {
 			return r, seconds
 		}
 		if seconds < expected {
