@@ -17,7 +17,6 @@ WORKERS = 4
 # The shares of work change where one worker takes twice as long for a sample.
 SLOW = dict(kind="parts", slow_from=0, slow_rank=1, slow=2, only_backward=False, elements=1 << 14)
 
-
 # The size changes from one worker to so many, with a batch that all of these divide.
 MOST, BATCH = 6, 240
 LIMITS = ("--min", "1", "--max", str(MOST))
