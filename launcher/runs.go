@@ -45,10 +45,10 @@ func ReadResult(dir string) (r Result, err error) { return r, readRunFile(dir, "
 func readRunFile(dir, name string, into any) error {
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {
-		return fmt.Errorf("launcher: %w", err)
+		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("launcher: %s is damaged: %w", filepath.Join(dir, name), err)
+		return fmt.Errorf("%s is damaged: %w", filepath.Join(dir, name), err)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 		}
 		var e Entry
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, 0, fmt.Errorf("launcher: a line of the ledger is damaged: %w", err)
+			return nil, 0, fmt.Errorf("a line of the ledger is damaged: %w", err)
 		}
 		entries = append(entries, e)
 		n += len(line)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/sense"
 )
 
@@ -98,14 +99,15 @@ func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.D
 		}
 	}
 	if best == now {
-		return decide.Leave(fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %d members, "+
-			"there is %.3g for it, and no other size is better", seconds, now.money, o.Size, left))
+		return decide.Leave(fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %s, "+
+			"there is %.3g for it, and no other size is better", seconds, now.money,
+			plural.Of(o.Size, "member"), left))
 	}
 	d := decideSize(o, to, list)
 	d.Least = anyGain
-	d.Because = fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %d members, and %.3g s and "+
-		"%.3g with %d; there is %.3g for it", seconds, now.money, o.Size, best.seconds, best.money,
-		to.Members(o), left)
+	d.Because = fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %s, and %.3g s and "+
+		"%.3g with %d; there is %.3g for it", seconds, now.money, plural.Of(o.Size, "member"),
+		best.seconds, best.money, to.Members(o), left)
 	return d
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/sense"
 )
 
@@ -96,18 +97,19 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 	}
 	switch n := o.Size; {
 	case s.Over:
-		return decide.Leave(fmt.Sprintf("the search has ended at %d members", n))
+		return decide.Leave("the search has ended at " + plural.Of(n, "member"))
 	case s.Asked != 0 && n == s.Members && o.Setting.Number > s.Change: // they were taken back
 		s.Over = true
-		return decide.Leave(fmt.Sprintf("%d members were taken back", s.Asked))
+		return decide.Leave(fmt.Sprintf("%s %s taken back", plural.Of(s.Asked, "member"),
+			plural.Verb(s.Asked, "was", "were")))
 	case s.Asked != 0 && n == s.Asked:
 		*s = climbed{Members: n, Since: o.Step, Before: s.Members, Rate: s.Rate}
 	case n != s.Members:
 		*s = climbed{Members: n, Since: o.Step}
 	}
 	if o.Step < s.Since+steps {
-		d := decide.Leave(fmt.Sprintf("%d members are measured until step %d", o.Size,
-			s.Since+steps))
+		d := decide.Leave(fmt.Sprintf("%s %s measured until step %d",
+			plural.Of(o.Size, "member"), plural.Verb(o.Size, "is", "are"), s.Since+steps))
 		d.Again = s.Since + steps - o.Step
 		return d
 	}
@@ -115,7 +117,7 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 		func(x sense.StepSample) bool { return x.Size != o.Size })
 	rate, n := sense.Rate(list)
 	if n == 0 {
-		return decide.Leave(fmt.Sprintf("no step of %d members was measured", o.Size))
+		return decide.Leave("no step of " + plural.Of(o.Size, "member") + " was measured")
 	}
 	next, why := o.Size+each, "so one more is tried"
 	if s.Before > 0 {

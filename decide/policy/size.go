@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
@@ -149,8 +150,8 @@ func sizesOf(r setting.Range) (list []int) {
 // decideSize returns the decision to go to a size, whose reason has the seconds of steps.
 func decideSize(o sense.Observation, to decide.Scored, list []decide.Scored) decide.Decision {
 	now := to.StepSeconds.Mid * to.Throughput.Mid
-	because := fmt.Sprintf("a step takes %s with %d members, and %s (%s–%s) with %d",
-		seconds(now), o.Size, seconds(to.StepSeconds.Mid), seconds(to.StepSeconds.Low),
+	because := fmt.Sprintf("a step takes %s with %s, and %s (%s–%s) with %d",
+		seconds(now), plural.Of(o.Size, "member"), seconds(to.StepSeconds.Mid), seconds(to.StepSeconds.Low),
 		seconds(to.StepSeconds.High), to.Members(o))
 	if to.Untried {
 		because += ", which was not measured"

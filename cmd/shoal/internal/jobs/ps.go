@@ -19,7 +19,6 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/setting"
 )
 
 // The functions of this file are those of shoal ps, and texts about a job that other commands print
@@ -79,8 +78,7 @@ JOB is the name of a running job, or the directory of its run.
 // or as JSON an object a job.
 func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 	open := slices.ContainsFunc(jobs, func(j *control.Job) bool {
-		return j.Setting != nil && j.Setting.Batch > 0 &&
-			(j.Setting.Number > 0 || *j.Levers != setting.Levers{Size: j.Levers.Size})
+		return j.Setting != nil && j.Levers.Batch.IsOpen()
 	})
 	rows := [][]string{
 		withBatch(open, "BATCH", "JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE",
