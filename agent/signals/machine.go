@@ -5,6 +5,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/machine"
+	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -15,7 +16,7 @@ type machines struct {
 	told    *machine.Note // to the head with the next note; nil = nothing
 	watch   machine.Watch // of all hosts; empty where this host does not lead
 	alike   int           // steps so far with the same members, batch and shares as the newest
-	samples float64       // mean of those steps, by worker of this host; 0 = not known
+	samples float64       // mean of those steps, by worker of this host; 0 = not known, or too few
 	// devices are the GPUs of the workers of this host, and what these need of their memory, as of
 	// the generation.
 	devices    map[topo.WorkerID]machine.Memory
@@ -26,22 +27,20 @@ type machines struct {
 const enoughSteps = 2
 
 // addStep takes in that a step was made, after which the next one comes, as far as they differ.
-func (s *Signals) addStep(a *head.Apply, next sense.StepSample) {
+// workers are those of this host with their ranks in both; nil = not known.
+func (s *Signals) addStep(a *head.Apply, next sense.StepSample, workers []steps.Worker) {
 	m, u := &s.machines, &s.under
 	if u.Batch != next.Batch || u.Deal != next.Deal || u.Generation != next.Generation {
-		m.alike = 0
+		m.alike, m.samples = 0, 0
 		return
 	}
-	if m.alike++; m.alike != enoughSteps {
-		return
-	}
-	m.samples = 0
-	if a.Data == nil || len(s.workers) == 0 {
+	m.alike++
+	if m.alike < enoughSteps || m.samples > 0 || a.Data == nil {
 		return
 	}
 	whole := cursor.Cursor{Samples: cursor.MaxSamples, Batch: next.Batch, Shares: a.Data.Shares}
-	for _, w := range s.workers {
-		m.samples += float64(whole.PartLen(w.Rank, next.Size)) / float64(len(s.workers))
+	for _, w := range workers {
+		m.samples += float64(whole.PartLen(w.Rank, next.Size)) / float64(len(workers))
 	}
 }
 
@@ -52,17 +51,13 @@ func (s *Signals) AddReadings(from, to machine.Reading, seconds float64) {
 	if s.Blind || s.under.Size == 0 { // the job makes no steps
 		return
 	}
-	samples := m.samples
-	if m.alike < enoughSteps {
-		samples = 0
-	}
 	var fullest *machine.Memory
 	for _, d := range m.devices {
 		if fullest == nil || d.Used*fullest.Room > fullest.Used*d.Room {
 			fullest = &d
 		}
 	}
-	n := machine.NewNote(from, to, seconds, samples, fullest)
+	n := machine.NewNote(from, to, seconds, m.samples, fullest)
 	m.told = &n
 }
 

@@ -136,3 +136,23 @@ func TestMachines(t *testing.T) {
 		t.Errorf("with GPUs of other members: %+v", m)
 	}
 }
+
+// Ranks of members before do not count with those of now, where entries that change the members, or
+// a mesh, follow one another.
+func TestMembersThatChangeAgainAndAgain(t *testing.T) {
+	a := &agentOfTwo{}
+	s := New(a)
+	for i := range uint64(3) {
+		a.step(s, i+1, 16)
+	}
+	one := state(4, 16)
+	one.View.Members, one.View.Generation = one.View.Members[:1], 1
+	for range 4 {
+		s.AddBatch(&head.Apply{Changed: true, State: one, Parts: []head.Part{{
+			Calls: []*collective.Posted{{Call: collective.Call{
+				Flags: collective.Flags{Step: true}}}}}}}, []error{nil})
+	}
+	if s.machines.samples != 0 {
+		t.Errorf("%v samples of a worker that nobody has seen", s.machines.samples)
+	}
+}

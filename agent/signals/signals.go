@@ -233,7 +233,7 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 	sample.Step, sample.Seconds, sample.Alike = a.Steps, x.Seconds, alike
 	s.series.Add(sample)
 	s.recordStep(a, sample)
-	s.addStep(a, next)
+	s.addStep(a, next, x.Workers)
 	if last := s.under; a.Changed || last.Batch != next.Batch || last.Change != next.Change ||
 		last.Deal != next.Deal {
 		s.host.AddEach()
