@@ -151,8 +151,8 @@ func sizesOf(r setting.Range) (list []int) {
 func decideSize(o sense.Observation, to decide.Scored, list []decide.Scored) decide.Decision {
 	now := to.StepSeconds.Mid * to.Throughput.Mid
 	because := fmt.Sprintf("a step takes %s with %s, and %s (%s–%s) with %d",
-		seconds(now), plural.Of(o.Size, "member"), seconds(to.StepSeconds.Mid), seconds(to.StepSeconds.Low),
-		seconds(to.StepSeconds.High), to.Members(o))
+		seconds(now), plural.Of(o.Size, "member"), seconds(to.StepSeconds.Mid),
+		seconds(to.StepSeconds.Low), seconds(to.StepSeconds.High), to.Members(o))
 	if to.Untried {
 		because += ", which was not measured"
 	}
