@@ -106,7 +106,7 @@ def test_who_watches_changes_nothing(launch, binary, tmp_path):
         words = [str(binary), "ps", "--json"]
         listed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
         (mine,) = [j for j in map(json.loads, listed.splitlines()) if j["job"] == job.name]
-        assert mine["setting"] == {"batch": 64} and mine["auto"] == "watch"
+        assert mine["setting"] == {"batch": 64, "size": 2} and mine["auto"] == "watch"
         number = (tmp_path / "deaf.pid").read_text().strip()
         assert runs_as(number, "sleep")
         os.kill(mine["pid"], signal.SIGKILL)
