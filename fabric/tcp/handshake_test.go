@@ -2,6 +2,8 @@ package tcp
 
 import (
 	"crypto/ed25519"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -41,4 +43,18 @@ func TestNamesOfHosts(t *testing.T) {
 		}
 	}
 	j.checkUnhurt()
+}
+
+// TestProtocolIsDocumented: docs/formats/link.md describes the version of the protocol that agents
+// speak.
+func TestProtocolIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/formats/link.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Protocol version **%d**", "| `protocol` | all | %d |"} {
+		if want = fmt.Sprintf(want, Protocol); !strings.Contains(string(page), want) {
+			t.Errorf("docs/formats/link.md does not say %q", want)
+		}
+	}
 }
