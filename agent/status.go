@@ -185,7 +185,8 @@ func (d *driver) newStatusKey() statusKey {
 	key := statusKey{steps: known.Steps, generation: uint64(record.View.Generation),
 		size: record.View.Size(), elastic: known.Elastic, shape: known.Shape,
 		requested: d.head.RequestedMesh(), levers: d.engine.signals.Levers(known),
-		first: known.First, batch: known.Setting.Batch, trial: known.Trial}
+		first: known.First, batch: known.Setting.Batch, wanted: known.Setting.Size,
+		trial: known.Trial}
 	if m := d.head.Machine(); m != nil {
 		key.want, key.entering, key.short, key.paused = m.Want(), m.CountEntering(), m.Unplaced(),
 			m.Paused()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
@@ -69,6 +70,29 @@ func TestStatusIsNeverBehind(t *testing.T) {
 	}
 	if changes.Load() < 2 {
 		t.Errorf("%d generations", changes.Load())
+	}
+}
+
+// The size that the setting of the job has is in the status when the step has ended that brings it,
+// though the members are as they were.
+func TestStatusOfTheWantedSize(t *testing.T) {
+	a := startAgent(t, 1)
+	member := joinRaw(t, a, 0)
+	step := validCall()
+	step.Step = true
+	for want := uint32(1); want <= 3; want++ {
+		if want > 1 { // the job has begun
+			if err := a.Resize(int(want), "the test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		member.submit(step)
+		if status, text := member.wait(); status != arena.Done {
+			t.Fatalf("a step: status %d, %q", status, text)
+		}
+		if got := a.Status().Setting.Size; got != want {
+			t.Errorf("%d members are wanted, and the status says %d", want, got)
+		}
 	}
 }
 
