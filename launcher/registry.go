@@ -347,8 +347,12 @@ func (r *registry) failureReport(v verdict, started time.Time) *Failure {
 	return f
 }
 
-// setTrial registers that a change of the setting has begun or ended.
+// setTrial registers that a change of the setting has begun or ended. Changes of routes, which come
+// and go beside it, are none.
 func (r *registry) setTrial(c *setting.Change) {
+	if c.Policy == setting.Routes {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.trial = nil; !c.Phase.IsEnd() && c.Policy != "" {

@@ -121,7 +121,8 @@ func TestFaultsAreNotForgotten(t *testing.T) {
 }
 
 // Where all workers end by themselves in the trial of a policy's change, the report names it. It
-// does not where they were killed, the change was a person's, or it has ended.
+// does not where they were killed, the change was a person's, or it has ended. A change of routes
+// meanwhile does not matter.
 func TestAllEndInATrial(t *testing.T) {
 	policys := &setting.Change{Number: 2, Phase: setting.Entered, Policy: "batch"}
 	for name, x := range map[string]struct {
@@ -130,9 +131,13 @@ func TestAllEndInATrial(t *testing.T) {
 		want    *setting.Change
 	}{
 		"by themselves": {endedMessage{Code: 1}, []*setting.Change{policys}, policys},
-		"killed":        {endedMessage{Signal: 9}, []*setting.Change{policys}, nil},
-		"no change":     {endedMessage{Code: 1}, nil, nil},
-		"a person's":    {endedMessage{Code: 1}, []*setting.Change{{Phase: setting.Entered}}, nil},
+		"with another route": {endedMessage{Code: 1}, []*setting.Change{policys, {Number: 1,
+			Phase: setting.Entered, Policy: setting.Routes}}, policys},
+		"with the route of before": {endedMessage{Code: 1}, []*setting.Change{policys, {Number: 1,
+			Phase: setting.Reverted, Policy: setting.Routes}}, policys},
+		"killed":     {endedMessage{Signal: 9}, []*setting.Change{policys}, nil},
+		"no change":  {endedMessage{Code: 1}, nil, nil},
+		"a person's": {endedMessage{Code: 1}, []*setting.Change{{Phase: setting.Entered}}, nil},
 		"kept": {endedMessage{Code: 1}, []*setting.Change{policys, {Number: 2,
 			Phase: setting.Kept, Policy: "batch"}}, nil},
 	} {
