@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -76,17 +75,17 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 // Changes returns the changes in a ledger, each as its last entry has it, in the order in which
 // they were entered.
 func Changes(entries []Entry) (list []ChangeResult) {
+	at := map[string]int{} // by name of a change, its index in the list
 	for _, e := range entries {
 		if e.Change == nil {
 			continue
 		}
-		c := ChangeResult{*e.Change, e.Change.Phase != setting.Reverted}
-		i := slices.IndexFunc(list, func(x ChangeResult) bool { return x.Name() == c.Name() })
-		if i < 0 {
-			list = append(list, c)
-			continue
+		i, has := at[e.Change.Name()]
+		if !has {
+			i, list = len(list), append(list, ChangeResult{})
+			at[e.Change.Name()] = i
 		}
-		list[i] = c
+		list[i] = ChangeResult{*e.Change, e.Change.Phase != setting.Reverted}
 	}
 	return list
 }
