@@ -49,6 +49,13 @@ type Program struct {
 	lines   <-chan line        // what it answers; closed when it has ended
 	tick    uint64             // number of the newest request
 	pending bool               // a request was sent, and its answer has not come yet
+	about   basis              // of the newest request
+}
+
+// basis is what an answer goes by: with another one it says nothing of the job as it is.
+type basis struct {
+	change uint64 // number of the newest change of the setting
+	size   int    // members
 }
 
 // line is a line that a program has written, or why there is none.
@@ -187,8 +194,9 @@ func (p *Program) Name() string { return p.hello.Name }
 func (p *Program) Levers() []string { return p.hello.Levers }
 
 // Decide asks the program, and waits for its answer for up to 50 ms. A program that has not
-// answered the request before is not asked again until it has, and one that does not read requests
-// is ended. The twin is not at hand for programs.
+// answered the request before is not asked again until it has. That answer counts if setting and
+// size of the job are as they were; else it is dropped. A program that does not read requests is
+// ended. The twin is not at hand for programs.
 func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (decide.Decision,
 	[]byte) {
 	d, next, err := p.ask(o, state)
@@ -198,44 +206,57 @@ func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (deci
 	return d, next
 }
 
-// ask sends a request, unless the one before is not answered, and returns the answer to it.
+// ask sends a request, unless the one before is not answered, and returns the answer to it. Where
+// that was about another setting or size, it is dropped, and the program asked anew.
 func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, next []byte,
 	err error) {
 	until := time.Now().Add(answerTime)
-	if !p.pending {
-		p.tick++
-		b, err := json.Marshal(newRequest(p.tick, o, state))
-		if err != nil {
-			return d, nil, err
-		}
-		if err := p.write(append(b, '\n'), until); err != nil {
-			return d, nil, err
-		}
-		p.pending = true
-	}
+	now := basis{o.Setting.Number, o.Size}
 	for {
+		if !p.pending {
+			if err := p.request(o, state, until); err != nil {
+				return d, nil, err
+			}
+			p.pending, p.about = true, now
+		}
 		text, err := p.next(until, answerTime)
 		if err != nil {
 			return d, nil, err
 		}
 		d, next, ours, err := readAnswer(text, p.tick, o)
-		if ours {
-			p.pending = false
+		if !ours {
+			continue
+		}
+		p.pending = false
+		if err != nil || p.about == now {
 			return d, next, err
 		}
 	}
 }
 
+// request sends a new request; see write for how long it waits.
+func (p *Program) request(o sense.Observation, state []byte, until time.Time) error {
+	p.tick++
+	b, err := json.Marshal(newRequest(p.tick, o, state))
+	if err != nil {
+		return err
+	}
+	return p.write(append(b, '\n'), until)
+}
+
 // write gives the program a request, and waits until a time for room in the pipe, where a program
 // has left requests that it answers without reading them. Half a request would spoil the next, so
-// the program is ended then.
+// the program is ended then. It is not where nothing was written: this process may have been held
+// up until that time.
 func (p *Program) write(b []byte, until time.Time) error {
 	if pipe, is := p.in.(interface{ SetWriteDeadline(time.Time) error }); is {
 		_ = pipe.SetWriteDeadline(until) // pipes have deadlines
 	}
-	switch _, err := p.in.Write(b); {
+	switch n, err := p.in.Write(b); {
 	case err == nil:
 		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded) && n == 0:
+		return fmt.Errorf("it could not be asked within %v", answerTime)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		p.kill()
 		return errors.New("it does not read what it is asked, and was ended")
