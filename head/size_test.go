@@ -4,10 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -91,8 +89,11 @@ func TestSizesAreRefused(t *testing.T) {
 			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
-	closed := head.New(head.Config{Self: "A", Job: &member.Config{Want: 1}})
-	trainAlone(closed)
+	closed := newAlone(t, 1)
+	closed.WorkerStarted(0)
+	closed.WorkerAsks(0)
+	closed.ReportData(0, openData(), openBatch)
+	closed.endStep(0)
 	if err := closed.Change(setting.Setting{Size: 2}, bySize); err == nil ||
 		!strings.Contains(err.Error(), "give shoal run --max") {
 		t.Error(err)
@@ -101,17 +102,6 @@ func TestSizesAreRefused(t *testing.T) {
 	if err := closed.Change(setting.Setting{Size: 2}, person); err != nil {
 		t.Error(err)
 	}
-}
-
-// trainAlone has a job of one worker on one host make a step.
-func trainAlone(a *head.Agent) {
-	a.WorkerStarted(0)
-	a.WorkerAsks(0)
-	a.ReportData(0, openData(), openBatch)
-	c := sumCall(topo.World)
-	c.Step = true
-	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: c})
-	a.Ready()
 }
 
 // The newest wish counts: who resizes the job ends the trial of a size, and what waits for the end
