@@ -201,6 +201,26 @@ def test_a_schedule_follows_what_the_samples_are_worth(job, kind):
     assert job.statistical_epochs > 20 * 4 / 640
 
 
+def test_a_schedule_that_stands_still_holds_nobody_up(job):
+    """A schedule that leaves out steps, as some do where the optimizer has, is asked as often as
+    the samples are worth, and not until it has counted them.
+    """
+    shoal.torch.loader([0] * 64, global_batch=4, batch_range=(2, 16))
+    inner = optim.lr_scheduler.StepLR(optim.SGD([_parameter()], lr=1.0), 1)
+    asked = []
+
+    def stand_still():
+        """Note that the schedule is asked to advance, and leave it where it is."""
+        asked.append(inner.last_epoch)
+        assert len(asked) < 9, "it is asked without end"
+
+    inner.step = stand_still
+    _place_at(job, 8, 0)
+    job._progress.open_step().commit_without_average()
+    shoal.torch.schedule(inner).step()
+    assert asked == [0, 0]
+
+
 def test_what_is_no_schedule_is_refused(job):
     """A schedule by a metric, a class, and one without a loader whose samples it follows."""
     opt = optim.SGD([_parameter()], lr=1.0)
