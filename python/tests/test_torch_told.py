@@ -2,7 +2,9 @@
 nothing.
 """
 
-import torch
+import pytest
+
+torch = pytest.importorskip("torch")
 
 from shoal import job as jobs
 from shoal._runtime.protocol import NO_GRADIENT
