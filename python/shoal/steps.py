@@ -196,18 +196,18 @@ class Progress:
                 return end.is_worth_reached(self.cursor, self.effective)
             return epochs.over >= count
 
-        self._end_broken_loop()
-        if not self.begun:
-            if not self.catch_up():
-                return
-            epochs.over = self.cursor.reached if epochs.others is None else epochs.others
-        elif over() and not self.job.released:
-            raise ShoalError(
-                f"all {count} epochs of this loop are over: it goes on where the job is, so give it"
-                " those of the whole training"
-            )
-        epochs.count = MAX_SAMPLES if statistical else count
         try:
+            self._end_broken_loop()
+            if not self.begun:
+                if not self.catch_up():
+                    return
+                epochs.over = self.cursor.reached if epochs.others is None else epochs.others
+            elif over() and not self.job.released:
+                raise ShoalError(
+                    f"all {count} epochs of this loop are over: it goes on where the job is, so"
+                    " give it those of the whole training"
+                )
+            epochs.count = MAX_SAMPLES if statistical else count
             while not over() and not self.job.released:
                 number = epochs.over
                 yield number

@@ -243,6 +243,23 @@ def test_loops_over_statistical_epochs(tmp_path):
     assert made == [(3, 1), (4, 3), (5, 2)] and job.statistical_epochs >= 3
 
 
+def test_loops_that_are_refused_leave_no_end():
+    """After a loop over epochs that are over already, a loop of its own is one epoch, as ever."""
+    job, _ = _job()
+    end = End(None, None)
+    place = job.place(16, 8, batch_range=(4, 16))
+    for _ in place.epoch_loops(1, end, statistical=True):
+        for step in steps_until(place, end):
+            step.allreduce(numpy.zeros(1))
+    with pytest.raises(ShoalError, match="all 1 epochs of this loop are over"):
+        next(place.epoch_loops(1, end, statistical=True))
+    numbers = []
+    for step in steps_until(place, end):
+        numbers.append(step.number)
+        step.allreduce(numpy.zeros(1))
+    assert numbers == [2, 3]
+
+
 def test_a_worker_tells_what_it_needs_of_its_gpu(monkeypatch):
     """Once some steps after the batch has changed, and nothing without a range or without a GPU."""
     torch = pytest.importorskip("torch")
