@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 
@@ -109,9 +110,10 @@ def test_who_watches_changes_nothing(launch, binary, tmp_path):
         assert mine["setting"] == {"batch": 64, "size": 2} and mine["auto"] == "watch"
         number = (tmp_path / "deaf.pid").read_text().strip()
         assert runs_as(number, "sleep")
+        watched = os.pidfd_open(int(number))
         os.kill(mine["pid"], signal.SIGKILL)
-        while runs_as(number, "sleep"):
-            pass
+        assert select.select([watched], [], [], running_job.HANG)[0], "the policy lives on"
+        os.close(watched)
 
 
 # Steps of 4 ms, and a checkpoint each half a second where the job does not say when.
