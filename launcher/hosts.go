@@ -39,7 +39,8 @@ func (l *launcher) registerMessage(host string, m *message) {
 	}
 	if m.Ended != nil {
 		l.reporter.closeLog(m.Ended.Worker)
-		if m.Ended.Survived && m.Ended.Code != 0 && l.registry.leads() {
+		// What was told before has nothing to do with a change that is on trial now.
+		if m.Ended.Survived && m.Ended.Code != 0 && !m.Ended.Told && l.registry.leads() {
 			l.agent.NoteFailure(fmt.Sprintf("worker %d ended with code %d", m.Ended.Worker,
 				m.Ended.Code))
 		}
@@ -213,6 +214,7 @@ func (l *launcher) introduceWorker(leader string, w workerRecord) {
 	if w.exit != nil {
 		end := endMessage(w.worker, *w.exit, w.survived)
 		end.Because, end.Tail, end.Log, end.Dismissed = w.because, w.tail, w.log, w.dismissed
+		end.Told = w.told
 		l.sendTo(leader, &message{Ended: end})
 	}
 }

@@ -75,6 +75,8 @@ type (
 		Survived bool `json:"survived,omitempty"`
 		// Dismissed says that the launcher ended the worker, because it was not needed.
 		Dismissed bool `json:"dismissed,omitempty"`
+		// Told says that this is for a new head, and the one that led then was told already.
+		Told bool `json:"told,omitempty"`
 		// Because says which lost worker this one waited for when it failed; "" = none.
 		Because string `json:"because,omitempty"`
 		// Tail has the last lines of the worker's output.

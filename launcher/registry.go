@@ -65,6 +65,7 @@ type workerRecord struct {
 	exit      *proc.Exit         // nil = the process runs
 	survived  bool               // the job goes on without this worker
 	dismissed bool               // shoal ended the worker, because it was not needed
+	told      bool               // some host led when the worker ended, as far as is known
 	// lostPeer says why the worker's last call that waited for a lost worker failed; "" = none did.
 	lostPeer string
 	// because is the lostPeer that made this worker exit; "" = another cause.
@@ -173,6 +174,7 @@ func (r *registry) register(host string, m *message) (report bool) {
 	case m.Ended != nil:
 		e := m.Ended.exitOf()
 		w.exit, w.survived, w.dismissed = &e, m.Ended.Survived, m.Ended.Dismissed
+		w.told = r.leader != ""
 		w.because, w.tail, w.log = m.Ended.Because, m.Ended.Tail, m.Ended.Log
 		if host != r.host {
 			w.log = host + ":" + w.log

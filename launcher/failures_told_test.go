@@ -1,0 +1,65 @@
+package launcher
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/agent"
+)
+
+// noting is an agent that notes what a launcher sends to others, and which failures it hears of.
+// Methods that are not here panic.
+type noting struct {
+	hostAgent
+	sent     []string // host and message
+	failures []string
+}
+
+// Status says nothing.
+func (n *noting) Status() agent.Status { return agent.Status{} }
+
+// SendToLauncher notes a message.
+func (n *noting) SendToLauncher(host string, b []byte) {
+	n.sent = append(n.sent, fmt.Sprintf("%s %s", host, b))
+}
+
+// NoteFailure notes a failure.
+func (n *noting) NoteFailure(how string) { n.failures = append(n.failures, how) }
+
+// The failure of a worker is told to policies once, by the host that leads then. A new head hears
+// of it too, as of all that has happened, and does not take it for the effect of a change that is
+// on trial now, unless nobody led when it happened.
+func TestFailuresOfBefore(t *testing.T) {
+	for before, want := range map[string][]string{"b": nil, "": {"worker 7 ended with code 1"}} {
+		a := &noting{}
+		l := &launcher{agent: a, registry: newRegistry("a", 0), reporter: newReporter(nil, nil)}
+		l.registry.setLeader(before, nil)
+		l.reportWorker(&message{Ended: &endedMessage{Worker: 7, Code: 1, Survived: true}})
+		told := map[string]string{}
+		if before != "" {
+			told[before] = a.sent[0]
+		}
+		l.followLeader("c")
+		told["c"] = a.sent[len(a.sent)-1]
+		for leader, text := range told {
+			next := &noting{}
+			head := &launcher{agent: next, registry: newRegistry(leader, 0),
+				reporter: newReporter(nil, nil)}
+			head.registry.setLeader(leader, nil)
+			m, err := decodeMessage([]byte(text[len(leader)+1:]))
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			head.receive("a", m)
+			expected := []string{"worker 7 ended with code 1"}
+			if leader == "c" {
+				expected = want
+			}
+			if diff := cmp.Diff(expected, next.failures); diff != "" {
+				t.Errorf("%q led, %s leads and hears (-want +got): %s", before, leader, diff)
+			}
+		}
+	}
+}
