@@ -30,7 +30,7 @@ func (l *launcher) drive(spec job.Spec) {
 // startPolicies starts the policies that a job names, those of users as goroutines of g, whose end
 // ends them, and marked as part of the run, so that the guard ends them when this launcher is
 // killed. It returns those that run. One that cannot run is told to people, and the job goes on
-// without it. It waits for the programs, on the goroutine of the agent that decides.
+// without it. It waits for the programs, on a goroutine that does nothing else.
 func (l *launcher) startPolicies(g *group.Group, spec job.Spec) (list []decide.Policy) {
 	env := os.Environ()
 	for name, value := range spec.Env {
