@@ -217,6 +217,23 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 	})
 }
 
+// What a program opens is known also where the head that knew the data is lost before it has heard
+// of that.
+func TestNextHeadKnowsWhatIsOpen(t *testing.T) {
+	p := newPair(t)
+	p.agents["A"].ReportData(0, openData(), setting.Levers{})
+	p.runAll()
+	b := p.agents["B"]
+	b.ReportData(2, openData(), openBatch)
+	delete(p.agents, "A")
+	b.LinkDown("A", "was silent for too long")
+	b.ForceHead()
+	b.Ready()
+	if s := b.State(); !b.Leads() || s.Levers != openBatch {
+		t.Errorf("B leads: %v; open is %+v", b.Leads(), s.Levers)
+	}
+}
+
 // What the head knows does not grow with the workers that a job has lost and replaced. It is still
 // known of the last that it is gone.
 func TestLostWorkersAreForgotten(t *testing.T) {

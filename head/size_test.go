@@ -105,7 +105,8 @@ func TestSizesAreRefused(t *testing.T) {
 }
 
 // The newest wish counts: who resizes the job ends the trial of a size, and what waits for the end
-// of a step. A policy that has decided about another lever changes no size.
+// of a step. A policy that has decided about another lever changes no size, nor does the end of its
+// trial.
 func TestResizeEndsTheTrialOfASize(t *testing.T) {
 	p := newTrainingPair(t)
 	a := p.agents["A"]
@@ -130,6 +131,10 @@ func TestResizeEndsTheTrialOfASize(t *testing.T) {
 	p.mustChange("A", setting.Setting{Batch: 32, Size: 4}, setting.Change{Phase: setting.Entered,
 		Policy: "batch", From: "batch=16", To: "batch=32"})
 	p.endStep(3, 0, 1, 2, 3)
+	p.wantSize(3)
+	p.mustChange("A", setting.Setting{Size: 4},
+		setting.Change{Number: 2, Phase: setting.Reverted})
+	p.endStep(4, 0, 1, 2, 3)
 	p.wantSize(3)
 	p.mustChange("A", setting.Setting{Batch: 32, Size: 2}, setting.Change{Phase: setting.Entered,
 		Who: "ada"})

@@ -2,6 +2,7 @@ package setting_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,6 +44,7 @@ func TestDiff(t *testing.T) {
 			"batch,round,rate,save"},
 		{"batch=1", "batch=1", "", "", ""},
 		{"batch=8,size=2", "batch=8,size=4,save=3", "size=2", "save=3,size=4", "save,size"},
+		{"batch=8", "batch=8,shares=2:1,size=4", "", "shares=2:1,size=4", "shares,size"},
 	} {
 		from, _ := setting.Setting{}.With(x.from)
 		to, _ := setting.Setting{}.With(x.to)
@@ -57,6 +59,35 @@ func TestDiff(t *testing.T) {
 	}
 	if _, err := (setting.Change{From: "batch=many"}).Undo(setting.Setting{}); err == nil {
 		t.Error("a setting that is none comes back")
+	}
+}
+
+// Who stays keeps its share, and who is new gets the mean of these. There are none where nobody
+// stays who works, or for more ranks than a setting can have shares of.
+func TestMoveShares(t *testing.T) {
+	many := make([]int, setting.MaxShares+1)
+	for rank := range many {
+		many[rank] = -1
+	}
+	many[1] = 0
+	for _, x := range []struct{ from, want []int }{
+		{[]int{0, 1, 2}, []int{0, 3, 6}},
+		{[]int{2, -1, 1}, []int{6, 5, 3}},
+		{[]int{0, -1}, nil},
+		{[]int{-1}, nil},
+		{many, nil},
+	} {
+		shares := []uint16{0, 3, 6}
+		if len(x.from) > setting.MaxShares {
+			shares = []uint16{7}
+		}
+		var got []int
+		for _, n := range setting.MoveShares(shares, x.from) {
+			got = append(got, int(n))
+		}
+		if !slices.Equal(got, x.want) {
+			t.Errorf("from %v come %v, want %v", x.from, got, x.want)
+		}
 	}
 }
 

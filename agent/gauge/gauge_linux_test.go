@@ -29,17 +29,19 @@ func TestReadThisMachine(t *testing.T) {
 	}
 }
 
-// Processes that workers have started count as theirs, and files that are missing as nothing.
+// Processes that workers have started count as theirs, the workers themselves once, and files that
+// are missing as nothing.
 func TestChildrenOfWorkers(t *testing.T) {
 	line := func(id int) *fstest.MapFile {
 		return &fstest.MapFile{Data: fmt.Appendf(nil, "%d (x) R 1 1 1", id)}
 	}
 	g := Gauge{Workers: func() []int { return []int{20, 30} }, Root: fstest.MapFS{
 		"proc/20/stat": line(20), "proc/21/stat": line(21), "proc/22/stat": line(22),
-		"proc/20/task/20/children": {Data: []byte("21 ")},
-		"proc/21/task/21/children": {Data: []byte("22 x")},
-		"sys/class/net/a/speed":    {Data: []byte("1000\n")},
-		"sys/class/net/b/speed":    {Data: []byte("-1\n")},
+		"proc/20/task/20/children":                              {Data: []byte("21 ")},
+		"proc/21/task/21/children":                              {Data: []byte("22 x")},
+		fmt.Sprintf("proc/%d/task/%[1]d/children", os.Getpid()): {Data: []byte("20 30")},
+		"sys/class/net/a/speed":                                 {Data: []byte("1000\n")},
+		"sys/class/net/b/speed":                                 {Data: []byte("-1\n")},
 	}}
 	f := g.files()
 	var found []string
