@@ -56,8 +56,9 @@ func TestSizeIsEnteredWithAStep(t *testing.T) {
 		t.Errorf("entered as %+v in %v", s.Trial, s.View)
 	}
 	p.endStep(3, 0, 1, 2, 3)
-	if v := p.agents["B"].State().View.String(); v != "generation 2: w0@A w1" {
-		t.Error(v)
+	b := p.agents["B"]
+	if v := b.State().View.String(); v != "generation 2: w0@A w1" || b.Record().Sized != 1 {
+		t.Errorf("%s behind size %d", v, b.Record().Sized)
 	}
 	back, _ := s.Trial.Undo(p.agents["A"].State().Setting)
 	p.mustChange("A", back, setting.Change{Number: 1, Phase: setting.Reverted})
@@ -143,6 +144,27 @@ func TestResizeEndsTheTrialOfASize(t *testing.T) {
 	}
 	if c, waits := a.RequestedChange(); waits {
 		t.Errorf("%+v waits", c)
+	}
+}
+
+// A change that waits says nothing of the size that the job has come to by itself meanwhile, and is
+// none if it was to bring nothing else.
+func TestSizeIsMetByALoss(t *testing.T) {
+	for to, next := range map[string]setting.Setting{"": {Size: 3},
+		"batch=32": {Batch: 32, Size: 3}} {
+		p := newTrainingPair(t)
+		p.mustChange("A", next, setting.Change{Phase: setting.Entered, Who: "ada"})
+		p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
+		p.runAll()
+		p.endStep(2, 0, 1, 2)
+		p.wantSize(3)
+		s := p.agents["B"].State()
+		if (s.Trial == nil) != (to == "") || s.Trial != nil && s.Trial.To != to {
+			t.Errorf("%+v is entered as %+v", next, s.Trial)
+		}
+		if c, waits := p.agents["A"].RequestedChange(); waits {
+			t.Errorf("%+v waits", c)
+		}
 	}
 }
 
