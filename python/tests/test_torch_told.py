@@ -1,12 +1,17 @@
 """What the agent takes for gradients: of buckets of gradients all that is in them, and of others
-nothing.
+nothing. And what it learns of the time of a step with a loader and an optimizer.
 """
+
+import struct
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import shoal.torch
 from shoal import job as jobs
+from shoal._runtime import told
 from shoal._runtime.protocol import NO_GRADIENT
 from shoal._runtime.solo import Solo
 from shoal.job import Job
@@ -51,3 +56,38 @@ def test_statistics_are_no_gradients(monkeypatch):
         exchange.submit_full(2, end=True)
         assert len(list(exchange.averaged_buckets())) == 2
     assert tags == [NO_GRADIENT, 0]
+
+
+def test_where_the_time_of_a_loop_goes(monkeypatch):
+    """The agent learns how long a loop has waited for samples, computed, and updated after the
+    average, by a clock that goes on with each of these alone.
+    """
+    now = [10**9]
+    for module in (told, sys.modules["shoal.torch.loader"]):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
+
+    class Samples(torch.utils.data.Dataset):
+        """Four samples, each of which takes 2 ms to load."""
+
+        def __len__(self):
+            """Their number."""
+            return 4
+
+        def __getitem__(self, i):
+            """One of them."""
+            now[0] += 2_000_000
+            return torch.ones(1)
+
+    job = Job(Solo())
+    monkeypatch.setattr(jobs, "_current", job)
+    loader = shoal.torch.loader(Samples(), 2, epochs=1)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    opt = shoal.torch.optimizer(torch.optim.SGD([parameter], lr=1.0))
+    seen = []
+    for x in loader:
+        now[0] += 7_000_000
+        seen.append(struct.unpack("<IIIf", job._backend.told.pack())[:3])
+        parameter.grad = x.mean(0)
+        opt.step()
+        now[0] += 3_000_000
+    assert seen == [(4000, 7000, 0), (4000, 7000, 3000)]
