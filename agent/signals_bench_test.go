@@ -28,7 +28,7 @@ func compareSensing(b *testing.B, bytes int) {
 	for r := range jobs {
 		jobs[r] = joinAs(b, a, r)
 	}
-	step := time.Duration(bytes/4) * time.Nanosecond // about as long
+	step := time.Duration(bytes/16) * time.Nanosecond // about as long
 	turns := max(10, min(2000, int(5*time.Second/(turn*step))))
 	var medians [2][]float64 // microseconds of a step, without and with
 	runTogether(b, jobs, func(j *client.Job) error {
