@@ -196,8 +196,8 @@ func TestDeafProgramIsEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// More than a pipe has room for, and little enough for a request to be made well within the time
-	// of an answer, also under the race detector.
+	// more than a pipe has room for, and little enough for a request to be made within the time of
+	// an answer, also under the race detector
 	more := []byte(`"` + strings.Repeat("x", 128<<10) + `"`)
 	for _, want := range []string{"does not read", "it has ended"} {
 		seen := "could not be asked"
