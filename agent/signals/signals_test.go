@@ -127,3 +127,30 @@ func TestShortSteps(t *testing.T) {
 			f.apply.Steps, want.Seconds())
 	}
 }
+
+// follower is fast on a host that does not lead.
+type follower struct{ *fast }
+
+// Leads implements Agent.
+func (follower) Leads() bool { return false }
+
+// A host that does not lead keeps no rows, and tells the head of its steps: with each look in the
+// beginning, and then once a second.
+func TestFollowersTellTheHead(t *testing.T) {
+	f := newFast()
+	f.signals = New(follower{f})
+	told := 0
+	for range earlyNotes + 5*looksPerNote {
+		f.step(sense.Second)
+		if f.signals.IsDue() && f.signals.TakeNote() != nil {
+			told++
+		}
+	}
+	if want := earlyNotes + 5; told != want {
+		t.Errorf("the head is told %d times, want %d", told, want)
+	}
+	f.signals.EndRows("h")
+	if r := f.signals.TakeRow(); r != nil {
+		t.Errorf("a row is kept: %s", r.Encode())
+	}
+}
