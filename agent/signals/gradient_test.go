@@ -134,7 +134,7 @@ func TestStepsFromDeviceToDevice(t *testing.T) {
 			[]error{nil, nil})
 		s.Learn(head.Note{Host: "h1", Data: s.TakeNote()}, 0)
 	}
-	o := s.Observe(0)
+	o := s.observe(state(40, 16))
 	// |G|² + trΣ/8 = 4 and |G|² + trΣ/16 = 3
 	estimator := s.job.Noise()
 	if n := estimator.Estimate(); !n.Known || math.Abs(n.SquaredNorm-2) > 1e-6 ||

@@ -84,10 +84,6 @@ func (s *Signals) SlowHosts(known head.State) []string {
 	if known.Data == nil {
 		return nil
 	}
-	o := s.Observe(sense.DealOf(known.Data.Shares))
-	o.Size = known.View.Size()
-	for _, m := range known.View.Members {
-		o.Hosts = append(o.Hosts, m.Host)
-	}
+	o := s.observe(known)
 	return o.SlowHosts()
 }

@@ -91,7 +91,7 @@ func TestMachines(t *testing.T) {
 		a.step(s, steps+1, 16)
 		tell(int(steps))
 	}
-	o := s.Observe(0)
+	o := s.observe(state(steps, 16))
 	if len(o.Machines) != 1 || len(o.Machines[0].Memory) != 1 {
 		t.Fatalf("machines: %+v", o.Machines)
 	}
@@ -116,7 +116,7 @@ func TestMachines(t *testing.T) {
 		a.step(s, steps+2, 64)
 	}
 	tell(10)
-	if m := s.Observe(0).Machines[0].Memory[0]; m.Samples != 32 {
+	if m := s.observe(state(steps, 64)).Machines[0].Memory[0]; m.Samples != 32 {
 		t.Errorf("behind the change: %+v", m)
 	}
 	// of two GPUs the fuller one counts, and what was told before members have changed does not
@@ -125,14 +125,14 @@ func TestMachines(t *testing.T) {
 	s.AddDevice(7, state(steps, 64), 9, 9) // no member
 	tell(11)
 	fullest := machine.Memory{Used: 6, Samples: 32, Room: 8, Device: true}
-	if m := s.Observe(0).Machines[0].Memory; len(m) != 2 || m[1] != fullest {
+	if m := s.observe(state(steps, 64)).Machines[0].Memory; len(m) != 2 || m[1] != fullest {
 		t.Errorf("with GPUs: %+v", m)
 	}
 	later := state(steps, 64)
 	later.View.Generation = 1
 	s.AddDevice(1, later, 5, 8)
 	tell(12)
-	if m := s.Observe(0).Machines[0].Memory; len(m) != 2 || m[1].Used != 5 {
+	if m := s.observe(state(steps, 64)).Machines[0].Memory; len(m) != 2 || m[1].Used != 5 {
 		t.Errorf("with GPUs of other members: %+v", m)
 	}
 }

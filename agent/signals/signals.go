@@ -322,25 +322,27 @@ func (s *Signals) Look(known head.State) (look loop.Look, of noise.Estimator, ok
 	if s.NewestSave != nil {
 		s.saves.Observe(s.NewestSave(), &s.series)
 	}
-	o := s.Observe(sense.DealOf(known.Data.Shares))
-	o.Step, o.Epoch, o.Size, o.Now = known.Steps, known.Data.Epoch, known.View.Size(), s.agent.Now()
+	o := s.observe(known)
+	o.Step, o.Epoch, o.Now = known.Steps, known.Data.Epoch, s.agent.Now()
 	o.Samples = known.Data.Samples
 	o.Setting, o.First, o.Levers = entry.Setting, known.First, entry.Levers
-	for _, m := range known.View.Members {
-		o.Hosts = append(o.Hosts, m.Host)
-	}
 	look = loop.Look{Entries: append(s.changes, entry), Observation: o}
 	s.changes = nil
 	return look, s.job.Noise(), true
 }
 
-// Observe returns what is known of the machines, and of the steps of the job in which work was
-// divided by shares of that sense.DealOf, but for the noise. What it returns is the caller's.
-func (s *Signals) Observe(deal uint32) sense.Observation {
+// observe returns what is known of the members of the job in a state, of their machines and of the
+// steps in which work was divided as it is then, but for the noise. The job has data. What it
+// returns is the caller's.
+func (s *Signals) observe(known head.State) sense.Observation {
 	series := s.series
-	return sense.Observation{Steps: &series, Split: s.job.Split(deal),
-		Saves:    s.saves.Saves(),
+	o := sense.Observation{Size: known.View.Size(), Steps: &series,
+		Split: s.job.Split(sense.DealOf(known.Data.Shares)), Saves: s.saves.Saves(),
 		Machines: s.machines.watch.Hosts()}
+	for _, m := range known.View.Members {
+		o.Hosts = append(o.Hosts, m.Host)
+	}
+	return o
 }
 
 // AddChange adds an entry of the log that begins or ends a change, for the loop.
