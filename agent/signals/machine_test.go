@@ -103,6 +103,11 @@ func TestMachines(t *testing.T) {
 	if got := s.SlowHosts(state(steps, 16)); len(got) != 1 || got[0] != want {
 		t.Errorf("slow hosts: %q", got)
 	}
+	others := state(steps, 16) // rank 1 may be somebody else now
+	others.View.Generation = 1
+	if got := s.SlowHosts(others); got != nil {
+		t.Errorf("of members of whom nothing is known: %q", got)
+	}
 	// right after a change of the batch it is not known what workers need
 	a.step(s, steps+1, 64)
 	a.step(s, steps+2, 64)

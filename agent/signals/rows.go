@@ -100,7 +100,7 @@ func (s *Signals) EndRows(name string) {
 func (s *Signals) LookAtRow() {
 	if s.rows.recorder.HasSteps() {
 		loss, told := s.job.Loss()
-		s.rows.recorder.Look(s.job.Split(s.under.Deal), loss, told)
+		s.rows.recorder.Look(s.job.Split(s.under.Generation, s.under.Deal), loss, told)
 	}
 }
 

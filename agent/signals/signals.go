@@ -336,9 +336,9 @@ func (s *Signals) Look(known head.State) (look loop.Look, of noise.Estimator, ok
 // returns is the caller's.
 func (s *Signals) observe(known head.State) sense.Observation {
 	series := s.series
-	o := sense.Observation{Size: known.View.Size(), Steps: &series,
-		Split: s.job.Split(sense.DealOf(known.Data.Shares)), Saves: s.saves.Saves(),
-		Machines: s.machines.watch.Hosts()}
+	split := s.job.Split(uint64(known.View.Generation), sense.DealOf(known.Data.Shares))
+	o := sense.Observation{Size: known.View.Size(), Steps: &series, Split: split,
+		Saves: s.saves.Saves(), Machines: s.machines.watch.Hosts()}
 	for _, m := range known.View.Members {
 		o.Hosts = append(o.Hosts, m.Host)
 	}

@@ -88,10 +88,13 @@ func (j *Job) notes() (list []Note) {
 	return list
 }
 
-// Split returns where the time of a step goes, by the newest notes of hosts in which work was
-// divided by shares of that sense.DealOf: of what workers tell the mean over them. Slack is known
-// when all members are.
-func (j *Job) Split(deal uint32) (s sense.Split) {
+// Split returns where the time of a step goes, by the newest notes of hosts in which the members
+// were those of a generation, and work was divided by shares of that sense.DealOf: of what workers
+// tell the mean over them. Slack is known when all members are.
+func (j *Job) Split(generation uint64, deal uint32) (s sense.Split) {
+	if generation != j.generation {
+		return s
+	}
 	told, size, known := 0.0, 0, 0
 	exposed := math.Inf(1)
 	list := slices.DeleteFunc(j.notes(), func(n Note) bool { return n.Deal != deal })

@@ -62,7 +62,7 @@ func testSplit(t *testing.T, told bool) {
 	want := sense.Split{Data: 0.004, Compute: 0.0685, Exposed: 0.003, Optimizer: 0.002,
 		Seconds: 0.1, Slack: []float64{0.03, 0.03, 0, 0.03}}
 	near := cmp.Comparer(func(x, y float64) bool { return math.Abs(x-y) < 1e-6 })
-	if diff := cmp.Diff(want, j.Split(0), near); diff != "" {
+	if diff := cmp.Diff(want, j.Split(3, 0), near); diff != "" {
 		t.Errorf("the split is another one (-want +got): %s", diff)
 	}
 	if loss, known := j.Loss(); !known || math.Abs(loss-2.5) > 1e-9 {
@@ -71,22 +71,26 @@ func testSplit(t *testing.T, told bool) {
 
 	// other members: what is known of the old ones is forgotten, and slack is known when all have
 	// told
+	if got := j.Split(4, 0); got.Slack != nil || got.Seconds != 0 {
+		t.Errorf("before anybody has told of these members: %+v", got)
+	}
 	hosts[0].Add(steps.Step{Generation: 4, Size: 2, Seconds: 0.1,
 		Workers: []steps.Worker{{Rank: 0, Wait: 0.01}}})
 	send(t, &j, "h0", &hosts[0])
-	if got := j.Split(0); got.Slack != nil || math.Abs(got.Exposed-0.01) > 1e-6 || got.Data != 0 {
+	got := j.Split(4, 0)
+	if got.Slack != nil || math.Abs(got.Exposed-0.01) > 1e-6 || got.Data != 0 {
 		t.Errorf("after a change of members: %+v", got)
 	}
 	hosts[1].Add(steps.Step{Generation: 3, Size: 4, Seconds: 0.1,
 		Workers: []steps.Worker{{Rank: 3, Wait: 0.001}}})
 	send(t, &j, "h1", &hosts[1])
-	if got := j.Split(0); math.Abs(got.Exposed-0.01) > 1e-6 {
+	if got := j.Split(4, 0); math.Abs(got.Exposed-0.01) > 1e-6 {
 		t.Errorf("an old note counts: %+v", got)
 	}
 	hosts[1].Add(steps.Step{Generation: 4, Size: 2, Seconds: 0.1,
 		Workers: []steps.Worker{{Rank: 1, Wait: 0.02}}})
 	send(t, &j, "h1", &hosts[1])
-	if got := j.Split(0); len(got.Slack) != 2 || math.Abs(got.Slack[1]-0.01) > 1e-6 {
+	if got := j.Split(4, 0); len(got.Slack) != 2 || math.Abs(got.Slack[1]-0.01) > 1e-6 {
 		t.Errorf("all have told, and slack is %v", got.Slack)
 	}
 
@@ -95,12 +99,12 @@ func testSplit(t *testing.T, told bool) {
 	for h := range hosts {
 		hosts[h].Add(steps.Step{Generation: 4, Size: 2, Deal: deal, Seconds: 0.2,
 			Workers: []steps.Worker{{Rank: h, Wait: 0.05}}})
-		if h == 1 && j.Split(deal).Slack != nil {
+		if h == 1 && j.Split(4, deal).Slack != nil {
 			t.Error("the slack of both is known from one host")
 		}
 		send(t, &j, []string{"h0", "h1"}[h], &hosts[h])
 	}
-	if got := j.Split(deal); got.Exposed != 0.05 || got.Seconds != 0.2 || len(got.Slack) != 2 {
+	if got := j.Split(4, deal); got.Exposed != 0.05 || got.Seconds != 0.2 || len(got.Slack) != 2 {
 		t.Errorf("by other shares: %+v", got)
 	}
 }
@@ -331,7 +335,7 @@ func TestContradictingHosts(t *testing.T) {
 		Waits: []float64{1}})
 	j.Add("b", steps.Note{Size: 2, Steps: 1, Timed: 1, Seconds: 2, Exposed: 1, Ranks: []int{0},
 		Waits: []float64{1}})
-	if s := j.Split(0); s.Slack != nil || s.Exposed != 1 || s.Seconds != 2 {
+	if s := j.Split(0, 0); s.Slack != nil || s.Exposed != 1 || s.Seconds != 2 {
 		t.Errorf("it is said that time goes so: %+v", s)
 	}
 }
@@ -347,7 +351,7 @@ func FuzzParse(f *testing.F) {
 		var j steps.Job
 		j.Add("h", n)
 		j.Add("h", n)
-		if s := j.Split(0); !(s.Exposed >= 0) {
+		if s := j.Split(n.Generation, n.Deal); !(s.Exposed >= 0) {
 			t.Errorf("%q gives %+v", b, s)
 		}
 	})
