@@ -71,6 +71,22 @@ func TestTunerFindsACableThatWasAlwaysSlow(t *testing.T) {
 	}
 }
 
+// Where one stream cannot fill a cable, the route around a slow one goes on several too, by the same
+// host first.
+func TestTunerTriesStreamsAroundTheSlowCable(t *testing.T) {
+	const hosts, bytes = 4, 16 << 20
+	truth := cables
+	truth.Share = 0.3
+	n, tuner := newNetwork(truth, 0.02), policy.NewRoutes(cost.Default())
+	n.allReduceInTurn(8, hosts, []int{bytes}, tuner)
+	n.slow(0, hosts)
+	n.allReduceInTurn(100, hosts, []int{bytes}, tuner)
+	if over := n.overBest(hosts, bytes); over > 1/0.9 {
+		t.Errorf("%v takes %.2f times as long as the best route",
+			n.route[cost.ClassOf(hosts, bytes)], over)
+	}
+}
+
 // What slows all-reduces down for a while leaves no worse route behind.
 func TestTunerReturnsWhenItIsOver(t *testing.T) {
 	const hosts, bytes = 4, 1 << 20

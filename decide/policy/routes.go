@@ -313,7 +313,7 @@ func (c *classState) wasTriedAsOther(r collective.Route) bool {
 func (c *classState) wouldInform(r collective.Route) bool {
 	if r.Streams > 1 {
 		return c.Bytes >= minStreamBytes && r == collective.Route{Strategy: c.route.Strategy,
-			Piece: c.route.Piece, Streams: collective.MaxStreams}
+			Piece: c.route.Piece, Streams: collective.MaxStreams, First: c.route.First}
 	}
 	_, ring := r.Strategy.(collective.Ring)
 	_, clique := r.Strategy.(collective.Clique)
