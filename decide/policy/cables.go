@@ -127,10 +127,13 @@ func (c *classState) slowCable(host int, by collective.Route) (m cost.Model, is 
 
 // keepCables stores, where a slow cable was looked for and a route was found, which one it is.
 func (c *classState) keepCables() {
-	if models, _ := c.believableCables(c.previous); c.looking && len(models) > 0 {
-		c.slow = models[0].Slow // nil where none is slow, as the last one says
+	if !c.looking {
+		return
 	}
 	c.looking = false
+	if models, _ := c.believableCables(c.previous); len(models) > 0 {
+		c.slow = models[0].Slow // nil where none is slow, as the last one says
+	}
 }
 
 // fit returns the model that explains what was measured of a class, and of others beside it. One

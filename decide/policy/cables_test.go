@@ -71,8 +71,8 @@ func TestTunerFindsACableThatWasAlwaysSlow(t *testing.T) {
 	}
 }
 
-// Where one stream cannot fill a cable, the route around a slow one goes on several too, by the same
-// host first.
+// Where one stream cannot fill a cable, the route around a slow one goes on several too, by the
+// same host first.
 func TestTunerTriesStreamsAroundTheSlowCable(t *testing.T) {
 	const hosts, bytes = 4, 16 << 20
 	truth := cables
