@@ -157,7 +157,10 @@ func PlayWith(s *scenario.Scenario, others []decide.Policy,
 	p.entry = act.Entry{Setting: w.Setting(), Levers: s.Job.Levers, Leads: true}
 	p.loop.Applied(p.entry)
 	p.result = Result{Seed: c.Seed, Target: s.Progress}
-	for !p.isOver() && p.step() {
+	for on := true; on && !p.isOver(); {
+		if on, err = p.step(); err != nil {
+			return nil, err
+		}
 	}
 	p.finish()
 	return &p.result, nil
@@ -171,12 +174,16 @@ func (p *player) isOver() bool {
 }
 
 // step lets the job make a step, and whoever decides look at it. It returns false when the job
-// cannot go on.
-func (p *player) step() bool {
+// cannot go on, and an error where the step takes no time: what ends at a time would never end.
+func (p *player) step() (on bool, err error) {
 	s, on := p.world.Step()
 	if !on {
 		p.result.Ended = "no host is left"
-		return false
+		return false, nil
+	}
+	if !(s.Seconds-s.Pause-s.Changing > 0) {
+		return false, fmt.Errorf("step %d takes no time: workers need some to compute, to wait for "+
+			"samples, or to exchange gradients", s.Step)
 	}
 	p.count(s)
 	p.enter(s.Step)
@@ -189,7 +196,7 @@ func (p *player) step() bool {
 		p.waiting = &o
 	}
 	p.noteFaults()
-	return true
+	return true, nil
 }
 
 // enter enters what waits into the log of the job, at the end of a step.

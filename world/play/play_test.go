@@ -135,6 +135,18 @@ func TestSlowHostIsNamed(t *testing.T) {
 	t.Errorf("within ten steps of step 300 nobody says it: %+v", r.WhyNots)
 }
 
+// A job whose steps take no time is refused: it would never come to its end in time.
+func TestStepsTakeTime(t *testing.T) {
+	s, err := scenario.Parse("hosts 2\ncompute 0ms\ndata 100 batch 10\ncosts loss 1s\n"+
+		"run 1s\nat step 0 lose h2", nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := play.Play(s); err == nil || !strings.Contains(err.Error(), "takes no time") {
+		t.Error(err)
+	}
+}
+
 // A person's change ends the trial of a policy, and the policy leaves that lever alone from then
 // on. What the job is not open to is said and not done.
 func TestPersonsGoFirst(t *testing.T) {

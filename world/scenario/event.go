@@ -38,7 +38,7 @@ func (p *parser) readEvent(l *line, text string) {
 	case e.What == job.Cable:
 		e.Value = secondsPerByte(l)
 	case e.What == job.Slow:
-		e.Value = l.quantity("how many times slower, such as 3x", fold)
+		e.Value = readFactor(l)
 	case e.What == job.Disk:
 		e.Value = secondsPerSample(l)
 	case e.What == job.Notice:
@@ -46,6 +46,15 @@ func (p *parser) readEvent(l *line, text string) {
 	}
 	p.Job.Events = append(p.Job.Events, e)
 	p.eventLines = append(p.eventLines, l.number)
+}
+
+// readFactor reads how many times slower a host becomes.
+func readFactor(l *line) float64 {
+	factor := l.quantity("how many times slower, such as 3x", fold)
+	if l.err == nil && factor == 0 {
+		l.failf("a host that computes in no time")
+	}
+	return factor
 }
 
 // readSetting reads the parts of the setting that a person asks for.

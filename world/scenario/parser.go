@@ -15,6 +15,7 @@ const (
 	maxWorkers = 256
 	maxSteps   = 100_000_000
 	maxSamples = 1 << 40
+	maxAudited = 1 << 32 // samples of which it is known how often each has counted, with a bit each
 )
 
 // noCores is how many processors a machine has that is not stated: as many as anybody wants.

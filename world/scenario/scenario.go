@@ -24,7 +24,7 @@ type Scenario struct {
 	Price    float64       // money that a worker costs an hour; 0 = none was stated
 
 	// The job ends after Steps steps, Seconds seconds or when it has made Progress, whichever
-	// comes first; 0 = no such end. At least one is not 0.
+	// comes first; 0 = no such end. Parse always sets Steps, so that the job ends.
 	Steps    uint64
 	Seconds  float64
 	Progress float64 // samples at the batch that the program states
@@ -133,6 +133,12 @@ func (p *parser) finish() error {
 			}
 		}
 	}
+	for _, e := range p.Expected {
+		if e.What == "samples" && p.samples > maxAudited {
+			return fmt.Errorf("line %d: of %d samples it is not counted how often each counts: "+
+				"line %d can state %d at most", e.Line, p.samples, p.seen["data"], maxAudited)
+		}
+	}
 	noise := &p.Job.Noise
 	noise.Target = max(1, p.epochs*float64(p.samples))
 	if p.epochs > 0 {
@@ -143,6 +149,8 @@ func (p *parser) finish() error {
 	}
 	if p.Steps == 0 && p.Seconds == 0 && p.Progress == 0 {
 		p.Steps = usualSteps
+	} else if p.Steps == 0 {
+		p.Steps = maxSteps
 	}
 	p.makeHosts()
 	return p.checkHosts()

@@ -116,6 +116,11 @@ func TestLeast(t *testing.T) {
 		s.Job.Levers.Batch.IsOpen() || s.Job.Hosts[0].Workers != 1 {
 		t.Errorf("%+v", s)
 	}
+	for _, end := range []string{"run 1e11h", "target 1e12 epochs"} { // it ends all the same
+		if s, err := scenario.Parse(least+end, nil, ""); err != nil || s.Steps != 100_000_000 {
+			t.Errorf("%s: %v, %+v", end, err, s)
+		}
+	}
 }
 
 // What is no scenario is refused with the line, the word, and what could stand there.
@@ -169,7 +174,10 @@ func TestRefusals(t *testing.T) {
 		least + "noise 10 growing to 20": {"line 4", "target 10 epochs"},
 		"hosts 1\ncompute 1ms\ndata 100 batch 10 range 16-32": {"line 3: a batch of 10 is outside"},
 		"hosts 2 range 3-8\ncompute 1ms\ndata 100 batch 10":   {"2 workers are outside", "3–8"},
-		"hots 4\ncompute x": {"line 1", "line 2"},
+		"hots 4\ncompute x":        {"line 1", "line 2"},
+		least + "at 3s slow h1 0x": {"line 4", "in no time"},
+		"hosts 1\ncompute 1ms\ndata 1099511627776 batch 10\nexpect samples once": {"line 4",
+			"4294967296 at most"},
 	} {
 		_, err := scenario.Parse(text, policies, "")
 		if err == nil {

@@ -51,7 +51,7 @@ func (p *parser) readWhatItem(l *line) {
 		p.atStart(l, e)
 	case "slow":
 		e := job.Event{What: job.Slow, Host: p.readHost(l)}
-		e.Value = l.quantity("how many times slower, such as 3x", fold)
+		e.Value = readFactor(l)
 		p.atStart(l, e)
 	case "policy":
 		p.Policies = nil
