@@ -182,8 +182,8 @@ func (p *player) step() (on bool, err error) {
 		return false, nil
 	}
 	if !(s.Seconds-s.Pause-s.Changing > 0) {
-		return false, fmt.Errorf("step %d takes no time: workers need some to compute, to wait for "+
-			"samples, or to exchange gradients", s.Step)
+		return false, fmt.Errorf("step %d takes no time: workers need some to compute, to wait "+
+			"for samples, or to exchange gradients", s.Step)
 	}
 	p.count(s)
 	p.enter(s.Step)

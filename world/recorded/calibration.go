@@ -45,7 +45,7 @@ type model struct {
 // calibration is what fits to a run. One goroutine uses it.
 type calibration struct {
 	base     period
-	periods  []period
+	periods  []period // those with the most steps, and base
 	mid      model
 	variants []model // what fits as well; mid is none of them
 	misfit   float64 // how far off, in logarithms, the worst of its periods is played
@@ -67,7 +67,7 @@ func calibrate(rows []history.Row) *calibration {
 	if len(periods) == 0 {
 		return nil
 	}
-	c := &calibration{base: periods[newest], periods: periods}
+	c := &calibration{base: periods[newest], periods: mostSteady(periods, newest)}
 	m := &c.mid
 	m.batch, m.wait = c.base.batch, c.base.data
 	m.deviation, _ = c.base.chance()
@@ -160,16 +160,18 @@ func (c *calibration) fitCompute() (low, mid, high [2]float64) {
 	x, y := c.base.samples(), c.base.compute()
 	c.least, c.most = x, x
 	var slopes []weighted
+	computes, errors := make([]float64, len(c.periods)), make([]float64, len(c.periods))
 	for i, p := range c.periods {
+		computes[i], errors[i] = p.compute(), p.error()
 		c.least, c.most = min(c.least, p.samples()), max(c.most, p.samples())
-		for _, q := range c.periods[:i] {
+		for j, q := range c.periods[:i] {
 			run := p.samples() - q.samples()
 			if run == 0 {
 				continue
 			}
-			slope := (p.compute() - q.compute()) / run
+			slope := (computes[i] - computes[j]) / run
 			weight := math.Sqrt(min(p.steps, maxWeight)*min(q.steps, maxWeight)) * math.Abs(run)
-			wrong := portable.Hypot(p.error(), q.error()) / math.Abs(run)
+			wrong := portable.Hypot(errors[i], errors[j]) / math.Abs(run)
 			// a normal distribution has about a quarter below -0.67, and a tenth below -1.28
 			for _, sigmas := range [...]float64{-1.28, -0.67, 0, 0.67, 1.28} {
 				slopes = append(slopes, weighted{max(slope+float64(sigmas*wrong), 0), weight})
@@ -193,8 +195,8 @@ func (c *calibration) fitCompute() (low, mid, high [2]float64) {
 	}
 	slope := middle(slopes)
 	var fixed []weighted
-	for _, p := range c.periods {
-		fixed = append(fixed, weighted{p.compute() - float64(slope*p.samples()),
+	for i, p := range c.periods {
+		fixed = append(fixed, weighted{computes[i] - float64(slope*p.samples()),
 			min(p.steps, maxWeight)})
 	}
 	mid = [2]float64{middle(fixed), slope}

@@ -63,6 +63,26 @@ func periodsOf(rows []history.Row) (list []period, newest int) {
 	return list, newest
 }
 
+// mostSteady returns the periods with the most steps and the newest, in their order.
+func mostSteady(all []period, newest int) []period {
+	if len(all) <= mostPeriods {
+		return all
+	}
+	var steps []float64
+	for _, p := range all {
+		steps = append(steps, p.steps)
+	}
+	slices.Sort(steps)
+	least := steps[len(steps)-mostPeriods]
+	var list []period
+	for i, p := range all {
+		if i == newest || p.steps >= least && len(list) < mostPeriods {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 // newPeriod returns what rows with the same members and batch say together. All have quantiles.
 func newPeriod(rows []history.Row) period {
 	p := period{size: rows[0].Size, batch: rows[0].Batch}

@@ -63,7 +63,7 @@ type WhatIf struct {
 const (
 	// mostSteps is how many steps are played at most, and mostDraws how many steps of workers.
 	mostSteps, mostDraws = 400, 1 << 20
-	// mostPeriods is how many sizes and batches are played, those with the most steps.
+	// mostPeriods is how many sizes and batches are fitted and played, those with the most steps.
 	mostPeriods = 24
 )
 
@@ -91,7 +91,7 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 	for i, name := range c.names {
 		p.Hosts = append(p.Hosts, fmt.Sprintf("h%d = %s", i+1, name))
 	}
-	for _, q := range mostSteady(c.periods) {
+	for _, q := range c.periods {
 		m := c.mid
 		if q.size%m.workers == 0 {
 			m.hosts = q.size / m.workers
@@ -118,26 +118,6 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 	var err error
 	p.WhatIf, err = c.playWhat(what, seed, r.Rows)
 	return p, err
-}
-
-// mostSteady returns the periods with the most steps, in their order.
-func mostSteady(all []period) []period {
-	if len(all) <= mostPeriods {
-		return all
-	}
-	var steps []float64
-	for _, p := range all {
-		steps = append(steps, p.steps)
-	}
-	slices.Sort(steps)
-	least := steps[len(steps)-mostPeriods]
-	var list []period
-	for _, p := range all {
-		if p.steps >= least && len(list) < mostPeriods {
-			list = append(list, p)
-		}
-	}
-	return list
 }
 
 // play plays a model with what package scenario reads of a what-if, and returns the median of the
