@@ -27,9 +27,9 @@ func NewExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say what happened to a job's workers, and why",
-		Long: cli.Help(`Say which changes the workers of a job and its setting went through: when, after which step, and
-why.
-Of a job that runs, the command also says which worker the others wait for, and what to do about it.
+		Long: cli.Help(`Say which changes the workers and the setting of a job went through: when, and why.
+Of a job that runs, the command also says which worker the others wait for, and what to do about it,
+which host is slow, and why policies leave things as they are.
 With --change it says all of one change of the setting: the reason, what else was compared, what was
 predicted, and what was measured.
 
