@@ -10,11 +10,11 @@
                 batch=2 * o.setting.batch, because=f"the noise scale is {o.noise.scale:.0f}"
             )
 
-A policy is asked about once a second, where the job is led. It gets an `Observation` and the state
-that it has returned last, decides within 50 ms, and returns a `Change`, or None to leave things as
-they are. What it wants is predicted, tried and measured like the changes of shoal's own policies,
-and taken back where it does not help. A policy that fails three times in a row is not asked again;
-the job goes on in any case.
+A policy is asked where the job is led, every 10 steps, up to every 80 where nothing changes, and at
+most four times a second. It gets an `Observation` and the state that it has returned last, decides
+within 50 ms, and returns a `Change`, or None to leave things as they are. What it wants is
+predicted, tried and measured like the changes of shoal's own policies, and taken back where it does
+not help. A policy that fails three times in a row is not asked again; the job goes on in any case.
 
 A policy runs in a process of its own (`_policy_program.py`), so what it imports costs the job
 nothing. docs/formats/policy.md has the lines that this process and the launcher exchange.
