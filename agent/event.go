@@ -82,7 +82,8 @@ func (o Orders) withDefaults(a *Agent) Orders {
 }
 
 // Event is a change of the membership, of the mesh, of the setting, or of the way of collectives,
-// an unusual wait for workers, or the end of one, or what policies have to say. Lists of workers have their numbers.
+// an unusual wait for workers, or the end of one, or what policies have to say. Lists of workers
+// have their numbers.
 type Event struct {
 	// What is "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait", "waited",
 	// "change" or "policy".
