@@ -30,13 +30,13 @@ def train(_, options):
     )
     model = shoal.torch.ddp(
         nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
+            nn.Conv2d(1, 32, 3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(16, 32, 3, padding=1),
+            nn.Conv2d(32, 64, 3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(512, 10),
+            nn.Linear(1024, 10),
         )
     )
     optimizer = shoal.torch.optimizer(torch.optim.SGD(model.parameters(), lr=options["rate"] / 10))
