@@ -21,6 +21,7 @@ func (l *Loop) WhyNots() []WhyNot { return slices.Clone(l.whyNots) }
 // note keeps why a policy does not change anything. What is the same but for its numbers as the
 // newest one of the policy takes its place, unless something has changed meanwhile.
 func (l *Loop) note(policy, why string) {
+	why = cut(why) // a user's policy may say a lot
 	kind := withoutNumbers(why)
 	for i := len(l.whyNots) - 1; i >= 0; i-- {
 		w := &l.whyNots[i]

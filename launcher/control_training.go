@@ -19,11 +19,6 @@ func (l *launcher) describeTraining(s agent.Status) api.Training {
 	if l.registry.leads() {
 		t.Slow = l.agent.SlowHosts()
 	}
-	if t.Auto != "" && l.registry.leads() {
-		for _, w := range l.agent.WhyNot() {
-			t.WhyNot = append(t.WhyNot, api.WhyNot{Policy: w.Policy, Why: w.Why, First: w.First,
-				Last: w.Last, Times: w.Times})
-		}
-	}
+	t.WhyNot = l.whyNots()
 	return t
 }

@@ -81,6 +81,8 @@ func (l *launcher) receive(from string, m *message) {
 		}
 	case m.Over != nil && heeds:
 		l.leaveJob(failedElsewhere(l.registry.jobName(), m.Over.Why))
+	case m.WhyNot != nil && heeds:
+		_ = l.takeWhyNots(m.WhyNot.List) // as with events
 	case m.Stays != nil && heeds:
 		l.console.Note("this host cannot leave: " + m.Stays.Why)
 	case !leads:
@@ -382,6 +384,7 @@ func (l *launcher) endJob(why string) {
 		return
 	}
 	l.reportMissingRoom()
+	_ = l.keepWhyNots() // as with events
 	for _, host := range hosts {
 		l.sendTo(host, &message{Over: &reasonMessage{why}})
 	}

@@ -84,7 +84,7 @@ type hostAgent interface {
 
 // launcher runs the workers that a job wants on this host. Where the job is led it also sees to the
 // job as a whole. Its fields are set before the goroutines that read them start, and not changed
-// then; tasks, supervisor, registry, reporter and record lock what they have inside.
+// then; tasks, supervisor, registry, reporter, record and reasons lock what they have inside.
 type launcher struct {
 	cfg     RunConfig
 	started time.Time
@@ -102,6 +102,7 @@ type launcher struct {
 	supervisor *supervisor
 	registry   *registry
 	reporter   *reporter
+	reasons    whyNots
 }
 
 // newLauncher makes a launcher of a job that begins on this host, with initial workers on all hosts

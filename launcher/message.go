@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -31,6 +32,7 @@ type message struct {
 	Job    *jobMessage    `json:"job,omitempty"`
 	Signal *signalMessage `json:"signal,omitempty"`
 	Over   *reasonMessage `json:"over,omitempty"`
+	WhyNot *whyNotMessage `json:"why_not,omitempty"`
 	Stays  *reasonMessage `json:"stays,omitempty"`
 }
 
@@ -83,6 +85,10 @@ type (
 		Tail []string `json:"tail,omitempty"`
 		// Log is the path, on the worker's host, of the file with all of its output.
 		Log string `json:"log,omitempty"`
+	}
+	// whyNotMessage says why policies have left things as they are, the newest reason last.
+	whyNotMessage struct {
+		List []control.WhyNot `json:"list"`
 	}
 	reasonMessage struct {
 		Why string `json:"why"`

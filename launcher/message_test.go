@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
@@ -22,6 +23,7 @@ func FuzzMessage(f *testing.F) {
 		{Line: &lineMessage{1, true, "x"}},
 		{Leaving: &reasonMessage{"why"}}, {Stays: &reasonMessage{"why"}},
 		{Ended: &endedMessage{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}},
+		{WhyNot: &whyNotMessage{[]control.WhyNot{{Policy: "batch", Why: "x", Last: 9, Times: 2}}}},
 		{Signal: &signalMessage{1, 15}}, {Over: &reasonMessage{}},
 		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
 		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}},

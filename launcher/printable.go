@@ -47,6 +47,10 @@ func (m *message) sanitize() {
 		}
 	case m.Leaving != nil:
 		texts = []*string{&m.Leaving.Why}
+	case m.WhyNot != nil:
+		for i := range m.WhyNot.List {
+			texts = append(texts, &m.WhyNot.List[i].Policy, &m.WhyNot.List[i].Why)
+		}
 	case m.Over != nil:
 		texts = []*string{&m.Over.Why}
 	case m.Stays != nil:

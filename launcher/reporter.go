@@ -153,13 +153,15 @@ func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
 	}
 }
 
-// onRow writes what is kept of some steps of the job, and tells people once if it cannot.
+// onRow writes what is kept of some steps of the job, and why policies have left things as they
+// are, and tells people once if it cannot write the former. It waits for policies that decide.
 func (l *launcher) onRow(row history.Row, now time.Time) {
 	if dir := l.reporter.directory(); dir != nil {
 		if err := dir.sense.Append(row, now); err != nil {
 			l.console.Note(err.Error())
 		}
 	}
+	_ = l.keepWhyNots() // as with events
 }
 
 // closeLog closes the log of a worker of another host that has ended.

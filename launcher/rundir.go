@@ -41,6 +41,7 @@ func RunsDir() (string, error) {
 //	template.log   what the process has printed from which workers are forked, if there is one
 //	metrics.jsonl  what workers reported: one object a report
 //	sense.jsonl    what is kept of its steps where it is led: one object each 10 s
+//	why_not.json   why policies have left things as they are
 //	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended
 //
@@ -108,7 +109,7 @@ func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
 func (d *runDir) writeResult(r *Result) error { return d.writeJSON("result.json", r) }
 
 // writeJSON writes v as the JSON file name, whole: once it has its name, all of it can be read. It
-// takes no lock: no two goroutines write the same file.
+// takes no lock: no two goroutines write the same file at a time.
 func (d *runDir) writeJSON(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

@@ -97,8 +97,8 @@ type Training struct {
 	// Auto is "act" where policies change how the job trains, and "watch" where they only say what
 	// they would change; absent where they do neither.
 	Auto string `json:"auto,omitempty"`
-	// WhyNot says why policies have left things as they are lately, the newest reason last. It is
-	// absent where the job is not led.
+	// WhyNot says why policies have left things as they are lately, the newest reason last, also
+	// while other hosts led the job. Where it is not led this is up to ten seconds old.
 	WhyNot []WhyNot `json:"why_not,omitempty"`
 	// Slow says in words for which hosts the others wait in each step, and what of their machines
 	// is at its limit. It is absent where nobody is slow, and where the job is not led.

@@ -174,11 +174,8 @@ func measuredText(c setting.Change) string {
 	return text
 }
 
-// shownReasons is how many reasons of a policy explain prints.
-const shownReasons = 3
-
 // printWhyNot prints to out which hosts of a job are slow, and why its policies have left things as
-// they are lately: of each the newest reasons, the newest last.
+// they are lately, the newest reason last.
 func printWhyNot(out io.Writer, j control.Job) error {
 	var b strings.Builder
 	for _, line := range j.Slow {
@@ -190,22 +187,31 @@ func printWhyNot(out io.Writer, j control.Job) error {
 	case j.Auto != "":
 		b.WriteString("its policies change how it trains\n")
 	}
-	for i, w := range j.WhyNot {
-		newer := 0 // reasons of the same policy
-		for _, other := range j.WhyNot[i+1:] {
-			if other.Policy == w.Policy {
-				newer++
-			}
-		}
-		if newer >= shownReasons {
-			continue
-		}
+	b.WriteString(whyNotText(j.WhyNot))
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// printKeptWhyNot prints to out why the policies of a job that does not run any more, or does not
+// answer, have left things as they were, as its directory has it.
+func printKeptWhyNot(out io.Writer, dir string) error {
+	list, err := launcher.ReadWhyNots(dir)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	_, err = io.WriteString(out, "why its policies left things as they were:\n"+whyNotText(list))
+	return err
+}
+
+// whyNotText says in lines why policies have left things as they are.
+func whyNotText(list []control.WhyNot) string {
+	var b strings.Builder
+	for _, w := range list {
 		when := fmt.Sprintf("at step %d", w.Last)
 		if w.Times > 1 {
 			when = fmt.Sprintf("at %d decisions, steps %d to %d", w.Times, w.First, w.Last)
 		}
 		fmt.Fprintf(&b, "  %s changed nothing %s: %s\n", cmp.Or(w.Policy, "a person"), when, w.Why)
 	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return b.String()
 }

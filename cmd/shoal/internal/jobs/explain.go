@@ -28,8 +28,8 @@ func NewExplainCommand() *cobra.Command {
 		Use:   "explain JOB",
 		Short: "Say what happened to a job's workers, and why",
 		Long: cli.Help(`Say which changes the workers and the setting of a job went through: when, and why.
-Of a job that runs, the command also says which worker the others wait for, and what to do about it,
-which host is slow, and why policies leave things as they are.
+The command also says why policies have left things as they are, and of a job that runs which worker
+the others wait for, and what to do about it, and which host is slow.
 With --change it says all of one change of the setting: the reason, what else was compared, what was
 predicted, and what was measured.
 
@@ -92,6 +92,9 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 			stepText(live.Job, newestMetrics(live.Job)))
 		return errors.Join(err, printNeed(out, live.Job), printWhyNot(out, live.Job),
 			printWaits(out, live.Job, time.Now(), true))
+	}
+	if err := printKeptWhyNot(out, dir); err != nil {
+		return err
 	}
 	result, err := launcher.ReadResult(dir)
 	switch {

@@ -3,9 +3,11 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -164,11 +166,11 @@ func ledgerEntry(c setting.Change, step uint64) []launcher.Entry {
 	return []launcher.Entry{{Event: agent.Event{What: "change", Step: step, Change: &c}}}
 }
 
-// Slow hosts are named, and what policies have not done, of each the three newest reasons.
+// Slow hosts are named, and what policies have not done. Of a run that is over the reasons are in
+// its directory.
 func TestWhyNotIsPrinted(t *testing.T) {
 	j := api.Job{Training: api.Training{Auto: "act", Slow: []string{"host h2 is slow"},
 		WhyNot: []api.WhyNot{
-			{Policy: "batch", Why: "one", First: 10, Last: 10, Times: 1},
 			{Policy: "batch", Why: "two", First: 20, Last: 20, Times: 1},
 			{Why: "closed", First: 25, Last: 25, Times: 1},
 			{Policy: "batch", Why: "three", First: 30, Last: 60, Times: 4},
@@ -183,6 +185,19 @@ its policies change how it trains
 	var b strings.Builder
 	if err := printWhyNot(&b, j); err != nil || b.String() != want {
 		t.Errorf("%v, printed:\n%s", err, b.String())
+	}
+	b.Reset()
+	dir := t.TempDir()
+	if err := printKeptWhyNot(&b, dir); err != nil || b.Len() > 0 {
+		t.Errorf("%v, of a run without reasons:\n%s", err, b.String())
+	}
+	text, err := json.Marshal(j.WhyNot)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "why_not.json"), text, 0o600)
+	}
+	if err = errors.Join(err, printKeptWhyNot(&b, dir)); err != nil ||
+		b.String() != "why its policies left things as they were:\n"+whyNotText(j.WhyNot) {
+		t.Errorf("%v, of a run that is over:\n%s", err, b.String())
 	}
 	b.Reset()
 	if err := printWhyNot(&b, api.Job{}); err != nil || b.Len() > 0 {
