@@ -358,12 +358,12 @@ func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 	})
 }
 
-// setData states for a worker what data the job trains on, by which factor of the learning rate,
-// and what of it may change, and waits for the engine's thread.
-func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor, rate float64,
+// setData states for a worker what data the job trains on, by which rate and save of a setting, and
+// what of it may change, and waits for the engine's thread.
+func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor, at setting.Setting,
 	levers setting.Levers) (err error) {
 	if stopped := a.engine.runAndWait(func() {
-		err = a.driver.setData(w, d, rate, levers)
+		err = a.driver.setData(w, d, at, levers)
 	}); stopped != nil {
 		return stopped
 	}

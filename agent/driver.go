@@ -315,16 +315,16 @@ func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.G
 	return nil
 }
 
-// setData tells the head what data the job trains on, by which factor of the learning rate, and
-// what of it may change, as worker w states it. It returns an error if another worker has stated
+// setData tells the head what data the job trains on, by which rate and save of a setting, and what
+// of it may change, as worker w states it. It returns an error if another worker has stated
 // other data.
-func (d *driver) setData(w topo.WorkerID, data cursor.Cursor, rate float64,
+func (d *driver) setData(w topo.WorkerID, data cursor.Cursor, at setting.Setting,
 	levers setting.Levers) error {
 	known := d.head.State()
 	if err := known.CheckData(data); err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
 	}
-	d.runInput(func() { d.head.ReportPlace(w, data, rate, levers) })
+	d.runInput(func() { d.head.ReportPlace(w, data, at, levers) })
 	return nil
 }
 

@@ -290,11 +290,12 @@ func (s *session) serveData(r *api.DataRequest) error {
 		}
 		d = place
 	}
-	if err := (setting.Setting{Rate: r.Rate}).Validate(); err != nil {
+	at := setting.Setting{Rate: r.Rate, Save: r.SaveSteps}
+	if err := at.Validate(); err != nil {
 		return &collective.FieldError{Field: "rate", Problem: err.Error()}
 	}
 	levers.Save, d.Apart = r.Save, r.Apart
-	if err := s.agent.setData(s.worker, d, r.Rate, levers); err != nil {
+	if err := s.agent.setData(s.worker, d, at, levers); err != nil {
 		return err
 	}
 	return s.reply(&api.DataReply{})

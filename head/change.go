@@ -115,8 +115,8 @@ func (s *State) open(levers setting.Levers) {
 }
 
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
-// tell it. That may have the batch, the rate and the shares of a checkpoint, and then a change that
-// waits is dropped: it is one of another setting.
+// tell it. That may have the batch, the rate, the shares and the steps between checkpoints of a
+// checkpoint, and then a change that waits is dropped: it is one of another setting.
 func (r *leader) setPlace(stated Stated) {
 	r.entering = nil
 	r.state.First = cmp.Or(r.state.First, stated.First, stated.Data.Batch)
@@ -124,6 +124,7 @@ func (r *leader) setPlace(stated Stated) {
 	r.state.Setting.Batch, r.state.Setting.Round, r.state.Setting.Shares = stated.Data.Batch,
 		stated.Data.Round, stated.Data.Shares
 	r.state.Setting.Rate = stated.Rate
+	r.state.Setting.Save = cmp.Or(stated.Save, r.state.Setting.Save)
 	if stated.Data.Batch == r.state.First {
 		r.state.Setting.Batch = 0
 	}

@@ -325,14 +325,14 @@ func TestChangeAtTheBeginFromACheckpoint(t *testing.T) {
 	p.mustChange("A", setting.Setting{Rate: 2}, person)
 	data, _ := cursor.New(1000, 16, 7, true)
 	place := data.Commit(1, []bool{true}).WithBatch(40).WithShares([]uint16{1, 2, 1})
-	p.agents["A"].ReportPlace(0, place, 1.7, openBatch)
+	p.agents["A"].ReportPlace(0, place, setting.Setting{Rate: 1.7, Save: 90}, openBatch)
 	p.runAll()
 	if c, waits := p.agents["A"].RequestedChange(); waits {
 		t.Errorf("change %+v waits", c)
 	}
 	p.endStep(1, 0, 1, 2, 3)
 	next := p.agents["A"].State().Setting
-	if next.Batch != 40 || next.Rate != 1.7 || next.Number != 0 {
+	if next.Batch != 40 || next.Rate != 1.7 || next.Save != 90 || next.Number != 0 {
 		t.Fatalf("the job goes on with %+v", next)
 	}
 	next.Batch = 48

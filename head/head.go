@@ -251,14 +251,14 @@ func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
 // the worker that is heard later is told with Refuse. State.CheckData tells before what is known
 // here.
 func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) {
-	a.ReportPlace(w, data, 0, levers)
+	a.ReportPlace(w, data, setting.Setting{}, levers)
 }
 
-// ReportPlace is ReportData for a program that goes on from a checkpoint, whose setting has the
-// factor rate of the learning rate; 0 = it has none.
-func (a *Agent) ReportPlace(w topo.WorkerID, data cursor.Cursor, rate float64,
+// ReportPlace is ReportData for a program that goes on from a checkpoint of a job that trained by a
+// setting, of which Rate and Save count; what is 0 the checkpoint does not say.
+func (a *Agent) ReportPlace(w topo.WorkerID, data cursor.Cursor, s setting.Setting,
 	levers setting.Levers) {
-	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers, Rate: rate})
+	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers, Rate: s.Rate, Save: s.Save})
 	a.finishInput()
 }
 

@@ -139,6 +139,7 @@ type (
 		Levers setting.Levers // what the program has opened
 		First  uint64         // the batch that the program states; that of Data may be another
 		Rate   float64        // factor of the learning rate of the checkpoint; 0 = it has none
+		Save   uint64         // steps between checkpoints then; 0 = as the job has it
 	}
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {

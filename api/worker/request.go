@@ -142,6 +142,9 @@ type DataRequest struct {
 	Rate float64 `json:"rate,omitempty"`
 	// Save says that the job may choose how many steps are between two checkpoints.
 	Save bool `json:"save,omitempty"`
+	// SaveSteps is how many steps were between two checkpoints at that place, as in a SettingReply;
+	// 0 means that the checkpoint does not say.
+	SaveSteps uint64 `json:"save_steps,omitempty"`
 }
 
 // TypeName implements Message.

@@ -225,18 +225,20 @@ class Progress:
     def _resume_from_checkpoint(self, checkpoints: Checkpoints) -> None:
         """Go on from the newest checkpoint, if there is one. Reads it, and waits for the others."""
         place = checkpoints.resume(self.cursor, self.batch_range)
-        if place != self.cursor or checkpoints.schedule.auto:
-            self.move_to(place, checkpoints.schedule.auto)
+        save = checkpoints.schedule.chosen()
+        if place != self.cursor or save is not None:
+            self.move_to(place, save)
 
-    def move_to(self, place: Cursor, auto_save: bool = False) -> None:
+    def move_to(self, place: Cursor, save: Optional[int] = None) -> None:
         """Go to the place of a checkpoint before the first step, but for its `apart`; may wait.
         Where the checkpoint has not said what the samples before are worth, all count alike.
-        `auto_save` is whether the job may choose how many steps are between checkpoints.
+        `save` is how many steps the job has chosen to have between checkpoints, 0 = it has chosen
+        nothing; None = it may not.
         """
         place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart)
         self._effective = self._effective or float(place.committed())
         self.job._backend.declare_data(
-            place, self.stated.batch, self.batch_range, self.rate, auto_save
+            place, self.stated.batch, self.batch_range, self.rate, save
         )
         self.drawn.discard()
 

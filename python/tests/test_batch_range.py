@@ -25,12 +25,12 @@ class Changing(Solo):
     def __init__(self):
         """A job of which nothing was stated yet."""
         super().__init__()
-        self.declared, self.rate, self.save, self.auto_save = [], 0.0, 0, False
+        self.declared, self.rate, self.save, self.told_save = [], 0.0, 0, None
 
-    def declare_data(self, place, batch, batch_range=None, rate=0.0, auto_save=False):
+    def declare_data(self, place, batch, batch_range=None, rate=0.0, save=None):
         """Keep what the worker states."""
         self.declared.append((place.batch, batch, batch_range))
-        self.rate, self.auto_save = rate or self.rate, auto_save
+        self.rate, self.told_save = rate or self.rate, save
 
     def ask_setting(self):
         """The setting, of which tests change rate and save."""
@@ -169,7 +169,34 @@ def test_steps_between_checkpoints_follow_the_setting(tmp_path, monkeypatch, eve
             agent.save = saves[step.number]
             agent.change_batch(job, 4)
         step.allreduce(numpy.zeros(1))
-    assert made[: len(steps)] == steps and made[-1] == 20 and agent.auto_save == (every == "auto")
+    assert made[: len(steps)] == steps and made[-1] == 20
+    assert agent.told_save == (0 if every == "auto" else None)
+
+
+def test_a_checkpoint_keeps_the_steps_between_checkpoints(tmp_path):
+    """A program that leaves them to the job goes on with those that the job had chosen, which the
+    agent is told; one that says itself goes on with its own.
+    """
+
+    def begin(every):
+        """A job that goes on from the newest checkpoint, its agent, and its first step."""
+        job, agent = _job()
+        job.checkpoint(tmp_path, every=every)
+        return job, agent, next(iter(job.steps(80, 4)))
+
+    job, agent, step = begin("auto")
+    agent.save = 3
+    agent.change_batch(job, 4)
+    for number in range(1, 4):
+        step.allreduce(numpy.zeros(1))
+        assert job._progress.finish_step(End(9, None)) is False
+        job._checkpoints.wait()
+        assert (job._checkpoints.schedule.last == 3) == (number == 3)
+        step = job._progress.open_step()
+    for every, told, following in ("auto", 3, 6), (5, None, 8):
+        job, agent, step = begin(every)
+        assert step.number == 3 and agent.told_save == told
+        assert job._checkpoints.schedule.get()[0] == following
 
 
 def test_statistical_epochs_count_what_samples_bring():

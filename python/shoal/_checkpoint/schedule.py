@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import List, Tuple, Union
+from typing import List, Optional, Tuple, Union
 
 from .._runtime.arguments import as_integer
 
@@ -44,13 +44,24 @@ class Schedule:
         self._due = self._looked = time.monotonic()
         self._looked_at = 0
 
+    def chosen(self) -> Optional[int]:
+        """How many steps the job has chosen to have between checkpoints, 0 = it has chosen nothing;
+        None = the program says when.
+        """
+        return self._steps if self.auto else None
+
     def get(self) -> List[int]:
-        """What workers that join take over with `set`."""
-        return [self._next, self.last]
+        """What workers that join, and those that go on from a checkpoint, take over with `set`."""
+        chosen = self.chosen()
+        return [self._next, self.last] + ([chosen] if chosen else [])
 
     def set(self, value: List[int]) -> None:
-        """Take over when the next checkpoint is due from the members, when this worker joins."""
-        self._next, self.last = value
+        """Take over when the next checkpoint is due, from the members or from a checkpoint, and the
+        steps that the job has chosen, where this program leaves that to it.
+        """
+        self._next, self.last = value[:2]
+        if self.auto:
+            self._steps = value[2] if len(value) > 2 else 0
 
     def follow(self, steps: int) -> None:
         """Make a checkpoint each so many steps from here on, as the setting of the job says; 0 = it

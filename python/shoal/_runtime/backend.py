@@ -116,12 +116,12 @@ class Backend(Protocol):
         batch: int,
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
-        auto_save: bool = False,
+        save: Optional[int] = None,
     ) -> None:
         """Tell the agent what the job trains on, from which place, with how many samples a step as
         the program states, and what these may become; None = they stay. `rate` is the factor of the
-        learning rate at the place, 0 = it has none, and `auto_save` whether the job may choose how
-        many steps are between two checkpoints. Waits for its answer.
+        learning rate at the place, 0 = it has none, and `save` how many steps were between two
+        checkpoints there, 0 = it does not say; None = the job may not choose. Waits for its answer.
         """
 
     def ask_setting(self) -> Setting:

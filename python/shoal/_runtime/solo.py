@@ -114,7 +114,7 @@ class Solo:
         batch: int,
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
-        auto_save: bool = False,
+        save: Optional[int] = None,
     ) -> None:
         """Do nothing: there is no agent to tell, and nobody who would change the batch."""
         self.check()

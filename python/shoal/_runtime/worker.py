@@ -283,12 +283,13 @@ class Worker:
         batch: int,
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
-        auto_save: bool = False,
+        save: Optional[int] = None,
     ) -> None:
         """Tell the agent what the job trains on, and from which place; every worker says the same.
         `batch` is what the program states, and that of the place may be another in `batch_range`,
-        with the factor `rate` of the learning rate. With `auto_save` the job may choose how many
-        steps are between two checkpoints. Waits for the answer. The job is elastic from then on.
+        with the factor `rate` of the learning rate. `save` is how many steps were between two
+        checkpoints there, where the job may choose that, and 0 where the place does not say; None =
+        it may not. Waits for the answer. The job is elastic from then on.
 
         A worker may declare a later place again before the first step. Raises ShoalError where the
         workers contradict each other.
@@ -308,8 +309,10 @@ class Worker:
             message["batch_range"] = list(batch_range)
         if rate:
             message["rate"] = rate
-        if auto_save:
+        if save is not None:
             message["save"] = True
+        if save:
+            message["save_steps"] = save
         self._request(message, "data")
 
     def ask_setting(self) -> Setting:
