@@ -181,15 +181,15 @@ func TestSourceChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := false
-			_, err = Move(t.Context(), c, out, to,
-				Options{Workers: 1, Progress: func(int64, int64) {
-					if !done {
-						done = true
-						if err := change(from); err != nil {
-							t.Error(err)
-						}
+			ctx := whileMoving(t.Context(), func(int64, int64) {
+				if !done {
+					done = true
+					if err := change(from); err != nil {
+						t.Error(err)
 					}
-				}})
+				}
+			})
+			_, err = Move(ctx, c, out, to, Options{Workers: 1})
 			if err == nil || !strings.Contains(err.Error(),
 				"model.safetensors was changed while it was read") {
 				t.Fatal(err)

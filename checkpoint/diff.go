@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/move"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -128,7 +127,11 @@ func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 	}
 	left, right := a.newReader(), b.newReader()
 	counts, firsts := make([]int, len(items)), make([]int, len(items))
-	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
+	bytes := func(i int) int64 {
+		x := &items[i]
+		return 2 * int64(x.to-x.from) * int64(pairs[x.pair].a.DType.Size())
+	}
+	err := share(ctx, "comparing", workers, len(items), bytes, func() func(int) error {
 		var x, y []byte
 		return func(i int) error {
 			p, size := pairs[items[i].pair], pairs[items[i].pair].a.DType.Size()

@@ -89,7 +89,7 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	tried := false
-	_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Progress: func(int64, int64) {
+	ctx := whileMoving(t.Context(), func(int64, int64) {
 		if tried {
 			return
 		}
@@ -98,7 +98,8 @@ func TestTwoAtOnce(t *testing.T) {
 		if err := moveTo(t, from, to, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
-	}})
+	})
+	_, err = Move(ctx, c, out, to, Options{Workers: 1})
 	if err != nil || !tried {
 		t.Error(err, tried)
 	}

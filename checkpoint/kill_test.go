@@ -77,13 +77,13 @@ func (m childMove) run() error {
 		return err
 	}
 	told := int64(0)
-	progress := func(done, all int64) {
+	ctx := whileMoving(context.Background(), func(done, all int64) {
 		for ; told < done*ticks/all; told++ {
 			os.Stdout.Write([]byte{'.'})
 		}
-	}
-	if _, err = Move(context.Background(), c, out, m.To,
-		Options{Workers: 2, Seal: true, Progress: progress, blockBytes: m.Block}); err != nil {
+	})
+	if _, err = Move(ctx, c, out, m.To,
+		Options{Workers: 2, Seal: true, blockBytes: m.Block}); err != nil {
 		return err
 	}
 	used, err := residentKiB("self")

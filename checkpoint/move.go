@@ -22,9 +22,6 @@ type Options struct {
 	// parts of uploads allows.
 	Workers int
 	Seal    bool // whether to write a manifest; a bucket always gets one
-	// Progress is called, on the goroutines that move and one at a time, with the bytes moved and
-	// the bytes in all; nil = no reports.
-	Progress func(done, all int64)
 
 	blockBytes int64 // bound of the bytes of a block, as move.Job.Block; 0 = the default
 }
@@ -112,7 +109,7 @@ type transfer struct {
 // run moves what is not there yet, from replicas where a file cannot be read, and publishes it. It
 // uses as many goroutines as the options say.
 func (t *transfer) run(ctx context.Context) (*Report, error) {
-	dead := map[int]bool{}
+	dead, tell := map[int]bool{}, progressOf(ctx)
 	var cause error
 	for region, name := range t.from.files.names {
 		if err := t.unread[name]; err != nil {
@@ -126,7 +123,8 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 		}
 		job := move.Job{Plan: p, Old: t.from.location, Source: &t.from.files, Key: t.key,
 			Shown:   digest.NewKey(digest.ShownSeed),
-			Workers: t.options.Workers, Block: t.options.blockBytes, Progress: t.options.Progress}
+			Workers: t.options.Workers, Block: t.options.blockBytes,
+			Progress: func(done, all int64) { tell("moving", done, all) }}
 		if t.key.Seed() == digest.ShownSeed {
 			job.Shown = nil // the sums are those that people see
 		}

@@ -39,12 +39,13 @@ func TestPartialIsNoCheckpoint(t *testing.T) {
 		}
 		stopped := errors.New("stopped")
 		ctx, stop := context.WithCancelCause(t.Context())
-		if _, err = Move(ctx, c, out, to,
-			Options{Workers: 1, blockBytes: 4096, Progress: func(done, all int64) {
-				if done == all {
-					stop(stopped)
-				}
-			}}); !errors.Is(err, stopped) {
+		ctx = whileMoving(ctx, func(done, all int64) {
+			if done == all {
+				stop(stopped)
+			}
+		})
+		_, err = Move(ctx, c, out, to, Options{Workers: 1, blockBytes: 4096})
+		if !errors.Is(err, stopped) {
 			t.Fatalf("%+v: %v", f, err)
 		}
 		left := filepath.Join(to+PartialSuffix, filesName)

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/format"
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/move"
 )
 
@@ -32,7 +31,11 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 	}
 	found := make([]*format.Fault, len(items))
 	r := c.newReader()
-	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
+	bytes := func(i int) int64 {
+		x := &items[i]
+		return int64(x.to-x.from) * int64(4+x.proof.Model.DType.Size())
+	}
+	err := share(ctx, "checking names", workers, len(items), bytes, func() func(int) error {
 		var main, model []byte
 		return func(i int) error {
 			x := &items[i]

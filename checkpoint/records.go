@@ -129,7 +129,8 @@ func sumRecords(ctx context.Context, workers int, files *reader, records []forma
 		}
 	}
 	parts, failed := make([]uint32, len(blocks)), make([]error, len(blocks))
-	err := group.Share(ctx, "checkpoint", workers, len(blocks), func() func(int) error {
+	bytes := func(i int) int64 { return blocks[i].to - blocks[i].from }
+	err := share(ctx, "checking sums", workers, len(blocks), bytes, func() func(int) error {
 		buffer := make([]byte, move.BlockBytes)
 		return func(i int) error {
 			x := &blocks[i]

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/format"
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/boxes"
 	"github.com/shoal-ml/shoal/state/move"
 )
@@ -36,7 +35,10 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 		}
 	}
 	r := c.newReader()
-	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
+	size := func(i int) int64 {
+		return 2 * int64(items[i].to-items[i].from) * int64(items[i].t.DType.Size())
+	}
+	err := share(ctx, "comparing replicas", workers, len(items), size, func() func(int) error {
 		var x, y []byte
 		return func(i int) error {
 			t, p := items[i].t, items[i].p

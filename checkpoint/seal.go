@@ -14,7 +14,6 @@ import (
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/boxes"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -167,12 +166,15 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 	m := fileSet{names: names, open: func(name string) (handle, error) {
 		return openFrom(fsys, name)
 	}}
-	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
+	size := func(i int) int64 {
+		return min(manifest.BlockBytes,
+			files[items[i].file].Size-int64(items[i].block)*manifest.BlockBytes)
+	}
+	err := share(ctx, "hashing files", workers, len(items), size, func() func(int) error {
 		buffer := make([]byte, manifest.BlockBytes)
 		return func(i int) error {
 			f := &files[items[i].file]
-			at := int64(items[i].block) * manifest.BlockBytes
-			b := buffer[:min(manifest.BlockBytes, f.Size-at)]
+			at, b := int64(items[i].block)*manifest.BlockBytes, buffer[:size(i)]
 			if err := m.Read(items[i].file, b, at); err != nil {
 				return err
 			}
@@ -204,7 +206,11 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 		return openFrom(c.Files.FS(), name)
 	}}
 	sums := make([][2]digest.Sum, len(work))
-	err = group.Share(ctx, "checkpoint", workers, len(work), func() func(int) error {
+	size := func(i int) int64 {
+		x := &work[i]
+		return int64(x.to-x.from) * int64(max(c.Tensors[x.tensor].DType.Size(), 1))
+	}
+	err = share(ctx, "reading tensors", workers, len(work), size, func() func(int) error {
 		var buffer []byte
 		return func(i int) error {
 			x := &work[i]

@@ -130,11 +130,11 @@ func moveTo(t *testing.T, from, to string, meanwhile func()) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Move(t.Context(), c, out, to,
-		Options{Workers: 1, Seal: true, Progress: func(done, all int64) {
-			if done == all && meanwhile != nil {
-				meanwhile()
-			}
-		}})
+	ctx := whileMoving(t.Context(), func(done, all int64) {
+		if done == all && meanwhile != nil {
+			meanwhile()
+		}
+	})
+	_, err = Move(ctx, c, out, to, Options{Workers: 1, Seal: true})
 	return err
 }

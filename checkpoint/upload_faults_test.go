@@ -252,12 +252,12 @@ func TestUploadFails(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = Move(ctx, from, out, "s3://models/out",
-				Options{Progress: func(done, all int64) {
-					if c.progress != nil && done > all/2 {
-						c.progress(stop)
-					}
-				}})
+			ctx = whileMoving(ctx, func(done, all int64) {
+				if c.progress != nil && done > all/2 {
+					c.progress(stop)
+				}
+			})
+			_, err = Move(ctx, from, out, "s3://models/out", Options{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}

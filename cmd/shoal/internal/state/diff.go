@@ -72,7 +72,9 @@ func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int
 	if err := s.unwrap(cmd.ErrOrStderr(), a, b); err != nil {
 		return err
 	}
-	found, tied, err := checkpoint.Compare(cmd.Context(), a, b, workers)
+	ctx, clear := withProgress(cmd)
+	found, tied, err := checkpoint.Compare(ctx, a, b, workers)
+	clear()
 	if err != nil {
 		return err
 	}

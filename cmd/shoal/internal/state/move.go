@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -289,10 +287,10 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
 		return err
 	}
 	cli.FinishOnSignal(cmd.Context())
-	p := newProgress(cmd.ErrOrStderr())
-	r, err := checkpoint.Move(cmd.Context(), c, out, dst,
-		checkpoint.Options{Workers: m.workers, Seal: m.seal, Progress: p.show})
-	p.clear()
+	ctx, clear := withProgress(cmd)
+	r, err := checkpoint.Move(ctx, c, out, dst,
+		checkpoint.Options{Workers: m.workers, Seal: m.seal})
+	clear()
 	if err != nil {
 		return errors.Join(err, nextStepError(cmd.Context(), err, dst))
 	}
@@ -329,44 +327,4 @@ func nextStepError(ctx context.Context, err error, dst string) error {
 		return errors.New("nothing was written yet")
 	}
 	return fmt.Errorf("what is done stays in %s; the same command goes on there", partial)
-}
-
-// progress shows how far a command is, on a terminal. One goroutine at a time calls its methods,
-// which print and so may wait for the terminal.
-type progress struct {
-	out     io.Writer // nil = no terminal, and nothing is printed
-	started time.Time
-	shown   time.Time // when the progress was shown last; zero = never
-}
-
-// newProgress returns a progress that prints nothing if out is not a terminal.
-func newProgress(out io.Writer) *progress {
-	p := &progress{started: time.Now()}
-	if f, ok := out.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			p.out = out
-		}
-	}
-	return p
-}
-
-// show prints how many of all bytes are done, at most every 100 ms. A move calls it from the
-// goroutines that move blocks, one at a time. done and all are in bytes.
-func (p *progress) show(done, all int64) {
-	now := time.Now()
-	if p.out == nil || now.Sub(p.shown) < 100*time.Millisecond {
-		return
-	}
-	p.shown = now
-	rate := float64(done) / now.Sub(p.started).Seconds()
-	fmt.Fprintf(p.out, "\r\x1b[K%5.1f %%, %.2f of %.2f GB, %.2f GB/s, %.0f s left",
-		100*float64(done)/float64(all), float64(done)/1e9, float64(all)/1e9, rate/1e9,
-		float64(all-done)/rate)
-}
-
-// clear erases the line on the terminal. The command calls it when the move has ended.
-func (p *progress) clear() {
-	if p.out != nil {
-		fmt.Fprint(p.out, "\r\x1b[K")
-	}
 }

@@ -39,7 +39,9 @@ file. Every command that moves a sealed checkpoint compares it with its manifest
 			}
 			defer c.Close()
 			cli.FinishOnSignal(cmd.Context())
-			m, err := checkpoint.Seal(cmd.Context(), c, workers)
+			ctx, clear := withProgress(cmd)
+			m, err := checkpoint.Seal(ctx, c, workers)
+			clear()
 			if durable.Full(err) {
 				err = fmt.Errorf("%w; nothing is sealed: make room, and seal it again", err)
 			}
@@ -85,7 +87,9 @@ The command prints what is not as it was sealed: the file, the place in it, and 
   shoal state verify --json model.safetensors | jq -r .file`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			damage, m, err := checkpoint.Verify(cmd.Context(), args[0], workers)
+			ctx, clear := withProgress(cmd)
+			damage, m, err := checkpoint.Verify(ctx, args[0], workers)
+			clear()
 			if err != nil {
 				return err
 			}

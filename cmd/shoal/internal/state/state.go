@@ -312,11 +312,13 @@ func newPieceJSONs(list []format.Piece) []pieceJSON {
 func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool,
 	workers int) error {
 	out, faults, sums, blind := cmd.OutOrStdout(), c.Faults(), "", ""
+	ctx, clear := withProgress(cmd)
+	defer clear()
 	if len(c.Files.Archives()) > 0 {
 		sums = "; --read compares checksums too"
 	}
 	if read {
-		r, err := c.Records(cmd.Context(), workers)
+		r, err := c.Records(ctx, workers)
 		if err != nil {
 			return err
 		}
@@ -328,10 +330,11 @@ func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSO
 	}
 	if len(faults) == 0 {
 		var err error
-		if faults, err = c.Prove(cmd.Context(), workers); err != nil {
+		if faults, err = c.Prove(ctx, workers); err != nil {
 			return err
 		}
 	}
+	clear()
 	if err := printAll(out, faults, asJSON); err != nil {
 		return err
 	}
