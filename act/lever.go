@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
@@ -116,7 +115,7 @@ func (l *Loop) held(c setting.Change, learns bool) string {
 // way returns the newest change that was taken back and is about the same as another one; nil =
 // there is none.
 func (v *lever) way(c setting.Change) *way {
-	from, to := partOf(c.From, v.name), partOf(c.To, v.name)
+	from, to := setting.PartOf(c.From, v.name), setting.PartOf(c.To, v.name)
 	factor := wayFactor
 	if v.name == "size" { // the next one can be much better
 		factor = 1 + 1e-9
@@ -135,8 +134,8 @@ func (v *lever) way(c setting.Change) *way {
 func (l *Loop) takenBack(v *lever, c setting.Change) {
 	w := v.way(c)
 	if w == nil {
-		v.reverted = appendBounded(v.reverted, way{from: partOf(c.From, v.name),
-			to: partOf(c.To, v.name), patience: wayPatience / 2})
+		v.reverted = appendBounded(v.reverted, way{from: setting.PartOf(c.From, v.name),
+			to: setting.PartOf(c.To, v.name), patience: wayPatience / 2})
 		w = &v.reverted[len(v.reverted)-1]
 	}
 	w.patience = min(2*w.patience, maxWayPatience)
@@ -153,11 +152,11 @@ func (l *Loop) delay(v *lever) {
 // kept takes in that a change was kept. When the lever is back where it has been shortly before, it
 // oscillates: it is left alone for long.
 func (l *Loop) kept(v *lever, c setting.Change) (oscillates bool) {
-	to, patience := partOf(c.To, v.name), max(v.patience, leastFrozen)
+	to, patience := setting.PartOf(c.To, v.name), max(v.patience, leastFrozen)
 	oscillates = slices.ContainsFunc(v.before, func(old value) bool {
 		return isSame(to, old.text) && l.entry.Step <= old.left+frozenFor*patience
 	})
-	v.before = appendBounded(v.before, value{partOf(c.From, v.name), c.Step})
+	v.before = appendBounded(v.before, value{setting.PartOf(c.From, v.name), c.Step})
 	switch {
 	case oscillates:
 		v.patience = min(2*patience, maxPatience)
@@ -177,16 +176,6 @@ func appendBounded[T any](list []T, x T) []T {
 		list = slices.Delete(list, 0, 1)
 	}
 	return append(list, x)
-}
-
-// partOf returns the value of a part in the text form of a setting; "" = it is not there.
-func partOf(text, name string) string {
-	for _, word := range strings.Split(text, ",") {
-		if value, is := strings.CutPrefix(word, name+"="); is {
-			return value
-		}
-	}
-	return ""
 }
 
 // release ends what levers wait for: the job has become another one, and what changes brought

@@ -200,7 +200,7 @@ func (l *Loop) Applied(e Entry) {
 		if a := l.asked; a != nil && a.change.From == e.Trial.From && a.change.To == e.Trial.To {
 			l.trial.efficiency, l.trial.least = a.efficiency, a.least
 			if v := l.lever(mainPart(a.change)); a.learns && v.name != "size" {
-				v.learnt = partOf(a.change.To, v.name)
+				v.learnt = setting.PartOf(a.change.To, v.name)
 			}
 		}
 		l.asked = nil

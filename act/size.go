@@ -28,7 +28,7 @@ const (
 // change, or nothing was said of it.
 func sizes(c setting.Change) (list [2]int) {
 	for i, text := range []string{c.From, c.To} {
-		list[i], _ = strconv.Atoi(partOf(text, "size"))
+		list[i], _ = strconv.Atoi(setting.PartOf(text, "size"))
 	}
 	return list
 }

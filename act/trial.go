@@ -137,7 +137,7 @@ func (l *Loop) check() []Order {
 // batches returns the batch before the change and the one behind it; 0 = it does not change.
 func (t *trial) batches() (list [2]uint64) {
 	for i, text := range []string{t.change.From, t.change.To} {
-		list[i], _ = strconv.ParseUint(partOf(text, "batch"), 10, 64)
+		list[i], _ = strconv.ParseUint(setting.PartOf(text, "batch"), 10, 64)
 	}
 	return list
 }

@@ -3,7 +3,6 @@ package launcher
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -76,9 +75,9 @@ func (f *Failure) advice() string {
 	switch {
 	case f.Early:
 		return "does the script call shoal.join() on every rank, before it ends?"
-	case f.Trial != nil && slices.Contains(f.Trial.Parts(), "batch"):
-		return "if they had too little memory, let the batch_range end below the batch of the " +
-			"change. Started again, a program with a checkpoint goes on from its newest"
+	case f.Trial != nil:
+		return "if they had too little memory, " + f.smaller() + ". Started again by the same " +
+			"command, a program with job.checkpoint goes on from its newest checkpoint"
 	case f.Because != "":
 		return "why does the one end before the others? Every rank has to make the same calls, " +
 			"as many steps, and none may end in between"
@@ -100,6 +99,16 @@ func (f *Failure) advice() string {
 			"are not at fault"
 	}
 	return "its output says why; the workers that shoal stopped because of it are not at fault"
+}
+
+// smaller says how the job needs less memory than in its trial.
+func (f *Failure) smaller() string {
+	from, to := setting.PartOf(f.Trial.From, "batch"), setting.PartOf(f.Trial.To, "batch")
+	if from != "" && to != "" {
+		return fmt.Sprintf("let the batch_range end below %s, such as at the %s of before", to,
+			from)
+	}
+	return "for the samples that the change gave them, train with a smaller batch"
 }
 
 // failureLine says in a line why the job has failed, by the fault of v or else by err; "" where it

@@ -49,8 +49,11 @@ func TestFailureSaysWhatToDo(t *testing.T) {
 			Because: "rank 1 exited with code 0, while rank 0 waits for it in barrier()"},
 		"change 7 (batch 64 -> 128), which policy batch had made\n": {Exit: proc.Exit{Code: 1},
 			Trial: &setting.Change{Number: 7, From: "batch=64", To: "batch=128", Policy: "batch"}},
-		"let the batch_range end below": {Exit: proc.Exit{Code: 1}, Tail: []string{"x"},
-			Trial: &setting.Change{From: "batch=64", To: "batch=128"}},
+		"let the batch_range end below 128, such as at the 64 of before": {
+			Exit: proc.Exit{Code: 1}, Tail: []string{"x"},
+			Trial: &setting.Change{From: "batch=64", To: "batch=128,rate=1.4"}},
+		"the samples that the change gave them": {Exit: proc.Exit{Code: 1}, Tail: []string{"x"},
+			Trial: &setting.Change{From: "size=4", To: "size=2"}},
 		"why does the one end before the others?": {Exit: proc.Exit{Code: 1},
 			Because: "rank 1 exited"},
 	} {

@@ -80,6 +80,7 @@ func (l *launcher) receive(from string, m *message) {
 			l.reportFaults()
 		}
 	case m.Over != nil && heeds:
+		l.reporter.endJob(l.agent.Status(), true)
 		l.leaveJob(failedElsewhere(l.registry.jobName(), m.Over.Why))
 	case m.WhyNot != nil && heeds:
 		_ = l.takeWhyNots(m.WhyNot.List) // as with events
@@ -291,8 +292,9 @@ func (l *launcher) leaveJob(err error) {
 // have finished their work. It runs on the engine's thread.
 func (l *launcher) onEnd(ok bool, why string) {
 	if follows := l.registry.setJobEnd(ok); follows {
-		l.reporter.setJobOver() // that the head goes now is no news
-		if !ok {                // the head says next whether the job failed, or was stopped
+		// that the head goes now is no news
+		l.reporter.endJob(l.agent.Status(), true)
+		if !ok { // the head says next whether the job failed, or was stopped
 			l.group.Go("last words", func(ctx context.Context) error {
 				select {
 				case <-time.After(leaveWait):
@@ -378,11 +380,12 @@ const leaveWait = 3 * time.Second
 // leaveWait until they have left. It runs on the goroutine of Run or Serve; where another host
 // leads it tells and waits for nobody.
 func (l *launcher) endJob(why string) {
-	l.reporter.setJobOver()
-	hosts := l.registry.offeringHosts()
 	if !l.registry.leads() {
+		l.reporter.setJobOver()
 		return
 	}
+	l.reporter.endJob(l.agent.Status(), false)
+	hosts := l.registry.offeringHosts()
 	l.reportMissingRoom()
 	_ = l.keepWhyNots() // as with events
 	for _, host := range hosts {

@@ -303,7 +303,7 @@ func (l *launcher) failJob(err error) {
 
 // failureReport returns the report about the worker that v, which has a fault, is about.
 func (l *launcher) failureReport(v verdict) *Failure {
-	f := l.registry.failureReport(v, l.started)
+	f := l.registry.failureReport(v, l.started, l.reporter.changeOnTrial())
 	if p := l.supervisor.processOf(v.culprit.worker); p != nil {
 		f.Tail, f.Log = p.output.Tail(), p.output.LogPath()
 	}

@@ -47,11 +47,10 @@ type registry struct {
 	// host that leads.
 	denied map[string]bool
 
-	trial   *setting.Change // a policy's change that is measured; nil = none is
-	allLost bool            // no member is left, and none has finished its work
-	over    bool            // this host is not needed any more
-	leaving bool            // this host was asked to leave
-	fatal   error           // why the job cannot go on here; nil = it can
+	allLost bool  // no member is left, and none has finished its work
+	over    bool  // this host is not needed any more
+	leaving bool  // this host was asked to leave
+	fatal   error // why the job cannot go on here; nil = it can
 }
 
 // workerRecord is a worker process as the registry knows it. The registry's lock guards those in
@@ -334,8 +333,9 @@ func (r *registry) setFatal(err error) {
 }
 
 // failureReport is the report about the worker that v, which has a fault, is about; started is when
-// the run began here. It lacks the output of a worker of this host.
-func (r *registry) failureReport(v verdict, started time.Time) *Failure {
+// the run began here, and trial the change that was measured last, nil = none was. It lacks the
+// output of a worker of this host.
+func (r *registry) failureReport(v verdict, started time.Time, trial *setting.Change) *Failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w, e := r.workers[v.culprit.worker], v.culprit.exit
@@ -343,23 +343,10 @@ func (r *registry) failureReport(v verdict, started time.Time) *Failure {
 		Size: max(r.old.ended+len(r.workers), r.initial), Host: w.host, Exit: e,
 		After: e.Ended.Sub(started),
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
-	if v.fault == allLost && e.Signal == 0 {
-		f.Trial = r.trial
+	if v.fault == allLost && e.Signal == 0 && trial != nil && trial.Policy != "" {
+		f.Trial = trial
 	}
 	return f
-}
-
-// setTrial registers that a change of the setting has begun or ended. Changes of routes, which come
-// and go beside it, are none.
-func (r *registry) setTrial(c *setting.Change) {
-	if c.Policy == setting.Routes {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.trial = nil; !c.Phase.IsEnd() && c.Policy != "" {
-		r.trial = c
-	}
 }
 
 // runResult is what the registry knows of the end of a run; Dir, OK, Error, Started and Seconds are

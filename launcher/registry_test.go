@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -115,7 +116,7 @@ func TestFaultsAreNotForgotten(t *testing.T) {
 	if v.fault != badExit || v.culprit.worker != 500 {
 		t.Fatalf("worker 500 has failed, and the verdict is %+v", v)
 	}
-	if f := r.failureReport(v, time.Now()); f.Rank != 500 || f.Size != 1000 {
+	if f := r.failureReport(v, time.Now(), nil); f.Rank != 500 || f.Size != 1000 {
 		t.Errorf("the report is about worker %d of %d", f.Rank, f.Size)
 	}
 }
@@ -144,8 +145,9 @@ func TestAllEndInATrial(t *testing.T) {
 		r := newRegistry("a", 1)
 		r.setJob(&jobMessage{})
 		r.setHost("a")
+		told := newReporter(nil, nil)
 		for _, c := range x.changes {
-			r.setTrial(c)
+			told.reportEvent(agent.Event{What: "change", Change: c})
 		}
 		for worker := range 2 {
 			r.register("a", &message{Started: &startedMessage{worker, 1000 + worker}})
@@ -158,7 +160,8 @@ func TestAllEndInATrial(t *testing.T) {
 		}
 		r.setJobEnd(false)
 		v := r.judge()
-		if f := r.failureReport(v, time.Now()); v.fault != allLost || f.Trial != x.want {
+		f := r.failureReport(v, time.Now(), told.changeOnTrial())
+		if v.fault != allLost || f.Trial != x.want {
 			t.Errorf("%s: fault %d, trial %v", name, v.fault, f.Trial)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/sense/history"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // reporter tells people about the job: on the terminal, in the files of the run, and by the
@@ -26,6 +27,8 @@ type reporter struct {
 	finished []agent.Event // events of workers that ended well, not shown on the terminal yet
 	stopping bool          // the launcher ends the workers, whose loss is no news
 	jobOver  bool          // the job is over, and what hosts and workers do now is no news
+
+	trial *setting.Change // the change of the setting that is measured; nil = none is
 }
 
 // newReporter returns a reporter to a console, without a job; writeLines must run to have it write
@@ -63,12 +66,11 @@ func (r *reporter) beginStop() {
 	r.stopping = true
 }
 
-// setJobOver stores that the job is over. It returns whether that was so before.
-func (r *reporter) setJobOver() (before bool) {
+// setJobOver stores that this host's part in the job is over.
+func (r *reporter) setJobOver() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, r.jobOver = r.jobOver, true
-	return before
+	r.jobOver = true
 }
 
 // isJobOver reports whether the job is over.
@@ -85,13 +87,26 @@ func (r *reporter) isJobOver() bool {
 func (r *reporter) reportEvent(e agent.Event) {
 	r.mu.Lock()
 	over, dir := r.jobOver, r.dir
-	if !over && !r.stopping {
-		r.queueLines(e)
+	if !over {
+		if !r.stopping {
+			r.queueLines(e)
+		}
+		if c := e.Change; c != nil && c.Policy != setting.Routes {
+			if r.trial = nil; !c.Phase.IsEnd() {
+				r.trial = c
+			}
+		}
 	}
 	r.mu.Unlock()
 	if dir == nil || over && e.What != "waited" { // in the ledger every wait has its end
 		return
 	}
+	r.writeEvent(dir, e)
+}
+
+// writeEvent has writeLines write what is queued, and writes an event into the ledger in dir and to
+// OnEvent.
+func (r *reporter) writeEvent(dir *runDir, e agent.Event) {
 	select {
 	case r.linesReady <- struct{}{}:
 	default:
@@ -100,6 +115,33 @@ func (r *reporter) reportEvent(e agent.Event) {
 	if r.onEvent != nil {
 		r.onEvent(e)
 	}
+}
+
+// changeOnTrial is the change of the setting that is measured, or was when the job ended; nil =
+// none was. Nobody alters it.
+func (r *reporter) changeOnTrial() *setting.Change {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trial
+}
+
+// endJob stores that the job is over, which has the status s. A change that was measured is void:
+// its end is written into the ledger, and on the terminal unless the job was led elsewhere.
+func (r *reporter) endJob(s agent.Status, elsewhere bool) {
+	r.mu.Lock()
+	over, trial, dir := r.jobOver, r.trial, r.dir
+	r.jobOver = true
+	if over || trial == nil || dir == nil {
+		r.mu.Unlock()
+		return
+	}
+	c := *trial
+	c.Phase, c.Why = setting.Void, "the job ended before it was measured"
+	e := agent.Event{What: "change", Generation: s.Generation, Size: s.Size, Step: s.Steps,
+		Because: c.Because, Change: &c, Elsewhere: elsewhere}
+	r.queueLines(e)
+	r.mu.Unlock()
+	r.writeEvent(dir, e)
 }
 
 // queueLines adds the lines of an event that people care about to those that writeLines writes.

@@ -1,10 +1,13 @@
 package launcher
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // What a reporter writes where: the ledger has the end of every wait, also when the job is over,
@@ -49,6 +52,65 @@ func TestWhatIsNews(t *testing.T) {
 		}
 		if strings.ContainsAny(strings.Join(r.lines, ""), "\n\x1b") {
 			t.Errorf("%s: the terminal obeys %q", c.name, r.lines)
+		}
+		if err := dir.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A change that is measured when the job ends is void in the ledger and so in the result, once, and
+// people hear of it where the job was led, also where somebody has stopped it. One that has ended
+// before, or one of a route, is left.
+func TestTrialEndsWithTheJob(t *testing.T) {
+	change := func(phase setting.Phase, policy string) *setting.Change {
+		return &setting.Change{Number: 3, Phase: phase, Policy: policy, From: "batch=64",
+			To: "batch=128"}
+	}
+	for _, c := range []struct {
+		name      string
+		changes   []*setting.Change
+		elsewhere bool
+		last      setting.Phase
+		news      bool
+	}{
+		{"a trial", []*setting.Change{change("entered", "batch")}, false, "void", true},
+		{"a trial elsewhere", []*setting.Change{change("entered", "batch")}, true, "void", false},
+		{"a person's", []*setting.Change{change("entered", "")}, false, "void", false},
+		{"and a route", []*setting.Change{change("entered", "batch"),
+			change("kept", setting.Routes)}, false, "void", true},
+		{"a kept one", []*setting.Change{change("entered", "batch"), change("kept", "batch")},
+			false, "kept", false},
+	} {
+		dir, _, err := newRunDir(t.TempDir(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newReporter(nil, nil)
+		r.setRun("x", dir)
+		for _, change := range c.changes {
+			r.reportEvent(agent.Event{What: "change", Change: change})
+		}
+		r.lines = nil
+		r.beginStop()
+		for range 2 {
+			r.endJob(agent.Status{Generation: 2, Size: 4, Steps: 70}, c.elsewhere)
+		}
+		text, err := os.ReadFile(LedgerPath(dir.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries, _, _ := ParseLedger(text)
+		if got := Changes(entries)[0].Phase; got != c.last {
+			t.Errorf("%s is %s", c.name, got)
+		}
+		if last := entries[len(entries)-1]; c.last == setting.Void &&
+			(last.Step != 70 || len(entries) != len(c.changes)+1) {
+			t.Errorf("%s: %+v after %d entries", c.name, last, len(entries))
+		}
+		line := "change 3 void: the job ended before it was measured"
+		if slices.Contains(r.lines, line) != c.news || len(r.lines) > 1 {
+			t.Errorf("%s: news %q", c.name, r.lines)
 		}
 		if err := dir.close(); err != nil {
 			t.Fatal(err)

@@ -156,9 +156,6 @@ func (l *launcher) onEvent(e agent.Event) {
 	if e.What == "generation" && len(l.registry.neededHosts()) > 0 {
 		l.tasks.add(l.drainDenied)
 	}
-	if e.Change != nil {
-		l.registry.setTrial(e.Change)
-	}
 	l.reporter.reportEvent(e)
 }
 

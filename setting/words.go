@@ -67,18 +67,9 @@ func (c Change) IsNews() bool {
 
 // What says what the change changes, such as "batch 128 -> 256".
 func (c Change) What() string {
-	// value returns the value of a part in a text; "" = it has none.
-	value := func(text, name string) string {
-		for _, word := range strings.Split(text, ",") {
-			if rest, is := strings.CutPrefix(word, name+"="); is {
-				return rest
-			}
-		}
-		return ""
-	}
 	var list []string
 	for _, name := range c.Parts() {
-		from, to := value(c.From, name), value(c.To, name)
+		from, to := PartOf(c.From, name), PartOf(c.To, name)
 		if name == "shares" {
 			from, to = cmp.Or(from, "equal"), cmp.Or(to, "equal")
 		}
@@ -92,6 +83,16 @@ func (c Change) What() string {
 		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// PartOf returns the value of a part in the text form of a setting; "" = it is not there.
+func PartOf(text, name string) string {
+	for _, word := range strings.Split(text, ",") {
+		if value, is := strings.CutPrefix(word, name+"="); is {
+			return value
+		}
+	}
+	return ""
 }
 
 // ending says what was measured, beside what was predicted, and why the change ended, each after
