@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/world/play"
 	"github.com/shoal-ml/shoal/world/scenario"
 )
@@ -23,6 +24,8 @@ type options struct {
 	what   string // a what-if; "" = none
 	seed   uint64
 	reseed bool // whether seed was given
+
+	progress *cli.Progress
 }
 
 // NewCommand returns the command shoal sim.
@@ -71,6 +74,7 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
 				return cli.Usagef("--what: %s is given twice: leave one out", part)
 			}
 			o.reseed = cmd.Flags().Changed("seed")
+			o.progress = cli.NewProgress(cmd.ErrOrStderr())
 			done := cli.ExitOnSignal(cmd.Context()) // since there is nothing to undo
 			defer done()
 			if o.dir != "" {
@@ -169,11 +173,33 @@ func (o *options) playText(file, text, what string) (*play.Result, error) {
 	if o.reseed {
 		s.Job.Seed = o.seed
 	}
-	r, err := play.Play(s)
+	r, err := play.PlayWith(s, nil, func(seen sense.Observation) sense.Observation {
+		if seen.Step%progressSteps == 0 {
+			o.progress.Count("playing steps of "+file, seen.Step, stepsOf(s, &seen))
+		}
+		return seen
+	})
+	o.progress.Clear()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return r, nil
+}
+
+// progressSteps is after how many steps a scenario says how far it is.
+const progressSteps = 1000
+
+// stepsOf returns how many steps a scenario has, by what was seen after some of them: it ends at a
+// step, at a time, or after so many epochs.
+func stepsOf(s *scenario.Scenario, seen *sense.Observation) uint64 {
+	all, step := float64(s.Steps), float64(seen.Step)
+	if s.Seconds > 0 && seen.Now > 0 {
+		all = math.Min(all, step*s.Seconds/seen.Now.Seconds())
+	}
+	if samples := float64(seen.Epoch * seen.Samples); s.Progress > 0 && samples > 0 {
+		all = math.Min(all, step*s.Progress/samples)
+	}
+	return uint64(math.Max(all, step))
 }
 
 // print prints what came of a file.
