@@ -1,0 +1,30 @@
+"""Who is whose partner: a matching of all ranks in each step, which follows from a seed."""
+
+from __future__ import annotations
+
+from typing import List
+
+from ..cursor import random_word
+
+
+def partners(seed: int, step: int, size: int) -> List[int]:
+    """The partner of each rank in a step; with an odd size one rank is its own, and rests. All
+    workers find the same, and each matching is as likely as any other.
+    """
+    order = list(range(size))
+    for i in range(size - 1, 0, -1):  # Fisher and Yates
+        j = random_word(seed, step, i) % (i + 1)
+        order[i], order[j] = order[j], order[i]
+    found = list(range(size))
+    for one, other in zip(order[::2], order[1::2]):
+        found[one], found[other] = other, one
+    return found
+
+
+def meet(w: List[object], theirs: List[object]) -> None:
+    """w := (w + theirs) / 2, in place. A sum of two is the same in either order, so both partners
+    have the same bytes then.
+    """
+    for mine, other in zip(w, theirs):
+        mine += other  # type: ignore[operator]
+        mine *= 0.5  # type: ignore[operator]
