@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide"
 )
 
 // What a tuner has chosen is for all-reduces of its class, in a job that wants it.
@@ -27,8 +28,40 @@ func TestChoose(t *testing.T) {
 				c.want)
 		}
 	}
+	// a transfer that was begun by the route before does not take back a decision
+	for leads, want := range map[bool]collective.Route{true: better,
+		false: collective.DefaultRoute(bytes)} {
+		r.see(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes}, leads)
+		got := r.choose(collective.AllReduce, 3, bytes)
+		if got != want {
+			t.Errorf("after another route was seen an all-reduce goes %v (leads: %v)", got, leads)
+		}
+		r.chosen[cost.ClassOf(3, bytes)] = better
+	}
 	r.fixed = true
 	if got := r.choose(collective.AllReduce, 3, bytes); got != collective.DefaultRoute(bytes) {
 		t.Errorf("routes are fixed, and an all-reduce goes %v", got)
+	}
+}
+
+// In a job that names KungFu's rules, routes change by its rule at the first slow all-reduce, and
+// else by the tuner, which waits for more of them.
+func TestFollowKungFu(t *testing.T) {
+	const bytes = 1 << 20
+	for _, kungfu := range []bool{false, true} {
+		a := &Agent{driver: &driver{}}
+		if kungfu {
+			a.FollowKungFu()
+		}
+		changed := false
+		for _, seconds := range []float64{1, 1, 1, 1, 1, 1, 2} {
+			_, is := a.driver.routes.decide(decide.Measurement[cost.Sample]{Leads: true,
+				Sample: cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 4, Bytes: bytes,
+					Seconds: seconds}})
+			changed = changed || is
+		}
+		if changed != kungfu {
+			t.Errorf("KungFu's rule is named: %v, and routes change: %v", kungfu, changed)
+		}
 	}
 }

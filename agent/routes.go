@@ -28,14 +28,32 @@ type routes struct {
 	meter    meter.AllReduces
 	measured queue.Queue[decide.Measurement[cost.Sample]]
 
-	mu    sync.Mutex     // guards tuner
-	tuner *policy.Routes // nil before a job has use for it
+	mu     sync.Mutex // guards what follows
+	kungfu bool       // KungFu's rule changes them
+	tuner  tuner      // nil before a job has use for it
+}
+
+// tuner changes the routes of all-reduces by what those before took, and knows from them what the
+// network is like. It is a policy.Routes, or another one to compare with that.
+type tuner interface {
+	Decide(o decide.Measurement[cost.Sample]) (policy.RouteDecision, bool)
+	Model(hosts int) (cost.Model, bool)
+	CableSecondsPerByte() (float64, bool)
 }
 
 // FixRoutes has the routes of collectives follow from their lengths alone, on a host that learns
 // what the job wants after it has joined the job. It does not wait, and any goroutine may call it.
 func (a *Agent) FixRoutes() {
 	_ = a.engine.runLater(func() { a.driver.routes.fixed = true }) // a stopped engine goes no way
+}
+
+// FollowKungFu has the routes of all-reduces change by KungFu's rule from the first measurement on,
+// before which it is called. It does not wait, and any goroutine may call it.
+func (a *Agent) FollowKungFu() {
+	r := &a.driver.routes
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kungfu = true
 }
 
 // benchRoute is the route of all-reduces of more than benchBytes where routes are fixed; "" = that
@@ -74,12 +92,20 @@ func (d *driver) beginMeasuring(f *batch, begun []*transfer) {
 		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
 			Bytes: collective.Ready{Calls: part.Calls}.MaxBytes()}
 		if kind == collective.AllReduce {
-			// this agent goes on with the route if it comes to lead
-			d.routes.chosen[cost.ClassOf(s.Hosts, s.Bytes)] = s.Route
-			d.routes.hosts = s.Hosts
+			d.routes.see(s, d.head.Leads())
 		}
 		d.routes.meter.Begin(s, kind, now)
 		f.timed++
+	}
+}
+
+// see learns the route of an all-reduce that begins, with which this agent goes on if it comes to
+// lead. Where it leads already, a transfer may go by a route that was chosen before the newest
+// decision, which stays. It runs on the engine's thread.
+func (r *routes) see(s cost.Sample, leads bool) {
+	r.hosts = s.Hosts
+	if !leads {
+		r.chosen[cost.ClassOf(s.Hosts, s.Bytes)] = s.Route
 	}
 }
 
@@ -119,7 +145,9 @@ func (r *routes) decide(o decide.Measurement[cost.Sample]) (policy.RouteDecision
 	if r.tuner == nil {
 		start := cost.Default()
 		start.Gamma = probe.MeasureAdd(newClock())
-		r.tuner = policy.NewRoutes(start)
+		if r.tuner = policy.NewRoutes(start); r.kungfu {
+			r.tuner = policy.NewKungFuRoutes(start)
+		}
 	}
 	return r.tuner.Decide(o)
 }

@@ -75,6 +75,7 @@ type hostAgent interface {
 	SendToLauncher(host string, message []byte)
 	CountGenerationsFrom(after topo.Generation)
 	FixRoutes()
+	FollowKungFu()
 	KeepRedundant()
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot

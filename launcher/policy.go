@@ -3,6 +3,7 @@ package launcher
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/decide"
@@ -19,6 +20,10 @@ func (l *launcher) drive(spec job.Spec) {
 	mode, is := modes[spec.Auto]
 	if !is {
 		return
+	}
+	if spec.Auto == job.AutoAct &&
+		slices.Contains(spec.Policies, policy.KungFuBatch{}.Name()) { // its other rule
+		l.agent.FollowKungFu()
 	}
 	var users func(g *group.Group) []decide.Policy // nil where there are none: nothing begins anew
 	if len(spec.Policies) > 0 || spec.Budget > 0 {

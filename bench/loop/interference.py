@@ -26,9 +26,14 @@ OPTIONS = dict(
     jobs.DEFAULTS, kind="still", a=0.01, b=0, batch=HOSTS * 8, elements=1 << 18, epochs=1 << 20
 )
 # Routes that stay, by the host whose cable becomes slow: those of KungFu and of shoal, and those in
-# which the slow host is a leaf. "" is the tuner's.
+# which the slow host is a leaf. RULES change routes, and have these flags: the tuner, and KungFu's.
 COMMON = ["ring/256", "clique/64", "star/64", "double-tree/64"]
-LEAVES = {0: ["star/64@1", "tree/64@1"], 2: ["double-tree/64@2", "tree/64@3"]}
+RULES = {"the tuner’s": [], "KungFu’s": ["--auto", "--policy", "kungfu"]}
+LEAVES = {
+    0: ["star/64@1", "tree/64@1"],
+    1: ["double-tree/64@1", "tree/64@2"],  # KungFu's alternative has this host in the middle
+    2: ["double-tree/64@2", "tree/64@3"],
+}
 BEFORE, AFTER, WITHIN = 100, 30, 12  # steps before the cable is slow, after it, and to adapt in
 BAR = 0.95
 
@@ -39,7 +44,7 @@ def measure(args):
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.turns):
             for slow, leaves in LEAVES.items():
-                for route in ["", *COMMON, *leaves]:
+                for route in [*RULES, *COMMON, *leaves]:
                     shoal = built(pathlib.Path(folder), route)
                     found.append(dict(one_job(shoal, route, slow), turn=turn))
     return found
@@ -47,7 +52,7 @@ def measure(args):
 
 def built(folder, route):
     """The path of a binary in which all-reduces take a route; it is built once."""
-    if not route:
+    if route in RULES:
         return str(jobs.SHOAL)
     path = folder / route.replace("/", "-")
     if not path.exists():
@@ -65,11 +70,11 @@ def one_job(shoal, route, slow):
     """Run a job by a route, and make the cable of a host slow: the seconds of the steps that began
     afterwards, and the changes of the ledger.
     """
-    before = 20 if route else BEFORE
+    before = BEFORE if route in RULES else 20
     net = Network(HOSTS, RATE, MTU)
     try:
         with Processes(300) as running:
-            start(net, running, shoal, ["--fixed-routes"] if route else [])
+            start(net, running, shoal, RULES.get(route, ["--fixed-routes"]))
 
             def steps():
                 """What rank 0 has told of its steps so far."""
@@ -127,18 +132,18 @@ def text(results):
         some = [r for r in rows if r["slow"] == slow]
         took = {(r["turn"], r["route"]): settled(r) for r in some}
         best = {
-            t: min(s for (turn, route), s in took.items() if turn == t and route)
+            t: min(s for (turn, route), s in took.items() if turn == t and route not in RULES)
             for t in {r["turn"] for r in some}
         }
         for route in sorted({r["route"] for r in some}, key=lambda x: median_of(took, x)):
             ratios = [best[t] / s for (t, r), s in took.items() if r == route]
             out.append(
-                f"| host {slow + 1} | {route or 'the tuner’s'} |"
+                f"| host {slow + 1} | {route} |"
                 f" {1e3 * median_of(took, route):.0f} ms |"
                 f" {100 * statistics.median(ratios):.0f} %"
                 f" ({100 * min(ratios):.0f} to {100 * max(ratios):.0f}) |"
             )
-        reached = [soon(r, best[r["turn"]]) for r in some if not r["route"]]
+        reached = [soon(r, best[r["turn"]]) for r in some if r["route"] == "the tuner’s"]
         out.append(f"\nThe tuner gets there after {', '.join(map(str, reached))} steps.\n")
     return "\n".join(out)
 

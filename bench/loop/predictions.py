@@ -97,15 +97,22 @@ def ended(changes):
 def text(results):
     """The table of the predictions; "" where none were measured."""
     rows = [r for r in results if r["part"] == "predictions"]
+    kinds = [("batch", *shape) for shape in SHAPES]
+    kinds += [("size", *shape) for shape in SIZED]
+    kinds += [("shares", SHAPES[-1][0], SHAPES[-1][1]), ("batch", 0, 0), ("all", None, None)]
+    return table(rows, kinds)
+
+
+def table(rows, kinds):
+    """The table of changes of some kinds, each a name with a and b; "" without changes. A kind
+    without a is of all changes.
+    """
     if not rows:
         return ""
     lines = [
         "| of | a + b · samples | changes | median error | 95 % of them | in the band of 80 % |",
         "|---|---|---|---|---|---|",
     ]
-    kinds = [("batch", *shape) for shape in SHAPES]
-    kinds += [("size", *shape) for shape in SIZED]
-    kinds += [("shares", SHAPES[-1][0], SHAPES[-1][1]), ("batch", 0, 0), ("all", None, None)]
     for kind, a, b in kinds:
         some = [r for r in rows if a is None or (kind_of(r), r["a"], r["b"]) == (kind, a, b)]
         known = [r for r in some if r["predicted"] and r["measured"]]
@@ -125,6 +132,7 @@ def text(results):
 
 def kind_of(result):
     """What a change was of."""
-    if result["to"].startswith("size="):
-        return "size"
+    for kind, prefix in dict(size="size=", routes="route=").items():
+        if result["to"].startswith(prefix):
+            return kind
     return "shares" if result["slow"] > 1 else "batch"

@@ -4,7 +4,7 @@
 usage: make bench-loop, or .venv/bin/python bench/loop/run.py [--quick] [--parts A,B] [--write]
 
 Paced workers sleep where others compute, off the processor as on a GPU, so that four of them do not
-disturb each other on a small machine. The parts interference and takeover need root.
+disturb each other on a small machine. The parts routes, interference and takeover need root.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ import bad  # noqa: E402
 import batch  # noqa: E402
 import interference  # noqa: E402
 import predictions  # noqa: E402
+import routes  # noqa: E402
 import straggler  # noqa: E402
 import takeover  # noqa: E402
 
 PARTS = {
     "predictions": predictions,
+    "routes": routes,
     "batch": batch,
     "straggler": straggler,
     "bad": bad,

@@ -22,7 +22,15 @@ func (n *network) overBest(hosts, bytes int) float64 {
 	for _, r := range list[1:] {
 		least = min(least, n.truth.AllReduceSeconds(r, hosts, bytes))
 	}
-	return n.truth.AllReduceSeconds(n.route[cost.ClassOf(hosts, bytes)], hosts, bytes) / least
+	return n.truth.AllReduceSeconds(n.takes(hosts, bytes), hosts, bytes) / least
+}
+
+// takes returns by which route the all-reduces of a class go.
+func (n *network) takes(hosts, bytes int) collective.Route {
+	if r, known := n.route[cost.ClassOf(hosts, bytes)]; known {
+		return r
+	}
+	return collective.DefaultRoute(bytes)
 }
 
 // slow has the cable of a host be ten times as slow as the others from now on.

@@ -15,7 +15,7 @@ const kungfuWeight = 0.1
 // KungFuBatch is the rule by which KungFu chooses the batch (Mai et al., OSDI 2020; its branch
 // lg-policy, examples/policies/gns_policy): the batch doubles after an epoch in which the moving
 // average of noise scale over batch has grown. It never becomes smaller. It is here to be compared
-// with Batch, and predicts nothing.
+// with Batch, and predicts nothing. A job that names it follows KungFuRoutes too.
 type KungFuBatch struct{}
 
 // kungfuState is what the rule remembers. In the zero value nothing was seen.

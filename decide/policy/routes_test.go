@@ -14,6 +14,11 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// tuner decides by which routes all-reduces go, as policy.Routes does.
+type tuner interface {
+	Decide(o decide.Measurement[cost.Sample]) (policy.RouteDecision, bool)
+}
+
 // network is hosts whose all-reduces take what a model says, more or less. The goroutine of the
 // test uses it.
 type network struct {
@@ -33,8 +38,7 @@ func newNetwork(truth cost.Model, noise float64) *network {
 
 // allReduce makes an all-reduce by the route of its class, tells the tuners what it took, and takes
 // the route that the first one, which leads, decides on. It panics when another one decides.
-func (n *network) allReduce(hosts, bytes int, tuners ...*policy.Routes) (policy.RouteDecision,
-	bool) {
+func (n *network) allReduce(hosts, bytes int, tuners ...tuner) (policy.RouteDecision, bool) {
 	class := cost.ClassOf(hosts, bytes)
 	route, known := n.route[class]
 	if !known {
@@ -60,7 +64,7 @@ func (n *network) allReduce(hosts, bytes int, tuners ...*policy.Routes) (policy.
 // allReduceInTurn makes all-reduces of some lengths in turn, so many times, and returns the changes
 // of routes.
 func (n *network) allReduceInTurn(times, hosts int, lengths []int,
-	tuners ...*policy.Routes) (changes []policy.RouteDecision) {
+	tuners ...tuner) (changes []policy.RouteDecision) {
 	for range times {
 		for _, bytes := range lengths {
 			if c, changed := n.allReduce(hosts, bytes, tuners...); changed {

@@ -1,0 +1,72 @@
+"""How true predictions of routes are: four hosts average gradients in one job, cables become slow
+and fast again at random, and the job changes its routes. Hosts are as in interference.py: it needs
+root.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import interference
+import jobs
+import predictions
+from interference import HOSTS, MTU, RATE
+from network import Network, bits
+from programs import Processes
+
+LEAST = 1e7  # bits per second of the slowest cable
+QUIET, LONG = 12, 60  # steps without a change until cables change again, and at most
+LIMIT = 1800  # seconds of the job at most
+
+
+def measure(args):
+    """The changes of routes of a job, each a dict; none without root."""
+    if os.geteuid() != 0:
+        return []
+    draws, wanted = random.Random(args.seed), args.changes // 4
+    net = Network(HOSTS, RATE, MTU)
+    try:
+        with Processes(LIMIT) as running:
+            interference.start(net, running, str(jobs.SHOAL), [])
+            slow = 0
+            while len(wait(running)) < wanted:
+                net.set_rate(slow, RATE)
+                slow = draws.randrange(HOSTS)
+                net.set_rate(slow, f"{LEAST * (bits(RATE) / LEAST) ** draws.random():.0f}bit")
+            return [
+                dict(part="routes", a=interference.OPTIONS["a"], b=0, slow=1, to=c["to"],
+                     predicted=c.get("predicted"), measured=c.get("measured", 0),
+                     phase=c["phase"], because=c["because"], why=c.get("why", ""))
+                for c in wait(running).values()
+            ]
+    finally:
+        net.close()
+
+
+def wait(running):
+    """Wait until a job has left its routes alone for some steps, or for as long as it may take to
+    find one; returns the changes of its ledger, by number.
+    """
+    begun = steps(running)
+    while running.running():
+        now, last, found = steps(running), begun, {}
+        for event in interference.lines(running, "events.jsonl"):
+            if event["what"] == "route":
+                found[event["change"]["number"]] = event["change"]
+                last = max(last, event["step"])
+        if predictions.ended(found) and now - last >= QUIET or now - begun >= LONG:
+            return found
+    raise SystemExit("the job has ended")
+
+
+def steps(running):
+    """How many steps rank 0 has told of."""
+    return len(interference.lines(running, "metrics.jsonl"))
+
+
+def text(results):
+    """The table of the predictions, or why there is none; "" where none were measured."""
+    if os.geteuid() != 0:
+        return "Routes are not measured: hosts are network namespaces, which need root."
+    return predictions.table([r for r in results if r["part"] == "routes"], [("routes", 0.01, 0)])
