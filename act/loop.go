@@ -6,7 +6,6 @@
 package act
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 
@@ -222,10 +221,11 @@ func (l *Loop) Refused(why error) {
 }
 
 // Lost tells the loop that a worker has ended by itself, and how, in words: not that it was killed
-// or its host was lost. If a policy's larger batch is on trial, that may have been the reason, as
-// the memory of workers is bounded: the batch goes back at once, and policies stay below it.
+// or its host was lost. If a change of a policy is on trial, that may have been the reason: it goes
+// back at once. Where the change has given a worker more samples, policies stay below as many, as
+// the memory of workers is bounded.
 func (l *Loop) Lost(how string) {
-	if t := l.trial; t != nil && t.change.Policy != "" && t.grows() && t.ended == "" {
+	if t := l.trial; t != nil && t.change.Policy != "" && t.ended == "" {
 		t.ended = how
 	}
 }
@@ -253,11 +253,9 @@ func (l *Loop) learn(c setting.Change) {
 		if c.Phase == setting.Reverted {
 			l.takenBack(v, c)
 		}
-		t := trial{change: c}
-		if c.Phase == setting.Reverted && c.Steps == 0 && t.grows() { // see Lost
-			tried := l.entry.Setting
-			tried.Batch = cmp.Or(t.batches()[1], tried.Batch)
-			l.tooLarge = mostSamples(tried, cmp.Or(sizes(c)[1], l.tried))
+		// see Lost
+		if most := l.mostBy(c); c.Phase == setting.Reverted && c.Steps == 0 && most[1] > most[0] {
+			l.tooLarge = most[1]
 		}
 	case setting.Kept:
 		if l.kept(v, c) {

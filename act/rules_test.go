@@ -263,6 +263,56 @@ func TestOutOfMemoryWithOtherMembers(t *testing.T) {
 	}
 }
 
+// Whatever a policy has on trial goes back at once where a worker ends by itself, as the launcher
+// takes it: a change of shares too, and one of the size. Policies then stay below the samples that
+// a worker had more, and below nothing where it had fewer. With other members shares become equal.
+func TestWorkerEndsInAnyTrial(t *testing.T) {
+	for _, x := range []struct {
+		name     string
+		from, to string
+		lost     int // members
+		back     string
+		tooLarge bool
+	}{
+		{"shares", "", "shares=1:1:1:3", 0, "batch=128", true},
+		{"shares of others", "shares=1:1:1:2", "shares=1:1:1:3", 1, "batch=128", true},
+		{"fairer shares", "shares=1:1:1:3", "shares=1:1:1:2", 0, "batch=128,shares=1:1:1:3", false},
+		{"more members", "size=2", "size=4", 0, "batch=128,size=2", false},
+		{"fewer members", "size=8", "size=4", 0, "batch=128,size=8", true},
+		{"a smaller batch", "batch=256", "batch=128", 0, "batch=256", false},
+	} {
+		j := newJob(newLoop(t, act.Auto, greedyShares{}), 128, batches)
+		now, err := (setting.Setting{Batch: 128, Number: 1}).With("batch=128," + x.to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.step(t)
+		c := setting.Change{Number: 1, Phase: setting.Entered, Policy: "greedy", From: x.from,
+			To: x.to, Step: j.state.Step, Rate: 1000}
+		j.state.Setting, j.state.Trial, j.state.Change = now, &c, &c
+		j.loop.Applied(j.state)
+		j.state.Change = nil
+		j.step(t)
+		j.size -= x.lost
+		j.observe(t)
+		j.waiting = nil
+		j.loop.Lost("exit status 1")
+		j.observe(t)
+		o := j.waiting
+		if o == nil || o.Change.Phase != setting.Reverted || o.Next.String() != x.back {
+			t.Errorf("%s: %+v", x.name, o)
+			continue
+		}
+		j.enter(t)
+		for range 300 {
+			j.step(t)
+		}
+		if got := j.hasWhyNot("have ended by themselves at"); got != x.tooLarge {
+			t.Errorf("%s: policies stay below what a worker had: %v", x.name, got)
+		}
+	}
+}
+
 // greedyShares is a policy that wants rank 0 to do nearly all the work.
 type greedyShares struct{ decide.Policy }
 

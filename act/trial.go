@@ -135,25 +135,35 @@ func (l *Loop) check() []Order {
 }
 
 // batches returns the batch before the change and the one behind it; 0 = it does not change.
-func (t *trial) batches() (list [2]uint64) {
-	for i, text := range []string{t.change.From, t.change.To} {
+func batches(c setting.Change) (list [2]uint64) {
+	for i, text := range []string{c.From, c.To} {
 		list[i], _ = strconv.ParseUint(setting.PartOf(text, "batch"), 10, 64)
 	}
 	return list
 }
 
-// grows reports whether a worker has more samples by the change: the batch is larger, or there are
-// fewer members.
-func (t *trial) grows() bool {
-	b, n := t.batches(), sizes(t.change)
-	return b[1] > b[0] || n[1] > 0 && n[1] < n[0]
+// mostBy returns how many samples the worker has that has most, before a change and behind it.
+func (l *Loop) mostBy(c setting.Change) (list [2]float64) {
+	n, b := sizes(c), batches(c)
+	for i, text := range []string{c.From, c.To} {
+		s := setting.Setting{Batch: cmp.Or(b[i], l.entry.Setting.Batch, l.now.Setting.Batch),
+			Shares: l.entry.Setting.Shares}
+		if slices.Contains(c.Parts(), "shares") {
+			s.Shares = nil
+			if value := setting.PartOf(text, "shares"); value != "" {
+				s, _ = s.With("shares=" + value) // its texts are of the head
+			}
+		}
+		list[i] = mostSamples(s, cmp.Or(n[i], l.tried))
+	}
+	return list
 }
 
 // mostThroughput returns by which factor the samples a second can grow by the change at most; 0 =
 // nobody knows.
 func (t *trial) mostThroughput() float64 {
 	most := 0.0
-	if b := t.batches(); b[0] > 0 {
+	if b := batches(t.change); b[0] > 0 {
 		most = twin.ShrinkFactor * max(1, float64(b[1])/float64(b[0]))
 	}
 	switch n := sizes(t.change); {
@@ -264,6 +274,10 @@ func (l *Loop) end(c setting.Change, phase setting.Phase) []Order {
 	c.Phase = phase
 	if phase == setting.Reverted {
 		back, err := c.Undo(next)
+		if n := len(back.Shares); slices.Contains(c.Parts(), "shares") && n > 0 && n != l.now.Size {
+			back.Shares = nil // whose they were is not known here
+			c.Why = cut("the members are others now, so all have equal shares; " + c.Why)
+		}
 		if l.trial.refusals >= maxRefusals {
 			err = l.trial.refused
 		}
