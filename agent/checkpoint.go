@@ -99,5 +99,8 @@ func (s *session) unpin() {
 // serveSaved answers whether all parts are written that this host was asked for; with wait it
 // blocks until they are.
 func (s *session) serveSaved(wait bool) error {
-	return s.reply(&api.SavedReply{Done: s.agent.saves.IsDone(wait)})
+	if wait {
+		s.agent.saves.Wait(s.reportLine)
+	}
+	return s.reply(&api.SavedReply{Done: wait || s.agent.saves.IsDone()})
 }

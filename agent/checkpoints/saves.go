@@ -3,6 +3,8 @@
 package checkpoints
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,9 +15,10 @@ import (
 // Saves counts the parts of checkpoints that this host writes, also for workers that are lost
 // meanwhile. It is safe for concurrent use. The zero value counts none.
 type Saves struct {
-	mu      sync.Mutex    // guards what follows
-	writing int           // parts that are being written
-	idle    chan struct{} // closed when writing becomes 0; nil = no part was ever written
+	mu      sync.Mutex // guards what follows
+	writing []*snapshot.Part
+	idle    chan struct{} // closed when no part is being written any more; nil = none ever was
+	telling bool          // a Wait tells how far the parts are
 	// unsealed has by its root, while parts are missing, the newest checkpoint of which a part was
 	// written. Rank 0 removes what is left of older ones.
 	unsealed map[string]unsealed
@@ -41,7 +44,7 @@ func (s *Saves) Begin(p *snapshot.Part) {
 		s.began = time.Now()
 	}
 	s.newest = saves.Newest{Step: p.Step()}
-	if s.writing++; s.writing == 1 {
+	if s.writing = append(s.writing, p); len(s.writing) == 1 {
 		s.idle = make(chan struct{})
 	}
 }
@@ -59,7 +62,8 @@ func (s *Saves) End(p *snapshot.Part, over bool) {
 	if over && s.unsealed[p.Folder.Root].attempt == attemptOf(p) {
 		delete(s.unsealed, p.Folder.Root)
 	}
-	if s.writing--; s.writing == 0 {
+	s.writing = slices.DeleteFunc(s.writing, func(q *snapshot.Part) bool { return q == p })
+	if len(s.writing) == 0 {
 		close(s.idle)
 		s.newest.Done, s.newest.Seconds = true, time.Since(s.began).Seconds()
 	}
@@ -76,17 +80,63 @@ func (s *Saves) Newest() saves.Newest {
 	return n
 }
 
-// IsDone reports whether no part is being written. With wait it blocks until that is so, and is
-// true.
-func (s *Saves) IsDone(wait bool) bool {
+// IsDone reports whether no part is being written.
+func (s *Saves) IsDone() bool {
 	s.mu.Lock()
-	writing, idle := s.writing, s.idle
-	s.mu.Unlock()
-	if writing > 0 && wait {
-		<-idle
-		writing = 0
+	defer s.mu.Unlock()
+	return len(s.writing) == 0
+}
+
+const (
+	// tellFrom is for how long people wait for parts until they are told how far these are, and
+	// tellEvery how long from then on until they are told again.
+	tellFrom, tellEvery = 2 * time.Second, 10 * time.Second
+)
+
+// Wait blocks until none of the parts is being written that are now. Where that takes longer than
+// two seconds, one of those who wait has tell say how far they are, now and then.
+func (s *Saves) Wait(tell func(line string)) {
+	s.mu.Lock()
+	idle, mine := s.idle, !s.telling
+	if len(s.writing) == 0 {
+		s.mu.Unlock()
+		return
 	}
-	return writing == 0
+	s.telling = true
+	s.mu.Unlock()
+	if !mine {
+		<-idle
+		return
+	}
+	defer func() {
+		s.mu.Lock()
+		s.telling = false
+		s.mu.Unlock()
+	}()
+	began, timer := time.Now(), time.NewTimer(tellFrom)
+	defer timer.Stop()
+	for {
+		select {
+		case <-idle:
+			return
+		case <-timer.C:
+			tell(s.progress(time.Since(began)))
+			timer.Reset(tellEvery)
+		}
+	}
+}
+
+// progress says how far the parts are that are being written, for which people have waited for
+// some time.
+func (s *Saves) progress(waited time.Duration) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var done, all int64
+	for _, p := range s.writing {
+		done, all = done+p.Written(), all+int64(len(p.Body))
+	}
+	return fmt.Sprintf("the checkpoint of step %d is being written: %.2f of %.2f GB of this host, "+
+		"%.0f s so far", s.newest.Step, float64(done)/1e9, float64(all)/1e9, waited.Seconds())
 }
 
 // AbandonUnsealed removes the checkpoints that are not sealed, and has their folders' Log tell

@@ -93,7 +93,8 @@ func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
 	if len(share.Tensors) == 0 {
 		return nil
 	}
-	if err := r.addFile(ctx, s, share.Name, &file{head: share.Head, body: p.Body}); err != nil {
+	f := &file{head: share.Head, body: p.Body, written: &p.written}
+	if err := r.addFile(ctx, s, share.Name, f); err != nil {
 		return err
 	}
 	return p.fingerprint(ctx, r)

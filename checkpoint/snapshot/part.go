@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/durable"
@@ -39,6 +40,8 @@ type Part struct {
 	state     *State     // the description, parsed
 	runs      []Run      // runs of Body, one after the other; nil with a mesh
 	head      []byte     // header of the worker's shard; nil with a mesh
+
+	written atomic.Int64 // bytes of Body that are written
 }
 
 // Check fails for a part that cannot be written, and fills in the other fields. It must be called
@@ -72,6 +75,9 @@ func (p *Part) Check() (err error) {
 
 // Step returns the number of steps committed before the checkpoint.
 func (p *Part) Step() uint64 { return p.state.Step }
+
+// Written returns how many bytes of Body are written so far; any goroutine may call it.
+func (p *Part) Written() int64 { return p.written.Load() }
 
 // Write writes the part, and seals the checkpoint if it is the last one. It waits until that is
 // durable. A failure abandons the checkpoint and is logged: training goes on. It returns whether
@@ -148,7 +154,8 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 
 // addShare writes the share of the worker, of a state that every worker holds, and records it in r.
 func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
-	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed),
+	f := &file{head: p.head, body: p.Body, written: &p.written, runs: p.runs,
+		key:  digest.NewKey(p.Seed),
 		sums: make([]digest.Sum, len(p.runs))}
 	if err := r.addFile(ctx, s,
 		fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
@@ -181,8 +188,9 @@ func (r *receipt) addFile(ctx context.Context, s *staging, name string, f *file)
 // goroutine calls write, whose own goroutines call the other methods, each for another range.
 type file struct {
 	head, body []byte
-	runs       []Run       // runs of body that are fingerprinted; nil = none
-	key        *digest.Key // key of the fingerprints; nil without runs
+	written    *atomic.Int64 // counts the bytes of body that are written; nil = nobody does
+	runs       []Run         // runs of body that are fingerprinted; nil = none
+	key        *digest.Key   // key of the fingerprints; nil without runs
 
 	blocks []manifest.Hash // hash of each block, set by the goroutine that writes it
 	mu     sync.Mutex      // guards sums while write runs
@@ -221,7 +229,11 @@ func (f *file) writeUnit(out Writer, from, to int) error {
 		f.addFingerprints(first, first+len(body))
 	}
 	head, body, _ := f.bytesIn(from, to)
-	return out.Write(from, head, body)
+	err := out.Write(from, head, body)
+	if f.written != nil && err == nil {
+		f.written.Add(int64(len(body)))
+	}
+	return err
 }
 
 // bytesIn returns the bytes from one offset in the file up to another that are of its head and of
