@@ -82,7 +82,11 @@ func (l *Loop) decide() []Order {
 		if d.To == nil && d.Again > 0 {
 			l.again = min(l.again, d.Again)
 		}
-		if c := l.weigh(m, d); c != nil && (best == nil || c.score > best.score) {
+		c := l.weigh(m, d)
+		if c == nil && d.Else != nil {
+			c = l.weigh(m, *d.Else)
+		}
+		if c != nil && (best == nil || c.score > best.score) {
 			best = c
 		}
 	}
@@ -107,6 +111,9 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 		c.gain = p.Hope()
 	}
 	c.score = float64((c.gain/min(c.least, 1)-1)*horizon) - p.CostSeconds.Mid
+	if isRate(c.change) { // first, because it holds up nothing else
+		c.score = math.Inf(1)
+	}
 	if why := l.whyNot(c); why != "" {
 		l.note(m.Name(), why)
 		return nil
@@ -208,6 +215,9 @@ func (l *Loop) order(c candidate) []Order {
 		_, text := l.now.Setting.Diff(x.Setting)
 		c.change.Alternatives = append(c.change.Alternatives, cut(fmt.Sprintf("%s: %.3gx", text,
 			x.Gain())))
+	}
+	if c.change.IsAtOnce() {
+		c.change.Predicted, c.change.Rate = setting.Band{}, 0
 	}
 	next := c.To.Setting
 	next.Number = l.entry.Setting.Number

@@ -1,6 +1,7 @@
 package act_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -36,14 +37,20 @@ type job struct {
 	moves    int             // steps since a member has come or left, or was ordered to
 	members  uint64          // generation of the members
 	now      float64         // seconds
-	worked   float64         // seconds of all members together
-	progress float64         // steps of the stated batch without noise in their seconds
+	sums                     // of all steps
 	waiting  *act.Order      // that is entered at the end of the next step
 	saves    sense.Saves     // what is known of its checkpoints
 	estimate *noise.Estimate // of the noise, whatever it is; nil = by its scale
 	refuse   error           // why the head refuses the next order; nil = it does not
 	log      []act.Order
 	said     []act.Order // orders that were only said
+}
+
+// sums are what the steps of a job add up to.
+type sums struct {
+	worked   float64 // seconds of all members together
+	progress float64 // steps of the stated batch without noise in their seconds
+	counted  float64 // progress as the rates of the setting say
 }
 
 // newJob returns a job of four workers that is to train by a batch in a range, and is led by the
@@ -79,6 +86,7 @@ func (j *job) blind() {
 	j.now += took
 	j.worked += took * float64(j.size)
 	j.progress += j.gain(batch, scale)
+	j.counted += cmp.Or(j.state.Setting.Rate, 1)
 	j.state.Step++
 	j.steps.Add(sense.StepSample{Step: j.state.Step, Seconds: took, Samples: j.batch(),
 		Batch: j.batch(), Size: j.size, Generation: j.members, Change: j.state.Setting.Number})
@@ -145,6 +153,9 @@ func (j *job) enter(t testing.TB) {
 			j.state.Setting = o.Next
 			j.state.Setting.Number = number
 			j.state.Trial, j.state.Change = &c, &c
+			if c.IsAtOnce() {
+				c.Phase, j.state.Trial = setting.Kept, nil
+			}
 		case j.state.Trial != nil && j.state.Trial.Number == c.Number:
 			j.state.Setting, j.state.Trial, j.state.Change = o.Next, nil, &c
 		default:

@@ -96,7 +96,7 @@ func (l *Loop) held(c setting.Change, learns bool) string {
 	for _, part := range c.Parts() {
 		if v := l.lever(part); v.person != "" {
 			return v.person
-		} else if v.until.isAhead(l.now) {
+		} else if v.until.isAhead(l.now) && (part != "rate" || isRate(c)) {
 			return fmt.Sprintf("%s, so %s waits until step %d", v.why, v.name, v.until.step)
 		}
 	}

@@ -144,6 +144,10 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 	case l.asked != nil, l.mode == Off, o.Step < l.next && !l.isSudden() && !l.isResized():
 	default:
 		orders := l.decide()
+		if len(orders) > 0 && orders[0].Change.IsAtOnce() && l.asked != nil {
+			l.next = o.Step // the others decide right behind it
+			return orders
+		}
 		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {
 			l.pace = interval
 		}
@@ -183,7 +187,10 @@ func (l *Loop) Applied(e Entry) {
 		l.next, l.pace = e.Step+interval, interval
 	}
 	l.entry = e
-	if e.Change != nil {
+	if e.Change != nil && e.Change.IsAtOnce() {
+		v := l.lever("rate")
+		l.asked, v.until, v.why = nil, l.in(maxInterval), "it was changed lately"
+	} else if e.Change != nil {
 		l.changed, l.pace = e.Step, interval
 		l.next = min(l.next, e.Step+interval)
 		l.learn(*e.Change)

@@ -39,6 +39,11 @@ func (m *member) ask(o sense.Observation, t decide.Twin) (d decide.Decision, fau
 			len(state), decide.MaxPolicyState)
 	}
 	m.state = state
+	if d.Else != nil && d.Else.To != nil {
+		if fault := m.refuse(o, *d.Else.To); fault != "" {
+			return decide.Decision{}, fault
+		}
+	}
 	if d.To == nil {
 		return d, ""
 	}

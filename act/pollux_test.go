@@ -122,7 +122,8 @@ func (a application) fixed(batch float64, progress float64) (seconds float64) {
 }
 
 // On the profiles of six applications, in the world of the formula of the efficiency, the loop
-// takes hardly longer than the best batch that stays, which nobody knows before.
+// takes hardly longer than the best batch that stays, which nobody knows before. The rates that it
+// sets count nearly as many steps of the first batch as the noise of each step would.
 func TestLoopOnProfilesOfPollux(t *testing.T) {
 	for _, a := range readApplications(t) {
 		r := setting.Range{From: a.first, To: a.largest}
@@ -140,6 +141,11 @@ func TestLoopOnProfilesOfPollux(t *testing.T) {
 		t.Logf("%s: %.3f of the time of the best batch, %.3f of the median; %d changes, in the "+
 			"end batch %d after %d steps", a.name, took/best, took/median, j.state.Setting.Number,
 			j.batch(), j.state.Step)
+		counted := j.counted / j.progress
+		t.Logf("%s: rates count %.3f of the progress", a.name, counted)
+		if !(counted > 0.92 && counted < 1.01) {
+			t.Errorf("%s: rates count %.3f of the progress: %v", a.name, counted, j.phases())
+		}
 		if took > 1.05*best {
 			t.Errorf("%s takes %.3f of the time of the best batch: %v", a.name, took/best,
 				j.phases())

@@ -108,8 +108,8 @@ func (j *job) set(t testing.TB, next setting.Setting) {
 }
 
 // Whatever happens, every change is kept, reverted or void in the end, never two are under trial,
-// no batch is chosen by gradients that are not finite, what a person has set is not taken back, and
-// the same events give the same orders.
+// the rate changes beside none, no batch is chosen by gradients that are not finite, what a person
+// has set is not taken back, and the same events give the same orders.
 func TestEveryChangeEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []event
@@ -173,6 +173,10 @@ func play(r *rapid.T, list []event, seed uint64) string {
 	for i, o := range j.log {
 		c := o.Change
 		switch {
+		case c.IsAtOnce():
+			if open != 0 || c.Phase != setting.Kept || c.Predicted.IsKnown() || c.Steps != 0 {
+				r.Fatalf("change %+v of the rate while %d is open", c, open)
+			}
 		case !c.Phase.IsEnd() && (open != 0 || c.Number == 0):
 			r.Fatalf("change %d begins while %d is open", c.Number, open)
 		case !c.Phase.IsEnd():

@@ -8,13 +8,20 @@ import (
 )
 
 // isUnseen reports whether no trial shows what a change brings: one of the steps between
-// checkpoints alone, which saves a part of the time in hours.
-func isUnseen(c setting.Change) bool { return slices.Equal(c.Parts(), []string{"save"}) }
+// checkpoints alone, which saves a part of the time in hours, or of the rate alone, which changes
+// nothing of how fast the job is.
+func isUnseen(c setting.Change) bool {
+	return slices.Equal(c.Parts(), []string{"save"}) || isRate(c)
+}
+
+// isRate reports whether a change is one of the rate alone.
+func isRate(c setting.Change) bool { return slices.Equal(c.Parts(), []string{"rate"}) }
 
 // whyNotUnseen returns why a candidate that no trial shows is not worth a change, in words; "" = it
-// is. Its gain is below that of others, and it costs no trial.
+// is. Its gain is below that of others, that of the rate is none, and it costs no trial.
 func (l *Loop) whyNotUnseen(c *candidate) string {
 	switch {
+	case isRate(c.change):
 	case !(c.gain > 0):
 		return fmt.Sprintf("nothing can be predicted of %s: %s", c.change.To, c.Guess)
 	case !(c.gain > 1):
@@ -23,8 +30,12 @@ func (l *Loop) whyNotUnseen(c *candidate) string {
 	return ""
 }
 
-// endUnseen orders that a change which no trial shows is kept, at once.
+// endUnseen orders that a change which no trial shows is kept, at once. A policy's change of the
+// rate has ended with the entry that has begun it.
 func (l *Loop) endUnseen(c setting.Change) []Order {
 	c.Why = "what checkpoints cost and save shows in hours, so no trial measures it"
+	if isRate(c) {
+		c.Why = "the rate changes nothing of how fast the job is, so no trial measures it"
+	}
 	return l.end(c, setting.Kept)
 }

@@ -51,6 +51,9 @@ type Decision struct {
 	// Alternatives are the other targets that were compared, the best first; at most three are
 	// kept.
 	Alternatives []Scored
+	// Else is what the policy wants where this changes nothing, or is not worth a change now; nil =
+	// nothing. One of its own does not count.
+	Else *Decision
 }
 
 // Leave returns the decision that nothing should change.

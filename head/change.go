@@ -21,9 +21,10 @@ import (
 //
 // With Entered, the job goes to the setting next with the end of a step, and the change is under
 // trial from there on. It ends the trial of another one, but one of a policy is refused while that
-// of a policy is under trial. The head sets the number of next, and Number, Step, From and To of
-// the change; where next has no size, or From and To of a policy's change say that it has none, the
-// job keeps its own. Members join and leave after that step, as with Resize, which ends the trial
+// of a policy is under trial. A policy's change of the rate alone is kept at once, and refused
+// while any is under trial. The head sets the number of next, and Number, Step, From and To of the
+// change; where next has no size, or From and To of a policy's change say that it has none, the job
+// keeps its own. Members join and leave after that step, as with Resize, which ends the trial
 // of a size. With Kept and Void, the trial of the change of that number ends, and next does not
 // count. With Reverted it ends with the end of a step, where the job goes to next.
 //
@@ -61,7 +62,7 @@ func (a *Agent) RequestedChange() (setting.Change, bool) {
 // requestedChange is a change of the setting that waits for the end of a step.
 type requestedChange struct {
 	next   setting.Setting // from the end of the step on
-	change setting.Change  // Entered or Reverted
+	change setting.Change  // Entered, Reverted, or Kept if it IsAtOnce
 }
 
 // CheckData returns why no worker can state data where the job has this state; nil where one can.
@@ -187,6 +188,12 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 	next.Number = r.state.Setting.Number + 1
 	c.Number = next.Number
 	c.From, c.To = before.Diff(after)
+	if c.IsAtOnce() {
+		if t := r.state.Trial; t != nil {
+			return fmt.Errorf("change %d is under trial", t.Number)
+		}
+		c.Phase = setting.Kept
+	}
 	r.entering = &requestedChange{next, c}
 	return nil
 }
@@ -279,8 +286,10 @@ func (r *leader) enter(e *requestedChange, c *Commit) {
 		r.state.Sized = max(r.state.Sized, r.machine.Record().Sized) + 1
 	}
 	r.state.Setting, r.state.Trial, r.state.Joined = e.next, nil, 0
-	if e.change.Phase == setting.Entered {
+	if e.change.Phase != setting.Reverted {
 		e.change.Step = r.state.Steps
+	}
+	if e.change.Phase == setting.Entered {
 		r.state.Trial = &e.change
 	}
 	batch := cmp.Or(r.effective(e.next).Batch, r.state.Data.Batch)

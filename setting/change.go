@@ -111,6 +111,13 @@ func (c Change) Parts() (list []string) {
 	return list
 }
 
+// IsAtOnce reports whether the change begins and ends with the same entry of the log, in Phase
+// Kept: that of a policy which changes the rate alone. The rate changes nothing of how fast a job
+// is, so there is nothing to be measured.
+func (c Change) IsAtOnce() bool {
+	return c.Policy != "" && slices.Equal(c.Parts(), []string{"rate"})
+}
+
 // Undo returns the setting before the change, where s is the one behind it. An error says that the
 // texts of the change are none of settings.
 func (c Change) Undo(s Setting) (Setting, error) {

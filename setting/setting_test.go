@@ -131,6 +131,15 @@ func TestWords(t *testing.T) {
 	c = setting.Change{Number: 4, Phase: setting.Entered, Step: 9, To: "save=570",
 		Predicted: setting.Band{Low: 0.9982, Mid: 1.0021, High: 1.0043}}
 	want("change 4 at step 9: save 570; predicted 1.002x goodput (0.9982–1.004)")
+	c = setting.Change{Number: 5, Phase: setting.Kept, Policy: "batch", Step: 20, From: "rate=1.4",
+		To: "rate=1.6", Because: "the noise grows"}
+	want("change 5 at step 20: rate 1.4 -> 1.6, because the noise grows")
+	if !c.IsAtOnce() || c.IsNews() {
+		t.Error("a policy's change of the rate alone is news")
+	}
+	if c.Policy = ""; c.IsAtOnce() {
+		t.Error("a person's change of the rate ends at once")
+	}
 	c = setting.Change{Number: 2, Phase: setting.Entered, To: "shares=3:1"}
 	want("change 2 at step 0: shares equal -> 3:1")
 }

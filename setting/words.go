@@ -12,10 +12,10 @@ import (
 // String says the change in one line for a person: that it was entered and why, with what was
 // predicted, or how it has ended, with what was measured.
 func (c Change) String() string {
-	switch text := fmt.Sprintf("change %s %s", c.Name(), c.Phase); c.Phase {
-	case Entered:
+	switch text := fmt.Sprintf("change %s %s", c.Name(), c.Phase); {
+	case c.Phase == Entered || c.IsAtOnce():
 		return fmt.Sprintf("change %s at step %d: %s", c.Name(), c.Step, c.Reason())
-	case Reverted:
+	case c.Phase == Reverted:
 		return text + c.ending() + "; " + Change{From: c.To, To: c.From}.What()
 	default:
 		return text + c.ending()
@@ -59,10 +59,11 @@ func (c Change) Reason() string {
 	return text
 }
 
-// IsNews reports whether a person wants to hear of the change: not where it has ended, as a
-// person's change, without a prediction or a measurement, which mostly another one has cut short.
+// IsNews reports whether a person wants to hear of the change: not where a policy has changed the
+// rate alone, which it does as often as the noise changes; nor where it has ended, as a person's
+// change, without a prediction or a measurement, which mostly another one has cut short.
 func (c Change) IsNews() bool {
-	return c.Phase != Void || c.Policy != "" || c.Predicted.IsKnown()
+	return !c.IsAtOnce() && (c.Phase != Void || c.Policy != "" || c.Predicted.IsKnown())
 }
 
 // What says what the change changes, such as "batch 128 -> 256".

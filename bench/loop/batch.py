@@ -38,7 +38,8 @@ def train(batch, seed, epochs):
     with jobs.Run(4, flags, **options) as run:
         run.finish()
         curve = [m["metrics"] for m in run.lines("metrics.jsonl") if "accuracy" in m["metrics"]]
-        changes = [c for c in run.changes().values() if c["policy"]] if not batch else []
+        # The rate alone follows the noise, which is no other batch.
+        changes = [c for c in run.changes().values() if c["policy"] and "batch=" in c["to"]]
     return dict(
         part="batch", batch=batch, seed=seed, epochs=epochs, curve=curve, changes=len(changes)
     )

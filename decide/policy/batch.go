@@ -27,6 +27,7 @@ const (
 
 // Batch chooses the batch with the greatest goodput, which is throughput times efficiency (Pollux,
 // OSDI 2021), in the range that the program has opened, and the learning rate that goes with it.
+// Where the batch stays and the noise grows, the rate follows (followNoise).
 // As long as the noise of the gradients is unknown it leaves the batch as it is. No batch becomes
 // larger than what surely fits into the memory of the hosts. It remembers nothing.
 type Batch struct{}
@@ -46,6 +47,7 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	case !o.Noise.Known:
 		return decide.Leave("the gradient noise scale is unknown: " + o.Noise.Why), state
 	}
+	otherwise := followNoise(o)
 	o, tooLarge := fitOf(o).bound(o)
 	var list []decide.Scored
 	for _, batch := range nearBatches(o.Levers.Batch, o.Setting.Batch, o.Size) {
@@ -76,7 +78,9 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 		if tooLarge != "" {
 			text += "; " + tooLarge
 		}
-		return decide.Leave(text), state
+		d := decide.Leave(text)
+		d.Else = otherwise
+		return d, state
 	}
 	best := list[0]
 	because := describeNoise(o.Noise)
@@ -86,7 +90,8 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	if tooLarge != "" && best.Setting.Batch > o.Setting.Batch {
 		because += "; " + tooLarge
 	}
-	return decide.Decision{To: &best.Target, Because: because, Alternatives: distinct(list)}, state
+	return decide.Decision{To: &best.Target, Because: because, Alternatives: distinct(list),
+		Else: otherwise}, state
 }
 
 // nearBatches returns the batches of a range that are worth comparing with the one of now: those at
@@ -117,15 +122,11 @@ func nearBatches(r setting.Range, now uint64, size int) (list []uint64) {
 }
 
 // withBatch returns the setting of a job with another batch, and the learning rate that goes with
-// it: that of AdaScale (Johnson et al., ICML 2020, §3), by how much more a step of the batch brings
-// than one of the stated batch.
+// it (rateOf).
 func withBatch(o sense.Observation, batch uint64) setting.Setting {
 	s := o.Setting
 	s.Batch = batch
-	first := float64(cmp.Or(o.First, o.Setting.Batch))
-	scale := o.Noise.Scale.Mid
-	rate := (scale/first + 1) / (scale/float64(batch) + 1)
-	s.Rate, _ = strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 4, 64), 64)
+	s.Rate, _ = strconv.ParseFloat(strconv.FormatFloat(rateOf(o, batch), 'g', 4, 64), 64)
 	return s
 }
 

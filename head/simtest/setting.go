@@ -19,7 +19,8 @@ import (
 //   - the members train by the same batch and shares in the same step, and what a host's workers
 //     are not told of is what they compute by themselves (T1);
 //   - the setting changes only with an entry that enters a change or reverts it, and the batch with
-//     it; a change is under trial from its entry to its end, which comes once (T2);
+//     it; a change is under trial from its entry to its end, which comes once, and a policy's of
+//     the rate alone is entered beside no trial, and without one (T2);
 //   - all hosts apply the same changes in the same entries (L1 says that);
 //   - asked for without a fault, a change is entered, and ends (T3).
 //
@@ -135,6 +136,12 @@ func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members 
 			changeText(is.trial) != changeText(was.trial) {
 			why = "is another setting, and no change"
 		}
+	case c.IsAtOnce():
+		if is.setting.Number != was.setting.Number+1 || c.Number != is.setting.Number ||
+			is.trial != nil || was.trial != nil || c.Step != a.Steps || !a.Changed ||
+			c.Phase != setting.Kept {
+			why = "changes the rate in another way"
+		}
 	case c.Phase == setting.Entered:
 		if is.setting.Number != was.setting.Number+1 || c.Number != is.setting.Number ||
 			is.trial == nil || was.trial != nil || c.Step != a.Steps || !a.Changed {
@@ -229,6 +236,9 @@ func (g *generator) changeEvent() string {
 	}
 	if g.rand.IntN(4) == 0 {
 		return "set " + g.sharesText(h.agent.State().View.Size())
+	}
+	if g.rand.IntN(6) == 0 {
+		return fmt.Sprintf("set rate=%d policy", 1+g.rand.IntN(9))
 	}
 	batch := 1 + g.rand.IntN(1+g.rand.IntN(13)) // the largest is out of range
 	if g.rand.IntN(2) == 0 {

@@ -215,6 +215,9 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	c, next := o.Change, o.Next
 	if !c.Phase.IsEnd() {
 		c.Number, c.Step = p.entry.Setting.Number+1, step
+		if c.IsAtOnce() {
+			c.Phase = setting.Kept
+		}
 	} else if p.entry.Trial == nil || p.entry.Trial.Number != c.Number {
 		return // it has ended meanwhile
 	}
@@ -256,7 +259,7 @@ func (p *player) askFor(s job.Step) {
 			continue
 		}
 		p.asked = slices.Delete(p.asked, i, i+1)
-		next, err := p.world.Observation().Setting.With(a.To)
+		next, err := p.world.Observation().Setting.Asked(a.To)
 		if err == nil {
 			var o act.Order
 			if o, err = p.loop.Propose(next, "scenario"); err == nil {

@@ -125,6 +125,10 @@ func changeText(about []launcher.Entry) string {
 	for i, other := range c.Alternatives {
 		line([]string{"instead of", ""}[min(i, 1)], "%s", other)
 	}
+	if c.IsAtOnce() {
+		line("came of it", "kept at once: it changes nothing of how fast the job is")
+		return b.String()
+	}
 	line("predicted", "%s", bandText(c))
 	line("measured", "%s", measuredText(c))
 	switch c.Phase {
