@@ -1,0 +1,299 @@
+package jobs
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/watch"
+)
+
+// What shoal top shows, as text. The functions only read the view.
+
+// screenText returns a view as lines of at most so many columns; 0 = of any number. height is how
+// many lines there is room for; 0 = for any number, and what does not fit is left out at the end of
+// each part.
+func screenText(v watch.View, width, height int) string {
+	parts := [][]string{headLines(v), stepLines(v, width), workerLines(v), changeLines(v),
+		markLines(v)}
+	room := height
+	var lines []string
+	for i, part := range parts {
+		if len(part) == 0 {
+			continue
+		}
+		if i > 0 {
+			part = append([]string{""}, part...)
+		}
+		if height > 0 { // the parts below get three lines each, if they have so many
+			below := 0
+			for _, p := range parts[i+1:] {
+				below += min(len(p)+1, 4)
+			}
+			part = part[:max(min(len(part), room-below), min(len(part), 3, max(room, 0)))]
+			room -= len(part)
+		}
+		lines = append(lines, part...)
+	}
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString(fit(line, width) + "\n")
+	}
+	return b.String()
+}
+
+// fit cuts a line to so many columns, and makes what could do something to a terminal visible.
+func fit(line string, width int) string {
+	line = cli.Visible(line, false)
+	if width == 0 || utf8.RuneCountInString(line) <= width {
+		return line
+	}
+	return string([]rune(line)[:max(width-1, 0)]) + "…"
+}
+
+// clock returns a time of day.
+func clock(seconds float64) string {
+	if seconds <= 0 {
+		return "-"
+	}
+	return time.UnixMilli(int64(seconds * 1e3)).Local().Format(time.TimeOnly)
+}
+
+// headLines says which job it is, how it is, and what is missing.
+func headLines(v watch.View) (lines []string) {
+	facts := []string{cmp.Or(v.Job, v.Dir), v.State.Word}
+	if j := v.Live; j != nil {
+		facts = append(facts, "step "+stepText(*j, newestMetrics(*j)), sizeText(*j)+" workers",
+			fmt.Sprintf("generation %d", j.Generation))
+		if j.Setting != nil && j.Setting.Batch > 0 {
+			facts = append(facts, fmt.Sprintf("batch %d", j.Setting.Batch))
+		}
+	} else if n := v.Newest; n != nil {
+		facts = append(facts, fmt.Sprintf("step %d", n.Step))
+	}
+	if v.Started > 0 {
+		end := v.Made
+		if v.State.Over && v.State.At > 0 {
+			end = v.State.At
+		}
+		facts = append(facts, fmt.Sprintf("since %s (%v)", clock(v.Started),
+			(time.Duration(math.Max(end-v.Started, 0))*time.Second).Round(time.Second)))
+	}
+	lines = append(lines, strings.Join(facts, "  "))
+	switch {
+	case v.State.Word == "silent" && v.State.At > 0:
+		lines = append(lines, fmt.Sprintf("silent since %s: %s", clock(v.State.At), v.State.Text))
+	case v.Live == nil:
+		lines = append(lines, v.State.Text)
+	default:
+		lines = append(lines, v.Live.Slow...)
+	}
+	for _, n := range v.Notes {
+		lines = append(lines, "note: "+n)
+	}
+	return lines
+}
+
+// stepLines says what steps take, with a small chart of each number.
+func stepLines(v watch.View, width int) (lines []string) {
+	chart := 40
+	if width > 0 {
+		chart = max(width-36, 10)
+	}
+	// add adds a line about a column of a series.
+	add := func(name string, s *watch.SeriesView, column string, text func(float64) string) {
+		if s == nil {
+			return
+		}
+		list := s.Values[slices.Index(s.Columns, column)]
+		if x, ok := newest(list); ok {
+			lines = append(lines, fmt.Sprintf("%-16.16s %16s  %s", name,
+				text(x), sparkline(list, chart)))
+		}
+	}
+	steps := find(v, "steps")
+	add("step", steps, "median", func(x float64) string { return cli.FormatMicros(x * 1e6) })
+	add("samples/s", steps, "rate", digits)
+	add("steps/s, now", find(v, "pace"), "steps", digits)
+	add("loss", steps, "loss", digits)
+	for i := range v.Series {
+		s := &v.Series[i]
+		name, is := strings.CutPrefix(s.Name, "metric ")
+		if is && name != "step" && len(lines) < 12 {
+			add(name, s, name, digits)
+		}
+	}
+	if s := find(v, "split"); s != nil {
+		lines = append(lines, splitText(s))
+	}
+	return lines
+}
+
+// splitText says where the time of a step goes.
+func splitText(s *watch.SeriesView) string {
+	sum, parts := 0.0, []string{}
+	for i := range s.Columns {
+		x, _ := newest(s.Values[i])
+		sum += x
+	}
+	for i, name := range s.Columns {
+		if x, ok := newest(s.Values[i]); ok && sum > 0 {
+			parts = append(parts, fmt.Sprintf("%s %.0f %%", name, 100*x/sum))
+		}
+	}
+	return "of a step: " + strings.Join(parts, ", ")
+}
+
+// find returns a series by its name; nil = there is none.
+func find(v watch.View, name string) *watch.SeriesView {
+	i := slices.IndexFunc(v.Series, func(s watch.SeriesView) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &v.Series[i]
+}
+
+// newest returns the last number that is one.
+func newest(list []float64) (float64, bool) {
+	for _, x := range slices.Backward(list) {
+		if !math.IsNaN(x) && !math.IsInf(x, 0) {
+			return x, true
+		}
+	}
+	return 0, false
+}
+
+// digits writes a number with four digits.
+func digits(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
+
+// sparkline draws numbers as a line of so many characters, the newest at the right end.
+func sparkline(list []float64, width int) string {
+	var all []float64
+	for _, x := range list {
+		if !math.IsNaN(x) && !math.IsInf(x, 0) {
+			all = append(all, x)
+		}
+	}
+	if len(all) < 2 {
+		return ""
+	}
+	bars := []rune("▁▂▃▄▅▆▇█")
+	low, high := slices.Min(all), slices.Max(all)
+	width = min(width, len(all))
+	line := make([]rune, width)
+	for i := range line {
+		from, to := i*len(all)/width, (i+1)*len(all)/width
+		mean := 0.0
+		for _, x := range all[from:to] {
+			mean += x / float64(to-from)
+		}
+		k := 0
+		if high > low {
+			k = int((mean - low) / (high - low) * float64(len(bars)))
+		}
+		line[i] = bars[min(max(k, 0), len(bars)-1)]
+	}
+	return string(line)
+}
+
+// workerLines lists the workers of a job that runs, or how they ended.
+func workerLines(v watch.View) (lines []string) {
+	if v.Live == nil {
+		for _, e := range v.Ended {
+			lines = append(lines, fmt.Sprintf("worker %d %s", e.Rank, e.How))
+		}
+		return lines
+	}
+	// slack says how long a rank waits in each step for the slowest one.
+	slack := func(rank int) string {
+		if v.Newest == nil || rank < 0 || rank >= len(v.Newest.Slack) {
+			return "-"
+		}
+		return cli.FormatMicros(v.Newest.Slack[rank] * 1e6)
+	}
+	rows := [][]string{{"WORKER", "RANK", "HOST", "STATE", "WAITS", "REPORTED"}}
+	for _, w := range v.Live.Workers {
+		rank, state := "-", "running"
+		if w.Rank >= 0 {
+			rank = strconv.Itoa(w.Rank)
+		}
+		switch {
+		case !w.Running:
+			state = w.Ended
+		case w.Waiting:
+			state = "waiting"
+		case w.Awaited != nil:
+			state = "waited for"
+		}
+		var last []string
+		for name, x := range w.Metrics {
+			last = append(last, name+"="+digits(x))
+		}
+		slices.Sort(last)
+		rows = append(rows, []string{strconv.Itoa(w.Worker), rank, cli.OrDash(w.Host), state,
+			slack(w.Rank), cli.OrDash(cli.Visible(strings.Join(last, " "), false))})
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	var b strings.Builder
+	_ = cli.Table(&b, rows) // a Builder fails never
+	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+}
+
+// changeLines lists the newest changes, with what was predicted and measured of them.
+func changeLines(v watch.View) (lines []string) {
+	for _, c := range slices.Backward(v.Changes) {
+		if len(lines) == 8 {
+			break
+		}
+		by := cmp.Or(c.Policy, c.Who)
+		text := fmt.Sprintf("change %s  %-8s  %s, by %s", c.Name, c.Phase, c.What, by)
+		if b := c.Predicted; b.IsKnown() {
+			text += fmt.Sprintf("; predicted %.3gx (%.3g–%.3g)", b.Mid, b.Low, b.High)
+		}
+		if c.Measured > 0 {
+			text += fmt.Sprintf("; measured %.3gx", c.Measured)
+		}
+		switch {
+		case c.Inside != nil && *c.Inside:
+			text += ", in the band"
+		case c.Inside != nil:
+			text += ", outside the band"
+		case c.Phase == setting.Entered:
+			text += "; on trial"
+		}
+		lines = append(lines, text)
+	}
+	inside, of := 0, 0
+	for _, c := range v.Coverage {
+		inside, of = inside+c.Inside, of+c.Of
+	}
+	if of > 0 {
+		lines = append(lines, fmt.Sprintf("bands: %d of %d held what came; 80 of 100 are meant to",
+			inside, of))
+	}
+	return lines
+}
+
+// markLines lists what has happened last, the newest first.
+func markLines(v watch.View) (lines []string) {
+	for _, m := range slices.Backward(v.Marks) {
+		if len(lines) == 12 {
+			break
+		}
+		text := fmt.Sprintf("%s  step %-6d %s", clock(m.Time), m.Step, m.Title)
+		if m.Text != "" {
+			text += ": " + m.Text
+		}
+		lines = append(lines, text)
+	}
+	return lines
+}

@@ -1,0 +1,61 @@
+package jobs
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/watch"
+)
+
+// viewOf returns the view of a run with a name, and something of each part.
+func viewOf(name string) watch.View {
+	r := watch.New("/runs/x", "1.0", "e")
+	r.SetJob([]byte(`{"spec":{"name":` + name + `},"version":"1.0","started":"2026-11-26T16:27:00Z"}`))
+	for range 30 {
+		r.AddEvent([]byte(`{"time":"2026-11-26T16:27:01Z","what":"generation","generation":2,` +
+			`"size":1,"lost":[1],"step":7,"because":"w1 said \u001b[2J"}`))
+		r.AddMetrics([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"l\u001b]0;x":1}}`))
+	}
+	r.SetResult([]byte(`{"ok":true,"seconds":3,"workers":[{"rank":0,"how":"exited with code 0"}]}`))
+	return r.View(9)
+}
+
+// The screen has the size that was asked for, and nothing of what users have named controls the
+// terminal.
+func TestScreenText(t *testing.T) {
+	v := viewOf(`"tr\u001b[31main"`)
+	for _, size := range [][2]int{{0, 0}, {80, 24}, {40, 10}, {10, 3}} {
+		text := screenText(v, size[0], size[1])
+		if strings.ContainsAny(text, "\x1b\x07") {
+			t.Fatalf("an escape sequence: %q", text)
+		}
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if size[1] > 0 && len(lines) > size[1] {
+			t.Errorf("%d lines, there is room for %d:\n%s", len(lines), size[1], text)
+		}
+		for _, line := range lines {
+			if n := len([]rune(line)); size[0] > 0 && n > size[0] {
+				t.Errorf("%d columns, there is room for %d: %s", n, size[0], line)
+			}
+		}
+	}
+	text := screenText(v, 0, 0)
+	for _, want := range []string{"ended well", "worker 0 exited", "lost 1: w1 said"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+}
+
+// A small chart has the newest numbers at its right end, and a place for each if there is room.
+func TestSparkline(t *testing.T) {
+	for _, test := range []struct {
+		list []float64
+		want string
+	}{{[]float64{1}, ""}, {[]float64{0, 7}, "▁█"}, {[]float64{1, 1, 1}, "▁▁▁"},
+		{[]float64{0, 0, 4, 4, 8, 8, 8, 8}, "▁▅██"}} {
+		if got := sparkline(test.list, 4); got != test.want {
+			t.Errorf("%v: %q, want %q", test.list, got, test.want)
+		}
+	}
+}

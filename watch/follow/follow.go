@@ -1,0 +1,203 @@
+// Package follow brings to package watch what it shows: it reads the directory of a run, again and
+// again while the run lasts, and asks its launcher. It only reads. Files may be torn, foreign or of
+// a newer version; what they are not is said beside what they are.
+package follow
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/sense/history"
+	"github.com/shoal-ml/shoal/watch"
+)
+
+// maxSmall is how many bytes are read of the files that are one object.
+const maxSmall = 16 << 20
+
+// endPatience is how long after the last answer of a launcher it may write the result of the run.
+const endPatience = 5 * time.Second
+
+// Follower knows what a run has come to. Open makes one; one goroutine at a time uses it, and there
+// is nothing to close. Its methods read files, and Poll asks the launcher too.
+type Follower struct {
+	Run  *watch.Run
+	dir  string
+	live *control.Job // nil = the job does not run, or does not answer
+	why  string       // it does not answer
+	job  bool         // job.json was read
+	last time.Time    // when the launcher has answered last; zero = never
+
+	sense, events, metrics lines
+}
+
+// Open returns a Follower of the run in a directory, of which it has read nothing yet. live is its
+// job; nil = it does not run, or it does not answer, and silent says why. An error says that the
+// directory is none of a run.
+func Open(dir string, live *control.Job, silent error) (*Follower, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if live == nil {
+		if err := check(dir); err != nil {
+			return nil, err
+		}
+	}
+	f := &Follower{dir: dir, live: live,
+		Run:     watch.New(dir, version.Version, strings.ToLower(rand.Text()[:8])),
+		sense:   lines{path: filepath.Join(dir, "sense.jsonl"), whole: history.MaxFile},
+		events:  lines{path: filepath.Join(dir, "events.jsonl"), whole: maxWhole},
+		metrics: lines{path: filepath.Join(dir, "metrics.jsonl"), whole: maxWhole}}
+	if silent != nil {
+		f.why = silent.Error()
+	}
+	return f, nil
+}
+
+// check returns why a directory is none of a run; nil = it is, or was once.
+func check(dir string) error {
+	if info, err := os.Stat(dir); err != nil {
+		return err
+	} else if !info.IsDir() {
+		return fmt.Errorf("%s is a file; name the directory of a run, which shoal run prints", dir)
+	}
+	for _, name := range []string{"job.json", "events.jsonl", "sense.jsonl", "metrics.jsonl",
+		"result.json"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not the directory of a run: it has no job.json, events.jsonl, "+
+		"sense.jsonl, metrics.jsonl or result.json; shoal run prints the directory, and shoal ps",
+		dir)
+}
+
+// Dir is the directory of the run, as an absolute path.
+func (f *Follower) Dir() string { return f.dir }
+
+// Poll asks the launcher, which may take 5 s, and reads what is new in the files, at a time. The
+// error is the cause of ctx; all else becomes a note of the run.
+func (f *Follower) Poll(ctx context.Context, now time.Time) error {
+	if err := f.ask(ctx, now); err != nil {
+		return err
+	}
+	f.readFiles()
+	return nil
+}
+
+// ask asks the launcher how the job is.
+func (f *Follower) ask(ctx context.Context, now time.Time) error {
+	if f.live == nil {
+		f.Run.SetLive(nil, f.why, seconds(now))
+		return nil
+	}
+	err := f.live.Refresh(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil:
+		f.last = now
+		job := f.live.Job // a value of its own, whose parts nobody changes
+		f.Run.SetLive(&job, "", seconds(now))
+	case errors.Is(err, control.ErrEnded) && now.Sub(f.last) < endPatience:
+		f.Run.SetLive(nil, "the job is at its end", seconds(now))
+	case errors.Is(err, control.ErrEnded):
+		f.Run.SetLive(nil, "", seconds(now))
+	default:
+		f.Run.SetLive(nil, err.Error(), seconds(now))
+	}
+	return nil
+}
+
+// seconds returns a time in seconds since 1970.
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
+
+// readFiles reads what is new in the files of the run. The result comes first: what is torn then
+// will get no end.
+func (f *Follower) readFiles() {
+	r := f.Run
+	if !f.job {
+		text, err := readSmall(filepath.Join(f.dir, "job.json"))
+		switch {
+		case err == nil:
+			f.job = true
+			r.SetJob(text)
+		case errors.Is(err, fs.ErrNotExist):
+			r.Missing("job.json")
+		default:
+			r.Unreadable("job.json", err)
+		}
+	}
+	if !r.HasResult() {
+		if text, err := readSmall(filepath.Join(f.dir, "result.json")); err == nil {
+			r.SetResult(text)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			r.Unreadable("result.json", err)
+		}
+	}
+	if text, err := readSmall(filepath.Join(f.dir, "why_not.json")); err == nil {
+		r.SetWhyNot(text)
+	}
+	f.readLines("events.jsonl", &f.events, r.AddEvent, r.ResetEvents)
+	f.readLines("sense.jsonl", &f.sense, r.AddSense, r.ResetSense)
+	f.readLines("metrics.jsonl", &f.metrics, r.AddMetrics, r.ResetMetrics)
+}
+
+// readLines reads what is new in a file of lines.
+func (f *Follower) readLines(name string, l *lines, add func(line []byte), reset func()) {
+	r := f.Run
+	err := l.read(taker{line: add, reset: reset,
+		tooLong: func() { r.Skipped(name, maxLine) },
+		sampled: func(size, read int64) { r.Sampled(name, size, read) }})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		r.Missing(name)
+	case err != nil:
+		r.Unreadable(name, err)
+	default:
+		r.Found(name)
+	}
+	r.Torn(name, l.isTorn() && (r.HasResult() || f.live == nil))
+}
+
+// readSmall returns the bytes of a file that is one object.
+func readSmall(path string) ([]byte, error) {
+	f, info, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info.Size() > maxSmall {
+		return nil, fmt.Errorf("it has %d MiB; the limit is %d", info.Size()>>20, maxSmall>>20)
+	}
+	return io.ReadAll(io.LimitReader(f, maxSmall))
+}
+
+// Log returns up to limit bytes of the newest output of the worker with a number, from a line on.
+// The error wraps fs.ErrNotExist where there is none.
+func (f *Follower) Log(worker int, limit int64) ([]byte, error) {
+	file, info, err := openRegular(filepath.Join(f.dir, fmt.Sprintf("rank-%d.log", worker)))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	from := max(info.Size()-limit, 0)
+	text, err := io.ReadAll(io.NewSectionReader(file, from, limit))
+	if err != nil || from == 0 {
+		return text, err
+	}
+	if _, rest, ok := strings.Cut(string(text), "\n"); ok {
+		return []byte(rest), nil
+	}
+	return text, nil
+}

@@ -1,0 +1,163 @@
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/setting"
+)
+
+// event is a line of events.jsonl.
+type event struct {
+	Time       time.Time       `json:"time"`
+	What       string          `json:"what"`
+	Generation uint64          `json:"generation"`
+	Size       int             `json:"size"`
+	Joined     []int           `json:"joined"`
+	Lost       []int           `json:"lost"`
+	Finished   []int           `json:"finished"`
+	Released   []int           `json:"released"`
+	Awaited    []int           `json:"awaited"`
+	Step       uint64          `json:"step"`
+	Because    string          `json:"because"`
+	Change     *setting.Change `json:"change"`
+}
+
+// AddEvent takes a line of events.jsonl.
+func (r *Run) AddEvent(line []byte) {
+	var e event
+	if err := json.Unmarshal(line, &e); err != nil {
+		r.blame(fileEvents, err)
+		return
+	}
+	if e.What == "" || e.Time.IsZero() {
+		r.blame(fileEvents, fmt.Errorf("an entry that does not say what or when"))
+		return
+	}
+	m := Mark{Time: seconds(e.Time), Step: e.Step, Kind: e.kind(), Title: e.title(),
+		Text: e.Because}
+	if e.Change != nil {
+		r.takeChange(*e.Change, m.Time)
+		m.Change, m.Text = e.Change.Name(), or(e.Change.Because, e.Change.Why)
+		if e.Change.Phase.IsEnd() {
+			m.Text = or(e.Change.Why, measuredText(*e.Change))
+		}
+	}
+	r.mark(m)
+}
+
+// kind returns the kind of the mark of an event.
+func (e *event) kind() string {
+	switch e.What {
+	case "generation":
+		switch {
+		case len(e.Lost) > 0:
+			return "loss"
+		case len(e.Joined) > 0:
+			return "join"
+		case len(e.Released)+len(e.Finished) > 0:
+			return "leave"
+		}
+		return "generation"
+	case "pause", "resume", "stop", "mesh", "wait", "change", "route", "policy":
+		return e.What
+	case "waited":
+		return "wait"
+	}
+	return "other"
+}
+
+// title returns the event in a few words.
+func (e *event) title() string {
+	if e.Change != nil {
+		return fmt.Sprintf("change %s %s: %s", e.Change.Name(), e.Change.Phase, e.Change.What())
+	}
+	if e.What != "generation" {
+		if len(e.Awaited) > 0 {
+			return e.What + " " + workers(e.Awaited)
+		}
+		return e.What
+	}
+	text := fmt.Sprintf("generation %d: %s", e.Generation, plural.Of(e.Size, "worker"))
+	for _, part := range []struct {
+		what string
+		list []int
+	}{{"lost", e.Lost}, {"joined", e.Joined}, {"released", e.Released},
+		{"finished", e.Finished}} {
+		if len(part.list) > 0 {
+			text += fmt.Sprintf(", %s %s", part.what, workers(part.list))
+		}
+	}
+	return text
+}
+
+// workers returns the numbers of some workers, of many the first ones.
+func workers(list []int) string {
+	const most = 12
+	var words []string
+	for _, w := range list[:min(len(list), most)] {
+		words = append(words, fmt.Sprint(w))
+	}
+	text := strings.Join(words, ", ")
+	if n := len(list) - most; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
+}
+
+// measuredText says by which factor something has grown.
+func measuredText(c setting.Change) string {
+	if c.Measured == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%.3gx %s", c.Measured, c.Gain())
+	if !c.Predicted.IsKnown() {
+		return text
+	}
+	return fmt.Sprintf("%s, predicted %.3g to %.3g", text, c.Predicted.Low, c.Predicted.High)
+}
+
+// takeChange takes a change as an entry of the ledger at a time has it.
+func (r *Run) takeChange(c setting.Change, now float64) {
+	name := c.Name()
+	i := slices.IndexFunc(r.changes, func(v ChangeView) bool { return v.Name == name })
+	if i < 0 {
+		if len(r.changes) >= maxChanges {
+			r.changes = slices.Clone(r.changes[maxChanges/8:])
+		}
+		i, r.changes = len(r.changes), append(r.changes, ChangeView{Name: name, Entered: now})
+	}
+	v := &r.changes[i]
+	v.Change, v.What, v.Inside = c, c.What(), nil
+	if c.Phase.IsEnd() {
+		v.Ended = now
+	}
+	if c.Predicted.IsKnown() && c.Measured > 0 {
+		inside := c.Predicted.Contains(c.Measured)
+		v.Inside = &inside
+	}
+	r.keep(item{change: name})
+}
+
+// coverage returns how often the bands of each policy held what was measured.
+func (r *Run) coverage() []CoverageView {
+	list := []CoverageView{}
+	for _, c := range r.changes {
+		if c.Inside == nil {
+			continue
+		}
+		i := slices.IndexFunc(list, func(v CoverageView) bool { return v.Policy == c.Policy })
+		if i < 0 {
+			i, list = len(list), append(list, CoverageView{Policy: c.Policy})
+		}
+		list[i].Of++
+		if *c.Inside {
+			list[i].Inside++
+		}
+	}
+	return list
+}

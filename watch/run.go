@@ -1,0 +1,477 @@
+// Package watch is what people watch of a run, while it lasts and afterwards: series of what steps
+// take, losses and rates, the time line of what happened, and changes with what was predicted and
+// measured. A Run takes the files of the directory of a run line by line, and what the launcher
+// says; View and Since give what is to be shown. The package reads no files and knows no clock:
+// package watch/follow brings it all that.
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/sense/history"
+)
+
+// Bounds of what is kept of a run.
+const (
+	maxMarks   = 5000 // the newest
+	maxChanges = 2000 // the newest
+	maxMetrics = 24   // names of metrics
+	maxName    = 100  // bytes of the name of a metric
+	maxRecent  = 4096 // points and entries that Since can go back
+)
+
+// silence is after how many seconds without a report of a worker another one is followed.
+const silence = 30
+
+// The names of the files, as notes about them have it.
+const (
+	fileJob     = "job.json"
+	fileSense   = "sense.jsonl"
+	fileEvents  = "events.jsonl"
+	fileMetrics = "metrics.jsonl"
+	fileResult  = "result.json"
+)
+
+// Run is what is known of a run. New makes one. One goroutine at a time uses it.
+type Run struct {
+	dir, epoch, version string // version is that of this program
+
+	name, ranBy string // of the job; the version of shoal that has run it
+	command     []string
+	started     float64
+	result      *resultFile
+	whyNot      []control.WhyNot
+	answer
+	measured
+	ledger
+	faulty
+	news
+}
+
+// answer is what the launcher says.
+type answer struct {
+	live  *control.Job // nil = it does not answer
+	heard float64      // when it has answered last; 0 = never
+	why   string       // it does not answer
+}
+
+// measured is what is kept of measurements.
+type measured struct {
+	steps, split *Series // of sense.jsonl
+	newest       *history.Row
+	hosts        []history.Host
+	samples      uint64 // of all rows
+	stepsTold    uint64 // of all rows
+
+	pace     *Series // steps a second, by what the launcher says
+	paceStep uint64
+	paceTime float64
+
+	metrics map[string]*metric
+	names   []string // of metrics, sorted
+}
+
+// ledger is what is kept of events.jsonl.
+type ledger struct {
+	marks   []Mark
+	leftOut int // marks before these
+	changes []ChangeView
+}
+
+// faulty is what is wrong with the files.
+type faulty struct {
+	notes  map[string]string // by file
+	faults map[string]*fault // by file
+}
+
+// news is what has come lately.
+type news struct {
+	seq    uint64 // counts all that came before recent
+	recent []item
+}
+
+// metric is a metric that workers report, by one of them at a time.
+type metric struct {
+	series *Series
+	worker int
+	last   float64 // when that worker has reported it
+	wrong  bool    // a report that was no number has been marked
+}
+
+// fault counts lines that could not be read.
+type fault struct {
+	lines int
+	first string
+	torn  bool
+}
+
+// item is something that has come: a point of a series, a mark, or a change.
+type item struct {
+	series string // "" = it is no point
+	time   float64
+	values []float64
+	mark   *Mark
+	change string // name of the change that is new or has gone on
+}
+
+// resultFile is what is read of result.json.
+type resultFile struct {
+	OK        bool      `json:"ok"`
+	Error     string    `json:"error"`
+	StoppedBy string    `json:"stopped_by"`
+	GoesOn    string    `json:"goes_on"`
+	Started   time.Time `json:"started"`
+	Seconds   float64   `json:"seconds"`
+	Workers   []Ended   `json:"workers"`
+}
+
+// stepColumns are the columns of the series of steps; splitColumns are where their time goes.
+var (
+	stepColumns = []string{"median", "p10", "p90", "rate", "loss", "workers", "batch", "noise",
+		"slack"}
+	splitColumns = []string{"data", "compute", "exposed", "optimizer", "rest"}
+)
+
+// New returns a run of which nothing is known yet. dir is its directory, version that of this
+// program, and epoch a text that no other Run has: updates of one do not fit another.
+func New(dir, version, epoch string) *Run {
+	r := &Run{dir: dir, version: version, epoch: epoch}
+	r.notes, r.faults = map[string]string{}, map[string]*fault{}
+	r.metrics, r.pace = map[string]*metric{}, newSeries(false, "steps")
+	r.ResetSense()
+	return r
+}
+
+// ResetSense forgets what sense.jsonl had, because the file was replaced by a smaller one. What was
+// counted stays. Updates cannot go back beyond this.
+func (r *Run) ResetSense() {
+	r.steps = newSeries(false, stepColumns...)
+	r.split = newSeries(true, splitColumns...)
+	r.samples, r.stepsTold = 0, 0
+	delete(r.faults, fileSense)
+	r.forgetRecent()
+}
+
+// ResetEvents forgets what events.jsonl had, because the file is another one.
+func (r *Run) ResetEvents() {
+	r.marks, r.changes, r.leftOut = nil, nil, 0
+	delete(r.faults, fileEvents)
+	r.forgetRecent()
+}
+
+// ResetMetrics forgets what metrics.jsonl had, because the file is another one.
+func (r *Run) ResetMetrics() {
+	r.metrics, r.names = map[string]*metric{}, nil
+	delete(r.faults, fileMetrics)
+	r.forgetRecent()
+}
+
+// forgetRecent makes all that asks for an update get a view.
+func (r *Run) forgetRecent() {
+	r.seq += uint64(len(r.recent)) + 1
+	r.recent = nil
+}
+
+// note says something about a file; "" = nothing any more.
+func (r *Run) note(file, text string) {
+	if text == "" {
+		delete(r.notes, file)
+		return
+	}
+	r.notes[file] = text
+}
+
+// Missing says that a file is not there.
+func (r *Run) Missing(file string) {
+	r.note(file, map[string]string{
+		fileJob: "there is no job.json: what was run is not known",
+		fileSense: "there is no sense.jsonl: the job has taken no steps yet, or for less than " +
+			"ten seconds, or this host has not led it, or its version of shoal writes none",
+		fileEvents:  "there is no events.jsonl: what happened to the job is not known",
+		fileMetrics: "there is no metrics.jsonl: what workers reported is not known",
+	}[file])
+}
+
+// Found says that a file of lines is there, and can be read.
+func (r *Run) Found(file string) { r.note(file, "") }
+
+// Unreadable says that a file is there and cannot be read.
+func (r *Run) Unreadable(file string, err error) {
+	r.note(file, fmt.Sprintf("%s cannot be read: %v", file, err))
+}
+
+// Sampled says that only parts of a file were read, as it is very long.
+func (r *Run) Sampled(file string, size, read int64) {
+	r.note("part of "+file, fmt.Sprintf("%s has %d MB, of which %d MB in equal distances were "+
+		"read", file, size>>20, read>>20))
+}
+
+// Skipped says that a line of a file is too long to be one of its lines.
+func (r *Run) Skipped(file string, limit int) {
+	r.blame(file, fmt.Errorf("a line of more than %d MiB", limit>>20))
+}
+
+// Torn says whether the last line of a file has no end, and will get none.
+func (r *Run) Torn(file string, torn bool) {
+	if f := r.faults[file]; f != nil {
+		f.torn = torn
+	} else if torn {
+		r.faults[file] = &fault{torn: true}
+	}
+}
+
+// blame counts a line of a file that cannot be read.
+func (r *Run) blame(file string, err error) {
+	f := r.faults[file]
+	if f == nil {
+		f = &fault{}
+		r.faults[file] = f
+	}
+	if f.lines++; f.first == "" {
+		f.first = err.Error()
+	}
+}
+
+// SetJob takes job.json.
+func (r *Run) SetJob(text []byte) {
+	var record struct {
+		Spec struct {
+			Name    string   `json:"name"`
+			Command []string `json:"command"`
+		} `json:"spec"`
+		Started time.Time `json:"started"`
+		Version string    `json:"version"`
+	}
+	if err := json.Unmarshal(text, &record); err != nil {
+		r.Unreadable(fileJob, err)
+		return
+	}
+	r.note(fileJob, "")
+	r.name, r.command, r.ranBy = record.Spec.Name, record.Spec.Command, record.Version
+	r.started = seconds(record.Started)
+	if r.ranBy != r.version {
+		r.note(fileJob, fmt.Sprintf("the run is of shoal %s and this is %s: what only that one "+
+			"writes is not shown", or(r.ranBy, "of a version that it does not tell"), r.version))
+	}
+}
+
+// SetResult takes result.json.
+func (r *Run) SetResult(text []byte) {
+	var f resultFile
+	if err := json.Unmarshal(text, &f); err != nil {
+		r.Unreadable(fileResult, err)
+		return
+	}
+	r.result = &f
+	if r.started == 0 {
+		r.started = seconds(f.Started)
+	}
+}
+
+// SetWhyNot takes why_not.json. What is none of it is left out.
+func (r *Run) SetWhyNot(text []byte) {
+	var list []control.WhyNot
+	if json.Unmarshal(text, &list) == nil {
+		r.whyNot = list
+	}
+}
+
+// HasResult reports whether the run is known to be over.
+func (r *Run) HasResult() bool { return r.result != nil }
+
+// SetLive takes what the launcher has said at a time. A nil job is none: why says why it does not
+// answer, and "" that it has ended.
+func (r *Run) SetLive(j *control.Job, why string, now float64) {
+	r.live, r.why = j, why
+	if j == nil {
+		return
+	}
+	r.heard, r.name = now, j.Name
+	if r.started == 0 {
+		r.started = seconds(j.Started)
+	}
+	if len(j.WhyNot) > 0 {
+		r.whyNot = j.WhyNot
+	}
+	if !j.Elastic {
+		return
+	}
+	if r.paceTime > 0 && now > r.paceTime && j.Steps >= r.paceStep {
+		r.point("pace", r.pace, now,
+			[]float64{float64(j.Steps-r.paceStep) / (now - r.paceTime)})
+	}
+	r.paceStep, r.paceTime = j.Steps, now
+}
+
+// point adds a point to a series, and to what is recent.
+func (r *Run) point(name string, s *Series, t float64, values []float64) {
+	s.add(t, values)
+	r.keep(item{series: name, time: t, values: values})
+}
+
+// keep adds what has come to what is recent.
+func (r *Run) keep(i item) {
+	r.recent = append(r.recent, i)
+	if len(r.recent) > 2*maxRecent {
+		drop := len(r.recent) - maxRecent
+		r.seq += uint64(drop)
+		r.recent = slices.Clone(r.recent[drop:])
+	}
+}
+
+// AddSense takes a line of sense.jsonl.
+func (r *Run) AddSense(line []byte) {
+	row, err := history.Parse(line)
+	if err != nil {
+		r.blame(fileSense, err)
+		return
+	}
+	t, err := time.Parse(time.RFC3339, row.Time)
+	if err != nil {
+		r.blame(fileSense, fmt.Errorf("a row without a time"))
+		return
+	}
+	r.samples += row.Samples
+	r.stepsTold += row.Steps
+	r.newest = &row
+	if row.Hosts != nil {
+		r.hosts = row.Hosts
+	}
+	nan := math.NaN()
+	mean := nan
+	if row.Span > 0 {
+		mean = row.Span / float64(row.Steps)
+	}
+	values := []float64{mean, nan, nan, nan, nan, float64(row.Size), nan, nan, nan}
+	if q := row.Seconds; q != nil {
+		values[0], values[1], values[2] = q.Median, q.P10, q.P90
+		mean = q.Median
+	}
+	if row.Span > 0 && row.Samples > 0 {
+		values[3] = float64(row.Samples) / row.Span
+	}
+	if row.Loss != nil {
+		values[4] = *row.Loss
+	}
+	if row.Batch > 0 {
+		values[6] = float64(row.Batch)
+	}
+	if row.Noise != nil && row.Noise.Scale != nil {
+		values[7] = row.Noise.Scale.Mid
+	}
+	if len(row.Slack) > 0 {
+		values[8] = slices.Max(row.Slack)
+	}
+	r.point("steps", r.steps, seconds(t), values)
+	if s := row.Split; s != nil {
+		rest := mean - s.Data - s.Compute - s.Exposed - s.Optimizer
+		r.point("split", r.split, seconds(t),
+			[]float64{s.Data, s.Compute, s.Exposed, s.Optimizer, max(rest, 0)})
+	}
+}
+
+// AddMetrics takes a line of metrics.jsonl.
+func (r *Run) AddMetrics(line []byte) {
+	var report struct {
+		Time    time.Time   `json:"time"`
+		Rank    int         `json:"rank"`
+		Metrics api.Metrics `json:"metrics"`
+	}
+	if err := json.Unmarshal(line, &report); err != nil {
+		r.blame(fileMetrics, err)
+		return
+	}
+	t := seconds(report.Time)
+	if t <= 0 {
+		r.blame(fileMetrics, fmt.Errorf("a report without a time"))
+		return
+	}
+	for name, x := range report.Metrics {
+		m := r.metrics[name]
+		if m == nil {
+			if len(r.metrics) >= maxMetrics || len(name) > maxName {
+				r.note("metrics", fmt.Sprintf("of the metrics that workers report, %d are shown",
+					len(r.metrics)))
+				continue
+			}
+			m = &metric{series: newSeries(false, name), worker: report.Rank, last: t}
+			r.metrics[name] = m
+			r.names = append(r.names, name)
+			slices.Sort(r.names)
+		}
+		switch {
+		case report.Rank == m.worker:
+		case report.Rank < m.worker && m.series.points < 2, t > m.last+silence:
+			m.worker = report.Rank
+		default:
+			continue
+		}
+		m.last = t
+		if (math.IsNaN(x) || math.IsInf(x, 0)) && !m.wrong {
+			m.wrong = true
+			r.mark(Mark{Time: t, Kind: "other", Title: fmt.Sprintf("%s is %v", name, x),
+				Text: fmt.Sprintf("as worker %d has reported", report.Rank)})
+		}
+		r.point("metric "+name, m.series, t, []float64{x})
+	}
+}
+
+// mark adds a mark to the time line.
+func (r *Run) mark(m Mark) {
+	if len(r.marks) >= maxMarks {
+		drop := maxMarks / 8
+		r.leftOut += drop
+		r.marks = slices.Clone(r.marks[drop:])
+	}
+	r.marks = append(r.marks, m)
+	r.keep(item{mark: &m})
+}
+
+// allNotes returns what is missing, torn or foreign, in an order that stays.
+func (r *Run) allNotes() []string {
+	list := []string{}
+	for _, file := range []string{fileJob, fileSense, fileEvents, fileMetrics,
+		"metrics", fileResult} {
+		for _, about := range []string{file, "part of " + file} {
+			if n := r.notes[about]; n != "" {
+				list = append(list, n)
+			}
+		}
+		f := r.faults[file]
+		if f == nil {
+			continue
+		}
+		if f.lines > 0 {
+			list = append(list, fmt.Sprintf("%s of %s cannot be read and are left out, the first: "+
+				"%s", plural.Of(f.lines, "line"), file, f.first))
+		}
+		if f.torn {
+			list = append(list, fmt.Sprintf("the last line of %s is torn, and left out", file))
+		}
+	}
+	return list
+}
+
+// seconds returns a time in seconds since 1970; 0 for none.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1e3
+}
+
+// or returns the first text, or the second where that is empty.
+func or(text, other string) string {
+	if strings.TrimSpace(text) == "" {
+		return other
+	}
+	return text
+}

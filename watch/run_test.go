@@ -1,0 +1,179 @@
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/api/control"
+)
+
+// sense is a row of sense.jsonl at a second of a minute.
+func sense(second int) []byte {
+	return fmt.Appendf(nil, `{"time":"2026-11-26T16:27:%02dZ","step":%d,"steps":10,"span":2,`+
+		`"generation":1,"size":2,"batch":64,"samples":640,"loss":0.5,"seconds":{"p10":0.1,`+
+		`"median":0.2,"p90":0.3},"split":{"compute":0.15,"exposed":0.01},"slack":[0,0.05]}`,
+		second, 10*(second+1))
+}
+
+// change is an entry of the ledger about change 1.
+func change(phase, more string) []byte {
+	return fmt.Appendf(nil, `{"time":"2026-11-26T16:27:30Z","what":"change","generation":1,"size":2,`+
+		`"step":50,"because":"","change":{"number":1,"phase":%q,"policy":"batch","step":50,`+
+		`"from":"batch=64","to":"batch=128","because":"the noise is high"%s}}`, phase, more)
+}
+
+// predicted is the band of that change.
+const predicted = `,"predicted":{"low":1.1,"mid":1.2,"high":1.4}`
+
+// full returns a run with something of each file.
+func full() *Run {
+	r := New("/runs/train", "1.0", "e")
+	r.SetJob([]byte(`{"spec":{"name":"train","command":["python3","train.py"]},` +
+		`"started":"2026-11-26T16:27:00Z","version":"1.0"}`))
+	for i := range 20 {
+		r.AddSense(sense(i))
+	}
+	r.AddEvent([]byte(`{"time":"2026-11-26T16:27:01Z","what":"generation","generation":2,` +
+		`"size":1,"lost":[1],"step":7,"because":"w1 was killed"}`))
+	r.AddEvent(change("entered", predicted))
+	r.AddEvent(change("kept", predicted+`,"measured":1.3,"steps":64`))
+	r.AddMetrics([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":"NaN"}}`))
+	return r
+}
+
+// A view has what the files say, in the words of the ledger.
+func TestView(t *testing.T) {
+	v := full().View(1)
+	if v.Job != "train" || len(v.Notes) != 0 || len(v.Series) != 3 {
+		t.Errorf("job %q, notes %q, %d series", v.Job, v.Notes, len(v.Series))
+	}
+	var kinds, titles []string
+	for _, m := range v.Marks {
+		kinds, titles = append(kinds, m.Kind), append(titles, m.Title)
+	}
+	if got := strings.Join(kinds, " "); got != "loss change change other" {
+		t.Errorf("marks %s: %q", got, titles)
+	}
+	if titles[0] != "generation 2: 1 worker, lost 1" || titles[3] != "loss is NaN" {
+		t.Errorf("titles %q", titles)
+	}
+	if len(v.Changes) != 1 || v.Changes[0].Inside == nil || !*v.Changes[0].Inside ||
+		v.Changes[0].Ended == 0 {
+		t.Fatalf("changes %+v", v.Changes)
+	}
+	if len(v.Coverage) != 1 || v.Coverage[0] != (CoverageView{"batch", 1, 1}) {
+		t.Errorf("coverage %+v", v.Coverage)
+	}
+	rate := v.Series[0].Values[3][0]
+	rest := v.Series[1].Values[4][0]
+	if rate != 320 || rest < 0.0399 || rest > 0.0401 {
+		t.Errorf("rate %v, rest of a step %v", rate, rest)
+	}
+}
+
+// Lines that are torn, foreign or of something newer are counted, and the rest is shown.
+func TestBadLines(t *testing.T) {
+	r := New("/runs/x", "1.0", "e")
+	r.SetJob([]byte(`{"spec":{"name":"x"},"version":"9.0"}`))
+	for _, line := range []string{"", "{", "[]", "null", `{"what":3}`, `{"time":7}`, "\x00\xff",
+		`{"time":"2026-11-26T16:27:01Z","what":"comet","step":3,"because":"of later"}`} {
+		r.AddEvent([]byte(line))
+		r.AddSense([]byte(line))
+		r.AddMetrics([]byte(line))
+	}
+	r.AddSense(sense(1))
+	r.Torn("sense.jsonl", true)
+	r.Skipped("events.jsonl", 4<<20)
+	v := r.View(1)
+	if len(v.Marks) != 1 || v.Marks[0].Kind != "other" || len(v.Series) == 0 {
+		t.Errorf("%d marks, %d series", len(v.Marks), len(v.Series))
+	}
+	all := strings.Join(v.Notes, "\n")
+	for _, want := range []string{"of shoal 9.0 and this is 1.0", "8 lines of sense.jsonl",
+		"the last line of sense.jsonl is torn", "8 lines of events.jsonl",
+		"7 lines of metrics.jsonl"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no note says %q:\n%s", want, all)
+		}
+	}
+	if _, err := json.Marshal(v); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a view and the updates since then have is what a later view has. An ID of another run, or
+// from before a file was replaced, needs a view.
+func TestSince(t *testing.T) {
+	r := full()
+	before := r.View(1)
+	r.AddSense(sense(30))
+	r.AddMetrics([]byte(`{"time":"2026-11-26T16:28:02Z","rank":0,"metrics":{"loss":1,"acc":2}}`))
+	r.AddEvent(change("reverted", predicted+`,"measured":0.8,"steps":64`))
+	u, ok := r.Since(before.ID, 2)
+	after := r.View(2)
+	if !ok || u.ID != after.ID || u.ID == before.ID {
+		t.Fatalf("update %v from %s to %s, the view is %s", ok, before.ID, u.ID, after.ID)
+	}
+	points := 0
+	for _, s := range u.Series {
+		points += len(s.Times)
+	}
+	if points != 4 || len(u.Marks) != 1 || len(u.Changes) != 1 || *u.Changes[0].Inside {
+		t.Errorf("%d points, %d marks, changes %+v", points, len(u.Marks), u.Changes)
+	}
+	if u, ok := r.Since(after.ID, 3); !ok || len(u.Series)+len(u.Marks)+len(u.Changes) != 0 {
+		t.Errorf("nothing is new, and the update has %+v, %v", u, ok)
+	}
+	for _, id := range []string{"", "e", "e-", "e-99999", "f-3", "e--1", "e-x"} {
+		if _, ok := r.Since(id, 3); ok {
+			t.Errorf("an update since %q", id)
+		}
+	}
+	r.ResetSense()
+	if _, ok := r.Since(after.ID, 3); ok {
+		t.Error("an update across a file that was replaced")
+	}
+}
+
+// The state of a run is what its result, its launcher or its silence say.
+func TestState(t *testing.T) {
+	for _, test := range []struct {
+		want string
+		make func(r *Run)
+	}{
+		{"killed", func(r *Run) { r.SetLive(nil, "", 5) }},
+		{"silent", func(r *Run) { r.SetLive(nil, "it has not answered", 5) }},
+		{"elsewhere", func(r *Run) { r.SetLive(nil, "job x is led from host b: ask there", 5) }},
+		{"paused", func(r *Run) { r.SetLive(&control.Job{State: control.Paused}, "", 5) }},
+		{"ended", func(r *Run) { r.SetResult([]byte(`{"ok":true,"seconds":3}`)) }},
+		{"failed", func(r *Run) { r.SetResult([]byte(`{"error":"w0 failed","seconds":3}`)) }},
+		{"left", func(r *Run) { r.SetResult([]byte(`{"ok":true,"goes_on":"b"}`)) }},
+	} {
+		r := New("/runs/x", "1.0", "e")
+		test.make(r)
+		if s := r.View(9).State; s.Word != test.want || s.Text == "" {
+			t.Errorf("%+v, want %s", s, test.want)
+		}
+	}
+}
+
+// A run of months has bounded marks, changes and metrics.
+func TestBounds(t *testing.T) {
+	r := New("/runs/x", "1.0", "e")
+	for i := range 3 * maxMarks {
+		r.AddEvent(fmt.Appendf(nil, `{"time":"2026-11-26T16:27:30Z","what":"change","step":%d,`+
+			`"change":{"number":%[1]d,"phase":"entered","to":"batch=1"}}`, i+1))
+		r.AddMetrics(fmt.Appendf(nil, `{"time":"2026-11-26T16:27:30Z","metrics":{"m%d":1}}`, i))
+	}
+	v := r.View(1)
+	if len(v.Marks) > maxMarks || v.LeftOut+len(v.Marks) != 3*maxMarks ||
+		len(v.Changes) > maxChanges || len(v.Series) != maxMetrics || len(v.Notes) != 1 {
+		t.Errorf("%d marks and %d left out, %d changes, %d series, notes %q", len(v.Marks),
+			v.LeftOut, len(v.Changes), len(v.Series), v.Notes)
+	}
+	if v.Marks[len(v.Marks)-1].Step != 3*maxMarks {
+		t.Error("the newest mark is not there")
+	}
+}

@@ -1,0 +1,169 @@
+package watch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/sense/history"
+)
+
+// state returns how the run is.
+func (r *Run) state() State {
+	switch f := r.result; {
+	case f != nil && f.GoesOn != "":
+		return State{"left", "this host has left the job, which goes on on host " + f.GoesOn, true,
+			r.end()}
+	case f != nil && f.OK:
+		by := ""
+		if f.StoppedBy != "" {
+			by = "was stopped by " + f.StoppedBy + " and "
+		}
+		return State{"ended", fmt.Sprintf("it %sended well after %s", by, duration(f.Seconds)),
+			true, r.end()}
+	case f != nil:
+		return State{"failed", fmt.Sprintf("it failed after %s: %s", duration(f.Seconds),
+			or(f.Error, "its result does not say why")), true, r.end()}
+	case r.live != nil:
+		return State{string(r.live.State), "it is " + string(r.live.State), false, r.heard}
+	case strings.Contains(r.why, "led from host"):
+		return State{"elsewhere", r.why, false, r.heard}
+	case r.why != "":
+		return State{"silent", "its launcher does not answer: " + r.why, false, r.heard}
+	}
+	return State{"killed", "it has no result: its launcher was killed", true, r.heard}
+}
+
+// end returns when the run has ended, as its result has it; 0 = not known.
+func (r *Run) end() float64 {
+	if t := seconds(r.result.Started); t > 0 {
+		return t + r.result.Seconds
+	}
+	return 0
+}
+
+// duration writes seconds for people.
+func duration(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d < time.Minute {
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// ended returns how workers ended, as the result has it.
+func (r *Run) ended() []Ended {
+	if r.result == nil || r.result.Workers == nil {
+		return []Ended{}
+	}
+	return r.result.Workers
+}
+
+// id names what of the run is known now.
+func (r *Run) id() string {
+	return r.epoch + "-" + strconv.FormatUint(r.seq+uint64(len(r.recent)), 10)
+}
+
+// View returns all that is to be shown at a time. It shares nothing with the run but what nobody
+// changes.
+func (r *Run) View(now float64) View {
+	v := View{ID: r.id(), Made: now, Job: r.name, Dir: r.dir, Command: r.command,
+		Version: r.ranBy, Started: r.started, State: r.state(), Notes: r.allNotes(),
+		Series: []SeriesView{}, Marks: append([]Mark{}, r.marks...), LeftOut: r.leftOut,
+		Changes: append([]ChangeView{}, r.changes...), Coverage: r.coverage(), Newest: r.newest,
+		Hosts: r.allHosts(), Live: r.live, WhyNot: r.allWhyNot(), Ended: r.ended()}
+	for _, name := range r.allSeries() {
+		s, worker := r.series(name)
+		v.Series = append(v.Series, s.view(name, worker))
+	}
+	return v
+}
+
+// allHosts returns the hosts, never nil.
+func (r *Run) allHosts() []history.Host { return append([]history.Host{}, r.hosts...) }
+
+// allWhyNot returns why policies have changed nothing, never nil.
+func (r *Run) allWhyNot() []control.WhyNot { return append([]control.WhyNot{}, r.whyNot...) }
+
+// allSeries returns the names of the series that have points.
+func (r *Run) allSeries() (list []string) {
+	for _, name := range []string{"steps", "split", "pace"} {
+		if s, _ := r.series(name); s.points > 0 {
+			list = append(list, name)
+		}
+	}
+	for _, name := range r.names {
+		list = append(list, "metric "+name)
+	}
+	return list
+}
+
+// series returns a series by its name, and the worker that it is of; -1 = of no single one.
+func (r *Run) series(name string) (*Series, int) {
+	switch name {
+	case "steps":
+		return r.steps, -1
+	case "split":
+		return r.split, -1
+	case "pace":
+		return r.pace, -1
+	}
+	m := r.metrics[strings.TrimPrefix(name, "metric ")]
+	return m.series, m.worker
+}
+
+// Since returns what has come after what a view or an update with an ID had. It reports false where
+// that is too long ago, or of another Run: then a View is needed.
+func (r *Run) Since(id string, now float64) (u Update, ok bool) {
+	text, ok := strings.CutPrefix(id, r.epoch+"-")
+	if !ok {
+		return u, false
+	}
+	from, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || from < r.seq || from > r.seq+uint64(len(r.recent)) {
+		return u, false
+	}
+	u = Update{ID: r.id(), Made: now, State: r.state(), Notes: r.allNotes(),
+		Series: []SeriesView{}, Marks: []Mark{}, Changes: []ChangeView{},
+		Coverage: r.coverage(), Newest: r.newest, Hosts: r.allHosts(), Live: r.live,
+		WhyNot: r.allWhyNot(), Ended: r.ended()}
+	for _, i := range r.recent[from-r.seq:] {
+		switch {
+		case i.mark != nil:
+			u.Marks = append(u.Marks, *i.mark)
+		case i.change != "":
+			u.takeChange(r.changes, i.change)
+		default:
+			s, worker := r.series(i.series)
+			u.takePoint(i, s.columns, worker)
+		}
+	}
+	return u, true
+}
+
+// takeChange adds a change of a name, once.
+func (u *Update) takeChange(all []ChangeView, name string) {
+	has := func(v ChangeView) bool { return v.Name == name }
+	if i := slices.IndexFunc(all, has); i >= 0 && !slices.ContainsFunc(u.Changes, has) {
+		u.Changes = append(u.Changes, all[i])
+	}
+}
+
+// takePoint adds a point of a series.
+func (u *Update) takePoint(p item, columns []string, worker int) {
+	i := slices.IndexFunc(u.Series, func(v SeriesView) bool { return v.Name == p.series })
+	if i < 0 {
+		i = len(u.Series)
+		u.Series = append(u.Series, SeriesView{Name: p.series, Worker: worker, Columns: columns,
+			Values: make([]numbers, len(columns))})
+	}
+	v := &u.Series[i]
+	v.Points++
+	v.Times = append(v.Times, p.time)
+	for k := range v.Values {
+		v.Values[k] = append(v.Values[k], p.values[k])
+	}
+}
