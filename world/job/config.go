@@ -83,6 +83,9 @@ type Costs struct {
 	Release float64 // a host leaves after a step
 	Loss    float64 // a host is lost
 	Change  float64 // the setting changes
+	// Save is for a checkpoint, while workers copy their state. The copies are written for Write
+	// seconds, meanwhile the job goes on.
+	Save, Write float64
 	// Start is not for all: as long as workers take to start that join because the size grows,
 	// during which the job goes on.
 	Start float64

@@ -47,6 +47,7 @@ func (w *World) apply(e Event) {
 			w.lose(h)
 		} else if h.in {
 			h.leave()
+			w.loseState()
 			w.generation++
 			w.pause += w.config.Costs.Release
 		}
@@ -89,6 +90,7 @@ func (w *World) removeLost() {
 			h.lost = false
 		}
 	}
+	w.loseState()
 	w.generation++
 	w.stale = true
 }

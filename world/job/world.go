@@ -44,11 +44,10 @@ type World struct {
 	dealt      dealt   // which batch ranks are prepared for
 
 	series  sense.StepSeries
-	noise   noise.Estimator
-	known   noise.Estimate // of noise, at the time noted
-	noted   float64        // seconds; 0 = never
+	noise   gradients
 	split   split
 	joining joining
+	saving  saving
 }
 
 // host is a host and how it is now.
@@ -86,6 +85,13 @@ type dealt struct {
 	conditions   int
 }
 
+// gradients is what the job knows of the noise of its gradients.
+type gradients struct {
+	noise.Estimator
+	known noise.Estimate // at the time noted
+	noted float64        // seconds; 0 = never
+}
+
 // splitSteps is over about how many steps the parts of a step are averaged, as those of a running
 // job are.
 const splitSteps = 6
@@ -96,6 +102,8 @@ type Step struct {
 	At       float64 // seconds from the start of the job
 	Pause    float64 // of its seconds, those in which the job stood still because of its hosts
 	Changing float64 // of its seconds, those in which it stood still to change the setting
+	Saving   float64 // of its seconds, those in which workers copied their state for a checkpoint
+	GoneBack bool    // nobody had the state before it: a new run went on from a checkpoint
 	Exposed  float64 // seconds of communication that were not hidden
 	Hosts    int
 	Progress float64 // samples of all steps, at the batch that the program states
@@ -131,6 +139,7 @@ func New(c Config) (*World, error) {
 		w.setting.Size = uint32(w.members())
 	}
 	w.place()
+	w.saving.newest, w.saving.whole = w.savedNow(), w.savedNow()
 	return w, nil
 }
 
@@ -145,14 +154,16 @@ func (w *World) Step() (Step, bool) {
 		w.now = max(w.now, w.timed[0].At)
 		w.happen()
 	}
+	back, saving := w.goBack(), w.saveIfDue()
 	w.deal()
 	slowest := w.compute(drawsOf(w.config.Seed, w.cursor.Step))
 	hidden := min(w.whole, w.config.Hidden*slowest)
 	exposed := w.whole - hidden
 	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
-		Seconds: w.pause + w.changing + slowest + exposed, Generation: w.generation,
+		Seconds: w.pause + w.changing + saving + slowest + exposed, Generation: w.generation,
 		Change: w.setting.Number, Deal: sense.DealOf(w.cursor.Shares)},
-		Pause: w.pause, Changing: w.changing, Exposed: exposed, Hosts: w.countHosts(),
+		Pause: w.pause, Changing: w.changing, Saving: saving, GoneBack: back, Exposed: exposed,
+		Hosts: w.countHosts(),
 		Noise: w.config.Noise.at(w.progress), Events: w.events}
 	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
 	s.Samples = w.commit()
@@ -160,6 +171,7 @@ func (w *World) Step() (Step, bool) {
 	w.progress += float64(float64(s.Samples) * w.Efficiency(float64(s.Samples)))
 	s.At, s.Progress = w.now, w.progress
 	w.observe(s, slowest)
+	w.measureSave()
 	if w.stale {
 		w.place()
 	}
@@ -325,19 +337,20 @@ func (w *World) Change(next setting.Setting) error {
 }
 
 // Observation returns what is known of the job by whoever leads it. It is the caller's but for
-// Steps, which the next Step changes, Slack and Hosts. Of the noise it knows what hosts have told
-// it, which they do once a second.
+// Steps, which the next Step changes, Slack and Hosts. Its time is that of the newest run. Of the
+// noise it knows what hosts have told it, which they do once a second.
 func (w *World) Observation() sense.Observation {
-	if w.noted == 0 || w.now >= w.noted+1 {
-		w.known, w.noted = w.noise.Estimate(), w.now
+	if w.noise.noted == 0 || w.now >= w.noise.noted+1 {
+		w.noise.known, w.noise.noted = w.noise.Estimate(), w.now
 	}
 	in := w.setting
 	in.Batch = w.cursor.Batch
 	return sense.Observation{Step: w.cursor.Step, Epoch: w.cursor.Epoch,
 		Samples: w.config.Data.Samples, Size: len(w.ranks),
-		Now:     sense.Duration(math.Round(w.now * float64(sense.Second))),
+		Now:     sense.Duration(math.Round((w.now - w.saving.began) * float64(sense.Second))),
 		Setting: in, First: w.config.Data.Batch, Levers: w.config.Levers, Steps: &w.series,
-		Split: w.split.Split, Noise: w.known, Hosts: w.names}
+		Split: w.split.Split, Noise: w.noise.known, Saves: w.saving.meter.Saves(),
+		Hosts: w.names}
 }
 
 // Setting returns how the job trains; its batch is 0 as long as it is the one that the program

@@ -215,6 +215,62 @@ func TestHostsComeAndGo(t *testing.T) {
 	}
 }
 
+// Checkpoints take their time, and are needed only when nobody is left who has the state: then a
+// new run goes on from the newest one that is written, with its setting, and knows nothing else.
+func TestCheckpoints(t *testing.T) {
+	c := config(t, 2, 100_000, 120)
+	c.Levers.Save, c.Gradients = true, 0
+	c.Hosts[0].PerSample, c.Hosts[1].PerSample = 0, 0
+	c.Hosts[0].Fixed, c.Hosts[1].Fixed = 1, 1
+	c.Costs = job.Costs{Save: 0.5, Write: 3}
+	c.Events = []job.Event{{Step: 44, What: job.Lose, Host: 0}, {Step: 52, What: job.Lose, Host: 1},
+		{At: 100, Timed: true, What: job.Join, Host: 0}}
+	w := newWorld(t, c)
+	run(t, w, 5)
+	if err := w.Change(setting.Setting{Number: 1, Save: 10, Batch: 60}); err != nil {
+		t.Fatal(err)
+	}
+	var made []uint64 // steps before which there was a checkpoint
+	var before job.Step
+	for _, s := range run(t, w, 47) {
+		if s.Saving > 0 {
+			made = append(made, s.StepSample.Step-1)
+		}
+		before = s
+	}
+	if want := []uint64{10, 20, 30, 40, 50}; !slices.Equal(made, want) || before.GoneBack {
+		t.Errorf("checkpoints after %v steps, want %v", made, want)
+	}
+	saves := w.Observation().Saves
+	if saves.Count == 0 || math.Abs(saves.Cost-0.5) > 1e-9 || saves.Writing != 3 {
+		t.Errorf("measured %+v", saves)
+	}
+	at := w.Cursor()
+	s := run(t, w, 1)[0] // the checkpoint after 50 steps was not written yet
+	o := w.Observation()
+	// Two of the samples of a host that was lost were dealt out again, in whole batches of 60.
+	lost := at.Committed() - w.Cursor().Committed() + s.Samples
+	if !s.GoneBack || s.StepSample.Step != 53 || s.Size != 1 || lost < 11*60 || lost > 12*60 ||
+		o.Setting.Save != 10 || o.Setting.Batch != 60 || o.Saves.Count != 0 ||
+		o.Now > 2*sense.Second {
+		t.Errorf("gone back by %d samples to %+v, observed %+v", lost, s, o)
+	}
+	run(t, w, 5)
+	if list := w.Observation().Steps.Between(0, 60); len(list) != 5 || list[0].Step != 54 {
+		t.Errorf("the new run remembers the steps %+v", list)
+	}
+	c.Levers.Save = false
+	w = newWorld(t, c)
+	if err := w.Change(setting.Setting{Save: 10}); err == nil {
+		t.Error("a job without checkpoints takes steps between them")
+	}
+	for _, s := range run(t, w, 60) {
+		if s.Saving > 0 || s.GoneBack {
+			t.Errorf("a job without checkpoints has one before step %d", s.StepSample.Step)
+		}
+	}
+}
+
 // Two runs differ by what is changed alone: the same workers are slow in the same steps.
 func TestWhatIfsShareNoise(t *testing.T) {
 	c := config(t, 8, 100_000, 128)

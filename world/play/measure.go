@@ -174,10 +174,7 @@ func (p *player) current() *Period {
 
 // finish compares the result with what is expected.
 func (p *player) finish() {
-	for _, w := range p.loop.WhyNots() {
-		p.result.WhyNots = append(p.result.WhyNots, WhyNot{w.Policy, w.Why, w.First, w.Last,
-			w.Times})
-	}
+	p.keepWhyNots()
 	for i, e := range p.Expected {
 		var late sums
 		if p.tally.late != nil {
@@ -209,6 +206,8 @@ func (p *player) value(e scenario.Expectation, late sums) float64 {
 		return float64(p.tally.batch)
 	case "size":
 		return float64(p.tally.size)
+	case "save":
+		return float64(p.world.Setting().Save)
 	case "cost":
 		return p.result.Workers / 3600 * p.Price
 	case "steps/s":

@@ -108,17 +108,18 @@ func (n Number) MarshalJSON() ([]byte, error) {
 // player is a scenario that is being played. One goroutine uses it.
 type player struct {
 	*scenario.Scenario
-	world   *job.World
-	loop    *act.Loop
-	entry   act.Entry
-	waiting *act.Order // is entered at the end of the next step
-	asked   []scenario.Ask
-	oracle  oracle
-	audit   *audit
-	tally   tally
-	result  Result
-	begun   []string // what begins the next period
-	look    func(o sense.Observation) sense.Observation
+	world    *job.World
+	deciding act.Config
+	loop     *act.Loop
+	entry    act.Entry
+	waiting  *act.Order // is entered at the end of the next step
+	asked    []scenario.Ask
+	oracle   oracle
+	audit    *audit
+	tally    tally
+	result   Result
+	begun    []string // what begins the next period
+	look     func(o sense.Observation) sense.Observation
 }
 
 // Play plays a scenario from its start to its end. An error says what cannot be played.
@@ -140,22 +141,20 @@ func PlayWith(s *scenario.Scenario, others []decide.Policy,
 	if err != nil {
 		return nil, err
 	}
-	loop := act.Config{Mode: act.Off, Policies: policiesOf(s)}
-	for i, known := range loop.Policies {
-		loop.Mode = act.Auto
+	p.deciding = act.Config{Mode: act.Off, Policies: policiesOf(s)}
+	for i, known := range p.deciding.Policies {
+		p.deciding.Mode = act.Auto
 		for _, other := range others {
 			if other.Name() == known.Name() {
-				loop.Policies[i] = other
+				p.deciding.Policies[i] = other
 			}
 		}
 	}
-	if p.loop, err = act.New(loop); err != nil {
-		return nil, err
-	}
 	p.world, p.oracle = w, newOracle(w, s.Job.Levers, s.Job.Data.Batch,
 		slices.Contains(s.Policies, policy.Shares{}.Name()))
-	p.entry = act.Entry{Setting: w.Setting(), Levers: s.Job.Levers, Leads: true}
-	p.loop.Applied(p.entry)
+	if err = p.begin(0); err != nil {
+		return nil, err
+	}
 	p.result = Result{Seed: c.Seed, Target: s.Progress}
 	for on := true; on && !p.isOver(); {
 		if on, err = p.step(); err != nil {
@@ -181,13 +180,17 @@ func (p *player) step() (on bool, err error) {
 		p.result.Ended = "no host is left"
 		return false, nil
 	}
-	if !(s.Seconds-s.Pause-s.Changing > 0) {
+	if !(s.Seconds-s.Pause-s.Changing-s.Saving > 0) {
 		return false, fmt.Errorf("step %d takes no time: workers need some to compute, to wait "+
 			"for samples, or to exchange gradients", s.Step)
 	}
+	if s.GoneBack {
+		if err := p.goBack(s); err != nil {
+			return false, err
+		}
+	}
 	p.count(s)
 	p.enter(s.Step)
-	p.askFor(s)
 	seen := p.world.Observation()
 	if p.look != nil {
 		seen = p.look(seen)
@@ -195,8 +198,39 @@ func (p *player) step() (on bool, err error) {
 	for _, o := range p.loop.Observe(seen) {
 		p.waiting = &o
 	}
+	p.askFor(s) // whoever decides has seen the job, and what waits is entered first
 	p.noteFaults()
 	return true, nil
+}
+
+// begin has a run of the job begin after so many steps: nobody knows anything of the one before.
+func (p *player) begin(step uint64) (err error) {
+	p.entry = act.Entry{Step: step, Setting: p.world.Setting(), Levers: p.Job.Levers, Leads: true}
+	if p.loop, err = act.New(p.deciding); err == nil {
+		p.loop.Applied(p.entry)
+	}
+	return err
+}
+
+// goBack has a new run begin before a step, from a checkpoint, since all hosts were lost.
+func (p *player) goBack(s job.Step) error {
+	if t := p.entry.Trial; t != nil {
+		end := *t
+		end.Phase, end.Why = setting.Void, "all workers were lost"
+		p.note(end, s.Step-1)
+	}
+	p.keepWhyNots()
+	p.waiting = nil
+	p.begun = append(p.begun, "the newest checkpoint")
+	return p.begin(s.Step - 1)
+}
+
+// keepWhyNots takes into the result why policies have left things as they were in this run.
+func (p *player) keepWhyNots() {
+	for _, w := range p.loop.WhyNots() {
+		p.result.WhyNots = append(p.result.WhyNots, WhyNot{w.Policy, w.Why, w.First, w.Last,
+			w.Times})
+	}
 }
 
 // enter enters what waits into the log of the job, at the end of a step.

@@ -70,11 +70,15 @@ func (p *parser) readSetting(l *line) string {
 	return text
 }
 
-// refuse returns why the job does not take a setting that a person asks for. Only the batch and the
-// size can be set here.
+// refuse returns why the job does not take a setting that a person asks for. Only the batch, the
+// size and the steps between checkpoints can be set here.
 func (p *parser) refuse(next setting.Setting) error {
-	if next.Batch == 0 && next.Size == 0 {
-		return fmt.Errorf("a scenario knows what batch and size change, and no other part")
+	if next.Batch == 0 && next.Size == 0 && next.Save == 0 {
+		return fmt.Errorf("a scenario knows what batch, size and save change, and no other part")
+	}
+	if next.Save > 0 && !p.Job.Levers.Save {
+		return fmt.Errorf("a job has checkpoints where a line before says what one takes: costs " +
+			"save 2s")
 	}
 	if p.seen["data"] == 0 || p.seen["hosts"] == 0 {
 		return fmt.Errorf("the lines hosts and data come before those that set a size or a batch")
@@ -95,8 +99,8 @@ func (p *parser) readHost(l *line) int {
 }
 
 // measures are what can be expected of a scenario; samples, that each counts once, is apart.
-var measures = []string{"goodput", "changes", "reverted", "batch", "size", "cost", "steps/s",
-	"samples/s", "time", "samples"}
+var measures = []string{"goodput", "changes", "reverted", "batch", "size", "save", "cost",
+	"steps/s", "samples/s", "time", "samples"}
 
 // readExpectation reads what follows "expect", in a line whose words are text.
 func (p *parser) readExpectation(l *line, text string) {

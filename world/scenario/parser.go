@@ -48,7 +48,7 @@ var examples = map[string]string{
 	"data":      "data 50000 batch 128 range 32-1024",
 	"noise":     "noise 600 growing to 4000",
 	"target":    "target 10 epochs",
-	"costs":     "costs join 2s start 20s release 100ms loss 1s change 50ms",
+	"costs":     "costs join 2s start 20s release 100ms loss 1s change 50ms save 2s write 5s",
 	"at":        "at step 200 cable h2 100Mbit",
 	"policy":    "policy batch",
 	"budget":    "budget 0.5 price 2",
@@ -258,10 +258,14 @@ func (p *parser) readNoise(l *line) {
 func (p *parser) readCosts(l *line) {
 	c := &p.Job.Costs
 	costs := map[string]*float64{"join": &c.Join, "release": &c.Release, "loss": &c.Loss,
-		"change": &c.Change, "start": &c.Start}
+		"change": &c.Change, "start": &c.Start, "save": &c.Save, "write": &c.Write}
 	for first := true; first || l.more(); first = false {
-		if cost := costs[l.choose("join", "release", "loss", "change", "start")]; cost != nil {
+		name := l.choose("join", "release", "loss", "change", "start", "save", "write")
+		if cost := costs[name]; cost != nil {
 			*cost = l.quantity("a time, such as 100ms", times)
+		}
+		if name == "save" || name == "write" {
+			p.Job.Levers.Save = true
 		}
 	}
 }

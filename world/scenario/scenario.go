@@ -138,6 +138,10 @@ func (p *parser) finish() error {
 			return fmt.Errorf("line %d: of %d samples it is not counted how often each counts: "+
 				"line %d can state %d at most", e.Line, p.samples, p.seen["data"], maxAudited)
 		}
+		if e.What == "samples" && p.Job.Levers.Save {
+			return fmt.Errorf("line %d: what is trained again from a checkpoint counts again: it "+
+				"is not counted where line %d has checkpoints", e.Line, p.seen["costs"])
+		}
 	}
 	noise := &p.Job.Noise
 	noise.Target = max(1, p.epochs*float64(p.samples))
