@@ -63,7 +63,7 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 			}
 		}
 	}
-	want := min(int(c.Batch), open)
+	want := min(int(c.Batch)*int(max(c.Round, 1)), open)
 	if left := int(countSpans(c.Left)); c.Apart && left > 0 {
 		want = left
 	}
@@ -114,8 +114,38 @@ func checkShares(t *rapid.T, c cursor.Cursor, lengths []int) {
 	}
 }
 
-// Whatever workers there are and are lost, and whatever the batch and the shares are, every
-// position is committed once an epoch, and an encoding comes back as it was.
+// checkPieces ends the test unless the pieces of each part are the part again, in as many local
+// steps as have no more than a batch of samples, and as even as they may be.
+func checkPieces(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span) {
+	steps := int(c.LocalSteps())
+	if most := max(int(c.Round), 1); steps != max(1, min(most,
+		(int(c.Count())+int(c.Batch)-1)/int(c.Batch))) {
+		t.Fatalf("%d local steps of up to %d for %d samples in batches of %d", steps, most,
+			c.Count(), c.Batch)
+	}
+	for rank, part := range parts {
+		var together []uint64
+		lengths := make([]int, steps)
+		for i := range steps {
+			positions := positionsOf(c.Piece(uint64(i), rank, len(parts)))
+			together, lengths[i] = append(together, positions...), len(positions)
+		}
+		if diff := cmp.Diff(positionsOf(part), together); diff != "" {
+			t.Fatalf("the pieces of rank %d of %d (-part +pieces): %s", rank, len(parts), diff)
+		}
+		roomy, n := c.Batch >= 2*uint64(len(parts)), len(together)
+		most, least := slices.Max(lengths), slices.Min(lengths)
+		if !slices.IsSortedFunc(lengths, func(a, b int) int { return b - a }) ||
+			most-least > 1 && (!roomy || n >= 2*steps) ||
+			roomy && n > 1 && slices.Contains(lengths, 1) {
+			t.Fatalf("uneven pieces of %d in batches of %d for %d: %v", n, c.Batch, len(parts),
+				lengths)
+		}
+	}
+}
+
+// Whatever workers there are and are lost, and whatever the batch, the round and the shares are,
+// every position is committed once an epoch, and an encoding comes back as it was.
 func TestEverySampleExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.Uint64Range(1, 200).Draw(t, "samples")
@@ -127,6 +157,7 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			if c.TakesBatch() && rapid.IntRange(0, 3).Draw(t, "change") == 0 {
 				c = c.WithBatch(rapid.Uint64Range(1, 64).Draw(t, "batch"))
+				c = c.WithRound(rapid.Uint32Range(0, 5).Draw(t, "round"))
 			}
 			size := rapid.IntRange(1, 12).Draw(t, "size")
 			done := rapid.SliceOfN(rapid.Bool(), size, size).Draw(t, "done")
@@ -141,12 +172,13 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 			}
 			before := slices.Clone(c.Left)
 			b.enter(t, c, c.Parts(size), done)
+			checkPieces(t, c, c.Parts(size))
 			next := c.Commit(size, done)
 			if diff := cmp.Diff(before, c.Left); diff != "" {
 				t.Fatalf("the commit changed the cursor before it: %s", diff)
 			}
 			bound.check(t, c, next, done)
-			if next.Step != c.Step+1 {
+			if next.Step != c.Step+c.LocalSteps() {
 				t.Fatalf("step %d follows %d", next.Step, c.Step)
 			}
 			c = roundTrip(t, next)
@@ -164,7 +196,7 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 // that has nothing left.
 type leftBound struct {
 	runs  int    // runs of neighbouring ranks that were lost since nothing was left
-	batch uint64 // the largest batch since then
+	round uint64 // the samples of the largest round since then
 }
 
 // check ends the test unless the promises about the size of Left are kept after the commit from c
@@ -173,16 +205,16 @@ func (b *leftBound) check(t *rapid.T, c, next cursor.Cursor, done []bool) {
 	if len(c.Left) == 0 {
 		*b = leftBound{}
 	}
-	b.batch = max(b.batch, c.Batch)
+	b.round = max(b.round, c.Batch*max(uint64(c.Round), 1))
 	for rank := range done {
 		if !done[rank] && (rank == 0 || done[rank-1]) {
 			b.runs++
 		}
 	}
 	total := countSpans(next.Left)
-	if len(next.Left) > b.runs || total > b.batch || next.Next < c.Next && next.Epoch == c.Epoch {
+	if len(next.Left) > b.runs || total > b.round || next.Next < c.Next && next.Epoch == c.Epoch {
 		t.Fatalf("from %+v to %+v: %d samples in %d spans are left after %d lost runs, the "+
-			"largest batch was %d", c, next, total, len(next.Left), b.runs, b.batch)
+			"largest round had %d", c, next, total, len(next.Left), b.runs, b.round)
 	}
 }
 
@@ -237,6 +269,8 @@ func TestApartStepsCompleteABatch(t *testing.T) {
 			if batch := rapid.Uint64Range(0, 64).Draw(t, "batch"); batch > 0 {
 				c, whole = c.WithBatch(batch), whole.WithBatch(batch)
 			}
+			round := rapid.Uint32Range(0, 3).Draw(t, "round")
+			c, whole = c.WithRound(round), whole.WithRound(round)
 			var got []uint64
 			for begun := false; !begun || len(c.Left) > 0; begun = true {
 				size := rapid.IntRange(1, 12).Draw(t, "size")
@@ -295,12 +329,40 @@ func TestSmallerBatchKeepsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// A batch or shares that no step can have panic.
+// The last round of an epoch has fewer steps, and a worker with few samples of it takes none in some
+// of them rather than a single one. A round that is made smaller keeps the rest of what is left.
+func TestRound(t *testing.T) {
+	c := newCursor(t, 100, 8, 0, false).WithRound(4) // 32 a round, and in the end 4
+	for i, want := range []struct{ step, steps uint64 }{{0, 4}, {4, 4}, {8, 4}, {12, 1}, {13, 4}} {
+		if c.Step != want.step || c.LocalSteps() != want.steps {
+			t.Fatalf("round %d begins at step %d with %d steps, not %v", i, c.Step, c.LocalSteps(),
+				want)
+		}
+		c = c.Commit(3, repeatDone(3, true))
+	}
+	c = newCursor(t, 11, 8, 0, false).WithRound(4) // two steps: parts of 3, 3, 3 and 2
+	for step, want := range [][]cursor.Span{{{From: 9, To: 11}}, nil} {
+		if diff := cmp.Diff(want, c.Piece(uint64(step), 3, 4)); diff != "" {
+			t.Errorf("step %d of a part of two (-want +got): %s", step, diff)
+		}
+	}
+	c = newCursor(t, 1000, 8, 0, false).WithRound(16).Commit(2, []bool{false, true}).WithRound(2)
+	if c.Count() != 16 || countSpans(c.Left) != 64 {
+		t.Fatalf("%d samples follow %d that are left", c.Count(), countSpans(c.Left))
+	}
+	c = c.Commit(1, []bool{true})
+	if diff := cmp.Diff([]cursor.Span{{From: 16, To: 64}}, c.Left); diff != "" || c.Step != 18 {
+		t.Errorf("after step %d is left (-want +got): %s", c.Step, diff)
+	}
+}
+
+// A batch, a round or shares that no step can have panic.
 func TestWhatNoStepCanHavePanics(t *testing.T) {
 	c := newCursor(t, 10, 5, 0, false)
 	for i, with := range []func(){
 		func() { c.WithBatch(0) }, func() { c.WithBatch(cursor.MaxSamples + 1) },
 		func() { c.WithShares([]uint16{0, 0}) },
+		func() { c.WithRound(cursor.MaxRound + 1) }, func() { c.Piece(1, 0, 1) },
 		func() { c.WithShares(make([]uint16, cursor.MaxShares+1)) },
 	} {
 		func() {
@@ -389,12 +451,15 @@ func TestTooManyLosses(t *testing.T) {
 	}
 }
 
-// With the most samples there can be, parts join without a gap and no sum overflows.
+// With the most samples there can be, parts join without a gap and no sum or product overflows.
 func TestLargestNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCursor(t, cursor.MaxSamples,
 			cursor.MaxSamples-rapid.Uint64Range(0, 10).Draw(t, "less"),
 			0, true)
+		if rapid.Bool().Draw(t, "rounds") {
+			c = c.WithRound(cursor.MaxRound)
+		}
 		size := 1 << rapid.IntRange(0, 10).Draw(t, "size")
 		end := uint64(0)
 		for _, part := range c.Parts(size) {
@@ -403,7 +468,7 @@ func TestLargestNumbers(t *testing.T) {
 			}
 			end = part[0].To
 		}
-		if end != c.Batch || bits.LeadingZeros64(end) == 0 {
+		if end != c.Count() || end < c.Batch || bits.LeadingZeros64(end) == 0 {
 			t.Fatalf("the parts end at %d, the batch at %d", end, c.Batch)
 		}
 	})

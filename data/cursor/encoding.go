@@ -132,8 +132,8 @@ func (c *Cursor) parseSetting(b []byte, flags uint32, at int) (int, error) {
 // validateSetting returns what is wrong with Round and Shares; nil = nothing.
 func (c Cursor) validateSetting() error {
 	switch {
-	case c.Round > 1:
-		return brokenf("%d steps from commit to commit; it takes 1", c.Round)
+	case c.Round > MaxRound:
+		return brokenf("a round of %d steps; it takes up to %d", c.Round, MaxRound)
 	case len(c.Shares) > MaxShares:
 		return brokenf("%d shares; it takes up to %d", len(c.Shares), MaxShares)
 	case len(c.Shares) > 0 && slices.Max(c.Shares) == 0:

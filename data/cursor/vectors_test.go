@@ -42,16 +42,19 @@ type runVector struct {
 	Batches              []uint64 // of the steps in turn, where the cursor takes one; nil = Batch
 	Shares               []uint16 // that the cursor begins with; nil = all ranks have the same
 	Round                uint32   // that the cursor begins with
+	Rounds               []uint32 // of the steps in turn, where the cursor takes one; nil = Round
 	Steps                []stepVector
 }
 
 // stepVector is a step: what its workers take, and who of them is part of the result.
 type stepVector struct {
-	Batch uint64        // of the step; it can be another one than before
-	Done  []bool        // by rank
-	Parts [][][2]uint64 // by rank: the spans, each with its From and To
-	First []int64       // the samples of rank 0
-	After string        // hex of the encoding after the commit
+	Batch  uint64        // of the step; it can be another one than before
+	Round  uint32        // of the step; it can be another one than before
+	Done   []bool        // by rank
+	Parts  [][][2]uint64 // by rank: the spans, each with its From and To
+	Pieces [][][2]uint64 // of the last rank, by local step: the spans, as in Parts
+	First  []int64       // the samples of rank 0, the first 100 of each span
+	After  string        // hex of the encoding after the commit
 }
 
 // This package gives what the file says that Python shares; with -update it writes the file.
@@ -119,6 +122,12 @@ func makeVectors(t *testing.T) (v vectors) {
 		{Samples: 301, Batch: 64, Seed: 9, Shares: []uint16{9, 10}, Batches: []uint64{64, 3, 17}},
 		{Samples: cursor.MaxSamples, Batch: 50, Shares: []uint16{65535, 1, 65534, 2, 3}},
 		{Samples: 40, Batch: 8, Round: 1},
+		{Samples: 301, Batch: 8, Seed: 10, Shuffle: true, Round: 5},
+		{Samples: 301, Batch: 12, Seed: 11, Batches: []uint64{12, 5, 8, 3, 1, 17},
+			Rounds: []uint32{5, 0, 3, 9, 1, 2}},
+		{Samples: 301, Batch: 8, Round: 4, Apart: true, Rounds: []uint32{4, 2, 7}},
+		{Samples: 301, Batch: 16, Round: 3, Shares: []uint16{3, 1, 2}},
+		{Samples: cursor.MaxSamples, Batch: 1 << 61, Round: cursor.MaxRound},
 	} {
 		r.Steps = makeSteps(t, random, r)
 		v.Runs = append(v.Runs, r)
@@ -139,21 +148,24 @@ func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector
 		if r.Batches != nil && c.TakesBatch() {
 			c = c.WithBatch(r.Batches[i%len(r.Batches)])
 		}
+		if r.Rounds != nil && c.TakesBatch() {
+			c = c.WithRound(r.Rounds[i%len(r.Rounds)])
+		}
 		done := repeatDone(1+random.IntN(6), true)
 		if random.IntN(3) == 0 {
 			for rank := range done {
 				done[rank] = random.IntN(2) == 0
 			}
 		}
-		step := stepVector{Batch: c.Batch, Done: done, First: []int64{}}
+		step := stepVector{Batch: c.Batch, Round: c.Round, Done: done, First: []int64{}}
 		for _, part := range c.Parts(len(done)) {
-			spans := [][2]uint64{}
-			for _, s := range part {
-				spans = append(spans, [2]uint64{s.From, s.To})
-			}
-			step.Parts = append(step.Parts, spans)
+			step.Parts = append(step.Parts, pairsOf(part))
+		}
+		for n := range min(c.LocalSteps(), 9) {
+			step.Pieces = append(step.Pieces, pairsOf(c.Piece(n, len(done)-1, len(done))))
 		}
 		for _, s := range c.Part(0, len(done)) {
+			s.To = min(s.To, s.From+100) // of a part of 2^61
 			dst := make([]int64, s.Len())
 			c.Order().Fill(dst, s)
 			step.First = append(step.First, dst...)
@@ -167,6 +179,15 @@ func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector
 		steps = append(steps, step)
 	}
 	return steps
+}
+
+// pairsOf returns spans as the file has them.
+func pairsOf(spans []cursor.Span) [][2]uint64 {
+	pairs := [][2]uint64{}
+	for _, s := range spans {
+		pairs = append(pairs, [2]uint64{s.From, s.To})
+	}
+	return pairs
 }
 
 // brokenEncodings returns encodings with one thing wrong in each, always the same.
@@ -192,7 +213,7 @@ func brokenEncodings() (list [][]byte) {
 		func(c *cursor.Cursor) { c.Left[0].To = 31 },
 		func(c *cursor.Cursor) { c.Left[1].To = ^uint64(0) },
 		func(c *cursor.Cursor) { c.Left[0], c.Left[1] = c.Left[1], c.Left[0] },
-		func(c *cursor.Cursor) { c.Round = 2 },
+		func(c *cursor.Cursor) { c.Round = cursor.MaxRound + 1 },
 		func(c *cursor.Cursor) { c.Shares = []uint16{0, 0} },
 		func(c *cursor.Cursor) { c.Shares = slices.Repeat([]uint16{1}, cursor.MaxShares+1) },
 	} {

@@ -1,5 +1,5 @@
-"""The place of a job in its data: which samples the next step trains on, who takes which, and which
-are committed.
+"""The place of a job in its data: which samples the next round of steps trains on, who takes which,
+and which are committed.
 
 The same as the Go package data/cursor, bit by bit; docs/formats/cursor.md has the numbers. Pure: a
 `Cursor` is a value, a commit gives the next one, and equal cursors on different hosts give equal
@@ -9,27 +9,17 @@ batches.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import struct
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
-if TYPE_CHECKING:
-    import numpy
+from ._order import MAX_SAMPLES, Order, Samples, Span, random_word
 
-# Indices of samples: an int64 array, or a list without NumPy.
-Samples = Union[List[int], "numpy.ndarray[Any, numpy.dtype[numpy.int64]]"]
+__all__ = ["MAX_SAMPLES", "Cursor", "Order", "Samples", "Span", "random_word"]
 
-Span = Tuple[int, int]  # the positions from the first up to, not including, the second
-
-MAX_SAMPLES = 1 << 62  # the largest number of samples of a data set, and of a step
 MAX_LEFT = 180  # the largest number of spans that an encoding has room for
 MAX_SHARES = 256  # the largest number of ranks among which work can be divided unequally
-
-_WORD = (1 << 64) - 1
-# The constants of splitmix64 (Steele, Lea and Flood, 2014).
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
-_ROUNDS = 8  # rounds of the Feistel network
+MAX_ROUND = 1 << 16  # the largest number of steps of a round
 
 _HEAD = struct.Struct("<6Q2I")  # the fields of _Head
 _SPAN = struct.Struct("<2Q")
@@ -39,150 +29,30 @@ _SETTING = struct.Struct("<2I")  # round, and the number of shares
 _PLAIN, _APART, _HAS_SETTING = 1, 2, 4
 
 
-def _scramble(z: int) -> int:
-    """The steps of splitmix64's mixing but the last, which does not reach the upper bits that a
-    round takes.
-    """
-    z = (z ^ z >> 30) * _FIRST & _WORD
-    return (z ^ z >> 27) * _SECOND & _WORD
-
-
-def _mix(z: int) -> int:
-    """splitmix64's mixing of 64 bits."""
-    z = _scramble(z & _WORD)
-    return z ^ z >> 31
-
-
-def random_word(seed: int, epoch: int, place: int) -> int:
-    """64 random bits that belong to a place of an epoch: always the same for the same three."""
-    return _mix(_mix(_mix(seed + _GOLDEN) ^ epoch + _GOLDEN) ^ place + _GOLDEN)
-
-
-class Order:
-    """Which sample stands at which position of one epoch: a permutation of range(samples), computed
-    and not stored. It is not changed after `__init__`: any thread may use it.
-
-    A Feistel network over the smallest power of four that holds all samples, walked until it comes
-    back into them. Another seed or another epoch gives an unrelated order; without `shuffle`
-    position i holds sample i.
-    """
-
-    __slots__ = ("samples", "_half", "_keys")
-
-    def __init__(self, samples: int, seed: int = 0, epoch: int = 0, shuffle: bool = True) -> None:
-        """The order of the samples in an epoch, which follows from the seed. Raises ValueError for
-        a number of samples outside of 0 to 2^62.
-        """
-        if not 0 <= samples <= MAX_SAMPLES:
-            raise ValueError(f"an order of {samples} samples; it takes 0 to 2^62")
-        self.samples = samples
-        # Bits of one half of the network's domain; at least 1.
-        self._half = max(1, (max(samples - 1, 0).bit_length() + 1) // 2)
-        self._keys: List[int] = []  # keys of the network's rounds; empty = not shuffled
-        if shuffle:
-            state = _mix(seed + _GOLDEN)
-            state = _mix((state ^ epoch) + _GOLDEN)
-            self._keys = [_mix(state + i * _GOLDEN) for i in range(1, _ROUNDS + 1)]
-
-    def at(self, position: int) -> int:
-        """The sample at a position. Raises IndexError when the position is not in
-        range(samples).
-        """
-        self._check_range(position, position + 1)
-        if not self._keys:
-            return position
-        position = self._permute(position)
-        while position >= self.samples:
-            position = self._permute(position)
-        return position
-
-    def take(self, spans: Iterable[Span]) -> "Samples":
-        """The samples at the positions of all spans, one after the other: int64 with NumPy, a list
-        without.
-
-        Raises IndexError when a position is not in range(samples).
-        """
-        spans = list(spans)
-        for start, stop in spans:
-            self._check_range(start, stop)
-        try:
-            import numpy
-        except ImportError:
-            return [self.at(position) for start, stop in spans for position in range(start, stop)]
-        parts = [numpy.arange(start, stop, dtype=numpy.int64) for start, stop in spans]
-        samples = numpy.concatenate(parts) if parts else numpy.empty(0, numpy.int64)
-        if self._keys:
-            self._permute_all(samples.view(numpy.uint64))
-        return samples
-
-    def _check_range(self, start: int, stop: int) -> None:
-        """Raise IndexError for positions beyond the order."""
-        if not 0 <= start <= stop <= self.samples:
-            raise IndexError(f"positions {start} to {stop} of an order of {self.samples} samples")
-
-    def _permute(self, x: int) -> int:
-        """What the network makes of x: a permutation of its domain, whose values may lie outside
-        the samples.
-        """
-        half, mask = self._half, (1 << self._half) - 1
-        left, right = x >> half, x & mask
-        for key in self._keys:
-            left, right = right, left ^ _scramble(right ^ key) >> (64 - half)
-        return left << half | right
-
-    def _permute_all(self, walking: Any) -> None:
-        """Replace every element of a uint64 array by `at` of it, in place."""
-        import numpy
-        from numpy import uint64
-
-        # Plain ints would turn uint64 arrays into float64 ones before NumPy 2.
-        half, mask, down = (
-            uint64(self._half),
-            uint64((1 << self._half) - 1),
-            uint64(64 - self._half),
-        )
-        keys = [uint64(key) for key in self._keys]
-        x, outside = walking, None
-        while x.size:
-            left, right = x >> half, x & mask
-            for key in keys:
-                z = right ^ key
-                z ^= z >> uint64(30)
-                z *= uint64(_FIRST)
-                z ^= z >> uint64(27)
-                z *= uint64(_SECOND)
-                z >>= down
-                left, right = right, left ^ z
-            x = left << half | right
-            if outside is None:
-                walking[:] = x
-                outside = numpy.flatnonzero(x >= uint64(self.samples))
-            else:
-                walking[outside] = x
-                outside = outside[x >= uint64(self.samples)]
-            x = walking[outside]
-
-
 @dataclasses.dataclass(frozen=True)
 class Cursor:
     """A place in the data, made by `Cursor.start`, `unpack` and `commit`. It never changes, so any
     thread may use it; the methods only compute.
 
+    From one commit to the next is a round: one optimizer step, or up to `round` of them, which each
+    worker makes on its own. A worker's part of a round is cut into a piece for each of its local
+    steps. Who is lost in a round has committed nothing of it.
+
     The positions below `next` that are not in `left` are committed. `left` goes first into the next
-    batch, or with `apart` is that batch. It is never larger than the largest batch since nothing
-    was left. Where `with_batch` has made the batch smaller than `left`, a batch takes the first
-    positions of it, and the rest stays for those after. `left` has at most as many spans as runs of
-    neighbouring ranks were lost since nothing was left (the Go package has the proof).
+    round, or with `apart` is that round. It is never larger than the largest round since nothing
+    was left. Where the round was made smaller than `left`, it takes the first positions of it, and
+    the rest stays for those after. `left` has at most as many spans as runs of neighbouring ranks
+    were lost since nothing was left (the Go package has the proof).
     """
 
     samples: int  # number of samples in an epoch
-    # Number of samples in a step, over all workers. Only the last step of an epoch has fewer, and
-    # with `apart` one that completes the one before.
+    # Number of samples in an optimizer step, over all workers. Only the steps of the last round of
+    # an epoch have fewer, and with `apart` one that completes the one before.
     batch: int
     seed: int = 0
     shuffle: bool = True
     epoch: int = 0  # the epoch of the next step, from 0 on
-    step: int = 0  # number of committed steps, over all epochs
+    step: int = 0  # number of committed optimizer steps, over all epochs
     next: int = 0  # the first position of the epoch that was never handed out
     # Positions that were handed out and are not committed, because their worker was lost: spans in
     # ascending order that do not touch each other.
@@ -190,7 +60,8 @@ class Cursor:
     # What is left is a batch of its own, so that all batches hold the same samples as they do
     # without a loss. Then the step after a loss completes the one before.
     apart: bool = False
-    # Number of local steps from one commit to the next: 0, as the program says, or 1.
+    # Number of optimizer steps from one commit to the next, which workers make on their own, at
+    # most MAX_ROUND; 0 and 1 = each step is committed. The last round of an epoch may have fewer.
     round: int = 0
     # The part of the work of each rank, in whole numbers that are compared with each other; () =
     # all have the same, and so they have where their number is another one than that of the ranks.
@@ -204,7 +75,7 @@ class Cursor:
         2^62.
         """
         cursor = cls(samples, batch, seed, shuffle, apart=apart)
-        if not 0 <= seed <= _WORD:
+        if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed {seed}; it takes 0 to 2^64-1")
         cursor._validate()
         return cursor
@@ -226,6 +97,14 @@ class Cursor:
             raise ValueError(f"a batch of {batch} samples; it takes 1 to 2^62")
         return dataclasses.replace(self, batch=batch)
 
+    def with_round(self, steps: int) -> "Cursor":
+        """The same place with rounds of so many optimizer steps from the next one on. Raises
+        ValueError for a number below 0 or above MAX_ROUND.
+        """
+        cursor = dataclasses.replace(self, round=steps)
+        cursor._validate_setting()
+        return cursor
+
     def with_shares(self, shares: Sequence[int]) -> "Cursor":
         """The same place with the next batches divided by other shares. The result of a step does
         not depend on them, but for rounding: each sample counts as much. Raises ValueError where
@@ -236,8 +115,8 @@ class Cursor:
         return cursor
 
     def takes_batch(self) -> bool:
-        """Whether the next step can be the first of another batch. With `apart` it is not where a
-        batch is incomplete: who trains takes the steps up to its end as one.
+        """Whether the next step can be the first of another batch or of another round. With `apart`
+        it is not where a batch is incomplete: who trains takes the steps up to its end as one.
         """
         return not (self.apart and self.left)
 
@@ -255,18 +134,24 @@ class Cursor:
         return self.epoch - (self.step > 0 and self.next == 0 and self.epoch > 0)
 
     def count(self) -> int:
-        """How many samples the next batch has over all workers: `batch`, or what the epoch still
-        has when that is less. With `apart` it is what is left, if anything is.
+        """How many samples the next round has over all workers: `batch` for each of its steps, or
+        what the epoch still has when that is less. With `apart` it is what is left, if anything is.
         """
         left = self._count_left()
         if self.apart and left:
             return left
-        return min(self.batch, left + self.samples - self.next)
+        return min(self.batch * max(self.round, 1), left + self.samples - self.next)
+
+    def local_steps(self) -> int:
+        """Of how many optimizer steps the next round is: of as many as it takes with `batch`
+        samples or fewer in each, and of `round` at most.
+        """
+        return min(-(-self.count() // self.batch), max(self.round, 1))
 
     def part(self, rank: int, size: int) -> List[Span]:
-        """The positions that a rank takes of the next batch, ascending.
+        """The positions that a rank takes of the next round, ascending.
 
-        The batch is the first count() of those in `left` and then those from `next` on, up to the
+        The round is the first count() of those in `left` and then those from `next` on, up to the
         end of the epoch. It falls into contiguous parts, as large as the `shares` of the ranks say,
         where there is one for each; else the first ranks take one more than the others, which may
         have none. A part has at least two positions where a whole batch has two for each rank,
@@ -288,6 +173,25 @@ class Cursor:
         start = each * rank + min(more, rank)
         return _join_touching(self._batch_spans(start, start + each + (rank < more)))
 
+    def pieces(self, rank: int, size: int) -> List[List[Span]]:
+        """The part that a rank takes of the next round, cut into a piece for each of its local
+        steps.
+
+        The pieces are contiguous, and the first ones have one position more than the others, which
+        may have none. A piece has at least two positions where a whole batch has two for each rank
+        and the part has two: fewer local steps take a smaller part then.
+        """
+        part, steps = self.part(rank, size), self.local_steps()
+        if steps == 1:
+            return [part]
+        taking, n = steps, _count(part)
+        if self.batch // 2 >= size and n // 2 < steps:
+            taking = max(n // 2, 1)
+        each, more = divmod(n, taking)
+        lengths = [each + (i < more) for i in range(taking)] + [0] * (steps - taking)
+        ends = list(itertools.accumulate(lengths))
+        return [list(_cut(part, end - k, end)) for k, end in zip(lengths, ends)]
+
     def _divide_by_shares(self) -> List[int]:
         """How many positions each rank takes by its share, by the method of the largest remainder:
         each gets its quota rounded down, and those with the largest remainders one more; where they
@@ -307,25 +211,25 @@ class Cursor:
         return lengths
 
     def head(self, most: int) -> List[Span]:
-        """The first positions of the next batch, `most` or as many as it has."""
+        """The first positions of the next round, `most` or as many as it has."""
         return _join_touching(self._batch_spans(0, min(most, self.count())))
 
     def parts(self, size: int) -> List[List[Span]]:
-        """The parts of all ranks of the next batch."""
+        """The parts of all ranks of the next round."""
         _check_size(size)
         return [self.part(rank, size) for rank in range(size)]
 
     def commit(self, size: int, done: Sequence[bool]) -> "Cursor":
-        """The cursor after the step of the next batch: the parts of those whose done is true are
-        part of the result.
+        """The cursor after the next round: the parts of those whose done is true are part of the
+        result.
 
-        The others' parts come first in the batch after, and then what of `left` the batch has not
-        reached; with `apart` they are that batch. When all of an epoch is committed, the next one
+        The others' parts come first in the round after, and then what of `left` the round has not
+        reached; with `apart` they are that round. When all of an epoch is committed, the next one
         begins.
 
         It is exact whatever was lost, but a result that does not fit() cannot be handed to others.
-        Then leave it, and run the step again with those who are there: where this one fits, so does
-        what a step without a loss makes of it.
+        Then leave it, and run the round again with those who are there: where this one fits, so
+        does what a round without a loss makes of it.
         """
         _check_size(size)
         if len(done) != size:
@@ -334,12 +238,13 @@ class Cursor:
             )
         lost = [span for rank in range(size) if not done[rank] for span in self.part(rank, size)]
         count, before = self.count(), self._count_left()
-        lost += self._batch_spans(count, before)  # what the batch has not reached
+        lost += self._batch_spans(count, before)  # what the round has not reached
         left = tuple(_join_touching(lost))
         epoch, next = self.epoch, self.next + max(0, count - before)
         if next == self.samples and not left:
             epoch, next = epoch + 1, 0
-        return dataclasses.replace(self, epoch=epoch, step=self.step + 1, next=next, left=left)
+        step = self.step + self.local_steps()
+        return dataclasses.replace(self, epoch=epoch, step=step, next=next, left=left)
 
     def fits(self) -> bool:
         """Whether `pack` can encode it: `left` has at most 180 spans."""
@@ -420,17 +325,11 @@ class Cursor:
 
     def _count_left(self) -> int:
         """The number of positions in `left`."""
-        return sum(stop - start for start, stop in self.left)
+        return _count(self.left)
 
     def _batch_spans(self, lo: int, hi: int) -> Iterator[Span]:
-        """The positions of the next batch from the lo-th to before the hi-th, as spans."""
-        for start, stop in (*self.left, (self.next, self.samples)):
-            if lo >= hi:
-                return
-            first, second = min(lo, stop - start), min(hi, stop - start)
-            if first < second:
-                yield start + first, start + second
-            lo, hi = lo - first, hi - second
+        """The positions of the next round from the lo-th to before the hi-th, as spans."""
+        return _cut((*self.left, (self.next, self.samples)), lo, hi)
 
     def _validate(self) -> None:
         """Raise ValueError for what no sequence of commits can give."""
@@ -458,8 +357,8 @@ class Cursor:
 
     def _validate_setting(self) -> None:
         """Raise ValueError for a round or shares that cannot be."""
-        if self.round not in (0, 1):
-            raise _invalid_cursor(f"{self.round} steps from commit to commit; it takes 1")
+        if not 0 <= self.round <= MAX_ROUND:
+            raise _invalid_cursor(f"a round of {self.round} steps; it takes up to {MAX_ROUND}")
         if len(self.shares) > MAX_SHARES:
             raise _invalid_cursor(f"{len(self.shares)} shares; it takes up to {MAX_SHARES}")
         if self.shares and not (0 <= min(self.shares) and 0 < max(self.shares) < 1 << 16):
@@ -488,6 +387,22 @@ def _check_size(size: int) -> None:
     """Raise ValueError for a number of workers below 1."""
     if size < 1:
         raise ValueError(f"{size} workers; it takes one at least")
+
+
+def _count(spans: Iterable[Span]) -> int:
+    """The number of positions of spans."""
+    return sum(stop - start for start, stop in spans)
+
+
+def _cut(spans: Iterable[Span], lo: int, hi: int) -> Iterator[Span]:
+    """The positions of spans from the lo-th to before the hi-th, as spans."""
+    for start, stop in spans:
+        if lo >= hi:
+            return
+        first, second = min(lo, stop - start), min(hi, stop - start)
+        if first < second:
+            yield start + first, start + second
+        lo, hi = lo - first, hi - second
 
 
 def _join_touching(spans: Iterable[Span]) -> List[Span]:

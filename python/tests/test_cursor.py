@@ -47,11 +47,16 @@ def test_steps_are_those_of_go(run, arrays):
     cursor = dataclasses.replace(Cursor.start(*start), round=run["Round"])
     cursor = cursor.with_shares(run["Shares"] or ())
     for step in run["Steps"]:
-        cursor = cursor.with_batch(step["Batch"])
+        cursor = cursor.with_batch(step["Batch"]).with_round(step["Round"])
         size = len(step["Done"])
         parts = cursor.parts(size)
         assert [[list(span) for span in part] for part in parts] == step["Parts"]
-        assert list(cursor.order().take(parts[0])) == step["First"]
+        pieces = cursor.pieces(size - 1, size) if cursor.local_steps() < 99 else None
+        if pieces is not None:
+            assert len(pieces) == cursor.local_steps()
+            assert [[list(span) for span in piece] for piece in pieces[:9]] == step["Pieces"]
+        first = [(start, min(stop, start + 100)) for start, stop in parts[0]]
+        assert list(cursor.order().take(first)) == step["First"]
         cursor = cursor.commit(size, step["Done"])
         assert cursor.pack().hex() == step["After"]
         assert Cursor.unpack(bytes.fromhex(step["After"])) == cursor
@@ -103,6 +108,11 @@ def test_positions_outside_are_refused(span):
         Order(5, 1).at(5)
 
 
+def positions_of(spans):
+    """The positions of spans, in their order."""
+    return [position for span in spans for position in range(*span)]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_every_sample_exactly_once(seed):
     """Random numbers of workers, random batches and random losses: each epoch commits every sample
@@ -115,15 +125,15 @@ def test_every_sample_exactly_once(seed):
         while cursor.epoch == epoch:
             size = chance.randint(1, 12)
             if chance.random() < 0.3:
-                cursor = cursor.with_batch(chance.randint(1, 64))
+                cursor = cursor.with_batch(chance.randint(1, 64)).with_round(chance.randint(0, 4))
             done = [chance.random() < 0.8 for _ in range(size)]
             parts = cursor.parts(size)
-            positions = [position for part in parts for span in part for position in range(*span)]
+            positions = positions_of(span for part in parts for span in part)
             assert (
                 len(set(positions))
                 == len(positions)
                 == cursor.count()
-                == min(cursor.batch, times.count(0))
+                == min(cursor.batch * max(cursor.round, 1), times.count(0))
             )
             lengths = [sum(stop - start for start, stop in part) for part in parts]
             taking = [n for n in lengths if n]
@@ -137,9 +147,14 @@ def test_every_sample_exactly_once(seed):
                 for start, stop in part if kept else ():
                     for position in range(start, stop):
                         times[position] += 1
-            step = cursor.step
+            for rank, part in enumerate(parts):
+                pieces = cursor.pieces(rank, size)
+                assert len(pieces) == cursor.local_steps()
+                together = [span for piece in pieces for span in piece]
+                assert positions_of(together) == positions_of(part)
+            step = cursor.step + cursor.local_steps()
             cursor = Cursor.unpack(cursor.commit(size, done).pack())
-            assert cursor.step == step + 1
+            assert cursor.step == step
         assert times == [1] * cursor.samples
 
 
@@ -175,6 +190,8 @@ def test_bad_sizes_are_refused():
         lambda: cursor.commit(2, [True]),
         lambda: cursor.with_batch(0),
         lambda: cursor.with_batch(MAX_SAMPLES + 1),
+        lambda: cursor.with_round(-1),
+        lambda: cursor.with_round((1 << 16) + 1),
         lambda: cursor.with_shares([0, 0]),
         lambda: cursor.with_shares([1, -1]),
         lambda: cursor.with_shares([1, 1 << 16]),
