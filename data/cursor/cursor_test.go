@@ -329,8 +329,9 @@ func TestSmallerBatchKeepsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// The last round of an epoch has fewer steps, and a worker with few samples of it takes none in some
-// of them rather than a single one. A round that is made smaller keeps the rest of what is left.
+// The last round of an epoch has fewer steps, and a worker with few samples of it takes none in
+// some of them rather than a single one. A round that is made smaller keeps the rest of what is
+// left.
 func TestRound(t *testing.T) {
 	c := newCursor(t, 100, 8, 0, false).WithRound(4) // 32 a round, and in the end 4
 	for i, want := range []struct{ step, steps uint64 }{{0, 4}, {4, 4}, {8, 4}, {12, 1}, {13, 4}} {

@@ -12,6 +12,7 @@ from ._live.drawn import Drawn, LocalBatch
 from ._live.epochs import End, Epochs
 from ._live.step import Step
 from ._live.transfer import State
+from ._runtime.backend import Sync
 from ._runtime.log import log_line
 from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
@@ -40,6 +41,10 @@ class Progress:
         self.cursor = start
         self.stated = start  # as the program states it: the batch of `cursor` may be another
         self.batch_range = batch_range
+        # How workers synchronise in the round under way, such as "diloco:lr=0.7"; "" = gradients
+        # are averaged in every step, as nobody has called `open_sync`.
+        self.sync = ""
+        self._stated_sync = Sync()  # as the program states it
         # By which factor the job's setting changes the learning rate; 0 = it says nothing of it.
         self.rate = 0.0
         self.rate_decided = False  # somebody has said how the learning rate follows the batch
@@ -72,6 +77,34 @@ class Progress:
                 optional=True,
             )
         job._backend.declare_data(self.cursor, start.batch, batch_range)
+
+    def open_sync(self, sync: str, steps: int) -> None:
+        """State how workers synchronise, such as "diloco:lr=0.7", and after how many steps, and
+        have both change as the job's setting says, always between two rounds and on all workers.
+        All workers call it before the first step, and wait for the agent. Raises ShoalError where
+        they contradict each other, or a step was made, and ValueError for no number of steps.
+        """
+        stated = Sync(sync, steps)
+        if stated == self._stated_sync:
+            return
+        if self._stated_sync.stated or self.begun or self._trained:
+            why = self._stated_sync.stated or "its steps have begun"
+            raise ShoalError(
+                f"sync={sync!r} with {steps} steps a round comes too late ({why}): a job has one"
+                " way to begin with, which is stated before its loop"
+            )
+        self.cursor = self.cursor.with_round(steps)
+        self._stated_sync, self.sync = stated, sync
+        self.state.register(
+            "synchronisation", lambda: self.sync, self._set_sync, alike=False, optional=True
+        )
+        self.drawn.discard()
+        declare = self.job._backend.declare_data
+        declare(self.cursor, self.stated.batch, self.batch_range, sync=stated)
+
+    def _set_sync(self, value: str) -> None:
+        """Take over from the members, or from a checkpoint, how workers synchronise."""
+        self.sync = str(value)
 
     def _set_effective(self, value: List[float]) -> None:
         """Take over from the members, or from a checkpoint, what the committed samples are worth
@@ -116,8 +149,12 @@ class Progress:
     def finish_step(self, end: End) -> bool:
         """Go from the committed step to the place between it and the next: members join and leave,
         and checkpoints are made. May wait for other workers. Returns whether the training ends
-        there, or the epoch of this loop. Raises ShoalError when the step was not committed.
+        there, or the epoch of this loop. Raises ShoalError when the step was not committed. Between
+        two local steps of a round nothing of this happens.
         """
+        if self.step is not None and not self.step.ends_round:
+            self.told.asked_in_round()
+            return False
         self.told.asked()
         if self.step is not None and not self.step.committed:
             why = [hint() for hint in self.hints] or [
@@ -235,10 +272,17 @@ class Progress:
         `save` is how many steps the job has chosen to have between checkpoints, 0 = it has chosen
         nothing; None = it may not.
         """
-        place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart)
+        stated, now = self._stated_sync, "" if self.sync == self._stated_sync.stated else self.sync
+        round = (place.round or stated.round) if stated.stated else 0
+        place = self.cursor = dataclasses.replace(place, apart=self.cursor.apart, round=round)
         self._effective = self._effective or float(place.committed())
         self.job._backend.declare_data(
-            place, self.stated.batch, self.batch_range, self.rate, save
+            place,
+            self.stated.batch,
+            self.batch_range,
+            self.rate,
+            save,
+            stated._replace(now=now),
         )
         self.drawn.discard()
 
@@ -283,10 +327,10 @@ class Progress:
 
     def open_step(self) -> Step:
         """Begin the next step, with this worker's samples, and return it. Waits for nobody."""
-        part = self.drawn.open(self.cursor, self.job.rank, self.job.size)
+        batch = self.drawn.open(self.cursor, self.job.rank, self.job.size)
         self.epochs.made += 1
         self._trained = True
-        self.step = Step(self, part.indices, part.weight)
+        self.step = Step(self, batch)
         self.told.given()
         return self.step
 
@@ -295,19 +339,21 @@ class Progress:
         themselves.
         """
         self._trained = True
-        self.step = Step(self, self.drawn.whole(self.cursor), 1)
+        self.step = Step(self, LocalBatch(self.drawn.whole(self.cursor), 1, 1, self.cursor.epoch))
         self.told.given()
         return self.step
 
     def batch_ahead(self, k: int) -> LocalBatch:
-        """This worker's samples of the k-th next step (0: the next), if the members stay."""
+        """This worker's samples of the k-th next local step (0: the next), if the members stay."""
         return self.drawn.look(k, self.cursor, self.job.rank, self.job.size)
 
     def drop_open_step(self) -> None:
-        """Drop a step that was opened and not committed: it is made again."""
+        """Drop a step that was opened and not committed, and those before it in its round: they are
+        made again.
+        """
         if self.step is not None and not self.step.committed:
+            self.epochs.made -= self.step.local + 1
             self.step = None
-            self.epochs.made -= 1
             self.drawn.discard()
 
     def cross_step_boundary(self, end: Optional[End] = None) -> bool:
@@ -330,6 +376,7 @@ class Progress:
             if view.has_setting:
                 setting = backend.ask_setting()
                 self.rate = setting.rate
+                self.sync = setting.sync or self._stated_sync.stated
                 if self.checkpoints is not None:
                     self.checkpoints.schedule.follow(setting.save)
             self.drawn.discard()

@@ -2,60 +2,22 @@
 stand in for.
 """
 
-import dataclasses
-
 import numpy
 import pytest
+from changing_job import Changing, changing_job
 
 from shoal._live.epochs import End
-from shoal._runtime.backend import Setting
-from shoal._runtime.protocol import SETTING
 from shoal._runtime.solo import Solo
-from shoal._runtime.view import View
 from shoal.errors import ShoalError
 from shoal.job import Job
 from shoal.steps import steps_until
-
-
-class Changing(Solo):
-    """A job of one whose test plays the agent that changes the batch: `declared` has what the
-    worker has stated, and `rate` is the factor of the learning rate in the job's setting.
-    """
-
-    def __init__(self):
-        """A job of which nothing was stated yet."""
-        super().__init__()
-        self.declared, self.rate, self.save, self.told_save = [], 0.0, 0, None
-
-    def declare_data(self, place, batch, batch_range=None, rate=0.0, save=None):
-        """Keep what the worker states."""
-        self.declared.append((place.batch, batch, batch_range))
-        self.rate, self.told_save = rate or self.rate, save
-
-    def ask_setting(self):
-        """The setting, of which tests change rate and save."""
-        return Setting(self.rate, self.save)
-
-    def change_batch(self, job, batch, flags=SETTING):
-        """Have the view with which the step under way is committed bring another batch."""
-        after = job._progress.cursor.commit(1, [True])
-        self.view = View(
-            generation=1, flags=flags, cursor=dataclasses.replace(after, batch=batch).pack()
-        )
-        job._progress.mark_view_changed()
-
-
-def _job():
-    """A job of one that a test changes, and its agent."""
-    agent = Changing()
-    return Job(agent), agent
 
 
 def test_each_sample_comes_once_whatever_the_batch_becomes():
     """Two epochs of 40 samples, whose batch grows and shrinks amid an epoch: each sample once an
     epoch, each batch as large as it is to be, and what was drawn ahead is drawn anew.
     """
-    job, agent = _job()
+    job, agent = changing_job()
     agent.rate = 1.5
     changes = {1: 16, 3: 4, 7: 8}  # after the step of the number
     seen, counts = [[], []], []
@@ -74,7 +36,7 @@ def test_each_sample_comes_once_whatever_the_batch_becomes():
 
 def test_a_closed_batch_asks_for_nothing():
     """Without a range the agent is told none, and a view without the flag asks for no rate."""
-    job, agent = _job()
+    job, agent = changing_job()
     agent.rate = 2.0
     for step in job.steps(8, 4):
         agent.change_batch(job, 4, flags=0)
@@ -107,7 +69,7 @@ def test_all_loops_have_one_range():
     """A second loop states the batch that the program began with, though another is in force, and
     the same range.
     """
-    job, agent = _job()
+    job, agent = changing_job()
     for step in job.steps(16, 8, batch_range=(4, 16)):
         agent.change_batch(job, 4)
         step.allreduce(numpy.zeros(1))
@@ -160,7 +122,7 @@ def test_steps_between_checkpoints_follow_the_setting(tmp_path, monkeypatch, eve
     before as the setting says, from the step on in which it says so; else as the program says, and
     the agent is not told that the job may choose.
     """
-    job, agent = _job()
+    job, agent = changing_job()
     job.checkpoint(tmp_path, every=every)
     made, saves = [], {5: 3, 12: 1, 13: 2}  # after the step of the number
     monkeypatch.setattr(job._checkpoints, "_save", lambda cursor: made.append(cursor.step))
@@ -180,7 +142,7 @@ def test_a_checkpoint_keeps_the_steps_between_checkpoints(tmp_path):
 
     def begin(every):
         """A job that goes on from the newest checkpoint, its agent, and its first step."""
-        job, agent = _job()
+        job, agent = changing_job()
         job.checkpoint(tmp_path, every=every)
         return job, agent, next(iter(job.steps(80, 4)))
 
@@ -204,7 +166,7 @@ def test_statistical_epochs_count_what_samples_bring():
     stated ones count three quarters, those of a smaller batch more than one, and a rate beyond what
     a step can be worth counts as the most. The loop ends with the step that comes to three.
     """
-    job, agent = _job()
+    job, agent = changing_job()
     # after the step of the number: the batch, the rate, and what a sample is worth from there on
     changes = {1: (16, 1.5, 0.75), 4: (4, 0.6, 1.2), 7: (16, 9.0, 1.0), 9: (16, 0.25, 0.5)}
     efficiency, worth = 1.0, 0.0
@@ -229,7 +191,7 @@ def test_with_a_batch_that_stays_they_are_epochs(steps):
     """As many steps as of a loop over epochs, and an end by steps that comes first holds."""
     made = []
     for name in ("epochs", "statistical_epochs"):
-        job, _ = _job()
+        job, _ = changing_job()
         made.append([])
         for step in job.steps(20, 8, batch_range=(4, 16), steps=steps, **{name: 5}):
             made[-1].append((step.epoch, list(step.indices)))
@@ -247,7 +209,7 @@ def test_loops_over_statistical_epochs(tmp_path):
 
     def train(count):
         """Train for so many statistical epochs; returns the job and the steps of each loop."""
-        job, agent = _job()
+        job, agent = changing_job()
         job.checkpoint(tmp_path, every=1000)
         agent.rate, made = 1.0, []
         end = End(None, None)
@@ -272,7 +234,7 @@ def test_loops_over_statistical_epochs(tmp_path):
 
 def test_loops_that_are_refused_leave_no_end():
     """After a loop over epochs that are over already, a loop of its own is one epoch, as ever."""
-    job, _ = _job()
+    job, _ = changing_job()
     end = End(None, None)
     place = job.place(16, 8, batch_range=(4, 16))
     for _ in place.epoch_loops(1, end, statistical=True):
@@ -300,7 +262,7 @@ def test_a_worker_tells_what_it_needs_of_its_gpu(monkeypatch):
 
     def run(batch_range):
         """The steps at which a worker tells, and what, where the batch becomes another one."""
-        job, agent = _job()
+        job, agent = changing_job()
         told, memory = [], None
         agent.tell_memory = lambda peak, room: told.append((step.number, peak, room))
         for step in job.steps(400, 8, epochs=1, batch_range=batch_range):

@@ -441,6 +441,12 @@ class Checkpoints:
                 f" {ours}{'' if batches is None else f', batch_range={batches}'}: name another"
                 " folder, or train on the same"
             )
+        if place.round > 1 and not cursor.round:
+            raise ShoalError(
+                f"{name} is of a job whose workers synchronise after {place.round} steps, and this"
+                " one averages gradients in every step: name another folder, or state sync=… as the"
+                " program that wrote it"
+            )
         try:
             self._state.restore(
                 {**state["notes"], **reader.own[self._job.rank % int(state["workers"])]},

@@ -1,4 +1,4 @@
-"""The samples of the steps that come, drawn before they are asked for."""
+"""The samples of the local steps that come, drawn before they are asked for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ _AHEAD_STEPS, _AHEAD_SAMPLES = 64, 1 << 14
 
 
 class LocalBatch(NamedTuple):
-    """The samples of one worker in one step."""
+    """The samples of one worker in one local step, which is a whole round where that has one."""
 
     indices: Samples
-    weight: int  # how many of them count; 0 = none, and the indices are those of others
+    count: int  # how many of them count; 0 = none, and the indices are those of others
+    weight: int  # how many samples this worker has in the round
     epoch: int
+    local: int = 0  # index of the local step in its round
+    locals: int = 1  # number of local steps of the round
 
 
 class Drawn:
@@ -41,22 +44,24 @@ class Drawn:
         self._place = None
 
     def open(self, place: Cursor, rank: int, size: int) -> LocalBatch:
-        """Take the samples of the next step of a rank among `size`, which is at `place`."""
+        """Take the samples of the next local step of a rank among `size`, in the round at `place`
+        or, where all local steps of that are taken, the one after.
+        """
         batch = self.look(0, place, rank, size)
         self._ahead.popleft()
         self.opened += 1
         return batch
 
     def look(self, k: int, place: Cursor, rank: int, size: int) -> LocalBatch:
-        """The samples of a rank among `size` in the k-th next step (0: the next, at `place`), if
-        the members stay the same. Draws them where they are not drawn yet.
+        """The samples of a rank among `size` in the k-th next local step (0: the next, in the round
+        at `place`), if the members stay the same. Draws them where they are not drawn yet.
         """
         while len(self._ahead) <= k:
             self._draw(self._place or place, rank, size)
         return self._ahead[k]
 
     def whole(self, place: Cursor) -> Samples:
-        """All samples of the step at a place."""
+        """All samples of the round at a place."""
         return self._order_at(place).take(place.part(0, 1))
 
     def _order_at(self, place: Cursor) -> Order:
@@ -66,24 +71,28 @@ class Drawn:
         return self._order
 
     def _draw(self, cursor: Cursor, rank: int, size: int) -> None:
-        """Draw the samples of the next steps from a place on, up to the end of an epoch."""
+        """Draw the samples of the next rounds from a place on, up to the end of an epoch."""
         order = self._order_at(cursor)
         spans: List[Span] = []
-        counts: List[Tuple[int, int]] = []
+        batches: List[Tuple[int, LocalBatch]] = []  # with the number of their indices
         drawn, everyone = 0, [True] * size
-        while cursor.epoch == self._epoch and len(counts) < _AHEAD_STEPS and drawn < _AHEAD_SAMPLES:
-            part = cursor.part(rank, size)
-            weight = sum(stop - start for start, stop in part)
-            count = weight
-            if not part:  # two, for a batch norm, if there are two
-                part = cursor.head(2)
-                count = min(2, cursor.count())
-            spans += part
-            counts.append((count, weight))
-            drawn += count
+        while (
+            cursor.epoch == self._epoch and len(batches) < _AHEAD_STEPS and drawn < _AHEAD_SAMPLES
+        ):
+            pieces = cursor.pieces(rank, size)
+            counts = [sum(stop - start for start, stop in piece) for piece in pieces]
+            for local, (piece, count) in enumerate(zip(pieces, counts)):
+                taken = count
+                if not piece:  # two, for a batch norm, if there are two
+                    piece = cursor.head(2)
+                    taken = min(2, cursor.count())
+                spans += piece
+                drawn += taken
+                about = (count, sum(counts), self._epoch, local, len(pieces))
+                batches.append((taken, LocalBatch([], *about)))
             cursor = cursor.commit(size, everyone)
         self._place = cursor
         samples, at = order.take(spans), 0
-        for count, weight in counts:
-            self._ahead.append(LocalBatch(samples[at : at + count], weight, self._epoch))
-            at += count
+        for taken, batch in batches:
+            self._ahead.append(batch._replace(indices=samples[at : at + taken]))
+            at += taken

@@ -1,4 +1,6 @@
-"""One step of training: which samples a worker takes, and the all-reduce that commits it."""
+"""One step of training: which samples a worker takes, and the all-reduce that commits it, or the
+round of local steps that it ends.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ from typing import Any, List, Optional, Protocol, Sequence
 
 from .._runtime.handle import Handle
 from .._runtime.protocol import ASIDE, MORE, NARROW, SPARING, STEP
-from ..cursor import Cursor, Samples
+from ..cursor import Cursor
 from ..errors import LostError, MismatchError, ShoalError
 from ..group import Group
 from ..world import World
+from .drawn import LocalBatch
 from .transfer import State
 
 
@@ -19,12 +22,12 @@ class Place(Protocol):
     """What a step needs of the place of its job in the data: shoal.steps.Progress."""
 
     job: World
-    cursor: Cursor  # the place of the step under way
+    cursor: Cursor  # the place of the round under way
     state: State
     averages: int  # how many averages a step takes; the last one commits it
 
     def next_cursor(self) -> Cursor:
-        """The cursor after the committed step."""
+        """The cursor after the committed round."""
 
 
 class Step:
@@ -34,29 +37,42 @@ class Step:
     `indices` are this worker's samples of the global batch, an int64 array (a list without NumPy),
     and `weight` says how many they are. Where a worker has none, weight is 0 and indices holds two
     samples of the batch (one, where it has one), so that the same code runs. `count` is the size of
-    the global batch, `number` counts the committed steps of the job before this one, `epoch` the
-    epochs. One thread at a time uses it; `allreduce`, `skip` and `end` wait for other workers, and
-    so does the `wait` of a handle. The arrays of a call belong to the agent until then.
+    the global batch, `number` counts the steps of the job before this one, `epoch` the epochs. One
+    thread at a time uses it; `allreduce`, `skip` and `end` wait for other workers, and so does the
+    `wait` of a handle. The arrays of a call belong to the agent until then.
+
+    Where workers do not synchronise in every step, a round of `locals` local steps is committed
+    together, in the one that `ends_round`; before it nothing is averaged. `local` is the index of
+    the step in its round. Then `count` and `weight` are those of the round, and `local_weight` says
+    how many of the indices count; where it is 0, the worker makes no update in this step.
     """
 
     __slots__ = (
-        *("_progress", "_averages", "_weights"),
+        *("_progress", "_averages", "_weights", "local", "locals", "local_weight"),
         *("indices", "weight", "count", "number", "epoch", "committed"),
     )
 
-    def __init__(self, progress: Place, indices: Samples, weight: int) -> None:
-        """The step at the cursor of the progress, with these samples of this worker."""
+    def __init__(self, progress: Place, batch: LocalBatch) -> None:
+        """A local step of the round at the cursor of the progress, with this worker's samples."""
         cursor = progress.cursor
         self._progress = progress
         self._averages = progress.averages  # number of averages that the step still takes
         # By rank the samples that count, where `skip` has asked for them; None = all of them count.
         self._weights: Optional[List[int]] = None
-        self.indices = indices
-        self.weight = weight
+        self.indices = batch.indices
+        self.weight = batch.weight
+        self.local, self.locals, self.local_weight = batch.local, batch.locals, batch.count
         self.count = cursor.count()
-        self.number = cursor.step
+        self.number = cursor.step + batch.local
         self.epoch = cursor.epoch
         self.committed = False  # the call that commits it was made; its `wait` says how that ended
+
+    @property
+    def ends_round(self) -> bool:
+        """Whether this is the last step before workers synchronise, in which the average of all
+        workers commits the round.
+        """
+        return self.local == self.locals - 1
 
     def allreduce(self, *arrays: Any, out: Any = None) -> Any:
         """Replace each array on every worker by the mean over the global batch, and return it (a
@@ -102,14 +118,20 @@ class Step:
         the mean over the samples of the others. Where all are bad, the step is committed without an
         average. The samples count as seen: they do not come again. Raises ShoalError in a step that
         is committed already.
+
+        In a round of several local steps this worker alone decides about its update: nobody waits,
+        and the answer is `bad`.
         """
+        if self.locals > 1:
+            self.local_weight = 0 if bad else self.local_weight
+            return bad
         self._check_open()
         job = self._progress.job
         weights = array("q", bytes(8 * job.size))
         weights[job.rank] = 0 if bad else self.weight
         self._weights = list(self.aside(weights).wait())
         if bad:
-            self.weight = 0
+            self.weight = self.local_weight = 0
         if not any(self._weights):
             self._averages = 1
             self.commit_without_average()
@@ -120,7 +142,12 @@ class Step:
         self.share(array("q", [0]), last=True, op="sum").wait()
 
     def _check_open(self) -> None:
-        """Raise ShoalError where the step is committed."""
+        """Raise ShoalError where the step is committed, or does not end its round."""
+        if not self.ends_round:
+            raise ShoalError(
+                f"step {self.number} is local step {self.local + 1} of {self.locals}: workers"
+                " average in the last one, where step.ends_round"
+            )
         again = "give all arrays to one step.allreduce, or take the next step"
         if self.committed:
             raise ShoalError(f"this step is committed already: {again}")
@@ -169,6 +196,7 @@ class Step:
         gradients by other means than the agent. The step counts with all members or not at all:
         when one is lost before all have called `end`, the handle raises LostError at once.
         """
+        self._check_open()
         return group.barrier_async(MORE)
 
     def end(self, group: Group, done: bool) -> bool:

@@ -50,6 +50,15 @@ class Setting(NamedTuple):
 
     rate: float = 0.0  # factor of the learning rate; 0 = the setting says nothing of it
     save: int = 0  # steps between two checkpoints; 0 = the setting says nothing of it
+    sync: str = ""  # how workers synchronise; "" = as the program states
+
+
+class Sync(NamedTuple):
+    """How workers synchronise, as a program states it and as its job has it."""
+
+    stated: str = ""  # such as "diloco:lr=0.7"; "" = nothing: gradients are averaged in every step
+    round: int = 0  # steps from one commit to the next, as the program states; 0 = it does not
+    now: str = ""  # as the checkpoint has it from which the job goes on; "" = as stated
 
 
 class Backend(Protocol):
@@ -117,11 +126,13 @@ class Backend(Protocol):
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
         save: Optional[int] = None,
+        sync: Sync = Sync(),
     ) -> None:
         """Tell the agent what the job trains on, from which place, with how many samples a step as
         the program states, and what these may become; None = they stay. `rate` is the factor of the
         learning rate at the place, 0 = it has none, and `save` how many steps were between two
-        checkpoints there, 0 = it does not say; None = the job may not choose. Waits for its answer.
+        checkpoints there, 0 = it does not say; None = the job may not choose. `sync` says how
+        workers synchronise. Waits for its answer.
         """
 
     def ask_setting(self) -> Setting:

@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tupl
 
 from ..cursor import Cursor
 from ..errors import ShoalError
-from .backend import Call, Setting
+from .backend import Call, Setting, Sync
 from .handle import Finished, Handle
 from .protocol import KINDS, DType
 from .shared import Results
@@ -115,6 +115,7 @@ class Solo:
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
         save: Optional[int] = None,
+        sync: Sync = Sync(),
     ) -> None:
         """Do nothing: there is no agent to tell, and nobody who would change the batch."""
         self.check()

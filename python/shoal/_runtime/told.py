@@ -23,7 +23,7 @@ class Told:
     (`averaged`); what follows up to the next `asked` is the update.
     """
 
-    __slots__ = ("_given", "_computed", "_averaged", "_data", "_update", "_loss")
+    __slots__ = ("_given", "_computed", "_averaged", "_data", "_update", "_loss", "_before")
 
     def __init__(self) -> None:
         """Without a step."""
@@ -32,12 +32,20 @@ class Told:
         self._averaged = 0  # when its average was back
         self._data = 0  # waited for samples of the step under way
         self._update = 0  # of the step before
+        self._before = 0  # computed in the local steps before this one of its round
         self._loss = 0.0  # reported last; 0 = none was, since the step before
 
     def asked(self) -> None:
         """Note that the loop asks for its next step."""
         self._update = perf_counter_ns() - self._averaged if self._averaged else 0
-        self._given = self._computed = self._averaged = self._data = 0
+        self._given = self._computed = self._averaged = self._data = self._before = 0
+
+    def asked_in_round(self) -> None:
+        """Note that the loop asks for the next local step of the round under way. All that it does
+        in a local step before the last is to compute, and what is told is of the whole round.
+        """
+        self._before += perf_counter_ns() - self._given if self._given else 0
+        self._given = self._computed = 0
 
     def waited(self, since: int) -> None:
         """Note that the loop has waited for samples since a time of perf_counter_ns()."""
@@ -68,6 +76,7 @@ class Told:
         descriptor.
         """
         compute = (self._computed or perf_counter_ns()) - self._given if self._given else 0
+        compute += self._before
         loss, self._loss = self._loss, 0.0
         times = [min(ns // 1000, _MOST_US) for ns in (self._data, compute, self._update)]
         return _TOLD.pack(*times, loss)

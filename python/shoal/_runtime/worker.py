@@ -12,7 +12,7 @@ from ..cursor import Cursor
 from ..errors import ForkError, ShoalError
 from . import fork
 from .arena import Arena
-from .backend import Call, Setting
+from .backend import Call, Setting, Sync
 from .calls import Calls, error_after_leave
 from .core import Core
 from .handle import Handle
@@ -284,12 +284,14 @@ class Worker:
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
         save: Optional[int] = None,
+        sync: Sync = Sync(),
     ) -> None:
         """Tell the agent what the job trains on, and from which place; every worker says the same.
         `batch` is what the program states, and that of the place may be another in `batch_range`,
         with the factor `rate` of the learning rate. `save` is how many steps were between two
         checkpoints there, where the job may choose that, and 0 where the place does not say; None =
-        it may not. Waits for the answer. The job is elastic from then on.
+        it may not. A `sync` that is stated opens how workers synchronise, and how often. Waits for
+        the answer. The job is elastic from then on.
 
         A worker may declare a later place again before the first step. Raises ShoalError where the
         workers contradict each other.
@@ -313,12 +315,17 @@ class Worker:
             message["save"] = True
         if save:
             message["save_steps"] = save
+        if sync.stated:
+            message.update(sync=sync.stated, round=sync.round)
+        if sync.now:
+            message["synced"] = sync.now
         self._request(message, "data")
 
     def ask_setting(self) -> Setting:
         """Ask the agent for the setting of the job, and wait for its answer."""
         reply = self._request({"type": "setting"}, "setting")
-        return Setting(float(reply.get("rate", 0)), int(reply.get("save", 0)))
+        told = (float(reply.get("rate", 0)), int(reply.get("save", 0)))
+        return Setting(*told, str(reply.get("sync", "")))
 
     def declare_layout(self, statement: bytes) -> None:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md
