@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/setting"
@@ -86,6 +87,15 @@ type atSetting struct {
 // prints the changes of the job to out, and what delays them to notes.
 func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job,
 	text string) error {
+	what, sized := strings.ReplaceAll(text, ",", " "), strings.Contains(text, "size=")
+	switch has := hasSetting(j, text) && j.NextChange == nil; {
+	case has && sized && j.State == api.Paused:
+		return fmt.Errorf("job %s is to have %s already, and waits for workers%s", j.Name, what,
+			moreWorkersText(j.Job))
+	case has && !f.json && (!sized || j.Size == int(j.Setting.Size)):
+		_, err := fmt.Fprintf(out, "job %s has %s already\n", j.Name, what)
+		return err
+	}
 	var number uint64 // of the change; 0 = the job was not asked yet
 	var head string   // the host that was asked
 	var ask func() error
@@ -119,7 +129,7 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 		}
 		return nil
 	}
-	g := goal{job: j, what: strings.ReplaceAll(text, ",", " "), noWait: f.noWait, json: f.json,
+	g := goal{job: j, what: what, noWait: f.noWait, json: f.json,
 		ask: ask, lost: lostChangeText(j), last: func(seconds float64) any {
 			return atSetting{j.Name, *j.Setting, j.Steps, seconds}
 		}}
@@ -138,7 +148,7 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 			return false, fmt.Errorf("job %s now has %v and not %s: it was changed again since; "+
 				"shoal explain %[1]s says why", j.Name, j.Setting, g.what)
 		}
-		return !strings.Contains(text, "size=") || j.Size == int(j.Setting.Size), nil
+		return !sized || j.Size == int(j.Setting.Size), nil
 	}
 	err := g.askAndWait(ctx, out)
 	if refusal := new(control.Refusal); number > 0 && errors.As(err, &refusal) {

@@ -74,8 +74,9 @@ func TestSetWhenSomethingHappensMeanwhile(t *testing.T) {
 	}{
 		"in force at once": {[]string{trains(0, 128, "a", 0), trains(0, 128, "a", 1),
 			trains(1, 512, "a", 0)}, 1, "job train has batch=512 after", ""},
-		"as it is": {[]string{trains(3, 512, "a", 0), trains(3, 512, "a", 0)}, 0,
-			"job train has batch=512 after", ""},
+		"as it is": {[]string{trains(3, 512, "a", 0)}, 0, "job train has batch=512 already\n", ""},
+		"so soon": {[]string{trains(2, 128, "a", 3), trains(3, 512, "a", 0),
+			trains(3, 512, "a", 0)}, 0, "job train has batch=512 after", ""},
 		"another change waits": {[]string{trains(0, 128, "a", 1), trains(0, 128, "a", 1),
 			trains(1, 64, "a", 0), trains(1, 64, "a", 2), trains(2, 512, "a", 0)}, 1,
 			"job train has batch=512 after", ""},
@@ -128,6 +129,19 @@ func TestSetWhenSomethingHappensMeanwhile(t *testing.T) {
 				t.Errorf("asked for %v, expected %d times", fake.asked, x.asked)
 			}
 		})
+	}
+}
+
+// A job that waits for workers, and is to have as many as a person sets, is not waited for: nobody
+// would start them.
+func TestSetSizeOfPausedJob(t *testing.T) {
+	j := &control.Job{Job: api.Job{Name: "train", State: api.Paused, Size: 1, Min: 2}}
+	j.Setting = &setting.Setting{Batch: 128, Size: 2}
+	var out strings.Builder
+	err := (&setFlags{json: true}).run(t.Context(), &out, &out, j, "size=2")
+	if err == nil || err.Error() != "job train is to have size=2 already, and waits for workers; "+
+		"shoal resize train 2 gives it more" {
+		t.Error(err)
 	}
 }
 

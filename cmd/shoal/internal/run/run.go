@@ -174,6 +174,11 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 				"--%s 0 is no number of workers; give 1 to 1024, or leave it out", flag)
 		}
 	}
+	for _, flag := range []string{"budget", "price"} { // as above
+		if cmd.Flags().Changed(flag) && cmd.Flag(flag).Value.String() == "0" {
+			return spec, cli.Usagef("--%s 0 is no money; give more, or leave it out", flag)
+		}
+	}
 	if len(args) > 0 && args[0] == string(job.AutoWatch) && f.auto == string(job.AutoAct) &&
 		cmd.ArgsLenAtDash() != 0 {
 		return spec, cli.Usagef("--auto %s would run a program of that name: did you mean "+
@@ -203,9 +208,15 @@ func checkPolicies(spec job.Spec) error {
 	for _, path := range spec.Policies {
 		if p := policy.Named(path); p != nil {
 			for _, lever := range p.Levers() {
-				if other := owner[lever]; other != "" {
+				switch other := owner[lever]; {
+				case other == path:
+					return cli.Usagef("--policy %s is given twice: leave one out", path)
+				case other != "":
 					return cli.Usagef("--policy %s and %s both decide about the %s: leave one out",
 						path, other, lever)
+				case lever == "size" && spec.Max == 0:
+					return cli.Usagef("--policy %s: the size does not change without --max, the "+
+						"most workers that the job may have", path)
 				}
 				owner[lever] = path
 			}
