@@ -153,8 +153,8 @@ func (l *Loop) take(look Look) {
 // tellOpen tells people what the policies decide about, where this agent leads, when that is known
 // and again when it has become more. l.mu is held.
 func (l *Loop) tellOpen(o sense.Observation) {
-	early := o.Size == 0 || o.Step == 0 && o.Setting.Size == 0 // the job has not quite begun
-	if !l.leads || l.waits || l.mode == act.Off || early {
+	// before a step is made, not all that is open is known
+	if _, any := o.Steps.Newest(); !any || !l.leads || l.waits || l.mode == act.Off {
 		return
 	}
 	var list, notes []string

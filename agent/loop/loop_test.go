@@ -109,7 +109,13 @@ func newLoop(t *testing.T, j *fakeJob, mode act.Mode, users ...decide.Policy) *L
 // Policies change the job on the agent that leads, and the change is measured to its end.
 func TestLoopChangesTheJob(t *testing.T) {
 	j := newJob()
-	run(newLoop(t, j, act.Auto), j, 60)
+	l := newLoop(t, j, act.Auto)
+	l.turn()
+	l.startUsers(l.takeUsers())
+	if l.turn(); len(j.told) > 0 {
+		t.Errorf("before the first step people were told %q", j.told)
+	}
+	run(l, j, 60)
 	if len(j.asked) < 2 || j.asked[0].Phase != setting.Entered || !j.asked[1].Phase.IsEnd() ||
 		j.asked[0].Policy != "batch" || j.now.Batch <= 64 {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)

@@ -87,13 +87,7 @@ type atSetting struct {
 // prints the changes of the job to out, and what delays them to notes.
 func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job,
 	text string) error {
-	what, sized := strings.ReplaceAll(text, ",", " "), strings.Contains(text, "size=")
-	switch has := hasSetting(j, text) && j.NextChange == nil; {
-	case has && sized && j.State == api.Paused:
-		return fmt.Errorf("job %s is to have %s already, and waits for workers%s", j.Name, what,
-			moreWorkersText(j.Job))
-	case has && !f.json && (!sized || j.Size == int(j.Setting.Size)):
-		_, err := fmt.Fprintf(out, "job %s has %s already\n", j.Name, what)
+	if said, err := f.sayAlready(out, j, text); said || err != nil {
 		return err
 	}
 	var number uint64 // of the change; 0 = the job was not asked yet
@@ -129,7 +123,7 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 		}
 		return nil
 	}
-	g := goal{job: j, what: what, noWait: f.noWait, json: f.json,
+	g := goal{job: j, what: strings.ReplaceAll(text, ",", " "), noWait: f.noWait, json: f.json,
 		ask: ask, lost: lostChangeText(j), last: func(seconds float64) any {
 			return atSetting{j.Name, *j.Setting, j.Steps, seconds}
 		}}
@@ -144,11 +138,11 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 			fmt.Fprintf(notes, "shoal: the host that led job %s is lost, and with it the "+
 				"request; host %s, which leads now, is asked again\n", j.Name, j.Head)
 			return false, ask()
-		case !hasSetting(j, text):
+		case !hasSetting(j, text) && !isOfOthers(j, text, number):
 			return false, fmt.Errorf("job %s now has %v and not %s: it was changed again since; "+
 				"shoal explain %[1]s says why", j.Name, j.Setting, g.what)
 		}
-		return !sized || j.Size == int(j.Setting.Size), nil
+		return !strings.Contains(text, "size=") || j.Size == int(j.Setting.Size), nil
 	}
 	err := g.askAndWait(ctx, out)
 	if refusal := new(control.Refusal); number > 0 && errors.As(err, &refusal) {
@@ -178,6 +172,34 @@ func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, t
 		_, err = fmt.Fprintf(out, "%s: %s\n", c.What(), bandText(c))
 	}
 	return err
+}
+
+// sayAlready prints to out that a job trains as text says already, and returns whether it does so;
+// with --json, which has its own last line, it prints nothing and returns false. An error says that
+// the job is to have as many workers, and that nobody starts those that it waits for.
+func (f *setFlags) sayAlready(out io.Writer, j *control.Job, text string) (said bool, err error) {
+	what, sized := strings.ReplaceAll(text, ",", " "), strings.Contains(text, "size=")
+	switch {
+	case !hasSetting(j, text) || j.NextChange != nil:
+	case sized && j.State == api.Paused:
+		return false, fmt.Errorf("job %s is to have %s already, and waits for workers%s", j.Name,
+			what, moreWorkersText(j.Job))
+	case !f.json && (!sized || j.Size == int(j.Setting.Size)):
+		_, err := fmt.Fprintf(out, "job %s has %s already\n", j.Name, what)
+		return true, err
+	}
+	return false, nil
+}
+
+// isOfOthers reports whether a job trains by the change of a number, which text has asked for, and
+// has other shares only because its members are others since: shares go with the members.
+func isOfOthers(j *control.Job, text string, number uint64) bool {
+	want, err := j.Setting.Asked(text)
+	if err != nil || j.Setting.Number != number || len(want.Shares) == len(j.Setting.Shares) {
+		return false
+	}
+	want.Shares = j.Setting.Shares
+	return want.Equal(*j.Setting)
 }
 
 // hasSetting reports whether a job trains as text says.
