@@ -51,6 +51,10 @@ type Host struct {
 	Wait  float64 // seconds a step for which a worker waits for its samples
 	Load  float64 // seconds for which it waits for each of its samples besides
 	Cable float64 // seconds for a byte, in each direction
+
+	// A worker needs Memory + MemoryPerSample·samples bytes, and the workers of the host have Room
+	// bytes together; 0 = nobody knows, and as much as they need. All hosts state a room, or none.
+	Memory, MemoryPerSample, Room float64
 }
 
 // Noise is how noisy the gradients are. With φ for the noise scale in samples, a step of B samples
@@ -110,12 +114,13 @@ type What int
 
 // The kinds of events.
 const (
-	Cable  What = iota // the cable of the host gets another rate
-	Slow               // the host computes so many times slower than at the start
-	Notice             // the host will be lost in so many seconds; it leaves after the step
-	Lose               // the host is lost
-	Join               // the host joins
-	Disk               // a worker of the host waits so long for each of its samples
+	Cable    What = iota // the cable of the host gets another rate
+	Slow                 // the host computes so many times slower than at the start
+	Notice               // the host will be lost in so many seconds; it leaves after the step
+	Lose                 // the host is lost
+	Join                 // the host joins
+	Disk                 // a worker of the host waits so long for each of its samples
+	Overflow             // the host is out of memory, and lost; a World says so, nobody else
 )
 
 // validate returns what is wrong with a configuration; nil = nothing.
@@ -135,7 +140,7 @@ func (c *Config) validate() error {
 			return fmt.Errorf("machine %d: %v processors", h.Machine, c.Cores[h.Machine])
 		}
 		for _, x := range [...]float64{h.Fixed, h.PerSample, h.Processors, h.Wait, h.Load,
-			h.Cable} {
+			h.Cable, h.Memory, h.MemoryPerSample, h.Room} {
 			if !isTime(x) {
 				return fmt.Errorf("host %d: a negative or infinite number", i)
 			}

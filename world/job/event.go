@@ -28,6 +28,7 @@ func (w *World) happen() {
 	if w.stale {
 		w.place()
 	}
+	w.measureMemory()
 }
 
 // apply lets an event happen.

@@ -48,6 +48,7 @@ type World struct {
 	split   split
 	joining joining
 	saving  saving
+	memory  memory
 }
 
 // host is a host and how it is now.
@@ -350,7 +351,7 @@ func (w *World) Observation() sense.Observation {
 		Now:     sense.Duration(math.Round((w.now - w.saving.began) * float64(sense.Second))),
 		Setting: in, First: w.config.Data.Batch, Levers: w.config.Levers, Steps: &w.series,
 		Split: w.split.Split, Noise: w.noise.known, Saves: w.saving.meter.Saves(),
-		Hosts: w.names}
+		Hosts: w.names, Machines: w.memory.machines}
 }
 
 // Setting returns how the job trains; its batch is 0 as long as it is the one that the program

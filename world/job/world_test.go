@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/machine"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/world/job"
 )
@@ -268,6 +269,30 @@ func TestCheckpoints(t *testing.T) {
 		if s.Saving > 0 || s.GoneBack {
 			t.Errorf("a job without checkpoints has one before step %d", s.StepSample.Step)
 		}
+	}
+}
+
+// Hosts tell what memory their workers need, and one whose workers need more than there is is lost.
+func TestMemory(t *testing.T) {
+	c := config(t, 2, 100_000, 120)
+	for i := range c.Hosts {
+		c.Hosts[i].Memory, c.Hosts[i].MemoryPerSample, c.Hosts[i].Room = 100, 1, 200
+	}
+	w := newWorld(t, c)
+	run(t, w, 3)
+	told := machine.Host{Name: "h2", Memory: []machine.Memory{{Used: 160, Samples: 60, Room: 200}}}
+	if m := w.Observation().Machines; len(m) != 2 || !cmp.Equal(m[1], told) {
+		t.Errorf("hosts tell %+v", m)
+	}
+	if err := w.Change(setting.Setting{Number: 1, Shares: []uint16{9, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	s := run(t, w, 1)[0]
+	if len(s.Events) != 1 || s.Events[0].Text != "h1 is out of memory" || s.Samples != 12 {
+		t.Errorf("a host with 108 samples: %+v", s)
+	}
+	if s, on := w.Step(); on { // the other one would have all of them
+		t.Errorf("the job goes on: %+v", s)
 	}
 }
 

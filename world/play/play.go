@@ -189,6 +189,11 @@ func (p *player) step() (on bool, err error) {
 			return false, err
 		}
 	}
+	for _, e := range s.Events {
+		if e.What == job.Overflow {
+			p.loop.Lost(e.Text)
+		}
+	}
 	p.count(s)
 	p.enter(s.Step)
 	seen := p.world.Observation()

@@ -45,6 +45,7 @@ var examples = map[string]string{
 	"wait":      "wait 2ms",
 	"gradients": "gradients 100MB",
 	"latency":   "latency 50us",
+	"memory":    "memory 2GiB + 10MiB/sample of 16GiB",
 	"data":      "data 50000 batch 128 range 32-1024",
 	"noise":     "noise 600 growing to 4000",
 	"target":    "target 10 epochs",
@@ -60,8 +61,8 @@ var examples = map[string]string{
 // kinds are the first words of lines, in the order in which errors list them. Those of the second
 // list can stand on several lines.
 var (
-	kinds = []string{"hosts", "compute", "wait", "gradients", "latency", "data", "noise", "target",
-		"costs", "at", "policy", "budget", "seed", "run", "expect"}
+	kinds = []string{"hosts", "compute", "wait", "gradients", "latency", "memory", "data", "noise",
+		"target", "costs", "at", "policy", "budget", "seed", "run", "expect"}
 	several = map[string]bool{"at": true, "expect": true}
 )
 
@@ -87,6 +88,8 @@ func (p *parser) read(l *line, text string) {
 		p.readGradients(l)
 	case "latency":
 		p.Job.Network.Alpha = l.quantity("a time, such as 50us", times)
+	case "memory":
+		p.readMemory(l)
 	case "data":
 		p.readData(l)
 	case "noise":
@@ -158,13 +161,30 @@ func secondsPerByte(l *line) float64 {
 
 // secondsPerSample reads a time a sample.
 func secondsPerSample(l *line) float64 {
-	const what = "a time a sample, such as 0.2ms/sample"
+	return perSample(l, "a time a sample, such as 0.2ms/sample", times)
+}
+
+// perSample reads a quantity a sample. what says what it is, with an example.
+func perSample(l *line, what string, units []unit) float64 {
 	word := l.word(what)
 	each, is := strings.CutSuffix(word, "/sample")
 	if !is {
 		l.failf("%q is not %s", word, what)
 	}
-	return l.toQuantity(each, what, times)
+	return l.toQuantity(each, what, units)
+}
+
+// readMemory reads what follows "memory".
+func (p *parser) readMemory(l *line) {
+	p.host.Memory = l.quantity("what a worker needs, such as 2GiB", sizes)
+	if l.choose("+", "of") == "+" {
+		p.host.MemoryPerSample = perSample(l, "a size a sample, such as 10MiB/sample", sizes)
+		l.choose("of")
+	}
+	p.host.Room = l.quantity("what the workers of a host have, such as 16GiB", sizes)
+	if l.err == nil && p.host.Room == 0 {
+		l.failf("hosts without memory")
+	}
 }
 
 // readCompute reads what follows "compute".
