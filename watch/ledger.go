@@ -132,9 +132,15 @@ func (r *Run) takeChange(c setting.Change, now float64) {
 		i, r.changes = len(r.changes), append(r.changes, ChangeView{Name: name, Entered: now})
 	}
 	v := &r.changes[i]
+	if c.Phase.IsEnd() && v.Ended == 0 {
+		r.ends[changeEnd{or(c.Policy, "person"), c.Phase}]++
+	}
 	v.Change, v.What, v.Inside = c, c.What(), nil
 	if c.Phase.IsEnd() {
 		v.Ended = now
+		if c.Measured > 0 && c.Predicted.Mid > 0 {
+			r.ratios[or(c.Policy, "person")] = c.Measured / c.Predicted.Mid
+		}
 	}
 	if c.Predicted.IsKnown() && c.Measured > 0 {
 		inside := c.Predicted.Contains(c.Measured)

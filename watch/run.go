@@ -70,6 +70,8 @@ type measured struct {
 	hosts        []history.Host
 	samples      uint64 // of all rows
 	stepsTold    uint64 // of all rows
+	// what these were at most: rows that are very old may be left out of the file
+	mostSamples, mostSteps uint64
 
 	pace     *Series // steps a second, by what the launcher says
 	paceStep uint64
@@ -84,6 +86,8 @@ type ledger struct {
 	marks   []Mark
 	leftOut int // marks before these
 	changes []ChangeView
+	ends    map[changeEnd]int  // changes that have ended
+	ratios  map[string]float64 // measured over predicted, of the newest change, by policy
 }
 
 // faulty is what is wrong with the files.
@@ -147,6 +151,7 @@ func New(dir, version, epoch string) *Run {
 	r.notes, r.faults = map[string]string{}, map[string]*fault{}
 	r.metrics, r.pace = map[string]*metric{}, newSeries(false, "steps")
 	r.ResetSense()
+	r.ResetEvents()
 	return r
 }
 
@@ -163,6 +168,7 @@ func (r *Run) ResetSense() {
 // ResetEvents forgets what events.jsonl had, because the file is another one.
 func (r *Run) ResetEvents() {
 	r.marks, r.changes, r.leftOut = nil, nil, 0
+	r.ends, r.ratios = map[changeEnd]int{}, map[string]float64{}
 	delete(r.faults, fileEvents)
 	r.forgetRecent()
 }
@@ -341,6 +347,7 @@ func (r *Run) AddSense(line []byte) {
 	}
 	r.samples += row.Samples
 	r.stepsTold += row.Steps
+	r.mostSamples, r.mostSteps = max(r.mostSamples, r.samples), max(r.mostSteps, r.stepsTold)
 	r.newest = &row
 	if row.Hosts != nil {
 		r.hosts = row.Hosts

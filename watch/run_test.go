@@ -3,6 +3,7 @@ package watch
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -177,3 +178,37 @@ func TestBounds(t *testing.T) {
 		t.Error("the newest mark is not there")
 	}
 }
+
+// Metrics are in the text format of Prometheus, with the names of users escaped. What was counted
+// does not become less when the file of rows becomes shorter.
+func TestWriteMetrics(t *testing.T) {
+	r := full()
+	r.SetLive(&control.Job{Size: 2, Want: 3, Generation: 4}, "", 1)
+	r.ResetSense()
+	r.AddSense(sense(1))
+	var b strings.Builder
+	if err := r.WriteMetrics(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"# TYPE shoal_step_seconds gauge\n",
+		"\nshoal_step_seconds{part=\"compute\"} 0.15\n", "\nshoal_samples_total 12800\n",
+		"\nshoal_slack_seconds{rank=\"1\"} 0.05\n", "\nshoal_workers 2\n",
+		"\nshoal_changes_total{policy=\"batch\",end=\"kept\"} 1\n",
+		"\nshoal_prediction_ratio{policy=\"batch\"} 1.08", "\nshoal_loss 0.5\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &b)
+		}
+	}
+	for line := range strings.Lines(b.String()) {
+		if !sampleLine.MatchString(line) {
+			t.Errorf("no line of the format: %q", line)
+		}
+	}
+	if got := label("p", "a\\\"}\n\xff"); got != `p="a\\\"}\n?"` {
+		t.Errorf("a label is %s", got)
+	}
+}
+
+// sampleLine matches a line of the text format.
+var sampleLine = regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .*|[a-z_]+` +
+	`({([a-z]+="([^"\\\n]|\\["\\n])*",?)+})? [0-9.e+-]+)\n$`)

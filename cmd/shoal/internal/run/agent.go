@@ -34,6 +34,7 @@ type agentFlags struct {
 	logDir    string // folder for the files of the workers; "" = the usual one
 	job       string // name of the job that the store is asked for; "" = not by name
 	store     storeFlags
+	metrics   string // HOST:PORT for Prometheus; "" = none
 }
 
 // NewAgentCommand returns the command shoal agent.
@@ -75,6 +76,8 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
 	flags.StringVar(&f.logDir, "log-dir", "",
 		"keep the files of the workers in here (default ~/.local/state/shoal/runs)")
+	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at this `ADDRESS`, such as "+
+		":9400, with GET /metrics")
 	return cmd
 }
 
@@ -82,34 +85,25 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 // it. It reads the token, asks the store if the job is given by its name, and writes to the streams
 // of cmd.
 func (f *agentFlags) run(cmd *cobra.Command) error {
-	byName := f.store.at != ""
-	switch {
-	case f.join == "" && !byName || f.tokenFile == "":
-		return cli.Usagef("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run " +
-			"--listen prints both")
-	case f.join != "" && byName:
-		return cli.Usagef("--join and --store are two ways to the same job: give one of them")
-	case byName != (f.job != ""):
-		return cli.Usagef("to join by name give --store URL and --job NAME")
-	}
-	if f.slots < 0 {
-		return cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
-	}
-	if err := cmp.Or(cli.CheckAddress("join", f.join),
-		cli.CheckAddress("listen", f.listen)); err != nil {
+	if err := f.check(); err != nil {
 		return err
 	}
 	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)
 	if err != nil {
 		return err
 	}
-	if byName {
+	if f.store.at != "" {
 		if f.join, err = f.store.findJob(cmd.Context(), f.job); err != nil {
 			return err
 		}
 	}
 	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	cli.WarnIfReadable(notes, f.tokenFile)
+	show, err := openMetrics(cmd, f.metrics)
+	if err != nil {
+		return err
+	}
+	defer show.close()
 	if !cmd.Flags().Changed("slots") {
 		f.slots = defaultSlots()
 	}
@@ -144,12 +138,30 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 			OnJob: func(job, dir string) {
 				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",
 					plural.Of(f.slots, "worker"), job, dir)
+				show.begin(dir)
 			},
 		})
 	if err == nil {
 		fmt.Fprintln(notes, "shoal: this host has left the job")
 	}
 	return err
+}
+
+// check returns what is wrong with the flags; nil = nothing.
+func (f *agentFlags) check() error {
+	byName := f.store.at != ""
+	switch {
+	case f.join == "" && !byName || f.tokenFile == "":
+		return cli.Usagef("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run " +
+			"--listen prints both")
+	case f.join != "" && byName:
+		return cli.Usagef("--join and --store are two ways to the same job: give one of them")
+	case byName != (f.job != ""):
+		return cli.Usagef("to join by name give --store URL and --job NAME")
+	case f.slots < 0:
+		return cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
+	}
+	return cmp.Or(cli.CheckAddress("join", f.join), cli.CheckAddress("listen", f.listen))
 }
 
 // reportUnreachable returns a function that writes to notes, at each failed attempt to join, what a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,7 @@ type runFlags struct {
 	slots   int      // number of workers that this host takes
 	token   string   // file that gets the join token; "" = the usual one
 	plain   bool     // whether tensors travel without encryption
+	metrics string   // HOST:PORT for Prometheus; "" = none
 	store   storeFlags
 }
 
@@ -83,6 +85,7 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
   shoal run -n 4 --auto -- python3 train.py
   shoal run -n 4 --auto --policy kungfu -- python3 train.py
   shoal run -n 4 --max 16 --auto --budget 0.5 --price 2 -- python3 train.py
+  shoal run -n 4 --metrics 127.0.0.1:9400 -- python3 train.py
   shoal run -n 8 --listen :7077 -- python3 train.py
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py
   shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 -- python3 train.py
@@ -149,6 +152,8 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	f.store.addCredentialsTo(flags)
 	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of "+
 		"this name is led elsewhere, because you know that it is gone")
+	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at this `ADDRESS`, such as "+
+		":9400, with GET /metrics")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
 }
 
@@ -326,6 +331,11 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if record != nil {
 		defer record.Store.Close()
 	}
+	show, err := openMetrics(cmd, f.metrics)
+	if err != nil {
+		return err
+	}
+	defer show.close()
 	ctx, giveUp := context.WithCancelCause(cmd.Context())
 	defer giveUp(nil)
 	leave := (<-chan struct{})(nil)
@@ -350,6 +360,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 			others.job = name
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name,
 				plural.Of(spec.Workers, "worker"), dir)
+			show.begin(dir)
 		},
 	})
 	if cannot := new(stranded); errors.As(err, &cannot) {
@@ -358,11 +369,17 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if err != nil {
 		return withTakeOverHint(err)
 	}
+	sayEnd(notes, spec, result)
+	return nil
+}
+
+// sayEnd writes to notes how a run has ended that has ended well.
+func sayEnd(notes io.Writer, spec job.Spec, result *launcher.Result) {
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	if result.GoesOn != "" {
 		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n",
 			result.Job, took, result.GoesOn)
-		return nil
+		return
 	}
 	by := ""
 	if result.StoppedBy != "" {
@@ -376,5 +393,4 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 			"shoal.torch and call init_process_group(\"shoal\"), to make them one job\n",
 			spec.Workers)
 	}
-	return nil
 }

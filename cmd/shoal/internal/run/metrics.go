@@ -1,0 +1,47 @@
+package run
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/dash"
+	"github.com/shoal-ml/shoal/internal/cli"
+)
+
+// exporter answers Prometheus about a run; nil = nobody asked for that.
+type exporter struct{ metrics *dash.Metrics }
+
+// openMetrics listens at the address of the flag --metrics, and says so; "" = nothing. The caller
+// closes it.
+func openMetrics(cmd *cobra.Command, address string) (*exporter, error) {
+	if address == "" {
+		if cmd.Flags().Changed("metrics") {
+			return nil, cli.Usagef("--metrics is empty: say where to answer, such as :9400")
+		}
+		return nil, nil
+	}
+	if err := cli.CheckAddress("metrics", address); err != nil {
+		return nil, err
+	}
+	m, err := dash.OpenMetrics("--metrics", address)
+	if err != nil {
+		return nil, cli.AsUsage(err)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "shoal: metrics at http://%s/metrics\n", m.Addr())
+	return &exporter{m}, nil
+}
+
+// begin says in which directory the run is, from any goroutine. It does not wait.
+func (e *exporter) begin(dir string) {
+	if e != nil {
+		e.metrics.Show(dir)
+	}
+}
+
+// close ends the answers.
+func (e *exporter) close() {
+	if e != nil {
+		e.metrics.Close()
+	}
+}

@@ -1,0 +1,142 @@
+package dash
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// What all servers here have in common: they read, they listen where they were told, and who asks
+// too much gets less.
+
+const (
+	// maxConnections is how many connections are open at a time; more are closed at once.
+	maxConnections = 128
+	// maxHeader is how many bytes the head of a request has, beside the 4 KiB that net/http adds.
+	maxHeader = 4 << 10
+	// headPatience is how long the head and the body of a request may take to come.
+	headPatience = 5 * time.Second
+	// idlePatience is how long a connection may wait for the next request.
+	idlePatience = 30 * time.Second
+)
+
+// limited is a listener that closes connections above a number at once.
+type limited struct {
+	net.Listener
+	open atomic.Int64
+}
+
+// Accept waits for a connection.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.open.Add(1) <= maxConnections {
+			return &counted{Conn: c, open: &l.open}, nil
+		}
+		l.open.Add(-1)
+		c.Close()
+	}
+}
+
+// counted is a connection that is counted until it is closed.
+type counted struct {
+	net.Conn
+	open   *atomic.Int64
+	closed atomic.Bool
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	if c.closed.CompareAndSwap(false, true) {
+		c.open.Add(-1)
+	}
+	return c.Conn.Close()
+}
+
+// listen listens on HOST:PORT.
+func listen(flag, address string) (*limited, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w; choose another port, or 0 for any", flag, address, err)
+	}
+	return &limited{Listener: l}, nil
+}
+
+// serve serves on a listener until ctx ends, and closes it. What still waits then is cut off.
+func serve(ctx context.Context, l *limited, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headPatience,
+		ReadTimeout: headPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeader,
+		ErrorLog:    log.New(io.Discard, "", 0), // who hangs up early is no news
+		BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// hostGuard refuses requests to names that are not those of this server: a page elsewhere whose
+// name comes to mean this machine (DNS rebinding) would else read what is here.
+type hostGuard struct {
+	names    []string // in lower case
+	loopback bool     // it can be reached from this machine alone
+	next     http.Handler
+}
+
+// newHostGuard guards a server that was told to listen at HOST:PORT.
+func newHostGuard(address string, next http.Handler) *hostGuard {
+	g := &hostGuard{names: []string{"localhost", "127.0.0.1", "::1"}, next: next}
+	host, _, _ := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	g.loopback = host == "localhost" || ip != nil && ip.IsLoopback()
+	if host != "" {
+		g.names = append(g.names, strings.ToLower(host))
+	}
+	if name, err := os.Hostname(); err == nil && !g.loopback {
+		g.names = append(g.names, strings.ToLower(name))
+	}
+	return g
+}
+
+// knows reports whether a Host of a request is a name of this server. Where others may come from
+// elsewhere, so is any address, and this machine's name with any domain: of these no page elsewhere
+// can dispose.
+func (g *hostGuard) knows(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	for _, name := range g.names {
+		if host == name || !g.loopback && strings.HasPrefix(host, name+".") && name != "localhost" {
+			return true
+		}
+	}
+	return !g.loopback && net.ParseIP(host) != nil
+}
+
+// ServeHTTP implements http.Handler.
+func (g *hostGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !g.knows(r.Host) {
+		w.Header().Set("Connection", "close")
+		http.Error(w, "this server has another name: ask by the address that it has printed, or "+
+			"name it where you start it", http.StatusMisdirectedRequest)
+		return
+	}
+	if path.Clean(r.URL.Path) != r.URL.Path { // net/http would say where that leads
+		http.NotFound(w, r)
+		return
+	}
+	g.next.ServeHTTP(w, r)
+}

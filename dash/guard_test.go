@@ -1,0 +1,140 @@
+package dash
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// ask sends a request, given as its lines, and returns the status and the body of the answer; 0 =
+// the connection was closed instead.
+func ask(t *testing.T, addr string, lines ...string) (status int, body string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, strings.Join(lines, "\r\n")+"\r\n\r\n")
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, ""
+	}
+	defer r.Body.Close()
+	text, _ := io.ReadAll(r.Body)
+	return r.StatusCode, string(text)
+}
+
+// runFiles makes the directory of a run with these files.
+func runFiles(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Metrics are answered to who asks rightly, from the begin of the run on, and to nobody else.
+func TestMetrics(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	m, err := OpenMetrics("--metrics", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	host := "Host: " + m.Addr()
+	if status, _ := ask(t, m.Addr(), "GET /metrics HTTP/1.1", host); status != 503 {
+		t.Errorf("before the run: %d", status)
+	}
+	m.Show(runFiles(t, map[string]string{"job.json": "{}", "sense.jsonl": `{"time":` +
+		`"2026-11-26T16:27:01Z","step":8,"steps":8,"size":1,"samples":64,"seconds":` +
+		`{"p10":1,"median":2,"p90":3}}` + "\n"}))
+	status, body := ask(t, m.Addr(), "GET /metrics HTTP/1.1", host)
+	if status != 200 || !strings.Contains(body, "shoal_samples_total 64\n") {
+		t.Errorf("%d:\n%s", status, body)
+	}
+	for _, test := range []struct {
+		want  int
+		lines []string
+	}{
+		{421, []string{"GET /metrics HTTP/1.1", "Host: evil.example"}},
+		{400, []string{"GET /metrics HTTP/1.1"}},
+		{404, []string{"GET / HTTP/1.1", host}},
+		{404, []string{"GET /../../etc/passwd HTTP/1.1", host}},
+		{405, []string{"POST /metrics HTTP/1.1", host, "Content-Length: 0"}},
+		{431, []string{"GET /metrics HTTP/1.1", host, "X: " + strings.Repeat("x", 1<<20)}},
+	} {
+		if status, _ := ask(t, m.Addr(), test.lines...); status != test.want {
+			t.Errorf("%.60q: %d, want %d", test.lines, status, test.want)
+		}
+	}
+	if _, err := OpenMetrics("--metrics", m.Addr()); err == nil ||
+		!strings.Contains(err.Error(), "choose another port") {
+		t.Errorf("an address that is taken: %v", err)
+	}
+}
+
+// Connections above the limit are closed at once, and those below are still answered.
+func TestTooManyConnections(t *testing.T) {
+	m, err := OpenMetrics("--metrics", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	first, err := net.Dial("tcp", m.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	closed := 0
+	for range 2 * maxConnections {
+		c, err := net.Dial("tcp", m.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for range 3 { // the listener takes them in their order, so these come last
+		if status, _ := ask(t, m.Addr(), "GET /metrics HTTP/1.1", "Host: "+m.Addr()); status == 0 {
+			closed++
+		}
+	}
+	fmt.Fprintf(first, "GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n", m.Addr())
+	r, err := http.ReadResponse(bufio.NewReader(first), nil)
+	if err != nil || r.StatusCode != 503 || closed != 3 {
+		t.Errorf("the first connection: %v, %v; %d of 3 closed", r, err, closed)
+	}
+}
+
+// A server that others can reach has its addresses and its machine's names; one of this machine
+// alone has the names of that.
+func TestHostNames(t *testing.T) {
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		address, host string
+		want          bool
+	}{
+		{"127.0.0.1:9", "127.0.0.1:9", true}, {"127.0.0.1:9", "localhost", true},
+		{"127.0.0.1:9", "[::1]:9", true}, {"127.0.0.1:9", "10.0.0.1:9", false},
+		{"127.0.0.1:9", name, false}, {"127.0.0.1:9", "localhost.evil.example", false},
+		{":9", "10.0.0.1:9", true}, {":9", name + ".lan:9", true}, {":9", "evil.example", false},
+		{":9", "localhost.evil.example", false}, {"train.lan:9", "TRAIN.lan:9", true},
+		{":9", "", false},
+	} {
+		if got := newHostGuard(test.address, nil).knows(test.host); got != test.want {
+			t.Errorf("a server at %s, asked as %q: %v", test.address, test.host, got)
+		}
+	}
+}
