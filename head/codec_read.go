@@ -39,7 +39,7 @@ const (
 	mostNames = 1 << 10
 )
 
-// Read is the inverse of Encode. A message in JSON is in new memory, and b is the caller's again.
+// Read is the inverse of Append. A message in JSON is in new memory, and b is the caller's again.
 // It fails for what no agent of this version sends, so that nothing from a link can make an agent
 // index out of range or allocate beyond reason.
 func (r *Reader) Read(b []byte) (Message, error) {

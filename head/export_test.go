@@ -24,3 +24,6 @@ func (a *Agent) KnownWorkers() int {
 // Groups returns how many groups the workers of this host have, for tests, on the thread of the
 // Agent.
 func (a *Agent) Groups() int { return len(a.follower.groups) }
+
+// Encode returns a message as bytes, as Append appends it, for tests.
+func Encode(m Message) []byte { return Append(nil, m) }

@@ -12,7 +12,7 @@ import (
 )
 
 // Message is what agents send to each other: Ask, Answer or *Frame. The shell brings it to bytes
-// and back, with Encode and Reader.
+// and back, with Append and Reader.
 type Message interface{ message() }
 
 // Ask is a question about a generation to its voters.

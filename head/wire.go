@@ -22,11 +22,8 @@ var (
 		Disbands{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
 )
 
-// Encode brings a message to bytes, as docs/formats/hosts.md has them. Memory of calls and errors
-// as values stay behind.
-func Encode(m Message) []byte { return Append(nil, m) }
-
-// Append appends to b what Encode returns.
+// Append appends to b a message as bytes, as docs/formats/hosts.md has them. Memory of calls and
+// errors as values stay behind.
 func Append(b []byte, m Message) []byte {
 	if b, is := AppendBinary(b, m); is {
 		return b

@@ -34,11 +34,16 @@ func (l *launcher) reportWorker(m *message) {
 // registerMessage registers what a host says of a worker, and writes what the files of the run must
 // have of it. Any goroutine may call it that may do I/O.
 func (l *launcher) registerMessage(host string, m *message) {
-	if l.registry.register(host, m) {
+	if m.Ended != nil {
+		l.reporter.closeLog(m.Ended.Worker) // also for an end that is known: a line may have come
+	}
+	if !l.registry.register(host, m) {
+		return
+	}
+	if m.Report != nil {
 		l.reporter.appendMetrics(m.Report.Worker, m.Report.Metrics)
 	}
 	if m.Ended != nil {
-		l.reporter.closeLog(m.Ended.Worker)
 		// What was told before has nothing to do with a change that is on trial now.
 		if m.Ended.Survived && m.Ended.Code != 0 && !m.Ended.Told && l.registry.leads() {
 			l.agent.NoteFailure(fmt.Sprintf("worker %d ended with code %d", m.Ended.Worker,

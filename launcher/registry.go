@@ -64,7 +64,10 @@ type workerRecord struct {
 	exit      *proc.Exit         // nil = the process runs
 	survived  bool               // the job goes on without this worker
 	dismissed bool               // shoal ended the worker, because it was not needed
-	told      bool               // some host led when the worker ended, as far as is known
+	// told says that some host led when the worker ended, as far as was known. If that was lost
+	// already, nobody takes the failure for the effect of a change on trial: members have changed
+	// then, and the next head measures anew, or the change is void.
+	told bool
 	// lostPeer says why the worker's last call that waited for a lost worker failed; "" = none did.
 	lostPeer string
 	// because is the lostPeer that made this worker exit; "" = another cause.
@@ -147,9 +150,10 @@ func (r *registry) recordOf(worker int, host string) *workerRecord {
 	return w
 }
 
-// register stores what a host says of a worker, and signals a change. It returns whether the
-// message is a report of metrics that the files of the run are to have.
-func (r *registry) register(host string, m *message) (report bool) {
+// register stores what a host says of a worker, and signals a change. It returns false for a
+// message that it does not heed: about a worker of another host, one that is forgotten, an end that
+// is known, or metrics of a job that is not.
+func (r *registry) register(host string, m *message) (heeded bool) {
 	worker, is := m.workerOf()
 	if !is {
 		return false
@@ -167,9 +171,10 @@ func (r *registry) register(host string, m *message) (report bool) {
 		w.pid = m.Started.PID
 	case m.Joined != nil:
 		w.joined = true
-	case m.Report != nil && r.job != nil:
+	case m.Report != nil && r.job == nil:
+		return false
+	case m.Report != nil:
 		w.metrics = m.Report.Metrics
-		report = true
 	case m.Ended != nil:
 		e := m.Ended.exitOf()
 		w.exit, w.survived, w.dismissed = &e, m.Ended.Survived, m.Ended.Dismissed
@@ -183,7 +188,7 @@ func (r *registry) register(host string, m *message) (report bool) {
 		r.forgetOld()
 	}
 	r.signalChange()
-	return report
+	return true
 }
 
 // answersFor reports whether a worker runs on a host, and is not forgotten. A worker that is not

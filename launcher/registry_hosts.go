@@ -72,8 +72,9 @@ func (r *registry) setLeader(leader string, hosts []string) (s succession, chang
 				r.expected[host] = true
 			}
 		}
-	} else { // the new leader registers the other hosts' workers
+	} else { // the new leader registers the other hosts' workers, and how they have ended
 		maps.DeleteFunc(r.workers, func(_ int, w *workerRecord) bool { return w.host != r.host })
+		r.dropEndings()
 	}
 	s = succession{offer: offerMessage{Known: r.job != nil},
 		over: r.over, leaving: r.leaving}
@@ -84,6 +85,21 @@ func (r *registry) setLeader(leader string, hosts []string) (s succession, chang
 		s.workers = append(s.workers, *w)
 	}
 	return s, true
+}
+
+// dropEndings removes the endings of workers that are not known any more: if this host leads once
+// more it is told of them once more. r.mu is held.
+func (r *registry) dropEndings() {
+	kept, before := []ending(nil), 0 // before the launcher began to stop
+	for i, e := range r.endings {
+		if r.workers[e.worker] == nil {
+			continue
+		}
+		if kept = append(kept, e); i < r.stopping {
+			before++
+		}
+	}
+	r.endings, r.stopping = kept, min(r.stopping, before)
 }
 
 // forgetHost removes a host that is lost, or has left. It returns the workers that ran on that

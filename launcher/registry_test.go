@@ -121,6 +121,41 @@ func TestFaultsAreNotForgotten(t *testing.T) {
 	}
 }
 
+// A host that leads once more is told once more how workers of others have ended, and counts each
+// end once. What comes of a worker whose end is known is not heeded.
+func TestLeadingOnceMore(t *testing.T) {
+	r := newRegistry("a", 3)
+	r.setJob(&jobMessage{})
+	r.setHost("a")
+	for worker, host := range []string{"a", "b", "b"} {
+		r.register(host, &message{Started: &startedMessage{worker, 1000 + worker}})
+		r.register(host, &message{Joined: &workerMessage{worker}})
+	}
+	lost := &message{Ended: &endedMessage{Worker: 1, Signal: 9, Survived: true}}
+	if !r.register("b", lost) || r.register("b", lost) {
+		t.Error("the end of a worker is not heeded once")
+	}
+	r.register("a", &message{Ended: &endedMessage{Worker: 0}})
+	r.setLeader("b", nil)
+	if len(r.endings) != 1 || r.endings[0].worker != 0 {
+		t.Errorf("a host that does not lead has the endings %+v", r.endings)
+	}
+	r.setLeader("a", []string{"a", "b"})
+	r.addOffer("b", offerMessage{Known: true})
+	for worker := 1; worker < 3; worker++ {
+		r.register("b", &message{Started: &startedMessage{worker, 1000 + worker}})
+		r.register("b", &message{Joined: &workerMessage{worker}})
+	}
+	r.register("b", lost)
+	if v := r.judge(); v.done || len(r.endings) != 2 {
+		t.Errorf("worker 2 runs, and the verdict is %+v of %+v", v, r.endings)
+	}
+	r.register("b", &message{Ended: &endedMessage{Worker: 2}})
+	if v := r.judge(); !v.done || v.fault != noFault {
+		t.Errorf("all workers have ended, and the verdict is %+v of %+v", v, r.endings)
+	}
+}
+
 // Where all workers end by themselves in the trial of a policy's change, the report names it. It
 // does not where they were killed, the change was a person's, or it has ended. A change of routes
 // meanwhile does not matter.

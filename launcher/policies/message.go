@@ -95,7 +95,7 @@ const maxMachines = 64
 // has returned last.
 func newRequest(tick uint64, o sense.Observation, state []byte) request {
 	x := observation{Step: o.Step, Epoch: o.Epoch, Size: o.Size, Seconds: o.Now.Seconds(),
-		First: o.First, Split: o.Split, Setting: settingNow{Number: o.Setting.Number,
+		First: o.First, Split: finiteSplit(o.Split), Setting: settingNow{Number: o.Setting.Number,
 			Batch: o.Setting.Batch, Rate: o.Setting.Rate, Shares: o.Setting.Shares,
 			Save: o.Setting.Save, Size: o.Setting.Size}}
 	if o.Levers.Batch.IsOpen() {
@@ -120,6 +120,19 @@ func newRequest(tick uint64, o sense.Observation, state []byte) request {
 		state = []byte("null")
 	}
 	return request{Tick: tick, Observation: x, State: state}
+}
+
+// finiteSplit returns a split without what is no finite number, as if nobody had told it.
+func finiteSplit(s sense.Split) sense.Split {
+	for _, x := range []*float64{&s.Data, &s.Compute, &s.Exposed, &s.Optimizer, &s.Seconds} {
+		if !finite(*x) {
+			*x = 0
+		}
+	}
+	if !finite(s.Slack...) {
+		s.Slack = nil
+	}
+	return s
 }
 
 // finite reports whether all numbers are.

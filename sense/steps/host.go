@@ -18,7 +18,9 @@ import (
 
 const (
 	// maxCost is the share of a step that the norms of its gradient may cost, and sparingCost that
-	// where they are only kept.
+	// where they are only kept. It is counted as if one processor did all of it: where several
+	// lanes share a gradient the step is held up by less, but they take their time from workers,
+	// which compute on the other processors.
 	maxCost, sparingCost = 0.005, 0.001
 	// maxEvery is the smallest part of the chunks that is measured: one in so many. Where that
 	// costs too much, some steps are left out.

@@ -295,15 +295,6 @@ func (w *World) idealSeconds(batch float64) float64 {
 // Conditions returns a number that changes when what MeanSeconds returns may change.
 func (w *World) Conditions() int { return w.conditions }
 
-// Cursor returns where the job is in its data.
-func (w *World) Cursor() cursor.Cursor { return w.cursor }
-
-// Now returns the seconds since the start of the job.
-func (w *World) Now() float64 { return w.now }
-
-// Generation returns a number that changes whenever other workers take part.
-func (w *World) Generation() uint64 { return w.generation }
-
 // countHosts returns the number of hosts that take part.
 func (w *World) countHosts() (n int) {
 	for i := range w.hosts {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +22,14 @@ import (
 func explainChange(out io.Writer, dir string, name string, asJSON bool) error {
 	var about []launcher.Entry // the entries about the change
 	var all []string           // the names of all changes, each once
+	seen := map[string]bool{}  // these
 	ledger := &tail{path: launcher.LedgerPath(dir)}
 	err := ledger.readEntries(func(e launcher.Entry) error {
 		if e.Change == nil {
 			return nil
 		}
-		if !slices.Contains(all, e.Change.Name()) {
+		if !seen[e.Change.Name()] {
+			seen[e.Change.Name()] = true
 			all = append(all, e.Change.Name())
 		}
 		if e.Change.Name() == name {
