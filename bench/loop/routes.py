@@ -1,6 +1,6 @@
-"""How true predictions of routes are: four hosts average gradients in one job, cables become slow
-and fast again at random, and the job changes its routes. Hosts are as in interference.py: it needs
-root.
+"""How true predictions of routes are: four hosts average gradients in one job, a cable at random
+becomes slow and fast again, and then another one, and the job changes its routes. Hosts are as in
+interference.py: it needs root.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ def measure(args):
     try:
         with Processes(LIMIT) as running:
             interference.start(net, running, str(jobs.SHOAL), [])
-            slow = 0
+            slow = None  # no cable is slow
             while len(wait(running)) < wanted:
-                net.set_rate(slow, RATE)
-                slow = draws.randrange(HOSTS)
-                net.set_rate(slow, f"{LEAST * (bits(RATE) / LEAST) ** draws.random():.0f}bit")
+                if slow is None:
+                    slow = draws.randrange(HOSTS)
+                    rate = LEAST * (bits(RATE) / LEAST) ** draws.random()
+                    net.set_rate(slow, f"{rate:.0f}bit")
+                else:
+                    net.set_rate(slow, RATE)
+                    slow = None
             return [
                 dict(part="routes", a=interference.OPTIONS["a"], b=0, slow=1, to=c["to"],
                      predicted=c.get("predicted"), measured=c.get("measured", 0),

@@ -58,12 +58,11 @@ func (c *classState) cableToTry() (best collective.Route, may setting.Band, slow
 				continue
 			}
 			var took []float64 // by model
-			mean := 0.0
 			for _, m := range models {
 				took = append(took, m.AllReduceSeconds(r, c.Hosts, c.Bytes))
-				mean += took[len(took)-1] / float64(len(models))
 			}
-			low, others := slices.Min(took), 0.0
+			slices.Sort(took)
+			low, others := took[0], 0.0
 			for _, t := range took {
 				if t > alike*low {
 					others += 1 / float64(len(models))
@@ -72,7 +71,7 @@ func (c *classState) cableToTry() (best collective.Route, may setting.Band, slow
 			score := low + float64(failing*now*others)
 			if low < trialMargin*now && score < keepMargin*least { // short pieces come first
 				best, least = r, score
-				may = setting.Band{Low: low, Mid: mean, High: slices.Max(took)}
+				may = setting.Band{Low: low, Mid: took[(len(took)-1)/2], High: took[len(took)-1]}
 			}
 		}
 	}

@@ -16,19 +16,18 @@ import (
 const (
 	// maxMisses is how many past predictions the band of the next one follows from.
 	maxMisses = 32
-	// priorMiss is by which factor predictions are off before there are any; it counts as
-	// priorMisses of them.
-	priorMiss, priorMisses = 1.3, 4
-	// tail80 is the half-width of the band of 80 % of a normal distribution, in standard
-	// deviations.
-	tail80 = 1.28
+	// priorMiss is by which factor predictions are off before there are any; priorMisses is how
+	// many there must be until it counts no more.
+	priorMiss, priorMisses = 1.4, 10
+	// covered is the part of predictions whose bands hold what is measured.
+	covered = 0.8
 )
 
 // beginChange changes the route of a class, and returns the change for the ledger. may is how many
 // seconds an all-reduce may take by it; the route before was measured.
 func (p *Routes) beginChange(c *classState, to collective.Route, may setting.Band) setting.Change {
 	p.number++
-	now, wide := c.seconds[c.previous].Median(), portable.Exp(tail80*p.miss())
+	now, wide := c.seconds[c.previous].Median(), portable.Exp(p.miss())
 	text := fmt.Sprintf("%.3g", 1e3*may.Low)
 	if high := fmt.Sprintf("%.3g", 1e3*may.High); high != text {
 		text += " to " + high
@@ -56,7 +55,8 @@ func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
 		e.Measured, e.Steps = w.Median()/took, uint64(min(c.since, trialLength))
 		e.Why = fmt.Sprintf("they took %.3g ms", 1e3*took)
 		if own {
-			p.misses = append(p.misses, portable.Log(took/min(max(took, c.may.Low), c.may.High)))
+			off := portable.Log(took / min(max(took, c.may.Low), c.may.High))
+			p.misses = append(p.misses, math.Abs(off))
 		}
 	}
 	if len(p.misses) > maxMisses {
@@ -65,15 +65,16 @@ func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
 	return e
 }
 
-// miss returns how far off predictions are: the root mean square of the logarithms of measured over
-// predicted.
+// miss returns how far off the next prediction is with the probability covered, as a logarithm, if
+// it is as one of those before (a conformal prediction: Vovk, Gammerman and Shafer, Algorithmic
+// Learning in a Random World, 2005).
 func (p *Routes) miss() float64 {
-	prior := portable.Log(priorMiss)
-	sum := priorMisses * prior * prior
-	for _, x := range p.misses {
-		sum += float64(x * x)
+	list := slices.Clone(p.misses)
+	for len(list) < priorMisses {
+		list = append(list, portable.Log(priorMiss))
 	}
-	return math.Sqrt(sum / float64(priorMisses+len(p.misses)))
+	slices.Sort(list)
+	return list[int(math.Ceil(covered*float64(len(list)+1)))-1]
 }
 
 // routeText returns a route as a part of a setting.

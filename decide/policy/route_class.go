@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"math"
+
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/sense"
@@ -22,6 +24,9 @@ type classState struct {
 	others   int     // newest all-reduces by other routes
 	patience int     // all-reduces from the last decision to the next
 	settled  float64 // seconds that route took at the last decision; 0 = there was none
+	// relieved is how many seconds route would take at the last decision if the cable that is slow
+	// were not; 0 = none is known to be, or that makes little difference.
+	relieved float64
 	// seconds has, by route, how many seconds all-reduces took.
 	seconds map[collective.Route]*sense.Window
 
@@ -32,7 +37,9 @@ type classState struct {
 	looked  bool             // one was looked for
 	unsure  bool             // none may be slow: all-reduces have not become slower
 	healed  bool             // a cable was slow, and all-reduces have become faster
-	slow    []float64        // slow cables by host, as cost.Model has them; nil = none is known
+	// well is what routes took, in seconds, before a cable was slow; nil = none has become slow.
+	well map[collective.Route]float64
+	slow []float64 // slow cables by host, as cost.Model has them; nil = none is known
 }
 
 // newClass returns what is known of a class before the first all-reduce, which takes a route.
@@ -112,11 +119,56 @@ func (c *classState) hasDrifted(w *sense.Window) int {
 	switch {
 	case newest.Min() > soonFactor*c.settled, whole && w.Min() > driftFactor*c.settled:
 		return 1
-	case c.settled > soonFactor*soonFactor*newest.Max(),
+	case newest.Max() < math.Sqrt(c.settled*c.relieved),
+		c.settled > soonFactor*soonFactor*newest.Max(),
 		whole && c.settled > driftFactor*driftFactor*w.Median():
 		return -1
 	}
 	return 0
+}
+
+// settle begins the time to the next decision, where the route takes so many seconds.
+func (c *classState) settle(seconds float64) {
+	c.since, c.trial, c.settled, c.relieved = 0, false, seconds, 0
+	if c.slow != nil {
+		if s := c.healthy.AllReduceSeconds(c.route, c.Hosts, c.Bytes); s < seconds/driftFactor {
+			c.relieved = s
+		}
+	}
+}
+
+// keepWell stores what routes took until all-reduces became slower, beside what it knows of others
+// from before if the present route takes as long as it did then.
+func (c *classState) keepWell() {
+	if was, is := c.well[c.route]; !is || !isAbout(c.settled, was) {
+		c.well = map[collective.Route]float64{}
+	}
+	c.well[c.route] = c.settled
+	for r, w := range c.seconds {
+		if r != c.route && w.Count() >= earlyLength {
+			c.well[r] = w.Median()
+		}
+	}
+}
+
+// isAbout reports whether two times differ by less than shows that the network has changed.
+func isAbout(a, b float64) bool { return a < driftFactor*b && b < driftFactor*a }
+
+// recallWell takes what routes took before a cable was slow for what they take, if the present
+// route, where it is one of them, takes as long as then.
+func (c *classState) recallWell() {
+	if was, is := c.well[c.route]; is && !isAbout(c.seconds[c.route].Median(), was) {
+		return
+	}
+	for r, seconds := range c.well {
+		if r != c.route {
+			w := &sense.Window{}
+			for range earlyLength {
+				w.Add(seconds)
+			}
+			c.seconds[r] = w
+		}
+	}
 }
 
 // bytesSent returns how many bytes each host sends for the newest all-reduce: the least possible

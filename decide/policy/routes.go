@@ -26,7 +26,7 @@ type Routes struct {
 	start   cost.Model                 // model from which fits start
 	classes map[cost.Class]*classState // at most maxClasses
 	number  uint64                     // changes of routes that were made or seen
-	misses  []float64                  // logarithms of measured over predicted; at most maxMisses
+	misses  []float64                  // logarithms of how far predictions were off; ≤ maxMisses
 }
 
 // RouteDecision is the route that the all-reduces of a class take from now on, and the changes that
@@ -177,15 +177,21 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 		if c.patience = trialLength; c.route == c.before {
 			c.before, c.slow = collective.Route{}, nil
 		} else if c.before.Strategy != nil { // it is well for now
-			c.since, c.trial, c.settled, c.patience = 0, false, w.Median(), 2*trialLength
+			c.settle(w.Median())
+			c.patience = 2 * trialLength
 			d.Route = c.route
 			return d, true
 		}
 	case drift != 0: // what was measured before says nothing any more
+		if drift > 0 && c.slow == nil {
+			c.keepWell()
+		}
 		newest := w.Newest(driftLength - 1) // the first one may have begun before that
 		w = &newest
 		c.seconds = map[collective.Route]*sense.Window{c.route: w}
-		c.healed = c.slow != nil && drift < 0
+		if c.healed = c.slow != nil && drift < 0; c.healed {
+			c.recallWell()
+		}
 		if drift < 0 {
 			c.before = collective.Route{}
 		} else if c.before.Strategy == nil {
@@ -195,7 +201,7 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 		c.looking, c.unsure = drift > 0 && c.healthy.Beta > 0, false
 		c.looked = c.looked || c.looking
 	}
-	c.since, c.trial, c.settled = 0, false, w.Median()
+	c.settle(w.Median())
 	to, expected := p.next(c, &d)
 	d.Route = to
 	if to == c.route {
@@ -203,6 +209,7 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 		return d, len(d.Changes) > 0
 	}
 	c.trial, c.previous = true, c.route
+	delete(c.seconds, to)
 	d.Changes = append(d.Changes, p.beginChange(c, to, expected))
 	return d, true
 }
@@ -221,8 +228,8 @@ func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may
 		c.healthy = model
 	}
 	to, expected := c.routeToTry(model, c.settled)
-	if to == c.route && c.before.Strategy != nil && c.quick < trialMargin*c.settled &&
-		c.before != c.route {
+	if c.before.Strategy != nil && c.before != c.route && c.quick < trialMargin*c.settled &&
+		(to == c.route || c.slow != nil && c.relieved == 0 && c.change.To != routeText(c.before)) {
 		// what has slowed them down may be over, which only that route may show
 		may = setting.Band{Low: c.quick, Mid: c.settled, High: c.settled}
 		if w := c.seconds[c.before]; w != nil {
@@ -268,10 +275,9 @@ func (p *Routes) giveUp(c *classState) RouteDecision {
 
 // routeToTry returns the route that should be tried in place of the present one, which takes so
 // many seconds now, and the seconds that it is expected to take; the present route if there is
-// none. It prefers candidates that tell the model much, and else the one that is expected to take
-// least. A measured candidate is expected to take its median, another one as much more or less than
-// the present route as the model says. A route that was tried under another name is not tried
-// again.
+// none. It prefers the candidate that was measured to take less, then those that tell the model
+// much, and else the one that is expected to take least: as much more or less than the present
+// route as the model says. A route that was tried under another name is not tried again.
 func (c *classState) routeToTry(model cost.Model, now float64) (best collective.Route,
 	expected float64) {
 	best, expected = c.route, trialMargin*now
@@ -281,12 +287,21 @@ func (c *classState) routeToTry(model cost.Model, now float64) (best collective.
 		list = append(list, collective.CandidatesAround(i, c.Hosts, c.Bytes)...)
 	}
 	for _, r := range list {
+		w := c.seconds[r]
+		if r != c.route && w != nil && w.Count() >= earlyLength && w.Median() < expected {
+			best, expected = r, w.Median()
+		}
+	}
+	if best != c.route {
+		return best, expected
+	}
+	for _, r := range list {
 		if r.Same(c.route, c.Hosts, c.Bytes) || c.seconds[r] == nil && c.wasTriedAsOther(r) {
 			continue
 		}
 		seconds := model.AllReduceSeconds(r, c.Hosts, c.Bytes) / predicted * now
 		if w := c.seconds[r]; w != nil && w.Count() >= earlyLength {
-			seconds = w.Median()
+			continue // it takes no less
 		} else if c.wouldInform(r) && seconds < probeMargin*now {
 			return r, seconds
 		}
