@@ -130,3 +130,11 @@ func Hypot(x, y float64) float64 {
 	x, y = x/most, y/most
 	return float64(most * math.Sqrt(float64(x*x)+float64(y*y)))
 }
+
+// AddTimes adds each number of a list, times a weight, to the number in its place of another list,
+// which may be longer.
+func AddTimes(to, more []*float64, weight float64) {
+	for i, x := range more {
+		*to[i] += float64(weight * *x)
+	}
+}

@@ -8,7 +8,11 @@
 // estimate of the newest of them.
 package noise
 
-import "math"
+import (
+	"math"
+
+	"github.com/shoal-ml/shoal/internal/portable"
+)
 
 // Step is what one host knows of one training step: of a worker i here, the squared norm |g_i|² of
 // its gradient, which is the mean over b_i samples; and of the whole job, the squared norm of the
@@ -68,20 +72,20 @@ func (s *Sums) Add(o Sums) { s.addTimes(o, 1) }
 
 // addTimes adds other sums times a weight.
 func (s *Sums) addTimes(o Sums, weight float64) {
-	s.Steps += float64(weight * o.Steps)
-	s.Alone += float64(weight * o.Alone)
-	s.Wrong += float64(weight * o.Wrong)
-	s.Own += float64(weight * o.Own)
-	s.Mean += float64(weight * o.Mean)
-	s.PerOwn += float64(weight * o.PerOwn)
-	s.PerBatch += float64(weight * o.PerBatch)
+	to, more := s.numbers(), o.numbers()
+	portable.AddTimes(to[:], more[:], weight)
+}
+
+// numbers returns where the sums are.
+func (s *Sums) numbers() [7]*float64 {
+	return [...]*float64{&s.Steps, &s.Alone, &s.Wrong, &s.Own, &s.Mean, &s.PerOwn, &s.PerBatch}
 }
 
 // Valid reports whether sums can come from a host that works right: they are finite and of no
 // negative number of steps, and no norm is negative. Sums of another machine are asked first.
 func (s Sums) Valid() bool {
-	for _, x := range [...]float64{s.Steps, s.Alone, s.Wrong, s.Own, s.Mean, s.PerOwn, s.PerBatch} {
-		if !isFinite(x) || x < 0 {
+	for _, x := range s.numbers() {
+		if !isFinite(*x) || *x < 0 {
 			return false
 		}
 	}

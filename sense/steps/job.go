@@ -57,25 +57,10 @@ func (j *Job) Add(host string, n Note) {
 	}
 	sum := clone(n)
 	sum.Noise, sum.Machine = noise.Sums{}, nil
-	sum.Steps += float64(weight * old.Steps)
-	sum.Told += float64(weight * old.Told)
-	sum.Data += float64(weight * old.Data)
-	sum.Compute += float64(weight * old.Compute)
-	sum.Optimizer += float64(weight * old.Optimizer)
-	sum.Losses += float64(weight * old.Losses)
-	sum.Loss += float64(weight * old.Loss)
-	sum.Timed += float64(weight * old.Timed)
-	sum.Seconds += float64(weight * old.Seconds)
-	sum.Exposed += float64(weight * old.Exposed)
-	if len(old.Waits) == len(sum.Waits) { // else the host has other workers now
-		for i, w := range old.Waits {
-			sum.Waits[i] += float64(weight * w)
-		}
-	} else {
-		sum.Timed -= float64(weight * old.Timed)
-		sum.Seconds -= float64(weight * old.Seconds)
-		sum.Exposed -= float64(weight * old.Exposed)
+	if len(old.Waits) != len(sum.Waits) { // the host has other workers now
+		old.Timed, old.Seconds, old.Exposed, old.Waits = 0, 0, 0, nil
 	}
+	portable.AddTimes(sum.numbers(), old.numbers(), weight)
 	j.hosts[host] = sum
 }
 

@@ -73,10 +73,9 @@ func Parse(b []byte) (n Note, err error) {
 	if err := json.Unmarshal(b, &n); err != nil {
 		return Note{}, fmt.Errorf("steps: a note that cannot be read: %w", err)
 	}
-	for _, x := range append([]float64{n.Steps, n.Told, n.Data, n.Compute, n.Optimizer, n.Losses,
-		n.Timed, n.Seconds, n.Exposed}, n.Waits...) {
-		if !(x >= 0 && x < 1e12) {
-			return Note{}, fmt.Errorf("steps: a note with the sum %v", x)
+	for _, x := range n.numbers()[1:] { // the sum of losses can be any number
+		if !(*x >= 0 && *x < 1e12) {
+			return Note{}, fmt.Errorf("steps: a note with the sum %v", *x)
 		}
 	}
 	if n.Machine != nil && !n.Machine.Valid() {
@@ -92,6 +91,16 @@ func Parse(b []byte) (n Note, err error) {
 		}
 	}
 	return n, nil
+}
+
+// numbers returns where the sums of the times are, those of the workers last.
+func (n *Note) numbers() []*float64 {
+	list := []*float64{&n.Loss, &n.Steps, &n.Told, &n.Data, &n.Compute, &n.Optimizer, &n.Losses,
+		&n.Timed, &n.Seconds, &n.Exposed}
+	for i := range n.Waits {
+		list = append(list, &n.Waits[i])
+	}
+	return list
 }
 
 // clone returns a copy of a note with lists of its own.
