@@ -2,6 +2,7 @@
 job of one, whose place in the data the tests change.
 """
 
+import copy
 import dataclasses
 import inspect
 import sys
@@ -219,6 +220,15 @@ def test_a_schedule_that_stands_still_holds_nobody_up(job):
     job._progress.open_step().commit_without_average()
     shoal.torch.schedule(inner).step()
     assert asked == [0, 0]
+
+
+def test_a_schedule_is_copied(job):
+    """A copy of a schedule, which has no attributes while it is made, is one of the same."""
+    shoal.torch.loader([0] * 64, global_batch=4)
+    inner = optim.lr_scheduler.StepLR(optim.SGD([_parameter()], lr=1.0), 1)
+    copied = copy.copy(shoal.torch.schedule(inner))
+    assert copied.inner is inner and copied.gamma == inner.gamma
+    assert not hasattr(copied, "no_such_thing")
 
 
 def test_what_is_no_schedule_is_refused(job):

@@ -56,6 +56,7 @@ class Bucket:
     """
 
     gradient = True  # it is for gradients; else for other tensors of the model
+    samples = False  # it sends a sample of the gradients where StepInfo has one
     copier: Copier = HOST  # another one sets itself, by `adopt`, before the first step
 
     def __init__(

@@ -49,6 +49,8 @@ class Exchange:
     ):
         """Average these buckets by calls of a group, or by the steps of the job."""
         self._job, self._group, self._buckets = job, group, buckets
+        # Samples are chosen for somebody: the agent has the gradients of other buckets.
+        self._takes_samples = any(bucket.samples for bucket in buckets)
         # The step of the job that the calls are parts of; None = none yet, or a group's calls.
         self._step: "Optional[shoal.Step]" = None
         self._steps = 0  # number of steps begun with a group
@@ -83,7 +85,7 @@ class Exchange:
             self._step.number,
             self._step.weight / self._step.held(range(self._job.size)),
             fresh,
-            sample_of_step(self._step.number, self._buckets),
+            sample_of_step(self._step.number, self._buckets) if self._takes_samples else None,
         )
 
     def submit_full(self, full: int, end: bool) -> None:

@@ -163,6 +163,7 @@ class NcclExchange(Exchange):
     ):
         """Average these buckets on the devices of these ranks."""
         super().__init__(job, buckets)
+        self._takes_samples = True  # of all buckets, here and not by them
         self._devices, self._ranks = devices, ranks
         # `begin_step` sets the other fields: number of buckets whose sums are begun, this worker's
         # part of the batch, the handle of the step on the group of the agent's, and the parts of

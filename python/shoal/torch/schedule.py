@@ -65,5 +65,7 @@ class Schedule:
             self.inner.step()
 
     def __getattr__(self, name: str) -> Any:
-        """The attribute of the scheduler around which this is."""
-        return getattr(self.__dict__["inner"], name)
+        """The attribute of the scheduler around which this is. A copy has none while it is made."""
+        if "inner" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.inner, name)

@@ -32,6 +32,8 @@ class Feedback(Bucket):
     and that of the copier's tasks does what follows. No method waits for other workers.
     """
 
+    samples = True
+
     def __init__(self, parameters: Sequence[Tensor], multiple: int = 1):
         """Allocate the memory and the average, whose length is a multiple of `multiple`, and the
         marks in the arena.
