@@ -19,6 +19,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test"
 # As bin/shoal is built, so that what was compiled for it and for one stage is there for the others.
 GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath"}
+# How long the tests of one Go package may take, on the wall: five times what the slowest takes on
+# two processors. What waits in a loop uses too little of a processor for usage.py to see that it
+# hangs, and too much to be idle.
+GO_TIMEOUT = "15m"
 # Where Python may not keep what it has compiled, each of some hundred processes compiles a current
 # PyTorch again: 2 of the 3 s that it takes to import.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -136,8 +140,8 @@ class Stage:
 
     def go(self, *arguments, env=None):
         """Run go test with these arguments, wait for it, and count its tests by its own report."""
-        # Without a limit of Go's own, which counts time on the wall: see usage.py.
-        status, output = self.run("go", "test", "-json", "-timeout=0", *arguments, env=env)
+        options = ("-json", f"-timeout={GO_TIMEOUT}", *arguments)
+        status, output = self.run("go", "test", *options, env=env)
         printed = collections.defaultdict(str)  # (package, test): text
         broken = []  # packages whose failures were counted
         running = {}  # (package, test) that have begun and not ended, in the order of their begin
