@@ -74,20 +74,26 @@ def items_outside_part(part, parts, items):
 _BEGAN = pytest.StashKey()  # processor seconds that this process had used when a test began
 
 
+def used_seconds():
+    """The processor seconds of this process, those that it has waited for, and the servers."""
+    world = sys.modules.get("torch_world")
+    return sum(os.times()[:4]) + (world.processor_seconds() if world else 0.0)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Note the processor seconds that this process had used before a test."""
-    item.stash[_BEGAN] = sum(os.times()[:4])
+    item.stash[_BEGAN] = used_seconds()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     """Add to the last report of a test the processor seconds that it has used, with those of the
-    processes that it has waited for.
+    processes that it has waited for, and of ranks that are forked from torch_world's servers.
     """
     report = (yield).get_result()
     if call.when == "teardown" and _BEGAN in item.stash:
-        used = sum(os.times()[:4]) - item.stash[_BEGAN]
+        used = used_seconds() - item.stash[_BEGAN]
         report.user_properties.append(("processor_seconds", f"{used:.2f}"))
 
 
@@ -140,12 +146,14 @@ def launch(binary, tmp_path_factory):
     """Returns launch(n, script or source, *arguments): runs it on n ranks of this host, waits for
     the end of the job, expects exit code `code` of the launcher, returns what all printed to stdout
     and stderr. A pathlib.Path is a script, a string is source. `env` is added to this process's
-    environment. launch.start only starts the job, and returns the process of the launcher.
+    environment. With `prefork`, the value of that option of shoal run, the workers are forks of a
+    process that has imported these modules (see torch_world.template_words). launch.start only
+    starts the job, and returns the process of the launcher.
     """
 
-    def run(n, program, *arguments, code=0, env=None):
+    def run(n, program, *arguments, code=0, env=None, prefork=None):
         """What `launch` says. Fails with another exit code, and after HANG seconds."""
-        process = start(n, program, *arguments, env=env)
+        process = start(n, program, *arguments, env=env, prefork=prefork)
         try:
             output, _ = process.communicate(timeout=HANG)
         except subprocess.TimeoutExpired:
@@ -156,10 +164,15 @@ def launch(binary, tmp_path_factory):
         )
         return output
 
-    def start(n, program, *arguments, env=None, options=()):
+    def start(n, program, *arguments, env=None, options=(), prefork=None):
         """Start a job with these `options` of shoal run. The caller reads the pipe `stdout`, which
         has all output, and ends and waits for the process.
         """
+        words = ["--", sys.executable]
+        if prefork:
+            from torch_world import template_words
+
+            words = template_words(prefork)
         if not isinstance(program, pathlib.Path):
             path = tmp_path_factory.mktemp("program") / "worker.py"
             path.write_text(program)
@@ -170,8 +183,7 @@ def launch(binary, tmp_path_factory):
             "-n",
             str(n),
             *options,
-            "--",
-            sys.executable,
+            *words,
             str(program),
             *map(str, arguments),
         ]

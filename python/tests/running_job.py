@@ -191,13 +191,15 @@ def _thread_state(stat):
 
 
 @contextlib.contextmanager
-def running(launch, binary, end, n, program, *arguments, options=(), seconds=HANG):
+def running(
+    launch, binary, end, n, program, *arguments, options=(), prefork=None, seconds=HANG
+):
     """A block with a job of n workers that trains until the file `end` is there, which is its last
     argument; it begins when "STEP 0" was printed. `launch` and `binary` are the fixtures, `options`
-    those of shoal run. The launcher gets SIGTERM after so many seconds, and is killed at the end of
-    the block.
+    those of shoal run, `prefork` that of `launch`. The launcher gets SIGTERM after so many seconds,
+    and is killed at the end of the block.
     """
-    process = launch.start(n, program, *arguments, end, options=options)
+    process = launch.start(n, program, *arguments, end, options=options, prefork=prefork)
     job = Running(str(binary), process, end)
     hang = threading.Timer(seconds, process.terminate)
     hang.start()

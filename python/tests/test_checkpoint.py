@@ -467,8 +467,8 @@ def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
         """Train checkpoint_torch.py on n workers to the end, or to the kill; return the results of
         those that finished, by rank.
         """
-        output, _ = launch.start(n, TORCH, tmp_path / folder, env=env).communicate(timeout=HANG)
-        return results(output)
+        job = launch.start(n, TORCH, tmp_path / folder, env=env, prefork="torch")
+        return results(job.communicate(timeout=HANG)[0])
 
     whole = train("undisturbed", 2)
     assert len(whole) == 2 and whole[0][0] == 40

@@ -96,7 +96,7 @@ print("RESULT", [job.rank, job.committed, job.digest()], flush=True)
 def test_a_divided_state_is_whole_when_a_job_is_stopped(launch, binary, tmp_path):
     """Workers that have divided the optimizer's state end the last step together."""
     pytest.importorskip("torch")
-    process = launch.start(3, DIVIDED, tmp_path / "checkpoints", 10**8)
+    process = launch.start(3, DIVIDED, tmp_path / "checkpoints", 10**8, prefork="torch")
     lines = iter(process.stdout)
     name = re.search("job ([^,]+),", next(line for line in lines if ", 3 workers" in line))[1]
     next(line for line in lines if "STEP" in line)
@@ -106,7 +106,7 @@ def test_a_divided_state_is_whole_when_a_job_is_stopped(launch, binary, tmp_path
     assert len(ended) == 1, output
     reached = ended.pop()
     assert steps(tmp_path / "checkpoints") == [reached[0]], output
-    again = results(launch(2, DIVIDED, tmp_path / "checkpoints", reached[0]))
+    again = results(launch(2, DIVIDED, tmp_path / "checkpoints", reached[0], prefork="torch"))
     assert {tuple(r) for r in again.values()} == {reached}
 
 

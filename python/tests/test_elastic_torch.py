@@ -64,8 +64,9 @@ def training(launch, binary, tmp_path):
         the test, and these options of shoal run.
         """
         config.update(out=str(tmp_path))
+        end, text = tmp_path / "end", json.dumps(config)
         return running_job.running(
-            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=options
+            launch, binary, end, n, WORKER, text, options=options, prefork="torch"
         )
 
     return start
@@ -103,7 +104,7 @@ def test_the_batch_changes_while_a_worker_is_lost_and_another_joins(training, tm
     a change waits, to a batch below what that worker leaves, and one that joins behind it.
     """
     way = dict(MOMENTUM, samples=1600, batch_range=(8, 96))
-    with training(3, options=("--prefork", "torch"), **way) as job:
+    with training(3, **way) as job:
         job.set("batch=96", "rate=4.5")
         job.wait_for_new_step()
         job.set("batch=8", "--no-wait")
@@ -197,8 +198,9 @@ def test_loops_left_by_break_over_the_epochs_of_the_loader(launch, binary, tmp_p
     """With loader.epochs a new worker begins with the epoch of the others although loops were left
     by break.
     """
+    program = WORKER.with_name("elastic_break.py")
     with running_job.running(
-        launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "epochs"
+        launch, binary, tmp_path / "end", 2, program, "epochs", prefork="torch"
     ) as job:
         job.resize(3)
         assert int(job.read_until(r"JOINED (\d+)")[1]) > 0, (
@@ -211,8 +213,9 @@ def test_loops_left_by_break_that_a_new_worker_cannot_know(launch, binary, tmp_p
     """Without loader.epochs, a new worker that cannot know the epoch of loops that were left by
     break ends with an error that says so.
     """
+    program = WORKER.with_name("elastic_break.py")
     with running_job.running(
-        launch, binary, tmp_path / "end", 2, WORKER.with_name("elastic_break.py"), "range"
+        launch, binary, tmp_path / "end", 2, program, "range", prefork="torch"
     ) as job:
         job.resize(3, "--no-wait")
         job.read_until(r"ShoalError: .* in loop \d+ .*Loop over `loader.epochs")
@@ -367,9 +370,8 @@ def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
         config = dict(
             way, out=str(out), checkpoint=str(tmp_path / folder), steps=40, doomed=list(doomed)
         )
-        output, _ = launch.start(n, WORKER, json.dumps(config), tmp_path / "end").communicate(
-            timeout=running_job.HANG
-        )
+        job = launch.start(n, WORKER, json.dumps(config), tmp_path / "end", prefork="torch")
+        output, _ = job.communicate(timeout=running_job.HANG)
         results = [json.loads(line) for line in re.findall(r"RESULT (.*)", output)]
         assert len(results) == (0 if doomed else n), output
         assert (

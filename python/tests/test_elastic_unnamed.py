@@ -16,12 +16,16 @@ import running_job
 @pytest.fixture
 def joined(launch, binary, tmp_path):
     """Returns joined(program, *arguments): runs a job of two workers, to which a third comes, to
-    its end, and returns the results of all (the JSON after RESULT) and what was printed.
+    its end, and returns the results of all (the JSON after RESULT) and what was printed. `prefork`
+    is that of the fixture `launch`.
     """
 
-    def run(program, *arguments):
+    def run(program, *arguments, prefork=None):
         """What `joined` says. The program gets the file that ends it as its last argument."""
-        with running_job.running(launch, binary, tmp_path / "end", 2, program, *arguments) as job:
+        end = tmp_path / "end"
+        with running_job.running(
+            launch, binary, end, 2, program, *arguments, prefork=prefork
+        ) as job:
             job.resize(3)
             job.wait_for_new_step()
             output = job.finish()
@@ -58,7 +62,7 @@ def test_what_belongs_to_the_model_is_handed_over(joined, kind):
     torch = pytest.importorskip("torch")
     if kind == "scaled" and not hasattr(torch.amp, "GradScaler"):
         pytest.skip("PyTorch has GradScalers for GPUs only before 2.3")
-    results, output = joined(TORCH, kind)
+    results, output = joined(TORCH, kind, prefork="torch")
     assert len(results) == 3 and "Traceback" not in output, output
     assert len({r[2:4] for r in map(tuple, results)}) == 1, f"the workers differ: {results}"
     registered = [
@@ -102,7 +106,8 @@ def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
     it.
     """
     pytest.importorskip("torch")
-    with running_job.running(launch, binary, tmp_path / "end", 2, TORCH, "late") as job:
+    end = tmp_path / "end"
+    with running_job.running(launch, binary, end, 2, TORCH, "late", prefork="torch") as job:
         job.resize(3, "--no-wait")
         job.read_until(
             r"ShoalError: the state comes from workers that registered \[.*'ExponentialLR'.*make"
@@ -114,7 +119,7 @@ def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
 def test_a_state_that_cannot_travel_is_left_aloud(joined):
     """The user is told of a state that is not sent."""
     pytest.importorskip("torch")
-    results, output = joined(TORCH, "odd")
+    results, output = joined(TORCH, "odd", prefork="torch")
     assert len(results) == 3 and "Traceback" not in output, output
     assert (
         "workers that join do not get the state of a Odd that was made here: Odd/odd is a object"

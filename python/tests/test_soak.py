@@ -129,7 +129,8 @@ def test_soak(launch, binary, tmp_path):
 
     def running(folder, n, program, *arguments):
         """A block with a job of n workers whose end is ordered by a file in the folder."""
-        return running_job.running(launch, binary, folder / "end", n, program, *arguments)
+        end, prefork = folder / "end", "torch" if program.name == "elastic_torch.py" else None
+        return running_job.running(launch, binary, end, n, program, *arguments, prefork=prefork)
 
     while turn < len(WAYS) or time.monotonic() < end:
         name, (disturb, options, way) = list(WAYS.items())[turn % len(WAYS)]

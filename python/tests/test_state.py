@@ -218,7 +218,8 @@ def test_what_a_killed_save_left_is_removed(tmp_path):
 def test_dtensors(launch, state, tmp_path):
     """DTensors are saved from a mesh and loaded on others."""
     pytest.importorskip("torch.distributed.tensor")
-    assert launch(4, WORKER.with_name("state_dtensor.py"), tmp_path / "saved").count("EQUAL") == 4
+    program = WORKER.with_name("state_dtensor.py")
+    assert launch(4, program, tmp_path / "saved", prefork="torch").count("EQUAL") == 4
     assert sorted(p.name for p in tmp_path.iterdir()) == ["saved", "saved-mixed"]
     state("verify", tmp_path / "saved")
     assert re.search(r"^model\.both +f64 +\[12,6\] +576 +4$", state("ls", tmp_path / "saved"), re.M)

@@ -63,7 +63,7 @@ def test_a_rank_with_fewer_steps_is_named(ending, wants, wrap):
     is ended by a signal.
     """
     with pytest.raises(Failed, match=wants) as failed:
-        world(2, _train, ending, wrap, forked=False)
+        world(2, _train, ending, wrap)
     assert "SIG" not in str(failed.value)
 
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 import running_job
 import trainers_common as common
-from torch_world import main, world
+from torch_world import TRAINERS, main, world
 
 WORKER = pathlib.Path(common.__file__).with_name("trainers_accelerate.py")
 
@@ -43,7 +43,7 @@ def test_losses_and_joins(launch, binary, tmp_path):
     """
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9]))
     with running_job.running(
-        launch, binary, tmp_path / "end", 3, WORKER, config, options=common.FORKED
+        launch, binary, tmp_path / "end", 3, WORKER, config, prefork=TRAINERS
     ) as job:
         output = common.lose_and_replace(job, binary, tmp_path)
     ended = running_job.results(output)
@@ -103,7 +103,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         """Train on n workers in a folder of that name, to the end; return the ledger."""
         (tmp_path / name).mkdir(exist_ok=True)
         config.update(out=str(tmp_path / name), samples=94)
-        ended = world(n, _train, config, modules=common.MODULES)
+        ended = world(n, _train, config, modules=TRAINERS.split(","))
         assert all(r[2:] == ended[0][2:] for r in ended) and ended[0][2] == 37
         return common.read_ledger(tmp_path / name)
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
 import running_job
 import trainers_common as common
-from torch_world import main, world
+from torch_world import TRAINERS, main, world
 
 WORKER = pathlib.Path(common.__file__).with_name("trainers_lightning.py")
 
@@ -24,7 +24,7 @@ def test_losses_and_joins(launch, binary, tmp_path):
     """
     config = json.dumps(dict(out=str(tmp_path), gates=[5, 9], batch=8, accumulate=1))
     with running_job.running(
-        launch, binary, tmp_path / "end", 3, WORKER, config, options=common.FORKED
+        launch, binary, tmp_path / "end", 3, WORKER, config, prefork=TRAINERS
     ) as job:
         output = common.lose_and_replace(job, binary, tmp_path)
     ended = running_job.results(output)
@@ -92,7 +92,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         """
         (tmp_path / name).mkdir()
         config.update(out=str(tmp_path / name), samples=94)
-        ended = world(n, _train, config, modules=common.MODULES)
+        ended = world(n, _train, config, modules=TRAINERS.split(","))
         whole = 10 * (3 if name == "two" else 2 if name == "one" else 1)
         assert sum(r[3] for r in ended) == whole, "batches validated, of all workers"
         assert all(r[2] == ended[0][2] for r in ended)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import running_job
 import trainers_common as common
-from torch_world import main, world
+from torch_world import TRAINERS, main, world
 
 WORKER = pathlib.Path(common.__file__).with_name("trainers_transformers.py")
 CLOSE = 1e-6  # the Trainer adds up losses in float32
@@ -32,7 +32,7 @@ def training(launch, binary, tmp_path):
         """
         config.setdefault("out", str(tmp_path))
         return running_job.running(
-            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), options=common.FORKED
+            launch, binary, tmp_path / "end", n, WORKER, json.dumps(config), prefork=TRAINERS
         )
 
     return start
@@ -135,7 +135,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         """
         (tmp_path / name).mkdir()
         config = dict(out=str(tmp_path / name), samples=90, arguments=ARGUMENTS, **config)
-        ended = world(n, _train, config, modules=common.MODULES)
+        ended = world(n, _train, config, modules=TRAINERS.split(","))
         assert all(r[2] == ended[0][2] for r in ended)
         return ended[0][2], common.read_ledger(tmp_path / name)
 

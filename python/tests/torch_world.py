@@ -26,6 +26,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOAL = ROOT / "bin" / "shoal"
 
 
+# What the trainers of other people import, a value of --prefork.
+TRAINERS = "accelerate,lightning.pytorch,transformers.trainer"
+SERVERS = []  # the process ids of those that `server` has started
+
+
 class Failed(AssertionError):
     """The job did not end with 0; the text is what it printed."""
 
@@ -37,9 +42,10 @@ def server(*modules):
     """
     folder = tempfile.TemporaryDirectory()
     path = os.path.join(folder.name, "socket")
-    env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", OMP_NUM_THREADS="1")
+    places = (ROOT / "python", ROOT / "python/tests")
+    env = dict(os.environ, PYTHONPATH=":".join(map(str, places)), OMP_NUM_THREADS="1")
     process = subprocess.Popen(
-        [sys.executable, ROOT / "python/tests/rank_server.py", path, *modules],
+        [sys.executable, "-c", "from rank_server import main; main()", path, *modules],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -52,24 +58,55 @@ def server(*modules):
         folder.cleanup()
 
     atexit.register(stop)
-    if process.stdout.readline() != b"ready\n":
+    SERVERS.append(process.pid)
+    if b"ready\n" not in process.stdout:  # what is imported may print lines before
         raise Failed("rank_server.py does not start")
     return path
 
 
-def world(n, function, *args, forked=True, modules=()):
+def processor_seconds():
+    """The processor seconds of the servers and of all their forks that have ended."""
+    fields = (pathlib.Path(f"/proc/{pid}/stat").read_text().split() for pid in SERVERS)
+    return sum(sum(map(int, each[13:17])) for each in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def template_words(modules):
+    """The words of `shoal run` before the program, with which a job has its workers forked as with
+    --prefork, whose value is `modules`: torch, or what imports it too. The template process is
+    itself a fork of `server`, which is started at the first call, and so imports nothing anew. The
+    workers are processes as those of any job, and may be killed.
+    """
+    return ["--prefork", modules, "--", str(interpreter(modules))]
+
+
+def interpreter(modules):
+    """The path of a Python that does not import these modules anew, which are as for
+    `template_words`: `server` forks what runs a program, and what is the template of a job. Where a
+    rank is started so without a template, it is two processes.
+    """
+    socket = server(*(m for m in modules.split(",") if m != "torch"))
+    python = pathlib.Path(socket).with_name("python3")
+    rank = ROOT / "python/tests/rank.py"
+    if not python.exists():
+        python.write_text(
+            f'#!/bin/sh\nRANK_SERVER={socket} exec {sys.executable} -SE {rank} "$@"\n'
+        )
+        python.chmod(0o700)
+    return python
+
+
+def world(n, function, *args, modules=()):
     """Call function(*args) on n ranks under `shoal run`, and wait for them; return what the ranks
     return (JSON values), in rank order. The function is one of a test file's own, and `args` are
-    JSON values. Raises Failed where the job does, and TimeoutExpired after HANG seconds. With
-    `forked` the ranks are forks of `server`, which has imported `modules`; where it matters how a
-    rank ends, it must not be forked.
+    JSON values. Raises Failed where the job does, and TimeoutExpired after HANG seconds. The ranks
+    are forks of `server`, which has imported `modules`.
     """
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
         env = dict(
             os.environ,
             PYTHONPATH=f"{ROOT / 'python'}",
-            RANK_SERVER=server(*modules) if forked else "",
+            RANK_SERVER=server(*modules),
             RESULTS=results,
             OMP_NUM_THREADS="1",
         )
@@ -80,7 +117,8 @@ def world(n, function, *args, forked=True, modules=()):
             str(n),
             "--",
             sys.executable,
-            *(["-SE", ROOT / "python/tests/rank.py"] if forked else []),
+            "-SE",
+            ROOT / "python/tests/rank.py",
             script,
             function.__name__,
             json.dumps(args),

@@ -20,9 +20,6 @@ from torch import nn
 from torch.nn import functional as F
 
 SEED = 20261126
-# What workers import before they are forked, and the options of shoal run that have it so.
-MODULES = ("accelerate", "lightning.pytorch", "transformers.trainer")
-FORKED = ("--prefork", ",".join(MODULES))
 FEATURES, CLASSES, RATE = 6, 3, 0.05
 
 
