@@ -100,6 +100,16 @@ def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
     del first
     assert registry.belonging_to([net, second]) == [scheduler, scaler]
 
+    class Around(torch.optim.Optimizer):
+        """An optimizer around another one, as Accelerate makes them."""
+
+        def __init__(self, optimizer):
+            """Around an optimizer."""
+            self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    around = torch.optim.lr_scheduler.StepLR(Around(second), 1)
+    assert registry.belonging_to([net, second]) == [scheduler, around, scaler]
+
 
 def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):
     """A new worker that lacks what the others have made in the loop ends with an error that names

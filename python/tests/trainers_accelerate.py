@@ -15,7 +15,7 @@ import sys
 import torch
 from accelerate.utils import ProjectConfiguration
 from shoal.accelerate import Accelerator
-from trainers_common import Data, Gates, Net, make_optimizer, number, write
+from trainers_common import Data, Gates, Net, make_optimizer, make_scheduler, number, write
 
 import shoal
 
@@ -42,7 +42,8 @@ def main(config):
     steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
     loader = torch.utils.data.DataLoader(Data(config["samples"]), batch_size=batch, shuffle=True)
     evaluation = torch.utils.data.DataLoader(held, batch_size=4)
-    optimizer, scheduler = make_optimizer(net, steps)
+    optimizer = make_optimizer(net)
+    scheduler = make_scheduler(optimizer, steps)
     model, optimizer, loader, evaluation, scheduler = accelerator.prepare(
         net, optimizer, loader, evaluation, scheduler
     )

@@ -75,15 +75,19 @@ class Data(torch.utils.data.Dataset):
         return {"x": self.x[i], "labels": self.labels[i], "index": torch.tensor(i)}
 
 
-def make_optimizer(net, steps):
-    """A new optimizer of a Net, which adds to `taken` what its gradient is, and its scheduler,
-    which lets the learning rate fall to a half over so many steps, evenly.
-    """
+def make_optimizer(net):
+    """A new optimizer of a Net, which adds to `taken` what its gradient is."""
     groups = [{"params": net.layers.parameters()}, {"params": [net.taken], "lr": -1.0}]
     groups[1]["momentum"] = 0.0
-    optimizer = torch.optim.SGD(groups, lr=RATE, momentum=0.9)
+    return torch.optim.SGD(groups, lr=RATE, momentum=0.9)
+
+
+def make_scheduler(optimizer, steps):
+    """A scheduler that lets the learning rate of the layers of a Net fall to a half over so many
+    steps, evenly.
+    """
     falling = [lambda step: 1 - step / (2 * steps), lambda _: 1.0]
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, falling)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, falling)
 
 
 def evaluate(net, data):
@@ -102,7 +106,8 @@ def replay(batches, samples, steps, clip=None):
     `clip` is the largest norm of the gradients, None for any.
     """
     net, data = Net(samples), Data(samples)
-    optimizer, scheduler = make_optimizer(net, steps)
+    optimizer = make_optimizer(net)
+    scheduler = make_scheduler(optimizer, steps)
     told = []
     for batch in batches:
         loss = net(data.x[batch], data.labels[batch], torch.tensor(batch))["loss"]

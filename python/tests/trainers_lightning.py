@@ -16,7 +16,7 @@ import lightning
 import shoal.lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from trainers_common import Data, Gates, Net, make_optimizer, number, write
+from trainers_common import Data, Gates, Net, make_optimizer, make_scheduler, number, write
 
 import shoal
 
@@ -49,7 +49,8 @@ class Module(lightning.LightningModule):
 
     def configure_optimizers(self):
         """The optimizer, and the scheduler, which goes on with each step."""
-        optimizer, scheduler = make_optimizer(self.net, self._steps)
+        optimizer = make_optimizer(self.net)
+        scheduler = make_scheduler(optimizer, self._steps)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 

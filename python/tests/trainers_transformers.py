@@ -18,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.modules["deepspeed"] = None
 
 import shoal
-from trainers_common import Data, Gates, Net, make_optimizer, number, write
+from trainers_common import Data, Gates, Net, make_optimizer, make_scheduler, number, write
 
 if os.environ.get("STOCK"):
     from transformers import Trainer
@@ -56,6 +56,18 @@ class Watch(TrainerCallback):
         )
 
 
+class Falling(Trainer):
+    """The Trainer with a scheduler that it makes itself when it begins, as those of its own are
+    made: around what Accelerate has made of the optimizer.
+    """
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        """The scheduler of a training of so many steps."""
+        if self.lr_scheduler is None:
+            self.lr_scheduler = make_scheduler(self.optimizer, num_training_steps)
+        return self.lr_scheduler
+
+
 def accuracy(predicted):
     """The accuracy of predictions, from 0 to 1, as the Trainer asks for metrics."""
     return {
@@ -84,9 +96,7 @@ def main(config):
             **config["arguments"],
         }
     )
-    batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
-    steps = -(-len(data) // batch) * int(arguments.num_train_epochs)
-    trainer = Trainer(
+    trainer = Falling(
         model=net,
         args=arguments,
         train_dataset=data,
@@ -94,7 +104,7 @@ def main(config):
         callbacks=[Watch(config, net)]
         + [EarlyStoppingCallback(3)] * arguments.load_best_model_at_end,
         compute_metrics=accuracy,
-        optimizers=make_optimizer(net, steps),
+        optimizers=(make_optimizer(net), None),
     )
     if config["checkpoint"]:
         job.checkpoint(config["checkpoint"], every=4)

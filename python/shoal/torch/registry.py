@@ -104,9 +104,8 @@ def _belonging(managed: List[Any]) -> Iterator[Any]:
             known.add(id(thing))
             yield thing
     for thing in made:
-        if (
-            isinstance(thing, _SCHEDULERS)
-            and id(_user_optimizer(getattr(thing, "optimizer", None))) in known
+        if isinstance(thing, _SCHEDULERS) and any(
+            id(optimizer) in known for optimizer in _wrapped(getattr(thing, "optimizer", None))
         ):
             yield thing
     yield from (scaler for scaler in live_scalers() if id(scaler) not in known)
@@ -123,10 +122,8 @@ def _parameters_of(thing: Any) -> List[torch.Tensor]:
     )
 
 
-def _user_optimizer(optimizer: Any) -> Any:
-    """The user's optimizer, where it is one of shoal's around it."""
-    return (
-        vars(optimizer).get("inner", optimizer)
-        if type(optimizer).__module__.startswith("shoal.")
-        else optimizer
-    )
+def _wrapped(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it is around: shoal's and Accelerate's are around the user's."""
+    while isinstance(optimizer, _Optimizer):
+        yield optimizer
+        optimizer = vars(optimizer).get("inner", vars(optimizer).get("optimizer"))
