@@ -14,7 +14,7 @@ import (
 )
 
 // Of a run without a result, nobody says that its launcher was killed while a launcher is there
-// that does not answer: it may be stopped.
+// that does not answer: it may be stopped; nor of a host that joined, which mostly has no result.
 func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -44,6 +44,14 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	if out, err := execute("explain", "train"); err != nil ||
 		!strings.Contains(out, "its launcher was killed") {
 		t.Errorf("%q, %v", out, err)
+	}
+	joined := run + "@h2"
+	if err := os.CopyFS(joined, os.DirFS(run)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := execute("explain", joined); err != nil ||
+		!strings.Contains(out, "the host that led the job last has it") {
+		t.Errorf("of a host that has joined: %q, %v", out, err)
 	}
 	answerNonsense(t, filepath.Join(own, "stranger.ctl"))
 	if out, err := execute("explain", "train"); err == nil || strings.Contains(out, "killed") ||

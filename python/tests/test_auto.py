@@ -50,7 +50,8 @@ def double(o, state):
 
 def test_a_policy_of_ones_own_changes_the_batch(launch, binary, tmp_path):
     """The change of a policy in Python is predicted, made, measured and ended, and the ledger, the
-    command explain and the lines on the terminal say so.
+    command explain and the lines on the terminal say so. What was left as it was is said of the
+    run that is over too.
     """
     policy, program = tmp_path / "double.py", tmp_path / "worker.py"
     policy.write_text(DOUBLE)
@@ -68,6 +69,8 @@ def test_a_policy_of_ones_own_changes_the_batch(launch, binary, tmp_path):
         words += ["--change", number, "--json"]
         lines = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
         job.finish()
+    over = subprocess.run(words[:3], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "why its policies left things as they were:\n" in over and "changed nothing" in over
     phases = [json.loads(line)["change"] for line in lines.splitlines()]
     assert [c["phase"] for c in phases] == ["entered", ended]
     assert phases[0]["policy"] == "double" and phases[0]["predicted"]["mid"] > 1

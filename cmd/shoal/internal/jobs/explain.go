@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -101,6 +102,10 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	case err == nil:
 	case silent != nil:
 		return fmt.Errorf("it has no result, and may still run: %w", silent)
+	case strings.Contains(filepath.Base(dir), "@"): // of a host that has joined a job
+		_, err = fmt.Fprintf(out, "it has no result here: the host that led the job last has it, "+
+			"unless that was killed\n")
+		return err
 	default:
 		_, err = fmt.Fprintf(out, "it has no result: its launcher was killed\n")
 		return err
