@@ -95,46 +95,51 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 }
 
 // Workers in Go that leave the steps between checkpoints to the job make them as a person sets it,
-// from the beginning of the change on, and the change is kept at once.
+// from the beginning of the change on, and the change is kept at once. A job that goes on from a
+// checkpoint does so too.
 func TestStepsBetweenCheckpoints(t *testing.T) {
-	f := newElasticJob(t, 2, client.Data{})
 	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
+	// train has two workers train until there are as many checkpoints.
+	train := func(f *elasticJob, set string, checkpoints int) {
+		for number := range 2 {
+			j := joinWithToken(t, f.agent, number, fmt.Sprintf("token-%d", number))
+			f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
+				tr, err := client.Train(j, client.Data{Samples: 1000, Batch: 8},
+					client.StateOf("state", make([]float32, 9)))
+				if err != nil {
+					return err
+				}
+				if err := tr.Checkpoint(client.Checkpoint{Folder: folder.Root, Auto: true, Keep: 99,
+					Say: func(string) {}}); err != nil {
+					return err
+				}
+				gradient := make([]float32, 1)
+				for gradient[0] == 0 && tr.Next(ctx) {
+					if number == 0 && tr.Step() == 3 && set != "" {
+						if err := f.agent.Set(set, "ada"); err != nil {
+							return err
+						}
+					}
+					if list, err := folder.Sealed(); err != nil || len(list) >= checkpoints {
+						gradient[0] = 1
+					}
+					if err := client.Commit(ctx, tr, gradient); err != nil {
+						return err
+					}
+				}
+				f.agent.WorkerFinished(number, "exited with code 0")
+				return tr.Err()
+			})
+		}
+	}
+	f := newElasticJob(t, 2, client.Data{})
 	kept := make(chan setting.Change, 1)
 	f.onEvent = func(e agent.Event) {
 		if c := e.Change; c != nil && c.Phase.IsEnd() {
 			kept <- *c
 		}
 	}
-	for number := range 2 {
-		j := joinWithToken(t, f.agent, number, fmt.Sprintf("token-%d", number))
-		f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
-			tr, err := client.Train(j, client.Data{Samples: 1000, Batch: 8},
-				client.StateOf("state", make([]float32, 9)))
-			if err != nil {
-				return err
-			}
-			if err := tr.Checkpoint(client.Checkpoint{Folder: folder.Root, Auto: true, Keep: 99,
-				Say: func(string) {}}); err != nil {
-				return err
-			}
-			gradient := make([]float32, 1)
-			for gradient[0] == 0 && tr.Next(ctx) {
-				if number == 0 && tr.Step() == 3 {
-					if err := f.agent.Set("save=4", "ada"); err != nil {
-						return err
-					}
-				}
-				if steps, err := folder.Sealed(); err != nil || len(steps) > 1 {
-					gradient[0] = 1
-				}
-				if err := client.Commit(ctx, tr, gradient); err != nil {
-					return err
-				}
-			}
-			f.agent.WorkerFinished(number, "exited with code 0")
-			return tr.Err()
-		})
-	}
+	train(f, "save=4", 2)
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,5 +150,13 @@ func TestStepsBetweenCheckpoints(t *testing.T) {
 	}
 	if c := <-kept; c.Phase != setting.Kept || c.To != "save=4" || c.Measured != 0 {
 		t.Errorf("%+v", c)
+	}
+	f = newElasticJob(t, 2, client.Data{})
+	train(f, "", len(steps)+1)
+	if err := f.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if save := f.agent.Status().Setting.Save; save != 4 {
+		t.Errorf("the job that goes on has save=%d", save)
 	}
 }

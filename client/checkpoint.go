@@ -323,10 +323,24 @@ func (c *checkpoints) writeShare(t *Trainer, workers int) error {
 			Body: body})
 }
 
-// notes returns what a checkpoint says of the checkpoints of its job: before which step the workers
-// next ask each other, and the step of the newest, both under scheduleNote.
+// notes returns what a checkpoint says of the checkpoints of its job, under scheduleNote: before
+// which step the workers next ask each other, the step of the newest, and how many steps the job
+// has chosen to have between two, if it has.
 func (c *checkpoints) notes() map[string]any {
-	return map[string]any{scheduleNote: []int64{int64(c.next), int64(c.last)}}
+	list := []int64{int64(c.next), int64(c.last)}
+	if c.auto && c.steps > 0 {
+		list = append(list, int64(c.steps))
+	}
+	return map[string]any{scheduleNote: list}
+}
+
+// takeSteps takes over how many steps are between two checkpoints from what notes has returned, if
+// this program leaves that to the job, and returns the rest.
+func (c *checkpoints) takeSteps(notes map[string]json.RawMessage) (schedule [3]int64, err error) {
+	if err = json.Unmarshal(notes[scheduleNote], &schedule); err == nil && c.auto {
+		c.steps = uint64(max(schedule[2], 0))
+	}
+	return schedule, err
 }
 
 // joinerNotes returns what a worker that joins must know of the checkpoints.
@@ -339,8 +353,8 @@ func (c *checkpoints) joinerNotes() map[string]any {
 // takeNotes sets when the next checkpoint is due from the notes of another worker. An error means
 // that the other worker runs another program.
 func (c *checkpoints) takeNotes(notes map[string]json.RawMessage) error {
-	var schedule [2]int64
-	if err := json.Unmarshal(notes[scheduleNote], &schedule); err != nil {
+	schedule, err := c.takeSteps(notes)
+	if err != nil {
 		return fmt.Errorf("client: the others write no checkpoints, or in another way: run the "+
 			"same program everywhere: %w", err)
 	}

@@ -102,7 +102,9 @@ func (t *Trainer) declareData(c cursor.Cursor, place []byte) error {
 	if t.data.BatchRange != [2]int{} {
 		r.BatchRange = []uint64{uint64(t.data.BatchRange[0]), uint64(t.data.BatchRange[1])}
 	}
-	r.Save = t.checkpoints != nil && t.checkpoints.auto
+	if c := t.checkpoints; c != nil && c.auto {
+		r.Save, r.SaveSteps = true, c.steps
+	}
 	_, err := t.job.request(r, &api.DataReply{}, 0)
 	return err
 }
