@@ -26,7 +26,8 @@ func (a *Agent) Set(text, who string) error {
 		if next, err = now.Asked(text); err != nil {
 			return err
 		}
-		if err := a.engine.signals.Levers(known).RefuseShares(now, next); err != nil {
+		if err := a.engine.signals.Levers(known).RefuseShares(now, next); err != nil &&
+			known.Shape == nil { // the head says what else cannot change on a mesh
 			return err
 		}
 		return a.driver.head.Change(next, c)
@@ -41,7 +42,7 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 		return setting.Change{}, head.ErrNotHead
 	}
 	next, err := s.Setting.Asked(text)
-	if err == nil {
+	if err == nil && s.Mesh == "" {
 		err = s.Levers.RefuseShares(s.Setting, next)
 	}
 	if err == nil && !next.Equal(s.Setting) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
 )
@@ -389,7 +390,13 @@ func (l *launcher) endJob(why string) {
 		l.reporter.setJobOver()
 		return
 	}
-	l.reporter.endJob(l.agent.Status(), false)
+	s := l.agent.Status()
+	l.reporter.endJob(s, false)
+	if l.registry.jobSpec().Auto != job.AutoOff && !s.Elastic && s.Generation > 0 && why == "" &&
+		l.registry.stoppedBy() == "" {
+		l.console.Note("--auto had nothing to change: the program takes no steps that shoal " +
+			"knows of, as with shoal.torch.loader, job.steps or client.Train")
+	}
 	hosts := l.registry.offeringHosts()
 	l.reportMissingRoom()
 	_ = l.keepWhyNots() // as with events

@@ -34,6 +34,7 @@ type Look struct {
 	// first, and one for how the job trains now.
 	Entries     []act.Entry
 	Observation sense.Observation
+	OnMesh      bool // the job has a mesh, so nothing may change, and is led here
 }
 
 // Job is the job as its agent lets a Loop see and change it. The Loop calls it from its own
@@ -41,7 +42,7 @@ type Look struct {
 // thread.
 type Job interface {
 	// Look returns what the agent knows; false = the agent has ended, or nothing of the job's
-	// setting is open. What it returns is the Loop's.
+	// setting is open, and only OnMesh is known. What it returns is the Loop's.
 	Look() (Look, bool)
 	// Change does what head.Agent.Change says.
 	Change(next setting.Setting, c setting.Change) error
@@ -107,6 +108,10 @@ func (l *Loop) turnAfter(lost string) {
 	defer l.mu.Unlock()
 	look, ok := l.job.Look()
 	if !ok {
+		if look.OnMesh {
+			l.tell("what may change: nothing, since a job on a mesh keeps its setting; shoal " +
+				"reshape changes the mesh")
+		}
 		return
 	}
 	l.take(look)
@@ -182,8 +187,12 @@ func (l *Loop) tellOpen(o sense.Observation) {
 	if l.mode == act.Watch {
 		notes = append(notes, "policies only say what they would change")
 	}
-	open := strings.Join(append([]string{"what may change: " +
-		cmp.Or(strings.Join(list, ", "), "nothing")}, notes...), "; ")
+	l.tell(strings.Join(append([]string{"what may change: " +
+		cmp.Or(strings.Join(list, ", "), "nothing")}, notes...), "; "))
+}
+
+// tell tells people what may change, unless they were told the same. l.mu is held.
+func (l *Loop) tell(open string) {
 	if open != l.open {
 		l.open = open
 		l.job.Tell(open)

@@ -25,6 +25,7 @@ type fakeJob struct {
 	steps  sense.StepSeries
 	leads  bool
 	closed bool             // nothing is open
+	onMesh bool             // it has a mesh, so nothing is open
 	alike  bool             // all workers weigh alike
 	refuse error            // what Change returns; nil = it makes the change
 	told   []string         // what people were told
@@ -48,8 +49,8 @@ func (j *fakeJob) train(steps int) {
 
 // Look implements Job.
 func (j *fakeJob) Look() (Look, bool) {
-	if j.closed {
-		return Look{}, false
+	if j.closed || j.onMesh {
+		return Look{OnMesh: j.onMesh}, false
 	}
 	entry := j.entry(nil)
 	look := Look{Entries: append(j.news, entry), Observation: sense.Observation{Step: j.step,
@@ -121,6 +122,16 @@ func TestLoopChangesTheJob(t *testing.T) {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
 	}
 	if len(j.told) != 1 || j.told[0] != "what may change: batch 32–1024, shares of work" {
+		t.Errorf("people were told %q", j.told)
+	}
+}
+
+// People are told once that nothing may change in a job on a mesh.
+func TestMeshIsTold(t *testing.T) {
+	j := newJob()
+	j.onMesh = true
+	run(newLoop(t, j, act.Auto), j, 2)
+	if len(j.told) != 1 || !strings.HasPrefix(j.told[0], "what may change: nothing, since a job") {
 		t.Errorf("people were told %q", j.told)
 	}
 }

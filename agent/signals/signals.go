@@ -307,7 +307,8 @@ func (s *Signals) Learn(n head.Note, newest topo.Generation) {
 }
 
 // Look returns what the loop is to know of the job in a state, and which changes have begun or
-// ended since the last Look; false = nothing can change, or be measured. Of the noise it returns
+// ended since the last Look; false = nothing can change, or be measured, and where policies decide
+// about a job on a mesh, which is led here, only that is known. Of the noise it returns
 // what an estimate is made of, which takes longer than a short step. What it returns is the
 // caller's.
 func (s *Signals) Look(known head.State) (look loop.Look, of noise.Estimator, ok bool) {
@@ -315,7 +316,8 @@ func (s *Signals) Look(known head.State) (look loop.Look, of noise.Estimator, ok
 	if known.Data == nil || known.Shape != nil || !s.Decides && known.Trial == nil &&
 		!levers.Batch.IsOpen() && !levers.Size.IsOpen() {
 		s.changes = nil
-		return loop.Look{}, noise.Estimator{}, false
+		onMesh := known.Shape != nil && s.Decides && s.agent.Leads()
+		return loop.Look{OnMesh: onMesh}, noise.Estimator{}, false
 	}
 	entry := loop.NewEntry(known, nil, s.agent.Leads())
 	entry.Levers = levers

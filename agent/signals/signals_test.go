@@ -116,6 +116,15 @@ func TestShortSteps(t *testing.T) {
 	if look.Observation.Steps != nil {
 		t.Error("nothing can change, and there is a look")
 	}
+	onMesh := f.apply.State
+	onMesh.Shape = &head.Shape{}
+	for _, decides := range []bool{false, true} {
+		f.signals.Decides = decides
+		if look, _, ok := f.signals.Look(onMesh); ok || look.OnMesh != decides {
+			t.Errorf("a job on a mesh, policies decide: %v; a look: %v, %+v", decides, ok, look)
+		}
+	}
+	f.signals.Decides = false
 	steps, span, samples := uint64(0), 0.0, uint64(0)
 	f.signals.EndRows("h")
 	for r := f.signals.TakeRow(); r != nil; r = f.signals.TakeRow() {

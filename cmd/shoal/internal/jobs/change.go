@@ -187,6 +187,8 @@ func printWhyNot(out io.Writer, j control.Job) error {
 		b.WriteString(line + "\n")
 	}
 	switch {
+	case j.Auto != "" && j.Mesh != "":
+		b.WriteString("its policies change nothing, since it has a mesh\n")
 	case j.Auto == "watch":
 		b.WriteString("its policies only say what they would change\n")
 	case j.Auto != "":
