@@ -139,7 +139,9 @@ class Stage:
             self.failures.append((title, text))
 
     def go(self, *arguments, env=None):
-        """Run go test with these arguments, wait for it, and count its tests by its own report."""
+        """Run go test with these arguments, wait for it, and count its tests by its own report;
+        return that.
+        """
         options = ("-json", f"-timeout={GO_TIMEOUT}", *arguments)
         status, output = self.run("go", "test", *options, env=env)
         printed = collections.defaultdict(str)  # (package, test): text
@@ -179,6 +181,7 @@ class Stage:
                 self.failures.append((" ".join((package, *ended)), text))
         if status != 0 and not broken:
             self.failures.append((f"go test {' '.join(arguments)}", "".join(printed.values())))
+        return output
 
     def pytest(self, python, *arguments):
         """Run pytest with an interpreter, wait for it, and count its tests by its JUnit report."""

@@ -46,6 +46,7 @@ func Ask(t *testing.T, module string, words []string, folders ...string) []byte 
 		if mode == "never" {
 			t.Skip("no kept answer to this question, and FRAMEWORKS=never")
 		}
+		t.Logf("no kept answer to this question: %s is started", module) // counted by scripts/test
 	} else if mode != "fresh" && mode != "record" {
 		t.Fatalf("FRAMEWORKS=%s: it is never, fresh, record or unset", mode)
 	}
