@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from torch_world import interpreter, template_words
 
 HERE = pathlib.Path(__file__).resolve().parent
 SHOAL = HERE.parent.parent / "bin/shoal"
@@ -22,6 +23,17 @@ ENV = {
 }
 
 
+def run_words(workers, folder, torch=True):
+    """The words with which so many workers run the program that follows; one runs without the
+    launcher. They write below the folder. With `torch` they are forked from a process that has
+    imported it.
+    """
+    if workers == 1:
+        return [interpreter("torch") if torch else sys.executable]
+    python = template_words("torch") if torch else ["--", sys.executable]
+    return [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", *python]
+
+
 def curve(tmp_path, workers, example, steps, dtype):
     """Trains an example with so many workers, waits for them, and returns the losses of each global
     batch, which all ranks must have alike. One worker runs without the launcher. Fails the test if
@@ -29,12 +41,8 @@ def curve(tmp_path, workers, example, steps, dtype):
     """
     folder = tmp_path / f"{example}-{dtype}-{workers}"
     folder.mkdir()
-    launcher = (
-        [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"]
-        if workers > 1
-        else []
-    )
-    command = [*launcher, sys.executable, HERE / "curve.py", example, str(steps), dtype, folder]
+    words = run_words(workers, folder, torch=example != "numpy_digits")
+    command = [*words, HERE / "curve.py", example, str(steps), dtype, folder]
     done = subprocess.run(
         command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

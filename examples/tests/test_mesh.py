@@ -5,10 +5,9 @@ examples/gpt/mesh_gpt.py is trained on.
 import json
 import os
 import subprocess
-import sys
 
 import pytest
-from test_curves import ENV, HERE, SHOAL
+from test_curves import ENV, HERE, SHOAL, run_words
 
 STEPS = int(os.environ.get("MESH_STEPS", 20))
 TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
@@ -19,12 +18,7 @@ def curves(folder, workers, cases, steps=STEPS):
     test if the job fails, or they differ. One job trains them all, in an empty folder: a start
     costs more than a curve.
     """
-    launcher = (
-        [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"]
-        if workers > 1
-        else []
-    )
-    command = [*launcher, sys.executable, HERE / "mesh_curve.py", folder, str(steps), *cases]
+    command = [*run_words(workers, folder), HERE / "mesh_curve.py", folder, str(steps), *cases]
     done = subprocess.run(
         command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -76,19 +70,7 @@ def test_checkpoints_fit_any_mesh(tmp_path):
     """
     curves = {}
     for workers, meshes in (1, ["dp=1"]), (4, ["pp=2,tp=2", "dp=2,tp=2"]), (5, ["tp=5", "pp=5"]):
-        command = [
-            SHOAL,
-            "run",
-            "-n",
-            str(workers),
-            "--log-dir",
-            tmp_path / "runs",
-            "--",
-            sys.executable,
-            HERE / "mesh_state.py",
-            tmp_path,
-            *meshes,
-        ]
+        command = [*run_words(workers, tmp_path), HERE / "mesh_state.py", tmp_path, *meshes]
         done = subprocess.run(
             command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

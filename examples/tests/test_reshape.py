@@ -10,10 +10,9 @@ import itertools
 import os
 import re
 import subprocess
-import sys
 
 import pytest
-from test_curves import ENV, HERE, SHOAL
+from test_curves import ENV, HERE, SHOAL, run_words
 from test_mesh import TOLERANCE, curves
 
 MESHES = [
@@ -63,20 +62,8 @@ class Training:
         """Start the job, and wait until it has told of its first step."""
         os.mkfifo(folder / "pipe")
         self._pipe = os.open(folder / "pipe", os.O_RDWR)
-        command = [
-            SHOAL,
-            "run",
-            "-n",
-            str(workers),
-            "--log-dir",
-            folder / "runs",
-            "--",
-            sys.executable,
-            HERE / "mesh_live.py",
-            mesh,
-            dtype,
-            folder / "pipe",
-        ]
+        program = HERE / "mesh_live.py"
+        command = [*run_words(workers, folder), program, mesh, dtype, folder / "pipe"]
         self._process = subprocess.Popen(
             command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

@@ -33,7 +33,7 @@ def main():
     """
     path, *modules = sys.argv[1:]
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-    files = template._open_files()
+    before, files = dict(os.environ), template._open_files()
     template._import(["torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data"])
     template._import(modules)
     requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -41,7 +41,8 @@ def main():
     gc.collect()
     gc.freeze()
     print("ready", flush=True)
-    template.become_worker(template.serve(requests), {}, template.standard_copies(files))
+    changes = template.environment_changes(before)
+    template.become_worker(template.serve(requests), changes, template.standard_copies(files))
     words = json.loads(os.environ.pop(WORDS))
     os.chdir(os.environ.pop(FOLDER))
     if words[0] == "-c":
