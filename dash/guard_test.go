@@ -16,11 +16,7 @@ import (
 // the connection was closed instead.
 func ask(t *testing.T, addr string, lines ...string) (status int, body string) {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dial(t, addr)
 	_, _ = io.WriteString(c, strings.Join(lines, "\r\n")+"\r\n\r\n")
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -29,6 +25,17 @@ func ask(t *testing.T, addr string, lines ...string) (status int, body string) {
 	defer r.Body.Close()
 	text, _ := io.ReadAll(r.Body)
 	return r.StatusCode, string(text)
+}
+
+// dial connects to an address until the test ends.
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
 }
 
 // runFiles makes the directory of a run with these files.
@@ -90,18 +97,10 @@ func TestTooManyConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	first, err := net.Dial("tcp", m.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
+	first := dial(t, m.Addr())
 	closed := 0
 	for range 2 * maxConnections {
-		c, err := net.Dial("tcp", m.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		dial(t, m.Addr())
 	}
 	for range 3 { // the listener takes them in their order, so these come last
 		if status, _ := ask(t, m.Addr(), "GET /metrics HTTP/1.1", "Host: "+m.Addr()); status == 0 {

@@ -357,7 +357,7 @@ func (r *Run) AddSense(line []byte) {
 	if row.Span > 0 {
 		mean = row.Span / float64(row.Steps)
 	}
-	values := []float64{mean, nan, nan, nan, nan, float64(row.Size), nan, nan, nan}
+	values := []float64{nan, nan, nan, nan, nan, float64(row.Size), nan, nan, nan}
 	if q := row.Seconds; q != nil {
 		values[0], values[1], values[2] = q.Median, q.P10, q.P90
 		mean = q.Median

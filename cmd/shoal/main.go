@@ -42,7 +42,8 @@ func newRootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(demo.NewCommand(), run.NewCommand(), jobs.NewPsCommand(), jobs.NewLogsCommand(),
 		jobs.NewResizeCommand(), jobs.NewSetCommand(), jobs.NewReshapeCommand(),
-		jobs.NewStopCommand(), jobs.NewTopCommand(), jobs.NewExplainCommand(),
+		jobs.NewStopCommand(), jobs.NewTopCommand(), jobs.NewDashCommand(),
+		jobs.NewReportCommand(), jobs.NewExplainCommand(),
 		run.NewPolicyCommand(),
 		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),
 		jobs.NewRecoverCommand(),

@@ -1,0 +1,137 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/dash"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/watch"
+)
+
+// shoal report and shoal dash. One goroutine runs what is here, that of the command.
+
+// NewReportCommand returns the command shoal report.
+func NewReportCommand() *cobra.Command {
+	var output string
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "report JOB -o FILE.html",
+		Short: "Write what is known of a run into one file for a browser",
+		Long: cli.Help(`Write the page of a run into one file, which needs no server and no network: charts of loss, rate
+and step time, what happened, changes with what was promised and measured, hosts and workers. The
+file has the command of the job and the names of hosts in it, and not the output of workers.
+
+JOB is the name of a running job, else of its newest run, or the directory of a run. It is shown as
+far as the directory can be read, and what is missing is said.`, cli.ExitCodes, "watch"),
+		Example: `  shoal report train -o report.html
+  shoal report ~/.local/state/shoal/runs/train-3 -o report.html
+  shoal report train -o - | gzip > report.html.gz`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output == "" {
+				return cli.Usagef("say where the report goes: -o report.html, or -o - to print it")
+			}
+			f, err := openWatched(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := f.Poll(cmd.Context(), time.Now()); err != nil {
+				return err
+			}
+			view := f.Run.View(unixSeconds(time.Now()))
+			if output == "-" {
+				return dash.WriteReport(cmd.OutOrStdout(), view)
+			}
+			if err := writeReport(output, view, force); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: open it in a browser\n", output)
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write to this `FILE`; - is the output")
+	cmd.Flags().BoolVar(&force, "force", false, "replace a file that is there")
+	_ = cmd.MarkFlagFilename("output", "html") // it fails for flags that there are not
+	return cmd
+}
+
+// writeReport writes a report as a file, whole or not at all. What is there stays, unless force
+// says other.
+func writeReport(path string, view watch.View, force bool) error {
+	if _, err := os.Lstat(path); err == nil && !force {
+		return fmt.Errorf("%s is there already: choose another name, or replace it with --force",
+			path)
+	}
+	var b bytes.Buffer
+	if err := dash.WriteReport(&b, view); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // it has another name where all went well
+	_, err = f.Write(b.Bytes())
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// NewDashCommand returns the command shoal dash.
+func NewDashCommand() *cobra.Command {
+	var address string
+	cmd := &cobra.Command{
+		Use:   "dash JOB",
+		Short: "Serve the page of a job, live or of a run that is over",
+		Long: cli.Help(`Serve a page that shows how a job trains, anew each second: charts of loss, rate and step time, what
+happened, changes with what was promised and what came, hosts and links, workers and their output.
+The command prints the address of the page, with a token in it that a browser needs. Nothing on the
+page changes the job. Ctrl-C ends the command, and the job goes on.
+
+Only this machine can open the page, unless --listen says other; then it travels in the clear. From
+elsewhere, ssh is better: ssh -L 8642:127.0.0.1:8642 HOST
+
+JOB is the name of a running job, else of its newest run, or the directory of a run. It is shown as
+far as the directory can be read, and what is missing is said.`, cli.ExitCodes, "watch"),
+		Example: `  shoal dash train
+  shoal dash train --listen 127.0.0.1:8642
+  shoal dash ~/.local/state/shoal/runs/train-3`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.CheckAddress("listen", address); err != nil {
+				return err
+			}
+			f, err := openWatched(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			page, err := dash.OpenPage(cmd.Context(), f, "--listen", address)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", page.URL())
+			fmt.Fprintln(cmd.ErrOrStderr(), "shoal: open this address in a browser; Ctrl-C ends "+
+				"the page, and the job goes on")
+			if err := page.Wait(); err != nil {
+				return err
+			}
+			return context.Cause(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&address, "listen", "127.0.0.1:0",
+		"serve at this `ADDRESS`; port 0 is any that is free")
+	return cmd
+}

@@ -1,0 +1,214 @@
+import { h } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+
+import { digits, kindOf, Mark } from "./model";
+
+// Charts over time. uPlot draws them on a canvas, in the colours of the theme.
+
+export interface Line {
+  label: string;
+  values: (number | null)[];
+  color: string; // name of a CSS variable
+  dash?: number[];
+}
+
+interface Props {
+  title: string;
+  times: number[];
+  lines: Line[];
+  stacked?: boolean;
+  marks: Mark[];
+  theme: string;
+  format?: (x: number) => string;
+}
+
+// sync joins the cursors of all charts.
+const sync = uPlot.sync("time");
+
+// css returns the value of a variable of the theme.
+function css(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// stack returns the sums of the lines up to each, the last one first, so that areas lie behind each
+// other.
+function stack(lines: Line[]): (number | null)[][] {
+  const sums: (number | null)[][] = [];
+  const sum: number[] = [];
+  for (const line of lines) {
+    sums.unshift(line.values.map((x, i) => (x === null ? null : (sum[i] = (sum[i] ?? 0) + x))));
+  }
+  return sums;
+}
+
+// dataOf returns what uPlot draws.
+function dataOf(p: Props): uPlot.AlignedData {
+  const rows = p.stacked ? stack(p.lines) : p.lines.map((l) => l.values);
+  return [p.times, ...rows] as uPlot.AlignedData;
+}
+
+// drawMarks draws losses and changes into a chart: a line with a glyph at its top.
+function drawMarks(u: uPlot, marks: Mark[]) {
+  const { ctx, bbox } = u;
+  const [from, to] = [u.scales.x.min ?? 0, u.scales.x.max ?? 0];
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.font = `${12 * ratio}px sans-serif`;
+  ctx.textAlign = "center";
+  let last = -1e9;
+  for (const m of marks) {
+    if (!["loss", "join", "change", "pause"].includes(m.kind) || m.time < from || m.time > to)
+      continue;
+    const x = Math.round(u.valToPos(m.time, "x", true));
+    if (x - last < 3 * ratio) continue;
+    last = x;
+    const color = css(m.kind === "loss" ? "--bad" : m.kind === "change" ? "--accent" : "--muted");
+    ctx.strokeStyle = ctx.fillStyle = color;
+    ctx.setLineDash(m.kind === "loss" ? [] : [3 * ratio, 3 * ratio]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top + 12 * ratio);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.fillText(kindOf(m.kind).glyph, x, bbox.top + 11 * ratio);
+  }
+  ctx.restore();
+}
+
+// optionsOf returns what uPlot is told of a chart.
+function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options {
+  const format = p.format ?? digits;
+  const axis = {
+    stroke: css("--text"),
+    grid: { stroke: css("--grid"), width: 1 },
+    ticks: { stroke: css("--grid") },
+  };
+  const lines = p.stacked ? p.lines.slice().reverse() : p.lines;
+  return {
+    width,
+    height: 190,
+    cursor: { sync: { key: sync.key }, drag: { x: true, y: false } },
+    legend: { live: true },
+    scales: {
+      x: { time: true },
+      y: { range: (_u, low, high) => scaleOf(low, high, !!p.stacked) },
+    },
+    axes: [
+      { ...axis, values: timesOf, space: 70 },
+      { ...axis, size: 64, values: (_u, list) => list.map((x) => (x === null ? "" : format(x))) },
+    ],
+    series: [
+      {
+        label: "time",
+        value: (_u, x) => (x ? new Date(x * 1e3).toLocaleTimeString([], { hour12: false }) : "–"),
+      },
+      ...lines.map((line, i) => ({
+        label: line.label,
+        stroke: css(line.color),
+        fill: p.stacked ? css(line.color) + "55" : undefined,
+        width: 1.5,
+        dash: line.dash,
+        spanGaps: true,
+        points: { show: p.times.length < 30, size: 5 },
+        value: (_u: uPlot, _x: number, _k: number, at: number | null) => {
+          const x = at === null ? last(line.values) : line.values[at];
+          return x === null || x === undefined ? "–" : format(x);
+        },
+      })),
+    ],
+    hooks: { draw: [(u) => drawMarks(u, marks())] },
+  };
+}
+
+// timesOf writes the times of an axis: dates where it is about days.
+function timesOf(_u: uPlot, list: number[]): string[] {
+  const days = list.length > 1 && list[1] - list[0] >= 43200;
+  return list.map((t) => {
+    const date = new Date(t * 1e3);
+    return days
+      ? date.toLocaleDateString([], { month: "short", day: "numeric" })
+      : date.toLocaleTimeString([], { hour12: false });
+  });
+}
+
+// last returns the last number of a list.
+function last(list: (number | null)[]): number | null {
+  for (let i = list.length - 1; i >= 0; i--) if (list[i] !== null) return list[i];
+  return null;
+}
+
+// scaleOf returns from where to where the axis of a chart goes.
+function scaleOf(low: number | null, high: number | null, fromZero: boolean): [number, number] {
+  if (low === null || high === null) return [0, 1];
+  if (fromZero || (low >= 0 && low < high / 3)) low = 0;
+  const room = (high - low || Math.abs(high) || 1) * 0.08;
+  return [low === 0 ? 0 : low - room, high + room];
+}
+
+// Chart is a chart with its title. Left and right move its cursor by a point, and Home and End to
+// its ends, if it has the focus.
+export function Chart(p: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const shown = useRef(p);
+  shown.current = p;
+  const labels = p.lines.map((l) => l.label).join("|");
+  useEffect(() => {
+    const element = box.current!;
+    const make = () => {
+      plot.current?.destroy();
+      const width = Math.max(element.clientWidth, 200);
+      const u = new uPlot(
+        optionsOf(shown.current, width, () => shown.current.marks),
+        dataOf(shown.current),
+        element,
+      );
+      plot.current = u;
+    };
+    make();
+    const resize = new ResizeObserver(() => {
+      const width = Math.max(element.clientWidth, 200);
+      if (plot.current && plot.current.width !== width)
+        plot.current.setSize({ width, height: 190 });
+    });
+    resize.observe(element);
+    return () => {
+      resize.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [labels, p.theme, p.times.length < 30]);
+  // The series of an existing plot read the newest values by what they closed over, so a plot whose
+  // values have changed is told of them.
+  useEffect(() => {
+    const u = plot.current;
+    if (!u) return;
+    const options = optionsOf(p, u.width, () => shown.current.marks);
+    options.series.forEach((s, i) => {
+      if (i > 0) u.series[i].value = s.value as uPlot.Series["value"];
+    });
+    u.setData(dataOf(p));
+  }, [p.times, p.lines.map((l) => l.values)[0], p.marks.length]);
+  const onKeyDown = (e: KeyboardEvent) => {
+    const u = plot.current;
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[e.key];
+    if (!u || step === undefined) return;
+    e.preventDefault();
+    const n = p.times.length - 1;
+    const at = Math.min(Math.max((u.cursor.idx ?? n) + step, 0), n);
+    u.setCursor({ left: u.valToPos(p.times[at], "x"), top: 20 });
+  };
+  return (
+    <section class="card">
+      <h2>{p.title}</h2>
+      <div
+        class="plot"
+        ref={box}
+        tabIndex={0}
+        role="group"
+        onKeyDown={onKeyDown}
+        aria-label={`${p.title}: a chart; left and right move through its points`}
+      />
+    </section>
+  );
+}

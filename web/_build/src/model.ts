@@ -1,0 +1,254 @@
+// What the page shows, as package watch writes it, and how updates go into it.
+
+export interface Series {
+  name: string;
+  worker: number;
+  points: number;
+  columns: string[];
+  times: number[];
+  values: (number | null)[][];
+}
+
+export interface State {
+  word: string;
+  text: string;
+  over: boolean;
+  at: number;
+}
+
+export interface Mark {
+  time: number;
+  step: number;
+  kind: string;
+  title: string;
+  text: string;
+  change?: string;
+}
+
+export interface Band {
+  low: number;
+  mid: number;
+  high: number;
+}
+
+export interface Change {
+  name: string;
+  what: string;
+  phase: string;
+  policy?: string;
+  who?: string;
+  step: number;
+  because?: string;
+  alternatives?: string[];
+  predicted?: Band;
+  measured?: number;
+  steps?: number;
+  why?: string;
+  entered: number;
+  ended: number;
+  inside?: boolean;
+}
+
+export interface Coverage {
+  policy: string;
+  inside: number;
+  of: number;
+}
+
+export interface Host {
+  name: string;
+  ranks: number[];
+}
+
+export interface Machine {
+  host: string;
+  levels: string;
+  usage: Record<string, number>;
+}
+
+export interface Row {
+  step: number;
+  size: number;
+  slack?: number[];
+  cable?: number;
+  machines?: Machine[];
+}
+
+export interface Worker {
+  worker: number;
+  host: string;
+  rank: number;
+  running: boolean;
+  waiting?: boolean;
+  awaited?: { call: string };
+  ended?: string;
+  metrics?: Record<string, number | string>;
+}
+
+export interface Live {
+  state: string;
+  head: string;
+  generation: number;
+  size: number;
+  want: number;
+  steps: number;
+  elastic: boolean;
+  setting?: { batch?: number };
+  auto?: string;
+  slow?: string[];
+  workers: Worker[];
+}
+
+export interface WhyNot {
+  policy?: string;
+  why: string;
+  first: number;
+  last: number;
+  times: number;
+}
+
+// Both a view and an update have these.
+export interface Common {
+  id: string;
+  made: number;
+  state: State;
+  notes: string[];
+  series: Series[];
+  marks: Mark[];
+  changes: Change[];
+  coverage: Coverage[];
+  newest?: Row;
+  hosts: Host[];
+  live?: Live;
+  why_not: WhyNot[];
+  ended: { rank: number; how: string }[];
+}
+
+export interface View extends Common {
+  job: string;
+  dir: string;
+  command: string[] | null;
+  version: string;
+  started: number;
+  left_out: number;
+}
+
+// mostPoints is how many points a series has before the page asks for a view again, in which
+// neighbours are put together.
+export const mostPoints = 4000;
+
+// apply returns the view with an update in it. Series that are unchanged stay the same objects, so
+// that their charts are not drawn anew.
+export function apply(view: View, u: Common): View {
+  const series = view.series.slice();
+  for (const more of u.series) {
+    const i = series.findIndex((s) => s.name === more.name);
+    if (i < 0) {
+      series.push(more);
+      continue;
+    }
+    const old = series[i];
+    series[i] = {
+      ...old,
+      worker: more.worker,
+      points: old.points + more.points,
+      times: old.times.concat(more.times),
+      values: old.values.map((v, k) => v.concat(more.values[k])),
+    };
+  }
+  const changes = view.changes.slice();
+  for (const c of u.changes) {
+    const i = changes.findIndex((x) => x.name === c.name);
+    if (i < 0) changes.push(c);
+    else changes[i] = c;
+  }
+  return {
+    ...view,
+    ...u,
+    series,
+    changes,
+    live: u.live,
+    newest: u.newest ?? view.newest,
+    marks: u.marks.length ? view.marks.concat(u.marks) : view.marks,
+  };
+}
+
+// isLong reports whether a series of the view has become longer than a page should draw.
+export function isLong(view: View): boolean {
+  return view.series.some((s) => s.times.length > mostPoints);
+}
+
+// column returns a column of a series by its names, or nothing where it has no numbers.
+export function column(view: View, series: string, name: string): (number | null)[] | undefined {
+  const s = view.series.find((x) => x.name === series);
+  const v = s?.values[s.columns.indexOf(name)];
+  return v?.some((x) => x !== null) ? v : undefined;
+}
+
+// newest returns the last number of a list that is one.
+export function newest(list: (number | null)[] | undefined): number | undefined {
+  for (let i = (list?.length ?? 0) - 1; i >= 0; i--) {
+    const x = list![i];
+    if (x !== null) return x;
+  }
+  return undefined;
+}
+
+// digits writes a number with four digits.
+export function digits(x: number | null | undefined): string {
+  if (x === null || x === undefined || Number.isNaN(x)) return "–";
+  const size = Math.abs(x);
+  if (size >= 1e15 || (size > 0 && size < 1e-4)) return x.toExponential(2);
+  return String(Number(x.toPrecision(4)));
+}
+
+// duration writes seconds with a unit that fits.
+export function duration(s: number | null | undefined): string {
+  if (s === null || s === undefined) return "–";
+  if (s < 1e-3) return digits(s * 1e6) + " µs";
+  if (s < 1) return digits(s * 1e3) + " ms";
+  if (s < 120) return digits(s) + " s";
+  const m = Math.round(s / 60);
+  if (m < 120) return m + " min";
+  const h = Math.floor(m / 60);
+  return h < 48 ? `${h} h ${m % 60} min` : `${Math.floor(h / 24)} d ${h % 24} h`;
+}
+
+// bytes writes a number of bytes.
+export function bytes(x: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let i = 0;
+  for (; x >= 1000 && i < units.length - 1; i++) x /= 1000;
+  return Number(x.toPrecision(3)) + " " + units[i];
+}
+
+// clock writes a time in seconds since 1970, with the date where that was on another day than now.
+export function clock(seconds: number, now = Date.now() / 1e3): string {
+  if (!seconds) return "–";
+  const t = new Date(seconds * 1e3);
+  const time = t.toLocaleTimeString([], { hour12: false });
+  if (t.toDateString() === new Date(now * 1e3).toDateString()) return time;
+  return t.toLocaleDateString() + " " + time;
+}
+
+// Glyphs and words of the kinds of marks: no kind is told by its colour alone.
+export const kinds: Record<string, { glyph: string; word: string }> = {
+  loss: { glyph: "▼", word: "lost" },
+  join: { glyph: "▲", word: "joined" },
+  leave: { glyph: "▽", word: "left" },
+  generation: { glyph: "△", word: "generation" },
+  pause: { glyph: "‖", word: "pause" },
+  resume: { glyph: "▷", word: "resume" },
+  stop: { glyph: "■", word: "stop" },
+  mesh: { glyph: "▦", word: "mesh" },
+  wait: { glyph: "◔", word: "wait" },
+  change: { glyph: "◆", word: "change" },
+  route: { glyph: "◇", word: "route" },
+  policy: { glyph: "●", word: "policy" },
+  other: { glyph: "○", word: "other" },
+};
+
+// kindOf returns the glyph and the word of a kind; one of a newer version is "other".
+export function kindOf(kind: string): { glyph: string; word: string } {
+  return Object.hasOwn(kinds, kind) ? kinds[kind] : kinds.other;
+}

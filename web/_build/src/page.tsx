@@ -1,0 +1,324 @@
+import "uplot/dist/uPlot.min.css";
+import "./page.css";
+
+import { h, render, Fragment } from "preact";
+import { useEffect, useState } from "preact/hooks";
+
+import { Chart, Line } from "./chart";
+import { apply, column, Common, duration, isLong, Series, View } from "./model";
+import { Hosts, Workers } from "./hosts";
+import { Facts, Ledger, Notes, Timeline } from "./parts";
+
+// The page of a run. In a report the run is in the file; else the server sends it, and what comes.
+
+type Link = "open" | "lost" | "refused" | "report";
+
+// embedded returns the run that is in the file, or nothing where a server sends it.
+function embedded(): View | undefined {
+  const text = document.getElementById("data")?.textContent;
+  return text ? (JSON.parse(text) as View) : undefined;
+}
+
+// login gives the token of the address to the server, which answers with a cookie, and takes it out
+// of the address. It reports whether the server takes it; without a token the cookie may do.
+async function login(): Promise<boolean> {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!token) return true;
+  history.replaceState(null, "", location.pathname + location.search);
+  const reply = await fetch("login", { method: "POST", body: token, credentials: "same-origin" });
+  return reply.ok;
+}
+
+// follow takes what the server sends, until it is told to stop.
+function follow(
+  show: (f: (v: View | undefined) => View | undefined) => void,
+  say: (l: Link) => void,
+): () => void {
+  let source: EventSource | undefined;
+  let stopped = false;
+  let timer = 0;
+  const open = () => {
+    if (stopped) return;
+    source?.close();
+    source = new EventSource("events");
+    source.addEventListener("view", (e) => {
+      say("open");
+      const view = JSON.parse((e as MessageEvent<string>).data) as View;
+      show(() => view);
+    });
+    source.addEventListener("update", (e) => {
+      say("open");
+      const update = JSON.parse((e as MessageEvent<string>).data) as Common;
+      show((view) => {
+        if (!view) return view;
+        const now = apply(view, update);
+        if (isLong(now)) window.setTimeout(open, 0);
+        return now;
+      });
+    });
+    source.onerror = async () => {
+      if (stopped) return;
+      say("lost");
+      if (source?.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      source.close();
+      const reply = await fetch("state", { credentials: "same-origin" }).catch(() => undefined);
+      if (reply?.status === 401) say("refused");
+      else if (!stopped) timer = window.setTimeout(open, 2000);
+    };
+  };
+  void login().then(
+    (ok) => (ok ? open() : say("refused")),
+    () => say("lost"),
+  );
+  return () => {
+    stopped = true;
+    clearTimeout(timer);
+    source?.close();
+  };
+}
+
+// useTheme returns the theme, and a function that changes it: as the system has it, dark, light.
+function useTheme(): [string, () => void] {
+  const [choice, choose] = useState("");
+  const [dark, setDark] = useState(matchMedia("(prefers-color-scheme: dark)").matches);
+  useEffect(() => {
+    const media = matchMedia("(prefers-color-scheme: dark)");
+    const change = () => setDark(media.matches);
+    media.addEventListener("change", change);
+    return () => media.removeEventListener("change", change);
+  }, []);
+  const theme = choice || (dark ? "dark" : "light");
+  document.documentElement.dataset.theme = theme;
+  return [theme, () => choose(theme === "dark" ? "light" : "dark")];
+}
+
+const palette = ["--c1", "--c2", "--c3", "--c4", "--c5"];
+const dashes = [[], [6, 3], [2, 3], [8, 3, 2, 3], [1, 2]];
+
+// Charts are all charts of a run.
+function Charts({ view, theme }: { view: View; theme: string }) {
+  const common = { marks: view.marks, theme };
+  const list: h.JSX.Element[] = [];
+  const steps = view.series.find((s) => s.name === "steps");
+  // add adds a chart of columns of the steps.
+  const add = (title: string, columns: [string, string][], format?: (x: number) => string) => {
+    const lines = columns.flatMap(([name, label], i): Line[] => {
+      const values = column(view, "steps", name);
+      return values ? [{ label, values, color: palette[i], dash: dashes[i] }] : [];
+    });
+    if (steps && lines.length)
+      list.push(
+        <Chart
+          key={title}
+          title={title}
+          times={steps.times}
+          lines={lines}
+          format={format}
+          {...common}
+        />,
+      );
+  };
+  add("Loss", [["loss", "loss, the workers' mean"]]);
+  const loss = view.series.find((s) => s.name === "metric loss");
+  if (!list.length && loss) {
+    list.push(
+      <Chart
+        key="loss"
+        title={`Loss, as worker ${loss.worker} reports it`}
+        times={loss.times}
+        lines={[{ label: "loss", values: loss.values[0], color: "--c1" }]}
+        {...common}
+      />,
+    );
+  }
+  add("Samples a second", [["rate", "samples/s"]]);
+  const split = view.series.find((s) => s.name === "split");
+  if (split) {
+    const lines = split.columns.map((label, i) => ({
+      label,
+      values: split.values[i],
+      color: palette[i],
+      dash: dashes[i],
+    }));
+    list.push(
+      <Chart
+        key="split"
+        title="Where the time of a step goes"
+        times={split.times}
+        lines={lines}
+        stacked
+        format={duration}
+        {...common}
+      />,
+    );
+  }
+  add(
+    "Seconds of a step",
+    [
+      ["median", "median"],
+      ["p10", "10 % are shorter"],
+      ["p90", "10 % are longer"],
+    ],
+    duration,
+  );
+  add("Workers", [["workers", "workers"]]);
+  add("Samples of a step", [
+    ["batch", "batch"],
+    ["noise", "gradient noise scale"],
+  ]);
+  add("Longest wait for the slowest worker", [["slack", "slack"]], duration);
+  const pace = view.series.find((s) => s.name === "pace");
+  if (pace && pace.times.length > 1) {
+    list.push(
+      <Chart
+        key="pace"
+        title="Steps a second, since this page is served"
+        times={pace.times}
+        lines={[{ label: "steps/s", values: pace.values[0], color: "--c2" }]}
+        {...common}
+      />,
+    );
+  }
+  const others = view.series.filter((s) => {
+    const name = s.name.startsWith("metric ") ? s.name.slice(7) : "step";
+    return name !== "step" && s !== loss && s.points > 2;
+  });
+  // chartOf returns the chart of a metric.
+  const chartOf = (s: Series) => (
+    <Chart
+      key={s.name}
+      title={`${s.columns[0]}, as worker ${s.worker} reports it`}
+      times={s.times}
+      lines={[{ label: s.columns[0], values: s.values[0], color: "--c3" }]}
+      {...common}
+    />
+  );
+  const first = others.slice(0, mostMetrics);
+  const rest = others.slice(mostMetrics);
+  return (
+    <div id="charts">
+      <div class="charts">
+        {list}
+        {first.map(chartOf)}
+      </div>
+      {rest.length > 0 && (
+        <details class="more">
+          <summary>{rest.length} more that workers report</summary>
+          <div class="charts">{rest.map(chartOf)}</div>
+        </details>
+      )}
+    </div>
+  );
+}
+
+// mostMetrics is how many charts of what workers report are open from the start.
+const mostMetrics = 4;
+
+const links: Record<Link, string> = {
+  open: "",
+  report: "",
+  lost: "The server does not answer; what it last sent is shown. It is tried again.",
+  refused: "The server wants its token: open the address that shoal dash has printed.",
+};
+
+const sections = [
+  ["charts", "Charts"],
+  ["timeline", "What happened"],
+  ["ledger", "Changes"],
+  ["hosts", "Hosts"],
+  ["workers", "Workers"],
+];
+
+const file = embedded();
+
+// App is the page.
+function App() {
+  const [view, setView] = useState<View | undefined>(file);
+  const [link, setLink] = useState<Link>(file ? "report" : "open");
+  const [theme, change] = useTheme();
+  useEffect(() => (file ? undefined : follow(setView, setLink)), []);
+  useEffect(() => {
+    const onKey = (e: KeyboardEvent) => {
+      if (e.ctrlKey || e.metaKey || e.altKey || e.target instanceof HTMLInputElement) return;
+      const section = sections[Number(e.key) - 1];
+      if (e.key === "t") change();
+      else if (section) document.getElementById(section[0])?.scrollIntoView();
+      else return;
+      e.preventDefault();
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, [theme]);
+  const word = view?.state.word ?? "";
+  useEffect(() => {
+    document.title = view ? `${view.job || "a run"}: ${word}` : "shoal";
+  }, [view?.job, word]);
+  return (
+    <>
+      <header>
+        <div class="title">
+          <h1>{view ? view.job || view.dir : "shoal"}</h1>
+          {view && (
+            <span class={`state state-${word}`} role="status">
+              {word}
+            </span>
+          )}
+          <button onClick={change} title="key t">
+            {theme === "dark" ? "☀ light" : "☾ dark"}
+          </button>
+        </div>
+        {links[link] && (
+          <p class="alert" role="alert">
+            {links[link]}
+          </p>
+        )}
+        {view && (
+          <p class="muted">
+            {view.state.text}
+            {view.command && (
+              <>
+                {" "}
+                · <code>{view.command.join(" ")}</code>
+              </>
+            )}
+          </p>
+        )}
+        {view && <Facts view={view} />}
+        <nav aria-label="parts of the page">
+          {sections.map(([id, name], i) => (
+            <a
+              key={id}
+              href={"#" + id}
+              onClick={(e) => {
+                e.preventDefault();
+                document.getElementById(id)?.scrollIntoView();
+              }}
+            >
+              {i + 1} {name}
+            </a>
+          ))}
+        </nav>
+      </header>
+      {!view && !links[link] && <p class="muted">Waiting for the server…</p>}
+      {view && (
+        <main>
+          <Notes view={view} />
+          <Charts view={view} theme={theme} />
+          <Timeline view={view} />
+          <Ledger view={view} />
+          <Hosts view={view} />
+          <Workers view={view} live={link !== "report"} />
+        </main>
+      )}
+      {view && (
+        <footer class="muted">
+          {view.dir} · shoal {view.version || "–"} ·{" "}
+          {link === "report" ? "a report of " : "as of "}
+          {new Date(view.made * 1e3).toLocaleString()}
+        </footer>
+      )}
+    </>
+  );
+}
+
+render(<App />, document.getElementById("app")!);
