@@ -119,7 +119,7 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 	if n == 0 {
 		return decide.Leave("no step of " + plural.Of(o.Size, "member") + " was measured")
 	}
-	next, why := o.Size+each, "so one more is tried"
+	next, why := o.Size+each, "each number of members is tried until one brings too little"
 	if s.Before > 0 {
 		grown := rate.Mid / s.Rate
 		why = fmt.Sprintf("%d members train %.3g times as fast as %d, and %.3g are enough", o.Size,

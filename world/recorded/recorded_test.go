@@ -128,6 +128,7 @@ func TestShares(t *testing.T) {
 func TestWhatIsRefused(t *testing.T) {
 	for _, c := range []struct{ run, what, want string }{
 		{"one", "size=0", "a size is a number of workers"},
+		{"one", "size=99999", "up to 10000 hosts are played"},
 		{"one", "batch=x", "a batch is a number of samples"},
 		{"one", "link=1Gbit", "the job was on one host"},
 		{"one", "policy=batch", "policies decide in scenarios"},

@@ -96,8 +96,8 @@ func (r *Run) readRows(text []byte) {
 		}
 	})
 	if wrong > 0 {
-		r.missf("%s of sense.jsonl cannot be read and are left out, the first is %s",
-			plural.Of(wrong, "line"), first)
+		r.missf("%s of sense.jsonl cannot be read and %s left out, the first is %s",
+			plural.Of(wrong, "line"), plural.Verb(wrong, "is", "are"), first)
 	}
 	if len(r.Rows) == 0 {
 		r.missf("sense.jsonl has nothing that can be read")

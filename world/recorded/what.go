@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/portable"
+	"github.com/shoal-ml/shoal/world/scenario"
 )
 
 // what is a what-if, read as far as it is about the numbers of a model.
@@ -33,6 +34,9 @@ func (c *calibration) readWhat(text string, m *model) (w what, err error) {
 			w.size, err = strconv.Atoi(value)
 			if err != nil || w.size < 1 {
 				return w, fmt.Errorf("%q: a size is a number of workers, such as size=8", item)
+			}
+			if w.size/m.workers > scenario.MaxHosts {
+				return w, fmt.Errorf("%q: up to %d hosts are played", item, scenario.MaxHosts)
 			}
 			if w.size%m.workers != 0 {
 				return w, fmt.Errorf("%q: the hosts of this job have %d workers each: a size "+

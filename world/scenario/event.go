@@ -95,7 +95,7 @@ func (p *parser) readHost(l *line) int {
 	if !is {
 		l.failf("%q is not %s", word, what)
 	}
-	return int(l.toWhole(number, what, maxHosts)) - 1
+	return int(l.toWhole(number, what, MaxHosts)) - 1
 }
 
 // measures are what can be expected of a scenario; samples, that each counts once, is apart.

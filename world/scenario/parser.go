@@ -11,7 +11,7 @@ import (
 
 // Bounds of a scenario, so that it fits into memory and ends.
 const (
-	maxHosts   = 10_000
+	MaxHosts   = 10_000
 	maxWorkers = 256
 	maxSteps   = 100_000_000
 	maxSamples = 1 << 40
@@ -130,19 +130,19 @@ func (p *parser) read(l *line, text string) {
 
 // readHosts reads what follows "hosts".
 func (p *parser) readHosts(l *line) {
-	p.hosts = int(l.whole("a number of hosts, such as 4", maxHosts))
+	p.hosts = int(l.whole("a number of hosts, such as 4", MaxHosts))
 	p.host.Workers = 1
 	for l.more() {
 		switch l.choose("range", "cable", "workers", "machines", "cores") {
 		case "range":
 			p.Job.Levers.Size = readRange(l, "the least and the most workers, such as 1-8",
-				maxHosts)
+				MaxHosts)
 		case "cable":
 			p.host.Cable = secondsPerByte(l)
 		case "workers":
 			p.host.Workers = int(l.whole("a number of workers of a host, such as 2", maxWorkers))
 		case "machines":
-			p.machines = int(l.whole("a number of machines, such as 1", maxHosts))
+			p.machines = int(l.whole("a number of machines, such as 1", MaxHosts))
 		case "cores":
 			p.cores = float64(l.whole("a number of processors, such as 2", 1<<20))
 		}

@@ -34,7 +34,7 @@ func (p *parser) readWhat(text string) error {
 func (p *parser) readWhatItem(l *line) {
 	switch l.choose("size", "batch", "link", "slow", "policy") {
 	case "size":
-		p.hosts = int(l.whole("a number of hosts, such as 8", maxHosts))
+		p.hosts = int(l.whole("a number of hosts, such as 8", MaxHosts))
 	case "batch":
 		batch := l.whole("a batch, such as 512", maxSamples)
 		p.Asked = append([]Ask{{To: fmt.Sprintf("batch=%d", batch)}}, p.Asked...)

@@ -70,6 +70,10 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
 			return cli.Arguments(1, math.MaxInt)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("what") && strings.TrimSpace(o.what) == "" {
+				return cli.Usagef("--what is empty: say what is to be otherwise, such as size=8, " +
+					"or leave it out")
+			}
 			if part := givenTwice(o.what); part != "" {
 				return cli.Usagef("--what: %s is given twice: leave one out", part)
 			}
