@@ -16,7 +16,9 @@ from network import Network, bits
 from programs import Processes
 
 LEAST = 1e7  # bits per second of the slowest cable
-QUIET, LONG = 12, 60  # steps without a change until cables change again, and at most
+# Steps without a change until a cable changes again, and at most. A route is looked for again 16
+# steps after a change, which the change of a cable must not be mistaken for.
+QUIET, LONG = 20, 80
 LIMIT = 1800  # seconds of the job at most
 
 
