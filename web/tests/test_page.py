@@ -1,0 +1,105 @@
+"""The page of a run in a browser: live, and as a report. Pictures are in build/test/pictures."""
+
+import os
+import signal
+import subprocess
+
+from conftest import EVIL, HANG, PICTURES, SHOAL
+
+
+def picture(page, name):
+    """Keep a picture of a page for people to look at."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+
+
+def fits(page):
+    """Whether nothing of a page lies beside the window."""
+    return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_live_page_and_report(training, open_page, tmp_path):
+    """A page shows charts, and a killed worker on its time line; it goes by keys alone, in both
+    themes, also on a narrow screen; who has no token gets nothing. The report of the run shows the
+    same without a server.
+    """
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=60_000)
+    dash = subprocess.Popen(
+        [SHOAL, "dash", training.name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        address = dash.stdout.readline().strip()
+        base, token = address.split("#")
+        page = open_page(address)
+        expect(page.locator("canvas").first).to_be_visible()
+        assert "token" not in page.url
+        moves(page, expect)
+        (victim,) = [w for w in training.workers() if w["worker"] == 1]
+        os.kill(victim["pid"], signal.SIGKILL)
+        expect(page.locator("tr.mark-loss")).to_contain_text("lost 1")
+        page.get_by_role("button", name="log of 0").click()
+        expect(page.locator(".log")).to_contain_text("hello from 0")
+        expect(page.locator("#charts")).to_contain_text(EVIL)
+        goes_by_keys(page, expect)
+        picture(page, "live")
+        page.reload()  # by the cookie, without a token
+        expect(page.locator("tr.mark-loss")).to_be_visible()
+        refused(open_page, expect, base, token)
+        training.finish()
+        expect(page.get_by_role("status")).to_have_text("ended")
+        page.close()  # which would ask again when the server has ended
+    finally:
+        dash.send_signal(signal.SIGINT)
+        dash.stdout.close()
+        assert dash.wait(HANG) == 130
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(training.directory), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    shows_report(open_page, expect, report)
+
+
+def moves(page, expect):
+    """The number of steps on the page grows."""
+    step = page.locator(".facts dd").first
+    before = step.inner_text()
+    expect(step).not_to_have_text(before)
+
+
+def goes_by_keys(page, expect):
+    """Without a mouse: a chart says its newest point and the one before, the theme changes, and a
+    part of the page is jumped to.
+    """
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.keyboard.press("t")
+    chart = page.get_by_role("group", name="a chart").first
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if chart.evaluate("e => e === document.activeElement"):
+            break
+    page.keyboard.press("End")
+    expect(chart.locator(".u-value").first).to_contain_text(":")
+    page.keyboard.press("5")
+    expect(page.locator("#workers")).to_be_in_viewport()
+
+
+def refused(open_page, expect, base, token):
+    """Who has no token, or a wrong one, is told so, and sees nothing of the run."""
+    for wrong in ("", token[:-1], token + "0"):
+        page = open_page(f"{base}#{wrong}", strict=False)  # the browser prints that it was refused
+        expect(page.get_by_role("alert")).to_contain_text("wants its token")
+        expect(page.locator("canvas")).to_have_count(0)
+
+
+def shows_report(open_page, expect, report):
+    """A report shows the run in both themes and two widths, and asks nobody for anything."""
+    for theme, width in (("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)):
+        page = open_page(report.as_uri(), theme, width)
+        expect(page.locator("canvas").first).to_be_visible()
+        expect(page.locator("tr.mark-loss")).to_contain_text("lost 1")
+        expect(page.get_by_role("status")).to_have_text("ended")
+        assert fits(page)
+        assert page.evaluate("performance.getEntriesByType('resource').length") == 0
+        picture(page, f"report-{theme}-{width}")
