@@ -188,7 +188,8 @@ func (t *trial) begin(o sense.Observation, generation, since uint64) {
 	for i := len(before) - 1; i >= 0; i-- {
 		last := before[len(before)-1]
 		if before[i].Batch != last.Batch || before[i].Size != last.Size ||
-			before[i].Deal != last.Deal || len(before)-i > maxMeasure {
+			before[i].Deal != last.Deal || before[i].Round != last.Round ||
+			len(before)-i > maxMeasure {
 			before = before[i+1:]
 			break
 		}
@@ -241,7 +242,7 @@ func (t *trial) measurable(o sense.Observation) (list []sense.StepSample) {
 	deal := sense.DealOf(o.Setting.Shares)
 	for _, x := range o.Steps.Between(t.from, o.Step) {
 		if x.Samples == x.Batch && x.Size == t.size && x.Batch == o.Setting.Batch &&
-			x.Deal == deal {
+			x.Deal == deal && x.IsInRounds(o.Setting.Round) {
 			list = append(list, x)
 		}
 	}

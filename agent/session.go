@@ -285,15 +285,24 @@ func (s *session) serveData(r *api.DataRequest) error {
 			!(place.SameSamples(d) && levers.Batch.Contains(place.Batch)) {
 			err = errors.New("it is a place in other data")
 		}
+		if err == nil && place.Round > 1 && r.Sync == "" {
+			err = fmt.Errorf("it is a place in rounds of %d steps, and the program averages in "+
+				"every step", place.Round)
+		}
 		if err != nil {
 			return &collective.FieldError{Field: "cursor", Problem: err.Error()}
 		}
 		d = place
 	}
-	at := setting.Setting{Rate: r.Rate, Save: r.SaveSteps}
+	at := setting.Setting{Rate: r.Rate, Save: r.SaveSteps, Sync: r.Synced}
 	if err := at.Validate(); err != nil {
 		return &collective.FieldError{Field: "rate", Problem: err.Error()}
 	}
+	synced, err := setting.OpenSync(r.Sync, r.Round)
+	if err != nil {
+		return &collective.FieldError{Field: "sync", Problem: err.Error()}
+	}
+	levers.Sync, levers.Round = synced.Sync, synced.Round
 	levers.Save, d.Apart = r.Save, r.Apart
 	if err := s.agent.setData(s.worker, d, at, levers); err != nil {
 		return err

@@ -62,7 +62,8 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 // the Status has the effects of every step whose end this worker has seen.
 func (s *session) serveSetting() error {
 	now := s.agent.Status().Setting
-	return s.reply(&api.SettingReply{Number: now.Number, Rate: now.Rate, Save: now.Save})
+	return s.reply(&api.SettingReply{Number: now.Number, Rate: now.Rate, Save: now.Save,
+		Sync: now.Sync})
 }
 
 // reportSettingChange gives the launcher of every host an event about a change of the setting. It

@@ -199,9 +199,8 @@ func (d *driver) newStatus() Status {
 	known, record := d.head.State(), d.head.Record()
 	s := Status{Head: record.Head, Generation: d.generationNumber(record.View.Generation),
 		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
-		Stuck: d.head.Stuck(), Setting: known.Setting,
-		Levers: d.engine.signals.Levers(known)}
-	s.Setting.Batch = cmp.Or(known.Setting.Batch, known.First)
+		Stuck: d.head.Stuck(), Levers: d.engine.signals.Levers(known)}
+	s.Setting = known.Setting.WithStated(known.First, known.Levers)
 	s.NextChange, _ = d.head.RequestedChange()
 	s.Trying = known.Trial != nil && known.Trial.Policy != ""
 	if shape := known.Shape; shape != nil {

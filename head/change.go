@@ -93,7 +93,11 @@ func (s *State) checkLevers(levers setting.Levers) error {
 		return fmt.Errorf("the batch may be %v, this worker stated %v (batch_range); every "+
 			"worker must state the same", have, levers.Batch)
 	}
-	return nil
+	if s.Shape != nil && levers.Sync != "" {
+		return fmt.Errorf("sync=%s: this job has a mesh, whose ranks average in every step",
+			levers.Sync)
+	}
+	return s.Levers.CheckSync(levers, s.Steps > 0)
 }
 
 // knows reports whether the state has what a worker has stated.
@@ -104,31 +108,43 @@ func (s *State) knows(stated *Stated) bool {
 
 // opens reports whether a worker states levers that the job has closed.
 func (s *State) opens(levers setting.Levers) bool {
-	return levers.Batch.IsOpen() && !s.Levers.Batch.IsOpen() || levers.Save && !s.Levers.Save
+	return levers.Batch.IsOpen() && !s.Levers.Batch.IsOpen() || levers.Save && !s.Levers.Save ||
+		levers.Sync != "" && s.Levers.Sync == ""
 }
 
-// open opens what a worker states as open.
+// open opens what a worker states as open. Before the first step, rounds become those that it
+// states.
 func (s *State) open(levers setting.Levers) {
 	if levers.Batch.IsOpen() {
 		s.Levers.Batch = levers.Batch
 	}
 	s.Levers.Save = s.Levers.Save || levers.Save
+	if s.Levers.Sync == "" {
+		s.Levers.Sync, s.Levers.Round = levers.Sync, levers.Round
+	}
+	if round := s.Setting.WithStated(0, s.Levers).Round; s.Data != nil && s.Data.Round != round {
+		data := s.Data.WithRound(round)
+		s.Data = &data
+	}
 }
 
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
-// tell it. That may have the batch, the rate, the shares and the steps between checkpoints of a
-// checkpoint, and then a change that waits is dropped: it is one of another setting.
+// tell it. That may have the setting of a checkpoint, and then a change that waits is dropped: it
+// is one of another setting.
 func (r *leader) setPlace(stated Stated) {
 	r.entering = nil
 	r.state.First = cmp.Or(r.state.First, stated.First, stated.Data.Batch)
-	r.state.Data = &stated.Data
-	r.state.Setting.Batch, r.state.Setting.Round, r.state.Setting.Shares = stated.Data.Batch,
-		stated.Data.Round, stated.Data.Shares
-	r.state.Setting.Rate = stated.Rate
-	r.state.Setting.Save = cmp.Or(stated.Save, r.state.Setting.Save)
-	if stated.Data.Batch == r.state.First {
-		r.state.Setting.Batch = 0
+	now, data := &r.state.Setting, stated.Data
+	now.Batch, now.Round, now.Shares = data.Batch, data.Round, data.Shares
+	now.Rate, now.Sync, now.Save = stated.Rate, stated.Sync, cmp.Or(stated.Save, now.Save)
+	if data.Batch == r.state.First {
+		now.Batch = 0
 	}
+	if data.Round == r.state.Levers.Round {
+		now.Round = 0
+	}
+	data.Round = cmp.Or(data.Round, r.state.Levers.Round)
+	r.state.Data = &data
 	r.tellSetting = true
 }
 
@@ -292,9 +308,9 @@ func (r *leader) enter(e *requestedChange, c *Commit) {
 	if e.change.Phase == setting.Entered {
 		r.state.Trial = &e.change
 	}
-	batch := cmp.Or(r.effective(e.next).Batch, r.state.Data.Batch)
-	data := r.state.Data.WithBatch(batch).WithShares(e.next.Shares)
-	data.Round = e.next.Round
+	of := r.effective(e.next)
+	data := r.state.Data.WithBatch(cmp.Or(of.Batch, r.state.Data.Batch)).WithRound(of.Round)
+	data = data.WithShares(e.next.Shares)
 	r.state.Data = &data
 	c.Changed, c.Change, r.tellSetting = true, &e.change, true
 }

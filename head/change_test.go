@@ -174,7 +174,7 @@ func TestChangesAreRefused(t *testing.T) {
 		"8–64":              a.Change(setting.Setting{Batch: 128}, person),
 		"already: ":         a.Change(setting.Setting{Batch: 16}, person),
 		"2 shares for 4":    a.Change(setting.Setting{Shares: []uint16{2, 1}}, person),
-		"round=7":           a.Change(setting.Setting{Batch: 32, Round: 7}, person),
+		"is closed":         a.Change(setting.Setting{Batch: 32, Round: 7}, person),
 		"number that is":    a.Change(setting.Setting{Batch: 32}, withRate(person, math.NaN())),
 		"no phase":          a.Change(setting.Setting{Batch: 32}, setting.Change{}),
 		"not under trial":   a.Change(setting.Setting{}, setting.Change{Phase: setting.Kept}),
@@ -369,7 +369,7 @@ func TestNextHeadKnowsTheBatchOfTheProgram(t *testing.T) {
 
 // Shares of work go with the workers that have them; one that comes gets the mean of the others.
 func TestSharesGoWithTheirWorkers(t *testing.T) {
-	p := newOpenPair(t)
+	p := newSyncPair(t)
 	p.mustChange("A", setting.Setting{Batch: 24, Round: 1, Shares: []uint16{1, 4, 2, 5}},
 		setting.Change{Phase: setting.Entered, Who: "ada"})
 	p.endStep(1, 0, 1, 2, 3)

@@ -114,21 +114,29 @@ func (f *follower) reportEnded(e Ended) {
 }
 
 // reportData tells the head what a worker states of the data, and keeps the statement for a later
-// head as long as the log may not have it. A range of batches that is none opens nothing, and
-// programs do not open the size.
+// head as long as the log may not have it, with what others have opened. A range of batches that is
+// none opens nothing, and programs do not open the size.
 func (f *follower) reportData(s Stated) {
 	s.Levers.Size = setting.Range{}
 	if b := s.Levers.Batch; !b.IsOpen() || b.To > cursor.MaxSamples {
 		s.Levers.Batch = setting.Range{}
 	}
-	have, first := f.state.Data, f.state.First
+	have, first, known := f.state.Data, f.state.First, f.state
 	if f.stated != nil {
 		have, first = &f.stated.Data, cmp.Or(first, f.stated.First)
+		known.open(f.stated.Levers)
 	}
 	s.First = cmp.Or(first, s.Data.Batch) // what a worker states before it looks for a checkpoint
-	if have == nil || f.state.Steps == 0 && s.Data.Step > have.Step ||
-		f.state.Shape.reloads(s.Worker) || f.stated == nil && f.state.opens(s.Levers) {
-		f.stated = &s
+	place := have == nil || f.state.Steps == 0 && s.Data.Step > have.Step ||
+		f.state.Shape.reloads(s.Worker)
+	if place || known.opens(s.Levers) {
+		kept := s
+		if !place && f.stated != nil {
+			kept = *f.stated
+		}
+		known.open(s.Levers)
+		kept.Levers = known.Levers
+		f.stated = &kept
 	}
 	f.agent.tellHead(s)
 }

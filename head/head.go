@@ -255,10 +255,11 @@ func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor, levers setting.L
 }
 
 // ReportPlace is ReportData for a program that goes on from a checkpoint of a job that trained by a
-// setting, of which Rate and Save count; what is 0 the checkpoint does not say.
+// setting, of which Rate, Save and Sync count; what is zero the checkpoint does not say.
 func (a *Agent) ReportPlace(w topo.WorkerID, data cursor.Cursor, s setting.Setting,
 	levers setting.Levers) {
-	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers, Rate: s.Rate, Save: s.Save})
+	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers, Rate: s.Rate, Save: s.Save,
+		Sync: s.Sync})
 	a.finishInput()
 }
 

@@ -140,6 +140,7 @@ type (
 		First  uint64         // the batch that the program states; that of Data may be another
 		Rate   float64        // factor of the learning rate of the checkpoint; 0 = it has none
 		Save   uint64         // steps between checkpoints then; 0 = as the job has it
+		Sync   string         // how workers synchronised then; "" = as the program states
 	}
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {

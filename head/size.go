@@ -147,10 +147,10 @@ func (r *leader) wantedSize() uint32 {
 	return uint32(min(r.machine.Want(), setting.MaxSize))
 }
 
-// effective returns a setting with the batch and the size that count where it does not say them.
+// effective returns a setting with the parts that count where it does not say them.
 func (r *leader) effective(of setting.Setting) setting.Setting {
-	of.Batch, of.Size = cmp.Or(of.Batch, r.state.First), cmp.Or(of.Size, r.wantedSize())
-	return of
+	of.Size = cmp.Or(of.Size, r.wantedSize())
+	return of.WithStated(r.state.First, r.state.Levers)
 }
 
 // effectiveNow returns how the job trains now. The log may not have its size yet.

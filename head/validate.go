@@ -88,7 +88,9 @@ func validate(v any) error {
 		return v.Validate()
 	case Stated:
 		return cmp.Or(checkBounds("first batch", int(v.First), cursor.MaxSamples),
-			setting.Setting{Rate: v.Rate, Save: v.Save}.Validate())
+			setting.Setting{Rate: v.Rate, Save: v.Save, Sync: v.Sync}.Validate())
+	case setting.Levers:
+		return v.Validate()
 	case Noted:
 		return checkBounds("length of a note", len(v.Data), MaxNote)
 	case cursor.Cursor:

@@ -24,7 +24,14 @@ type StepSample struct {
 	// Alike is how many steps before this one were as this one, and are in Seconds, which is the
 	// mean over all of them: of short steps not each is measured.
 	Alike uint64
+	// Round is of how many optimizer steps the round was that each worker made on its own until the
+	// commit, and that are in Seconds and Samples, which are the means over them, and in Alike; 0 =
+	// one.
+	Round uint32
 }
+
+// IsInRounds reports whether the step was made in a round of so many; 0 is as 1.
+func (x *StepSample) IsInRounds(n uint32) bool { return max(x.Round, 1) == max(n, 1) }
 
 // Count is how many steps the sample is of.
 func (x *StepSample) Count() uint64 { return x.Alike + 1 }

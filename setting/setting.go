@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
 // Setting is how a job trains from one step on. All members have the same setting in the same step.
@@ -23,14 +21,14 @@ type Setting struct {
 	// Batch is the number of samples of an optimizer step over all workers; 0 = as the program
 	// states.
 	Batch uint64 `json:"batch,omitempty"`
-	// Round is the number of local steps from one commit to the next. The only values are 0, as the
-	// program states, and 1.
+	// Round is the number of optimizer steps from one commit to the next, which workers make on
+	// their own, at most MaxRound; 1 = each step is committed, 0 = as the program states.
 	Round uint32 `json:"round,omitempty"`
 	// Shares has the part of the work of each rank, as whole numbers that are compared with each
 	// other; nil = all ranks have the same. It has at most MaxShares elements.
 	Shares []uint16 `json:"shares,omitempty"`
-	// Sync is how workers synchronise. The only values are "", as the program states, and "ssgd":
-	// gradients are averaged in every step.
+	// Sync is how workers synchronise, as NAME or NAME:OPTION=NUMBER:…, such as
+	// "diloco:lr=0.7:momentum=0.9"; "" = as the program states.
 	Sync string `json:"sync,omitempty"`
 	// Rate is the factor of the learning rate that goes with Batch, compared with the batch that
 	// the program states; 0 = workers choose it by their optimizers.
@@ -95,13 +93,9 @@ func (s Setting) With(text string) (Setting, error) {
 	return s, s.Validate()
 }
 
-// asked are the parts that this version changes for people while a job trains.
-var asked = []string{"batch", "rate", "shares", "save", "size"}
-
-// Asked returns the setting that a person asks for by the parts that a text gives, of which this
-// version changes batch, rate, shares, save and size while a job trains. A rate goes with its
-// batch: where the text has a batch alone, workers choose the rate. An error says what is wrong
-// with the text.
+// Asked returns the setting that a person asks for by the parts that a text gives. A rate goes with
+// its batch: where the text has a batch alone, workers choose the rate. And sync=ssgd goes with
+// rounds of one step. An error says what is wrong with the text.
 func (s Setting) Asked(text string) (Setting, error) {
 	seen := map[string]bool{}
 	for _, word := range strings.Split(text, ",") {
@@ -109,26 +103,19 @@ func (s Setting) Asked(text string) (Setting, error) {
 		switch {
 		case seen[name]:
 			return s, fmt.Errorf("%s is given twice: leave one out", name)
-		case slices.Contains(asked, name):
-			seen[name] = true
-		case slices.Contains(names, name):
-			return s, fmt.Errorf("%s: this version changes %s while a job trains, and nothing else",
-				name, strings.Join(asked, ", "))
 		default:
-			near := ""
-			if n := spelling.Nearest(name, asked); n != "" {
-				near = fmt.Sprintf("; did you mean %s?", n)
-			}
-			return s, fmt.Errorf("no part of a setting is called %q: there are %s%s", name,
-				strings.Join(asked, ", "), near)
+			seen[name] = true
 		}
 	}
 	next, err := s.With(text)
 	if err != nil {
 		return s, err
 	}
-	if strings.Contains(text, "batch=") && !strings.Contains(text, "rate=") {
+	if seen["batch"] && !seen["rate"] {
 		next.Rate = 0
+	}
+	if next.Sync == Ssgd && seen["sync"] && !seen["round"] {
+		next.Round = 1
 	}
 	return next, nil
 }
@@ -159,12 +146,12 @@ func (s *Setting) setPart(name, value string) (err error) {
 	case "size":
 		s.Size = uint32(whole(32))
 	default:
-		near := ""
-		if n := spelling.Nearest(name, names); n != "" {
-			near = fmt.Sprintf("; did you mean %s?", n)
+		if isOption(name) {
+			return fmt.Errorf("%s is an option of sync, and follows it after a colon, such as "+
+				"sync=diloco:lr=0.7:momentum=0.9", name)
 		}
 		return fmt.Errorf("no part of a setting is called %q: there are %s%s", name,
-			strings.Join(names, ", "), near)
+			strings.Join(names, ", "), didYouMean(name, names))
 	}
 	if err != nil {
 		return fmt.Errorf("%s=%s: the value is no number that can be, such as %s", name, value,
@@ -174,7 +161,7 @@ func (s *Setting) setPart(name, value string) (err error) {
 }
 
 // examples has a value of each part whose value is a number.
-var examples = map[string]string{"batch": "512", "round": "1", "shares": "2:1:1", "rate": "1.4",
+var examples = map[string]string{"batch": "512", "round": "8", "shares": "2:1:1", "rate": "1.4",
 	"save": "100", "size": "4"}
 
 // parseShares reads the shares of the ranks, such as "2:1:1".
@@ -196,11 +183,8 @@ func (s Setting) Validate() error {
 		return fmt.Errorf("batch=%d, save=%d: neither goes beyond 2^62", s.Batch, s.Save)
 	case s.Size > MaxSize:
 		return fmt.Errorf("size=%d: a job has up to %d workers", s.Size, MaxSize)
-	case s.Round > 1:
-		return fmt.Errorf("round=%d: this version commits every step, round=1", s.Round)
-	case s.Sync != "" && s.Sync != "ssgd":
-		return fmt.Errorf("sync=%s: this version averages gradients in every step, sync=ssgd",
-			s.Sync)
+	case s.Round > MaxRound:
+		return fmt.Errorf("round=%d: it takes up to %d steps", s.Round, MaxRound)
 	case math.IsNaN(s.Rate) || s.Rate < 0 || s.Rate > 1e6:
 		return fmt.Errorf("rate=%v: it takes a factor above 0, up to 10^6", s.Rate)
 	case len(s.Shares) > MaxShares:
@@ -209,7 +193,7 @@ func (s Setting) Validate() error {
 	case len(s.Shares) > 0 && !slices.ContainsFunc(s.Shares, func(n uint16) bool { return n > 0 }):
 		return fmt.Errorf("shares=0: somebody must do the work, such as shares=2:1:1")
 	}
-	return nil
+	return checkSync(s.Sync)
 }
 
 // Equal reports whether two settings train alike. Number does not count.
@@ -236,6 +220,10 @@ type Levers struct {
 	// Alike says that the program averages gradients with all workers alike, whatever they have of
 	// the samples. Then the shares of work are closed, which they are not otherwise.
 	Alike bool `json:"alike,omitempty"`
+	// Sync is how workers synchronise as the program states it, and Round after how many steps;
+	// both may change then. "" and 0 = gradients are averaged in every step, and neither changes.
+	Sync  string `json:"sync,omitempty"`
+	Round uint32 `json:"round,omitempty"`
 }
 
 // OpenBatch returns the levers of a program that states a batch, and in a list the least and the
@@ -297,7 +285,7 @@ func (l Levers) Refuse(from, to Setting) error {
 		return fmt.Errorf("the steps between checkpoints are closed: " +
 			"job.checkpoint(…, every=\"auto\") opens them")
 	}
-	return cmp.Or(l.RefuseShares(from, to), to.Validate())
+	return cmp.Or(l.refuseSync(from, to), l.RefuseShares(from, to), to.Validate())
 }
 
 // RefuseShares is Refuse, where only the shares of work count.

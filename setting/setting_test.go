@@ -16,11 +16,12 @@ import (
 func TestTextForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := setting.Setting{Batch: rapid.Uint64Range(0, 1<<40).Draw(t, "batch"),
-			Round: rapid.Uint32Range(0, 1).Draw(t, "round"),
+			Round: rapid.Uint32Range(0, setting.MaxRound).Draw(t, "round"),
 			Rate:  math.Abs(rapid.Float64Range(0, 1e6).Draw(t, "rate")), // no -0
 			Save:  rapid.Uint64Range(0, 1<<40).Draw(t, "save"),
 			Size:  rapid.Uint32Range(0, setting.MaxSize).Draw(t, "size"),
-			Sync:  rapid.SampledFrom([]string{"", "ssgd"}).Draw(t, "sync"),
+			Sync: rapid.SampledFrom([]string{"", "ssgd", "local", "sma:alpha=0.1",
+				"diloco:lr=0.7:momentum=0.9", "pair:seed=7", "own"}).Draw(t, "sync"),
 			Shares: append([]uint16{1}, rapid.SliceOfN(rapid.Uint16(), 0,
 				setting.MaxShares-1).Draw(t, "shares")...)}
 		got, err := setting.Setting{}.With(want.String())
@@ -45,6 +46,8 @@ func TestDiff(t *testing.T) {
 		{"batch=1", "batch=1", "", "", ""},
 		{"batch=8,size=2", "batch=8,size=4,save=3", "size=2", "save=3,size=4", "save,size"},
 		{"batch=8", "batch=8,shares=2:1,size=4", "", "shares=2:1,size=4", "shares,size"},
+		{"round=16,sync=diloco:lr=0.7", "round=8,sync=sma", "round=16,sync=diloco:lr=0.7",
+			"round=8,sync=sma", "round,sync"},
 	} {
 		from, _ := setting.Setting{}.With(x.from)
 		to, _ := setting.Setting{}.With(x.to)
@@ -153,6 +156,10 @@ func TestAsked(t *testing.T) {
 		"rate=3":             {Number: 2, Batch: 64, Rate: 3},
 		"shares=2:1":         {Number: 2, Batch: 64, Rate: 1.5, Shares: []uint16{2, 1}},
 		"save=9":             {Number: 2, Batch: 64, Rate: 1.5, Save: 9},
+		"round=8":            {Number: 2, Batch: 64, Rate: 1.5, Round: 8},
+		"sync=ssgd":          {Number: 2, Batch: 64, Rate: 1.5, Round: 1, Sync: "ssgd"},
+		"sync=diloco:lr=0.7,round=8": {Number: 2, Batch: 64, Rate: 1.5, Round: 8,
+			Sync: "diloco:lr=0.7"},
 	} {
 		got, err := had.Asked(text)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -160,10 +167,10 @@ func TestAsked(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"round=1":           "round: this version changes batch, rate, shares, save, size while",
-		"batch=9,sync=ssgd": "sync: this version changes batch, rate, shares, save, size while",
-		"batch=many":        "such as 512",
-		"btach=9":           "did you mean batch?",
+		"batch=many":            "such as 512",
+		"btach=9":               "did you mean batch?",
+		"sync=diloco,lr=0.7":    "lr is an option of sync, and follows it after a colon",
+		"round=8,sync=a,round=": "round is given twice",
 	} {
 		if got, err := had.Asked(text); err == nil || !strings.Contains(err.Error(), want) ||
 			!got.Equal(had) {
@@ -175,27 +182,35 @@ func TestAsked(t *testing.T) {
 // What is no setting is refused, with words that help.
 func TestRefusals(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                "write NAME=VALUE",
-		"batch":           "write NAME=VALUE",
-		"batch=":          "write NAME=VALUE",
-		"bacth=1":         "did you mean batch?",
-		"batch=0":         "such as 512",
-		"batch=-1":        "such as 512",
-		"batch=1e99":      "such as 512",
-		"batch=1,batch=x": "such as 512",
-		"rate=nan":        "rate=NaN",
-		"rate=0":          "such as 1.4",
-		"rate=x":          "such as 1.4",
-		"shares=1:x":      "such as 2:1:1",
-		"shares=0:0":      "somebody must do the work",
-		"shares=1:70000":  "such as 2:1:1",
-		"round=2":         "round=1",
-		"sync=diloco":     "sync=ssgd",
-		"save=0":          "such as 100",
-		"size=0":          "such as 4",
-		"size=65537":      "up to 65536 workers",
-		"size=2^33":       "such as 4",
-		"batch=2^63":      "such as 512",
+		"":                         "write NAME=VALUE",
+		"batch":                    "write NAME=VALUE",
+		"batch=":                   "write NAME=VALUE",
+		"bacth=1":                  "did you mean batch?",
+		"batch=0":                  "such as 512",
+		"batch=-1":                 "such as 512",
+		"batch=1e99":               "such as 512",
+		"batch=1,batch=x":          "such as 512",
+		"rate=nan":                 "rate=NaN",
+		"rate=0":                   "such as 1.4",
+		"rate=x":                   "such as 1.4",
+		"shares=1:x":               "such as 2:1:1",
+		"shares=0:0":               "somebody must do the work",
+		"shares=1:70000":           "such as 2:1:1",
+		"round=65537":              "up to 65536 steps",
+		"round=0":                  "such as 8",
+		"sync=dilocco":             "there are ssgd, local, diloco, sma, pair, hybrid; did you",
+		"sync=sma:lr=1":            "is no option of sma, or is given twice: it takes alpha, mom",
+		"sync=local:lr=1":          "it takes none",
+		"sync=diloco:rl=1":         "did you mean lr?",
+		"sync=sma:alpha=x":         `"x" is no number that can be: write alpha=0.5`,
+		"sync=sma:alpha=NaN":       "is no number that can be",
+		"sync=sma:alpha=1:alpha=1": "is given twice",
+		"sync=sma:alpha=0." + strings.Repeat("0", 200): "up to 128",
+		"save=0":     "such as 100",
+		"size=0":     "such as 4",
+		"size=65537": "up to 65536 workers",
+		"size=2^33":  "such as 4",
+		"batch=2^63": "such as 512",
 		"shares=1" + strings.Repeat(":1", setting.MaxShares): "up to 256 ranks",
 	} {
 		if _, err := (setting.Setting{}).With(text); err == nil ||
@@ -210,6 +225,10 @@ func TestLevers(t *testing.T) {
 	from := setting.Setting{Batch: 128}
 	open := setting.Levers{Batch: setting.Range{From: 64, To: 512}}
 	wide := setting.Levers{Size: setting.Range{From: 1, To: 4}, Save: true}
+	loose, err := setting.OpenSync("diloco", 16)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, x := range []struct {
 		levers setting.Levers
 		to     setting.Setting
@@ -218,7 +237,16 @@ func TestLevers(t *testing.T) {
 		{setting.Levers{}, setting.Setting{Batch: 256}, "the batch is closed"},
 		{open, setting.Setting{Batch: 1024}, "64–512"},
 		{open, setting.Setting{Batch: 32}, "64–512"},
-		{open, setting.Setting{Batch: 256, Round: 9}, "round=1"},
+		{open, setting.Setting{Batch: 256, Round: 9}, "how workers synchronise is closed"},
+		{open, setting.Setting{Batch: 256, Sync: "local"}, "how workers synchronise is closed"},
+		{loose, setting.Setting{Batch: 128, Round: 9}, ""},
+		{loose, setting.Setting{Batch: 128, Sync: "local", Round: 9}, ""},
+		{loose, setting.Setting{Batch: 128, Sync: "ssgd", Round: 9}, "which is round=1: for"},
+		{loose, setting.Setting{Batch: 128, Sync: "own"}, "sync is closed where"},
+		{loose, setting.Setting{Batch: 128, Sync: "lokal"}, "did you mean local?"},
+		{setting.Levers{Sync: "own", Round: 2}, setting.Setting{Batch: 128, Sync: "local"},
+			"(job.steps(…, local_steps=…))"},
+		{setting.Levers{Sync: "own", Round: 2}, setting.Setting{Batch: 128, Round: 7}, ""},
 		{open, setting.Setting{Batch: 512}, ""},
 		{setting.Levers{}, setting.Setting{Batch: 128, Rate: 2}, "the rate is closed"},
 		{open, setting.Setting{Batch: 128, Rate: 2}, ""},
@@ -267,10 +295,31 @@ func TestOpenBatch(t *testing.T) {
 	}
 }
 
+// A program states both how workers synchronise and after how many steps, or nothing.
+func TestOpenSync(t *testing.T) {
+	for _, x := range []struct {
+		sync  string
+		round uint32
+		want  string
+	}{
+		{"", 0, ""}, {"ssgd", 1, ""}, {"own", 5, ""}, {"sma:alpha=0.1", setting.MaxRound, ""},
+		{"ssgd", 2, "which is round=1"}, {"local", 0, "state both, the steps from 1 to 65536"},
+		{"", 4, "state both"}, {"local", setting.MaxRound + 1, "state both"},
+		{"locl", 4, "did you mean local?"},
+	} {
+		l, err := setting.OpenSync(x.sync, x.round)
+		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) ||
+			l.Sync != x.sync && x.want == "" {
+			t.Errorf("%q, %d opens %+v, %v; expected %q", x.sync, x.round, l, err, x.want)
+		}
+	}
+}
+
 // Whatever text comes in, With panics never and gives no setting that Validate refuses.
 func FuzzWith(f *testing.F) {
 	f.Add("batch=512,shares=2:1:1,save=3")
 	f.Add("rate=1e-9,sync=ssgd,round=1")
+	f.Add("sync=diloco:lr=0.7:momentum=0.9,round=16")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := setting.Setting{}.With(text)
 		if err != nil {

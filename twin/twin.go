@@ -96,11 +96,14 @@ func (t *Twin) fit() {
 		fixed*t.rate.Mid/float64(t.now.Setting.Batch))
 }
 
-// dealtAsNow returns the steps that count in which work was divided as it is now.
+// dealtAsNow returns the steps that count in which work was divided as it is now, in rounds of as
+// many steps.
 func (t *Twin) dealtAsNow() []sense.StepSample {
 	deal := sense.DealOf(t.now.Setting.Shares)
 	return slices.DeleteFunc(t.now.Steps.Between(t.since, t.now.Step),
-		func(x sense.StepSample) bool { return x.Deal != deal })
+		func(x sense.StepSample) bool {
+			return x.Deal != deal || !x.IsInRounds(t.now.Setting.Round)
+		})
 }
 
 // current returns those of some steps that are whole and were made as the job trains now.

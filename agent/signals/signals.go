@@ -36,6 +36,7 @@ type Signals struct {
 	every    int              // one in so many chunks of the step under way is measured; 0 = none
 	turn     int              // which of them
 	under    sense.StepSample // what is known of the step under way
+	drifts   bool             // what workers average at its end is no gradient
 	passed   int              // steps that have ended and are not added
 	began    sense.Duration   // when the last step that was added has ended; 0 = there was none
 	workers  []steps.Worker   // room for those of a step
@@ -183,7 +184,10 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 	next := sense.StepSample{Size: a.View.Size(), Generation: uint64(a.View.Generation),
 		Change: a.Setting.Number}
 	if a.Data != nil {
-		next.Samples, next.Batch = a.Data.Count(), a.Data.Batch
+		steps := a.Data.LocalSteps()
+		if next.Samples, next.Batch = a.Data.Count()/steps, a.Data.Batch; steps > 1 {
+			next.Round = uint32(steps)
+		}
 		next.Deal = sense.DealOf(a.Data.Shares)
 	}
 	if s.under.Size == 0 { // the job begins with a step
@@ -208,14 +212,15 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 			s.addSteps(a, i, full, next)
 		}
 	}
-	s.under = next
+	s.under, s.drifts = next, !averagesGradients(&a.State)
 }
 
 // addSteps adds the steps since the last that was added, of which the newest ends with part i of a
 // batch. full says that what there is to see of that one was told, and next is what the step after
 // it begins with.
 func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSample) {
-	now, alike := s.agent.Now(), uint64(s.passed-1)
+	each := uint64(max(s.under.Round, 1)) // optimizer steps of a round
+	now, alike := s.agent.Now(), uint64(s.passed)*each-1
 	s.passed = 0
 	x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(), Deal: s.under.Deal,
 		Alike: alike}
@@ -223,9 +228,12 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 		x.Seconds = (now - s.began).Seconds() / float64(alike+1)
 	}
 	if full {
+		if s.drifts {
+			s.gradient.Spoil()
+		}
 		x.Gradient, x.Reads = s.gradient.Step(s.under.Samples), s.gradient.Reads()
 		if !a.Changed { // else the ranks are not those of the step
-			x.Workers = s.workersOf(a.Parts[i].Calls, now)
+			x.Workers = s.workersOf(a.Parts[i].Calls, now, float64(each))
 		}
 	}
 	s.host.Add(x)
@@ -243,10 +251,18 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 	s.every, s.turn = s.host.Sampling()
 }
 
+// averagesGradients reports whether what workers of a job average are gradients, and not how far
+// each has come by itself.
+func averagesGradients(of *head.State) bool {
+	sync := of.Setting.WithStated(0, of.Levers).Sync
+	return sync == "" || sync == setting.Ssgd
+}
+
 // workersOf returns what is known of the workers of this host that made calls which end a step, now
-// that these are complete. A step that ends with a barrier has averaged its gradients otherwise.
-// The slice is used again for the next step.
-func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration) []steps.Worker {
+// that these are complete, or a round of so many steps, of which it is the mean. A step that ends
+// with a barrier has averaged its gradients otherwise. The slice is used again for the next step.
+func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration,
+	each float64) []steps.Worker {
 	list := s.workers[:0]
 	for _, p := range calls {
 		if p.Call.Far != nil {
@@ -259,10 +275,10 @@ func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration) []st
 		w := steps.Worker{Rank: int(rank), Wait: -1}
 		if t := ending.Told; ending.Ticket == p.Ticket {
 			if p.Call.Kind != collective.Barrier { // else the wait was before the call
-				w.Wait = (now - ending.At).Seconds()
+				w.Wait = (now - ending.At).Seconds() / each
 			}
-			w.Data, w.Compute = float64(t.Data)/1e6, float64(t.Compute)/1e6
-			w.Optimizer, w.Loss = float64(t.Optimizer)/1e6, float64(t.Loss)
+			w.Data, w.Compute = float64(t.Data)/1e6/each, float64(t.Compute)/1e6/each
+			w.Optimizer, w.Loss = float64(t.Optimizer)/1e6/each, float64(t.Loss)
 		}
 		list = append(list, w)
 	}

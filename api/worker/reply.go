@@ -182,6 +182,9 @@ type SettingReply struct {
 	// Save is the number of steps from one checkpoint to the next, for a worker that leaves that to
 	// the job; 0 means that the worker chooses it.
 	Save uint64 `json:"save,omitempty"`
+	// Sync is how workers synchronise, such as diloco:lr=0.7, also where that is as the program
+	// states; empty means that they average gradients in every step.
+	Sync string `json:"sync,omitempty"`
 }
 
 // TypeName implements Message.

@@ -145,6 +145,14 @@ type DataRequest struct {
 	// SaveSteps is how many steps were between two checkpoints at that place, as in a SettingReply;
 	// 0 means that the checkpoint does not say.
 	SaveSteps uint64 `json:"save_steps,omitempty"`
+	// Sync is how workers synchronise as the program states it, in the text form of a setting, and
+	// Round after how many steps; empty and 0 mean that gradients are averaged in every step.
+	Sync string `json:"sync,omitempty"`
+	// Round belongs to Sync.
+	Round uint32 `json:"round,omitempty"`
+	// Synced is how workers synchronised at the place of Cursor, as in a SettingReply; empty means
+	// as Sync.
+	Synced string `json:"synced,omitempty"`
 }
 
 // TypeName implements Message.

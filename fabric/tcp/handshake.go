@@ -18,7 +18,7 @@ import (
 // different versions do not talk. In version 2 the messages of every step became bytes in place of
 // JSON; in version 3 the names in the messages of package head changed; in version 4 the log of a
 // job has its setting, and in version 5 the size in it.
-const Protocol = 5
+const Protocol = 6
 
 // handshakeTime is how long a connection may take until both sides know what it is for.
 const handshakeTime = 10 * time.Second

@@ -107,8 +107,9 @@ func (w *worker) placeInData() cursor.Cursor {
 	switch known := w.host.agent.State(); {
 	case w.back.from != nil && known.Shape.Lost != "":
 		return w.back.from.place
-	case known.Data != nil:
+	case known.Data != nil && known.Levers.Sync == w.host.cluster.levers.Sync:
 		return *known.Data
 	}
-	return w.host.cluster.data // as the worker has stated it, before the job knows
+	// as the worker has stated it, before the job knows
+	return w.host.cluster.data.WithRound(w.host.cluster.levers.Round)
 }

@@ -94,7 +94,7 @@ func (l *invariants) addClaim(w topo.WorkerID, step uint64, c cursor.Cursor, spa
 	if l.claims[w] == nil {
 		l.claims[w] = map[uint64]claim{}
 	}
-	l.claims[w][step] = claim{c.Epoch, fmt.Sprint(c.Batch, c.Shares), spans}
+	l.claims[w][step] = claim{c.Epoch, fmt.Sprint(c.Batch, c.Round, c.Shares), spans}
 }
 
 // checkDecision checks a generation that a host knows to be decided (G1), and records it.
@@ -182,8 +182,7 @@ func withoutSetting(c *cursor.Cursor) *cursor.Cursor {
 	if c == nil {
 		return nil
 	}
-	place := c.WithBatch(1).WithShares(nil)
-	place.Round = 0
+	place := c.WithBatch(1).WithShares(nil).WithRound(0)
 	return &place
 }
 

@@ -19,6 +19,9 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
 		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0),
 		open: seed/2%2 == 0 && seed%3 > 0, apart: seed%7 == 0}
+	if g.open && seed/16%2 == 1 {
+		g.round = 1 + g.rand.IntN(5)
+	}
 	k := newStoreGenerator(c, seed)
 	do := func(line string) {
 		if broken == nil && line != "" {
@@ -98,6 +101,7 @@ type generator struct {
 	mesh      bool       // workers have parts of the state
 	redundant bool       // those that are on two are to be on two hosts
 	open      bool       // the program has opened the batch
+	round     int        // and how workers synchronise, first after so many steps; 0 = it has not
 	apart     bool       // what a lost worker has left is a batch of its own
 	spares    int        // of the job
 }
@@ -121,6 +125,9 @@ func (g *generator) firstEvents() (lines []string) {
 				want, g.rand.IntN(want+1), slots, samples, 1+g.rand.IntN(9), g.rand.IntN(2)))
 		if g.open {
 			lines[0] += " batches=1-12" + g.maxText(want)
+		}
+		if g.round > 0 {
+			lines[0] += fmt.Sprintf(" round=%d", g.round)
 		}
 		if g.apart {
 			lines[0] += " apart=1"

@@ -17,6 +17,7 @@ import (
 //
 //	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
 //	job A ... batches=1-12       the program has opened the batch
+//	job A ... round=4            and how workers synchronise, which is after four local steps
 //	job A ... max=4              it has four members at most, so policies may change the size
 //	job A ... apart=1            what a lost worker has left is a batch of its own
 //	job A ... spares=1           one more worker waits to take the place of one that is lost
@@ -39,7 +40,8 @@ import (
 //	down A B                     A notices that its link to B is gone
 //	resize 4 · drain B · release · force B · reshape dp=4,tp=1
 //	set batch=9,save=2           somebody asks for another setting; set batch=9 P: policy P does;
-//	                             set shares=2:1:1: other shares of work; set size=3: another size
+//	                             set shares=2:1:1: other shares of work; set size=3: another size;
+//	                             set round=8: longer rounds
 //	end kept                     the change that is under trial ends; reverted, void
 //	restart A                    the job is run again on its first host, which was lost, with the
 //	                             store in its folder
@@ -123,7 +125,8 @@ func (c *Cluster) performJob(words []string) error {
 		}
 		c.data = data
 	}
-	c.data.Apart, c.levers = number("apart") > 0, parseLevers(option(words, "batches"))
+	c.data.Apart = number("apart") > 0
+	c.levers = parseLevers(option(words, "batches"), number("round"))
 	c.disk.every = uint64(number("saves"))
 	c.groups, c.early, c.mesh = number("groups") > 0, number("early"), option(words, "mesh")
 	c.unreplicated, c.redundant = number("unreplicated") > 0, number("redundant") > 0

@@ -16,11 +16,12 @@ import (
 
 // How a job comes to another setting, and what must hold then:
 //
-//   - the members train by the same batch and shares in the same step, and what a host's workers
-//     are not told of is what they compute by themselves (T1);
-//   - the setting changes only with an entry that enters a change or reverts it, and the batch with
-//     it; a change is under trial from its entry to its end, which comes once, and a policy's of
-//     the rate alone is entered beside no trial, and without one (T2);
+//   - the members train by the same batch, round and shares in the same round, what it counts is
+//     what they have trained on, and what a host's workers are not told of is what they compute by
+//     themselves (T1);
+//   - the setting changes only with an entry that enters a change or reverts it, and batch and
+//     round with it; a change is under trial from its entry to its end, which comes once, and a
+//     policy's of the rate alone is entered beside no trial, and without one (T2);
 //   - all hosts apply the same changes in the same entries (L1 says that);
 //   - asked for without a fault, a change is entered, and ends (T3).
 //
@@ -28,9 +29,12 @@ import (
 // invariants.
 
 // parseLevers reads what the program has opened: the batch, as LEAST-MOST, and with it the steps
-// between checkpoints; "" = nothing.
-func parseLevers(text string) (levers setting.Levers) {
-	levers.Save = text != ""
+// between checkpoints; "" = nothing. Where it says so many steps a round, it has opened how workers
+// synchronise; 0 = it has not.
+func parseLevers(text string, round int) (levers setting.Levers) {
+	if levers.Save = text != ""; round > 0 {
+		levers.Sync, levers.Round = "local", uint32(round)
+	}
 	from, to, _ := strings.Cut(text, "-")
 	levers.Batch.From, _ = strconv.ParseUint(from, 10, 32)
 	levers.Batch.To, _ = strconv.ParseUint(to, 10, 32)
@@ -85,6 +89,7 @@ func changeText(c *setting.Change) string {
 type setAt struct {
 	setting setting.Setting
 	trial   *setting.Change
+	levers  setting.Levers
 	data    *cursor.Cursor
 	view    topo.Generation
 }
@@ -92,13 +97,9 @@ type setAt struct {
 // checkSetting checks what an entry of the log changes in the setting (T1, T2). members says that
 // the host has some before and after it.
 func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members bool) {
-	is, was := setAt{a.Setting, a.Trial, a.Data, a.View.Generation}, l.set[h.name]
+	is, was := setAt{a.Setting, a.Trial, a.Levers, a.Data, a.View.Generation}, l.set[h.name]
 	l.set[h.name] = is
-	if a.Data != nil && (a.Data.Batch != cmp.Or(a.Setting.Batch, a.First) ||
-		a.Data.Round != a.Setting.Round || !slices.Equal(a.Data.Shares, a.Setting.Shares)) {
-		l.fail("%s applies entry %d with the data %+v, the setting %v and a first batch of %d",
-			h.name, a.Index, *a.Data, a.Setting, a.First)
-	}
+	l.checkPlace(h, a)
 	if a.Change != nil && h.agent.Leads() {
 		h.cluster.print("change %d is %s by %s: from %s to %s", a.Change.Number, a.Change.Phase,
 			h.name, a.Change.From, a.Change.To)
@@ -129,8 +130,10 @@ func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members 
 		why = "tells again who is new"
 	case ofSize != "":
 		why = ofSize
-	case a.Data.Batch != was.data.Batch && !a.Data.TakesBatch():
-		why = "is another batch, and one before is incomplete"
+	case (a.Data.Batch != was.data.Batch || a.Data.Round != was.data.Round) && !a.Data.TakesBatch():
+		why = "is another batch or round, and one before is incomplete"
+	case is.levers.Sync != was.levers.Sync && a.Steps > 0:
+		why = "opens how workers synchronise after the first step"
 	case c == nil:
 		if !is.setting.Equal(was.setting) || is.setting.Number != was.setting.Number ||
 			changeText(is.trial) != changeText(was.trial) {
@@ -151,7 +154,7 @@ func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members 
 		why = "ends a change that is not under trial"
 	case c.Phase == setting.Reverted:
 		if back, err := was.trial.Undo(was.setting); err != nil || !a.Changed ||
-			cmp.Or(back.Batch, a.First) != a.Data.Batch {
+			!isAt(a, back) {
 			why = "reverts a change in another way"
 		}
 	case !is.setting.Equal(was.setting):
@@ -162,13 +165,42 @@ func (l *invariants) checkSetting(h *host, a *head.Apply, before place, members 
 	}
 }
 
-// checkBatches checks that the contributors of a step train on batches of the same size (T1).
+// checkPlace checks that the place in the data has the parts of the setting that belong to it (T2).
+func (l *invariants) checkPlace(h *host, a *head.Apply) {
+	if a.Data != nil && (!isAt(a, a.Setting) || !slices.Equal(a.Data.Shares, a.Setting.Shares)) {
+		l.fail("%s applies entry %d with the data %+v, the setting %v and a first batch of %d",
+			h.name, a.Index, *a.Data, a.Setting, a.First)
+	}
+}
+
+// isAt reports whether the place in the data has the batch and the round of a setting.
+func isAt(a *head.Apply, s setting.Setting) bool {
+	return a.Data.Batch == cmp.Or(s.Batch, a.First) &&
+		a.Data.Round == cmp.Or(s.Round, a.Levers.Round)
+}
+
+// checkBatches checks that the contributors of a round train on batches of the same size, in as
+// many local steps, and that the round counts what they have trained on, and nothing else (T1).
 func (l *invariants) checkBatches(step uint64, s *step) {
+	total := uint64(0)
 	for _, w := range s.contributors {
+		for _, span := range l.claims[w][step].spans {
+			total += span.Len()
+		}
 		first, mine := l.claims[s.contributors[0]][step], l.claims[w][step]
 		if first.setting != mine.setting || first.epoch != mine.epoch {
 			l.fail("in step %d w%d trains on %s in epoch %d, w%d on %s in epoch %d", step, w,
 				mine.setting, mine.epoch, s.contributors[0], first.setting, first.epoch)
+		}
+	}
+	if before := l.steps[s.follows]; s.data != nil && (before != nil || s.follows == 0) {
+		count := s.data.Committed()
+		if before != nil {
+			count -= before.data.Committed()
+		}
+		if count != total {
+			l.fail("step %d counts %d samples, and %v have trained on %d", step, count,
+				s.contributors, total)
 		}
 	}
 }
@@ -186,8 +218,12 @@ func (c *Cluster) checkChanges() {
 	if before.Data.Batch == batch {
 		batch++
 	}
+	text := fmt.Sprintf("batch=%d", batch)
+	if c.levers.Sync != "" {
+		text += fmt.Sprintf(",sync=local,round=%d", before.Data.Round%3+2)
+	}
 	if _, waits := h.agent.RequestedChange(); !waits {
-		c.requestSetting(fmt.Sprintf("batch=%d", batch), "")
+		c.requestSetting(text, "")
 	}
 	isSet := func(s head.State) bool { return s.Setting.Number > before.Setting.Number }
 	if c.stabilizeUntil(h, isSet, fmt.Sprintf("come to batches of %d", batch)) {
@@ -241,6 +277,9 @@ func (g *generator) changeEvent() string {
 		return fmt.Sprintf("set rate=%d policy", 1+g.rand.IntN(9))
 	}
 	batch := 1 + g.rand.IntN(1+g.rand.IntN(13)) // the largest is out of range
+	if g.round > 0 && g.rand.IntN(2) == 0 {
+		return "set " + g.roundText(batch)
+	}
 	if g.rand.IntN(2) == 0 {
 		return fmt.Sprintf("set batch=%d policy", batch)
 	}
@@ -254,6 +293,19 @@ func (g *generator) sharesText(size int) string {
 		words = append(words, strconv.Itoa(g.rand.IntN(5)))
 	}
 	return "shares=" + strings.Join(words, ":") + []string{"", ",round=1"}[g.rand.IntN(2)]
+}
+
+// roundText chooses another round, of up to five steps, or another way to synchronise, and in some
+// cases a batch with it, as a part of a setting.
+func (g *generator) roundText(batch int) string {
+	text := fmt.Sprintf("round=%d", 1+g.rand.IntN(5))
+	if ways := []string{"", "diloco:lr=0.7", "sma", "ssgd"}; g.rand.IntN(3) == 0 {
+		text += ",sync=" + cmp.Or(ways[g.rand.IntN(len(ways))], "local")
+	}
+	if g.rand.IntN(3) == 0 {
+		text += fmt.Sprintf(",batch=%d", batch)
+	}
+	return text + []string{"", " policy"}[g.rand.IntN(2)]
 }
 
 // isChanging reports whether a change waits for the end of a step, or is under trial.

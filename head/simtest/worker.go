@@ -32,6 +32,8 @@ type worker struct {
 	ticket   uint64                        // of its last call
 	step     uint64                        // that it is in, from 1; 0 = it has begun none
 	plan     []collective.Call             // the calls that it posts next
+	stated   bool                          // it has stated its data, and may open more
+	locals   int                           // local steps that it makes before calls of the world
 	chain    []byte                        // output of the last call, for the next one; nil = none
 	open     map[uint64]*collective.Posted // by ticket, calls that are not complete
 	groups   map[string]topo.GroupID       // by their list of workers, as text
@@ -47,7 +49,9 @@ func (h *host) startWorker(id topo.WorkerID) {
 	h.runActions()
 }
 
-// askToJoin makes the call "enter", or the join of a worker that the job begins with, once.
+// askToJoin makes the call "enter", or the join of a worker that the job begins with, once. One
+// that opens how workers synchronise does so the first time that this is called, and joins the
+// next.
 func (w *worker) askToJoin() {
 	if w.asked || w.released {
 		return
@@ -56,8 +60,18 @@ func (w *worker) askToJoin() {
 	c := w.host.cluster
 	if _, first := w.host.agent.State().View.Rank(w.id); c.mesh != "" && !first {
 		w.stateLayout()
-	} else if c.mesh == "" && c.data.Samples > 0 {
-		w.host.agent.ReportData(w.id, c.data, c.levers)
+	} else if c.mesh == "" && c.data.Samples > 0 && !w.stated {
+		levers := c.levers
+		levers.Sync, levers.Round = "", 0 // as a loader, and then an optimizer
+		w.host.agent.ReportData(w.id, c.data, levers)
+	}
+	if !w.stated && c.levers.Sync != "" {
+		w.stated, w.asked = true, false
+		w.host.runActions()
+		return
+	}
+	if c.levers.Sync != "" {
+		w.host.agent.ReportData(w.id, c.data.WithRound(c.levers.Round), c.levers)
 	}
 	w.host.agent.WorkerAsks(w.id)
 	w.host.runActions()
@@ -88,6 +102,8 @@ func (w *worker) doNext() bool {
 		w.exit("exited after its release")
 	case w.failed:
 		w.dropStep()
+	case len(w.plan) > 0 && w.locals > 0 && w.plan[0].Group == topo.World:
+		w.locals--
 	case len(w.plan) > 0:
 		w.postNext()
 	default:
@@ -140,10 +156,20 @@ func (w *worker) planStep() {
 	last.Step = true
 	w.plan = append(w.plan, last)
 	data := w.placeInData()
+	w.locals = 0
 	if rank, ok := known.View.Rank(w.id); ok && data.Samples > 0 {
-		w.host.cluster.invariants.addClaim(w.id, w.step, data,
-			data.Part(int(rank), known.View.Size()))
+		w.locals = int(data.LocalSteps()) - 1
+		w.host.cluster.invariants.addClaim(w.id, w.step, data, w.pieces(data, int(rank)))
 	}
+}
+
+// pieces returns what a rank trains on in the next round, by its local steps.
+func (w *worker) pieces(data cursor.Cursor, rank int) (list []cursor.Span) {
+	size := w.host.agent.State().View.Size()
+	for i := range data.LocalSteps() {
+		list = append(list, data.Piece(i, rank, size)...)
+	}
+	return list
 }
 
 // neighbours lists the workers that share a group with this one in this step; none where the job

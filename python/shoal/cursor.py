@@ -15,7 +15,7 @@ from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 from ._order import MAX_SAMPLES, Order, Samples, Span, random_word
 
-__all__ = ["MAX_SAMPLES", "Cursor", "Order", "Samples", "Span", "random_word"]
+__all__ = ["MAX_ROUND", "MAX_SAMPLES", "Cursor", "Order", "Samples", "Span", "random_word"]
 
 MAX_LEFT = 180  # the largest number of spans that an encoding has room for
 MAX_SHARES = 256  # the largest number of ranks among which work can be divided unequally

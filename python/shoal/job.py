@@ -33,10 +33,10 @@ from ._runtime.backend import Backend
 from ._runtime.launchers import other_launcher
 from ._runtime.solo import Solo
 from ._runtime.worker import Worker
-from .cursor import MAX_SAMPLES, Cursor, Order
+from .cursor import MAX_ROUND, MAX_SAMPLES, Cursor, Order
 from .errors import JoinError, ShoalError
 from .mesh import Mesh
-from .steps import Progress, steps_until
+from .steps import OWN, Progress, steps_until
 from .world import World
 
 T = TypeVar("T")
@@ -81,6 +81,7 @@ class Job(World):
         steps: Optional[int] = None,
         batch_range: Optional[Tuple[int, int]] = None,
         statistical_epochs: Optional[int] = None,
+        local_steps: Optional[int] = None,
     ) -> Iterator[Step]:
         """The steps of a training loop over a data set of `samples` samples, `batch` of them in
         each step over all workers.
@@ -108,13 +109,25 @@ class Job(World):
         epochs of the batch that is stated here; job.statistical_epochs says how many they are
         worth. With a batch that stays these are epochs.
 
+        With local_steps=8 workers average in every eighth step only, where step.ends_round, and
+        what they average is for the script to choose: its parameters, say. Each worker makes the
+        steps before alone, on its own samples. A worker that is lost meanwhile takes what it has
+        learned with it, and its samples of the whole round come again. `shoal set JOB round=4`
+        changes the number. The end of the loop, and a checkpoint, come with the end of a round.
+
+            for step in job.steps(len(images), batch=128, local_steps=8):
+                weights -= rate * f(weights, images[step.indices])
+                if step.ends_round:
+                    step.allreduce(weights)
+
         Raises TypeError and ValueError for arguments that are no such numbers, and ValueError where
         the job trains on another data set already.
         """
-        return steps_until(
-            self.place(samples, batch, seed, shuffle, batch_range=batch_range),
-            End(epochs, steps, statistical_epochs),
-        )
+        place = self.place(samples, batch, seed, shuffle, batch_range=batch_range)
+        if local_steps is not None:
+            what = "how many steps workers make on their own, an integer from 1 to 65536"
+            place.open_sync(OWN, as_integer("local_steps", local_steps, 1, what, MAX_ROUND))
+        return steps_until(place, End(epochs, steps, statistical_epochs))
 
     def place(
         self,

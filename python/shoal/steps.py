@@ -18,6 +18,9 @@ from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
 from .world import World
 
+# How workers synchronise where the program averages what it likes at the end of a round by itself.
+OWN = "own"
+
 
 class Progress:
     """The place of a job in its data, and what happens between one step and the next. A job has
@@ -373,6 +376,8 @@ class Progress:
                 return False
             if view.cursor:
                 self.cursor = Cursor.unpack(view.cursor)
+                if not self.cursor.round:  # written before the agent knew of `open_sync`
+                    self.cursor = self.cursor.with_round(self._stated_sync.round)
             if view.has_setting:
                 setting = backend.ask_setting()
                 self.rate = setting.rate

@@ -1,9 +1,12 @@
-"""Rounds of local steps, as a worker follows them: without an agent, for which the tests stand
-in.
+"""Rounds of local steps, as a worker follows them: without an agent, for which the tests stand in,
+and in a job.
 """
+
+import pathlib
 
 import numpy
 import pytest
+import running_job
 from changing_job import Changing, changing_job
 
 from shoal._live.epochs import End
@@ -156,3 +159,19 @@ def test_a_job_states_one_way_to_synchronise():
     next(steps_until(place, End(1, None)))
     with pytest.raises(ShoalError, match="too late .its steps have begun."):
         place.open_sync("local", 4)
+
+
+def test_a_round_loses_a_worker_changes_and_takes_newcomers_in(launch, binary, tmp_path):
+    """One of three workers is killed amid a round, then rounds become shorter, and others join:
+    each sample counts once an epoch, and all workers have the same.
+    """
+    worker = pathlib.Path(__file__).with_name("elastic_rounds.py")
+    with running_job.running(launch, binary, tmp_path / "end", 3, worker, 700, 20, 5, 1) as job:
+        job.read_until("w1 was killed by SIGKILL")
+        job.set("round=3")
+        job.resize(4)
+        job.read_until("FOUR IN ROUNDS OF 3")
+        output = job.finish()
+    ended = running_job.check_results(output)
+    assert len(ended) == 4 and ended[0][5] == 3, output
+    assert "round 5 -> 3" in output, output

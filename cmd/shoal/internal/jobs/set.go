@@ -40,6 +40,8 @@ The command ends when that is so, or says why it will not be.
               shoal.torch.loader(…, batch_range=(64, 1024)), job.steps, or client.Data in Go
   rate=1.4    factor of the learning rate of SGD at that batch, as against the one of the program;
               without it shoal.torch.optimizer chooses the factor, also for other optimizers
+  round=8     steps that workers make on their own between two averages, where the program has
+              opened that: job.steps(…, local_steps=4)
   shares=2:1  work of each rank, compared with the others; 1:1 = all have the same
   save=100    steps from one checkpoint to the next, where the program leaves that to the job:
               job.checkpoint(…, every="auto"), or client.Checkpoint in Go

@@ -1,0 +1,175 @@
+package setting
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/internal/spelling"
+)
+
+// How workers synchronise: in every step, or after rounds of steps that each makes on its own.
+
+const (
+	// Ssgd averages gradients in every step.
+	Ssgd = "ssgd"
+	// Own says that the program averages what it likes at the end of a round by itself. Programs
+	// state it, and nothing else is changed to it or from it.
+	Own = "own"
+)
+
+// MaxRound bounds Setting.Round, as cursor.MaxRound does.
+const MaxRound = 1 << 16
+
+// What Setting.Sync has at most.
+const (
+	maxSync   = 128     // bytes
+	maxOption = 1 << 53 // the value of an option
+)
+
+// syncs has the ways to synchronise that people can ask for, and the options of each, which are
+// numbers.
+var syncs = []struct {
+	name    string
+	options []string
+}{
+	{Ssgd, nil},
+	{"local", nil},
+	{"diloco", []string{"lr", "momentum"}},
+	{"sma", []string{"alpha", "momentum"}},
+	{"pair", []string{"seed"}},
+	{"hybrid", []string{"seed"}},
+}
+
+// syncNames returns the names of the ways to synchronise.
+func syncNames() (list []string) {
+	for _, s := range syncs {
+		list = append(list, s.name)
+	}
+	return list
+}
+
+// checkSync returns what is wrong with a text of Setting.Sync; nil = nothing.
+func checkSync(text string) error {
+	words := strings.Split(text, ":")
+	if text == "" || text == Own {
+		return nil
+	}
+	if len(text) > maxSync {
+		return fmt.Errorf("sync has %d bytes; it takes up to %d", len(text), maxSync)
+	}
+	i := slices.Index(syncNames(), words[0])
+	if i < 0 {
+		return fmt.Errorf("sync=%s: there are %s%s", text, strings.Join(syncNames(), ", "),
+			didYouMean(words[0], syncNames()))
+	}
+	seen := map[string]bool{}
+	for _, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		if !slices.Contains(syncs[i].options, name) || seen[name] {
+			return fmt.Errorf("sync=%s: %q is no option of %s, or is given twice: it takes %s%s",
+				text, word, words[0], cmp.Or(strings.Join(syncs[i].options, ", "), "none"),
+				didYouMean(name, syncs[i].options))
+		}
+		seen[name] = true
+		if x, err := strconv.ParseFloat(value, 64); err != nil || !(math.Abs(x) <= maxOption) {
+			return fmt.Errorf("sync=%s: %q is no number that can be: write %s=0.5, with a colon "+
+				"before each option", text, value, name)
+		}
+	}
+	return nil
+}
+
+// isOption reports whether some way to synchronise has an option of a name.
+func isOption(name string) bool {
+	for _, s := range syncs {
+		if slices.Contains(s.options, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// didYouMean returns a text that proposes the name that is spelled nearly so; "" = there is none.
+func didYouMean(name string, among []string) string {
+	if n := spelling.Nearest(name, among); n != "" {
+		return fmt.Sprintf("; did you mean %s?", n)
+	}
+	return ""
+}
+
+// checkRound returns what is wrong with a way to synchronise, for a number of steps; nil = nothing.
+func checkRound(sync string, round uint32) error {
+	if sync == Ssgd && round > 1 {
+		return fmt.Errorf("sync=ssgd averages gradients in every step, which is round=1: for "+
+			"round=%d give another one of %s", round, strings.Join(syncNames()[1:], ", "))
+	}
+	return nil
+}
+
+// OpenSync returns the levers of a program that states how workers synchronise, and after how many
+// steps. "" opens nothing. An error says what is wrong with it.
+func OpenSync(sync string, round uint32) (Levers, error) {
+	if sync == "" && round == 0 {
+		return Levers{}, nil
+	}
+	err := cmp.Or(checkSync(sync), checkRound(sync, round))
+	if err == nil && (sync == "" || round < 1 || round > MaxRound) {
+		err = fmt.Errorf("sync=%q with %d steps a round: state both, the steps from 1 to %d", sync,
+			round, MaxRound)
+	}
+	return Levers{Sync: sync, Round: round}, err
+}
+
+// Validate returns what is wrong with levers that no program can have; nil = nothing. Ranges are
+// not looked at.
+func (l Levers) Validate() error {
+	_, err := OpenSync(l.Sync, l.Round)
+	return err
+}
+
+// WithStated returns the setting with what the program states where the setting says nothing of it:
+// the batch first, and by its levers how workers synchronise. The size stays.
+func (s Setting) WithStated(first uint64, l Levers) Setting {
+	s.Batch, s.Sync, s.Round = cmp.Or(s.Batch, first), cmp.Or(s.Sync, l.Sync),
+		cmp.Or(s.Round, l.Round)
+	return s
+}
+
+// CheckSync returns why a worker cannot state the levers l where the job has have, as far as they
+// say how workers synchronise, and begun says that steps were made; nil = it can. Who states
+// nothing of it leaves that to the others.
+func (have Levers) CheckSync(l Levers, begun bool) error {
+	if l.Sync == "" || l.Sync == have.Sync && l.Round == have.Round || have.Sync == "" && !begun {
+		return nil
+	}
+	return fmt.Errorf("workers synchronise by %s; this worker stated %s; every worker must state "+
+		"the same, before the first step", have.syncText(), l.syncText())
+}
+
+// syncText says how workers synchronise as a program has stated it.
+func (l Levers) syncText() string {
+	if l.Sync == "" {
+		return "averages of gradients in every step"
+	}
+	return fmt.Sprintf("sync=%s,round=%d", l.Sync, l.Round)
+}
+
+// refuseSync returns why a job with these levers does not go from one setting to another, as far as
+// it says how workers synchronise; nil = it may.
+func (l Levers) refuseSync(from, to Setting) error {
+	switch {
+	case from.Sync == to.Sync && from.Round == to.Round:
+		return nil
+	case l.Sync == "":
+		return fmt.Errorf("how workers synchronise is closed: the program averages gradients in " +
+			"every step, and opens round with job.steps(…, local_steps=…)")
+	case from.Sync != to.Sync && (l.Sync == Own || to.Sync == Own):
+		return fmt.Errorf("sync is closed where the program averages by itself at the end of a " +
+			"round (job.steps(…, local_steps=…)): only round may change there")
+	}
+	return checkRound(to.Sync, to.Round)
+}
