@@ -145,6 +145,27 @@ func TestSetSizeOfPausedJob(t *testing.T) {
 	}
 }
 
+// Shares go on to the members that come with the same step, and are not another change then.
+func TestSharesOfOtherMembers(t *testing.T) {
+	j := &control.Job{}
+	for _, x := range []struct {
+		number uint64
+		batch  uint64
+		shares []uint16
+		want   bool
+	}{
+		{3, 128, []uint16{2, 1, 2}, true},
+		{4, 128, []uint16{2, 1, 2}, false}, // another change
+		{3, 64, []uint16{2, 1, 2}, false},  // another batch
+		{3, 128, []uint16{1, 2}, false},    // the same members
+	} {
+		j.Setting = &setting.Setting{Number: x.number, Batch: x.batch, Shares: x.shares}
+		if got := isOfOthers(j, "batch=128,shares=2:1", 3); got != x.want {
+			t.Errorf("%+v: %v", x, got)
+		}
+	}
+}
+
 // A change is said whole, from its lines in the ledger.
 func TestChangeText(t *testing.T) {
 	c := setting.Change{Number: 3, Phase: setting.Entered, Policy: "batch", Step: 412,
