@@ -87,6 +87,10 @@ func openPage(ctx context.Context, run *follow.Follower, flag, address string, t
 	p.group.Go("page", func(ctx context.Context) error {
 		return serve(ctx, l, newHostGuard(address, p.handler()))
 	})
+	p.group.Go("first reading", func(ctx context.Context) error {
+		_, _, err := p.news(ctx, "") // so that it is done when the browser comes
+		return err
+	})
 	return p, nil
 }
 

@@ -5,7 +5,7 @@ import { h, render, Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { Chart, Line } from "./chart";
-import { apply, column, Common, duration, isLong, Series, View } from "./model";
+import { apply, clock, column, Common, duration, isLong, Series, View } from "./model";
 import { Hosts, Workers } from "./hosts";
 import { Facts, Ledger, Notes, Timeline } from "./parts";
 
@@ -275,6 +275,9 @@ function App() {
         {view && (
           <p class="muted">
             {view.state.text}
+            {!view.live && !view.state.over && view.state.at > 0 && (
+              <>; it was heard last at {clock(view.state.at, view.made)}</>
+            )}
             {view.command && (
               <>
                 {" "}

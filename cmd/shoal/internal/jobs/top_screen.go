@@ -83,7 +83,9 @@ func headLines(v watch.View) (lines []string) {
 		if v.State.Over && v.State.At > 0 {
 			end = v.State.At
 		}
-		facts = append(facts, fmt.Sprintf("since %s (%v)", clock(v.Started),
+		began := time.UnixMilli(int64(v.Started * 1e3))
+		facts = append(facts, fmt.Sprintf("since %s (%v)",
+			timeOrDate(began, time.UnixMilli(int64(v.Made*1e3))),
 			(time.Duration(math.Max(end-v.Started, 0))*time.Second).Round(time.Second)))
 	}
 	lines = append(lines, strings.Join(facts, "  "))
