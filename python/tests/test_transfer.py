@@ -26,13 +26,24 @@ def test_a_piece_is_the_parts_of_items_that_it_names(seed):
 
 
 @pytest.mark.parametrize("whole", [0, 1, transfer.PIECE, transfer.PIECE + 1, 5 * transfer.PIECE])
-def test_pieces_cover_the_state(whole):
-    """The pieces follow each other without a gap, and none is too large."""
-    cuts = transfer._piece_bounds([0, whole // 3, whole])
-    assert [at for cut in cuts for at in range(cut[0], cut[1], transfer.PIECE)] == list(
-        range(0, whole, transfer.PIECE)
-    )
-    assert (cuts[-1][1] if cuts else 0) == whole
+@pytest.mark.parametrize("common", [None, 0, 1])
+def test_pieces_cover_the_state(whole, common):
+    """The pieces follow each other without a gap, and none is too large. Members take turns in
+    sending what all have, and rank 0 sends what differs between them.
+    """
+    ends = [whole // 3, whole]
+    pieces = transfer._pieces(ends, common, 3)
+    at = 0
+    for start, stop, _ in pieces:
+        assert start == at
+        at = stop
+    assert all(0 < stop - start <= transfer.PIECE for start, stop, _ in pieces)
+    assert at == whole
+    middle = {None: whole, 0: 0, 1: whole // 3}[common]
+    turns = [sender for start, _, sender in pieces if start < middle]
+    assert turns == [k % 3 for k in range(len(turns))]
+    assert all(stop <= middle or start >= middle for start, stop, _ in pieces)
+    assert not any(sender for start, _, sender in pieces if start >= middle)
 
 
 def test_there_is_room_for_a_state_like_ones_own():

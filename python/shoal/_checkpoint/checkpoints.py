@@ -231,7 +231,7 @@ class Checkpoints:
         The arrays are not copied yet.
         """
         items: List[Item] = []
-        notes, own = self._state.plan_checkpoint(items)
+        notes, own = self._state.plan_checkpoint(items, self._job.size)
         if self.meshed is not None:
             return self.meshed.contents(notes, own, items)
         kept = catalogue(items)

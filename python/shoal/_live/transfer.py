@@ -49,6 +49,8 @@ class Entry(NamedTuple):
     in_place: bool  # `get` returns the state itself, not a copy of it
     checkpointed: bool  # checkpoints have the value too
     optional: bool  # but older ones do not
+    # The value has arrays and differs between workers; joiners and checkpoints get that of rank 0.
+    of_first: bool = False
 
 
 class Sharded(Protocol):
@@ -99,16 +101,19 @@ class State:
         in_place: bool = False,
         checkpointed: bool = True,
         optional: bool = False,
+        of_first: bool = False,
     ) -> None:
         """Add a part of the state, under a name that is not taken: get() on the workers that have
         it, set(value) on those that need it; not `alike`: it may differ between workers, has no
         arrays, and that of rank 0 is given. With `in_place` a worker that joins receives into the
         arrays that `get` returns, and `set` finds the values there. What is not `checkpointed` is
         in no checkpoint: it says how these workers go about it, not what they have learned. What is
-        `optional` stays as it is where a checkpoint has none. Raises TypeError for a value that
-        cannot be sent.
+        `optional` stays as it is where a checkpoint has none. With `of_first` the value differs
+        between workers and has arrays, of the same shapes on all: rank 0 alone sends and writes it.
+        Raises TypeError for a value that cannot be sent.
         """
-        entry = Entry(get, set, alike, in_place, checkpointed, optional)
+        alike = alike and not of_first
+        entry = Entry(get, set, alike, in_place, checkpointed, optional, of_first)
         # A value that cannot be sent is refused now, and not when a worker joins.
         self._plan_entry(name, entry, [])
         self._entries[name] = entry
@@ -160,7 +165,8 @@ class State:
         notes: Dict[str, Any] = {}
         listed: List[Dict[str, Any]] = []
         first: Dict[Tuple[int, int], int] = {}  # the first item of a memory, which is the state
-        for name, entry in self._entries.items():
+        common = 0  # number of items that all members have alike; those of rank 0 come behind them
+        for name, entry in sorted(self._entries.items(), key=lambda e: e[1].of_first):
             notes[name] = self._plan_entry(name, entry, items)
             for item in items[len(listed) :]:
                 listed.append({"name": item.name, "bytes": item.nbytes})
@@ -169,14 +175,17 @@ class State:
                     listed[-1]["same"] = first[memory]
                 elif entry.in_place:
                     first[memory] = len(listed) - 1
-        header = json.dumps(
-            {"step": step, "items": listed, "notes": notes}, separators=(",", ":"), allow_nan=False
-        ).encode()
+            common = common if entry.of_first else len(listed)
+        whole = {"step": step, "items": listed, "notes": notes}
+        if common < len(listed):
+            whole["common"] = common
+        header = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
         text = _broadcast_header(world, header + b" " * (-len(header) % _HEADER_STEP))
         if not any(text):  # the newcomers ask again
             return
         joiners = range(world.size - joined, world.size)
-        ends = _item_ends(_parse_header(text)["items"])
+        parsed = _parse_header(text)
+        ends = _item_ends(parsed["items"])
 
         def send_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
             """Copy a piece into arena memory, and begin to send it to all newcomers."""
@@ -195,9 +204,9 @@ class State:
                 with contextlib.suppress(LostError, MismatchError):
                     call.wait()
 
-        _move_pieces(
-            world, _piece_bounds(ends)[world.rank :: joiners.start], send_piece, wait_for_piece
-        )
+        pieces = _pieces(ends, parsed.get("common"), joiners.start)
+        mine = [(start, stop) for start, stop, sender in pieces if sender == world.rank]
+        _move_pieces(world, mine, send_piece, wait_for_piece)
 
     def allocate_buffers(self) -> None:
         """Allocate memory for a state like this worker's own, which `receive_from_members` uses. To
@@ -242,15 +251,24 @@ class State:
         self._buffers.clear()
         return True
 
-    def plan_checkpoint(self, items: List[Item]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """The plans of a checkpoint, by name: of the values that are alike on all workers, and of
-        the values of this worker alone. Appends the arrays to `items`, without a copy of those that
-        `get` returns.
+    def plan_checkpoint(
+        self, items: List[Item], size: int = 1
+    ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """The plans of a checkpoint of `size` workers, by name: of the values that are alike on all
+        of them or of rank 0, and of the values of this worker alone. Appends the arrays to `items`,
+        without a copy of those that `get` returns.
         """
         notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
         for name, entry in self._entries.items():
             if entry.checkpointed:
-                notes[not entry.alike][name] = self._plan_entry(name, entry, items)
+                own = not entry.alike and not entry.of_first
+                begin = len(items)
+                notes[own][name] = self._plan_entry(name, entry, items)
+                if entry.of_first:
+                    items[begin:] = [
+                        item._replace(cuts=[0] + size * [item.nbytes] if item.nbytes else None)
+                        for item in items[begin:]
+                    ]
         for sharded in self.sharded:
             notes[0][sharded.name] = flatten(sharded.name, sharded.get(), items)
         return notes
@@ -299,13 +317,15 @@ class State:
                 if "same" in item
                 else _memory_of_size(buffers.pop(item["name"], None), int(item["bytes"]))
             )
-        ends, givers = _item_ends(header["items"]), world.size - joined
+        ends = _item_ends(header["items"])
+        pieces = _pieces(ends, header.get("common"), world.size - joined)
+        senders = {start: sender for start, _, sender in pieces}
 
         def receive_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
             """Begin to receive a piece into arena memory, from the member whose turn it is."""
             return [
                 world.recv_async(
-                    memoryview(block).cast("B")[: stop - start], start // PIECE % givers, TAG
+                    memoryview(block).cast("B")[: stop - start], senders[start], TAG
                 )
             ]
 
@@ -319,14 +339,15 @@ class State:
                 parts[i][first:last] = piece[at : at + last - first]
                 at += last - first
 
-        _move_pieces(world, _piece_bounds(ends), receive_piece, store_piece)
+        bounds = [(start, stop) for start, stop, _ in pieces]
+        _move_pieces(world, bounds, receive_piece, store_piece)
         return parts
 
     def _plan_entry(self, name: str, entry: Entry, items: List[Item]) -> Any:
         """The plan of a registered value; appends its arrays to `items`. Raises TypeError for a
         value that cannot be sent.
         """
-        if entry.alike:
+        if entry.alike or entry.of_first:
             return flatten(name, entry.get(), items)
         # Every member sends pieces of the items, so a value that differs between members can only
         # be in the header.
@@ -380,12 +401,20 @@ def _item_ends(listed: List[Dict[str, Any]]) -> List[int]:
     )
 
 
-def _piece_bounds(ends: Sequence[int]) -> List[Tuple[int, int]]:
-    """Where the pieces of the state begin and end. The members from before the newcomers take turns
-    in sending them.
+def _pieces(
+    ends: Sequence[int], common: Optional[int], givers: int
+) -> List[Tuple[int, int, int]]:
+    """Where the pieces of the state begin and end, and which rank sends each. The items end at
+    `ends`. The first `givers` ranks, which are the members from before the newcomers, take turns in
+    sending the first `common` items, None = all, and rank 0 sends those behind them, in pieces of
+    their own.
     """
     whole = ends[-1] if ends else 0
-    return [(at, min(at + PIECE, whole)) for at in range(0, whole, PIECE)]
+    middle = whole if common is None else (ends[common - 1] if common else 0)
+    turns = [
+        (at, min(at + PIECE, middle), k % givers) for k, at in enumerate(range(0, middle, PIECE))
+    ]
+    return turns + [(at, min(at + PIECE, whole), 0) for at in range(middle, whole, PIECE)]
 
 
 def _item_ranges(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, int, int]]:
