@@ -23,6 +23,7 @@ EXAMPLES = [
     "examples/digits/numpy_digits.py",
     "examples/digits/torch_digits.py",
     "examples/elastic/train.py",
+    "examples/local/train.py",
     "examples/gpt/char_gpt.py",
     "examples/gpt/mesh_gpt.py",
     "examples/transformers/finetune.py",

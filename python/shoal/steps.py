@@ -66,6 +66,8 @@ class Progress:
         self.checkpoints: Optional[Checkpoints] = None
         # Functions that say what may be wrong where a step was not committed.
         self.hints: List[Callable[[], str]] = []
+        # Called whenever a local step was opened, before the program computes in it.
+        self.opened: List[Callable[[], None]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
         self.begun = False  # a loop of this process has taken the state of the job
         self._trained = False  # this process has opened a step
@@ -335,6 +337,8 @@ class Progress:
         self._trained = True
         self.step = Step(self, batch)
         self.told.given()
+        for call in self.opened:
+            call()
         return self.step
 
     def open_whole_step(self) -> Step:

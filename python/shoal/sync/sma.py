@@ -32,11 +32,11 @@ class Sma(Strategy):
     def commit(
         self, w: Arrays, z: Arrays, kept: Dict[str, List[Any]], mean: Arrays, workers: int
     ) -> None:
-        """w -= alpha (w - z), z += n alpha D + momentum (z - z_before), for n workers. alpha is 1/n
-        at most: with more the anchor would go beyond the mean of the replicas, and with 2/n and
-        more away from it (Zhang et al., section 3.1, call n alpha beta).
+        """w -= alpha (w - z), z += n alpha D + momentum (z - z_before), for n workers. alpha is
+        1/(n + 1) at most, with which the anchor and the mean of the replicas meet: with more they
+        would pass each other, and with twice as much go apart.
         """
-        alpha, momentum = min(self.values["alpha"], 1 / max(workers, 1)), self.values["momentum"]
+        alpha, momentum = min(self.values["alpha"], 1 / (workers + 1)), self.values["momentum"]
         for i, (replica, anchor, moved) in enumerate(zip(w, z, mean)):
             given = replica - anchor
             given *= alpha

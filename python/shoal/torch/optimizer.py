@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 import shoal
+from shoal.sync import parse
 
-from . import averaged, registry
+from . import averaged
 from .bucket import Bucket
 from .compress import Compression, bucket_maker
+from .local import local_steps
 from .path import Path, Paths
 from .scale import check_rule, follow_batch
 from .state import check_arguments, register_state
+from .wrapper import Wrapper, submit_whole
 
 
 def optimizer(
@@ -25,6 +28,7 @@ def optimizer(
     *others: Any,
     compress: Compression = None,
     lr_scaling: str = "auto",
+    sync: Optional[str] = None,
 ) -> torch.optim.Optimizer:
     """Make `opt` step with gradients averaged over the workers of the job. All workers call it, on
     the thread of the training loop, and wait for each other.
@@ -53,11 +57,48 @@ def optimizer(
     and without one "linear", from eight times on with the square root. The same holds where
     `shoal.torch.ddp` averages: `opt` itself is returned, and its step follows the batch.
 
-    Raises RuntimeError for sparse gradients, and where the ranks' parameters differ.
+    With `sync`, workers need not wait for each other in every step: each makes local steps with its
+    own gradients, and they commit once a round.
+
+        optimizer = shoal.torch.optimizer(opt, model, sync="diloco:every=16")
+        for x, y in loader: ...                           # the loop stays as it is
+        with optimizer.anchor():
+            evaluate(model)
+
+    "local", "diloco", "sma", "pair" and "hybrid" are strategies, "ssgd" is what there is without;
+    options stand behind a colon, as in "diloco:every=16,lr=0.7,momentum=0.9", where `every` is how
+    many local steps a round has. docs/design/strategies.md has what each of them does. All workers
+    have the same anchor at every commit; within `optimizer.anchor()` the parameters are that, and
+    checkpoints and workers that join get it. Give the model too: buffers such as running means
+    become their means at each commit. A batch of the loader is for one local step, still
+    `global_batch` samples over all workers, and every sample counts exactly once an epoch: of a
+    worker that is lost within a round, its part of that round comes again. `average_gradients()`
+    does nothing then, and what is clipped are the gradients of this worker. A GradScaler has a
+    worker leave out its local step alone. `step(closure)`, `compress`, and models that
+    DistributedDataParallel, shoal.torch.zero or a mesh has, do not go with local steps.
+
+    Raises RuntimeError for sparse gradients, and where the ranks' parameters differ; ValueError for
+    a `sync` that is none.
     """
     check_arguments(opt, others)
     check_rule(lr_scaling)
     job = shoal.join()
+    # "auto" begins as without `sync`, and the setting of the job may choose another.
+    chosen = None if sync is None else parse("ssgd" if sync == "auto" else sync)
+    if sync is not None and chosen is not None and (
+        sync == "auto" or not chosen.strategy.averages_gradients
+    ):
+        if compress is not None:
+            raise ValueError(
+                f'sync="{sync}" and compress do not go together: leave compress out; a longer'
+                " round, every=64 say, takes fewer bytes"
+            )
+        made = local_steps(job, opt, others, chosen, sync)
+        follow_batch(job, opt, opt, lr_scaling)
+        for other in others:
+            if not isinstance(other, torch.nn.Module):
+                register_state(job, type(other).__name__, other)
+        return made
     follow_batch(job, opt, opt, lr_scaling)
     if job.elastic:
         register_state(job, "optimizer", opt)
@@ -72,14 +113,11 @@ def optimizer(
     return Averaging(opt, own, bucket_maker(compress)) if own else opt
 
 
-class Averaging(torch.optim.Optimizer):
+class Averaging(Wrapper):
     """An optimizer around another: averages gradients, then lets the other step. Made by
     `optimizer`. The thread of the training loop uses it; `step`, `average_gradients` and
     `add_param_group` wait for the other workers.
     """
-
-    # GradScaler then leaves unscaling and the look for infinities to step().
-    _step_supports_amp_scaling = True
 
     def __init__(
         self,
@@ -88,9 +126,7 @@ class Averaging(torch.optim.Optimizer):
         make: Callable[[Sequence[Tensor]], Bucket],
     ):
         """Take over the parameters, which become those of rank 0. All ranks call it together."""
-        # Not the base's __init__: groups, state and defaults are those of `inner`, through
-        # __getattr__.
-        self.inner = inner
+        super().__init__(inner)
         job = shoal.join()
         # A group of its own: the calls made here never mix with the script's. Only the whole job
         # can go on without a member.
@@ -107,18 +143,6 @@ class Averaging(torch.optim.Optimizer):
         self._averaged = False  # the gradients are averages, of which no step was made yet
         self._add_parameters(parameters)
 
-    def __getattr__(self, name: str) -> Any:
-        """What this wrapper does not have is the wrapped optimizer's."""
-        if name == "inner":  # not there yet while a copy is being made
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def __reduce_ex__(self, _: Any) -> Any:
-        """How copy and pickle make an optimizer of this one: the wrapped one, which averages
-        nothing. Protocol 1 is the one in which an object may be of another class than it will be.
-        """
-        return self.inner.__reduce_ex__(1)
-
     def __repr__(self) -> str:
         """How many workers it averages over, and the wrapped optimizer."""
         return f"averaged over {self._job.size} workers: {self.inner!r}"
@@ -129,19 +153,13 @@ class Averaging(torch.optim.Optimizer):
         """
         if closure is not None:
             return self.inner.step(lambda: self._average_loss(closure))
-        # Set by GradScaler. Each rank divides by its own scale before the average, and looks for
-        # infinities after it, so all ranks take the step or none, and have the same scale then.
-        scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
-        if scale is not None:
-            for gradient in self._gradients():
-                gradient.div_(scale)
+        # Each rank divides by its own scale before the average, and looks for infinities after it,
+        # so all ranks take the step or none, and have the same scale then.
+        guarded = self._unscale(self._gradients())
         self.average_gradients()
         self._averaged = False
-        if guarded:
-            overflow = not all(torch.isfinite(gradient).all() for gradient in self._gradients())
-            registry.record_overflow(self, overflow)
-            if overflow:
-                return None
+        if guarded and self._overflowed(self._gradients()):
+            return None
         return self.inner.step()
 
     def average_gradients(self) -> None:
@@ -163,33 +181,14 @@ class Averaging(torch.optim.Optimizer):
         self._averaged = True
 
     def _submit_buckets(self, path: Path) -> Path:
-        """Begin a step on a path, copy the gradients into its buckets, wait for the copies, and
-        submit the buckets. Returns the path.
-        """
-        path.copier.begin_step()
-        path.exchange.begin_step()
-        copied = []
-        for bucket in path.buckets:
-            with path.copier.copying_in():
-                bucket.pack([p.grad for p in bucket.parameters])
-            copied.append(path.copier.after_copies_in())
-        for full, there in enumerate(copied, 1):
-            there.synchronize()
-            path.exchange.submit_full(full, end=full == len(copied))
+        """Begin a step on a path with the gradients, and return the path."""
+        submit_whole(path, lambda bucket: [p.grad for p in bucket.parameters])
         return path
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As torch's; the next `step()` averages again."""
         self._averaged = False
         self.inner.zero_grad(*args, **kwargs)
-
-    def state_dict(self) -> Dict[str, Any]:
-        """The wrapped optimizer's."""
-        return self.inner.state_dict()
-
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the wrapped optimizer's state, as saved with or without this wrapper."""
-        self.inner.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Add a group, on every rank; its parameters become those of rank 0."""

@@ -1,0 +1,161 @@
+"""The anchor of a model whose workers make local steps, and how it moves at a commit:
+docs/design/strategies.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal._runtime.protocol import NO_GRADIENT
+from shoal.sync import Strategy
+from shoal.sync.contract import assign, differences
+
+from .arena import empty
+from .bucket import Bucket, BucketCall, StepInfo, make_buckets
+from .path import Paths
+from .wrapper import submit_whole
+
+
+class _Moved(Bucket):
+    """A bucket for how far parameters have moved from the anchor, or for their gradients."""
+
+    # How many workers had samples in the round: on the first bucket, a number in the arena.
+    counted: Optional[Tensor] = None
+
+    def begin_step(self, info: StepInfo) -> None:
+        """Make the bucket ready for the first `put` of a commit."""
+        super().begin_step(info)
+        if self.counted is not None:
+            self.counted[0] = int(info.share > 0)
+
+    def payload_calls(self) -> List[BucketCall]:
+        """The calls that make up the mean, and the count of the workers."""
+        calls = super().payload_calls()
+        if self.counted is not None:
+            calls.insert(0, BucketCall(self.counted, op="sum", tag=NO_GRADIENT))
+        return calls
+
+
+class Anchor:
+    """The anchor z of some parameters, and what their strategy keeps beside it. `commit` and
+    `average_gradients` wait for the other workers; nothing else waits. For the thread of the
+    training loop.
+    """
+
+    def __init__(
+        self,
+        job: "shoal.Job",
+        strategy: Strategy,
+        parameters: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+    ):
+        """An anchor at the parameters as they are, the same on all workers. `buffers` are tensors
+        of the model, such as running means of batch norms, that become their means at each commit.
+        """
+        self._statistics = make_buckets(buffers)
+        for bucket in self._statistics:
+            bucket.gradient = False
+        self._moved = make_buckets(parameters, make=_Moved)
+        self._moved[0].counted = empty(1, torch.int64)  # type: ignore[attr-defined]
+        buckets = [*self._statistics, *self._moved]
+        self._path = Paths(job, [*parameters, *buffers], buckets, None, plain=False).arena
+        # In the order of the buckets, as are `z` and the arrays in `kept`.
+        self.parameters = [p for bucket in self._moved for p in bucket.parameters]
+        self.strategy = strategy
+        self.z = [w.clone() for w in self.w]
+        self.kept = strategy.keep(self.z)
+
+    @property
+    def w(self) -> List[Tensor]:
+        """The replica of this worker: the elements of the parameters."""
+        return [p.detach() for p in self.parameters]
+
+    def commit(self) -> None:
+        """End a round: average how far the parameters have moved over the workers, as the commit of
+        the open step, and move the anchor and the parameters as the strategy says.
+        """
+        w = self.w
+        moved: List[Optional[Tensor]] = list(differences(w, self.z))
+        self._average(moved, gradient=False)
+        workers = int(self._moved[0].counted)  # type: ignore[attr-defined]
+        self.strategy.commit(w, self.z, self.kept, moved, workers)
+
+    def average_gradients(self) -> None:
+        """Average the gradients over the workers, in place, as the commit of the open step. The
+        anchor is where the parameters are then; `settle` has it follow them.
+        """
+        gradients = [p.grad for p in self.parameters]
+        self._average(gradients, gradient=True)
+        for parameter, gradient in zip(self.parameters, gradients):
+            parameter.grad = gradient
+
+    def _average(self, tensors: List[Optional[Tensor]], gradient: bool) -> None:
+        """Replace tensors like the parameters by their means over the workers, as the commit of
+        the open step. None = there is none here; it stays so where no worker has one.
+        """
+        places: Dict[int, int] = {}  # index of the first tensor of a bucket, by the bucket's id
+        at = 0
+        for bucket in self._moved:
+            places[id(bucket)] = at
+            at += len(bucket.parameters)
+            bucket.gradient = gradient
+
+        def tensors_of(bucket: Bucket) -> List[Optional[Tensor]]:
+            """What goes into a bucket."""
+            if id(bucket) not in places:
+                return [b.detach() for b in bucket.parameters]
+            return tensors[places[id(bucket)] :][: len(bucket.parameters)]
+
+        path = self._path
+        submit_whole(path, tensors_of)
+        for bucket in path.exchange.averaged_buckets():
+            for i, (like, mean) in enumerate(zip(bucket.parameters, bucket.unpack())):
+                if mean is None:
+                    continue
+                if id(bucket) not in places:
+                    path.copier.copy_out(like.detach(), mean)
+                    continue
+                at = places[id(bucket)] + i
+                target = tensors[at]
+                if target is None:
+                    target = tensors[at] = torch.empty_like(like.detach())
+                path.copier.copy_out(target, mean)
+        path.copier.order_after_copies_out()
+
+    def settle(self) -> None:
+        """Have the anchor be where the parameters are, where the strategy has them the same."""
+        if self.strategy.averages_gradients:
+            assign(self.z, self.w)
+
+    def switch(self, strategy: Strategy) -> None:
+        """Go on with another strategy, between two rounds: the parameters become the anchor."""
+        self.settle()
+        self.strategy, self.kept = strategy, strategy.switch(self.w, self.z)
+
+    def return_to(self) -> None:
+        """Set the parameters to the anchor."""
+        if not self.strategy.averages_gradients:
+            assign(self.w, self.z)
+
+    def set_kept(self, strategy: Strategy, kept: Dict[str, List[Any]]) -> None:
+        """Take over the strategy of others, and what they have kept beside the anchor."""
+        self.strategy, self.kept = strategy, strategy.keep(self.z)
+        for name, arrays in self.kept.items():
+            assign(arrays, kept[name])
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """A block in which the parameters are the anchor."""
+        self.settle()
+        w = self.w
+        own = [replica.clone() for replica in w]
+        assign(w, self.z)
+        try:
+            yield
+        finally:
+            assign(w, own)

@@ -1,0 +1,317 @@
+"""An optimizer that makes local steps, and moves a common anchor once a round."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal._runtime.log import counted, log_line
+from shoal.sync import Sync, parse
+from shoal.sync.contract import assign
+
+from . import averaged
+from .anchor import Anchor
+from .exchange import require_open_step
+from .moments import share_first
+from .partner import Partners
+from .state import initialize_state, load_state, mark_registered
+from .wire import wire_to_move
+from .wrapper import Wrapper
+from .zero.optimizer import Zero
+
+
+def local_steps(
+    job: "shoal.Job", opt: torch.optim.Optimizer, others: Sequence[Any], sync: Sync, text: str
+) -> "LocalSteps":
+    """The optimizer that `shoal.torch.optimizer` returns for a strategy with local steps, which
+    `text` names. All workers call it, and wait for each other. Raises RuntimeError, TypeError and
+    ValueError for what does not go with local steps, with the line to change.
+    """
+    models = [getattr(m, "_orig_mod", m) for m in others if isinstance(m, torch.nn.Module)]
+    _check(job, opt, models, text)
+    for tensor in (t for m in models for t in (*m.parameters(), *m.buffers())):
+        wire = wire_to_move(tensor)
+        job.broadcast(wire.data)
+        if wire.back is not None:
+            wire.back()
+    job._progress.open_sync(sync.strategy.text, sync.every)  # type: ignore[union-attr]
+    made = LocalSteps(job, opt, models, sync)
+    if job.rank == 0 and not job.outside:
+        log_line(
+            f"sync {sync.strategy.name}: {counted(sync.every, 'local step')} a round;"
+            f" {sync.strategy.rule}; a worker that is lost costs {sync.strategy.costs}"
+        )
+    return made
+
+
+def _check(
+    job: "shoal.Job", opt: torch.optim.Optimizer, models: Sequence[torch.nn.Module], text: str
+) -> None:
+    """Raise an error for what does not go with local steps."""
+    call = f'shoal.torch.optimizer(opt, model, sync="{text}")'
+    if isinstance(opt, Zero):
+        raise RuntimeError(
+            f'sync="{text}" and shoal.torch.zero do not go together: a worker has only a part of'
+            f" that optimizer's state. In place of shoal.torch.zero(model, opt) write {call}"
+        )
+    parameters = [p for group in opt.param_groups for p in group["params"]]
+    if any(p in averaged.by_ddp for p in parameters) or any(
+        isinstance(m, torch.nn.parallel.DistributedDataParallel) for m in models
+    ):
+        raise RuntimeError(
+            f'sync="{text}" and DistributedDataParallel do not go together: that averages gradients'
+            " in every backward pass. Leave out the line that wraps the model, such as model ="
+            f" shoal.torch.ddp(model), and write {call}"
+        )
+    if job._progress is None:
+        raise RuntimeError(
+            f'sync="{text}": rounds are cut by shoal.torch.loader; make it before the optimizer'
+        )
+    if job._progress.meshed:
+        raise RuntimeError(
+            f'sync="{text}": the model is cut over a mesh, so no worker can step it alone; leave'
+            " sync out"
+        )
+    if job._progress.averages > 1:
+        raise ValueError(
+            f'sync="{text}" takes one average a round: make the loader without averages='
+        )
+    if not models:
+        raise TypeError(f'sync="{text}" needs the model too: {call}')
+    known = {id(p) for m in models for p in m.parameters()}
+    if any(id(p) not in known for p in parameters):
+        raise ValueError(
+            f'sync="{text}": the optimizer has parameters that the model has not; give all models,'
+            " as in shoal.torch.optimizer(opt, encoder, decoder, sync=…)"
+        )
+
+
+class LocalSteps(Wrapper):
+    """An optimizer around another, which steps with the gradients of this worker; after the last
+    local step of a round the anchor moves. Made by `shoal.torch.optimizer`. The thread of the
+    training loop uses it. A `step` that ends a round waits for the other workers, and where they
+    average in pairs each waits for the partner.
+    """
+
+    def __init__(
+        self,
+        job: "shoal.Job",
+        inner: torch.optim.Optimizer,
+        models: Sequence[torch.nn.Module],
+        sync: Sync,
+    ):
+        """Train the parameters of `inner`, which are some of the models'."""
+        super().__init__(inner)
+        self._job = job
+        trained = [p for group in inner.param_groups for p in group["params"]]
+        averaged.by_optimizer.update(trained)
+        buffers = [b for m in models for b in m.buffers() if b.is_floating_point()]
+        self._text = sync.strategy.text  # the strategy as the setting of the job names it
+        self._anchor = Anchor(job, sync.strategy, trained, buffers)
+        self._partners = Partners(job, self._anchor.parameters)
+        self._begun = False  # local steps were made of which no commit was made yet
+        self._at_anchor = False  # the parameters are the anchor for a while
+        self._averaged = False  # the gradients are averages, of which no step was made yet
+        # Of each group the highest learning rate since the replica was the anchor's.
+        self._rates = [float(group["lr"]) for group in inner.param_groups]
+        self._register(models)
+        job._progress.opened.append(self._open_step)  # type: ignore[union-attr]
+
+    def __repr__(self) -> str:
+        """The strategy, and the wrapped optimizer."""
+        return f"{self._anchor.strategy.text} of {self._job.size} workers: {self.inner!r}"
+
+    def step(self, closure: Optional[Callable[[], Tensor]] = None) -> Any:
+        """Take one step of the wrapped optimizer with the gradients of this worker; the last one of
+        a round moves the anchor, for which it waits for the other workers.
+        """
+        if closure is not None:
+            raise RuntimeError(
+                "shoal: step(closure) looks at a loss more than once a step, and local steps take"
+                " each batch once: call loss.backward(), and then step()"
+            )
+        if self._at_anchor:
+            raise RuntimeError(
+                "shoal: a step within optimizer.anchor(): train outside of the block"
+            )
+        if self._anchor.strategy.averages_gradients:
+            return self._step_together()
+        step = require_open_step(self._job)
+        gradients = self._gradients()
+        overflow = self._unscale(gradients) and self._overflowed(gradients)
+        result = None
+        if step.local_weight and not overflow:
+            self._begun = True
+            result = self.inner.step()
+        elif not self.inner.state:
+            self._allocate_state()
+        if self._anchor.strategy.pairs:
+            self._begun = True
+            self._partners.average(step)
+        if step.ends_round:
+            self._anchor.commit()
+            self._begun = False
+            self._restart_replica()
+        return result
+
+    def _step_together(self) -> Any:
+        """Take one step with averaged gradients, as all workers do; `Averaging.step` says how."""
+        guarded = self._unscale(self._gradients())
+        self.average_gradients()
+        self._averaged = False
+        if guarded and self._overflowed(self._gradients()):
+            return None
+        return self.inner.step()
+
+    def average_gradients(self) -> None:
+        """Average the gradients now where the strategy averages them, and wait for that; the next
+        `step()` does not do it again. Elsewhere do nothing: the gradients of a local step are this
+        worker's, and those are what to clip.
+        """
+        if self._anchor.strategy.averages_gradients and not self._averaged:
+            require_open_step(self._job)
+            self._anchor.average_gradients()
+            self._averaged = True
+
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        """As torch's; the next `step()` averages again."""
+        self._averaged = False
+        self.inner.zero_grad(*arguments, **options)
+
+    def _restart_replica(self) -> None:
+        """Have a replica that differs from the anchor begin there again where a learning rate is
+        half of what it was when it began, or less (Crossbow, section 4.2).
+        """
+        rates = [float(group["lr"]) for group in self.inner.param_groups]
+        if self._anchor.strategy.keeps_replicas and any(
+            0 <= now <= before / 2 < before for now, before in zip(rates, self._rates)
+        ):
+            self._anchor.return_to()
+            self._rates = rates
+        self._rates = [max(pair) for pair in zip(rates, self._rates)]
+
+    @contextlib.contextmanager
+    def anchor(self) -> Iterator[None]:
+        """A block in which the parameters are the anchor: the same bytes on all workers, for an
+        evaluation, or to save the model. Waits for nobody.
+        """
+        self._at_anchor = True
+        try:
+            with self._anchor.in_place():
+                yield
+        finally:
+            self._at_anchor = False
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Raises RuntimeError: the anchor has the parameters of the beginning."""
+        raise RuntimeError(
+            "shoal: an optimizer with local steps takes no other parameters once it is made: give"
+            " it all of them before shoal.torch.optimizer, and freeze some of them"
+        )
+
+    def _allocate_state(self) -> None:
+        """Have the wrapped optimizer allocate its state without a step: in a checkpoint all workers
+        must have the same tensors.
+        """
+        own = [w.clone() for w in self._anchor.w]
+        initialize_state(self.inner)
+        assign(self._anchor.w, own)
+
+    def _gradients(self) -> List[Tensor]:
+        """The gradients that there are."""
+        return [p.grad for p in self._anchor.parameters if p.grad is not None]
+
+    def _open_step(self) -> None:
+        """Begin a local step, before its forward pass: the first of a round that is made again
+        begins at the anchor, and one of the job's setting may bring another strategy.
+        """
+        if self._at_anchor:
+            raise RuntimeError(
+                "shoal: the loop goes on within optimizer.anchor(): end the block before"
+            )
+        step, progress = self._job.step, self._job._progress
+        assert step is not None and progress is not None
+        if step.local:
+            return
+        if self._begun:
+            self._anchor.return_to()
+            self._begun = False
+        if progress.sync != self._text:
+            self._switch(step, progress.sync)
+
+    def _switch(self, step: "shoal.Step", text: str) -> None:
+        """Go on with the strategy that the setting of the job names. All workers do so before the
+        same round. Where gradients are averaged from now on all of them need the same state of the
+        wrapped optimizer, and wait for that of rank 0.
+        """
+        before, strategy = self._anchor.strategy, parse(text).strategy
+        self._text = text
+        if strategy.text == before.text:
+            return
+        self._anchor.switch(strategy)
+        if strategy.averages_gradients:
+            share_first(step, self.inner)
+        if self._job.rank == 0:
+            log_line(f"sync {before.name} -> {strategy.name}: {strategy.rule}")
+
+    def _register(self, models: Sequence[torch.nn.Module]) -> None:
+        """Give workers that join, and checkpoints, the anchor in place of this worker's replica,
+        and what is kept beside it.
+        """
+        anchor, job = self._anchor, self._job
+        places = {id(p): z for p, z in zip(anchor.parameters, anchor.z)}
+
+        def state_of(model: torch.nn.Module) -> Dict[str, Any]:
+            """The state of a model with the anchor for its parameters."""
+            anchor.settle()
+            state = model.state_dict(keep_vars=True)
+            return {
+                name: places.get(id(v), v.detach() if isinstance(v, Tensor) else v)
+                for name, v in state.items()
+            }
+
+        def set_state(model: torch.nn.Module, value: Dict[str, Any]) -> None:
+            """Set a model and its part of the anchor, between two steps."""
+            load_state(model, value)
+            for p in model.parameters():
+                if id(p) in places:
+                    places[id(p)].copy_(p.detach())
+            anchor.kept = anchor.strategy.keep(anchor.z)
+            self._begun = False
+
+        def set_beside(value: Dict[str, Any]) -> None:
+            """Take over the strategy of the others, or of a checkpoint, and what it keeps."""
+            self._text = value["sync"]
+            anchor.set_kept(parse(self._text).strategy, value["kept"])
+
+        for model in models:
+            job._state.register(
+                job.unused("model"),
+                lambda model=model: state_of(model),
+                lambda value, model=model: set_state(model, value),
+                in_place=True,
+            )
+            mark_registered(job, model)
+        job._state.register(
+            job.unused("beside the anchor"),
+            lambda: {"sync": anchor.strategy.text, "kept": anchor.kept},
+            set_beside,
+            in_place=True,
+            optional=True,
+        )
+        inner = self.inner
+        if job.outside and not inner.state:
+            initialize_state(inner)
+        # What the wrapped optimizer has learned differs between workers: each keeps its own, and
+        # one that joins begins with that of rank 0.
+        job._state.register(
+            job.unused("optimizer"),
+            lambda: inner.state_dict(),
+            lambda value: load_state(inner, value),
+            of_first=True,
+        )
+        mark_registered(job, inner)

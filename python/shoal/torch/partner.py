@@ -1,0 +1,88 @@
+"""Averages the parameters of a model in pairs of workers, within a round."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal.errors import LostError
+from shoal.sync import partners
+from shoal.sync.matching import meet
+
+from .arena import empty
+
+
+class Partners:
+    """Averages tensors with those of another worker, step after step, as the matchings of the job
+    have it. For the thread of the training loop.
+    """
+
+    def __init__(self, job: "shoal.Job", tensors: Sequence[Tensor]):
+        """For these tensors, which all workers have. Memory for them comes with the first
+        meeting.
+        """
+        self._job, self._tensors = job, list(tensors)
+        self._group: Optional[shoal.Group] = None  # all members; None = there was no meeting yet
+        self._generation = -1  # that of the group
+        # By element type: the tensors of it, and memory in the arena for them and for the other's.
+        self._rooms: List[Tuple[List[Tensor], Tensor, Tensor]] = []
+
+    def average(self, step: "shoal.Step") -> None:
+        """Average with this worker's partner of a local step, and wait for that worker. A worker
+        whose partner is lost, or which has none, keeps what it has.
+        """
+        job = self._job
+        if job.size == 1:
+            return
+        if self._generation != job.generation:
+            self._renew_group()
+        assert self._group is not None and job._progress is not None
+        other = partners(job._progress.cursor.seed, step.number, job.size)[job.rank]
+        if other == job.rank:
+            return
+        if not self._rooms:
+            self._allocate_rooms()
+        for tensors, own, _ in self._rooms:
+            for tensor, part in zip(tensors, own.split([t.numel() for t in tensors])):
+                part.copy_(tensor.detach().reshape(-1))
+        calls = [
+            call
+            for _, own, theirs in self._rooms
+            for call in (self._group.send_async(own, other), self._group.recv_async(theirs, other))
+        ]
+        lost = False
+        for call in calls:
+            try:
+                call.wait()
+            except LostError:
+                job._backend.check()  # the agent is there still
+                lost = True
+        if lost:
+            return
+        for tensors, _, theirs in self._rooms:
+            parts = theirs.split([t.numel() for t in tensors])
+            own_parts = [t.detach() for t in tensors]
+            meet(own_parts, [part.view(t.shape).to(t.device) for t, part in zip(tensors, parts)])
+
+    def _renew_group(self) -> None:
+        """Make the group of the members of now, and free the one before. Waits for the agent.
+
+        It is not the world: members may change only while no call of that is under way.
+        """
+        if self._group is not None:
+            self._group.free()
+        self._group = self._job.group(range(self._job.size))
+        self._generation = self._job.generation
+
+    def _allocate_rooms(self) -> None:
+        """Allocate memory for the tensors of each element type."""
+        by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
+        for tensor in self._tensors:
+            by_type[tensor.dtype].append(tensor)
+        for dtype, tensors in by_type.items():
+            elements = sum(t.numel() for t in tensors)
+            self._rooms.append((tensors, empty(elements, dtype), empty(elements, dtype)))

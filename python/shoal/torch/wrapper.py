@@ -1,0 +1,92 @@
+"""What optimizers around another optimizer have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from . import registry
+from .bucket import Bucket
+from .path import Path
+
+
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer around another, whose groups, state and defaults are its own too. The thread of
+    the training loop uses it.
+    """
+
+    # GradScaler then leaves unscaling and the look for infinities to step().
+    _step_supports_amp_scaling = True
+
+    def __init__(self, inner: torch.optim.Optimizer):
+        """Wrap `inner`."""
+        # Not the base's __init__: groups, state and defaults are those of `inner`, through
+        # __getattr__.
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        """What this wrapper does not have is the wrapped optimizer's."""
+        if name == "inner":  # not there yet while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """How copy and pickle make an optimizer of this one: the wrapped one, which averages
+        nothing. Protocol 1 is the one in which an object may be of another class than it will be.
+        """
+        return self.inner.__reduce_ex__(1)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The wrapped optimizer's."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Load the wrapped optimizer's state, as saved with or without this wrapper."""
+        self.inner.load_state_dict(state_dict)
+
+    @contextlib.contextmanager
+    def anchor(self) -> Iterator[None]:
+        """A block in which the parameters are the anchor: the same bytes on all workers, for an
+        evaluation, or to save the model. Where gradients are averaged in each step they are that
+        anyway, and the block changes nothing. Waits for nobody.
+
+            with optimizer.anchor():
+                evaluate(model)
+        """
+        yield
+
+    def _unscale(self, gradients: Sequence[Tensor]) -> bool:
+        """Divide the gradients by the scale of the GradScaler that steps this optimizer, where it
+        has not done so itself. Returns whether a GradScaler steps it, which then is to be told of
+        infinities by `_overflowed`.
+        """
+        scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
+        if scale is not None:
+            for gradient in gradients:
+                gradient.div_(scale)
+        return guarded
+
+    def _overflowed(self, gradients: Sequence[Tensor]) -> bool:
+        """Whether any gradient is not finite, of which the GradScaler is told."""
+        overflow = not all(torch.isfinite(gradient).all() for gradient in gradients)
+        registry.record_overflow(self, overflow)
+        return overflow
+
+
+def submit_whole(path: Path, tensors_of: Callable[[Bucket], Sequence[Optional[Tensor]]]) -> None:
+    """Begin a step on a path, copy the tensors of each bucket into it, wait for the copies, and
+    submit the buckets.
+    """
+    path.copier.begin_step()
+    path.exchange.begin_step()
+    copied = []
+    for bucket in path.buckets:
+        with path.copier.copying_in():
+            bucket.pack(tensors_of(bucket))
+        copied.append(path.copier.after_copies_in())
+    for full, there in enumerate(copied, 1):
+        there.synchronize()
+        path.exchange.submit_full(full, end=full == len(copied))

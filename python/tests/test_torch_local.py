@@ -1,0 +1,273 @@
+"""Local steps of shoal.torch.optimizer in a job of one, whose agent the test plays: the anchor,
+what comes of a round that is made again, clipping, GradScaler, checkpoints, and what does not go
+together.
+"""
+
+import pytest
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+from changing_job import changing_job
+from torch import nn, optim
+
+import shoal
+import shoal.torch
+from shoal.sync import STRATEGIES, parse
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A job of one whose agent the test plays, and which shoal.join() returns; it is left at the
+    end of the test.
+    """
+    job, _ = changing_job()
+    monkeypatch.setattr(shoal.job, "_current", job)
+    with job:
+        yield job
+
+
+def _data():
+    """A data set of 48 samples."""
+    x = torch.randn(48, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+
+
+def _model():
+    """A small model with a batch norm."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+
+
+def _parts(sync, rate=0.1, **options):
+    """A loader, a model and an optimizer with that `sync`."""
+    loader = shoal.torch.loader(_data(), global_batch=6, **options)
+    model = _model()
+    return loader, model, shoal.torch.optimizer(
+        optim.SGD(model.parameters(), lr=rate), model, sync=sync
+    )
+
+
+def _backward(model, x, y):
+    """Compute the gradients of a batch."""
+    model.zero_grad()
+    ((model(x) - y) ** 2).mean().backward()
+
+
+def _values(model):
+    """The parameters of a model, as one tensor of its own."""
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+@pytest.mark.parametrize("name", ["local", "diloco", "pair", "hybrid"])
+def test_one_worker_trains_as_without_shoal(job, name):
+    """In rounds of three local steps, of which an epoch of eight has a shorter one, within which
+    the anchor stays and the parameters move. (With an outer rate of 1. With sma a replica is drawn
+    to the anchor also where there is only one.)
+    """
+    options = ",lr=1,momentum=0" if name == "diloco" else ""
+    loader, model, optimizer = _parts(f"{name}:every=3{options}", epochs=2)
+    plain = _model()
+    reference = optim.SGD(plain.parameters(), lr=0.1)
+    ends, start = [], _values(model)
+    for x, y in loader:
+        step = loader.step
+        _backward(model, x, y)
+        optimizer.step()
+        _backward(plain, x, y)
+        reference.step()
+        torch.testing.assert_close(_values(model), _values(plain))
+        ends.append(step.ends_round)
+        moved = _values(model)
+        with optimizer.anchor():
+            assert torch.equal(_values(model), start) != step.ends_round
+            start = _values(model)
+        assert torch.equal(_values(model), moved)
+        assert step.committed == step.ends_round
+    assert ends == [False, False, True, False, False, True, False, True] * 2
+
+
+def test_a_round_that_is_left_is_made_again_from_the_anchor(job):
+    """Where a loop ends in the midst of a round, by break, its samples come again, and so the next
+    one begins with the parameters of the anchor.
+    """
+    loader, model, optimizer = _parts("local:every=4")
+    start = _values(model)
+    for x, y in loader:
+        _backward(model, x, y)
+        optimizer.step()
+        if loader.step.local == 1:
+            break
+    assert not torch.equal(_values(model), start)
+    for x, y in loader:
+        assert torch.equal(_values(model), start) and loader.step.local == 0
+        break
+
+
+def test_a_worker_without_samples_makes_no_local_step(job):
+    """A batch that is skipped changes nothing, and the round is committed without it."""
+    loader, model, optimizer = _parts("local:every=2", steps=2)
+    start = _values(model)
+    for x, y in loader:
+        assert loader.step.skip(True)
+        _backward(model, x, y)
+        optimizer.step()
+    assert torch.equal(_values(model), start) and job.committed == 2
+
+
+def test_gradients_of_a_local_step_are_clipped_and_scaled_here(job):
+    """average_gradients() leaves them, and with a GradScaler the local step alone is left out whose
+    gradients are not finite.
+    """
+    loader, model, optimizer = _parts("local:every=2", rate=1.0, steps=2)
+    for x, y in loader:
+        before = _values(model)
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 8.0)
+        if loader.step.local:
+            next(model.parameters()).grad[0] = float("inf")
+        optimizer.average_gradients()
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.zeros(1)
+        optimizer.step()
+        del optimizer.grad_scale, optimizer.found_inf
+        moved = before - _values(model)
+        torch.testing.assert_close(moved, torch.full_like(moved, 0 if loader.step.local else 4.0))
+
+
+def test_checkpoints_have_the_anchor(job, tmp_path):
+    """A checkpoint of a replica that differs from the anchor has the anchor, under the names of the
+    model, and what is kept beside it; one that goes on has both.
+    """
+    _, model, optimizer = _parts("sma:momentum=0.5,every=2")
+    anchor = optimizer._anchor
+    for i, kept in enumerate((anchor.z, anchor.kept["before"])):
+        for tensor in kept:
+            tensor.fill_(i + 7.0)
+    notes, _ = job._state.plan_checkpoint(items := [])
+    names = {item.name for item in items}
+    assert "model/0.weight" in names and "model/1.running_mean" in names
+    parts = [memoryview(bytearray(item.memory())) for item in items]
+    for kept in (anchor.z, anchor.kept["before"]):
+        for tensor in kept:
+            tensor.fill_(-1)
+    job._state.restore({**notes, **job._state.plan_checkpoint([])[1]}, parts, checkpoint=True)
+    assert set(_values(model).tolist()) == {7.0}
+    assert {float(z.ravel()[0]) for z in anchor.z} == {7.0}
+    assert {float(b.ravel()[0]) for b in anchor.kept["before"]} == {8.0}
+
+
+def test_a_training_goes_on_from_a_checkpoint(monkeypatch, tmp_path):
+    """With the anchor, what is kept beside it, and the moments of Adam; the replica begins at the
+    anchor.
+    """
+    found = []
+    for steps in (6, 8):
+        job, _ = changing_job()
+        monkeypatch.setattr(shoal.job, "_current", job)
+        with job:
+            loader = shoal.torch.loader(_data(), global_batch=6, steps=steps)
+            model = _model()
+            inner = optim.Adam(model.parameters(), lr=0.01)
+            optimizer = shoal.torch.optimizer(inner, model, sync="sma:every=2,momentum=0.5")
+            job.checkpoint(tmp_path, every=2)
+            anchor = optimizer._anchor
+            for x, y in loader:
+                if steps == 8:
+                    assert loader.step.number == 6
+                    assert torch.equal(_values(model), _anchor_of(optimizer, model))
+                    break
+                _backward(model, x, y)
+                optimizer.step()
+                assert not torch.equal(_values(model), _anchor_of(optimizer, model))
+            kept = [anchor.z, anchor.kept["before"]]
+            moments = [inner.state[p]["exp_avg"] for p in model.parameters()]
+            found.append([t.clone() for each in (*kept, moments) for t in each])
+    assert all(map(torch.equal, *found))
+
+
+def test_the_setting_of_the_job_brings_another_strategy(job):
+    """Between two rounds: the parameters become the anchor, what was kept begins anew, and with
+    synchronous SGD gradients are averaged again. A job with "auto" begins with that.
+    """
+    loader, model, optimizer = _parts("auto")
+    agent, anchor = job._backend, optimizer._anchor
+    names, ends = [], []
+    changes = {1: ("sma:momentum=0.5", 2), 5: ("diloco", 2), 7: ("ssgd", 1)}
+    for (x, y), number in zip(loader, range(8)):
+        assert loader.step.number == number
+        if loader.step.local == 0:
+            same = torch.equal(_values(model), _anchor_of(optimizer, model))
+            assert same == (number != 3)  # the second round of sma
+        names.append(anchor.strategy.name)
+        ends.append(loader.step.ends_round)
+        _backward(model, x, y)
+        optimizer.average_gradients()
+        optimizer.step()
+        if number + 1 in changes:
+            agent.sync, round = changes[number + 1]
+            agent.change(job, round=round)
+    assert names == ["ssgd", *["sma"] * 4, *["diloco"] * 2, "ssgd"]
+    assert ends == [True, False, True, False, True, False, True, True]
+    assert not anchor.kept
+    torch.testing.assert_close(_anchor_of(optimizer, model), _values(model))
+
+
+def _anchor_of(optimizer, model):
+    """The anchor of a model's parameters, as one tensor."""
+    with optimizer.anchor():
+        return _values(model)
+
+
+def test_a_replica_begins_again_where_the_rate_drops(job):
+    """With sma a replica differs from the anchor, until a learning rate is half of what it was."""
+    loader, model, optimizer = _parts("sma:every=1")
+    same = []
+    for (x, y), rate in zip(loader, (0.1, 0.1, 0.06, 0.05, 0.05, 0.02)):
+        optimizer.param_groups[0]["lr"] = rate
+        _backward(model, x, y)
+        optimizer.step()
+        same.append(torch.equal(_values(model), _anchor_of(optimizer, model)))
+    assert same == [False, False, False, True, False, True]
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_torch_and_numpy_give_the_same_bytes(name):
+    """Commits of the same numbers, in float32."""
+    random = np.random.default_rng(1)
+    drawn = [random.normal(size=1001).astype("f4") for _ in range(4)]
+    arrays = [[a.copy()] for a in drawn[:2]]
+    tensors = [[torch.tensor(a)] for a in drawn[:2]]
+    strategy = parse(name + ":momentum=0.9" * (name in ("sma", "diloco"))).strategy
+    kept = [strategy.keep(each[1]) for each in (arrays, tensors)]
+    for mean in drawn[2:]:
+        strategy.commit(*arrays, kept[0], [mean.copy()], 3)
+        strategy.commit(*tensors, kept[1], [torch.tensor(mean)], 3)
+        for mine, theirs in zip(arrays, tensors):
+            assert mine[0].tobytes() == theirs[0].numpy().tobytes()
+
+
+def test_what_does_not_go_together_is_refused(job):
+    """With the line to change."""
+    data, model = _data(), _model()
+    opt = optim.SGD(model.parameters(), lr=0.1)
+
+    def refuse(kind, words, *arguments, sync="diloco", **options):
+        """Check that these arguments are refused."""
+        with pytest.raises(kind, match=words):
+            shoal.torch.optimizer(*arguments, sync=sync, **options)
+
+    refuse(ValueError, "did you mean diloco", opt, model, sync="dilocco")
+    refuse(RuntimeError, "make it before the optimizer", opt, model)
+    loader = shoal.torch.loader(data, global_batch=6)
+    refuse(TypeError, "needs the model too: shoal.torch.optimizer", opt)
+    refuse(ValueError, "leave compress out", opt, model, compress="bf16")
+    refuse(ValueError, "parameters that the model has not", opt, nn.Linear(1, 1))
+    optimizer = shoal.torch.optimizer(opt, model, sync="local:every=2")
+    with pytest.raises(RuntimeError, match="takes no other parameters"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    for _ in loader:
+        with pytest.raises(RuntimeError, match="call loss.backward"):
+            optimizer.step(lambda: None)
+        with optimizer.anchor(), pytest.raises(RuntimeError, match="outside of the block"):
+            optimizer.step()
+        break
+    assert "SGD" in repr(optimizer) and optimizer.state_dict() == opt.state_dict()
