@@ -25,15 +25,18 @@ type StepSample struct {
 	// mean over all of them: of short steps not each is measured.
 	Alike uint64
 	// Round is of how many optimizer steps the round was that each worker made on its own until the
-	// commit, and that are in Seconds and Samples, which are the means over them, and in Alike; 0 =
-	// one.
+	// commit; 0 = one. Seconds and Samples are the means over them, and Step and Alike count
+	// commits.
 	Round uint32
 }
+
+// Steps is how many optimizer steps the sample is of.
+func (x *StepSample) Steps() uint64 { return x.Count() * uint64(max(x.Round, 1)) }
 
 // IsInRounds reports whether the step was made in a round of so many; 0 is as 1.
 func (x *StepSample) IsInRounds(n uint32) bool { return max(x.Round, 1) == max(n, 1) }
 
-// Count is how many steps the sample is of.
+// Count is how many commits the sample is of.
 func (x *StepSample) Count() uint64 { return x.Alike + 1 }
 
 // StepSeries holds the newest committed steps of a job. It knows which of them were disturbed, and

@@ -122,18 +122,17 @@ func perWorker(samples uint64, size int) float64 {
 }
 
 // Predict implements decide.Twin. It knows what the batch, the size and the shares of work change,
-// that the steps between checkpoints change what these cost and save, and that the rate changes
-// nothing else.
+// how long steps take in other rounds and not what they bring, that the steps between checkpoints
+// change what these cost and save, and that the rate changes nothing else.
 func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	t.fit()
 	size := to.Members(t.now)
-	if to.Setting.Batch == 0 {
-		to.Setting.Batch = t.now.First
-	}
+	to.Setting = to.Setting.WithStated(t.now.First, t.now.Levers)
 	from, batch := t.now.Setting, to.Setting.Batch
 	before, after := from.Diff(to.Setting)
 	change := setting.Change{From: before, To: after}
-	if unknown := unknownPart(change.Parts()); unknown != "" {
+	parts := change.Parts()
+	if unknown := unknownPart(parts); unknown != "" {
 		return decide.Prediction{Guess: unknown}
 	}
 	if !t.rate.IsKnown() || from.Batch == 0 || batch == 0 {
@@ -160,6 +159,13 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	if batch != from.Batch {
 		p.Efficiency = t.efficiency(batch)
 	}
+	if changesRound(parts) {
+		in := t.roundThroughput(to.Setting.Round)
+		if !in.IsKnown() {
+			return decide.Prediction{Guess: "where the time of steps goes is not known"}
+		}
+		p.Throughput, p.Efficiency = times(p.Throughput, stretch(in, kind.factor())), setting.Band{}
+	}
 	p.Goodput = times(p.Throughput, p.Efficiency)
 	seconds := float64(batch) / t.rate.Mid
 	p.StepSeconds = setting.Band{Low: seconds / p.Throughput.High, Mid: seconds / p.Throughput.Mid,
@@ -171,6 +177,9 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	if !p.Efficiency.IsKnown() {
 		p.Goodput = setting.Band{}
 		p.Guess = "the gradient noise scale is unknown: " + t.now.Noise.Why
+	}
+	if changesRound(parts) {
+		p.Guess = "what a sample brings in other rounds is not known"
 	}
 	return p
 }

@@ -137,7 +137,7 @@ func expectedMax(means []float64, deviation float64) float64 {
 func unknownPart(parts []string) string {
 	for _, part := range parts {
 		switch part {
-		case "batch", "rate", "save", "size":
+		case "batch", "rate", "save", "size", "round", "sync":
 		case "shares":
 			if len(parts) > 1 {
 				return "what shares change together with other parts is not known"

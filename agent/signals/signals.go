@@ -220,12 +220,12 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 // it begins with.
 func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSample) {
 	each := uint64(max(s.under.Round, 1)) // optimizer steps of a round
-	now, alike := s.agent.Now(), uint64(s.passed)*each-1
+	now, passed := s.agent.Now(), uint64(s.passed)
 	s.passed = 0
 	x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(), Deal: s.under.Deal,
-		Alike: alike}
+		Alike: passed*each - 1}
 	if s.began > 0 {
-		x.Seconds = (now - s.began).Seconds() / float64(alike+1)
+		x.Seconds = (now - s.began).Seconds() / float64(passed*each)
 	}
 	if full {
 		if s.drifts {
@@ -238,7 +238,7 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 	}
 	s.host.Add(x)
 	sample := s.under
-	sample.Step, sample.Seconds, sample.Alike = a.Steps, x.Seconds, alike
+	sample.Step, sample.Seconds, sample.Alike = a.Steps, x.Seconds, passed-1
 	s.series.Add(sample)
 	s.recordStep(a, sample)
 	s.addStep(a, next, x.Workers)

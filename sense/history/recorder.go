@@ -53,8 +53,9 @@ func (r *Recorder) Add(x sense.StepSample) (over *Row, began bool) {
 	r.row.Step = x.Step
 	n := x.Count()
 	r.row.Steps += n
-	r.row.Span += float64(float64(n) * x.Seconds)
-	r.row.Samples += n * x.Samples
+	r.row.Round = max(r.row.Round, x.Round)
+	r.row.Span += float64(float64(x.Steps()) * x.Seconds)
+	r.row.Samples += x.Steps() * x.Samples
 	if !moved && x.Seconds > 0 && x.Samples == x.Batch && x.Step == r.last.Step+n {
 		r.keep(x.Seconds)
 	}

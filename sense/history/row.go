@@ -32,6 +32,9 @@ type Row struct {
 	Batch      uint64  `json:"batch,omitempty"`
 	Change     uint64  `json:"change,omitempty"`  // number of the newest change of the setting
 	Samples    uint64  `json:"samples,omitempty"` // of all these steps
+	// Round is of how many optimizer steps each of Steps was, which workers made on their own; 0 =
+	// one. Seconds, Split and Slack are of one of them.
+	Round uint32 `json:"round,omitempty"`
 	// Seconds is what a whole step takes that no change has disturbed.
 	Seconds *Quantiles `json:"seconds,omitempty"`
 	Split   *Split     `json:"split,omitempty"`

@@ -31,6 +31,7 @@ func periodsOf(rows []history.Row) (list []period, newest int) {
 	type key struct {
 		size  int
 		batch uint64
+		round uint32
 	}
 	by := map[key][]history.Row{}
 	var keys []key
@@ -38,7 +39,7 @@ func periodsOf(rows []history.Row) (list []period, newest int) {
 		if r.Seconds == nil {
 			continue
 		}
-		k := key{r.Size, r.Batch}
+		k := key{r.Size, r.Batch, r.Round}
 		if by[k] == nil {
 			keys = append(keys, k)
 		}
