@@ -9,7 +9,7 @@ Start the workers with `shoal run -n 4 -- python3 train.py`. Only the standard l
 until a program asks for an array.
 """
 
-from . import state
+from . import log, state
 from ._live.step import Step
 from ._runtime.handle import Handle
 from ._version import __version__
@@ -36,6 +36,7 @@ __all__ = [
     "change",
     "empty",
     "join",
+    "log",
     "policy",
     "state",
     "train",

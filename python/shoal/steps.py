@@ -14,6 +14,7 @@ from ._live.step import Step
 from ._live.transfer import State
 from ._runtime.backend import Sync
 from ._runtime.log import log_line
+from ._runtime.series import LISTENERS
 from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
 from .world import World
@@ -170,6 +171,9 @@ class Progress:
                 f"step {self.step.number} ended without an average of its gradients."
                 f" {'. '.join(why)}"
             )
+        if self.step is not None:
+            for listener in LISTENERS:
+                listener.stepped(self.job, self.cursor.step + 1, self.cursor.count())
         self._advance_cursor()
         if not self.catch_up(end):
             self._end_stopped()

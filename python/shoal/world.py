@@ -10,6 +10,7 @@ from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend, Call
 from ._runtime.handle import Handle
 from ._runtime.protocol import KINDS, OPS
+from ._runtime.series import LISTENERS
 from ._runtime.tensor import check_dtype_and_shape, element_count, numpy_view
 from .group import Group
 
@@ -184,6 +185,8 @@ class World(Group):
         }
         self._backend.told.report(numbers.get("loss", math.nan))
         self._backend.report(numbers)
+        for listener in LISTENERS:
+            listener.reported(self, numbers)
 
 
 def _checked_number(name: str, value: Any) -> float:

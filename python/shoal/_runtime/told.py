@@ -23,22 +23,30 @@ class Told:
     (`averaged`); what follows up to the next `asked` is the update.
     """
 
-    __slots__ = ("_given", "_computed", "_averaged", "_data", "_update", "_loss", "_before")
+    __slots__ = (
+        *("_given", "_computed", "_ready", "_averaged", "_data", "_update", "_loss", "_before"),
+        "last",
+    )
 
     def __init__(self) -> None:
         """Without a step."""
         self._given = 0  # when the body of the step under way began
         self._computed = 0  # when its last gradient was there, where that is not when it is told
+        self._ready = 0  # when it was told that its last gradient was there; 0 = it was not
         self._averaged = 0  # when its average was back
         self._data = 0  # waited for samples of the step under way
         self._update = 0  # of the step before
         self._before = 0  # computed in the local steps before this one of its round
         self._loss = 0.0  # reported last; 0 = none was, since the step before
+        self.last = (0.0, 0.0, 0.0)  # seconds of data, compute and update in the step before
 
     def asked(self) -> None:
         """Note that the loop asks for its next step."""
         self._update = perf_counter_ns() - self._averaged if self._averaged else 0
-        self._given = self._computed = self._averaged = self._data = self._before = 0
+        ready = self._ready or self._computed or self._averaged
+        compute = self._before + (ready - self._given if ready and self._given else 0)
+        self.last = (self._data / 1e9, compute / 1e9, self._update / 1e9)
+        self._given = self._computed = self._ready = self._averaged = self._data = self._before = 0
 
     def asked_in_round(self) -> None:
         """Note that the loop asks for the next local step of the round under way. All that it does
@@ -75,8 +83,8 @@ class Told:
         """What is told of the step under way, whose last gradient is there, as the bytes of a
         descriptor.
         """
-        compute = (self._computed or perf_counter_ns()) - self._given if self._given else 0
-        compute += self._before
+        self._ready = (self._computed or perf_counter_ns()) if self._given else 0
+        compute = self._ready - self._given + self._before
         loss, self._loss = self._loss, 0.0
         times = [min(ns // 1000, _MOST_US) for ns in (self._data, compute, self._update)]
         return _TOLD.pack(*times, loss)

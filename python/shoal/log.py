@@ -1,0 +1,227 @@
+"""Sends what shoal knows of a training to other tools that draw it.
+
+    import shoal
+    shoal.log.to("tensorboard", "runs/digits")    # on every worker, before the loop
+
+One worker writes at a time, the first one, and the next one goes on when that is lost: what the
+program reports by job.report, and every ten seconds what steps take and where their time goes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import queue
+import threading
+from time import perf_counter
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from ._runtime.arguments import wrong_type
+from ._runtime.log import log_line
+from ._runtime.series import LISTENERS, Listener
+from .world import World
+
+_SPAN = 10.0  # seconds of steps whose means are written
+_MOST_WAITING = 1000  # writes that wait for a slow tool; more are left out
+_LAST_WAIT = 10.0  # seconds that the end of the process waits for what is still to be written
+
+
+def to(kind: str, place: Any, every: float = _SPAN) -> None:
+    """Have what this worker reports, and what its steps take, written by another tool too.
+
+        shoal.log.to("tensorboard", "runs/digits")            # a folder
+        shoal.log.to("mlflow", "http://tracking:5000")        # where MLflow keeps its runs
+
+    Call it once on every worker, before the loop; only the first one writes, and when it is lost
+    the next first one goes on. What job.report gets is written under its names, at the step of the
+    job, and every `every` seconds the means over these steps, on this worker:
+
+        shoal/step_seconds            a whole step
+        shoal/data_seconds            waiting for samples
+        shoal/compute_seconds         computing
+        shoal/optimizer_seconds       updating
+        shoal/exchange_seconds        the rest: waiting for the network and for other workers
+        shoal/samples_per_second, shoal/batch, shoal/workers
+
+    The tool is imported on the worker that writes, at its first number, and writes on a thread of
+    its own, for which training never waits. Where it fails, the training goes on, and a line says
+    why. Raises ValueError for a kind that there is not, and TypeError for a place that is no path
+    or address.
+    """
+    if kind not in _TOOLS:
+        raise ValueError(f"kind={kind!r}: there are {', '.join(map(repr, _TOOLS))}")
+    if not isinstance(place, (str, os.PathLike)):
+        raise wrong_type("place", place, "a folder, or an address of MLflow")
+    LISTENERS.append(_Series(_Writer(kind, os.fspath(place)), every))
+
+
+class _TensorBoard:
+    """Writes the files that TensorBoard reads."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        """Begin a file in a folder, beside those of workers that were the first one before."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(folder)
+
+    def write(self, numbers: Dict[str, float], step: int) -> None:
+        """Write numbers of a step."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self, final: bool) -> None:
+        """End the file."""
+        self._writer.close()
+
+
+class _MLflow:
+    """Writes into a run of MLflow, the same on whichever worker is the first one."""
+
+    def __init__(self, name: str, address: str) -> None:
+        """Go on with MLflow's run of the job of a name, or begin it."""
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=address)
+        key = os.environ.get("SHOAL_RUN", f"{name}-{os.getpid()}")
+        title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+        found = self._client.get_experiment_by_name(title)
+        experiment = found.experiment_id if found else self._client.create_experiment(title)
+        runs = self._client.search_runs([experiment], f"tags.shoal_run = '{key}'", max_results=1)
+        if not runs:
+            runs = [self._client.create_run(experiment, tags={"shoal_run": key}, run_name=name)]
+        run = runs[0]
+        self._run = run.info.run_id
+
+    def write(self, numbers: Dict[str, float], step: int) -> None:
+        """Write numbers of a step."""
+        for name, value in numbers.items():
+            self._client.log_metric(self._run, name, value, step=step)
+
+    def close(self, final: bool) -> None:
+        """Leave the run to the worker that goes on with it, or where this is the end, end it."""
+        if final:
+            self._client.set_terminated(self._run)
+
+
+_TOOLS: Dict[str, Callable[[str, str], Any]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
+
+
+class _Writer:
+    """Has a tool write on a thread of its own, which begins with the first number. Its methods are
+    for the thread of the training loop, but those that say other; they do not wait.
+    """
+
+    def __init__(self, kind: str, place: str) -> None:
+        """Write by a tool into a place."""
+        self._kind, self._place = kind, place
+        # Name of the job, numbers, and their step; None = there is no more for now.
+        self._waiting: queue.Queue[Optional[Tuple[str, Dict[str, float], int]]] = queue.Queue(
+            _MOST_WAITING
+        )
+        self._thread: Optional[threading.Thread] = None
+        self._told = False  # people were told that something is left out
+        self._final = False  # no other worker goes on
+
+    def write(self, name: str, numbers: Dict[str, float], step: int) -> None:
+        """Have numbers of a step of the job of a name written."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="shoal-log", daemon=True)
+            self._thread.start()
+            atexit.register(self.pause, True)
+        try:
+            self._waiting.put_nowait((name, numbers, step))
+        except queue.Full:
+            self._tell("it is slower than what is to be written, of which some is left out")
+
+    def pause(self, wait: bool = False) -> None:
+        """Have the tool closed when all is written, because another worker goes on, or this process
+        ends: then `wait` for that for a while.
+        """
+        if self._thread is None:
+            return
+        self._final = wait
+        try:
+            self._waiting.put(None, timeout=_LAST_WAIT if wait else None)
+        except queue.Full:
+            return
+        thread, self._thread = self._thread, None
+        if wait:
+            thread.join(_LAST_WAIT)
+
+    def _tell(self, why: str) -> None:
+        """Say on any thread, once, why something is not written."""
+        if not self._told:
+            self._told = True
+            log_line(f"shoal.log.to({self._kind!r}, {self._place!r}): {why}; the training goes on")
+
+    def _run(self) -> None:
+        """Write what comes until nothing comes any more; the body of the thread."""
+        tool: Optional[Any] = None
+        while True:
+            item = self._waiting.get()
+            try:
+                if item is None:
+                    if tool is not None:
+                        tool.close(self._final)
+                    return
+                name, numbers, step = item
+                if tool is None:
+                    tool = _TOOLS[self._kind](name, self._place)
+                tool.write(numbers, step)
+            except Exception as error:  # whatever a tool of others raises
+                self._tell(f"{type(error).__name__}: {error}")
+                if item is None:
+                    return
+
+
+class _Series(Listener):
+    """Makes numbers of steps and reports, for a writer. The thread of the training loop uses it."""
+
+    def __init__(self, writer: _Writer, every: float) -> None:
+        """Write by a writer, means over `every` seconds."""
+        self._writer, self._every = writer, every
+        self._step = 0  # committed last
+        self._began = 0.0  # when the steps began whose means come next; 0 = with the next step
+        self._steps = self._samples = 0  # of these
+        self._sums = [0.0, 0.0, 0.0]  # seconds of data, compute and update in these
+
+    def _write(self, job: World, numbers: Dict[str, float]) -> None:
+        """Write numbers, if this is the first worker."""
+        if job.first:
+            self._writer.write(job.name, numbers, self._step)
+        else:
+            self._writer.pause()
+
+    def reported(self, job: World, numbers: Dict[str, float]) -> None:
+        """Have the tool write what the program reports; numbers alone."""
+        self._write(job, {name: value for name, value in numbers.items() if math.isfinite(value)})
+
+    def stepped(self, job: World, step: int, batch: int) -> None:
+        """Count a step, and have the tool write means when there are enough."""
+        now = perf_counter()
+        self._step = step
+        if not self._began:
+            self._began = now
+            return
+        self._steps += 1
+        self._samples += batch
+        for i, seconds in enumerate(job._backend.told.last):
+            self._sums[i] += seconds
+        if now - self._began < self._every:
+            return
+        whole = (now - self._began) / self._steps
+        data, compute, update = (s / self._steps for s in self._sums)
+        numbers = {
+            "step_seconds": whole,
+            "data_seconds": data,
+            "compute_seconds": compute,
+            "optimizer_seconds": update,
+            "exchange_seconds": max(whole - data - compute - update, 0.0),
+            "samples_per_second": self._samples / (now - self._began),
+            "batch": batch,
+            "workers": job.size,
+        }
+        self._write(job, {f"shoal/{name}": value for name, value in numbers.items()})
+        self._began, self._steps, self._samples, self._sums = now, 0, 0, [0.0, 0.0, 0.0]

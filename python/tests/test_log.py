@@ -1,0 +1,153 @@
+"""What shoal.log.to has other tools write: reports, and what steps take. The tools are doubles."""
+
+import sys
+import types
+
+import numpy
+import pytest
+
+import shoal
+from shoal._runtime import series
+
+
+class Writer:
+    """What SummaryWriter is, for tests: keeps what it gets."""
+
+    made = []
+
+    def __init__(self, folder):
+        """Of a folder."""
+        self.folder, self.numbers, self.closed = folder, [], False
+        Writer.made.append(self)
+
+    def add_scalar(self, name, value, step):
+        """Keep a number of a step."""
+        self.numbers.append((name, value, step))
+
+    def flush(self):
+        """Nothing is held back."""
+
+    def close(self):
+        """Note that it is closed."""
+        self.closed = True
+
+
+class Client:
+    """What MlflowClient is, for tests: all that are made have the same runs."""
+
+    runs, metrics, ended = [], [], []
+
+    def __init__(self, tracking_uri):
+        """Of an address."""
+        assert tracking_uri == "http://tracking:5000"
+
+    def get_experiment_by_name(self, name):
+        """None has been created."""
+
+    def create_experiment(self, name):
+        """Its id."""
+        return "7"
+
+    def search_runs(self, experiments, text, max_results):
+        """The runs with the tag that the text asks for."""
+        return [run for run in self.runs if f"tags.shoal_run = '{run.tag}'" == text]
+
+    def create_run(self, experiment, tags, run_name):
+        """A new run."""
+        run = types.SimpleNamespace(tag=tags["shoal_run"], info=types.SimpleNamespace(run_id="r"))
+        self.runs.append(run)
+        return run
+
+    def set_terminated(self, run):
+        """Note that a run is over."""
+        self.ended.append(run)
+
+    def log_metric(self, run, name, value, step):
+        """Keep a number of a step."""
+        self.metrics.append((run, name, value, step))
+
+
+@pytest.fixture(autouse=True)
+def tools(monkeypatch):
+    """Doubles of both tools, and nobody who listens from before."""
+    module = types.SimpleNamespace
+    monkeypatch.setitem(sys.modules, "torch", module(utils=None))
+    monkeypatch.setitem(sys.modules, "torch.utils", module())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module(SummaryWriter=Writer))
+    monkeypatch.setitem(sys.modules, "mlflow", module(MlflowClient=Client))
+    monkeypatch.setattr(series, "LISTENERS", series.LISTENERS)
+    series.LISTENERS.clear()
+    Writer.made, Client.runs, Client.metrics, Client.ended = [], [], [], []
+    yield
+    series.LISTENERS.clear()
+
+
+def train(steps=4):
+    """A job of one worker that makes some steps of 8 samples."""
+    job = shoal.join()
+    for step in job.steps(64, batch=8, steps=steps):
+        step.allreduce(numpy.ones(1))
+        job.report(loss=step.number + 0.5, bad=float("nan"))
+    job.leave()
+    for listener in series.LISTENERS:
+        listener._writer.pause(wait=True)
+
+
+def test_steps_and_reports_are_written():
+    """Reports are written at the step of the job, without what is no number, and means of steps
+    with all their parts, which add up.
+    """
+    shoal.log.to("tensorboard", "runs/x", every=0)
+    assert Writer.made == []  # nothing is imported or made before there is something to write
+    train()
+    (writer,) = Writer.made
+    assert writer.folder == "runs/x"
+    losses = [(value, step) for name, value, step in writer.numbers if name == "loss"]
+    assert losses == [(0.5, 0), (1.5, 1), (2.5, 2), (3.5, 3)]
+    means = {name: value for name, value, step in writer.numbers if step == 3 and "/" in name}
+    assert sorted(means) == [
+        f"shoal/{name}"
+        for name in (
+            *("batch", "compute_seconds", "data_seconds", "exchange_seconds", "optimizer_seconds"),
+            *("samples_per_second", "step_seconds", "workers"),
+        )
+    ]
+    assert means["shoal/batch"] == 8 and means["shoal/workers"] == 1
+    assert not any(name == "bad" for name, _, _ in writer.numbers)
+    assert writer.closed
+
+
+def test_means_are_of_a_span():
+    """With a span that does not end, no means are written."""
+    shoal.log.to("tensorboard", "runs/x", every=1e9)
+    train()
+    assert {name for name, _, _ in Writer.made[0].numbers} == {"loss"}
+
+
+def test_mlflow_goes_on_with_its_run(monkeypatch):
+    """Whoever is the first worker writes into the same run of MLflow."""
+    monkeypatch.setenv("SHOAL_RUN", "abc")
+    shoal.log.to("mlflow", "http://tracking:5000")
+    train(2)
+    train(2)
+    assert [run.tag for run in Client.runs] == ["abc"]
+    assert {run for run, _, _, _ in Client.metrics} == {"r"}
+    assert Client.ended == ["r", "r"]
+
+
+def test_a_tool_that_fails(capfd, monkeypatch):
+    """Where a tool fails the training goes on, and one line says why."""
+    monkeypatch.setattr(Client, "log_metric", lambda *_, **__: 1 / 0)
+    shoal.log.to("mlflow", "http://tracking:5000")
+    train()
+    said = capfd.readouterr().err
+    assert said.count("ZeroDivisionError") == 1 and "the training goes on" in said
+
+
+def test_wrong_arguments():
+    """A kind that there is not, and a place that is none, are refused, with what there is."""
+    with pytest.raises(ValueError, match="'tensorboard', 'mlflow'"):
+        shoal.log.to("wandb", "x")
+    with pytest.raises(TypeError, match="place"):
+        shoal.log.to("tensorboard", 3)
+    assert series.LISTENERS == []
