@@ -77,7 +77,8 @@ def main(config, end):
         if step.local == 0:
             begun.update(inner=digest(inner.state_dict()), at=digest(model.state_dict()))
         F.cross_entropy(model(x), y).backward()
-        doomed = number == 0 and step.local == 2 and os.path.exists(f"{end}.doom")
+        half_way = step.local == step.locals // 2
+        doomed = number == 0 and half_way and os.path.exists(f"{end}.doom")
         if doomed or [number, step.number] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()

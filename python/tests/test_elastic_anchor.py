@@ -33,7 +33,8 @@ def _rounds(lines):
 @pytest.mark.parametrize("sync", ["diloco:every=4", "pair:every=4"])
 def test_a_worker_is_killed_in_mid_round_and_another_joins(launch, binary, tmp_path, sync):
     """Of three workers one kills itself in the third local step of a round, and when another has
-    joined, rank 0 does.
+    joined, rank 0 does. Meanwhile the job changes to synchronous SGD, for which all workers must
+    get the same moments of Adam, or their parameters would part; and then to another strategy.
     """
     config = dict(sync=sync, out=str(tmp_path), doomed=[[1, 42]])
     end = tmp_path / "end"
@@ -42,8 +43,12 @@ def test_a_worker_is_killed_in_mid_round_and_another_joins(launch, binary, tmp_p
         job.read_until("2 workers: w1 was killed by SIGKILL")
         job.resize(3)
         job.read_until("JOINED")
+        job.set("sync=ssgd")
+        job.wait_for_new_step()
         (tmp_path / "end.doom").touch()
         job.read_until("2 workers: w0 was killed by SIGKILL")
+        job.wait_for_new_step()
+        job.set("sync=sma:alpha=0.2,round=2")
         job.wait_for_new_step()
         output = job.finish()
     assert output.count("RESULT") == 2 and "Traceback" not in output, output
@@ -62,6 +67,7 @@ def test_a_worker_is_killed_in_mid_round_and_another_joins(launch, binary, tmp_p
     assert set(taken.values()) == {1}, "a sample counts twice"
     epochs = max(epoch for epoch, _ in taken) + 1
     assert len(taken) == epochs * elastic_anchor.SAMPLES, "a sample is missing"
+    assert {4, 1, 2} <= {line["locals"] for _, line in rounds[2].values()}
     joined = [line for lines in workers for line in lines if line["joined"]]
     assert len(joined) == 1
     theirs = [

@@ -7,6 +7,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
+import device_double
 from changing_job import changing_job
 from torch import nn, optim
 
@@ -58,12 +59,17 @@ def _values(model):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
+@pytest.mark.parametrize("on_a_device", [False, True])
 @pytest.mark.parametrize("name", ["local", "diloco", "pair", "hybrid"])
-def test_one_worker_trains_as_without_shoal(job, name):
+def test_one_worker_trains_as_without_shoal(job, monkeypatch, name, on_a_device):
     """In rounds of three local steps, of which an epoch of eight has a shorter one, within which
     the anchor stays and the parameters move. (With an outer rate of 1. With sma a replica is drawn
-    to the anchor also where there is only one.)
+    to the anchor also where there is only one.) On a device, copies to the arena and back are
+    ordered with what computes.
     """
+    if on_a_device:
+        device = device_double.DeviceDouble()
+        monkeypatch.setattr(shoal.torch.cuda, "device_of", lambda tensors: device)
     options = ",lr=1,momentum=0" if name == "diloco" else ""
     loader, model, optimizer = _parts(f"{name}:every=3{options}", epochs=2)
     plain = _model()

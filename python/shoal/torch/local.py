@@ -248,15 +248,12 @@ class LocalSteps(Wrapper):
         same round. Where gradients are averaged from now on all of them need the same state of the
         wrapped optimizer, and wait for that of rank 0.
         """
-        before, strategy = self._anchor.strategy, parse(text).strategy
-        self._text = text
-        if strategy.text == before.text:
+        strategy, self._text = parse(text).strategy, text
+        if strategy.text == self._anchor.strategy.text:
             return
         self._anchor.switch(strategy)
         if strategy.averages_gradients:
             share_first(step, self.inner)
-        if self._job.rank == 0:
-            log_line(f"sync {before.name} -> {strategy.name}: {strategy.rule}")
 
     def _register(self, models: Sequence[torch.nn.Module]) -> None:
         """Give workers that join, and checkpoints, the anchor in place of this worker's replica,
