@@ -108,8 +108,7 @@ func Start(g *group.Group, command, env []string, stderr io.Writer) (*Program, e
 	}
 	// a program that cannot be bounded runs all the same
 	_ = unix.Setpriority(unix.PRIO_PROCESS, c.Process.Pid, lowPriority)
-	limit := unix.Rlimit{Cur: maxMemory, Max: maxMemory}
-	_ = unix.Prlimit(c.Process.Pid, unix.RLIMIT_DATA, &limit, nil)
+	limitMemory(c.Process.Pid)
 	lines := make(chan line, 1)
 	p.in, p.kill, p.lines = in, cancel, lines
 	g.Go("policy "+p.path, func(ctx context.Context) error {
