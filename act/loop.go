@@ -279,7 +279,8 @@ func (l *Loop) TakeFaults() []Fault {
 }
 
 // Propose returns the order by which a person changes the setting of the job, with what the twin
-// predicts of it. An error says why the job does not go there.
+// predicts of it, or in Why the reason why nothing can be. An error says why the job does not go
+// there.
 func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
 	if err := l.entry.Levers.Refuse(l.now.Setting, next); err != nil {
 		return Order{}, err
@@ -291,6 +292,8 @@ func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
 	p := l.twin.Predict(decide.Target{Setting: next})
 	c := l.change(decide.Scored{Target: decide.Target{Setting: next}, Prediction: p},
 		p.Efficiency.Mid)
-	c.Who = cut(who)
+	if c.Who = cut(who); !c.Predicted.IsKnown() {
+		c.Why = cut(p.Guess)
+	}
 	return Order{Next: next, Change: c}, nil
 }

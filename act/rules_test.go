@@ -112,7 +112,12 @@ func TestBadPolicies(t *testing.T) {
 func TestPeople(t *testing.T) {
 	for _, mode := range []act.Mode{act.Off, act.Auto} {
 		j := newJob(newLoop(t, mode, policy.Batch{}), 512, batches)
-		j.train(t, 9)
+		j.train(t, 1)
+		if o, err := j.loop.Propose(setting.Setting{Batch: 256}, "ada"); err != nil ||
+			!strings.Contains(o.Change.Why, "fewer than 3 steps") {
+			t.Errorf("of a job that has just begun: %+v, %v", o.Change, err)
+		}
+		j.train(t, 8)
 		if _, err := j.loop.Propose(setting.Setting{Batch: 2048}, "ada"); err == nil {
 			t.Error("a batch outside of the range is proposed")
 		}

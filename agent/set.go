@@ -18,7 +18,7 @@ func (a *Agent) Set(text, who string) error {
 		return err
 	}
 	c := a.loop.Predict(next, who)
-	c.Because = who + " asked"
+	c.Because, c.Why = who+" asked", ""
 	return a.askHead(func() error {
 		// what the text does not name stays as it is now: policies may have changed it meanwhile
 		known := a.driver.head.State()

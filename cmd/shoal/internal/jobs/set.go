@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -168,8 +169,8 @@ func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, t
 		_, err = fmt.Fprintf(out, "job %s has %s already\n", j.Name,
 			strings.ReplaceAll(text, ",", " "))
 	case !c.Predicted.IsKnown():
-		_, err = fmt.Fprintf(out, "%s: nothing can be predicted, for too little was measured\n",
-			c.What())
+		_, err = fmt.Fprintf(out, "%s: nothing can be predicted: %s\n", c.What(),
+			cmp.Or(c.Why, "too little was measured"))
 	default:
 		_, err = fmt.Fprintf(out, "%s: %s\n", c.What(), bandText(c))
 	}
