@@ -174,21 +174,23 @@ func (w *World) communication(cables []float64) float64 {
 
 // observe takes in what agent and workers would tell of a step.
 func (w *World) observe(s Step, slowest float64) {
-	w.series.Add(s.StepSample)
+	steps, sample := float64(max(s.Round, 1)), s.StepSample
+	sample.Seconds, sample.Samples = s.Seconds/steps, s.Samples/uint64(steps)
+	w.series.Add(sample)
 	w.split.seen = min(w.split.seen+1, splitSteps)
 	ease := func(mean *float64, x float64) { *mean += (x - *mean) / float64(w.split.seen) }
 	data, took := 0.0, 0.0
 	for i := range w.ranks {
 		r := &w.ranks[i]
-		ease(&w.split.Slack[i], slowest-r.took)
+		ease(&w.split.Slack[i], (slowest-r.took)/steps)
 		data += w.hosts[r.host].Wait + r.load
-		took += r.took
+		took += r.took / steps
 	}
 	ease(&w.split.Data, data/float64(len(w.ranks)))
 	ease(&w.split.Compute, (took-data)/float64(len(w.ranks)))
-	ease(&w.split.Exposed, s.Exposed)
-	ease(&w.split.Seconds, slowest+s.Exposed)
-	if s.Noise > 0 && s.Samples > 0 {
+	ease(&w.split.Exposed, s.Exposed/steps)
+	ease(&w.split.Seconds, (slowest+s.Exposed)/steps)
+	if s.Noise > 0 && s.Samples > 0 && !w.drifts() {
 		w.noise.Add(w.norms(s))
 	}
 }

@@ -56,7 +56,7 @@ func (w *World) saveIfDue() float64 {
 	before := w.saving.newest
 	due := w.now >= before.at+usualSave
 	if n := w.setting.Save; n > 0 {
-		due = w.cursor.Step >= before.step+n
+		due = (w.cursor.Step-before.step)*uint64(max(w.cursor.Round, 1)) >= n
 	}
 	if !due {
 		return 0

@@ -83,6 +83,7 @@ type split struct {
 // dealt is what the samples of the ranks follow from.
 type dealt struct {
 	count, batch uint64
+	round        uint32
 	conditions   int
 }
 
@@ -157,8 +158,9 @@ func (w *World) Step() (Step, bool) {
 	}
 	back, saving := w.goBack(), w.saveIfDue()
 	w.deal()
-	slowest := w.compute(drawsOf(w.config.Seed, w.cursor.Step))
-	hidden := min(w.whole, w.config.Hidden*slowest)
+	steps := w.cursor.LocalSteps()
+	slowest := w.compute(w.config.Seed, w.cursor.Step, steps)
+	hidden := w.hidden(slowest)
 	exposed := w.whole - hidden
 	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
 		Seconds: w.pause + w.changing + saving + slowest + exposed, Generation: w.generation,
@@ -167,9 +169,12 @@ func (w *World) Step() (Step, bool) {
 		Hosts: w.countHosts(),
 		Noise: w.config.Noise.at(w.progress), Events: w.events}
 	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
+	if steps > 1 {
+		s.Round = uint32(steps)
+	}
 	s.Samples = w.commit()
 	s.StepSample.Step = w.cursor.Step
-	w.progress += float64(float64(s.Samples) * w.Efficiency(float64(s.Samples)))
+	w.progress += float64(float64(s.Samples) * w.Efficiency(float64(s.Samples)/float64(steps)))
 	s.At, s.Progress = w.now, w.progress
 	w.observe(s, slowest)
 	w.measureSave()
@@ -179,15 +184,39 @@ func (w *World) Step() (Step, bool) {
 	return s, true
 }
 
-// compute draws how long each rank takes for the step, and returns the time of the slowest.
-func (w *World) compute(numbers draws) (slowest float64) {
+// compute draws how long each rank takes for so many steps of a round, and returns the time of the
+// slowest. What is drawn follows from the seed and the number of the round.
+func (w *World) compute(seed, number, steps uint64) (slowest float64) {
 	for i := range w.ranks {
-		r := &w.ranks[i]
-		h := &w.hosts[r.host]
-		r.took = h.Wait + float64(r.compute*pick(h.Residuals, numbers.at(r.worker)))
-		slowest = max(slowest, r.took)
+		w.ranks[i].took = 0
+	}
+	for step := range steps {
+		numbers := drawsOf(seed^step<<32, number)
+		for i := range w.ranks {
+			r := &w.ranks[i]
+			h := &w.hosts[r.host]
+			r.took += h.Wait + float64(r.compute*pick(h.Residuals, numbers.at(r.worker)))
+		}
+	}
+	for i := range w.ranks {
+		slowest = max(slowest, w.ranks[i].took)
 	}
 	return slowest
+}
+
+// hidden returns how much of the communication of a round is hidden, whose slowest worker takes so
+// long: nothing where workers average at its end how far each has come.
+func (w *World) hidden(slowest float64) float64 {
+	if w.drifts() {
+		return 0
+	}
+	return min(w.whole, w.config.Hidden*slowest)
+}
+
+// drifts reports whether workers average in some other way than their gradients in every step.
+func (w *World) drifts() bool {
+	sync := w.setting.WithStated(0, w.config.Levers).Sync
+	return sync != "" && sync != setting.Ssgd
 }
 
 // commit commits the step without those who are lost, who then leave. It returns how many samples
@@ -201,6 +230,7 @@ func (w *World) commit() (samples uint64) {
 		}
 	}
 	w.cursor = before.Commit(len(w.ranks), w.done)
+	w.cursor.Step = before.Step + 1 // commits are counted, as heads do
 	if slices.Contains(w.done, false) {
 		w.removeLost()
 	}
@@ -209,13 +239,14 @@ func (w *World) commit() (samples uint64) {
 
 // deal gives the ranks their samples of the next batch, if others than those of the last one.
 func (w *World) deal() {
-	next := dealt{w.cursor.Count(), w.cursor.Batch, w.conditions}
+	next := dealt{w.cursor.Count(), w.cursor.Batch, w.cursor.Round, w.conditions}
 	if next == w.dealt {
 		return
 	}
 	w.dealt = next
 	for i := range w.ranks {
 		r, samples := &w.ranks[i], float64(w.cursor.PartLen(i, len(w.ranks)))
+		samples /= float64(w.cursor.LocalSteps())
 		r.compute, r.load = w.computeSeconds(r.host, samples), w.hosts[r.host].Load*samples
 	}
 }
@@ -240,9 +271,9 @@ func (w *World) Efficiency(batch float64) float64 {
 // meanDraws is of how many steps MeanSeconds takes the mean.
 const meanDraws = 64
 
-// MeanSeconds returns what steps with a batch take in the mean, as the job is now: what whoever
-// knows all about it would predict. Ideal divides the batch so that all workers compute for as
-// long; else all have the same part. It does not change the job, and takes as long as 64 steps.
+// MeanSeconds returns what optimizer steps with a batch take in the mean, as the job is now: what
+// whoever knows all about it would predict. Ideal divides the batch so that all workers compute for
+// as long; else all have the same part. It does not change the job, and takes as long as 64 rounds.
 func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 	whole := cursor.Cursor{Samples: cursor.MaxSamples, Batch: batch}
 	compute := make([]float64, len(w.ranks))
@@ -256,14 +287,16 @@ func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 			compute[i] = max(least, w.computeSeconds(r.host, 0))
 		}
 	}
+	steps := uint64(max(w.cursor.Round, 1))
+	c := *w
+	c.ranks = slices.Clone(w.ranks)
+	for i := range c.ranks {
+		c.ranks[i].compute = compute[i]
+	}
 	for i := range uint64(meanDraws) {
-		numbers, slowest := drawsOf(^w.config.Seed, i), 0.0
-		for j, r := range w.ranks {
-			h := &w.hosts[r.host]
-			took := float64(compute[j] * pick(h.Residuals, numbers.at(r.worker)))
-			slowest = max(slowest, h.Wait+took)
-		}
-		mean += float64((slowest + max(0, w.whole-float64(w.config.Hidden*slowest))) / meanDraws)
+		slowest := c.compute(^w.config.Seed, i, steps)
+		exposed := w.whole - w.hidden(slowest)
+		mean += float64((slowest + exposed) / (meanDraws * float64(steps)))
 	}
 	return mean
 }
@@ -308,8 +341,8 @@ func (w *World) countHosts() (n int) {
 // Change has the job train by another setting from the next step on. It fails when the job is not
 // open to it.
 func (w *World) Change(next setting.Setting) error {
-	now := w.setting
-	now.Batch, next.Batch = w.cursor.Batch, cmp.Or(next.Batch, w.config.Data.Batch)
+	now := w.setting.WithStated(w.config.Data.Batch, w.config.Levers)
+	now.Batch, next = w.cursor.Batch, next.WithStated(w.config.Data.Batch, w.config.Levers)
 	now.Size, next.Size = w.setting.Size, cmp.Or(next.Size, w.setting.Size)
 	if err := w.config.Levers.Refuse(now, next); err != nil {
 		return err
@@ -320,11 +353,13 @@ func (w *World) Change(next setting.Setting) error {
 	if !next.Equal(now) {
 		w.changing += w.config.Costs.Change
 	}
-	if sense.DealOf(next.Shares) != sense.DealOf(w.cursor.Shares) {
+	if sense.DealOf(next.Shares) != sense.DealOf(w.cursor.Shares) ||
+		next.Round != now.Round || next.Sync != now.Sync {
 		w.conditions++ // also of the samples of the ranks
 		w.forget()
 	}
-	w.setting, w.cursor = next, w.cursor.WithBatch(next.Batch).WithShares(next.Shares)
+	w.setting, w.cursor = next, w.cursor.WithBatch(next.Batch).WithRound(next.Round)
+	w.cursor = w.cursor.WithShares(next.Shares)
 	return nil
 }
 
@@ -335,7 +370,7 @@ func (w *World) Observation() sense.Observation {
 	if w.noise.noted == 0 || w.now >= w.noise.noted+1 {
 		w.noise.known, w.noise.noted = w.noise.Estimate(), w.now
 	}
-	in := w.setting
+	in := w.setting.WithStated(w.config.Data.Batch, w.config.Levers)
 	in.Batch = w.cursor.Batch
 	return sense.Observation{Step: w.cursor.Step, Epoch: w.cursor.Epoch,
 		Samples: w.config.Data.Samples, Size: len(w.ranks),

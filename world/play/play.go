@@ -302,6 +302,7 @@ func (p *player) askFor(s job.Step) {
 		if err == nil {
 			var o act.Order
 			if o, err = p.loop.Propose(next, "scenario"); err == nil {
+				o.Change.Why = "" // which is for who only asks what would come of it
 				p.waiting = &o
 				return
 			}

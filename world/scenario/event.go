@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
@@ -71,10 +70,11 @@ func (p *parser) readSetting(l *line) string {
 }
 
 // refuse returns why the job does not take a setting that a person asks for. Only the batch, the
-// size and the steps between checkpoints can be set here.
+// size, the steps between checkpoints and rounds can be set here.
 func (p *parser) refuse(next setting.Setting) error {
-	if next.Batch == 0 && next.Size == 0 && next.Save == 0 {
-		return fmt.Errorf("a scenario knows what batch, size and save change, and no other part")
+	if len(next.Shares) > 0 || next.Rate > 0 {
+		return fmt.Errorf("a scenario knows what batch, size, save, round and sync change, and " +
+			"no other part")
 	}
 	if next.Save > 0 && !p.Job.Levers.Save {
 		return fmt.Errorf("a job has checkpoints where a line before says what one takes: costs " +
@@ -83,8 +83,8 @@ func (p *parser) refuse(next setting.Setting) error {
 	if p.seen["data"] == 0 || p.seen["hosts"] == 0 {
 		return fmt.Errorf("the lines hosts and data come before those that set a size or a batch")
 	}
-	next.Batch = cmp.Or(next.Batch, p.batch)
-	return p.Job.Levers.Refuse(setting.Setting{Batch: p.batch}, next)
+	now := setting.Setting{}.WithStated(p.batch, p.Job.Levers)
+	return p.Job.Levers.Refuse(now, next.WithStated(p.batch, p.Job.Levers))
 }
 
 // readHost reads the name of a host, such as h2, and returns its index.

@@ -235,12 +235,15 @@ func (p *parser) readData(l *line) {
 	p.samples = l.whole("a number of samples, such as 50000", maxSamples)
 	l.choose("batch")
 	p.batch = l.whole("a batch, such as 128", maxSamples)
-	if !l.more() {
-		return
+	for l.more() {
+		if l.choose("range", "round") == "round" {
+			p.Job.Levers.Sync = "local"
+			p.Job.Levers.Round = uint32(l.whole("a number of steps, such as 16", setting.MaxRound))
+			continue
+		}
+		p.Job.Levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
+			maxSamples)
 	}
-	l.choose("range")
-	p.Job.Levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
-		maxSamples)
 }
 
 // readRange reads the least and the largest of some numbers, none of which is above most. what says

@@ -112,7 +112,7 @@ func (p *parser) finish() error {
 	if err != nil {
 		return err
 	}
-	p.Job.Data = data
+	p.Job.Data = data.WithRound(p.Job.Levers.Round)
 	if r := p.Job.Levers.Batch; r.IsOpen() && !r.Contains(p.batch) {
 		return fmt.Errorf("line %d: a batch of %d is outside of its range, %v", p.seen["data"],
 			p.batch, r)
