@@ -31,7 +31,7 @@ func (s *session) serveSave(r *api.SaveRequest) error {
 		s.unpin()
 		return &collective.FieldError{Field: "save", Problem: err.Error()}
 	}
-	a.saves.Begin(p)
+	a.saves.Begin(p, a.Status().Steps) // the worker commits nothing more before the answer
 	a.group.Go("checkpoint", func(context.Context) error {
 		defer s.unpin()
 		a.saves.End(p, p.Write())

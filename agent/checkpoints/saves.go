@@ -23,6 +23,7 @@ type Saves struct {
 	// written. Rank 0 removes what is left of older ones.
 	unsealed map[string]unsealed
 	newest   saves.Newest // without its Seconds while it is written
+	step     uint64       // of the newest, as its program counts
 	began    time.Time    // when the first part of the newest began to be written
 }
 
@@ -32,18 +33,19 @@ type unsealed struct {
 	folder  snapshot.Folder
 }
 
-// Begin counts a part that is about to be written, until End.
-func (s *Saves) Begin(p *snapshot.Part) {
+// Begin counts a part that is about to be written, until End. Its checkpoint is of the state after
+// so many commits of this run.
+func (s *Saves) Begin(p *snapshot.Part, commits uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unsealed == nil {
 		s.unsealed = map[string]unsealed{}
 	}
 	s.unsealed[p.Folder.Root] = unsealed{attemptOf(p), p.Folder}
-	if p.Step() != s.newest.Step {
+	if p.Step() != s.step {
 		s.began = time.Now()
 	}
-	s.newest = saves.Newest{Step: p.Step()}
+	s.newest, s.step = saves.Newest{Step: commits}, p.Step()
 	if s.writing = append(s.writing, p); len(s.writing) == 1 {
 		s.idle = make(chan struct{})
 	}
@@ -136,7 +138,7 @@ func (s *Saves) progress(waited time.Duration) string {
 		done, all = done+p.Written(), all+int64(len(p.Body))
 	}
 	return fmt.Sprintf("the checkpoint of step %d is being written: %.2f of %.2f GB of this host, "+
-		"%.0f s so far", s.newest.Step, float64(done)/1e9, float64(all)/1e9, waited.Seconds())
+		"%.0f s so far", s.step, float64(done)/1e9, float64(all)/1e9, waited.Seconds())
 }
 
 // AbandonUnsealed removes the checkpoints that are not sealed, and has their folders' Log tell

@@ -24,7 +24,10 @@ func TestWaitTells(t *testing.T) {
 		if !s.IsDone() {
 			t.Error("nothing is written, and it is not done")
 		}
-		s.Begin(part)
+		s.Begin(part, 3)
+		if n := s.Newest(); n.Step != 3 || n.Done {
+			t.Errorf("a checkpoint after three commits of this run: %+v", n)
+		}
 		var told []string
 		g := group.New(t.Context())
 		for range 2 {

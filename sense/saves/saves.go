@@ -19,7 +19,7 @@ const (
 
 // Newest is the checkpoint of which a host has begun last to write parts.
 type Newest struct {
-	Step    uint64  // steps of which it has the state; 0 = there is none
+	Step    uint64  // commits of this run of which it has the state; 0 = there is none
 	Seconds float64 // for which it is written, or was
 	Done    bool    // it is written
 }
