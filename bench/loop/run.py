@@ -23,6 +23,7 @@ sys.path.insert(0, str(HERE))
 import bad  # noqa: E402
 import batch  # noqa: E402
 import interference  # noqa: E402
+import page  # noqa: E402
 import predictions  # noqa: E402
 import routes  # noqa: E402
 import straggler  # noqa: E402
@@ -36,6 +37,7 @@ PARTS = {
     "bad": bad,
     "interference": interference,
     "takeover": takeover,
+    "page": page,
 }
 PAGE = HERE.parents[1] / "docs/design/loop.md"
 BEGIN, END = "<!-- bench/loop wrote this -->\n", "<!-- to here -->\n"

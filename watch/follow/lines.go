@@ -17,7 +17,7 @@ const (
 	maxLine = history.MaxLine
 	// maxWhole is up to how many bytes of a file are read whole. Of a longer one, parts in equal
 	// distances are read, and its end whole, which together are as much.
-	maxWhole = 8 << 20
+	maxWhole = 4 << 20
 	// sampleParts is in how many parts what is read of a longer file is divided.
 	sampleParts = 256
 	// pieceSize is how many bytes are read at a time.
