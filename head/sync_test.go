@@ -123,7 +123,6 @@ func TestNextHeadKnowsTheRound(t *testing.T) {
 		delete(p.agents, "A")
 		b.LinkDown("A", "was silent for too long")
 		b.ForceHead()
-		b.ReportData(3, openData().WithRound(4), openSync)
 		s := b.State()
 		if !b.Leads() || s.Levers.Sync != openSync.Sync || s.Setting.Round != want.Round ||
 			s.Setting.Sync != want.Sync || s.Data.Round != round {

@@ -444,8 +444,8 @@ class Checkpoints:
         if place.round > 1 and not cursor.round:
             raise ShoalError(
                 f"{name} is of a job whose workers synchronise after {place.round} steps, and this"
-                " one averages gradients in every step: name another folder, or state sync=… as the"
-                " program that wrote it"
+                " one averages gradients in every step: name another folder, or state sync=… or"
+                " local_steps=… as the program that wrote it"
             )
         try:
             self._state.restore(
