@@ -10,6 +10,7 @@ program reports by job.report, and every ten seconds what steps take and where t
 from __future__ import annotations
 
 import atexit
+import importlib
 import math
 import os
 import queue
@@ -61,9 +62,8 @@ class _TensorBoard:
 
     def __init__(self, name: str, folder: str) -> None:
         """Begin a file in a folder, beside those of workers that were the first one before."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(folder)
+        tool = importlib.import_module("torch.utils.tensorboard")
+        self._writer = tool.SummaryWriter(folder)
 
     def write(self, numbers: Dict[str, float], step: int) -> None:
         """Write numbers of a step."""
@@ -81,9 +81,7 @@ class _MLflow:
 
     def __init__(self, name: str, address: str) -> None:
         """Go on with MLflow's run of the job of a name, or begin it."""
-        from mlflow import MlflowClient
-
-        self._client = MlflowClient(tracking_uri=address)
+        self._client = importlib.import_module("mlflow").MlflowClient(tracking_uri=address)
         key = os.environ.get("SHOAL_RUN", f"{name}-{os.getpid()}")
         title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
         found = self._client.get_experiment_by_name(title)

@@ -93,7 +93,7 @@ export interface Live {
   want: number;
   steps: number;
   elastic: boolean;
-  setting?: { batch?: number };
+  setting?: { batch?: number; sync?: string };
   auto?: string;
   slow?: string[];
   workers: Worker[];

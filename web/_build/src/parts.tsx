@@ -20,6 +20,8 @@ export function Facts({ view }: { view: View }) {
   } else if (view.newest) list.push(["workers", String(view.newest.size)]);
   const batch = live?.setting?.batch || newest(column(view, "steps", "batch"));
   if (batch) list.push(["batch", String(batch)]);
+  const sync = live?.setting?.sync;
+  if (sync) list.push(["synchronises by", sync]);
   const seconds = newest(column(view, "steps", "median"));
   if (seconds !== undefined) list.push(["step takes", duration(seconds)]);
   const rate = newest(column(view, "steps", "rate"));
