@@ -14,6 +14,7 @@ from torch import nn, optim
 import shoal
 import shoal.torch
 from shoal.sync import STRATEGIES, parse
+from shoal.torch import averaged
 
 
 @pytest.fixture
@@ -251,7 +252,7 @@ def test_torch_and_numpy_give_the_same_bytes(name):
             assert mine[0].tobytes() == theirs[0].numpy().tobytes()
 
 
-def test_what_does_not_go_together_is_refused(job):
+def test_what_does_not_go_together_is_refused(job, monkeypatch):
     """With the line to change."""
     data, model = _data(), _model()
     opt = optim.SGD(model.parameters(), lr=0.1)
@@ -267,6 +268,16 @@ def test_what_does_not_go_together_is_refused(job):
     refuse(TypeError, "needs the model too: shoal.torch.optimizer", opt)
     refuse(ValueError, "leave compress out", opt, model, compress="bf16")
     refuse(ValueError, "parameters that the model has not", opt, nn.Linear(1, 1))
+    wrapped, sharded = _model(), _model()
+    averaged.by_ddp.update(wrapped.parameters())
+    line = r'Leave out the line that wraps the model.* optimizer\(opt, model, sync="diloco'
+    refuse(RuntimeError, line, optim.SGD(wrapped.parameters(), lr=0.1), wrapped)
+    zero = shoal.torch.zero(sharded, optim.SGD(sharded.parameters(), lr=0.1))
+    refuse(RuntimeError, "In place of shoal.torch.zero", zero, sharded)
+    for name, value, words in ("averages", 2, "without averages="), ("meshed", True, "leave sync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(job._progress, name, value)
+            refuse((RuntimeError, ValueError), words, opt, model)
     optimizer = shoal.torch.optimizer(opt, model, sync="local:every=2")
     with pytest.raises(RuntimeError, match="takes no other parameters"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
