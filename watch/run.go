@@ -457,8 +457,8 @@ func (r *Run) allNotes() []string {
 			continue
 		}
 		if f.lines > 0 {
-			list = append(list, fmt.Sprintf("%s of %s cannot be read and are left out, the first: "+
-				"%s", plural.Of(f.lines, "line"), file, f.first))
+			list = append(list, fmt.Sprintf("left out: %s of %s, which cannot be read; the "+
+				"first: %s", plural.Of(f.lines, "line"), file, f.first))
 		}
 		if f.torn {
 			list = append(list, fmt.Sprintf("the last line of %s is torn, and left out", file))
