@@ -15,7 +15,7 @@ class LocalBatch(NamedTuple):
     """The samples of one worker in one local step, which is a whole round where that has one."""
 
     indices: Samples
-    count: int  # how many of them count; 0 = none, and the indices are those of others
+    local_weight: int  # how many of them count; 0 = none, and the indices are those of others
     weight: int  # how many samples this worker has in the round
     epoch: int
     local: int = 0  # index of the local step in its round

@@ -61,7 +61,7 @@ class Step:
         self._weights: Optional[List[int]] = None
         self.indices = batch.indices
         self.weight = batch.weight
-        self.local, self.locals, self.local_weight = batch.local, batch.locals, batch.count
+        self.local, self.locals, self.local_weight = batch.local, batch.locals, batch.local_weight
         self.count = cursor.count()
         self.number = cursor.step + batch.local
         self.epoch = cursor.epoch
