@@ -212,3 +212,33 @@ func TestWriteMetrics(t *testing.T) {
 // sampleLine matches a line of the text format.
 var sampleLine = regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .*|[a-z_]+` +
 	`({([a-z]+="([^"\\\n]|\\["\\n])*",?)+})? [0-9.e+-]+)\n$`)
+
+// Whatever lines the files of a run have, it is shown, and can be sent.
+func FuzzRun(f *testing.F) {
+	f.Add(sense(1))
+	f.Add(change("kept", predicted+`,"measured":1.3,"steps":64`))
+	f.Add([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":1e308,"x":"-Inf"}}`))
+	f.Add([]byte(`{"ok":true,"seconds":1e308,"started":"9999-12-31T23:59:59Z","workers":[{}]}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		r := full()
+		id := r.View(1).ID
+		for range 3 {
+			r.AddEvent(line)
+			r.AddSense(line)
+			r.AddMetrics(line)
+		}
+		r.SetJob(line)
+		r.SetWhyNot(line)
+		u, ok := r.Since(id, 2)
+		if _, err := json.Marshal(u); err != nil || !ok {
+			t.Fatalf("an update: %v, %v", ok, err)
+		}
+		r.SetResult(line)
+		if _, err := json.Marshal(r.View(2)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.WriteMetrics(&strings.Builder{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
