@@ -143,16 +143,20 @@ func TestState(t *testing.T) {
 	for _, test := range []struct {
 		want string
 		make func(r *Run)
+		at   string // the host that has joined the job
 	}{
-		{"killed", func(r *Run) { r.SetLive(nil, "", 5) }},
-		{"silent", func(r *Run) { r.SetLive(nil, "it has not answered", 5) }},
-		{"elsewhere", func(r *Run) { r.SetLive(nil, "job x is led from host b: ask there", 5) }},
-		{"paused", func(r *Run) { r.SetLive(&control.Job{State: control.Paused}, "", 5) }},
-		{"ended", func(r *Run) { r.SetResult([]byte(`{"ok":true,"seconds":3}`)) }},
-		{"failed", func(r *Run) { r.SetResult([]byte(`{"error":"w0 failed","seconds":3}`)) }},
-		{"left", func(r *Run) { r.SetResult([]byte(`{"ok":true,"goes_on":"b"}`)) }},
+		{"killed", func(r *Run) { r.SetLive(nil, "", 5) }, ""},
+		{"left", func(r *Run) { r.SetLive(nil, "", 5) }, "@b"},
+		{"silent", func(r *Run) { r.SetLive(nil, "it has not answered", 5) }, ""},
+		{"elsewhere", func(r *Run) {
+			r.SetLive(nil, "job x is led from host b: ask there", 5)
+		}, ""},
+		{"paused", func(r *Run) { r.SetLive(&control.Job{State: control.Paused}, "", 5) }, ""},
+		{"ended", func(r *Run) { r.SetResult([]byte(`{"ok":true,"seconds":3}`)) }, ""},
+		{"failed", func(r *Run) { r.SetResult([]byte(`{"error":"w0 failed","seconds":3}`)) }, ""},
+		{"left", func(r *Run) { r.SetResult([]byte(`{"ok":true,"goes_on":"b"}`)) }, ""},
 	} {
-		r := New("/runs/x", "1.0", "e")
+		r := New("/runs/x"+test.at, "1.0", "e")
 		test.make(r)
 		if s := r.View(9).State; s.Word != test.want || s.Text == "" {
 			t.Errorf("%+v, want %s", s, test.want)

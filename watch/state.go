@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +34,10 @@ func (r *Run) state() State {
 		return State{"elsewhere", r.why, false, r.heard}
 	case r.why != "":
 		return State{"silent", "its launcher does not answer: " + r.why, false, r.heard}
+	}
+	if strings.Contains(path.Base(r.dir), "@") { // of a host that has joined the job
+		return State{"left", "it has no result here: the host that led the job last has it, " +
+			"unless that was killed", true, r.heard}
 	}
 	return State{"killed", "it has no result: its launcher was killed", true, r.heard}
 }

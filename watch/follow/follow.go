@@ -27,15 +27,19 @@ const maxSmall = 16 << 20
 // endPatience is how long after the last answer of a launcher it may write the result of the run.
 const endPatience = 5 * time.Second
 
+// seekPause is how long a launcher that was not found is not looked for again.
+const seekPause = 5 * time.Second
+
 // Follower knows what a run has come to. Open makes one; one goroutine at a time uses it, and there
 // is nothing to close. Its methods read files, and Poll asks the launcher too.
 type Follower struct {
-	Run  *watch.Run
-	dir  string
-	live *control.Job // nil = the job does not run, or does not answer
-	why  string       // it does not answer
-	job  bool         // job.json was read
-	last time.Time    // when the launcher has answered last; zero = never
+	Run    *watch.Run
+	dir    string
+	live   *control.Job // nil = the job does not run, or does not answer
+	why    string       // it does not answer
+	sought time.Time    // when the job was last looked for
+	job    bool         // job.json was read
+	last   time.Time    // when the launcher has answered last; zero = never
 
 	sense, events, metrics lines
 }
@@ -97,9 +101,13 @@ func (f *Follower) Poll(ctx context.Context, now time.Time) error {
 
 // ask asks the launcher how the job is.
 func (f *Follower) ask(ctx context.Context, now time.Time) error {
+	if f.live == nil && !f.Run.HasResult() && now.Sub(f.sought) >= seekPause {
+		f.sought = now
+		f.seek(ctx)
+	}
 	if f.live == nil {
 		f.Run.SetLive(nil, f.why, seconds(now))
-		return nil
+		return context.Cause(ctx)
 	}
 	err := f.live.Refresh(ctx)
 	switch {
@@ -117,6 +125,29 @@ func (f *Follower) ask(ctx context.Context, now time.Time) error {
 		f.Run.SetLive(nil, err.Error(), seconds(now))
 	}
 	return nil
+}
+
+// seek looks for the launcher of a run that has no result, and sets f.live, or f.why.
+func (f *Follower) seek(ctx context.Context) {
+	live, err := control.Find(ctx, f.dir)
+	if err == nil {
+		f.live, f.why = live, ""
+		return
+	}
+	var unknown *control.Unknown
+	if !errors.As(err, &unknown) {
+		return
+	}
+	f.why = ""
+	if unknown.Silent != nil {
+		f.why = unknown.Silent.Error()
+	}
+	name, _, _ := strings.Cut(filepath.Base(f.dir), "@") // what follows is a host that has joined
+	for _, reason := range unknown.Refused {
+		if strings.HasPrefix(reason, "job "+name+" ") {
+			f.why = reason
+		}
+	}
 }
 
 // seconds returns a time in seconds since 1970.
