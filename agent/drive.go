@@ -99,10 +99,16 @@ func (d *driver) tellHead() {
 	if !s.IsDue() {
 		return
 	}
-	if note := s.TakeNote(); note != nil {
+	d.tellHeadNow()
+	s.LookAtRow()
+}
+
+// tellHeadNow tells the head what this host has seen since it was told last, on the engine's
+// thread.
+func (d *driver) tellHeadNow() {
+	if note := d.engine.signals.TakeNote(); note != nil {
 		d.runStepInput(func() { d.head.TellHead(note) })
 	}
-	s.LookAtRow()
 }
 
 // keepRows gives the launcher rows that are over, until there will be no more. It is a goroutine of

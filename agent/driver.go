@@ -153,7 +153,11 @@ func (d *driver) carryOutAction(action head.Action) {
 	case head.News:
 		d.decisions = append(d.decisions, a.Decision)
 	case head.Note:
-		d.engine.signals.Learn(a, d.head.State().View.Generation)
+		view := d.head.State().View
+		if d.engine.signals.Learn(a, view.Generation) {
+			d.routes.cables = d.engine.signals.Cables(hostsOf(view))
+			d.routes.cablesAt = view.Generation
+		}
 	case head.Layout:
 		d.learnLayout(a.Text)
 	case head.Leave:

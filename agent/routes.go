@@ -10,8 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/internal/queue"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/cables"
 	"github.com/shoal-ml/shoal/sense/meter"
 	"github.com/shoal-ml/shoal/sense/probe"
 	"github.com/shoal-ml/shoal/setting"
@@ -20,13 +22,17 @@ import (
 
 // routes is how the all-reduces of the job go between hosts, as this agent knows it: by the choice
 // of its own tuner where it leads, else as the head has said. Only the engine's thread touches the
-// fields above mu, but for the queue measured, which brings samples from that thread to tune.
+// fields above mu, but for the queue measured, which brings samples from that thread to tuneRoutes.
 type routes struct {
 	fixed    bool                            // routes follow from lengths alone
 	chosen   map[cost.Class]collective.Route // a class without an entry goes the default route
 	hosts    int                             // hosts of the newest all-reduce between hosts
 	meter    meter.AllReduces
 	measured queue.Queue[decide.Measurement[cost.Sample]]
+	// cables are the bytes per second that the cables of the hosts of the members of a generation
+	// carry at least, where this agent leads; nil = not known. Nobody changes the slice.
+	cables   []float64
+	cablesAt topo.Generation
 
 	mu     sync.Mutex // guards what follows
 	kungfu bool       // KungFu's rule changes them
@@ -115,26 +121,68 @@ func (r *routes) see(s cost.Sample, leads bool) {
 func (d *driver) endMeasuring(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
+	known := d.routes.cablesAt == d.head.State().View.Generation
 	d.routes.meter.End(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
+		if known && len(d.routes.cables) == s.Hosts {
+			s.Cables = d.routes.cables
+		}
 		d.routes.measured.Put(decide.Measurement[cost.Sample]{Sample: s, Leads: d.head.Leads()})
 	})
 }
 
 // tuneRoutes finds better routes from what all-reduces take, and has the engine's thread change to
-// them, until ctx ends. It is a goroutine of Run, since a decision takes milliseconds.
+// them, until ctx ends. Meanwhile it reads what links have carried. It is a goroutine of Run, since
+// a decision takes milliseconds.
 func (a *Agent) tuneRoutes(ctx context.Context) error {
 	r := &a.driver.routes
 	defer context.AfterFunc(ctx, r.measured.Close)()
+	var meter cables.Meter
+	var read time.Time
 	for {
 		o, ok := r.measured.Take()
 		if !ok {
 			return nil
+		}
+		now := time.Now()
+		if o.Sample.Hosts <= cables.MaxHosts && now.Sub(read) > readLinks {
+			read = now
+			a.readLinks(&meter)
 		}
 		if change, is := r.decide(o); is {
 			// a stopped engine goes no way
 			_ = a.engine.runLater(func() { a.driver.reroute(change) })
 		}
 	}
+}
+
+// readLinks is how long it takes at least from one reading of what links have carried to the next.
+const readLinks = 250 * time.Millisecond
+
+// readLinks finds by a meter what the links to other hosts carry, and has the engine's thread tell
+// the head: at once where that has changed much, else with the next note. It asks the kernel about
+// each stream, which takes microseconds; a network that does not know is asked nothing.
+func (a *Agent) readLinks(by *cables.Meter) {
+	network, is := a.network.(fabric.Counter)
+	if !is {
+		return
+	}
+	now := map[string][]cables.Sent{}
+	for peer, streams := range network.Sent() {
+		for _, s := range streams {
+			now[string(peer)] = append(now[string(peer)],
+				cables.Sent{Bytes: s.Bytes, Busy: sense.Duration(s.Busy)})
+		}
+	}
+	rates, news := by.Read(now)
+	if rates == nil {
+		return
+	}
+	// a stopped engine tells nobody
+	_ = a.engine.runLater(func() {
+		if a.engine.signals.AddLinks(rates); news {
+			a.driver.tellHeadNow()
+		}
+	})
 }
 
 // decide gives the tuner a measurement, and makes the tuner before the first; true = the routes of
@@ -193,14 +241,18 @@ func (d *driver) reroute(decided policy.RouteDecision) {
 
 // hostAt returns the name of a host of the members, counted by the least rank of hosts.
 func hostAt(v topo.View, i int) string {
-	var hosts []string
+	if hosts := hostsOf(v); i < len(hosts) {
+		return hosts[i]
+	}
+	return "a host that has left"
+}
+
+// hostsOf returns the hosts of the members, by their least ranks, in a new list.
+func hostsOf(v topo.View) (hosts []string) {
 	for _, m := range v.Members {
 		if !slices.Contains(hosts, m.Host) {
 			hosts = append(hosts, m.Host)
 		}
 	}
-	if i < len(hosts) {
-		return hosts[i]
-	}
-	return "a host that has left"
+	return hosts
 }

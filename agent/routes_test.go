@@ -3,9 +3,11 @@ package agent_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client"
@@ -69,6 +71,11 @@ func (r recurring) runUntilRouted(t *testing.T) {
 			t.Errorf("%v", e)
 		}
 		break
+	}
+	if !r.ahead && !r.loss { // hosts tell the head what their links carry, while they send
+		for agent.Cables(c.head) == nil {
+			runtime.Gosched()
+		}
 	}
 	close(enough)
 	if err := g.Wait(); err != nil {
@@ -139,14 +146,15 @@ func (r recurring) makeStep(ctx context.Context, j *client.Job, sent *counter, a
 
 // counter counts the bytes of tensors that the hosts send. Any goroutine may use it.
 type counter struct {
-	mu    sync.Mutex // guards bytes
+	mu    sync.Mutex // guards bytes and links
 	grown sync.Cond  // on mu: signalled when bytes has grown
 	bytes int
+	links map[[2]fabric.Host]uint64 // bytes by sender and receiver
 }
 
 // newCounter returns a counter of 0.
 func newCounter() *counter {
-	n := &counter{}
+	n := &counter{links: map[[2]fabric.Host]uint64{}}
 	n.grown.L = &n.mu
 	return n
 }
@@ -175,5 +183,19 @@ func (m *counting) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.counter.mu.Lock()
 	defer m.counter.mu.Unlock()
 	m.counter.bytes += len(payload)
+	m.counter.links[[2]fabric.Host{m.Self(), to}] += uint64(len(payload))
 	m.counter.grown.Broadcast()
+}
+
+// Sent implements fabric.Counter: links carry a gigabyte in a second.
+func (m *counting) Sent() map[fabric.Host][]fabric.Sent {
+	m.counter.mu.Lock()
+	defer m.counter.mu.Unlock()
+	found := map[fabric.Host][]fabric.Sent{}
+	for link, bytes := range m.counter.links {
+		if link[0] == m.Self() {
+			found[link[1]] = []fabric.Sent{{Bytes: bytes, Busy: time.Duration(bytes)}}
+		}
+	}
+	return found
 }

@@ -26,6 +26,12 @@ func LearnNote(a *Agent, host, note string) {
 	})
 }
 
+// Cables returns what the agent that leads knows of the cables of the hosts; nil = nothing.
+func Cables(a *Agent) (list []float64) {
+	_ = a.engine.runAndWait(func() { list = a.driver.routes.cables })
+	return list
+}
+
 // SetBlind has the agent of a host measure nothing of steps, or everything again.
 func SetBlind(a *Agent, blind bool) {
 	_ = a.engine.runAndWait(func() { a.engine.signals.Blind = blind })

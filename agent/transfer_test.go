@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// cables join the transfers of hosts by function calls, without memory of their own. Only the
+// wires join the transfers of hosts by function calls, without memory of their own. Only the
 // test's goroutine uses them; the methods that are not here must not be called.
-type cables struct {
+type wires struct {
 	fabric.Network
 	self fabric.Host
 	way  *[]onWay // pieces of all hosts that the test has not delivered
@@ -28,7 +28,7 @@ type onWay struct {
 }
 
 // SendPiece puts a piece on the way to its host, for the test to deliver.
-func (c *cables) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+func (c *wires) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	*c.way = append(*c.way, onWay{c.self, to, p, payload})
 }
 
@@ -45,7 +45,7 @@ func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 				Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: n / 4, Out: n / 4}}
 		}
 		calls[i].Far, calls[i].In, calls[i].Out = nil, make([]byte, n), make([]byte, n)
-		x := &transfer{id: 1, calls: calls, peers: peers, network: &cables{self: name, way: &way},
+		x := &transfer{id: 1, calls: calls, peers: peers, network: &wires{self: name, way: &way},
 			done: func() {
 				spareBatches++
 			}}

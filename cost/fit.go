@@ -14,6 +14,9 @@ type Sample struct {
 	Hosts   int     // number of hosts
 	Bytes   int     // bytes on every host
 	Seconds float64 // seconds from its begin to the last result; 0 = not measured yet
+	// Cables are the bytes per second that the cable of each host carries at least, as links have
+	// shown lately; nil = not known. Nobody changes them.
+	Cables []float64
 }
 
 // Fit returns the model that explains samples best: the one with the least sum of squares of

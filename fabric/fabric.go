@@ -8,6 +8,7 @@ package fabric
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Host names an agent for as long as it lives. A host that comes back is another Host.
@@ -77,6 +78,19 @@ type Network interface {
 	// Close ends all links, after the messages that are queued, and waits until no call to the
 	// Handler is under way or will come.
 	Close() error
+}
+
+// Sent is what a stream of a link has carried so far.
+type Sent struct {
+	Bytes uint64        // bytes that the peer's kernel has acknowledged
+	Busy  time.Duration // how long some were on their way, or waited to be
+}
+
+// Counter is a Network that knows what its links have carried.
+type Counter interface {
+	// Sent returns what the streams of data of the link with each peer have carried, in a new map.
+	// It does not wait, and any goroutine may call it.
+	Sent() map[Host][]Sent
 }
 
 // Reasons why a link is gone. Down is told an error that is one of these, or the one of Drop.

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/kernel"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/cables"
 	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/sense/saves"
 	"github.com/shoal-ml/shoal/sense/stall"
@@ -53,7 +54,14 @@ type Signals struct {
 	saves    saves.Meter
 	rows     rows
 	machines machines
+	links    links
 	changes  []act.Entry // where changes begin or end, which the loop has not seen
+}
+
+// links is what is known of the links between hosts.
+type links struct {
+	told cables.Rates // of those from this host, for the next note; nil = nothing new
+	seen cables.Map   // of all hosts; empty where this host does not lead
 }
 
 // Agent is the agent of this host, which its Signals ask on its own thread.
@@ -293,12 +301,28 @@ func (s *Signals) IsDue() bool {
 	return s.looks%looksPerNote == 0 || s.notes < earlyNotes
 }
 
-// TakeNote returns what the head is to be told of the steps and of the machine since the last note,
-// which the caller owns; nil = nothing.
+// AddLinks takes in the newest rates of the links from this host, which it keeps. The head is told
+// of them with the next note.
+func (s *Signals) AddLinks(r cables.Rates) {
+	if !s.Blind {
+		s.links.told = r
+	}
+}
+
+// Cables returns how many bytes per second the cable of each of some hosts carries at least, on the
+// head; nil = that is not known. It forgets what other hosts have told.
+func (s *Signals) Cables(hosts []string) []float64 {
+	s.links.seen.Keep(hosts)
+	return s.links.seen.Cables(hosts)
+}
+
+// TakeNote returns what the head is to be told of the steps, of the machine and of the links since
+// the last note, which the caller owns; nil = nothing.
 func (s *Signals) TakeNote() []byte {
 	n := s.host.Take()
 	n.Machine, s.machines.told = s.machines.told, nil
-	if n.Steps == 0 && n.Machine == nil {
+	n.Links, s.links.told = s.links.told, nil
+	if n.Steps == 0 && n.Machine == nil && n.Links == nil {
 		return nil
 	}
 	if n.Steps > 0 {
@@ -307,19 +331,24 @@ func (s *Signals) TakeNote() []byte {
 	return n.Encode()
 }
 
-// Learn adds what a host has told of its steps and its machine, on the head. What cannot be is
-// ignored, such as steps of a generation after the newest: all that are true would be older.
-func (s *Signals) Learn(n head.Note, newest topo.Generation) {
+// Learn adds what a host has told of its steps, its machine and its links, on the head. What cannot
+// be is ignored, such as steps of a generation after the newest: all that are true would be older.
+// links = it has told of links.
+func (s *Signals) Learn(n head.Note, newest topo.Generation) (links bool) {
 	note, err := steps.Parse(n.Data)
 	if err != nil {
-		return
+		return false
 	}
 	if note.Machine != nil {
 		s.machines.watch.Add(n.Host, *note.Machine)
 	}
+	if note.Links != nil {
+		s.links.seen.Add(n.Host, note.Links)
+	}
 	if note.Generation <= uint64(newest) {
 		s.job.Add(n.Host, note)
 	}
+	return note.Links != nil
 }
 
 // Look returns what the loop is to know of the job in a state, and which changes have begun or

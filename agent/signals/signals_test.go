@@ -2,12 +2,14 @@ package signals
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/cables"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -161,5 +163,35 @@ func TestFollowersTellTheHead(t *testing.T) {
 	f.signals.EndRows("h")
 	if r := f.signals.TakeRow(); r != nil {
 		t.Errorf("a row is kept: %s", r.Encode())
+	}
+}
+
+// What the links of hosts carry comes to the head with the next note, also of a host that makes no
+// steps; of hosts that have told nothing, or have left, nothing is known.
+func TestLinks(t *testing.T) {
+	a := &agentOfTwo{}
+	one, other, head1 := New(a), New(a), New(a)
+	learn := func(host string, from *Signals) {
+		head1.Learn(head.Note{Host: host, Data: from.TakeNote()}, 0)
+	}
+	one.AddLinks(cables.Rates{"h2": 7})
+	learn("h1", one)
+	if got := head1.Cables([]string{"h1", "h2"}); !slices.Equal(got, []float64{7, 7}) {
+		t.Errorf("by one end: %v", got)
+	}
+	other.AddLinks(cables.Rates{"h1": 9})
+	learn("h2", other)
+	if got := head1.Cables([]string{"h2", "h1"}); !slices.Equal(got, []float64{9, 9}) {
+		t.Errorf("by both ends: %v", got)
+	}
+	if got := head1.Cables([]string{"h3", "h1"}); got != nil {
+		t.Errorf("with a host that tells nothing: %v", got)
+	}
+	if note := one.TakeNote(); note != nil {
+		t.Errorf("told twice: %s", note)
+	}
+	one.Blind = true
+	if one.AddLinks(cables.Rates{"h2": 7}); one.TakeNote() != nil {
+		t.Error("what is to measure nothing tells of links")
 	}
 }

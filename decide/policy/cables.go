@@ -7,15 +7,20 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/internal/portable"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// When all-reduces have become slower, the cable of one host may carry less than before. A ring
-// shows that it is so but not where, as all hosts send and get the same. So routes are tried in
-// which some of the hosts are leaves: those take as long as the leaves need if the slow host is
-// among them, and else about twice as long. What each shows counts for the next one, so that a few
-// all-reduces are enough. The same is done once where nothing has changed, since a cable may have
-// been slow from the beginning.
+// When all-reduces have become slower, the cable of one host may carry less than before. What a
+// ring takes shows that it is so but not where, as all hosts send and get the same. Hosts tell what
+// their links carry while they are busy: the slow cable is that of the host to and from which all
+// links are slow. What they tell comes some all-reduces late, which is waited for.
+//
+// Where nobody knows what links carry, or they show no slow cable, routes are tried in which some
+// of the hosts are leaves: those take as long as the leaves need if the slow host is among them,
+// and else about twice as long. What each shows counts for the next one, so that a few all-reduces
+// are enough. The same is done once where nothing has changed, since a cable may have been slow
+// from the beginning.
 
 const (
 	// minLookBytes is the shortest all-reduce that is worth looking for a slow cable.
@@ -33,7 +38,94 @@ const (
 	// fasterCables is how many times faster the other cables are taken to be where one may have
 	// been slow from the beginning.
 	fasterCables = 8
+
+	// seenSlow is by which factor the links of a host carry less than those of all others if they
+	// show that its cable is slow, and seenSlower by which less than they did before it became so.
+	seenSlow, seenSlower = 1.5, 1.2
+	// maxAwait is for how many seconds of all-reduces hosts have time to tell of their links.
+	maxAwait = 0.75
+	// minAwait is how many all-reduces are waited for in any case: the first that are slower mostly
+	// take longer than those to come, since queues have filled up.
+	minAwait = 2
 )
+
+// sight is what links show of the cables of the hosts of a class. Lists are the bytes per second
+// that the cable of each host carries at least, and nobody changes them.
+type sight struct {
+	now    []float64 // nil = not known
+	usual  []float64 // before all-reduces became slower; nil = not known
+	waited float64   // seconds of all-reduces for which what they show was waited for since then
+	late   int       // how many all-reduces those are
+}
+
+// slowest returns the host whose links show that its cable is slow; -1 = none do.
+func (x *sight) slowest() int {
+	if len(x.now) < 3 {
+		return -1
+	}
+	host := 0
+	for i, rate := range x.now {
+		if rate < x.now[host] {
+			host = i
+		}
+	}
+	for i, rate := range x.now {
+		if i != host && rate < seenSlow*x.now[host] {
+			return -1
+		}
+	}
+	return host
+}
+
+// slowed returns the host whose links show that its cable has become slow; -1 = none do.
+func (x *sight) slowed() int {
+	host := x.slowest()
+	if host >= 0 && len(x.usual) == len(x.now) && x.usual[host] < seenSlower*x.now[host] {
+		return -1
+	}
+	return host
+}
+
+// awaitsCable reports whether all-reduces have become slower and are to go on as they do, since
+// links may soon show which cable it is. w is what the route took, and the newest one so many
+// seconds.
+func (c *classState) awaitsCable(w *sense.Window, seconds float64) bool {
+	if c.hasDrifted(w) <= 0 {
+		c.sight.waited, c.sight.late = 0, 0
+		return false
+	}
+	if c.sight.now == nil || c.Hosts < 3 || c.Bytes < minLookBytes || c.sight.late >= minAwait &&
+		(c.sight.slowed() >= 0 || c.sight.waited > maxAwait) {
+		return false
+	}
+	c.sight.waited += seconds
+	c.sight.late++
+	return true
+}
+
+// seenSlowCable returns the host whose links show that its cable is the slow one that is looked
+// for; -1 = none do.
+func (c *classState) seenSlowCable() int {
+	if c.unsure {
+		return c.sight.slowest()
+	}
+	return c.sight.slowed()
+}
+
+// stopLooking ends the search for a slow cable where there is no route left that may be faster than
+// that before it. If links show a slow cable, it is known all the same.
+func (c *classState) stopLooking() {
+	c.looking = false
+	by := c.route
+	if c.trial {
+		by = c.previous
+	}
+	if seen := c.seenSlowCable(); seen >= 0 {
+		if m, is := c.slowCable(seen, by); is {
+			c.slow = m.Slow
+		}
+	}
+}
 
 // cableToTry returns the route that is fastest for some of the hosts whose cable may be the slow
 // one, by what was measured since the search began, and rather for many of them than for few, with
@@ -80,12 +172,13 @@ func (c *classState) cableToTry() (best collective.Route, may setting.Band, slow
 
 // believableCables returns the hosts whose cable may be the slow one, and for each the model of
 // that: the one of before the search with as slow a cable as explains a route, which has to explain
-// all other routes that were tried since. Host -1 is the model without a slow cable, where nothing
-// says that there is one.
+// all other routes that were tried since. Where links show one, it is that. Host -1 is the model
+// without a slow cable, where nothing says that there is one.
 func (c *classState) believableCables(by collective.Route) (models []cost.Model, hosts []int) {
+	seen := c.seenSlowCable()
 	for host := range c.Hosts {
 		m, is := c.slowCable(host, by)
-		if !is {
+		if !is || seen >= 0 && host != seen {
 			continue
 		}
 		off := 0.0 // the largest logarithm of measured over predicted
@@ -97,7 +190,7 @@ func (c *classState) believableCables(by collective.Route) (models []cost.Model,
 			models, hosts = append(models, m), append(hosts, host)
 		}
 	}
-	if c.unsure && len(hosts) > 0 {
+	if c.unsure && seen < 0 && len(hosts) > 0 {
 		models, hosts = append(models, c.healthy), append(hosts, -1)
 	}
 	return models, hosts

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // cables is a network on which nearly all of the time of long all-reduces is that of their bytes.
@@ -46,6 +47,7 @@ func TestTunerFindsTheSlowCable(t *testing.T) {
 	for hosts, list := range map[int][]int{3: {0, 1}, 4: {0, 1, 3}, 6: {1}} {
 		for _, slow := range list {
 			n, tuner := newNetwork(cables, 0.05), policy.NewRoutes(cost.Default())
+			n.seen = slow != 1
 			n.allReduceInTurn(60, hosts, []int{bytes}, tuner)
 			n.slow(slow, hosts)
 			n.allReduceInTurn(12, hosts, []int{bytes}, tuner)
@@ -61,6 +63,38 @@ func TestTunerFindsTheSlowCable(t *testing.T) {
 					hosts, over)
 			}
 		}
+	}
+}
+
+// Where hosts tell what their links carry, the first route that is tried is one around the slow
+// cable, for each host, also where another cable was slow just before. When no cable is slow, none
+// is looked for.
+func TestTunerSeesTheSlowCable(t *testing.T) {
+	const hosts, bytes = 4, 1 << 20
+	n, tuner := newNetwork(cables, 0.05), policy.NewRoutes(cost.Default())
+	n.seen = true
+	for _, d := range n.allReduceInTurn(100, hosts, []int{bytes}, tuner) {
+		if d.Slow >= 0 {
+			t.Errorf("the cable of host %d is said to be slow: %v", d.Slow, d.Changes)
+		}
+	}
+	for _, slow := range []int{2, 0, 3, 1, 1} {
+		n.slow(slow, hosts)
+		for _, d := range n.allReduceInTurn(12, hosts, []int{bytes}, tuner) {
+			for _, c := range d.Changes {
+				if c.Phase == setting.Entered && d.Slow != slow || c.Phase == setting.Reverted {
+					t.Errorf("%d slow: %d is said to be, %+v", slow, d.Slow, c)
+				}
+			}
+		}
+		if over := n.overBest(hosts, bytes); over > 1/0.95 {
+			t.Errorf("%d slow: %.2f times as long as the best route", slow, over)
+		}
+		if slow == 3 { // the next one becomes slow at once
+			continue
+		}
+		n.truth.Slow = nil
+		n.allReduceInTurn(60, hosts, []int{bytes}, tuner)
 	}
 }
 

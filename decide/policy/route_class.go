@@ -38,8 +38,9 @@ type classState struct {
 	unsure  bool             // none may be slow: all-reduces have not become slower
 	healed  bool             // a cable was slow, and all-reduces have become faster
 	// well is what routes took, in seconds, before a cable was slow; nil = none has become slow.
-	well map[collective.Route]float64
-	slow []float64 // slow cables by host, as cost.Model has them; nil = none is known
+	well  map[collective.Route]float64
+	slow  []float64 // slow cables by host, as cost.Model has them; nil = none is known
+	sight sight     // what links show of the cables
 }
 
 // newClass returns what is known of a class before the first all-reduce, which takes a route.
@@ -57,6 +58,10 @@ func (c *classState) add(s cost.Sample) {
 		c.seconds[s.Route] = w
 	}
 	w.Add(s.Seconds)
+	c.sight.now = s.Cables
+	if s.Route == c.route && !c.trial && !(s.Seconds > driftFactor*c.settled) {
+		c.sight.usual = s.Cables
+	}
 }
 
 // follow takes a route that another agent has decided on, by what an all-reduce has shown: as a

@@ -115,6 +115,9 @@ func (p *Routes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, dec
 		return RouteDecision{}, false
 	}
 	w := c.seconds[s.Route]
+	if c.awaitsCable(w, s.Seconds) {
+		return RouteDecision{}, false
+	}
 	switch {
 	case c.trial && c.isSlower(w):
 		return p.giveUp(c), true
@@ -186,7 +189,8 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 		if drift > 0 && c.slow == nil {
 			c.keepWell()
 		}
-		newest := w.Newest(driftLength - 1) // the first one may have begun before that
+		// the first ones may have begun before that
+		newest := w.Newest(max(driftLength-1, c.sight.late+1))
 		w = &newest
 		c.seconds = map[collective.Route]*sense.Window{c.route: w}
 		if c.healed = c.slow != nil && drift < 0; c.healed {
@@ -198,6 +202,7 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 			c.before, c.quick = c.route, c.settled
 		}
 		c.slow, c.patience = nil, trialLength
+		c.sight.waited, c.sight.late = 0, 0
 		c.looking, c.unsure = drift > 0 && c.healthy.Beta > 0, false
 		c.looked = c.looked || c.looking
 	}
@@ -221,7 +226,7 @@ func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may
 		if to, may, d.Slow = c.cableToTry(); to != c.route {
 			return to, may
 		}
-		c.looking = false
+		c.stopLooking()
 	}
 	model := p.fit(c)
 	if c.slow == nil {
@@ -235,16 +240,26 @@ func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may
 		if w := c.seconds[c.before]; w != nil {
 			may.Mid, may.High = w.Median(), w.Median()
 			delete(c.seconds, c.before)
+		} else if c.slow != nil {
+			m := func(r collective.Route) float64 {
+				return model.AllReduceSeconds(r, c.Hosts, c.Bytes)
+			}
+			may.High = max(c.settled, c.settled*m(c.before)/m(c.route))
+			may.Mid = may.High
 		}
 		return c.before, may
 	}
 	if to == c.route && c.slow == nil && !c.looked {
+		c.looked = true
+		if c.sight.now != nil && c.sight.slowest() < 0 {
+			return to, may
+		}
 		// a cable may have been slow from the beginning
-		c.looking, c.looked, c.unsure = true, true, true
+		c.looking, c.unsure = true, true
 		if to, may, d.Slow = c.cableToTry(); to != c.route {
 			return to, may
 		}
-		c.looking = false
+		c.stopLooking()
 	}
 	return to, setting.Band{Low: expected, Mid: expected, High: expected}
 }
@@ -266,7 +281,7 @@ func (p *Routes) giveUp(c *classState) RouteDecision {
 			d.Changes = append(d.Changes, p.beginChange(c, to, may))
 			return d
 		}
-		c.looking = false
+		c.stopLooking()
 	}
 	c.trial, c.patience = false, min(2*c.patience, maxPatience)
 	c.route, d.Route = c.previous, c.previous
@@ -326,6 +341,9 @@ func (c *classState) wasTriedAsOther(r collective.Route) bool {
 // the clique the fewest, small pieces show what a piece costs, and the same route on all streams
 // what one of them cannot carry.
 func (c *classState) wouldInform(r collective.Route) bool {
+	if c.slow != nil && c.sight.now != nil && r.Streams <= 1 {
+		return false // it would show the slow cable, and links do
+	}
 	if r.Streams > 1 {
 		return c.Bytes >= minStreamBytes && r == collective.Route{Strategy: c.route.Strategy,
 			Piece: c.route.Piece, Streams: collective.MaxStreams, First: c.route.First}

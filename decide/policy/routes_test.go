@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,31 @@ type network struct {
 	rng   *rand.Rand
 	odd   map[collective.Route]float64    // by which factor a route takes longer than that
 	route map[cost.Class]collective.Route // that was decided on; none = the default
+
+	seen    bool      // hosts tell what their links carry
+	passed  float64   // seconds of all-reduces since they have told that last
+	reading []float64 // bytes per second of the cable of each host, which they will tell next
+	told    []float64 // that they have told; nil = nothing
+}
+
+// tell has the hosts tell twice a second what their links have shown half a second before: what
+// their cables carry, more or less, and more of those for which no other is waited. It returns what
+// they have told last, after an all-reduce of some seconds.
+func (n *network) tell(hosts int, seconds float64) []float64 {
+	if n.passed += seconds; !n.seen || n.passed < 0.5 && n.told != nil {
+		return n.told
+	}
+	n.passed, n.told, n.reading = 0, n.reading, nil
+	for host := range hosts {
+		rate := (0.9 + 0.2*n.rng.Float64()) / n.truth.Beta
+		if len(n.truth.Slow) == hosts && slices.Max(n.truth.Slow) > 1 {
+			if rate /= n.truth.Slow[host]; n.truth.Slow[host] == 1 {
+				rate *= 1 + 0.4*n.rng.Float64()
+			}
+		}
+		n.reading = append(n.reading, rate)
+	}
+	return n.told
 }
 
 // newNetwork returns a network whose all-reduces take what truth says, and up to the share noise
@@ -49,6 +75,7 @@ func (n *network) allReduce(hosts, bytes int, tuners ...tuner) (policy.RouteDeci
 	if f := n.odd[route]; f > 0 {
 		s.Seconds *= f
 	}
+	s.Cables = n.tell(hosts, s.Seconds)
 	for _, t := range tuners[1:] {
 		if c, is := t.Decide(decide.Measurement[cost.Sample]{Sample: s, Leads: false}); is {
 			panic(fmt.Sprintf("who does not lead decides %+v", c))

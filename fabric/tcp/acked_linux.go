@@ -5,10 +5,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/fabric"
 )
 
-// This file asks the kernel about TCP, for judgements of silence. Any goroutine may call its
-// functions, which do not wait.
+// This file asks the kernel about TCP, for judgements of silence and of what cables carry. Any
+// goroutine may call its functions, which do not wait.
 
 // timeSinceAck returns for how long the kernel at the other end has acknowledged nothing; false:
 // that is not known. The kernel acknowledges also while the process there is not scheduled or is
@@ -29,6 +31,17 @@ func ackOwedFor(c *net.TCPConn) time.Duration {
 		return 0
 	}
 	return time.Duration(info.Last_ack_recv) * time.Millisecond
+}
+
+// sentOn returns what a connection has carried so far; false: that is not known. The kernel counts
+// the time in ticks of its clock, mostly 4 ms.
+func sentOn(c *net.TCPConn) (s fabric.Sent, ok bool) {
+	info, ok := tcpInfo(c)
+	if !ok {
+		return s, false
+	}
+	return fabric.Sent{Bytes: info.Bytes_acked,
+		Busy: time.Duration(info.Busy_time) * time.Microsecond}, true
 }
 
 // tcpInfo returns what the kernel knows of a connection (TCP_INFO); false: it does not say.

@@ -206,6 +206,23 @@ func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 // Unused implements fabric.Network: it calls f when no payload is read any more.
 func (m *Network) Unused(f func()) { m.payloads.Unused(f) }
 
+// Sent implements fabric.Counter. It asks the kernel about each stream of data.
+func (m *Network) Sent() map[fabric.Host][]fabric.Sent {
+	found := map[fabric.Host][]fabric.Sent{}
+	for _, l := range m.allLinks() {
+		var list []fabric.Sent
+		for _, s := range l.data {
+			if sent, ok := sentOn(s.raw.TCPConn); ok {
+				list = append(list, sent)
+			}
+		}
+		if len(list) == len(l.data) {
+			found[l.peer] = list
+		}
+	}
+	return found
+}
+
 // Drop implements fabric.Network: it has the goroutine of the link end it, and does not wait.
 func (m *Network) Drop(peer fabric.Host, why error) {
 	if l := m.link(peer); l != nil {

@@ -56,7 +56,7 @@ func (j *Job) Add(host string, n Note) {
 		old = Note{}
 	}
 	sum := clone(n)
-	sum.Noise, sum.Machine = noise.Sums{}, nil
+	sum.Noise, sum.Machine, sum.Links = noise.Sums{}, nil, nil
 	if len(old.Waits) != len(sum.Waits) { // the host has other workers now
 		old.Timed, old.Seconds, old.Exposed, old.Waits = 0, 0, 0, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/shoal-ml/shoal/sense/cables"
 	"github.com/shoal-ml/shoal/sense/machine"
 	"github.com/shoal-ml/shoal/sense/noise"
 )
@@ -45,10 +46,13 @@ type Note struct {
 	Noise noise.Sums `json:"noise"`
 	// Machine is what the host tells of its machine; nil = nothing new.
 	Machine *machine.Note `json:"machine,omitempty"`
+	// Links are the newest rates of the links to other hosts; nil = nothing new.
+	Links cables.Rates `json:"links,omitempty"`
 }
 
 // Encode returns a note as bytes, at most MaxNote of them: without the waits of workers where they
-// do not fit, some hundred of them. A note with a sum that is not finite tells nothing.
+// do not fit, some hundred of them, and then without the rates of links. A note with a sum that is
+// not finite tells nothing.
 func (n Note) Encode() []byte {
 	n = clone(n)
 	for i, w := range n.Waits { // five digits are enough, and shorter
@@ -57,6 +61,10 @@ func (n Note) Encode() []byte {
 	b, err := json.Marshal(n)
 	if len(b) > MaxNote {
 		n.Ranks, n.Waits = nil, nil
+		b, err = json.Marshal(n)
+	}
+	if len(b) > MaxNote {
+		n.Links = nil
 		b, err = json.Marshal(n)
 	}
 	if err != nil {
@@ -82,7 +90,7 @@ func Parse(b []byte) (n Note, err error) {
 		return Note{}, fmt.Errorf("steps: a note of a machine that cannot be: %+v", *n.Machine)
 	}
 	if len(n.Ranks) != len(n.Waits) || !(math.Abs(n.Loss) < 1e40) ||
-		!n.Noise.Valid() {
+		!n.Noise.Valid() || !n.Links.Valid() {
 		return Note{}, fmt.Errorf("steps: a note that contradicts itself")
 	}
 	for i, r := range n.Ranks {

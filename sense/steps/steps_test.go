@@ -219,6 +219,7 @@ func TestRefusals(t *testing.T) {
 		`{"size":2,"ranks":[0]}`:                 "contradicts",
 		`{"loss":1e41}`:                          "contradicts",
 		`{"noise":{"own":-1}}`:                   "contradicts",
+		`{"links":{"h2":-1}}`:                    "contradicts",
 		strings.Repeat(" ", 1<<12):               "limit is 2048",
 		`{"size":2,"ranks":[2],"waits":[1]}`:     "rank 2",
 		`{"size":2,"ranks":[1,1],"waits":[1,1]}`: "rank 1",

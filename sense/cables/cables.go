@@ -1,0 +1,130 @@
+// Package cables tells what the cable of each host carries. A host counts what it has sent to each
+// other host, and for how long that was on its way: the ratio is the rate at which the link carries
+// bytes while it is busy, however seldom it is. A host tells its rates to the host that leads,
+// which takes the fastest link of a host for what its cable carries at least. So a cable that is
+// slow shows, though each host only sees the way to another one. It is pure, as package sense is.
+package cables
+
+import (
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/sense"
+)
+
+const (
+	// MaxHosts is on how many hosts a job may be for its links to be read: no policy asks for those
+	// of more.
+	MaxHosts = 16
+	// MaxRates is how many rates a host tells at most.
+	MaxRates = 16
+	// minBytes is how much must have been sent on a link to show its rate. Less may have gone at
+	// once, from what a cable has room for.
+	minBytes = 128 << 10
+	// resolution is how exactly the kernel counts how long a link was busy: a tick of its clock.
+	resolution = sense.Second / 250
+	// changeFactor is by which factor a rate differs from the one that was told if the head is to
+	// hear of it before the next note.
+	changeFactor = 1.4
+)
+
+// Sent is what one stream of a link has carried so far.
+type Sent struct {
+	Bytes uint64         // bytes that have arrived at the other end
+	Busy  sense.Duration // how long some were on their way, or waited to be
+}
+
+// Rates are the bytes per second that links from a host carry while they are busy, by the host at
+// the other end; nil = none is known.
+type Rates map[string]float64
+
+// Valid reports whether rates can be.
+func (r Rates) Valid() bool {
+	for _, x := range r {
+		if !(x > 0 && x < 1e15) {
+			return false
+		}
+	}
+	return len(r) <= MaxRates
+}
+
+// Meter finds the rates of the links of a host. The zero value has seen nothing. One goroutine uses
+// it at a time.
+type Meter struct {
+	since map[string][]Sent // by peer: what the rate of the link is counted from
+	told  Rates             // that Read has returned last as news
+}
+
+// Read takes in what the streams of each link have carried so far, and returns the rates of those
+// on which enough was sent since the last Read to tell; news = one has changed much. The caller
+// owns the rates, and must not change now any more.
+func (m *Meter) Read(now map[string][]Sent) (rates Rates, news bool) {
+	if m.since == nil {
+		m.since = map[string][]Sent{}
+	}
+	maps.DeleteFunc(m.since, func(peer string, _ []Sent) bool { return now[peer] == nil })
+	for _, peer := range slices.Sorted(maps.Keys(now)) {
+		streams, from := now[peer], m.since[peer]
+		if len(from) != len(streams) {
+			m.since[peer] = streams
+			continue
+		}
+		bytes, busy := uint64(0), resolution
+		for i, s := range streams { // several share the cable, and are busy beside each other
+			bytes += s.Bytes - from[i].Bytes
+			busy = max(busy, s.Busy-from[i].Busy)
+		}
+		if bytes < minBytes || len(rates) == MaxRates {
+			continue
+		}
+		m.since[peer] = streams
+		if rates == nil {
+			rates = Rates{}
+		}
+		rates[peer] = math.Round(float64(bytes) / busy.Seconds())
+		was := m.told[peer]
+		news = news || was > changeFactor*rates[peer] || rates[peer] > changeFactor*was
+	}
+	if news {
+		m.told = maps.Clone(rates)
+	}
+	return rates, news
+}
+
+// Map is what the hosts of a job have told of their links. The zero value is empty. One goroutine
+// uses it at a time.
+type Map struct {
+	hosts map[string]Rates
+}
+
+// Add takes in the newest rates of the links from a host, which it keeps.
+func (m *Map) Add(host string, r Rates) {
+	if m.hosts == nil {
+		m.hosts = map[string]Rates{}
+	}
+	m.hosts[host] = r
+}
+
+// Keep forgets all hosts but those of a list.
+func (m *Map) Keep(hosts []string) {
+	maps.DeleteFunc(m.hosts, func(host string, _ Rates) bool {
+		return !slices.Contains(hosts, host)
+	})
+}
+
+// Cables returns how many bytes per second the cable of each of some hosts carries at least: what
+// the fastest link from it or to it does; nil = of one that is not known.
+func (m *Map) Cables(hosts []string) []float64 {
+	list := make([]float64, len(hosts))
+	for i, from := range hosts {
+		for j, to := range hosts {
+			rate := m.hosts[from][to]
+			list[i], list[j] = max(list[i], rate), max(list[j], rate)
+		}
+	}
+	if slices.Contains(list, 0) {
+		return nil
+	}
+	return list
+}

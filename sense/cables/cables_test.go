@@ -1,0 +1,85 @@
+package cables_test
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"testing"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/cables"
+)
+
+// streams are those of a link, which have carried so many MiB each in so many milliseconds.
+func streams(each ...[2]int) (list []cables.Sent) {
+	for _, s := range each {
+		list = append(list, cables.Sent{Bytes: uint64(s[0]) << 20,
+			Busy: sense.Duration(s[1]) * sense.Second / 1000})
+	}
+	return list
+}
+
+// The rate of a link is that of the time in which something was on its way, of several streams
+// beside each other. Links on which little was sent are left out until more was. What has changed
+// much is news.
+func TestMeter(t *testing.T) {
+	const mib = 1 << 20
+	var m cables.Meter
+	for i, step := range []struct {
+		b, c  []cables.Sent
+		rates cables.Rates
+		news  bool
+	}{
+		{streams([2]int{5, 7}), streams([2]int{0, 0}, [2]int{0, 0}), nil, false},
+		{streams([2]int{15, 107}), streams([2]int{1, 90}, [2]int{1, 100}),
+			cables.Rates{"b": 100 * mib, "c": 20 * mib}, true},
+		{streams([2]int{15, 107}), streams([2]int{2, 100}, [2]int{3, 250}),
+			cables.Rates{"c": 20 * mib}, false},
+		{streams([2]int{16, 207}), streams([2]int{2, 100}, [2]int{3, 250}),
+			cables.Rates{"b": 10 * mib}, true},
+		{streams([2]int{17, 207}), nil, cables.Rates{"b": 250 * mib}, true}, // within a tick
+		{streams([2]int{17, 207}), streams([2]int{9, 9}), nil, false},       // another link to c
+	} {
+		now := map[string][]cables.Sent{"b": step.b, "c": step.c}
+		maps.DeleteFunc(now, func(_ string, list []cables.Sent) bool { return list == nil })
+		rates, news := m.Read(now)
+		if !reflect.DeepEqual(rates, step.rates) || news != step.news {
+			t.Errorf("reading %d: %v, news is %v; expected %v, %v", i, rates, news, step.rates,
+				step.news)
+		}
+	}
+}
+
+// A host has links to more others than it tells of.
+func TestMeterIsBounded(t *testing.T) {
+	var m cables.Meter
+	for i := range 2 {
+		now := map[string][]cables.Sent{}
+		for peer := range 100 {
+			now[fmt.Sprint(peer)] = streams([2]int{i, i})
+		}
+		if rates, _ := m.Read(now); i == 1 && len(rates) != cables.MaxRates || !rates.Valid() {
+			t.Errorf("%d rates", len(rates))
+		}
+	}
+}
+
+// The cable of a host carries at least what its fastest link does, whichever end tells of it. Of
+// all or none it is known.
+func TestMap(t *testing.T) {
+	var m cables.Map
+	hosts := []string{"a", "b", "c"}
+	m.Add("a", cables.Rates{"b": 4, "gone": 100}) // a ring, in which b is slow
+	if got := m.Cables(hosts); got != nil {
+		t.Errorf("of two hosts: %v", got)
+	}
+	m.Add("b", cables.Rates{"c": 5})
+	m.Add("c", cables.Rates{"a": 40})
+	if got, want := m.Cables(hosts), []float64{40, 5, 40}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, expected %v", got, want)
+	}
+	m.Keep([]string{"b"})
+	if got := m.Cables(hosts); got != nil {
+		t.Errorf("with hosts that were forgotten: %v", got)
+	}
+}
