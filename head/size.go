@@ -96,14 +96,18 @@ func (r *leader) checkSize(n int, back bool) error {
 	return nil
 }
 
-// meetsSize reports whether the job has come by itself to all that a change is to bring, which only
-// one of the size can. What the change says of the size is then, and else, as against the size that
-// the job has now.
+// meetsSize reports whether a change of the size brings nothing any more: the job has come to all
+// of it by itself, or to the size, and what is left waits for the end of a trial. What the change
+// says of the size is then, and else, as against the size that the job has now.
 func (r *leader) meetsSize(e *requestedChange) bool {
 	if e.next.Size == 0 || e.change.Phase.IsEnd() {
 		return false
 	}
 	e.change.From, e.change.To = r.effectiveNow().Diff(r.effective(e.next))
+	if e.change.IsAtOnce() { // the rate alone is left
+		e.next.Size, e.change.Phase = 0, setting.Kept
+		return r.state.Trial != nil
+	}
 	return e.change.From == e.change.To
 }
 
