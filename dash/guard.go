@@ -76,9 +76,10 @@ func listen(flag, address string) (*limited, error) {
 // serve serves on a listener until ctx ends, and closes it. What still waits then is cut off.
 func serve(ctx context.Context, l *limited, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headPatience,
-		ReadTimeout: headPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeader,
-		ErrorLog:    log.New(io.Discard, "", 0), // who hangs up early is no news
-		BaseContext: func(net.Listener) context.Context { return ctx }}
+		ReadTimeout: headPatience, WriteTimeout: sendPatience, IdleTimeout: idlePatience,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       log.New(io.Discard, "", 0), // who hangs up early is no news
+		BaseContext:    func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(l); ctx.Err() == nil {
@@ -111,15 +112,16 @@ func newHostGuard(address string, next http.Handler) *hostGuard {
 }
 
 // knows reports whether a Host of a request is a name of this server. Where others may come from
-// elsewhere, so is any address, and this machine's name with any domain: of these no page elsewhere
-// can dispose.
+// elsewhere, so is any address, of which no page elsewhere can dispose, and this machine's name
+// with any domain, which such a page would have to know.
 func (g *hostGuard) knows(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	for _, name := range g.names {
-		if host == name || !g.loopback && strings.HasPrefix(host, name+".") && name != "localhost" {
+		if host == name || !g.loopback && name != "localhost" && net.ParseIP(name) == nil &&
+			strings.HasPrefix(host, name+".") {
 			return true
 		}
 	}

@@ -129,6 +129,7 @@ func TestHostNames(t *testing.T) {
 		{"127.0.0.1:9", "[::1]:9", true}, {"127.0.0.1:9", "10.0.0.1:9", false},
 		{"127.0.0.1:9", name, false}, {"127.0.0.1:9", "localhost.evil.example", false},
 		{":9", "10.0.0.1:9", true}, {":9", name + ".lan:9", true}, {":9", "evil.example", false},
+		{":9", "127.0.0.1.evil.example", false},
 		{":9", "localhost.evil.example", false}, {"train.lan:9", "TRAIN.lan:9", true},
 		{":9", "", false},
 	} {

@@ -6,6 +6,7 @@ package dash
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -65,21 +66,29 @@ func (m *Metrics) Close() {
 
 // answer answers GET /metrics.
 func (m *Metrics) answer(w http.ResponseWriter, r *http.Request) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.dir == "" {
-		http.Error(w, "the run has not begun yet", http.StatusServiceUnavailable)
+	text, err := m.newest(r.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
-	}
-	if now := time.Now(); m.text == nil || now.Sub(m.at) >= scrapePause {
-		if err := m.read(r.Context(), now); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(m.text) // who has gone needs no answer
+	_, _ = w.Write(text) // who has gone needs no answer
+}
+
+// newest returns the text of the newest numbers, which nobody changes any more.
+func (m *Metrics) newest(ctx context.Context) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dir == "" {
+		return nil, errors.New("the run has not begun yet")
+	}
+	if now := time.Now(); m.text == nil || now.Sub(m.at) >= scrapePause {
+		if err := m.read(ctx, now); err != nil {
+			return nil, err
+		}
+	}
+	return m.text, nil
 }
 
 // read reads what is new in the run. m.mu is held.

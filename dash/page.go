@@ -27,8 +27,8 @@ const (
 	tick = time.Second
 	// refusalDelay is how long a wrong token waits for its answer; one waits at a time.
 	refusalDelay = time.Second
-	// maxRefusals is how many wrong tokens wait at a time; more are refused at once, without a look
-	// at them.
+	// maxRefusals is how many wrong tokens wait at a time; more are refused at once. What protects
+	// the page are the 128 bits of its token.
 	maxRefusals = 8
 	// maxStreams is how many pages are open at a time.
 	maxStreams = 16
@@ -89,6 +89,9 @@ func openPage(ctx context.Context, run *follow.Follower, flag, address string, t
 	})
 	p.group.Go("first reading", func(ctx context.Context) error {
 		_, _, err := p.news(ctx, "") // so that it is done when the browser comes
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	})
 	return p, nil
@@ -179,7 +182,7 @@ func (p *Page) behindLogin(f http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// refuse answers 401, after a while: who tries one token after another has one a second.
+// refuse answers 401 after a while, to up to maxRefusals at a time, and else 429 at once.
 func (p *Page) refuse(w http.ResponseWriter, r *http.Request) {
 	select {
 	case p.refusing <- struct{}{}:

@@ -96,9 +96,9 @@ func (r *leader) checkSize(n int, back bool) error {
 	return nil
 }
 
-// meetsSize reports whether a change of the size brings nothing any more: the job has come to all
-// of it by itself, or to the size, and what is left waits for the end of a trial. What the change
-// says of the size is then, and else, as against the size that the job has now.
+// meetsSize reports whether a change of the size is dropped: the job has come to all of it by
+// itself, or to the size, and what is left cannot be entered beside a trial. What the change says
+// of the size is then, and else, as against the size that the job has now.
 func (r *leader) meetsSize(e *requestedChange) bool {
 	if e.next.Size == 0 || e.change.Phase.IsEnd() {
 		return false

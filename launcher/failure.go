@@ -3,6 +3,8 @@ package launcher
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -103,12 +105,19 @@ func (f *Failure) advice() string {
 
 // smaller says how the job needs less memory than in its trial.
 func (f *Failure) smaller() string {
-	from, to := setting.PartOf(f.Trial.From, "batch"), setting.PartOf(f.Trial.To, "batch")
-	if from != "" && to != "" {
-		return fmt.Sprintf("let the batch_range end below %s, such as at the %s of before", to,
+	change := func(part string) (from, to uint64) {
+		from, _ = strconv.ParseUint(setting.PartOf(f.Trial.From, part), 10, 64)
+		to, _ = strconv.ParseUint(setting.PartOf(f.Trial.To, part), 10, 64)
+		return from, to
+	}
+	if from, to := change("batch"); 0 < from && from < to {
+		return fmt.Sprintf("let the batch_range end below %d, such as at the %d of before", to,
 			from)
 	}
-	return "for the samples that the change gave them, train with a smaller batch"
+	if from, to := change("size"); to < from || slices.Contains(f.Trial.Parts(), "shares") {
+		return "for the samples that the change gave them, train with a smaller batch"
+	}
+	return "train with a smaller batch"
 }
 
 // failureLine says in a line why the job has failed, by the fault of v or else by err; "" where it

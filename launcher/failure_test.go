@@ -52,6 +52,9 @@ func TestFailureSaysWhatToDo(t *testing.T) {
 		"let the batch_range end below 128, such as at the 64 of before": {
 			Exit: proc.Exit{Code: 1}, Tail: []string{"x"},
 			Trial: &setting.Change{From: "batch=64", To: "batch=128,rate=1.4"}},
+		"too little memory, train with a smaller batch": {
+			Exit: proc.Exit{Code: 1}, Tail: []string{"x"},
+			Trial: &setting.Change{From: "batch=256", To: "batch=128"}},
 		"the samples that the change gave them": {Exit: proc.Exit{Code: 1}, Tail: []string{"x"},
 			Trial: &setting.Change{From: "size=4", To: "size=2"}},
 		"why does the one end before the others?": {Exit: proc.Exit{Code: 1},

@@ -21,7 +21,7 @@ func TestTextForm(t *testing.T) {
 			Save:  rapid.Uint64Range(0, 1<<40).Draw(t, "save"),
 			Size:  rapid.Uint32Range(0, setting.MaxSize).Draw(t, "size"),
 			Sync: rapid.SampledFrom([]string{"", "ssgd", "local", "sma:alpha=0.1",
-				"diloco:lr=0.7:momentum=0.9", "pair:seed=7", "own"}).Draw(t, "sync"),
+				"diloco:lr=0.7:momentum=0.9", "pair", "own"}).Draw(t, "sync"),
 			Shares: append([]uint16{1}, rapid.SliceOfN(rapid.Uint16(), 0,
 				setting.MaxShares-1).Draw(t, "shares")...)}
 		got, err := setting.Setting{}.With(want.String())
@@ -183,6 +183,11 @@ func TestAsked(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                         "write NAME=VALUE",
+		"sync=pair:seed=7":         "is no option of pair",
+		"sync=sma:alpha=2":         "no number that can be",
+		"sync=diloco:momentum=1":   "no number that can be",
+		"sync=diloco:lr=0x1p-1":    "no number that can be",
+		"sync=diloco:lr=-1":        "no number that can be",
 		"batch":                    "write NAME=VALUE",
 		"batch=":                   "write NAME=VALUE",
 		"bacth=1":                  "did you mean batch?",

@@ -3,7 +3,6 @@ package setting
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,8 +39,8 @@ var syncs = []struct {
 	{"local", nil},
 	{"diloco", []string{"lr", "momentum"}},
 	{"sma", []string{"alpha", "momentum"}},
-	{"pair", []string{"seed"}},
-	{"hybrid", []string{"seed"}},
+	{"pair", nil},
+	{"hybrid", nil},
 }
 
 // syncNames returns the names of the ways to synchronise.
@@ -75,12 +74,28 @@ func checkSync(text string) error {
 				didYouMean(name, syncs[i].options))
 		}
 		seen[name] = true
-		if x, err := strconv.ParseFloat(value, 64); err != nil || !(math.Abs(x) <= maxOption) {
+		if !isAllowed(name, value) {
 			return fmt.Errorf("sync=%s: %q is no number that can be: write %s=0.5, with a colon "+
 				"before each option", text, value, name)
 		}
 	}
 	return nil
+}
+
+// isAllowed reports whether an option can have a value, as shoal.sync has it in Python: workers end
+// where they are told of another one.
+func isAllowed(name, value string) bool {
+	x, err := strconv.ParseFloat(value, 64)
+	if err != nil || strings.ContainsAny(value, "xX_") { // Python knows these otherwise
+		return false
+	}
+	switch name {
+	case "momentum":
+		return x >= 0 && x < 1
+	case "alpha":
+		return x > 0 && x <= 1
+	}
+	return x > 0 && x <= maxOption // lr
 }
 
 // isOption reports whether some way to synchronise has an option of a name.

@@ -18,7 +18,8 @@ type Saves struct {
 	mu      sync.Mutex // guards what follows
 	writing []*snapshot.Part
 	idle    chan struct{} // closed when no part is being written any more; nil = none ever was
-	telling bool          // a Wait tells how far the parts are
+	telling bool          // a Wait tells how far the parts are, until idle is closed
+	ended   int64         // bytes of the parts that were written since idle was made
 	// unsealed has by its root, while parts are missing, the newest checkpoint of which a part was
 	// written. Rank 0 removes what is left of older ones.
 	unsealed map[string]unsealed
@@ -47,7 +48,7 @@ func (s *Saves) Begin(p *snapshot.Part, commits uint64) {
 	}
 	s.newest, s.step = saves.Newest{Step: commits}, p.Step()
 	if s.writing = append(s.writing, p); len(s.writing) == 1 {
-		s.idle = make(chan struct{})
+		s.idle, s.ended = make(chan struct{}), 0
 	}
 }
 
@@ -65,8 +66,10 @@ func (s *Saves) End(p *snapshot.Part, over bool) {
 		delete(s.unsealed, p.Folder.Root)
 	}
 	s.writing = slices.DeleteFunc(s.writing, func(q *snapshot.Part) bool { return q == p })
+	s.ended += int64(len(p.Body))
 	if len(s.writing) == 0 {
 		close(s.idle)
+		s.telling = false
 		s.newest.Done, s.newest.Seconds = true, time.Since(s.began).Seconds()
 	}
 }
@@ -95,8 +98,8 @@ const (
 	tellFrom, tellEvery = 2 * time.Second, 10 * time.Second
 )
 
-// Wait blocks until none of the parts is being written that are now. Where that takes longer than
-// two seconds, one of those who wait has tell say how far they are, now and then.
+// Wait blocks until no part is being written, also none that begins meanwhile. Where that takes
+// longer than two seconds, one of those who wait has tell say how far they are, now and then.
 func (s *Saves) Wait(tell func(line string)) {
 	s.mu.Lock()
 	idle, mine := s.idle, !s.telling
@@ -110,11 +113,6 @@ func (s *Saves) Wait(tell func(line string)) {
 		<-idle
 		return
 	}
-	defer func() {
-		s.mu.Lock()
-		s.telling = false
-		s.mu.Unlock()
-	}()
 	began, timer := time.Now(), time.NewTimer(tellFrom)
 	defer timer.Stop()
 	for {
@@ -133,7 +131,7 @@ func (s *Saves) Wait(tell func(line string)) {
 func (s *Saves) progress(waited time.Duration) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var done, all int64
+	done, all := s.ended, s.ended
 	for _, p := range s.writing {
 		done, all = done+p.Written(), all+int64(len(p.Body))
 	}

@@ -65,7 +65,8 @@ func (p process) isPartOf(run string) bool {
 }
 
 // victimsOf lists the processes, of all, that belong to a run, or to one process group in it, and
-// all descendants of these, so that a child with a cleared environment dies too.
+// all descendants of these, so that a child with a cleared environment dies too. Parents come
+// before their children: a shell whose child is killed would end by itself, or start another one.
 func victimsOf(all []process, run string, group int) []int {
 	doomed := map[int]bool{}
 	for more := true; more; {
@@ -77,11 +78,16 @@ func victimsOf(all []process, run string, group int) []int {
 			}
 		}
 	}
-	pids := make([]int, 0, len(doomed))
-	for _, p := range all {
-		if doomed[p.pid] {
-			pids = append(pids, p.pid)
+	pids, listed := make([]int, 0, len(doomed)), map[int]bool{}
+	for anyhow := false; len(pids) < len(doomed); {
+		before := len(pids)
+		for _, p := range all {
+			if doomed[p.pid] && !listed[p.pid] &&
+				(anyhow || !doomed[p.parent] || listed[p.parent]) {
+				pids, listed[p.pid] = append(pids, p.pid), true
+			}
 		}
+		anyhow = len(pids) == before // parents in a circle: numbers were used again meanwhile
 	}
 	return pids
 }

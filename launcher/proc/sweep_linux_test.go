@@ -51,6 +51,9 @@ func TestVictims(t *testing.T) {
 	for group, want := range map[int][]int{0: {9, 12, 13, 14, 15}, 12: {9, 12, 13, 15}, 14: {14},
 		17: {}} {
 		got := victimsOf(all, "a", group)
+		if child, parent := slices.Index(got, 9), slices.Index(got, 13); child < parent {
+			t.Errorf("group %d: %v, and 13 is the parent of 9", group, got)
+		}
 		slices.Sort(got)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("group %d: %s", group, d)

@@ -47,13 +47,17 @@ def to(kind: str, place: Any, every: float = _SPAN) -> None:
 
     The tool is imported on the worker that writes, at its first number, and writes on a thread of
     its own, for which training never waits. Where it fails, the training goes on, and a line says
-    why. Raises ValueError for a kind that there is not, and TypeError for a place that is no path
-    or address.
+    why. Raises ValueError for a kind that there is not and for seconds below 0, and TypeError for
+    a place that is no path or address and for seconds that are no number.
     """
     if kind not in _TOOLS:
         raise ValueError(f"kind={kind!r}: there are {', '.join(map(repr, _TOOLS))}")
     if not isinstance(place, (str, os.PathLike)):
         raise wrong_type("place", place, "a folder, or an address of MLflow")
+    if isinstance(every, bool) or not isinstance(every, (int, float)):
+        raise wrong_type("every", every, "seconds, a number from 0 on")
+    if not every >= 0:
+        raise ValueError(f"every={every!r}: it is seconds, a number from 0 on")
     LISTENERS.append(_Series(_Writer(kind, os.fspath(place)), every))
 
 

@@ -88,7 +88,7 @@ def test_a_worker_without_samples_makes_no_update():
     steps = list(steps_until_ended(place))
     assert [step.local_weight for step in steps] == [3, 0]
     assert steps[1].weight == 3 and len(steps[1].indices) == 2
-    assert steps[0].skip(True) and steps[0].local_weight == 0, "waits for nobody"
+    assert not steps[0].skip(True) and steps[0].local_weight == 0, "waits for nobody"
 
 
 def steps_until_ended(place):

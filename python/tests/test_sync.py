@@ -154,6 +154,8 @@ def test_texts_name_strategies():
     sync = parse("diloco:every=8,lr=0.5")
     assert (sync.every, sync.strategy.values) == (8, {"lr": 0.5, "momentum": 0.9})
     assert sync.strategy.text == "diloco:lr=0.5"
+    long = parse("diloco:lr=0.1234567").strategy
+    assert parse(long.text).strategy.values == long.values, "who joins has the same numbers"
     assert parse("sma:alpha=0.2:every=2").every == 2 and parse("diloco").strategy.text == "diloco"
 
 

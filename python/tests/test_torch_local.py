@@ -40,12 +40,12 @@ def _model():
     return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
 
 
-def _parts(sync, rate=0.1, **options):
-    """A loader, a model and an optimizer with that `sync`."""
+def _parts(sync, rate=0.1, kind=optim.SGD, **options):
+    """A loader, a model and an optimizer of a kind with that `sync`."""
     loader = shoal.torch.loader(_data(), global_batch=6, **options)
     model = _model()
     return loader, model, shoal.torch.optimizer(
-        optim.SGD(model.parameters(), lr=rate), model, sync=sync
+        kind(model.parameters(), lr=rate), model, sync=sync
     )
 
 
@@ -115,10 +115,45 @@ def test_a_worker_without_samples_makes_no_local_step(job):
     loader, model, optimizer = _parts("local:every=2", steps=2)
     start = _values(model)
     for x, y in loader:
-        assert loader.step.skip(True)
+        assert not loader.step.skip(True), "the step goes on, and makes no update"
         _backward(model, x, y)
         optimizer.step()
     assert torch.equal(_values(model), start) and job.committed == 2
+
+
+def test_a_step_that_is_left_out_leaves_no_trace_in_the_optimizer(job):
+    """Gradients that are not finite, in the very first step, get into no moment of Adam's."""
+    loader, model, optimizer = _parts("local:every=2", kind=optim.Adam, steps=2)
+    for x, y in loader:
+        _backward(model, x, y)
+        if loader.step.local == 0:
+            next(model.parameters()).grad.fill_(float("inf"))
+            optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.zeros(1)
+        optimizer.step()
+        for name in ("grad_scale", "found_inf"):
+            optimizer.__dict__.pop(name, None)
+    moments = [s[k] for s in optimizer.inner.state.values() for k in ("exp_avg", "exp_avg_sq")]
+    assert moments and all(torch.isfinite(m).all() for m in moments)
+    assert torch.isfinite(_values(model)).all() and job.committed == 2
+
+
+def test_a_second_optimizer_is_refused(job):
+    """A round has one commit, so one optimizer makes its local steps."""
+    _, model, _ = _parts("local:every=2", steps=2)
+    with pytest.raises(RuntimeError, match="makes local steps already"):
+        shoal.torch.optimizer(optim.SGD(model.parameters(), lr=1), model, sync="local:every=2")
+
+
+def test_a_loop_that_is_to_end_makes_its_round_to_the_end(job):
+    """loader.finish() in the first local step ends the loop with the round."""
+    loader, model, optimizer = _parts("local:every=4", steps=8)
+    made = 0
+    for x, y in loader:
+        _backward(model, x, y)
+        optimizer.step()
+        loader.finish()
+        made += 1
+    assert made == 4 and job.committed == 4
 
 
 def test_gradients_of_a_local_step_are_clipped_and_scaled_here(job):

@@ -64,6 +64,7 @@ func (m *Meter) Read(now map[string][]Sent) (rates Rates, news bool) {
 		m.since = map[string][]Sent{}
 	}
 	maps.DeleteFunc(m.since, func(peer string, _ []Sent) bool { return now[peer] == nil })
+	maps.DeleteFunc(m.told, func(peer string, _ float64) bool { return now[peer] == nil })
 	for _, peer := range slices.Sorted(maps.Keys(now)) {
 		streams, from := now[peer], m.since[peer]
 		if len(from) != len(streams) {
@@ -87,7 +88,10 @@ func (m *Meter) Read(now map[string][]Sent) (rates Rates, news bool) {
 		news = news || was > changeFactor*rates[peer] || rates[peer] > changeFactor*was
 	}
 	if news {
-		m.told = maps.Clone(rates)
+		if m.told == nil {
+			m.told = Rates{}
+		}
+		maps.Copy(m.told, rates)
 	}
 	return rates, news
 }

@@ -119,12 +119,13 @@ class Step:
         average. The samples count as seen: they do not come again. Raises ShoalError in a step that
         is committed already.
 
-        In a round of several local steps this worker alone decides about its update: nobody waits,
-        and the answer is `bad`.
+        In a round of several local steps this worker alone leaves its update out: nobody waits, and
+        the answer is False, since the others may have updates in the step. `optimizer.step()`
+        must be called all the same, and makes none.
         """
         if self.locals > 1:
             self.local_weight = 0 if bad else self.local_weight
-            return bad
+            return False
         self._check_open()
         job = self._progress.job
         weights = array("q", bytes(8 * job.size))

@@ -72,7 +72,7 @@ class Strategy:
     def text(self) -> str:
         """The name with the options that are not the default, as settings of a job have it."""
         changed = [
-            f":{key}={value:g}"
+            f":{key}={value:g}" if float(f"{value:g}") == value else f":{key}={value!r}"
             for key, value in self.values.items()
             if value != self.options[key].default
         ]

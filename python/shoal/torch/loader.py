@@ -272,8 +272,8 @@ class Loader:
             )
 
     def finish(self) -> None:
-        """Let the loop end with the step under way, as if that were the last of all. Does not
-        wait: the loop ends when it is asked for the next batch.
+        """Let the loop end with the step under way, and the round that it belongs to, as if that
+        were the last of all. Does not wait: the loop ends when it is asked for the next batch.
         """
         self._end.epochs = 0
 
@@ -329,7 +329,8 @@ class _Orders:
             if plan != drawn.plan:
                 plan, asked = drawn.plan, 0
             part = None if progress.job.outside else progress.batch_ahead(asked - drawn.opened)
-            if part is None or self._end.excludes_epoch(part.epoch):
+            # A round that was begun is made to its end, where the loop is to end with it.
+            if part is None or (part.local == 0 and self._end.excludes_epoch(part.epoch)):
                 yield _NOTHING
             else:
                 asked += 1

@@ -71,6 +71,11 @@ def _check(
         raise RuntimeError(
             f'sync="{text}": rounds are cut by shoal.torch.loader; make it before the optimizer'
         )
+    if job._progress.sync:
+        raise RuntimeError(
+            f'sync="{text}": the job makes local steps already, by another optimizer or by'
+            " local_steps=. A round has one commit: give all parameters to one optimizer"
+        )
     if job._progress.meshed:
         raise RuntimeError(
             f'sync="{text}": the model is cut over a mesh, so no worker can step it alone; leave'
@@ -215,10 +220,15 @@ class LocalSteps(Wrapper):
 
     def _allocate_state(self) -> None:
         """Have the wrapped optimizer allocate its state without a step: in a checkpoint all workers
-        must have the same tensors.
+        must have the same tensors. The gradients of the step that is left out go into none of them.
         """
         own = [w.clone() for w in self._anchor.w]
+        gradients = [p.grad for p in self._anchor.parameters]
+        for p in self._anchor.parameters:
+            p.grad = None
         initialize_state(self.inner)
+        for p, gradient in zip(self._anchor.parameters, gradients):
+            p.grad = gradient
         assign(self._anchor.w, own)
 
     def _gradients(self) -> List[Tensor]:
@@ -248,7 +258,13 @@ class LocalSteps(Wrapper):
         same round. Where gradients are averaged from now on all of them need the same state of the
         wrapped optimizer, and wait for that of rank 0.
         """
-        strategy, self._text = parse(text).strategy, text
+        self._text = text
+        try:
+            strategy = parse(text).strategy
+        except ValueError as e:  # the same on all workers, as the text is
+            if self._job.rank == 0:
+                log_line(f"{e}; the job goes on by {self._anchor.strategy.text}")
+            return
         if strategy.text == self._anchor.strategy.text:
             return
         self._anchor.switch(strategy)

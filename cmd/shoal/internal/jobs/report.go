@@ -111,6 +111,9 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if address == "" {
+				return cli.Usagef("--listen is empty: say where to serve, such as 127.0.0.1:8642")
+			}
 			if err := cli.CheckAddress("listen", address); err != nil {
 				return err
 			}
