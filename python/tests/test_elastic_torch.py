@@ -59,14 +59,14 @@ def training(launch, binary, tmp_path):
     context manager around a running_job.Running; it is killed at the end of the block.
     """
 
-    def start(n, options=(), **config):
+    def start(n, options=(), prefork="torch", **config):
         """A job of n workers with this config of elastic_torch.py, which writes into the folder of
-        the test, and these options of shoal run.
+        the test, and these options of shoal run; `prefork` is that of `launch`.
         """
         config.update(out=str(tmp_path))
         end, text = tmp_path / "end", json.dumps(config)
         return running_job.running(
-            launch, binary, end, n, WORKER, text, options=options, prefork="torch"
+            launch, binary, end, n, WORKER, text, options=options, prefork=prefork
         )
 
     return start
