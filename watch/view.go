@@ -9,7 +9,7 @@ import (
 // View is a run as pages, tables and reports show it. Times are seconds since 1970, and 0 is not
 // known. Texts come from users and programs: who shows them must escape them.
 type View struct {
-	// ID names what the view has; Update.From and Run.Since go by it.
+	// ID names what the view has; Run.Since goes by it.
 	ID      string   `json:"id"`
 	Made    float64  `json:"made"` // when the view was made
 	Job     string   `json:"job"`  // "" = not known
