@@ -140,6 +140,26 @@ func printRollback(out io.Writer, j api.Job) (err error) {
 	return err
 }
 
+// awaited is the state of a worker that the others wait for.
+const awaited = "waited for"
+
+// rankAndState returns the rank of a worker and what it does, for a table.
+func rankAndState(w *api.Worker) (rank, state string) {
+	rank, state = "-", "running"
+	if w.Rank >= 0 {
+		rank = strconv.Itoa(w.Rank)
+	}
+	switch {
+	case !w.Running:
+		state = w.Ended
+	case w.Waiting:
+		state = "waiting"
+	case w.Awaited != nil:
+		state = awaited
+	}
+	return rank, state
+}
+
 // showWorkers prints a table of the workers of a job to out, with what else is to be known of the
 // job below it, or as JSON an object a worker. asJSON prints the objects alone.
 func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
@@ -151,17 +171,9 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 			}
 			continue
 		}
-		rank, state := "-", "running"
-		if w.Rank >= 0 {
-			rank = strconv.Itoa(w.Rank)
-		}
-		switch {
-		case !w.Running:
-			state = w.Ended
-		case w.Waiting:
-			state = "waiting"
-		case w.Awaited != nil:
-			state = "waited for, " + waitedFor(w.Awaited, time.Now())
+		rank, state := rankAndState(&w)
+		if state == awaited {
+			state += ", " + waitedFor(w.Awaited, time.Now())
 		}
 		var last []string
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {

@@ -225,18 +225,7 @@ func workerLines(v watch.View) (lines []string) {
 	}
 	rows := [][]string{{"WORKER", "RANK", "HOST", "STATE", "WAITS", "REPORTED"}}
 	for _, w := range v.Live.Workers {
-		rank, state := "-", "running"
-		if w.Rank >= 0 {
-			rank = strconv.Itoa(w.Rank)
-		}
-		switch {
-		case !w.Running:
-			state = w.Ended
-		case w.Waiting:
-			state = "waiting"
-		case w.Awaited != nil:
-			state = "waited for"
-		}
+		rank, state := rankAndState(&w)
 		var last []string
 		for name, x := range w.Metrics {
 			last = append(last, name+"="+digits(x))
