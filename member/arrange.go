@@ -30,7 +30,7 @@ func (m *Machine) Disarrange() { m.arranged = nil }
 func (m *Machine) KeepMembers(why Because) {
 	m.because, m.cfg.Want = why, max(m.CountStaying(), m.cfg.Min)
 	m.ranks = m.cfg.Want
-	m.giveUpNewcomers(m.countOutside() - m.countMissing() - m.wantedSpares())
+	m.giveUpExcess()
 	m.decideNext()
 }
 

@@ -240,12 +240,12 @@ func (m *Machine) Drain(name, who string) error {
 // for it are given up.
 func (m *Machine) Undrain(name string) {
 	h := m.findHost(name)
-	if h == nil || !h.Draining {
+	if h == nil || !h.Draining || m.over {
 		return
 	}
 	h.Draining = false
 	m.cfg.Want, m.ranks = max(m.cfg.Want, m.CountStaying()), max(m.ranks, m.CountStaying())
-	m.giveUpNewcomers(m.countOutside() - m.countMissing() - m.wantedSpares())
+	m.giveUpExcess()
 }
 
 // DrainingHosts lists the hosts that are to be left, in the order in which they came.

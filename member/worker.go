@@ -26,7 +26,7 @@ func (m *Machine) WorkerStarted(w topo.WorkerID, host string) {
 		(at == nil || m.freeSlots(at) > 0)
 	m.workers.put(&worker{number: w, host: host})
 	switch {
-	case m.isEnding():
+	case m.isEnding() || m.over:
 		m.stopWorker(w, "the job is ending")
 	case at != nil && at.Draining:
 		m.stopWorker(w, Because(host+" is being drained"))
@@ -53,6 +53,7 @@ func (m *Machine) WorkerAsks(w topo.WorkerID) {
 	if m.isEnding() {
 		m.stopWorker(w, "the job is ending")
 	}
+	m.giveUpExcess() // a member that asks again may be one that a smaller job has no use for
 	m.decideNext()
 }
 
@@ -118,7 +119,7 @@ func (m *Machine) Resize(n int, who string) error {
 	}
 	m.because = Because(fmt.Sprintf("%s asked for %s", who, plural.Of(n, "worker")))
 	m.cfg.Want, m.ranks = n, n
-	m.giveUpNewcomers(m.countOutside() - m.countMissing() - m.wantedSpares())
+	m.giveUpExcess()
 	m.orderWorkers(m.countMissing()-m.countOutside(), m.because)
 	m.decideNext()
 	return nil
@@ -172,6 +173,11 @@ func (m *Machine) GenerationDecided(g topo.Generation) {
 	}
 	m.placeWorkers(m.because) // where those had their places
 	m.decideNext()
+}
+
+// giveUpExcess gives up the workers that are not members yet and for which there is no use.
+func (m *Machine) giveUpExcess() {
+	m.giveUpNewcomers(m.countOutside() - m.countMissing() - m.wantedSpares())
 }
 
 // giveUpNewcomers gives up n workers that are not members yet: those that are not started first,
