@@ -72,7 +72,14 @@ def steps(running):
 
 
 def text(results):
-    """The table of the predictions, or why there is none; "" where none were measured."""
+    """The table of the predictions, with those of other changes in one more row if there are some;
+    or why there is none; "" where none were measured.
+    """
     if os.geteuid() != 0:
         return "Routes are not measured: hosts are network namespaces, which need root."
-    return predictions.table([r for r in results if r["part"] == "routes"], [("routes", 0.01, 0)])
+    rows = [r for r in results if r["part"] == "routes"]
+    if not rows:
+        return ""
+    others = [r for r in results if r["part"] == "predictions"]
+    kinds = [("routes", 0.01, 0)] + ([("all", None, None)] if others else [])
+    return predictions.table(rows + others, kinds)

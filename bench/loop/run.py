@@ -65,7 +65,7 @@ def main() -> None:
         found = PARTS[name].measure(args)
         results += found
         tables.append(
-            f"{PARTS[name].text(found)}\n\nLoad of the machine before: {load:.1f}. Measured on"
+            f"{PARTS[name].text(results)}\n\nLoad of the machine before: {load:.1f}. Measured on"
             f" {datetime.date.today()} in {(time.monotonic() - began) / 60:.1f} minutes on"
             f" {os.cpu_count()} processors."
         )
