@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,8 @@ type reporter struct {
 	stopping bool          // the launcher ends the workers, whose loss is no news
 	jobOver  bool          // the job is over, and what hosts and workers do now is no news
 
-	trial *setting.Change // the change of the setting that is measured; nil = none is
+	trial *setting.Change   // the change of the setting that is measured; nil = none is
+	open  []*setting.Change // that and those of routes, the newest last
 }
 
 // newReporter returns a reporter to a console, without a job; writeLines must run to have it write
@@ -91,10 +93,8 @@ func (r *reporter) reportEvent(e agent.Event) {
 		if !r.stopping {
 			r.queueLines(e)
 		}
-		if c := e.Change; c != nil && c.Policy != setting.Routes {
-			if r.trial = nil; !c.Phase.IsEnd() {
-				r.trial = c
-			}
+		if e.Change != nil {
+			r.noteChange(e.Change)
 		}
 	}
 	r.mu.Unlock()
@@ -102,6 +102,21 @@ func (r *reporter) reportEvent(e agent.Event) {
 		return
 	}
 	r.writeEvent(dir, e)
+}
+
+// noteChange keeps which changes are measured. r.mu is held.
+func (r *reporter) noteChange(c *setting.Change) {
+	r.open = slices.DeleteFunc(r.open, func(o *setting.Change) bool {
+		return o.Name() == c.Name()
+	})
+	if !c.Phase.IsEnd() {
+		r.open = append(r.open, c)
+	}
+	if c.Policy != setting.Routes {
+		if r.trial = nil; !c.Phase.IsEnd() {
+			r.trial = c
+		}
+	}
 }
 
 // writeEvent has writeLines write what is queued, and writes an event into the ledger in dir and to
@@ -125,23 +140,36 @@ func (r *reporter) changeOnTrial() *setting.Change {
 	return r.trial
 }
 
-// endJob stores that the job is over, which has the status s. A change that was measured is void:
-// its end is written into the ledger, and on the terminal unless the job was led elsewhere.
+// endJob stores that the job is over, which has the status s. Changes that were measured are void:
+// their ends are written into the ledger, and on the terminal unless the job was led elsewhere.
 func (r *reporter) endJob(s agent.Status, elsewhere bool) {
 	r.mu.Lock()
-	over, trial, dir := r.jobOver, r.trial, r.dir
+	over, dir := r.jobOver, r.dir
 	r.jobOver = true
-	if over || trial == nil || dir == nil {
-		r.mu.Unlock()
+	var ends []agent.Event
+	for _, o := range r.open {
+		c := o.CutShort(false)
+		e := agent.Event{What: changeEvent(c), Generation: s.Generation, Size: s.Size,
+			Step: s.Steps, Because: c.Because, Change: &c, Elsewhere: elsewhere}
+		if ends = append(ends, e); !over && dir != nil {
+			r.queueLines(e)
+		}
+	}
+	r.mu.Unlock()
+	if over || dir == nil {
 		return
 	}
-	c := *trial
-	c.Phase, c.Why = setting.Void, "the job ended before it was measured"
-	e := agent.Event{What: "change", Generation: s.Generation, Size: s.Size, Step: s.Steps,
-		Because: c.Because, Change: &c, Elsewhere: elsewhere}
-	r.queueLines(e)
-	r.mu.Unlock()
-	r.writeEvent(dir, e)
+	for _, e := range ends {
+		r.writeEvent(dir, e)
+	}
+}
+
+// changeEvent is what an event about a change is called.
+func changeEvent(c setting.Change) string {
+	if c.Policy == setting.Routes {
+		return "route"
+	}
+	return "change"
 }
 
 // queueLines adds the lines of an event that people care about to those that writeLines writes.

@@ -60,8 +60,8 @@ func TestWhatIsNews(t *testing.T) {
 }
 
 // A change that is measured when the job ends is void in the ledger and so in the result, once, and
-// people hear of it where the job was led, also where somebody has stopped it. One that has ended
-// before, or one of a route, is left.
+// people hear of it where the job was led, also where somebody has stopped it. So is one of a
+// route; one that has ended before is left.
 func TestTrialEndsWithTheJob(t *testing.T) {
 	change := func(phase setting.Phase, policy string) *setting.Change {
 		return &setting.Change{Number: 3, Phase: phase, Policy: policy, From: "batch=64",
@@ -79,6 +79,8 @@ func TestTrialEndsWithTheJob(t *testing.T) {
 		{"a person's", []*setting.Change{change("entered", "")}, false, "void", false},
 		{"and a route", []*setting.Change{change("entered", "batch"),
 			change("kept", setting.Routes)}, false, "void", true},
+		{"a trial of a route", []*setting.Change{change("entered", setting.Routes)}, true, "void",
+			false},
 		{"a kept one", []*setting.Change{change("entered", "batch"), change("kept", "batch")},
 			false, "kept", false},
 	} {
@@ -108,7 +110,7 @@ func TestTrialEndsWithTheJob(t *testing.T) {
 			(last.Step != 70 || len(entries) != len(c.changes)+1) {
 			t.Errorf("%s: %+v after %d entries", c.name, last, len(entries))
 		}
-		line := "change 3 void: the job ended before it was measured"
+		line := "change 3 void: the job ended in its trial"
 		if slices.Contains(r.lines, line) != c.news || len(r.lines) > 1 {
 			t.Errorf("%s: news %q", c.name, r.lines)
 		}

@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/launcher/senselog"
 )
 
@@ -58,7 +60,7 @@ type runDir struct {
 
 // newRunDir makes a directory that no other run has, in parent, opens files there, which close
 // closes, and returns the name that it gives to the job: the wanted one, with a number when that is
-// taken.
+// taken. The trials of runs of that name whose launchers were killed get their ends.
 func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return nil, "", fmt.Errorf(
@@ -71,6 +73,7 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
+		_ = endKilled(filepath.Join(parent, name)) // what reads that run says the same
 		name = want + "-" + strconv.Itoa(i)
 	}
 	if err != nil {
@@ -91,6 +94,8 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 			return nil, "", fmt.Errorf("launcher: %w", err)
 		}
 	}
+	// see endKilled, which may hold this lock for a moment; a disk without locks is no error
+	_ = proc.Flock(d.events, syscall.LOCK_EX)
 	return d, name, nil
 }
 

@@ -3,15 +3,20 @@ package launcher
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -88,6 +93,59 @@ func Changes(entries []Entry) (list []ChangeResult) {
 		list[i] = ChangeResult{*e.Change, e.Change.Phase != setting.Reverted}
 	}
 	return list
+}
+
+// CutShort returns what the ledger of a run that is over lacks: the end of each change that was
+// measured when its launcher was killed, or when this host left the job. The time and the step are
+// those of the last entry. dir is the directory of the run.
+func CutShort(dir string, entries []Entry) (ends []Entry) {
+	for _, c := range Changes(entries) {
+		if c.Phase.IsEnd() {
+			continue
+		}
+		result, _ := ReadResult(dir) // there is none where the launcher was killed
+		end := c.CutShort(result.GoesOn != "" || strings.Contains(filepath.Base(dir), "@"))
+		e := entries[len(entries)-1]
+		e.Event = agent.Event{What: changeEvent(end), Generation: e.Generation, Size: e.Size,
+			Step: e.Step, Because: end.Because, Change: &end}
+		ends = append(ends, e)
+	}
+	return ends
+}
+
+// endKilled writes what CutShort returns into the ledger of an earlier run. It does nothing where
+// the run has a result, where its launcher lives, which has locked the ledger, and where the last
+// line is torn. It keeps the file open and locked only while it runs.
+func endKilled(dir string) error {
+	if _, err := ReadResult(dir); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	f, err := os.OpenFile(LedgerPath(dir), os.O_RDWR|os.O_APPEND, 0)
+	if err != nil {
+		return nil // there is none
+	}
+	defer f.Close()
+	if err := proc.Flock(f, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	entries, whole, err := ParseLedger(text)
+	if err != nil || whole < len(text) {
+		return err
+	}
+	for _, e := range CutShort(dir, entries) {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		if _, err := f.Write(append(line, '\n')); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // numbered matches what the directory of a run has after its name, if that was taken: "-2".

@@ -1,7 +1,11 @@
 package launcher
 
 import (
+	"os"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -34,5 +38,75 @@ func TestChanges(t *testing.T) {
 	}
 	if list := Changes(nil); list != nil {
 		t.Errorf("%v of an empty ledger", list)
+	}
+}
+
+// The trial of a run whose launcher was killed gets its end, once, from the next run of that name;
+// the ledger of a launcher that lives, of a run with a result, and one whose last line is torn stay
+// as they are.
+func TestKilledTrialGetsItsEnd(t *testing.T) {
+	parent := t.TempDir()
+	trial := agent.Event{What: "change", Generation: 2, Size: 4, Step: 70, Because: "the noise",
+		Change: &setting.Change{Number: 3, Phase: setting.Entered, Policy: "batch"}}
+	route := trial
+	route.What, route.Change = "route", &setting.Change{Number: 3, Phase: setting.Entered,
+		Policy: setting.Routes}
+	last := agent.Event{What: "generation", Generation: 3, Size: 3, Step: 90, Lost: []int{1}}
+	var dirs []string
+	// next begins a run, and returns the ledgers of all of them.
+	next := func() (d *runDir, ledgers []string) {
+		d, _, err := newRunDir(parent, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = d.close() }) // it may be closed
+		for _, e := range []agent.Event{trial, route, last} {
+			if err := d.appendEvent(e, time.Unix(100, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dirs = append(dirs, d.path)
+		for _, dir := range dirs {
+			text, err := os.ReadFile(LedgerPath(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ledgers = append(ledgers, string(text))
+		}
+		return d, ledgers
+	}
+	a, first := next()
+	b, _ := next()
+	c, _ := next()
+	if _, now := next(); !slices.Equal(now[:3], []string{first[0], first[0], first[0]}) {
+		t.Fatalf("ledgers of launchers that live are %q", now)
+	}
+	for _, d := range []*runDir{a, b, c} {
+		if err := d.close(); err != nil { // as its launcher is killed
+			t.Fatal(err)
+		}
+	}
+	if err := b.writeResult(&Result{OK: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(LedgerPath(c.path), []byte(first[0]+`{"time"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, now := next()
+		if now[1] != first[0] || now[2] != first[0]+`{"time"` {
+			t.Errorf("one with a result has %q, one that is torn %q", now[1], now[2])
+		}
+		entries, _, err := ParseLedger([]byte(now[0]))
+		if err != nil || len(entries) != 5 || !strings.HasPrefix(now[0], first[0]) {
+			t.Fatalf("%q: %v", now[0], err)
+		}
+		for i, e := range entries[3:] {
+			if e.Step != 90 || e.Size != 3 || e.What != []string{"change", "route"}[i] ||
+				e.Change.Phase != setting.Void || !e.Time.Equal(time.Unix(100, 0)) ||
+				e.Change.Why != "the job ended in its trial" {
+				t.Errorf("the end is %+v, %+v", e, e.Change)
+			}
+		}
 	}
 }

@@ -145,6 +145,16 @@ func (c Change) Undo(s Setting) (Setting, error) {
 	return s.With(c.From)
 }
 
+// CutShort returns the end of a change that was measured when its job ended; left says that the job
+// may go on, on other hosts, and that it ended on this one alone.
+func (c Change) CutShort(left bool) Change {
+	c.Phase, c.Why = Void, "the job ended in its trial"
+	if left {
+		c.Why = "this host left the job in its trial"
+	}
+	return c
+}
+
 // Cut returns the change with its texts as short as they must be, at the end of a character, and
 // without characters that control a terminal, and with as many alternatives as it may have; From
 // and To stay.

@@ -44,6 +44,35 @@ func full() *Run {
 	return r
 }
 
+// A change that is measured is on trial while the run lasts. Where the run is over and its ledger
+// has no end of it, it is void, in a view and in the next update, and how it is counted stays.
+func TestTrialOfARunThatIsOver(t *testing.T) {
+	for _, c := range []struct{ dir, why string }{
+		{"/runs/train", "the job ended in its trial"},
+		{"/runs/train@h2", "this host left the job in its trial"},
+	} {
+		r := New(c.dir, "1.0", "e")
+		r.AddEvent(change("entered", predicted))
+		r.SetLive(&control.Job{Name: "train", State: "training"}, "", 1)
+		before := r.View(1)
+		if before.Changes[0].Phase != "entered" {
+			t.Errorf("a job that runs: %+v", before.Changes)
+		}
+		r.SetLive(nil, "", 2)
+		u, ok := r.Since(before.ID, 2)
+		for what, list := range map[string][]ChangeView{"an update": u.Changes,
+			"a view": r.View(2).Changes} {
+			if !ok || len(list) != 1 || list[0].Phase != "void" || list[0].Why != c.why {
+				t.Errorf("%s: %+v", what, list)
+			}
+		}
+		r.SetLive(&control.Job{Name: "train", State: "training"}, "", 3)
+		if v := r.View(3); v.Changes[0].Phase != "entered" {
+			t.Errorf("a launcher that answers again: %+v", v.Changes)
+		}
+	}
+}
+
 // A view has what the files say, in the words of the ledger.
 func TestView(t *testing.T) {
 	v := full().View(1)

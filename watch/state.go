@@ -75,11 +75,15 @@ func (r *Run) id() string {
 // View returns all that is to be shown at a time. It shares nothing with the run but what nobody
 // changes.
 func (r *Run) View(now float64) View {
+	state := r.state()
 	v := View{ID: r.id(), Made: now, Job: r.name, Dir: r.dir, Command: r.command,
-		Version: r.ranBy, Started: r.started, State: r.state(), Notes: r.allNotes(),
+		Version: r.ranBy, Started: r.started, State: state, Notes: r.allNotes(),
 		Series: []SeriesView{}, Marks: append([]Mark{}, r.marks...), LeftOut: r.leftOut,
 		Changes: append([]ChangeView{}, r.changes...), Coverage: r.coverage(), Newest: r.newest,
 		Hosts: r.allHosts(), Live: r.live, WhyNot: r.allWhyNot(), Ended: r.ended()}
+	for i := range v.Changes {
+		v.Changes[i].cutShort(state)
+	}
 	for _, name := range r.allSeries() {
 		s, worker := r.series(name)
 		v.Series = append(v.Series, s.view(name, worker))
@@ -146,7 +150,22 @@ func (r *Run) Since(id string, now float64) (u Update, ok bool) {
 			u.takePoint(i, s.columns, worker)
 		}
 	}
+	for i := range r.changes {
+		if u.State.Over && !r.changes[i].Phase.IsEnd() {
+			u.takeChange(r.changes, r.changes[i].Name)
+		}
+	}
+	for i := range u.Changes {
+		u.Changes[i].cutShort(u.State)
+	}
 	return u, true
+}
+
+// cutShort ends a change that was measured when a run ended whose ledger does not have that end.
+func (v *ChangeView) cutShort(s State) {
+	if s.Over && !v.Phase.IsEnd() {
+		v.Change = v.Change.CutShort(s.Word == "left")
+	}
 }
 
 // takeChange adds a change of a name, once.

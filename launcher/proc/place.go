@@ -48,7 +48,7 @@ func NewPlace(dir string) (*Place, error) {
 		return nil, fmt.Errorf("proc: the lock of the run: %w", err)
 	}
 	p.lock = lock
-	if err := errors.Join(flock(lock, syscall.LOCK_EX|syscall.LOCK_NB),
+	if err := errors.Join(Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB),
 		os.Rename(unnamed, p.lockPath())); err != nil {
 		lock.Close()
 		os.Remove(unnamed)
@@ -102,7 +102,7 @@ func removeStale(dir string) error {
 	return nil
 }
 
-// takeOverPlace locks the lock file path of a launcher, as flock does with how, which may block
+// takeOverPlace locks the lock file path of a launcher, as Flock does with how, which may block
 // until the launcher is dead, and then clears and closes its place. If there is no such file it
 // does nothing.
 func takeOverPlace(path string, how int) error {
@@ -115,7 +115,7 @@ func takeOverPlace(path string, how int) error {
 	}
 	p := &Place{Run: strings.TrimSuffix(filepath.Base(path), ".lock"), dir: filepath.Dir(path),
 		lock: lock}
-	if err := flock(lock, how); err != nil {
+	if err := Flock(lock, how); err != nil {
 		lock.Close()
 		return fmt.Errorf("proc: the lock of run %s: %w", p.Run, err)
 	}
@@ -126,8 +126,8 @@ func takeOverPlace(path string, how int) error {
 	return p.Close()
 }
 
-// flock locks a file as flock(2) does with how, which may block; a signal does not end it.
-func flock(f *os.File, how int) error {
+// Flock locks a file as flock(2) does with how, which may block; a signal does not end it.
+func Flock(f *os.File, how int) error {
 	for {
 		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
 			return err

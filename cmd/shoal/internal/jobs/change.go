@@ -18,13 +18,13 @@ import (
 
 // explainChange prints to out all that the ledger of the run in dir says of the change of a name:
 // what, when and why, what else was compared, what was predicted, and what came of it. asJSON
-// prints the entries of the ledger about it. An error says which numbers there are.
-func explainChange(out io.Writer, dir string, name string, asJSON bool) error {
+// prints the entries of the ledger about it. over says that the run is. An error says which numbers
+// there are.
+func explainChange(out io.Writer, dir string, name string, asJSON, over bool) error {
 	var about []launcher.Entry // the entries about the change
 	var all []string           // the names of all changes, each once
 	seen := map[string]bool{}  // these
-	ledger := &tail{path: launcher.LedgerPath(dir)}
-	err := ledger.readEntries(func(e launcher.Entry) error {
+	err := eachEntry(dir, over, func(e launcher.Entry) error {
 		if e.Change == nil {
 			return nil
 		}
@@ -41,7 +41,7 @@ func explainChange(out io.Writer, dir string, name string, asJSON bool) error {
 	case err != nil:
 		return err
 	case len(about) == 0:
-		return fmt.Errorf("the ledger %s has no change %s: %s", ledger.path, name,
+		return fmt.Errorf("the ledger %s has no change %s: %s", launcher.LedgerPath(dir), name,
 			knownChanges(all))
 	case asJSON:
 		return encodeEntries(out, about)

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func TestExplainRoute(t *testing.T) {
 			"kept at step 0: they took 221 ms"},
 	} {
 		var out strings.Builder
-		if err := explainChange(&out, dir, name, false); err != nil {
+		if err := explainChange(&out, dir, name, false, false); err != nil {
 			t.Error(err)
 		}
 		for _, text := range want {
@@ -49,7 +50,7 @@ func TestExplainRoute(t *testing.T) {
 			}
 		}
 	}
-	err := explainChange(&strings.Builder{}, dir, "r2", false)
+	err := explainChange(&strings.Builder{}, dir, "r2", false, false)
 	if err == nil || !strings.HasSuffix(err.Error(),
 		"has no change r2: there are change 1 and change r1") {
 		t.Error(err)
@@ -59,6 +60,45 @@ func TestExplainRoute(t *testing.T) {
 		"s3": false, "3r": false, "-1": false} {
 		if err := n.Set(text); (err == nil) != is {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// Of a run that is over, the trial that its ledger leaves open is void, in all that explain says.
+func TestExplainKilledTrial(t *testing.T) {
+	dir := t.TempDir() + "/train"
+	for name, text := range map[string]string{"job.json": `{"spec":{"name":"train"}}`,
+		"events.jsonl": `{"time":"2026-11-26T16:27:01Z","what":"change","step":70,"change":` +
+			`{"number":3,"phase":"entered","policy":"batch","from":"batch=64","to":"batch=128"}}` +
+			"\n"} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say := map[string]func(out *strings.Builder, over bool) error{
+		"change 3 void: the job ended in its trial": func(out *strings.Builder, over bool) error {
+			if over {
+				return explain(out, dir, nil, nil, false)
+			}
+			return explain(out, dir, nil, errors.New("it is busy"), false)
+		},
+		"void at step 70: the job ended in its trial": func(out *strings.Builder, over bool) error {
+			return explainChange(out, dir, "3", false, over)
+		},
+		`"phase":"void"`: func(out *strings.Builder, over bool) error {
+			return explainChange(out, dir, "3", true, over)
+		},
+	}
+	for want, run := range say {
+		for _, over := range []bool{true, false} {
+			var out strings.Builder
+			err := run(&out, over)
+			if strings.Contains(out.String(), want) != over || (over && err != nil) {
+				t.Errorf("over %v: %v, %q", over, err, out.String())
+			}
 		}
 	}
 }

@@ -48,7 +48,8 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 				return err
 			}
 			if cmd.Flags().Changed("change") {
-				return explainChange(cmd.OutOrStdout(), dir, string(change), asJSON)
+				return explainChange(cmd.OutOrStdout(), dir, string(change), asJSON,
+					live == nil && silent == nil)
 			}
 			return explain(cmd.OutOrStdout(), dir, live, silent, asJSON)
 		},
@@ -64,9 +65,11 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 // of findRun about launchers that do not answer; it is returned for a run without a result. asJSON
 // prints the entries of the ledger alone.
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
-	ledger := &tail{path: launcher.LedgerPath(dir)}
+	over := live == nil && silent == nil
 	if asJSON {
-		return ledger.readEntries(func(e launcher.Entry) error { return showEntry(out, e, true) })
+		return eachEntry(dir, over, func(e launcher.Entry) error {
+			return showEntry(out, e, true)
+		})
 	}
 	record, err := launcher.ReadRecord(dir)
 	if err != nil {
@@ -79,7 +82,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name,
 		plural.Of(record.Spec.Workers, "worker"), command,
 		record.Started.Local().Format(time.DateTime))
-	err = ledger.readEntries(func(e launcher.Entry) error {
+	err = eachEntry(dir, over, func(e launcher.Entry) error {
 		_, err := fmt.Fprintf(out, "  %9s  %s%s\n",
 			fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event,
 			listMoved(e.Event))
@@ -112,6 +115,26 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	}
 	_, err = fmt.Fprintln(out, resultText(result))
 	return err
+}
+
+// eachEntry calls show with each entry of the ledger of the run in dir, until show fails, and of a
+// run that is over with the ends of changes that the ledger lacks.
+func eachEntry(dir string, over bool, show func(e launcher.Entry) error) error {
+	var all []launcher.Entry
+	ledger := &tail{path: launcher.LedgerPath(dir)}
+	err := ledger.readEntries(func(e launcher.Entry) error {
+		all = append(all, e)
+		return show(e)
+	})
+	if err != nil || !over {
+		return err
+	}
+	for _, e := range launcher.CutShort(dir, all) {
+		if err := show(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // listMoved returns the workers that an event is about, as in " (joined 3, lost 1)", or "" for

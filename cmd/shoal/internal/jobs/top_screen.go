@@ -263,6 +263,8 @@ func changeLines(v watch.View) (lines []string) {
 			text += ", outside the band"
 		case c.Phase == setting.Entered:
 			text += "; on trial"
+		case c.Phase == setting.Void && c.Why != "":
+			text += "; " + c.Why
 		}
 		lines = append(lines, text)
 	}
