@@ -63,7 +63,7 @@ func (m *member) refuse(o sense.Observation, to decide.Target) string {
 				strings.Join(m.Levers(), " and "))
 		}
 	}
-	if err := o.Levers.Refuse(o.Setting, to.Setting); err != nil {
+	if err := o.Levers.RefusePolicy(o.Setting, to.Setting); err != nil {
 		return fmt.Sprintf("it wants %s: %v", cut(c.To), err)
 	}
 	return ""

@@ -298,11 +298,11 @@ func (s *session) serveData(r *api.DataRequest) error {
 	if err := at.Validate(); err != nil {
 		return &collective.FieldError{Field: "rate", Problem: err.Error()}
 	}
-	synced, err := setting.OpenSync(r.Sync, r.Round)
+	synced, err := setting.OpenSync(r.Sync, r.Round, r.Auto)
 	if err != nil {
 		return &collective.FieldError{Field: "sync", Problem: err.Error()}
 	}
-	levers.Sync, levers.Round = synced.Sync, synced.Round
+	levers.Sync, levers.Round, levers.Auto = synced.Sync, synced.Round, synced.Auto
 	levers.Save, d.Apart = r.Save, r.Apart
 	if err := s.agent.setData(s.worker, d, at, levers); err != nil {
 		return err

@@ -121,6 +121,7 @@ func (s *State) open(levers setting.Levers) {
 	s.Levers.Save = s.Levers.Save || levers.Save
 	if s.Levers.Sync == "" {
 		s.Levers.Sync, s.Levers.Round = levers.Sync, levers.Round
+		s.Levers.Auto = levers.Auto
 	}
 	if round := s.Setting.WithStated(0, s.Levers).Round; s.Data != nil && s.Data.Round != round {
 		data := s.Data.WithRound(round)

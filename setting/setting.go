@@ -224,6 +224,9 @@ type Levers struct {
 	// both may change then. "" and 0 = gradients are averaged in every step, and neither changes.
 	Sync  string `json:"sync,omitempty"`
 	Round uint32 `json:"round,omitempty"`
+	// Auto says that the program leaves to the job how workers synchronise: then policies may
+	// change Sync and Round too, and else only people do.
+	Auto bool `json:"auto,omitempty"`
 }
 
 // OpenBatch returns the levers of a program that states a batch, and in a list the least and the
@@ -286,6 +289,14 @@ func (l Levers) Refuse(from, to Setting) error {
 			"job.checkpoint(…, every=\"auto\") opens them")
 	}
 	return cmp.Or(l.refuseSync(from, to), l.RefuseShares(from, to), to.Validate())
+}
+
+// RefusePolicy is Refuse for a change that a policy wants.
+func (l Levers) RefusePolicy(from, to Setting) error {
+	if (from.Sync != to.Sync || from.Round != to.Round) && !l.Auto {
+		return fmt.Errorf("%s", l.WhyNotAuto())
+	}
+	return l.Refuse(from, to)
 }
 
 // RefuseShares is Refuse, where only the shares of work count.

@@ -230,7 +230,7 @@ func TestLevers(t *testing.T) {
 	from := setting.Setting{Batch: 128}
 	open := setting.Levers{Batch: setting.Range{From: 64, To: 512}}
 	wide := setting.Levers{Size: setting.Range{From: 1, To: 4}, Save: true}
-	loose, err := setting.OpenSync("diloco", 16)
+	loose, err := setting.OpenSync("diloco", 16, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,18 +305,48 @@ func TestOpenSync(t *testing.T) {
 	for _, x := range []struct {
 		sync  string
 		round uint32
+		auto  bool
 		want  string
 	}{
-		{"", 0, ""}, {"ssgd", 1, ""}, {"own", 5, ""}, {"sma:alpha=0.1", setting.MaxRound, ""},
-		{"ssgd", 2, "which is round=1"}, {"local", 0, "state both, the steps from 1 to 65536"},
-		{"", 4, "state both"}, {"local", setting.MaxRound + 1, "state both"},
-		{"locl", 4, "did you mean local?"},
+		{"", 0, false, ""}, {"ssgd", 1, false, ""}, {"own", 5, false, ""},
+		{"sma:alpha=0.1", setting.MaxRound, false, ""}, {"ssgd", 1, true, ""},
+		{"ssgd", 2, false, "which is round=1"},
+		{"local", 0, false, "state both, the steps from 1 to 65536"},
+		{"", 4, false, "state both"}, {"local", setting.MaxRound + 1, false, "state both"},
+		{"locl", 4, false, "did you mean local?"}, {"own", 5, true, "averages by itself"},
+		{"", 0, true, "state both"},
 	} {
-		l, err := setting.OpenSync(x.sync, x.round)
+		l, err := setting.OpenSync(x.sync, x.round, x.auto)
 		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) ||
 			l.Sync != x.sync && x.want == "" {
 			t.Errorf("%q, %d opens %+v, %v; expected %q", x.sync, x.round, l, err, x.want)
 		}
+	}
+}
+
+// What a program states is changed by people alone, and what it leaves to the job by policies too.
+func TestAuto(t *testing.T) {
+	from := setting.Setting{Sync: "ssgd", Round: 1}
+	to := setting.Setting{Sync: "local", Round: 16}
+	for _, auto := range []bool{false, true} {
+		l, err := setting.OpenSync("ssgd", 1, auto)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Refuse(from, to); err != nil {
+			t.Errorf("auto=%v: a person is refused: %v", auto, err)
+		}
+		if err := l.RefusePolicy(from, to); (err == nil) != auto || (l.WhyNotAuto() == "") != auto {
+			t.Errorf("auto=%v: a policy gets %v, %q", auto, err, l.WhyNotAuto())
+		}
+		other := l
+		other.Auto = !auto
+		if l.CheckSync(l, true) != nil || l.CheckSync(other, false) == nil {
+			t.Errorf("auto=%v: %v, %v", auto, l.CheckSync(l, true), l.CheckSync(other, false))
+		}
+	}
+	if err := (setting.Levers{}).RefusePolicy(from, from); err != nil {
+		t.Errorf("what stays is refused: %v", err)
 	}
 }
 

@@ -126,9 +126,10 @@ func checkRound(sync string, round uint32) error {
 }
 
 // OpenSync returns the levers of a program that states how workers synchronise, and after how many
-// steps. "" opens nothing. An error says what is wrong with it.
-func OpenSync(sync string, round uint32) (Levers, error) {
-	if sync == "" && round == 0 {
+// steps; auto says that it leaves that to the job from then on. "" opens nothing. An error says
+// what is wrong with it.
+func OpenSync(sync string, round uint32, auto bool) (Levers, error) {
+	if sync == "" && round == 0 && !auto {
 		return Levers{}, nil
 	}
 	err := cmp.Or(checkSync(sync), checkRound(sync, round))
@@ -136,13 +137,17 @@ func OpenSync(sync string, round uint32) (Levers, error) {
 		err = fmt.Errorf("sync=%q with %d steps a round: state both, the steps from 1 to %d", sync,
 			round, MaxRound)
 	}
-	return Levers{Sync: sync, Round: round}, err
+	if err == nil && auto && sync == Own {
+		err = fmt.Errorf("sync=%s cannot be left to the job, since the program averages by itself",
+			sync)
+	}
+	return Levers{Sync: sync, Round: round, Auto: auto}, err
 }
 
 // Validate returns what is wrong with levers that no program can have; nil = nothing. Ranges are
 // not looked at.
 func (l Levers) Validate() error {
-	_, err := OpenSync(l.Sync, l.Round)
+	_, err := OpenSync(l.Sync, l.Round, l.Auto)
 	return err
 }
 
@@ -158,7 +163,8 @@ func (s Setting) WithStated(first uint64, l Levers) Setting {
 // say how workers synchronise, and begun says that steps were made; nil = it can. Who states
 // nothing of it leaves that to the others.
 func (have Levers) CheckSync(l Levers, begun bool) error {
-	if l.Sync == "" || l.Sync == have.Sync && l.Round == have.Round || have.Sync == "" && !begun {
+	same := l.Sync == have.Sync && l.Round == have.Round && l.Auto == have.Auto
+	if l.Sync == "" || same || have.Sync == "" && !begun {
 		return nil
 	}
 	return fmt.Errorf("workers synchronise by %s; this worker stated %s; every worker must state "+
@@ -170,7 +176,24 @@ func (l Levers) syncText() string {
 	if l.Sync == "" {
 		return "averages of gradients in every step"
 	}
-	return fmt.Sprintf("sync=%s,round=%d", l.Sync, l.Round)
+	text := fmt.Sprintf("sync=%s,round=%d", l.Sync, l.Round)
+	if l.Auto {
+		text += ", which it leaves to the job"
+	}
+	return text
+}
+
+// WhyNotAuto says in words why no policy changes how workers synchronise; "" = policies may.
+func (l Levers) WhyNotAuto() string {
+	switch {
+	case l.Auto:
+		return ""
+	case l.Sync == "":
+		return "the program averages gradients in every step: " +
+			`shoal.torch.optimizer(…, sync="auto") leaves to the job how workers synchronise`
+	}
+	return fmt.Sprintf("the program states sync=%s, which only people change: "+
+		`sync="auto" leaves it to the job`, l.Sync)
 }
 
 // refuseSync returns why a job with these levers does not go from one setting to another, as far as

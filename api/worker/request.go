@@ -150,6 +150,9 @@ type DataRequest struct {
 	Sync string `json:"sync,omitempty"`
 	// Round belongs to Sync.
 	Round uint32 `json:"round,omitempty"`
+	// Auto says that the job may choose how workers synchronise, and after how many steps; else
+	// only people change that.
+	Auto bool `json:"auto,omitempty"`
 	// Synced is how workers synchronised at the place of Cursor, as in a SettingReply; empty means
 	// as Sync.
 	Synced string `json:"synced,omitempty"`

@@ -84,13 +84,14 @@ class Progress:
             )
         job._backend.declare_data(self.cursor, start.batch, batch_range)
 
-    def open_sync(self, sync: str, steps: int) -> None:
+    def open_sync(self, sync: str, steps: int, auto: bool = False) -> None:
         """State how workers synchronise, such as "diloco:lr=0.7", and after how many steps, and
         have both change as the job's setting says, always between two rounds and on all workers.
-        All workers call it before the first step, and wait for the agent. Raises ShoalError where
-        they contradict each other, or a step was made, and ValueError for no number of steps.
+        With `auto` policies of the job may choose that too, and else only people do. All workers
+        call it before the first step, and wait for the agent. Raises ShoalError where they
+        contradict each other, or a step was made, and ValueError for no number of steps.
         """
-        stated = Sync(sync, steps)
+        stated = Sync(sync, steps, auto=auto)
         if stated == self._stated_sync:
             return
         if self._stated_sync.stated or self.begun or self._trained:

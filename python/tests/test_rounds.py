@@ -151,6 +151,8 @@ def test_a_job_states_one_way_to_synchronise():
     place = _begin(job)
     place.open_sync("local", 4)
     with pytest.raises(ShoalError, match="comes too late .local.: a job has one way"):
+        place.open_sync("local", 4, auto=True)
+    with pytest.raises(ShoalError, match="comes too late .local.: a job has one way"):
         place.open_sync("diloco", 4)
     job, _ = changing_job()
     place = job.place(44, 4)

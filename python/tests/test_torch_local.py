@@ -13,6 +13,7 @@ from torch import nn, optim
 
 import shoal
 import shoal.torch
+from shoal._runtime.backend import Sync
 from shoal.sync import STRATEGIES, parse
 from shoal.torch import averaged
 
@@ -232,6 +233,7 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     """
     loader, model, optimizer = _parts("auto")
     agent, anchor = job._backend, optimizer._anchor
+    assert agent.synced == Sync("ssgd", 1, auto=True)
     names, ends = [], []
     changes = {1: ("sma:momentum=0.5", 2), 5: ("diloco", 2), 7: ("ssgd", 1)}
     for (x, y), number in zip(loader, range(8)):

@@ -59,6 +59,7 @@ class Sync(NamedTuple):
     stated: str = ""  # such as "diloco:lr=0.7"; "" = nothing: gradients are averaged in every step
     round: int = 0  # steps from one commit to the next, as the program states; 0 = it does not
     now: str = ""  # as the checkpoint has it from which the job goes on; "" = as stated
+    auto: bool = False  # the program leaves both to the job
 
 
 class Backend(Protocol):

@@ -317,6 +317,8 @@ class Worker:
             message["save_steps"] = save
         if sync.stated:
             message.update(sync=sync.stated, round=sync.round)
+        if sync.auto:
+            message["auto"] = True
         if sync.now:
             message["synced"] = sync.now
         self._request(message, "data")

@@ -38,7 +38,9 @@ def local_steps(
         job.broadcast(wire.data)
         if wire.back is not None:
             wire.back()
-    job._progress.open_sync(sync.strategy.text, sync.every)  # type: ignore[union-attr]
+    job._progress.open_sync(  # type: ignore[union-attr]
+        sync.strategy.text, sync.every, text == "auto"
+    )
     made = LocalSteps(job, opt, models, sync)
     if job.rank == 0 and not job.outside:
         log_line(

@@ -194,6 +194,10 @@ func printWhyNot(out io.Writer, j control.Job) error {
 	case j.Auto != "":
 		b.WriteString("its policies change how it trains\n")
 	}
+	if j.Auto != "" && j.Levers != nil && j.Levers.Sync != "" {
+		b.WriteString("how workers synchronise: " + cmp.Or(j.Levers.WhyNotAuto(),
+			"the program leaves it to the job (sync=\"auto\"), and it is "+syncText(j)) + "\n")
+	}
 	b.WriteString(whyNotText(j.WhyNot))
 	_, err := io.WriteString(out, b.String())
 	return err

@@ -39,6 +39,8 @@ JOB is the name of a running job, or the directory of its run.
   GENERATION    number of the membership; it grows with every change
   STEP          steps that are committed
   BATCH         samples of a step, where the program lets shoal set change them
+  SYNC          how workers synchronise, and after how many steps, where shoal set may change that;
+                with "auto" policies may too
   STATE         what the job does; of a worker: running, waiting to become a member, or waited
                 for, when it keeps the others from going on`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal ps
@@ -77,12 +79,24 @@ JOB is the name of a running job, or the directory of its run.
 // showJobs prints a table of jobs to out, with a line below it for each job that needs attention,
 // or as JSON an object a job.
 func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
-	open := slices.ContainsFunc(jobs, func(j *control.Job) bool {
+	batches := slices.ContainsFunc(jobs, func(j *control.Job) bool {
 		return j.Setting != nil && j.Levers.Batch.IsOpen()
 	})
-	rows := [][]string{
-		withBatch(open, "BATCH", "JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE",
-			"LOSS", "ACCURACY", "SAMPLES/S", "DIR")}
+	syncs := slices.ContainsFunc(jobs, func(j *control.Job) bool { return syncText(j.Job) != "-" })
+	// row returns the cells of a row that are shown.
+	row := func(job, workers, spares, generation, step, batch, sync string,
+		others ...string) []string {
+		cells := []string{job, workers, spares, generation, step}
+		if batches {
+			cells = append(cells, batch)
+		}
+		if syncs {
+			cells = append(cells, sync)
+		}
+		return append(cells, others...)
+	}
+	rows := [][]string{row("JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "BATCH", "SYNC",
+		"STATE", "SINCE", "LOSS", "ACCURACY", "SAMPLES/S", "DIR")}
 	for _, j := range jobs {
 		if asJSON {
 			if err := json.NewEncoder(out).Encode(j.Job); err != nil {
@@ -95,9 +109,9 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 		if j.Setting != nil {
 			batch = numberOrDash(j.Setting.Batch)
 		}
-		rows = append(rows, withBatch(open, batch, j.Name, sizeText(j.Job), sparesText(j.Job),
-			numberOrDash(j.Generation), stepText(j.Job, m), string(j.State),
-			timeOrDate(j.Started, time.Now()), metricText(m, "loss", "%.4g"),
+		rows = append(rows, row(j.Name, sizeText(j.Job), sparesText(j.Job),
+			numberOrDash(j.Generation), stepText(j.Job, m), batch, syncText(j.Job),
+			string(j.State), timeOrDate(j.Started, time.Now()), metricText(m, "loss", "%.4g"),
 			metricText(m, "accuracy", "%.4g"), metricText(m, "samples_per_s", "%.0f"), j.Dir))
 	}
 	if asJSON {
@@ -115,16 +129,21 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 	return nil
 }
 
-// batchColumn is where the batch stands in the table of jobs: behind the step.
-const batchColumn = 5
-
-// withBatch returns the cells of a row of the table of jobs, with that of the batch in its place if
-// some job has an open one.
-func withBatch(open bool, batch string, cells ...string) []string {
-	if !open {
-		return cells
+// syncText returns how the workers of a job synchronise, and after how many steps, such as
+// "local/16 auto" where policies may change that; "-" where nobody may.
+func syncText(j api.Job) string {
+	if j.Setting == nil || j.Levers == nil || j.Levers.Sync == "" {
+		return "-"
 	}
-	return slices.Insert(cells, batchColumn, batch)
+	s := j.Setting.WithStated(0, *j.Levers)
+	text := s.Sync
+	if s.Round > 1 {
+		text += fmt.Sprintf("/%d", s.Round)
+	}
+	if j.Levers.Auto {
+		text += " auto"
+	}
+	return text
 }
 
 // printRollback prints to out that a job goes back to a checkpoint, or how it last has; nothing for

@@ -41,8 +41,11 @@ The command ends when that is so, or says why it will not be.
               shoal.torch.loader(…, batch_range=(64, 1024)), job.steps, or client.Data in Go
   rate=1.4    factor of the learning rate of SGD at that batch, as against the one of the program;
               without it shoal.torch.optimizer chooses the factor, also for other optimizers
+  sync=local  how workers synchronise, where the program states that or leaves it to the job:
+              shoal.torch.optimizer(…, sync="auto"); there are ssgd, local, diloco, sma, pair and
+              hybrid, with options as in sync=diloco:lr=0.7:momentum=0.9
   round=8     steps that workers make on their own between two averages, where the program has
-              opened that: job.steps(…, local_steps=4)
+              opened that: by sync, or job.steps(…, local_steps=4)
   shares=2:1  work of each rank, compared with the others; 1:1 = all have the same
   save=100    steps from one checkpoint to the next, where the program leaves that to the job:
               job.checkpoint(…, every="auto"), or client.Checkpoint in Go
@@ -51,6 +54,7 @@ The command ends when that is so, or says why it will not be.
 		Example: `  shoal set train batch=512
   shoal set train batch=512 --dry-run          what is predicted of it
   shoal set train size=4
+  shoal set train sync=local round=16          each 16 steps on their own, then the mean of all
   shoal set train batch=256 rate=1.4 --no-wait
   shoal set ~/runs/train batch=64 --json       by the directory of the run, one object a change`,
 		Args:              cli.Arguments(2, 1+maxAssignments),

@@ -75,8 +75,8 @@ func headLines(v watch.View) (lines []string) {
 		if j.Setting != nil && j.Setting.Batch > 0 {
 			facts = append(facts, fmt.Sprintf("batch %d", j.Setting.Batch))
 		}
-		if j.Setting != nil && j.Setting.Sync != "" {
-			facts = append(facts, "sync "+j.Setting.Sync)
+		if sync := syncText(*j); sync != "-" {
+			facts = append(facts, "sync "+sync)
 		}
 	} else if n := v.Newest; n != nil {
 		facts = append(facts, fmt.Sprintf("step %d", n.Step))
