@@ -3,6 +3,7 @@ package twin
 import (
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
@@ -61,6 +62,9 @@ func (t *Twin) kind(name string) *calibration {
 }
 
 // Learn tells the twin what came of a change that was measured to its end; others tell it nothing.
+// Where another size was kept that brought less than it was sure to, and no more than a job may
+// become faster by itself unseen, it may be that which was measured, so nobody knows what steps of
+// the size before would take now.
 func (t *Twin) Learn(c setting.Change) {
 	p := c.Predicted
 	if !p.IsKnown() || !(p.Low > 0) || !(c.Measured > 0) || c.Phase == setting.Void {
@@ -74,6 +78,10 @@ func (t *Twin) Learn(c setting.Change) {
 		return
 	}
 	k := t.kind(kindOf(c))
+	if k.name == "size" && c.Phase == setting.Kept && c.Measured < min(p.Low, creepFactor) {
+		t.doubted, _ = strconv.Atoi(setting.PartOf(c.From, "size"))
+		t.known = false
+	}
 	score := min(wrong/half*k.factor(), maxScore)
 	missed := 0.0
 	if !p.Contains(c.Measured) {

@@ -91,6 +91,17 @@ func (t *Twin) remember(steps []sense.StepSample) {
 	t.sizes = valid
 }
 
+// doubt takes in that what steps of some members took is doubted, as Learn says: it counts as from
+// before a drift, until steps of as many are measured anew.
+func (t *Twin) doubt() {
+	for i := range t.sizes {
+		if t.sizes[i].members == t.doubted {
+			t.sizes[i].scaled = true
+		}
+	}
+	t.doubted = 0
+}
+
 // find returns the index of a size that is remembered; -1 = it is not.
 func (t *Twin) find(members int, samples float64) int {
 	return slices.IndexFunc(t.sizes, func(s size) bool {

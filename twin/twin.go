@@ -39,6 +39,7 @@ type Twin struct {
 	membersKnown bool           // members is that of now
 	sizes        []size         // what steps took, the newest size first; at most maxSizes
 	deal         uint32         // sense.DealOf the shares that sizes are of
+	doubted      int            // members of which steps are doubted at the next fit; 0 = of none
 	since        uint64         // steps up to this one say nothing any more
 	drifts       []Drift        // the newest last; at most maxDrifts
 	kinds        []*calibration // what was learnt of changes, by kind, the first to come first
@@ -90,6 +91,7 @@ func (t *Twin) fit() {
 	}
 	t.rate, _ = sense.Rate(current[max(0, len(current)-levelSteps):])
 	t.remember(steps)
+	t.doubt()
 	fixed := t.now.Split.Exposed + t.now.Split.Optimizer
 	at := perWorker(t.now.Setting.Batch, t.now.Size)
 	t.line = fitLine(nearest(t.sizesFor(t.now.Size), at), at, sense.Deviation(current),
