@@ -262,6 +262,11 @@ func (r Range) Contains(n uint64) bool { return r.From <= n && n <= r.To }
 // String returns the range as people read it, such as "64–1024".
 func (r Range) String() string { return fmt.Sprintf("%d–%d", r.From, r.To) }
 
+// WhyBatchClosed says in words that the batch is closed, what opens it, and where nothing does.
+const WhyBatchClosed = "the batch is closed: shoal.torch.loader(…, batch_range=(least, most)) " +
+	"opens it; under the Trainer of transformers or Lightning, and in Accelerate's loop, it " +
+	"stays, since they count steps and plan learning rates by it"
+
 // WhyAlike says in words why the shares of work are closed where Levers.Alike is set.
 const WhyAlike = "the program averages gradients with all workers alike, so each sample of a " +
 	"worker with more would count less; wrap the model with shoal.torch.ddp, or average with " +
@@ -271,11 +276,9 @@ const WhyAlike = "the program averages gradients with all workers alike, so each
 func (l Levers) Refuse(from, to Setting) error {
 	switch {
 	case to.Batch != from.Batch && !l.Batch.IsOpen():
-		return fmt.Errorf("the batch is closed: the program opens it with " +
-			"shoal.torch.loader(…, batch_range=(least, most))")
+		return fmt.Errorf("%s", WhyBatchClosed)
 	case to.Rate != from.Rate && !l.Batch.IsOpen():
-		return fmt.Errorf("the rate is closed: it goes with the batch, which the program opens " +
-			"with shoal.torch.loader(…, batch_range=(least, most))")
+		return fmt.Errorf("the rate is closed: it goes with the batch; %s", WhyBatchClosed)
 	case to.Batch != from.Batch && to.Batch != 0 && !l.Batch.Contains(to.Batch):
 		return fmt.Errorf("batch=%d is outside of what the program allows, %v (batch_range)",
 			to.Batch, l.Batch)

@@ -166,8 +166,7 @@ func (l *Loop) tellOpen(o sense.Observation) {
 	if o.Levers.Batch.IsOpen() {
 		list = append(list, fmt.Sprintf("batch %v", o.Levers.Batch))
 	} else {
-		notes = append(notes, "the batch is closed, and shoal.torch.loader(…, "+
-			"batch_range=(least, most)) opens it")
+		notes = append(notes, setting.WhyBatchClosed)
 	}
 	if o.Levers.Size.IsOpen() {
 		list = append(list, fmt.Sprintf("size %v", o.Levers.Size))

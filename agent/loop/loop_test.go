@@ -26,6 +26,7 @@ type fakeJob struct {
 	leads  bool
 	closed bool             // nothing is open
 	onMesh bool             // it has a mesh, so nothing is open
+	batch  setting.Range    // what the program has opened
 	alike  bool             // all workers weigh alike
 	refuse error            // what Change returns; nil = it makes the change
 	told   []string         // what people were told
@@ -35,7 +36,8 @@ type fakeJob struct {
 
 // newJob returns a job that is led here.
 func newJob() *fakeJob {
-	return &fakeJob{leads: true, now: setting.Setting{Batch: 64}}
+	return &fakeJob{leads: true, now: setting.Setting{Batch: 64},
+		batch: setting.Range{From: 32, To: 1024}}
 }
 
 // train makes steps.
@@ -65,7 +67,7 @@ func (j *fakeJob) Look() (Look, bool) {
 // entry returns how the job trains, with a change that begins or ends; nil = none does.
 func (j *fakeJob) entry(c *setting.Change) act.Entry {
 	return act.Entry{Step: j.step, Setting: j.now, Trial: j.trial, Change: c, Leads: j.leads,
-		Levers: setting.Levers{Batch: setting.Range{From: 32, To: 1024}, Alike: j.alike}}
+		Levers: setting.Levers{Batch: j.batch, Alike: j.alike}}
 }
 
 // Change implements Job.
@@ -132,6 +134,17 @@ func TestMeshIsTold(t *testing.T) {
 	j.onMesh = true
 	run(newLoop(t, j, act.Auto), j, 2)
 	if len(j.told) != 1 || !strings.HasPrefix(j.told[0], "what may change: nothing, since a job") {
+		t.Errorf("people were told %q", j.told)
+	}
+}
+
+// People are told that the batch is closed, what opens it, and that nothing does under a Trainer.
+func TestClosedBatchIsTold(t *testing.T) {
+	j := newJob()
+	j.batch = setting.Range{}
+	run(newLoop(t, j, act.Auto), j, 2)
+	if len(j.told) != 1 || !strings.Contains(j.told[0], "batch_range=(least, most)) opens it; "+
+		"under the Trainer of transformers") {
 		t.Errorf("people were told %q", j.told)
 	}
 }
