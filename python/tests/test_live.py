@@ -72,8 +72,8 @@ def training(launch, binary, tmp_path, monkeypatch):
     end of the block. Other test files import this fixture.
     """
     monkeypatch.setattr(running_job, "Running", Training)
-    return lambda n, mesh, *more, worker=WORKER: running_job.running(
-        launch, binary, tmp_path / "end", n, worker, mesh, 1 << 20, *more
+    return lambda n, mesh, *more, worker=WORKER, options=(): running_job.running(
+        launch, binary, tmp_path / "end", n, worker, mesh, 1 << 20, *more, options=options
     )
 
 
@@ -100,6 +100,36 @@ def test_state_that_is_flat_over_dp(training):
         for mesh in way[1:]:
             job.reshape(mesh)
         assert job.stop() == way
+
+
+def test_policies_leave_a_job_that_is_reshaped(training):
+    """Under --auto a job on a mesh goes from mesh to mesh as without, and each step has the samples
+    that it has in an undisturbed training. Policies change nothing meanwhile and say so once, and a
+    setting that a person asks for in between is refused.
+    """
+    way = ["dp=2", "dp=2,tp=2", "dp=3", "dp=2"]
+    options = ("--auto", "--min", "2", "--max", "4")
+    with training(2, way[0], options=options) as job:
+        nothing = "what may change: nothing, since a job on a mesh keeps its setting"
+        job.read_until(nothing)
+        for mesh in way[1:]:
+            job.reshape(mesh)
+            for words in ("size=4", "batch=24", "shares=2:1", "round=4"):
+                done = subprocess.run(
+                    [job._binary, "set", job.name, words],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    timeout=running_job.HANG,
+                )
+                assert done.returncode == 1 and "this job has a mesh" in done.stderr, done.stderr
+        said = subprocess.run(
+            [job._binary, "explain", job.name], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+        assert "its policies change nothing, since it has a mesh" in said
+        assert len(re.findall(r"  mesh at step", said)) == len(way) - 1, said
+        assert job.stop() == way
+    assert job.output.count(nothing) == 1
+    assert not re.search(r"shoal: change \d+", job.output)
 
 
 def test_the_plan_is_shown_and_changes_nothing(training):
