@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/watch"
 	"github.com/shoal-ml/shoal/watch/follow"
 	"github.com/shoal-ml/shoal/web"
 )
@@ -57,7 +58,9 @@ type Page struct {
 	turn     chan struct{} // has an element while a wrong token waits for its time
 	streams  chan struct{} // has an element for each page that is open
 
-	mu   sync.Mutex // guards what follows, and is held while the run is read
+	files *follow.Follower // for the output of workers alone
+
+	mu   sync.Mutex // guards what follows, and is held while run is read
 	run  *follow.Follower
 	read time.Time // when it was read last
 }
@@ -75,9 +78,9 @@ func openPage(ctx context.Context, run *follow.Follower, flag, address string, t
 	if err != nil {
 		return nil, err
 	}
-	p := &Page{group: group.New(ctx), run: run, token: secret(), cookie: secret(), tick: tick,
-		delay: delay, refusing: make(chan struct{}, maxRefusals), turn: make(chan struct{}, 1),
-		streams: make(chan struct{}, maxStreams)}
+	p := &Page{group: group.New(ctx), files: run, run: run.Rough(), token: secret(),
+		cookie: secret(), tick: tick, delay: delay, refusing: make(chan struct{}, maxRefusals),
+		turn: make(chan struct{}, 1), streams: make(chan struct{}, maxStreams)}
 	bound := l.Addr().(*net.TCPAddr)
 	p.port = strconv.Itoa(bound.Port)
 	p.host, _, _ = net.SplitHostPort(address)
@@ -88,13 +91,35 @@ func openPage(ctx context.Context, run *follow.Follower, flag, address string, t
 		return serve(ctx, l, newHostGuard(address, p.handler()))
 	})
 	p.group.Go("first reading", func(ctx context.Context) error {
-		_, _, err := p.news(ctx, "") // so that it is done when the browser comes
+		err := p.readAll(ctx, run)
 		if ctx.Err() != nil {
 			return nil
 		}
 		return err
 	})
 	return p, nil
+}
+
+// readAll reads a run before the browser comes: roughly, which is soon done, and then, where that
+// has left something out, as run reads it, which the page has from then on.
+func (p *Page) readAll(ctx context.Context, run *follow.Follower) error {
+	if _, _, err := p.news(ctx, ""); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	partial := p.run.IsPartial()
+	p.mu.Unlock()
+	if !partial {
+		return nil
+	}
+	now := time.Now()
+	if err := run.Poll(ctx, now); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.run, p.read = run, now
+	return nil
 }
 
 // secret returns 128 random bits as text.
@@ -215,7 +240,7 @@ func (p *Page) answerLog(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	text, err := p.run.Log(int(worker), maxLog)
+	text, err := p.files.Log(int(worker), maxLog)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		http.Error(w, fmt.Sprintf("there is no rank-%d.log here", worker), http.StatusNotFound)
@@ -278,7 +303,7 @@ func (p *Page) news(ctx context.Context, id string) (text []byte, now string, er
 		}
 		p.read = t
 	}
-	made := float64(time.Now().UnixMilli()) / 1e3
+	made := watch.Seconds(time.Now())
 	kind, value := "update", any(nil)
 	if u, ok := p.run.Run.Since(id, made); ok {
 		now, value = u.ID, u

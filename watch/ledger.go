@@ -38,7 +38,7 @@ func (r *Run) AddEvent(line []byte) {
 		r.blame(fileEvents, fmt.Errorf("an entry that does not say what or when"))
 		return
 	}
-	m := Mark{Time: seconds(e.Time), Step: e.Step, Kind: e.kind(), Title: e.title(),
+	m := Mark{Time: Seconds(e.Time), Step: e.Step, Kind: e.kind(), Title: e.title(),
 		Text: e.Because}
 	if e.Change != nil {
 		r.takeChange(*e.Change, m.Time)

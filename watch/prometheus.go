@@ -19,9 +19,9 @@ func (r *Run) WriteMetrics(w io.Writer) error {
 	t := &exposition{}
 	r.writeSteps(t)
 	t.family("shoal_steps_total", "counter", "Steps that sense.jsonl has told of.")
-	t.sample("", float64(r.mostSteps))
+	t.sample("", float64(r.stepsTold))
 	t.family("shoal_samples_total", "counter", "Samples of these steps.")
-	t.sample("", float64(r.mostSamples))
+	t.sample("", float64(r.samples))
 	if j := r.live; j != nil {
 		t.family("shoal_workers", "gauge", "Members of the job.")
 		t.sample("", float64(j.Size))

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/sense/history"
@@ -27,9 +26,6 @@ const (
 	maxName    = 100  // bytes of the name of a metric
 	maxRecent  = 4096 // points and entries that Since can go back
 )
-
-// silence is after how many seconds without a report of a worker another one is followed.
-const silence = 30
 
 // The names of the files, as notes about them have it.
 const (
@@ -68,10 +64,9 @@ type measured struct {
 	steps, split *Series // of sense.jsonl
 	newest       *history.Row
 	hosts        []history.Host
-	samples      uint64 // of all rows
-	stepsTold    uint64 // of all rows
-	// what these were at most: rows that are very old may be left out of the file
-	mostSamples, mostSteps uint64
+	// samples and stepsTold are sums over all rows that ever were in the file, and upTo is the step
+	// of the newest one: a file that was replaced by a smaller one brings rows again.
+	samples, stepsTold, upTo uint64
 
 	pace     *Series // steps a second, by what the launcher says
 	paceStep uint64
@@ -100,14 +95,6 @@ type faulty struct {
 type news struct {
 	seq    uint64 // counts all that came before recent
 	recent []item
-}
-
-// metric is a metric that workers report, by one of them at a time.
-type metric struct {
-	series *Series
-	worker int
-	last   float64 // when that worker has reported it
-	wrong  bool    // a report that was no number has been marked
 }
 
 // fault counts lines that could not be read.
@@ -160,28 +147,26 @@ func New(dir, version, epoch string) *Run {
 func (r *Run) ResetSense() {
 	r.steps = newSeries(false, stepColumns...)
 	r.split = newSeries(true, splitColumns...)
-	r.samples, r.stepsTold = 0, 0
-	delete(r.faults, fileSense)
-	r.forgetRecent()
+	r.forget(fileSense)
 }
 
 // ResetEvents forgets what events.jsonl had, because the file is another one.
 func (r *Run) ResetEvents() {
 	r.marks, r.changes, r.leftOut = nil, nil, 0
 	r.ends, r.ratios = map[changeEnd]int{}, map[string]float64{}
-	delete(r.faults, fileEvents)
-	r.forgetRecent()
+	r.forget(fileEvents)
 }
 
 // ResetMetrics forgets what metrics.jsonl had, because the file is another one.
 func (r *Run) ResetMetrics() {
 	r.metrics, r.names = map[string]*metric{}, nil
-	delete(r.faults, fileMetrics)
-	r.forgetRecent()
+	r.forget(fileMetrics)
 }
 
-// forgetRecent makes all that asks for an update get a view.
-func (r *Run) forgetRecent() {
+// forget forgets what was wrong with a file, and makes all that asks for an update get a view.
+func (r *Run) forget(file string) {
+	delete(r.faults, file)
+	delete(r.notes, "part of "+file)
 	r.seq += uint64(len(r.recent)) + 1
 	r.recent = nil
 }
@@ -214,10 +199,15 @@ func (r *Run) Unreadable(file string, err error) {
 	r.note(file, fmt.Sprintf("%s cannot be read: %v", file, err))
 }
 
-// Sampled says that only parts of a file were read, as it is very long.
-func (r *Run) Sampled(file string, size, read int64) {
-	r.note("part of "+file, fmt.Sprintf("%s has %d MB, of which %d MB in equal distances were "+
-		"read", file, size>>20, read>>20))
+// Partly says that only so many bytes of a file were read, as it is very long: parts in equal
+// distances, or its end.
+func (r *Run) Partly(file string, size, read int64, endOnly bool) {
+	which := "in equal distances"
+	if endOnly {
+		which = "at its end"
+	}
+	r.note("part of "+file, fmt.Sprintf("%s has %.1f MB, of which %.1f MB %s were read", file,
+		float64(size)/1e6, float64(read)/1e6, which))
 }
 
 // Skipped says that a line of a file is too long to be one of its lines.
@@ -262,7 +252,7 @@ func (r *Run) SetJob(text []byte) {
 	}
 	r.note(fileJob, "")
 	r.name, r.command, r.ranBy = record.Spec.Name, record.Spec.Command, record.Version
-	r.started = seconds(record.Started)
+	r.started = Seconds(record.Started)
 	if r.ranBy != r.version {
 		r.note(fileJob, fmt.Sprintf("the run is of shoal %s and this is %s: what only that one "+
 			"writes is not shown", or(r.ranBy, "of a version that it does not tell"), r.version))
@@ -278,7 +268,7 @@ func (r *Run) SetResult(text []byte) {
 	}
 	r.result = &f
 	if r.started == 0 {
-		r.started = seconds(f.Started)
+		r.started = Seconds(f.Started)
 	}
 }
 
@@ -302,7 +292,7 @@ func (r *Run) SetLive(j *control.Job, why string, now float64) {
 	}
 	r.heard, r.name = now, j.Name
 	if r.started == 0 {
-		r.started = seconds(j.Started)
+		r.started = Seconds(j.Started)
 	}
 	if len(j.WhyNot) > 0 {
 		r.whyNot = j.WhyNot
@@ -345,9 +335,11 @@ func (r *Run) AddSense(line []byte) {
 		r.blame(fileSense, fmt.Errorf("a row without a time"))
 		return
 	}
-	r.samples += row.Samples
-	r.stepsTold += row.Steps
-	r.mostSamples, r.mostSteps = max(r.mostSamples, r.samples), max(r.mostSteps, r.stepsTold)
+	if row.Step > r.upTo {
+		r.samples += row.Samples
+		r.stepsTold += row.Steps
+		r.upTo = row.Step
+	}
 	r.newest = &row
 	if row.Hosts != nil {
 		r.hosts = row.Hosts
@@ -377,57 +369,11 @@ func (r *Run) AddSense(line []byte) {
 	if len(row.Slack) > 0 {
 		values[8] = slices.Max(row.Slack)
 	}
-	r.point("steps", r.steps, seconds(t), values)
+	r.point("steps", r.steps, Seconds(t), values)
 	if s := row.Split; s != nil {
 		rest := mean - s.Data - s.Compute - s.Exposed - s.Optimizer
-		r.point("split", r.split, seconds(t),
+		r.point("split", r.split, Seconds(t),
 			[]float64{s.Data, s.Compute, s.Exposed, s.Optimizer, max(rest, 0)})
-	}
-}
-
-// AddMetrics takes a line of metrics.jsonl.
-func (r *Run) AddMetrics(line []byte) {
-	var report struct {
-		Time    time.Time   `json:"time"`
-		Rank    int         `json:"rank"`
-		Metrics api.Metrics `json:"metrics"`
-	}
-	if err := json.Unmarshal(line, &report); err != nil {
-		r.blame(fileMetrics, err)
-		return
-	}
-	t := seconds(report.Time)
-	if t <= 0 {
-		r.blame(fileMetrics, fmt.Errorf("a report without a time"))
-		return
-	}
-	for name, x := range report.Metrics {
-		m := r.metrics[name]
-		if m == nil {
-			if len(r.metrics) >= maxMetrics || len(name) > maxName {
-				r.note("metrics", fmt.Sprintf("of the metrics that workers report, %d are shown",
-					len(r.metrics)))
-				continue
-			}
-			m = &metric{series: newSeries(false, name), worker: report.Rank, last: t}
-			r.metrics[name] = m
-			r.names = append(r.names, name)
-			slices.Sort(r.names)
-		}
-		switch {
-		case report.Rank == m.worker:
-		case report.Rank < m.worker && m.series.points < 2, t > m.last+silence:
-			m.worker = report.Rank
-		default:
-			continue
-		}
-		m.last = t
-		if (math.IsNaN(x) || math.IsInf(x, 0)) && !m.wrong {
-			m.wrong = true
-			r.mark(Mark{Time: t, Kind: "other", Title: fmt.Sprintf("%s is %v", name, x),
-				Text: fmt.Sprintf("as worker %d has reported", report.Rank)})
-		}
-		r.point("metric "+name, m.series, t, []float64{x})
 	}
 }
 
@@ -467,8 +413,8 @@ func (r *Run) allNotes() []string {
 	return list
 }
 
-// seconds returns a time in seconds since 1970; 0 for none.
-func seconds(t time.Time) float64 {
+// Seconds returns a time in seconds since 1970, with milliseconds; 0 for none.
+func Seconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}

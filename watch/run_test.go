@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-ml/shoal/api/control"
 )
@@ -213,18 +215,20 @@ func TestBounds(t *testing.T) {
 }
 
 // Metrics are in the text format of Prometheus, with the names of users escaped. What was counted
-// does not become less when the file of rows becomes shorter.
+// goes on from where it was when the file of rows becomes shorter.
 func TestWriteMetrics(t *testing.T) {
 	r := full()
 	r.SetLive(&control.Job{Size: 2, Want: 3, Generation: 4}, "", 1)
-	r.ResetSense()
-	r.AddSense(sense(1))
+	r.ResetSense() // the file has become smaller: its oldest rows are gone
+	for i := range 11 {
+		r.AddSense(sense(10 + i)) // the last of them is new
+	}
 	var b strings.Builder
 	if err := r.WriteMetrics(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"# TYPE shoal_step_seconds gauge\n",
-		"\nshoal_step_seconds{part=\"compute\"} 0.15\n", "\nshoal_samples_total 12800\n",
+		"\nshoal_step_seconds{part=\"compute\"} 0.15\n", "\nshoal_samples_total 13440\n",
 		"\nshoal_slack_seconds{rank=\"1\"} 0.05\n", "\nshoal_workers 2\n",
 		"\nshoal_changes_total{policy=\"batch\",end=\"kept\"} 1\n",
 		"\nshoal_prediction_ratio{policy=\"batch\"} 1.08", "\nshoal_loss 0.5\n"} {
@@ -239,6 +243,34 @@ func TestWriteMetrics(t *testing.T) {
 	}
 	if got := label("p", "a\\\"}\n\xff"); got != `p="a\\\"}\n?"` {
 		t.Errorf("a label is %s", got)
+	}
+}
+
+// A metric is shown of one worker, however rarely workers report it and whoever of them comes
+// first; and of another one when that is silent.
+func TestMetricsOfOneWorker(t *testing.T) {
+	r := New("/runs/x", "1.0", "e")
+	begin := time.Date(2026, 11, 26, 16, 27, 0, 0, time.UTC)
+	// report adds a report of a worker, which reports its number.
+	report := func(minute, worker int) {
+		r.AddMetrics(fmt.Appendf(nil, `{"time":%q,"rank":%d,"metrics":{"acc":%[2]d}}`,
+			begin.Add(time.Duration(minute)*time.Minute).Format(time.RFC3339), worker))
+	}
+	report(0, 1)
+	for minute := range 20 {
+		report(minute, minute%3)
+		report(minute, (minute+1)%3)
+		report(minute, (minute+2)%3)
+	}
+	s := r.View(1).Series[0]
+	if s.Worker != 0 || s.Points != 21 || slices.Max(s.Values[0][1:]) != 0 {
+		t.Errorf("of worker %d: %v", s.Worker, s.Values[0])
+	}
+	for minute := range 5 {
+		report(20+minute, 2)
+	}
+	if s = r.View(1).Series[0]; s.Worker != 2 || s.Points != 24 {
+		t.Errorf("after worker 0 was lost, of worker %d: %v", s.Worker, s.Values[0])
 	}
 }
 

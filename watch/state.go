@@ -35,16 +35,23 @@ func (r *Run) state() State {
 	case r.why != "":
 		return State{"silent", "its launcher does not answer: " + r.why, false, r.heard}
 	}
-	if strings.Contains(path.Base(r.dir), "@") { // of a host that has joined the job
-		return State{"left", "it has no result here: the host that led the job last has it, " +
-			"unless that was killed", true, r.heard}
+	s := NoResult(r.dir)
+	s.At = r.heard
+	return s
+}
+
+// NoResult returns how a run in a directory is which has no result and no launcher any more.
+func NoResult(dir string) State {
+	if strings.Contains(path.Base(dir), "@") { // of a host that has joined the job
+		return State{Word: "left", Over: true, Text: "it has no result here: the host that led " +
+			"the job last has it, unless that was killed"}
 	}
-	return State{"killed", "it has no result: its launcher was killed", true, r.heard}
+	return State{Word: "killed", Over: true, Text: "it has no result: its launcher was killed"}
 }
 
 // end returns when the run has ended, as its result has it; 0 = not known.
 func (r *Run) end() float64 {
-	if t := seconds(r.result.Started); t > 0 {
+	if t := Seconds(r.result.Started); t > 0 {
 		return t + r.result.Seconds
 	}
 	return 0

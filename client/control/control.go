@@ -50,8 +50,8 @@ type Job struct {
 func At(socket string) *Job { return &Job{socket: socket} }
 
 // List asks all launchers of this user on this host, and returns the running jobs, oldest first. An
-// error beside them is about launchers that do not answer. It blocks for the patience of 5 s at
-// most.
+// error beside them is about launchers that do not answer, or speak another protocol. It blocks
+// for the patience of 5 s at most.
 func List(ctx context.Context) ([]*Job, error) {
 	jobs, _, err := Look(ctx)
 	return jobs, err
@@ -103,7 +103,8 @@ type Unknown struct {
 	Matches []string // directories of the jobs that have it
 	Running []string // names of all jobs
 	Refused []string // what launchers say that answer for no job: it is led from another host, say
-	// Silent is about launchers that do not answer, one of which may have the job; nil = all do.
+	// Silent is about launchers that do not answer, or speak another protocol, one of which may
+	// have the job; nil = there are none.
 	Silent error
 }
 
@@ -323,9 +324,9 @@ func (j *Job) otherProtocol(answer []byte) error {
 	if m := protocolPath.FindSubmatch(answer); m != nil {
 		theirs = "protocol " + string(m[1])
 	}
-	return &Refusal{fmt.Sprintf("the launcher at %s speaks %s of control sockets, this command "+
-		"(shoal %s) protocol %d: use the version of shoal that started the job", j.socket, theirs,
-		version.Version, api.Protocol)}
+	return fmt.Errorf("the launcher at %s speaks %s of control sockets, this command (shoal %s) "+
+		"protocol %d: use the version of shoal that started the job", j.socket, theirs,
+		version.Version, api.Protocol)
 }
 
 // explainFailure returns the error for a conversation that failed: mostly the launcher has ended

@@ -14,7 +14,8 @@ import (
 )
 
 // Of a run without a result, nobody says that its launcher was killed while a launcher is there
-// that does not answer: it may be stopped; nor of a host that joined, which mostly has no result.
+// that does not answer, as it may be stopped, or that speaks another protocol; nor of a host that
+// joined, which mostly has no result.
 func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -53,7 +54,20 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 		!strings.Contains(out, "the host that led the job last has it") {
 		t.Errorf("of a host that has joined: %q, %v", out, err)
 	}
-	answerNonsense(t, filepath.Join(own, "stranger.ctl"))
+	old := serveText(t, filepath.Join(own, "old.ctl"), http.StatusNotFound,
+		`{"error":"GET /v2/job is no request of this version; there are GET /v1/job and others"}`)
+	if out, err := execute("explain", "train"); err == nil || strings.Contains(out, "killed") ||
+		!strings.Contains(err.Error(), "protocol 1 of control sockets") {
+		t.Errorf("of another protocol: %q, %v", out, err)
+	}
+	for _, name := range []string{"train", run} {
+		if out, err := execute("top", name, "--once"); err != nil ||
+			!strings.Contains(out, "train  silent") || !strings.Contains(out, "protocol 1 of") {
+			t.Errorf("of another protocol: %q, %v", out, err)
+		}
+	}
+	old()
+	serveText(t, filepath.Join(own, "stranger.ctl"), http.StatusOK, "hello")
 	if out, err := execute("explain", "train"); err == nil || strings.Contains(out, "killed") ||
 		!strings.Contains(out, "job train: 1 worker of ") ||
 		!strings.Contains(err.Error(), "may still run") {
@@ -68,17 +82,20 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// answerNonsense answers every request on a new socket with what is no answer, until the test ends,
-// which waits for the goroutines. A failure to listen ends the test.
-func answerNonsense(t *testing.T, socket string) {
+// serveText answers every request on a new socket with a code and a text, until stop is called or
+// the test ends, which waits for the goroutines. A failure to listen ends the test.
+func serveText(t *testing.T, socket string, code int, text string) (stop func()) {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Write([]byte("hello"))
+		w.WriteHeader(code)
+		w.Write([]byte(text))
 	})}
 	g := group.New(t.Context())
 	g.Go("launcher", func(context.Context) error { server.Serve(l); return nil })
-	t.Cleanup(func() { server.Close(); g.Wait() })
+	stop = func() { server.Close(); g.Wait() }
+	t.Cleanup(stop)
+	return stop
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,15 +58,39 @@ func Open(dir string, live *control.Job, silent error) (*Follower, error) {
 			return nil, err
 		}
 	}
-	f := &Follower{dir: dir, live: live,
-		Run:     watch.New(dir, version.Version, strings.ToLower(rand.Text()[:8])),
-		sense:   lines{path: filepath.Join(dir, "sense.jsonl"), whole: history.MaxFile},
-		events:  lines{path: filepath.Join(dir, "events.jsonl"), whole: maxWhole},
-		metrics: lines{path: filepath.Join(dir, "metrics.jsonl"), whole: maxWhole}}
+	f := follow(dir, live, math.MaxInt64)
 	if silent != nil {
 		f.why = silent.Error()
 	}
 	return f, nil
+}
+
+// follow returns a Follower of the run in a directory, which at first reads no more than so many
+// bytes of a file.
+func follow(dir string, live *control.Job, most int64) *Follower {
+	return &Follower{dir: dir, live: live,
+		Run:   watch.New(dir, version.Version, strings.ToLower(rand.Text()[:8])),
+		sense: lines{path: filepath.Join(dir, "sense.jsonl"), whole: min(history.MaxFile, most)},
+		events: lines{path: filepath.Join(dir, "events.jsonl"), whole: min(maxLedger, most),
+			endOnly: true},
+		metrics: lines{path: filepath.Join(dir, "metrics.jsonl"), whole: min(maxReports, most)}}
+}
+
+// Rough returns another Follower of the same run, which has read nothing yet and reads little of
+// long files: what it shows of a run of months is there at once, and coarse.
+func (f *Follower) Rough() *Follower {
+	r := follow(f.dir, nil, maxRough)
+	r.why = f.why
+	if f.live != nil {
+		live := *f.live // one goroutine uses a job at a time
+		r.live = &live
+	}
+	return r
+}
+
+// IsPartial reports whether a file was too long to be read whole.
+func (f *Follower) IsPartial() bool {
+	return f.sense.partly || f.events.partly || f.metrics.partly
 }
 
 // check returns why a directory is none of a run; nil = it is, or was once.
@@ -106,7 +131,7 @@ func (f *Follower) ask(ctx context.Context, now time.Time) error {
 		f.seek(ctx)
 	}
 	if f.live == nil {
-		f.Run.SetLive(nil, f.why, seconds(now))
+		f.Run.SetLive(nil, f.why, watch.Seconds(now))
 		return context.Cause(ctx)
 	}
 	err := f.live.Refresh(ctx)
@@ -116,13 +141,13 @@ func (f *Follower) ask(ctx context.Context, now time.Time) error {
 	case err == nil:
 		f.last = now
 		job := f.live.Job // a value of its own, whose parts nobody changes
-		f.Run.SetLive(&job, "", seconds(now))
+		f.Run.SetLive(&job, "", watch.Seconds(now))
 	case errors.Is(err, control.ErrEnded) && now.Sub(f.last) < endPatience:
-		f.Run.SetLive(nil, "the job is at its end", seconds(now))
+		f.Run.SetLive(nil, "the job is at its end", watch.Seconds(now))
 	case errors.Is(err, control.ErrEnded):
-		f.Run.SetLive(nil, "", seconds(now))
+		f.Run.SetLive(nil, "", watch.Seconds(now))
 	default:
-		f.Run.SetLive(nil, err.Error(), seconds(now))
+		f.Run.SetLive(nil, err.Error(), watch.Seconds(now))
 	}
 	return nil
 }
@@ -149,9 +174,6 @@ func (f *Follower) seek(ctx context.Context) {
 		}
 	}
 }
-
-// seconds returns a time in seconds since 1970.
-func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
 
 // readFiles reads what is new in the files of the run. The result comes first: what is torn then
 // will get no end.
@@ -189,7 +211,7 @@ func (f *Follower) readLines(name string, l *lines, add func(line []byte), reset
 	r := f.Run
 	err := l.read(taker{line: add, reset: reset,
 		tooLong: func() { r.Skipped(name, maxLine) },
-		sampled: func(size, read int64) { r.Sampled(name, size, read) }})
+		partly:  func(size, read int64) { r.Partly(name, size, read, l.endOnly) }})
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		r.Missing(name)

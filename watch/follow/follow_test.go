@@ -62,7 +62,7 @@ func notes(t *testing.T, v watch.View, want ...string) {
 }
 
 // A file that grows is read on from where it was; a torn line comes when it is whole; a file that
-// was replaced comes anew, and files that were missing are no longer.
+// was replaced or written anew comes anew, and files that were missing are no longer.
 func TestFollow(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "metrics.jsonl", report(1, 3)+report(2, 2)[:20])
@@ -85,6 +85,10 @@ func TestFollow(t *testing.T) {
 	}
 	if v = poll(t, f); v.Series[0].Points != 1 || v.Series[0].Values[0][0] != 9 {
 		t.Errorf("after the file was replaced: %+v", v.Series)
+	}
+	write(t, dir, "metrics.jsonl", report(7, 7)+report(8, 8)) // in the same inode, and longer
+	if v = poll(t, f); v.Series[0].Points != 2 || v.Series[0].Values[0][0] != 7 {
+		t.Errorf("after the file was written anew: %+v", v.Series)
 	}
 }
 
@@ -124,12 +128,45 @@ func TestLongFile(t *testing.T) {
 	f := open(t, dir)
 	f.metrics.whole = 2 << 20
 	v := poll(t, f)
-	notes(t, v, "metrics.jsonl has 4 MB, of which 2 MB")
-	s := v.Series[0]
-	last := s.Values[0][len(s.Values[0])-1]
-	if len(v.Notes) != 4 || s.Times[0] > float64(now.Unix()+60) || int(last) != n-1 {
-		t.Errorf("from second %v to report %v of %d; %q", s.Times[0]-float64(now.Unix()), last, n,
-			v.Notes)
+	notes(t, v, "metrics.jsonl has 4.2 MB, of which 2.1 MB in equal distances")
+	rough := poll(t, f.Rough())
+	notes(t, rough, "of which 1.0 MB")
+	for _, v := range []watch.View{v, rough} {
+		s := v.Series[0]
+		last := s.Values[0][len(s.Values[0])-1]
+		if len(v.Notes) != 4 || s.Times[0] != float64(now.Unix()) || int(last) != n-1 {
+			t.Errorf("from second %v to report %v of %d; %q", s.Times[0]-float64(now.Unix()),
+				last, n, v.Notes)
+		}
+	}
+	if v.Series[0].Points < 2*rough.Series[0].Points-300 {
+		t.Errorf("%d points, and %d roughly", v.Series[0].Points, rough.Series[0].Points)
+	}
+}
+
+// Of a very long ledger the end is read without a gap: a change whose end is in it has that.
+func TestLongLedger(t *testing.T) {
+	dir := t.TempDir()
+	var b bytes.Buffer
+	const changes = 2000
+	for i := range changes {
+		for _, phase := range []string{"entered", "kept"} {
+			fmt.Fprintf(&b, `{"time":"2026-11-26T16:27:01Z","what":"change","step":1,"change":`+
+				`{"number":%d,"phase":%q,"to":"batch=1"}}`+"\n", i+1, phase)
+		}
+	}
+	write(t, dir, "events.jsonl", b.String())
+	f := open(t, dir)
+	f.events.whole = int64(b.Len()) / 4
+	v := poll(t, f)
+	notes(t, v, "events.jsonl has 0.5 MB, of which 0.1 MB at its end")
+	if n := len(v.Changes); n < changes/5 || n > changes/3 {
+		t.Errorf("%d changes", n)
+	}
+	for _, c := range v.Changes {
+		if c.Ended == 0 {
+			t.Errorf("change %s has no end", c.Name)
+		}
 	}
 }
 

@@ -15,24 +15,34 @@ import (
 const (
 	// maxLine is how many bytes a line has at most that is read.
 	maxLine = history.MaxLine
-	// maxWhole is up to how many bytes of a file are read whole. Of a longer one, parts in equal
-	// distances are read, and its end whole, which together are as much.
-	maxWhole = 4 << 20
-	// sampleParts is in how many parts what is read of a longer file is divided.
-	sampleParts = 256
+	// maxReports is up to how many bytes of what workers reported are read whole. Of a longer
+	// file, parts in equal distances are read, and its end whole, which together are as much.
+	maxReports = 4 << 20
+	// maxLedger is how many bytes of the end of the ledger are read, without a gap, so that no end
+	// of a change is missing.
+	maxLedger = 16 << 20
+	// maxRough is as maxReports, for a first look at any of the files.
+	maxRough = 1 << 20
+	// sampleSize is how many bytes such a part has.
+	sampleSize = 8 << 10
 	// pieceSize is how many bytes are read at a time.
 	pieceSize = 256 << 10
+	// checkSize is how many bytes before the offset must be as they were when a file is read on.
+	checkSize = 64
 )
 
 // lines reads what is appended to a file, line by line. One goroutine uses it. Nothing is open
 // between two reads.
 type lines struct {
-	path   string
-	whole  int64       // up to how many bytes it is read whole
-	file   fs.FileInfo // as it was when it was last read; nil = it was not there
-	offset int64       // bytes that were read
-	begun  []byte      // of a line that has no end yet
-	skip   bool        // the line that has no end yet is too long
+	path    string
+	whole   int64       // up to how many bytes it is read whole
+	endOnly bool        // of a longer file only the end is read, instead of parts of all of it
+	partly  bool        // it was longer
+	file    fs.FileInfo // as it was when it was last read; nil = it was not there
+	offset  int64       // bytes that were read
+	before  []byte      // the last ones of these, at most checkSize
+	begun   []byte      // of a line that has no end yet
+	skip    bool        // the line that has no end yet is left out
 }
 
 // taker takes what comes of a file.
@@ -40,7 +50,7 @@ type taker struct {
 	line    func(line []byte)
 	reset   func()                 // the file is another one, of which all comes anew
 	tooLong func()                 // a line is left out
-	sampled func(size, read int64) // only parts of the file are read
+	partly  func(size, read int64) // not all of the file is read
 }
 
 // openRegular opens a file of a run; the caller closes it. What is no regular file is refused,
@@ -69,18 +79,29 @@ func (l *lines) read(take taker) error {
 		return err
 	}
 	defer f.Close()
-	if l.file != nil && (!os.SameFile(l.file, info) || info.Size() < l.offset) {
-		*l = lines{path: l.path, whole: l.whole}
+	if l.file != nil && !l.goesOn(f, info) {
+		*l = lines{path: l.path, whole: l.whole, endOnly: l.endOnly}
 		take.reset()
 	}
 	first := l.file == nil
 	l.file = info
 	if first && info.Size() > l.whole {
-		if err := l.sample(f, info.Size(), take); err != nil {
+		if err := l.skipTo(f, info.Size(), take); err != nil {
 			return err
 		}
 	}
 	return l.readOn(f, take)
+}
+
+// goesOn reports whether a file is the one that was read, with nothing or more after that. One that
+// replaces it may have its number of an inode, and be longer.
+func (l *lines) goesOn(f io.ReaderAt, info fs.FileInfo) bool {
+	if !os.SameFile(l.file, info) || info.Size() < l.offset {
+		return false
+	}
+	now := make([]byte, len(l.before))
+	_, err := f.ReadAt(now, l.offset-int64(len(now)))
+	return (err == nil || errors.Is(err, io.EOF)) && bytes.Equal(now, l.before)
 }
 
 // readOn reads from the offset to the end of the file.
@@ -89,6 +110,8 @@ func (l *lines) readOn(f io.ReaderAt, take taker) error {
 	for {
 		n, err := f.ReadAt(buf, l.offset)
 		l.offset += int64(n)
+		l.before = append(l.before, buf[max(n-checkSize, 0):n]...)
+		l.before = l.before[max(len(l.before)-checkSize, 0):]
 		l.cut(buf[:n], take)
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -121,34 +144,41 @@ func (l *lines) cut(piece []byte, take taker) {
 	}
 }
 
-// sample reads parts of a long file, and leaves its end to be read whole.
-func (l *lines) sample(f io.ReaderAt, size int64, take taker) error {
-	end := l.whole / 4 // bytes at the end of the file that are read whole
-	size -= end
-	buf := make([]byte, (l.whole-end)/sampleParts)
-	for i := range int64(sampleParts) {
-		n, err := f.ReadAt(buf, size/sampleParts*i)
+// skipTo leaves the end of a long file to be read whole, and reads parts of what is before that,
+// unless only the end is wanted.
+func (l *lines) skipTo(f io.ReaderAt, size int64, take taker) error {
+	end := l.whole // bytes at the end of the file
+	if !l.endOnly {
+		end /= 4
+		if err := sample(f, size-end, (l.whole-end)/sampleSize, take); err != nil {
+			return err
+		}
+	}
+	l.offset, l.skip = size-end-1, true // to the end of the line that has this byte
+	l.partly = true
+	take.partly(size, l.whole)
+	return nil
+}
+
+// sample passes the lines that are whole in some parts of the first bytes of a file.
+func sample(f io.ReaderAt, size, parts int64, take taker) error {
+	buf := make([]byte, sampleSize)
+	for i := range parts {
+		n, err := f.ReadAt(buf, size/parts*i)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		_, part, _ := bytes.Cut(buf[:n], []byte("\n")) // the first line may be torn
-		for len(part) > 0 {
-			line, rest, ended := bytes.Cut(part, []byte("\n"))
-			if part = rest; ended && len(bytes.TrimSpace(line)) > 0 {
+		rest := buf[:n]
+		if i > 0 { // the first line may be torn
+			_, rest, _ = bytes.Cut(rest, []byte("\n"))
+		}
+		for len(rest) > 0 {
+			line, more, ended := bytes.Cut(rest, []byte("\n"))
+			if rest = more; ended && len(bytes.TrimSpace(line)) > 0 {
 				take.line(line)
 			}
 		}
 	}
-	l.offset = size
-	buf = make([]byte, pieceSize)
-	n, err := f.ReadAt(buf, l.offset)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if begin := bytes.IndexByte(buf[:n], '\n'); begin >= 0 {
-		l.offset += int64(begin) + 1
-	}
-	take.sampled(size+end, l.whole)
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/watch"
 )
 
 // shoal explain. One goroutine runs what is here, that of the command, so nothing is locked. It
@@ -105,12 +105,8 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	case err == nil:
 	case silent != nil:
 		return fmt.Errorf("it has no result, and may still run: %w", silent)
-	case strings.Contains(filepath.Base(dir), "@"): // of a host that has joined a job
-		_, err = fmt.Fprintf(out, "it has no result here: the host that led the job last has it, "+
-			"unless that was killed\n")
-		return err
 	default:
-		_, err = fmt.Fprintf(out, "it has no result: its launcher was killed\n")
+		_, err = fmt.Fprintln(out, watch.NoResult(dir).Text)
 		return err
 	}
 	_, err = fmt.Fprintln(out, resultText(result))

@@ -46,7 +46,7 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 			if err := f.Poll(cmd.Context(), time.Now()); err != nil {
 				return err
 			}
-			view := f.Run.View(unixSeconds(time.Now()))
+			view := f.Run.View(watch.Seconds(time.Now()))
 			if output == "-" {
 				return dash.WriteReport(cmd.OutOrStdout(), view)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/watch"
 	"github.com/shoal-ml/shoal/watch/follow"
 )
 
@@ -48,7 +49,7 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 				}
 				text := json.NewEncoder(out)
 				text.SetEscapeHTML(false)
-				return text.Encode(f.Run.View(unixSeconds(time.Now())))
+				return text.Encode(f.Run.View(watch.Seconds(time.Now())))
 			}
 			screen := openTerminal(out, os.Stdin)
 			if once || screen == nil {
@@ -56,7 +57,7 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 					return err
 				}
 				_, err := io.WriteString(out,
-					screenText(f.Run.View(unixSeconds(time.Now())), 0, 0))
+					screenText(f.Run.View(watch.Seconds(time.Now())), 0, 0))
 				return err
 			}
 			defer screen.close()
@@ -82,9 +83,6 @@ func openWatched(ctx context.Context, name string) (*follow.Follower, error) {
 	return nil, err
 }
 
-// unixSeconds returns a time in seconds since 1970.
-func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
-
 // watchRun shows a run on the terminal anew each second, until the key q, Ctrl-C or the end of the
 // run; what was shown last stays on the terminal.
 func watchRun(ctx context.Context, f *follow.Follower, screen *terminal) error {
@@ -92,7 +90,7 @@ func watchRun(ctx context.Context, f *follow.Follower, screen *terminal) error {
 		if err := f.Poll(ctx, time.Now()); err != nil {
 			return err
 		}
-		view := f.Run.View(unixSeconds(time.Now()))
+		view := f.Run.View(watch.Seconds(time.Now()))
 		width, height := screen.size()
 		text := screenText(view, width, height-1)
 		if view.State.Over {

@@ -1,0 +1,85 @@
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+)
+
+// A metric is shown of one worker, until that has said nothing of it for silence seconds while
+// another one has reported it outrun times: workers that report rarely do not take turns.
+const (
+	silence = 30
+	outrun  = 3
+)
+
+// metric is a metric that workers report, by one of them at a time.
+type metric struct {
+	series *Series
+	worker int
+	last   float64     // when that worker has reported it
+	others map[int]int // reports of other workers since then, by worker
+	wrong  bool        // a report that was no number has been marked
+}
+
+// AddMetrics takes a line of metrics.jsonl.
+func (r *Run) AddMetrics(line []byte) {
+	var report struct {
+		Time    time.Time   `json:"time"`
+		Rank    int         `json:"rank"`
+		Metrics api.Metrics `json:"metrics"`
+	}
+	if err := json.Unmarshal(line, &report); err != nil {
+		r.blame(fileMetrics, err)
+		return
+	}
+	t := Seconds(report.Time)
+	if t <= 0 {
+		r.blame(fileMetrics, fmt.Errorf("a report without a time"))
+		return
+	}
+	for name, x := range report.Metrics {
+		m := r.metrics[name]
+		if m == nil {
+			if len(r.metrics) >= maxMetrics || len(name) > maxName {
+				r.note("metrics", fmt.Sprintf("of the metrics that workers report, %d are shown",
+					len(r.metrics)))
+				continue
+			}
+			m = &metric{series: newSeries(false, name), worker: report.Rank,
+				others: map[int]int{}}
+			r.metrics[name] = m
+			r.names = append(r.names, name)
+			slices.Sort(r.names)
+		}
+		if !m.follows(report.Rank, t) {
+			continue
+		}
+		if (math.IsNaN(x) || math.IsInf(x, 0)) && !m.wrong {
+			m.wrong = true
+			r.mark(Mark{Time: t, Kind: "other", Title: fmt.Sprintf("%s is %v", name, x),
+				Text: fmt.Sprintf("as worker %d has reported", report.Rank)})
+		}
+		r.point("metric "+name, m.series, t, []float64{x})
+	}
+}
+
+// follows reports whether a report of a worker at a time is shown. It may be the first one of the
+// worker that is followed from now on.
+func (m *metric) follows(worker int, t float64) bool {
+	if worker != m.worker && (worker > m.worker || m.series.points > 1) {
+		if len(m.others) < maxRecent {
+			m.others[worker]++
+		}
+		if m.others[worker] < outrun || t <= m.last+silence {
+			return false
+		}
+	}
+	m.worker, m.last = worker, t
+	clear(m.others)
+	return true
+}
