@@ -77,6 +77,32 @@ def test_a_policy_of_ones_own_changes_the_batch(launch, binary, tmp_path):
     assert re.search(r"batch 64 -> 128", told)
 
 
+# The same, in epochs of twenty steps of 10 ms, and with noise that grows, again and again.
+EPOCHS = (
+    WORKER.replace("1 << 40, 64", "20 * 64, 64, epochs=1 << 30")
+    .replace("sleep(0.004)", "sleep(0.01)")
+    .replace("50 /", "(4 + step.number % 800 / 45) /")
+)
+
+
+def test_the_rule_of_kungfu_changes_the_batch(launch, binary, tmp_path):
+    """--policy kungfu doubles the batch of a job whose epochs are short, behind an epoch in which
+    noise over batch has grown, and the change is measured to its end.
+    """
+    program = tmp_path / "worker.py"
+    program.write_text(EPOCHS)
+    options = ["--auto", "--policy", "kungfu"]
+    with running_job.running(
+        launch, binary, tmp_path / "end", 2, program, options=options
+    ) as job:
+        made = job.read_until(
+            r"change (\d+) at step \d+: batch 64 -> 128, rate [0-9.]+, because .*"
+            r"noise over batch grew from [0-9.]+ to [0-9.]+ in an epoch"
+        )
+        job.read_until(f"change {made[1]} (kept|reverted|void)")
+        assert "Traceback" not in job.finish()
+
+
 # A policy that hears nothing, and tells its number in the file beside it.
 DEAF = """#!/bin/sh
 echo $$ >"$0.pid"
