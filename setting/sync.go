@@ -43,6 +43,13 @@ var syncs = []struct {
 	{"hybrid", nil},
 }
 
+// KeepsReplicas reports whether, by a way to synchronise, the parameters of workers still differ
+// when a round begins.
+func KeepsReplicas(sync string) bool {
+	name, _, _ := strings.Cut(sync, ":")
+	return name == "sma" || name == "pair"
+}
+
 // syncNames returns the names of the ways to synchronise.
 func syncNames() (list []string) {
 	for _, s := range syncs {

@@ -1,10 +1,14 @@
 package signals
 
 import (
+	"math"
 	"testing"
 
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -57,6 +61,65 @@ func TestRounds(t *testing.T) {
 		f.apply.Setting.Sync = sync
 		if averagesGradients(&f.apply.State) == drifts {
 			t.Errorf("with sync=%s", sync)
+		}
+	}
+}
+
+// normed is what has measured a part of a gradient: the squares of all elements of each member are
+// 3 together, and those of the mean 1.
+type normed struct{}
+
+// Norms adds the squares by member, and returns those of the mean and the number of elements.
+func (normed) Norms(in []float64) (float64, int) {
+	for i := range in {
+		in[i] += 3
+	}
+	return 1, 4096
+}
+
+// In rounds the noise of gradients is that of the samples which workers send: the batch of a sample
+// is that of one optimizer step over all workers. How far workers have come is not measured, also
+// where nobody says that it is no gradient.
+func TestSampleOfRound(t *testing.T) {
+	f := newFast()
+	data := f.apply.Data.WithRound(4)
+	f.apply.Data = &data
+	f.apply.Levers = setting.Levers{Sync: "local", Round: 4}
+	moved := f.apply.Parts[0]
+	var sampled []*collective.Posted
+	for _, p := range moved.Calls {
+		x := *p
+		x.Call.In, x.Call.Tag = make([]byte, 4*4096), arena.Sample
+		x.Call.Flags = collective.Flags{More: true}
+		sampled = append(sampled, &x)
+	}
+	f.apply.Parts = []head.Part{{Calls: sampled}, moved}
+	for i := range 9 {
+		if i == 1 { // what a job makes is known after its first step
+			f.signals.TakeNote()
+		}
+		f.now += 4 * sense.Second
+		f.apply.Steps++
+		f.signals.BeginBatch()
+		for _, part := range f.apply.Parts {
+			f.signals.AddNorms(part, normed{})
+		}
+		f.signals.AddBatch(&f.apply, []error{nil, nil})
+	}
+	note, err := steps.Parse(f.signals.TakeNote())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := note.Noise
+	if n.Steps != 8 {
+		t.Fatalf("samples of %v rounds: %+v", n.Steps, n)
+	}
+	for what, x := range map[string][2]float64{
+		"mean of squares": {n.Own, 3 * 8}, "squares of the mean": {n.Mean, 1 * 8},
+		"1/samples of a worker": {n.PerOwn, 8. / 32}, "1/batch": {n.PerBatch, 8. / 64},
+	} {
+		if math.Abs(x[0]-x[1]) > 1e-9 {
+			t.Errorf("%s: %v, expected %v", what, x[0], x[1])
 		}
 	}
 }

@@ -37,7 +37,7 @@ type Signals struct {
 	every    int              // one in so many chunks of the step under way is measured; 0 = none
 	turn     int              // which of them
 	under    sense.StepSample // what is known of the step under way
-	drifts   bool             // what workers average at its end is no gradient
+	drifts   bool             // what workers average at its end is no gradient but for samples
 	passed   int              // steps that have ended and are not added
 	began    sense.Duration   // when the last step that was added has ended; 0 = there was none
 	workers  []steps.Worker   // room for those of a step
@@ -123,9 +123,15 @@ func isGradient(c *collective.Call) bool {
 		c.Reduction == collective.Mean && c.Tag != arena.NoGradient && c.InLen() >= minGradient
 }
 
+// isMeasured reports whether a call of the step under way is of gradients: where workers average
+// how far each has come by itself, only samples are.
+func (s *Signals) isMeasured(c *collective.Call) bool {
+	return isGradient(c) && (c.Tag == arena.Sample || !s.drifts)
+}
+
 // Measure has an Executor or a Relay measure a part of a gradient that it is prepared for.
 func (s *Signals) Measure(c *collective.Call, by interface{ Measure(every, turn int) }) {
-	if s.every > 0 && s.Senses() && isGradient(c) {
+	if s.every > 0 && s.Senses() && s.isMeasured(c) {
 		by.Measure(s.every, s.turn)
 	}
 }
@@ -165,6 +171,9 @@ func (s *Signals) AddNorms(part head.Part, by interface {
 	case isGradient(c):
 		if c.Tag != arena.Sample {
 			s.rows.gradients += uint64(c.InLen() * c.DType.Size())
+		}
+		if !s.isMeasured(c) {
+			return
 		}
 	case (c.More || c.Step) && c.Kind.Reduces() && c.Kind != collective.AllReduce:
 		// each rank gets a part of the gradient, and what all get is something else
@@ -236,9 +245,6 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 		x.Seconds = (now - s.began).Seconds() / float64(passed*each)
 	}
 	if full {
-		if s.drifts {
-			s.gradient.Spoil()
-		}
 		x.Gradient, x.Reads = s.gradient.Step(s.under.Samples), s.gradient.Reads()
 		if !a.Changed { // else the ranks are not those of the step
 			x.Workers = s.workersOf(a.Parts[i].Calls, now, float64(each))

@@ -25,10 +25,15 @@ const (
 	otherFactor = 1.2
 )
 
+// replicasDiffer is why no batch is chosen by the noise where setting.KeepsReplicas.
+const replicasDiffer = "the parameters of workers differ, so their gradients differ by more than " +
+	"noise: no batch is chosen by that (sync=sma, sync=pair)"
+
 // Batch chooses the batch with the greatest goodput, which is throughput times efficiency (Pollux,
 // OSDI 2021), in the range that the program has opened, and the learning rate that goes with it.
 // Where the batch stays and the noise grows, the rate follows (followNoise).
-// As long as the noise of the gradients is unknown it leaves the batch as it is. No batch becomes
+// As long as the noise of the gradients is unknown, or replicas of workers differ when they compute
+// what it is estimated from, it leaves the batch as it is. No batch becomes
 // larger than what surely fits into the memory of the hosts. It remembers nothing.
 type Batch struct{}
 
@@ -46,6 +51,8 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 		return decide.Leave("the program has not opened the batch (batch_range)"), state
 	case !o.Noise.Known:
 		return decide.Leave("the gradient noise scale is unknown: " + o.Noise.Why), state
+	case setting.KeepsReplicas(o.Setting.Sync):
+		return decide.Leave(replicasDiffer), state
 	}
 	otherwise := followNoise(o)
 	o, tooLarge := fitOf(o).bound(o)

@@ -147,3 +147,23 @@ func TestKungFuBatch(t *testing.T) {
 		}
 	}
 }
+
+// In rounds the batch is chosen by the noise where all workers begin a round with the same
+// parameters; where theirs differ, it stays.
+func TestBatchInRounds(t *testing.T) {
+	for sync, chooses := range map[string]bool{"": true, "ssgd": true, "local": true,
+		"diloco:lr=0.7": true, "hybrid": true, "sma:alpha=0.2": false, "pair": false} {
+		o := observed(64, 1e4)
+		o.Setting.Sync, o.Setting.Round = sync, 4
+		d, _ := policy.Batch{}.Decide(o, exact{o, 500}, nil)
+		if (d.To != nil) != chooses || chooses == strings.Contains(d.Because, "differ") {
+			t.Errorf("with sync=%q: %+v", sync, d)
+		}
+		o.Epoch = 2
+		d, _ = policy.KungFuBatch{}.Decide(o, nil,
+			[]byte(`{"seen":true,"average":200,"last":1,"epoch":1}`))
+		if (d.To != nil) != chooses {
+			t.Errorf("KungFu's rule with sync=%q: %+v", sync, d)
+		}
+	}
+}

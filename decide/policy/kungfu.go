@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // kungfuWeight is the weight of a new value in the average.
@@ -50,6 +51,9 @@ func (KungFuBatch) Decide(o sense.Observation, _ decide.Twin,
 // kungfuDecision decides and updates what the rule remembers.
 func kungfuDecision(o sense.Observation, s *kungfuState) decide.Decision {
 	batch := o.Setting.Batch
+	if setting.KeepsReplicas(o.Setting.Sync) {
+		return decide.Leave(replicasDiffer)
+	}
 	if o.Noise.Known && batch > 0 {
 		x := math.Abs(o.Noise.Scale.Mid) / float64(batch)
 		if s.Seen {

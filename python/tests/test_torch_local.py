@@ -14,8 +14,9 @@ from torch import nn, optim
 import shoal
 import shoal.torch
 from shoal._runtime.backend import Sync
+from shoal._runtime.protocol import SAMPLE
 from shoal.sync import STRATEGIES, parse
-from shoal.torch import averaged
+from shoal.torch import averaged, sample
 
 
 @pytest.fixture
@@ -120,6 +121,47 @@ def test_a_worker_without_samples_makes_no_local_step(job):
         _backward(model, x, y)
         optimizer.step()
     assert torch.equal(_values(model), start) and job.committed == 2
+
+
+def test_a_sample_of_the_gradients_of_the_first_local_step_goes_with_the_commit(job, monkeypatch):
+    """By it the agent measures how noisy gradients are. It is weighted by the samples of that step,
+    is of other elements in each round, and in a round whose first step is left out it is zeros
+    with weight 0.
+    """
+    monkeypatch.setattr(sample, "_FEW", 4)
+    loader, model, optimizer = _parts("local:every=3", epochs=2)
+    calls, first, starts = [], [], set()
+    plain = type(job).allreduce_async
+
+    def noted(self, x, *arguments, **options):
+        """Note what goes as a sample."""
+        if options.get("tag") == SAMPLE:
+            calls.append((torch.as_tensor(x).clone(), arguments[1]))
+        return plain(self, x, *arguments, **options)
+
+    monkeypatch.setattr(type(job), "allreduce_async", noted)
+    for x, y in loader:
+        step = loader.step
+        if step.number == 6:
+            assert not step.skip(True)
+        _backward(model, x, y)
+        if not step.local:
+            whole = [p.grad.reshape(-1) for p in optimizer._anchor.parameters]
+            first.append((step.number, step.local_weight, [g.float() for g in whole]))
+        optimizer.step()
+        assert len(calls) == len(first) - (not step.ends_round), "one goes with each commit"
+    for (values, weight), (number, samples, gradients) in zip(calls, first):
+        assert weight == samples == (0 if number == 6 else 6)
+        elements = sum(map(len, gradients))
+        distance = elements // 4 | 1
+        fits = [
+            start
+            for start in range(distance)
+            if torch.equal(values, torch.cat([g[start::distance] for g in gradients]))
+        ]
+        assert samples == 0 and not values.any() or len(fits) == 1, (number, values)
+        starts.update(fits)
+    assert len(calls) == 6 and len(starts) > 1
 
 
 def test_a_step_that_is_left_out_leaves_no_trace_in_the_optimizer(job):

@@ -161,13 +161,15 @@ class Step:
         narrow: bool = False,
         out: Any = None,
         tag: int = 0,
+        weight: Optional[float] = None,
     ) -> Handle[Any]:
         """Begin the all-reduce of one array as a part of the step, in place or into `out`. The last
         part commits the step, and no part is complete before every worker has submitted the last
-        one. With another op than the mean, workers without samples count too. With `narrow`,
-        partial sums of float16 and bfloat16 are rounded to that type between hosts, which takes
-        half the bytes. A mean of something else than gradients says so by its tag, lest the agent
-        takes it for a part of them when it measures how noisy they are.
+        one. A mean is weighted by the samples of this worker in the step, or by `weight`, where
+        that is given. With another op than the mean, workers without samples count too. With
+        `narrow`, partial sums of float16 and bfloat16 are rounded to that type between hosts, which
+        takes half the bytes. A mean of something else than gradients says so by its tag, lest the
+        agent takes it for a part of them when it measures how noisy they are.
 
         Where the step takes several averages, the parts of all but the last average are complete as
         soon as every worker has submitted them, and do not commit it.
@@ -176,10 +178,11 @@ class Step:
         early = self._averages > 1
         self._averages -= last
         self.committed = last and not early
-        weight = 1.0
-        if op == "mean":
-            weight = float(self.weight)
-            if not self.weight:
+        if op != "mean":
+            weight = 1.0
+        else:
+            weight = float(self.weight) if weight is None else weight
+            if not weight:
                 x = self._set_to_zero(x if out is None else self._new_like(x))
         flags = (ASIDE if early else self._flags(last)) | (NARROW if narrow else 0)
         return self._progress.job.allreduce_async(x, op, weight, out, flags, tag=tag)

@@ -18,6 +18,7 @@ from shoal.sync.contract import assign, differences
 from .arena import empty
 from .bucket import Bucket, BucketCall, StepInfo, make_buckets
 from .path import Paths
+from .sample import LocalSample
 from .wrapper import submit_whole
 
 
@@ -26,6 +27,7 @@ class _Moved(Bucket):
 
     # How many workers had samples in the round: on the first bucket, a number in the arena.
     counted: Optional[Tensor] = None
+    sample: Optional[LocalSample] = None  # of the gradients, likewise
 
     def begin_step(self, info: StepInfo) -> None:
         """Make the bucket ready for the first `put` of a commit."""
@@ -34,11 +36,11 @@ class _Moved(Bucket):
             self.counted[0] = int(info.share > 0)
 
     def payload_calls(self) -> List[BucketCall]:
-        """The calls that make up the mean, and the count of the workers."""
+        """The calls that make up the mean, the count of the workers, and the sample."""
         calls = super().payload_calls()
         if self.counted is not None:
             calls.insert(0, BucketCall(self.counted, op="sum", tag=NO_GRADIENT))
-        return calls
+        return calls if self.sample is None else [*self.sample.calls(), *calls]
 
 
 class Anchor:
@@ -66,6 +68,8 @@ class Anchor:
         self._path = Paths(job, [*parameters, *buffers], buckets, None, plain=False).arena
         # In the order of the buckets, as are `z` and the arrays in `kept`.
         self.parameters = [p for bucket in self._moved for p in bucket.parameters]
+        self.sample = LocalSample(self.parameters)  # of the gradients in this round
+        self._moved[0].sample = self.sample  # type: ignore[attr-defined]
         self.strategy = strategy
         self.z = [w.clone() for w in self.w]
         self.kept = strategy.keep(self.z)

@@ -39,6 +39,7 @@ class BucketCall(NamedTuple):
     root: Optional[int] = None  # the rank that sends; None = an all-reduce
     narrow: bool = False  # see docs/formats/arena.md
     tag: int = 0  # NO_GRADIENT or SAMPLE, where it is not of whole gradients
+    weight: Optional[float] = None  # of a mean; None = this worker's samples in the step
 
 
 class Bucket:

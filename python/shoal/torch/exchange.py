@@ -145,7 +145,7 @@ class Exchange:
         if self._group is None:
             assert self._step is not None
             return self._step.share(
-                part.tensor, last, part.op, narrow=part.narrow, tag=part.tag
+                part.tensor, last, part.op, part.narrow, tag=part.tag, weight=part.weight
             )
         return self._group.allreduce_async(part.tensor, part.op, flags=NARROW if part.narrow else 0)
 

@@ -150,6 +150,8 @@ class LocalSteps(Wrapper):
         step = require_open_step(self._job)
         gradients = self._gradients()
         overflow = self._unscale(gradients) and self._overflowed(gradients)
+        if not step.local:
+            self._anchor.sample.take(step.number, 0 if overflow else step.local_weight)
         result = None
         if step.local_weight and not overflow:
             self._begun = True
