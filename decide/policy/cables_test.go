@@ -98,6 +98,27 @@ func TestTunerSeesTheSlowCable(t *testing.T) {
 	}
 }
 
+// All-reduces that take only 1.4 times as long show that a cable is slow too, whether links tell
+// which one it is or not.
+func TestTunerFindsACableThatIsALittleSlow(t *testing.T) {
+	const hosts, bytes, slow = 4, 1 << 20, 2
+	for _, seen := range []bool{false, true} {
+		n, tuner := newNetwork(cables, 0.03), policy.NewRoutes(cost.Default())
+		n.seen = seen
+		n.allReduceInTurn(100, hosts, []int{bytes}, tuner)
+		n.slow(slow, hosts)
+		n.truth.Slow[slow] = 1.5
+		found := false
+		for _, d := range n.allReduceInTurn(100, hosts, []int{bytes}, tuner) {
+			found = found || d.Slow == slow
+		}
+		if over := n.overBest(hosts, bytes); over > 1.02 || !found {
+			t.Errorf("links are seen %v: %.2f times as long as the best route, found %v", seen,
+				over, found)
+		}
+	}
+}
+
 // A cable that was slow from the beginning is found too, and by who comes to lead.
 func TestTunerFindsACableThatWasAlwaysSlow(t *testing.T) {
 	const hosts, bytes = 4, 1 << 20

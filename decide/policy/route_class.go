@@ -120,7 +120,7 @@ func (c *classState) hasDrifted(w *sense.Window) int {
 		return 0
 	}
 	newest := w.Newest(driftLength)
-	whole := c.since%trialLength == 0
+	whole := c.since%trialLength == 0 || c.sight.late > 0 // what shows a drift may wait for links
 	switch {
 	case newest.Min() > soonFactor*c.settled, whole && w.Min() > driftFactor*c.settled:
 		return 1
