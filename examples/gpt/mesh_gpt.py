@@ -7,9 +7,10 @@ job.
     [0] step  100  loss 2.7651  on dp=1,pp=2,tp=2, 48,096 parameters here
 
 The mesh has the axes dp, tp and pp, in any order and of any degree, and `shoal reshape` changes it
-while the job runs. The losses are the same whatever the mesh, also without the launcher: each
-tensor is made whole, by its name, and then cut, and all workers together take one global batch a
-step.
+while the job runs. It may say how many blocks each stage has and how micro-batches go through them,
+as in pp=2(4/1;micro=2;ahead=3/1). The losses are the same whatever the mesh, also without the
+launcher: each tensor is made whole, by its name, and then cut, and all workers together take one
+global batch a step.
 """
 
 import argparse
@@ -177,8 +178,7 @@ class MeshGPT:
         self.mesh, self.text = mesh, text
         self.dp, self.pp, self.tp = mesh["dp"], mesh["pp"], mesh["tp"]
         self.first, self.last = self.pp.rank == 0, self.pp.rank == self.pp.size - 1
-        bounds = cuts(LAYERS, self.pp.size)
-        self.blocks = range(bounds[self.pp.rank], bounds[self.pp.rank + 1])
+        self.blocks = mesh.part("pp", LAYERS)
         self.kinds = {name: kind for name, kind in parameters(vocabulary) if self.has(name, kind)}
         shapes = {
             name: kind.cut(torch.empty(kind.shape, device="meta"), self.tp).shape
@@ -245,9 +245,10 @@ class MeshGPT:
         the text, on all ranks alike; returns this rank's share of the mean loss, of shape [1]. The
         state stays as it is, so a step that fails can be made again.
 
-        1F1B (Narayanan et al. 2021, section 2.2): a stage is as many micro-batches ahead as there
-        are stages after it, then goes one forward and one back, so that it keeps no more than
-        these. Sends are not waited for: neighbours send to each other at once.
+        A stage takes as many micro-batches forward as it may hold, and then goes one back and one
+        forward. Where the mesh does not say how many, it is one more for each stage after it, 1F1B
+        (Narayanan et al. 2021, section 2.2). Sends are not waited for: neighbours send to each
+        other at once.
         """
         self.gradient.zero_()
         # what came into this stage and left it, for micro-batches whose gradient is not back
@@ -257,15 +258,13 @@ class MeshGPT:
             torch.zeros(1, dtype=torch.float64),
             1 / (len(indices) * CONTEXT),
         )
-        bounds = cuts(len(indices), self.dp.size)
-        micro = torch.as_tensor(indices[bounds[self.dp.rank] : bounds[self.dp.rank + 1]]).split(
-            MICRO
-        )
-        ahead = self.pp.size - 1 - self.pp.rank
-        for turn in range(len(micro) + ahead):
+        here = self.mesh.part("dp", len(indices))
+        micro = torch.as_tensor(indices[here.start : here.stop]).split(self.mesh.micro or MICRO)
+        held = self.mesh.ahead or self.pp.size - self.pp.rank
+        for turn in range(len(micro) + held - 1):
             if turn < len(micro):
                 self.forward(micro[turn])
-            if turn >= ahead:
+            if turn >= held - 1:
                 self.backward()
         for send in self.sends:
             send.wait()

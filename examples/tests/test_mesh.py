@@ -42,7 +42,10 @@ def alone(tmp_path_factory):
         (3, ["dp=3", "tp=3", "pp=3"], ["dp=3"]),
         (
             4,
-            ["dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "tp=2,pp=2", "pp=4"],
+            [
+                *["dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "tp=2,pp=2", "pp=4"],
+                *["dp=2(5/1),pp=2(4/1;micro=1;ahead=5/3)", "pp=4(0/1/3/1;micro=4)"],
+            ],
             ["dp=2,tp=2", "pp=2,tp=2"],
         ),
         (

@@ -20,6 +20,7 @@ MESHES = [
     "dp=2,tp=2",
     "tp=4",
     "pp=2,dp=2",
+    "pp=2(1/4;micro=2;ahead=3/1),dp=2",
     "pp=2,tp=2",
     "pp=4",
     "dp=3",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
-from typing import Dict, List
+from typing import Dict, List, Optional
 
-from ._runtime.arguments import wrong_type
+from ._runtime.axes import Axis, parse_axes
 from .group import Group
 from .world import World
-
-_AXIS = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([0-9]+)\s*")
 
 
 class Mesh:
@@ -26,6 +23,10 @@ class Mesh:
     is the degree, and its `rank` the coordinate. An axis of degree 1, or one that is not named, is
     a group of this rank alone.
 
+    The text may say more of an axis, in parentheses: `pp=2(8/6;micro=4;ahead=3/1)` gives the first
+    stage eight layers and the second six, which `part` tells; `micro`, `ahead` and `chunks` are for
+    the program to follow.
+
     The thread of the training loop makes, indexes and frees it; its groups are for any thread, as
     Group says.
     """
@@ -35,7 +36,8 @@ class Mesh:
         its groups. Raises ValueError where the degrees do not multiply to the size of the job.
         """
         self.job = job
-        self.axes = parse_degrees(text)
+        self._described = parse_axes(text)
+        self.axes = {axis.name: axis.size for axis in self._described}
         if prod(self.axes.values()) != job.size:
             raise ValueError(
                 f"a mesh {text!r} of {prod(self.axes.values())} ranks for a job of {job.size}: give"
@@ -61,6 +63,52 @@ class Mesh:
             self._groups[axis] = self.job.alone()
         return self._groups[axis]
 
+    def part(self, axis: str, count: int) -> range:
+        """Which of so many things in a row, numbered from 0, are this rank's along an axis: layers
+        of a pipeline stage, or samples of a batch. They are divided by the shares of the axis, and
+        without shares as evenly as can be, the first positions with one more. This is where
+        `spread(k,n,balanced)` in a layout has them, which refuses shares that are not `count` in
+        all. An axis that is not named has one position, with all of them.
+        """
+        found = self._find(axis)
+        if found is None:
+            return range(count)
+        at, shares = self.coordinate[axis], found.shares
+        if shares is None:
+            each, more = divmod(count, found.size)
+            first = each * at + min(at, more)
+            return range(first, first + each + (at < more))
+        whole = sum(shares)
+        return range(sum(shares[:at]) * count // whole, sum(shares[: at + 1]) * count // whole)
+
+    @property
+    def micro(self) -> Optional[int]:
+        """How many samples a micro-batch has; None where the mesh does not say."""
+        return next((axis.micro for axis in self._described if axis.micro), None)
+
+    @property
+    def ahead(self) -> Optional[int]:
+        """Of how many micro-batches this rank holds what their backward passes need: so many it
+        takes forward before the first one goes back. None where the mesh does not say; 1F1B
+        (Narayanan et al. 2021, section 2.2) has one more for each stage behind this one, so 1 on
+        the last.
+        """
+        for axis in self._described:
+            if axis.ahead is not None:
+                return axis.ahead[self.coordinate[axis.name]]
+        return None
+
+    def chunks(self, axis: str) -> int:
+        """How many chunks of what is spread over an axis each position has, dealt round and round;
+        1 where the mesh does not say.
+        """
+        found = self._find(axis)
+        return found.chunks or 1 if found else 1
+
+    def _find(self, name: str) -> Optional[Axis]:
+        """The axis of a name; None where the mesh has none."""
+        return next((axis for axis in self._described if axis.name == name), None)
+
     def free(self) -> None:
         """Free the groups of the mesh, in which no call is under way, and none is made any more.
         Waits for nobody.
@@ -69,32 +117,12 @@ class Mesh:
             group.free()
 
     def __str__(self) -> str:
-        """The text of the mesh, as it is made of."""
-        return ",".join(f"{axis}={degree}" for axis, degree in self.axes.items())
+        """The text of the mesh, in its normal form."""
+        return ",".join(map(str, self._described))
 
     def __repr__(self) -> str:
         """The mesh, and where this rank is on it."""
         return f"<shoal.Mesh {self}: rank {self.job.rank} at {self.coordinate}>"
-
-
-def parse_degrees(text: str) -> Dict[str, int]:
-    """The degree of each axis in a text such as dp=2,tp=4. The empty text is one rank. Raises
-    TypeError or ValueError for any other text.
-    """
-    if not isinstance(text, str):
-        raise wrong_type("mesh", text, "a text with the degree of each axis, as 'dp=2,tp=4'")
-    axes: Dict[str, int] = {}
-    for item in text.split(",") if text.strip() else []:
-        found = _AXIS.fullmatch(item)
-        if not found or not int(found[2]):
-            raise ValueError(
-                f"mesh {text!r}: {item!r} is not of the form axis=degree, such as tp=4, with a name"
-                " in small letters and a degree of at least 1"
-            )
-        if found[1] in axes:
-            raise ValueError(f"mesh {text!r}: axis {found[1]} comes twice")
-        axes[found[1]] = int(found[2])
-    return axes
 
 
 def _rank_strides(axes: Dict[str, int]) -> Dict[str, int]:

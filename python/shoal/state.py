@@ -41,11 +41,12 @@ from ._checkpoint.parts import Part, TensorReader, parts_of_rank, run_shoal, wri
 from ._checkpoint.placements import dtensor_placement, local_part
 from ._checkpoint.shards import TensorInfo
 from ._checkpoint.shards import catalogue as as_kept
+from ._runtime.axes import parse_axes
 from ._runtime.tensor import is_torch
 from ._runtime.tree import Item, flatten
 from .errors import ShoalError
 from .job import Job, join
-from .mesh import Mesh, parse_degrees
+from .mesh import Mesh
 
 T = TypeVar("T")
 Path = Union[str, "os.PathLike[str]"]
@@ -238,17 +239,14 @@ def _known_layout(
             }
         )
     axes = axes or f"dp={job.size}"
-    axes = ",".join(
-        [
-            *(
-                f"{axis}=1"
-                for axis in parse_degrees(str(spec.get("mesh", "")))
-                if axis not in parse_degrees(axes)
-            ),
-            axes,
-        ]
-    )
-    if math.prod(parse_degrees(axes).values()) != job.size:
+    named = {axis.name: axis.size for axis in parse_axes(axes)}
+    ones = [
+        f"{axis.name}=1"
+        for axis in parse_axes(str(spec.get("mesh", "")))
+        if axis.name not in named
+    ]
+    axes = ",".join([*ones, axes])
+    if math.prod(named.values()) != job.size:
         raise ValueError(
             f"a mesh {axes} for a job of {job.size} workers: give the one on which the state lies"
         )

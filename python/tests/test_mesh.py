@@ -1,10 +1,12 @@
 """Ranks on named axes: who is where, and who is on a line with whom."""
 
+import pathlib
 import re
 
 import pytest
 
 import shoal
+from shoal._runtime.axes import parse_axes
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,55 @@ def test_a_job_of_one(text, axes):
                 mesh[axis].ranks,
             ) == (0, 1, (0,))
             assert mesh[axis].allreduce(bytearray(b"x")) == b"x"
+
+
+MESHES = pathlib.Path(__file__).parents[2] / "state/layout/testdata/meshes.txt"
+
+
+def test_texts_that_go_reads_too():
+    """The texts of the table that Go's tests read: the same normal form, or the same words."""
+    lines = [x for x in MESHES.read_text().splitlines() if x and not x.startswith("#")]
+    for line in lines:
+        text, good, want = line.partition(" => ")
+        if good:
+            assert ",".join(map(str, parse_axes(text))) == want, text
+        else:
+            text, _, want = line.partition(" ! ")
+            with pytest.raises(ValueError, match=re.escape(want)):
+                parse_axes(text)
+    assert len(lines) > 25
+
+
+def test_what_a_mesh_says_of_a_rank():
+    """Parts of things along an axis, by its shares and without, and what is for the program."""
+    with shoal.join() as job:
+        mesh = job.mesh("dp=1(7),pp=1(micro=4;ahead=3;chunks=2)")
+        assert (mesh.micro, mesh.ahead, mesh.chunks("pp"), mesh.chunks("dp")) == (4, 3, 2, 1)
+        assert mesh.part("dp", 10) == mesh.part("pp", 10) == mesh.part("tp", 10) == range(10)
+        plain = job.mesh("pp=1")
+        assert (plain.micro, plain.ahead) == (None, None)
+
+
+PARTS = """
+import sys, shoal
+job = shoal.join()
+mesh = job.mesh(sys.argv[1])
+print("part", job.rank, mesh.part("pp", int(sys.argv[2])), mesh.ahead)
+"""
+
+
+@pytest.mark.parametrize(
+    "text, count, parts",
+    [
+        ("pp=3", 8, ["range(0, 3) None", "range(3, 6) None", "range(6, 8) None"]),
+        ("pp=3(5/0/3)", 8, ["range(0, 5) None", "range(5, 5) None", "range(5, 8) None"]),
+        ("pp=3(3/1/4;ahead=3/2/1)", 16, ["range(0, 6) 3", "range(6, 8) 2", "range(8, 16) 1"]),
+    ],
+)
+def test_parts(launch, text, count, parts):
+    """Each rank has its share of the things in a row, and all of them together have each once."""
+    said = sorted(re.findall(r"part (.*)", launch(3, PARTS, text, count)))
+    assert said == [f"{rank} {part}" for rank, part in enumerate(parts)]
 
 
 # What stands on the axes is computed here in another way than by strides: by counting up, the last

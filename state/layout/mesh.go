@@ -3,7 +3,6 @@ package layout
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,26 +18,16 @@ const MaxRanks = 1 << 18
 // Its methods read it, return what is new, and do no I/O.
 type Mesh []Axis
 
-// An Axis is one dimension of a mesh.
-type Axis struct {
-	Name string
-	Size int // number of positions
-}
-
-// axisName matches the name of an axis.
-var axisName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-
-// ParseMesh reads the form "pp=2,dp=4,tp=8"; the empty text is one rank.
+// ParseMesh reads the form "pp=2,dp=4,tp=8", in which axes may have attributes, as in
+// "dp=2,pp=2(8/6;micro=4)"; the empty text is one rank.
 func ParseMesh(text string) (Mesh, error) {
 	var m Mesh
 	for _, item := range splitOutside(text, ',') {
-		name, size, ok := strings.Cut(item, "=")
-		n, err := strconv.Atoi(strings.TrimSpace(size))
-		if !ok || err != nil {
-			return nil, fmt.Errorf("layout: mesh %q: %q is not of the form axis=size, such as tp=8",
-				text, item)
+		a, err := parseAxis(item)
+		if err != nil {
+			return nil, fmt.Errorf("layout: mesh %q: %w", text, err)
 		}
-		m = append(m, Axis{strings.TrimSpace(name), n})
+		m = append(m, a)
 	}
 	if err := m.validate(); err != nil {
 		return nil, fmt.Errorf("layout: mesh %q: %w", text, err)
@@ -46,18 +35,21 @@ func ParseMesh(text string) (Mesh, error) {
 	return m, nil
 }
 
-// validate fails for axes without proper names or sizes, and for too many ranks.
+// validate fails for axes without proper names or sizes, for too many ranks, and where two axes say
+// how large a micro-batch is.
 func (m Mesh) validate() error {
-	n := 1
+	n, micro := 1, ""
 	for i, a := range m {
+		if err := a.validate(); err != nil {
+			return err
+		}
 		switch {
-		case !axisName.MatchString(a.Name):
-			return fmt.Errorf("axis %q: a name has small letters, digits and _", a.Name)
 		case m.axisIndex(a.Name) != i:
 			return fmt.Errorf("axis %s comes twice", a.Name)
-		case a.Size < 1 || a.Size > MaxRanks:
-			return fmt.Errorf("axis %s has size %d; it must be between 1 and %d", a.Name, a.Size,
-				MaxRanks)
+		case a.Micro > 0 && micro != "":
+			return fmt.Errorf("%s and %s both have micro; a mesh has it once", micro, a.Name)
+		case a.Micro > 0:
+			micro = a.Name
 		}
 		if n *= a.Size; n > MaxRanks {
 			return errors.New("more than " + strconv.Itoa(MaxRanks) + " ranks")
@@ -102,7 +94,7 @@ func (m Mesh) axisIndex(name string) int {
 func (m Mesh) String() string {
 	parts := make([]string, len(m))
 	for i, a := range m {
-		parts[i] = a.Name + "=" + strconv.Itoa(a.Size)
+		parts[i] = a.String()
 	}
 	return strings.Join(parts, ",")
 }

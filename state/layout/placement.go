@@ -232,6 +232,15 @@ func (s *axisPlacement) positionsOn(m Mesh, numbers []int) ([]int, error) {
 		return nil, fmt.Errorf("spread(%d,%d): the name has number %d, which is not below %d",
 			s.wildcard, s.count, n, s.count)
 	}
+	axis := m[m.axisIndex(s.axes[0])]
+	if (axis.Shares != nil || axis.Chunks > 0) && (s.cuts != nil || s.chunks > 0) {
+		return nil, fmt.Errorf("the mesh has %s, and the layout says itself where to cut %s; one "+
+			"of the two may", axis, axis.Name)
+	}
+	if axis.Shares != nil {
+		i, err := axis.positionOf(n, s.count)
+		return []int{i}, err
+	}
 	if s.cuts != nil {
 		if len(s.cuts) != size-1 || s.cuts[len(s.cuts)-1] > s.count {
 			return nil, fmt.Errorf("spread: %d cuts up to %d do not make %d parts of %d numbers",
@@ -245,14 +254,14 @@ func (s *axisPlacement) positionsOn(m Mesh, numbers []int) ([]int, error) {
 		})
 		return []int{i}, nil
 	}
-	if s.division == balanced {
+	if s.division == balanced && axis.Chunks == 0 {
 		for i := range size {
 			if part, _ := balanced.partOf(s.count, size, i); n < part.To {
 				return []int{i}, nil
 			}
 		}
 	}
-	chunks := size
+	chunks := size * max(axis.Chunks, 1)
 	if s.chunks > 0 {
 		chunks = s.chunks
 	}

@@ -3,6 +3,7 @@ package layout
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 )
@@ -94,6 +95,19 @@ func (s *Spec) YAML() ([]byte, error) { return yaml.Marshal(s) }
 func (s *Spec) Validate() error {
 	_, err := s.compile()
 	return err
+}
+
+// Spreads reports whether a rule spreads numbered tensors, such as those of layers, over an axis.
+func (s *Spec) Spreads(axis string) bool {
+	for _, r := range s.Rules {
+		place, _ := parsePlacement(r.Place)
+		for _, p := range place {
+			if p.kind == spread && slices.Contains(p.axes, axis) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // compile parses the texts of the spec, and fails for what is wrong in them.

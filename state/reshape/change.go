@@ -166,7 +166,7 @@ func ShrinkAxis(mesh, axis string, workers int) (string, bool) {
 	}
 	for i := range m {
 		if m[i].Name == axis {
-			m[i].Size = min(m[i].Size, workers/others)
+			m[i] = m[i].WithSize(min(m[i].Size, workers/others))
 			return m.String(), m[i].Size > 0
 		}
 	}
@@ -207,7 +207,7 @@ func smallerMeshes(m layout.Mesh, ranks int) []layout.Mesh {
 	var all []layout.Mesh
 	for n := min(m[0].Size, ranks); n > 0; n-- {
 		for _, rest := range smallerMeshes(m[1:], ranks/n) {
-			all = append(all, append(layout.Mesh{{Name: m[0].Name, Size: n}}, rest...))
+			all = append(all, append(layout.Mesh{m[0].WithSize(n)}, rest...))
 		}
 	}
 	return all

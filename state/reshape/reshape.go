@@ -110,6 +110,9 @@ func (s *State) OnMesh(mesh string) (*Layout, error) {
 			maxRanks)
 	}
 	known := []string{replicas}
+	if err := s.checkAttributes(m); err != nil {
+		return nil, err
+	}
 	spec, whole := s.spec, slices.Clone(m)
 	for _, a := range s.axes {
 		if a.Name != replicas {
@@ -129,6 +132,18 @@ func (s *State) OnMesh(mesh string) (*Layout, error) {
 		return nil, err
 	}
 	return newLayout(m, spec, l), nil
+}
+
+// checkAttributes fails for an axis that says how layers are dealt, and over which the layout deals
+// nothing.
+func (s *State) checkAttributes(m layout.Mesh) error {
+	for _, a := range m {
+		if (a.Chunks > 0 || a.Shares != nil && a.Name != replicas) && !s.spec.Spreads(a.Name) {
+			return fmt.Errorf("mesh %s: the layout spreads nothing over %s, so %s says nothing; "+
+				"give it without parentheses", m, a.Name, a)
+		}
+	}
+	return nil
 }
 
 // A Layout is the state on a mesh, and where it lies in the memory of each rank: local tensors in

@@ -312,6 +312,7 @@ func TestShrinkAxis(t *testing.T) {
 		{"dp=2,tp=2", 3, "dp=1,tp=2", true}, {"dp=4", 3, "dp=3", true}, {"tp=4", 3, "tp=4", false},
 		{"pp=2,dp=3,tp=2", 9, "pp=2,dp=2,tp=2", true},
 		{"dp=2,tp=2", 1, "dp=0,tp=2", false}, {"dp=2", 5, "dp=2", true},
+		{"dp=3(2/1/1),pp=2(4/1;micro=2)", 4, "dp=2,pp=2(4/1;micro=2)", true},
 	} {
 		if got, ok := reshape.ShrinkAxis(x.mesh, "dp", x.workers); got != x.want || ok != x.ok {
 			t.Errorf("%s on %d workers: %s, %v; want %s, %v", x.mesh, x.workers, got, ok, x.want,
@@ -391,6 +392,7 @@ func TestLargestMesh(t *testing.T) {
 		{"dp=2,tp=4", 3, "", "dp=1,tp=3"},
 		{"dp=2,tp=4", 3, "dp=1,tp=3", "dp=1,tp=2"}, {"pp=2,tp=3", 5, "", "pp=2,tp=2"},
 		{"pp=2,tp=2", 1, "", "pp=1,tp=1"}, {"tp=2", 1, "tp=1", ""},
+		{"pp=2(4/1),tp=2", 3, "", "pp=2(4/1),tp=1"}, {"pp=3(3/1/1;micro=2)", 2, "", "pp=2"},
 	} {
 		got, ok := reshape.LargestMesh(x.mesh, "dp", x.workers, func(mesh string) bool {
 			return mesh != x.refuses

@@ -39,6 +39,7 @@ the mesh needs are started, and those that it does not need are released. The jo
 shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
 		Example: `  shoal reshape train --mesh dp=2,tp=2
   shoal reshape train --mesh dp=1,pp=4 --dry-run
+  shoal reshape train --mesh "pp=2(8/6)"   eight layers on the first stage, six on the second
   shoal reshape train --mesh dp=5 --json   the plan and each change as objects`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
