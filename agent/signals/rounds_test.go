@@ -14,7 +14,8 @@ import (
 
 // A commit of a round counts as one in which each optimizer step has its part of the time and of
 // the samples, and goes on from the one before. What workers average at its end is no gradient,
-// unless they say that it is. The last round of an epoch is shorter.
+// unless they say that it is. The last round of an epoch is shorter. All the time in a round that a
+// worker has not worked it has waited, though its last call comes when the round is over.
 func TestRounds(t *testing.T) {
 	f := newFast()
 	data := f.apply.Data.WithRound(4)
@@ -22,11 +23,13 @@ func TestRounds(t *testing.T) {
 	f.apply.Levers = setting.Levers{Sync: "local", Round: 4}
 	for range 9 {
 		f.apply.Data = &data
+		round := max(1, f.signals.under.Round)
 		for w := range f.endings {
-			f.endings[w] = Ending{Ticket: 1, At: f.now,
-				Told: arena.Told{Data: 4e6, Compute: 8e6, Optimizer: 4e6}}
+			f.endings[w] = Ending{Ticket: 1, At: f.now + sense.Duration(round)*sense.Second,
+				Told: arena.Told{Data: 1e5 * round, Compute: uint32(2+2*w) * 1e5 * round,
+					Optimizer: 1e5 * round}}
 		}
-		f.now += sense.Duration(max(1, f.signals.under.Round)) * sense.Second
+		f.now += sense.Duration(round) * sense.Second
 		f.apply.Steps++
 		f.signals.BeginBatch()
 		f.signals.AddNorms(f.apply.Parts[0], f)
@@ -47,6 +50,11 @@ func TestRounds(t *testing.T) {
 	}
 	if rate, n := sense.Rate(list); n != 7 || rate.Mid != 64 {
 		t.Errorf("%+v samples a second by %d", rate, n)
+	}
+	note, err := steps.Parse(f.signals.TakeNote())
+	if err != nil || len(note.Waits) != 2 || math.Abs(note.Waits[0]/note.Timed-0.6) > 0.01 ||
+		math.Abs(note.Waits[1]/note.Timed-0.4) > 0.01 {
+		t.Errorf("workers have waited %v in %v rounds, %v", note.Waits, note.Timed, err)
 	}
 	f.signals.EndRows("h")
 	r := f.signals.TakeRow()

@@ -274,7 +274,9 @@ func averagesGradients(of *head.State) bool {
 
 // workersOf returns what is known of the workers of this host that made calls which end a step, now
 // that these are complete, or a round of so many steps, of which it is the mean. A step that ends
-// with a barrier has averaged its gradients otherwise. The slice is used again for the next step.
+// with a barrier has averaged its gradients otherwise. In a round, workers may have waited for each
+// other before its end too: there what they tell of their time counts, and for the rest of it they
+// have waited. The slice is used again for the next step.
 func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration,
 	each float64) []steps.Worker {
 	list := s.workers[:0]
@@ -288,7 +290,8 @@ func (s *Signals) workersOf(calls []*collective.Posted, now sense.Duration,
 		}
 		w := steps.Worker{Rank: int(rank), Wait: -1}
 		if t := ending.Told; ending.Ticket == p.Ticket {
-			if p.Call.Kind != collective.Barrier { // else the wait was before the call
+			tellsWaits := each > 1 && t.Compute > 0
+			if p.Call.Kind != collective.Barrier && !tellsWaits { // else it waited before the call
 				w.Wait = (now - ending.At).Seconds() / each
 			}
 			w.Data, w.Compute = float64(t.Data)/1e6/each, float64(t.Compute)/1e6/each

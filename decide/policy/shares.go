@@ -23,10 +23,10 @@ const (
 	// sharesGain is by which factor the samples a second must grow for a change of the shares, and
 	// guessedGain where it is a guess which part of the work depends on samples.
 	sharesGain, guessedGain = 1.03, 1.05
-	// stay is for how many steps workers must have been slow before work moves, and steadyFactor by
-	// which factor their speeds may change meanwhile from one look to the next. A bottleneck that
-	// goes by itself moves no work (late binding: Lube, HotCloud 2017, §3). After maxUnsteady steps
-	// they may change by more.
+	// stay is for how many optimizer steps workers must have been slow before work moves; a round
+	// of local steps has several of them. steadyFactor is by which factor their speeds may change
+	// meanwhile from one look to the next. A bottleneck that goes by itself moves no work (late
+	// binding: Lube, HotCloud 2017, §3). After maxUnsteady steps they may change by more.
 	stay, steadyFactor, maxUnsteady = 10, 1.1, 60
 	// look is after how many steps the policy looks again while it waits.
 	look = 5
@@ -101,7 +101,8 @@ func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 	for rank, w := range work {
 		slow[rank] = float32(w.Seconds / max(w.Samples, 1))
 	}
-	isNew, waits := !slices.Equal(old.Slow, slow), o.Step-old.Since
+	round := uint64(max(o.Setting.Round, 1))
+	isNew, waits := !slices.Equal(old.Slow, slow), (o.Step-old.Since)*round
 	if waits >= stay && isNew && (isSteady(old.Slow, slow) || waits >= maxUnsteady) {
 		return move, nil
 	}
@@ -112,7 +113,7 @@ func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 	case waits >= stay:
 		d.Because = because + "; it waits for newer measurements"
 	}
-	d.Again = look
+	d.Again = (look-1)/round + 1
 	old.Slow, old.Deal = slow, sense.DealOf(o.Setting.Shares)
 	state, _ = json.Marshal(old)
 	return d, state

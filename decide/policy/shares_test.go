@@ -110,6 +110,21 @@ func TestSlowWorkerGetsLess(t *testing.T) {
 	}
 }
 
+// In rounds of local steps a measurement is of more than one of them, so work moves one round after
+// somebody is slow first. Rounds are looked at one by one then.
+func TestSlowWorkerInRounds(t *testing.T) {
+	f := fleet{slow: []float64{1, 3}, now: setting.Setting{Batch: 400, Round: 16}}
+	o := f.observe()
+	first, state := policy.Shares{}.Decide(o, &f, nil)
+	f.slow[1] = 3.1
+	o = f.observe()
+	o.Step++
+	if second, _ := (policy.Shares{}).Decide(o, &f, state); first.To != nil || first.Again != 1 ||
+		second.To == nil {
+		t.Errorf("two decisions: %+v, %+v", first, second)
+	}
+}
+
 // The reason says what of its machine is busy. Who does not wait moves work at the first look.
 func TestSlowMachineIsNamed(t *testing.T) {
 	f := fleet{slow: []float64{1, 3}, now: setting.Setting{Batch: 400}, hosts: []string{"a", "b"}}

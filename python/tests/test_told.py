@@ -64,6 +64,20 @@ def test_where_the_time_of_a_step_goes(monkeypatch):
     here.given()
     clock.step = 10**10
     assert packed()[1] == 2**32 - 1
+    clock.step = 0
+    here.asked()
+    since = clock.now
+    here.met(since)  # outside of a step
+    here.given()
+    clock.step = 50
+    here.asked_in_round()  # computed for 50
+    clock.step = 0
+    here.given()
+    since = clock.now
+    clock.step = 400
+    here.met(since)  # a partner took longer
+    clock.step = 20
+    assert packed()[1] == 70
     here.asked()  # the step before has had no average
     assert packed()[2] == 0
 

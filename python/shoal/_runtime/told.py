@@ -59,6 +59,12 @@ class Told:
         """Note that the loop has waited for samples since a time of perf_counter_ns()."""
         self._data += perf_counter_ns() - since
 
+    def met(self, since: int) -> None:
+        """Note that the step under way has waited for another worker since a time of
+        perf_counter_ns(), which is not to compute.
+        """
+        self._given += perf_counter_ns() - since if self._given else 0
+
     def given(self) -> None:
         """Note that the body of the loop begins a step."""
         self._given = perf_counter_ns()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from time import perf_counter_ns
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -49,6 +50,7 @@ class Partners:
         for tensors, own, _ in self._rooms:
             for tensor, part in zip(tensors, own.split([t.numel() for t in tensors])):
                 part.copy_(tensor.detach().reshape(-1))
+        since = perf_counter_ns()
         calls = [
             call
             for _, own, theirs in self._rooms
@@ -61,6 +63,7 @@ class Partners:
             except LostError:
                 job._backend.check()  # the agent is there still
                 lost = True
+        job._backend.told.met(since)
         if lost:
             return
         for tensors, _, theirs in self._rooms:
