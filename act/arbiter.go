@@ -105,7 +105,7 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 	}
 	p := l.twin.Predict(*d.To)
 	c := &candidate{member: m, Decision: d, Prediction: p, gain: p.Gain(),
-		change: l.change(decide.Scored{Target: *d.To, Prediction: p}, p.Efficiency.Low)}
+		change: l.change(decide.Scored{Target: *d.To, Prediction: p}, p.Sure())}
 	c.least = cmp.Or(d.Least, minGain)
 	if c.learns = !(c.gain > c.least) && p.Hope() > cmp.Or(d.Least, decide.MinHope); c.learns {
 		c.gain = p.Hope()
@@ -227,7 +227,7 @@ func (l *Loop) order(c candidate) []Order {
 		v.why = "it was said what should change"
 		return []Order{{Next: next, Change: c.change, Watch: true}}
 	}
-	l.asked = &asked{change: c.change, efficiency: c.Efficiency.Low, least: c.least,
+	l.asked = &asked{change: c.change, efficiency: c.Sure(), least: c.least,
 		learns: c.learns,
 		step:   l.now.Step}
 	return []Order{{Next: next, Change: c.change}}

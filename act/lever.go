@@ -65,9 +65,24 @@ type moment struct {
 // isAhead reports whether the moment has not come in what is observed.
 func (m moment) isAhead(o sense.Observation) bool { return o.Step < m.step || o.Now < m.at }
 
-// in returns the moment in so many steps, each of which counts as leastStep at least.
+// in returns the moment in so many optimizer steps, each of which counts as leastStep at least.
 func (l *Loop) in(steps uint64) moment {
-	return moment{l.now.Step + steps, l.now.Now + sense.Duration(steps)*leastStep}
+	return moment{l.now.Step + commits(steps, l.now.Setting.Round),
+		l.now.Now + sense.Duration(steps)*leastStep}
+}
+
+// commits returns how many commits so many optimizer steps are in rounds of some steps; at least
+// one.
+func commits(steps uint64, round uint32) uint64 { return max(steps/uint64(max(round, 1)), 1) }
+
+// valueOf returns the value of a part in the text form of a setting; that of the round with how
+// workers synchronise, where both change: they are one lever.
+func valueOf(text, name string) string {
+	value := setting.PartOf(text, name)
+	if sync := setting.PartOf(text, "sync"); name == "round" && sync != "" {
+		value = sync + "/" + value
+	}
+	return value
 }
 
 // lever returns the lever of a part of the setting, which it makes if it is new.
@@ -115,7 +130,7 @@ func (l *Loop) held(c setting.Change, learns bool) string {
 // way returns the newest change that was taken back and is about the same as another one; nil =
 // there is none.
 func (v *lever) way(c setting.Change) *way {
-	from, to := setting.PartOf(c.From, v.name), setting.PartOf(c.To, v.name)
+	from, to := valueOf(c.From, v.name), valueOf(c.To, v.name)
 	factor := wayFactor
 	if v.name == "size" { // the next one can be much better
 		factor = 1 + 1e-9
@@ -134,8 +149,8 @@ func (v *lever) way(c setting.Change) *way {
 func (l *Loop) takenBack(v *lever, c setting.Change) {
 	w := v.way(c)
 	if w == nil {
-		v.reverted = appendBounded(v.reverted, way{from: setting.PartOf(c.From, v.name),
-			to: setting.PartOf(c.To, v.name), patience: wayPatience / 2})
+		v.reverted = appendBounded(v.reverted, way{from: valueOf(c.From, v.name),
+			to: valueOf(c.To, v.name), patience: wayPatience / 2})
 		w = &v.reverted[len(v.reverted)-1]
 	}
 	w.patience = min(2*w.patience, maxWayPatience)
@@ -152,11 +167,12 @@ func (l *Loop) delay(v *lever) {
 // kept takes in that a change was kept. When the lever is back where it has been shortly before, it
 // oscillates: it is left alone for long.
 func (l *Loop) kept(v *lever, c setting.Change) (oscillates bool) {
-	to, patience := setting.PartOf(c.To, v.name), max(v.patience, leastFrozen)
+	to, patience := valueOf(c.To, v.name), max(v.patience, leastFrozen)
+	frozen := commits(frozenFor*patience, l.now.Setting.Round)
 	oscillates = slices.ContainsFunc(v.before, func(old value) bool {
-		return isSame(to, old.text) && l.entry.Step <= old.left+frozenFor*patience
+		return isSame(to, old.text) && l.entry.Step <= old.left+frozen
 	})
-	v.before = appendBounded(v.before, value{setting.PartOf(c.From, v.name), c.Step})
+	v.before = appendBounded(v.before, value{valueOf(c.From, v.name), c.Step})
 	switch {
 	case oscillates:
 		v.patience = min(2*patience, maxPatience)

@@ -29,8 +29,8 @@ const (
 )
 
 const (
-	// interval is the number of steps from one decision to the next. While nothing changes it
-	// doubles up to maxInterval, since to decide takes about a millisecond.
+	// interval is the number of optimizer steps from one decision to the next. While nothing
+	// changes it doubles up to maxInterval, since to decide takes about a millisecond.
 	interval, maxInterval = 10, 80
 	// glance is the number of steps from one look to the next at whether the job has suddenly
 	// become faster or slower, by suddenFactor at least. Then policies are asked at once.
@@ -151,7 +151,8 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {
 			l.pace = interval
 		}
-		l.next, l.noisy = o.Step+min(l.pace, l.again), o.Noise.Known
+		l.next = o.Step + commits(min(l.pace, l.again), o.Setting.Round)
+		l.noisy = o.Noise.Known
 		l.glanced, l.rate = o.Step, l.twin.Rate().Mid
 		return orders
 	}
@@ -192,7 +193,7 @@ func (l *Loop) Applied(e Entry) {
 		l.asked, v.until, v.why = nil, l.in(maxInterval), "it was changed lately"
 	} else if e.Change != nil {
 		l.changed, l.pace = e.Step, interval
-		l.next = min(l.next, e.Step+interval)
+		l.next = min(l.next, e.Step+commits(interval, e.Setting.Round))
 		l.learn(*e.Change)
 	}
 	if !e.Leads {

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 const (
@@ -25,19 +26,22 @@ type memory struct {
 }
 
 // recall replaces what an observation says of the noise: by nothing where that is no estimate, and
-// where a worker is left alone, who sees no noise, by what was known before.
+// where nobody sees noise, since a worker is left alone or workers make local steps, by what was
+// known before.
 func (m *memory) recall(o *sense.Observation) {
 	if o.Noise.Known && !isSound(o.Noise) {
 		o.Noise = noise.Estimate{Why: "what was told of it is no estimate"}
 	}
+	seen := o.Noise.Known && !(setting.KeepsReplicas(o.Setting.Sync) && m.noise.Known)
 	switch {
 	case o.Noise.NotFinite:
 		m.noise = noise.Estimate{}
-	case o.Noise.Known:
+	case seen:
 		m.noise, m.step = o.Noise, o.Step
-	case o.Size == 1 && m.noise.Known && o.Step >= m.step:
+	case (o.Size == 1 || setting.IsLocal(o.Setting.Sync)) && m.noise.Known && o.Step >= m.step:
 		known := m.noise
-		roots := min(math.Sqrt(float64(o.Step-m.step)/staleSteps), maxStale)
+		steps := float64(o.Step-m.step) * float64(max(o.Setting.Round, 1))
+		roots := min(math.Sqrt(steps/staleSteps), maxStale)
 		known.Scale.Low *= portable.Pow(staleLow, roots)
 		known.Scale.High *= portable.Pow(staleHigh, roots)
 		o.Noise = known

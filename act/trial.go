@@ -128,10 +128,21 @@ func (l *Loop) check() []Order {
 	if t.ordered == 0 {
 		l.pay(c, rate.Mid)
 	}
+	c.Why = whyOfRounds(c, throughput, efficiency)
 	if c.Policy != "" && c.Measured < least { // it was to bring more, and what was before is known
 		return l.end(c, setting.Reverted)
 	}
 	return l.end(c, setting.Kept)
+}
+
+// whyOfRounds says of what factors the measurement of a change of rounds is the product, as only
+// one of them was measured; "" for other changes.
+func whyOfRounds(c setting.Change, throughput, efficiency float64) string {
+	if parts := c.Parts(); !slices.Contains(parts, "sync") && !slices.Contains(parts, "round") {
+		return ""
+	}
+	return cut(fmt.Sprintf("%.3gx the samples a second, times %.3gx, as predicted, that a sample "+
+		"brings", throughput, efficiency))
 }
 
 // batches returns the batch before the change and the one behind it; 0 = it does not change.
@@ -252,7 +263,9 @@ func (t *trial) measurable(o sense.Observation) (list []sense.StepSample) {
 // efficiencyOf returns by which factor a sample brings more since the change: what was predicted,
 // and on an agent that has not led then, what is predicted now; false = it is not known.
 func (l *Loop) efficiencyOf(t *trial) (float64, bool) {
-	if t.efficiency == 0 && !slices.Contains(t.change.Parts(), "batch") {
+	parts := t.change.Parts()
+	if t.efficiency == 0 && !slices.Contains(parts, "batch") && !slices.Contains(parts, "round") &&
+		!slices.Contains(parts, "sync") {
 		t.efficiency = 1
 	}
 	if t.efficiency == 0 {
@@ -261,7 +274,7 @@ func (l *Loop) efficiencyOf(t *trial) (float64, bool) {
 		if p := l.twin.Predict(decide.Target{Setting: back}); err == nil && p.Efficiency.IsKnown() {
 			t.efficiency = 1 / p.Efficiency.Mid
 			if t.change.Policy != "" {
-				t.efficiency = 1 / p.Efficiency.High
+				t.efficiency = 1 / cmp.Or(p.Careful, p.Efficiency.High)
 			}
 		}
 	}

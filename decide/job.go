@@ -79,6 +79,8 @@ type Prediction struct {
 	Throughput setting.Band
 	// Efficiency is by which factor what a sample brings grows; below 1 for larger batches.
 	Efficiency setting.Band
+	// Careful is the factor of the efficiency that a decision rests on; 0 = the low end.
+	Careful float64
 	// Goodput is by which factor the progress a second grows: throughput times efficiency.
 	Goodput setting.Band
 	// CostSeconds is how many seconds of training the change itself costs.
@@ -105,8 +107,16 @@ const (
 
 // Gain returns by which factor the progress a second grows, to compare targets; 0 = it is not
 // known. Of the throughput the middle counts, because a trial measures it and the change is taken
-// back if it is not there. Of the efficiency the low end counts, because no trial shows that.
-func (p Prediction) Gain() float64 { return p.Throughput.Mid * p.Efficiency.Low }
+// back if it is not there. Of the efficiency Sure counts, because no trial shows that.
+func (p Prediction) Gain() float64 { return p.Throughput.Mid * p.Sure() }
+
+// Sure returns the factor of the efficiency that decisions rest on; 0 = it is not known.
+func (p Prediction) Sure() float64 {
+	if p.Careful > 0 {
+		return p.Careful
+	}
+	return p.Efficiency.Low
+}
 
 // Hope is Gain where what was never measured is as good as it may be: to try such a target costs a
 // few steps, and not to know it can cost the whole job.
@@ -114,5 +124,5 @@ func (p Prediction) Hope() float64 {
 	if !p.Untried {
 		return p.Gain()
 	}
-	return p.Throughput.High * p.Efficiency.Low
+	return p.Throughput.High * p.Sure()
 }

@@ -115,6 +115,31 @@ func (s *StepSeries) list(from, to uint64, disturbed bool) (list []StepSample) {
 	return list
 }
 
+// Churn is how many members of a job come and go.
+type Churn struct {
+	Left, Joined float64 // a second, all members together; 0 = nobody
+}
+
+// Churn returns how many members came and went in the newest steps, up to so many seconds of them;
+// steps of less than a minute count as a minute. A nil series has none.
+func (s *StepSeries) Churn(seconds float64) (c Churn) {
+	if s == nil {
+		return c
+	}
+	past := 0.0
+	for i := s.n - 1; i > max(0, s.n-MaxSteps) && past < seconds; i-- {
+		x, before := s.steps[i%MaxSteps], s.steps[(i-1)%MaxSteps]
+		past += float64(x.Seconds * float64(x.Steps()))
+		c.Left += max(float64(before.Size-x.Size), 0)
+		c.Joined += max(float64(x.Size-before.Size), 0)
+		if x.Size == before.Size && x.Generation != before.Generation { // one took another's place
+			c.Left, c.Joined = c.Left+1, c.Joined+1
+		}
+	}
+	past = max(past, 60)
+	return Churn{c.Left / past, c.Joined / past}
+}
+
 // Rate returns the samples a second of steps, and of how many of them: the median of the whole
 // steps, so that a few that were held up do not count. Its band is where that median lies in 80 of
 // 100 cases if steps do not depend on each other. Without a whole step it says nothing.

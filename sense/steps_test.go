@@ -127,3 +127,30 @@ func TestRate(t *testing.T) {
 		t.Errorf("of one step: %v", rate)
 	}
 }
+
+// Members that come and go are counted by the second, also where one takes another's place.
+func TestChurn(t *testing.T) {
+	var s sense.StepSeries
+	step, members := uint64(0), uint64(0)
+	train := func(steps, size int) {
+		members++
+		for range steps {
+			step++
+			s.Add(sense.StepSample{Step: step, Seconds: 0.5, Samples: 8, Batch: 8, Size: size,
+				Generation: members, Round: 4})
+		}
+	}
+	train(50, 4)
+	train(50, 2) // two left
+	train(50, 2) // another one came for one that left
+	train(50, 3)
+	if c := s.Churn(1e9); c.Left != 3.0/398 || c.Joined != 2.0/398 { // the first begins it
+		t.Errorf("%+v", c)
+	}
+	if c := s.Churn(100); c.Left != 0 || c.Joined != 1.0/100 {
+		t.Errorf("of the newest: %+v", c)
+	}
+	if c := (*sense.StepSeries)(nil).Churn(9); c != (sense.Churn{}) {
+		t.Errorf("of none: %+v", c)
+	}
+}

@@ -58,6 +58,16 @@ func syncNames() (list []string) {
 	return list
 }
 
+// SyncName returns the name of a way to synchronise, without its options.
+func SyncName(sync string) string {
+	name, _, _ := strings.Cut(sync, ":")
+	return name
+}
+
+// IsLocal reports whether workers that synchronise in a way make local steps, and average at the
+// end of a round how far each has come; else they average gradients in every step.
+func IsLocal(sync string) bool { return sync != "" && SyncName(sync) != Ssgd }
+
 // checkSync returns what is wrong with a text of Setting.Sync; nil = nothing.
 func checkSync(text string) error {
 	words := strings.Split(text, ":")

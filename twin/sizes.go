@@ -50,14 +50,21 @@ func (t *Twin) rescale(d Drift) {
 	}
 }
 
-// redeal takes in that work is divided otherwise than before, as some steps of now show: what steps
-// of other sizes took says as much about now as after a drift.
+// under is what steps depend on besides their size.
+type under struct {
+	deal uint32 // sense.DealOf the shares
+	way  way    // to synchronise
+}
+
+// redeal takes in that work is divided otherwise than before, or that workers synchronise in
+// another way, as some steps of now show: what steps of other sizes took says as much about now as
+// after a drift.
 func (t *Twin) redeal(current []sense.StepSample) {
-	deal := sense.DealOf(t.now.Setting.Shares)
-	if deal == t.deal || len(current) < minSteps {
+	now := under{sense.DealOf(t.now.Setting.Shares), wayOf(t.now.Setting)}
+	if now == t.under || len(current) < minSteps {
 		return
 	}
-	t.deal = deal
+	t.under = now
 	i := t.find(current[0].Size, perWorker(current[0].Samples, current[0].Size))
 	if i < 0 {
 		t.sizes = nil

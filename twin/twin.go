@@ -38,7 +38,7 @@ type Twin struct {
 	members      membersModel   // seconds of a step by its members too
 	membersKnown bool           // members is that of now
 	sizes        []size         // what steps took, the newest size first; at most maxSizes
-	deal         uint32         // sense.DealOf the shares that sizes are of
+	under        under          // how workers trained that sizes are of
 	doubted      int            // members of which steps are doubted at the next fit; 0 = of none
 	since        uint64         // steps up to this one say nothing any more
 	drifts       []Drift        // the newest last; at most maxDrifts
@@ -47,10 +47,14 @@ type Twin struct {
 	divided   division // how work is divided
 	head      float64  // samples that the fixed part of a worker's work is worth
 	headKnown bool     // it was measured
+	exchange  exchange // between workers
 }
 
 // Observe tells the twin how the job does now, with which it compares its predictions.
-func (t *Twin) Observe(o sense.Observation) { t.now, t.known = o, false }
+func (t *Twin) Observe(o sense.Observation) {
+	t.now, t.known = o, false
+	t.learnExchange()
+}
 
 // Rate returns how many samples a second the job trains on now; zero = it is not known.
 func (t *Twin) Rate() setting.Band {
@@ -102,7 +106,8 @@ func (t *Twin) fit() {
 // many steps.
 func (t *Twin) dealtAsNow() []sense.StepSample {
 	deal := sense.DealOf(t.now.Setting.Shares)
-	return slices.DeleteFunc(t.now.Steps.Between(t.since, t.now.Step),
+	from := max(t.since, t.exchange.since)
+	return slices.DeleteFunc(t.now.Steps.Between(min(from, t.now.Step), t.now.Step),
 		func(x sense.StepSample) bool {
 			return x.Deal != deal || !x.IsInRounds(t.now.Setting.Round)
 		})
@@ -123,9 +128,9 @@ func perWorker(samples uint64, size int) float64 {
 	return math.Ceil(float64(samples) / float64(max(size, 1)))
 }
 
-// Predict implements decide.Twin. It knows what the batch, the size and the shares of work change,
-// how long steps take in other rounds and not what they bring, that the steps between checkpoints
-// change what these cost and save, and that the rate changes nothing else.
+// Predict implements decide.Twin. It knows what the batch, the size, the shares of work and the way
+// to synchronise change, that the steps between checkpoints change what these cost and save, and
+// that the rate changes nothing else.
 func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	t.fit()
 	size := to.Members(t.now)
@@ -162,11 +167,17 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		p.Efficiency = t.efficiency(batch)
 	}
 	if changesRound(parts) {
-		in := t.roundThroughput(to.Setting.Round)
+		way := wayOf(to.Setting)
+		in := t.roundThroughput(way)
 		if !in.IsKnown() {
 			return decide.Prediction{Guess: "where the time of steps goes is not known"}
 		}
-		p.Throughput, p.Efficiency = times(p.Throughput, stretch(in, kind.factor())), setting.Band{}
+		p.Throughput = times(p.Throughput, stretch(in, kind.factor()))
+		b, careful := t.roundEfficiency(way, float64(from.Batch)/t.rate.Mid)
+		p.Careful = p.Efficiency.Low * careful
+		if p.Efficiency = times(p.Efficiency, b); !b.IsKnown() {
+			p.Efficiency = setting.Band{}
+		}
 	}
 	p.Goodput = times(p.Throughput, p.Efficiency)
 	seconds := float64(batch) / t.rate.Mid
@@ -179,9 +190,6 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	if !p.Efficiency.IsKnown() {
 		p.Goodput = setting.Band{}
 		p.Guess = "the gradient noise scale is unknown: " + t.now.Noise.Why
-	}
-	if changesRound(parts) {
-		p.Guess = "what a sample brings in other rounds is not known"
 	}
 	return p
 }

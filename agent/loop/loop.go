@@ -245,7 +245,7 @@ func withBuiltIn(list []decide.Policy) []decide.Policy {
 		}
 	}
 	for _, p := range []decide.Policy{policy.Batch{}, policy.Size{}, policy.Shares{},
-		policy.Checkpoint{}} {
+		policy.Checkpoint{}, policy.Sync{}} {
 		free := true
 		for _, lever := range p.Levers() {
 			free = free && !taken[lever]

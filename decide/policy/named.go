@@ -5,7 +5,7 @@ import "github.com/shoal-ml/shoal/decide"
 // All returns the policies that people can name, in a new list: those that decide unless others are
 // named, and published rules to compare them with. Budget is not among them: it needs numbers too.
 func All() []decide.Policy {
-	return []decide.Policy{Batch{}, Shares{}, Size{}, Checkpoint{}, KungFuBatch{},
+	return []decide.Policy{Batch{}, Shares{}, Size{}, Checkpoint{}, Sync{}, KungFuBatch{},
 		Wagenlander{}, Learners{}}
 }
 

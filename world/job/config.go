@@ -28,6 +28,7 @@ type Config struct {
 	Data   cursor.Cursor  // where the job begins; its batch is the one that the program states
 	Levers setting.Levers // what the program opens
 	Noise  Noise
+	Local  Local
 	Costs  Costs
 	Events []Event
 	// Audit is told of the samples that a worker has trained on and that count: the epoch, and
@@ -81,6 +82,14 @@ func (n Noise) at(progress float64) float64 {
 	return n.From * portable.Pow(n.To/n.From, min(1, progress/n.Target))
 }
 
+// Local is what local steps bring: own·(φ+B)/(φ+B·(1+κ·log₂R)) of what a sample brings to
+// synchronous SGD, in rounds of R steps of B samples each, with the noise scale φ. The zero value
+// says that both are drawn from the seed, which nobody who decides knows.
+type Local struct {
+	Stale float64 // κ; 0 unless Own is stated
+	Own   float64 // what a step with the gradient of one worker brings; 0 = both are drawn
+}
+
 // Costs are the seconds for which all workers pause when something changes.
 type Costs struct {
 	Join    float64 // a host joins
@@ -103,8 +112,8 @@ type Event struct {
 	Timed bool    // whether At says when
 	What  What
 	Host  int // index in Config.Hosts
-	// Value is of Cable seconds for a byte, of Slow the factor, of Disk seconds for a sample, of
-	// Notice seconds.
+	// Value is of Cable and Cables seconds for a byte, of Slow the factor, of Disk seconds for a
+	// sample, of Notice seconds.
 	Value float64
 	Text  string // what people call it
 }
@@ -120,6 +129,7 @@ const (
 	Lose                 // the host is lost
 	Join                 // the host joins
 	Disk                 // a worker of the host waits so long for each of its samples
+	Cables               // all cables get another rate; Host does not count
 	Overflow             // the host is out of memory, and lost; a World says so, nobody else
 )
 

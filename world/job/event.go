@@ -39,6 +39,10 @@ func (w *World) apply(e Event) {
 	switch e.What {
 	case Cable:
 		h.Cable = e.Value
+	case Cables:
+		for i := range w.hosts {
+			w.hosts[i].Cable = e.Value
+		}
 	case Slow:
 		h.slow = e.Value
 	case Disk:
@@ -179,18 +183,20 @@ func (w *World) observe(s Step, slowest float64) {
 	w.series.Add(sample)
 	w.split.seen = min(w.split.seen+1, splitSteps)
 	ease := func(mean *float64, x float64) { *mean += (x - *mean) / float64(w.split.seen) }
-	data, took := 0.0, 0.0
+	data, took, met := 0.0, 0.0, 0.0
 	for i := range w.ranks {
 		r := &w.ranks[i]
 		ease(&w.split.Slack[i], (slowest-r.took)/steps)
 		data += w.hosts[r.host].Wait + r.load
-		took += r.took / steps
+		took += (r.took - r.met) / steps
+		met += r.met / steps
 	}
 	ease(&w.split.Data, data/float64(len(w.ranks)))
 	ease(&w.split.Compute, (took-data)/float64(len(w.ranks)))
 	ease(&w.split.Exposed, s.Exposed/steps)
+	ease(&w.split.Optimizer, met/float64(len(w.ranks)))
 	ease(&w.split.Seconds, (slowest+s.Exposed)/steps)
-	if s.Noise > 0 && s.Samples > 0 && !w.drifts() {
+	if s.Noise > 0 && s.Samples > 0 && !setting.KeepsReplicas(w.synced()) {
 		w.noise.Add(w.norms(s))
 	}
 }
@@ -200,7 +206,7 @@ func (w *World) observe(s Step, slowest float64) {
 // sum of samples has a chi-squared distribution of as many degrees of freedom as the gradient has
 // coordinates, which is normal enough.
 func (w *World) norms(s Step) noise.Sums {
-	ranks, batch := float64(s.Size), float64(s.Samples)
+	ranks, batch := float64(s.Size), float64(s.Samples)/float64(max(s.Round, 1))
 	if s.Size < 2 {
 		return noise.Sums{Alone: 1}
 	}

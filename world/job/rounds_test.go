@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
 )
 
 // A round takes its local steps and one exchange, of which nothing is hidden; what is known of its
@@ -45,5 +46,109 @@ func TestRounds(t *testing.T) {
 	}
 	if err := newWorld(t, config(t, 2, 99, 8)).Change(setting.Setting{Round: 2}); err == nil {
 		t.Error("a closed round changes")
+	}
+}
+
+// Workers that meet in pairs wait for their partners alone, but for the end of a round, and send
+// each other what they have in each step.
+func TestPairs(t *testing.T) {
+	c := config(t, 4, 128*16, 128)
+	c.Levers.Sync, c.Levers.Round, c.Data = "local", 16, c.Data.WithRound(16)
+	for i := range c.Hosts {
+		c.Hosts[i].Residuals = job.Spread(0.5)
+	}
+	alone := run(t, newWorld(t, c), 1)[0]
+	c.Levers.Sync = "pair"
+	pairs := run(t, newWorld(t, c), 1)[0]
+	c.Gradients = 0
+	free := run(t, newWorld(t, c), 1)[0]
+	c.Levers.Sync, c.Levers.Round, c.Data = "ssgd", 1, c.Data.WithRound(1)
+	all := 0.0
+	for _, s := range run(t, newWorld(t, c), 16) {
+		all += s.Seconds
+	}
+	if !(free.Seconds > alone.Seconds-alone.Exposed && free.Seconds < all) {
+		t.Errorf("a round takes %v with partners, %v alone, and %v with all in each step",
+			free.Seconds, alone.Seconds-alone.Exposed, all)
+	}
+	whole := config(t, 4, 1, 1)
+	meeting := whole.Hosts[0].Cable * float64(whole.Gradients) // latency is in both
+	if got := pairs.Seconds - pairs.Exposed - free.Seconds; math.Abs(got-16*meeting) > 1e-9 {
+		t.Errorf("16 meetings take %v s, want %v", got, 16*meeting)
+	}
+}
+
+// What local steps bring falls with the length of rounds, and with a worker that is lost goes its
+// part, and where workers keep replicas as much again.
+func TestProgressOfRounds(t *testing.T) {
+	progress := func(sync string, round uint32, lost bool) float64 {
+		c := config(t, 4, 128*64, 128)
+		c.Noise = job.Noise{From: 128, To: 128, Target: 1}
+		c.Local = job.Local{Own: 0.8, Stale: 0.5}
+		c.Levers.Sync, c.Levers.Round, c.Data = sync, round, c.Data.WithRound(round)
+		if lost {
+			c.Events = []job.Event{{What: job.Lose, Host: 1}}
+		}
+		return run(t, newWorld(t, c), 1)[0].Progress
+	}
+	for _, x := range []struct {
+		sync  string
+		round uint32
+		lost  bool
+		want  float64
+	}{
+		{"ssgd", 1, false, 128}, {"local", 1, false, 0.8 * 128},
+		{"local", 16, false, 16 * 128 * 0.8 * 2 / (1 + 1 + 0.5*4)},
+		{"pair", 16, false, 16 * 128 * 0.8 * 2 / (1 + 1 + 0.5)},
+		{"local", 16, true, 16 * 96 * 0.8 * (1 + 1) / (1 + 0.75*(1+0.5*4))},
+		{"pair", 16, true, 16 * 64 * 0.8 * (1 + 1) / (1 + 0.75*(1+0.5))},
+	} {
+		if got := progress(x.sync, x.round, x.lost); math.Abs(got-x.want) > 1e-6*x.want {
+			t.Errorf("%+v brings %v", x, got)
+		}
+	}
+	drawn := map[float64]bool{}
+	for seed := range uint64(20) {
+		c := config(t, 4, 128*64, 128)
+		c.Seed, c.Levers.Sync, c.Levers.Round = seed, "local", 1
+		p := run(t, newWorld(t, c), 1)[0].Progress / 128
+		if drawn[p] = true; p < 0.7 || p > 1 {
+			t.Errorf("seed %d: a step brings %v", seed, p)
+		}
+	}
+	if len(drawn) < 15 {
+		t.Errorf("only %d of 20 seeds differ", len(drawn))
+	}
+}
+
+// Storms take hosts away and bring them back, as often as they say; the first host stays, and the
+// same seed gives the same.
+func TestSpot(t *testing.T) {
+	s := job.Spot{Calm: 3600, Storm: 1800, Lose: 600, Back: 300, Every: 3600, Slow: 1200, Cable: 1}
+	const hosts, until = 16, 3000 * 3600
+	list := s.Events(7, hosts, 0.5, until)
+	out, counts, slow, before := map[int]bool{}, map[job.What]float64{}, 0.0, 0.0
+	for _, e := range list {
+		counts[e.What]++
+		switch {
+		case e.At < before || e.What != job.Cables && e.Host == 0:
+			t.Fatalf("%+v after %v s", e, before)
+		case e.What == job.Lose && out[e.Host], e.What == job.Join && !out[e.Host]:
+			t.Fatalf("%+v, and it is there: %v", e, !out[e.Host])
+		case e.What == job.Cables && e.Value == 0.5:
+			slow += e.At
+		case e.What == job.Cables:
+			slow -= e.At
+		}
+		out[e.Host], before = e.What == job.Lose, e.At
+	}
+	// A third of the time is storm, in which a host is there 600 of 900 s.
+	losses := counts[job.Lose] / (until / 3.0 / 900 * (hosts - 1))
+	if math.Abs(losses-1) > 0.1 || math.Abs(slow/until-0.25) > 0.03 {
+		t.Errorf("%v of the losses that there should be, slow for %v of the time", losses,
+			slow/until)
+	}
+	if other := s.Events(7, hosts, 0.5, until); len(other) != len(list) || other[9] != list[9] {
+		t.Error("another time it is something else")
 	}
 }

@@ -70,7 +70,8 @@ type rank struct {
 	worker  uint64
 	compute float64 // seconds of the samples of this batch, without the residual
 	load    float64 // of these, those in which it waits for the samples
-	took    float64 // seconds of the newest step: data and compute
+	took    float64 // seconds of the newest round, without the exchange at its end
+	met     float64 // of these, those in which it waited for partners and exchanged with them
 }
 
 // split is where the time of a step goes: means over about splitSteps steps.
@@ -118,6 +119,7 @@ func New(c Config) (*World, error) {
 	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("world/job: %w", err)
 	}
+	c.Local = c.Local.drawn(c.Seed)
 	w := &World{config: c, cursor: c.Data, generation: 1}
 	workers := uint64(0)
 	for _, h := range c.Hosts {
@@ -172,9 +174,10 @@ func (w *World) Step() (Step, bool) {
 	if steps > 1 {
 		s.Round = uint32(steps)
 	}
+	count := w.cursor.Count()
 	s.Samples = w.commit()
 	s.StepSample.Step = w.cursor.Step
-	w.progress += float64(float64(s.Samples) * w.Efficiency(float64(s.Samples)/float64(steps)))
+	w.progress += w.brought(s.Samples, count, steps)
 	s.At, s.Progress = w.now, w.progress
 	w.observe(s, slowest)
 	w.measureSave()
@@ -188,14 +191,18 @@ func (w *World) Step() (Step, bool) {
 // slowest. What is drawn follows from the seed and the number of the round.
 func (w *World) compute(seed, number, steps uint64) (slowest float64) {
 	for i := range w.ranks {
-		w.ranks[i].took = 0
+		w.ranks[i].took, w.ranks[i].met = 0, 0
 	}
+	pairs := inPairs(w.synced())
 	for step := range steps {
 		numbers := drawsOf(seed^step<<32, number)
 		for i := range w.ranks {
 			r := &w.ranks[i]
 			h := &w.hosts[r.host]
 			r.took += h.Wait + float64(r.compute*pick(h.Residuals, numbers.at(r.worker)))
+		}
+		if pairs {
+			w.meet(numbers)
 		}
 	}
 	for i := range w.ranks {
@@ -211,12 +218,6 @@ func (w *World) hidden(slowest float64) float64 {
 		return 0
 	}
 	return min(w.whole, w.config.Hidden*slowest)
-}
-
-// drifts reports whether workers average in some other way than their gradients in every step.
-func (w *World) drifts() bool {
-	sync := w.setting.WithStated(0, w.config.Levers).Sync
-	return sync != "" && sync != setting.Ssgd
 }
 
 // commit commits the step without those who are lost, who then leave. It returns how many samples
@@ -258,22 +259,29 @@ func (w *World) computeSeconds(of int, samples float64) float64 {
 	return float64((h.Fixed+float64(h.PerSample*samples))*h.slow*h.took) + float64(h.Load*samples)
 }
 
-// Efficiency returns how much a sample of a batch brings now, compared with one in the batch that
-// the program states.
-func (w *World) Efficiency(batch float64) float64 {
-	scale := w.config.Noise.at(w.progress)
-	if scale <= 0 {
-		return 1
+// brought returns the progress of a round of so many steps, of whose samples only some were
+// committed: with who is lost goes its part, and as much again where workers keep replicas.
+func (w *World) brought(samples, of, steps uint64) float64 {
+	counts := float64(samples)
+	if setting.KeepsReplicas(w.synced()) {
+		counts -= float64(of - samples)
 	}
-	return (scale + float64(w.config.Data.Batch)) / (scale + batch)
+	return counts * w.EfficiencyIn(w.synced(), uint32(steps), float64(samples)/float64(steps))
 }
 
-// meanDraws is of how many steps MeanSeconds takes the mean.
+// Efficiency returns how much a sample of a batch brings now, compared with one in the batch that
+// the program states in steps of synchronous SGD.
+func (w *World) Efficiency(batch float64) float64 {
+	return w.EfficiencyIn(w.synced(), w.cursor.Round, batch)
+}
+
+// meanDraws is of how many steps MeanSeconds takes the mean at least, in whole rounds.
 const meanDraws = 64
 
 // MeanSeconds returns what optimizer steps with a batch take in the mean, as the job is now: what
 // whoever knows all about it would predict. Ideal divides the batch so that all workers compute for
-// as long; else all have the same part. It does not change the job, and takes as long as 64 rounds.
+// as long; else all have the same part. It does not change the job, and takes as long as 64 steps,
+// or a round.
 func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 	whole := cursor.Cursor{Samples: cursor.MaxSamples, Batch: batch}
 	compute := make([]float64, len(w.ranks))
@@ -293,10 +301,11 @@ func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 	for i := range c.ranks {
 		c.ranks[i].compute = compute[i]
 	}
-	for i := range uint64(meanDraws) {
+	rounds := (meanDraws + steps - 1) / steps
+	for i := range rounds {
 		slowest := c.compute(^w.config.Seed, i, steps)
 		exposed := w.whole - w.hidden(slowest)
-		mean += float64((slowest + exposed) / (meanDraws * float64(steps)))
+		mean += float64((slowest + exposed) / float64(rounds*steps))
 	}
 	return mean
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
@@ -30,6 +31,8 @@ type oracle struct {
 type option struct {
 	members int // 0 = as many as there are
 	batch   float64
+	sync    string // "" = as it is
+	round   uint32 // likewise
 }
 
 // oracleNumbers is how many batches or sizes of a range the best is looked for among.
@@ -39,9 +42,15 @@ const oracleNumbers = 33
 // the best shares of work.
 func newOracle(w *job.World, l setting.Levers, first uint64, ideal bool) oracle {
 	o := oracle{world: w, ideal: ideal}
+	ways := []setting.Setting{{}}
+	if l.Auto {
+		ways = append([]setting.Setting{{Sync: l.Sync, Round: l.Round}}, policy.SyncCandidates()...)
+	}
 	for _, members := range numbersOf(l.Size, float64(w.Setting().Size)) {
 		for _, batch := range numbersOf(l.Batch, float64(first)) {
-			o.options = append(o.options, option{int(members), batch})
+			for _, way := range ways {
+				o.options = append(o.options, option{int(members), batch, way.Sync, way.Round})
+			}
 		}
 	}
 	o.seconds = make([]float64, len(o.options))
@@ -66,10 +75,22 @@ func numbersOf(r setting.Range, first float64) []float64 {
 
 // mean returns what steps of an option take in the mean.
 func (o *oracle) mean(x option, ideal bool) float64 {
-	if x.members == 0 {
-		return o.world.MeanSeconds(uint64(x.batch), ideal)
+	w := o.world
+	if x.sync != "" {
+		w = w.As(x.sync, x.round)
 	}
-	return o.world.MeanSecondsOf(x.members, uint64(x.batch), ideal)
+	if x.members == 0 {
+		return w.MeanSeconds(uint64(x.batch), ideal)
+	}
+	return w.MeanSecondsOf(x.members, uint64(x.batch), ideal)
+}
+
+// efficiency returns what a sample brings to an option.
+func (o *oracle) efficiency(x option) float64 {
+	if x.sync != "" {
+		return o.world.EfficiencyIn(x.sync, x.round, x.batch)
+	}
+	return o.world.Efficiency(x.batch)
 }
 
 // goodput returns the progress a second of the first option and of the best one, as the job is now.
@@ -82,7 +103,7 @@ func (o *oracle) goodput() (first, best float64) {
 		o.even = o.mean(o.options[0], false)
 	}
 	for i, x := range o.options {
-		rate := x.batch * o.world.Efficiency(x.batch) / o.seconds[i]
+		rate := x.batch * o.efficiency(x) / o.seconds[i]
 		if i == 0 {
 			first = rate * o.seconds[0] / o.even
 		}

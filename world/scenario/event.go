@@ -10,7 +10,8 @@ import (
 
 // whats are the events of a scenario by their words.
 var whats = map[string]job.What{"cable": job.Cable, "slow": job.Slow, "notice": job.Notice,
-	"lose": job.Lose, "join": job.Join, "disk": job.Disk}
+	"lose": job.Lose, "join": job.Join, "disk": job.Disk,
+	"cables": job.Cables}
 
 // readEvent reads what follows "at", in a line whose words are text.
 func (p *parser) readEvent(l *line, text string) {
@@ -26,12 +27,17 @@ func (p *parser) readEvent(l *line, text string) {
 		e.Timed = true
 		e.At = l.quantity("a time or a step, such as 30s or step 200", times)
 	}
-	word := l.choose("cable", "slow", "notice", "lose", "join", "disk", "set")
+	word := l.choose("cable", "cables", "slow", "notice", "lose", "join", "disk", "set")
 	if word == "set" {
 		p.Asked = append(p.Asked, Ask{e.Step, e.At, e.Timed, p.readSetting(l)})
 		return
 	}
-	e.What, e.Host = whats[word], p.readHost(l)
+	e.What = whats[word]
+	if e.What == job.Cables {
+		e.Value = secondsPerByte(l)
+	} else {
+		e.Host = p.readHost(l)
+	}
 	switch {
 	case l.err != nil:
 	case e.What == job.Cable:

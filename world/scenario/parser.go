@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"math"
 	"strings"
 
@@ -34,6 +35,7 @@ type parser struct {
 	deviation  float64 // of the logarithm of the compute
 	samples    uint64
 	batch      uint64
+	spot       job.Spot
 	epochs     float64 // until the target; 0 = there is none
 	eventLines []int   // by event: its line
 }
@@ -47,6 +49,9 @@ var examples = map[string]string{
 	"latency":   "latency 50us",
 	"memory":    "memory 2GiB + 10MiB/sample of 16GiB",
 	"data":      "data 50000 batch 128 range 32-1024",
+	"local":     "local 85% less 10%",
+	"spot":      "spot calm 4h storm 45min lose 20min back 5min",
+	"slowdowns": "slowdowns every 1h for 20min cable 100Mbit",
 	"noise":     "noise 600 growing to 4000",
 	"target":    "target 10 epochs",
 	"costs":     "costs join 2s start 20s release 100ms loss 1s change 50ms save 2s write 5s",
@@ -62,7 +67,8 @@ var examples = map[string]string{
 // list can stand on several lines.
 var (
 	kinds = []string{"hosts", "compute", "wait", "gradients", "latency", "memory", "data", "noise",
-		"target", "costs", "at", "policy", "budget", "seed", "run", "expect"}
+		"local", "spot", "slowdowns", "target", "costs", "at", "policy", "budget", "seed", "run",
+		"expect"}
 	several = map[string]bool{"at": true, "expect": true}
 )
 
@@ -94,6 +100,15 @@ func (p *parser) read(l *line, text string) {
 		p.readData(l)
 	case "noise":
 		p.readNoise(l)
+	case "local":
+		p.Job.Local.Own = l.quantity("what a local step brings, such as 85%", part)
+		l.choose("less")
+		p.Job.Local.Stale = l.quantity("how much less longer rounds bring, such as 10%", part)
+		if own := p.Job.Local.Own; l.err == nil && (own == 0 || own > 1) {
+			l.failf("a local step brings more than nothing, and at most 100%%")
+		}
+	case "spot", "slowdowns":
+		p.readSpot(l, kind)
 	case "target":
 		p.epochs = l.quantity("a number of epochs, such as 10", plain)
 		l.choose("epochs", "epoch")
@@ -236,14 +251,63 @@ func (p *parser) readData(l *line) {
 	l.choose("batch")
 	p.batch = l.whole("a batch, such as 128", maxSamples)
 	for l.more() {
-		if l.choose("range", "round") == "round" {
-			p.Job.Levers.Sync = "local"
+		switch l.choose("range", "round", "sync") {
+		case "range":
+			p.Job.Levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
+				maxSamples)
+		case "round":
+			p.Job.Levers.Sync = cmp.Or(p.Job.Levers.Sync, "local")
 			p.Job.Levers.Round = uint32(l.whole("a number of steps, such as 16", setting.MaxRound))
-			continue
+		case "sync":
+			p.readSync(l, "auto, or a way to synchronise, such as pair")
 		}
-		p.Job.Levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
-			maxSamples)
 	}
+}
+
+// readSync reads how workers synchronise, and unless it is the last word of the line after how many
+// steps, behind a slash. what says what it is.
+func (p *parser) readSync(l *line, what string) {
+	name, steps, is := strings.Cut(l.word(what), "/")
+	levers := &p.Job.Levers
+	if levers.Auto = name == "auto"; levers.Auto {
+		name, is = setting.Ssgd, false
+		levers.Round = 1
+	}
+	levers.Sync = name
+	if is {
+		levers.Round = uint32(l.toWhole(steps, "a number of steps, such as 16", setting.MaxRound))
+	}
+	if levers.Round == 0 {
+		levers.Round = 1
+	}
+	if l.err == nil {
+		if err := levers.Validate(); err != nil {
+			l.failf("%v", err)
+		}
+	}
+}
+
+// readSpot reads what follows "spot" or "slowdowns".
+func (p *parser) readSpot(l *line, kind string) {
+	s := &p.spot
+	// read reads a mean time behind a word.
+	read := func(word string, x *float64) {
+		l.choose(word)
+		if *x = l.quantity("a mean time, such as 20min", times); l.err == nil && *x < 1 {
+			l.failf("less than a second")
+		}
+	}
+	if kind == "slowdowns" {
+		read("every", &s.Every)
+		read("for", &s.Slow)
+		l.choose("cable")
+		s.Cable = secondsPerByte(l)
+		return
+	}
+	read("calm", &s.Calm)
+	read("storm", &s.Storm)
+	read("lose", &s.Lose)
+	read("back", &s.Back)
 }
 
 // readRange reads the least and the largest of some numbers, none of which is above most. what says

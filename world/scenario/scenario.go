@@ -157,6 +157,15 @@ func (p *parser) finish() error {
 		p.Steps = maxSteps
 	}
 	p.makeHosts()
+	if p.spot != (job.Spot{}) {
+		if p.Seconds == 0 {
+			return fmt.Errorf("line %d: what happens by chance needs an end: write also run 10h",
+				max(p.seen["spot"], p.seen["slowdowns"]))
+		}
+		list := p.spot.Events(p.Job.Seed, p.hosts, p.host.Cable, p.Seconds)
+		p.Job.Events = append(p.Job.Events, list...)
+		p.eventLines = append(p.eventLines, make([]int, len(list))...)
+	}
 	return p.checkHosts()
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // whatExample is a what-if with most of its parts.
-const whatExample = "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"
+const whatExample = "size=8, batch=512, link h2=100Mbit, slow h3=2x, sync=local/16, policy=none"
 
 // readWhat changes what the lines have said by a what-if, such as whatExample. All of it holds from
 // the start.
@@ -32,7 +32,7 @@ func (p *parser) readWhat(text string) error {
 
 // readWhatItem reads one part of a what-if.
 func (p *parser) readWhatItem(l *line) {
-	switch l.choose("size", "batch", "link", "slow", "policy") {
+	switch l.choose("size", "batch", "link", "slow", "sync", "policy") {
 	case "size":
 		p.hosts = int(l.whole("a number of hosts, such as 8", MaxHosts))
 	case "batch":
@@ -53,6 +53,8 @@ func (p *parser) readWhatItem(l *line) {
 		e := job.Event{What: job.Slow, Host: p.readHost(l)}
 		e.Value = readFactor(l)
 		p.atStart(l, e)
+	case "sync":
+		p.readSync(l, "auto, or a way to synchronise, such as local/16")
 	case "policy":
 		p.Policies = nil
 		if name := l.choose(append([]string{"none"}, p.policies...)...); name != "none" {

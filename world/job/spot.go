@@ -1,0 +1,65 @@
+package job
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/internal/portable"
+)
+
+// Spot is how hosts are taken away and come back that somebody lends while nobody else wants them,
+// and how cables become slow for a while: times, in seconds, that are drawn from exponential
+// distributions with these means. Storms follow calms. The zero value says that nothing happens.
+type Spot struct {
+	Calm, Storm float64 // how long each lasts; 0 = there are no storms
+	Lose        float64 // until a host is lost in a storm
+	Back        float64 // until a host that was lost joins again
+	// Every is from the end of one time in which cables are slow to the next one, Slow how long
+	// that is, and Cable how many seconds a byte takes then; 0 = cables stay.
+	Every, Slow, Cable float64
+}
+
+// maxSpotEvents bounds the list of events.
+const maxSpotEvents = 1 << 17
+
+// Events returns what happens until a time to so many hosts, whose cables take so many seconds a
+// byte else. The first host is never lost, so that the job goes on.
+func (s Spot) Events(seed uint64, hosts int, cable, until float64) (list []Event) {
+	numbers, next := drawsOf(seed+3, 0), uint64(0)
+	// wait draws a time of a mean.
+	wait := func(mean float64) float64 {
+		next++
+		return float64(-mean * portable.Log((float64(numbers.at(next)>>11)+0.5)/(1<<53)))
+	}
+	// add adds an event.
+	add := func(at float64, what What, host int, value float64, text string) {
+		list = append(list, Event{Timed: true, At: at, What: what, Host: host, Value: value,
+			Text: text})
+	}
+	if s.Storm > 0 && s.Lose > 0 {
+		there := make([]float64, hosts) // from when on
+		for at := wait(s.Calm); at < until && len(list) < maxSpotEvents; {
+			end := at + wait(s.Storm)
+			for host := 1; host < hosts; host++ {
+				for lost := max(at, there[host]) + wait(s.Lose); lost < min(end, until); {
+					back := lost + wait(s.Back)
+					add(lost, Lose, host, 0, fmt.Sprintf("h%d is taken away", host+1))
+					add(back, Join, host, 0, fmt.Sprintf("h%d is back", host+1))
+					there[host], lost = back, back+wait(s.Lose)
+				}
+			}
+			at = end + wait(s.Calm)
+		}
+	}
+	if s.Every > 0 && s.Slow > 0 {
+		for at := wait(s.Every); at < until && len(list) < maxSpotEvents; {
+			end := at + wait(s.Slow)
+			add(at, Cables, 0, s.Cable, "cables are slow")
+			add(end, Cables, 0, cable, "cables are as before")
+			at = end + wait(s.Every)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	return list
+}
