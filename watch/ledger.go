@@ -78,7 +78,8 @@ func (e *event) title() string {
 	}
 	if e.What != "generation" {
 		if len(e.Awaited) > 0 {
-			return e.What + " " + workers(e.Awaited)
+			return fmt.Sprintf("%s for %s %s", e.What,
+				plural.Verb(len(e.Awaited), "worker", "workers"), workers(e.Awaited))
 		}
 		return e.What
 	}

@@ -347,7 +347,7 @@ func (r *Run) AddSense(line []byte) {
 	nan := math.NaN()
 	mean := nan
 	if row.Span > 0 {
-		mean = row.Span / float64(row.Steps)
+		mean = row.Span / float64(row.Steps) / float64(max(row.Round, 1))
 	}
 	values := []float64{nan, nan, nan, nan, nan, float64(row.Size), nan, nan, nan}
 	if q := row.Seconds; q != nil {

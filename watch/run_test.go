@@ -40,6 +40,8 @@ func full() *Run {
 	}
 	r.AddEvent([]byte(`{"time":"2026-11-26T16:27:01Z","what":"generation","generation":2,` +
 		`"size":1,"lost":[1],"step":7,"because":"w1 was killed"}`))
+	r.AddEvent([]byte(`{"time":"2026-11-26T16:27:09Z","what":"waited","awaited":[0],"step":9,` +
+		`"because":"worker 0 computed for 9 s"}`))
 	r.AddEvent(change("entered", predicted))
 	r.AddEvent(change("kept", predicted+`,"measured":1.3,"steps":64`))
 	r.AddMetrics([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":"NaN"}}`))
@@ -85,10 +87,11 @@ func TestView(t *testing.T) {
 	for _, m := range v.Marks {
 		kinds, titles = append(kinds, m.Kind), append(titles, m.Title)
 	}
-	if got := strings.Join(kinds, " "); got != "loss change change other" {
+	if got := strings.Join(kinds, " "); got != "loss wait change change other" {
 		t.Errorf("marks %s: %q", got, titles)
 	}
-	if titles[0] != "generation 2: 1 worker, lost 1" || titles[3] != "loss is NaN" {
+	if titles[0] != "generation 2: 1 worker, lost 1" || titles[4] != "loss is NaN" ||
+		titles[1] != "waited for worker 0" {
 		t.Errorf("titles %q", titles)
 	}
 	if len(v.Changes) != 1 || v.Changes[0].Inside == nil || !*v.Changes[0].Inside ||
@@ -102,6 +105,18 @@ func TestView(t *testing.T) {
 	rest := v.Series[1].Values[4][0]
 	if rate != 320 || rest < 0.0399 || rest > 0.0401 {
 		t.Errorf("rate %v, rest of a step %v", rate, rest)
+	}
+}
+
+// Of rounds of local steps, the parts of a step and the rest of it are of an optimizer step, and
+// the rate counts all samples.
+func TestRounds(t *testing.T) {
+	r := New("/runs/x", "1.0", "e")
+	r.AddSense([]byte(`{"time":"2026-11-26T16:27:09Z","step":5,"steps":5,"round":4,"span":10,` +
+		`"size":2,"batch":8,"samples":160,"split":{"compute":0.3}}`))
+	v := r.View(1)
+	if rate, rest := v.Series[0].Values[3][0], v.Series[1].Values[4][0]; rate != 16 || rest != 0.2 {
+		t.Errorf("%v samples a second, rest of a step %v", rate, rest)
 	}
 }
 

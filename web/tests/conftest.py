@@ -100,12 +100,13 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """A function that opens an address in a browser of its own, in a theme and a width, and fails
-    the test at its end where something was printed to the console of the page, or a script failed.
+    """A function that opens an address in a browser of its own, in a theme and a width, after it
+    has called `before` with the empty page, and fails the test at its end where something was
+    printed to the console of the page, or a script failed.
     """
     faults, contexts = [], []
 
-    def open_one(address, theme="light", width=1280, strict=True):
+    def open_one(address, theme="light", width=1280, strict=True, before=lambda page: None):
         size = {"width": width, "height": 900}
         context = browser.new_context(color_scheme=theme, viewport=size)
         contexts.append(context)
@@ -115,6 +116,7 @@ def open_page(browser):
             page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: faults.append(f"a dialog: {dialog.message}"))
+        before(page)
         page.goto(str(address))
         return page
 

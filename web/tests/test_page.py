@@ -47,6 +47,7 @@ def test_live_page_and_report(training, open_page, tmp_path):
         page.reload()  # by the cookie, without a token
         expect(page.locator("tr.mark-loss")).to_be_visible()
         refused(open_page, expect, base, token)
+        logs_in_again(open_page, expect, address)
         training.finish()
         expect(page.get_by_role("status")).to_have_text("ended")
         page.close()  # which would ask again when the server has ended
@@ -91,6 +92,21 @@ def refused(open_page, expect, base, token):
         page = open_page(f"{base}#{wrong}", strict=False)  # the browser prints that it was refused
         expect(page.get_by_role("alert")).to_contain_text("wants its token")
         expect(page.locator("canvas")).to_have_count(0)
+
+
+def logs_in_again(open_page, expect, address):
+    """A page that the server does not answer at first keeps its token, and shows the run later."""
+    refusals = []
+
+    def answer(route):
+        """Fail the first login."""
+        refusals.append(route)
+        route.continue_() if len(refusals) > 1 else route.abort()
+
+    page = open_page(address, strict=False, before=lambda page: page.route("**/login", answer))
+    expect(page.locator("canvas").first).to_be_visible()
+    assert len(refusals) == 2 and "token" not in page.url
+    page.close()
 
 
 def shows_report(open_page, expect, report):

@@ -2,7 +2,7 @@ import { h } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 
-import { digits, kindOf, Mark } from "./model";
+import { clock, date, digits, kindOf, Mark } from "./model";
 
 // Charts over time. uPlot draws them on a canvas, in the colours of the theme.
 
@@ -18,6 +18,7 @@ interface Props {
   times: number[];
   lines: Line[];
   stacked?: boolean;
+  counts?: boolean; // a value is a count that was so since the one before; the axis begins at 0
   marks: Mark[];
   theme: string;
   format?: (x: number) => string;
@@ -48,7 +49,7 @@ function dataOf(p: Props): uPlot.AlignedData {
   return [p.times, ...rows] as uPlot.AlignedData;
 }
 
-// drawMarks draws losses and changes into a chart: a line with a glyph at its top.
+// drawMarks draws losses and changes into a chart: a line with a glyph above it.
 function drawMarks(u: uPlot, marks: Mark[]) {
   const { ctx, bbox } = u;
   const [from, to] = [u.scales.x.min ?? 0, u.scales.x.max ?? 0];
@@ -67,10 +68,10 @@ function drawMarks(u: uPlot, marks: Mark[]) {
     ctx.strokeStyle = ctx.fillStyle = color;
     ctx.setLineDash(m.kind === "loss" ? [] : [3 * ratio, 3 * ratio]);
     ctx.beginPath();
-    ctx.moveTo(x, bbox.top + 12 * ratio);
+    ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    ctx.fillText(kindOf(m.kind).glyph, x, bbox.top + 11 * ratio);
+    ctx.fillText(kindOf(m.kind).glyph, x, bbox.top - 3 * ratio);
   }
   ctx.restore();
 }
@@ -84,30 +85,46 @@ function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options 
     ticks: { stroke: css("--grid") },
   };
   const lines = p.stacked ? p.lines.slice().reverse() : p.lines;
+  const end = p.times[p.times.length - 1];
   return {
     width,
-    height: 190,
+    height,
+    padding: [18, 24, 0, 0],
     cursor: { sync: { key: sync.key }, drag: { x: true, y: false } },
     legend: { live: true },
     scales: {
       x: { time: true },
-      y: { range: (_u, low, high) => scaleOf(low, high, !!p.stacked) },
+      y: { range: (_u, low, high) => scaleOf(low, high, !!p.stacked || !!p.counts) },
     },
+    bands: p.stacked
+      ? lines.slice(1).map((_line, i): uPlot.Band => ({ series: [i + 1, i + 2] }))
+      : [],
     axes: [
-      { ...axis, values: timesOf, space: 70 },
-      { ...axis, size: 64, values: (_u, list) => list.map((x) => (x === null ? "" : format(x))) },
+      {
+        ...axis,
+        values: (_u, list, _i, _space, apart) => timesOf(list, apart),
+        space: 70,
+        size: 30,
+      },
+      {
+        ...axis,
+        size: 64,
+        incrs: p.counts ? whole : undefined,
+        values: (_u, list) => list.map((x) => (x === null ? "" : format(x))),
+      },
     ],
     series: [
       {
         label: "time",
-        value: (_u, x) => (x ? new Date(x * 1e3).toLocaleTimeString([], { hour12: false }) : "–"),
+        value: (_u, x) => clock(x || end, end),
       },
       ...lines.map((line, i) => ({
         label: line.label,
         stroke: css(line.color),
-        fill: p.stacked ? css(line.color) + "55" : undefined,
-        width: 1.5,
-        dash: line.dash,
+        fill: p.stacked ? css(line.color) + "77" : undefined,
+        width: p.stacked ? 1 : 1.5,
+        dash: p.stacked ? undefined : line.dash,
+        paths: p.counts ? uPlot.paths.stepped!({ align: -1 }) : undefined,
         spanGaps: true,
         points: { show: p.times.length < 30, size: 5 },
         value: (_u: uPlot, _x: number, _k: number, at: number | null) => {
@@ -120,16 +137,21 @@ function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options 
   };
 }
 
-// timesOf writes the times of an axis: dates where it is about days.
-function timesOf(_u: uPlot, list: number[]): string[] {
-  const days = list.length > 1 && list[1] - list[0] >= 43200;
+// timesOf writes the times of an axis, which are so many seconds apart: midnights as dates, and
+// seconds where it is about less than a minute.
+function timesOf(list: number[], apart: number): string[] {
   return list.map((t) => {
-    const date = new Date(t * 1e3);
-    return days
-      ? date.toLocaleDateString([], { month: "short", day: "numeric" })
-      : date.toLocaleTimeString([], { hour12: false });
+    const time = clock(t, t);
+    if (apart >= 43200 || (apart >= 60 && time.startsWith("00:00"))) return date(t);
+    return apart >= 60 ? time.slice(0, 5) : time;
   });
 }
+
+// whole are the distances of the ticks of an axis of counts.
+const whole = [...Array(12).keys()].flatMap((k) => [1, 2, 5].map((x) => x * 10 ** k));
+
+// height is how high a chart is, without its legend.
+const height = 190;
 
 // last returns the last number of a list.
 function last(list: (number | null)[]): number | null {
@@ -169,7 +191,7 @@ export function Chart(p: Props) {
     const resize = new ResizeObserver(() => {
       const width = Math.max(element.clientWidth, 200);
       if (plot.current && plot.current.width !== width)
-        plot.current.setSize({ width, height: 190 });
+        plot.current.setSize({ width, height });
     });
     resize.observe(element);
     return () => {

@@ -142,7 +142,7 @@ export function Workers({ view, live }: { view: View; live: boolean }) {
     <section class="card wide" id="workers">
       <h2>Workers</h2>
       <div class="scroll" tabIndex={0} role="region" aria-label="workers">
-        <table>
+        <table class="folds">
           <thead>
             <tr>
               <th>worker</th>
@@ -157,12 +157,21 @@ export function Workers({ view, live }: { view: View; live: boolean }) {
           <tbody>
             {rows.map((w) => (
               <tr key={w.worker}>
-                <td class="num">{w.worker}</td>
-                <td class="num">{w.rank}</td>
+                <td class="num">
+                  <span class="fold">worker </span>
+                  {w.worker}
+                </td>
+                <td class="num">
+                  <span class="fold">rank </span>
+                  {w.rank}
+                </td>
                 <td>{w.host || "–"}</td>
                 <td>{w.state}</td>
-                <td class="num">{w.waits}</td>
-                <td class="small">{w.said || "–"}</td>
+                <td class="num">
+                  <span class="fold">waits </span>
+                  {w.waits}
+                </td>
+                <td class="small whole">{w.said || "–"}</td>
                 {live && (
                   <td>
                     <button

@@ -93,8 +93,8 @@ export interface Live {
   want: number;
   steps: number;
   elastic: boolean;
-  setting?: { batch?: number; sync?: string };
-  auto?: string;
+  setting?: { batch?: number; sync?: string; round?: number };
+  levers?: { sync?: string; round?: number; auto?: boolean };
   slow?: string[];
   workers: Worker[];
 }
@@ -222,13 +222,19 @@ export function bytes(x: number): string {
   return Number(x.toPrecision(3)) + " " + units[i];
 }
 
+// date writes the day of a time in seconds since 1970.
+export function date(seconds: number): string {
+  return new Date(seconds * 1e3).toLocaleDateString("en", { month: "short", day: "numeric" });
+}
+
 // clock writes a time in seconds since 1970, with the date where that was on another day than now.
 export function clock(seconds: number, now = Date.now() / 1e3): string {
   if (!seconds) return "–";
   const t = new Date(seconds * 1e3);
-  const time = t.toLocaleTimeString([], { hour12: false });
+  const time = t.toLocaleTimeString("en", { hourCycle: "h23" });
   if (t.toDateString() === new Date(now * 1e3).toDateString()) return time;
-  return t.toLocaleDateString() + " " + time;
+  const year = t.getFullYear() === new Date().getFullYear() ? "" : t.getFullYear() + " ";
+  return year + date(seconds) + " " + time;
 }
 
 // Glyphs and words of the kinds of marks: no kind is told by its colour alone.

@@ -5,7 +5,7 @@ import { h, render, Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { Chart, Line } from "./chart";
-import { apply, clock, column, Common, duration, isLong, Series, View } from "./model";
+import { apply, clock, column, Common, digits, duration, isLong, Series, View } from "./model";
 import { Hosts, Workers } from "./hosts";
 import { Facts, Ledger, Notes, Timeline } from "./parts";
 
@@ -20,12 +20,14 @@ function embedded(): View | undefined {
 }
 
 // login gives the token of the address to the server, which answers with a cookie, and takes it out
-// of the address. It reports whether the server takes it; without a token the cookie may do.
+// of the address once the server has it. It reports whether the server takes it; without a token
+// the cookie may do. It fails where the server does not say, as it is gone or has too much to do.
 async function login(): Promise<boolean> {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!token) return true;
-  history.replaceState(null, "", location.pathname + location.search);
   const reply = await fetch("login", { method: "POST", body: token, credentials: "same-origin" });
+  if (!reply.ok && reply.status !== 401) throw new Error(reply.statusText);
+  history.replaceState(null, "", location.pathname + location.search);
   return reply.ok;
 }
 
@@ -66,10 +68,17 @@ function follow(
       else if (!stopped) timer = window.setTimeout(open, 2000);
     };
   };
-  void login().then(
-    (ok) => (ok ? open() : say("refused")),
-    () => say("lost"),
-  );
+  const begin = () => {
+    void login().then(
+      (ok) => (ok ? open() : say("refused")),
+      () => {
+        if (stopped) return;
+        say("lost");
+        timer = window.setTimeout(begin, 2000);
+      },
+    );
+  };
+  begin();
   return () => {
     stopped = true;
     clearTimeout(timer);
@@ -101,7 +110,12 @@ function Charts({ view, theme }: { view: View; theme: string }) {
   const list: h.JSX.Element[] = [];
   const steps = view.series.find((s) => s.name === "steps");
   // add adds a chart of columns of the steps.
-  const add = (title: string, columns: [string, string][], format?: (x: number) => string) => {
+  const add = (
+    title: string,
+    columns: [string, string][],
+    format?: (x: number) => string,
+    counts = false,
+  ) => {
     const lines = columns.flatMap(([name, label], i): Line[] => {
       const values = column(view, "steps", name);
       return values ? [{ label, values, color: palette[i], dash: dashes[i] }] : [];
@@ -114,6 +128,7 @@ function Charts({ view, theme }: { view: View; theme: string }) {
           times={steps.times}
           lines={lines}
           format={format}
+          counts={counts}
           {...common}
         />,
       );
@@ -134,8 +149,8 @@ function Charts({ view, theme }: { view: View; theme: string }) {
   add("Samples a second", [["rate", "samples/s"]]);
   const split = view.series.find((s) => s.name === "split");
   if (split) {
-    const lines = split.columns.map((label, i) => ({
-      label,
+    const lines = split.columns.map((name, i) => ({
+      label: splitNames[name] ?? name,
       values: split.values[i],
       color: palette[i],
       dash: dashes[i],
@@ -161,11 +176,16 @@ function Charts({ view, theme }: { view: View; theme: string }) {
     ],
     duration,
   );
-  add("Workers", [["workers", "workers"]]);
-  add("Samples of a step", [
-    ["batch", "batch"],
-    ["noise", "gradient noise scale"],
-  ]);
+  add("Workers", [["workers", "workers"]], digits, true);
+  add(
+    "Samples of a step",
+    [
+      ["batch", "batch"],
+      ["noise", "gradient noise scale"],
+    ],
+    digits,
+    true,
+  );
   add("Longest wait for the slowest worker", [["slack", "slack"]], duration);
   const pace = view.series.find((s) => s.name === "pace");
   if (pace && pace.times.length > 1) {
@@ -210,6 +230,12 @@ function Charts({ view, theme }: { view: View; theme: string }) {
     </div>
   );
 }
+
+// splitNames says what the parts of the time of a step are.
+const splitNames: Record<string, string> = {
+  data: "waiting for samples",
+  exposed: "exposed communication",
+};
 
 // mostMetrics is how many charts of what workers report are open from the start.
 const mostMetrics = 4;
@@ -274,7 +300,7 @@ function App() {
         )}
         {view && (
           <p class="muted">
-            {view.state.text}
+            {view.live ? "led from " + view.live.head : view.state.text}
             {!view.live && !view.state.over && view.state.at > 0 && (
               <>; it was heard last at {clock(view.state.at, view.made)}</>
             )}
@@ -317,7 +343,7 @@ function App() {
         <footer class="muted">
           {view.dir} · shoal {view.version || "–"} ·{" "}
           {link === "report" ? "a report of " : "as of "}
-          {new Date(view.made * 1e3).toLocaleString()}
+          {clock(view.made, 0)}
         </footer>
       )}
     </>

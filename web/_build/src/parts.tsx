@@ -1,7 +1,18 @@
 import { h, Fragment } from "preact";
 import { useState } from "preact/hooks";
 
-import { Change, clock, column, digits, duration, kindOf, Mark, newest, View } from "./model";
+import {
+  Change,
+  clock,
+  column,
+  digits,
+  duration,
+  kindOf,
+  kinds,
+  Mark,
+  newest,
+  View,
+} from "./model";
 
 // The parts of the page besides charts. Preact escapes all texts.
 
@@ -10,7 +21,9 @@ export function Facts({ view }: { view: View }) {
   const live = view.live;
   const list: [string, string][] = [];
   const step = live?.elastic ? live.steps : view.newest?.step;
-  if (step !== undefined) list.push(["step", String(step)]);
+  const stated = live?.levers; // by the program, where the setting has nothing else
+  const round = live?.setting?.round || stated?.round || 1;
+  if (step !== undefined) list.push([round > 1 ? "rounds" : "step", String(step)]);
   if (live) {
     list.push([
       "workers",
@@ -20,8 +33,9 @@ export function Facts({ view }: { view: View }) {
   } else if (view.newest) list.push(["workers", String(view.newest.size)]);
   const batch = live?.setting?.batch || newest(column(view, "steps", "batch"));
   if (batch) list.push(["batch", String(batch)]);
-  const sync = live?.setting?.sync;
-  if (sync) list.push(["synchronises by", sync]);
+  const sync = live?.setting?.sync || stated?.sync;
+  if (sync) list.push(["synchronises by", sync + (stated?.auto ? " (auto)" : "")]);
+  if (round > 1) list.push(["a round is", round + " steps"]);
   const seconds = newest(column(view, "steps", "median"));
   if (seconds !== undefined) list.push(["step takes", duration(seconds)]);
   const rate = newest(column(view, "steps", "rate"));
@@ -72,6 +86,7 @@ export function Timeline({ view }: { view: View }) {
     <section class="card wide" id="timeline">
       <h2>What happened</h2>
       <Strip marks={marks} view={view} />
+      <Legend marks={marks} />
       <label class="filter">
         Only with{" "}
         <input
@@ -82,7 +97,7 @@ export function Timeline({ view }: { view: View }) {
         />
       </label>
       <div class="scroll" tabIndex={0} role="region" aria-label="what happened, the newest first">
-        <table>
+        <table class="folds">
           <thead>
             <tr>
               <th>time</th>
@@ -95,14 +110,17 @@ export function Timeline({ view }: { view: View }) {
             {shown.map((m) => (
               <tr key={m.time + m.title} class={"mark-" + m.kind}>
                 <td class="num">{clock(m.time, view.made)}</td>
-                <td class="num">{m.step}</td>
-                <td>
+                <td class="num">
+                  <span class="fold">step </span>
+                  {m.step}
+                </td>
+                <td class="whole">
                   <span class="glyph" aria-hidden="true">
                     {kindOf(m.kind).glyph}
                   </span>{" "}
                   {m.title}
                 </td>
-                <td>{m.text}</td>
+                <td class="whole">{m.text}</td>
               </tr>
             ))}
           </tbody>
@@ -159,6 +177,23 @@ function Strip({ marks, view }: { marks: Mark[]; view: View }) {
   );
 }
 
+// Legend says what the glyphs of marks mean.
+function Legend({ marks }: { marks: Mark[] }) {
+  const there = new Set(marks.map((m) => kindOf(m.kind)));
+  return (
+    <p class="legend muted">
+      {Object.entries(kinds)
+        .filter(([, k]) => there.has(k))
+        .map(([name, k]) => (
+          <span key={name} class={"mark-" + name}>
+            <span class="glyph">{k.glyph}</span>
+            {k.word}
+          </span>
+        ))}
+    </p>
+  );
+}
+
 // Ledger lists the changes with what was promised, a band, and what came, a dot.
 export function Ledger({ view }: { view: View }) {
   const [routes, setRoutes] = useState(false);
@@ -171,22 +206,24 @@ export function Ledger({ view }: { view: View }) {
   const high = Math.max(1.25, ...numbers.map((x) => Math.min(x, 5)));
   return (
     <section class="card wide" id="ledger">
-      <h2>Changes: promised and come</h2>
-      <Coverages view={view} />
-      <label class="filter">
-        <input type="checkbox" checked={routes} onChange={() => setRoutes(!routes)} /> routes of
-        all-reduces too
-      </label>
+      <h2>Changes: promised and measured</h2>
+      {view.changes.length > 0 && <Coverages view={view} />}
+      {view.changes.some((c) => c.policy === "routes") && (
+        <label class="filter">
+          <input type="checkbox" checked={routes} onChange={() => setRoutes(!routes)} /> routes of
+          all-reduces too
+        </label>
+      )}
       {shown.length === 0 ? (
-        <p class="muted">No change is in the ledger.</p>
+        <p class="muted">Nothing was changed{view.changes.length > 0 && " but routes"}.</p>
       ) : (
         <div class="scroll" tabIndex={0} role="region" aria-label="changes, the newest first">
-          <table>
+          <table class="folds">
             <thead>
               <tr>
                 <th>change</th>
                 <th>what, by whom, why</th>
-                <th>band: promised, dot: measured (factor; the line is 1)</th>
+                <th>factor of goodput: band promised, dot measured, line 1</th>
                 <th>end</th>
               </tr>
             </thead>
@@ -194,11 +231,10 @@ export function Ledger({ view }: { view: View }) {
               {shown.map((c) => (
                 <tr key={c.name}>
                   <td class="num">
-                    {c.name}
-                    <br />
-                    <span class="muted">step {c.step}</span>
+                    <span class="fold">change </span>
+                    {c.name} <span class="muted step">step {c.step}</span>
                   </td>
-                  <td>
+                  <td class="whole">
                     <strong>{c.what}</strong>, by {c.policy || c.who || "–"}
                     {c.because && <div class="muted">{c.because}</div>}
                     {!!c.alternatives?.length && (
@@ -210,10 +246,10 @@ export function Ledger({ view }: { view: View }) {
                       </details>
                     )}
                   </td>
-                  <td>
+                  <td class="whole">
                     <BandAndDot change={c} low={low} high={high} />
                   </td>
-                  <td>
+                  <td class="whole">
                     {c.phase === "entered" ? (view.state.over ? "open" : "on trial") : c.phase}
                     {c.why && <div class="muted">{c.why}</div>}
                   </td>
@@ -233,16 +269,22 @@ function Coverages({ view }: { view: View }) {
   if (!view.coverage.length)
     return <p class="muted">Nothing was both predicted and measured yet.</p>;
   return (
-    <ul class="coverage">
-      {view.coverage.map((c) => (
-        <li key={c.policy}>
-          <strong>{c.policy || "persons"}</strong>: the band held what came in {c.inside} of{" "}
-          {c.of} <meter min={0} max={1} value={c.inside / c.of} aria-hidden="true" />{" "}
-          {Math.round((100 * c.inside) / c.of)} %
-        </li>
-      ))}
-      <li class="muted">A band is meant to hold 80 of 100.</li>
-    </ul>
+    <>
+      <p class="muted">
+        How often the band held what was measured, which it is meant to do in 80 of 100 cases:
+      </p>
+      <ul class="coverage">
+        {view.coverage.map((c) => (
+          <li key={c.policy} class="use">
+            <strong>{c.policy || "persons"}</strong>
+            <meter min={0} max={1} value={c.inside / c.of} aria-hidden="true" />
+            <span>
+              {c.inside} of {c.of}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </>
   );
 }
 
@@ -280,7 +322,7 @@ function BandAndDot({ change: c, low, high }: { change: Change; low: number; hig
             cx={x(c.measured)}
             cy="11"
             r="4.5"
-            class={c.inside === false ? "outside" : "inside"}
+            class={c.inside === undefined ? "alone" : c.inside ? "inside" : "outside"}
           />
         )}
       </svg>
