@@ -79,3 +79,19 @@ def test_a_worker_is_killed_in_mid_round_and_another_joins(launch, binary, tmp_p
     assert theirs[0]["inner"] == joined[0]["inner"], "it begins with the moments of rank 0"
     if sync.startswith("diloco"):
         assert theirs[0]["at"] == joined[0]["at"]
+
+
+def test_a_broken_worker_is_seen_when_the_strategy_changes(launch, binary, tmp_path):
+    """One of three workers changes its model for itself. Then no change of the strategy takes
+    place, which is said with its rank, and all go on together as before.
+    """
+    config = dict(sync="auto", out=str(tmp_path), doomed=[], broken=[1, 3])
+    arguments = launch, binary, tmp_path / "end", 3, WORKER, json.dumps(config)
+    with running_job.running(*arguments, options=("--prefork", "torch")) as job:
+        job.read_until("STEP 20")
+        job.set("sync=hybrid,round=2")
+        job.read_until("sync=hybrid is void, and the job goes on by ssgd")
+        job.wait_for_new_step()
+        output = job.finish()
+    assert "rank 1 has another one than most" in output, output
+    assert output.count("RESULT") == 3 and "Traceback" not in output, output

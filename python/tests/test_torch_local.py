@@ -17,6 +17,7 @@ from shoal._runtime.backend import Sync
 from shoal._runtime.protocol import SAMPLE
 from shoal.sync import STRATEGIES, parse
 from shoal.torch import averaged, sample
+from shoal.torch.moments import share_first
 
 
 @pytest.fixture
@@ -295,6 +296,103 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     assert ends == [True, False, True, False, True, False, True, True]
     assert not anchor.kept
     torch.testing.assert_close(_anchor_of(optimizer, model), _values(model))
+
+
+class _Three:
+    """The step of a job of three workers, of which rank 2 has another anchor than the others."""
+
+    def __init__(self, anchor):
+        """This worker is one of the others, with this anchor."""
+        self.other = shoal.torch.anchor._digest([z + 1 for z in anchor.z])
+
+    def aside(self, digests):
+        """The sum of what all have."""
+        digests[1], digests[2] = digests[0], self.other
+        self.wait = lambda: digests
+        return self
+
+
+def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
+    job, monkeypatch, capfd
+):
+    """All workers go on by the strategy that they have, also with synchronous SGD, in the rounds of
+    the setting; who joins is told of both. When all have the same anchor, the next one is taken.
+    """
+    loader, model, optimizer = _parts("auto")
+    plain = _model()
+    reference = optim.SGD(plain.parameters(), lr=0.1)
+    agent, anchor = job._backend, optimizer._anchor
+    real = type(anchor).differing
+    monkeypatch.setattr(type(anchor), "differing", lambda a, *_: real(a, _Three(a), 3, 0))
+    names, ends = [], []
+    changes = {1: ("local", 2), 3: ("hybrid", 2)}
+    for (x, y), number in zip(loader, range(5)):
+        names.append(anchor.strategy.name)
+        ends.append(loader.step.ends_round)
+        _backward(model, x, y)
+        optimizer.step()
+        _backward(plain, x, y)
+        reference.step()
+        torch.testing.assert_close(_values(model), _values(plain))
+        assert loader.step.committed == ends[-1]
+        if number + 1 == 3:
+            monkeypatch.undo()
+            monkeypatch.setattr(shoal.job, "_current", job)
+        if number + 1 in changes:
+            agent.sync, round = changes[number + 1]
+            agent.change(job, round=round)
+    assert names == [*["ssgd"] * 3, *["hybrid"] * 2] and ends == [True, *[False, True] * 2]
+    said = capfd.readouterr().err
+    assert said.count("is void") == 1
+    assert "sync=local is void, and the job goes on by ssgd" in said and "rank 2 has" in said
+
+
+class _Recorded:
+    """The step of two workers that share state: rank 0 says what the other gets."""
+
+    def __init__(self, said=None):
+        """`said` None: this is rank 0; else what that has said."""
+        self.said, self.first = said or [], said is None
+
+    def aside(self, x, root):
+        """A broadcast."""
+        assert root == 0
+        mine = torch.frombuffer(x, dtype=torch.uint8) if not isinstance(x, torch.Tensor) else x
+        if self.first:
+            self.said.append(mine.clone())
+        else:
+            mine.copy_(self.said.pop(0))
+        self.wait = lambda: x
+        return self
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.SGD])
+def test_all_workers_get_the_state_of_rank_0_for_the_same_parameters(kind):
+    """An optimizer has state for the parameters that got a gradient, which are others on each
+    worker: of some that rank 0 has none, and of others it alone has some.
+    """
+    options = {"momentum": 0.9, "weight_decay": 0.1} if kind is optim.SGD else {}
+    found, said = [], None
+    for used in ([0, 1], [1, 2]):
+        parameters = [nn.Parameter(torch.full((3,), float(i + 1))) for i in range(4)]
+        inner = kind(parameters, lr=0.1, **options)
+        for i in used:
+            parameters[i].grad = torch.full((3,), float(sum(used) + i))
+        inner.step()
+        before = [p.detach().clone() for p in parameters]
+        step = _Recorded(said)
+        share_first(step, inner)
+        said = step.said
+        assert all(map(torch.equal, before, parameters)), "no parameter moves"
+        assert [p.grad is not None for p in parameters] == [i in used for i in range(4)]
+        found.append([dict(inner.state.get(p, {})) for p in parameters])
+    assert not said, "the second makes as many calls as the first"
+    first, second = found
+    assert [bool(s) for s in first] == [bool(s) for s in second] == [True, True, False, False]
+    for one, other in zip(first, second):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key])), key
 
 
 def _anchor_of(optimizer, model):

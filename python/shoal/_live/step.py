@@ -49,7 +49,7 @@ class Step:
 
     __slots__ = (
         *("_progress", "_averages", "_weights", "local", "locals", "local_weight"),
-        *("indices", "weight", "count", "number", "epoch", "committed"),
+        *("indices", "weight", "count", "number", "epoch", "committed", "averages_in_round"),
     )
 
     def __init__(self, progress: Place, batch: LocalBatch) -> None:
@@ -65,6 +65,9 @@ class Step:
         self.count = cursor.count()
         self.number = cursor.step + batch.local
         self.epoch = cursor.epoch
+        # Averages are made in each local step of the round. Those before the last step are complete
+        # as soon as every worker has submitted them, and commit nothing.
+        self.averages_in_round = False
         self.committed = False  # the call that commits it was made; its `wait` says how that ended
 
     @property
@@ -144,7 +147,7 @@ class Step:
 
     def _check_open(self) -> None:
         """Raise ShoalError where the step is committed, or does not end its round."""
-        if not self.ends_round:
+        if not self.ends_round and not self.averages_in_round:
             raise ShoalError(
                 f"step {self.number} is local step {self.local + 1} of {self.locals}: workers"
                 " average in the last one, where step.ends_round"
@@ -175,13 +178,14 @@ class Step:
         soon as every worker has submitted them, and do not commit it.
         """
         self._check_open()
-        early = self._averages > 1
+        early = self._averages > 1 or not self.ends_round
         self._averages -= last
         self.committed = last and not early
         if op != "mean":
             weight = 1.0
         else:
-            weight = float(self.weight) if weight is None else weight
+            if weight is None:
+                weight = float(self.local_weight if self.averages_in_round else self.weight)
             if not weight:
                 x = self._set_to_zero(x if out is None else self._new_like(x))
         flags = (ASIDE if early else self._flags(last)) | (NARROW if narrow else 0)

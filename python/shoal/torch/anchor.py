@@ -5,6 +5,10 @@ docs/design/strategies.md.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import hashlib
+from array import array
+from collections import Counter
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import torch
@@ -12,6 +16,7 @@ from torch import Tensor
 
 import shoal
 from shoal._runtime.protocol import NO_GRADIENT
+from shoal._runtime.tensor import describe
 from shoal.sync import Strategy
 from shoal.sync.contract import assign, differences
 
@@ -19,6 +24,7 @@ from .arena import empty
 from .bucket import Bucket, BucketCall, StepInfo, make_buckets
 from .path import Paths
 from .sample import LocalSample
+from .wire import wire_to_move
 from .wrapper import submit_whole
 
 
@@ -43,10 +49,20 @@ class _Moved(Bucket):
         return calls if self.sample is None else [*self.sample.calls(), *calls]
 
 
+def _digest(tensors: Sequence[Tensor]) -> int:
+    """A checksum of 48 bits of the bytes of tensors."""
+    hashed = hashlib.blake2b(digest_size=6)
+    for tensor in tensors:
+        data = wire_to_move(tensor).data
+        memory = describe(data)
+        hashed.update((ctypes.c_char * memory.nbytes).from_address(memory.address))
+    return int.from_bytes(hashed.digest(), "little")
+
+
 class Anchor:
-    """The anchor z of some parameters, and what their strategy keeps beside it. `commit` and
-    `average_gradients` wait for the other workers; nothing else waits. For the thread of the
-    training loop.
+    """The anchor z of some parameters, and what their strategy keeps beside it. `commit`,
+    `average_gradients` and `differing` wait for the other workers; nothing else waits. For the
+    thread of the training loop.
     """
 
     def __init__(
@@ -135,6 +151,19 @@ class Anchor:
         """Have the anchor be where the parameters are, where the strategy has them the same."""
         if self.strategy.averages_gradients:
             assign(self.z, self.w)
+
+    def differing(self, step: "shoal.Step", size: int, rank: int) -> List[int]:
+        """The ranks, of so many, whose anchor is not that which most workers have; of two that as
+        many have it is that of the lowest rank. The same on all workers, of which this is `rank`.
+        """
+        if size == 1:
+            return []
+        self.settle()
+        digests = array("q", bytes(8 * size))
+        digests[rank] = _digest(self.z)
+        found = list(step.aside(digests).wait())
+        ((usual, _),) = Counter(found).most_common(1)
+        return [i for i, digest in enumerate(found) if digest != usual]
 
     def switch(self, strategy: Strategy) -> None:
         """Go on with another strategy, between two rounds: the parameters become the anchor."""

@@ -97,6 +97,17 @@ def _check(
         )
 
 
+def _void(wanted: str, now: str, differing: Sequence[int]) -> str:
+    """Why workers do not go on with the strategy that is wanted, in words."""
+    whose = f"rank{'s' * (len(differing) > 1)} {', '.join(map(str, differing))}"
+    return (
+        f"sync={wanted} is void, and the job goes on by {now}, since not all workers have the same"
+        f" anchor: {whose} {'have' if len(differing) > 1 else 'has'} another one than most. All"
+        " workers must change the model in the same way: `if rank == 0:` is for what is written and"
+        " printed. Begin again from a checkpoint of before"
+    )
+
+
 class LocalSteps(Wrapper):
     """An optimizer around another, which steps with the gradients of this worker; after the last
     local step of a round the anchor moves. Made by `shoal.torch.optimizer`. The thread of the
@@ -182,7 +193,8 @@ class LocalSteps(Wrapper):
         worker's, and those are what to clip.
         """
         if self._anchor.strategy.averages_gradients and not self._averaged:
-            require_open_step(self._job)
+            # A round has one step then, but where a change to another strategy was void.
+            require_open_step(self._job).averages_in_round = True
             self._anchor.average_gradients()
             self._averaged = True
 
@@ -259,8 +271,9 @@ class LocalSteps(Wrapper):
 
     def _switch(self, step: "shoal.Step", text: str) -> None:
         """Go on with the strategy that the setting of the job names. All workers do so before the
-        same round. Where gradients are averaged from now on all of them need the same state of the
-        wrapped optimizer, and wait for that of rank 0.
+        same round, and wait for each other: where not all have the same anchor, none of them does.
+        Where gradients are averaged from now on all of them need the same state of the wrapped
+        optimizer, which is that of rank 0.
         """
         self._text = text
         try:
@@ -269,9 +282,15 @@ class LocalSteps(Wrapper):
             if self._job.rank == 0:
                 log_line(f"{e}; the job goes on by {self._anchor.strategy.text}")
             return
-        if strategy.text == self._anchor.strategy.text:
+        anchor, job = self._anchor, self._job
+        if strategy.text == anchor.strategy.text:
             return
-        self._anchor.switch(strategy)
+        differing = anchor.differing(step, job.size, job.rank)
+        if differing:
+            if job.rank == 0:
+                log_line(_void(strategy.text, anchor.strategy.text, differing))
+            return
+        anchor.switch(strategy)
         if strategy.averages_gradients:
             share_first(step, self.inner)
 
@@ -302,8 +321,8 @@ class LocalSteps(Wrapper):
 
         def set_beside(value: Dict[str, Any]) -> None:
             """Take over the strategy of the others, or of a checkpoint, and what it keeps."""
-            self._text = value["sync"]
-            anchor.set_kept(parse(self._text).strategy, value["kept"])
+            self._text = value["asked"]
+            anchor.set_kept(parse(value["sync"]).strategy, value["kept"])
 
         for model in models:
             job._state.register(
@@ -315,7 +334,7 @@ class LocalSteps(Wrapper):
             mark_registered(job, model)
         job._state.register(
             job.unused("beside the anchor"),
-            lambda: {"sync": anchor.strategy.text, "kept": anchor.kept},
+            lambda: {"sync": anchor.strategy.text, "asked": self._text, "kept": anchor.kept},
             set_beside,
             in_place=True,
             optional=True,

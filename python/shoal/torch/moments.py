@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
@@ -10,12 +11,22 @@ from torch import Tensor
 import shoal
 
 from .bucket import make_buckets
+from .state import initialize_some
 
 
 def share_first(step: "shoal.Step", inner: torch.optim.Optimizer) -> None:
     """Set the state of an optimizer on all workers to that of rank 0, or of another rank where that
-    is lost. All of them call it in the same step, and wait for each other.
+    is lost. All of them call it in the same step, and wait for each other. An optimizer has state
+    for the parameters that got a gradient, which may be others on each worker: then also for which
+    ones it has follows from rank 0.
     """
+    parameters = [p for group in inner.param_groups for p in group["params"]]
+    has = step.aside(array("B", [bool(inner.state.get(p)) for p in parameters]), root=0).wait()
+    for parameter in (p for p, there in zip(parameters, has) if not there):
+        inner.state.pop(parameter, None)
+    lacking = [p for p, there in zip(parameters, has) if there and not inner.state.get(p)]
+    if lacking:
+        initialize_some(inner, lacking)
     places = list(_places(inner))
     tensors = [place[key] for place, key in places if isinstance(place[key], Tensor)]
     numbers = [(place, key) for place, key in places if type(place[key]) in (int, float)]

@@ -188,6 +188,25 @@ def initialize_state(optimizer: torch.optim.Optimizer) -> None:
         p.grad = None
 
 
+def initialize_some(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
+    """Make an optimizer allocate its state for some parameters, by a step in which these alone have
+    a gradient, of zeros. All parameters and gradients are as before then.
+    """
+    everyone = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients, values = [p.grad for p in everyone], [p.detach().clone() for p in parameters]
+    for p in everyone:
+        p.grad = None
+    for p, gradient in zip(parameters, _zeros_like_each(parameters)):
+        p.grad = gradient
+    try:
+        type(optimizer).step(optimizer)
+    finally:
+        for p, gradient in zip(everyone, gradients):
+            p.grad = gradient
+        for p, value in zip(parameters, values):
+            p.detach().copy_(value)
+
+
 def _zeros_like_each(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
     """Zeros like each tensor. Those of one type share memory, so that less memory is touched."""
     most: Dict[Any, int] = {}
