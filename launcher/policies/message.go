@@ -58,6 +58,8 @@ type observation struct {
 type settingNow struct {
 	Number uint64   `json:"number"`
 	Batch  uint64   `json:"batch"`
+	Round  uint32   `json:"round,omitempty"`
+	Sync   string   `json:"sync,omitempty"`
 	Rate   float64  `json:"rate,omitempty"`
 	Shares []uint16 `json:"shares,omitempty"`
 	Save   uint64   `json:"save,omitempty"`
@@ -69,6 +71,7 @@ type leversNow struct {
 	Batch *setting.Range `json:"batch,omitempty"`
 	Size  *setting.Range `json:"size,omitempty"`
 	Save  bool           `json:"save,omitempty"`
+	Sync  bool           `json:"sync,omitempty"` // with Round of the setting
 }
 
 // savesNow is what is known of checkpoints.
@@ -97,14 +100,15 @@ func newRequest(tick uint64, o sense.Observation, state []byte) request {
 	x := observation{Step: o.Step, Epoch: o.Epoch, Size: o.Size, Seconds: o.Now.Seconds(),
 		First: o.First, Split: finiteSplit(o.Split), Setting: settingNow{Number: o.Setting.Number,
 			Batch: o.Setting.Batch, Rate: o.Setting.Rate, Shares: o.Setting.Shares,
-			Save: o.Setting.Save, Size: o.Setting.Size}}
+			Save: o.Setting.Save, Size: o.Setting.Size, Round: o.Setting.Round,
+			Sync: o.Setting.Sync}}
 	if o.Levers.Batch.IsOpen() {
 		x.Levers.Batch = &o.Levers.Batch
 	}
 	if o.Levers.Size.IsOpen() {
 		x.Levers.Size = &o.Levers.Size
 	}
-	x.Levers.Save = o.Levers.Save
+	x.Levers.Save, x.Levers.Sync = o.Levers.Save, o.Levers.Auto
 	if s := o.Saves; s.Count > 0 && finite(s.Cost, s.Writing) {
 		x.Saves = &savesNow{s.Cost, s.Writing}
 	}
@@ -161,10 +165,12 @@ type change struct {
 	Shares []uint16 `json:"shares"`
 	Size   *uint32  `json:"size"`
 	Save   *uint64  `json:"save"`
+	Round  *uint32  `json:"round"`
+	Sync   *string  `json:"sync"`
 }
 
 // levers are what a program can decide about.
-var levers = []string{"batch", "rate", "shares", "size", "save"}
+var levers = []string{"batch", "rate", "shares", "size", "save", "round", "sync"}
 
 // readStrictly reads the only JSON object of a line; a key that is not known is an error.
 func readStrictly(line []byte, into any) error {
@@ -243,6 +249,15 @@ func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decisio
 		}
 		if c.Save != nil {
 			to.Setting.Save = *c.Save
+		}
+		if c.Sync != nil {
+			to.Setting.Sync = *c.Sync
+			if *c.Sync == setting.Ssgd {
+				to.Setting.Round = 1
+			}
+		}
+		if c.Round != nil {
+			to.Setting.Round = *c.Round
 		}
 		d.To = &to
 	}

@@ -37,3 +37,34 @@ func TestRequestWithoutNaN(t *testing.T) {
 		t.Error("the observation has changed")
 	}
 }
+
+// A program is told how workers synchronise and whether that may change, and can change it: with
+// synchronous SGD goes a round of one step.
+func TestProgramsSync(t *testing.T) {
+	o := sense.Observation{Steps: &sense.StepSeries{}, Levers: setting.Levers{Sync: "local",
+		Round: 16, Auto: true}, Setting: setting.Setting{Batch: 64, Sync: "local", Round: 16}}
+	text, err := json.Marshal(newRequest(1, o, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"round":16,"sync":"local"`, `"levers":{"sync":true}`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+	hello := `{"protocol":1,"name":"x","levers":["sync","round"]}`
+	if _, err := readHello([]byte(hello)); err != nil {
+		t.Error(err)
+	}
+	for change, want := range map[string]setting.Setting{
+		`{"sync":"ssgd"}`:           {Batch: 64, Sync: "ssgd", Round: 1},
+		`{"sync":"sma","round":2}`:  {Batch: 64, Sync: "sma", Round: 2},
+		`{"round":4}`:               {Batch: 64, Sync: "local", Round: 4},
+		`{"sync":"ssgd","round":8}`: {Batch: 64, Sync: "ssgd", Round: 8}, // which is refused
+	} {
+		d, _, _, err := readAnswer([]byte(`{"tick":1,"because":"x","change":`+change+`}`), 1, o)
+		if err != nil || d.To == nil || !d.To.Setting.Equal(want) {
+			t.Errorf("%s: %+v, %v", change, d.To, err)
+		}
+	}
+}

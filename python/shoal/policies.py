@@ -33,6 +33,8 @@ LEVERS: Dict[str, type] = {
     "shares": list,
     "size": int,
     "save": int,
+    "round": int,
+    "sync": str,
 }
 
 
@@ -62,7 +64,9 @@ class Setting:
     """How the job trains now. `number` counts changes, `batch` is the samples of a step over all
     workers, `rate` the factor of the learning rate (0: workers choose it by the batch), `shares`
     the work of each rank, compared with the others (empty: all have the same), `save` the steps
-    between checkpoints (0: as the program says), and `size` the members that are wanted.
+    between checkpoints (0: as the program says), `size` the members that are wanted, and `sync` how
+    workers synchronise, such as "local", after `round` optimizer steps ("" and 1: the program
+    averages gradients in every step).
     """
 
     number: int
@@ -71,6 +75,8 @@ class Setting:
     shares: Tuple[int, ...] = ()
     save: int = 0
     size: int = 0
+    round: int = 1
+    sync: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +116,13 @@ class Saves:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What is known of the job. `step` and `epoch` count what is committed, `size` the members,
-    `seconds` the time that the job has been observed. `first_batch` is the batch that the program
+    """What is known of the job. `step` counts commits, `epoch` complete epochs and `size` members;
+    `seconds` is the time that the job was observed. `first_batch` is the batch that the program
     states. `batch_range` and `size_range` are what the batch and the members may be (None: closed),
     `rate` the samples a second (None: not measured), `noise` the gradient noise scale (None: not
     known), `saves` the checkpoints (None: not measured), and `machines` the machines of hosts that
     have told of theirs. `can_save` is whether the program leaves the steps between checkpoints to
-    the job.
+    the job, and `can_sync` whether it leaves to it how workers synchronise.
     """
 
     step: int
@@ -133,6 +139,7 @@ class Observation:
     machines: Tuple[Machine, ...] = ()
     saves: Optional[Saves] = None
     can_save: bool = False
+    can_sync: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,8 +154,9 @@ class Change:
 def change(because: str, state: Any = None, **values: Any) -> Change:
     """A change, for a policy to return: `change(batch=512, because="…")`. The values are of the
     levers that the policy has named: batch, rate, size (members), save (steps between checkpoints),
-    or shares (a list, one number a rank). `state` is what the policy is given next time; None =
-    what it had. Raises ValueError for others, and without a reason.
+    shares (a list, one number a rank), sync (how workers synchronise, such as "local"), or round
+    (optimizer steps from one commit to the next). `state` is what the policy is given next time;
+    None = what it had. Raises ValueError for others, and without a reason.
     """
     if not because:
         raise ValueError("a change needs a reason: because=…, which people read")
@@ -161,6 +169,10 @@ def change(because: str, state: Any = None, **values: Any) -> Change:
         if kind is list:
             if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
                 raise ValueError(f"{name}={value!r} is no list of whole numbers from 0 on")
+            continue
+        if kind is str:
+            if not isinstance(value, str) or not value:
+                raise ValueError(f'{name}={value!r} is no text, such as "local"')
             continue
         fits = isinstance(value, int) or kind is float and isinstance(value, float)
         if isinstance(value, bool) or not fits or not 0 < value < math.inf:
@@ -223,6 +235,7 @@ def observation(fields: Dict[str, Any]) -> Observation:
         machines=machines,
         saves=Saves(**saves) if saves else None,
         can_save=levers.get("save", False),
+        can_sync=levers.get("sync", False),
         **fields,
     )
 

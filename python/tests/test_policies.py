@@ -146,6 +146,18 @@ def test_closed_and_unknown_is_none():
         shoal.change("rank 1 is slow", shares=[3, -1])
 
 
+def test_how_workers_synchronise_is_seen_and_changed():
+    """In rounds, where the program leaves that to the job."""
+    place = {"number": 0, "batch": 64, "round": 4, "sync": "local"}
+    seen = policies.observation(dict(OBSERVED, setting=place, levers={"sync": True}))
+    assert (seen.setting.round, seen.setting.sync, seen.can_sync) == (4, "local", True)
+    seen = policies.observation(OBSERVED)
+    assert (seen.setting.round, seen.setting.sync, seen.can_sync) == (1, "", False)
+    assert shoal.change(because="x", sync="sma", round=2).values == {"sync": "sma", "round": 2}
+    with pytest.raises(ValueError, match="is no text"):
+        shoal.change(because="x", sync=2)
+
+
 def test_a_file_has_one_policy(tmp_path):
     """A file without a policy, or with two, is refused with its name and what to write."""
     file = tmp_path / "none.py"
