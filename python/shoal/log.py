@@ -14,6 +14,7 @@ import importlib
 import math
 import os
 import queue
+import sys
 import threading
 from time import perf_counter
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -75,7 +76,7 @@ class _TensorBoard:
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def close(self, final: bool) -> None:
+    def close(self, end: str) -> None:
         """End the file."""
         self._writer.close()
 
@@ -101,13 +102,28 @@ class _MLflow:
         for name, value in numbers.items():
             self._client.log_metric(self._run, name, value, step=step)
 
-    def close(self, final: bool) -> None:
+    def close(self, end: str) -> None:
         """Leave the run to the worker that goes on with it, or where this is the end, end it."""
-        if final:
-            self._client.set_terminated(self._run)
+        if end:
+            self._client.set_terminated(self._run, end)
 
 
 _TOOLS: Dict[str, Callable[[str, str], Any]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
+
+
+def _step_of(job: World) -> Any:
+    """The shoal.Step under way; None = there is none."""
+    return getattr(job, "step", None)
+
+
+def _end_of(job: World, died: bool) -> str:
+    """How MLflow calls the end of a run in which the program of this worker has ended, by itself or
+    because it died: "" = other workers go on.
+    """
+    step = _step_of(job)
+    if not died and (step is None or step.committed):
+        return "FINISHED"
+    return "FAILED" if job.size == 1 else ""
 
 
 class _Writer:
@@ -122,18 +138,20 @@ class _Writer:
         self._waiting: queue.Queue[Optional[Tuple[str, Dict[str, float], int]]] = queue.Queue(
             _MOST_WAITING
         )
+        self._job: Optional[World] = None  # that wrote last
         self._thread: Optional[threading.Thread] = None
         self._told = False  # people were told that something is left out
-        self._final = False  # no other worker goes on
+        self._end = ""  # how the run has ended, as `_end_of` has it
 
-    def write(self, name: str, numbers: Dict[str, float], step: int) -> None:
-        """Have numbers of a step of the job of a name written."""
+    def write(self, job: World, numbers: Dict[str, float], step: int) -> None:
+        """Have numbers of a step of a job written."""
+        self._job = job
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="shoal-log", daemon=True)
             self._thread.start()
             atexit.register(self.pause, True)
         try:
-            self._waiting.put_nowait((name, numbers, step))
+            self._waiting.put_nowait((job.name, numbers, step))
         except queue.Full:
             self._tell("it is slower than what is to be written, of which some is left out")
 
@@ -143,7 +161,11 @@ class _Writer:
         """
         if self._thread is None:
             return
-        self._final = wait
+        if wait and self._job is not None:
+            # Python keeps there what has ended a program that nobody has caught.
+            self._end = _end_of(self._job, getattr(sys, "last_type", None) is not None)
+        else:
+            self._end = ""
         try:
             self._waiting.put(None, timeout=_LAST_WAIT if wait else None)
         except queue.Full:
@@ -166,7 +188,7 @@ class _Writer:
             try:
                 if item is None:
                     if tool is not None:
-                        tool.close(self._final)
+                        tool.close(self._end)
                     return
                 name, numbers, step = item
                 if tool is None:
@@ -184,31 +206,34 @@ class _Series(Listener):
     def __init__(self, writer: _Writer, every: float) -> None:
         """Write by a writer, means over `every` seconds."""
         self._writer, self._every = writer, every
-        self._step = 0  # committed last
+        self._step = 0  # optimizer steps that are committed
         self._began = 0.0  # when the steps began whose means come next; 0 = with the next step
         self._steps = self._samples = 0  # of these
         self._sums = [0.0, 0.0, 0.0]  # seconds of data, compute and update in these
 
-    def _write(self, job: World, numbers: Dict[str, float]) -> None:
-        """Write numbers, if this is the first worker."""
+    def _write(self, job: World, numbers: Dict[str, float], at: int) -> None:
+        """Write numbers of a step, if this is the first worker."""
         if job.first:
-            self._writer.write(job.name, numbers, self._step)
+            self._writer.write(job, numbers, at)
         else:
             self._writer.pause()
 
     def reported(self, job: World, numbers: Dict[str, float]) -> None:
         """Have the tool write what the program reports; numbers alone."""
-        self._write(job, {name: value for name, value in numbers.items() if math.isfinite(value)})
+        step = _step_of(job)
+        at = self._step if step is None else step.number
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        self._write(job, finite, at)
 
-    def stepped(self, job: World, step: int, batch: int) -> None:
-        """Count a step, and have the tool write means when there are enough."""
+    def stepped(self, job: World, step: int, samples: int, made: int) -> None:
+        """Count the steps of a commit, and have the tool write means when there are enough."""
         now = perf_counter()
         self._step = step
         if not self._began:
             self._began = now
             return
-        self._steps += 1
-        self._samples += batch
+        self._steps += made
+        self._samples += samples
         for i, seconds in enumerate(job._backend.told.last):
             self._sums[i] += seconds
         if now - self._began < self._every:
@@ -222,8 +247,8 @@ class _Series(Listener):
             "optimizer_seconds": update,
             "exchange_seconds": max(whole - data - compute - update, 0.0),
             "samples_per_second": self._samples / (now - self._began),
-            "batch": batch,
+            "batch": samples / made,
             "workers": job.size,
         }
-        self._write(job, {f"shoal/{name}": value for name, value in numbers.items()})
+        self._write(job, {f"shoal/{name}": value for name, value in numbers.items()}, step)
         self._began, self._steps, self._samples, self._sums = now, 0, 0, [0.0, 0.0, 0.0]

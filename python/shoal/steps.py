@@ -173,8 +173,9 @@ class Progress:
                 f" {'. '.join(why)}"
             )
         if self.step is not None:
+            made = self.step.locals
             for listener in LISTENERS:
-                listener.stepped(self.job, self.cursor.step + 1, self.cursor.count())
+                listener.stepped(self.job, self.cursor.step + made, self.cursor.count(), made)
         self._advance_cursor()
         if not self.catch_up(end):
             self._end_stopped()

@@ -58,9 +58,9 @@ class Client:
         self.runs.append(run)
         return run
 
-    def set_terminated(self, run):
+    def set_terminated(self, run, status):
         """Note that a run is over."""
-        self.ended.append(run)
+        self.ended.append((run, status))
 
     def log_metric(self, run, name, value, step):
         """Keep a number of a step."""
@@ -132,7 +132,47 @@ def test_mlflow_goes_on_with_its_run(monkeypatch):
     train(2)
     assert [run.tag for run in Client.runs] == ["abc"]
     assert {run for run, _, _, _ in Client.metrics} == {"r"}
-    assert Client.ended == ["r", "r"]
+    assert Client.ended == [("r", "FINISHED")] * 2
+
+
+@pytest.mark.parametrize("amid", [False, True])
+@pytest.mark.parametrize("size", [1, 2])
+def test_mlflow_is_not_told_that_a_training_is_over_whose_first_worker_dies(
+    monkeypatch, size, amid
+):
+    """By an error that nobody catches, or amid a step. The others go on with the run, and where
+    there are none it has failed.
+    """
+    shoal.log.to("mlflow", "http://tracking:5000")
+    job = shoal.join()
+    for step in job.steps(64, batch=8, steps=2):
+        job.report(loss=1)
+        if amid and step.number == 1:
+            break
+        step.allreduce(numpy.ones(1))
+    if not amid:
+        monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
+    monkeypatch.setattr(job, "size", size)
+    for listener in series.LISTENERS:
+        listener._writer.pause(wait=True)
+    assert Client.ended == ([("r", "FAILED")] if size == 1 else [])
+    monkeypatch.undo()
+    job.leave()
+
+
+def test_rounds_count_as_their_optimizer_steps():
+    """Of rounds of three steps, and a shorter one at the end of an epoch of eight."""
+    shoal.log.to("tensorboard", "runs/x", every=0)
+    job = shoal.join()
+    for step in job.steps(64, batch=8, steps=8, local_steps=3):
+        if step.ends_round:
+            step.allreduce(numpy.ones(1))
+    job.leave()
+    for listener in series.LISTENERS:
+        listener._writer.pause(wait=True)
+    numbers = Writer.made[0].numbers
+    batches = [(value, step) for name, value, step in numbers if name == "shoal/batch"]
+    assert batches == [(8, 6), (8, 8)]  # means begin behind the first commit
 
 
 def test_a_tool_that_fails(capfd, monkeypatch):

@@ -11,9 +11,9 @@ class Listener:
         """Take what the program reports by job.report."""
         raise NotImplementedError
 
-    def stepped(self, job: Any, step: int, batch: int) -> None:
-        """Take that a step of `batch` samples over all workers is committed, the step-th of the
-        job.
+    def stepped(self, job: Any, step: int, samples: int, made: int) -> None:
+        """Take that workers have committed an optimizer step, or a round of as many as `made`, of
+        so many samples over all workers; `step` is how many optimizer steps the job has made now.
         """
         raise NotImplementedError
 
