@@ -199,10 +199,11 @@ func (l *launcher) followLeader(leader string) {
 		if s.offer.Known {
 			l.console.Note(fmt.Sprintf("host %s leads the job now", leader))
 		}
-		l.sendTo(leader, &message{Offer: &s.offer})
 		for _, w := range s.workers {
 			l.introduceWorker(leader, w)
 		}
+		// the last, since that host waits for it until it judges by all workers
+		l.sendTo(leader, &message{Offer: &s.offer})
 	}
 	if s.leaving && !s.over {
 		l.askToLeave()

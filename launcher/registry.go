@@ -42,6 +42,9 @@ type registry struct {
 	offers     map[string]bool   // the other hosts that have offered room, on the host that leads
 	machines   map[string]string // by host: what it calls itself, where that is not its name
 	expected   map[string]bool   // hosts that have yet to tell what they know, on a new leader
+	// followed says that another host has led: all initial workers had started then, and those of
+	// hosts that are lost are not known here any more.
+	followed bool
 
 	// denied are the hosts that were asked to leave when the job could not do without them, on the
 	// host that leads.
@@ -301,7 +304,11 @@ func (r *registry) anyJoined() bool {
 // countWorkers counts the workers that were or are to be started, as far as this host knows. r.mu
 // is held.
 func (r *registry) countWorkers() int {
-	return max(r.old.ended+len(r.workers)+r.ordered, r.initial)
+	known := r.old.ended + len(r.workers) + r.ordered
+	if r.followed {
+		return known
+	}
+	return max(known, r.initial)
 }
 
 // judge decides by the rules of the function judge about the job from the workers that have ended,

@@ -47,8 +47,8 @@ func (r *registry) addOffer(host string, o offerMessage) *jobMessage {
 // succession is what a launcher has to do when another host leads. It belongs to who called
 // setLeader.
 type succession struct {
-	offer   offerMessage   // what to tell that host first; its Slots are not filled in
 	workers []workerRecord // workers of this host, to introduce
+	offer   offerMessage   // what to tell that host behind them; its Slots are not filled in
 	over    bool           // this host is not needed any more
 	leaving bool           // this host was asked to leave
 }
@@ -73,6 +73,7 @@ func (r *registry) setLeader(leader string, hosts []string) (s succession, chang
 			}
 		}
 	} else { // the new leader registers the other hosts' workers, and how they have ended
+		r.followed = true
 		maps.DeleteFunc(r.workers, func(_ int, w *workerRecord) bool { return w.host != r.host })
 		r.dropEndings()
 	}

@@ -156,6 +156,50 @@ func TestLeadingOnceMore(t *testing.T) {
 	}
 }
 
+// A host that comes to lead judges by all workers, or not at all: not before each other host has
+// told of its workers, nor where there is none. Workers of a host that led meanwhile and is lost
+// are awaited no more by the host on which the job began.
+func TestJudgingOnANewHead(t *testing.T) {
+	// ended has a worker of a host start, join and end well.
+	ended := func(r *registry, worker int) {
+		r.register(r.host, &message{Started: &startedMessage{worker, 1000 + worker}})
+		r.register(r.host, &message{Joined: &workerMessage{worker}})
+		r.register(r.host, &message{Ended: &endedMessage{Worker: worker}})
+	}
+	r := newRegistry("b", 0)
+	r.setJob(&jobMessage{})
+	r.setLeader("b", []string{"b"})
+	if v := r.judge(); v.done {
+		t.Errorf("without a worker the verdict is %+v", v)
+	}
+
+	r = newRegistry("b", 0)
+	r.setJob(&jobMessage{})
+	r.setLeader("a", nil)
+	ended(r, 1)
+	r.setLeader("b", []string{"b", "c"})
+	r.register("c", &message{Started: &startedMessage{2, 1002}})
+	if v := r.judge(); v.done {
+		t.Errorf("before c has told all the verdict is %+v", v)
+	}
+	r.addOffer("c", offerMessage{Known: true})
+	if v := r.judge(); v.done {
+		t.Errorf("while worker 2 runs the verdict is %+v", v)
+	}
+
+	r = newRegistry("a", 2)
+	r.setJob(&jobMessage{})
+	r.setHost("a")
+	r.register("b", &message{Started: &startedMessage{1, 1001}})
+	r.setLeader("b", nil)
+	r.forgetHost("b")
+	ended(r, 0)
+	r.setLeader("a", []string{"a"})
+	if v := r.judge(); !v.done || v.fault != noFault {
+		t.Errorf("worker 1 went with its host, and the verdict is %+v", v)
+	}
+}
+
 // Where all workers end by themselves in the trial of a policy's change, the report names it. It
 // does not where they were killed, the change was a person's, or it has ended. A change of routes
 // meanwhile does not matter.

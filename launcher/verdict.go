@@ -34,6 +34,8 @@ type verdict struct {
 // failure that the job has survived is no fault. No job survives that all members were lost (lost),
 // however the other workers end. To end well without joining is a fault only when another worker
 // has joined (awaited); where nobody joins, each process is a job of its own.
+// Nothing is decided where nobody has ended beside the old, as on a host without workers that has
+// come to lead.
 func judge(started int, old forgotten, ended []ending, joined func(worker int) bool,
 	awaited, lost bool) verdict {
 	well := old.well
@@ -48,7 +50,7 @@ func judge(started int, old forgotten, ended []ending, joined func(worker int) b
 			well++
 		}
 	}
-	over := old.ended+len(ended) == started
+	over := len(ended) > 0 && old.ended+len(ended) == started
 	if over && (well == 0 || lost && awaited) {
 		last := ended[len(ended)-1]
 		for _, e := range ended {
