@@ -99,14 +99,17 @@ func (d *driver) tellHead() {
 	if !s.IsDue() {
 		return
 	}
-	d.tellHeadNow()
+	d.tellLinks()
+	if note := s.TakeNote(); note != nil {
+		d.runStepInput(func() { d.head.TellHead(note) })
+	}
 	s.LookAtRow()
 }
 
-// tellHeadNow tells the head what this host has seen since it was told last, on the engine's
+// tellLinks tells the head what links from this host carry, if that is news, on the engine's
 // thread.
-func (d *driver) tellHeadNow() {
-	if note := d.engine.signals.TakeNote(); note != nil {
+func (d *driver) tellLinks() {
+	if note := d.engine.signals.TakeLinks(); note != nil {
 		d.runStepInput(func() { d.head.TellHead(note) })
 	}
 }

@@ -180,7 +180,7 @@ func (a *Agent) readLinks(by *cables.Meter) {
 	// a stopped engine tells nobody
 	_ = a.engine.runLater(func() {
 		if a.engine.signals.AddLinks(rates); news {
-			a.driver.tellHeadNow()
+			a.driver.tellLinks()
 		}
 	})
 }

@@ -310,8 +310,8 @@ func (s *Signals) IsDue() bool {
 	return s.looks%looksPerNote == 0 || s.notes < earlyNotes
 }
 
-// AddLinks takes in the newest rates of the links from this host, which it keeps. The head is told
-// of them with the next note.
+// AddLinks takes in the newest rates of the links from this host, which it keeps. TakeLinks tells
+// the head of them.
 func (s *Signals) AddLinks(r cables.Rates) {
 	if !s.Blind {
 		s.links.told = r
@@ -325,13 +325,23 @@ func (s *Signals) Cables(hosts []string) []float64 {
 	return s.links.seen.Cables(hosts)
 }
 
-// TakeNote returns what the head is to be told of the steps, of the machine and of the links since
-// the last note, which the caller owns; nil = nothing.
+// TakeLinks returns a note with the newest rates of links, which the caller owns; nil = there are
+// none that were not taken. It is a note of its own, which may go at any time: those of steps go
+// with those of other hosts, and have no room for links beside the waits of many workers.
+func (s *Signals) TakeLinks() []byte {
+	n := steps.Note{Links: s.links.told}
+	if s.links.told = nil; n.Links == nil {
+		return nil
+	}
+	return n.Encode()
+}
+
+// TakeNote returns what the head is to be told of the steps and of the machine since the last note,
+// which the caller owns; nil = nothing.
 func (s *Signals) TakeNote() []byte {
 	n := s.host.Take()
 	n.Machine, s.machines.told = s.machines.told, nil
-	n.Links, s.links.told = s.links.told, nil
-	if n.Steps == 0 && n.Machine == nil && n.Links == nil {
+	if n.Steps == 0 && n.Machine == nil {
 		return nil
 	}
 	if n.Steps > 0 {

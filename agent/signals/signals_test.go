@@ -3,6 +3,7 @@ package signals
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -10,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/cables"
+	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -166,13 +168,13 @@ func TestFollowersTellTheHead(t *testing.T) {
 	}
 }
 
-// What the links of hosts carry comes to the head with the next note, also of a host that makes no
-// steps; of hosts that have told nothing, or have left, nothing is known.
+// What the links of hosts carry comes to the head by notes of their own, which leave what is to be
+// told of steps as it is; of hosts that have told nothing, or have left, nothing is known.
 func TestLinks(t *testing.T) {
 	a := &agentOfTwo{}
 	one, other, head1 := New(a), New(a), New(a)
 	learn := func(host string, from *Signals) {
-		head1.Learn(head.Note{Host: host, Data: from.TakeNote()}, 0)
+		head1.Learn(head.Note{Host: host, Data: from.TakeLinks()}, 0)
 	}
 	one.AddLinks(cables.Rates{"h2": 7})
 	learn("h1", one)
@@ -187,11 +189,16 @@ func TestLinks(t *testing.T) {
 	if got := head1.Cables([]string{"h3", "h1"}); got != nil {
 		t.Errorf("with a host that tells nothing: %v", got)
 	}
-	if note := one.TakeNote(); note != nil {
+	if note := one.TakeLinks(); note != nil {
 		t.Errorf("told twice: %s", note)
 	}
+	one.host.Add(steps.Step{Size: 2, Seconds: 1})
+	one.AddLinks(cables.Rates{"h2": 7})
+	if learn("h1", one); !strings.Contains(string(one.TakeNote()), `"steps":1`) {
+		t.Error("news of links has taken the note of a step with it")
+	}
 	one.Blind = true
-	if one.AddLinks(cables.Rates{"h2": 7}); one.TakeNote() != nil {
+	if one.AddLinks(cables.Rates{"h2": 7}); one.TakeLinks() != nil {
 		t.Error("what is to measure nothing tells of links")
 	}
 }

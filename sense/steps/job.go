@@ -28,9 +28,13 @@ type Job struct {
 	from       map[string]bool // hosts that these are from
 }
 
-// Add adds a note of a host. Times of an earlier generation are dropped, and those of all before a
-// new one. Those of a host in which work was divided otherwise than in its note are too.
+// Add adds a note of a host; one without steps says nothing here. Times of an earlier generation
+// are dropped, and those of all before a new one. Those of a host in which work was divided
+// otherwise than in its note are too.
 func (j *Job) Add(host string, n Note) {
+	if n.Steps == 0 { // it is about other things
+		return
+	}
 	if j.hosts == nil {
 		j.hosts, j.from = map[string]Note{}, map[string]bool{}
 	}
@@ -43,7 +47,7 @@ func (j *Job) Add(host string, n Note) {
 	}
 	j.from[host] = true
 	j.pending.Add(n.Noise)
-	if n.Generation < j.generation || n.Steps == 0 {
+	if n.Generation < j.generation {
 		return
 	}
 	if n.Generation > j.generation {

@@ -269,6 +269,27 @@ func TestNoise(t *testing.T) {
 	}
 }
 
+// News of links, which comes at any time, leaves the norms of a step from several hosts in one
+// block.
+func TestLinksLeaveBlocksWhole(t *testing.T) {
+	var with, without steps.Job
+	rng := rand.New(rand.NewPCG(5, 5))
+	for range 200 {
+		for _, host := range []string{"h0", "h1"} {
+			n := steps.Note{Generation: 1, Size: 4, Steps: 1}
+			n.Noise.AddStep(noise.Step{Norms: []float64{40 + rng.Float64(), 40 + rng.Float64()},
+				Samples: []float64{8, 8}, Mean: 12 + rng.Float64(), Batch: 32, Workers: 4, Part: 1})
+			with.Add(host, n)
+			without.Add(host, n)
+			with.Add("h0", steps.Note{Links: map[string]float64{"h1": 1e6}})
+		}
+	}
+	a, b := with.Noise(), without.Noise()
+	if got, want := a.Estimate(), b.Estimate(); got != want || !want.Known {
+		t.Errorf("with news of links %+v, without %+v", got, want)
+	}
+}
+
 // addPart draws a part of a gradient of so many coordinates and noise scale, and tells two hosts of
 // it, of which the first has three of five members. Each measures a half of the part, another one.
 func addPart(rng *rand.Rand, weights []float64, scale, unit float64, dims int,
