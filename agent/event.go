@@ -2,8 +2,10 @@ package agent
 
 import (
 	"fmt"
+	"math"
 	"time"
 
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/sense/history"
@@ -94,6 +96,9 @@ type Event struct {
 	Lost       []int  `json:"lost,omitempty"`
 	Finished   []int  `json:"finished,omitempty"`
 	Released   []int  `json:"released,omitempty"`
+	// LostSamples is of how many samples, about, the effect went with the replicas of workers that
+	// are lost or released, where workers keep replicas of their own (sync=sma, sync=pair).
+	LostSamples uint64 `json:"lost_samples,omitempty"`
 	// Again are the workers that did not get the state of the job, and come back.
 	Again []int `json:"again,omitempty"`
 	// Awaited are the workers that others wait for.
@@ -120,8 +125,22 @@ func (e Event) String() string {
 	case e.What != "generation":
 		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
 	}
-	return fmt.Sprintf("generation %d at step %d: %s: %s", e.Generation, e.Step,
+	text := fmt.Sprintf("generation %d at step %d: %s: %s", e.Generation, e.Step,
 		plural.Of(e.Size, "worker"), e.Because)
+	if e.LostSamples > 0 {
+		text += fmt.Sprintf("; the effect of about %d samples went with replicas", e.LostSamples)
+	}
+	return text
+}
+
+// lostSamples is Event.LostSamples where so many workers of a job in a state go, and the others
+// stay.
+func lostSamples(known *head.State, gone, size int) uint64 {
+	if gone == 0 || known.Data == nil {
+		return 0
+	}
+	s := known.Setting.WithStated(known.First, known.Levers)
+	return uint64(math.Round(float64(gone) * s.ReplicaSamples(size, known.Data.Step)))
 }
 
 // reportDecision gives the launcher an event about a decision of the membership, unless the job is
@@ -139,6 +158,8 @@ func (d *driver) reportDecision(decision member.Action) {
 	case member.Resume:
 		e.What, e.Because = "resume", string(m.Because)
 	}
+	gone := len(e.Lost) + len(e.Released)
+	e.LostSamples = lostSamples(&known, gone, view.Size()-len(e.Joined)+gone)
 	e.Generation, e.Size, e.First = d.generationNumber(view.Generation), view.Size(),
 		view.Generation <= 1
 	if d.allReleased || !known.Elastic && !e.First {

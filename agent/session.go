@@ -302,6 +302,9 @@ func (s *session) serveData(r *api.DataRequest) error {
 	if err != nil {
 		return &collective.FieldError{Field: "sync", Problem: err.Error()}
 	}
+	if err := synced.CheckResumed(r.Synced); err != nil {
+		return &collective.FieldError{Field: "synced", Problem: err.Error()}
+	}
 	levers.Sync, levers.Round, levers.Auto = synced.Sync, synced.Round, synced.Auto
 	levers.Save, d.Apart = r.Save, r.Apart
 	if err := s.agent.setData(s.worker, d, at, levers); err != nil {

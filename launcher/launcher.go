@@ -322,6 +322,9 @@ func (l *launcher) runResult(err error) *Result {
 	if text, err := os.ReadFile(LedgerPath(r.Dir)); err == nil { // as with events
 		entries, _, _ := ParseLedger(text)
 		r.Changes = Changes(entries)
+		for _, e := range entries {
+			r.LostSamples += e.LostSamples
+		}
 	}
 	return r
 }

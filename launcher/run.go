@@ -97,6 +97,9 @@ type Result struct {
 	// Changes are those of the setting, and of routes while this host has led, as this host has
 	// them in its ledger, the first one first.
 	Changes []ChangeResult `json:"changes,omitempty"`
+	// LostSamples is of how many samples, about, the effect went with replicas of workers, as
+	// agent.Event has it, while this launcher ran.
+	LostSamples uint64 `json:"lost_samples,omitempty"`
 }
 
 // ChangeResult is a change of the setting or of a route as it was when the run ended.

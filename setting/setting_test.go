@@ -399,3 +399,40 @@ func TestAskedTwice(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// A checkpoint of workers with an anchor, and one of a program that averages by itself, are not for
+// each other.
+func TestCheckResumed(t *testing.T) {
+	for _, x := range []struct {
+		states, has string
+		fits        bool
+	}{{"own", "", true}, {"local", "", true}, {"own", "own", true}, {"local", "diloco:lr=1", true},
+		{"ssgd", "sma", true}, {"own", "diloco", false}, {"local", "own", false}} {
+		err := setting.Levers{Sync: x.states, Round: 4}.CheckResumed(x.has)
+		if (err == nil) != x.fits {
+			t.Errorf("a program with sync=%s, a checkpoint with %q: %v", x.states, x.has, err)
+		}
+	}
+}
+
+// What goes with a replica: by sma the rounds that it has not given, by pair a step of the worker,
+// and never more than it has made; elsewhere nothing.
+func TestReplicaSamples(t *testing.T) {
+	for _, x := range []struct {
+		sync    string
+		round   uint32
+		workers int
+		steps   uint64
+		want    float64
+	}{
+		{"ssgd", 1, 4, 100, 0}, {"local", 16, 4, 100, 0}, {"hybrid", 16, 4, 100, 0},
+		{"pair", 16, 4, 100, 16}, {"sma", 1, 4, 100, 16 * 9}, {"sma", 2, 4, 100, 2 * 16 * 9},
+		{"sma:momentum=0.9:alpha=0.2", 1, 4, 100, 16 * 4}, // 1/5 is what four workers have at most
+		{"sma:alpha=1", 1, 4, 100, 16 * 4}, {"sma", 1, 4, 3, 16 * 3}, {"sma", 1, 0, 3, 0},
+	} {
+		s := setting.Setting{Batch: 64, Sync: x.sync, Round: x.round}
+		if got := s.ReplicaSamples(x.workers, x.steps); math.Abs(got-x.want) > 1e-9 {
+			t.Errorf("%+v: %v", x, got)
+		}
+	}
+}

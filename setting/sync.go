@@ -50,6 +50,34 @@ func KeepsReplicas(sync string) bool {
 	return name == "sma" || name == "pair"
 }
 
+// ReplicaSamples returns of how many samples the effect goes with the replica of a worker that is
+// lost, one of so many, after so many optimizer steps: what it has learned in earlier rounds and
+// has not given to the others. The setting says how workers synchronise, as after WithStated.
+//
+// By sma a replica gives a part α of its distance to the anchor once a round, so what it keeps of a
+// round is 1 − α after that, and (1 − α)² a round later: (1 − α)/α rounds in all. By pair half of
+// what it has goes to a partner in each step, so it keeps ½ + ¼ + … of a step. 0 = samples that are
+// dealt again at most.
+func (s Setting) ReplicaSamples(workers int, steps uint64) float64 {
+	if !KeepsReplicas(s.Sync) || workers < 1 {
+		return 0
+	}
+	kept := 1.0
+	if words := strings.Split(s.Sync, ":"); words[0] == "sma" {
+		alpha := 0.1
+		for _, word := range words[1:] {
+			if name, value, _ := strings.Cut(word, "="); name == "alpha" {
+				if x, err := strconv.ParseFloat(value, 64); err == nil && x > 0 {
+					alpha = x
+				}
+			}
+		}
+		alpha = min(alpha, 1/float64(workers+1))
+		kept = float64(max(s.Round, 1)) * (1 - alpha) / alpha
+	}
+	return float64(s.Batch) / float64(workers) * min(kept, float64(steps))
+}
+
 // syncNames returns the names of the ways to synchronise.
 func syncNames() (list []string) {
 	for _, s := range syncs {
@@ -97,6 +125,23 @@ func checkSync(text string) error {
 		}
 	}
 	return nil
+}
+
+// CheckResumed returns why a program that opens the levers l cannot go on where workers of a
+// checkpoint synchronised otherwise; nil = it can. "" = as the program states.
+func (l Levers) CheckResumed(sync string) error {
+	switch {
+	case sync == "" || (sync == Own) == (l.Sync == Own):
+		return nil
+	case l.Sync == Own:
+		return fmt.Errorf("the checkpoint is of workers that synchronise by sync=%s, and this "+
+			"program averages by itself at the end of a round (job.steps(…, local_steps=…)), and "+
+			"has not the anchor: begin without the checkpoint, or use "+
+			"shoal.torch.optimizer(…, sync=…)", sync)
+	}
+	return fmt.Errorf("the checkpoint is of a program that averages by itself at the end of a "+
+		"round (job.steps(…, local_steps=…)), and this one states sync=%s: begin without the "+
+		"checkpoint, or leave sync out", l.Sync)
 }
 
 // isAllowed reports whether an option can have a value, as shoal.sync has it in Python: workers end

@@ -22,6 +22,7 @@ type event struct {
 	Finished   []int           `json:"finished"`
 	Released   []int           `json:"released"`
 	Awaited    []int           `json:"awaited"`
+	Samples    uint64          `json:"lost_samples"`
 	Step       uint64          `json:"step"`
 	Because    string          `json:"because"`
 	Change     *setting.Change `json:"change"`
@@ -92,6 +93,9 @@ func (e *event) title() string {
 		if len(part.list) > 0 {
 			text += fmt.Sprintf(", %s %s", part.what, workers(part.list))
 		}
+	}
+	if e.Samples > 0 {
+		text += fmt.Sprintf("; the effect of about %d samples went with replicas", e.Samples)
 	}
 	return text
 }

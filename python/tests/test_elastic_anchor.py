@@ -52,6 +52,8 @@ def test_a_worker_is_killed_in_mid_round_and_another_joins(launch, binary, tmp_p
         job.wait_for_new_step()
         output = job.finish()
     assert output.count("RESULT") == 2 and "Traceback" not in output, output
+    told = "the effect of about 4 samples went with replicas" in output
+    assert told == sync.startswith("pair"), "a third of a batch of 12, by the worker that is lost"
     workers = [
         [json.loads(line) for line in file.read_text().splitlines()]
         for file in sorted(tmp_path.glob("*.jsonl"))
