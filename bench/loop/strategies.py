@@ -1,37 +1,43 @@
 #!/usr/bin/env python3
-"""Measures what strategies of local steps do to the loss: a small GPT, after equal samples.
+"""Measures what strategies of local steps do to the loss: a small model, after equal samples.
 
-usage: .venv-torch2/bin/python bench/loop/strategies.py [--steps N] [--seeds N] [--rates A,B]
+usage: .venv-torch2/bin/python bench/loop/strategies.py [--text FILE] [--steps N] [--batch N]
+       [--seeds N] [--rates A,B] [--sync TEXT ...] [--digits]
 
-All workers are played in this process, one after the other, with the arithmetic of shoal.sync that
-jobs use too: it measures what is learned, not how long that takes. The text is Newton's Opticks,
-which every Go installation has; its last tenth is for the validation.
+A small GPT learns a text, whose last tenth is for the validation: by default Newton's Opticks,
+which every Go installation has. With --digits a perceptron learns handwritten digits, by SGD with
+momentum as in examples/digits. All workers are played in this process, one after the other, with
+the arithmetic of shoal.sync that jobs use too: this measures what is learned, not how long that
+takes.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import dataclasses
+import functools
+import math
 import pathlib
 import statistics
 import subprocess
 import sys
-from typing import List
+from typing import Callable, NamedTuple, Optional, Tuple
 
+import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples/gpt")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("python", "examples/gpt", "examples/digits")]
 
+import numpy_digits  # noqa: E402
 from model import GPT  # noqa: E402
 from shoal.cursor import Cursor  # noqa: E402
 from shoal.sync import parse, partners  # noqa: E402
 from shoal.sync.contract import assign, differences  # noqa: E402
 from shoal.sync.matching import meet  # noqa: E402
 
-BATCH = 32
 TEXTS = (
     "ssgd",
     "local:every=16",
@@ -44,130 +50,168 @@ TEXTS = (
 )
 
 
-def read_text() -> torch.Tensor:
-    """The number of each character of the text."""
-    root = subprocess.run(["go", "env", "GOROOT"], stdout=subprocess.PIPE, text=True, check=True)
-    path = pathlib.Path(root.stdout.strip()) / "src/testdata/Isaac.Newton-Opticks.txt"
-    book = path.read_text()
-    alphabet = sorted(set(book))
-    return torch.tensor([alphabet.index(character) for character in book])
+class Task(NamedTuple):
+    """What a model learns."""
+
+    samples: int
+    model: Callable[[], nn.Module]  # a new one with random parameters
+    # Inputs and labels of training samples, by their numbers.
+    take: Callable[[torch.Tensor], Tuple[torch.Tensor, torch.Tensor]]
+    held: Tuple[torch.Tensor, torch.Tensor]  # inputs and labels of the validation
+    optimizer: Callable[..., torch.optim.Optimizer]
+
+
+def characters(file: Optional[str]) -> Task:
+    """The next character of a text, from the 32 before it, with AdamW."""
+    if file is None:
+        command = ["go", "env", "GOROOT"]
+        root = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        file = root.strip() + "/src/testdata/Isaac.Newton-Opticks.txt"
+    book = pathlib.Path(file).read_text()
+    number = {character: i for i, character in enumerate(sorted(set(book)))}
+    text, context = torch.tensor([number[character] for character in book]), 32
+    end = len(text) * 9 // 10
+
+    def take(starts: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        windows = text[starts[:, None] + torch.arange(context + 1)]
+        return windows[:, :-1], windows[:, 1:]
+
+    held = take(torch.arange(end, len(text) - context - 1, context))
+    return Task(
+        end - context,
+        lambda: GPT(len(number), context),
+        take,
+        held,
+        functools.partial(torch.optim.AdamW, fused=True),
+    )
+
+
+def digits() -> Task:
+    """Handwritten digits, with SGD and momentum."""
+    x, y, held_x, held_y = map(torch.from_numpy, numpy_digits.load(np.float32))
+    hidden = numpy_digits.HIDDEN
+    return Task(
+        len(y),
+        lambda: nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10)),
+        lambda numbers: (x[numbers], y[numbers]),
+        (held_x, held_y),
+        functools.partial(torch.optim.SGD, momentum=numpy_digits.MOMENTUM),
+    )
 
 
 class Worker:
     """A replica of the model, and its optimizer."""
 
-    def __init__(self, model: GPT, steps: int, rate: float):
-        """A copy of the model. The learning rate falls to a tenth in so many steps."""
-        self.model = copy.deepcopy(model)
-        self.opt = torch.optim.AdamW(self.model.parameters(), lr=rate)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.opt, steps, rate / 10)
+    def __init__(self, task: Task, model: nn.Module, steps: int, rate: float):
+        """A copy of the model. In so many steps the learning rate rises for a twentieth of them,
+        and then falls to 0 by a cosine.
+        """
+        self.task, self.model = task, copy.deepcopy(model)
         self.w = [p.detach() for p in self.model.parameters()]
+        self.opt = task.optimizer(self.model.parameters(), lr=rate)
+        rise = max(steps // 20, 1)
 
-    def backward(self, text: torch.Tensor, starts: torch.Tensor) -> None:
-        """Compute the gradients of the windows that begin at these characters."""
-        windows = text[starts[:, None] + torch.arange(self.model.context + 1)]
+        def part(made: int) -> float:
+            fallen = max(made - rise, 0) / max(steps - rise, 1)
+            return min((made + 1) / rise, 0.5 + 0.5 * math.cos(math.pi * fallen))
+
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.opt, part)
+
+    def step(self, samples: torch.Tensor) -> None:
+        """Make a local step with the mean gradient of some samples."""
+        x, labels = self.task.take(samples)
         self.opt.zero_grad()
-        scores = self.model(windows[:, :-1])
-        F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten()).backward()
-
-    def step(self) -> None:
-        """Make a local step with the gradients."""
+        F.cross_entropy(self.model(x).flatten(0, -2), labels.flatten()).backward()
         self.opt.step()
         self.schedule.step()
 
 
+class Result(NamedTuple):
+    """What a model does on the samples of the validation."""
+
+    loss: float
+    accuracy: float
+
+
 def train(
-    text: str, seed: int, steps: int, rate: float, workers: int, book: torch.Tensor
-) -> float:
-    """Train with a strategy and a learning rate for so many steps of the whole batch; return the
-    loss of the validation at the anchor.
+    task: Task, text: str, seed: int, steps: int, batch: int, rate: float, workers: int
+) -> Result:
+    """Train with a strategy and a learning rate for so many steps of the whole batch; return what
+    the anchor does then.
     """
     sync = parse(text)
     torch.manual_seed(seed)
-    model = GPT(int(book.max()) + 1)
-    held = len(book) * 9 // 10
-    cursor = Cursor.start(held - model.context, BATCH, seed)
-    cursor = dataclasses.replace(cursor, round=sync.every)
-    team = [Worker(model, steps, rate) for _ in range(workers)]
+    model = task.model()
+    cursor = Cursor.start(task.samples, batch, seed).with_round(sync.every)
+    # With synchronous SGD all workers are alike: one that has the whole batch does what they do.
+    size = 1 if sync.strategy.averages_gradients else workers
+    team = [Worker(task, model, steps, rate) for _ in range(size)]
     z = [w.clone() for w in team[0].w]
     kept = [sync.strategy.keep(z) for _ in team]
     anchors = [[a.clone() for a in z] for _ in team]
     made = 0
     while made < steps:
         order = cursor.order()
-        pieces = [cursor.pieces(rank, workers) for rank in range(workers)]
+        pieces = [cursor.pieces(rank, size) for rank in range(size)]
         for local in range(len(pieces[0])):
-            for rank, worker in enumerate(team):
-                starts = torch.as_tensor(order.take(pieces[rank][local]))
-                worker.backward(book, starts)
-            if sync.strategy.averages_gradients:
-                average_gradients(team)
-            for worker in team:
-                worker.step()
+            for worker, parts in zip(team, pieces):
+                worker.step(torch.as_tensor(order.take(parts[local])))
             if sync.strategy.pairs:
-                found = partners(seed, made, workers)
+                found = partners(seed, made, size)
                 before = [[w.clone() for w in worker.w] for worker in team]
                 for rank, worker in enumerate(team):
                     if found[rank] != rank:
                         meet(worker.w, before[found[rank]])
             made += 1
-        if not sync.strategy.averages_gradients:
-            each = [differences(worker.w, z) for worker in team]
-            mean = [sum(parts) / workers for parts in zip(*each)]
-            for worker, own, beside in zip(team, anchors, kept):
-                moved = [m.clone() for m in mean]
-                sync.strategy.commit(worker.w, own, beside, moved, workers)
-            z = [a.clone() for a in anchors[0]]
-        cursor = cursor.commit(workers, [True] * workers)
-    if not sync.strategy.averages_gradients:
-        assign(team[0].w, z)
-    return validate(team[0].model, book[held:])
+        each = [differences(worker.w, z) for worker in team]
+        mean = [sum(parts) / size for parts in zip(*each)]
+        for worker, own, beside in zip(team, anchors, kept):
+            sync.strategy.commit(worker.w, own, beside, [m.clone() for m in mean], size)
+        z = [a.clone() for a in anchors[0]]
+        cursor = cursor.commit(size, [True] * size)
+    assign(team[0].w, z)
+    return validate(team[0].model, *task.held)
 
 
-def average_gradients(team: List[Worker]) -> None:
-    """Give all workers the mean of their gradients."""
-    for parameters in zip(*(worker.model.parameters() for worker in team)):
-        mean = sum(p.grad for p in parameters) / len(team)
-        for p in parameters:
-            p.grad = mean.clone()
-
-
-def validate(model: GPT, held: torch.Tensor) -> float:
-    """The loss of a model on a text that it was not trained on."""
-    starts = torch.arange(0, len(held) - model.context - 1, model.context)
-    windows = held[starts[:, None] + torch.arange(model.context + 1)]
+def validate(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> Result:
+    """What a model does on samples that it was not trained on."""
     with torch.no_grad():
-        scores = model(windows[:, :-1]).flatten(0, 1)
-        return float(F.cross_entropy(scores, windows[:, 1:].flatten()))
+        scores = torch.cat([model(part).flatten(0, -2) for part in x.split(512)])
+    labels = labels.flatten()
+    right = (scores.argmax(dim=1) == labels).double().mean()
+    return Result(float(F.cross_entropy(scores, labels)), float(right))
 
 
 def main() -> None:
-    """Train with each strategy and seed, and print a table."""
+    """Train with each strategy, rate and seed, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", help="a file; else Newton's Opticks")
+    parser.add_argument("--digits", action="store_true", help="learn handwritten digits")
     parser.add_argument("--steps", type=int, default=320, help="of the whole batch")
+    parser.add_argument("--batch", type=int, default=32, help="samples of a step of all workers")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--rates", default="0.001,0.002", help="learning rates")
+    parser.add_argument("--rates", default="0.002,0.004", help="learning rates")
     parser.add_argument("--sync", nargs="*", default=TEXTS, help="strategies")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    book = read_text()
-    print("| rate | `sync` | loss | of that of the first | bytes of that of ssgd |")
-    print("|---|---|---|---|---|")
-    for rate in map(float, args.rates.split(",")):
-        first: List[float] = []
-        for text in args.sync:
-            losses = [
-                train(text, seed, args.steps, rate, args.workers, book)
+    task = digits() if args.digits else characters(args.text)
+    print("| `sync` | bytes of those of ssgd | rate | losses | mean | accuracy, % | mean |")
+    print("|---|---|---|---|---|---|---|")
+    for text in args.sync:
+        # Of n workers, an all-reduce sends 2 (n - 1) / n models each, and a meeting one.
+        pairs = parse(text).strategy.pairs * args.workers / (2 * (args.workers - 1))
+        for rate in map(float, args.rates.split(",")):
+            results = [
+                train(task, text, seed, args.steps, args.batch, rate, args.workers)
                 for seed in range(args.seeds)
             ]
-            first = first or losses
-            ratios = [mine / theirs for mine, theirs in zip(losses, first)]
-            # Of n workers, an all-reduce sends 2 (n - 1) / n models each, and a meeting one.
-            pairs = parse(text).strategy.pairs * args.workers / (2 * (args.workers - 1))
+            losses = [result.loss for result in results]
+            rights = [100 * result.accuracy for result in results]
             print(
-                f"| {rate:g} | `{text}` | {statistics.mean(losses):.4f} |"
-                f" {statistics.mean(ratios):.3f} | {1 / parse(text).every + pairs:.2f} |",
+                f"| `{text}` | {1 / parse(text).every + pairs:.4f} | {rate:g} |"
+                f" {', '.join(f'{x:.4f}' for x in losses)} | {statistics.mean(losses):.4f} |"
+                f" {', '.join(f'{x:.2f}' for x in rights)} | {statistics.mean(rights):.2f} |",
                 flush=True,
             )
 
