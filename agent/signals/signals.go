@@ -4,6 +4,7 @@
 package signals
 
 import (
+	"cmp"
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent/loop"
 	"github.com/shoal-ml/shoal/collective"
@@ -201,9 +202,9 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 	next := sense.StepSample{Size: a.View.Size(), Generation: uint64(a.View.Generation),
 		Change: a.Setting.Number}
 	if a.Data != nil {
-		steps := a.Data.LocalSteps()
-		if next.Samples, next.Batch = a.Data.Count()/steps, a.Data.Batch; steps > 1 {
-			next.Round = uint32(steps)
+		next.Samples, next.Batch = a.Data.Count(), a.Data.Batch
+		if steps := a.Data.LocalSteps(); steps > 1 {
+			next.Samples, next.Round = next.Samples/steps, uint32(steps)
 		}
 		next.Deal = sense.DealOf(a.Data.Shares)
 	}
@@ -268,7 +269,7 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 // averagesGradients reports whether what workers of a job average are gradients, and not how far
 // each has come by itself.
 func averagesGradients(of *head.State) bool {
-	sync := of.Setting.WithStated(0, of.Levers).Sync
+	sync := cmp.Or(of.Setting.Sync, of.Levers.Sync) // as Setting.WithStated, without its copies
 	return sync == "" || sync == setting.Ssgd
 }
 

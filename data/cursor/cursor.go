@@ -149,6 +149,9 @@ func (c Cursor) Count() uint64 {
 // LocalSteps returns of how many optimizer steps the next round is: of as many as it takes with
 // Batch samples or fewer in each, and of Round at most.
 func (c Cursor) LocalSteps() uint64 {
+	if c.Round <= 1 {
+		return 1
+	}
 	return min((c.Count()-1)/c.Batch+1, max(uint64(c.Round), 1))
 }
 
