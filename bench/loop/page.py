@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import http.client
 import json
+import os
 import pathlib
 import socket
 import statistics
@@ -52,6 +53,11 @@ class Page:
         """Host and port."""
         host, _, port = self.host.rpartition(":")
         return host, int(port)
+
+    def processors(self):
+        """The seconds of processors that it has had."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2]
+        return sum(map(int, fields.split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def events(self):
         """The stream of events, after a login."""
@@ -111,23 +117,27 @@ WAYS = {"a page is open": open_page, "10,000 connections": flood, "tokens are gu
 
 
 def measure(args):
-    """The steps of a job with and without a page of each kind, in turns, and when a long run is
-    there: a dict each.
+    """The steps of a job with a page of each kind, as against those just before and just after
+    without, in turns, and when a long run is there: a dict each.
     """
     found = []
     with jobs.Run(WORKERS, ["--auto=watch"], **OPTIONS) as run:
         run.wait_for(lambda: len(run.lines("metrics.jsonl")) >= SKIPPED)
         for turn in range(args.turns):
+            before = window(run)
             for way, act in WAYS.items():
-                before = window(run)
                 with Page(run.name) as page:
-                    stop = threading.Event()
+                    stop, began = threading.Event(), time.monotonic()
                     thread = threading.Thread(target=act, args=(page, stop))
                     thread.start()
                     beside = window(run)
                     stop.set()
                     thread.join()
-                found.append(dict(part="page", way=way, turn=turn, ratio=beside / before))
+                    spent = page.processors() / (time.monotonic() - began)
+                after = window(run)
+                ratio = 2 * beside / (before + after)
+                found.append(dict(part="page", way=way, turn=turn, ratio=ratio, spent=spent))
+                before = after
     with tempfile.TemporaryDirectory() as name:
         write_month(pathlib.Path(name))
         for turn in range(args.turns):
@@ -185,12 +195,16 @@ def text(results):
     rows = [r for r in results if r["part"] == "page"]
     if not rows:
         return ""
-    out = ["| page | steps of 20 ms of the job beside it, as against none |", "|---|---|"]
+    out = [
+        "| page | steps of 20 ms of the job beside it, as against none | of a processor |",
+        "|---|---|---|",
+    ]
     for way in WAYS:
         ratios = [r["ratio"] - 1 for r in rows if r["way"] == way]
+        spent = statistics.median(r["spent"] for r in rows if r["way"] == way)
         out.append(
             f"| {way} | {100 * statistics.median(ratios):+.1f} %"
-            f" ({100 * min(ratios):+.1f} to {100 * max(ratios):+.1f}) |"
+            f" ({100 * min(ratios):+.1f} to {100 * max(ratios):+.1f}) | {100 * spent:.1f} % |"
         )
     month = [r for r in rows if r["way"] == "30 days"]
     out.append(
