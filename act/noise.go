@@ -32,6 +32,7 @@ func (m *memory) recall(o *sense.Observation) {
 	if o.Noise.Known && !isSound(o.Noise) {
 		o.Noise = noise.Estimate{Why: "what was told of it is no estimate"}
 	}
+	o.Measured = o.Noise
 	seen := o.Noise.Known && !(setting.KeepsReplicas(o.Setting.Sync) && m.noise.Known)
 	switch {
 	case o.Noise.NotFinite:

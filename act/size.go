@@ -35,10 +35,13 @@ func sizes(c setting.Change) (list [2]int) {
 
 // leastKept returns the measured factor below which a policy's change is taken back. More members
 // must bring more than what counts as the same. Fewer may bring as little less, and where the
-// policy has taken into account that they train more slowly, as little as was predicted.
+// policy has taken into account that they train more slowly, as little as was predicted. Any other
+// change must not bring less than nothing, unless its policy has another good by it.
 func (t *trial) leastKept() float64 {
 	n, p := sizes(t.change), t.change.Predicted
 	switch {
+	case n[1] == 0 && t.least > 0:
+		return min(t.least, 1)
 	case n[1] == 0:
 		return 1
 	case n[1] > n[0]:

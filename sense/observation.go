@@ -20,8 +20,11 @@ type Observation struct {
 	Steps   *StepSeries     // the newest committed steps; nil = none
 	Split   Split
 	Noise   noise.Estimate
-	Saves   Saves
-	Hosts   []string // by rank, the host of the worker; nil = it is not known
+	// Measured is Noise as it was measured last, also where gradients are those of replicas that
+	// differ: then it is of more than noise, and Noise is what was known before.
+	Measured noise.Estimate
+	Saves    Saves
+	Hosts    []string // by rank, the host of the worker; nil = it is not known
 	// Machines are those of the hosts that have told of theirs, by name.
 	Machines []machine.Host
 }

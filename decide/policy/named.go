@@ -6,7 +6,7 @@ import "github.com/shoal-ml/shoal/decide"
 // named, and published rules to compare them with. Budget is not among them: it needs numbers too.
 func All() []decide.Policy {
 	return []decide.Policy{Batch{}, Shares{}, Size{}, Checkpoint{}, Sync{}, KungFuBatch{},
-		Wagenlander{}, Learners{}}
+		Wagenlander{}, Learners{}, Adaptive{}}
 }
 
 // Named returns the policy of a name; nil = there is none.

@@ -196,7 +196,7 @@ func (w *World) observe(s Step, slowest float64) {
 	ease(&w.split.Exposed, s.Exposed/steps)
 	ease(&w.split.Optimizer, met/float64(len(w.ranks)))
 	ease(&w.split.Seconds, (slowest+s.Exposed)/steps)
-	if s.Noise > 0 && s.Samples > 0 && !setting.KeepsReplicas(w.synced()) {
+	if s.Noise > 0 && s.Samples > 0 {
 		w.noise.Add(w.norms(s))
 	}
 }
