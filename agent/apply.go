@@ -64,7 +64,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 		d.allReleased = true
 		if d.head.Leads() {
 			e := Event{What: "stop", Generation: d.generationNumber(a.View.Generation),
-				Size: a.View.Size(), Step: a.Steps, Because: a.AllReleased}
+				Size: a.View.Size(), Step: a.Steps, Because: a.AllReleased + inSteps(&a.State)}
 			d.giveOrder(func(o *Orders) { o.Event(e) })
 		}
 	}

@@ -133,6 +133,15 @@ func (e Event) String() string {
 	return text
 }
 
+// inSteps says how many optimizer steps the commits of a job are, which checkpoints count, as the
+// end of a sentence; "" = each commit is one.
+func inSteps(s *head.State) string {
+	if s.Data == nil || s.Levers.Sync == "" || s.Data.Step == s.Steps {
+		return ""
+	}
+	return fmt.Sprintf("; the commits so far are %s", plural.Of(int(s.Data.Step), "optimizer step"))
+}
+
 // lostSamples is Event.LostSamples where so many workers of a job in a state go, and the others
 // stay.
 func lostSamples(known *head.State, gone, size int) uint64 {

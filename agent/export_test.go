@@ -7,3 +7,6 @@ func (a *Agent) KnownWorkers() int {
 	defer a.mu.Unlock()
 	return len(a.sessions)
 }
+
+// InSteps is inSteps, for tests.
+var InSteps = inSteps
