@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/bench"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/demo"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/jobs"
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/plan"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/sim"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/state"
@@ -47,7 +48,8 @@ func newRootCommand() *cobra.Command {
 		run.NewPolicyCommand(),
 		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),
 		jobs.NewRecoverCommand(),
-		state.NewCommand(), bench.NewCommand(), sim.NewCommand(), newVersionCommand())
+		state.NewCommand(), bench.NewCommand(), sim.NewCommand(), plan.NewCommand(),
+		newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Args = cli.KnownCommand

@@ -10,7 +10,9 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/decide/planner/deployment"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/layout"
 )
@@ -19,6 +21,7 @@ import (
 // run waits for the job.
 type reshapeFlags struct {
 	mesh   string // axes with their degrees, as layout.ParseMesh takes them
+	plan   string // file of a plan, whose mesh is taken; "" = mesh says it
 	dryRun bool   // whether to print the plan only
 	noWait bool   // whether to ask, and not to wait for the mesh
 	json   bool   // whether to print JSON objects
@@ -28,7 +31,7 @@ type reshapeFlags struct {
 func NewReshapeCommand() *cobra.Command {
 	var f reshapeFlags
 	cmd := &cobra.Command{
-		Use: "reshape JOB --mesh AXES",
+		Use: "reshape JOB --mesh AXES | --plan FILE",
 		Short: "Give a running job another mesh: other degrees of data, tensor and pipeline " +
 			"parallelism",
 		Long: cli.Help(`Give a running job another mesh (data, tensor and pipeline parallelism) while it trains.
@@ -40,12 +43,16 @@ shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
 		Example: `  shoal reshape train --mesh dp=2,tp=2
   shoal reshape train --mesh dp=1,pp=4 --dry-run
   shoal reshape train --mesh "pp=2(8/6)"   eight layers on the first stage, six on the second
+  shoal reshape train --plan gpt.deployment.json   what shoal plan has written
   shoal reshape train --mesh dp=5 --json   the plan and each change as objects`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.readPlan(); err != nil {
+				return err
+			}
 			if f.mesh == "" {
-				return cli.Usagef("say which mesh: --mesh dp=2,tp=2")
+				return cli.Usagef("say which mesh: --mesh dp=2,tp=2, or --plan FILE")
 			}
 			if _, err := layout.ParseMesh(f.mesh); err != nil {
 				return cli.AsUsage(err)
@@ -60,11 +67,33 @@ shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
 	flags := cmd.Flags()
 	flags.StringVar(&f.mesh, "mesh", "",
 		"the axes with their degrees, the last the fastest, such as dp=2,tp=2")
+	flags.StringVar(&f.plan, "plan", "", "take the mesh of a plan, a file of shoal plan -o")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the plan, and change nothing")
 	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait for the mesh")
 	flags.BoolVar(&f.json, "json", false,
 		"print the plan and each change as JSON objects, and a last one when the job has the mesh")
 	return cmd
+}
+
+// readPlan takes the mesh from the file of a plan, if one is given. It fails where a mesh is given
+// too, and for a file that is no plan.
+func (f *reshapeFlags) readPlan() error {
+	switch {
+	case f.plan == "":
+		return nil
+	case f.mesh != "":
+		return cli.Usagef("--plan and --mesh both say which mesh: give one of them")
+	}
+	text, err := durable.Read(f.plan, deployment.MaxBytes)
+	if err != nil {
+		return cli.AsUsage(err)
+	}
+	d, err := deployment.Parse(text)
+	if err != nil {
+		return cli.AsUsage(fmt.Errorf("%s: %w", f.plan, err))
+	}
+	f.mesh = d.Mesh
+	return nil
 }
 
 // run prints what the change of mesh would move, asks the job for the change unless --dry-run is

@@ -1,0 +1,166 @@
+// Package plan is the command shoal plan: files and printing around decide/planner.
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/decide/planner"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/deployment"
+	"github.com/shoal-ml/shoal/decide/planner/model"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/plural"
+)
+
+// flags are those of shoal plan.
+type flags struct {
+	cluster string // file of the machines
+	batch   int    // samples of a step
+	workers int    // how many take part; 0 = one at each place
+	out     string // file that the plan is written to; "" = none
+	json    bool   // whether to print the plan as JSON
+}
+
+// NewCommand returns the command shoal plan.
+func NewCommand() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "plan MODEL --cluster FILE --batch N",
+		Short: "Choose how a model is deployed over machines, with a proof of how good that is",
+		Long: cli.Help(`Choose how a model is deployed over machines: how many replicas and pipeline stages, which layers
+are on each stage, the samples of a micro-batch, and how many of them each stage holds. The command
+says what a step takes, and proves how far from the best possible plan this one is at most.
+
+MODEL is a file with the layers of the model and what each was measured to take
+(docs/formats/model.md); the file of the cluster has hosts, devices and links
+(docs/formats/cluster.md). Plans are made for devices of one kind.`, cli.ExitCodes, "plans"),
+		Example: `  shoal plan gpt.model.json --cluster cluster.json --batch 96
+  shoal plan gpt.model.json --cluster cluster.json --batch 96 -o gpt.deployment.json
+  shoal reshape gpt --plan gpt.deployment.json   a running job follows it`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case f.cluster == "":
+				return cli.Usagef("say on which machines: --cluster FILE")
+			case f.batch < 1:
+				return cli.Usagef("say how many samples a step has: --batch 96")
+			case f.workers < 0:
+				return cli.Usagef("--workers=%d: at least one takes part", f.workers)
+			}
+			return f.run(cmd.OutOrStdout(), args[0])
+		},
+	}
+	set := cmd.Flags()
+	set.StringVar(&f.cluster, "cluster", "", "the file with hosts, devices and links")
+	set.IntVar(&f.batch, "batch", 0, "samples of a step, over all workers")
+	set.IntVar(&f.workers, "workers", 0,
+		"how many workers take part (default as many as the hosts have places for)")
+	set.StringVarP(&f.out, "out", "o", "", "write the plan to this file, for shoal reshape --plan")
+	set.BoolVar(&f.json, "json", false, "print the plan as a JSON object")
+	return cmd
+}
+
+// run reads the files, plans, and prints the plan. It fails for files that are none, and where no
+// plan can be.
+func (f *flags) run(out io.Writer, file string) error {
+	modelText, m, err := read(file, model.MaxBytes, model.Parse)
+	if err != nil {
+		return err
+	}
+	clusterText, c, err := read(f.cluster, cluster.MaxBytes, cluster.Parse)
+	if err != nil {
+		return err
+	}
+	r, err := planner.Solve(planner.Request{Model: m, Cluster: c, Batch: f.batch,
+		Workers: f.workers})
+	if err != nil {
+		return err
+	}
+	d := r.Best
+	d.Model, d.Cluster = deployment.Hash(modelText), deployment.Hash(clusterText)
+	text, err := json.MarshalIndent(d, "", " ")
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	if f.out != "" {
+		if err := durable.Write(f.out, text); err != nil {
+			return err
+		}
+	}
+	if f.json {
+		_, err = out.Write(text)
+		return err
+	}
+	kind := c.Places()[0].Kind // all have devices of one
+	return printPlan(out, r, c.Kind(kind))
+}
+
+// read reads a file of at most so many bytes, and what parse makes of it. Errors about its content
+// are those of the command line.
+func read[T any](file string, most int64, parse func([]byte) (*T, error)) ([]byte, *T, error) {
+	text, err := durable.Read(file, most)
+	if err != nil {
+		return nil, nil, cli.AsUsage(err)
+	}
+	value, err := parse(text)
+	if err != nil {
+		return nil, nil, cli.AsUsage(fmt.Errorf("%s: %w", file, err))
+	}
+	return text, value, nil
+}
+
+// printPlan prints a plan for people.
+func printPlan(out io.Writer, r *planner.Result, kind cluster.Kind) error {
+	d, p := r.Best, r.Best.Predicted
+	fullest := 0
+	for i, s := range d.Stages {
+		if s.Memory > d.Stages[fullest].Memory {
+			fullest = i
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "plan        %s on %s of %s\n", d.Mesh, plural.Of(r.Workers, "worker"),
+		kind.Name)
+	fmt.Fprintf(&b, "predicted   %s a step (%s to %s), %.4g samples/s; stages wait %.1f %%, "+
+		"all-reduce %s, update %s\n", seconds(p.Seconds), seconds(p.Low), seconds(p.High),
+		float64(d.Batch)/p.Seconds, 100*p.Bubble, seconds(p.AllReduce), seconds(p.Update))
+	fmt.Fprintf(&b, "proved      nothing in this space takes less than %s: gap %.1f %%\n",
+		seconds(d.Certificate.Bound), 100*d.Certificate.Gap)
+	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d\n",
+		bytes(d.Stages[fullest].Memory), bytes(kind.Memory-kind.Reserve), fullest)
+	fmt.Fprintf(&b, "binds       %s\n", r.Binds)
+	for i, x := range r.Rejected {
+		title := "rejected"
+		if i > 0 {
+			title = ""
+		}
+		fmt.Fprintf(&b, "%-11s %s: %s (%+.1f %%); %s\n", title, x.Mesh, seconds(x.Seconds),
+			100*(x.Seconds/p.Seconds-1), x.Why)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// seconds writes a time with three digits.
+func seconds(s float64) string {
+	if s == 0 {
+		return "0"
+	}
+	return cli.FormatMicros(1e6 * s)
+}
+
+// bytes writes a size with three digits.
+func bytes(n int64) string {
+	x, unit := float64(n), 0
+	for x >= 1024 && unit < 4 {
+		x, unit = x/1024, unit+1
+	}
+	return fmt.Sprintf("%.3g %s", x, []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit])
+}

@@ -1,0 +1,87 @@
+// Package deployment is a plan as people keep it and jobs take it: a mesh, and what was predicted
+// and proved of it. docs/formats/deployment.md is the format. It is pure.
+package deployment
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/internal/strict"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+const (
+	// Version stands in every Deployment.
+	Version = "deployment/1"
+	// MaxBytes bounds what Parse reads.
+	MaxBytes = 1 << 20
+)
+
+// A Deployment is a plan.
+type Deployment struct {
+	Shoal   string `json:"shoal"` // always Version
+	Mesh    string `json:"mesh"`  // as layout.ParseMesh reads it
+	Batch   int    `json:"batch"` // samples of a step
+	Model   string `json:"model"` // Hash of the text of the model
+	Cluster string `json:"cluster"`
+	// Predicted is what a step takes, and Certificate what no plan can take less than.
+	Predicted   Prediction  `json:"predicted"`
+	Stages      []Stage     `json:"stages"`
+	Certificate Certificate `json:"certificate"`
+}
+
+// A Prediction is what a step takes, in seconds.
+type Prediction struct {
+	Seconds float64 `json:"seconds"`
+	Low     float64 `json:"low"` // by how much measurements of layers differed
+	High    float64 `json:"high"`
+	// Bubble is which part of the step the stages wait, in the mean of them.
+	Bubble    float64 `json:"bubble"`
+	AllReduce float64 `json:"all_reduce"` // seconds of the stage that averages longest
+	Update    float64 `json:"update"`     // seconds of the longest step of an optimizer
+}
+
+// A Stage is what the workers of a pipeline stage do.
+type Stage struct {
+	First  int     `json:"first"`  // number of its first layer
+	Layers int     `json:"layers"` // how many it has
+	Busy   float64 `json:"busy"`   // part of the step in which it computes
+	Memory int64   `json:"memory"` // bytes of a worker at most
+}
+
+// A Certificate is what is proved.
+type Certificate struct {
+	Bound float64 `json:"bound"` // seconds of a step; no plan of the space takes less
+	Gap   float64 `json:"gap"`   // how much longer the plan takes, as a part of the bound
+	Space string  `json:"space"` // the plans that were compared, in words
+}
+
+// Hash identifies the text of a model or a cluster.
+func Hash(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Parse reads a deployment. An error says what is wrong.
+func Parse(text []byte) (*Deployment, error) {
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("deployment: %d bytes; it takes up to %d", len(text), MaxBytes)
+	}
+	var d Deployment
+	if err := strict.JSON(text, &d); err != nil {
+		return nil, fmt.Errorf("deployment: %w", err)
+	}
+	if d.Shoal != Version {
+		return nil, fmt.Errorf("deployment: the field shoal is %q, not %q: this is no deployment, "+
+			"or one of another version", d.Shoal, Version)
+	}
+	if d.Mesh == "" {
+		return nil, errors.New("deployment: it has no mesh")
+	}
+	if _, err := layout.ParseMesh(d.Mesh); err != nil {
+		return nil, fmt.Errorf("deployment: %w", err)
+	}
+	return &d, nil
+}

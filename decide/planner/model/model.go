@@ -1,0 +1,203 @@
+// Package model reads what a planner must know of a model: its layers, a chain in the order in
+// which samples go through them, and what each was measured to take. docs/formats/model.md is the
+// format. It is pure.
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/internal/spelling"
+	"github.com/shoal-ml/shoal/internal/strict"
+)
+
+const (
+	// Version stands in every Model.
+	Version = "model/1"
+	// MaxBytes bounds what Parse reads.
+	MaxBytes = 64 << 20
+	// maxLayers bounds the layers, and maxNumber seconds, bytes and samples, so that sums and
+	// products of them are exact enough.
+	maxLayers, maxNumber = 1 << 16, 1 << 50
+)
+
+// A Model is a chain of layers with what they were measured to take. Nothing changes it after
+// Parse.
+type Model struct {
+	Shoal  string  `json:"shoal"` // always Version
+	Name   string  `json:"name"`
+	Layers []Layer `json:"layers"` // in the order in which samples go through them
+	Points []Point `json:"points"`
+	Source string  `json:"source,omitempty"` // where the numbers come from, for people
+}
+
+// A Layer is a part of the model that is on one pipeline stage.
+type Layer struct {
+	ID     string `json:"id"`
+	Kind   string `json:"kind,omitempty"` // for people, such as the name of its class
+	Params int64  `json:"params"`         // bytes of its parameters, as gradients are sent
+	// State is the bytes of what stays between steps: parameters, gradients, moments.
+	State int64 `json:"state"`
+	Out   int64 `json:"out"` // bytes of what it gives to the next layer, for a sample
+}
+
+// A Point is what the layers were measured to take, on one device with micro-batches of one size.
+type Point struct {
+	Device  string          `json:"device"`            // kind of device, as a cluster names it
+	Micro   int             `json:"micro"`             // samples of a micro-batch
+	Threads int             `json:"threads,omitempty"` // threads of a processor
+	Spread  float64         `json:"spread,omitempty"`  // by which part measurements differed
+	Layers  map[string]Cost `json:"layers"`            // by ID
+}
+
+// A Cost is what a layer takes for a micro-batch, in seconds, and what it keeps.
+type Cost struct {
+	Forward  float64 `json:"forward"`
+	Backward float64 `json:"backward"` // to its input and to its parameters
+	Update   float64 `json:"update"`   // of a step of the optimizer
+	Kept     int64   `json:"kept"`     // bytes from the forward to the backward pass
+}
+
+// Parse reads a model. An error says what is wrong, with the layer and the point.
+func Parse(text []byte) (*Model, error) {
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("model: %d bytes; it takes up to %d", len(text), MaxBytes)
+	}
+	var m Model
+	if err := strict.JSON(text, &m); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if err := m.validate(); err != nil {
+		return nil, fmt.Errorf("model %s: %w", m.Name, err)
+	}
+	return &m, nil
+}
+
+// validate returns what is wrong with a model; nil = nothing.
+func (m *Model) validate() error {
+	switch {
+	case m.Shoal != Version:
+		return fmt.Errorf("the field shoal is %q, not %q: this is no model, or one of another "+
+			"version", m.Shoal, Version)
+	case len(m.Layers) == 0:
+		return fmt.Errorf("it has no layers")
+	case len(m.Layers) > maxLayers:
+		return fmt.Errorf("%d layers; it takes up to %d", len(m.Layers), maxLayers)
+	case len(m.Points) == 0:
+		return fmt.Errorf("it has no points: nothing was measured")
+	}
+	index := map[string]int{}
+	for i, l := range m.Layers {
+		if j, twice := index[l.ID]; twice {
+			return fmt.Errorf("layers %d and %d are both called %q", j, i, l.ID)
+		}
+		if l.ID == "" {
+			return fmt.Errorf("layer %d has no id", i)
+		}
+		index[l.ID] = i
+		for what, n := range map[string]int64{"params": l.Params, "state": l.State, "out": l.Out} {
+			if n < 0 || n > maxNumber {
+				return fmt.Errorf("layer %s: %s is %d bytes; it is from 0 to 2^50", l.ID, what, n)
+			}
+		}
+	}
+	for i, p := range m.Points {
+		if err := p.validate(m, index); err != nil {
+			return fmt.Errorf("point %d (%s, micro %d): %w", i, p.Device, p.Micro, err)
+		}
+		for j, q := range m.Points[:i] {
+			if q.Device == p.Device && q.Micro == p.Micro {
+				return fmt.Errorf("points %d and %d are both of %s and micro %d", j, i, p.Device,
+					p.Micro)
+			}
+		}
+	}
+	return nil
+}
+
+// validate returns what is wrong with a point of a model, whose layers are given by ID.
+func (p *Point) validate(m *Model, index map[string]int) error {
+	switch {
+	case p.Device == "":
+		return fmt.Errorf("it does not say of which device it is")
+	case p.Micro < 1 || p.Micro > 1<<30:
+		return fmt.Errorf("a micro-batch has from 1 to 2^30 samples")
+	case !(p.Spread >= 0 && p.Spread <= 10):
+		return fmt.Errorf("a spread of %v; it is a part, from 0 to 10", p.Spread)
+	}
+	for id := range p.Layers {
+		if _, is := index[id]; !is {
+			ids := make([]string, 0, len(m.Layers))
+			for _, l := range m.Layers {
+				ids = append(ids, l.ID)
+			}
+			meant := ""
+			if near := spelling.Nearest(id, ids); near != "" {
+				meant = " (did you mean " + near + "?)"
+			}
+			return fmt.Errorf("the model has no layer %q%s", id, meant)
+		}
+	}
+	for _, l := range m.Layers {
+		c, is := p.Layers[l.ID]
+		if !is {
+			return fmt.Errorf("layer %s was not measured", l.ID)
+		}
+		for what, s := range map[string]float64{"forward": c.Forward, "backward": c.Backward,
+			"update": c.Update} {
+			if !(s >= 0 && s <= maxNumber) { // NaN is neither
+				return fmt.Errorf("layer %s: %s takes %v seconds", l.ID, what, s)
+			}
+		}
+		if c.Kept < 0 || c.Kept > maxNumber {
+			return fmt.Errorf("layer %s keeps %d bytes", l.ID, c.Kept)
+		}
+	}
+	return nil
+}
+
+// Point returns what was measured on a device with a micro-batch; nil = nothing.
+func (m *Model) Point(device string, micro int) *Point {
+	i := slices.IndexFunc(m.Points, func(p Point) bool {
+		return p.Device == device && p.Micro == micro
+	})
+	if i < 0 {
+		return nil
+	}
+	return &m.Points[i]
+}
+
+// Micros returns the sizes of micro-batches that were measured on a device, ascending.
+func (m *Model) Micros(device string) (list []int) {
+	for _, p := range m.Points {
+		if p.Device == device {
+			list = append(list, p.Micro)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Devices returns the kinds of devices on which something was measured, by name.
+func (m *Model) Devices() (list []string) {
+	for _, p := range m.Points {
+		list = append(list, p.Device)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// StepSeconds returns what a step of a batch takes one device that has all layers, without anything
+// between; +Inf where the batch is no multiple of the micro-batch.
+func (m *Model) StepSeconds(p *Point, batch int) float64 {
+	if batch%p.Micro != 0 {
+		return math.Inf(1)
+	}
+	var pass, update float64
+	for _, l := range m.Layers {
+		c := p.Layers[l.ID]
+		pass, update = pass+c.Forward+c.Backward, update+c.Update
+	}
+	return float64(pass*float64(batch/p.Micro)) + update
+}

@@ -1,0 +1,173 @@
+// Package planner chooses how a model is deployed over machines: into how many replicas and
+// pipeline stages, where to cut its layers, the size of a micro-batch, and how many of them each
+// stage holds. It says how far from the best possible its choice can be at most.
+// docs/design/planning.md explains it. It is pure: the same request gives the same plan.
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/decide/planner/bound"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/deployment"
+	"github.com/shoal-ml/shoal/decide/planner/model"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+)
+
+// A Request is what a plan is for.
+type Request struct {
+	Model   *model.Model
+	Cluster *cluster.Cluster
+	Batch   int // samples of a step
+	Workers int // how many take part; 0 = as many as the cluster has places for
+}
+
+// A Result is a plan, and why it is this one.
+type Result struct {
+	Best     *deployment.Deployment // without the hashes, which the caller sets
+	Workers  int
+	Timeline *timeline.Timeline // of one replica
+	Binds    string             // what the step waits for, for people
+	Rejected []Rejected         // the best of other kinds, the fastest first
+}
+
+// A Rejected is a plan that was not taken.
+type Rejected struct {
+	Mesh    string
+	Seconds float64
+	Why     string // what it takes more of, for people
+}
+
+// Solve returns the best plan that it finds. It fails where none can be: with the stage and the
+// bytes where no plan fits into memory.
+func Solve(r Request) (*Result, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return nil, err
+	}
+	grids, err := p.grids(r.Workers)
+	if err != nil {
+		return nil, err
+	}
+	type bounded struct {
+		grid
+		bound  float64
+		starts []int
+	}
+	var list []bounded
+	for _, g := range grids {
+		seconds, cuts := bound.Cuts(p.chain(&g), g.stages, g.micro)
+		if !math.IsInf(seconds, 1) {
+			list = append(list, bounded{g, seconds, append([]int{0}, cuts...)})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b bounded) int { return cmp.Compare(a.bound, b.bound) })
+	var found []solved
+	var closest *shortage
+	best := math.Inf(1)
+	tried := map[int]bool{} // by replicas
+	for i, g := range list {
+		if g.bound >= best && tried[g.replicas] {
+			continue // it is no better, and people have one of its degrees to compare with
+		}
+		tried[g.replicas] = true
+		s, lacks, all := p.search(g.grid, g.starts)
+		if s == nil {
+			if all {
+				list[i].bound = math.Inf(1)
+			}
+			if closest == nil || lacks.bytes < closest.bytes {
+				closest = lacks
+			}
+			continue
+		}
+		if all {
+			list[i].bound = s.timeline.Seconds
+		}
+		found = append(found, *s)
+		best = min(best, s.timeline.Seconds)
+	}
+	if len(found) == 0 {
+		return nil, p.infeasible(closest)
+	}
+	slices.SortStableFunc(found, func(a, b solved) int {
+		return cmp.Compare(a.timeline.Seconds, b.timeline.Seconds)
+	})
+	least := math.Inf(1)
+	for _, g := range list {
+		least = min(least, g.bound)
+	}
+	return p.result(found, least), nil
+}
+
+// newProblem checks a request.
+func newProblem(r Request) (*problem, error) {
+	p := &problem{model: r.Model, all: r.Cluster, places: r.Cluster.Places(), batch: r.Batch}
+	kinds := map[string]bool{}
+	for _, place := range p.places {
+		kinds[place.Kind] = true
+	}
+	if len(kinds) > 1 {
+		names := make([]string, 0, len(kinds))
+		for _, k := range r.Cluster.Kinds {
+			if kinds[k.Name] {
+				names = append(names, k.Name)
+			}
+		}
+		return nil, fmt.Errorf("the hosts have devices of several kinds, %s, and plans are made "+
+			"for one: leave out hosts of the others", strings.Join(names, ", "))
+	}
+	p.kind = r.Cluster.Kind(p.places[0].Kind)
+	if len(r.Model.Micros(p.kind.Name)) == 0 {
+		return nil, fmt.Errorf("nothing was measured on %s; the model has points of %s",
+			p.kind.Name, strings.Join(r.Model.Devices(), ", "))
+	}
+	if r.Batch < 1 || r.Batch > 1<<30 {
+		return nil, fmt.Errorf("a batch of %d samples; it has from 1 to 2^30", r.Batch)
+	}
+	if r.Workers < 0 || r.Workers > len(p.places) {
+		return nil, fmt.Errorf("%d workers; the hosts have places for %d", r.Workers,
+			len(p.places))
+	}
+	p.best = cluster.Link{Latency: math.Inf(1)}
+	for _, l := range r.Cluster.Links {
+		p.best.Latency, p.best.Rate = min(p.best.Latency, l.Latency), max(p.best.Rate, l.Rate)
+	}
+	return p, nil
+}
+
+// grids lists the degrees and micro-batches of plans for so many workers, 0 = for all places. It
+// fails where the batch cannot be divided.
+func (p *problem) grids(workers int) (list []grid, err error) {
+	if workers == 0 {
+		workers = len(p.places)
+	}
+	for replicas := 1; replicas <= workers; replicas++ {
+		if workers%replicas != 0 || p.batch%replicas != 0 {
+			continue
+		}
+		stages := workers / replicas
+		for _, micro := range p.model.Micros(p.kind.Name) {
+			if stages > len(p.model.Layers) || p.batch/replicas%micro != 0 {
+				continue
+			}
+			g := grid{replicas: replicas, stages: stages, point: p.model.Point(p.kind.Name, micro),
+				micro: p.batch / replicas / micro}
+			list = append(list, g)
+			if replicas > 1 && stages > 1 {
+				g.dpFast = true
+				list = append(list, g)
+			}
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("a batch of %d samples cannot be divided among %d workers with the "+
+			"micro-batches that were measured, %v, and %d layers: give a batch that is a multiple "+
+			"of them", p.batch, workers, p.model.Micros(p.kind.Name), len(p.model.Layers))
+	}
+	return list, nil
+}

@@ -1,0 +1,160 @@
+package planner
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/planner/bound"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/model"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+// A grid is the degrees of a plan and its micro-batch: what is chosen before layers are cut.
+type grid struct {
+	replicas, stages int
+	// dpFast says that replicas of a stage are neighbours, and else stages of a replica are.
+	dpFast bool
+	point  *model.Point // what a micro-batch takes
+	micro  int          // micro-batches of a replica in a step
+}
+
+// A candidate is a whole plan.
+type candidate struct {
+	grid
+	starts []int // first layer of each stage
+	ahead  []int // micro-batches that each stage holds
+}
+
+// problem is a model, machines and a batch, on devices of one kind.
+type problem struct {
+	model  *model.Model
+	places []cluster.Place
+	all    *cluster.Cluster
+	kind   cluster.Kind
+	batch  int
+	// best is the link with the least latency and that with the highest rate, as one: no plan can
+	// send faster.
+	best cluster.Link
+}
+
+// layersOf returns the bounds of the layers of a stage: from the first, up to but without the last.
+func (p *problem) layersOf(c *candidate, stage int) (from, to int) {
+	if stage+1 < len(c.starts) {
+		return c.starts[stage], c.starts[stage+1]
+	}
+	return c.starts[stage], len(p.model.Layers)
+}
+
+// place returns where the worker of a replica and a stage is.
+func (p *problem) place(g *grid, replica, stage int) cluster.Place {
+	if g.dpFast {
+		return p.places[stage*g.replicas+replica]
+	}
+	return p.places[replica*g.stages+stage]
+}
+
+// stagesOf returns what the stages of a plan take.
+func (p *problem) stagesOf(c *candidate) []timeline.Stage {
+	list := make([]timeline.Stage, c.stages)
+	for s := range list {
+		from, to := p.layersOf(c, s)
+		x := &list[s]
+		x.Ahead = c.ahead[s]
+		var params int64
+		for _, l := range p.model.Layers[from:to] {
+			took := c.point.Layers[l.ID]
+			x.Forward, x.Backward = x.Forward+took.Forward, x.Backward+took.Backward
+			x.Tail += took.Update
+			params += l.Params
+		}
+		x.Tail += p.allReduceSeconds(&c.grid, s, params)
+		if s+1 < c.stages {
+			sent := p.model.Layers[to-1].Out * int64(c.point.Micro)
+			for r := range c.replicas {
+				link := p.all.Link(p.place(&c.grid, r, s), p.place(&c.grid, r, s+1))
+				x.Down = max(x.Down, link.Seconds(sent))
+			}
+			x.Up = x.Down
+		}
+	}
+	return list
+}
+
+// allReduceSeconds returns how long the replicas of a stage average so many bytes: over a ring, as
+// fast as its slowest link.
+func (p *problem) allReduceSeconds(g *grid, stage int, bytes int64) float64 {
+	latency, rate := 0.0, 0.0
+	for r := range g.replicas {
+		next := (r + 1) % g.replicas
+		if next == r {
+			return 0
+		}
+		link := p.all.Link(p.place(g, r, stage), p.place(g, next, stage))
+		latency = max(latency, link.Latency)
+		if rate == 0 || link.Rate < rate {
+			rate = link.Rate
+		}
+	}
+	return cost.RingSeconds(g.replicas, bytes, latency, rate)
+}
+
+// memory returns the bytes of a worker of a stage at most: what stays between steps, what
+// micro-batches keep until they come back, and two of them on their way in and out.
+func (p *problem) memory(c *candidate, stage int) int64 {
+	from, to := p.layersOf(c, stage)
+	var state, kept int64
+	for _, l := range p.model.Layers[from:to] {
+		state, kept = state+l.State, kept+c.point.Layers[l.ID].Kept
+	}
+	var sent int64
+	if from > 0 {
+		sent += 2 * p.model.Layers[from-1].Out * int64(c.point.Micro)
+	}
+	if to < len(p.model.Layers) {
+		sent += 2 * p.model.Layers[to-1].Out * int64(c.point.Micro)
+	}
+	return state + kept*int64(min(c.ahead[stage], c.micro)) + sent
+}
+
+// chain returns the layers as the bound takes them, for the degrees of a plan. Averaging is as fast
+// as over the best links that there are.
+func (p *problem) chain(g *grid) bound.Chain {
+	var c bound.Chain
+	params, update := []int64{0}, []float64{0}
+	for i, l := range p.model.Layers {
+		took := g.point.Layers[l.ID]
+		c.Forward, c.Backward = append(c.Forward, took.Forward), append(c.Backward, took.Backward)
+		params, update = append(params, params[i]+l.Params), append(update, update[i]+took.Update)
+	}
+	c.Tail = func(i, j int) float64 {
+		return update[j] - update[i] + cost.RingSeconds(g.replicas, params[j]-params[i],
+			p.best.Latency, p.best.Rate)
+	}
+	return c
+}
+
+// mesh returns a plan as the text of a mesh.
+func (p *problem) mesh(c *candidate) string {
+	replicas := layout.Axis{Name: "dp", Size: c.replicas}
+	stages := layout.Axis{Name: "pp", Size: c.stages, Micro: c.point.Micro}
+	if c.stages > 1 {
+		stages.Ahead = c.ahead
+		for s := range c.starts {
+			from, to := p.layersOf(c, s)
+			stages.Shares = append(stages.Shares, to-from)
+		}
+	}
+	if c.dpFast && c.replicas > 1 && c.stages > 1 {
+		return layout.Mesh{stages, replicas}.String()
+	}
+	return layout.Mesh{replicas, stages}.String()
+}
+
+// describe returns the degrees of a grid for people.
+func (g *grid) describe() string {
+	return fmt.Sprintf("dp=%d,pp=%d with micro-batches of %s", g.replicas, g.stages,
+		strconv.Itoa(g.point.Micro))
+}

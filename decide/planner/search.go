@@ -1,0 +1,234 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+)
+
+const (
+	// farthestCut and farthestAhead are by how much the search moves a cut, and how many
+	// micro-batches a stage holds, at once.
+	farthestCut, farthestAhead = 4, 2
+	// mostPlayed bounds the timelines that are played for one grid, whatever the machine. So many
+	// plans or fewer are all played.
+	mostPlayed = 4000
+	// maxRejected is how many plans that were not taken are told.
+	maxRejected = 4
+)
+
+// solved is a plan and its timeline.
+type solved struct {
+	candidate
+	timeline *timeline.Timeline
+}
+
+// shortage is how far the plan that fits best is from fitting into memory.
+type shortage struct {
+	candidate
+	stage int
+	bytes int64 // that are missing
+}
+
+// search returns the best plan of a grid that it finds. Where there are few it plays all of them,
+// and reports that. Else it moves one cut, or the micro-batches of one stage, as long as that
+// helps, and begins at several cuts, such as those of the bound. Where no plan fits into memory it
+// returns what is missing of the one that lacks least.
+func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, all bool) {
+	played := 0
+	// try plays a plan, and reports whether it is the best so far.
+	try := func(c candidate) bool {
+		if s, missing := p.missing(&c); missing > 0 {
+			if lacks == nil || missing < lacks.bytes {
+				lacks = &shortage{c, s, missing}
+			}
+			return false
+		}
+		played++
+		t, err := timeline.Run(p.stagesOf(&c), c.micro)
+		if err != nil || best != nil && t.Seconds >= best.timeline.Seconds {
+			return false
+		}
+		best = &solved{c, t}
+		return true
+	}
+	if p.countPlans(&g) <= mostPlayed {
+		p.eachPlan(g, func(c candidate) { try(c) })
+		return best, lacks, true
+	}
+	even := evenStarts(len(p.model.Layers), g.stages)
+	for _, s := range [][]int{starts, p.leastLargest(&g), even} {
+		for half := range 5 { // halves of what 1F1B holds; 0 = 1 each
+			c := candidate{grid: g, starts: s, ahead: make([]int, g.stages)}
+			for i := range c.ahead {
+				c.ahead[i] = max(1, min((g.stages-i)*half/2, g.micro))
+			}
+			try(c)
+		}
+	}
+	for moved := true; moved && best != nil && played < mostPlayed; {
+		moved = false
+		for _, next := range p.neighbours(best.candidate) {
+			if moved = try(next); moved {
+				break
+			}
+		}
+	}
+	return best, lacks, false
+}
+
+// even returns the plan of a grid whose stages have the same numbers of layers, as far as that
+// comes out even, by 1F1B; nil = it does not fit into memory.
+func (p *problem) even(g grid) *solved {
+	c := candidate{grid: g, starts: evenStarts(len(p.model.Layers), g.stages)}
+	for i := range g.stages {
+		c.ahead = append(c.ahead, min(g.stages-i, g.micro))
+	}
+	if _, missing := p.missing(&c); missing > 0 {
+		return nil
+	}
+	t, err := timeline.Run(p.stagesOf(&c), c.micro)
+	if err != nil {
+		return nil
+	}
+	return &solved{c, t}
+}
+
+// countPlans returns how many plans a grid has: ways to cut the layers, by numbers of micro-batches
+// that do not ascend. It is mostPlayed + 1 where there are more than mostPlayed.
+func (p *problem) countPlans(g *grid) int {
+	count := 1
+	// choose multiplies count by n over k.
+	choose := func(n, k int) {
+		k = min(k, n-k)
+		for i := range k {
+			if count = count * (n - i) / (i + 1); count > mostPlayed*1000 {
+				count = mostPlayed * 1000 // and so too many, whatever follows
+			}
+		}
+	}
+	choose(len(p.model.Layers)-1, g.stages-1)
+	cuts := count
+	count = 1
+	choose(g.micro+g.stages-1, g.stages)
+	if cuts > mostPlayed || count > mostPlayed {
+		return mostPlayed + 1
+	}
+	return min(cuts*count, mostPlayed+1)
+}
+
+// eachPlan calls yield with all plans of a grid.
+func (p *problem) eachPlan(g grid, yield func(candidate)) {
+	var walk func(starts, ahead []int)
+	walk = func(starts, ahead []int) {
+		s := len(starts)
+		if s == g.stages {
+			yield(candidate{g, starts, ahead})
+			return
+		}
+		from, to, most := 0, 1, g.micro
+		if s > 0 {
+			from, to, most = starts[s-1]+1, len(p.model.Layers)-(g.stages-1-s), ahead[s-1]
+		}
+		for next := from; next < to; next++ {
+			for held := 1; held <= most; held++ { // of equal plans the one that holds less
+				walk(append(starts[:s:s], next), append(ahead[:s:s], held))
+			}
+		}
+	}
+	walk(nil, nil)
+}
+
+// neighbours lists the plans that differ in one cut, or in what one stage holds.
+func (p *problem) neighbours(c candidate) (list []candidate) {
+	for s := 1; s < c.stages; s++ {
+		for d := -farthestCut; d <= farthestCut; d++ {
+			next := c
+			next.starts = slices.Clone(c.starts)
+			next.starts[s] += d
+			from, to := p.layersOf(&next, s)
+			if d != 0 && next.starts[s-1] < from && from < to {
+				list = append(list, next)
+			}
+		}
+	}
+	for s := range c.stages {
+		for d := -farthestAhead; d <= farthestAhead; d++ {
+			held := c.ahead[s] + d
+			if d == 0 || held < 1 || held > c.micro || s > 0 && held > c.ahead[s-1] ||
+				s+1 < c.stages && held < c.ahead[s+1] {
+				continue
+			}
+			next := c
+			next.ahead = slices.Clone(c.ahead)
+			next.ahead[s] = held
+			list = append(list, next)
+		}
+	}
+	return list
+}
+
+// missing returns the stage whose workers lack most memory, and the bytes; 0 = the plan fits.
+func (p *problem) missing(c *candidate) (stage int, bytes int64) {
+	for s := range c.stages {
+		if n := p.memory(c, s) - (p.kind.Memory - p.kind.Reserve); n > bytes {
+			stage, bytes = s, n
+		}
+	}
+	return stage, bytes
+}
+
+// evenStarts cuts so many layers into stages whose numbers of layers differ by one at most.
+func evenStarts(layers, stages int) []int {
+	starts := make([]int, stages)
+	for s := range starts {
+		starts[s] = s*(layers/stages) + min(s, layers%stages)
+	}
+	return starts
+}
+
+// leastLargest cuts the layers so that the slowest stage is as fast as can be.
+func (p *problem) leastLargest(g *grid) []int {
+	n := len(p.model.Layers)
+	sum := make([]float64, n+1)
+	for i, l := range p.model.Layers {
+		took := g.point.Layers[l.ID]
+		sum[i+1] = sum[i] + took.Forward + took.Backward
+	}
+	// fits returns the cuts of stages that all take so long at most, as much as fits into the first
+	// ones; nil where there are too few stages.
+	fits := func(limit float64) (starts []int) {
+		at := 0
+		for s := range g.stages {
+			starts = append(starts, at)
+			for at < n-(g.stages-1-s) && (at == starts[s] || sum[at+1]-sum[starts[s]] <= limit) {
+				at++
+			}
+		}
+		if at < n {
+			return nil
+		}
+		return starts
+	}
+	low, high := 0.0, sum[n]
+	for range 50 { // bits of a number, about
+		if mid := (low + high) / 2; fits(mid) == nil {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return fits(high)
+}
+
+// infeasible returns why no plan fits into memory, with what would.
+func (p *problem) infeasible(s *shortage) error {
+	from, to := p.layersOf(&s.candidate, s.stage)
+	have := p.kind.Memory - p.kind.Reserve
+	return fmt.Errorf("no plan fits into memory: the one that lacks least, %s, needs %d bytes on "+
+		"each worker of stage %d (layers %s to %s), and a %s has %d; it would fit with %d bytes "+
+		"more, more workers, or smaller micro-batches, if those were measured",
+		s.describe(), have+s.bytes, s.stage, p.model.Layers[from].ID, p.model.Layers[to-1].ID,
+		p.kind.Name, have, s.bytes)
+}
