@@ -39,6 +39,8 @@ type model struct {
 	hidden         float64 // part of the compute
 	slow           []float64
 	samples, batch uint64
+	round          uint32  // optimizer steps from one exchange to the next
+	sync           string  // how a what-if has workers synchronise; "" = as they do
 	noise          float64 // samples; 0 = not known
 }
 
@@ -69,8 +71,13 @@ func calibrate(rows []history.Row) *calibration {
 	}
 	c := &calibration{base: periods[newest], periods: mostSteady(periods, newest)}
 	m := &c.mid
-	m.batch, m.wait = c.base.batch, c.base.data
+	m.batch, m.wait, m.round = c.base.batch, c.base.data, c.base.round
 	m.deviation, _ = c.base.chance()
+	m.deviation = min(m.deviation*math.Sqrt(float64(m.round)), 0.9) // a round is the mean of steps
+	if m.round > 1 {
+		c.notef("how workers synchronised is not recorded: rounds of %d steps are played as "+
+			"sync=local", m.round)
+	}
 	for _, r := range rows {
 		if r.Data != nil {
 			m.samples = r.Data.Samples
@@ -216,20 +223,20 @@ func (p *period) error() float64 {
 // network of package cost does that, it becomes a part of the compute.
 func (c *calibration) fitNetwork(m *model) {
 	m.gradients = c.base.gradients
-	exposed := c.base.exposed
+	exposed := float64(c.base.exposed * float64(m.round)) // of the exchange at the end of a round
 	switch {
 	case m.hosts < 2 || exposed == 0:
 		m.gradients = 0
 	case m.gradients == 0:
 		c.notef("how many bytes workers exchange is not known: the time for that stays as it is")
-	case !m.local && m.cable > 0 && m.communication() >= exposed:
+	case !m.local && m.cable > 0 && m.round == 1 && m.communication() >= exposed:
 		m.hidden = (m.communication() - exposed) / c.base.compute()
 		return
 	default:
 		measured := m.cable
 		if c.findCable(m, exposed) {
 			switch {
-			case m.local:
+			case m.local || m.round > 1:
 			case measured > 0:
 				c.notef("cables that are as fast as was measured, %s Mbit, do not explain the "+
 					"exposed communication: they are played slower", number(measured*8/1e6))
@@ -244,7 +251,7 @@ func (c *calibration) fitNetwork(m *model) {
 			c.notef("no network explains the exposed communication: it stays as it is")
 		}
 	}
-	m.fixed += exposed
+	m.fixed += c.base.exposed
 }
 
 // findCable finds the rate at which the communication of a model takes so many seconds; false =
@@ -302,6 +309,9 @@ func (c *calibration) varyNetwork() {
 		}
 		return
 	}
+	if c.mid.round > 1 { // nothing of it is hidden
+		return
+	}
 	v := c.mid
 	v.hidden = hiddenGuess
 	if c.findCable(&v, c.base.exposed+float64(hiddenGuess*c.base.compute())) {
@@ -342,7 +352,12 @@ func (m *model) text(steps int) string {
 	if batch == 0 {
 		batch = uint64(m.hosts * m.workers)
 	}
-	fmt.Fprintf(&b, "\ndata %d batch %d\n", max(m.samples, batch, 1), batch)
+	least := batch * uint64(max(m.round, 1))
+	fmt.Fprintf(&b, "\ndata %d batch %d", max(m.samples, least, 1), batch)
+	if m.round > 1 {
+		fmt.Fprintf(&b, " round %d", m.round)
+	}
+	b.WriteString("\n")
 	if m.noise > 0 {
 		fmt.Fprintf(&b, "noise %s\n", number(m.noise))
 	}

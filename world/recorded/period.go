@@ -13,9 +13,10 @@ import (
 type period struct {
 	size  int
 	batch uint64 // 0 = the program states none
+	round uint32 // optimizer steps of a round, which workers make on their own; 1 = none are
 	steps float64
 
-	median, p10, p90 float64 // seconds of a step
+	median, p10, p90 float64 // seconds of an optimizer step
 	exposed, data    float64 // of these, means; 0 where nothing tells
 	gradients        uint64  // bytes; 0 = not known
 	slack            []float64
@@ -86,7 +87,7 @@ func mostSteady(all []period, newest int) []period {
 
 // newPeriod returns what rows with the same members and batch say together. All have quantiles.
 func newPeriod(rows []history.Row) period {
-	p := period{size: rows[0].Size, batch: rows[0].Batch}
+	p := period{size: rows[0].Size, batch: rows[0].Batch, round: max(rows[0].Round, 1)}
 	var medians, lows, highs, exposed, data []weighted
 	most := uint64(0)
 	for _, r := range rows {
@@ -187,7 +188,8 @@ func (p *period) slowness() []float64 {
 }
 
 // chance returns the standard deviation of the logarithm of what a worker takes, by what steps
-// take, and how many times longer than usual the slowest of those takes that are as slow as any.
+// take, of which a round is the mean, and how many times longer than usual the slowest of those
+// takes that are as slow as any.
 func (p *period) chance() (deviation, longer float64) {
 	alike, spread := p.size, portable.Log(p.p90/p.p10)
 	if s := p.slowness(); s != nil {

@@ -230,6 +230,9 @@ func record(t fataler, text string, batches ...uint64) (f recorded.Files) {
 		}
 		for i := range 200 {
 			step, _ := w.Step()
+			if n := float64(step.Round); n > 1 { // an agent tells of optimizer steps
+				step.Seconds, step.Samples = step.Seconds/n, step.Samples/uint64(n)
+			}
 			over, began := r.Add(step.StepSample)
 			if began {
 				var hosts []history.Host
@@ -306,6 +309,41 @@ func TestSeveralWorkersOfAHost(t *testing.T) {
 	}
 }
 
+// A run in rounds is played in rounds, and what comes of other ones is near what comes of them.
+func TestRounds(t *testing.T) {
+	const rest = "compute 20ms + 0.5ms/sample sd 10%\ngradients 20MB\n"
+	// text returns the lines of a job.
+	text := func(sync string) string {
+		return "hosts 4 cable 1Gbit\ndata 100000 batch 96 range 16-4096 sync " + sync +
+			"\nrun 400 steps\n" + rest
+	}
+	for _, from := range []string{"ssgd", "local/8"} {
+		f := record(t, text(from), 96, 240)
+		r := play(t, f, "")
+		for _, p := range r.Periods {
+			if off := math.Log(p.Played / p.Median); math.Abs(off) > 0.05 ||
+				(p.Round > 1) != (from != "ssgd") {
+				t.Errorf("%s: %+v, as\n%s", from, p, r.Scenario)
+			}
+		}
+		for _, to := range []string{"ssgd", "local/16", "local/4"} {
+			want := medianOf(t, strings.ReplaceAll(text(to), "batch 96", "batch 240"))
+			got := play(t, f, "sync="+to).WhatIf.StepSeconds.Mid
+			if off := math.Log(got / want); math.Abs(off) > 0.1 {
+				t.Errorf("%s to %s: %v s, it takes %v s", from, to, got, want)
+			}
+		}
+	}
+	f := record(t, text("ssgd"), 240)
+	for what, want := range map[string]string{"sync=auto": "name a way",
+		"sync=locl": "did you mean", "sync=local/x": "a number of steps"} {
+		if _, err := recorded.Play(recorded.Read(f, version), what, 1); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // medianOf returns the median of the seconds of the steps of a scenario.
 func medianOf(t fataler, text string) float64 {
 	s, err := scenario.Parse(text, nil, "")
@@ -319,7 +357,7 @@ func medianOf(t fataler, text string) float64 {
 	var seconds []float64
 	for range 200 {
 		step, _ := w.Step()
-		seconds = append(seconds, step.Seconds)
+		seconds = append(seconds, step.Seconds/float64(max(step.Round, 1)))
 	}
 	slices.Sort(seconds)
 	return seconds[len(seconds)/2]

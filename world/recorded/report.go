@@ -40,6 +40,7 @@ type Report struct {
 type Period struct {
 	Size   int     `json:"size"`
 	Batch  uint64  `json:"batch,omitempty"` // 0 = not known
+	Round  uint32  `json:"round,omitempty"` // optimizer steps of a round; 0 = there were none
 	Steps  float64 `json:"steps"`
 	P10    float64 `json:"p10"`
 	Median float64 `json:"median"`
@@ -98,7 +99,7 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 		} else {
 			m.hosts, m.workers = q.size, 1
 		}
-		if q.batch > 0 {
+		if m.round = q.round; q.batch > 0 {
 			m.batch = q.batch
 		}
 		played, err := play(&m, "", seed)
@@ -109,8 +110,12 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 		if off := math.Abs(portable.Log(played / q.median)); off < 10 {
 			c.misfit = max(c.misfit, off)
 		}
-		p.Periods = append(p.Periods, Period{Size: q.size, Batch: q.batch, Steps: q.steps,
-			P10: q.p10, Median: q.median, P90: q.p90, Played: played})
+		one := Period{Size: q.size, Batch: q.batch, Steps: q.steps, P10: q.p10,
+			Median: q.median, P90: q.p90, Played: played}
+		if q.round > 1 {
+			one.Round = q.round
+		}
+		p.Periods = append(p.Periods, one)
 	}
 	if what == "" {
 		return p, nil
@@ -121,9 +126,10 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 }
 
 // play plays a model with what package scenario reads of a what-if, and returns the median of the
-// seconds of its whole steps.
+// seconds of its whole steps, each the mean of a round.
 func play(m *model, what string, seed uint64) (float64, error) {
-	steps := max(8, min(mostSteps, mostDraws/max(m.hosts*m.workers, 1)))
+	each := max(m.hosts*m.workers, 1) * int(max(m.round, 1))
+	steps := max(8, min(mostSteps, mostDraws/each))
 	s, err := scenario.Parse(m.text(steps), nil, what)
 	if err != nil {
 		return 0, err
@@ -139,8 +145,10 @@ func play(m *model, what string, seed uint64) (float64, error) {
 		if !on {
 			break
 		}
-		if step.Samples == step.Batch || len(seconds) == 0 {
-			seconds = append(seconds, step.Seconds)
+		round := max(step.Round, 1)
+		whole := step.Samples == step.Batch*uint64(max(s.Job.Data.Round, 1))
+		if whole || len(seconds) == 0 {
+			seconds = append(seconds, step.Seconds/float64(round))
 		}
 	}
 	slices.Sort(seconds)
@@ -193,7 +201,7 @@ func (c *calibration) playWhat(text string, seed uint64, rows []history.Row) (*W
 	}
 	r.Throughput = setting.Band{Low: growth / r.Step.High, Mid: growth / r.Step.Mid,
 		High: growth / r.Step.Low}
-	if e := c.efficiency(to.batch, rows); e.IsKnown() {
+	if e := c.efficiency(to, rows); e.IsKnown() {
 		r.Goodput = setting.Band{Low: r.Throughput.Low * e.Low, Mid: r.Throughput.Mid * e.Mid,
 			High: r.Throughput.High * e.High}
 	}
@@ -205,15 +213,23 @@ func times(b setting.Band, by float64) setting.Band {
 	return setting.Band{Low: b.Low * by, Mid: b.Mid * by, High: b.High * by}
 }
 
-// efficiency returns by which factor what a sample brings grows with another batch, as the twin of
-// a job says it; zero = the noise scale is not known.
-func (c *calibration) efficiency(batch uint64, rows []history.Row) setting.Band {
-	o := sense.Observation{Size: c.base.size, Setting: setting.Setting{Batch: c.base.batch},
-		Steps: &sense.StepSeries{}}
+// efficiency returns by which factor what a sample brings grows with the batch of another model,
+// and the way to synchronise, as the twin of a job says it; zero = the noise scale is not known.
+func (c *calibration) efficiency(to model, rows []history.Row) setting.Band {
+	now := setting.Setting{Batch: c.base.batch, Sync: setting.Ssgd, Round: 1}
+	if c.base.round > 1 {
+		now.Sync, now.Round = "local", c.base.round
+	}
+	o := sense.Observation{Size: c.base.size, Setting: now, Steps: &sense.StepSeries{},
+		Split: sense.Split{Seconds: c.base.median, Exposed: c.base.exposed}}
 	if c.base.batch == 0 {
 		return setting.Band{}
 	}
-	if batch == c.base.batch {
+	next := now
+	if next.Batch = to.batch; to.sync != "" {
+		next.Sync, next.Round = to.sync, to.round
+	}
+	if next.Equal(now) {
 		return setting.Band{Low: 1, Mid: 1, High: 1}
 	}
 	for _, r := range rows {
@@ -227,9 +243,9 @@ func (c *calibration) efficiency(batch uint64, rows []history.Row) setting.Band 
 	for range 8 { // the twin says nothing of jobs without steps
 		o.Step++
 		o.Steps.Add(sense.StepSample{Step: o.Step, Seconds: c.base.median, Samples: c.base.batch,
-			Batch: c.base.batch, Size: c.base.size})
+			Batch: c.base.batch, Size: c.base.size, Round: c.base.round})
 	}
 	var t twin.Twin
 	t.Observe(o)
-	return t.Predict(decide.Target{Setting: setting.Setting{Batch: batch}}).Efficiency
+	return t.Predict(decide.Target{Setting: next}).Efficiency
 }

@@ -13,7 +13,9 @@ import (
 type what struct {
 	size  int    // workers; 0 = as it is
 	batch uint64 // 0 = as it is
-	rest  string // parts about cables and slow hosts, for package scenario
+	sync  string // how workers synchronise; "" = as they do
+	round uint32 // optimizer steps of a round, where sync is known
+	rest  string // parts about cables, slow hosts and sync, for package scenario
 }
 
 // readWhat reads a what-if, such as "size=8, batch=512, link h2=100Mbit, slow h3=2x". It takes how
@@ -53,6 +55,16 @@ func (c *calibration) readWhat(text string, m *model) (w what, err error) {
 					item)
 			}
 			continue
+		case first == "sync" && len(words) == 1 && strings.TrimSpace(value) != "auto":
+			steps, of := "1", false
+			if w.sync, steps, of = strings.Cut(value, "/"); !of {
+				steps = "1"
+			}
+			n, _ := strconv.ParseUint(steps, 10, 32) // package scenario refuses what is none
+			w.round = uint32(max(n, 1))
+		case first == "sync":
+			return w, fmt.Errorf("%q: policies decide in scenarios: name a way to synchronise, "+
+				"such as sync=local/16", item)
 		case first == "policy":
 			return w, fmt.Errorf("%q: policies decide in scenarios: put the lines of this run "+
 				"into a file, and add policy and a range of batches", item)
@@ -98,6 +110,9 @@ func (m model) with(w what) model {
 	}
 	if w.batch > 0 {
 		m.batch = w.batch
+	}
+	if m.sync = w.sync; w.sync != "" {
+		m.round = w.round
 	}
 	return m
 }

@@ -104,6 +104,9 @@ func (o *options) printReport(out io.Writer, r *recorded.Report) error {
 		if p.Batch > 0 {
 			batch = strconv.FormatUint(p.Batch, 10)
 		}
+		if p.Round > 1 {
+			batch += fmt.Sprintf(" in rounds of %d", p.Round)
+		}
 		rows = append(rows, []string{strconv.Itoa(p.Size), batch, digits(p.Steps), digits(p.P10),
 			digits(p.Median), digits(p.P90), digits(p.Played), digits(p.Played / p.Median)})
 	}

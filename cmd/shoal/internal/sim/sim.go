@@ -62,7 +62,8 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
   shoal sim scenarios/*.txt --seed 7       other chance
   shoal sim slow_cable.txt --json          one JSON object a file
   shoal sim slow_cable.txt --what "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"
-  shoal sim --run ~/.local/state/shoal/runs/gpt --what "size=8, link h2=100Mbit"`,
+  shoal sim --run ~/.local/state/shoal/runs/gpt --what "size=8, link h2=100Mbit"
+  shoal sim --run ~/.local/state/shoal/runs/gpt --what "sync=local/16"`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.dir != "" {
 				return cli.Arguments(0, 0)(cmd, args)
