@@ -84,7 +84,7 @@ bench-trainers: build ## what a lost worker costs the Trainer of transformers on
 	scripts/setup torchft
 	.venv-torch2/bin/python bench/trainers/run.py $(if $(QUICK),--quick,--write)
 
-bench-loop: build ## how true the predictions of the loop are and what it brings, on paced workers; about 40 minutes; QUICK=1 a few changes and one seed
+bench-loop: build ## how true the predictions of the loop are and what it brings, on paced workers; about 65 minutes; QUICK=1 a few changes and one seed
 	scripts/setup
 	.venv/bin/python bench/loop/run.py $(if $(QUICK),--quick,--write)
 

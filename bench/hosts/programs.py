@@ -39,7 +39,7 @@ class Processes:
             self._all.append(
                 subprocess.Popen(
                     command,
-                    env=dict(os.environ, PYTHONPATH=str(ROOT / "python"), **env),
+                    env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **env},
                     stdout=said,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -48,6 +48,10 @@ class Processes:
         # a scheduler that shares the processors out over sessions looks at these, not at processes
         with contextlib.suppress(OSError):
             pathlib.Path(f"/proc/{self._all[-1].pid}/autogroup").write_text(str(os.nice(0)))
+
+    def process(self, number: int) -> subprocess.Popen:
+        """Returns a process by its number, which leads a process group of its own."""
+        return self._all[number]
 
     def running(self) -> bool:
         """Waits for a moment, and returns whether the first process still runs; raises Failure if

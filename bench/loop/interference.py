@@ -94,14 +94,17 @@ def one_job(shoal, route, slow):
     return dict(part="interference", route=route, slow=slow, seconds=after, changes=changes)
 
 
-def start(net, running, shoal, flags):
-    """Start the job on all hosts; does not wait for its first step."""
+def start(net, running, shoal, flags, worker=None):
+    """Start a job of a worker on each host; does not wait for its first step. `worker` is the
+    command of one; None = a paced worker with the OPTIONS.
+    """
     home, token = str(running.folder), running.folder / "token"
     env = {"XDG_RUNTIME_DIR": home, "XDG_STATE_HOME": home}
     place = ["--slots", "1", "--token-file", str(token), "--log-dir", home]
-    worker = [sys.executable, str(jobs.WORKER), json.dumps(OPTIONS)]
+    worker = worker or [sys.executable, str(jobs.WORKER), json.dumps(OPTIONS)]
     address = f"{net.address[0]}:7077"
-    job = [shoal, "run", "-n", str(HOSTS), "--name", "bench", "--listen", address, *flags]
+    flags = flags if "-n" in flags else ["-n", str(len(net.hosts)), *flags]
+    job = [shoal, "run", "--name", "bench", "--listen", address, *flags]
     running.start(net.command(0, *job, *place, "--", *worker), **env)
     said = running.folder / "said0"
     while not token.exists() and running.running():

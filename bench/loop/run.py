@@ -4,7 +4,7 @@
 usage: make bench-loop, or .venv/bin/python bench/loop/run.py [--quick] [--parts A,B] [--write]
 
 Paced workers sleep where others compute, off the processor as on a GPU, so that four of them do not
-disturb each other on a small machine. The parts routes, interference and takeover need root.
+disturb each other on a small machine. The parts routes, interference, takeover and sync need root.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import page  # noqa: E402
 import predictions  # noqa: E402
 import routes  # noqa: E402
 import straggler  # noqa: E402
+import sync  # noqa: E402
 import takeover  # noqa: E402
 
 PARTS = {
@@ -38,6 +39,7 @@ PARTS = {
     "interference": interference,
     "takeover": takeover,
     "page": page,
+    "sync": sync,
 }
 PAGE = HERE.parents[1] / "docs/design/loop.md"
 BEGIN, END = "<!-- bench/loop wrote this -->\n", "<!-- to here -->\n"
