@@ -34,6 +34,9 @@ func TestRoutesChangeWhileTheJobRuns(t *testing.T) {
 	}
 }
 
+// maxLooks is how often it is looked at most for what is told four times a second.
+const maxLooks = 1 << 21
+
 // recurring is a step that is made again and again.
 type recurring struct {
 	name, class string // of the subtest, and of its all-reduces as events tell it
@@ -73,8 +76,12 @@ func (r recurring) runUntilRouted(t *testing.T) {
 		break
 	}
 	if !r.ahead && !r.loss { // hosts tell the head what their links carry, while they send
-		for agent.Cables(c.head) == nil {
+		looks := 0
+		for ; agent.Cables(c.head) == nil && looks < maxLooks; looks++ {
 			runtime.Gosched()
+		}
+		if looks == maxLooks {
+			t.Error("hosts do not tell the head what their links carry")
 		}
 	}
 	close(enough)
