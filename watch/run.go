@@ -40,7 +40,8 @@ const (
 type Run struct {
 	dir, epoch, version string // version is that of this program
 
-	name, ranBy string // of the job; the version of shoal that has run it
+	name, ranBy string  // of the job; the version of shoal that has run it
+	latest      float64 // the newest time in the files of lines
 	command     []string
 	started     float64
 	result      *resultFile
@@ -310,6 +311,7 @@ func (r *Run) SetLive(j *control.Job, why string, now float64) {
 // point adds a point to a series, and to what is recent.
 func (r *Run) point(name string, s *Series, t float64, values []float64) {
 	s.add(t, values)
+	r.latest = max(r.latest, t)
 	r.keep(item{series: name, time: t, values: values})
 }
 
@@ -385,6 +387,7 @@ func (r *Run) mark(m Mark) {
 		r.marks = slices.Clone(r.marks[drop:])
 	}
 	r.marks = append(r.marks, m)
+	r.latest = max(r.latest, m.Time)
 	r.keep(item{mark: &m})
 }
 

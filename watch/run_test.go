@@ -210,6 +210,19 @@ func TestState(t *testing.T) {
 	}
 }
 
+// A run without a result lasted until the newest time in its files, and one whose result cannot be
+// read is not said to have none.
+func TestStateOfTheKilled(t *testing.T) {
+	r := full()
+	if s := r.View(2e9).State; s.Word != "killed" || s.At != 1795710450 {
+		t.Errorf("%+v", s)
+	}
+	r.SetResult([]byte(`{"ok":`))
+	if s := r.View(2e9).State; strings.Contains(s.Text, "no result") {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A run of months has bounded marks, changes and metrics.
 func TestBounds(t *testing.T) {
 	r := New("/runs/x", "1.0", "e")

@@ -36,7 +36,10 @@ func (r *Run) state() State {
 		return State{"silent", "its launcher does not answer: " + r.why, false, r.heard}
 	}
 	s := NoResult(r.dir)
-	s.At = r.heard
+	if r.notes[fileResult] != "" {
+		s.Text = "its result cannot be read, and its launcher does not run"
+	}
+	s.At = max(r.heard, r.latest)
 	return s
 }
 

@@ -127,11 +127,14 @@ func stepLines(v watch.View, width int) (lines []string) {
 	add("step", steps, "median", func(x float64) string { return cli.FormatMicros(x * 1e6) })
 	add("samples/s", steps, "rate", digits)
 	add("steps/s, now", find(v, "pace"), "steps", digits)
+	before := len(lines)
 	add("loss", steps, "loss", digits)
+	hasLoss := len(lines) > before // the mean of the workers' losses
 	for i := range v.Series {
 		s := &v.Series[i]
 		name, is := strings.CutPrefix(s.Name, "metric ")
-		if is && name != "step" && len(lines) < 12 {
+		known := name == "step" || name == "loss" && hasLoss
+		if is && !known && len(lines) < 12 {
 			add(name, s, name, digits)
 		}
 	}
