@@ -143,7 +143,7 @@ func (t *Twin) roundThroughput(to way) setting.Band {
 
 const (
 	// staleLow, staleMid and staleHigh are the band of κ in worth, and ownLow, ownMid and ownHigh
-	// that of what a step with the gradient of one worker brings. docs/experiments/strategies.md
+	// that of what a step with the gradient of one worker brings. docs/experiments/sync.md
 	// has what they rest on.
 	staleLow, staleMid, staleHigh = 0.0, 0.15, 0.5
 	ownLow, ownMid, ownHigh       = 0.7, 0.85, 1.0
