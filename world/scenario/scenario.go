@@ -72,6 +72,16 @@ const usualSteps = 1000
 // as "size=8, link h2=100Mbit", by which the job differs from what the text says; "" = in nothing.
 // The error joins what is wrong with each line.
 func Parse(text string, policies []string, what string) (*Scenario, error) {
+	return parse(text, policies, what, nil)
+}
+
+// ParseSeeded is Parse, but all chance is drawn by this seed, whatever the text says.
+func ParseSeeded(text string, policies []string, what string, seed uint64) (*Scenario, error) {
+	return parse(text, policies, what, &seed)
+}
+
+// parse reads a scenario, with another seed than its own unless that is nil.
+func parse(text string, policies []string, what string, seed *uint64) (*Scenario, error) {
 	p := &parser{policies: policies, seen: map[string]int{}, cores: noCores}
 	p.Job.Network = cost.Default()
 	p.Job.Seed = 1
@@ -94,6 +104,9 @@ func Parse(text string, policies []string, what string) (*Scenario, error) {
 		if err := p.readWhat(what); err != nil {
 			return nil, err
 		}
+	}
+	if seed != nil {
+		p.Job.Seed = *seed
 	}
 	if err := p.finish(); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package scenario_test
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -120,6 +121,29 @@ func TestLeast(t *testing.T) {
 		if s, err := scenario.Parse(least+end, nil, ""); err != nil || s.Steps != 100_000_000 {
 			t.Errorf("%s: %v, %+v", end, err, s)
 		}
+	}
+}
+
+// Another seed than the text's draws everything anew: the order of samples, and what happens.
+func TestSeeded(t *testing.T) {
+	text := "hosts 4 cable 1Gbit\ncompute 30ms\ndata 1000 batch 10\nseed 3\nrun 9h\n" +
+		"spot calm 1h storm 1h lose 20min back 5min\n"
+	// events returns what happens by chance, with a seed; 0 = that of the text.
+	events := func(seed uint64) string {
+		s, err := scenario.Parse(text, nil, "")
+		if seed > 0 {
+			s, err = scenario.ParseSeeded(text, nil, "", seed)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seed > 0 && (s.Job.Seed != seed || s.Job.Data.Seed != seed) {
+			t.Errorf("seed %d: the job has %d and its data %d", seed, s.Job.Seed, s.Job.Data.Seed)
+		}
+		return fmt.Sprint(s.Job.Events)
+	}
+	if own := events(0); own != events(3) || own == events(4) {
+		t.Errorf("seeds do not say what happens: %s", own)
 	}
 }
 

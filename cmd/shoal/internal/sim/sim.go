@@ -168,15 +168,15 @@ func (o *options) play(file string) (*played, error) {
 // playText plays a scenario that stands in a file, with a what-if; "" = without one.
 func (o *options) playText(file, text, what string) (*play.Result, error) {
 	s, err := scenario.Parse(text, play.PolicyNames(), what)
+	if o.reseed {
+		s, err = scenario.ParseSeeded(text, play.PolicyNames(), what, o.seed)
+	}
 	switch {
 	case err != nil && what != "":
 		return nil, cli.Usagef("--what: %v", err)
 	case err != nil:
 		return nil, cli.Usagef("%s is no scenario:\n%v\nAll lines: docs/formats/scenario.md", file,
 			err)
-	}
-	if o.reseed {
-		s.Job.Seed = o.seed
 	}
 	r, err := play.PlayWith(s, nil, func(seen sense.Observation) sense.Observation {
 		if seen.Step%progressSteps == 0 {
