@@ -111,7 +111,8 @@ def test_policies_leave_a_job_that_is_reshaped(training):
     options = ("--auto", "--min", "2", "--max", "4")
     with training(2, way[0], options=options) as job:
         nothing = "what may change: nothing, since a job on a mesh keeps its setting"
-        job.read_until(nothing)
+        if nothing not in job.output:  # it may come before the first step
+            job.read_until(nothing)
         for mesh in way[1:]:
             job.reshape(mesh)
             for words in ("size=4", "batch=24", "shares=2:1", "round=4"):
