@@ -19,13 +19,8 @@ func (p *problem) result(found []solved, least float64) *Result {
 	slowest := 0
 	for s := range best.stages {
 		from, to := p.layersOf(&best.candidate, s)
-		var params int64
-		update := 0.0
-		for _, l := range p.model.Layers[from:to] {
-			params, update = params+l.Params, update+best.point.Layers[l.ID].Update
-		}
-		averaging := p.allReduceSeconds(&best.grid, s, params)
-		d.Predicted.AllReduce = max(d.Predicted.AllReduce, averaging)
+		allReduce, update := p.tail(&best.candidate, s)
+		d.Predicted.AllReduce = max(d.Predicted.AllReduce, allReduce)
 		d.Predicted.Update = max(d.Predicted.Update, update)
 		d.Stages = append(d.Stages, deployment.Stage{First: from, Layers: to - from,
 			Busy: best.timeline.Busy[s] / seconds, Memory: p.memory(&best.candidate, s)})
@@ -86,14 +81,10 @@ func (p *problem) rejected(found []solved) (list []Rejected) {
 			continue
 		}
 		seen = append(seen, k)
-		var averaging float64
+		averaging := 0.0
 		for stage := range s.stages {
-			from, to := p.layersOf(&s.candidate, stage)
-			var params int64
-			for _, l := range p.model.Layers[from:to] {
-				params += l.Params
-			}
-			averaging = max(averaging, p.allReduceSeconds(&s.grid, stage, params))
+			allReduce, _ := p.tail(&s.candidate, stage)
+			averaging = max(averaging, allReduce)
 		}
 		list = append(list, Rejected{Mesh: p.mesh(&s.candidate), Seconds: s.timeline.Seconds,
 			Why: fmt.Sprintf("stages wait %.0f %%, all-reduce %.0f ms", 100*(1-s.busy()),

@@ -32,7 +32,9 @@ type Result struct {
 	Workers  int
 	Timeline *timeline.Timeline // of one replica
 	Binds    string             // what the step waits for, for people
-	Rejected []Rejected         // the best of other kinds, the fastest first
+	// Rejected is even stages of the same degrees, and then the best of other kinds, the fastest
+	// first.
+	Rejected []Rejected
 }
 
 // A Rejected is a plan that was not taken.

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/planner/bound"
@@ -63,14 +62,12 @@ func (p *problem) stagesOf(c *candidate) []timeline.Stage {
 		from, to := p.layersOf(c, s)
 		x := &list[s]
 		x.Ahead = c.ahead[s]
-		var params int64
 		for _, l := range p.model.Layers[from:to] {
 			took := c.point.Layers[l.ID]
 			x.Forward, x.Backward = x.Forward+took.Forward, x.Backward+took.Backward
-			x.Tail += took.Update
-			params += l.Params
 		}
-		x.Tail += p.allReduceSeconds(&c.grid, s, params)
+		allReduce, update := p.tail(c, s)
+		x.Tail = allReduce + update
 		if s+1 < c.stages {
 			sent := p.model.Layers[to-1].Out * int64(c.point.Micro)
 			for r := range c.replicas {
@@ -81,6 +78,17 @@ func (p *problem) stagesOf(c *candidate) []timeline.Stage {
 		}
 	}
 	return list
+}
+
+// tail returns the seconds that a stage takes behind its last backward pass: its replicas average
+// the gradients of its layers, and the optimizer makes its step.
+func (p *problem) tail(c *candidate, stage int) (allReduce, update float64) {
+	from, to := p.layersOf(c, stage)
+	var params int64
+	for _, l := range p.model.Layers[from:to] {
+		params, update = params+l.Params, update+c.point.Layers[l.ID].Update
+	}
+	return p.allReduceSeconds(&c.grid, stage, params), update
 }
 
 // allReduceSeconds returns how long the replicas of a stage average so many bytes: over a ring, as
@@ -155,6 +163,6 @@ func (p *problem) mesh(c *candidate) string {
 
 // describe returns the degrees of a grid for people.
 func (g *grid) describe() string {
-	return fmt.Sprintf("dp=%d,pp=%d with micro-batches of %s", g.replicas, g.stages,
-		strconv.Itoa(g.point.Micro))
+	return fmt.Sprintf("dp=%d,pp=%d with micro-batches of %d", g.replicas, g.stages,
+		g.point.Micro)
 }

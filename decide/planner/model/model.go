@@ -5,7 +5,6 @@ package model
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/shoal-ml/shoal/internal/spelling"
@@ -186,18 +185,4 @@ func (m *Model) Devices() (list []string) {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
-}
-
-// StepSeconds returns what a step of a batch takes one device that has all layers, without anything
-// between; +Inf where the batch is no multiple of the micro-batch.
-func (m *Model) StepSeconds(p *Point, batch int) float64 {
-	if batch%p.Micro != 0 {
-		return math.Inf(1)
-	}
-	var pass, update float64
-	for _, l := range m.Layers {
-		c := p.Layers[l.ID]
-		pass, update = pass+c.Forward+c.Backward, update+c.Update
-	}
-	return float64(pass*float64(batch/p.Micro)) + update
 }
