@@ -12,7 +12,7 @@ func (p *problem) result(found []solved, least float64) *Result {
 	best := &found[0]
 	seconds := best.timeline.Seconds
 	d := &deployment.Deployment{Shoal: deployment.Version, Mesh: p.mesh(&best.candidate),
-		Batch: p.batch}
+		Batch: p.batch, Runs: deployment.Runs{By: "shoal.train"}}
 	spread := best.point.Spread
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
 		High: seconds * (1 + spread), Bubble: 1 - best.busy()}

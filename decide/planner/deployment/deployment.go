@@ -21,8 +21,9 @@ const (
 
 // A Deployment is a plan.
 type Deployment struct {
-	Shoal   string `json:"shoal"` // always Version
-	Mesh    string `json:"mesh"`  // as layout.ParseMesh reads it
+	Shoal string `json:"shoal"` // always Version
+	// Mesh is as layout.ParseMesh reads it; "" = the stages are no mesh, as Runs says.
+	Mesh    string `json:"mesh"`
 	Batch   int    `json:"batch"` // samples of a step
 	Model   string `json:"model"` // Hash of the text of the model
 	Cluster string `json:"cluster"`
@@ -30,6 +31,15 @@ type Deployment struct {
 	Predicted   Prediction  `json:"predicted"`
 	Stages      []Stage     `json:"stages"`
 	Certificate Certificate `json:"certificate"`
+	Runs        Runs        `json:"runs"`
+	// Hosts is the hosts in the order in which ranks fill them; none = that of the cluster.
+	Hosts []string `json:"hosts,omitempty"`
+}
+
+// Runs says what can run a plan. One of its fields is not empty.
+type Runs struct {
+	By     string `json:"by,omitempty"`      // "shoal.train", which follows the mesh
+	WhyNot string `json:"why_not,omitempty"` // for people, behind "because"; "" = By runs it
 }
 
 // A Prediction is what a step takes, in seconds.
@@ -49,6 +59,8 @@ type Stage struct {
 	Layers int     `json:"layers"` // how many it has
 	Busy   float64 `json:"busy"`   // part of the step in which it computes
 	Memory int64   `json:"memory"` // bytes of a worker at most
+	// Replicas is how many workers have the stage, where the plan is no mesh; 0 = as the mesh says.
+	Replicas int `json:"replicas,omitempty"`
 }
 
 // A Certificate is what is proved.
@@ -77,8 +89,16 @@ func Parse(text []byte) (*Deployment, error) {
 		return nil, fmt.Errorf("deployment: the field shoal is %q, not %q: this is no deployment, "+
 			"or one of another version", d.Shoal, Version)
 	}
+	if (d.Runs.By == "") == (d.Runs.WhyNot == "") {
+		return nil, errors.New("deployment: runs says what runs it, in by, or why nothing does, " +
+			"in why_not")
+	}
 	if d.Mesh == "" {
-		return nil, errors.New("deployment: it has no mesh")
+		if d.Runs.By != "" {
+			return nil, fmt.Errorf("deployment: %s is said to run it, and it has no mesh",
+				d.Runs.By)
+		}
+		return &d, nil
 	}
 	if _, err := layout.ParseMesh(d.Mesh); err != nil {
 		return nil, fmt.Errorf("deployment: %w", err)

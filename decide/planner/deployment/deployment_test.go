@@ -12,17 +12,25 @@ import (
 const good = `{"shoal": "deployment/1", "mesh": "dp=1,pp=2(3/1;micro=2)", "batch": 8,
  "model": "00", "cluster": "11", "stages": [],
  "predicted": {"seconds": 1, "low": 1, "high": 1, "bubble": 0, "all_reduce": 0, "update": 0},
- "certificate": {"bound": 1, "gap": 0, "space": ""}}`
+ "certificate": {"bound": 1, "gap": 0, "space": ""},
+ "runs": {"by": "shoal.train"}}`
 
 // TestParse reads a deployment, and refuses what is none.
 func TestParse(t *testing.T) {
 	if d, err := deployment.Parse([]byte(good)); err != nil || d.Mesh != "dp=1,pp=2(3/1;micro=2)" {
 		t.Errorf("%+v, %v", d, err)
 	}
+	other := strings.NewReplacer("dp=1,pp=2(3/1;micro=2)", "", `"by": "shoal.train"`,
+		`"why_not": "stages differ"`).Replace(good)
+	if d, err := deployment.Parse([]byte(other)); err != nil || d.Runs.WhyNot != "stages differ" {
+		t.Errorf("%+v, %v", d, err)
+	}
 	for _, x := range []struct{ old, new, err string }{
 		{"deployment/1", "deployment/2", `the field shoal is "deployment/2"`},
 		{"pp=2(3/1;", "pp=2(3/1/1;", "shares are 3 numbers"},
 		{`"dp=1,pp=2(3/1;micro=2)"`, `""`, "it has no mesh"},
+		{`"by": "shoal.train"`, ``, "runs says what runs it"},
+		{`"by"`, `"why_not": "x", "by"`, "runs says what runs it"},
 		{`"batch"`, `"batches"`, "unknown field"},
 	} {
 		_, err := deployment.Parse([]byte(strings.Replace(good, x.old, x.new, 1)))

@@ -14,6 +14,9 @@ type Stage struct {
 	// Ahead is of how many micro-batches it holds what their backward passes need: it takes so many
 	// forward before the first goes back, and then one back and one forward by turns.
 	Ahead int
+	// Order says of each of its passes in turn whether it goes back, where Ahead does not say that;
+	// nil = Ahead does. Micro-batches keep their order forward, and back.
+	Order []bool
 	// Down is the seconds that a micro-batch is on its way to the next stage, and Up those of its
 	// gradient from there. Stages compute meanwhile.
 	Down, Up float64
@@ -33,6 +36,18 @@ type Timeline struct {
 	Busy    []float64 // by stage, seconds of computing
 }
 
+// pass returns the i-th of the 2·micro passes of a stage: the number of the micro-batch, and
+// whether it goes back; made is how many passes forward the stage has made before.
+func (s *Stage) pass(micro, i, made int) (number int, backward bool) {
+	switch {
+	case s.Order == nil:
+		return order(max(min(s.Ahead, micro), 1), micro, i)
+	case s.Order[i]:
+		return i - made, true
+	}
+	return made, false
+}
+
 // order returns the i-th of the 2·micro passes of a stage that holds so many micro-batches: the
 // number of the micro-batch, and whether it goes back.
 func order(ahead, micro, i int) (number int, backward bool) {
@@ -47,13 +62,38 @@ func order(ahead, micro, i int) (number int, backward bool) {
 	return ahead + (i-ahead)/2, false
 }
 
+// checkOrders returns which stage has an Order that does not take each of so many micro-batches
+// forward and then back; nil = none.
+func checkOrders(stages []Stage, micro int) error {
+	for s := range stages {
+		forward, back, early := 0, 0, false
+		for _, backward := range stages[s].Order {
+			if backward {
+				back++
+			} else {
+				forward++
+			}
+			early = early || back > forward
+		}
+		if stages[s].Order != nil && (early || forward != micro || back != micro) {
+			return fmt.Errorf("stage %d: the order does not take each of %d micro-batches "+
+				"forward and then back", s, micro)
+		}
+	}
+	return nil
+}
+
 // Run plays a step of so many micro-batches. It fails where stages wait for each other for ever: a
-// stage may not hold more than the one before it.
+// stage may not hold more than the one before it; and for an Order that does not make each pass.
 func Run(stages []Stage, micro int) (*Timeline, error) {
 	n := len(stages)
+	if err := checkOrders(stages, micro); err != nil {
+		return nil, err
+	}
 	t := &Timeline{Ops: make([][]Op, n), Busy: make([]float64, n)}
 	// ends has the end of each pass, by stage, direction and micro-batch; -1 = not yet.
 	ends := make([][2][]float64, n)
+	made := make([]int, n) // passes forward, by stage
 	for s := range stages {
 		t.Ops[s] = make([]Op, 0, 2*micro)
 		for d := range ends[s] {
@@ -84,24 +124,23 @@ func Run(stages []Stage, micro int) (*Timeline, error) {
 	for moved := true; moved; {
 		moved = false
 		for s := range stages {
-			ahead := max(min(stages[s].Ahead, micro), 1)
 			for i := len(t.Ops[s]); i < 2*micro; i++ {
-				k, backward := order(ahead, micro, i)
+				k, backward := stages[s].pass(micro, i, made[s])
 				start := arrival(s, k, backward)
 				if start < 0 {
 					break
 				}
-				op := Op{Stage: s, Micro: k, Backward: backward, Start: start}
 				if i > 0 {
-					op.Start = max(op.Start, t.Ops[s][i-1].End)
+					start = max(start, t.Ops[s][i-1].End)
 				}
 				direction, seconds := 0, stages[s].Forward
 				if backward {
 					direction, seconds = 1, stages[s].Backward
+				} else {
+					made[s]++
 				}
-				op.End = op.Start + seconds
-				ends[s][direction][k] = op.End
-				t.Ops[s] = append(t.Ops[s], op)
+				ends[s][direction][k] = start + seconds
+				t.Ops[s] = append(t.Ops[s], Op{s, k, backward, start, start + seconds})
 				t.Busy[s] += seconds
 				moved = true
 			}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
@@ -87,5 +88,46 @@ func TestWaitsForEver(t *testing.T) {
 		{Forward: 1, Backward: 1, Ahead: 2}}
 	if line, err := timeline.Run(stages, 4); err == nil {
 		t.Errorf("it ended after %v s", line.Seconds)
+	}
+}
+
+// TestOrder plays stages by the order of 1F1B, written out, as they are played by Ahead; and
+// refuses orders that leave out a pass, or take a micro-batch back before it was forward.
+func TestOrder(t *testing.T) {
+	const n, micro = 3, 5
+	byAhead, byOrder := make([]timeline.Stage, n), make([]timeline.Stage, n)
+	for s := range n {
+		x := timeline.Stage{Forward: float64(1 + s), Backward: 2, Ahead: n - s, Down: 0.5, Up: 0.25}
+		byAhead[s] = x
+		for k := range micro {
+			if k == 0 {
+				x.Order = make([]bool, n-s)
+			}
+			x.Order = append(x.Order, true)
+			if k < micro-(n-s) {
+				x.Order = append(x.Order, false)
+			}
+		}
+		byOrder[s] = x
+	}
+	want, err := timeline.Run(byAhead, micro)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := timeline.Run(byOrder, micro)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if err := timeline.Check(byOrder, micro, got); err != nil {
+		t.Error(err)
+	}
+	for _, order := range [][]bool{{}, {false, true}, {true, false, false, true},
+		{false, false, false, true}} {
+		if _, err := timeline.Run([]timeline.Stage{{Order: order}}, 2); err == nil {
+			t.Errorf("%v is played", order)
+		}
 	}
 }

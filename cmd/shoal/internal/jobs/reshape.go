@@ -92,6 +92,9 @@ func (f *reshapeFlags) readPlan() error {
 	if err != nil {
 		return cli.AsUsage(fmt.Errorf("%s: %w", f.plan, err))
 	}
+	if why := d.Runs.WhyNot; why != "" {
+		return cli.Usagef("%s: no job can take this plan, because %s", f.plan, why)
+	}
 	f.mesh = d.Mesh
 	return nil
 }
