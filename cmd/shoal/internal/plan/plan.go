@@ -63,6 +63,7 @@ MODEL is a file with the layers of the model and what each was measured to take
 		"how many workers take part (default as many as the hosts have places for)")
 	set.StringVarP(&f.out, "out", "o", "", "write the plan to this file, for shoal reshape --plan")
 	set.BoolVar(&f.json, "json", false, "print the plan as a JSON object")
+	cmd.AddCommand(newImportCommand())
 	return cmd
 }
 
