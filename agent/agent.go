@@ -46,6 +46,8 @@ type Config struct {
 	Spares int
 	// Slots is how many workers this host has room for; 0 = any number, member.NoSlots = none.
 	Slots int
+	// Kind is the kind of this host, as topo.CheckKind says; "" = not known.
+	Kind string
 	// Tokens are the secrets of the first workers, where the launcher starts them unasked; one a
 	// worker.
 	Tokens []string
@@ -163,8 +165,8 @@ func (a *Agent) makeDriver() error {
 		initial: len(a.cfg.Tokens),
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
 		planner: reshape.Planner{Redundant: a.cfg.Redundant}}
-	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.driver.routes.choose,
-		Arrange: a.driver.planner.Arrange}
+	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Kind: a.cfg.Kind,
+		Route: a.driver.routes.choose, Arrange: a.driver.planner.Arrange}
 	if a.cfg.Size > 0 {
 		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max,
 			Spares: a.cfg.Spares}

@@ -154,7 +154,7 @@ func (d *doomed) killHost() {
 	d.hub.Kill(fabric.Host(name))
 	d.ends[name]()
 	d.allowStepsTo(d.last + ahead)
-	d.awaitAllKnow(func(s agent.Status) bool { return !slices.Contains(s.Hosts, name) })
+	d.awaitAllKnow(func(s agent.Status) bool { return !slices.Contains(s.HostNames(), name) })
 }
 
 // awaitAllKnow waits until the newest Status of every live agent fits. It does not suffice to ask

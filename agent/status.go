@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -17,7 +18,7 @@ import (
 type Status struct {
 	// Head is the host that leads; "" = not known yet.
 	Head  string
-	Hosts []string
+	Hosts []member.Host
 	// Generation is the number of the newest membership; 0 = the job has not begun.
 	Generation uint64
 	// Size counts the members. Want is how many there are to be; 0 = not known yet.
@@ -62,6 +63,14 @@ type Status struct {
 	Stuck bool
 	// Ended says that the agent has ended: nothing else is known.
 	Ended bool
+}
+
+// HostNames lists the names of the hosts, in memory of its own.
+func (s *Status) HostNames() (names []string) {
+	for _, h := range s.Hosts {
+		names = append(names, h.Name)
+	}
+	return names
 }
 
 // publisher holds the newest Status for readers on any goroutine. Only the engine's thread writes,
@@ -215,9 +224,7 @@ func (d *driver) newStatus() Status {
 	for _, m := range record.View.Members {
 		s.Members = append(s.Members, int(m.Worker))
 	}
-	for _, h := range record.Hosts {
-		s.Hosts = append(s.Hosts, h.Name)
-	}
+	s.Hosts = slices.Clone(record.Hosts)
 	return s
 }
 

@@ -26,7 +26,7 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		}
 		aborted = aborted || c.Aborted && c.Index > rep.Index
 	}
-	r.machine.SetHost(host, rep.Slots)
+	r.machine.SetHost(host, rep.Slots, rep.Kind)
 	for _, w := range rep.Workers {
 		id := w.Worker
 		rank, member := r.machine.View().Rank(id)

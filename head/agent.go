@@ -20,7 +20,8 @@ type delivery struct {
 
 // beginJob makes a new agent the head of a job that begins. New calls it.
 func (a *Agent) beginJob(job member.Config) {
-	job.Head, job.Hosts = a.cfg.Self, []member.Host{{Name: a.cfg.Self, Slots: a.cfg.Slots}}
+	job.Head, job.Hosts = a.cfg.Self, []member.Host{{Name: a.cfg.Self, Slots: a.cfg.Slots,
+		Kind: a.cfg.Kind}}
 	m := member.New(job)
 	record := m.Record()
 	a.acceptor.LearnDecision(record)

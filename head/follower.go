@@ -345,8 +345,8 @@ func (f *follower) indexIn(id topo.GroupID, w topo.WorkerID) (self, size int, ok
 // newReport returns all that a head must know of this host, but for lost links. It copies what can
 // change.
 func (f *follower) newReport() Report {
-	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state,
-		Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
+	r := Report{Slots: f.agent.cfg.Slots, Kind: f.agent.cfg.Kind, Next: f.next, Index: f.index,
+		State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
 		r.Workers = append(r.Workers,
 			f.workers[w].newReport(w, f.isMember(f.state.View, w) && f.state.View.Generation > 0))

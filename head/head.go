@@ -33,6 +33,8 @@ type Config struct {
 	Self string
 	// Slots is how many workers this host has room for; 0 = any number, member.NoSlots = none.
 	Slots int
+	// Kind is the kind of this host, as topo.CheckKind says; "" = not known.
+	Kind string
 	// Job is the size of the job, on the host that begins it as head; nil on all others.
 	Job *member.Config
 	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the

@@ -68,6 +68,8 @@ type (
 	Report struct {
 		// Slots is how many workers the host has room for, as in Config.
 		Slots int
+		// Kind is the kind of the host, as in Config.
+		Kind string
 		// Next is above the numbers of all workers that this host was asked to start.
 		Next topo.WorkerID
 		// Index is the number of the last entry of the log that was applied.

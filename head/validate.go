@@ -37,8 +37,8 @@ func validate(v any) error {
 	case Frame:
 		return v.validate()
 	case Report:
-		return checkBounds("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots, "groups",
-			len(v.Groups), collective.MaxGroups)
+		return cmp.Or(validateHost(member.Host{Slots: v.Slots, Kind: v.Kind}),
+			checkBounds("groups", len(v.Groups), collective.MaxGroups))
 	case GroupReport:
 		return checkBounds("group", int(v.ID)-1, maxGroup, "members", len(v.Members),
 			collective.MaxMembers)
@@ -75,7 +75,7 @@ func validate(v any) error {
 	case member.Record:
 		return validateRecord(v)
 	case member.Host:
-		return checkBounds("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots)
+		return validateHost(v)
 	case topo.View:
 		return validateView(v)
 	case setting.Setting:
@@ -101,6 +101,16 @@ func validate(v any) error {
 		return err
 	}
 	return nil
+}
+
+// validateHost returns what is wrong with the room and the kind of a host.
+func validateHost(h member.Host) error {
+	if h.Kind != "" {
+		if err := topo.CheckKind(h.Kind); err != nil {
+			return err
+		}
+	}
+	return checkBounds("slots", h.Slots-member.NoSlots, maxWorkers-member.NoSlots)
 }
 
 // checkBounds returns an error for the first number that is negative or too large. The arguments

@@ -316,10 +316,16 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 			RollbackReason: s.Lost, LastRollback: s.Back},
 		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short, Slots: s.Slots,
 		StoppedBy: l.registry.stoppedBy(),
+		Kinds:     map[string]string{},
 		Workers:   []api.Worker{}}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
-		j.Hosts = l.registry.allHosts(s.Hosts)
+		j.Hosts = l.registry.allHosts(s.HostNames())
+	}
+	for _, h := range s.Hosts {
+		if h.Kind != "" {
+			j.Kinds[h.Name] = h.Kind
+		}
 	}
 	spec := l.registry.jobSpec()
 	j.Name, j.Dir, j.Command, j.Min, j.Max = spec.Name, l.reporter.directoryPath(), spec.Command,

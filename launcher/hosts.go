@@ -184,7 +184,8 @@ func (l *launcher) onLead(host string) { l.tasks.add(func() { l.followLeader(hos
 // followLeader makes a host the one that leads, and tells it what it must know of this host. It is
 // a task.
 func (l *launcher) followLeader(leader string) {
-	s, changed := l.registry.setLeader(leader, l.agent.Status().Hosts)
+	now := l.agent.Status()
+	s, changed := l.registry.setLeader(leader, now.HostNames())
 	if !changed {
 		return
 	}
@@ -373,7 +374,8 @@ func (l *launcher) retryLater(task func()) {
 // waits for the engine's thread. name is that of the host in the job, or what the host calls
 // itself. It runs on the goroutine of a request to the control socket.
 func (l *launcher) drainHost(name, who string) error {
-	host, err := l.registry.findHost(name, l.registry.allHosts(l.agent.Status().Hosts))
+	now := l.agent.Status()
+	host, err := l.registry.findHost(name, l.registry.allHosts(now.HostNames()))
 	if err != nil {
 		return err
 	}

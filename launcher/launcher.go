@@ -226,6 +226,7 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 // agentConfig is what the agent is to serve: a job that begins here, or one to join.
 func (l *launcher) agentConfig() agent.Config {
 	cfg := agent.Config{Job: "joining", Socket: l.place.Socket(), Linger: lingering,
+		Kind:  l.cfg.Kind,
 		Nodes: l.supervisor.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)),
 		OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
 		OnLostPeer: l.registry.setLostPeer,

@@ -26,6 +26,8 @@ type RunConfig struct {
 	Spec job.Spec
 	// Dir is the folder in which the directory of the run is made; "" = RunsDir().
 	Dir string
+	// Kind is the kind of this host, as topo.CheckKind says; "" = not known.
+	Kind string
 	// Stdout and Stderr get the workers' lines, each after its rank.
 	Stdout, Stderr io.Writer
 	// Color says that ranks are coloured.
@@ -182,6 +184,8 @@ type ServeConfig struct {
 	Token func(life time.Duration) string
 	// Slots is how many workers this host can run.
 	Slots int
+	// Kind is the kind of this host, as topo.CheckKind says; "" = not known.
+	Kind string
 	// Dir is where the directory of the run is made; "" = RunsDir().
 	Dir string
 	// Stdout and Stderr get the workers' lines, each after its rank.
@@ -207,8 +211,8 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 		return err
 	}
 	l, err := newLauncher(
-		RunConfig{Dir: cfg.Dir, Stdout: cfg.Stdout, Stderr: cfg.Stderr, Color: cfg.Color,
-			Kill: ctx.Done(), OnStart: cfg.OnJob,
+		RunConfig{Dir: cfg.Dir, Kind: cfg.Kind, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
+			Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob,
 			Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}}, 0)
 	if err != nil {
 		return err

@@ -17,8 +17,9 @@ import (
 // Host is a place where workers may run.
 type Host struct {
 	Name     string
-	Slots    int  // workers that it has room for; 0 = any number, NoSlots = none
-	Draining bool // whether its workers are to be let go
+	Slots    int    // workers that it has room for; 0 = any number, NoSlots = none
+	Draining bool   // whether its workers are to be let go
+	Kind     string // of the devices that they compute on, as topo.CheckKind says; "" = not known
 }
 
 // NoSlots are the Slots of a host that takes no workers.
@@ -58,14 +59,14 @@ func (o orders) total() (n int) {
 	return n
 }
 
-// SetHost adds a host with room for workers, or sets another number of them. What was wanted and
-// had no room starts there. While the job runs, the generation that comes next records it, and at
-// the next Tick there is one: see recordHosts.
-func (m *Machine) SetHost(name string, slots int) {
+// SetHost adds a host of some kind with room for workers, or sets another number of them. What was
+// wanted and had no room starts there. While the job runs, the generation that comes next records
+// it, and at the next Tick there is one: see recordHosts.
+func (m *Machine) SetHost(name string, slots int, kind string) {
 	if h := m.findHost(name); h != nil {
-		h.Slots = slots
+		h.Slots, h.Kind = slots, kind
 	} else {
-		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots})
+		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots, Kind: kind})
 		m.orderMinimum(name)
 	}
 	m.placeWorkers(m.because)

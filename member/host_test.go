@@ -169,7 +169,7 @@ func (f *fleet) applyEvent(what, i int) {
 	case what == 4:
 		name := fmt.Sprint("h", i)
 		f.slots[name] = rapid.IntRange(1, 3).Draw(f.t, "slots")
-		f.m.SetHost(name, f.slots[name])
+		f.m.SetHost(name, f.slots[name], "")
 	case what == 5 && len(f.slots) > 1:
 		f.loseHost(host)
 		f.m.HostLost(host, "is gone")
@@ -228,7 +228,7 @@ func (f *fleet) takeOver(host string) {
 	}
 	f.m = member.Restore(r, host, gone...)
 	for _, name := range sortedKeys(f.slots) {
-		f.m.SetHost(name, f.slots[name])
+		f.m.SetHost(name, f.slots[name], "")
 	}
 	for _, x := range r.View.Members {
 		if f.alive[x.Worker] == "" {

@@ -113,7 +113,7 @@ func (p *player) runCommand(words []string) {
 			Max: number("max="), Spares: number("spares="), Head: text("head="),
 			Hosts: parseHosts(text("on="))})
 	case "host":
-		m.SetHost(words[1], number("slots="))
+		m.SetHost(words[1], number("slots="), "")
 	case "started":
 		m.WorkerStarted(w, words[2])
 	case "asks":

@@ -74,6 +74,8 @@ type Job struct {
 	StoppedBy string `json:"stopped_by,omitempty"`
 	// Hosts lists the hosts of a job that other hosts can join, also those without workers.
 	Hosts []string `json:"hosts,omitempty"`
+	// Kinds are the kinds of the hosts whose kind is known, by the name of the host.
+	Kinds map[string]string `json:"kinds,omitempty"`
 	// Join is the address where other hosts join; empty if they cannot.
 	Join string `json:"join,omitempty"`
 	// Workers lists the worker processes that run and the 64 that ended last, oldest first; it is

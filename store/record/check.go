@@ -66,6 +66,9 @@ func (v *recordValue) check() error {
 		if h.Slots < member.NoSlots {
 			err = errors.Join(err, fmt.Errorf("host %s has %d slots", h.Name, h.Slots))
 		}
+		if h.Kind != "" {
+			err = errors.Join(err, topo.CheckKind(h.Kind))
+		}
 		names[h.Name] = true
 		err = errors.Join(err, checkName("host", h.Name))
 	}

@@ -82,6 +82,7 @@ type hostValue struct {
 	Name     string `json:"name"`
 	Slots    int    `json:"slots"`
 	Draining bool   `json:"draining"`
+	Kind     string `json:"kind,omitempty"`
 }
 
 // encode returns a value as JSON: the fields in the order of the types above, no space between

@@ -123,7 +123,8 @@ func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 		r.Hosts = append(r.Hosts,
 			member.Host{Name: h,
 				Slots:    rapid.IntRange(member.NoSlots, math.MaxInt32).Draw(t, "slots"),
-				Draining: rapid.Bool().Draw(t, "draining")})
+				Draining: rapid.Bool().Draw(t, "draining"),
+				Kind:     rapid.SampledFrom([]string{"", "a100", "cpu"}).Draw(t, "kind")})
 	}
 	return r
 }

@@ -214,10 +214,17 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		printWaits(out, j, time.Now(), false))
 }
 
-// printHosts prints to out the hosts of a job that has several.
+// printHosts prints to out the hosts of a job that has several, with their kinds.
 func printHosts(out io.Writer, j api.Job) (err error) {
 	if len(j.Hosts) > 1 {
-		_, err = fmt.Fprintf(out, "hosts: %s; led from %s\n", strings.Join(j.Hosts, ", "), j.Head)
+		var hosts []string
+		for _, host := range j.Hosts {
+			if kind := j.Kinds[host]; kind != "" {
+				host += " (" + kind + ")"
+			}
+			hosts = append(hosts, host)
+		}
+		_, err = fmt.Fprintf(out, "hosts: %s; led from %s\n", strings.Join(hosts, ", "), j.Head)
 	}
 	return err
 }

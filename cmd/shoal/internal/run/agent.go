@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,6 +28,7 @@ type agentFlags struct {
 	tokenFile string // file with the token; "-" = standard input
 	slots     int    // number of workers that this host takes; 0 = a witness
 	name      string // of this host in the job; "" = its host name
+	kind      string // of this host; "" = as defaultKind finds it
 	listen    string // address on which other agents reach this one
 	logDir    string // folder for the files of the workers; "" = the usual one
 	job       string // name of the job that the store is asked for; "" = not by name
@@ -73,6 +72,7 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes, where 0 makes it a "+
 		"witness: one vote more when hosts are lost (default: one a GPU, else one a core)")
 	flags.StringVar(&f.name, "name", "", "name of this host in the job (default: its host name)")
+	flags.StringVar(&f.kind, "kind", "", kindUsage)
 	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
 	flags.StringVar(&f.logDir, "log-dir", "",
 		"keep the files of the workers in here (default ~/.local/state/shoal/runs)")
@@ -85,7 +85,11 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 // it. It reads the token, asks the store if the job is given by its name, and writes to the streams
 // of cmd.
 func (f *agentFlags) run(cmd *cobra.Command) error {
-	if err := f.check(); err != nil {
+	err := f.check()
+	if err != nil {
+		return err
+	}
+	if f.kind, err = hostKind(f.kind); err != nil {
 		return err
 	}
 	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)
@@ -117,8 +121,8 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	defer p.Close()
 	var network *tcp.Network
 	err = launcher.Serve(p.Ctx,
-		launcher.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
-			Color: cli.WantsColor(out) && cli.WantsColor(notes), Leave: p.Asked,
+		launcher.ServeConfig{Slots: f.slots, Kind: f.kind, Dir: f.logDir, Stdout: out,
+			Stderr: notes, Color: cli.WantsColor(out) && cli.WantsColor(notes), Leave: p.Asked,
 			Link: func(h fabric.Handler) (fabric.Network, error) {
 				var err error
 				network, err = tcp.Join(p.Ctx, f.join, token,
@@ -181,12 +185,4 @@ func reportUnreachable(notes io.Writer, address string) func(attempts int, why e
 				attempts, time.Since(began).Round(time.Second))
 		}
 	}
-}
-
-// defaultSlots returns the number of GPUs of this machine, or of its cores if it has none.
-func defaultSlots() int {
-	if gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*"); len(gpus) > 0 {
-		return len(gpus)
-	}
-	return runtime.NumCPU()
 }

@@ -45,6 +45,7 @@ type runFlags struct {
 	listen  string   // address at which other hosts join; "" = none
 	hosts   string   // hosts for agents over ssh, as parseHosts takes them; "" = none
 	slots   int      // number of workers that this host takes
+	kind    string   // of this host; "" = as defaultKind finds it
 	token   string   // file that gets the join token; "" = the usual one
 	plain   bool     // whether tensors travel without encryption
 	metrics string   // HOST:PORT for Prometheus; "" = none
@@ -143,6 +144,7 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 		"host then takes no workers, unless --slots says so")
 	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes "+
 		"(default with --listen: one a GPU, else one a core)")
+	flags.StringVar(&f.kind, "kind", "", kindUsage)
 	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which "+
 		"hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
 	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors "+
@@ -317,6 +319,10 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 // does not return before what it has started has ended.
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	kind, err := hostKind(f.kind)
+	if err != nil {
+		return err
+	}
 	others, err := f.newFleet(cmd)
 	if err != nil {
 		return err
@@ -352,8 +358,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	}
 	defer others.close()
 	result, err := launcher.Run(ctx, launcher.RunConfig{
-		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: cli.WantsColor(out) &&
-			cli.WantsColor(notes), Kill: cli.SecondSignal(cmd.Context()),
+		Spec: spec, Dir: f.logDir, Kind: kind, Stdout: out, Stderr: notes,
+		Color: cli.WantsColor(out) && cli.WantsColor(notes), Kill: cli.SecondSignal(cmd.Context()),
 		Leave: leave, CannotLeave: cannot,
 		Fleet: others.launcherConfig(cmd.Context(), spec, giveUp), Record: record,
 		OnStart: func(name, dir string) {

@@ -1,0 +1,57 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// What the commands find out about the devices of this machine. The functions read files of the
+// kernel, and any goroutine may call them.
+
+// gpuFiles matches a folder for each GPU, which Nvidia's driver makes.
+const gpuFiles = "/proc/driver/nvidia/gpus/*"
+
+// defaultSlots returns the number of GPUs of this machine, or of its cores if it has none.
+func defaultSlots() int {
+	if gpus, _ := filepath.Glob(gpuFiles); len(gpus) > 0 {
+		return len(gpus)
+	}
+	return runtime.NumCPU()
+}
+
+// kindUsage is the help of the flag --kind.
+const kindUsage = "`KIND` of this host, which the on= of a mesh and the kinds of shoal plan name " +
+	"(default: the name of its GPU, else cpu)"
+
+// hostKind returns the kind of this host: the one that --kind has given, or if that is empty the
+// name of the first GPU, or else cpu.
+func hostKind(given string) (string, error) {
+	if given == "" {
+		return defaultKind(gpuFiles), nil
+	}
+	if err := topo.CheckKind(given); err != nil {
+		return "", cli.Usagef("--kind: %v", err)
+	}
+	return given, nil
+}
+
+// defaultKind returns the name of the first GPU of which there is a folder, with hyphens for
+// spaces, or cpu if there is none.
+func defaultKind(gpus string) string {
+	list, _ := filepath.Glob(gpus)
+	for _, gpu := range list {
+		text, _ := os.ReadFile(filepath.Join(gpu, "information"))
+		for line := range strings.Lines(string(text)) {
+			name, is := strings.CutPrefix(line, "Model:")
+			if kind := topo.KindOf(name); is && kind != "" {
+				return kind
+			}
+		}
+	}
+	return "cpu"
+}
