@@ -52,6 +52,7 @@ func listenControl(path string) (net.Listener, error) {
 func (l *launcher) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, l.answerJob)
+	mux.HandleFunc("GET "+api.PathCluster, l.answerCluster)
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
 	mux.HandleFunc("POST "+api.PathSet, l.answerSet)
 	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
@@ -83,6 +84,15 @@ const jobKnownWait = controlTimeout / 2
 
 // answerJob answers with the state of the job. It waits up to jobKnownWait until that is known.
 func (l *launcher) answerJob(w http.ResponseWriter, r *http.Request) {
+	if s, ok := l.awaitLed(w, r); ok {
+		sendJSON(w, l.describeJob(s))
+	}
+}
+
+// awaitLed waits up to jobKnownWait until it is known what the job is and who leads it, and returns
+// its newest status. Where the job is over, or led from another host, it sends that as an error,
+// and returns false.
+func (l *launcher) awaitLed(w http.ResponseWriter, r *http.Request) (s agent.Status, ok bool) {
 	ctx, cancel := context.WithTimeout(r.Context(), jobKnownWait)
 	defer cancel()
 	select {
@@ -90,7 +100,7 @@ func (l *launcher) answerJob(w http.ResponseWriter, r *http.Request) {
 	case <-ctx.Done():
 		sendError(w, http.StatusServiceUnavailable,
 			errors.New("this host has joined a job, and was not told yet what it is"))
-		return
+		return s, false
 	}
 	s, err := l.agent.Await(ctx, func(s agent.Status) bool {
 		return s.Head != "" || s.Stuck || s.Ended
@@ -100,18 +110,18 @@ func (l *launcher) answerJob(w http.ResponseWriter, r *http.Request) {
 		sendError(w, http.StatusServiceUnavailable, fmt.Errorf(
 			"this host has joined job %s, and was not told yet which host leads it",
 			l.registry.jobName()))
-		return
+		return s, false
 	case s.Ended:
 		sendError(w, http.StatusServiceUnavailable,
 			fmt.Errorf("job %s is at its end; its files are in %s", l.registry.jobName(),
 				l.reporter.directoryPath()))
-		return
+		return s, false
 	case s.Head != l.registry.hostName() && !s.Stuck:
 		sendError(w, http.StatusServiceUnavailable,
 			fmt.Errorf("job %s is led from host %s: ask there", l.registry.jobName(), s.Head))
-		return
+		return s, false
 	}
-	sendJSON(w, l.describeJob(s))
+	return s, true
 }
 
 // sendJSON sends v as the answer to a request.
@@ -280,24 +290,24 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 // refuseUnknown answers a request for a path or a method that this version does not have.
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
-	paths := []string{api.PathJob, api.PathResize, api.PathSet, api.PathReshape, api.PathStop,
-		api.PathDrain, api.PathRecover, api.PathToken}
+	paths := []string{api.PathJob, api.PathCluster, api.PathResize, api.PathSet, api.PathReshape,
+		api.PathStop, api.PathDrain, api.PathRecover, api.PathToken}
+	known := "there are GET " + strings.Join(paths[:2], ", GET ") + ", POST " +
+		strings.Join(paths[2:], ", POST ")
 	var theirs int
 	if n, _ := fmt.Sscanf(r.URL.Path, "/v%d/", &theirs); n == 1 && theirs != api.Protocol {
 		sendError(w, http.StatusNotFound,
 			fmt.Errorf("the launcher (shoal %s) speaks protocol %d of "+
 				"control sockets, the command protocol %d: use the version of shoal that "+
-				"started the "+
-				"job; there are GET %s", version.Version, api.Protocol, theirs,
-				strings.Join(paths, ", POST ")))
+				"started the job; %s", version.Version, api.Protocol, theirs, known))
 		return
 	}
 	code := http.StatusNotFound
 	if slices.Contains(paths, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	sendError(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s", r.Method,
-		r.URL.Path, strings.Join(paths, ", POST ")))
+	sendError(w, code, fmt.Errorf("%s %s is no request of this version; %s", r.Method, r.URL.Path,
+		known))
 }
 
 // sendError sends an error as the answer to a request, with an HTTP status.

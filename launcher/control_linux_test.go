@@ -140,6 +140,8 @@ func checkBadRequests(t *testing.T, socket string) {
 		says               string
 	}{
 		{"GET", "/v2/job", "", 200, `"job":"test"`},
+		{"GET", "/v2/cluster", "", 200, `"shoal":"cluster/1"`},
+		{"POST", "/v2/cluster", "{}", 405, "POST /v2/cluster is no request"},
 		{"GET", "/", "", 404, "there are GET /v2/job"},
 		{"GET", "/v1/job", "", 404, "speaks protocol 2 of control sockets, the command protocol 1"},
 		{"POST", "/v3/stop", "", 404, "the command protocol 3"},

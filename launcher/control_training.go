@@ -16,6 +16,10 @@ func (l *launcher) describeTraining(s agent.Status) api.Training {
 	if s.NextChange.Number > 0 {
 		t.NextChange = &s.NextChange
 	}
+	if p, since := l.agent.Pace(); p.Steps > 0 {
+		t.Pace = &api.Pace{Since: since, Steps: p.Steps, Batch: p.Batch, P25: p.First,
+			Median: p.Median, P75: p.Third}
+	}
 	if l.registry.leads() {
 		t.Slow = l.agent.SlowHosts()
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/topo"
@@ -80,6 +81,8 @@ type hostAgent interface {
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot
 	SlowHosts() []string
+	Pace() (p sense.Pace, since uint64)
+	Machines() (agent.Machines, error)
 	NoteFailure(how string)
 }
 

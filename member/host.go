@@ -304,6 +304,22 @@ func (m *Machine) hostLoad(h *Host) int {
 	return len(m.workersOn(h.Name, starting, ready, active)) + m.ordered[h.Name]
 }
 
+// Rooms lists the hosts that are not to be left and take workers, in the order in which they came:
+// with Slots, or where those are any number, with as many as there are workers. A job on one host
+// without a name has none.
+func (m *Machine) Rooms() (list []Host) {
+	for _, h := range m.hosts {
+		room := *h
+		if room.Slots == 0 {
+			room.Slots = m.hostLoad(h)
+		}
+		if !h.Draining && room.Slots > 0 {
+			list = append(list, room)
+		}
+	}
+	return list
+}
+
 // totalRoom is how many more workers all hosts have room for; 2³⁰ or more = any number.
 func (m *Machine) totalRoom() (n int) {
 	if m.isAlone() {

@@ -78,6 +78,23 @@ func (s *Signals) AddDevice(w topo.WorkerID, known head.State, used, room float6
 		Samples: float64(whole.PartLen(int(rank), known.View.Size()))}
 }
 
+// Memory returns how many bytes each of so many workers of a host may have, on the head: of its
+// GPU, or of the memory of the host; 0 = that is not known.
+func (s *Signals) Memory(host string, workers int) (bytes float64) {
+	for _, h := range s.machines.watch.Hosts() {
+		for _, m := range h.Memory {
+			switch {
+			case h.Name != host:
+			case m.Device: // it comes last, and is the one that counts
+				bytes = m.Room
+			default:
+				bytes = m.Room / float64(workers)
+			}
+		}
+	}
+	return bytes
+}
+
 // SlowHosts says in words for which hosts of the job, which is in a state, others wait, and why, on
 // the head.
 func (s *Signals) SlowHosts(known head.State) []string {

@@ -45,18 +45,30 @@ type Signals struct {
 
 	job    steps.Job        // notes of all hosts; empty where this host does not lead
 	series sense.StepSeries // the newest steps
-	looks  int              // calls of IsDue
-	notes  int              // notes that the head was told
+	mesh   mesh
+	looks  int // calls of IsDue
+	notes  int // notes that the head was told
 
-	own     int    // elements that calls of the step under way have averaged
-	other   int    // elements that other calls have summed up meanwhile, with all workers alike
-	alikeAt uint64 // the newest step in which those were more; 0 = there is none
+	sums sums
 
 	saves    saves.Meter
 	rows     rows
 	machines machines
 	links    links
 	changes  []act.Entry // where changes begin or end, which the loop has not seen
+}
+
+// sums is how much workers have summed up in the step under way, and whether that were gradients.
+type sums struct {
+	own     int    // elements that calls of the step have averaged
+	other   int    // elements that other calls have summed up meanwhile, with all workers alike
+	alikeAt uint64 // the newest step in which those were more; 0 = there is none
+}
+
+// mesh is the mesh of the job.
+type mesh struct {
+	text  string // "" = the job has none
+	since uint64 // committed steps when the job got it
 }
 
 // links is what is known of the links between hosts.
@@ -147,16 +159,16 @@ func (s *Signals) AddCall(c *collective.Call) {
 	switch {
 	case !c.Kind.Reduces() || !c.DType.Float() || c.InLen() < minGradient:
 	case c.More || c.Step || c.Aside:
-		s.own += c.InLen()
+		s.sums.own += c.InLen()
 	default:
-		s.other += c.InLen()
+		s.sums.other += c.InLen()
 	}
 }
 
 // Levers returns what may change of the setting, as far as this host knows.
 func (s *Signals) Levers(known head.State) setting.Levers {
 	l := s.agent.Levers()
-	l.Alike = s.alikeAt > 0 && known.Steps < s.alikeAt+alikeFor
+	l.Alike = s.sums.alikeAt > 0 && known.Steps < s.sums.alikeAt+alikeFor
 	return l
 }
 
@@ -216,10 +228,10 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 		i++
 	}
 	if i < len(a.Parts) {
-		if s.other > s.own {
-			s.alikeAt = a.Steps
+		if s.sums.other > s.sums.own {
+			s.sums.alikeAt = a.Steps
 		}
-		s.own, s.other = 0, 0
+		s.sums.own, s.sums.other = 0, 0
 	}
 	if s.Blind {
 		s.began = 0
@@ -231,6 +243,26 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 		}
 	}
 	s.under, s.drifts = next, !averagesGradients(&a.State)
+	s.followMesh(a)
+}
+
+// followMesh takes in which mesh the job has behind a batch that counts.
+func (s *Signals) followMesh(a *head.Apply) {
+	text := ""
+	if a.Shape != nil {
+		text = a.Shape.Mesh
+	}
+	if text != s.mesh.text {
+		s.mesh = mesh{text, a.Steps}
+	}
+}
+
+// Pace returns what steps take since the job has its mesh, as far as they are kept, and the number
+// of steps that were committed when it got the mesh. Those that a change of members has disturbed
+// do not count.
+func (s *Signals) Pace() (p sense.Pace, since uint64) {
+	newest, _ := s.series.Newest()
+	return sense.PaceOf(s.series.Between(s.mesh.since, newest.Step)), s.mesh.since
 }
 
 // addSteps adds the steps since the last that was added, of which the newest ends with part i of a
@@ -318,6 +350,10 @@ func (s *Signals) AddLinks(r cables.Rates) {
 		s.links.told = r
 	}
 }
+
+// Rate returns how many bytes per second the link between two hosts carries at least, on the head;
+// 0 = that is not known.
+func (s *Signals) Rate(a, b string) float64 { return s.links.seen.Between(a, b) }
 
 // Cables returns how many bytes per second the cable of each of some hosts carries at least, on the
 // head; nil = that is not known. It forgets what other hosts have told.

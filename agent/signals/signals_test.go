@@ -202,3 +202,29 @@ func TestLinks(t *testing.T) {
 		t.Error("what is to measure nothing tells of links")
 	}
 }
+
+// TestPace takes the steps since the job has its mesh; the first one holds the pause of the change.
+func TestPace(t *testing.T) {
+	f := newFast()
+	f.apply.Shape = &head.Shape{Mesh: "dp=2"}
+	for range 5 {
+		f.step(sense.Second)
+	}
+	// The job gets the mesh with a batch that ends no step.
+	parts := f.apply.Parts
+	f.apply.Parts, f.apply.Changed = nil, true
+	f.apply.Shape, f.apply.View.Generation = &head.Shape{Mesh: "pp=2"}, 2
+	f.signals.AddBatch(&f.apply, nil)
+	f.apply.Parts, f.apply.Changed = parts, false
+	if p, since := f.signals.Pace(); p.Steps != 0 || since != 5 {
+		t.Errorf("%+v since step %d", p, since)
+	}
+	f.step(9 * sense.Second)
+	for range 3 {
+		f.step(2 * sense.Second)
+	}
+	want := sense.Pace{Steps: 3, Batch: 64, First: 2, Median: 2, Third: 2}
+	if p, since := f.signals.Pace(); p != want || since != 5 {
+		t.Errorf("%+v since step %d; want %+v since step 5", p, since, want)
+	}
+}

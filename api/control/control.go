@@ -11,6 +11,7 @@ const Protocol = 2
 // The paths of the requests.
 const (
 	PathJob     = "/v2/job"     // GET: a Job
+	PathCluster = "/v2/cluster" // GET: hosts and links, as docs/formats/cluster.md has them
 	PathResize  = "/v2/resize"  // POST a Resize: a Job
 	PathSet     = "/v2/set"     // POST a Set: a Job, or a setting.Change
 	PathReshape = "/v2/reshape" // POST a Reshape: a Job, or a Plan

@@ -102,9 +102,26 @@ type Training struct {
 	// WhyNot says why policies have left things as they are lately, the newest reason last, also
 	// while other hosts led the job. Where it is not led this is up to ten seconds old.
 	WhyNot []WhyNot `json:"why_not,omitempty"`
+	// Pace is what steps take lately; absent where no step has shown that yet.
+	Pace *Pace `json:"pace,omitempty"`
 	// Slow says in words for which hosts the others wait in each step, and what of their machines
 	// is at its limit. It is absent where nobody is slow, and where the job is not led.
 	Slow []string `json:"slow,omitempty"`
+}
+
+// Pace is what the steps of a job take, in seconds from commit to commit: of the newest ones that
+// were made on its mesh, with as many members and the same setting, up to 512.
+type Pace struct {
+	// Since is the number of steps that were committed when the job got its mesh; 0 = it began so.
+	Since uint64 `json:"since"`
+	// Steps is the number of steps that were measured.
+	Steps uint64 `json:"steps"`
+	// Batch is how many samples each has.
+	Batch uint64 `json:"batch"`
+	// P25, Median and P75 are the quartiles of their seconds.
+	P25    float64 `json:"p25"`
+	Median float64 `json:"median"`
+	P75    float64 `json:"p75"`
 }
 
 // WhyNot is why a policy has changed nothing in some decisions.

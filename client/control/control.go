@@ -188,6 +188,13 @@ func (j *Job) Refresh(ctx context.Context) error {
 	return j.askForJob(ctx, http.MethodGet, api.PathJob, nil)
 }
 
+// Cluster asks the launcher for what a planner must know of the hosts of the job and the links
+// between them, and returns the text of a file of the cluster (docs/formats/cluster.md).
+func (j *Job) Cluster(ctx context.Context) (text json.RawMessage, err error) {
+	err = j.askFor(ctx, http.MethodGet, api.PathCluster, nil, &text)
+	return text, err
+}
+
 // Resize asks the launcher for another number of workers, and sets j.Job. It does not wait for
 // them. who, here and below, says for the job's ledger who asks.
 func (j *Job) Resize(ctx context.Context, workers int, who string) error {

@@ -117,6 +117,10 @@ func (m *Map) Keep(hosts []string) {
 	})
 }
 
+// Between returns how many bytes per second the link between two hosts carries at least: what it
+// has carried in the direction in which that was more; 0 = that is not known.
+func (m *Map) Between(a, b string) float64 { return max(m.hosts[a][b], m.hosts[b][a]) }
+
 // Cables returns how many bytes per second the cable of each of some hosts carries at least: what
 // the fastest link from it or to it does; nil = of one that is not known.
 func (m *Map) Cables(hosts []string) []float64 {

@@ -49,6 +49,8 @@ type Link struct {
 	Inside  bool     `json:"inside,omitempty"` // between workers of one host
 	Latency float64  `json:"latency"`          // seconds until the first byte is there
 	Rate    float64  `json:"rate"`             // bytes a second
+	// Measured says whether a running job has shown the rate, or it is assumed; nil = nobody says.
+	Measured *bool `json:"measured,omitempty"`
 }
 
 // Seconds returns how long so many bytes take over the link.
