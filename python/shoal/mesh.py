@@ -25,7 +25,7 @@ class Mesh:
 
     The text may say more of an axis, in parentheses: `pp=2(8/6;micro=4;ahead=3/1)` gives the first
     stage eight layers and the second six, which `part` tells; `micro`, `ahead` and `chunks` are for
-    the program to follow.
+    the program to follow, and `on` says on which kind of host each position is to be.
 
     The thread of the training loop makes, indexes and frees it; its groups are for any thread, as
     Group says.

@@ -64,6 +64,22 @@ def test_texts_that_go_reads_too():
     assert len(lines) > 25
 
 
+def test_random_texts_that_go_reads_too():
+    """What Go makes of random texts: the same normal form, or the same words, whole."""
+    random = MESHES.with_name("meshes_random.txt").read_text().splitlines()[1:]
+    for line in random:
+        text, good, want = line.partition(" => ")
+        if not good:
+            text, _, want = line.partition(" ! ")
+        try:
+            said = ",".join(map(str, parse_axes(text)))
+        except ValueError as e:
+            assert not good, line
+            said = str(e)[len(f"mesh {text!r}: ") :]
+        assert said == want, text
+    assert len(random) == 400
+
+
 def test_what_a_mesh_says_of_a_rank():
     """Parts of things along an axis, by its shares and without, and what is for the program."""
     with shoal.join() as job:

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/spelling"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // An Axis is one dimension of a mesh, and what a plan says of the positions on it. In the text of a
@@ -24,19 +25,21 @@ type Axis struct {
 	Ahead []int
 	// Chunks is how many chunks of what is spread each position has, dealt round and round; 0 = 1.
 	Chunks int
+	// On is the kind of host on which each position is to be, such as a100; nil = on any.
+	On []string
 }
 
 // axisName matches the name of an axis.
 var axisName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 
 // attributes are the names that attributes of an axis have; shares have none.
-var attributes = []string{"micro", "ahead", "chunks"}
+var attributes = []string{"micro", "ahead", "chunks", "on"}
 
 // parseAxis reads the form "pp=4" or "pp=2(8/6;micro=4;ahead=3/1)".
 func parseAxis(text string) (a Axis, err error) {
 	name, size, ok := strings.Cut(text, "=")
 	size, inside, called := strings.Cut(size, "(")
-	n, err := strconv.Atoi(strings.TrimSpace(size))
+	n, err := parseInteger(strings.TrimSpace(size), 0)
 	if !ok || err != nil {
 		return a, fmt.Errorf("%q is not of the form axis=size, such as tp=8", text)
 	}
@@ -84,6 +87,8 @@ func (a *Axis) setAttribute(key, value string) (err error) {
 		a.Micro, err = parseCount(key, value)
 	case "chunks":
 		a.Chunks, err = parseCount(key, value)
+	case "on":
+		a.On, err = a.parseKinds(value)
 	default:
 		meant := ""
 		if near := spelling.Nearest(key, attributes); near != "" {
@@ -120,6 +125,22 @@ func (a *Axis) parseList(what, text string, least int) ([]int, error) {
 	return list, err
 }
 
+// parseKinds reads a kind of host for each position of the axis.
+func (a *Axis) parseKinds(text string) (list []string, err error) {
+	for _, kind := range strings.Split(text, "/") {
+		kind = strings.TrimSpace(kind)
+		if err := topo.CheckKind(kind); err != nil {
+			return nil, err
+		}
+		list = append(list, kind)
+	}
+	if len(list) != a.Size {
+		return nil, fmt.Errorf("on are %d kinds of hosts, and the axis has %d positions", len(list),
+			a.Size)
+	}
+	return list, nil
+}
+
 // maxShare bounds the numbers of attributes, so that sums and products do not overflow.
 const maxShare = 1 << 30
 
@@ -147,6 +168,9 @@ func (a Axis) String() string {
 	if a.Chunks > 0 {
 		parts = append(parts, "chunks="+strconv.Itoa(a.Chunks))
 	}
+	if a.On != nil {
+		parts = append(parts, "on="+strings.Join(a.On, "/"))
+	}
 	if parts == nil {
 		return text
 	}
@@ -166,7 +190,8 @@ func joinIntegers(list []int) string {
 func (a Axis) validate() error {
 	switch {
 	case !axisName.MatchString(a.Name):
-		return fmt.Errorf("axis %q: a name has small letters, digits and _", a.Name)
+		return fmt.Errorf("axis %q: a name has small letters, digits and _, and begins with a "+
+			"letter", a.Name)
 	case a.Size < 1 || a.Size > MaxRanks:
 		return fmt.Errorf("axis %s has size %d; it must be between 1 and %d", a.Name, a.Size,
 			MaxRanks)

@@ -36,9 +36,9 @@ func ParseMesh(text string) (Mesh, error) {
 }
 
 // validate fails for axes without proper names or sizes, for too many ranks, and where two axes say
-// how large a micro-batch is.
+// how large a micro-batch is, or on which kinds of hosts ranks are.
 func (m Mesh) validate() error {
-	n, micro := 1, ""
+	n, micro, on := 1, "", ""
 	for i, a := range m {
 		if err := a.validate(); err != nil {
 			return err
@@ -48,8 +48,14 @@ func (m Mesh) validate() error {
 			return fmt.Errorf("axis %s comes twice", a.Name)
 		case a.Micro > 0 && micro != "":
 			return fmt.Errorf("%s and %s both have micro; a mesh has it once", micro, a.Name)
-		case a.Micro > 0:
+		case a.On != nil && on != "":
+			return fmt.Errorf("%s and %s both have on; a mesh has it once", on, a.Name)
+		}
+		if a.Micro > 0 {
 			micro = a.Name
+		}
+		if a.On != nil {
+			on = a.Name
 		}
 		if n *= a.Size; n > MaxRanks {
 			return errors.New("more than " + strconv.Itoa(MaxRanks) + " ranks")
@@ -83,6 +89,26 @@ func (m Mesh) Ranks() int {
 		n *= a.Size
 	}
 	return n
+}
+
+// KindOf returns on which kind of host a rank is to be; "" = on any.
+func (m Mesh) KindOf(rank int) string {
+	for i := len(m) - 1; i >= 0; i-- {
+		if on := m[i].On; on != nil {
+			return on[rank%m[i].Size]
+		}
+		rank /= m[i].Size
+	}
+	return ""
+}
+
+// OnAnyHost returns the mesh without the kinds of hosts on which its ranks are to be.
+func (m Mesh) OnAnyHost() Mesh {
+	m = slices.Clone(m)
+	for i := range m {
+		m[i].On = nil
+	}
+	return m
 }
 
 // axisIndex returns the index of the axis of a name, -1 if there is none.

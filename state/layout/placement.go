@@ -179,7 +179,7 @@ func (s *axisPlacement) checkComplete(args int) error {
 // parseInteger reads a whole number that is not below least.
 func parseInteger(text string, least int) (int, error) {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > 1<<48 {
+	if err != nil || n < least || n > 1<<48 || text[0] == '+' {
 		return 0, fmt.Errorf("%q is not a whole number from %d on", text, least)
 	}
 	return n, nil

@@ -8,9 +8,11 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from .arguments import wrong_type
 
-_AXIS = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([0-9]+)\s*")
-_ATTRIBUTES = ("micro", "ahead", "chunks")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_KIND = re.compile(r"[A-Za-z0-9._-]{1,64}")  # as topo.CheckKind has it
+_ATTRIBUTES = ("micro", "ahead", "chunks", "on")
 _MOST = 1 << 30  # of each number of an attribute, as layout.ParseMesh has it
+_MOST_RANKS = 1 << 18  # of a mesh, as layout.MaxRanks
 
 
 class Axis(NamedTuple):
@@ -22,6 +24,7 @@ class Axis(NamedTuple):
     micro: Optional[int] = None
     ahead: Optional[Tuple[int, ...]] = None  # one for each position
     chunks: Optional[int] = None
+    on: Optional[Tuple[str, ...]] = None  # the kind of host of each position
 
     def __str__(self) -> str:
         """The text of the axis, in its normal form."""
@@ -30,8 +33,33 @@ class Axis(NamedTuple):
             *([f"micro={self.micro}"] if self.micro else []),
             *(["ahead=" + "/".join(map(str, self.ahead))] if self.ahead else []),
             *([f"chunks={self.chunks}"] if self.chunks else []),
+            *(["on=" + "/".join(self.on)] if self.on else []),
         ]
         return f"{self.name}={self.size}" + (f"({';'.join(parts)})" if parts else "")
+
+    def check(self) -> None:
+        """Raises ValueError for what no axis can be, or contradicts itself."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f'axis "{self.name}": a name has small letters, digits and _, and begins with a'
+                " letter"
+            )
+        if not 1 <= self.size <= _MOST_RANKS:
+            raise ValueError(
+                f"axis {self.name} has size {self.size}; it must be between 1 and {_MOST_RANKS}"
+            )
+        if self.shares and self.chunks:
+            raise ValueError(
+                f"axis {self.name}: shares and chunks contradict each other: chunks are dealt alike"
+            )
+        ahead = self.ahead or ()
+        for stage, (before, held) in enumerate(zip(ahead, ahead[1:]), 1):
+            if held > before:
+                raise ValueError(
+                    f"axis {self.name}: ahead={'/'.join(map(str, ahead))} must not ascend: stage"
+                    f" {stage} would wait for ever for micro-batches that the one before it holds"
+                    " back"
+                )
 
 
 def parse_axes(text: str) -> List[Axis]:
@@ -40,20 +68,31 @@ def parse_axes(text: str) -> List[Axis]:
     """
     if not isinstance(text, str):
         raise wrong_type("mesh", text, "a text with the degree of each axis, as 'dp=2,tp=4'")
-    axes: List[Axis] = []
-    micro = ""
     try:
-        for item in _split(text):
-            axis = _parse_axis(item)
-            if any(axis.name == other.name for other in axes):
-                raise ValueError(f"axis {axis.name} comes twice")
-            if axis.micro and micro:
-                raise ValueError(f"{micro} and {axis.name} both have micro; a mesh has it once")
-            micro = axis.name if axis.micro else micro
-            axes.append(axis)
+        axes = [_parse_axis(item.strip()) for item in _split(text)]
+        _check(axes)
     except ValueError as e:
         raise ValueError(f"mesh {text!r}: {e}") from None
     return axes
+
+
+def _check(axes: List[Axis]) -> None:
+    """Raises ValueError for axes that are none, contradict each other or are too many ranks."""
+    ranks, names, micro, on = 1, set(), "", ""
+    for axis in axes:
+        axis.check()
+        if axis.name in names:
+            raise ValueError(f"axis {axis.name} comes twice")
+        if axis.micro and micro:
+            raise ValueError(f"{micro} and {axis.name} both have micro; a mesh has it once")
+        if axis.on and on:
+            raise ValueError(f"{on} and {axis.name} both have on; a mesh has it once")
+        names.add(axis.name)
+        micro = axis.name if axis.micro else micro
+        on = axis.name if axis.on else on
+        ranks *= axis.size
+        if ranks > _MOST_RANKS:
+            raise ValueError(f"more than {_MOST_RANKS} ranks")
 
 
 def _split(text: str) -> List[str]:
@@ -72,38 +111,31 @@ def _split(text: str) -> List[str]:
 
 def _parse_axis(text: str) -> Axis:
     """The axis of a text such as pp=2(8/6;micro=4)."""
-    degree, called, inside = text.partition("(")
-    found = _AXIS.fullmatch(degree)
-    if not found or not int(found[2]):
-        raise ValueError(
-            f"{text!r} is not of the form axis=degree, such as tp=4, with a name in small letters"
-            " and a degree of at least 1"
-        )
-    axis = Axis(found[1], int(found[2]))
+    name, named, rest = text.partition("=")
+    degree, called, inside = rest.partition("(")
+    try:
+        size = _number(degree, 0)
+    except ValueError:
+        named = ""
+    if not named:
+        raise ValueError(f'"{text}" is not of the form axis=size, such as tp=8')
+    axis = Axis(name.strip(), size)
     if not called:
         return axis
     inside = inside.strip()
     if not inside.endswith(")") or "(" in inside or ")" in inside[:-1]:
-        raise ValueError(f"{text!r} does not end in one closing bracket")
+        raise ValueError(f'"{text}" does not end in one closing bracket')
     seen = set()
-    try:
-        for item in inside[:-1].split(";"):
-            key, named, value = item.partition("=")
-            key, value = (key.strip(), value) if named else ("", item)
-            if key in seen:
-                raise ValueError(f"{key or 'shares'} twice")
-            seen.add(key)
+    for item in inside[:-1].split(";"):
+        key, named, value = item.partition("=")
+        key, value = (key.strip(), value) if named else ("", item)
+        if key in seen:
+            raise ValueError(f"axis {axis.name}: {key or 'shares'} twice")
+        seen.add(key)
+        try:
             axis = _with_attribute(axis, key, value)
-        if axis.shares and axis.chunks:
-            raise ValueError("shares and chunks contradict each other: chunks are dealt alike")
-        for stage, (before, held) in enumerate(zip(axis.ahead or (), (axis.ahead or ())[1:]), 1):
-            if held > before:
-                raise ValueError(
-                    f"ahead={'/'.join(map(str, axis.ahead or ()))} must not ascend: stage {stage}"
-                    " would wait for ever for micro-batches that the one before it holds back"
-                )
-    except ValueError as e:
-        raise ValueError(f"axis {axis.name}: {e}") from None
+        except ValueError as e:
+            raise ValueError(f"axis {axis.name}: {e}") from None
     return axis
 
 
@@ -113,6 +145,8 @@ def _with_attribute(axis: Axis, key: str, value: str) -> Axis:
         return axis._replace(shares=_numbers(axis, "shares", value, 0))
     if key == "ahead":
         return axis._replace(ahead=_numbers(axis, "ahead", value, 1))
+    if key == "on":
+        return axis._replace(on=_kinds(axis, value))
     if key in ("micro", "chunks"):
         number = _number(value, 1)
         if number > _MOST:
@@ -140,9 +174,24 @@ def _numbers(axis: Axis, what: str, text: str, least: int) -> Tuple[int, ...]:
     return numbers
 
 
+def _kinds(axis: Axis, text: str) -> Tuple[str, ...]:
+    """The kinds of hosts of a list, one for each position of the axis."""
+    kinds = tuple(kind.strip() for kind in text.split("/"))
+    for kind in kinds:
+        if not _KIND.fullmatch(kind):
+            raise ValueError(
+                f'"{kind}" names no kind of host: that is up to 64 letters, digits, and . _ -'
+            )
+    if len(kinds) != axis.size:
+        raise ValueError(
+            f"on are {len(kinds)} kinds of hosts, and the axis has {axis.size} positions"
+        )
+    return kinds
+
+
 def _number(text: str, least: int) -> int:
     """The number of a text, which is not below `least`."""
     text = text.strip()
-    if not re.fullmatch(r"[0-9]+", text) or int(text) < least:
+    if not re.fullmatch(r"[0-9]+", text) or not least <= int(text) <= 1 << 48:
         raise ValueError(f'"{text}" is not a whole number from {least} on')
     return int(text)
