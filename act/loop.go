@@ -84,20 +84,26 @@ type Loop struct {
 	next     uint64            // step from which on policies are asked again
 	pace     uint64            // steps from the newest decision to that, if no policy wants less
 	again    uint64            // steps after which a policy wants to be asked again, at most
-	glanced  uint64            // step of the newest look at how fast the job is
-	rate     float64           // samples a second at the newest decision; 0 = not known
-	noisy    bool              // the noise was known at the newest decision
-	memory   memory            // of the noise
-	changed  uint64            // step at which the newest change has begun or ended
-	tried    int               // members when the newest change was entered
-	tooLarge float64           // samples of a worker at which some have ended; 0 = none has
-	since    uint64            // what the twin said of it when it was asked last
-	size     int               // members when policies were asked last
-	released uint64            // step of the newest release; see release
-	calm     uint64            // for how many steps after it there is no other one
-	spent    []spending        // what changes have cost lately, the newest last
-	whyNots  []WhyNot          // the newest last; at most maxWhyNots
-	faults   []Fault           // that were not taken yet
+	speed    speed
+	noisy    bool       // the noise was known at the newest decision
+	memory   memory     // of the noise
+	changed  uint64     // step at which the newest change has begun or ended
+	tried    int        // members when the newest change was entered
+	tooLarge float64    // samples of a worker at which some have ended; 0 = none has
+	since    uint64     // what the twin said of it when it was asked last
+	size     int        // members when policies were asked last
+	released uint64     // step of the newest release; see release
+	calm     uint64     // for how many steps after it there is no other one
+	spent    []spending // what changes have cost lately, the newest last
+	whyNots  []WhyNot   // the newest last; at most maxWhyNots
+	faults   []Fault    // that were not taken yet
+	stay     staying
+}
+
+// speed is how fast the job was when somebody looked.
+type speed struct {
+	step uint64  // of the newest look
+	rate float64 // samples a second at the newest decision; 0 = not known
 }
 
 // asked is a change that was ordered.
@@ -134,6 +140,9 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 	if !l.entry.Leads {
 		return nil
 	}
+	if orders := l.goBack(); orders != nil {
+		return orders
+	}
 	switch {
 	case l.entry.Trial != nil:
 		return l.check()
@@ -153,7 +162,7 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		}
 		l.next = o.Step + commits(min(l.pace, l.again), o.Setting.Round)
 		l.noisy = o.Noise.Known
-		l.glanced, l.rate = o.Step, l.twin.Rate().Mid
+		l.speed.step, l.speed.rate = o.Step, l.twin.Rate().Mid
 		return orders
 	}
 	return nil
@@ -162,12 +171,12 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 // isSudden reports whether the job has become much faster or slower since the newest decision. It
 // looks every few steps.
 func (l *Loop) isSudden() bool {
-	if l.rate == 0 || l.now.Step < l.glanced+glance {
+	if l.speed.rate == 0 || l.now.Step < l.speed.step+glance {
 		return false
 	}
 	rate, n := sense.Rate(l.now.Steps.Between(max(l.changed, l.now.Step-glance), l.now.Step))
-	l.glanced = l.now.Step
-	if n < glance-1 || math.Abs(portable.Log(rate.Mid/l.rate)) < portable.Log(suddenFactor) {
+	l.speed.step = l.now.Step
+	if n < glance-1 || math.Abs(portable.Log(rate.Mid/l.speed.rate)) < portable.Log(suddenFactor) {
 		return false
 	}
 	l.pace = interval
@@ -188,6 +197,7 @@ func (l *Loop) Applied(e Entry) {
 		l.next, l.pace = e.Step+interval, interval
 	}
 	l.entry = e
+	l.forgetStay(e)
 	if e.Change != nil && e.Change.IsAtOnce() {
 		v := l.lever("rate")
 		l.asked, v.until, v.why = nil, l.in(maxInterval), "it was changed lately"

@@ -133,6 +133,8 @@ func (s *session) serveMemberRequest(m api.Message) error {
 	case *api.MemoryRequest:
 		s.agent.tellDevice(s.worker, r)
 		return nil
+	case *api.StayRequest:
+		return s.serveStay(r)
 	case *api.ReportRequest:
 		s.agent.reportMetrics(s.worker, r.Metrics)
 		return nil

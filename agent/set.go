@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"fmt"
+
+	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent/loop"
 	api "github.com/shoal-ml/shoal/api/worker"
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -64,6 +68,17 @@ func (s *session) serveSetting() error {
 	now := s.agent.Status().Setting
 	return s.reply(&api.SettingReply{Number: now.Number, Rate: now.Rate, Save: now.Save,
 		Sync: now.Sync})
+}
+
+// serveStay has the setting of the job go back to how workers synchronise, where this agent leads
+// or comes to lead; all workers tell the same. It does not wait.
+func (s *session) serveStay(r *api.StayRequest) error {
+	if err := (setting.Setting{Sync: r.Sync}).Validate(); err != nil || r.Sync == "" {
+		return &collective.FieldError{Field: "sync",
+			Problem: fmt.Sprintf("%q is no way to synchronise that the job has had", r.Sync)}
+	}
+	s.agent.loop.Stayed(act.Stay{Number: r.Number, Sync: r.Sync, Why: r.Why})
+	return nil
 }
 
 // reportSettingChange gives the launcher of every host an event about a change of the setting. It

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-ml/shoal/act"
@@ -54,6 +55,8 @@ type Job interface {
 type Loop struct {
 	job   Job
 	group *group.Group // of the agent; programs of policies are in it
+	// What workers have said since the last look of how they synchronise; nil = nothing.
+	stay atomic.Pointer[act.Stay]
 
 	mu    sync.Mutex // guards what follows; held while it looks at the job and policies decide
 	act   *act.Loop  // nil = it has not looked at the job yet
@@ -115,6 +118,9 @@ func (l *Loop) turnAfter(lost string) {
 		return
 	}
 	l.take(look)
+	if s := l.stay.Swap(nil); s != nil {
+		l.act.Stayed(*s)
+	}
 	l.tellOpen(look.Observation)
 	if lost != "" {
 		l.act.Lost(lost)
@@ -275,6 +281,10 @@ func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
 // head was asked to take back the change that may be why, so that the job has it for one step: it
 // waits for the engine's thread, and for policies that decide.
 func (l *Loop) Lost(how string) { l.turnAfter(how) }
+
+// Stayed tells the loop that workers of this agent go on by another way to synchronise than the
+// setting has. It waits for nobody: the next look takes it in.
+func (l *Loop) Stayed(s act.Stay) { l.stay.Store(&s) }
 
 // WhyNots returns, for each policy, why it left things as they are lately.
 func (l *Loop) WhyNots() []act.WhyNot {

@@ -23,6 +23,7 @@ var requests = byTypeName(
 	func() Message { return new(BucketRequest) },
 	func() Message { return new(SettingRequest) },
 	func() Message { return new(MemoryRequest) },
+	func() Message { return new(StayRequest) },
 	func() Message { return new(ReportRequest) },
 	func() Message { return new(LeaveRequest) },
 )
@@ -299,6 +300,21 @@ type MemoryRequest struct {
 
 // TypeName implements Message.
 func (*MemoryRequest) TypeName() string { return "memory" }
+
+// StayRequest tells that the workers have not gone over to the way to synchronise that a change of
+// the setting names, and go on by the one that they had. It has no reply.
+type StayRequest struct {
+	Header
+	// Number is the number of the newest change, from the SettingReply.
+	Number uint64 `json:"number,omitempty"`
+	// Sync is how they synchronise, as an earlier setting or the program names it.
+	Sync string `json:"sync,omitempty"`
+	// Why says why, in words.
+	Why string `json:"why,omitempty"`
+}
+
+// TypeName implements Message.
+func (*StayRequest) TypeName() string { return "stay" }
 
 // ReportRequest hands numbers to the launcher. It has no reply.
 type ReportRequest struct {

@@ -49,6 +49,7 @@ class Progress:
         # are averaged in every step, as nobody has called `open_sync`.
         self.sync = ""
         self._stated_sync = Sync()  # as the program states it
+        self.change = 0  # number of the newest change of the job's setting; 0 = there was none
         # By which factor the job's setting changes the learning rate; 0 = it says nothing of it.
         self.rate = 0.0
         self.rate_decided = False  # somebody has said how the learning rate follows the batch
@@ -392,6 +393,7 @@ class Progress:
                 setting = backend.ask_setting()
                 self.rate = setting.rate
                 self.sync = setting.sync or self._stated_sync.stated
+                self.change = setting.number
                 if self.checkpoints is not None:
                     self.checkpoints.schedule.follow(setting.save)
             self.drawn.discard()

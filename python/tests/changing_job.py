@@ -12,14 +12,15 @@ from shoal.job import Job
 class Changing(Solo):
     """The agent that the test plays: `declared` has what the worker has stated, `synced` the last
     that it has stated of how workers synchronise, and `rate`, `save` and `sync` are of the job's
-    setting.
+    setting, of which `number` is the newest change. `stayed` is what the worker has told of changes
+    that were void.
     """
 
     def __init__(self):
         """A job of which nothing was stated yet."""
         super().__init__()
         self.declared, self.rate, self.save, self.told_save = [], 0.0, 0, None
-        self.synced, self.sync = Sync(), ""
+        self.synced, self.sync, self.number, self.stayed = Sync(), "", 0, []
 
     def declare_data(self, place, batch, batch_range=None, rate=0.0, save=None, sync=Sync()):
         """Keep what the worker states."""
@@ -27,8 +28,12 @@ class Changing(Solo):
         self.rate, self.told_save, self.synced = rate or self.rate, save, sync
 
     def ask_setting(self):
-        """The setting, of which tests change rate, save and sync."""
-        return Setting(self.rate, self.save, self.sync)
+        """The setting, of which tests change rate, save, sync and number."""
+        return Setting(self.rate, self.save, self.sync, self.number)
+
+    def tell_stay(self, number, sync, why):
+        """Keep what the worker tells."""
+        self.stayed.append((number, sync, why))
 
     def change_batch(self, job, batch, flags=SETTING):
         """Have the view with which the step under way is committed bring another batch."""

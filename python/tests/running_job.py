@@ -54,7 +54,7 @@ class Running:
         """Read the output until a step is printed that had not begun when this was called: lines
         that are printed already are of earlier steps, and of other members.
         """
-        made = next(j["steps"] for j in self._ps() if j["job"] == self.name)
+        made = self.status()["steps"]
         while int(self.read_until(r"STEP (\d+)")[1]) <= made:
             pass
 
@@ -97,6 +97,10 @@ class Running:
     def members(self):
         """The members, as `shoal ps --json` lists them: a dict each."""
         return [w for w in self._ps(self.name) if w["rank"] >= 0]
+
+    def status(self):
+        """What `shoal ps --json` says of the job, a dict."""
+        return next(j for j in self._ps() if j["job"] == self.name)
 
     def _ps(self, *job):
         """What `shoal ps --json` lists, a dict each: the jobs, or the workers of the named one."""

@@ -85,7 +85,8 @@ def test_a_worker_is_killed_in_mid_round_and_another_joins(launch, binary, tmp_p
 
 def test_a_broken_worker_is_seen_when_the_strategy_changes(launch, binary, tmp_path):
     """One of three workers changes its model for itself. Then no change of the strategy takes
-    place, which is said with its rank, and all go on together as before.
+    place, which is said with its rank, all go on together as before, and the setting of the job
+    names the way by which they do.
     """
     config = dict(sync="auto", out=str(tmp_path), doomed=[], broken=[1, 3])
     arguments = launch, binary, tmp_path / "end", 3, WORKER, json.dumps(config)
@@ -93,6 +94,8 @@ def test_a_broken_worker_is_seen_when_the_strategy_changes(launch, binary, tmp_p
         job.read_until("STEP 20")
         job.set("sync=hybrid,round=2")
         job.read_until("sync=hybrid is void, and the job goes on by ssgd")
+        assert job.read_until("change 1 (reverted|kept|void)")[1] == "reverted"
+        assert job.status()["setting"]["sync"] == "ssgd" and job.status()["setting"]["round"] == 1
         job.wait_for_new_step()
         output = job.finish()
     assert "rank 1 has another one than most" in output, output

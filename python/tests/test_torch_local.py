@@ -291,7 +291,9 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
         optimizer.step()
         if number + 1 in changes:
             agent.sync, round = changes[number + 1]
+            agent.number += 1
             agent.change(job, round=round)
+    assert [told[:2] for told in agent.stayed] == [(1, "ssgd")] and "rank 2" in agent.stayed[0][2]
     assert names == ["ssgd", *["sma"] * 4, *["diloco"] * 2, "ssgd"]
     assert ends == [True, False, True, False, True, False, True, True]
     assert not anchor.kept
@@ -316,7 +318,8 @@ def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
     job, monkeypatch, capfd
 ):
     """All workers go on by the strategy that they have, also with synchronous SGD, in the rounds of
-    the setting; who joins is told of both. When all have the same anchor, the next one is taken.
+    the setting, and tell the agent; who joins is told of both. When all have the same anchor, the
+    next one is taken.
     """
     loader, model, optimizer = _parts("auto")
     plain = _model()
@@ -340,7 +343,9 @@ def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
             monkeypatch.setattr(shoal.job, "_current", job)
         if number + 1 in changes:
             agent.sync, round = changes[number + 1]
+            agent.number += 1
             agent.change(job, round=round)
+    assert [told[:2] for told in agent.stayed] == [(1, "ssgd")] and "rank 2" in agent.stayed[0][2]
     assert names == [*["ssgd"] * 3, *["hybrid"] * 2] and ends == [True, *[False, True] * 2]
     said = capfd.readouterr().err
     assert said.count("is void") == 1

@@ -51,6 +51,7 @@ class Setting(NamedTuple):
     rate: float = 0.0  # factor of the learning rate; 0 = the setting says nothing of it
     save: int = 0  # steps between two checkpoints; 0 = the setting says nothing of it
     sync: str = ""  # how workers synchronise; "" = as the program states
+    number: int = 0  # of the newest change; 0 = there was none
 
 
 class Sync(NamedTuple):
@@ -188,6 +189,11 @@ class Backend(Protocol):
     def tell_memory(self, peak: int, room: int) -> None:
         """Tell the agent how many bytes of its GPU this worker has had at most, and can have;
         nobody answers.
+        """
+
+    def tell_stay(self, number: int, sync: str, why: str) -> None:
+        """Tell the agent that this worker goes on by `sync`, as an earlier setting has it, and not
+        by what the newest change names, which has this number, and why; nobody answers.
         """
 
     def report(self, metrics: Dict[str, float]) -> None:

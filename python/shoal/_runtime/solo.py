@@ -177,6 +177,9 @@ class Solo:
     def tell_memory(self, peak: int, room: int) -> None:
         """Do nothing: no policy chooses the batch."""
 
+    def tell_stay(self, number: int, sync: str, why: str) -> None:
+        """Do nothing: there is nobody who would change the setting."""
+
     def report(self, metrics: Dict[str, float]) -> None:
         """Do nothing: there is no launcher to report to."""
         self.check()

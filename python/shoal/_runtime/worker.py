@@ -327,7 +327,7 @@ class Worker:
         """Ask the agent for the setting of the job, and wait for its answer."""
         reply = self._request({"type": "setting"}, "setting")
         told = (float(reply.get("rate", 0)), int(reply.get("save", 0)))
-        return Setting(*told, str(reply.get("sync", "")))
+        return Setting(*told, str(reply.get("sync", "")), int(reply.get("number", 0)))
 
     def declare_layout(self, statement: bytes) -> None:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md
@@ -426,6 +426,12 @@ class Worker:
         without an answer.
         """
         self.link.send({"type": "memory", "peak": peak, "room": room})
+
+    def tell_stay(self, number: int, sync: str, why: str) -> None:
+        """Tell the agent that this worker goes on by `sync` behind the change of this number, and
+        why, without an answer.
+        """
+        self.link.send({"type": "stay", "number": number, "sync": sync, "why": why})
 
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers, by name, to the launcher, without an answer."""

@@ -97,14 +97,21 @@ def _check(
         )
 
 
-def _void(wanted: str, now: str, differing: Sequence[int]) -> str:
-    """Why workers do not go on with the strategy that is wanted, in words."""
+def _anchors_differ(differing: Sequence[int]) -> str:
+    """That the anchors of some ranks are not that of most, in words."""
     whose = f"rank{'s' * (len(differing) > 1)} {', '.join(map(str, differing))}"
     return (
-        f"sync={wanted} is void, and the job goes on by {now}, since not all workers have the same"
-        f" anchor: {whose} {'have' if len(differing) > 1 else 'has'} another one than most. All"
-        " workers must change the model in the same way: `if rank == 0:` is for what is written and"
-        " printed. Begin again from a checkpoint of before"
+        f"not all workers have the same anchor: {whose}"
+        f" {'have' if len(differing) > 1 else 'has'} another one than most"
+    )
+
+
+def _void(wanted: str, now: str, why: str) -> str:
+    """That workers do not go on with the strategy that is wanted, and what to do, in words."""
+    return (
+        f"sync={wanted} is void, and the job goes on by {now}, since {why}. All workers must change"
+        " the model in the same way: `if rank == 0:` is for what is written and printed. Begin"
+        " again from a checkpoint of before"
     )
 
 
@@ -128,7 +135,9 @@ class LocalSteps(Wrapper):
         trained = [p for group in inner.param_groups for p in group["params"]]
         averaged.by_optimizer.update(trained)
         buffers = [b for m in models for b in m.buffers() if b.is_floating_point()]
-        self._text = sync.strategy.text  # the strategy as the setting of the job names it
+        # The strategy as the setting of the job names it, and how a setting has named the one in
+        # force: the two differ where a change was void.
+        self._text = self._in_force = sync.strategy.text
         self._anchor = Anchor(job, sync.strategy, trained, buffers)
         self._partners = Partners(job, self._anchor.parameters)
         self._begun = False  # local steps were made of which no commit was made yet
@@ -279,20 +288,31 @@ class LocalSteps(Wrapper):
         try:
             strategy = parse(text).strategy
         except ValueError as e:  # the same on all workers, as the text is
-            if self._job.rank == 0:
-                log_line(f"{e}; the job goes on by {self._anchor.strategy.text}")
+            self._stay(str(e), f"{e}; the job goes on by {self._anchor.strategy.text}")
             return
         anchor, job = self._anchor, self._job
         if strategy.text == anchor.strategy.text:
+            self._in_force = text
             return
         differing = anchor.differing(step, job.size, job.rank)
         if differing:
-            if job.rank == 0:
-                log_line(_void(strategy.text, anchor.strategy.text, differing))
+            why = _anchors_differ(differing)
+            self._stay(why, _void(strategy.text, anchor.strategy.text, why))
             return
+        self._in_force = text
         anchor.switch(strategy)
         if strategy.averages_gradients:
             share_first(step, self.inner)
+
+    def _stay(self, why: str, line: str) -> None:
+        """Say that this worker goes on with the strategy that it has, and have the setting of the
+        job go back to that; every worker does the same.
+        """
+        job, progress = self._job, self._job._progress
+        assert progress is not None
+        if job.rank == 0:
+            log_line(line)
+        job._backend.tell_stay(progress.change, self._in_force, why)
 
     def _register(self, models: Sequence[torch.nn.Module]) -> None:
         """Give workers that join, and checkpoints, the anchor in place of this worker's replica,
@@ -321,7 +341,7 @@ class LocalSteps(Wrapper):
 
         def set_beside(value: Dict[str, Any]) -> None:
             """Take over the strategy of the others, or of a checkpoint, and what it keeps."""
-            self._text = value["asked"]
+            self._text, self._in_force = value["asked"], value["sync"]
             anchor.set_kept(parse(value["sync"]).strategy, value["kept"])
 
         for model in models:
