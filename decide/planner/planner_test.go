@@ -220,3 +220,26 @@ func TestGaps(t *testing.T) {
 		t.Errorf("the gap is %.2f %% in the mean", 100*sum/cases)
 	}
 }
+
+// TestJudge judges the meshes of plans: they take what was predicted, and no bound is above it.
+func TestJudge(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	for range 50 {
+		r := randomChain(random).request(t, 1+random.IntN(5))
+		plan, err := planner.Solve(r)
+		if err != nil {
+			continue // it has fewer layers than workers, and no other degrees divide the batch
+		}
+		got, err := planner.Judge(r, plan.Best.Mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Best.Predicted != plan.Best.Predicted || got.Best.Mesh != plan.Best.Mesh {
+			t.Errorf("judged %+v, planned %+v", got.Best, plan.Best)
+		}
+		if least := got.Best.Certificate.Bound; least > got.Best.Predicted.Seconds {
+			t.Errorf("%s: a bound of %v s, and it takes %v", got.Best.Mesh, least,
+				got.Best.Predicted.Seconds)
+		}
+	}
+}

@@ -62,7 +62,7 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 		for half := range 5 { // halves of what 1F1B holds; 0 = 1 each
 			c := candidate{grid: g, starts: s, ahead: make([]int, g.stages)}
 			for i := range c.ahead {
-				c.ahead[i] = max(1, min((g.stages-i)*half/2, g.micro))
+				c.ahead[i] = max(1, min((g.stages-i)*half/2, g.mostHeld()))
 			}
 			try(c)
 		}
@@ -76,6 +76,15 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 		}
 	}
 	return best, lacks, false
+}
+
+// mostHeld returns how many micro-batches the first stage may hold. One that is alone waits for
+// nobody, and holding more than one brings it nothing.
+func (g *grid) mostHeld() int {
+	if g.stages == 1 {
+		return 1
+	}
+	return g.micro
 }
 
 // even returns the plan of a grid whose stages have the same numbers of layers, as far as that
@@ -111,7 +120,7 @@ func (p *problem) countPlans(g *grid) int {
 	choose(len(p.model.Layers)-1, g.stages-1)
 	cuts := count
 	count = 1
-	choose(g.micro+g.stages-1, g.stages)
+	choose(g.mostHeld()+g.stages-1, g.stages)
 	if cuts > mostPlayed || count > mostPlayed {
 		return mostPlayed + 1
 	}
@@ -127,7 +136,7 @@ func (p *problem) eachPlan(g grid, yield func(candidate)) {
 			yield(candidate{g, starts, ahead})
 			return
 		}
-		from, to, most := 0, 1, g.micro
+		from, to, most := 0, 1, g.mostHeld()
 		if s > 0 {
 			from, to, most = starts[s-1]+1, len(p.model.Layers)-(g.stages-1-s), ahead[s-1]
 		}
@@ -156,7 +165,7 @@ func (p *problem) neighbours(c candidate) (list []candidate) {
 	for s := range c.stages {
 		for d := -farthestAhead; d <= farthestAhead; d++ {
 			held := c.ahead[s] + d
-			if d == 0 || held < 1 || held > c.micro || s > 0 && held > c.ahead[s-1] ||
+			if d == 0 || held < 1 || held > c.mostHeld() || s > 0 && held > c.ahead[s-1] ||
 				s+1 < c.stages && held < c.ahead[s+1] {
 				continue
 			}

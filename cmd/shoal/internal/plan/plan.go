@@ -23,6 +23,7 @@ type flags struct {
 	cluster string // file of the machines
 	batch   int    // samples of a step
 	workers int    // how many take part; 0 = one at each place
+	mesh    string // the mesh to judge; "" = the best is chosen
 	out     string // file that the plan is written to; "" = none
 	json    bool   // whether to print the plan as JSON
 }
@@ -42,6 +43,7 @@ MODEL is a file with the layers of the model and what each was measured to take
 (docs/formats/cluster.md). Plans are made for devices of one kind.`, cli.ExitCodes, "plans"),
 		Example: `  shoal plan gpt.model.json --cluster cluster.json --batch 96
   shoal plan gpt.model.json --cluster cluster.json --batch 96 -o gpt.deployment.json
+  shoal plan gpt.model.json --cluster cluster.json --batch 96 --mesh "dp=2,pp=2(9/5;micro=4)"
   shoal reshape gpt --plan gpt.deployment.json   a running job follows it`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,6 +54,8 @@ MODEL is a file with the layers of the model and what each was measured to take
 				return cli.Usagef("say how many samples a step has: --batch 96")
 			case f.workers < 0:
 				return cli.Usagef("--workers=%d: at least one takes part", f.workers)
+			case f.mesh != "" && f.workers > 0:
+				return cli.Usagef("--mesh and --workers both say how many workers take part")
 			}
 			return f.run(cmd.OutOrStdout(), args[0])
 		},
@@ -61,6 +65,7 @@ MODEL is a file with the layers of the model and what each was measured to take
 	set.IntVar(&f.batch, "batch", 0, "samples of a step, over all workers")
 	set.IntVar(&f.workers, "workers", 0,
 		"how many workers take part (default as many as the hosts have places for)")
+	set.StringVar(&f.mesh, "mesh", "", "judge this mesh, and choose none")
 	set.StringVarP(&f.out, "out", "o", "", "write the plan to this file, for shoal reshape --plan")
 	set.BoolVar(&f.json, "json", false, "print the plan as a JSON object")
 	cmd.AddCommand(newImportCommand())
@@ -78,8 +83,13 @@ func (f *flags) run(out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	r, err := planner.Solve(planner.Request{Model: m, Cluster: c, Batch: f.batch,
-		Workers: f.workers})
+	request := planner.Request{Model: m, Cluster: c, Batch: f.batch, Workers: f.workers}
+	var r *planner.Result
+	if f.mesh == "" {
+		r, err = planner.Solve(request)
+	} else {
+		r, err = planner.Judge(request, f.mesh)
+	}
 	if err != nil {
 		return err
 	}
