@@ -15,7 +15,7 @@ func (p *problem) result(found []solved, least float64) *Result {
 		Batch: p.batch, Runs: deployment.Runs{By: "shoal.train"}}
 	spread := best.point.Spread
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
-		High: seconds * (1 + spread), Bubble: 1 - best.busy()}
+		High: seconds * (1 + spread), Formula: best.point.Formula, Bubble: 1 - best.busy()}
 	slowest := 0
 	for s := range best.stages {
 		from, to := p.layersOf(&best.candidate, s)

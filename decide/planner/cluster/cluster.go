@@ -33,6 +33,12 @@ type Kind struct {
 	Name    string `json:"name"`
 	Memory  int64  `json:"memory"`            // bytes of one device
 	Reserve int64  `json:"reserve,omitempty"` // bytes of it that training does not have
+	// Flops are floating-point operations a second at the peak, Efficiency the part of them that
+	// training reaches, and Bandwidth bytes a second of the memory: for models by formula. 0 = what
+	// is known of a device of this name.
+	Flops      float64 `json:"flops,omitempty"`
+	Efficiency float64 `json:"efficiency,omitempty"`
+	Bandwidth  float64 `json:"bandwidth,omitempty"`
 }
 
 // A Host is a machine.
@@ -85,6 +91,10 @@ func (c *Cluster) validate() error {
 		case k.Memory <= 0 || k.Reserve < 0 || k.Reserve >= k.Memory:
 			return fmt.Errorf("kind %s: %d bytes of memory, of which %d are reserved", k.Name,
 				k.Memory, k.Reserve)
+		case !(k.Flops >= 0 && k.Flops <= 1e20 && k.Bandwidth >= 0 && k.Bandwidth <= 1e18 &&
+			k.Efficiency >= 0 && k.Efficiency <= 1):
+			return fmt.Errorf("kind %s: %v flops, of which a part of %v is reached, and a "+
+				"bandwidth of %v bytes a second", k.Name, k.Flops, k.Efficiency, k.Bandwidth)
 		}
 		kinds = append(kinds, k.Name)
 	}

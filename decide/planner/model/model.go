@@ -47,6 +47,7 @@ type Point struct {
 	Micro   int             `json:"micro"`             // samples of a micro-batch
 	Threads int             `json:"threads,omitempty"` // threads of a processor
 	Spread  float64         `json:"spread,omitempty"`  // by which part measurements differed
+	Formula string          `json:"formula,omitempty"` // of what was not measured, for people
 	Layers  map[string]Cost `json:"layers"`            // by ID
 }
 

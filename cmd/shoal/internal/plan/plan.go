@@ -12,7 +12,6 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
-	"github.com/shoal-ml/shoal/decide/planner/model"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/plural"
@@ -32,22 +31,27 @@ type flags struct {
 func NewCommand() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:   "plan MODEL --cluster FILE --batch N",
+		Use:   "plan MODEL --cluster FILE --batch N | plan zoo",
 		Short: "Choose how a model is deployed over machines, with a proof of how good that is",
 		Long: cli.Help(`Choose how a model is deployed over machines: how many replicas and pipeline stages, which layers
 are on each stage, the samples of a micro-batch, and how many of them each stage holds. The command
 says what a step takes, and proves how far from the best possible plan this one is at most.
 
 MODEL is a file with the layers of the model and what each was measured to take
-(docs/formats/model.md); the file of the cluster has hosts, devices and links
-(docs/formats/cluster.md). Plans are made for devices of one kind.`, cli.ExitCodes, "plans"),
+(docs/formats/model.md), or a well-known model by formula, such as zoo:llama-8b, or
+zoo:llama-8b@4096 with samples of so many tokens; shoal plan zoo lists those. The file of the
+cluster has hosts, devices and links (docs/formats/cluster.md). Plans are made for devices of one
+kind.`, cli.ExitCodes, "plans"),
 		Example: `  shoal plan gpt.model.json --cluster cluster.json --batch 96
   shoal plan gpt.model.json --cluster cluster.json --batch 96 -o gpt.deployment.json
   shoal plan gpt.model.json --cluster cluster.json --batch 96 --mesh "dp=2,pp=2(9/5;micro=4)"
+  shoal plan zoo:llama-8b --cluster cluster.json --batch 1024
   shoal reshape gpt --plan gpt.deployment.json   a running job follows it`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
+			case args[0] == "zoo":
+				return printZoo(cmd.OutOrStdout())
 			case f.cluster == "":
 				return cli.Usagef("say on which machines: --cluster FILE")
 			case f.batch < 1:
@@ -75,11 +79,11 @@ MODEL is a file with the layers of the model and what each was measured to take
 // run reads the files, plans, and prints the plan. It fails for files that are none, and where no
 // plan can be.
 func (f *flags) run(out io.Writer, file string) error {
-	modelText, m, err := read(file, model.MaxBytes, model.Parse)
+	clusterText, c, err := read(f.cluster, cluster.MaxBytes, cluster.Parse)
 	if err != nil {
 		return err
 	}
-	clusterText, c, err := read(f.cluster, cluster.MaxBytes, cluster.Parse)
+	modelText, m, err := readModel(file, c)
 	if err != nil {
 		return err
 	}
@@ -142,6 +146,9 @@ func printPlan(out io.Writer, r *planner.Result, kind cluster.Kind) error {
 	fmt.Fprintf(&b, "predicted   %s a step (%s to %s), %.4g samples/s; stages wait %.1f %%, "+
 		"all-reduce %s, update %s\n", seconds(p.Seconds), seconds(p.Low), seconds(p.High),
 		float64(d.Batch)/p.Seconds, 100*p.Bubble, seconds(p.AllReduce), seconds(p.Update))
+	if p.Formula != "" {
+		fmt.Fprintf(&b, "            by formula, not measured: %s\n", p.Formula)
+	}
 	fmt.Fprintf(&b, "proved      nothing in this space takes less than %s: gap %.1f %%\n",
 		seconds(d.Certificate.Bound), 100*d.Certificate.Gap)
 	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d\n",

@@ -1,0 +1,63 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/model"
+	"github.com/shoal-ml/shoal/decide/planner/zoo"
+	"github.com/shoal-ml/shoal/internal/cli"
+)
+
+// zooPrefix begins the names of models by formula.
+const zooPrefix = "zoo:"
+
+// zooMicros are the samples of micro-batches for which models by formula have points.
+var zooMicros = []int{1, 2, 4, 8, 16, 32}
+
+// readModel reads the model in a file, or makes that of a name such as zoo:llama-8b for the devices
+// of a cluster. The text is what identifies the model.
+func readModel(name string, c *cluster.Cluster) (text []byte, m *model.Model, err error) {
+	short, byFormula := strings.CutPrefix(name, zooPrefix)
+	if !byFormula {
+		return read(name, model.MaxBytes, model.Parse)
+	}
+	shape, err := zoo.Find(short)
+	if err != nil {
+		return nil, nil, cli.AsUsage(err)
+	}
+	var devices []zoo.Device
+	for _, k := range c.Kinds {
+		d, err := zoo.DeviceOf(k)
+		if err != nil {
+			return nil, nil, cli.AsUsage(err)
+		}
+		devices = append(devices, d)
+	}
+	m = shape.Model(devices, zooMicros)
+	text, err = json.Marshal(m)
+	return text, m, err
+}
+
+// printZoo lists the models by formula.
+func printZoo(out io.Writer) error {
+	rows := [][]string{{"MODEL", "PARAMETERS", "LAYERS", "TOKENS", "TFLOP A SAMPLE", ""}}
+	for _, s := range zoo.Shapes() {
+		rows = append(rows, []string{zooPrefix + s.Name,
+			count(s.Parameters()), strconv.Itoa(s.Blocks + 2),
+			strconv.Itoa(s.Context), fmt.Sprintf("%.0f", s.Operations()/1e12), s.Title})
+	}
+	return cli.Table(out, rows)
+}
+
+// count writes a number of parameters as names of models do.
+func count(n int64) string {
+	if n < 1e9 {
+		return fmt.Sprintf("%.3gM", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.4gB", float64(n)/1e9)
+}

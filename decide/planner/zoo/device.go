@@ -1,0 +1,80 @@
+package zoo
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+)
+
+// A Device is what a kind of device does at its best.
+type Device struct {
+	Kind  string  // as a cluster names it
+	Flops float64 // floating-point operations a second at its peak, dense, in half precision
+	// Efficiency is which part of the peak kernels of a training step reach.
+	Efficiency float64
+	Bandwidth  float64 // bytes a second of its memory
+}
+
+// known are devices by a word of their names: the peaks that their makers state, and the part that
+// training reaches, as published for large models on an A100 (Korthikanti et al. 2022: 41 to 56 %)
+// and an H100 (Grattafiori et al. 2024: 38 to 43 %), on a V100 (Shoeybi et al. 2019: 30 %), and by
+// the same for those of a generation.
+var known = []struct {
+	word string
+	Device
+}{
+	{"b200", Device{Flops: 2250e12, Efficiency: 0.4, Bandwidth: 8e12}},
+	{"h200", Device{Flops: 989e12, Efficiency: 0.4, Bandwidth: 4.8e12}},
+	{"gh200", Device{Flops: 989e12, Efficiency: 0.4, Bandwidth: 4e12}},
+	{"h100", Device{Flops: 989e12, Efficiency: 0.4, Bandwidth: 3.35e12}},
+	{"a100", Device{Flops: 312e12, Efficiency: 0.45, Bandwidth: 1.9e12}},
+	{"l40s", Device{Flops: 362e12, Efficiency: 0.4, Bandwidth: 0.864e12}},
+	{"a40", Device{Flops: 150e12, Efficiency: 0.45, Bandwidth: 0.696e12}},
+	{"l4", Device{Flops: 121e12, Efficiency: 0.4, Bandwidth: 0.3e12}},
+	{"a10", Device{Flops: 125e12, Efficiency: 0.45, Bandwidth: 0.6e12}},
+	{"a10g", Device{Flops: 70e12, Efficiency: 0.45, Bandwidth: 0.6e12}},
+	{"v100", Device{Flops: 125e12, Efficiency: 0.3, Bandwidth: 0.9e12}},
+	{"t4", Device{Flops: 65e12, Efficiency: 0.3, Bandwidth: 0.32e12}},
+}
+
+// DeviceOf returns what a kind of device does: what the cluster states of it, and else what is
+// known of the device whose name has the word.
+func DeviceOf(k cluster.Kind) (Device, error) {
+	words := strings.FieldsFunc(strings.ToLower(k.Name), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	})
+	d := Device{Efficiency: 0.4}
+	for _, one := range known {
+		if slices.Contains(words, one.word) {
+			d = one.Device
+		}
+	}
+	d.Kind = k.Name
+	if k.Flops > 0 {
+		d.Flops = k.Flops
+	}
+	if k.Efficiency > 0 {
+		d.Efficiency = k.Efficiency
+	}
+	if k.Bandwidth > 0 {
+		d.Bandwidth = k.Bandwidth
+	}
+	if d.Flops == 0 || d.Bandwidth == 0 {
+		names := make([]string, len(known))
+		for i, one := range known {
+			names[i] = one.word
+		}
+		return Device{}, fmt.Errorf("zoo: nothing is known of kind %s; known are %s; for another "+
+			`say in the cluster what it does, as {"name": %q, "memory": …, "flops": 3e14, `+
+			`"efficiency": 0.4, "bandwidth": 2e12}`, k.Name, strings.Join(names, ", "), k.Name)
+	}
+	return d, nil
+}
+
+// String says how times of the device came about, for people.
+func (d Device) String() string {
+	return fmt.Sprintf("%.4g TFLOP/s of %s at %.0f %%", d.Flops/1e12, d.Kind, 100*d.Efficiency)
+}
