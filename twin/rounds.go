@@ -147,6 +147,9 @@ const (
 	// has what they rest on.
 	staleLow, staleMid, staleHigh = 0.0, 0.15, 0.5
 	ownLow, ownMid, ownHigh       = 0.7, 0.85, 1.0
+	// unknownNoise is how many times the noise scale a batch is at the low end, where it is
+	// unknown: with so little a sample of rounds brings as much as without any.
+	unknownNoise = 1e9
 )
 
 // worth returns what a sample brings where workers synchronise in a way, as a part of what it
@@ -176,15 +179,19 @@ func (w way) worth(batch, scale, stale, own float64) float64 {
 
 // roundEfficiency returns by which factor what a sample brings grows where workers synchronise in
 // another way, and the factor at the low end of what local steps may be worth, which a decision
-// rests on: synchronous SGD loses nothing, so the low end of what it is better by says less. Zero =
-// the noise is not known.
+// rests on: synchronous SGD loses nothing, so the low end of what it is better by says less. Where
+// the noise is unknown it may be anything, and none at the low end, where local steps bring least.
+// Zero = gradients are not finite, or of what the program averages by itself nothing is known.
 func (t *Twin) roundEfficiency(to way, step float64) (b setting.Band, careful float64) {
 	now, batch := wayOf(t.now.Setting), float64(t.now.Setting.Batch)
-	if !t.now.Noise.Known || now.name == setting.Own {
+	if t.now.Noise.NotFinite || now.name == setting.Own {
 		return setting.Band{}, 0
 	}
 	scale := t.now.Noise.Scale
-	if t.now.Noise.Above { // as in efficiency
+	switch {
+	case !t.now.Noise.Known:
+		scale = setting.Band{Low: batch / unknownNoise, Mid: batch, High: math.Inf(1)}
+	case t.now.Noise.Above: // as in efficiency
 		scale = setting.Band{Low: 2 * scale.Low, Mid: 4 * scale.Low, High: math.Inf(1)}
 	}
 	kept := (1 - t.lost(to, step)) / (1 - t.lost(now, step))

@@ -74,7 +74,8 @@ func predict(o sense.Observation, to decide.Target) decide.Prediction {
 }
 
 // What a sample brings falls with the length of rounds, and less where noise is most of a gradient;
-// meetings in pairs cost time and keep replicas together. Of noise that is unknown nothing follows.
+// meetings in pairs cost time and keep replicas together. Where the noise is unknown, it may be
+// none, but of gradients that are not finite nothing follows.
 func TestWorthOfRounds(t *testing.T) {
 	_, o := inSync(128)
 	_, noisy := inSync(128 * 8)
@@ -97,9 +98,18 @@ func TestWorthOfRounds(t *testing.T) {
 		t.Errorf("pairs: %+v; all: %+v", pair, one)
 	}
 	_, unknown := inSync(0)
+	if p := predict(unknown, local("local", 16)); !isNear(p.Efficiency.Low, 0.7/3) ||
+		!isNear(p.Careful, 0.7/3) || !isNear(p.Efficiency.High, 1) {
+		t.Errorf("where the noise is unknown: %+v", p)
+	}
+	unknown.Setting.Batch *= 2
+	if p := predict(unknown, local("local", 16)); p.Efficiency.IsKnown() && p.Gain() != 0 {
+		t.Errorf("of another batch, where the noise is unknown: %+v", p)
+	}
+	unknown.Setting.Batch, unknown.Noise.NotFinite = 128, true
 	if p := predict(unknown, local("local", 16)); p.Goodput.IsKnown() || p.Gain() != 0 ||
 		!strings.Contains(p.Guess, "noise scale is unknown: too few steps") {
-		t.Errorf("without noise: %+v", p)
+		t.Errorf("of gradients that are not finite: %+v", p)
 	}
 	own := o
 	own.Levers, own.Setting.Sync = setting.Levers{Sync: "own", Round: 1}, "own"

@@ -175,7 +175,9 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		p.Throughput = times(p.Throughput, stretch(in, kind.factor()))
 		b, careful := t.roundEfficiency(way, float64(from.Batch)/t.rate.Mid)
 		p.Careful = p.Efficiency.Low * careful
-		if p.Efficiency = times(p.Efficiency, b); !b.IsKnown() {
+		if p.Efficiency.IsKnown() && b.IsKnown() {
+			p.Efficiency = times(p.Efficiency, b)
+		} else {
 			p.Efficiency = setting.Band{}
 		}
 	}

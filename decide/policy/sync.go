@@ -19,13 +19,17 @@ const (
 	// leastRounds is how many rounds an epoch must have: samples of a worker that is lost come
 	// again in the next one.
 	leastRounds = 4
+	// noiseSteps is after how many commits the noise is not waited for any more, which is the half
+	// life of an estimate: where it is unknown then, the gradient may be lost in it for long, as
+	// near to a minimum, or so different from step to step that the band stays too wide.
+	noiseSteps = 50
 )
 
 // Sync chooses how workers synchronise, where the program leaves that to the job: samples a second
 // times what a sample brings, of each way under the links, the waiting and the losses of now
 // (Spotnik, HotCloud 2020). Synchronous SGD loses nothing of a sample, so it stays until another
 // way is better by the least that local steps may be worth, and comes back when that is so no more.
-// It remembers nothing.
+// Where the noise is unknown it may be none, and local steps are worth least. It remembers nothing.
 type Sync struct{}
 
 // syncCandidates are the ways that Sync compares. The outer step of diloco has the numbers that
@@ -49,7 +53,11 @@ func (Sync) Levers() []string { return []string{"sync", "round"} }
 func (Sync) Decide(o sense.Observation, twin decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	if why := syncWaits(o); why != "" {
-		return decide.Leave(why), state
+		d := decide.Leave(why)
+		if o.Step < noiseSteps {
+			d.Again = noiseSteps - o.Step
+		}
+		return d, state
 	}
 	var list []decide.Scored
 	for _, s := range syncCandidates {
@@ -70,6 +78,9 @@ func (Sync) Decide(o sense.Observation, twin decide.Twin,
 	}
 	best := list[0]
 	because := fmt.Sprintf("%s; %s", describeExchange(o), describeWay(best))
+	if !o.Noise.Known {
+		because = "the noise is unknown; " + because
+	}
 	switch gain := best.Gain(); {
 	case gain == 0:
 		return decide.Leave(best.Guess), state
@@ -91,9 +102,11 @@ func syncWaits(o sense.Observation) string {
 		return "a worker that is alone waits for nobody"
 	case !(o.Split.Seconds > 0):
 		return "where the time of steps goes is not known yet"
-	case !o.Noise.Known:
-		return "what local steps are worth follows from the gradient noise scale, which is " +
-			"unknown: " + o.Noise.Why
+	case o.Noise.NotFinite:
+		return "what local steps are worth is unknown: " + o.Noise.Why
+	case !o.Noise.Known && o.Step < noiseSteps:
+		return fmt.Sprintf("the noise is unknown (%s): until step %d it is waited for", o.Noise.Why,
+			noiseSteps)
 	}
 	return ""
 }

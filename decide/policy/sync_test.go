@@ -76,8 +76,11 @@ func TestSyncHolds(t *testing.T) {
 		`optimizer(…, sync="auto")`:    func(o *sense.Observation) { o.Levers = setting.Levers{} },
 		"alone waits for nobody":       func(o *sense.Observation) { o.Size = 1 },
 		"where the time of steps goes": func(o *sense.Observation) { o.Split = sense.Split{} },
-		"unknown: too few steps": func(o *sense.Observation) {
+		"unknown (too few steps): until step 50": func(o *sense.Observation) {
 			o.Noise = noise.Estimate{Why: "too few steps"}
+		},
+		"unknown: they are NaN": func(o *sense.Observation) {
+			o.Step, o.Noise = 100, noise.Estimate{NotFinite: true, Why: "they are NaN"}
 		},
 		"fewer than 3 steps by the setting": func(o *sense.Observation) { o.Steps = nil },
 	} {
@@ -85,6 +88,14 @@ func TestSyncHolds(t *testing.T) {
 		change(&o)
 		if to, why := wanted(o); to != "" || !strings.Contains(why, want) {
 			t.Errorf("%q: %q, %s", want, to, why)
+		}
+	}
+	for exposed, want := range map[float64]bool{0.31: false, 1.5: true} { // whatever the noise is
+		o := synced("ssgd", 1, exposed)
+		o.Step, o.Noise = 50, noise.Estimate{Why: "it is lost"}
+		to, why := wanted(o)
+		if strings.Contains(to, "sync=local") != want || !strings.Contains(why, "noise is unkn") {
+			t.Errorf("unknown noise, %g s exposed: %q, %s", exposed, to, why)
 		}
 	}
 	o := synced("ssgd", 1, 0.31)

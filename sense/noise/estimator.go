@@ -121,8 +121,8 @@ func (e *Estimator) Estimate() Estimate {
 	case all.Steps+e.open.Steps == 0:
 		est.Why = "no gradient was measured: agents measure what they average themselves"
 	case len(e.blocks) < minBlocks || all.Steps < minBlocks:
-		est.Why = fmt.Sprintf("%d blocks of steps are too few to tell, %.0f steps in all",
-			len(e.blocks), all.Steps+e.open.Steps)
+		est.Why = fmt.Sprintf("%.0f steps are too few to tell, in %d of %d blocks",
+			all.Steps+e.open.Steps, len(e.blocks), minBlocks)
 	default:
 		e.measure(&est, weighted, weights[:len(e.blocks)])
 	}
@@ -138,7 +138,7 @@ func (e *Estimator) measure(est *Estimate, sums Sums, weights []float64) {
 		return
 	}
 	if est.SquaredNorm <= 0 {
-		est.Why = "the gradient is lost in its noise"
+		est.Why = fmt.Sprintf("the gradient is lost in its noise over %.0f steps", est.Steps)
 		return
 	}
 	if est.Variance <= 0 {
