@@ -7,6 +7,16 @@ func RingSeconds(ranks int, bytes int64, latency, rate float64) float64 {
 	if ranks < 2 || bytes == 0 {
 		return 0
 	}
-	hops := float64(2 * (ranks - 1))
-	return float64(hops*latency) + float64(hops/float64(ranks)*float64(bytes)/rate)
+	return RingSecondsOf(ranks, bytes, func(part float64) float64 {
+		return latency + part/rate
+	})
+}
+
+// RingSecondsOf is RingSeconds over links that take a number of seconds for a message of so many
+// bytes, of whatever form that is.
+func RingSecondsOf(ranks int, bytes int64, link func(bytes float64) float64) float64 {
+	if ranks < 2 || bytes == 0 {
+		return 0
+	}
+	return float64(2*(ranks-1)) * link(float64(bytes)/float64(ranks))
 }

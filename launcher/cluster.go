@@ -74,11 +74,11 @@ func describeCluster(m agent.Machines, memory int64) *cluster.Cluster {
 		}
 	}
 	assumed := false
-	c.Links = []cluster.Link{{Inside: true, Latency: insideLatency, Rate: insideRate,
-		Measured: &assumed}}
+	c.Links = []cluster.Link{{Inside: true, Measured: &assumed,
+		Curve: cluster.Curve{Latency: insideLatency, Rate: insideRate}}}
 	for _, l := range append(m.Links, m.Others) {
-		link := cluster.Link{Latency: rounded(l.Latency), Rate: rounded(l.Rate),
-			Measured: &l.Measured}
+		link := cluster.Link{Measured: &l.Measured,
+			Curve: cluster.Curve{Latency: rounded(l.Latency), Rate: rounded(l.Rate)}}
 		if l.From != "" {
 			link.Between = []string{l.From, l.To}
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
@@ -14,7 +15,8 @@ import (
 // worker that may have least, and a link that nobody has measured says so.
 func TestDescribeCluster(t *testing.T) {
 	yes, no := true, false
-	inside := cluster.Link{Inside: true, Latency: insideLatency, Rate: insideRate, Measured: &no}
+	inside := cluster.Link{Inside: true, Measured: &no,
+		Curve: cluster.Curve{Latency: insideLatency, Rate: insideRate}}
 	for _, c := range []struct {
 		name string
 		in   agent.Machines
@@ -25,7 +27,8 @@ func TestDescribeCluster(t *testing.T) {
 			Others: agent.Link{Latency: 250e-6, Rate: 1.25e9},
 		}, cluster.Cluster{Kinds: []cluster.Kind{{Name: "cpu", Memory: 1000}},
 			Hosts: []cluster.Host{{Name: "a", Kind: "cpu", Places: 4}},
-			Links: []cluster.Link{inside, {Latency: 250e-6, Rate: 1.25e9, Measured: &no}}}},
+			Links: []cluster.Link{inside, {Measured: &no,
+				Curve: cluster.Curve{Latency: 250e-6, Rate: 1.25e9}}}}},
 		{"three, of which two have shown what their link carries", agent.Machines{
 			Hosts: []agent.Machine{{Name: "a", Places: 2, Memory: 3000},
 				{Name: "b", Places: 1, Memory: 2500}, {Name: "c", Kind: "a100", Places: 1}},
@@ -37,12 +40,14 @@ func TestDescribeCluster(t *testing.T) {
 			Hosts: []cluster.Host{{Name: "a", Kind: "cpu", Places: 2},
 				{Name: "b", Kind: "cpu", Places: 1}, {Name: "c", Kind: "a100", Places: 1}},
 			Links: []cluster.Link{inside,
-				{Between: []string{"b", "a"}, Latency: 1e-4, Rate: 1.23e8, Measured: &yes},
-				{Latency: 1e-4, Rate: 1e8, Measured: &yes}}}},
+				{Between: []string{"b", "a"}, Measured: &yes,
+					Curve: cluster.Curve{Latency: 1e-4, Rate: 1.23e8}},
+				{Measured: &yes, Curve: cluster.Curve{Latency: 1e-4, Rate: 1e8}}}}},
 	} {
 		c.want.Shoal = cluster.Version
 		got := describeCluster(c.in, 4000)
-		if diff := cmp.Diff(&c.want, got); diff != "" {
+		if diff := cmp.Diff(&c.want, got,
+			cmpopts.IgnoreUnexported(cluster.Cluster{})); diff != "" {
 			t.Errorf("%s: %s", c.name, diff)
 		}
 		text, err := json.Marshal(got)

@@ -63,13 +63,13 @@ func (p *problem) parse(text string) (*candidate, error) {
 		return nil, fmt.Errorf("shares and held micro-batches of replicas, and chunks, are not " +
 			"judged")
 	}
-	switch c.point = p.model.Point(p.kind.Name, micro); {
+	switch c.point = p.model.Point(p.kind.Name, 1, micro); {
 	case replicas.Size*stages.Size > len(p.places):
 		return nil, fmt.Errorf("%d workers; the hosts have places for %d",
 			replicas.Size*stages.Size, len(p.places))
 	case c.point == nil:
 		return nil, fmt.Errorf("micro-batches of %d samples were not measured on %s; those of %v "+
-			"were", micro, p.kind.Name, p.model.Micros(p.kind.Name))
+			"were", micro, p.kind.Name, p.model.Micros(p.kind.Name, 1))
 	case p.batch%(replicas.Size*micro) != 0:
 		return nil, fmt.Errorf("a batch of %d samples cannot be divided among %d replicas with "+
 			"micro-batches of %d", p.batch, replicas.Size, micro)

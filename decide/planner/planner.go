@@ -124,7 +124,7 @@ func newProblem(r Request) (*problem, error) {
 			"for one: leave out hosts of the others", strings.Join(names, ", "))
 	}
 	p.kind = r.Cluster.Kind(p.places[0].Kind)
-	if len(r.Model.Micros(p.kind.Name)) == 0 {
+	if len(r.Model.Micros(p.kind.Name, 1)) == 0 {
 		return nil, fmt.Errorf("nothing was measured on %s; the model has points of %s",
 			p.kind.Name, strings.Join(r.Model.Devices(), ", "))
 	}
@@ -134,10 +134,6 @@ func newProblem(r Request) (*problem, error) {
 	if r.Workers < 0 || r.Workers > len(p.places) {
 		return nil, fmt.Errorf("%d workers; the hosts have places for %d", r.Workers,
 			len(p.places))
-	}
-	p.best = cluster.Link{Latency: math.Inf(1)}
-	for _, l := range r.Cluster.Links {
-		p.best.Latency, p.best.Rate = min(p.best.Latency, l.Latency), max(p.best.Rate, l.Rate)
 	}
 	return p, nil
 }
@@ -153,12 +149,12 @@ func (p *problem) grids(workers int) (list []grid, err error) {
 			continue
 		}
 		stages := workers / replicas
-		for _, micro := range p.model.Micros(p.kind.Name) {
+		for _, micro := range p.model.Micros(p.kind.Name, 1) {
 			if stages > len(p.model.Layers) || p.batch/replicas%micro != 0 {
 				continue
 			}
-			g := grid{replicas: replicas, stages: stages, point: p.model.Point(p.kind.Name, micro),
-				micro: p.batch / replicas / micro}
+			g := grid{replicas: replicas, stages: stages, micro: p.batch / replicas / micro,
+				point: p.model.Point(p.kind.Name, 1, micro)}
 			list = append(list, g)
 			if replicas > 1 && stages > 1 {
 				g.dpFast = true
@@ -169,7 +165,7 @@ func (p *problem) grids(workers int) (list []grid, err error) {
 	if len(list) == 0 {
 		return nil, fmt.Errorf("a batch of %d samples cannot be divided among %d workers with the "+
 			"micro-batches that were measured, %v, and %d layers: give a batch that is a multiple "+
-			"of them", p.batch, workers, p.model.Micros(p.kind.Name), len(p.model.Layers))
+			"of them", p.batch, workers, p.model.Micros(p.kind.Name, 1), len(p.model.Layers))
 	}
 	return list, nil
 }

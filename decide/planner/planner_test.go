@@ -29,8 +29,8 @@ type chain struct {
 // randomChain draws a chain of some layers.
 func randomChain(random *rand.Rand) chain {
 	c := chain{places: 1 + random.IntN(3), memory: 1 << 40,
-		link: cluster.Link{Inside: true, Latency: 1e-3 * random.Float64(),
-			Rate: 1e6 * (1 + random.Float64())}}
+		link: cluster.Link{Inside: true, Curve: cluster.Curve{Latency: 1e-3 * random.Float64(),
+			Rate: 1e6 * (1 + random.Float64())}}}
 	for range c.places + random.IntN(4) {
 		c.layers = append(c.layers, model.Cost{Forward: 0.02 + 0.1*random.Float64(),
 			Backward: 0.02 + 0.2*random.Float64(), Update: 0.01 * random.Float64(), Kept: 1000})
@@ -114,7 +114,7 @@ func (c chain) stages(starts, ahead []int, replicas int) (list []timeline.Stage)
 			to = starts[s+1]
 		}
 		x := timeline.Stage{Ahead: ahead[s], Down: c.link.Seconds(c.out[to-1]),
-			Up: c.link.Seconds(c.out[to-1])}
+			Up: c.link.Seconds(c.out[to-1]), Latency: c.link.Latency}
 		var params int64
 		for i := from; i < to; i++ {
 			x.Forward, x.Backward = x.Forward+c.layers[i].Forward, x.Backward+c.layers[i].Backward
@@ -164,7 +164,8 @@ func TestBestOfAll(t *testing.T) {
 // TestMemory gives workers ever less memory: plans hold fewer micro-batches, and then none fits,
 // which is said with what is missing.
 func TestMemory(t *testing.T) {
-	c := chain{places: 2, memory: 1 << 20, link: cluster.Link{Inside: true, Rate: 1e9}}
+	c := chain{places: 2, memory: 1 << 20, link: cluster.Link{Inside: true,
+		Curve: cluster.Curve{Rate: 1e9}}}
 	for range 4 {
 		c.layers = append(c.layers, model.Cost{Forward: 1, Backward: 2, Kept: 1 << 10})
 		c.params, c.out = append(c.params, 1<<20), append(c.out, 64)

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/planner/bound"
@@ -34,9 +35,6 @@ type problem struct {
 	all    *cluster.Cluster
 	kind   cluster.Kind
 	batch  int
-	// best is the link with the least latency and that with the highest rate, as one: no plan can
-	// send faster.
-	best cluster.Link
 }
 
 // layersOf returns the bounds of the layers of a stage: from the first, up to but without the last.
@@ -55,6 +53,11 @@ func (p *problem) place(g *grid, replica, stage int) cluster.Place {
 	return p.places[replica*g.stages+stage]
 }
 
+// transfers are the ways of transfers by their names in a cluster.
+var transfers = map[string]timeline.Transfer{"": timeline.Overlapped,
+	cluster.Overlapped: timeline.Overlapped, cluster.Exchange: timeline.Exchange,
+	cluster.Blocking: timeline.Blocking}
+
 // stagesOf returns what the stages of a plan take.
 func (p *problem) stagesOf(c *candidate) []timeline.Stage {
 	list := make([]timeline.Stage, c.stages)
@@ -70,11 +73,14 @@ func (p *problem) stagesOf(c *candidate) []timeline.Stage {
 		x.Tail = allReduce + update
 		if s+1 < c.stages {
 			sent := p.model.Layers[to-1].Out * int64(c.point.Micro)
+			x.Transfer = transfers[p.all.Transfer]
 			for r := range c.replicas {
 				link := p.all.Link(p.place(&c.grid, r, s), p.place(&c.grid, r, s+1))
-				x.Down = max(x.Down, link.Seconds(sent))
+				if down := link.Seconds(sent); down > x.Down {
+					x.Down, x.Up, x.Latency = down, down, link.Latency
+				}
+				x.HalfDuplex = x.HalfDuplex || link.HalfDuplex
 			}
-			x.Up = x.Down
 		}
 	}
 	return list
@@ -94,19 +100,22 @@ func (p *problem) tail(c *candidate, stage int) (allReduce, update float64) {
 // allReduceSeconds returns how long the replicas of a stage average so many bytes: over a ring, as
 // fast as its slowest link.
 func (p *problem) allReduceSeconds(g *grid, stage int, bytes int64) float64 {
-	latency, rate := 0.0, 0.0
+	seconds := 0.0
 	for r := range g.replicas {
-		next := (r + 1) % g.replicas
-		if next == r {
-			return 0
-		}
-		link := p.all.Link(p.place(g, r, stage), p.place(g, next, stage))
-		latency = max(latency, link.Latency)
-		if rate == 0 || link.Rate < rate {
-			rate = link.Rate
-		}
+		link := p.all.Link(p.place(g, r, stage), p.place(g, (r+1)%g.replicas, stage))
+		seconds = max(seconds, cost.RingSecondsOf(g.replicas, bytes, link.SecondsOf))
 	}
-	return cost.RingSeconds(g.replicas, bytes, latency, rate)
+	return seconds
+}
+
+// fastest returns the seconds of a message over the fastest link that there is: no plan can send
+// faster.
+func (p *problem) fastest(bytes float64) float64 {
+	seconds := math.Inf(1)
+	for i := range p.all.Links {
+		seconds = min(seconds, p.all.Links[i].SecondsOf(bytes))
+	}
+	return seconds
 }
 
 // memory returns the bytes of a worker of a stage at most: what stays between steps, what
@@ -138,8 +147,8 @@ func (p *problem) chain(g *grid) bound.Chain {
 		params, update = append(params, params[i]+l.Params), append(update, update[i]+took.Update)
 	}
 	c.Tail = func(i, j int) float64 {
-		return update[j] - update[i] + cost.RingSeconds(g.replicas, params[j]-params[i],
-			p.best.Latency, p.best.Rate)
+		return update[j] - update[i] +
+			cost.RingSecondsOf(g.replicas, params[j]-params[i], p.fastest)
 	}
 	return c
 }

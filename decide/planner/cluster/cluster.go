@@ -16,16 +16,32 @@ const (
 	Version = "cluster/1"
 	// MaxBytes bounds what Parse reads.
 	MaxBytes = 64 << 20
-	// maxHosts and maxPlaces bound the hosts, and the places of all of them.
-	maxHosts, maxPlaces = 1 << 12, 1 << 16
+	// maxHosts, maxPlaces, maxKinds and maxLinks bound the hosts, the places of all of them, the
+	// kinds of devices, and the links.
+	maxHosts, maxPlaces, maxKinds, maxLinks = 1 << 12, 1 << 16, 1 << 8, 1 << 20
+)
+
+// How transfers between pipeline stages go.
+const (
+	// Overlapped transfers go while both ends compute: a send is not waited for.
+	Overlapped = "overlapped"
+	// Exchange keeps both ends from computing, but what goes down and what goes up at the same time
+	// takes as long as the longer of the two.
+	Exchange = "exchange"
+	// Blocking keeps both ends from computing, and an end makes one transfer at a time.
+	Blocking = "blocking"
 )
 
 // A Cluster is machines and links. Nothing changes it after Parse.
 type Cluster struct {
 	Shoal string `json:"shoal"` // always Version
-	Kinds []Kind `json:"kinds"`
-	Hosts []Host `json:"hosts"`
-	Links []Link `json:"links"`
+	// Transfer is Overlapped, Exchange or Blocking; "" = Overlapped.
+	Transfer string `json:"transfer,omitempty"`
+	Kinds    []Kind `json:"kinds"`
+	Hosts    []Host `json:"hosts"`
+	Links    []Link `json:"links"`
+
+	classes classes
 }
 
 // A Kind is a kind of device.
@@ -44,23 +60,36 @@ type Kind struct {
 // A Host is a machine.
 type Host struct {
 	Name   string `json:"name"`
-	Kind   string `json:"kind"`   // of its devices
-	Places int    `json:"places"` // how many workers it takes, with a device each
+	Kind   string `json:"kind"`           // of its devices
+	Places int    `json:"places"`         // how many workers it takes, with a device each
+	Zone   string `json:"zone,omitempty"` // where it stands, such as a data centre
 }
 
 // A Link says how bytes go between two workers. The first link that fits two workers counts.
 type Link struct {
-	// Between names two hosts; none = any two hosts, or, where Inside is true, any host.
+	// Between has two names of hosts, kinds of devices or zones, in any order; none = any two
+	// hosts, or, where Inside is true, any host.
 	Between []string `json:"between,omitempty"`
 	Inside  bool     `json:"inside,omitempty"` // between workers of one host
-	Latency float64  `json:"latency"`          // seconds until the first byte is there
-	Rate    float64  `json:"rate"`             // bytes a second
+	Curve            // of one message
+	// Shared is the curve of all messages together that workers of one host send over such links
+	// at the same time, as over one network card; nil = each is as fast as alone.
+	Shared *Curve `json:"shared,omitempty"`
+	// HalfDuplex says that a link carries one direction at a time.
+	HalfDuplex bool `json:"half_duplex,omitempty"`
 	// Measured says whether a running job has shown the rate, or it is assumed; nil = nobody says.
 	Measured *bool `json:"measured,omitempty"`
 }
 
-// Seconds returns how long so many bytes take over the link.
-func (l Link) Seconds(bytes int64) float64 { return l.Latency + float64(bytes)/l.Rate }
+// SecondsTogether returns how long it takes when workers of one host send so many messages of so
+// many bytes at the same time.
+func (l Link) SecondsTogether(bytes float64, messages int) float64 {
+	seconds := l.SecondsOf(bytes)
+	if l.Shared != nil && messages > 1 {
+		seconds = max(seconds, l.Shared.SecondsOf(bytes*float64(messages)))
+	}
+	return seconds
+}
 
 // Parse reads a cluster. An error says what is wrong, with the kind, the host or the link.
 func Parse(text []byte) (*Cluster, error) {
@@ -83,7 +112,11 @@ func (c *Cluster) validate() error {
 		return fmt.Errorf("the field shoal is %q, not %q: this is no cluster, or one of another "+
 			"version", c.Shoal, Version)
 	}
-	var kinds, hosts []string
+	transfers := []string{Overlapped, Exchange, Blocking}
+	if c.Transfer != "" && !slices.Contains(transfers, c.Transfer) {
+		return fmt.Errorf("there is no transfer %q%s", c.Transfer, meant(c.Transfer, transfers))
+	}
+	kinds, hosts := make([]string, 0, len(c.Kinds)), map[string]bool{}
 	for _, k := range c.Kinds {
 		switch {
 		case k.Name == "" || slices.Contains(kinds, k.Name):
@@ -96,12 +129,14 @@ func (c *Cluster) validate() error {
 			return fmt.Errorf("kind %s: %v flops, of which a part of %v is reached, and a "+
 				"bandwidth of %v bytes a second", k.Name, k.Flops, k.Efficiency, k.Bandwidth)
 		}
-		kinds = append(kinds, k.Name)
+		if kinds = append(kinds, k.Name); len(kinds) > maxKinds {
+			return fmt.Errorf("more than %d kinds", maxKinds)
+		}
 	}
 	places := 0
 	for _, h := range c.Hosts {
 		switch {
-		case h.Name == "" || slices.Contains(hosts, h.Name):
+		case h.Name == "" || hosts[h.Name]:
 			return fmt.Errorf("a host %q has no name, or comes twice", h.Name)
 		case !slices.Contains(kinds, h.Kind):
 			return fmt.Errorf("host %s: there is no kind %q%s", h.Name, h.Kind,
@@ -111,47 +146,35 @@ func (c *Cluster) validate() error {
 				maxPlaces)
 		}
 		places += h.Places
-		hosts = append(hosts, h.Name)
+		hosts[h.Name] = true
 	}
 	if len(hosts) == 0 || len(hosts) > maxHosts || places > maxPlaces {
 		return fmt.Errorf("%d hosts with %d places; there are from 1 to %d hosts, with up to %d "+
 			"places", len(hosts), places, maxHosts, maxPlaces)
 	}
-	for i, l := range c.Links {
-		if err := l.validate(hosts); err != nil {
-			return fmt.Errorf("link %d: %w", i, err)
-		}
+	if len(c.Links) > maxLinks {
+		return fmt.Errorf("%d links; there are up to %d", len(c.Links), maxLinks)
 	}
-	for i, a := range c.Hosts {
-		for j, b := range c.Hosts[:i+1] {
-			if (i != j || a.Places > 1) && c.link(a.Name, b.Name) == nil {
-				return fmt.Errorf("no link fits workers of %s and %s; a last link "+
-					`{"latency": …, "rate": …} fits any two hosts, one with "inside": true `+
-					"workers of one host", a.Name, b.Name)
-			}
-		}
-	}
-	return nil
+	return c.classify()
 }
 
-// validate returns what is wrong with a link between hosts of these names; nil = nothing.
-func (l Link) validate(hosts []string) error {
-	switch {
-	case len(l.Between) != 0 && len(l.Between) != 2:
-		return fmt.Errorf("between has %d names; it has two hosts, or none", len(l.Between))
-	case !(l.Latency >= 0 && l.Latency <= 1e6):
-		return fmt.Errorf("a latency of %v seconds", l.Latency)
-	case !(l.Rate > 0 && l.Rate <= 1e18):
-		return fmt.Errorf("a rate of %v bytes a second", l.Rate)
+// validate returns what is wrong with what a link says of itself; nil = nothing.
+func (l Link) validate() error {
+	if len(l.Between) != 0 && len(l.Between) != 2 {
+		return fmt.Errorf("between has %d names; it has two of hosts, kinds or zones, or none",
+			len(l.Between))
 	}
-	for _, name := range l.Between {
-		if !slices.Contains(hosts, name) {
-			return fmt.Errorf("there is no host %q%s", name, meant(name, hosts))
-		}
-	}
-	if len(l.Between) == 2 && (l.Between[0] == l.Between[1]) != l.Inside {
-		return fmt.Errorf("between %s: a link inside a host names it twice, and is inside",
+	if l.Inside && len(l.Between) == 2 && l.Between[0] != l.Between[1] {
+		return fmt.Errorf("between %s: a link inside a host names one host or kind twice",
 			strings.Join(l.Between, " and "))
+	}
+	if err := l.Curve.validate(); err != nil {
+		return err
+	}
+	if l.Shared != nil {
+		if err := l.Shared.validate(); err != nil {
+			return fmt.Errorf("shared: %w", err)
+		}
 	}
 	return nil
 }
@@ -164,36 +187,24 @@ func meant(word string, known []string) string {
 	return "; there are " + strings.Join(known, ", ")
 }
 
-// link returns the link between workers of two hosts, or of one host twice; nil = there is none.
-func (c *Cluster) link(a, b string) *Link {
-	for i := range c.Links {
-		l := &c.Links[i]
-		if l.Inside != (a == b) {
-			continue
-		}
-		if len(l.Between) == 0 || l.Between[0] == a && l.Between[1] == b ||
-			l.Between[0] == b && l.Between[1] == a {
-			return l
-		}
-	}
-	return nil
-}
-
 // A Place is where a worker can be.
-type Place struct{ Host, Kind string }
+type Place struct {
+	Host, Kind string
+	host       int // its number in Hosts
+}
 
 // Places lists the places of all hosts, those of a host one after the other.
 func (c *Cluster) Places() (list []Place) {
-	for _, h := range c.Hosts {
+	for i, h := range c.Hosts {
 		for range h.Places {
-			list = append(list, Place{h.Name, h.Kind})
+			list = append(list, Place{h.Name, h.Kind, i})
 		}
 	}
 	return list
 }
 
-// Link returns the link between workers at two places.
-func (c *Cluster) Link(a, b Place) Link { return *c.link(a.Host, b.Host) }
+// Link returns the link between workers at two places, which Places has listed.
+func (c *Cluster) Link(a, b Place) *Link { return c.link(a.host, b.host) }
 
 // Kind returns the kind of device of a name, which there must be.
 func (c *Cluster) Kind(name string) Kind {

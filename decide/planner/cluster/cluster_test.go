@@ -2,8 +2,11 @@ package cluster_test
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 )
@@ -35,13 +38,26 @@ func TestParse(t *testing.T) {
 		{`"kind": "cpu"`, `"kind": "cpus"`, `there is no kind "cpus" (did you mean cpu?)`},
 		{`"places": 2`, `"places": 0`, "host a has 0 places"},
 		{`"places": 2`, `"places": 70000`, "host a has 70000 places"},
-		{`"rate": 4`, `"rate": 0`, "link 1: a rate of 0"},
-		{`"latency": 1`, `"latency": -1`, "link 1: a latency of -1"},
-		{`"between": ["b", "a"]`, `"between": ["b", "c"]`, `there is no host "c"`},
+		{`"rate": 4`, `"rate": 0`, "link 1 (b and a): a rate of 0"},
+		{`"latency": 1`, `"latency": -1`, "link 1 (b and a): a latency of -1"},
+		{`"between": ["b", "a"]`, `"between": ["b", "c"]`, `there is no host, kind or zone "c"`},
 		{`"between": ["b", "a"]`, `"between": ["b"]`, "between has 1 names"},
-		{`"between": ["b", "a"]`, `"between": ["b", "b"]`, "names it twice, and is inside"},
-		{`"inside": true, `, ``, "no link fits workers of a and a"},
-		{`, {"between": ["b", "a"], "latency": 1, "rate": 4}`, ``, "no link fits workers of b and a"},
+		{`"between": ["b", "a"]`, `"between": ["b", "b"]`, "b and itself: a link inside a host has"},
+		{`"inside": true, `, ``, "no link fits two workers of host a"},
+		{`, {"between": ["b", "a"], "latency": 1, "rate": 4}`, ``, "no link fits workers of a and b"},
+		{`"shoal"`, `"transfer": "blocked", "shoal"`, `no transfer "blocked" (did you mean blocking?)`},
+		{`"rate": 4`, `"rate": 4, "cap": 5`, "several of latency and rate, log2 and cap, and points"},
+		{`"rate": 4`, `"rate": 4, "shared": {"rate": -1}`, "shared: a rate of -1"},
+		{`"rate": 4`, `"rate": 4, "shared": {"latencies": 1}`, "unknown field"},
+		{`"latency": 1, "rate": 4`, `"log2": [1, 2], "cap": 5`, "log2 has 2 numbers"},
+		{`"latency": 1, "rate": 4`, `"log2": [0, -1, 4], "cap": 5`, "the rate falls to"},
+		{`"latency": 1, "rate": 4`, `"log2": [-1, 0, -4], "cap": 5`, "the rate falls to"},
+		{`"latency": 1, "rate": 4`, `"log2": [0, 1, 4]`, "a cap of 0 bytes"},
+		{`"latency": 1, "rate": 4`, `"points": [[1, 2], [2, 1]]`, "point 1: 2 bytes in 1 seconds"},
+		{`"latency": 1, "rate": 4`, `"points": [[0, 2]]`, "point 0: 0 bytes"},
+		{`"latency": 1, "rate": 4`, `"points": []`, "0 points; a curve has from 1"},
+		{`["b", "a"]`, `["cpu", "a"], "inside": true`, "names one host or kind twice"},
+		{`"name": "b", "kind"`, `"name": "b", "zone": "a", "kind"`, `"a" is a host and also`},
 	} {
 		_, err := cluster.Parse([]byte(strings.Replace(good, x.old, x.new, 1)))
 		if err == nil || !strings.Contains(err.Error(), x.err) {
@@ -50,13 +66,104 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestLinks finds links by hosts, kinds and zones: the first that fits.
+func TestLinks(t *testing.T) {
+	c, err := cluster.Parse([]byte(`{"shoal": "cluster/1",
+ "kinds": [{"name": "old", "memory": 1}, {"name": "new", "memory": 1}],
+ "hosts": [{"name": "a", "kind": "old", "places": 2, "zone": "east"},
+  {"name": "b", "kind": "old", "places": 2, "zone": "west"},
+  {"name": "c", "kind": "new", "places": 2, "zone": "west"},
+  {"name": "d", "kind": "new", "places": 2, "zone": "west"}],
+ "links": [{"between": ["c", "d"], "rate": 1}, {"between": ["west", "west"], "rate": 2},
+  {"between": ["new", "new"], "inside": true, "rate": 3}, {"between": ["old", "new"], "rate": 4},
+  {"inside": true, "rate": 5}, {"rate": 6}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][]float64{{5, 6, 4, 4}, {6, 5, 2, 2}, {4, 2, 3, 1}, {4, 2, 1, 3}}
+	places := c.Places()
+	for a := range want {
+		for b := range want {
+			if got := c.Link(places[2*a], places[2*b+1]).Rate; got != want[a][b] {
+				t.Errorf("from %s to %s the rate is %v, want %v", places[2*a].Host,
+					places[2*b].Host, got, want[a][b])
+			}
+		}
+	}
+}
+
+// TestCurves follows curves: no larger message takes less time, and none is faster than the cap.
+func TestCurves(t *testing.T) {
+	parabola := cluster.Curve{Log2: []float64{-0.16570216, 2.79431173, 11.74409677}, Cap: 22.9e9}
+	points := cluster.Curve{Points: [][2]float64{{10, 1}, {20, 3}, {40, 3}}}
+	for _, x := range []struct {
+		curve   cluster.Curve
+		bytes   int64
+		seconds float64
+	}{
+		{cluster.Curve{Latency: 1, Rate: 4}, 8, 3},
+		{parabola, 1e6, 1e6 / 11.74409677e9},
+		{parabola, 8e6, 8e6 / (1e9 * (11.74409677 + 3*2.79431173 - 9*0.16570216))},
+		{parabola, 1e9, 1e9 / 22.9e9},
+		{points, 1, 1}, {points, 10, 1}, {points, 15, 2}, {points, 30, 3}, {points, 80, 6},
+	} {
+		if got := x.curve.Seconds(x.bytes); math.Abs(got-x.seconds) > 1e-9*x.seconds {
+			t.Errorf("%d bytes over %+v: %v s, want %v", x.bytes, x.curve, got, x.seconds)
+		}
+	}
+	together := cluster.Link{Curve: cluster.Curve{Rate: 2}, Shared: &cluster.Curve{Rate: 3}}
+	if one, two := together.SecondsTogether(6, 1), together.SecondsTogether(6, 2); one != 3 ||
+		two != 4 {
+		t.Errorf("alone %v s, together %v", one, two)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		c := cluster.Curve{Cap: 1e10}
+		for _, what := range []string{"c2", "c1", "c0"} {
+			c.Log2 = append(c.Log2, rapid.Float64Range(-3, 30).Draw(t, what))
+		}
+		if _, err := cluster.Parse([]byte(withCurve(t, c))); err != nil {
+			t.Skip(err)
+		}
+		before := 0.0
+		for b := 1.0; b < 1e13; b *= 1.7 {
+			got := c.SecondsOf(b)
+			if !(got >= before*(1-1e-9) && got >= b/c.Cap*(1-1e-9)) {
+				t.Fatalf("%v bytes take %v s, and fewer took %v", b, got, before)
+			}
+			before = got
+		}
+	})
+}
+
+// withCurve returns a cluster of two hosts with such a link.
+func withCurve(t *rapid.T, c cluster.Curve) string {
+	curve, err := json.Marshal(cluster.Link{Curve: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return `{"shoal": "cluster/1", "kinds": [{"name": "cpu", "memory": 1}], "hosts": [{"name": "a",
+ "kind": "cpu", "places": 1}, {"name": "b", "kind": "cpu", "places": 1}], "links": [` +
+		string(curve) + `]}`
+}
+
 // FuzzParse feeds any text to the parser: it does not panic, and what it reads it reads again.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
+	for _, curve := range []string{`"log2": [-0.2, 2.8, 11.7], "cap": 2.3e10`,
+		`"points": [[1, 1], [5, 2]], "shared": {"rate": 8}, "half_duplex": true`} {
+		f.Add([]byte(strings.Replace(good, `"latency": 1, "rate": 4`, curve, 1)))
+	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, err := cluster.Parse(text)
 		if err != nil {
 			return
+		}
+		places := c.Places()
+		for _, bytes := range []int64{0, 1, 1 << 40} {
+			link := c.Link(places[0], places[len(places)-1])
+			if len(places) > 1 && !(link.Seconds(bytes) >= 0) {
+				t.Errorf("%d bytes take %v s", bytes, link.Seconds(bytes))
+			}
 		}
 		again, err := json.Marshal(c)
 		if err != nil {

@@ -45,7 +45,7 @@ func TestPipeDream(t *testing.T) {
 	if d := cmp.Diff(want, got.Model.Layers); d != "" {
 		t.Error(d)
 	}
-	costs := got.Model.Point("gpu", 1).Layers
+	costs := got.Model.Point("gpu", 1, 1).Layers
 	if c := costs["node1"]; c.Forward != 0 {
 		t.Errorf("loading data takes %v s of the device", c.Forward)
 	}

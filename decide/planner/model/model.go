@@ -16,9 +16,9 @@ const (
 	Version = "model/1"
 	// MaxBytes bounds what Parse reads.
 	MaxBytes = 64 << 20
-	// maxLayers bounds the layers, and maxNumber seconds, bytes and samples, so that sums and
-	// products of them are exact enough.
-	maxLayers, maxNumber = 1 << 16, 1 << 50
+	// maxLayers bounds the layers, maxDegree the ranks that share one, and maxNumber seconds, bytes
+	// and samples, so that sums and products of them are exact enough.
+	maxLayers, maxDegree, maxNumber = 1 << 16, 1 << 10, 1 << 50
 )
 
 // A Model is a chain of layers with what they were measured to take. Nothing changes it after
@@ -39,11 +39,23 @@ type Layer struct {
 	// State is the bytes of what stays between steps: parameters, gradients, moments.
 	State int64 `json:"state"`
 	Out   int64 `json:"out"` // bytes of what it gives to the next layer, for a sample
+	// Split says what each of several ranks has of it by tensor parallelism. It has an entry for
+	// each degree above 1 of which there is a point.
+	Split []Split `json:"split,omitempty"`
 }
 
-// A Point is what the layers were measured to take, on one device with micro-batches of one size.
+// A Split is what a rank has of a layer that ranks share by tensor parallelism.
+type Split struct {
+	TP     int   `json:"tp"`     // ranks
+	Params int64 `json:"params"` // as of Layer, of one of them
+	State  int64 `json:"state"`
+}
+
+// A Point is what the layers were measured to take, on devices of one kind with micro-batches of
+// one size.
 type Point struct {
 	Device  string          `json:"device"`            // kind of device, as a cluster names it
+	TP      int             `json:"tp,omitempty"`      // ranks that share each layer; 0 = 1
 	Micro   int             `json:"micro"`             // samples of a micro-batch
 	Threads int             `json:"threads,omitempty"` // threads of a processor
 	Spread  float64         `json:"spread,omitempty"`  // by which part measurements differed
@@ -101,19 +113,50 @@ func (m *Model) validate() error {
 				return fmt.Errorf("layer %s: %s is %d bytes; it is from 0 to 2^50", l.ID, what, n)
 			}
 		}
+		if err := l.validateSplit(); err != nil {
+			return fmt.Errorf("layer %s: %w", l.ID, err)
+		}
 	}
 	for i, p := range m.Points {
 		if err := p.validate(m, index); err != nil {
-			return fmt.Errorf("point %d (%s, micro %d): %w", i, p.Device, p.Micro, err)
+			return fmt.Errorf("point %d (%s, tp %d, micro %d): %w", i, p.Device, p.Degree(),
+				p.Micro, err)
 		}
 		for j, q := range m.Points[:i] {
-			if q.Device == p.Device && q.Micro == p.Micro {
-				return fmt.Errorf("points %d and %d are both of %s and micro %d", j, i, p.Device,
-					p.Micro)
+			if q.Device == p.Device && q.Degree() == p.Degree() && q.Micro == p.Micro {
+				return fmt.Errorf("points %d and %d are both of %s, tp %d and micro %d", j, i,
+					p.Device, p.Degree(), p.Micro)
 			}
 		}
 	}
 	return nil
+}
+
+// validateSplit returns what is wrong with what ranks have of a layer; nil = nothing.
+func (l *Layer) validateSplit() error {
+	for i, s := range l.Split {
+		switch {
+		case s.TP < 2 || s.TP > maxDegree:
+			return fmt.Errorf("split: a degree of %d; it is from 2 to %d", s.TP, maxDegree)
+		case s.Params < 0 || s.Params > l.Params || s.State < 0 || s.State > l.State:
+			return fmt.Errorf("split over %d ranks: %d bytes of parameters and %d of state for "+
+				"each; the whole layer has %d and %d", s.TP, s.Params, s.State, l.Params, l.State)
+		case slices.ContainsFunc(l.Split[:i], func(t Split) bool { return t.TP == s.TP }):
+			return fmt.Errorf("split over %d ranks comes twice", s.TP)
+		}
+	}
+	return nil
+}
+
+// Rank returns the bytes of parameters and of state of one of so many ranks that share a layer.
+// Where the model does not say it, each rank has all of the layer.
+func (l *Layer) Rank(tp int) (params, state int64) {
+	for _, s := range l.Split {
+		if s.TP == tp {
+			return s.Params, s.State
+		}
+	}
+	return l.Params, l.State
 }
 
 // validate returns what is wrong with a point of a model, whose layers are given by ID.
@@ -123,6 +166,8 @@ func (p *Point) validate(m *Model, index map[string]int) error {
 		return fmt.Errorf("it does not say of which device it is")
 	case p.Micro < 1 || p.Micro > 1<<30:
 		return fmt.Errorf("a micro-batch has from 1 to 2^30 samples")
+	case p.TP < 0 || p.TP > maxDegree:
+		return fmt.Errorf("%d ranks share its layers; they are from 1 to %d", p.TP, maxDegree)
 	case !(p.Spread >= 0 && p.Spread <= 10):
 		return fmt.Errorf("a spread of %v; it is a part, from 0 to 10", p.Spread)
 	}
@@ -144,6 +189,10 @@ func (p *Point) validate(m *Model, index map[string]int) error {
 		if !is {
 			return fmt.Errorf("layer %s was not measured", l.ID)
 		}
+		if p.TP > 1 && !slices.ContainsFunc(l.Split, func(s Split) bool { return s.TP == p.TP }) {
+			return fmt.Errorf("layer %s has no split over %d ranks, which says what each of them "+
+				"has of it", l.ID, p.TP)
+		}
 		for what, s := range map[string]float64{"forward": c.Forward, "backward": c.Backward,
 			"update": c.Update} {
 			if !(s >= 0 && s <= maxNumber) { // NaN is neither
@@ -157,10 +206,14 @@ func (p *Point) validate(m *Model, index map[string]int) error {
 	return nil
 }
 
-// Point returns what was measured on a device with a micro-batch; nil = nothing.
-func (m *Model) Point(device string, micro int) *Point {
+// Degree returns how many ranks share each layer.
+func (p *Point) Degree() int { return max(p.TP, 1) }
+
+// Point returns what was measured on a kind of device with layers that so many ranks share, and
+// with a micro-batch; nil = nothing.
+func (m *Model) Point(device string, tp, micro int) *Point {
 	i := slices.IndexFunc(m.Points, func(p Point) bool {
-		return p.Device == device && p.Micro == micro
+		return p.Device == device && p.Degree() == tp && p.Micro == micro
 	})
 	if i < 0 {
 		return nil
@@ -168,15 +221,28 @@ func (m *Model) Point(device string, micro int) *Point {
 	return &m.Points[i]
 }
 
-// Micros returns the sizes of micro-batches that were measured on a device, ascending.
-func (m *Model) Micros(device string) (list []int) {
+// Micros returns the sizes of micro-batches that were measured on a kind of device with layers that
+// so many ranks share, ascending.
+func (m *Model) Micros(device string, tp int) (list []int) {
 	for _, p := range m.Points {
-		if p.Device == device {
+		if p.Device == device && p.Degree() == tp {
 			list = append(list, p.Micro)
 		}
 	}
 	slices.Sort(list)
 	return list
+}
+
+// Degrees returns how many ranks shared layers where something was measured on a kind of device,
+// ascending.
+func (m *Model) Degrees(device string) (list []int) {
+	for _, p := range m.Points {
+		if p.Device == device {
+			list = append(list, p.Degree())
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // Devices returns the kinds of devices on which something was measured, by name.

@@ -23,7 +23,8 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := m.Micros("cpu"); !cmp.Equal(got, []int{2}) || m.Point("cpu", 4) != nil {
+	if got := m.Micros("cpu", 1); !cmp.Equal(got, []int{2}) ||
+		m.Point("cpu", 1, 4) != nil {
 		t.Errorf("micro-batches %v", got)
 	}
 	for _, x := range []struct{ old, new, err string }{
@@ -39,6 +40,13 @@ func TestParse(t *testing.T) {
 		{`"micro": 2`, `"micro": 0`, "from 1 to 2^30 samples"},
 		{`"micro": 2`, `"micro": 2, "spread": -1`, "a spread of -1"},
 		{`"device": "cpu"`, `"device": ""`, "of which device"},
+		{`"micro": 2`, `"micro": 2, "tp": 2`, "layer a has no split over 2 ranks"},
+		{`"micro": 2`, `"micro": 2, "tp": -1`, "-1 ranks share its layers"},
+		{`"out": 2`, `"out": 2, "split": [{"tp": 1, "params": 1, "state": 1}]`, "a degree of 1"},
+		{`"out": 2`, `"out": 2, "split": [{"tp": 2, "params": 5, "state": 1}]`,
+			"layer a: split over 2 ranks: 5 bytes of parameters"},
+		{`"out": 2`, `"out": 2, "split": [{"tp": 2, "params": 4, "state": 1}, {"tp": 2, "params": 4, "state": 1}]`,
+			"split over 2 ranks comes twice"},
 		{`"points": [`, `"points": [], "source": "", "points": [`, ""},
 		{`}]}`, `}]} x`, "stands after it"},
 	} {
@@ -49,9 +57,37 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestDegrees reads a model whose layers were measured on one device, and shared by two.
+func TestDegrees(t *testing.T) {
+	shared := strings.ReplaceAll(good, `"out": 2`,
+		`"out": 2, "split": [{"tp": 2, "params": 3, "state": 9}]`)
+	head, points, _ := strings.Cut(shared, `"points": [`)
+	point := strings.TrimSuffix(points, "]}")
+	m, err := model.Parse([]byte(head + `"points": [` + point + ", " +
+		strings.Replace(point, `"micro": 2`, `"micro": 4, "tp": 2`, 1) + "]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Degrees("cpu"); !cmp.Equal(got, []int{1, 2}) {
+		t.Errorf("degrees %v", got)
+	}
+	if got := m.Micros("cpu", 2); !cmp.Equal(got, []int{4}) || m.Point("cpu", 2, 2) != nil ||
+		m.Point("cpu", 2, 4).Degree() != 2 {
+		t.Errorf("micro-batches %v", got)
+	}
+	if params, state := m.Layers[0].Rank(2); params != 3 || state != 9 {
+		t.Errorf("%d bytes of parameters and %d of state", params, state)
+	}
+	if params, state := m.Layers[0].Rank(1); params != 4 || state != 16 {
+		t.Errorf("%d bytes of parameters and %d of state", params, state)
+	}
+}
+
 // FuzzParse feeds any text to the parser: it does not panic, and what it reads it reads again.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
+	f.Add([]byte(strings.ReplaceAll(strings.Replace(good, `"micro": 2`, `"micro": 2, "tp": 2`, 1),
+		`"out": 2`, `"out": 2, "split": [{"tp": 2, "params": 3, "state": 9}]`)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, err := model.Parse(text)
 		if err != nil {

@@ -5,6 +5,18 @@ package timeline
 
 import "fmt"
 
+// A Transfer is how a stage sends to the next one, and gets from it.
+type Transfer int
+
+const (
+	// Overlapped transfers go while both stages compute: a send is not waited for.
+	Overlapped Transfer = iota
+	// Exchange keeps both stages from computing; one may send and get at the same time.
+	Exchange
+	// Blocking keeps both stages from computing, and each makes one transfer at a time.
+	Blocking
+)
+
 // A Stage is what a pipeline stage takes.
 type Stage struct {
 	Forward, Backward float64 // seconds of a micro-batch
@@ -18,8 +30,12 @@ type Stage struct {
 	// nil = Ahead does. Micro-batches keep their order forward, and back.
 	Order []bool
 	// Down is the seconds that a micro-batch is on its way to the next stage, and Up those of its
-	// gradient from there. Stages compute meanwhile.
+	// gradient from there. A link carries one of each direction at a time.
 	Down, Up float64
+	// Latency is the part of Down and of Up in which the link is free for the next one already.
+	Latency    float64
+	HalfDuplex bool // the link carries one of both directions at a time
+	Transfer   Transfer
 }
 
 // An Op is a pass of a micro-batch through a stage.
@@ -29,11 +45,20 @@ type Op struct {
 	Start, End   float64 // seconds since the step began
 }
 
+// A Sent is a micro-batch, or its gradient, on the way between two stages.
+type Sent struct {
+	Stage, Micro int  // the link from Stage to the next one
+	Backward     bool // a gradient, on its way up
+	Start, End   float64
+}
+
 // A Timeline is a step as it was played.
 type Timeline struct {
 	Seconds float64   // of the step
 	Ops     [][]Op    // by stage, in order
+	Sent    [][]Sent  // by stage that sends to the next one or gets from it, in order
 	Busy    []float64 // by stage, seconds of computing
+	Ends    []float64 // by stage, when it has computed and sent all, and its tail begins
 }
 
 // pass returns the i-th of the 2·micro passes of a stage: the number of the micro-batch, and
@@ -84,134 +109,160 @@ func checkOrders(stages []Stage, micro int) error {
 }
 
 // Run plays a step of so many micro-batches. It fails where stages wait for each other for ever: a
-// stage may not hold more than the one before it; and for an Order that does not make each pass.
+// stage may not hold more than the one before it. Where sends are waited for, it may not hold three
+// more than the one behind it either: that one would wait to send a gradient back, and not take the
+// micro-batch that this one sends. It also fails for an Order that does not make each pass.
 func Run(stages []Stage, micro int) (*Timeline, error) {
-	n := len(stages)
 	if err := checkOrders(stages, micro); err != nil {
 		return nil, err
 	}
-	t := &Timeline{Ops: make([][]Op, n), Busy: make([]float64, n)}
-	// ends has the end of each pass, by stage, direction and micro-batch; -1 = not yet.
-	ends := make([][2][]float64, n)
-	made := make([]int, n) // passes forward, by stage
-	for s := range stages {
-		t.Ops[s] = make([]Op, 0, 2*micro)
-		for d := range ends[s] {
-			ends[s][d] = make([]float64, micro)
-			for k := range ends[s][d] {
-				ends[s][d][k] = -1
-			}
-		}
+	p := newPlayer(stages, micro)
+	if p.alone {
+		p.flow()
+	} else {
+		p.meet()
 	}
-	// arrival returns when a stage has what a pass needs; -1 = not known yet.
-	arrival := func(s, k int, backward bool) float64 {
-		from, lag, direction := s-1, 0.0, 0
-		switch {
-		case backward && s == n-1:
-			return ends[s][0][k]
-		case backward:
-			from, lag, direction = s+1, stages[s].Up, 1
-		case s == 0:
-			return 0
-		default:
-			lag = stages[s-1].Down
-		}
-		if ends[from][direction][k] < 0 {
-			return -1
-		}
-		return ends[from][direction][k] + lag
-	}
-	for moved := true; moved; {
-		moved = false
-		for s := range stages {
-			for i := len(t.Ops[s]); i < 2*micro; i++ {
-				k, backward := stages[s].pass(micro, i, made[s])
-				start := arrival(s, k, backward)
-				if start < 0 {
-					break
-				}
-				if i > 0 {
-					start = max(start, t.Ops[s][i-1].End)
-				}
-				direction, seconds := 0, stages[s].Forward
-				if backward {
-					direction, seconds = 1, stages[s].Backward
-				} else {
-					made[s]++
-				}
-				ends[s][direction][k] = start + seconds
-				t.Ops[s] = append(t.Ops[s], Op{s, k, backward, start, start + seconds})
-				t.Busy[s] += seconds
-				moved = true
-			}
-		}
-	}
+	t := p.line
 	for s := range stages {
 		if len(t.Ops[s]) < 2*micro {
 			return nil, fmt.Errorf("stage %d waits for ever: a stage may not hold more "+
-				"micro-batches than the one before it", s)
+				"micro-batches than the one before it, and where sends are waited for no more "+
+				"than two more than the one behind it", s)
 		}
-		t.Seconds = max(t.Seconds, t.Ops[s][2*micro-1].End+stages[s].Tail)
+		t.Ends[s] = max(t.Ends[s], t.Ops[s][2*micro-1].End)
+		t.Seconds = max(t.Seconds, t.Ends[s]+stages[s].Tail)
 	}
 	return t, nil
 }
 
-// Check returns what a timeline claims that cannot be: a pass that is missing or made twice, two
-// that a stage makes at once, one that begins before what it needs is there, more micro-batches
-// held than the stage may; nil = nothing. It knows nothing of how Run plays.
-func Check(stages []Stage, micro int, t *Timeline) error {
-	type pass struct {
-		stage, micro int
-		backward     bool
+// player is a step that is being played.
+type player struct {
+	stages []Stage
+	micro  int
+	line   *Timeline
+	// come has when a stage has what a pass needs, by stage, direction and micro-batch; -1 = not
+	// known yet. Directions are 0 = forward, 1 = backward.
+	come [][2][]float64
+	made []int // passes forward that were played, by stage
+	// free has from when on a link carries the next, by stage and direction; a half-duplex link has
+	// both in direction 0.
+	free [][2]float64
+	// alone says that no stage waits for a transfer of its own: all are overlapped, and no link is
+	// half-duplex.
+	alone bool
+}
+
+// newPlayer returns a step in which nothing was played yet.
+func newPlayer(stages []Stage, micro int) *player {
+	n := len(stages)
+	p := &player{stages: stages, micro: micro, come: make([][2][]float64, n),
+		free: make([][2]float64, n), made: make([]int, n), alone: true,
+		line: &Timeline{Ops: make([][]Op, n),
+			Sent: make([][]Sent, n), Busy: make([]float64, n), Ends: make([]float64, n)}}
+	times := make([]float64, 2*n*micro)
+	for i := range times {
+		times[i] = -1
 	}
-	const slack = 1e-9 // of rounding, as a part of the step
-	at, last := map[pass]Op{}, 0.0
-	for s, ops := range t.Ops {
-		free, held := 0.0, 0
-		for _, op := range ops {
-			key := pass{op.Stage, op.Micro, op.Backward}
-			seconds := stages[s].Forward
-			if op.Backward {
-				seconds = stages[s].Backward
-				held--
-			} else {
-				held++
+	ops, sent := make([]Op, 2*n*micro), make([]Sent, 2*n*micro)
+	for s := range stages {
+		from := 2 * s * micro
+		p.come[s] = [2][]float64{times[from : from+micro], times[from+micro : from+2*micro]}
+		p.line.Ops[s] = ops[from : from : from+2*micro]
+		p.line.Sent[s] = sent[from : from : from+2*micro]
+		if s+1 < n && (stages[s].Transfer != Overlapped || stages[s].HalfDuplex) {
+			p.alone = false
+		}
+	}
+	if n > 0 {
+		clear(p.come[0][0]) // the first stage has the samples
+	}
+	return p
+}
+
+// next returns the next pass of a stage; the pass has no times yet. It is not there where all were
+// played.
+func (p *player) next(s int) (op Op, direction int, is bool) {
+	i := len(p.line.Ops[s])
+	if i == 2*p.micro {
+		return Op{}, 0, false
+	}
+	k, backward := p.stages[s].pass(p.micro, i, p.made[s])
+	if backward {
+		direction = 1
+	}
+	return Op{Stage: s, Micro: k, Backward: backward}, direction, true
+}
+
+// compute plays a pass that begins as soon as it can, after a time.
+func (p *player) compute(op Op, direction int, after float64) Op {
+	s := op.Stage
+	seconds := p.stages[s].Forward
+	if direction == 1 {
+		seconds = p.stages[s].Backward
+	}
+	op.Start = max(after, p.come[s][direction][op.Micro])
+	op.End = op.Start + seconds
+	p.line.Ops[s] = append(p.line.Ops[s], op)
+	p.line.Busy[s] += seconds
+	if direction == 0 {
+		p.made[s]++
+	}
+	if direction == 0 && s == len(p.stages)-1 {
+		p.come[s][1][op.Micro] = op.End // it turns round there
+	}
+	return op
+}
+
+// link returns which link a pass is sent over when it has ended, by the stage before it, and how
+// many seconds that takes; -1 = it is sent nowhere.
+func (p *player) link(s, direction int) (link int, seconds float64) {
+	switch {
+	case direction == 0 && s+1 < len(p.stages):
+		return s, p.stages[s].Down
+	case direction == 1 && s > 0:
+		return s - 1, p.stages[s-1].Up
+	}
+	return -1, 0
+}
+
+// send plays that what a pass has made goes over a link from a time on, and returns when it is
+// there.
+func (p *player) send(op Op, link, direction int, start, seconds float64) float64 {
+	to, channel := link+1, direction
+	if direction == 1 {
+		to = link
+	}
+	if p.stages[link].HalfDuplex {
+		channel = 0
+	}
+	sent := Sent{Stage: link, Micro: op.Micro, Backward: op.Backward, Start: start,
+		End: start + seconds}
+	p.free[link][channel] = sent.End - min(p.stages[link].Latency, seconds)
+	p.line.Sent[link] = append(p.line.Sent[link], sent)
+	p.come[to][direction][op.Micro] = sent.End
+	return sent.End
+}
+
+// flow plays a step in which stages wait for what they need only.
+func (p *player) flow() {
+	for moved := true; moved; {
+		moved = false
+		for s := range p.stages {
+			at := 0.0
+			if n := len(p.line.Ops[s]); n > 0 {
+				at = p.line.Ops[s][n-1].End
 			}
-			_, twice := at[key]
-			switch tolerance := float64(slack * t.Seconds); {
-			case op.Stage != s || op.Micro < 0 || op.Micro >= micro || twice:
-				return fmt.Errorf("stage %d: %+v is not one of its passes, or comes twice", s, op)
-			case op.Start < free-tolerance || op.End-op.Start < seconds-tolerance:
-				return fmt.Errorf("stage %d: %+v overlaps the one before, or is too short", s, op)
-			case held > max(stages[s].Ahead, 1):
-				return fmt.Errorf("stage %d holds %d micro-batches, and may hold %d", s, held,
-					stages[s].Ahead)
+			for {
+				op, direction, is := p.next(s)
+				if !is || p.come[s][direction][op.Micro] < 0 {
+					break
+				}
+				op = p.compute(op, direction, at)
+				if link, seconds := p.link(s, direction); link >= 0 {
+					p.send(op, link, direction, max(op.End, p.free[link][direction]), seconds)
+				}
+				at, moved = op.End, true
 			}
-			at[key], free = op, op.End
-		}
-		if len(ops) != 2*micro {
-			return fmt.Errorf("stage %d makes %d passes of %d", s, len(ops), 2*micro)
-		}
-		last = max(last, free+stages[s].Tail)
-	}
-	for key, op := range at {
-		need, lag := pass{key.stage - 1, key.micro, false}, 0.0
-		switch {
-		case key.backward && key.stage == len(stages)-1:
-			need = pass{key.stage, key.micro, false}
-		case key.backward:
-			need, lag = pass{key.stage + 1, key.micro, true}, stages[key.stage].Up
-		case key.stage == 0:
-			continue
-		default:
-			lag = stages[key.stage-1].Down
-		}
-		if op.Start < at[need].End+lag-float64(slack*t.Seconds) {
-			return fmt.Errorf("%+v begins before %+v has come", op, at[need])
 		}
 	}
-	if last > t.Seconds*(1+slack) || last < t.Seconds*(1-slack) {
-		return fmt.Errorf("the step takes %v s, and its last stage ends after %v", t.Seconds, last)
-	}
-	return nil
 }

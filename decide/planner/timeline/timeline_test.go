@@ -2,6 +2,7 @@ package timeline_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,12 +38,20 @@ func TestChecked(t *testing.T) {
 		seconds := rapid.Float64Range(0.1, 10)
 		micro := rapid.IntRange(1, 9).Draw(t, "micro")
 		stages := make([]timeline.Stage, rapid.IntRange(1, 6).Draw(t, "stages"))
-		ahead := len(stages) + 3
-		for s := range stages {
-			ahead = rapid.IntRange(1, ahead).Draw(t, "ahead")
+		// Where sends are waited for, a stage that holds three more than the next would wait for
+		// ever, and the next one for it.
+		ahead, steps, transfers := 1, 2, 2
+		if rapid.Bool().Draw(t, "overlapped") {
+			steps, transfers = 5, 0
+		}
+		for s := range slices.Backward(stages) {
+			ahead += rapid.IntRange(0, steps).Draw(t, "ahead")
 			stages[s] = timeline.Stage{Forward: seconds.Draw(t, "f"),
 				Backward: seconds.Draw(t, "b"), Tail: seconds.Draw(t, "tail"), Ahead: ahead,
-				Down: seconds.Draw(t, "down"), Up: seconds.Draw(t, "up")}
+				Down: seconds.Draw(t, "down"), Up: seconds.Draw(t, "up"),
+				Latency:    rapid.Float64Range(0, 0.1).Draw(t, "latency"),
+				HalfDuplex: rapid.Bool().Draw(t, "half-duplex"),
+				Transfer:   timeline.Transfer(rapid.IntRange(0, transfers).Draw(t, "transfer"))}
 		}
 		line, err := timeline.Run(stages, micro)
 		if err != nil {
@@ -75,6 +84,23 @@ func TestChecked(t *testing.T) {
 			}
 			*op = was
 		}
+		if len(stages) > 1 {
+			sent := &line.Sent[rapid.IntRange(0, len(stages)-2).Draw(t, "link")][rapid.IntRange(0,
+				2*micro-1).Draw(t, "number")]
+			was := *sent
+			for what, change := range map[string]func(){
+				"shorter":      func() { sent.End -= 0.05 },
+				"earlier":      func() { sent.Start, sent.End = sent.Start-100, sent.End-100 },
+				"other number": func() { sent.Micro++ },
+				"other way":    func() { sent.Backward = !sent.Backward },
+			} {
+				change()
+				if timeline.Check(stages, micro, line) == nil {
+					t.Errorf("transfer %s: %+v of %+v is not seen", what, *sent, was)
+				}
+				*sent = was
+			}
+		}
 		line.Seconds *= 0.9
 		if timeline.Check(stages, micro, line) == nil {
 			t.Error("a shorter step is not seen")
@@ -82,12 +108,58 @@ func TestChecked(t *testing.T) {
 	})
 }
 
-// TestWaitsForEver refuses a stage that holds more than the one before it gives.
+// TestTransfers plays two micro-batches through two stages, and three over a link that is slow, by
+// hand.
+func TestTransfers(t *testing.T) {
+	one := timeline.Stage{Forward: 1, Backward: 2, Ahead: 2, Down: 1, Up: 1}
+	slow := timeline.Stage{Forward: 1, Backward: 1, Ahead: 3, Down: 10}
+	for _, x := range []struct {
+		what    string
+		change  func(*timeline.Stage)
+		from    timeline.Stage
+		micro   int
+		seconds float64
+	}{
+		{"overlapped", func(*timeline.Stage) {}, one, 2, 11},
+		{"exchange", func(s *timeline.Stage) { s.Transfer = timeline.Exchange }, one, 2, 12},
+		{"blocking", func(s *timeline.Stage) { s.Transfer = timeline.Blocking }, one, 2, 13},
+		{"exchange over a half-duplex link", func(s *timeline.Stage) {
+			s.Transfer, s.HalfDuplex = timeline.Exchange, true
+		}, one, 2, 13},
+		// They are there after 11, 21 and 31 s, then go forward and back by turns.
+		{"slow", func(*timeline.Stage) {}, slow, 3, 34},
+		{"slow and long", func(s *timeline.Stage) { s.Latency = 10 }, slow, 3, 18},
+		// The gradients of the first two wait until the third micro-batch is there.
+		{"slow and half-duplex", func(s *timeline.Stage) { s.HalfDuplex, s.Up = true, 3 }, slow, 3,
+			41},
+	} {
+		stages := []timeline.Stage{x.from, {Forward: 1, Backward: x.from.Backward, Ahead: 1}}
+		x.change(&stages[0])
+		line, err := timeline.Run(stages, x.micro)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line.Seconds != x.seconds {
+			t.Errorf("%s: %v s, want %v: %+v, %+v", x.what, line.Seconds, x.seconds, line.Ops,
+				line.Sent)
+		}
+		if err := timeline.Check(stages, x.micro, line); err != nil {
+			t.Errorf("%s: %v", x.what, err)
+		}
+	}
+}
+
+// TestWaitsForEver refuses a stage that holds more than the one before it gives, and one that waits
+// until the next has taken what it sends, while that one waits for it.
 func TestWaitsForEver(t *testing.T) {
-	stages := []timeline.Stage{{Forward: 1, Backward: 1, Ahead: 1},
-		{Forward: 1, Backward: 1, Ahead: 2}}
-	if line, err := timeline.Run(stages, 4); err == nil {
-		t.Errorf("it ended after %v s", line.Seconds)
+	for _, stages := range [][]timeline.Stage{
+		{{Forward: 1, Backward: 1, Ahead: 1}, {Forward: 1, Backward: 1, Ahead: 2}},
+		{{Forward: 1, Backward: 1, Ahead: 4, Transfer: timeline.Exchange},
+			{Forward: 1, Backward: 1, Ahead: 1}},
+	} {
+		if line, err := timeline.Run(stages, 4); err == nil {
+			t.Errorf("it ended after %v s", line.Seconds)
+		}
 	}
 }
 

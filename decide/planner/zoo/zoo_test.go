@@ -129,7 +129,7 @@ func TestModel(t *testing.T) {
 			t.Errorf("%s: %d layers, %d points", s.Name, len(m.Layers), len(m.Points))
 		}
 		var took float64
-		for _, c := range m.Point("a100-80", 2).Layers {
+		for _, c := range m.Point("a100-80", 1, 2).Layers {
 			took += c.Forward + c.Backward
 		}
 		if least := 2 * s.Operations() / (0.45 * 312e12); took < least || took > 1.02*least {
