@@ -157,12 +157,12 @@ func (p *problem) chain(g *grid) bound.Chain {
 func (p *problem) mesh(c *candidate) string {
 	replicas := layout.Axis{Name: "dp", Size: c.replicas}
 	stages := layout.Axis{Name: "pp", Size: c.stages, Micro: c.point.Micro}
+	for s := range c.starts { // one stage too: a job with other layers must not take the plan
+		from, to := p.layersOf(c, s)
+		stages.Shares = append(stages.Shares, to-from)
+	}
 	if c.stages > 1 {
 		stages.Ahead = c.ahead
-		for s := range c.starts {
-			from, to := p.layersOf(c, s)
-			stages.Shares = append(stages.Shares, to-from)
-		}
 	}
 	if c.dpFast && c.replicas > 1 && c.stages > 1 {
 		return layout.Mesh{stages, replicas}.String()

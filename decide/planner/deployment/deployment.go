@@ -94,6 +94,11 @@ func Parse(text []byte) (*Deployment, error) {
 		return nil, errors.New("deployment: runs says what runs it, in by, or why nothing does, " +
 			"in why_not")
 	}
+	if p := d.Predicted; !(p.Seconds > 0 && p.Low > 0 && p.Low <= p.Seconds &&
+		p.Seconds <= p.High) || d.Batch < 1 {
+		return nil, fmt.Errorf("deployment: a step of %d samples in %v s, from %v to %v, cannot be",
+			d.Batch, p.Seconds, p.Low, p.High)
+	}
 	if d.Mesh == "" {
 		if d.Runs.By != "" {
 			return nil, fmt.Errorf("deployment: %s is said to run it, and it has no mesh",

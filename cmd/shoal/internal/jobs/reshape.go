@@ -20,11 +20,13 @@ import (
 // reshapeFlags are the flags of shoal reshape. One goroutine uses them, that of the command; only
 // run waits for the job.
 type reshapeFlags struct {
-	mesh   string // axes with their degrees, as layout.ParseMesh takes them
-	plan   string // file of a plan, whose mesh is taken; "" = mesh says it
-	dryRun bool   // whether to print the plan only
-	noWait bool   // whether to ask, and not to wait for the mesh
-	json   bool   // whether to print JSON objects
+	mesh string // axes with their degrees, as layout.ParseMesh takes them
+	plan string // file of a plan, whose mesh is taken; "" = mesh says it
+	// planned is what that file has; nil = there is none.
+	planned *deployment.Deployment
+	dryRun  bool // whether to print the plan only
+	noWait  bool // whether to ask, and not to wait for the mesh
+	json    bool // whether to print JSON objects
 }
 
 // NewReshapeCommand returns the command shoal reshape.
@@ -95,7 +97,7 @@ func (f *reshapeFlags) readPlan() error {
 	if why := d.Runs.WhyNot; why != "" {
 		return cli.Usagef("%s: no job can take this plan, because %s", f.plan, why)
 	}
-	f.mesh = d.Mesh
+	f.mesh, f.planned = d.Mesh, d
 	return nil
 }
 
@@ -106,7 +108,12 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 	if err != nil {
 		return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
 	}
-	if err := f.printPlan(out, &plan); err != nil || f.dryRun {
+	if f.json {
+		err = json.NewEncoder(out).Encode(f.dryRunOf(&plan, &j.Job))
+	} else {
+		err = f.printPlan(out, &plan, &j.Job)
+	}
+	if err != nil || f.dryRun {
 		return err
 	}
 	g := goal{job: j, what: "mesh " + plan.To, noWait: f.noWait, json: f.json}
@@ -132,11 +139,9 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 	return g.askAndWait(ctx, out)
 }
 
-// printPlan prints a plan to out, as text or as a JSON object.
-func (f *reshapeFlags) printPlan(out io.Writer, p *api.Plan) error {
-	if f.json {
-		return json.NewEncoder(out).Encode(p)
-	}
+// printPlan prints to out, as text, what a reshape of a job moves, and what it brings if a file of
+// a plan says that.
+func (f *reshapeFlags) printPlan(out io.Writer, p *api.Plan, j *api.Job) error {
 	_, err := fmt.Fprintf(out, `from           mesh %s
 to             mesh %s, on %s
 state          %d bytes, %s
@@ -146,6 +151,9 @@ extra memory   %d bytes on the host that needs most, %d with what it has
 alone          %s
 predicted      %s
 `, p.From, p.To, plural.Of(p.Workers, "worker"), p.State, plural.Of(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, unreplicatedText(p), cli.PredictionText(p))
+	if err == nil && f.planned != nil {
+		_, err = io.WriteString(out, gainOf(f.planned, p, j).text())
+	}
 	return err
 }
 

@@ -2,6 +2,7 @@
 package plan
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,8 +20,9 @@ import (
 
 // flags are those of shoal plan.
 type flags struct {
-	cluster string // file of the machines
-	batch   int    // samples of a step
+	cluster string // file of the machines; "" = those of job
+	job     string // running job; "" = cluster says the machines
+	batch   int    // samples of a step; 0 = as the job has
 	workers int    // how many take part; 0 = one at each place
 	mesh    string // the mesh to judge; "" = the best is chosen
 	out     string // file that the plan is written to; "" = none
@@ -31,7 +33,7 @@ type flags struct {
 func NewCommand() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:   "plan MODEL --cluster FILE --batch N | plan zoo",
+		Use:   "plan MODEL --cluster FILE --batch N | plan MODEL --job JOB | plan zoo",
 		Short: "Choose how a model is deployed over machines, with a proof of how good that is",
 		Long: cli.Help(`Choose how a model is deployed over machines: how many replicas and pipeline stages, which layers
 are on each stage, the samples of a micro-batch, and how many of them each stage holds. The command
@@ -40,46 +42,62 @@ says what a step takes, and proves how far from the best possible plan this one 
 MODEL is a file with the layers of the model and what each was measured to take
 (docs/formats/model.md), or a well-known model by formula, such as zoo:llama-8b, or
 zoo:llama-8b@4096 with samples of so many tokens; shoal plan zoo lists those. The file of the
-cluster has hosts, devices and links (docs/formats/cluster.md). Plans are made for devices of one
-kind.`, cli.ExitCodes, "plans"),
+cluster has hosts, devices and links (docs/formats/cluster.md). With --job these are the ones of a
+running job, with what it has measured of them. Plans are made for devices of one kind.`,
+			cli.ExitCodes, "plans"),
 		Example: `  shoal plan gpt.model.json --cluster cluster.json --batch 96
-  shoal plan gpt.model.json --cluster cluster.json --batch 96 -o gpt.deployment.json
   shoal plan gpt.model.json --cluster cluster.json --batch 96 --mesh "dp=2,pp=2(9/5;micro=4)"
   shoal plan zoo:llama-8b --cluster cluster.json --batch 1024
-  shoal reshape gpt --plan gpt.deployment.json   a running job follows it`,
+  shoal plan gpt.model.json --job gpt -o gpt.deployment.json   for the hosts of a running job
+  shoal reshape gpt --plan gpt.deployment.json                 the job follows the plan
+  shoal plan check gpt.deployment.json --job gpt               and takes as long as promised?`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case args[0] == "zoo":
+			if args[0] == "zoo" {
 				return printZoo(cmd.OutOrStdout())
-			case f.cluster == "":
-				return cli.Usagef("say on which machines: --cluster FILE")
-			case f.batch < 1:
-				return cli.Usagef("say how many samples a step has: --batch 96")
-			case f.workers < 0:
-				return cli.Usagef("--workers=%d: at least one takes part", f.workers)
-			case f.mesh != "" && f.workers > 0:
-				return cli.Usagef("--mesh and --workers both say how many workers take part")
 			}
-			return f.run(cmd.OutOrStdout(), args[0])
+			if err := f.validate(cmd.Flags().Changed("batch")); err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), args[0])
 		},
 	}
 	set := cmd.Flags()
 	set.StringVar(&f.cluster, "cluster", "", "the file with hosts, devices and links")
-	set.IntVar(&f.batch, "batch", 0, "samples of a step, over all workers")
+	set.StringVar(&f.job, "job", "", "plan for the hosts and links of this running job")
+	set.IntVar(&f.batch, "batch", 0,
+		"samples of a step, over all workers (default with --job: as the job has)")
 	set.IntVar(&f.workers, "workers", 0,
 		"how many workers take part (default as many as the hosts have places for)")
 	set.StringVar(&f.mesh, "mesh", "", "judge this mesh, and choose none")
 	set.StringVarP(&f.out, "out", "o", "", "write the plan to this file, for shoal reshape --plan")
 	set.BoolVar(&f.json, "json", false, "print the plan as a JSON object")
-	cmd.AddCommand(newImportCommand())
+	cmd.AddCommand(newCheckCommand(), newImportCommand())
 	return cmd
+}
+
+// validate fails for flags that say too little, or contradict each other; batch = there is --batch.
+func (f *flags) validate(batch bool) error {
+	switch {
+	case f.cluster == "" && f.job == "":
+		return cli.Usagef("say on which machines: --cluster FILE, or --job JOB for those of a " +
+			"running job")
+	case f.cluster != "" && f.job != "":
+		return cli.Usagef("--cluster and --job both say on which machines: give one of them")
+	case f.batch < 1 && (f.job == "" || batch):
+		return cli.Usagef("say how many samples a step has: --batch 96")
+	case f.workers < 0:
+		return cli.Usagef("--workers=%d: at least one takes part", f.workers)
+	case f.mesh != "" && f.workers > 0:
+		return cli.Usagef("--mesh and --workers both say how many workers take part")
+	}
+	return nil
 }
 
 // run reads the files, plans, and prints the plan. It fails for files that are none, and where no
 // plan can be.
-func (f *flags) run(out io.Writer, file string) error {
-	clusterText, c, err := read(f.cluster, cluster.MaxBytes, cluster.Parse)
+func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
+	clusterText, c, err := f.machines(ctx)
 	if err != nil {
 		return err
 	}
@@ -114,7 +132,10 @@ func (f *flags) run(out io.Writer, file string) error {
 		return err
 	}
 	kind := c.Places()[0].Kind // all have devices of one
-	return printPlan(out, r, c.Kind(kind))
+	if err := printPlan(out, r, c.Kind(kind)); err != nil {
+		return err
+	}
+	return printAssumed(out, c)
 }
 
 // read reads a file of at most so many bytes, and what parse makes of it. Errors about its content

@@ -1,0 +1,204 @@
+package plan
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/decide/planner"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/deployment"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+// leastSteps is of how many steps a median says something.
+const leastSteps = 10
+
+// checkFlags are those of shoal plan check.
+type checkFlags struct {
+	job     string // name of a running job; "" = the plan is judged again
+	model   string // file of the model, or one of the zoo
+	cluster string // file of the machines
+	json    bool   // whether to print a JSON object
+}
+
+// newCheckCommand returns the command shoal plan check.
+func newCheckCommand() *cobra.Command {
+	var f checkFlags
+	cmd := &cobra.Command{
+		Use:   "check PLAN --job JOB | check PLAN --model MODEL --cluster FILE",
+		Short: "Compare what a plan promises with what the steps of a job take",
+		Long: cli.Help(`Compare what a plan promises with what the steps of a running job take, which must have the mesh of
+the plan: the median of the newest steps since then, and between which times half of them lie.
+
+With a model and a cluster the plan is judged again, and the command says which of its figures do
+not hold: because somebody has changed them, or because the plan is of another model or cluster.`,
+			cli.ExitCodes, "plans"),
+		Example: `  shoal plan check gpt.deployment.json --job gpt
+  shoal plan check gpt.deployment.json --job gpt --json   the same as a JSON object
+  shoal plan check gpt.deployment.json --model gpt.model.json --cluster cluster.json`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			judges := f.model != "" && f.cluster != ""
+			switch {
+			case f.job == "" && !judges:
+				return cli.Usagef("say which job runs the plan, --job JOB, or what it was made " +
+					"of, --model MODEL --cluster FILE")
+			case f.job != "" && (f.model != "" || f.cluster != ""):
+				return cli.Usagef("--job compares with a job, and --model and --cluster judge " +
+					"again: give one or the other")
+			}
+			_, d, err := read(args[0], deployment.MaxBytes, deployment.Parse)
+			if err != nil {
+				return err
+			}
+			if judges {
+				return f.judge(cmd.OutOrStdout(), args[0], d)
+			}
+			return f.compare(cmd.Context(), cmd.OutOrStdout(), d)
+		},
+	}
+	set := cmd.Flags()
+	set.StringVar(&f.job, "job", "", "the running job that has the mesh of the plan")
+	set.StringVar(&f.model, "model", "", "the file of the model that the plan was made of")
+	set.StringVar(&f.cluster, "cluster", "", "the file of the cluster that the plan was made of")
+	set.BoolVar(&f.json, "json", false, "print a JSON object")
+	return cmd
+}
+
+// judge judges a plan again, which is in a file, and prints which of its claims do not hold. It
+// fails if there is one.
+func (f *checkFlags) judge(out io.Writer, file string, d *deployment.Deployment) error {
+	clusterText, c, err := read(f.cluster, cluster.MaxBytes, cluster.Parse)
+	if err != nil {
+		return err
+	}
+	modelText, m, err := readModel(f.model, c)
+	if err != nil {
+		return err
+	}
+	fails := []string{}
+	for _, x := range [...]struct{ what, name, says, is string }{
+		{"model", f.model, d.Model, deployment.Hash(modelText)},
+		{"cluster", f.cluster, d.Cluster, deployment.Hash(clusterText)},
+	} {
+		if x.says != x.is {
+			fails = append(fails, fmt.Sprintf("it was made of another %s than %s, or that has "+
+				"changed since: its hash is %s, and the plan has %s", x.what, x.name, x.is, x.says))
+		}
+	}
+	more, err := planner.Verify(planner.Request{Model: m, Cluster: c}, d)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	fails = append(fails, more...)
+	if f.json {
+		if err := json.NewEncoder(out).Encode(verdict{len(fails) == 0, fails}); err != nil {
+			return err
+		}
+	} else {
+		for _, text := range fails {
+			fmt.Fprintln(out, text)
+		}
+	}
+	if len(fails) > 0 {
+		verb := "do"
+		if len(fails) == 1 {
+			verb = "does"
+		}
+		return fmt.Errorf("%s: %s of the plan %s not hold; shoal plan makes a new one", file,
+			plural.Of(len(fails), "claim"), verb)
+	}
+	if !f.json {
+		_, err = fmt.Fprintf(out, "%s holds: step, stages, memory and bound are as said\n", d.Mesh)
+	}
+	return err
+}
+
+// A verdict is what was found of a plan that was judged again, as JSON has it.
+type verdict struct {
+	Holds bool     `json:"holds"`
+	Fails []string `json:"fails"` // in words; never null
+}
+
+// A comparison is what a plan promises beside what steps take, as JSON has it.
+type comparison struct {
+	Job       string                `json:"job"`
+	Mesh      string                `json:"mesh"`
+	Predicted deployment.Prediction `json:"predicted"`
+	Measured  *api.Pace             `json:"measured"`
+	// Error is by which part of the prediction the measured median is above it.
+	Error  float64 `json:"error"`
+	Inside bool    `json:"inside"` // the median is between low and high
+}
+
+// compare asks the job what its steps take, and prints that beside what the plan promises.
+func (f *checkFlags) compare(ctx context.Context, out io.Writer, d *deployment.Deployment) error {
+	j, err := control.Find(ctx, f.job)
+	if err != nil {
+		return err
+	}
+	c, err := compareWith(d, &j.Job)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return json.NewEncoder(out).Encode(c)
+	}
+	where := "as promised"
+	if !c.Inside {
+		where = fmt.Sprintf("outside of what was promised, %s to %s", seconds(c.Predicted.Low),
+			seconds(c.Predicted.High))
+	}
+	_, err = fmt.Fprintf(out, "predicted %s, measured %s (median of %s, %s to %s): %+.1f %%, %s\n",
+		seconds(c.Predicted.Seconds), seconds(c.Measured.Median),
+		plural.Of(int(c.Measured.Steps), "step"), seconds(c.Measured.P25),
+		seconds(c.Measured.P75), 100*c.Error, where)
+	return err
+}
+
+// compareWith returns what a plan promises beside what the steps of a job take. It fails where the
+// job does not run the plan, and where it has made too few steps.
+func compareWith(d *deployment.Deployment, j *api.Job) (*comparison, error) {
+	switch {
+	case d.Mesh == "":
+		return nil, fmt.Errorf("no job runs this plan, because %s", d.Runs.WhyNot)
+	case j.Mesh == "":
+		return nil, fmt.Errorf("job %s has no mesh: only jobs that train with shoal.train "+
+			"follow a plan", j.Name)
+	}
+	m, err := layout.ParseMesh(d.Mesh)
+	if err != nil {
+		return nil, err
+	}
+	mesh := m.String()
+	switch pace := j.Pace; {
+	case j.Mesh != mesh && j.NextMesh == mesh:
+		return nil, fmt.Errorf("job %s has mesh %s, and goes to that of the plan, %s: ask again "+
+			"when it has it", j.Name, j.Mesh, mesh)
+	case j.Mesh != mesh:
+		return nil, fmt.Errorf("job %s has mesh %s, and the plan is for %s: shoal reshape %[1]s "+
+			"--plan takes it there", j.Name, j.Mesh, mesh)
+	case pace == nil || pace.Steps < leastSteps:
+		n := 0
+		if pace != nil {
+			n = int(pace.Steps)
+		}
+		return nil, fmt.Errorf("job %s has made %s since it has this mesh; a median is taken of "+
+			"%d or more: ask again later", j.Name, plural.Of(n, "whole step"), leastSteps)
+	case int(pace.Batch) != d.Batch:
+		return nil, fmt.Errorf("job %s has steps of %d samples, and the plan is for %d", j.Name,
+			pace.Batch, d.Batch)
+	}
+	p := d.Predicted
+	return &comparison{Job: j.Name, Mesh: mesh, Predicted: p, Measured: j.Pace,
+		Error:  j.Pace.Median/p.Seconds - 1,
+		Inside: p.Low <= j.Pace.Median && j.Pace.Median <= p.High}, nil
+}
