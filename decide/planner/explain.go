@@ -13,6 +13,9 @@ func (p *problem) result(found []solved, least float64) *Result {
 	seconds := best.timeline.Seconds
 	d := &deployment.Deployment{Shoal: deployment.Version, Mesh: p.mesh(&best.candidate),
 		Batch: p.batch, Runs: deployment.Runs{By: "shoal.train"}}
+	if best.order > 0 {
+		d.Hosts = hostsOf(p.orders[best.order][:best.replicas*best.stages])
+	}
 	spread := best.point.Spread
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
 		High: seconds * (1 + spread), Formula: best.point.Formula, Bubble: 1 - best.busy()}

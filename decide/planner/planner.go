@@ -24,7 +24,18 @@ type Request struct {
 	Cluster *cluster.Cluster
 	Batch   int // samples of a step
 	Workers int // how many take part; 0 = as many as the cluster has places for
+	Space   Space
 }
+
+// A Space is which plans are compared.
+type Space int
+
+const (
+	// SpaceMesh is what shoal.train runs: all stages have the same number of replicas.
+	SpaceMesh Space = iota
+	// SpaceAny has stages with own numbers of replicas too, and orders of passes by list schedules.
+	SpaceAny
+)
 
 // A Result is a plan, and why it is this one.
 type Result struct {
@@ -33,8 +44,17 @@ type Result struct {
 	Timeline *timeline.Timeline // of one replica
 	Binds    string             // what the step waits for, for people
 	// Rejected is even stages of the same degrees, and then the best of other kinds, the fastest
-	// first.
+	// first; in SpaceAny the best mesh before them, if it is not the plan.
 	Rejected []Rejected
+	// Guarantee is what SPP guarantees for the plan; nil = it is not one of SPP.
+	Guarantee *Guarantee
+}
+
+// A Guarantee is that a step takes (Micro + 4·Stages - 4)·Slowest + Tail seconds at most.
+type Guarantee struct {
+	Micro, Stages int
+	Slowest, Tail float64
+	Seconds       float64
 }
 
 // A Rejected is a plan that was not taken.
@@ -51,7 +71,16 @@ func Solve(r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	grids, err := p.grids(r.Workers)
+	mesh, err := p.solveMesh(r.Workers)
+	if r.Space == SpaceMesh {
+		return mesh, err
+	}
+	return p.orOwn(r.Workers, mesh, err)
+}
+
+// solveMesh returns the best plan of SpaceMesh that it finds, for so many workers, 0 = all places.
+func (p *problem) solveMesh(workers int) (*Result, error) {
+	grids, err := p.grids(workers)
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +164,10 @@ func newProblem(r Request) (*problem, error) {
 		return nil, fmt.Errorf("%d workers; the hosts have places for %d", r.Workers,
 			len(p.places))
 	}
+	p.orders = [][]cluster.Place{p.places}
+	if order := p.hostOrder(); !slices.Equal(order, p.places) {
+		p.orders = append(p.orders, order)
+	}
 	return p, nil
 }
 
@@ -155,10 +188,13 @@ func (p *problem) grids(workers int) (list []grid, err error) {
 			}
 			g := grid{replicas: replicas, stages: stages, micro: p.batch / replicas / micro,
 				point: p.model.Point(p.kind.Name, 1, micro)}
-			list = append(list, g)
-			if replicas > 1 && stages > 1 {
-				g.dpFast = true
+			for g.order = range p.orders {
+				g.dpFast = false
 				list = append(list, g)
+				if replicas > 1 && stages > 1 {
+					g.dpFast = true
+					list = append(list, g)
+				}
 			}
 		}
 	}

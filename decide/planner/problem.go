@@ -17,6 +17,7 @@ type grid struct {
 	replicas, stages int
 	// dpFast says that replicas of a stage are neighbours, and else stages of a replica are.
 	dpFast bool
+	order  int          // of the hosts, in problem.orders
 	point  *model.Point // what a micro-batch takes
 	micro  int          // micro-batches of a replica in a step
 }
@@ -32,6 +33,8 @@ type candidate struct {
 type problem struct {
 	model  *model.Model
 	places []cluster.Place
+	// orders is places in the order of the cluster, and in that of spp.Order where it is another.
+	orders [][]cluster.Place
 	all    *cluster.Cluster
 	kind   cluster.Kind
 	batch  int
@@ -48,9 +51,9 @@ func (p *problem) layersOf(c *candidate, stage int) (from, to int) {
 // place returns where the worker of a replica and a stage is.
 func (p *problem) place(g *grid, replica, stage int) cluster.Place {
 	if g.dpFast {
-		return p.places[stage*g.replicas+replica]
+		return p.orders[g.order][stage*g.replicas+replica]
 	}
-	return p.places[replica*g.stages+stage]
+	return p.orders[g.order][replica*g.stages+stage]
 }
 
 // transfers are the ways of transfers by their names in a cluster.
@@ -101,7 +104,7 @@ func (p *problem) tail(c *candidate, stage int) (allReduce, update float64) {
 // fast as its slowest link.
 func (p *problem) allReduceSeconds(g *grid, stage int, bytes int64) float64 {
 	seconds := 0.0
-	for r := range g.replicas {
+	for r := 0; r < g.replicas && g.replicas > 1; r++ {
 		link := p.all.Link(p.place(g, r, stage), p.place(g, (r+1)%g.replicas, stage))
 		seconds = max(seconds, cost.RingSecondsOf(g.replicas, bytes, link.SecondsOf))
 	}

@@ -32,6 +32,8 @@ type Deployment struct {
 	Stages      []Stage     `json:"stages"`
 	Certificate Certificate `json:"certificate"`
 	Runs        Runs        `json:"runs"`
+	// Micro is the samples of a micro-batch where the plan is no mesh; 0 = as the mesh says.
+	Micro int `json:"micro,omitempty"`
 	// Hosts is the hosts in the order in which ranks fill them; none = that of the cluster.
 	Hosts []string `json:"hosts,omitempty"`
 }
@@ -60,8 +62,10 @@ type Stage struct {
 	Layers int     `json:"layers"` // how many it has
 	Busy   float64 `json:"busy"`   // part of the step in which it computes
 	Memory int64   `json:"memory"` // bytes of a worker at most
-	// Replicas is how many workers have the stage, where the plan is no mesh; 0 = as the mesh says.
+	// Replicas is how many workers have the stage and share each of its micro-batches, and Ahead
+	// how many of these they hold at most, where the plan is no mesh; 0 = as the mesh says.
 	Replicas int `json:"replicas,omitempty"`
+	Ahead    int `json:"ahead,omitempty"`
 }
 
 // A Certificate is what is proved.

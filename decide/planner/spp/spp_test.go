@@ -296,6 +296,9 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d list schedules are the best order", optimal, all)
+	if optimal < all*9/10 {
+		t.Errorf("%d of %d list schedules are the best order", optimal, all)
+	}
 }
 
 // TestGuarantee plays the cyclic order and the list schedule of many larger pipelines. Neither

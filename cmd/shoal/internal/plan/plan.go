@@ -26,8 +26,12 @@ type flags struct {
 	workers int    // how many take part; 0 = one at each place
 	mesh    string // the mesh to judge; "" = the best is chosen
 	out     string // file that the plan is written to; "" = none
+	space   string // which plans are compared
 	json    bool   // whether to print the plan as JSON
 }
+
+// spaces are the values of --space.
+var spaces = map[string]planner.Space{"mesh": planner.SpaceMesh, "any": planner.SpaceAny}
 
 // NewCommand returns the command shoal plan.
 func NewCommand() *cobra.Command {
@@ -70,6 +74,9 @@ running job, with what it has measured of them. Plans are made for devices of on
 	set.IntVar(&f.workers, "workers", 0,
 		"how many workers take part (default as many as the hosts have places for)")
 	set.StringVar(&f.mesh, "mesh", "", "judge this mesh, and choose none")
+	set.StringVar(&f.space, "space", "mesh",
+		"which plans to compare: mesh, those that shoal.train runs; any, also stages with own "+
+			"numbers of replicas")
 	set.StringVarP(&f.out, "out", "o", "", "write the plan to this file, for shoal reshape --plan")
 	set.BoolVar(&f.json, "json", false, "print the plan as a JSON object")
 	cmd.AddCommand(newCheckCommand(), newImportCommand())
@@ -88,6 +95,10 @@ func (f *flags) validate(batch bool) error {
 		return cli.Usagef("say how many samples a step has: --batch 96")
 	case f.workers < 0:
 		return cli.Usagef("--workers=%d: at least one takes part", f.workers)
+	case spaces[f.space] == 0 && f.space != "mesh":
+		return cli.Usagef("--space=%s: there are mesh and any", f.space)
+	case f.mesh != "" && f.space != "mesh":
+		return cli.Usagef("--mesh is judged as it is: leave out --space")
 	case f.mesh != "" && f.workers > 0:
 		return cli.Usagef("--mesh and --workers both say how many workers take part")
 	}
@@ -105,7 +116,8 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	request := planner.Request{Model: m, Cluster: c, Batch: f.batch, Workers: f.workers}
+	request := planner.Request{Model: m, Cluster: c, Batch: f.batch, Workers: f.workers,
+		Space: spaces[f.space]}
 	var r *planner.Result
 	if f.mesh == "" {
 		r, err = planner.Solve(request)
@@ -162,8 +174,15 @@ func printPlan(out io.Writer, r *planner.Result, kind cluster.Kind) error {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "plan        %s on %s of %s\n", d.Mesh, plural.Of(r.Workers, "worker"),
+	fmt.Fprintf(&b, "plan        %s on %s of %s\n", describe(d), plural.Of(r.Workers, "worker"),
 		kind.Name)
+	if d.Runs.WhyNot != "" {
+		fmt.Fprintf(&b, "runs        not by shoal.train, because %s\n", d.Runs.WhyNot)
+	}
+	if d.Hosts != nil {
+		fmt.Fprintf(&b, "hosts       ranks fill them in this order: %s\n",
+			strings.Join(d.Hosts, ", "))
+	}
 	fmt.Fprintf(&b, "predicted   %s a step (%s to %s), %.4g samples/s; stages wait %.1f %%, "+
 		"all-reduce %s, update %s\n", seconds(p.Seconds), seconds(p.Low), seconds(p.High),
 		float64(d.Batch)/p.Seconds, 100*p.Bubble, seconds(p.AllReduce), seconds(p.Update))
@@ -172,6 +191,10 @@ func printPlan(out io.Writer, r *planner.Result, kind cluster.Kind) error {
 	}
 	fmt.Fprintf(&b, "proved      nothing in this space takes less than %s: gap %.1f %%\n",
 		seconds(d.Certificate.Bound), 100*d.Certificate.Gap)
+	if g := r.Guarantee; g != nil {
+		fmt.Fprintf(&b, "guaranteed  at most (M + 4N - 4)·C + A = (%d + 4·%d - 4)·%s + %s "+
+			"= %s\n", g.Micro, g.Stages, seconds(g.Slowest), seconds(g.Tail), seconds(g.Seconds))
+	}
 	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d\n",
 		bytes(d.Stages[fullest].Memory), bytes(kind.Memory-kind.Reserve), fullest)
 	fmt.Fprintf(&b, "binds       %s\n", r.Binds)
@@ -185,6 +208,18 @@ func printPlan(out io.Writer, r *planner.Result, kind cluster.Kind) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// describe writes the mesh of a plan, or its stages where they are none.
+func describe(d *deployment.Deployment) string {
+	if d.Mesh != "" {
+		return d.Mesh
+	}
+	list := make([]string, len(d.Stages))
+	for i, s := range d.Stages {
+		list[i] = fmt.Sprintf("%d to %d ×%d", s.First, s.First+s.Layers-1, s.Replicas)
+	}
+	return fmt.Sprintf("layers %s, with micro-batches of %d,", strings.Join(list, ", "), d.Micro)
 }
 
 // seconds writes a time with three digits.

@@ -1,0 +1,273 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide/planner/bound"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/deployment"
+	"github.com/shoal-ml/shoal/decide/planner/model"
+	"github.com/shoal-ml/shoal/decide/planner/spp"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+)
+
+const (
+	// mostOwn bounds the workers of a plan whose stages have own numbers of replicas, and
+	// mostOrdered the hosts that are put into another order.
+	mostOwn, mostOrdered = 16, 64
+	// mostMoved bounds the plans that are played to improve the best of one micro-batch.
+	mostMoved = 400
+	// orderedBy is the bytes of the messages by which links are compared for that order.
+	orderedBy = 1 << 20
+)
+
+// ownSpace says what is compared in SpaceAny.
+const ownSpace = "stages of layers in a row, with own numbers of replicas that share a micro-batch"
+
+// ownGrid is what is chosen before layers are cut into stages with own numbers of replicas.
+type ownGrid struct {
+	point *model.Point // what a part of a micro-batch takes
+	parts int          // how many of these parts are a micro-batch
+	micro int          // micro-batches of a step
+	bound float64      // seconds of a step at least
+}
+
+// own is a plan whose stages have own numbers of replicas, which share each micro-batch. Times of
+// a part of it are proportional to its samples.
+type own struct {
+	ownGrid
+	spp.Plan
+	places   []cluster.Place // in the order in which the stages take them
+	stages   []timeline.Stage
+	memory   []int64 // bytes of a worker of each stage at most
+	timeline *timeline.Timeline
+	// cyclic says that Guarantee holds: spp.Cyclic fits into memory, and no stage waits for sends.
+	cyclic bool
+}
+
+// stage returns the bounds of the layers and of the places of a stage.
+func (o *own) stage(s, layers int) (from, to, first, end int) {
+	if s+1 < len(o.Starts) {
+		return o.Starts[s], o.Starts[s+1], o.Places[s], o.Places[s+1]
+	}
+	return o.Starts[s], layers, o.Places[s], len(o.places)
+}
+
+// hostOrder returns the places in the order of hosts that spp.Order gives, those of a host
+// together. It is that of the cluster where all hosts are linked alike, or there are very many.
+func (p *problem) hostOrder() (list []cluster.Place) {
+	hosts := make([][]cluster.Place, 0, len(p.all.Hosts))
+	for _, h := range p.all.Hosts {
+		from := len(list)
+		list = p.places[:from+h.Places]
+		hosts = append(hosts, p.places[from:from+h.Places])
+	}
+	// rate returns the bytes a second between two hosts.
+	rate := func(a, b int) float64 {
+		return orderedBy / p.all.Link(hosts[a][0], hosts[b][0]).Seconds(orderedBy)
+	}
+	alike := true
+	for b := 1; b < len(hosts) && len(hosts) <= mostOrdered; b++ {
+		for a := range b {
+			alike = alike && rate(a, b) == rate(0, 1)
+		}
+	}
+	if alike {
+		return p.places
+	}
+	list = nil
+	for _, h := range spp.Order(len(hosts), rate) {
+		list = append(list, hosts[h]...)
+	}
+	return list
+}
+
+// hostsOf returns the names of the hosts of places, in their order.
+func hostsOf(places []cluster.Place) (names []string) {
+	for _, place := range places {
+		names = append(names, place.Host)
+	}
+	return slices.Compact(names)
+}
+
+// orOwn returns the best plan that it finds in SpaceAny, of the best mesh, or the error that there
+// is none, and plans whose stages have own numbers of replicas.
+func (p *problem) orOwn(workers int, mesh *Result, noMesh error) (*Result, error) {
+	best, least, err := p.solveOwn(workers)
+	switch {
+	case err != nil:
+		return nil, err
+	case best == nil && mesh == nil:
+		return nil, noMesh
+	case mesh != nil:
+		least = min(least, mesh.Best.Certificate.Bound)
+		if best == nil || best.timeline.Seconds >= mesh.Best.Predicted.Seconds {
+			c := &mesh.Best.Certificate
+			c.Bound, c.Space = least, ownSpace
+			c.Gap = mesh.Best.Predicted.Seconds/least - 1
+			return mesh, nil
+		}
+	}
+	r := p.ownResult(best, least)
+	if mesh != nil {
+		r.Rejected = append([]Rejected{{Mesh: mesh.Best.Mesh, Seconds: mesh.Best.Predicted.Seconds,
+			Why: "the best that shoal.train runs"}}, mesh.Rejected...)
+		r.Rejected = r.Rejected[:min(len(r.Rejected), maxRejected)]
+	}
+	return r, nil
+}
+
+// ownResult puts a plan into what people take.
+func (p *problem) ownResult(o *own, least float64) *Result {
+	seconds, layers := o.timeline.Seconds, len(p.model.Layers)
+	least = min(least, seconds)
+	d := &deployment.Deployment{Shoal: deployment.Version, Batch: p.batch,
+		Runs: deployment.Runs{WhyNot: o.whyNot()}}
+	if d.Runs.WhyNot == "" {
+		d.Runs.By, d.Mesh = "shoal.train", p.mesh(o.candidate())
+	} else {
+		d.Micro = o.point.Micro * o.parts
+	}
+	if len(p.orders) > 1 {
+		d.Hosts = hostsOf(o.places)
+	}
+	spread := o.point.Spread
+	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
+		High: seconds * (1 + spread), Bubble: 1}
+	slowest := 0
+	for s := range o.stages {
+		from, to, first, end := o.stage(s, layers)
+		busy := o.timeline.Busy[s] / seconds
+		update := 0.0
+		for _, l := range p.model.Layers[from:to] {
+			update += o.point.Layers[l.ID].Update
+		}
+		d.Predicted.Bubble -= busy / float64(len(o.stages))
+		d.Predicted.Update = max(d.Predicted.Update, update)
+		d.Predicted.AllReduce = max(d.Predicted.AllReduce, o.stages[s].Tail-update)
+		x := deployment.Stage{First: from, Layers: to - from, Busy: busy, Memory: o.memory[s]}
+		if d.Mesh == "" {
+			x.Replicas, x.Ahead = end-first, o.stages[s].Ahead
+		}
+		d.Stages = append(d.Stages, x)
+		if o.timeline.Busy[s] > o.timeline.Busy[slowest] {
+			slowest = s
+		}
+	}
+	d.Certificate = deployment.Certificate{Bound: least, Gap: seconds/least - 1, Space: ownSpace}
+	r := &Result{Best: d, Workers: len(o.places), Timeline: o.timeline,
+		Binds: fmt.Sprintf("stage %d: busy %.0f %%", slowest, 100*d.Stages[slowest].Busy)}
+	if o.cyclic {
+		r.Guarantee = &Guarantee{Micro: o.micro, Stages: len(o.stages), Slowest: o.Slowest,
+			Tail: o.Tail, Seconds: o.Guarantee(o.micro)}
+	}
+	return r
+}
+
+// solveOwn returns the best plan with own numbers of replicas that it finds, for so many workers,
+// 0 = all places, and what no plan takes less than. The plan is nil where none fits into memory.
+func (p *problem) solveOwn(workers int) (best *own, least float64, err error) {
+	places := p.orders[len(p.orders)-1]
+	if workers == 0 {
+		workers = len(places)
+	}
+	if workers > mostOwn {
+		return nil, 0, fmt.Errorf("%d workers; plans whose stages have own numbers of replicas "+
+			"are made for up to %d: give --workers, or leave out --space", workers, mostOwn)
+	}
+	places = places[:workers]
+	least = math.Inf(1)
+	grids := p.ownGrids(workers)
+	for _, g := range grids {
+		least = min(least, g.bound)
+	}
+	for _, g := range grids {
+		if best != nil && g.bound >= best.timeline.Seconds {
+			break
+		}
+		costs := p.costsOf(g, places)
+		for stages := 1; stages <= min(workers, len(p.model.Layers)); stages++ {
+			most := math.Inf(1)
+			if best != nil {
+				most = best.timeline.Seconds / float64(g.micro)
+			}
+			if plan := spp.Partition(costs.partition(), stages, most); plan != nil {
+				best = faster(best, costs.play(plan))
+			}
+		}
+		if best != nil && best.ownGrid == g {
+			best = costs.improve(best, mostMoved)
+		}
+	}
+	return best, least, nil
+}
+
+// faster returns the faster one of two plans, of which any may be nil.
+func faster(a, b *own) *own {
+	if a == nil || b != nil && b.timeline.Seconds < a.timeline.Seconds {
+		return b
+	}
+	return a
+}
+
+// ownGrids lists the micro-batches that plans for so many workers can have, those with the least
+// bound first.
+func (p *problem) ownGrids(workers int) (list []ownGrid) {
+	for _, samples := range p.model.Micros(p.kind.Name, 1) {
+		for parts := 1; parts <= workers; parts++ {
+			if p.batch%(samples*parts) != 0 {
+				continue
+			}
+			g := ownGrid{point: p.model.Point(p.kind.Name, 1, samples), parts: parts,
+				micro: p.batch / (samples * parts)}
+			c, params, update := bound.ReplicatedChain{}, []int64{0}, []float64{0}
+			for i, l := range p.model.Layers {
+				took := g.point.Layers[l.ID]
+				c.Forward = append(c.Forward, took.Forward*float64(parts))
+				c.Backward = append(c.Backward, took.Backward*float64(parts))
+				params = append(params, params[i]+l.Params)
+				update = append(update, update[i]+took.Update)
+			}
+			c.Tail = func(i, j, _ int) float64 { return update[j] - update[i] }
+			g.bound = bound.Replicated(c, workers, g.micro)
+			list = append(list, g)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b ownGrid) int { return cmp.Compare(a.bound, b.bound) })
+	return list
+}
+
+// candidate returns a plan that is a mesh, as one.
+func (o *own) candidate() *candidate {
+	stages := len(o.Starts)
+	c := &candidate{starts: o.Starts, grid: grid{replicas: len(o.places) / stages, stages: stages,
+		dpFast: true, point: o.point, micro: o.micro}}
+	for _, x := range o.stages {
+		c.ahead = append(c.ahead, x.Ahead)
+	}
+	return c
+}
+
+// whyNot returns why shoal.train cannot run a plan, for people; "" = it can.
+func (o *own) whyNot() string {
+	replicas := len(o.places) / len(o.Starts)
+	for s := range o.Starts {
+		if _, _, first, end := o.stage(s, 0); end-first != replicas {
+			return "its stages have different numbers of replicas"
+		}
+	}
+	if o.stages[0].Order != nil {
+		return "its stages make their passes in an order of their own"
+	}
+	switch {
+	case o.parts == replicas:
+		return ""
+	case o.parts%replicas == 0:
+		return fmt.Sprintf("micro-batches of %d samples were not measured",
+			o.point.Micro*o.parts/replicas)
+	}
+	return "the replicas of a stage share each micro-batch, and such parts were not measured"
+}

@@ -1,0 +1,256 @@
+package planner
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/spp"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+)
+
+// ownCosts is what stages with own numbers of replicas take, for one micro-batch.
+type ownCosts struct {
+	*problem
+	ownGrid
+	places              []cluster.Place // in the order in which the stages take them
+	params, state, kept []int64         // of the first 0, 1, … layers
+	update              []float64
+	// links caches the links between the places of two stages, from a to b and from b to c, and
+	// those of a ring from a to b, with b = c.
+	links map[[3]int][]*cluster.Link
+}
+
+// costsOf returns what stages take on places in a row.
+func (p *problem) costsOf(g ownGrid, places []cluster.Place) *ownCosts {
+	c := &ownCosts{problem: p, ownGrid: g, places: places, params: []int64{0}, state: []int64{0},
+		kept: []int64{0}, update: []float64{0}, links: map[[3]int][]*cluster.Link{}}
+	for i, l := range p.model.Layers {
+		took := g.point.Layers[l.ID]
+		c.params = append(c.params, c.params[i]+l.Params)
+		c.state = append(c.state, c.state[i]+l.State)
+		c.kept = append(c.kept, c.kept[i]+took.Kept)
+		c.update = append(c.update, c.update[i]+took.Update)
+	}
+	return c
+}
+
+// partition returns them as the dynamic programme takes them.
+func (c *ownCosts) partition() *spp.Problem {
+	x := &spp.Problem{Devices: len(c.places), Micro: c.micro}
+	for _, l := range c.model.Layers {
+		took := c.point.Layers[l.ID]
+		x.Seconds = append(x.Seconds, float64(c.parts)*(took.Forward+took.Backward))
+	}
+	x.Transfer = c.sent
+	x.Tail = func(i, j, a, b int) float64 {
+		if c.memory(i, j, b-a, 1) > c.kind.Memory-c.kind.Reserve {
+			return math.Inf(1)
+		}
+		return c.tail(i, j, a, b)
+	}
+	return x
+}
+
+// between returns the different links of some pairs of places.
+func (c *ownCosts) between(key [3]int, pairs int, pair func(i int) (a, b int)) []*cluster.Link {
+	list, is := c.links[key]
+	if is {
+		return list
+	}
+	for i := range pairs {
+		a, b := pair(i)
+		if l := c.all.Link(c.places[a], c.places[b]); !slices.Contains(list, l) {
+			list = append(list, l)
+		}
+	}
+	c.links[key] = list
+	return list
+}
+
+// transfer returns the slowest link over which a micro-batch goes at the cut before a layer, from a
+// stage on the places from a to b to one on those from b to end, and the seconds one way. Each
+// worker sends what it has to those that need it, and the side with fewer has the most to do.
+func (c *ownCosts) transfer(layer, a, b, end int) (slowest *cluster.Link, seconds float64) {
+	few, many := int64(min(b-a, end-b)), max(b-a, end-b)
+	bytes := c.model.Layers[layer-1].Out * int64(c.point.Micro) * int64(c.parts)
+	links := c.between([3]int{a, b, end}, many, func(i int) (int, int) {
+		return a + i*(b-a)/many, b + i*(end-b)/many
+	})
+	for _, l := range links {
+		if s := l.Seconds((bytes + few - 1) / few); slowest == nil || s > seconds {
+			slowest, seconds = l, s
+		}
+	}
+	return slowest, seconds
+}
+
+// sent returns the seconds in which a link carries a micro-batch forward and back, where both
+// directions share it, and else one way.
+func (c *ownCosts) sent(layer, a, b, end int) float64 {
+	link, seconds := c.transfer(layer, a, b, end)
+	if link.HalfDuplex {
+		return 2 * seconds
+	}
+	return seconds
+}
+
+// tail returns the seconds that a stage of the layers from i to j on the places from a to b takes
+// behind its last backward pass: gradients are averaged over a ring, and the optimizer makes its
+// step.
+func (c *ownCosts) tail(i, j, a, b int) float64 {
+	n, ring := b-a, 0.0
+	if n < 2 {
+		return c.update[j] - c.update[i]
+	}
+	links := c.between([3]int{a, b, b}, n, func(i int) (int, int) { return a + i, a + (i+1)%n })
+	for _, l := range links {
+		ring = max(ring, cost.RingSecondsOf(n, c.params[j]-c.params[i], l.SecondsOf))
+	}
+	return c.update[j] - c.update[i] + ring
+}
+
+// memory returns the bytes of a worker of a stage that has so many replicas and holds so many
+// micro-batches.
+func (c *ownCosts) memory(from, to, replicas, held int) int64 {
+	var sent int64
+	if from > 0 {
+		sent += 2 * c.model.Layers[from-1].Out * int64(c.point.Micro)
+	}
+	if to < len(c.model.Layers) {
+		sent += 2 * c.model.Layers[to-1].Out * int64(c.point.Micro)
+	}
+	// share returns the bytes of a replica's part of a micro-batch.
+	share := func(bytes int64) int64 {
+		return (bytes*int64(c.parts) + int64(replicas) - 1) / int64(replicas)
+	}
+	return c.state[to] - c.state[from] + share(c.kept[to]-c.kept[from])*int64(held) + share(sent)
+}
+
+// play plays a plan by several orders, and keeps the fastest; nil = none fits into memory, or can
+// be played.
+func (c *ownCosts) play(plan *spp.Plan) *own {
+	o := &own{ownGrid: c.ownGrid, places: c.places,
+		Plan: spp.Plan{Starts: plan.Starts, Places: plan.Places}}
+	layers, have := len(c.model.Layers), c.kind.Memory-c.kind.Reserve
+	stages, fit := make([]timeline.Stage, len(o.Starts)), make([]int, len(o.Starts))
+	for s := range stages {
+		from, to, first, end := o.stage(s, layers)
+		x := &stages[s]
+		part := float64(c.parts) / float64(end-first)
+		for _, l := range c.model.Layers[from:to] {
+			took := c.point.Layers[l.ID]
+			x.Forward += float64(took.Forward * part)
+			x.Backward += float64(took.Backward * part)
+		}
+		x.Tail = c.tail(from, to, first, end)
+		if s+1 < len(stages) {
+			_, _, _, nextEnd := o.stage(s+1, layers)
+			link, seconds := c.transfer(to, first, end, nextEnd)
+			x.Down, x.Up, x.Latency = seconds, seconds, min(link.Latency, seconds)
+			x.HalfDuplex, x.Transfer = link.HalfDuplex, transfers[c.all.Transfer]
+			o.Slowest = max(o.Slowest, c.sent(to, first, end, nextEnd))
+		}
+		o.Slowest, o.Tail = max(o.Slowest, x.Forward+x.Backward), max(o.Tail, x.Tail)
+		for fit[s] < c.micro && c.memory(from, to, end-first, fit[s]+1) <= have {
+			fit[s]++
+		}
+		if s > 0 {
+			fit[s] = min(fit[s], fit[s-1])
+		}
+		if fit[s] == 0 {
+			return nil
+		}
+	}
+	o.cyclic = true
+	for s, held := range spp.Cyclic(len(stages), c.micro) {
+		o.cyclic = o.cyclic && held <= fit[s] && stages[s].Transfer == timeline.Overlapped
+	}
+	for _, held := range heldOf(len(stages), c.micro, fit) {
+		o.try(stages, held, nil)
+		orders, _ := spp.Schedule(stages, c.micro, held)
+		o.try(stages, held, orders)
+	}
+	if o.timeline == nil {
+		return nil
+	}
+	for s := range stages {
+		from, to, first, end := o.stage(s, layers)
+		o.memory = append(o.memory, c.memory(from, to, end-first, o.stages[s].Ahead))
+	}
+	return o
+}
+
+// improve moves single cuts, and single workers from a stage to the next one, as long as a plan
+// becomes faster, and plays so many plans at most.
+func (c *ownCosts) improve(o *own, most int) *own {
+	for moved := true; moved; {
+		moved = false
+		for _, next := range o.neighbours(len(c.model.Layers)) {
+			if most--; most < 0 {
+				return o
+			}
+			if better := faster(o, c.play(&next)); better != o {
+				o, moved = better, true
+				break
+			}
+		}
+	}
+	return o
+}
+
+// neighbours lists the plans that differ in one cut, or in the places of two stages.
+func (o *own) neighbours(layers int) (list []spp.Plan) {
+	for s := 1; s < len(o.Starts); s++ {
+		end, upTo := layers, len(o.places)
+		if s+1 < len(o.Starts) {
+			end, upTo = o.Starts[s+1], o.Places[s+1]
+		}
+		for _, d := range []int{-1, 1, -2, 2, -4, 4} {
+			starts, places := slices.Clone(o.Starts), slices.Clone(o.Places)
+			if starts[s] += d; starts[s-1] < starts[s] && starts[s] < end {
+				list = append(list, spp.Plan{Starts: starts, Places: o.Places})
+			}
+			if places[s] += d; places[s-1] < places[s] && places[s] < upTo {
+				list = append(list, spp.Plan{Starts: o.Starts, Places: places})
+			}
+		}
+	}
+	return list
+}
+
+// heldOf lists how many micro-batches so many stages hold in the orders that are tried: as many as
+// fit into memory, the cyclic order, and multiples of halves of what 1F1B holds.
+func heldOf(stages, micro int, fit []int) (list [][]int) {
+	list = append(list, slices.Clone(fit), spp.Cyclic(stages, micro))
+	for half := 1; half <= 4; half++ {
+		held := make([]int, stages)
+		for s := range held {
+			held[s] = max(1, min((stages-s)*half/2, micro))
+		}
+		list = append(list, held)
+	}
+	for _, held := range list {
+		for s := range held {
+			held[s] = min(held[s], fit[s])
+		}
+	}
+	return list
+}
+
+// try plays a plan whose stages hold so many micro-batches, in an order; nil = that of Ahead. It
+// keeps the timeline if it is the fastest so far.
+func (o *own) try(stages []timeline.Stage, held []int, orders [][]bool) {
+	list := slices.Clone(stages)
+	for s := range list {
+		list[s].Ahead = held[s]
+		if orders != nil {
+			list[s].Order = orders[s]
+		}
+	}
+	t, err := timeline.Run(list, o.micro)
+	if err == nil && (o.timeline == nil || t.Seconds < o.timeline.Seconds) {
+		o.stages, o.timeline = list, t
+	}
+}
