@@ -32,6 +32,8 @@ type Source struct {
 func Sources() []Source {
 	return []Source{
 		{"pipedream", "the graph.txt of a profile of PipeDream", PipeDream},
+		{"msr", "a graph of MSR's DNN partitioning, throughput or latency inputs", MSR},
+		{"piper", "an input of Piper", Piper},
 	}
 }
 

@@ -28,7 +28,10 @@ type Model struct {
 	Name   string  `json:"name"`
 	Layers []Layer `json:"layers"` // in the order in which samples go through them
 	Points []Point `json:"points"`
-	Source string  `json:"source,omitempty"` // where the numbers come from, for people
+	// Edges says which layers take from which, where it is not each from the one before it; none =
+	// it is.
+	Edges  []Edge `json:"edges,omitempty"`
+	Source string `json:"source,omitempty"` // where the numbers come from, for people
 }
 
 // A Layer is a part of the model that is on one pipeline stage.
@@ -116,6 +119,9 @@ func (m *Model) validate() error {
 		if err := l.validateSplit(); err != nil {
 			return fmt.Errorf("layer %s: %w", l.ID, err)
 		}
+	}
+	if err := m.validateEdges(index); err != nil {
+		return err
 	}
 	for i, p := range m.Points {
 		if err := p.validate(m, index); err != nil {

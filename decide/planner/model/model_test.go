@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/shoal-ml/shoal/decide/planner/model"
 )
@@ -48,6 +49,17 @@ func TestParse(t *testing.T) {
 		{`"out": 2`, `"out": 2, "split": [{"tp": 2, "params": 4, "state": 1}, {"tp": 2, "params": 4, "state": 1}]`,
 			"split over 2 ranks comes twice"},
 		{`"points": [`, `"points": [], "source": "", "points": [`, ""},
+		{`"points"`, `"edges": [{"from": "a", "to": "b", "bytes": 2}], "points"`, ""},
+		{`"points"`, `"edges": [{"from": "a", "to": "c", "bytes": 2}], "points"`,
+			`from "a" to "c": the model has no layer "c"`},
+		{`"points"`, `"edges": [{"from": "b", "to": "a", "bytes": 2}], "points"`,
+			"layer a takes from b, which stands behind it"},
+		{`"points"`, `"edges": [{"from": "a", "to": "b", "bytes": 0}, {"from": "b", "to": "a",
+			"bytes": 0}], "points"`, "in a circle: a → b → a"},
+		{`"points"`, `"edges": [{"from": "a", "to": "a", "bytes": 0}], "points"`, "a → a"},
+		{`"points"`, `"edges": [{"from": "a", "to": "b", "bytes": -1}], "points"`, "has -1 bytes"},
+		{`"points"`, `"edges": [{"from": "a", "to": "b", "bytes": 3}], "points"`,
+			"layer a: out is 2 bytes, and the edge from a to b over the cut behind it has 3"},
 		{`}]}`, `}]} x`, "stands after it"},
 	} {
 		_, err := model.Parse([]byte(strings.Replace(good, x.old, x.new, 1)))
@@ -86,6 +98,8 @@ func TestDegrees(t *testing.T) {
 // FuzzParse feeds any text to the parser: it does not panic, and what it reads it reads again.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
+	f.Add([]byte(strings.Replace(good, `"points"`, `"edges": [{"from": "a", "to": "b",
+ "bytes": 2}], "points"`, 1)))
 	f.Add([]byte(strings.ReplaceAll(strings.Replace(good, `"micro": 2`, `"micro": 2, "tp": 2`, 1),
 		`"out": 2`, `"out": 2, "split": [{"tp": 2, "params": 3, "state": 9}]`)))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -101,4 +115,61 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%s: %v", again, err)
 		}
 	})
+}
+
+// TestOrder orders random graphs: each layer comes once, and behind those that it takes from. A
+// circle is named.
+func TestOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 9).Draw(t, "layers")
+		names, from := make([]string, n), make([][]int, n)
+		for i := range n {
+			names[i] = string(rune('a' + i))
+		}
+		place := rapid.Permutation(seq(n)).Draw(t, "place")
+		for range rapid.IntRange(0, 2*n).Draw(t, "edges") {
+			a := rapid.IntRange(0, n-1).Draw(t, "from")
+			b := rapid.IntRange(0, n-1).Draw(t, "to")
+			if place[a] < place[b] {
+				from[b] = append(from[b], a)
+			}
+		}
+		order, err := model.Order(names, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		when := map[int]int{}
+		for i, l := range order {
+			when[l] = i
+		}
+		if len(when) != n || len(order) != n {
+			t.Fatalf("%v has not each of %d layers", order, n)
+		}
+		for b, list := range from {
+			for _, a := range list {
+				if when[a] >= when[b] {
+					t.Errorf("%v: %d takes from %d", order, b, a)
+				}
+			}
+		}
+		// An edge back from the last layer of a path to its first makes a circle.
+		for b, list := range from {
+			for _, a := range list {
+				from[a] = append(from[a], b)
+				if _, err := model.Order(names, from); err == nil ||
+					!strings.Contains(err.Error(), names[a]+" → ") {
+					t.Fatalf("%v: error %v", from, err)
+				}
+				return
+			}
+		}
+	})
+}
+
+// seq returns the numbers below n.
+func seq(n int) (list []int) {
+	for i := range n {
+		list = append(list, i)
+	}
+	return list
 }
