@@ -136,7 +136,7 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 	}
 	spread := o.point.Spread
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
-		High: seconds * (1 + spread), Bubble: 1}
+		High: seconds * (1 + spread), Formula: o.point.Formula, Bubble: 1}
 	slowest := 0
 	for s := range o.stages {
 		from, to, first, end := o.stage(s, layers)

@@ -44,9 +44,10 @@ func (c *ownCosts) partition() *spp.Problem {
 		x.Seconds = append(x.Seconds, float64(c.parts)*(took.Forward+took.Backward))
 	}
 	x.Transfer = c.sent
+	none := math.Inf(1)
 	x.Tail = func(i, j, a, b int) float64 {
 		if c.memory(i, j, b-a, 1) > c.kind.Memory-c.kind.Reserve {
-			return math.Inf(1)
+			return none
 		}
 		return c.tail(i, j, a, b)
 	}

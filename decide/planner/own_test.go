@@ -87,8 +87,8 @@ func (c chain) ownStages(starts, replicas, ahead []int, samples int) (list []tim
 	return list
 }
 
-// playOwn returns the seconds of a plan, as the test has them, by the order of a mesh and by the list
-// schedule of as many micro-batches.
+// playOwn returns the seconds of a plan, as the test has them, by the order of a mesh and by the
+// list schedule of as many micro-batches.
 func (c chain) playOwn(t *testing.T, d *deployment.Deployment) (list []float64) {
 	t.Helper()
 	var starts, replicas, ahead []int
@@ -170,7 +170,8 @@ func TestOwnReplicas(t *testing.T) {
 		}
 		sum += max(seconds/best-1, 0) // a list schedule can be better than all numbers
 	}
-	t.Logf("%d of %d plans are no mesh, %d with different numbers of replicas, %d are faster than any; they are %.1f %% above the best "+
+	t.Logf("%d of %d plans are no mesh, %d with different numbers of replicas, %d are faster than "+
+		"any; they are %.1f %% above the best "+
 		"in the mean", own, cases, unlike, better, 100*sum/float64(cases))
 	if unlike < cases/20 {
 		t.Errorf("stages have different numbers of replicas in %d of %d plans", unlike, cases)
@@ -208,5 +209,8 @@ func TestHostOrder(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a1", "a2", "b1", "b2"}, got.Best.Hosts); diff != "" {
 		t.Errorf("%s: hosts %v", got.Best.Mesh, got.Best.Hosts)
+	}
+	if fails, err := planner.Verify(request, got.Best); err != nil || len(fails) > 0 {
+		t.Errorf("%v, %v", fails, err)
 	}
 }

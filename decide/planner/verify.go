@@ -38,6 +38,9 @@ func Verify(r Request, d *deployment.Deployment) (fails []string, err error) {
 	proof := judged
 	if d.Certificate.Space != judged.Best.Certificate.Space {
 		r.Workers = mesh.Ranks()
+		if d.Certificate.Space == ownSpace {
+			r.Space = SpaceAny
+		}
 		if proof, err = Solve(r); err != nil {
 			return nil, err
 		}
@@ -47,18 +50,17 @@ func Verify(r Request, d *deployment.Deployment) (fails []string, err error) {
 
 // inOrder returns machines with their hosts in another order.
 func inOrder(c *cluster.Cluster, names []string) (*cluster.Cluster, error) {
-	other := *c
-	other.Hosts = nil
+	var hosts []cluster.Host
 	for _, name := range names {
 		i := slices.IndexFunc(c.Hosts, func(h cluster.Host) bool { return h.Name == name })
-		if i < 0 || slices.ContainsFunc(other.Hosts, func(h cluster.Host) bool {
+		if i < 0 || slices.ContainsFunc(hosts, func(h cluster.Host) bool {
 			return h.Name == name
 		}) {
 			return nil, fmt.Errorf("hosts: %q is no host of the cluster, or comes twice", name)
 		}
-		other.Hosts = append(other.Hosts, c.Hosts[i])
+		hosts = append(hosts, c.Hosts[i])
 	}
-	return &other, nil
+	return c.WithHosts(hosts)
 }
 
 // compareFigures lists the figures of a plan that are others than the judge finds.

@@ -187,6 +187,14 @@ func meant(word string, known []string) string {
 	return "; there are " + strings.Join(known, ", ")
 }
 
+// WithHosts returns the same machines with other hosts, such as those of c in another order. It
+// fails where c is none with them.
+func (c *Cluster) WithHosts(hosts []Host) (*Cluster, error) {
+	other := *c
+	other.Hosts, other.classes = hosts, classes{}
+	return &other, other.validate()
+}
+
 // A Place is where a worker can be.
 type Place struct {
 	Host, Kind string

@@ -176,7 +176,7 @@ func (g *msrGraph) unit(index map[int]int) (second float64, quirks []string, err
 		return 1, []string{"the costs of edges are seconds, though times of nodes are " +
 			"milliseconds: they are taken as the seconds that they are, and published optima " +
 			"were made with costs 1,000 times too small"}, nil
-	case math.Abs(1000*middle-1) < off:
+	case math.Abs(float64(1000*middle)-1) < off:
 		return 1e-3, nil, nil
 	default:
 		return 0, nil, fmt.Errorf("forward edges have %.4g bytes for each unit of cost; they have "+
