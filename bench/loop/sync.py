@@ -1,6 +1,7 @@
 """How long the same samples take by several ways to synchronise: four paced workers, on hosts whose
 cables carry 50 Mbit/s, beside torchft and hivemind, and on one host beside a worker that is three
-times as slow. Hosts are network namespaces of this machine, so those need root.
+times as slow; and what policy `sync` does as cables change. Hosts are network namespaces of this
+machine, so those need root.
 
 docs/experiments/sync-times.md has what came of it. Peers are measured where `scripts/setup torchft`
 and `scripts/setup hivemind` have installed them.
@@ -15,6 +16,7 @@ import sys
 import time
 
 import jobs
+import sync_auto
 import sync_losses
 from interference import lines
 from network import Network
@@ -57,6 +59,7 @@ def measure(args):
         add(**sync_losses.killed(system, sync))
     if os.geteuid() == 0:
         add(**sync_losses.shaken())
+        add(**sync_auto.followed())
     return found
 
 
@@ -133,7 +136,7 @@ def text(results):
         some = [r for r in results if r["part"] == "sync" and r["place"] == place]
         if some:
             out += [f"Four workers, {what}:", "", *table(some), ""]
-    return "\n".join(out + sync_losses.text(results))
+    return "\n".join(out + sync_losses.text(results) + sync_auto.text(results))
 
 
 def table(rows):

@@ -5,7 +5,7 @@ usage: sync_worker.py OPTIONS, a JSON object: `system` is shoal, torchft or hive
 workers synchronise, `workers` their number, `batch` the samples of a step over all of them, `a` and
 `b` the seconds of a step of n samples, a + b · n, which are `slow` times as many on the worker
 `slow_worker`; `samples` are those of an epoch, `width` is that of the layers, and `out` a folder
-for what the worker writes down.
+for what the worker writes down. With `noisy` samples differ, and so do their gradients.
 
 Each worker has a file there, with a line for each commit: when it was, and how many samples were
 committed by all workers until then. Torchft and hivemind know no order of samples, so there a
@@ -68,7 +68,8 @@ class Numbered(torch.utils.data.Dataset):
 
     def __init__(self, options: dict):
         """As many samples as the options say, as wide as the layers."""
-        self._x, self._samples = torch.ones(options["width"]), options["samples"]
+        self._width, self._samples = options["width"], options["samples"]
+        self._noisy = options.get("noisy", False)
 
     def __len__(self) -> int:
         """How many there are."""
@@ -76,7 +77,9 @@ class Numbered(torch.utils.data.Dataset):
 
     def __getitem__(self, i: int) -> Any:
         """A sample and its number."""
-        return self._x, i
+        if self._noisy:
+            return torch.randn(self._width, generator=torch.Generator().manual_seed(i)), i
+        return torch.ones(self._width), i
 
 
 class Notes:
