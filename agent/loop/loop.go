@@ -189,6 +189,9 @@ func (l *Loop) tellOpen(o sense.Observation) {
 	if o.Levers.Save {
 		list = append(list, "steps between checkpoints")
 	}
+	if o.Levers.Auto {
+		list = append(list, "how workers synchronise")
+	}
 	if l.mode == act.Watch {
 		notes = append(notes, "policies only say what they would change")
 	}

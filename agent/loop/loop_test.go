@@ -28,6 +28,7 @@ type fakeJob struct {
 	onMesh bool             // it has a mesh, so nothing is open
 	batch  setting.Range    // what the program has opened
 	alike  bool             // all workers weigh alike
+	auto   bool             // policies may change how workers synchronise
 	refuse error            // what Change returns; nil = it makes the change
 	told   []string         // what people were told
 	asked  []setting.Change // what Change was asked for
@@ -67,7 +68,7 @@ func (j *fakeJob) Look() (Look, bool) {
 // entry returns how the job trains, with a change that begins or ends; nil = none does.
 func (j *fakeJob) entry(c *setting.Change) act.Entry {
 	return act.Entry{Step: j.step, Setting: j.now, Trial: j.trial, Change: c, Leads: j.leads,
-		Levers: setting.Levers{Batch: j.batch, Alike: j.alike}}
+		Levers: setting.Levers{Batch: j.batch, Alike: j.alike, Auto: j.auto}}
 }
 
 // Change implements Job.
@@ -124,6 +125,16 @@ func TestLoopChangesTheJob(t *testing.T) {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
 	}
 	if len(j.told) != 1 || j.told[0] != "what may change: batch 32–1024, shares of work" {
+		t.Errorf("people were told %q", j.told)
+	}
+}
+
+// People are told that policies may change how workers synchronise, where the program leaves it.
+func TestSyncIsTold(t *testing.T) {
+	j := newJob()
+	j.auto = true
+	run(newLoop(t, j, act.Auto), j, 2)
+	if len(j.told) != 1 || !strings.HasSuffix(j.told[0], ", how workers synchronise") {
 		t.Errorf("people were told %q", j.told)
 	}
 }

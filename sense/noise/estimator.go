@@ -121,7 +121,7 @@ func (e *Estimator) Estimate() Estimate {
 	case all.Steps+e.open.Steps == 0:
 		est.Why = "no gradient was measured: agents measure what they average themselves"
 	case len(e.blocks) < minBlocks || all.Steps < minBlocks:
-		est.Why = fmt.Sprintf("%.0f steps are too few to tell, in %d of %d blocks",
+		est.Why = fmt.Sprintf("too few steps to tell: %.0f, in %d of %d blocks",
 			all.Steps+e.open.Steps, len(e.blocks), minBlocks)
 	default:
 		e.measure(&est, weighted, weights[:len(e.blocks)])

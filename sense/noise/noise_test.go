@@ -137,7 +137,7 @@ func TestUnknown(t *testing.T) {
 		"one worker": {func(_ int, s *noise.Step) {
 			s.Workers, s.Norms, s.Samples, s.Batch = 1, s.Norms[:1], s.Samples[:1], s.Samples[0]
 		}, 64, 100, "one worker"},
-		"few steps": {func(int, *noise.Step) {}, 64, 5, "5 steps are too few to tell, in 5 of 8"},
+		"few steps": {func(int, *noise.Step) {}, 64, 5, "too few steps to tell: 5, in 5 of 8"},
 		"nothing":   {func(int, *noise.Step) {}, 64, 0, "no gradient was measured"},
 		"NaN": {func(i int, s *noise.Step) {
 			if i%4 > 0 {
