@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
 // Setting is how a job trains from one step on. All members have the same setting in the same step.
@@ -151,7 +153,7 @@ func (s *Setting) setPart(name, value string) (err error) {
 				"sync=diloco:lr=0.7:momentum=0.9", name)
 		}
 		return fmt.Errorf("no part of a setting is called %q: there are %s%s", name,
-			strings.Join(names, ", "), didYouMean(name, names))
+			strings.Join(names, ", "), spelling.Meant(name, names))
 	}
 	if err != nil {
 		return fmt.Errorf("%s=%s: the value is no number that can be, such as %s", name, value,

@@ -203,7 +203,7 @@ func TestRefusals(t *testing.T) {
 		"shares=1:70000":           "such as 2:1:1",
 		"round=65537":              "up to 65536 steps",
 		"round=0":                  "such as 8",
-		"sync=dilocco":             "there are ssgd, local, diloco, sma, pair, hybrid; did you",
+		"sync=dilocco":             "there are ssgd, local, diloco, sma, pair, hybrid (did you",
 		"sync=sma:lr=1":            "is no option of sma, or is given twice: it takes alpha, mom",
 		"sync=local:lr=1":          "it takes none",
 		"sync=diloco:rl=1":         "did you mean lr?",

@@ -108,7 +108,7 @@ func checkSync(text string) error {
 	i := slices.Index(syncNames(), words[0])
 	if i < 0 {
 		return fmt.Errorf("sync=%s: there are %s%s", text, strings.Join(syncNames(), ", "),
-			didYouMean(words[0], syncNames()))
+			spelling.Meant(words[0], syncNames()))
 	}
 	seen := map[string]bool{}
 	for _, word := range words[1:] {
@@ -116,7 +116,7 @@ func checkSync(text string) error {
 		if !slices.Contains(syncs[i].options, name) || seen[name] {
 			return fmt.Errorf("sync=%s: %q is no option of %s, or is given twice: it takes %s%s",
 				text, word, words[0], cmp.Or(strings.Join(syncs[i].options, ", "), "none"),
-				didYouMean(name, syncs[i].options))
+				spelling.Meant(name, syncs[i].options))
 		}
 		seen[name] = true
 		if !isAllowed(name, value) {
@@ -168,14 +168,6 @@ func isOption(name string) bool {
 		}
 	}
 	return false
-}
-
-// didYouMean returns a text that proposes the name that is spelled nearly so; "" = there is none.
-func didYouMean(name string, among []string) string {
-	if n := spelling.Nearest(name, among); n != "" {
-		return fmt.Sprintf("; did you mean %s?", n)
-	}
-	return ""
 }
 
 // checkRound returns what is wrong with a way to synchronise, for a number of steps; nil = nothing.

@@ -81,9 +81,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	}
 	if name, ok := strings.CutPrefix(msg, "unknown flag: --"); ok {
 		name, _, _ = strings.Cut(name, "=")
-		if near := spelling.Nearest(name, flagNames(cmd)); near != "" {
-			msg += fmt.Sprintf("; did you mean --%s?", near)
-		}
+		msg += spelling.Meant("--"+name, flagNames(cmd))
 	}
 	return Usagef("%s\nAll flags: %s --help", msg, cmd.CommandPath())
 }
@@ -110,9 +108,7 @@ func UnknownCommand(cmd *cobra.Command, name string) error {
 		}
 	}
 	msg := fmt.Sprintf("unknown command %q", name)
-	if near := spelling.Nearest(name, names); near != "" {
-		msg += fmt.Sprintf("; did you mean %q?", near)
-	}
+	msg += spelling.Meant(name, names)
 	return Usagef("%s\nAll commands: %s --help", msg, cmd.CommandPath())
 }
 
@@ -125,19 +121,10 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// DidYouMean returns the end of a message that asks whether a known word was meant by one that is
-// not; "" where none is near.
-func DidYouMean(word string, known []string) string {
-	if near := spelling.Nearest(word, known); near != "" {
-		return "; did you mean " + near + "?"
-	}
-	return ""
-}
-
 // flagNames returns the names of all flags of a command.
 func flagNames(cmd *cobra.Command) []string {
 	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 	return names
 }
 

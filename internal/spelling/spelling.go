@@ -18,6 +18,15 @@ func Nearest(word string, names []string) string {
 	return best
 }
 
+// Meant returns a question in brackets for behind a word that is none of some names, such as " (did
+// you mean ssgd?)"; "" when none of them is near.
+func Meant(word string, names []string) string {
+	if near := Nearest(word, names); near != "" {
+		return " (did you mean " + near + "?)"
+	}
+	return ""
+}
+
 // distance counts the letters to insert, delete, replace or swap with their neighbour to get from a
 // to b (optimal string alignment).
 func distance(a, b string) int {

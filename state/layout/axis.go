@@ -90,12 +90,8 @@ func (a *Axis) setAttribute(key, value string) (err error) {
 	case "on":
 		a.On, err = a.parseKinds(value)
 	default:
-		meant := ""
-		if near := spelling.Nearest(key, attributes); near != "" {
-			meant = " (did you mean " + near + "?)"
-		}
-		return fmt.Errorf("no attribute %q%s; there are shares, such as 3/1, and %s", key, meant,
-			strings.Join(attributes, ", "))
+		return fmt.Errorf("no attribute %q%s; there are shares, such as 3/1, and %s", key,
+			spelling.Meant(key, attributes), strings.Join(attributes, ", "))
 	}
 	return err
 }

@@ -71,13 +71,9 @@ func (m Mesh) CheckAxes(known ...string) error {
 		if a.Size == 1 || slices.Contains(known, a.Name) {
 			continue
 		}
-		meant := ""
-		if near := spelling.Nearest(a.Name, known); near != "" {
-			meant = " (did you mean " + near + "?)"
-		}
 		return fmt.Errorf("mesh %s: the layout has no axis %s%s, only %s; all %d places on it "+
 			"would have the same, and do the same work",
-			m, a.Name, meant, strings.Join(known, ", "), a.Size)
+			m, a.Name, spelling.Meant(a.Name, known), strings.Join(known, ", "), a.Size)
 	}
 	return nil
 }

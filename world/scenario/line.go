@@ -52,11 +52,8 @@ func (l *line) word(what string) string {
 func (l *line) choose(known ...string) string {
 	word := l.word(list(known))
 	if l.err == nil && !slices.Contains(known, word) {
-		near := ""
-		if n := spelling.Nearest(word, known); n != "" {
-			near = fmt.Sprintf("; did you mean %s?", n)
-		}
-		l.failf("%q cannot stand here: it takes %s%s", word, list(known), near)
+		l.failf("%q cannot stand here%s: it takes %s", word, spelling.Meant(word, known),
+			list(known))
 		return ""
 	}
 	return word

@@ -179,10 +179,10 @@ func (l Link) validate() error {
 	return nil
 }
 
-// meant returns a known name that somebody may have meant, as a question; "" where none is near.
+// meant asks whether one of the known names was meant, or says what there is where none is near.
 func meant(word string, known []string) string {
-	if near := spelling.Nearest(word, known); near != "" {
-		return " (did you mean " + near + "?)"
+	if near := spelling.Meant(word, known); near != "" {
+		return near
 	}
 	return "; there are " + strings.Join(known, ", ")
 }

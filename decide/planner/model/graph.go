@@ -37,12 +37,8 @@ func (m *Model) validateEdges(index map[string]int) error {
 	for i, e := range m.Edges {
 		for _, id := range []string{e.From, e.To} {
 			if _, is := index[id]; !is {
-				meant := ""
-				if near := spelling.Nearest(id, ids); near != "" {
-					meant = " (did you mean " + near + "?)"
-				}
 				return fmt.Errorf("edge %d, from %q to %q: the model has no layer %q%s", i, e.From,
-					e.To, id, meant)
+					e.To, id, spelling.Meant(id, ids))
 			}
 		}
 		if e.Bytes < 0 || e.Bytes > maxNumber {

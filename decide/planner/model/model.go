@@ -183,11 +183,7 @@ func (p *Point) validate(m *Model, index map[string]int) error {
 			for _, l := range m.Layers {
 				ids = append(ids, l.ID)
 			}
-			meant := ""
-			if near := spelling.Nearest(id, ids); near != "" {
-				meant = " (did you mean " + near + "?)"
-			}
-			return fmt.Errorf("the model has no layer %q%s", id, meant)
+			return fmt.Errorf("the model has no layer %q%s", id, spelling.Meant(id, ids))
 		}
 	}
 	for _, l := range m.Layers {

@@ -118,11 +118,8 @@ func Find(name string) (Shape, error) {
 		for i, s := range shapes {
 			names[i] = s.Name
 		}
-		if near := spelling.Nearest(base, names); near != "" {
-			return Shape{}, fmt.Errorf("zoo: there is no model %q; did you mean %s?", base, near)
-		}
-		return Shape{}, fmt.Errorf("zoo: there is no model %q; there are %s", base,
-			strings.Join(names, ", "))
+		return Shape{}, fmt.Errorf("zoo: there is no model %q%s; there are %s", base,
+			spelling.Meant(base, names), strings.Join(names, ", "))
 	}
 	s := shapes[i]
 	if stated {

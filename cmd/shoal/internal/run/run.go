@@ -232,12 +232,9 @@ func checkPolicies(spec job.Spec) error {
 		info, err := os.Stat(path)
 		switch {
 		case err != nil && !strings.ContainsAny(path, "./"):
-			near := ""
-			if n := spelling.Nearest(path, policy.Names()); n != "" {
-				near = fmt.Sprintf("; did you mean %s?", n)
-			}
 			return cli.Usagef("--policy %s: no policy of shoal is called so, and no file: there "+
-				"are %s%s", path, strings.Join(policy.Names(), ", "), near)
+				"are %s%s", path, strings.Join(policy.Names(), ", "),
+				spelling.Meant(path, policy.Names()))
 		case err != nil:
 			return cli.Usagef("--policy: %v; it takes a file of yours, or the name of a policy of "+
 				"shoal: %s", err, strings.Join(policy.Names(), ", "))

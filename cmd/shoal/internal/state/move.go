@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/spelling"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -160,7 +161,7 @@ what each format keeps.
 			if !slices.Contains(checkpoint.Formats(), m.format) {
 				return cli.Usagef("--format %s: shoal writes %s%s", m.format,
 					strings.Join(checkpoint.Formats(), ", "),
-					cli.DidYouMean(m.format, checkpoint.Formats()))
+					spelling.Meant(m.format, checkpoint.Formats()))
 			}
 			return m.run(cmd, args[0], args[1])
 		},
