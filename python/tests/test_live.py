@@ -36,7 +36,7 @@ class Training(running_job.Running):
         )
         assert done.returncode == 0, done.stdout + self.output[-3000:]
         if not options:
-            self.read_until(f"STEP [0-9]+ on {mesh} ")
+            self.read_until(f"STEP [0-9]+ on {re.escape(mesh)} ")
         return done.stdout
 
     def stop(self):

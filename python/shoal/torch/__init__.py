@@ -1,5 +1,5 @@
-"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `schedule`, `zero`, `empty`, and
-the torch.distributed backend "shoal".
+"""Training with PyTorch under shoal: `loader`, `ddp`, `optimizer`, `schedule`, `zero`, `chain`,
+`empty`, and the torch.distributed backend "shoal".
 
 `TopK` and `PowerSGD` are values for the `compress` of `ddp` and `optimizer`.
 
@@ -14,6 +14,7 @@ Tensors live on the CPU or on a CUDA device; docs/design/gpus.md says how gradie
 
 from . import backend, registry, untraced  # noqa: F401  importing `backend` registers it
 from .arena import empty
+from .chain.model import chain
 from .compress.power import PowerSGD
 from .compress.topk import TopK
 from .ddp import ddp
@@ -25,4 +26,4 @@ from .zero.optimizer import zero
 registry.patch_constructors()
 untraced.mark_package(__name__)
 
-__all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "schedule", "zero"]
+__all__ = ["PowerSGD", "TopK", "chain", "ddp", "empty", "loader", "optimizer", "schedule", "zero"]
