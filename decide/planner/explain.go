@@ -2,23 +2,31 @@ package planner
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
 )
 
 // result puts the best of some plans, which are sorted, into what people and jobs take.
-func (p *problem) result(found []solved, least float64) *Result {
-	best := &found[0]
-	seconds := best.timeline.Seconds
+func (p *problem) result(found []*solved, least float64) *Result {
+	best := found[0]
+	seconds := best.seconds
 	d := &deployment.Deployment{Shoal: deployment.Version, Mesh: p.mesh(&best.candidate),
 		Batch: p.batch, Runs: deployment.Runs{By: "shoal.train"}}
 	if best.order > 0 {
-		d.Hosts = hostsOf(p.orders[best.order][:best.replicas*best.stages])
+		d.Hosts = p.hostsOf(&best.grid)
 	}
-	spread := best.point.Spread
+	point := best.laid.classes[0].costs[0].point
+	spread := 0.0
+	for _, k := range best.laid.classes {
+		for _, took := range k.costs {
+			spread = max(spread, took.point.Spread)
+		}
+	}
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
-		High: seconds * (1 + spread), Formula: best.point.Formula, Bubble: 1 - best.busy()}
+		High: seconds * (1 + spread), Formula: point.Formula, Bubble: 1 - best.busy()}
 	slowest := 0
 	for s := range best.stages {
 		from, to := p.layersOf(&best.candidate, s)
@@ -35,10 +43,48 @@ func (p *problem) result(found []solved, least float64) *Result {
 	least = min(least, seconds)
 	d.Certificate = deployment.Certificate{Bound: least, Gap: seconds/least - 1,
 		Space: "replicas × stages of layers in a row × micro-batches that were measured"}
-	return &Result{Best: d, Workers: best.replicas * best.stages, Timeline: best.timeline,
+	if best.tp > 1 {
+		d.Runs.By += ", with a program that shares layers among ranks"
+	}
+	fullest, has := p.fullest(&best.candidate)
+	return &Result{Best: d, Workers: best.replicas * best.stages * best.tp,
+		Devices: p.devices(&best.grid), Fullest: fullest, Has: has, Timeline: best.timeline,
 		Rejected: p.rejected(found),
 		Binds: fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest,
 			p.layerNames(best, slowest), 100*best.timeline.Busy[slowest]/seconds)}
+}
+
+// devices says for people on which devices a plan is, such as "a100" or "8 × a100, 4 × v100".
+func (p *problem) devices(g *grid) string {
+	count := make([]int, len(p.kinds))
+	for r := range g.replicas {
+		for s := range g.stages {
+			count[g.kindOf(r, s)] += g.tp
+		}
+	}
+	var names []string
+	for k, n := range count {
+		if n == g.replicas*g.stages*g.tp {
+			return p.kinds[k].Name
+		}
+		if n > 0 {
+			names = append(names, fmt.Sprintf("%d × %s", n, p.kinds[k].Name))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// fullest returns the stage whose workers have least memory left, and the bytes that one has.
+func (p *problem) fullest(c *candidate) (stage int, has int64) {
+	left := int64(math.MaxInt64)
+	for i, k := range c.laid.classes {
+		for s, took := range k.costs {
+			if n := took.limit - p.memoryOf(c, i, s); n < left {
+				left, stage, has = n, s, took.limit
+			}
+		}
+	}
+	return stage, has
 }
 
 // layerNames names the layers of a stage for people.
@@ -53,17 +99,17 @@ func (p *problem) layerNames(s *solved, stage int) string {
 // busy returns which part of the step stages compute, in the mean.
 func (s *solved) busy() (part float64) {
 	for _, seconds := range s.timeline.Busy {
-		part += seconds / s.timeline.Seconds / float64(s.stages)
+		part += seconds / s.seconds / float64(s.stages)
 	}
 	return part
 }
 
 // rejected lists the best plan of each other pair of degrees, and of the degrees of the best the
 // best with another micro-batch.
-func (p *problem) rejected(found []solved) (list []Rejected) {
+func (p *problem) rejected(found []*solved) (list []Rejected) {
 	type key struct{ replicas, micro int }
-	best := &found[0]
-	seen := []key{{best.replicas, best.point.Micro}}
+	best := found[0]
+	seen := []key{{best.replicas, best.sample}}
 	if even := p.even(best.grid); even != nil && !slices.Equal(even.starts, best.starts) {
 		heaviest, sum := 0.0, 0.0
 		for _, busy := range even.timeline.Busy {
@@ -75,10 +121,10 @@ func (p *problem) rejected(found []solved) (list []Rejected) {
 				"the mean", 100*(heaviest*float64(even.stages)/sum-1))})
 	}
 	for i := range found[1:] {
-		s := &found[i+1]
+		s := found[i+1]
 		k := key{replicas: s.replicas}
 		if s.replicas == best.replicas {
-			k.micro = s.point.Micro
+			k.micro = s.sample
 		}
 		if slices.Contains(seen, k) || len(list) == maxRejected {
 			continue
@@ -89,7 +135,7 @@ func (p *problem) rejected(found []solved) (list []Rejected) {
 			allReduce, _ := p.tail(&s.candidate, stage)
 			averaging = max(averaging, allReduce)
 		}
-		list = append(list, Rejected{Mesh: p.mesh(&s.candidate), Seconds: s.timeline.Seconds,
+		list = append(list, Rejected{Mesh: p.mesh(&s.candidate), Seconds: s.seconds,
 			Why: fmt.Sprintf("stages wait %.0f %%, all-reduce %.0f ms", 100*(1-s.busy()),
 				1e3*averaging)})
 	}

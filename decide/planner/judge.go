@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/bound"
-	"github.com/shoal-ml/shoal/decide/planner/timeline"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -21,17 +21,16 @@ func Judge(r Request, mesh string) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mesh %s: %w", mesh, err)
 	}
-	if stage, bytes := p.missing(c); bytes > 0 {
+	if m := p.missing(c); m.bytes > 0 {
 		return nil, fmt.Errorf("mesh %s does not fit into memory: a worker of stage %d needs %d "+
-			"bytes, and a %s has %d", mesh, stage, p.memory(c, stage), p.kind.Name,
-			p.kind.Memory-p.kind.Reserve)
+			"bytes, and a %s has %d", mesh, m.stage, m.has+m.bytes, m.kind, m.has)
 	}
-	t, err := timeline.Run(p.stagesOf(c), c.micro)
+	played, err := p.play(c)
 	if err != nil {
 		return nil, fmt.Errorf("mesh %s: %w", mesh, err)
 	}
 	least, _ := bound.Cuts(p.chain(&c.grid), c.stages, c.micro)
-	result := p.result([]solved{{*c, t}}, least)
+	result := p.result([]*solved{played}, least)
 	result.Best.Certificate.Space = "layers cut elsewhere and other numbers of held micro-batches"
 	return result, nil
 }
@@ -43,12 +42,11 @@ func (p *problem) parse(text string) (*candidate, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := mesh.CheckAxes("dp", "pp"); err != nil {
+	if err := mesh.CheckAxes("dp", "pp", "tp"); err != nil {
 		return nil, err
 	}
 	replicas, stages := layout.Axis{Size: 1}, layout.Axis{Size: 1}
-	c := &candidate{}
-	micro := 0
+	c := &candidate{grid: grid{tp: 1}}
 	for _, a := range mesh {
 		switch a.Name {
 		case "dp":
@@ -56,39 +54,60 @@ func (p *problem) parse(text string) (*candidate, error) {
 			c.dpFast = stages.Name != "" // the last axis is the fastest
 		case "pp":
 			stages = a
+		case "tp":
+			c.tp = a.Size
+			if a.Shares != nil || a.On != nil {
+				return nil, fmt.Errorf("ranks that share layers are alike, and on one host: tp " +
+					"has no shares and no kinds of hosts")
+			}
 		}
-		micro = max(micro, a.Micro)
+		if a.Name != "tp" && c.tp > 1 {
+			return nil, fmt.Errorf("tp is not the last axis: ranks that share layers are on one " +
+				"host")
+		}
+		c.sample = max(c.sample, a.Micro)
 	}
-	if replicas.Shares != nil || replicas.Ahead != nil || replicas.Chunks > 1 || stages.Chunks > 1 {
-		return nil, fmt.Errorf("shares and held micro-batches of replicas, and chunks, are not " +
-			"judged")
+	c.replicas, c.stages = replicas.Size, stages.Size
+	if replicas.Ahead != nil || replicas.Chunks > 1 || stages.Chunks > 1 {
+		return nil, fmt.Errorf("held micro-batches of replicas, and chunks, are not judged")
 	}
-	switch c.point = p.model.Point(p.kind.Name, 1, micro); {
-	case replicas.Size*stages.Size > len(p.places):
-		return nil, fmt.Errorf("%d workers; the hosts have places for %d",
-			replicas.Size*stages.Size, len(p.places))
-	case c.point == nil:
-		return nil, fmt.Errorf("micro-batches of %d samples were not measured on %s; those of %v "+
-			"were", micro, p.kind.Name, p.model.Micros(p.kind.Name, 1))
-	case p.batch%(replicas.Size*micro) != 0:
-		return nil, fmt.Errorf("a batch of %d samples cannot be divided among %d replicas with "+
-			"micro-batches of %d", p.batch, replicas.Size, micro)
-	case stages.Size > len(p.model.Layers):
-		return nil, fmt.Errorf("%d stages, and the model has %d layers", stages.Size,
+	if c.stages > len(p.model.Layers) {
+		return nil, fmt.Errorf("%d stages, and the model has %d layers", c.stages,
 			len(p.model.Layers))
 	}
-	c.replicas, c.stages, c.micro = replicas.Size, stages.Size, p.batch/replicas.Size/micro
+	if err := p.parseOn(c, replicas, stages); err != nil {
+		return nil, err
+	}
+	if err := p.parseBatch(c, replicas); err != nil {
+		return nil, err
+	}
+	if err := p.parseStages(c, stages); err != nil {
+		return nil, err
+	}
+	if slices.Min(c.shares) == c.micro {
+		c.shares = nil
+	}
+	if !p.lay(&c.grid) {
+		return nil, fmt.Errorf("%d workers; the hosts have places for %d in all, and of each kind "+
+			"and on each host there must be enough", c.replicas*c.stages*c.tp, len(p.places))
+	}
+	c.deal()
+	return c, nil
+}
+
+// parseStages reads which layers the stages of a mesh have, and how many micro-batches they hold.
+func (p *problem) parseStages(c *candidate, stages layout.Axis) error {
 	c.starts = evenStarts(len(p.model.Layers), c.stages)
 	if stages.Shares != nil {
 		sum := 0
 		for s, share := range stages.Shares {
 			c.starts[s] = sum
 			if sum += share; share == 0 {
-				return nil, fmt.Errorf("stage %d has no layers", s)
+				return fmt.Errorf("stage %d has no layers", s)
 			}
 		}
 		if sum != len(p.model.Layers) {
-			return nil, fmt.Errorf("the shares of pp are %d in all, and the model has %d layers",
+			return fmt.Errorf("the shares of pp are %d in all, and the model has %d layers",
 				sum, len(p.model.Layers))
 		}
 	}
@@ -100,5 +119,60 @@ func (p *problem) parse(text string) (*candidate, error) {
 	for s := range c.ahead {
 		c.ahead[s] = min(c.ahead[s], c.micro)
 	}
-	return c, nil
+	return nil
+}
+
+// parseOn reads on which kinds of devices a mesh is to be.
+func (p *problem) parseOn(c *candidate, replicas, stages layout.Axis) error {
+	names := stages.On
+	switch {
+	case replicas.On != nil && stages.On != nil:
+		return fmt.Errorf("kinds of hosts of both dp and pp are not judged: one of them has them")
+	case replicas.On != nil:
+		names, c.byReplica = replicas.On, true
+	case stages.On == nil && len(p.kinds) > 1:
+		return fmt.Errorf("the hosts have devices of several kinds, %s: say of each stage, or "+
+			"each replica, on which it is, as in pp=2(on=%s/%s)", p.kindNames(), p.kinds[0].Name,
+			p.kinds[1].Name)
+	case stages.On == nil:
+		c.on = make([]int, c.stages)
+		return nil
+	}
+	for _, name := range names {
+		k := slices.IndexFunc(p.kinds, func(k cluster.Kind) bool { return k.Name == name })
+		if k < 0 {
+			return fmt.Errorf("no host has devices of kind %s; there are %s", name, p.kindNames())
+		}
+		c.on = append(c.on, k)
+	}
+	return nil
+}
+
+// parseBatch deals the batch among the replicas of a mesh, and looks whether its layers were
+// measured so.
+func (p *problem) parseBatch(c *candidate, replicas layout.Axis) error {
+	for _, k := range c.on {
+		if p.costs(k, c.tp, c.sample) == nil {
+			return fmt.Errorf("micro-batches of %d samples were not measured on %s with tp=%d; "+
+				"those of %v were", c.sample, p.kinds[k].Name, c.tp,
+				p.model.Micros(p.kinds[k].Name, c.tp))
+		}
+	}
+	shares, sum := replicas.Shares, 0
+	if shares == nil {
+		shares = slices.Repeat([]int{1}, c.replicas)
+	}
+	for _, share := range shares {
+		sum += share
+	}
+	for _, share := range shares {
+		micro := p.batch / c.sample * share / sum
+		if share == 0 || micro*c.sample*sum != p.batch*share {
+			return fmt.Errorf("a batch of %d samples cannot be divided among %d replicas with "+
+				"micro-batches of %d", p.batch, c.replicas, c.sample)
+		}
+		c.micro = max(c.micro, micro)
+		c.shares = append(c.shares, micro)
+	}
+	return nil
 }

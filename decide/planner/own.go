@@ -137,7 +137,7 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 	spread := o.point.Spread
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
 		High: seconds * (1 + spread), Formula: o.point.Formula, Bubble: 1}
-	slowest := 0
+	slowest, fullest := 0, 0
 	for s := range o.stages {
 		from, to, first, end := o.stage(s, layers)
 		busy := o.timeline.Busy[s] / seconds
@@ -156,9 +156,14 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 		if o.timeline.Busy[s] > o.timeline.Busy[slowest] {
 			slowest = s
 		}
+		if x.Memory > d.Stages[fullest].Memory {
+			fullest = s
+		}
 	}
 	d.Certificate = deployment.Certificate{Bound: least, Gap: seconds/least - 1, Space: ownSpace}
-	r := &Result{Best: d, Workers: len(o.places), Timeline: o.timeline,
+	k := p.kinds[0]
+	r := &Result{Best: d, Workers: len(o.places), Devices: k.Name, Fullest: fullest,
+		Has: k.Memory - k.Reserve, Timeline: o.timeline,
 		Binds: fmt.Sprintf("stage %d: busy %.0f %%", slowest, 100*d.Stages[slowest].Busy)}
 	if o.cyclic {
 		r.Guarantee = &Guarantee{Micro: o.micro, Stages: len(o.stages), Slowest: o.Slowest,
@@ -216,12 +221,12 @@ func faster(a, b *own) *own {
 // ownGrids lists the micro-batches that plans for so many workers can have, those with the least
 // bound first.
 func (p *problem) ownGrids(workers int) (list []ownGrid) {
-	for _, samples := range p.model.Micros(p.kind.Name, 1) {
+	for _, samples := range p.model.Micros(p.kinds[0].Name, 1) {
 		for parts := 1; parts <= workers; parts++ {
 			if p.batch%(samples*parts) != 0 {
 				continue
 			}
-			g := ownGrid{point: p.model.Point(p.kind.Name, 1, samples), parts: parts,
+			g := ownGrid{point: p.model.Point(p.kinds[0].Name, 1, samples), parts: parts,
 				micro: p.batch / (samples * parts)}
 			c, params, update := bound.ReplicatedChain{}, []int64{0}, []float64{0}
 			for i, l := range p.model.Layers {
@@ -244,7 +249,7 @@ func (p *problem) ownGrids(workers int) (list []ownGrid) {
 func (o *own) candidate() *candidate {
 	stages := len(o.Starts)
 	c := &candidate{starts: o.Starts, grid: grid{replicas: len(o.places) / stages, stages: stages,
-		dpFast: true, point: o.point, micro: o.micro}}
+		dpFast: true, tp: 1, sample: o.point.Micro, micro: o.micro, on: make([]int, stages)}}
 	for _, x := range o.stages {
 		c.ahead = append(c.ahead, x.Ahead)
 	}

@@ -46,7 +46,7 @@ func (c *ownCosts) partition() *spp.Problem {
 	x.Transfer = c.sent
 	none := math.Inf(1)
 	x.Tail = func(i, j, a, b int) float64 {
-		if c.memory(i, j, b-a, 1) > c.kind.Memory-c.kind.Reserve {
+		if c.memory(i, j, b-a, 1) > c.kinds[0].Memory-c.kinds[0].Reserve {
 			return none
 		}
 		return c.tail(i, j, a, b)
@@ -134,7 +134,7 @@ func (c *ownCosts) memory(from, to, replicas, held int) int64 {
 func (c *ownCosts) play(plan *spp.Plan) *own {
 	o := &own{ownGrid: c.ownGrid, places: c.places,
 		Plan: spp.Plan{Starts: plan.Starts, Places: plan.Places}}
-	layers, have := len(c.model.Layers), c.kind.Memory-c.kind.Reserve
+	layers, have := len(c.model.Layers), c.kinds[0].Memory-c.kinds[0].Reserve
 	stages, fit := make([]timeline.Stage, len(o.Starts)), make([]int, len(o.Starts))
 	for s := range stages {
 		from, to, first, end := o.stage(s, layers)

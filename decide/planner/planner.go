@@ -39,8 +39,12 @@ const (
 
 // A Result is a plan, and why it is this one.
 type Result struct {
-	Best     *deployment.Deployment // without the hashes, which the caller sets
-	Workers  int
+	Best    *deployment.Deployment // without the hashes, which the caller sets
+	Workers int
+	Devices string // the kinds of devices of the workers, for people
+	// Fullest is the stage whose workers have least memory left, and Has the bytes of one of them.
+	Fullest  int
+	Has      int64
 	Timeline *timeline.Timeline // of one replica
 	Binds    string             // what the step waits for, for people
 	// Rejected is even stages of the same degrees, and then the best of other kinds, the fastest
@@ -80,6 +84,10 @@ func Solve(r Request) (*Result, error) {
 
 // solveMesh returns the best plan of SpaceMesh that it finds, for so many workers, 0 = all places.
 func (p *problem) solveMesh(workers int) (*Result, error) {
+	if len(p.kinds) > 1 {
+		return nil, fmt.Errorf("the hosts have devices of several kinds, %s, and plans are made "+
+			"for one: leave out hosts of the others", p.kindNames())
+	}
 	grids, err := p.grids(workers)
 	if err != nil {
 		return nil, err
@@ -97,7 +105,7 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b bounded) int { return cmp.Compare(a.bound, b.bound) })
-	var found []solved
+	var found []*solved
 	var closest *shortage
 	best := math.Inf(1)
 	tried := map[int]bool{} // by replicas
@@ -117,16 +125,16 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 			continue
 		}
 		if all {
-			list[i].bound = s.timeline.Seconds
+			list[i].bound = s.seconds
 		}
-		found = append(found, *s)
-		best = min(best, s.timeline.Seconds)
+		found = append(found, s)
+		best = min(best, s.seconds)
 	}
 	if len(found) == 0 {
 		return nil, p.infeasible(closest)
 	}
-	slices.SortStableFunc(found, func(a, b solved) int {
-		return cmp.Compare(a.timeline.Seconds, b.timeline.Seconds)
+	slices.SortStableFunc(found, func(a, b *solved) int {
+		return cmp.Compare(a.seconds, b.seconds)
 	})
 	least := math.Inf(1)
 	for _, g := range list {
@@ -137,25 +145,18 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 
 // newProblem checks a request.
 func newProblem(r Request) (*problem, error) {
-	p := &problem{model: r.Model, all: r.Cluster, places: r.Cluster.Places(), batch: r.Batch}
-	kinds := map[string]bool{}
-	for _, place := range p.places {
-		kinds[place.Kind] = true
-	}
-	if len(kinds) > 1 {
-		names := make([]string, 0, len(kinds))
-		for _, k := range r.Cluster.Kinds {
-			if kinds[k.Name] {
-				names = append(names, k.Name)
-			}
+	p := &problem{model: r.Model, all: r.Cluster, places: r.Cluster.Places(), batch: r.Batch,
+		known: map[costsKey]*costs{}}
+	measured := r.Model.Devices()
+	for _, k := range r.Cluster.Kinds {
+		has := slices.ContainsFunc(p.places, func(x cluster.Place) bool { return x.Kind == k.Name })
+		if has && slices.Contains(measured, k.Name) {
+			p.kinds = append(p.kinds, k)
 		}
-		return nil, fmt.Errorf("the hosts have devices of several kinds, %s, and plans are made "+
-			"for one: leave out hosts of the others", strings.Join(names, ", "))
 	}
-	p.kind = r.Cluster.Kind(p.places[0].Kind)
-	if len(r.Model.Micros(p.kind.Name, 1)) == 0 {
+	if len(p.kinds) == 0 {
 		return nil, fmt.Errorf("nothing was measured on %s; the model has points of %s",
-			p.kind.Name, strings.Join(r.Model.Devices(), ", "))
+			p.places[0].Kind, strings.Join(measured, ", "))
 	}
 	if r.Batch < 1 || r.Batch > 1<<30 {
 		return nil, fmt.Errorf("a batch of %d samples; it has from 1 to 2^30", r.Batch)
@@ -177,31 +178,40 @@ func (p *problem) grids(workers int) (list []grid, err error) {
 	if workers == 0 {
 		workers = len(p.places)
 	}
-	for replicas := 1; replicas <= workers; replicas++ {
-		if workers%replicas != 0 || p.batch%replicas != 0 {
-			continue
-		}
-		stages := workers / replicas
-		for _, micro := range p.model.Micros(p.kind.Name, 1) {
-			if stages > len(p.model.Layers) || p.batch/replicas%micro != 0 {
+	name := p.kinds[0].Name
+	for _, tp := range p.model.Degrees(name) {
+		for replicas := 1; replicas <= workers; replicas++ {
+			if workers%(replicas*tp) != 0 || p.batch%replicas != 0 {
 				continue
 			}
-			g := grid{replicas: replicas, stages: stages, micro: p.batch / replicas / micro,
-				point: p.model.Point(p.kind.Name, 1, micro)}
-			for g.order = range p.orders {
-				g.dpFast = false
-				list = append(list, g)
-				if replicas > 1 && stages > 1 {
-					g.dpFast = true
-					list = append(list, g)
+			stages := workers / replicas / tp
+			for _, sample := range p.model.Micros(name, tp) {
+				if stages > len(p.model.Layers) || p.batch/replicas%sample != 0 {
+					continue
 				}
+				list = p.addGrid(list, grid{replicas: replicas, stages: stages, tp: tp,
+					sample: sample, micro: p.batch / replicas / sample, on: make([]int, stages)})
 			}
 		}
 	}
 	if len(list) == 0 {
 		return nil, fmt.Errorf("a batch of %d samples cannot be divided among %d workers with the "+
 			"micro-batches that were measured, %v, and %d layers: give a batch that is a multiple "+
-			"of them", p.batch, workers, p.model.Micros(p.kind.Name, 1), len(p.model.Layers))
+			"of them", p.batch, workers, p.model.Micros(name, 1), len(p.model.Layers))
 	}
 	return list, nil
+}
+
+// addGrid adds a grid to a list, in both ways to lay its ranks over hosts, and in all orders of
+// these, if there are places for it.
+func (p *problem) addGrid(list []grid, g grid) []grid {
+	for g.order = range p.orders {
+		for _, dpFast := range []bool{false, true} {
+			g.dpFast = dpFast
+			if (!dpFast || g.replicas > 1 && g.stages > 1) && p.lay(&g) {
+				list = append(list, g)
+			}
+		}
+	}
+	return list
 }

@@ -3,6 +3,8 @@ package planner
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/planner/bound"
@@ -12,14 +14,21 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// A grid is the degrees of a plan and its micro-batch: what is chosen before layers are cut.
+// A grid is the degrees of a plan, its micro-batch and the kinds of devices that it is on: what is
+// chosen before layers are cut.
 type grid struct {
 	replicas, stages int
+	tp               int // ranks that share each layer
 	// dpFast says that replicas of a stage are neighbours, and else stages of a replica are.
 	dpFast bool
-	order  int          // of the hosts, in problem.orders
-	point  *model.Point // what a micro-batch takes
-	micro  int          // micro-batches of a replica in a step
+	order  int // of the hosts, in problem.orders
+	sample int // samples of a micro-batch
+	micro  int // micro-batches of a replica in a step, of the one that has most
+	// on is the kind of device of each stage, or, where byReplica, of each replica: its number in
+	// problem.kinds.
+	on        []int
+	byReplica bool
+	laid      *laid
 }
 
 // A candidate is a whole plan.
@@ -27,17 +36,86 @@ type candidate struct {
 	grid
 	starts []int // first layer of each stage
 	ahead  []int // micro-batches that each stage holds
+	shares []int // micro-batches by replica; nil = micro of each
+	most   []int // of them by class of replicas, of the replica that has most; nil = micro of each
 }
 
-// problem is a model, machines and a batch, on devices of one kind.
+// microOf returns how many micro-batches replicas of a class have, of the replica that has most.
+func (c *candidate) microOf(class int) int {
+	if c.most == nil {
+		return c.micro
+	}
+	return c.most[class]
+}
+
+// deal notes the shares of the replicas of each class.
+func (c *candidate) deal() {
+	if c.shares == nil {
+		return
+	}
+	c.most = make([]int, len(c.laid.classes))
+	for r, share := range c.shares {
+		k := c.laid.classOf[r]
+		c.most[k] = max(c.most[k], share)
+	}
+}
+
+// problem is a model, machines and a batch.
 type problem struct {
 	model  *model.Model
 	places []cluster.Place
 	// orders is places in the order of the cluster, and in that of spp.Order where it is another.
 	orders [][]cluster.Place
 	all    *cluster.Cluster
-	kind   cluster.Kind
+	kinds  []cluster.Kind // that hosts have
 	batch  int
+	known  map[costsKey]*costs
+}
+
+// costsKey names costs.
+type costsKey struct{ kind, tp, sample int }
+
+// costs is what layers take on a kind of device: sums over those before each layer.
+type costs struct {
+	point                     *model.Point
+	forward, backward, update []float64 // seconds
+	kept, params, state       []int64   // bytes of a rank
+	limit                     int64     // bytes that a rank may have
+}
+
+// costs returns what layers that so many ranks share take on a kind of device, for a micro-batch of
+// so many samples; nil = that was not measured.
+func (p *problem) costs(kind, tp, sample int) *costs {
+	key := costsKey{kind, tp, sample}
+	if c, is := p.known[key]; is {
+		return c
+	}
+	p.known[key] = nil
+	k := p.kinds[kind]
+	point := p.model.Point(k.Name, tp, sample)
+	if point == nil {
+		return nil
+	}
+	n := len(p.model.Layers)
+	c := &costs{point: point, limit: k.Memory - k.Reserve}
+	for _, list := range []*[]float64{&c.forward, &c.backward, &c.update} {
+		*list = make([]float64, n+1)
+	}
+	for _, list := range []*[]int64{&c.kept, &c.params, &c.state} {
+		*list = make([]int64, n+1)
+	}
+	for i := range p.model.Layers {
+		l := &p.model.Layers[i]
+		took := point.Layers[l.ID]
+		params, state := l.Rank(tp)
+		c.forward[i+1] = c.forward[i] + took.Forward
+		c.backward[i+1] = c.backward[i] + took.Backward
+		c.update[i+1] = c.update[i] + took.Update
+		c.kept[i+1] = c.kept[i] + took.Kept
+		c.params[i+1], c.state[i+1] = c.params[i]+params, c.state[i]+state
+	}
+	p.known[key] = c
+	return c
 }
 
 // layersOf returns the bounds of the layers of a stage: from the first, up to but without the last.
@@ -48,12 +126,12 @@ func (p *problem) layersOf(c *candidate, stage int) (from, to int) {
 	return c.starts[stage], len(p.model.Layers)
 }
 
-// place returns where the worker of a replica and a stage is.
-func (p *problem) place(g *grid, replica, stage int) cluster.Place {
-	if g.dpFast {
-		return p.orders[g.order][stage*g.replicas+replica]
+// sent returns the bytes that a layer gives to the next one for a micro-batch; 0 of the last.
+func (p *problem) sent(layer, sample int) int64 {
+	if layer+1 >= len(p.model.Layers) {
+		return 0
 	}
-	return p.orders[g.order][replica*g.stages+stage]
+	return p.model.Layers[layer].Out * int64(sample)
 }
 
 // transfers are the ways of transfers by their names in a cluster.
@@ -61,52 +139,79 @@ var transfers = map[string]timeline.Transfer{"": timeline.Overlapped,
 	cluster.Overlapped: timeline.Overlapped, cluster.Exchange: timeline.Exchange,
 	cluster.Blocking: timeline.Blocking}
 
-// stagesOf returns what the stages of a plan take.
-func (p *problem) stagesOf(c *candidate) []timeline.Stage {
+// stagesOf returns what the stages of replicas of a class take, without the tails of a step.
+func (p *problem) stagesOf(c *candidate, k *class) []timeline.Stage {
 	list := make([]timeline.Stage, c.stages)
 	for s := range list {
 		from, to := p.layersOf(c, s)
-		x := &list[s]
+		x, took := &list[s], k.costs[s]
 		x.Ahead = c.ahead[s]
-		for _, l := range p.model.Layers[from:to] {
-			took := c.point.Layers[l.ID]
-			x.Forward, x.Backward = x.Forward+took.Forward, x.Backward+took.Backward
-		}
-		allReduce, update := p.tail(c, s)
-		x.Tail = allReduce + update
+		x.Forward = took.forward[to] - took.forward[from]
+		x.Backward = took.backward[to] - took.backward[from]
 		if s+1 < c.stages {
-			sent := p.model.Layers[to-1].Out * int64(c.point.Micro)
 			x.Transfer = transfers[p.all.Transfer]
-			for r := range c.replicas {
-				link := p.all.Link(p.place(&c.grid, r, s), p.place(&c.grid, r, s+1))
-				if down := link.Seconds(sent); down > x.Down {
-					x.Down, x.Up, x.Latency = down, down, link.Latency
+			sent := float64(p.sent(to-1, c.sample))
+			for _, w := range k.ways[s] {
+				if down := w.link.SecondsTogether(sent, w.messages); down > x.Down {
+					x.Down, x.Up, x.Latency = down, down, w.link.Latency
 				}
-				x.HalfDuplex = x.HalfDuplex || link.HalfDuplex
+				x.HalfDuplex = x.HalfDuplex || w.link.HalfDuplex
 			}
 		}
 	}
 	return list
 }
 
+// play plays a step of a plan. Where replicas are unlike, a stage averages when the last of its
+// replicas has come so far; the timeline is that of the one that ends last.
+func (p *problem) play(c *candidate) (*solved, error) {
+	tails := make([]float64, c.stages)
+	for s := range tails {
+		allReduce, update := p.tail(c, s)
+		tails[s] = allReduce + update
+	}
+	ends := make([]float64, c.stages)
+	s := &solved{candidate: *c}
+	for i := range c.laid.classes {
+		k := &c.laid.classes[i]
+		stages := p.stagesOf(c, k)
+		for j := range stages {
+			stages[j].Tail = tails[j]
+		}
+		line, err := timeline.Run(stages, c.microOf(i))
+		if err != nil {
+			return nil, err
+		}
+		if s.timeline == nil || line.Seconds > s.timeline.Seconds {
+			s.timeline = line
+		}
+		for j := range ends {
+			ends[j] = max(ends[j], line.Ends[j])
+			s.seconds = max(s.seconds, ends[j]+tails[j])
+		}
+	}
+	return s, nil
+}
+
 // tail returns the seconds that a stage takes behind its last backward pass: its replicas average
 // the gradients of its layers, and the optimizer makes its step.
 func (p *problem) tail(c *candidate, stage int) (allReduce, update float64) {
 	from, to := p.layersOf(c, stage)
-	var params int64
-	for _, l := range p.model.Layers[from:to] {
-		params, update = params+l.Params, update+c.point.Layers[l.ID].Update
+	for i := range c.laid.classes {
+		took := c.laid.classes[i].costs[stage]
+		update = max(update, took.update[to]-took.update[from])
 	}
-	return p.allReduceSeconds(&c.grid, stage, params), update
+	took := c.laid.classes[0].costs[stage]
+	return p.allReduceSeconds(&c.grid, stage, took.params[to]-took.params[from]), update
 }
 
 // allReduceSeconds returns how long the replicas of a stage average so many bytes: over a ring, as
 // fast as its slowest link.
-func (p *problem) allReduceSeconds(g *grid, stage int, bytes int64) float64 {
-	seconds := 0.0
-	for r := 0; r < g.replicas && g.replicas > 1; r++ {
-		link := p.all.Link(p.place(g, r, stage), p.place(g, (r+1)%g.replicas, stage))
-		seconds = max(seconds, cost.RingSecondsOf(g.replicas, bytes, link.SecondsOf))
+func (p *problem) allReduceSeconds(g *grid, stage int, bytes int64) (seconds float64) {
+	for _, w := range g.laid.rings[stage] {
+		seconds = max(seconds, cost.RingSecondsOf(g.replicas, bytes, func(part float64) float64 {
+			return w.link.SecondsTogether(part, w.messages)
+		}))
 	}
 	return seconds
 }
@@ -123,32 +228,52 @@ func (p *problem) fastest(bytes float64) float64 {
 
 // memory returns the bytes of a worker of a stage at most: what stays between steps, what
 // micro-batches keep until they come back, and two of them on their way in and out.
-func (p *problem) memory(c *candidate, stage int) int64 {
-	from, to := p.layersOf(c, stage)
-	var state, kept int64
-	for _, l := range p.model.Layers[from:to] {
-		state, kept = state+l.State, kept+c.point.Layers[l.ID].Kept
+func (p *problem) memory(c *candidate, stage int) (most int64) {
+	for i := range c.laid.classes {
+		most = max(most, p.memoryOf(c, i, stage))
 	}
-	var sent int64
-	if from > 0 {
-		sent += 2 * p.model.Layers[from-1].Out * int64(c.point.Micro)
-	}
-	if to < len(p.model.Layers) {
-		sent += 2 * p.model.Layers[to-1].Out * int64(c.point.Micro)
-	}
-	return state + kept*int64(min(c.ahead[stage], c.micro)) + sent
+	return most
 }
 
-// chain returns the layers as the bound takes them, for the degrees of a plan. Averaging is as fast
-// as over the best links that there are.
-func (p *problem) chain(g *grid) bound.Chain {
-	var c bound.Chain
-	params, update := []int64{0}, []float64{0}
-	for i, l := range p.model.Layers {
-		took := g.point.Layers[l.ID]
-		c.Forward, c.Backward = append(c.Forward, took.Forward), append(c.Backward, took.Backward)
-		params, update = append(params, params[i]+l.Params), append(update, update[i]+took.Update)
+// memoryOf is memory of the replicas of a class.
+func (p *problem) memoryOf(c *candidate, class, stage int) int64 {
+	from, to := p.layersOf(c, stage)
+	took := c.laid.classes[class].costs[stage]
+	var sent int64
+	if from > 0 {
+		sent += 2 * p.sent(from-1, c.sample)
 	}
+	if to < len(p.model.Layers) {
+		sent += 2 * p.sent(to-1, c.sample)
+	}
+	return took.state[to] - took.state[from] + sent +
+		(took.kept[to]-took.kept[from])*int64(min(c.ahead[stage], c.microOf(class)))
+}
+
+// chain returns the layers as the bound takes them, for the degrees of a plan: each as fast as on
+// the fastest of its devices. Averaging is as fast as over the best links that there are.
+func (p *problem) chain(g *grid) bound.Chain {
+	n := len(p.model.Layers)
+	c := bound.Chain{Forward: make([]float64, n), Backward: make([]float64, n)}
+	update := make([]float64, n+1)
+	first := true
+	for i := range g.laid.classes {
+		for _, took := range slices.Compact(slices.Clone(g.laid.classes[i].costs)) {
+			for l := range n {
+				f, b := took.forward[l+1]-took.forward[l], took.backward[l+1]-took.backward[l]
+				u := took.update[l+1] - took.update[l]
+				if !first {
+					f, b, u = min(f, c.Forward[l]), min(b, c.Backward[l]), min(u, update[l+1])
+				}
+				c.Forward[l], c.Backward[l], update[l+1] = f, b, u
+			}
+			first = false
+		}
+	}
+	for l := range n {
+		update[l+1] += update[l]
+	}
+	params := g.laid.classes[0].costs[0].params
 	c.Tail = func(i, j int) float64 {
 		return update[j] - update[i] +
 			cost.RingSecondsOf(g.replicas, params[j]-params[i], p.fastest)
@@ -158,8 +283,8 @@ func (p *problem) chain(g *grid) bound.Chain {
 
 // mesh returns a plan as the text of a mesh.
 func (p *problem) mesh(c *candidate) string {
-	replicas := layout.Axis{Name: "dp", Size: c.replicas}
-	stages := layout.Axis{Name: "pp", Size: c.stages, Micro: c.point.Micro}
+	replicas := layout.Axis{Name: "dp", Size: c.replicas, Shares: c.shares}
+	stages := layout.Axis{Name: "pp", Size: c.stages, Micro: c.sample}
 	for s := range c.starts { // one stage too: a job with other layers must not take the plan
 		from, to := p.layersOf(c, s)
 		stages.Shares = append(stages.Shares, to-from)
@@ -167,14 +292,41 @@ func (p *problem) mesh(c *candidate) string {
 	if c.stages > 1 {
 		stages.Ahead = c.ahead
 	}
-	if c.dpFast && c.replicas > 1 && c.stages > 1 {
-		return layout.Mesh{stages, replicas}.String()
+	if len(p.kinds) > 1 {
+		names := make([]string, len(c.on))
+		for i, k := range c.on {
+			names[i] = p.kinds[k].Name
+		}
+		if c.byReplica {
+			replicas.On = names
+		} else {
+			stages.On = names
+		}
 	}
-	return layout.Mesh{replicas, stages}.String()
+	mesh := layout.Mesh{replicas, stages}
+	if c.dpFast && c.replicas > 1 && c.stages > 1 {
+		mesh = layout.Mesh{stages, replicas}
+	}
+	if c.tp > 1 {
+		mesh = append(mesh, layout.Axis{Name: "tp", Size: c.tp})
+	}
+	return mesh.String()
 }
 
 // describe returns the degrees of a grid for people.
 func (g *grid) describe() string {
-	return fmt.Sprintf("dp=%d,pp=%d with micro-batches of %d", g.replicas, g.stages,
-		g.point.Micro)
+	tp := ""
+	if g.tp > 1 {
+		tp = fmt.Sprintf(",tp=%d", g.tp)
+	}
+	return fmt.Sprintf("dp=%d,pp=%d%s with micro-batches of %d", g.replicas, g.stages, tp, g.sample)
+}
+
+// kindNames names the kinds of devices for people.
+func (p *problem) kindNames() string {
+	names := make([]string, len(p.kinds))
+	for i, k := range p.kinds {
+		names[i] = k.Name
+	}
+	return strings.Join(names, ", ")
 }

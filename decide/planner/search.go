@@ -18,17 +18,20 @@ const (
 	maxRejected = 4
 )
 
-// solved is a plan and its timeline.
+// solved is a plan as it was played.
 type solved struct {
 	candidate
-	timeline *timeline.Timeline
+	timeline *timeline.Timeline // of a replica
+	seconds  float64            // of the step
 }
 
-// shortage is how far the plan that fits best is from fitting into memory.
+// shortage is how far a plan is from fitting into memory.
 type shortage struct {
 	candidate
 	stage int
-	bytes int64 // that are missing
+	kind  string // of the devices of that stage that lack most
+	has   int64  // bytes that one of them has
+	bytes int64  // that are missing
 }
 
 // search returns the best plan of a grid that it finds. Where there are few it plays all of them,
@@ -39,18 +42,18 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 	played := 0
 	// try plays a plan, and reports whether it is the best so far.
 	try := func(c candidate) bool {
-		if s, missing := p.missing(&c); missing > 0 {
-			if lacks == nil || missing < lacks.bytes {
-				lacks = &shortage{c, s, missing}
+		if m := p.missing(&c); m.bytes > 0 {
+			if lacks == nil || m.bytes < lacks.bytes {
+				lacks = m
 			}
 			return false
 		}
 		played++
-		t, err := timeline.Run(p.stagesOf(&c), c.micro)
-		if err != nil || best != nil && t.Seconds >= best.timeline.Seconds {
+		s, err := p.play(&c)
+		if err != nil || best != nil && s.seconds >= best.seconds {
 			return false
 		}
-		best = &solved{c, t}
+		best = s
 		return true
 	}
 	if p.countPlans(&g) <= mostPlayed {
@@ -94,14 +97,14 @@ func (p *problem) even(g grid) *solved {
 	for i := range g.stages {
 		c.ahead = append(c.ahead, min(g.stages-i, g.micro))
 	}
-	if _, missing := p.missing(&c); missing > 0 {
+	if p.missing(&c).bytes > 0 {
 		return nil
 	}
-	t, err := timeline.Run(p.stagesOf(&c), c.micro)
+	s, err := p.play(&c)
 	if err != nil {
 		return nil
 	}
-	return &solved{c, t}
+	return s
 }
 
 // countPlans returns how many plans a grid has: ways to cut the layers, by numbers of micro-batches
@@ -133,7 +136,7 @@ func (p *problem) eachPlan(g grid, yield func(candidate)) {
 	walk = func(starts, ahead []int) {
 		s := len(starts)
 		if s == g.stages {
-			yield(candidate{g, starts, ahead})
+			yield(candidate{grid: g, starts: starts, ahead: ahead})
 			return
 		}
 		from, to, most := 0, 1, g.mostHeld()
@@ -178,14 +181,19 @@ func (p *problem) neighbours(c candidate) (list []candidate) {
 	return list
 }
 
-// missing returns the stage whose workers lack most memory, and the bytes; 0 = the plan fits.
-func (p *problem) missing(c *candidate) (stage int, bytes int64) {
-	for s := range c.stages {
-		if n := p.memory(c, s) - (p.kind.Memory - p.kind.Reserve); n > bytes {
-			stage, bytes = s, n
+// missing returns the stage whose workers lack most memory; of one that fits the bytes are 0.
+func (p *problem) missing(c *candidate) *shortage {
+	most := &shortage{candidate: *c}
+	for i := range c.laid.classes {
+		k := &c.laid.classes[i]
+		for s, took := range k.costs {
+			if n := p.memoryOf(c, i, s) - took.limit; n > most.bytes {
+				most.stage, most.bytes, most.has = s, n, took.limit
+				most.kind = took.point.Device
+			}
 		}
 	}
-	return stage, bytes
+	return most
 }
 
 // evenStarts cuts so many layers into stages whose numbers of layers differ by one at most.
@@ -200,10 +208,9 @@ func evenStarts(layers, stages int) []int {
 // leastLargest cuts the layers so that the slowest stage is as fast as can be.
 func (p *problem) leastLargest(g *grid) []int {
 	n := len(p.model.Layers)
-	sum := make([]float64, n+1)
-	for i, l := range p.model.Layers {
-		took := g.point.Layers[l.ID]
-		sum[i+1] = sum[i] + took.Forward + took.Backward
+	chain, sum := p.chain(g), make([]float64, n+1)
+	for i := range n {
+		sum[i+1] = sum[i] + chain.Forward[i] + chain.Backward[i]
 	}
 	// fits returns the cuts of stages that all take so long at most, as much as fits into the first
 	// ones; nil where there are too few stages.
@@ -234,10 +241,9 @@ func (p *problem) leastLargest(g *grid) []int {
 // infeasible returns why no plan fits into memory, with what would.
 func (p *problem) infeasible(s *shortage) error {
 	from, to := p.layersOf(&s.candidate, s.stage)
-	have := p.kind.Memory - p.kind.Reserve
 	return fmt.Errorf("no plan fits into memory: the one that lacks least, %s, needs %d bytes on "+
 		"each worker of stage %d (layers %s to %s), and a %s has %d; it would fit with %d bytes "+
 		"more, more workers, or smaller micro-batches, if those were measured",
-		s.describe(), have+s.bytes, s.stage, p.model.Layers[from].ID, p.model.Layers[to-1].ID,
-		p.kind.Name, have, s.bytes)
+		s.describe(), s.has+s.bytes, s.stage, p.model.Layers[from].ID, p.model.Layers[to-1].ID,
+		s.kind, s.has, s.bytes)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/decide/planner"
-	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
@@ -143,8 +142,7 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 		_, err = out.Write(text)
 		return err
 	}
-	kind := c.Places()[0].Kind // all have devices of one
-	if err := printPlan(out, r, c.Kind(kind)); err != nil {
+	if err := printPlan(out, r); err != nil {
 		return err
 	}
 	return printAssumed(out, c)
@@ -165,17 +163,11 @@ func read[T any](file string, most int64, parse func([]byte) (*T, error)) ([]byt
 }
 
 // printPlan prints a plan for people.
-func printPlan(out io.Writer, r *planner.Result, kind cluster.Kind) error {
+func printPlan(out io.Writer, r *planner.Result) error {
 	d, p := r.Best, r.Best.Predicted
-	fullest := 0
-	for i, s := range d.Stages {
-		if s.Memory > d.Stages[fullest].Memory {
-			fullest = i
-		}
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "plan        %s on %s of %s\n", describe(d), plural.Of(r.Workers, "worker"),
-		kind.Name)
+		r.Devices)
 	if d.Runs.WhyNot != "" {
 		fmt.Fprintf(&b, "runs        not by shoal.train, because %s\n", d.Runs.WhyNot)
 	}
@@ -196,7 +188,7 @@ func printPlan(out io.Writer, r *planner.Result, kind cluster.Kind) error {
 			"= %s\n", g.Micro, g.Stages, seconds(g.Slowest), seconds(g.Tail), seconds(g.Seconds))
 	}
 	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d\n",
-		bytes(d.Stages[fullest].Memory), bytes(kind.Memory-kind.Reserve), fullest)
+		bytes(d.Stages[r.Fullest].Memory), bytes(r.Has), r.Fullest)
 	fmt.Fprintf(&b, "binds       %s\n", r.Binds)
 	for i, x := range r.Rejected {
 		title := "rejected"
