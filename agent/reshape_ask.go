@@ -36,14 +36,15 @@ func (a *Agent) planChange(mesh string) (c, contrary *reshape.Change, err error)
 			return err
 		}
 		known := a.driver.head.State()
-		c, contrary, err = a.driver.planner.PlanBoth(known.Shape, known.View, l)
+		shape := known.Shape.WithKinds(a.driver.head.Machine().Hosts(), l.Mesh.String())
+		c, contrary, err = a.driver.planner.PlanBoth(&shape, known.View, l)
 		return err
 	})
 	return c, contrary, err
 }
 
 // layoutOnMesh places the state of the job on a mesh that somebody asks for, or returns why that
-// cannot be. It runs on the engine's thread.
+// cannot be. It runs on the engine's thread, on the head.
 func (d *driver) layoutOnMesh(mesh string) (*reshape.Layout, error) {
 	known := d.head.State()
 	shape := known.Shape
@@ -59,6 +60,9 @@ func (d *driver) layoutOnMesh(mesh string) (*reshape.Layout, error) {
 			m.Ranks(), job.MaxWorkers)
 	case m.String() == shape.Mesh:
 		return nil, fmt.Errorf("the job has mesh %s already", shape.Mesh)
+	}
+	if _, room := d.head.Machine().CountByKind(m.Ranks()); m.CheckKinds(room) != nil {
+		return nil, m.CheckKinds(room)
 	}
 	return d.planner.Layout(m.String())
 }

@@ -103,7 +103,7 @@ func (s *State) checkLevers(levers setting.Levers) error {
 // knows reports whether the state has what a worker has stated.
 func (s *State) knows(stated *Stated) bool {
 	return s.Data != nil && stated.Data.Step <= s.Data.Step && !s.opens(stated.Levers) &&
-		!s.Shape.needsCheckpoint()
+		!s.Shape.NeedsCheckpoint()
 }
 
 // opens reports whether a worker states levers that the job has closed.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -13,16 +14,6 @@ import (
 // A host of a job with a mesh is left with a reshape: its workers hand their parts of the state to
 // those on other hosts, on the largest mesh that these can hold. Spares that wait there take their
 // ranks, if they are as many. The methods of leader run on the thread of the Agent and do no I/O.
-
-// UnfitError says why a host of a job with a mesh is not left, or not any more: the others cannot
-// hold a mesh.
-type UnfitError struct{ Host, Why string }
-
-// Error implements error.
-func (e *UnfitError) Error() string {
-	return fmt.Sprintf("the job needs %s: %s. Have more workers on other hosts first (shoal "+
-		"reshape to a larger mesh, a host that joins, or --spares), and ask again", e.Host, e.Why)
-}
 
 // drainMesh asks for a host to be left by a job with a mesh; an error says why it will not be. That
 // its step has a loss, or that the job is on its way to another mesh, only puts it off. who asks is
@@ -44,7 +35,7 @@ func (r *leader) drainMesh(host, who string) error {
 	}
 	err := r.machine.Drain(host, who)
 	if r.requested != nil { // who was to come to it there comes elsewhere
-		_ = r.machine.Resize(r.requested.ranks, r.requested.who) // as it was allowed before
+		_ = r.machine.Resize(r.requested.workers, r.requested.who) // as it was allowed before
 	}
 	if r.requested != nil && r.machine.Unplaced() > 0 {
 		r.cancelRequest("no other host than " + host + " has room for all workers of mesh " +
@@ -60,7 +51,7 @@ func (r *leader) drainMesh(host, who string) error {
 func (r *leader) checkFallbackMesh(host string) error {
 	s, view, leaving := *r.state.Shape, topo.View{}, 0
 	if s.Next != "" {
-		s = s.afterReshape()
+		s = s.AfterReshape()
 	}
 	if s.Leaving = r.machine.DrainingHosts(); slices.Contains(s.Leaving, host) {
 		return nil
@@ -85,8 +76,8 @@ func (r *leader) checkFallbackMesh(host string) error {
 			view.Members = append(view.Members, topo.Member{Worker: w, Host: r.home[w]})
 		}
 	}
-	_, order, err := r.agent.cfg.Arrange(s, "", view)
-	return r.checkFit(host, order, err)
+	to, err := r.arrange(s, "", view)
+	return r.checkFit(host, to.Order, err)
 }
 
 // reportBlockedDrains tells that hosts are not left for now, since those who had taken over their
@@ -105,14 +96,14 @@ func (r *leader) reportBlockedDrains() {
 // checkFit returns why a host cannot be left when Arrange has returned order and err; nil where it
 // can.
 func (r *leader) checkFit(host string, order []topo.WorkerID, err error) error {
-	lost := new(StateLost)
+	lost := new(meshes.StateLost)
 	switch least := r.machine.Record().Min; {
 	case err != nil && !errors.As(err, &lost):
-		return &UnfitError{host, err.Error()}
+		return &meshes.UnfitError{Host: host, Why: err.Error()}
 	case len(order) < least:
-		return &UnfitError{host,
-			fmt.Sprintf("without it the mesh has %d ranks, and the job's minimum is %d workers",
-				len(order), least)}
+		return &meshes.UnfitError{Host: host,
+			Why: fmt.Sprintf("without it the mesh has %d ranks, and the job's minimum is %d "+
+				"workers", len(order), least)}
 	}
 	return nil
 }
@@ -133,9 +124,9 @@ func (r *leader) settleLeavingHosts(next topo.View) []string {
 	s := *r.state.Shape
 	for ; len(hosts) > 0; hosts = hosts[:len(hosts)-1] {
 		s.Leaving = hosts
-		_, order, err := r.agent.cfg.Arrange(s, r.reachableMesh(next, hosts), next)
+		to, err := r.arrange(s, r.reachableMesh(next, hosts), next)
 		newest := hosts[len(hosts)-1]
-		if err = r.checkFit(newest, order, err); err == nil {
+		if err = r.checkFit(newest, to.Order, err); err == nil {
 			break
 		}
 		r.machine.Undrain(newest)
@@ -144,20 +135,28 @@ func (r *leader) settleLeavingHosts(next topo.View) []string {
 	return hosts
 }
 
-// reachableMesh is the requested mesh, if there are workers for it on hosts that are not
-// left; else "".
+// reachableMesh is the requested mesh, if there are workers for it on hosts that are not left, and
+// of the kinds that it names; else "".
 func (r *leader) reachableMesh(next topo.View, leaving []string) string {
 	if r.requested == nil {
 		return ""
 	}
-	n := 0
-	for _, m := range next.Members {
-		if !slices.Contains(leaving, m.Host) {
-			n++
-		}
-	}
-	if n < r.requested.ranks {
+	n, have := meshes.CountByKind(r.machine.Hosts(), next, leaving)
+	if n < r.requested.ranks || meshes.Parse(r.requested.mesh).CheckKinds(have) != nil {
 		return ""
 	}
 	return r.requested.mesh
+}
+
+// dropUnfitRequest cancels the request of a mesh for which all workers are there, and not on hosts
+// of the kinds that it names.
+func (r *leader) dropUnfitRequest(next topo.View) {
+	if r.requested == nil {
+		return
+	}
+	n, have := meshes.CountByKind(r.machine.Hosts(), next, nil)
+	if err := meshes.Parse(r.requested.mesh).CheckKinds(have); n >= r.requested.workers &&
+		err != nil {
+		r.cancelRequest(err.Error())
+	}
 }

@@ -128,7 +128,7 @@ func (f *follower) reportData(s Stated) {
 	}
 	s.First = cmp.Or(first, s.Data.Batch) // what a worker states before it looks for a checkpoint
 	place := have == nil || f.state.Steps == 0 && s.Data.Step > have.Step ||
-		f.state.Shape.reloads(s.Worker)
+		f.state.Shape.Reloads(s.Worker)
 	if place || known.opens(s.Levers) {
 		kept := s
 		if !place && f.stated != nil {

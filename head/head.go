@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -45,7 +46,7 @@ type Config struct {
 	EarlyBytes int
 	// Arrange is asked when the members of a job with a Shape go to another mesh; nil = no job has
 	// one.
-	Arrange Arrange
+	Arrange meshes.Arrange
 }
 
 // Agent is the part of one host in a job. Every input may lead to actions; the shell takes them

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -21,63 +23,72 @@ func (r *leader) chooseReshape(next topo.View) bool {
 	if r.state.Shape == nil {
 		return false
 	}
+	r.dropUnfitRequest(next)
 	switch leaving := r.settleLeavingHosts(next); {
 	case r.reachableMesh(next, leaving) != "":
 		r.startReshape(next, leaving, r.requested.who+" asked for it")
 	case len(leaving) > 0:
 		r.startReshape(next, leaving, "the job leaves "+strings.Join(leaving, ", "))
-	case !r.state.Shape.fitsMembers(next):
+	case !r.state.Shape.FitsMembers(next):
 		r.startReshape(next, nil, "a worker is lost")
 	default:
-		return r.spreadReplicas(next)
+		return r.placeRanks(next)
 	}
 	return true
 }
 
-// spreadReplicas has the members of a redundant job take other ranks of the mesh that it begins
-// with, where those of its workers, which they have whatever they hold, are not the best. It plans
-// that once; every reshape places the ranks.
-func (r *leader) spreadReplicas(next topo.View) bool {
-	s := *r.state.Shape
-	if !s.Redundant || r.placed || s.Lost != "" || r.requested != nil {
+// placeRanks has the members take other ranks of the mesh that the job begins with, where those of
+// its workers, which they have whatever they hold, are not the best in a redundant job, or not on
+// hosts of the kinds that the mesh names. It plans that once; every reshape places the ranks.
+func (r *leader) placeRanks(next topo.View) bool {
+	s := r.state.Shape.WithKinds(r.machine.Hosts(), "")
+	onOtherKinds := s.IsOnOtherKinds(next)
+	if r.placed || s.Lost != "" || r.requested != nil || !s.Redundant && !onOtherKinds {
 		return false
 	}
 	r.placed = true
-	_, order, err := r.agent.cfg.Arrange(s, s.Mesh, next)
-	if err != nil || slices.Equal(order, s.Workers) {
+	to, err := r.arrange(s, s.Mesh, next)
+	if unfit := (*layout.KindError)(nil); errors.As(err, &unfit) {
+		r.emitMeshed("the workers keep their ranks, though on other kinds of hosts: %v", err)
+	}
+	if err != nil || slices.Equal(to.Order, s.Workers) {
 		return false
 	}
-	r.emitMeshed(
-		"the state can be on two hosts where it is on one; the workers take other ranks of "+
-			"mesh %s", s.Mesh)
-	s.Next, s.Order = s.Mesh, order
+	why := "the state can be on two hosts where it is on one"
+	if onOtherKinds {
+		why = "ranks are on hosts of other kinds than they are to be"
+	}
+	r.emitMeshed("%s; the workers take other ranks of mesh %s", why, s.Mesh)
+	s.Next, s.Order = s.Mesh, to.Order
 	r.state.Shape = &s
 	return true
 }
 
-// fitsMembers reports whether the ranks of the mesh are those of the members.
-func (s *Shape) fitsMembers(v topo.View) bool {
-	return slices.EqualFunc(s.Workers, v.Members, func(w topo.WorkerID, m topo.Member) bool {
-		return w == m.Worker
-	})
+// arrange asks Arrange, with the kinds of the hosts.
+func (r *leader) arrange(s Shape, mesh string, members topo.View) (meshes.Arranged, error) {
+	return r.agent.cfg.Arrange(s.WithKinds(r.machine.Hosts(), mesh), mesh, members)
 }
 
 // startReshape sets r.state.Shape so that the members that come go to the mesh that was requested,
 // or else to the one that those can hold that are on no host to be left. Without one the job is
 // broken. A request that hosts are left before goes on afterwards. People are told why.
 func (r *leader) startReshape(next topo.View, leaving []string, why string) {
-	s := *r.state.Shape
-	s.Leaving = leaving
 	mesh := r.reachableMesh(next, leaving)
+	s := r.state.Shape.WithKinds(r.machine.Hosts(), mesh)
+	s.Leaving = leaving
 	switch {
 	case mesh != "":
 		r.requested = nil
 	case r.requested != nil && len(leaving) == 0:
 		r.cancelRequest("a worker is lost that was to come to mesh " + r.requested.mesh)
 	}
-	var err error
-	var lost *StateLost
-	switch s.Next, s.Order, err = r.agent.cfg.Arrange(s, mesh, next); {
+	var lost *meshes.StateLost
+	to, err := r.arrange(s, mesh, next)
+	s.Next, s.Order = to.Mesh, to.Order
+	if to.Note != "" {
+		why += "; " + to.Note
+	}
+	switch {
 	case errors.As(err, &lost):
 		s.Lost = lost.Why
 		r.emitMeshed("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s",
@@ -85,7 +96,7 @@ func (r *leader) startReshape(next topo.View, leaving []string, why string) {
 			s.Mesh, s.Next, s.Lost)
 	case err != nil:
 		err = fmt.Errorf("%w. Start the job again from a checkpoint", err)
-		s.Next, s.Order, s.Leaving, s.Broken = "", nil, nil, err.Error()
+		s.Next, s.Order, s.Leaving, s.Kinds, s.Broken = "", nil, nil, nil, err.Error()
 		r.emitMeshed("%s, and the job cannot go on: %v", why, err)
 	default:
 		r.emitMeshed("%s; from mesh %s to %s", why, s.Mesh, s.Next)

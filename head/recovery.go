@@ -61,7 +61,7 @@ func (r *leader) tryRecover() {
 		r.setElastic()
 	}
 	if s := r.state.Shape; s != nil {
-		r.machine.JoinAllAtOnce(s.rankCount())
+		r.machine.JoinAllAtOnce(s.RankCount())
 	}
 	keep := r.carryOnBatches(reports)
 	for _, host := range sortedKeys(reports) {

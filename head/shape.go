@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -17,69 +18,17 @@ import (
 // has the protocol. The methods of Agent, leader and batch in this file run on the thread of the
 // Agent, and do no I/O.
 
-// Shape is which part of the state of a job is on which worker. It is not changed: another shape is
-// another value.
-type Shape struct {
-	// State names the catalogue and the rules that the workers have stated.
-	State string
-	// Mesh is the mesh of the job, as layout.ParseMesh reads it.
-	Mesh string
-	// Workers has the worker of each rank of Mesh. Some may be lost.
-	Workers []topo.WorkerID
-	// Next is the mesh to go to when all members have called Reshape; "" = none.
-	Next string
-	// Order has the worker of each rank of Next; empty where Next is.
-	Order []topo.WorkerID
-	// Leaving are the hosts that have no rank of Next, because they are drained.
-	Leaving []string
-	// Broken says why the job cannot go on; "" = it can.
-	Broken string
-	// Lost says why the members do not have all of the state, so that a checkpoint must give it;
-	// "" = they have it.
-	Lost string
-	// Back says, for people, how the job last went back to a checkpoint; "" = it never did.
-	Back string
-	// Redundant asks Arrange to place replicas on different hosts, wherever the members allow it.
-	Redundant bool
-}
-
-// needsCheckpoint reports whether the workers are on their mesh, and must read the state from a
-// checkpoint.
-func (s *Shape) needsCheckpoint() bool { return s != nil && s.Lost != "" && s.Next == "" }
-
-// reloads reports whether a worker is one that reads the state from a checkpoint, and is to say at
-// which place in the data it is.
-func (s *Shape) reloads(w topo.WorkerID) bool {
-	return s.needsCheckpoint() && slices.Contains(s.Workers, w)
-}
-
-// rankCount returns how many ranks the mesh to go to has; without one, the mesh that there is.
-func (s *Shape) rankCount() int {
-	if s.Next != "" {
-		return len(s.Order)
-	}
-	return len(s.Workers)
-}
-
-// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the
-// one that these members can hold. The agent calls it on its own thread, and waits for it. Those on
-// hosts that are Leaving take none. With a *StateLost it returns them as well: there the job can go
-// on, with the state of a checkpoint.
-type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.WorkerID,
-	err error)
-
-// StateLost is the error of an Arrange that finds a part of the state on no member, and of every
-// one for a shape that is Lost.
-type StateLost struct{ Why string }
-
-// Error implements error.
-func (e *StateLost) Error() string { return e.Why }
+// Shape is which part of the state of a job is on which worker, as package meshes has it.
+type Shape = meshes.Shape
 
 // requestedMesh is a mesh that somebody asks for.
 type requestedMesh struct {
 	mesh  string // the mesh, as layout.ParseMesh reads it
 	ranks int    // the number of its ranks
 	who   string // who asks for it, as a person reads it
+	// workers is how many there are to be before the job goes there. They can be more than the
+	// ranks, where members are not on hosts of the kinds that the mesh names.
+	workers int
 }
 
 // ReportLayout tells what a worker states of the layout of the job's state. Every worker must state
@@ -96,7 +45,7 @@ func (a *Agent) Reshape(mesh string, ranks int, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
 	}
-	err := a.leader.requestReshape(requestedMesh{mesh, ranks, who})
+	err := a.leader.requestReshape(requestedMesh{mesh, ranks, who, ranks})
 	a.finishInput()
 	return err
 }
@@ -133,7 +82,7 @@ func (r *leader) requestReshape(w requestedMesh) error {
 		return errEarly
 	case s.Broken != "":
 		return errors.New(s.Broken)
-	case s.needsCheckpoint() && !r.machine.Paused():
+	case s.NeedsCheckpoint() && !r.machine.Paused():
 		return errors.New("the job is going back to a checkpoint; ask again when it trains")
 	case r.releasing != "":
 		return errors.New("the job is ending")
@@ -144,10 +93,21 @@ func (r *leader) requestReshape(w requestedMesh) error {
 	if err := r.machine.CheckSize(w.ranks); err != nil {
 		return err
 	}
-	if w.ranks > r.machine.CountStaying() {
-		if err := r.machine.Resize(w.ranks, w.who); err != nil {
+	m := meshes.Parse(w.mesh)
+	have, room := r.machine.CountByKind(w.ranks)
+	if err := m.CheckKinds(room); err != nil {
+		return err
+	}
+	need, lacking := m.Kinds(), 0
+	for kind, n := range need {
+		lacking += max(n-have[kind], 0)
+	}
+	r.machine.PreferKinds(need)
+	if n := max(w.ranks, r.machine.CountStaying()+lacking); n > r.machine.CountStaying() {
+		if err := r.machine.Resize(n, w.who); err != nil {
 			return err
 		}
+		w.workers = n
 	}
 	r.requested = &w
 	r.carryOutOrders()
@@ -207,7 +167,7 @@ func (r *leader) acceptPlace(stated Stated) error {
 		r.tellSetting, r.news = true, true
 	}
 	switch {
-	case have != nil && r.state.Shape.reloads(stated.Worker):
+	case have != nil && r.state.Shape.Reloads(stated.Worker):
 		s := *r.state.Shape
 		s.Back = fmt.Sprintf("the job went back from step %d to the checkpoint of step %d, on "+
 			"mesh %s, and makes %d steps again: %s",
@@ -228,7 +188,7 @@ func (r *leader) acceptPlace(stated Stated) error {
 // cancelUnreachableRequest cancels a request for which a worker is missing that was lost before it
 // was a member.
 func (r *leader) cancelUnreachableRequest() {
-	if r.requested != nil && r.requested.ranks > r.machine.CountExpected() {
+	if r.requested != nil && r.requested.workers > r.machine.CountExpected() {
 		r.cancelRequest("a worker is lost that was to come to mesh " + r.requested.mesh)
 	}
 }
@@ -285,7 +245,7 @@ func (r *leader) abortReshape() {
 	if i < 0 {
 		return
 	}
-	s, living, left := r.state.Shape.afterReshape(), r.livingMembers(), r.state.View
+	s, living, left := r.state.Shape.AfterReshape(), r.livingMembers(), r.state.View
 	left.Members = slices.DeleteFunc(slices.Clone(left.Members), func(m topo.Member) bool {
 		return !slices.Contains(living, m.Worker)
 	})
@@ -294,7 +254,7 @@ func (r *leader) abortReshape() {
 	}) {
 		return
 	}
-	if _, _, err := r.agent.cfg.Arrange(s, "", left); err != nil {
+	if _, err := r.arrange(s, "", left); err != nil {
 		r.revokeReshape(r.batches[i],
 			&collective.LostError{
 				Why:  "is lost, which alone had a part of the state on the new mesh",
@@ -302,21 +262,15 @@ func (r *leader) abortReshape() {
 	}
 }
 
-// afterReshape returns the shape after the reshape that is under way; s stays as it is.
-func (s Shape) afterReshape() Shape {
-	s.Mesh, s.Workers, s.Next, s.Order, s.Leaving = s.Next, s.Order, "", nil, nil
-	return s
-}
-
 // commitReshape commits a reshape: it makes the new mesh the mesh of the job, and the generation
 // that goes with it its members. From there the job goes to a further mesh at once where one of
 // them is lost.
 func (r *leader) commitReshape(next topo.View, c Commit, f *batch) {
-	s := r.state.Shape.afterReshape()
+	s := r.state.Shape.AfterReshape()
 	r.state.Shape, r.placed = &s, true
 	if r.requested != nil { // since before the job was there
 		// one that is ending takes none anyway
-		_ = r.machine.Resize(r.requested.ranks, r.requested.who)
+		_ = r.machine.Resize(r.requested.workers, r.requested.who)
 	}
 	r.chooseReshape(next)
 	r.commitView(next, c, f)
@@ -352,6 +306,7 @@ func (r *leader) abortStep() {
 		return
 	}
 	next := r.machine.View()
+	r.dropUnfitRequest(next)
 	r.startReshape(next, r.settleLeavingHosts(next), "the step is aborted, since a worker is lost")
 	clear(r.aborted)
 	r.commitView(next, Commit{Aborted: true}, nil)

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -27,12 +28,12 @@ type meshJob struct {
 // Data that cannot be fail the test.
 func newMeshJob(t *testing.T, workers int) *meshJob {
 	c := &meshJob{t: t}
-	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.WorkerID, error) {
-		var order []topo.WorkerID
+	arrange := func(s head.Shape, mesh string, members topo.View) (meshes.Arranged, error) {
+		to := meshes.Arranged{Mesh: "less"}
 		for _, m := range members.Members {
-			order = append(order, m.Worker)
+			to.Order = append(to.Order, m.Worker)
 		}
-		return "less", order, &head.StateLost{Why: "only the lost one had it"}
+		return to, &meshes.StateLost{Why: "only the lost one had it"}
 	}
 	c.agent = head.New(
 		head.Config{Self: "A", Slots: workers, Job: &member.Config{Want: workers},

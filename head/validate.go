@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -24,7 +25,7 @@ const (
 	maxGeneration = 1 << 32 // it is the upper half of a Batch
 	maxIndex      = 1 << 62
 	maxGroup      = 1 << 30
-	maxMesh       = 1 << 10 // bytes of its text
+	maxMesh       = layout.MaxText
 )
 
 // What an agent checks of messages before anything acts on them. Nothing here changes what it looks
@@ -288,8 +289,13 @@ func validateView(v topo.View) error {
 
 // validateShape returns what is wrong with a shape.
 func validateShape(s Shape) error {
-	if s.State == "" || s.Next == "" && len(s.Order)+len(s.Leaving) > 0 {
+	if s.State == "" || s.Next == "" && len(s.Order)+len(s.Leaving)+len(s.Kinds) > 0 {
 		return fmt.Errorf("a shape without a state, or with an order and no mesh")
+	}
+	for _, h := range s.Kinds {
+		if err := topo.CheckKind(h.Kind); err != nil {
+			return err
+		}
 	}
 	for _, list := range [2][]topo.WorkerID{s.Workers, s.Order} {
 		seen := map[topo.WorkerID]bool{}

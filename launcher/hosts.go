@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
@@ -328,7 +329,7 @@ func (l *launcher) askToLeave() {
 			l.retryLater(l.askToLeave)
 		} else if err != nil {
 			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
-			unfit, needed := new(head.UnfitError), new(member.NeededError)
+			unfit, needed := new(meshes.UnfitError), new(member.NeededError)
 			if l.cfg.CannotLeave != nil && !errors.As(err, &unfit) && !errors.As(err, &needed) {
 				l.cfg.CannotLeave(err)
 			} else {

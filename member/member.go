@@ -24,6 +24,9 @@ type Config struct {
 	// workers run on one host.
 	Hosts []Host
 	Head  string // the host that leads; "" where there are no Hosts
+	// Kinds is how many workers are wanted on hosts of each kind before others are ordered on
+	// another; nil = it does not matter.
+	Kinds map[string]int
 }
 
 // Action is an order to the shell: Start, Stop, Propose, Activate, Pause, Resume or Finish.

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/plan"
 	statereshape "github.com/shoal-ml/shoal/state/reshape"
@@ -90,8 +91,8 @@ func (p *Planner) TakePlan(shape *head.Shape, members topo.View) (*statereshape.
 }
 
 // PlanBoth plans what a reshape to a mesh would do, and the contrary: what it would do if the job
-// were redundant where it is not, or were not where it is. Workers that it takes more are planned
-// where the fewest are. The newest plan, of a reshape that comes, is not touched.
+// were redundant where it is not, or were not where it is. The shape has the kinds of hosts. The
+// newest plan, of a reshape that comes, is not touched.
 func (p *Planner) PlanBoth(shape *head.Shape, members topo.View, to *statereshape.Layout) (change,
 	contrary *statereshape.Change, err error) {
 	old, err := p.Layout(shape.Mesh)
@@ -99,19 +100,45 @@ func (p *Planner) PlanBoth(shape *head.Shape, members topo.View, to *statereshap
 		return nil, nil, err
 	}
 	at, hosts := Locate(shape, members)
-	for len(at.Hosts) < to.Ranks {
-		load := make([]int, max(len(hosts), 1))
-		for _, h := range at.Hosts {
-			load[h]++
+	for _, h := range shape.Kinds {
+		if !slices.Contains(hosts, h.Host) {
+			hosts, at.Kinds = append(hosts, h.Host), append(at.Kinds, h.Kind)
 		}
-		at.Hosts = append(at.Hosts, slices.Index(load, slices.Min(load)))
 	}
+	addWorkers(&at, to, len(hosts))
 	if change, err = statereshape.PlanChange(old, to, at); err != nil {
 		return nil, nil, err
 	}
 	at.Redundant = !at.Redundant
 	contrary, err = statereshape.PlanChange(old, to, at)
 	return change, contrary, err
+}
+
+// addWorkers adds the workers to a placement that a mesh takes more, each on the host with the
+// fewest: one of a kind that the mesh names and that lacks workers, if there is one.
+func addWorkers(at *statereshape.Placement, to *statereshape.Layout, hosts int) {
+	need := to.Mesh.Kinds()
+	for {
+		have, best, lacks := at.CountKinds(), 0, false
+		load := make([]int, max(hosts, 1))
+		for _, h := range at.Hosts {
+			load[h]++
+		}
+		for h := range load {
+			kind := ""
+			if h < len(at.Kinds) {
+				kind = at.Kinds[h]
+			}
+			lacking := need[kind] > have[kind]
+			if lacking && !lacks || lacking == lacks && load[h] < load[best] {
+				best, lacks = h, lacking
+			}
+		}
+		if !lacks && len(at.Hosts) >= to.Ranks {
+			return
+		}
+		at.Hosts = append(at.Hosts, best)
+	}
 }
 
 // planTo plans the way from the mesh of a shape to another, and keeps the plan as the newest. The
@@ -142,11 +169,12 @@ func (p *Planner) planTo(shape *head.Shape, mesh string,
 // Arrange is head.Config.Arrange: it decides on the mesh that comes next and on the workers of its
 // ranks, and keeps the plan for PreparePlan and TakePlan. With mesh "" the next mesh is the largest
 // that the workers can hold, preferably by fewer ranks of the data parallel axis, which is called
-// dp: that is at no loss. With a *head.StateLost as the error the results hold, and the state must
-// come from a checkpoint.
-func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (next string,
-	order []topo.WorkerID, err error) {
+// dp: that is at no loss. It says nothing of kinds of hosts where the workers are not on them. With
+// a *meshes.StateLost as the error the results hold, and the state must come from a checkpoint.
+func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (to meshes.Arranged,
+	err error) {
 	next, why := mesh, shape.Lost
+	at, _ := Locate(&shape, members)
 	var takers []topo.WorkerID
 	for _, m := range members.Members {
 		if !slices.Contains(shape.Leaving, m.Host) {
@@ -160,20 +188,21 @@ func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (nex
 				_, err := p.Layout(mesh)
 				return err == nil
 			}); !ok {
-			return "", nil, fmt.Errorf(
+			return to, fmt.Errorf(
 				"mesh %s cannot do with %s, and the layout has no smaller one", shape.Mesh,
 				plural.Of(len(takers), "worker"))
 		}
+		next, to.Note = at.FitKinds(next)
 	}
 	if why == "" {
-		at, _ := Locate(&shape, members)
 		change, err := p.planTo(&shape, next, at)
 		var lost *plan.LostError
 		switch {
 		case err == nil:
-			return next, workersByRank(change, members), nil
+			to.Mesh, to.Order = next, workersByRank(change, members)
+			return to, nil
 		case !errors.As(err, &lost):
-			return "", nil, err
+			return to, err
 		}
 		why = fmt.Sprintf(
 			"mesh %s cannot do with %s, as only lost ones had %d bytes of %s, %s the first",
@@ -182,20 +211,21 @@ func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (nex
 	}
 	l, err := p.Layout(next)
 	if err != nil || l.Ranks > len(takers) {
-		return "", nil, errors.Join(err,
+		return to, errors.Join(err,
 			fmt.Errorf("mesh %s is more than %s can hold", next, plural.Of(len(takers), "worker")))
 	}
-	order = takers[:l.Ranks]
-	if shape.Redundant { // as if they were on the mesh already
-		there := head.Shape{Mesh: next, Workers: order, Leaving: shape.Leaving, Redundant: true}
+	to.Mesh, to.Order = next, takers[:l.Ranks]
+	if shape.Redundant || l.Mesh.Kinds() != nil { // as if they were on the mesh already
+		there := shape
+		there.Mesh, there.Workers = next, to.Order
 		at, _ := Locate(&there, members)
 		change, err := p.planTo(&there, next, at)
 		if err != nil {
-			return "", nil, err
+			return to, err
 		}
-		order = workersByRank(change, members)
+		to.Order = workersByRank(change, members)
 	}
-	return next, order, &head.StateLost{Why: why}
+	return to, &meshes.StateLost{Why: why}
 }
 
 // workersByRank lists the workers that take the new ranks, by rank.
@@ -227,5 +257,12 @@ func Locate(s *head.Shape, members topo.View) (at statereshape.Placement, hosts 
 		}
 	}
 	at.Redundant = s.Redundant
+	kinds := map[string]string{}
+	for _, h := range s.Kinds {
+		kinds[h.Host] = h.Kind
+	}
+	for _, host := range hosts {
+		at.Kinds = append(at.Kinds, kinds[host])
+	}
 	return at, hosts
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	statereshape "github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -32,8 +33,9 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	for redundant, want := range map[bool][]topo.WorkerID{false: {4, 5, 6, 7}, true: {4, 6, 5, 7}} {
 		shape := head.Shape{Mesh: said.Mesh, Workers: []topo.WorkerID{0, 1, 2, 3, 4, 5, 6, 7},
 			Redundant: redundant}
-		next, order, err := s.Arrange(shape, "", left)
-		if lost := new(head.StateLost); !errors.As(err, &lost) || next != "pp=2,dp=2" ||
+		to, err := s.Arrange(shape, "", left)
+		next, order := to.Mesh, to.Order
+		if lost := new(meshes.StateLost); !errors.As(err, &lost) || next != "pp=2,dp=2" ||
 			!slices.Equal(order, want) {
 			t.Errorf("redundant %v: mesh %s on %v, not on %v; %v", redundant, next, order, want,
 				err)
@@ -43,8 +45,9 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	for _, lost := range []string{"", "the state is lost"} {
 		shape := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7},
 			Leaving: []string{"a"}, Redundant: true, Lost: lost}
-		next, order, err := s.Arrange(shape, "", left)
-		if gone := new(head.StateLost); errors.As(err, &gone) != (lost != "") ||
+		to, err := s.Arrange(shape, "", left)
+		next, order := to.Mesh, to.Order
+		if gone := new(meshes.StateLost); errors.As(err, &gone) != (lost != "") ||
 			next != "pp=2,dp=1" || !slices.Equal(order, []topo.WorkerID{6, 7}) {
 			t.Errorf("host a is left, lost %q: mesh %s on %v; %v", lost, next, order, err)
 		}
@@ -54,9 +57,10 @@ func TestArrangeForACheckpoint(t *testing.T) {
 		left.Members[i].Host = host
 	}
 	begun := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7}, Redundant: true}
-	if _, order, err := s.Arrange(begun, begun.Mesh, left); err != nil ||
-		!slices.Equal(order, []topo.WorkerID{4, 6, 5, 7}) {
-		t.Errorf("on hosts whose names are in another order than their ranks: %v; %v", order, err)
+	if to, err := s.Arrange(begun, begun.Mesh, left); err != nil ||
+		!slices.Equal(to.Order, []topo.WorkerID{4, 6, 5, 7}) {
+		t.Errorf("on hosts whose names are in another order than their ranks: %v; %v", to.Order,
+			err)
 	}
 }
 
@@ -74,9 +78,11 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 	members := topo.View{Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "b"},
 		{Worker: 6, Host: "b"}}}
 	shape := head.Shape{Mesh: "dp=2", Workers: []topo.WorkerID{4, 5}}
-	if shape.Next, shape.Order, err = p.Arrange(shape, "dp=3", members); err != nil {
+	next, err := p.Arrange(shape, "dp=3", members)
+	if err != nil {
 		t.Fatal(err)
 	}
+	shape.Next, shape.Order = next.Mesh, next.Order
 	arranged := p.newest.change
 	prepared, err := p.PreparePlan(&shape, members)
 	if err != nil || prepared != arranged {

@@ -77,7 +77,7 @@ func (c *Cluster) checkLeaves(h *host, name string) {
 		}
 	}
 	before := c.invariants.newest
-	c.addHost("Y", boxes)
+	c.addHost("Y", boxes, "")
 	if c.Stabilize(3); c.invariants.broken == nil && c.invariants.newest < before+3 {
 		c.invariants.fail(
 			"%s was left, another host has come, and the job stands still after step %d: %v", name,

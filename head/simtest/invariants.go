@@ -42,7 +42,7 @@ type invariants struct {
 	set     map[string]setAt                   // by host
 	newest  uint64                             // the newest step that is committed
 	broken  error                              // the first invariant that was broken; nil = none
-	meshes  meshes
+	meshes  meshRecord
 }
 
 // step is a committed step.

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// meshes is what the invariants knows of a job with a mesh:
+// meshRecord is what the invariants knows of a job with a mesh:
 //
 //   - a step counts when every rank of the mesh has a part in it, and nobody who had dropped it
 //     (V1);
@@ -23,12 +23,13 @@ import (
 //   - a worker that begins a step is the rank of the mesh whose boxes it has (R3);
 //   - after a reshape of a redundant job no part with replicas is on one host alone, if the
 //     members can be placed so (K1);
+//   - after a reshape every rank is on a host of the kind that the mesh says (K2);
 //   - a job is broken, or its state lost, only when the members that are left have not all boxes; a
 //     broken one says so on every host, and takes no step any more (B1).
 //
 // One goroutine uses it, that of its Cluster; a check that fails is recorded by invariants.fail. In
 // all checks, made is the step of which the state is with the entry.
-type meshes struct {
+type meshRecord struct {
 	dropped map[callID]bool         // calls of a step that their worker has dropped
 	shape   map[string]*head.Shape  // by host: the shape that it knows
 	reached map[head.BatchID]string // what a reshape has led to
@@ -38,8 +39,8 @@ type meshes struct {
 }
 
 // reset forgets all that has happened.
-func (m *meshes) reset() {
-	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{},
+func (m *meshRecord) reset() {
+	*m = meshRecord{dropped: map[callID]bool{}, shape: map[string]*head.Shape{},
 		reached: map[head.BatchID]string{}, lost: map[string]bool{}}
 }
 
@@ -116,6 +117,9 @@ func (l *invariants) checkReshape(h *host, a *head.Apply, run *execution, before
 		alone != "" {
 		l.fail("a reshape counts on %s, and %s", h.name, alone)
 	}
+	if kinds := otherKindText(run.way.new, before, s.Workers, run.way.takers); kinds != "" {
+		l.fail("a reshape counts on %s, and %s", h.name, kinds)
+	}
 	for r, w := range s.Workers {
 		for i, b := range run.way.new.boxesOf(r) {
 			if before.Lost == "" && run.moved[w][i] != boxContent(b, made) {
@@ -126,6 +130,20 @@ func (l *invariants) checkReshape(h *host, a *head.Apply, run *execution, before
 			l.fail("w%d is rank %d of mesh %s, and of the job %d", w, r, s.Mesh, i)
 		}
 	}
+}
+
+// otherKindText says which rank of a mesh is on a host of another kind than the mesh says; "" =
+// none is. s is a shape that has the kinds of hosts.
+func otherKindText(m mesh, s *head.Shape, order []topo.WorkerID, members topo.View) string {
+	for rank, w := range order {
+		i, member := members.Rank(w)
+		if kind := m.KindOf(rank); kind != "" && member &&
+			kind != kindOf(s, members.Members[i].Host) {
+			return fmt.Sprintf("rank %d of mesh %s is on %s, which is not of kind %s", rank, m,
+				members.Members[i].Host, kind)
+		}
+	}
+	return ""
 }
 
 // checkBoxMissing checks that a job that says that it is broken, or its state lost, lacks a box

@@ -1,15 +1,16 @@
 package simtest
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -22,29 +23,43 @@ const boxes = 12
 // mesh is so many replicas (dp) of a state that is cut into parts (tp). The state of an
 // unreplicated job is cut over both.
 type mesh struct {
+	layout.Mesh
 	dp, tp       int
 	unreplicated bool // no part is on two ranks
 	beside       bool // replicas of a part have neighbouring ranks
 }
 
-// parseMesh reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other; ok is false
-// where it says none that the boxes can be cut over.
+// parseMesh reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other, with
+// attributes or without; ok is false where it says none that the boxes can be cut over.
 func (c *Cluster) parseMesh(text string) (m mesh, ok bool) {
-	n, err := fmt.Sscanf(text, "dp=%d,tp=%d", &m.dp, &m.tp)
-	if n == 0 {
-		n, err = fmt.Sscanf(text, "tp=%d,dp=%d", &m.tp, &m.dp)
-		m.beside = true
+	all, err := layout.ParseMesh(text)
+	if err != nil || len(all) != 2 {
+		return m, false
 	}
-	m.unreplicated = c.unreplicated
-	return m, err == nil && n == 2 && min(m.dp, m.tp) > 0 && m.rankCount() <= boxes
+	m = mesh{Mesh: all, unreplicated: c.unreplicated, beside: all[0].Name == "tp"}
+	m.dp, m.tp = all[0].Size, all[1].Size
+	if m.beside {
+		m.dp, m.tp = m.tp, m.dp
+	}
+	first, second := "dp", "tp"
+	if m.beside {
+		first, second = second, first
+	}
+	return m, all[0].Name == first && all[1].Name == second && m.rankCount() <= boxes
 }
 
-// String writes the mesh as parseMesh reads it.
-func (m mesh) String() string {
-	if m.beside {
-		return fmt.Sprintf("tp=%d,dp=%d", m.tp, m.dp)
+// withDegrees returns a mesh of other degrees. An axis that has another degree then has no
+// attributes.
+func (m mesh) withDegrees(dp, tp int) mesh {
+	m.dp, m.tp, m.Mesh = dp, tp, slices.Clone(m.Mesh)
+	for i, a := range m.Mesh {
+		if a.Name == "dp" {
+			m.Mesh[i] = a.WithSize(dp)
+		} else {
+			m.Mesh[i] = a.WithSize(tp)
+		}
 	}
-	return fmt.Sprintf("dp=%d,tp=%d", m.dp, m.tp)
+	return m
 }
 
 // partOf returns the number of the part of the state that a rank has, where it is cut over tp.
@@ -86,7 +101,7 @@ type reshapePlan struct {
 
 // planReshape plans as the planner of an agent does: the ranks go to the members that have most of
 // what they need. When nobody has a box, it fails; a job that makes checkpoints then gets a
-// *head.StateLost and the plan that is left.
+// *meshes.StateLost and the plan that is left.
 func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p reshapePlan,
 	err error) {
 	old, ok1 := c.parseMesh(s.Mesh)
@@ -95,6 +110,9 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 	if !ok1 || !ok2 || new.rankCount() > takers.Size() || old.rankCount() != len(s.Workers) {
 		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text,
 			takers)
+	}
+	if err := new.CheckKinds(countByKind(s, takers)); err != nil {
+		return p, err
 	}
 	p = reshapePlan{old: old, new: new, workers: s.Workers, takers: takers}
 	has := map[int]int{} // members that hold a box
@@ -118,39 +136,63 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 		return p, errors.New(why)
 	case why != "":
 		p.lost = true
-		for _, m := range takers.Members[:new.rankCount()] {
-			p.order = append(p.order, m.Worker)
-		}
+		p.order = p.takeRanks(s, nil)
 		if s.Redundant && !c.unreplicated {
 			if p.order, err = c.placeRedundantly(
-				&head.Shape{Mesh: text, Workers: p.order, Leaving: s.Leaving}, text,
+				&head.Shape{Mesh: text, Workers: p.order, Leaving: s.Leaving, Kinds: s.Kinds}, text,
 				members); err != nil {
 				return p, err
 			}
 		}
-		return p, &head.StateLost{Why: why}
+		return p, &meshes.StateLost{Why: why}
 	case s.Redundant && !c.unreplicated:
 		p.order, err = c.placeRedundantly(s, text, members)
 		return p, err
 	}
-	free := slices.Clone(takers.Members)
-	for r := range new.rankCount() {
-		needs := new.boxesOf(r)
-		gain := func(m topo.Member) (n int) {
+	p.order = p.takeRanks(s, holds)
+	return p, nil
+}
+
+// takeRanks lists the workers that take the new ranks, one after the other: those on hosts of the
+// kind that a rank is to be on, and of these the one that holds most of what it needs.
+func (p *reshapePlan) takeRanks(s *head.Shape, holds map[topo.WorkerID][]int) (
+	order []topo.WorkerID) {
+	for r := range p.new.rankCount() {
+		needs, best, most := p.new.boxesOf(r), topo.WorkerID(0), -1
+		for _, m := range p.takers.Members {
+			kind, gain := p.new.KindOf(r), 0
 			for _, b := range holds[m.Worker] {
 				if slices.Contains(needs, b) {
-					n++
+					gain++
 				}
 			}
-			return n
+			if gain > most && !slices.Contains(order, m.Worker) &&
+				(kind == "" || kind == kindOf(s, m.Host)) {
+				best, most = m.Worker, gain
+			}
 		}
-		best := slices.MaxFunc(free, func(a, b topo.Member) int {
-			return cmp.Compare(gain(a), gain(b))
-		})
-		p.order = append(p.order, best.Worker)
-		free = slices.DeleteFunc(free, func(m topo.Member) bool { return m == best })
+		order = append(order, best)
 	}
-	return p, nil
+	return order
+}
+
+// kindOf returns the kind of a host, as far as the head has told it with a shape.
+func kindOf(s *head.Shape, host string) string {
+	for _, h := range s.Kinds {
+		if h.Host == host {
+			return h.Kind
+		}
+	}
+	return ""
+}
+
+// countByKind counts members by the kind of their host.
+func countByKind(s *head.Shape, members topo.View) map[string]int {
+	have := map[string]int{}
+	for _, m := range members.Members {
+		have[kindOf(s, m.Host)]++
+	}
+	return have
 }
 
 // takersOf returns the members that may have a rank of the mesh that comes: those that are on no
@@ -166,26 +208,32 @@ func takersOf(s *head.Shape, members topo.View) topo.View {
 // where there is none.
 func (c *Cluster) largestMesh(text string, workers int) (m mesh, ok bool) {
 	m, _ = c.parseMesh(text)
+	dp, tp := m.dp, m.tp
 	if c.disk.every > 0 {
-		m.tp = min(m.tp, workers)
+		tp = min(tp, workers)
 	}
-	m.dp = min(m.dp, workers/max(m.tp, 1))
-	return m, m.rankCount() > 0
+	dp = min(dp, workers/max(tp, 1))
+	return m.withDegrees(dp, tp), dp*tp > 0
 }
 
 // arrange is the head.Arrange of all hosts.
-func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string,
-	order []topo.WorkerID, err error) {
+func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (to meshes.Arranged,
+	err error) {
 	if text == "" {
-		n := takersOf(&s, members).Size()
-		m, ok := c.largestMesh(s.Mesh, n)
+		takers := takersOf(&s, members)
+		m, ok := c.largestMesh(s.Mesh, takers.Size())
 		if !ok {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %s", s.Mesh, plural.Of(n, "worker"))
+			return to, fmt.Errorf("mesh %s cannot do with %s", s.Mesh,
+				plural.Of(takers.Size(), "worker"))
+		}
+		if err := m.CheckKinds(countByKind(&s, takers)); err != nil {
+			m.Mesh, to.Note = m.OnAnyHost(), err.Error()
 		}
 		text = m.String()
 	}
 	p, err := c.planReshape(&s, text, members)
-	return text, p.order, err
+	to.Mesh, to.Order = text, p.order
+	return to, err
 }
 
 // moveBoxes returns the boxes of the workers of the new ranks, made from those of the old ones in

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // Everything here runs on the goroutine of the caller. The generator only reads the cluster; Random
@@ -17,6 +18,7 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
+		kinds:     seed/2%2 == 1 && seed%5 < 2,
 		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0),
 		open: seed/2%2 == 0 && seed%3 > 0, apart: seed%7 == 0}
 	if g.open && seed/16%2 == 1 {
@@ -99,6 +101,7 @@ type generator struct {
 	more      int        // hosts that may still come
 	plan      []string   // the events that come next, whatever is drawn
 	mesh      bool       // workers have parts of the state
+	kinds     bool       // hosts are of several kinds, which meshes name
 	redundant bool       // those that are on two are to be on two hosts
 	open      bool       // the program has opened the batch
 	round     int        // and how workers synchronise, first after so many steps; 0 = it has not
@@ -135,7 +138,7 @@ func (g *generator) firstEvents() (lines []string) {
 	}
 	lines[0] += fmt.Sprintf(" early=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
 	for i := 1; i < hosts; i++ {
-		lines = append(lines, fmt.Sprintf("host %c slots=%d", 'A'+i, slots))
+		lines = append(lines, fmt.Sprintf("host %c slots=%d%s", 'A'+i, slots, g.kindText()))
 	}
 	if g.rand.IntN(3) > 0 {
 		lines = append(lines, fmt.Sprintf("stabilize %d", 1+g.rand.IntN(3)))
@@ -272,8 +275,16 @@ func (g *generator) faultEvent() string {
 // when nobody waits for room, and some have none.
 func (g *generator) joinEvent() string {
 	g.more--
-	return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts),
-		[]int{member.NoSlots, 1, 2, 3}[g.rand.IntN(4)])
+	return fmt.Sprintf("host %c slots=%d%s", 'A'+len(g.c.hosts),
+		[]int{member.NoSlots, 1, 2, 3}[g.rand.IntN(4)], g.kindText())
+}
+
+// kindText is the option of an event that says of which kind a host is, if hosts have kinds.
+func (g *generator) kindText() string {
+	if !g.kinds {
+		return ""
+	}
+	return []string{" kind=a", " kind=b", ""}[g.rand.IntN(8)%3]
 }
 
 // isGoingBack reports whether the job is on its way back to a checkpoint, which is short: few
@@ -365,16 +376,51 @@ func (g *generator) meshJobEvent(hosts, slots int) string {
 	if g.redundant {
 		job += " redundant=1"
 	}
-	return job
+	return job + g.kindText()
 }
 
 // randomMesh chooses a mesh of at most so many ranks. Most have several replicas, so that most
-// losses cost no state.
+// losses cost no state. Where hosts have kinds it can have attributes, most often these kinds.
 func (g *generator) randomMesh(most int) mesh {
 	m := mesh{tp: 1 + g.rand.IntN(max(1, min(3, most/2)))}
 	m.dp = 1 + g.rand.IntN(max(1, min(4, most/m.tp)))
 	m.beside = g.redundant && g.rand.IntN(2) == 0
+	dp, tp := layout.Axis{Name: "dp", Size: m.dp}, layout.Axis{Name: "tp", Size: m.tp}
+	if g.kinds {
+		on := []*layout.Axis{&dp, &tp}[g.rand.IntN(2)]
+		g.addAttributes(&dp, on == &dp)
+		g.addAttributes(&tp, on == &tp)
+	}
+	m.Mesh = layout.Mesh{dp, tp}
+	if m.beside {
+		m.Mesh = layout.Mesh{tp, dp}
+	}
 	return m
+}
+
+// addAttributes gives an axis attributes by chance; on says that it may name kinds of hosts, of
+// which a mesh has micro-batches too.
+func (g *generator) addAttributes(a *layout.Axis, on bool) {
+	switch g.rand.IntN(6) {
+	case 0:
+		a.Chunks = 1 + g.rand.IntN(3)
+	case 1:
+		for range a.Size {
+			a.Shares = append(a.Shares, 1+g.rand.IntN(3))
+		}
+	case 2:
+		for i := range a.Size {
+			a.Ahead = append(a.Ahead, a.Size-i)
+		}
+	}
+	if on && g.rand.IntN(4) == 0 {
+		a.Micro = 1 << g.rand.IntN(3)
+	}
+	if on && g.rand.IntN(4) > 0 {
+		for range a.Size {
+			a.On = append(a.On, []string{"a", "b"}[g.rand.IntN(2)])
+		}
+	}
 }
 
 // reshapeEvent returns an event in which a person asks for another mesh.

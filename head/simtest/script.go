@@ -28,6 +28,7 @@ import (
 //	job A ... early=8            hosts begin with 8 bytes, a collective, before the step ends
 //	job A ... store=servers      the job has a record that all hosts can reach; folder: that A can
 //	host B slots=2               another host joins; slots=-1: one that takes no workers
+//	host B slots=2 kind=a100     it is of a kind, as that of a job can be, which meshes name
 //	deliver A>B 1                the second message that waits from A to B arrives
 //	lose A>B 1 · repeat A>B 1    it is lost · it arrives, and waits still
 //	tick A                       time passes on A
@@ -74,7 +75,7 @@ func (c *Cluster) perform(words []string) error {
 	case "job":
 		return c.performJob(words)
 	case "host":
-		c.addHost(arg(1), optionNumber(words, "slots"))
+		c.addHost(arg(1), optionNumber(words, "slots"), option(words, "kind"))
 	case "deliver", "lose", "repeat":
 		c.performMessage(words[0], arg(1), arg(2))
 	case "ask", "work", "kill", "finish", "retry":
@@ -130,7 +131,7 @@ func (c *Cluster) performJob(words []string) error {
 	c.disk.every = uint64(number("saves"))
 	c.groups, c.early, c.mesh = number("groups") > 0, number("early"), option(words, "mesh")
 	c.unreplicated, c.redundant = number("unreplicated") > 0, number("redundant") > 0
-	c.slots, c.job = number("slots"),
+	c.slots, c.kind, c.job = number("slots"), option(words, "kind"),
 		member.Config{Want: number("want"), Min: number("min"), Max: number("max"),
 			Spares: number("spares")}
 	if c.store.kind = option(words, "store"); c.store.kind == "" || c.claimJob(name) {

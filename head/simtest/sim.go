@@ -44,6 +44,7 @@ type Cluster struct {
 	store        store           // where the job is recorded
 	job          member.Config   // with which the first host begins
 	slots        int             // of the first host
+	kind         string          // of the first host; "" = not known
 	out          strings.Builder // what was printed since the last Output
 	quiet        bool            // nothing is printed
 }
@@ -94,18 +95,18 @@ func (c *Cluster) print(format string, args ...any) {
 // addFirstHost makes the first host, which leads.
 func (c *Cluster) addFirstHost(name string) {
 	job := c.job
-	h := c.newHost(name, head.Config{Self: name, Slots: c.slots, Job: &job})
+	h := c.newHost(name, head.Config{Self: name, Slots: c.slots, Kind: c.kind, Job: &job})
 	h.addWriter(&c.store, true)
 	h.runActions()
 }
 
 // addHost makes another host, with links to all that are there; where the name is taken it does
 // nothing.
-func (c *Cluster) addHost(name string, slots int) {
+func (c *Cluster) addHost(name string, slots int, kind string) {
 	if c.findHost(name) != nil {
 		return
 	}
-	h := c.newHost(name, head.Config{Self: name, Slots: slots})
+	h := c.newHost(name, head.Config{Self: name, Slots: slots, Kind: kind})
 	h.addWriter(&c.store, false)
 	for _, other := range c.hosts {
 		if other == h || !other.alive {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // How a job is let go on without faults, and what must have come of it. All runs on the one
@@ -108,10 +109,8 @@ func (c *Cluster) CheckFinally() error {
 		c.invariants.fail("the job stands still after step %d: %v, led by %s", c.invariants.newest,
 			c.newestRecord().View, c.newestRecord().Head)
 	}
-	if c.redundant && c.invariants.broken == nil && c.invariants.newest >= before+3 {
-		c.checkPlaced()
-	}
 	if c.mesh != "" && c.invariants.broken == nil && c.invariants.newest >= before+3 {
+		c.checkPlaced()
 		c.checkDrainMesh()
 	}
 	if c.mesh != "" && c.invariants.broken == nil && c.mustGoOn(1) {
@@ -132,8 +131,9 @@ func (c *Cluster) CheckFinally() error {
 	return c.invariants.broken
 }
 
-// checkPlaced checks that the members of a redundant job have come to where nothing that has
-// replicas is on one host alone, unless they wait for others and another mesh.
+// checkPlaced checks that the members of a job with a mesh have come to hosts of the kinds that it
+// names, where there are enough; and in a redundant job to where nothing that has replicas is on
+// one host alone. Not so while they wait for others and another mesh.
 func (c *Cluster) checkPlaced() {
 	agent := c.findHost(c.newestRecord().Head).agent
 	s := agent.State().Shape
@@ -141,8 +141,13 @@ func (c *Cluster) checkPlaced() {
 		return
 	}
 	m, _ := c.parseMesh(s.Mesh)
-	if alone := loneReplicaText(m, s.Workers, agent.State().View); alone != "" {
+	if alone := loneReplicaText(m, s.Workers, agent.State().View); alone != "" && s.Redundant {
 		c.invariants.fail("the job has made three steps, and %s", alone)
+	}
+	with := s.WithKinds(agent.Machine().Hosts(), "")
+	if kinds := otherKindText(m, &with, s.Workers, agent.State().View); kinds != "" &&
+		m.CheckKinds(countByKind(&with, agent.State().View)) == nil {
+		c.invariants.fail("the job has made three steps, and %s", kinds)
 	}
 }
 
@@ -163,7 +168,7 @@ func (c *Cluster) checkAnswered() {
 // have, on a host that has room for all of them. It must come true, whatever was asked for before
 // and whatever the job waits for.
 func (c *Cluster) checkMeshRequest() {
-	c.addHost("Z", boxes)
+	c.addHost("Z", boxes, "")
 	requested := ""
 	shape := func() *head.Shape { return c.findHost(c.newestRecord().Head).agent.State().Shape }
 	if shape() == nil {
@@ -176,9 +181,10 @@ func (c *Cluster) checkMeshRequest() {
 		s := shape()
 		m, ok := c.parseMesh(s.Mesh)
 		other := mesh{dp: max(1, (c.newestRecord().Min+m.tp-1)/max(m.tp, 1)), tp: m.tp}
-		if other == m {
+		if other.dp == m.dp && !m.beside {
 			other.dp++
 		}
+		other.Mesh = layout.Mesh{{Name: "dp", Size: other.dp}, {Name: "tp", Size: other.tp}}
 		h := c.leadingHost()
 		switch {
 		case !ok || h == nil || c.invariants.broken != nil || s.Broken != "" ||

@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
+// MaxText bounds the text of a mesh, in bytes: it is in many messages.
+const MaxText = 1 << 16
+
 // MaxRanks bounds the number of ranks of a mesh, so that a typing error does not fill the memory.
 const MaxRanks = 1 << 18
 
@@ -22,6 +25,9 @@ type Mesh []Axis
 // "dp=2,pp=2(8/6;micro=4)"; the empty text is one rank.
 func ParseMesh(text string) (Mesh, error) {
 	var m Mesh
+	if len(text) > MaxText {
+		return nil, fmt.Errorf("layout: a mesh of %d bytes; it has up to %d", len(text), MaxText)
+	}
 	for _, item := range splitOutside(text, ',') {
 		a, err := parseAxis(item)
 		if err != nil {
@@ -85,26 +91,6 @@ func (m Mesh) Ranks() int {
 		n *= a.Size
 	}
 	return n
-}
-
-// KindOf returns on which kind of host a rank is to be; "" = on any.
-func (m Mesh) KindOf(rank int) string {
-	for i := len(m) - 1; i >= 0; i-- {
-		if on := m[i].On; on != nil {
-			return on[rank%m[i].Size]
-		}
-		rank /= m[i].Size
-	}
-	return ""
-}
-
-// OnAnyHost returns the mesh without the kinds of hosts on which its ranks are to be.
-func (m Mesh) OnAnyHost() Mesh {
-	m = slices.Clone(m)
-	for i := range m {
-		m[i].On = nil
-	}
-	return m
 }
 
 // axisIndex returns the index of the axis of a name, -1 if there is none.

@@ -26,7 +26,8 @@ func (p *Plan) AntiAffinity(together int) (Cluster, bool) {
 		s.free = append(s.free, n/together)
 		room += n / together
 	}
-	if room < blocks {
+	s.setAllowed(&p.Cluster, blocks)
+	if room < blocks || !s.findPlaces(blocks) {
 		return Cluster{}, false
 	}
 	need, has := p.reduceToHosts(s.blockOf, blocks).groupNeeds()
@@ -42,7 +43,68 @@ func (p *Plan) AntiAffinity(together int) (Cluster, bool) {
 	for _, b := range s.blockOf {
 		c.New = append(c.New, s.hostOf[b])
 	}
+	c.Allowed = s.allowedHosts()
 	return c, true
+}
+
+// setAllowed sets which hosts may take each block: all of its ranks.
+func (s *antiAffinity) setAllowed(c *Cluster, blocks int) {
+	if c.Allowed == nil {
+		return
+	}
+	for range blocks {
+		s.allowed = append(s.allowed, slices.Repeat([]bool{true}, s.hosts))
+	}
+	for r, b := range s.blockOf {
+		for h, may := range c.Allowed[c.New[r]] {
+			s.allowed[b][h] = s.allowed[b][h] && may
+		}
+	}
+}
+
+// mayTake reports whether a host may take a block.
+func (s *antiAffinity) mayTake(host, block int) bool {
+	return s.allowed == nil || s.allowed[block][host]
+}
+
+// findPlaces reports whether each block finds a place on a host that may take it.
+func (s *antiAffinity) findPlaces(blocks int) bool {
+	if s.allowed == nil {
+		return true
+	}
+	var hostOf []int // of each place
+	for h, n := range s.free {
+		hostOf = append(hostOf, slices.Repeat([]int{h}, min(n, blocks))...)
+	}
+	m := matching{allowed: func(b, place int) bool { return s.mayTake(hostOf[place], b) },
+		column: repeatInt(blocks, -1), row: repeatInt(len(hostOf), -1),
+		seen: make([]bool, len(hostOf))}
+	for b := range blocks {
+		clear(m.seen)
+		if !m.augment(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// allowedHosts says for each group of ranks, which are those of a host, which hosts may take them;
+// nil = all of them.
+func (s *antiAffinity) allowedHosts() [][]bool {
+	if s.allowed == nil {
+		return nil
+	}
+	allowed := make([][]bool, slices.Max(s.hostOf)+1)
+	for g := range allowed {
+		allowed[g] = make([]bool, s.hosts)
+		for h := range s.hosts {
+			allowed[g][h] = true
+			for b, of := range s.hostOf {
+				allowed[g][h] = allowed[g][h] && (of != g || s.mayTake(h, b))
+			}
+		}
+	}
+	return allowed
 }
 
 // hostOrder returns the position of each host in the order of their first old ranks. Hosts without
@@ -69,9 +131,10 @@ func (p *Plan) hostOrder() []int {
 // An antiAffinity assigns blocks of neighbouring ranks to hosts. It does no I/O, and is for the
 // goroutine of one call of AntiAffinity.
 type antiAffinity struct {
-	blockOf []int // block of each rank
-	hosts   int   // number of hosts
-	free    []int // blocks that each host can still take
+	blockOf []int    // block of each rank
+	hosts   int      // number of hosts
+	allowed [][]bool // by block, whether each host may take it; nil = all may
+	free    []int    // blocks that each host can still take
 	// missing[block*hosts+host] is the number of bytes that the block needs and the host lacks.
 	missing []int
 	order   []int       // position of each host in the order of their old ranks
@@ -130,7 +193,11 @@ func (s *antiAffinity) assignHosts(blocks int) {
 	for b := range blocks {
 		// Among equal flows this prefers the order of ranks, which keeps neighbours together.
 		for h := range s.hosts {
-			to[b*s.hosts+h] = m.addArc(b, node(of[b], h), 1,
+			room := 0
+			if s.mayTake(h, b) {
+				room = 1
+			}
+			to[b*s.hosts+h] = m.addArc(b, node(of[b], h), room,
 				cost{bytes: s.missing[b*s.hosts+h], order: b * (s.hosts - 1 - s.order[h])})
 		}
 	}
@@ -205,7 +272,7 @@ func (s *antiAffinity) spreadSet(set int) bool {
 	for _, b := range s.sets[set].blocks {
 		was := s.hostOf[b]
 		for h, room := range s.free {
-			if room > 0 && s.tryChange(func() {
+			if room > 0 && s.mayTake(h, int(b)) && s.tryChange(func() {
 				s.hostOf[b] = h
 			}, func() { s.hostOf[b] = was }, int(b)) {
 				s.free[h]--
@@ -215,7 +282,8 @@ func (s *antiAffinity) spreadSet(set int) bool {
 		}
 		for other := range s.hostOf {
 			exchange := func() { s.hostOf[b], s.hostOf[other] = s.hostOf[other], s.hostOf[b] }
-			if s.hostOf[other] != was && s.tryChange(exchange, exchange, int(b), other) {
+			if s.hostOf[other] != was && s.mayTake(s.hostOf[other], int(b)) &&
+				s.mayTake(was, other) && s.tryChange(exchange, exchange, int(b), other) {
 				return true
 			}
 		}

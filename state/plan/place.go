@@ -22,6 +22,27 @@ func (c *Cluster) checkGroups(size []int) error {
 	return nil
 }
 
+// mayTake reports whether a host may take a group of so many ranks.
+func (c *Cluster) mayTake(host, group, ranks int) bool {
+	return ranks <= c.Devices[host] && (c.Allowed == nil || c.Allowed[group][host])
+}
+
+// checkMatching fails when groups, of which size has the numbers of ranks, find no hosts that may
+// take them, each one of its own. It names a group that is too many.
+func (c *Cluster) checkMatching(size []int) error {
+	hosts := len(c.Devices)
+	m := matching{allowed: func(g, h int) bool { return c.mayTake(h, g, size[g]) },
+		column: repeatInt(len(size), -1), row: repeatInt(hosts, -1), seen: make([]bool, hosts)}
+	for g, n := range size {
+		clear(m.seen)
+		if !m.augment(g) {
+			return fmt.Errorf("plan: group %d of %d ranks finds no host that may take it beside "+
+				"the groups before it", g, n)
+		}
+	}
+	return nil
+}
+
 // placeGroups returns the host of each group: as few bytes as possible over the network in all, and
 // among such placements one in which the busiest receiver receives least. It sets Bytes and Bound
 // of the stats.
@@ -43,8 +64,8 @@ func (t *traffic) placeGroups(c Cluster, s *Stats) []int {
 		}
 		size := c.groupSizes()
 		for g := range t.groups {
-			for h, n := range c.Devices {
-				if size[g] > n {
+			for h := range c.Devices {
+				if !c.mayTake(h, g, size[g]) {
 					cost[g*t.hosts+h] = forbidden
 				}
 			}

@@ -32,6 +32,9 @@ type Cluster struct {
 	// together, so a tensor parallel group stays on fast links. There are at most as many groups as
 	// hosts.
 	New []int
+	// Allowed says for each group which hosts may take it; nil = all of them. What Build promises
+	// then holds among the placings that are allowed.
+	Allowed [][]bool
 	// Fixed keeps group g on host g: for files, and to measure a move without a choice of hosts.
 	Fixed bool
 	// Fresh gives new ranks new memory: no tensor stays in place, and bytes that an old rank of the
@@ -158,7 +161,29 @@ func (c *Cluster) check(src, dst *layout.Layout) error {
 			return fmt.Errorf("plan: group %d has %d ranks, its host takes %d", h, size[h], n)
 		}
 	}
-	return c.checkGroups(size)
+	return c.checkAllowed(size)
+}
+
+// checkAllowed fails where the groups, of which size has the numbers of ranks, find no hosts that
+// may take them.
+func (c *Cluster) checkAllowed(size []int) error {
+	if c.Allowed == nil {
+		return c.checkGroups(size)
+	}
+	if len(c.Allowed) != len(size) {
+		return fmt.Errorf("plan: %d groups, and it is said of %d which hosts may take them",
+			len(size), len(c.Allowed))
+	}
+	for g, hosts := range c.Allowed {
+		if len(hosts) != len(c.Devices) {
+			return fmt.Errorf("plan: of %d hosts it is said whether they may take group %d; there "+
+				"are %d", len(hosts), g, len(c.Devices))
+		}
+		if c.Fixed && !hosts[g] {
+			return fmt.Errorf("plan: host %d may not take group %d, and has to", g, g)
+		}
+	}
+	return c.checkMatching(size)
 }
 
 // groupSizes returns the number of ranks in each group.

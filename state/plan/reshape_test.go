@@ -72,6 +72,12 @@ func drawReshape(t *rapid.T) *reshape {
 		c.Old = rapid.Permutation(c.Old).Draw(t, "old")
 		c.New = rapid.Permutation(c.New).Draw(t, "new")
 	}
+	if len(c.Devices) <= 6 && rapid.IntRange(0, 2).Draw(t, "kinds") == 0 {
+		for range slices.Max(c.New) + 1 {
+			c.Allowed = append(c.Allowed, rapid.SliceOfN(rapid.SampledFrom([]bool{true, true, true,
+				false}), len(c.Devices), len(c.Devices)).Draw(t, "allowed"))
+		}
+	}
 	return r
 }
 
@@ -123,7 +129,10 @@ func TestReshape(t *testing.T) {
 			return
 		}
 		if err != nil {
-			t.Fatal(err)
+			if r.cluster.Allowed == nil || r.canPlace(0, 0) {
+				t.Fatal(err)
+			}
+			return
 		}
 		old, want, got := r.expectMemory(r.from, r.src), r.expectMemory(r.to, r.dst),
 			zeroMemory(r.dst)
@@ -334,7 +343,7 @@ func (r *reshape) checkBound(p *plan.Plan) {
 			return
 		}
 		for h := range hosts {
-			if used>>h&1 == 0 && r.cluster.Devices[h] >= size[g] {
+			if used>>h&1 == 0 && r.cluster.Devices[h] >= size[g] && r.mayTake(h, g) {
 				walk(g+1, used|1<<h, sum+cost[g][h], max(most, cost[g][h]))
 			}
 		}
@@ -373,6 +382,29 @@ func (r *reshape) checkBound(p *plan.Plan) {
 	if want := max(in, out); p.Stats.BusiestBound != want {
 		r.Fatalf("the busiest host has %d, possible are %d", p.Stats.BusiestBound, want)
 	}
+}
+
+// mayTake reports whether a host may take a group, whatever its room.
+func (r *reshape) mayTake(h, g int) bool {
+	return r.cluster.Allowed == nil || r.cluster.Allowed[g][h]
+}
+
+// canPlace reports whether groups from number g on find hosts that may take them, beside those that
+// are used, which have a bit each.
+func (r *reshape) canPlace(g int, used uint64) bool {
+	size := 0
+	for _, x := range r.cluster.New {
+		if x == g {
+			size++
+		}
+	}
+	for h, n := range r.cluster.Devices {
+		if size > 0 && used>>h&1 == 0 && size <= n && r.mayTake(h, g) &&
+			r.canPlace(g+1, used|1<<h) {
+			return true
+		}
+	}
+	return size == 0
 }
 
 // countOnes returns the number of bits that are set.

@@ -52,13 +52,18 @@ func (c *Change) spreadReplicas() error {
 }
 
 // clusterKeepingRanks returns the cluster in which every worker keeps its rank; false if the mesh
-// changes, or a worker is gone.
+// changes, or a worker is gone or on a host of another kind than the mesh says.
 func (c *Change) clusterKeepingRanks() (plan.Cluster, bool) {
 	stay := c.Plan.Cluster
-	stay.New, stay.Fixed = stay.Old, true
-	for _, h := range stay.Old {
+	stay.New, stay.Fixed, stay.Allowed = stay.Old, true, nil
+	for r, h := range stay.Old {
 		if h == plan.Lost || slices.Contains(c.placement.Leaving, h) {
 			return stay, false
+		}
+		if r < c.New.Ranks {
+			if kind := c.New.Mesh.KindOf(r); kind != "" && kind != c.placement.kindOf(h) {
+				return stay, false
+			}
 		}
 	}
 	return stay, c.Old.Mesh.String() == c.New.Mesh.String()

@@ -52,9 +52,10 @@ func bytesOnOneHost(bytes map[uint]int, host []int) (n int) {
 }
 
 // leastOnOneHost tries all ways to give so many ranks to hosts, where room is the number of ranks
-// that each host can take, and returns the least bytes that are on one host alone. It leaves room
-// as it was.
-func leastOnOneHost(bytes map[uint]int, ranks int, room []int) int {
+// that each host can take and may says which ranks a host may take, and returns the least bytes
+// that are on one host alone. It leaves room as it was.
+func leastOnOneHost(bytes map[uint]int, ranks int, room []int,
+	may func(rank, host int) bool) int {
 	host, best := make([]int, ranks), math.MaxInt
 	var walk func(r int)
 	walk = func(r int) {
@@ -63,7 +64,7 @@ func leastOnOneHost(bytes map[uint]int, ranks int, room []int) int {
 			return
 		}
 		for h := range room {
-			if room[h] > 0 {
+			if room[h] > 0 && may(r, h) {
 				room[h]--
 				host[r] = h
 				walk(r + 1)
@@ -74,6 +75,9 @@ func leastOnOneHost(bytes map[uint]int, ranks int, room []int) int {
 	walk(0)
 	return best
 }
+
+// onAnyHost is for leastOnOneHost: any host may take any rank.
+func onAnyHost(int, int) bool { return true }
 
 // hostOfRanks returns the host of each rank of the new mesh of a change that was planned from a
 // placement.
@@ -132,7 +136,7 @@ func TestRedundant(t *testing.T) {
 		for _, h := range at.Leaving {
 			room[h] = 0
 		}
-		if least := leastOnOneHost(has, new.Ranks, room); after != least {
+		if least := leastOnOneHost(has, new.Ranks, room, onAnyHost); after != least {
 			t.Fatalf("%d bytes are on one host with %v, and %d need to be; the hosts are %v, "+
 				"the mesh is %s", after, c.Workers, least, at.Hosts, new.Mesh)
 		}
