@@ -8,8 +8,11 @@ import "math"
 type Chain struct {
 	Forward, Backward []float64
 	// Tail returns the least seconds that a stage of the layers from i to j, without j, takes from
-	// the end of its last backward pass to that of its step; nil = 0.
+	// the end of its last backward pass to that of its step; nil = 0. More layers take no less.
 	Tail func(i, j int) float64
+	// Lag returns the least seconds that a micro-batch is on its way to layer i where a stage
+	// begins with it, and its gradient back from there; nil = 0.
+	Lag func(i int) (forward, back float64)
 }
 
 // Cuts returns a lower bound of the seconds of a step, over all ways to cut a chain into so many
@@ -24,56 +27,81 @@ type Chain struct {
 //	F + M·f + T + b + B            the last one must go on to the end, and come back
 //	F + f + T + M·b + B            none comes back before the first has gone to the end
 //
-// The least over all cuts of the largest over all stages is exact, by dynamic programming.
+// Lags are part of F, B and T. Without them, this is the least over all cuts of the largest over
+// all stages; with them, every cut has the least lags of all.
 func Cuts(c Chain, stages, micro int) (seconds float64, cuts []int) {
 	n := len(c.Forward)
 	if stages < 1 || stages > n || micro < 1 {
 		return math.Inf(1), nil
 	}
-	forward, backward := sums(c.Forward), sums(c.Backward)
-	m := float64(micro)
-	// least returns the largest of the three terms.
-	least := func(i, j int) float64 {
-		f, b := forward[j]-forward[i], backward[j]-backward[i]
-		head, back := forward[i], backward[i]
-		behind := forward[n] - forward[j] + backward[n] - backward[j]
-		tail := 0.0
-		if c.Tail != nil {
-			tail = c.Tail(i, j)
-		}
-		return max(head+float64(m*(f+b))+max(back, tail), head+float64(m*f)+behind+b+back,
-			head+f+behind+float64(m*b)+back)
+	v := newView(c, stages, micro)
+	all, b := v.whole(), v.whole()
+	v.lags(all)
+	// fits reports whether a cut is not above a time, and leaves those that are not in b.
+	fits := func(seconds float64) bool {
+		copy(b.low, all.low)
+		copy(b.high, all.high)
+		return v.tighten(b, seconds)
 	}
-	best := make([]float64, n+1) // of the layers before j in so many stages
-	from := make([][]int, stages+1)
-	for j := range best {
-		best[j] = math.Inf(1)
+	low, high := 0.0, 0.0
+	for i := range n { // in which stage a layer is makes a difference to lags only
+		low = max(low, v.terms(0, i, i+1))
 	}
-	best[0] = 0
-	for s := 1; s <= stages; s++ {
-		next := make([]float64, n+1)
-		from[s] = make([]int, n+1)
-		for j := range next {
-			next[j] = math.Inf(1)
+	for s := range stages { // one of all other layers is above all of its cut, without lags
+		high = max(high, v.terms(s, 0, n))
+	}
+	if fits(low) {
+		high = low
+	}
+	for high-low > 1e-13*high {
+		if middle := (low + high) / 2; fits(middle) {
+			high = middle
+		} else {
+			low = middle
 		}
-		for j := s; j <= n-(stages-s); j++ {
-			for i := j - 1; i >= s-1; i-- {
-				if best[i] >= next[j] {
-					continue
-				}
-				if t := max(best[i], least(i, j)); t < next[j] {
-					next[j], from[s][j] = t, i
+	}
+	fits(high)
+	cuts = make([]int, stages-1)
+	for s, from := 1, 0; s < stages; s++ {
+		to := b.high[s]
+		for to > b.low[s] && v.terms(s-1, from, to) > high {
+			to--
+		}
+		cuts[s-1], from = to, to
+	}
+	return low, cuts
+}
+
+// Count returns how many cuts of a chain into so many stages the three terms do not rule out for
+// steps shorter than some seconds.
+func Count(c Chain, stages, micro int, seconds float64) float64 {
+	n := len(c.Forward)
+	if stages < 1 || stages > n {
+		return 0
+	}
+	v := newView(c, stages, micro)
+	v.lags(v.whole())
+	until := make([]float64, n+1) // ways of so many stages to end before a layer up to each
+	for j := range until {
+		until[j] = 1 // none of them, at the first layer
+	}
+	for s := range stages {
+		next, first := make([]float64, n+1), 0
+		for j := 1; j <= n; j++ {
+			for first < j && v.terms(s, first, j) >= seconds {
+				first++
+			}
+			ways := 0.0
+			if first < j {
+				if ways = until[j-1]; first > 0 {
+					ways -= until[first-1]
 				}
 			}
+			next[j] = next[j-1] + ways
 		}
-		best = next
+		until = next
 	}
-	cuts = make([]int, stages-1)
-	for s, j := stages, n; s > 1; s-- {
-		j = from[s][j]
-		cuts[s-2] = j
-	}
-	return best[n], cuts
+	return until[n] - until[n-1]
 }
 
 // sums returns the sums of the first 0, 1, … numbers of a list.
