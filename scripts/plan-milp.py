@@ -12,6 +12,7 @@ It knows nothing of paths: it assigns layers to stages, and numbers of devices t
 """
 
 import json
+import os
 import sys
 
 import numpy
@@ -102,9 +103,11 @@ def solve(x: dict) -> "float | None":
 
 
 def main() -> None:
-    """Solve what comes, a line each."""
+    """Solve what comes, a line each. What the solver itself prints goes to standard error."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     for line in sys.stdin:
-        print(json.dumps(solve(json.loads(line))), flush=True)
+        print(json.dumps(solve(json.loads(line))), file=out, flush=True)
 
 
 if __name__ == "__main__":
