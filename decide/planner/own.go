@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/planner/bound"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
@@ -175,6 +176,10 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 // solveOwn returns the best plan with own numbers of replicas that it finds, for so many workers,
 // 0 = all places, and what no plan takes less than. The plan is nil where none fits into memory.
 func (p *problem) solveOwn(workers int) (best *own, least float64, err error) {
+	if len(p.kinds) > 1 {
+		return nil, 0, fmt.Errorf("plans whose stages have own numbers of replicas are made for " +
+			"devices of one kind: leave out hosts of the others, or --space")
+	}
 	places := p.orders[len(p.orders)-1]
 	if workers == 0 {
 		workers = len(places)
@@ -185,7 +190,7 @@ func (p *problem) solveOwn(workers int) (best *own, least float64, err error) {
 	}
 	places = places[:workers]
 	least = math.Inf(1)
-	grids := p.ownGrids(workers)
+	grids := p.ownGrids(places)
 	for _, g := range grids {
 		least = min(least, g.bound)
 	}
@@ -218,9 +223,42 @@ func faster(a, b *own) *own {
 	return a
 }
 
-// ownGrids lists the micro-batches that plans for so many workers can have, those with the least
-// bound first.
-func (p *problem) ownGrids(workers int) (list []ownGrid) {
+// fastestRing returns how long a message takes over the slowest link of the fastest ring that so
+// many workers at such places may have: where they are more than on a host, one between hosts.
+func (p *problem) fastestRing(places []cluster.Place) func(n int, bytes float64) float64 {
+	var inside, between []*cluster.Link
+	most, count := 0, map[string]int{} // workers on a host
+	for b := range places {
+		count[places[b].Host]++
+		most = max(most, count[places[b].Host])
+		for a := range b {
+			list := &between
+			if places[a].Host == places[b].Host {
+				list = &inside
+			}
+			if l := p.all.Link(places[a], places[b]); !slices.Contains(*list, l) {
+				*list = append(*list, l)
+			}
+		}
+	}
+	return func(n int, bytes float64) float64 {
+		seconds := math.Inf(1)
+		for _, l := range between {
+			seconds = min(seconds, l.SecondsOf(bytes))
+		}
+		for _, l := range inside {
+			if n <= most {
+				seconds = min(seconds, l.SecondsOf(bytes))
+			}
+		}
+		return seconds
+	}
+}
+
+// ownGrids lists the micro-batches that plans for workers at such places can have, those with the
+// least bound first.
+func (p *problem) ownGrids(places []cluster.Place) (list []ownGrid) {
+	workers, fastest := len(places), p.fastestRing(places)
 	for _, samples := range p.model.Micros(p.kinds[0].Name, 1) {
 		for parts := 1; parts <= workers; parts++ {
 			if p.batch%(samples*parts) != 0 {
@@ -236,7 +274,10 @@ func (p *problem) ownGrids(workers int) (list []ownGrid) {
 				params = append(params, params[i]+l.Params)
 				update = append(update, update[i]+took.Update)
 			}
-			c.Tail = func(i, j, _ int) float64 { return update[j] - update[i] }
+			c.Tail = func(i, j, n int) float64 {
+				return update[j] - update[i] + cost.RingSecondsOf(n, params[j]-params[i],
+					func(bytes float64) float64 { return fastest(n, bytes) })
+			}
 			g.bound = bound.Replicated(c, workers, g.micro)
 			list = append(list, g)
 		}

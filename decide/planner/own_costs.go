@@ -17,15 +17,15 @@ type ownCosts struct {
 	places              []cluster.Place // in the order in which the stages take them
 	params, state, kept []int64         // of the first 0, 1, … layers
 	update              []float64
-	// links caches the links between the places of two stages, from a to b and from b to c, and
-	// those of a ring from a to b, with b = c.
-	links map[[3]int][]*cluster.Link
+	// ways caches the ways between the places of two stages, from a to b and from b to c, and those
+	// of a ring from a to b, with b = c.
+	ways map[[3]int][]way
 }
 
 // costsOf returns what stages take on places in a row.
 func (p *problem) costsOf(g ownGrid, places []cluster.Place) *ownCosts {
 	c := &ownCosts{problem: p, ownGrid: g, places: places, params: []int64{0}, state: []int64{0},
-		kept: []int64{0}, update: []float64{0}, links: map[[3]int][]*cluster.Link{}}
+		kept: []int64{0}, update: []float64{0}, ways: map[[3]int][]way{}}
 	for i, l := range p.model.Layers {
 		took := g.point.Layers[l.ID]
 		c.params = append(c.params, c.params[i]+l.Params)
@@ -54,19 +54,34 @@ func (c *ownCosts) partition() *spp.Problem {
 	return x
 }
 
-// between returns the different links of some pairs of places.
-func (c *ownCosts) between(key [3]int, pairs int, pair func(i int) (a, b int)) []*cluster.Link {
-	list, is := c.links[key]
+// between returns the different ways of some pairs of places, each of which sends so many parts of
+// a message: a link, and how many messages hosts send or get over it at the same time.
+func (c *ownCosts) between(key [3]int, pairs int, part float64,
+	pair func(i int) (a, b int)) []way {
+	list, is := c.ways[key]
 	if is {
 		return list
 	}
+	leave, come := map[string]float64{}, map[string]float64{} // messages by host, between hosts
 	for i := range pairs {
 		a, b := pair(i)
-		if l := c.all.Link(c.places[a], c.places[b]); !slices.Contains(list, l) {
-			list = append(list, l)
+		if from, to := c.places[a].Host, c.places[b].Host; from != to {
+			leave[from] += part
+			come[to] += part
 		}
 	}
-	c.links[key] = list
+	for i := range pairs {
+		a, b := pair(i)
+		from, to := c.places[a], c.places[b]
+		w := way{link: c.all.Link(from, to), messages: 1}
+		if from.Host != to.Host {
+			w.messages = max(1, int(max(leave[from.Host], come[to.Host])+0.5))
+		}
+		if !slices.Contains(list, w) {
+			list = append(list, w)
+		}
+	}
+	c.ways[key] = list
 	return list
 }
 
@@ -74,14 +89,14 @@ func (c *ownCosts) between(key [3]int, pairs int, pair func(i int) (a, b int)) [
 // stage on the places from a to b to one on those from b to end, and the seconds one way. Each
 // worker sends what it has to those that need it, and the side with fewer has the most to do.
 func (c *ownCosts) transfer(layer, a, b, end int) (slowest *cluster.Link, seconds float64) {
-	few, many := int64(min(b-a, end-b)), max(b-a, end-b)
-	bytes := c.model.Layers[layer-1].Out * int64(c.point.Micro) * int64(c.parts)
-	links := c.between([3]int{a, b, end}, many, func(i int) (int, int) {
-		return a + i*(b-a)/many, b + i*(end-b)/many
-	})
-	for _, l := range links {
-		if s := l.Seconds((bytes + few - 1) / few); slowest == nil || s > seconds {
-			slowest, seconds = l, s
+	few, many := min(b-a, end-b), max(b-a, end-b)
+	bytes := float64(c.model.Layers[layer-1].Out) * float64(c.point.Micro) * float64(c.parts)
+	ways := c.between([3]int{a, b, end}, many, float64(few)/float64(many),
+		func(i int) (int, int) { return a + i*(b-a)/many, b + i*(end-b)/many })
+	for _, w := range ways {
+		s := w.link.SecondsTogether(bytes/float64(few), w.messages)
+		if slowest == nil || s > seconds {
+			slowest, seconds = w.link, s
 		}
 	}
 	return slowest, seconds
@@ -105,9 +120,11 @@ func (c *ownCosts) tail(i, j, a, b int) float64 {
 	if n < 2 {
 		return c.update[j] - c.update[i]
 	}
-	links := c.between([3]int{a, b, b}, n, func(i int) (int, int) { return a + i, a + (i+1)%n })
-	for _, l := range links {
-		ring = max(ring, cost.RingSecondsOf(n, c.params[j]-c.params[i], l.SecondsOf))
+	ways := c.between([3]int{a, b, b}, n, 1,
+		func(i int) (int, int) { return a + i, a + (i+1)%n })
+	for _, w := range ways {
+		ring = max(ring, cost.RingSecondsOf(n, c.params[j]-c.params[i],
+			func(part float64) float64 { return w.link.SecondsTogether(part, w.messages) }))
 	}
 	return c.update[j] - c.update[i] + ring
 }
@@ -129,13 +146,13 @@ func (c *ownCosts) memory(from, to, replicas, held int) int64 {
 	return c.state[to] - c.state[from] + share(c.kept[to]-c.kept[from])*int64(held) + share(sent)
 }
 
-// play plays a plan by several orders, and keeps the fastest; nil = none fits into memory, or can
-// be played.
-func (c *ownCosts) play(plan *spp.Plan) *own {
-	o := &own{ownGrid: c.ownGrid, places: c.places,
+// stages returns a plan that was not played yet, what its stages take, and how many micro-batches
+// each can hold, so that memory suffices for all of the numbers.
+func (c *ownCosts) stages(plan *spp.Plan) (o *own, stages []timeline.Stage, fit []int) {
+	o = &own{ownGrid: c.ownGrid, places: c.places,
 		Plan: spp.Plan{Starts: plan.Starts, Places: plan.Places}}
 	layers, have := len(c.model.Layers), c.kinds[0].Memory-c.kinds[0].Reserve
-	stages, fit := make([]timeline.Stage, len(o.Starts)), make([]int, len(o.Starts))
+	stages, fit = make([]timeline.Stage, len(o.Starts)), make([]int, len(o.Starts))
 	for s := range stages {
 		from, to, first, end := o.stage(s, layers)
 		x := &stages[s]
@@ -160,9 +177,16 @@ func (c *ownCosts) play(plan *spp.Plan) *own {
 		if s > 0 {
 			fit[s] = min(fit[s], fit[s-1])
 		}
-		if fit[s] == 0 {
-			return nil
-		}
+	}
+	return o, stages, fit
+}
+
+// play plays a plan by several orders, and keeps the fastest; nil = none fits into memory, or can
+// be played.
+func (c *ownCosts) play(plan *spp.Plan) *own {
+	o, stages, fit := c.stages(plan)
+	if fit[len(fit)-1] == 0 {
+		return nil
 	}
 	o.cyclic = true
 	for s, held := range spp.Cyclic(len(stages), c.micro) {
@@ -177,7 +201,7 @@ func (c *ownCosts) play(plan *spp.Plan) *own {
 		return nil
 	}
 	for s := range stages {
-		from, to, first, end := o.stage(s, layers)
+		from, to, first, end := o.stage(s, len(c.model.Layers))
 		o.memory = append(o.memory, c.memory(from, to, end-first, o.stages[s].Ahead))
 	}
 	return o

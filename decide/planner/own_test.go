@@ -72,8 +72,7 @@ func (c chain) ownStages(starts, replicas, ahead []int, samples int) (list []tim
 		if s+1 < len(starts) {
 			to = starts[s+1]
 			few := min(r, replicas[s+1])
-			x.Down = c.link.Seconds(int64(math.Ceil(float64(c.out[to-1]) * float64(samples) /
-				float64(few))))
+			x.Down = c.link.SecondsOf(float64(c.out[to-1]) * float64(samples) / float64(few))
 			x.Up, x.Latency = x.Down, c.link.Latency
 		}
 		for i := starts[s]; i < to; i++ {

@@ -1,0 +1,27 @@
+package planner
+
+import (
+	"fmt"
+
+	"github.com/shoal-ml/shoal/decide/planner/spp"
+)
+
+// JudgeStages returns the seconds of a plan whose stages begin at some layers and at some places,
+// with micro-batches of one size that was measured, by 1F1B.
+func JudgeStages(r Request, samples int, starts, places []int) (float64, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return 0, err
+	}
+	g := ownGrid{point: p.model.Point(p.kinds[0].Name, 1, samples), parts: 1,
+		micro: p.batch / samples}
+	o, stages, fit := p.costsOf(g, p.places).stages(&spp.Plan{Starts: starts, Places: places})
+	held := make([]int, len(starts))
+	for s := range held {
+		if held[s] = min(len(starts)-s, g.micro); held[s] > fit[s] {
+			return 0, fmt.Errorf("stage %d does not fit into memory", s)
+		}
+	}
+	o.try(stages, held, nil)
+	return o.timeline.Seconds, nil
+}
