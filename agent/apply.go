@@ -64,7 +64,8 @@ func (d *driver) applyBatch(a *head.Apply) {
 		d.allReleased = true
 		if d.head.Leads() {
 			e := Event{What: "stop", Generation: d.generationNumber(a.View.Generation),
-				Size: a.View.Size(), Step: a.Steps, Because: a.AllReleased + inSteps(&a.State)}
+				Size: a.View.Size(), Step: a.Steps, OptimizerSteps: a.OptimizerSteps(),
+				Because: a.AllReleased}
 			d.giveOrder(func(o *Orders) { o.Event(e) })
 		}
 	}

@@ -64,7 +64,8 @@ func (a loopJob) Tell(line string) {
 	_ = a.engine.runLater(func() { // a stopped engine tells nobody
 		known := a.driver.head.State()
 		e := Event{What: "policy", Generation: a.driver.generationNumber(known.View.Generation),
-			Size: known.View.Size(), Step: known.Steps, Because: line}
+			Size: known.View.Size(), Step: known.Steps, OptimizerSteps: known.OptimizerSteps(),
+			Because: line}
 		a.driver.giveOrder(func(o *Orders) { o.Event(e) })
 	})
 }

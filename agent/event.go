@@ -104,8 +104,10 @@ type Event struct {
 	// Awaited are the workers that others wait for.
 	Awaited []int `json:"awaited,omitempty"`
 	// Step counts the steps that were committed before.
-	Step    uint64 `json:"step"`
-	Because string `json:"because"`
+	Step uint64 `json:"step"`
+	// OptimizerSteps counts the optimizer steps before, in a job in rounds; 0 = as many.
+	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
+	Because        string `json:"because"`
 	// Change is a change of the setting, or of a route, that was entered or has ended, which nobody
 	// alters; nil = the event is about something else.
 	Change *setting.Change `json:"change,omitempty"`
@@ -123,23 +125,14 @@ func (e Event) String() string {
 	case e.Step == 0 && len(e.Awaited) > 0: // perhaps of a job that takes no steps
 		return e.What + ": " + e.Because
 	case e.What != "generation":
-		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
+		return fmt.Sprintf("%s at %s: %s", e.What, setting.At(e.Step, e.OptimizerSteps), e.Because)
 	}
-	text := fmt.Sprintf("generation %d at step %d: %s: %s", e.Generation, e.Step,
-		plural.Of(e.Size, "worker"), e.Because)
+	text := fmt.Sprintf("generation %d at %s: %s: %s", e.Generation,
+		setting.At(e.Step, e.OptimizerSteps), plural.Of(e.Size, "worker"), e.Because)
 	if e.LostSamples > 0 {
 		text += fmt.Sprintf("; the effect of about %d samples went with replicas", e.LostSamples)
 	}
 	return text
-}
-
-// inSteps says how many optimizer steps the commits of a job are, which checkpoints count, as the
-// end of a sentence; "" = each commit is one.
-func inSteps(s *head.State) string {
-	if s.Data == nil || s.Levers.Sync == "" || s.Data.Step == s.Steps {
-		return ""
-	}
-	return fmt.Sprintf("; the commits so far are %s", plural.Of(int(s.Data.Step), "optimizer step"))
 }
 
 // lostSamples is Event.LostSamples where so many workers of a job in a state go, and the others
@@ -156,7 +149,8 @@ func lostSamples(known *head.State, gone, size int) uint64 {
 // about to end. It runs on the engine's thread.
 func (d *driver) reportDecision(decision member.Action) {
 	known := d.head.State()
-	e, view := Event{What: "generation", Step: known.Steps}, d.head.Record().View
+	e := Event{What: "generation", Step: known.Steps, OptimizerSteps: known.OptimizerSteps()}
+	view := d.head.Record().View
 	switch m := decision.(type) {
 	case member.Activate:
 		view, e.Because = m.View, string(m.Because)
@@ -182,7 +176,8 @@ func (d *driver) reportDecision(decision member.Action) {
 func (d *driver) reportChange(what string, why member.Because) {
 	known := d.head.State()
 	e := Event{What: what, Generation: d.generationNumber(known.View.Generation),
-		Size: known.View.Size(), Step: known.Steps, Because: string(why)}
+		Size: known.View.Size(), Step: known.Steps, OptimizerSteps: known.OptimizerSteps(),
+		Because: string(why)}
 	d.giveOrder(func(o *Orders) { o.Event(e) })
 }
 

@@ -10,12 +10,13 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// The end of a job in rounds says how many optimizer steps its commits are, which is what its last
-// checkpoint counts; a generation says of how many samples the effect went with replicas.
+// What happens in a job in rounds is said with the number of optimizer steps, which programs and
+// checkpoints count; a generation says of how many samples the effect went with replicas.
 func TestEventsInRounds(t *testing.T) {
 	in := head.State{Steps: 40, Data: &cursor.Cursor{Step: 635},
 		Levers: setting.Levers{Sync: "local", Round: 16}}
-	if got := agent.InSteps(&in); got != "; the commits so far are 635 optimizer steps" {
+	stop := agent.Event{What: "stop", Step: in.Steps, OptimizerSteps: in.OptimizerSteps()}
+	if got := stop.String(); got != "stop at step 635 (commit 40): " {
 		t.Errorf("in rounds: %q", got)
 	}
 	for name, change := range map[string]func(){
@@ -24,8 +25,8 @@ func TestEventsInRounds(t *testing.T) {
 		"no data":           func() { in.Data = nil },
 	} {
 		before := in
-		if change(); agent.InSteps(&in) != "" {
-			t.Errorf("%s: %q", name, agent.InSteps(&in))
+		if change(); in.OptimizerSteps() != 0 {
+			t.Errorf("%s: %d", name, in.OptimizerSteps())
 		}
 		in = before
 	}

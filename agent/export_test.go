@@ -7,6 +7,3 @@ func (a *Agent) KnownWorkers() int {
 	defer a.mu.Unlock()
 	return len(a.sessions)
 }
-
-// InSteps is inSteps, for tests.
-var InSteps = inSteps

@@ -228,13 +228,14 @@ func (d *driver) reroute(decided policy.RouteDecision) {
 	d.routes.chosen[decided.Class] = decided.Route
 	known := d.head.State()
 	for _, c := range decided.Changes {
-		c.Step = known.Steps
+		c.Step, c.OptimizerSteps = known.Steps, known.OptimizerSteps()
 		if decided.Slow >= 0 && c.Phase == setting.Entered {
 			c.Because += "; the cable of " + hostAt(known.View, decided.Slow) + " is slow"
 		}
 		c = c.Cut()
 		e := Event{What: "route", Generation: d.generationNumber(known.View.Generation),
-			Size: known.View.Size(), Step: known.Steps, Because: c.Because, Change: &c}
+			Size: known.View.Size(), Step: known.Steps, OptimizerSteps: c.OptimizerSteps,
+			Because: c.Because, Change: &c}
 		d.giveOrder(func(o *Orders) { o.Event(e) })
 	}
 }

@@ -85,7 +85,8 @@ func (s *session) serveStay(r *api.StayRequest) error {
 // runs on the engine's thread.
 func (d *driver) reportSettingChange(a *head.Apply) {
 	e := Event{What: "change", Generation: d.generationNumber(a.View.Generation),
-		Size: a.View.Size(), Step: a.Steps, Because: a.Change.Because, Change: a.Change,
+		Size: a.View.Size(), Step: a.Steps, OptimizerSteps: a.OptimizerSteps(),
+		Because: a.Change.Because, Change: a.Change,
 		Elsewhere: !d.head.Leads()}
 	d.giveOrder(func(o *Orders) { o.Event(e) })
 }

@@ -25,8 +25,8 @@ type Status struct {
 	Size, Want int
 	// Spares is how many workers the job keeps beyond its size.
 	Spares int
-	// Steps counts the committed steps. It may be newer than the rest.
-	Steps uint64
+	// Progress is how far the training is. It may be newer than the rest.
+	Progress
 	// Members are the workers of the membership, by rank.
 	Members []int
 	// Entering counts the workers that become members when the step ends; on the head.
@@ -65,6 +65,12 @@ type Status struct {
 	Ended bool
 }
 
+// Progress is how far a training is.
+type Progress struct {
+	Steps          uint64 // those that are committed
+	OptimizerSteps uint64 // the optimizer steps of these, in a job in rounds; 0 = as many
+}
+
 // HostNames lists the names of the hosts, in memory of its own.
 func (s *Status) HostNames() (names []string) {
 	for _, h := range s.Hosts {
@@ -76,11 +82,12 @@ func (s *Status) HostNames() (names []string) {
 // publisher holds the newest Status for readers on any goroutine. Only the engine's thread writes,
 // and Agent.Run once that thread has ended.
 //
-// A Status is published when it has changed otherwise than by a step; the number of steps has a
-// place of its own, since a step allocates no memory.
+// A Status is published when it has changed otherwise than by a step; the numbers of steps have
+// places of their own, since a step allocates no memory.
 type publisher struct {
-	newest atomic.Pointer[published]
-	steps  atomic.Uint64
+	newest         atomic.Pointer[published]
+	steps          atomic.Uint64
+	optimizerSteps atomic.Uint64 // as Status.OptimizerSteps
 	// key and changed are touched on the engine's thread only. key is the statusKey of the newest
 	// Status; changed says that the Status may have changed otherwise than by a step.
 	key     statusKey
@@ -116,7 +123,7 @@ func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 		return Status{}, nil
 	}
 	if s = newest.Status; !s.Ended {
-		s.Steps = p.steps.Load()
+		s.Progress = Progress{p.steps.Load(), p.optimizerSteps.Load()}
 	}
 	return s, newest.outdated
 }
@@ -126,8 +133,9 @@ func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 func (p *publisher) publish(s Status) {
 	if !s.Ended {
 		p.steps.Store(s.Steps)
+		p.optimizerSteps.Store(s.OptimizerSteps)
 	}
-	s.Steps = 0
+	s.Progress = Progress{}
 	before := p.newest.Load()
 	if before != nil && reflect.DeepEqual(before.Status, s) {
 		return
@@ -177,6 +185,8 @@ func (d *driver) publishStatus() {
 	d.published.key = key
 	if !d.published.changed && key == before {
 		d.published.steps.Store(key.steps)
+		known := d.head.State()
+		d.published.optimizerSteps.Store(known.OptimizerSteps())
 		return
 	}
 	d.published.changed = false
@@ -207,8 +217,9 @@ func (d *driver) newStatusKey() statusKey {
 func (d *driver) newStatus() Status {
 	known, record := d.head.State(), d.head.Record()
 	s := Status{Head: record.Head, Generation: d.generationNumber(record.View.Generation),
-		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
+		Size: record.View.Size(), Want: record.Want, Elastic: known.Elastic,
 		Stuck: d.head.Stuck(), Levers: d.engine.signals.Levers(known)}
+	s.Progress = Progress{known.Steps, known.OptimizerSteps()}
 	s.Setting = known.Setting.WithStated(known.First, known.Levers)
 	s.NextChange, _ = d.head.RequestedChange()
 	s.Trying = known.Trial != nil && known.Trial.Policy != ""

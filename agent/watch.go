@@ -82,8 +82,7 @@ func (d *driver) reportWaits(what string, list []*stall.Stall,
 	}
 	known := d.head.State()
 	e := Event{What: what, Generation: d.generationNumber(known.View.Generation),
-		Size: known.View.Size(),
-		Step: known.Steps}
+		Size: known.View.Size(), Step: known.Steps, OptimizerSteps: known.OptimizerSteps()}
 	var words []string
 	for i, s := range list {
 		e.Awaited = append(e.Awaited, int(s.Worker))

@@ -77,6 +77,15 @@ func (s *State) CheckData(data cursor.Cursor) error {
 		"same", describeData(have.WithBatch(cmp.Or(s.First, have.Batch))), describeData(data))
 }
 
+// OptimizerSteps returns how many optimizer steps the commits of the job are, where it trains in
+// rounds; 0 = as many.
+func (s *State) OptimizerSteps() uint64 {
+	if s.Data == nil || s.Levers.Sync == "" || s.Data.Step == s.Steps {
+		return 0
+	}
+	return s.Data.Step
+}
+
 // describeData puts the data of a job into words, for an error.
 func describeData(d cursor.Cursor) string {
 	order := fmt.Sprintf("shuffled with seed %d", d.Seed)
@@ -165,7 +174,8 @@ func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
 	if t == nil || t.Number != c.Number {
 		return fmt.Errorf("change %d is not under trial", c.Number)
 	}
-	c.Step, c.From, c.To, c.Policy, c.Who = t.Step, t.From, t.To, t.Policy, t.Who
+	c.Step, c.OptimizerSteps = t.Step, t.OptimizerSteps
+	c.From, c.To, c.Policy, c.Who = t.From, t.To, t.Policy, t.Who
 	if c.Phase == setting.Reverted {
 		next.Number = r.state.Setting.Number
 		if !hasPart(*t, "size") {
@@ -304,7 +314,7 @@ func (r *leader) enter(e *requestedChange, c *Commit) {
 	}
 	r.state.Setting, r.state.Trial, r.state.Joined = e.next, nil, 0
 	if e.change.Phase != setting.Reverted {
-		e.change.Step = r.state.Steps
+		e.change.Step, e.change.OptimizerSteps = r.state.Steps, r.state.OptimizerSteps()
 	}
 	if e.change.Phase == setting.Entered {
 		r.state.Trial = &e.change

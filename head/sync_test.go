@@ -49,7 +49,7 @@ func TestRoundChangesWithACommit(t *testing.T) {
 	p.endStep(2, all...)
 	check(2, 8, 128)
 	want := setting.Change{Number: 1, Phase: setting.Entered, Who: "ada", Step: 2,
-		From: "round=4,sync=diloco:lr=0.7", To: "round=2,sync=sma"}
+		OptimizerSteps: 8, From: "round=4,sync=diloco:lr=0.7", To: "round=2,sync=sma"}
 	if diff := cmp.Diff([]setting.Change{want}, p.changesOf("B")); diff != "" {
 		t.Errorf("changes on B (-want +got): %s", diff)
 	}

@@ -150,7 +150,8 @@ func (r *reporter) endJob(s agent.Status, elsewhere bool) {
 	for _, o := range r.open {
 		c := o.CutShort(false)
 		e := agent.Event{What: changeEvent(c), Generation: s.Generation, Size: s.Size,
-			Step: s.Steps, Because: c.Because, Change: &c, Elsewhere: elsewhere}
+			Step: s.Steps, OptimizerSteps: s.OptimizerSteps, Because: c.Because, Change: &c,
+			Elsewhere: elsewhere}
 		if ends = append(ends, e); !over && dir != nil {
 			r.queueLines(e)
 		}

@@ -96,7 +96,8 @@ func TestTrialEndsWithTheJob(t *testing.T) {
 		r.lines = nil
 		r.beginStop()
 		for range 2 {
-			r.endJob(agent.Status{Generation: 2, Size: 4, Steps: 70}, c.elsewhere)
+			r.endJob(agent.Status{Generation: 2, Size: 4,
+				Progress: agent.Progress{Steps: 70}}, c.elsewhere)
 		}
 		text, err := os.ReadFile(LedgerPath(dir.path))
 		if err != nil {

@@ -107,7 +107,7 @@ func CutShort(dir string, entries []Entry) (ends []Entry) {
 		end := c.CutShort(result.GoesOn != "" || strings.Contains(filepath.Base(dir), "@"))
 		e := entries[len(entries)-1]
 		e.Event = agent.Event{What: changeEvent(end), Generation: e.Generation, Size: e.Size,
-			Step: e.Step, Because: end.Because, Change: &end}
+			Step: e.Step, OptimizerSteps: e.OptimizerSteps, Because: end.Because, Change: &end}
 		ends = append(ends, e)
 	}
 	return ends

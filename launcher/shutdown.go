@@ -170,7 +170,7 @@ func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) erro
 // reportStop reports, in an event, that the job in status s is stopped, and why.
 func (l *launcher) reportStop(s agent.Status, why string) {
 	l.onEvent(agent.Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
-		Because: why})
+		OptimizerSteps: s.OptimizerSteps, Because: why})
 }
 
 // dismissNonMembers ends the workers that are not among members, and does not wait until they have

@@ -14,12 +14,22 @@ import (
 func (c Change) String() string {
 	switch text := fmt.Sprintf("change %s %s", c.Name(), c.Phase); {
 	case c.Phase == Entered || c.IsAtOnce():
-		return fmt.Sprintf("change %s at step %d: %s", c.Name(), c.Step, c.Reason())
+		return fmt.Sprintf("change %s at %s: %s", c.Name(), At(c.Step, c.OptimizerSteps),
+			c.Reason())
 	case c.Phase == Reverted:
 		return text + c.ending() + "; " + Change{From: c.To, To: c.From}.What()
 	default:
 		return text + c.ending()
 	}
+}
+
+// At says when something was, by the number of commits before, and that of optimizer steps, which
+// programs and checkpoints count; 0 = as many.
+func At(commits, optimizerSteps uint64) string {
+	if optimizerSteps == 0 {
+		return fmt.Sprintf("step %d", commits)
+	}
+	return fmt.Sprintf("step %d (commit %d)", optimizerSteps, commits)
 }
 
 // Name returns the number of the change, as people write it: changes of routes, which count by

@@ -24,6 +24,7 @@ type event struct {
 	Awaited    []int           `json:"awaited"`
 	Samples    uint64          `json:"lost_samples"`
 	Step       uint64          `json:"step"`
+	Optimizer  uint64          `json:"optimizer_steps"`
 	Because    string          `json:"because"`
 	Change     *setting.Change `json:"change"`
 }
@@ -39,8 +40,8 @@ func (r *Run) AddEvent(line []byte) {
 		r.blame(fileEvents, fmt.Errorf("an entry that does not say what or when"))
 		return
 	}
-	m := Mark{Time: Seconds(e.Time), Step: e.Step, Kind: e.kind(), Title: e.title(),
-		Text: e.Because}
+	m := Mark{Time: Seconds(e.Time), Step: e.Step, OptimizerSteps: e.Optimizer, Kind: e.kind(),
+		Title: e.title(), Text: e.Because}
 	if e.Change != nil {
 		r.takeChange(*e.Change, m.Time)
 		m.Change, m.Text = e.Change.Name(), or(e.Change.Because, e.Change.Why)

@@ -88,6 +88,9 @@ type Job struct {
 type Training struct {
 	// Steps is the number of committed steps.
 	Steps uint64 `json:"steps"`
+	// OptimizerSteps is the number of optimizer steps that these are, where the job trains in
+	// rounds; absent = as many.
+	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
 	// Elastic says that the job trains in steps, so that its size can change.
 	Elastic bool `json:"elastic"`
 	// Setting is how the job trains; absent unless its program has opened a part of that.

@@ -54,7 +54,8 @@ class Running:
         """Read the output until a step is printed that had not begun when this was called: lines
         that are printed already are of earlier steps, and of other members.
         """
-        made = self.status()["steps"]
+        status = self.status()
+        made = status.get("optimizer_steps", status["steps"])
         while int(self.read_until(r"STEP (\d+)")[1]) <= made:
             pass
 

@@ -19,6 +19,7 @@ export interface State {
 export interface Mark {
   time: number;
   step: number;
+  optimizer_steps?: number;
   kind: string;
   title: string;
   text: string;
@@ -38,6 +39,7 @@ export interface Change {
   policy?: string;
   who?: string;
   step: number;
+  optimizer_steps?: number;
   because?: string;
   alternatives?: string[];
   predicted?: Band;
@@ -68,6 +70,7 @@ export interface Machine {
 
 export interface Row {
   step: number;
+  round?: number;
   size: number;
   slack?: number[];
   cable?: number;
@@ -92,6 +95,7 @@ export interface Live {
   size: number;
   want: number;
   steps: number;
+  optimizer_steps?: number;
   elastic: boolean;
   setting?: { batch?: number; sync?: string; round?: number };
   levers?: { sync?: string; round?: number; auto?: boolean };

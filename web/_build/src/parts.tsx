@@ -20,10 +20,12 @@ import {
 export function Facts({ view }: { view: View }) {
   const live = view.live;
   const list: [string, string][] = [];
-  const step = live?.elastic ? live.steps : view.newest?.step;
+  const commits = live?.elastic ? live.steps : view.newest?.step;
   const stated = live?.levers; // by the program, where the setting has nothing else
   const round = live?.setting?.round || stated?.round || 1;
-  if (step !== undefined) list.push([round > 1 ? "rounds" : "step", String(step)]);
+  const rounds = !!live?.optimizer_steps || (!live && (view.newest?.round ?? 1) > 1);
+  if (live?.optimizer_steps) list.push(["step", String(live.optimizer_steps)]);
+  if (commits !== undefined) list.push([rounds ? "commits" : "step", String(commits)]);
   if (live) {
     list.push([
       "workers",
@@ -53,6 +55,17 @@ export function Facts({ view }: { view: View }) {
         </div>
       ))}
     </dl>
+  );
+}
+
+// Steps is the number of optimizer steps when something was, and that of commits where it differs.
+function Steps({ at }: { at: { step: number; optimizer_steps?: number } }) {
+  return at.optimizer_steps ? (
+    <>
+      {at.optimizer_steps} <span class="muted">(commit {at.step})</span>
+    </>
+  ) : (
+    <>{at.step}</>
   );
 }
 
@@ -112,7 +125,7 @@ export function Timeline({ view }: { view: View }) {
                 <td class="num">{clock(m.time, view.made)}</td>
                 <td class="num">
                   <span class="fold">step </span>
-                  {m.step}
+                  <Steps at={m} />
                 </td>
                 <td class="whole">
                   <span class="glyph" aria-hidden="true">
@@ -232,7 +245,9 @@ export function Ledger({ view }: { view: View }) {
                 <tr key={c.name}>
                   <td class="num">
                     <span class="fold">change </span>
-                    {c.name} <span class="muted step">step {c.step}</span>
+                    {c.name} <span class="muted step">
+                      step <Steps at={c} />
+                    </span>
                   </td>
                   <td class="whole">
                     <strong>{c.what}</strong>, by {c.policy || c.who || "–"}
@@ -250,7 +265,7 @@ export function Ledger({ view }: { view: View }) {
                     <BandAndDot change={c} low={low} high={high} />
                   </td>
                   <td class="whole">
-                    {c.phase === "entered" ? (view.state.over ? "open" : "on trial") : c.phase}
+                    {c.phase === "entered" ? "on trial" : c.phase}
                     {c.why && <div class="muted">{c.why}</div>}
                   </td>
                 </tr>
@@ -343,8 +358,8 @@ function WhyNots({ view }: { view: View }) {
           .reverse()
           .map((w) => (
             <li key={w.policy + w.why + w.first}>
-              <strong>{w.policy || "a person"}</strong>, steps {w.first} to {w.last}, {w.times}{" "}
-              times: {w.why}
+              <strong>{w.policy || "a person"}</strong>, commits {w.first} to {w.last},{" "}
+              {w.times} times: {w.why}
             </li>
           ))}
       </ul>

@@ -114,7 +114,9 @@ func changeText(about []launcher.Entry) string {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	fmt.Fprintf(&b, "change %s at step %d: %s\n", c.Name(), c.Step, c.What())
+	fmt.Fprintf(&b, "change %s at %s: %s\n", c.Name(), setting.At(c.Step, c.OptimizerSteps),
+		c.What())
+	ended := setting.At(last.Step, last.OptimizerSteps)
 	by := c.Who
 	if c.Policy != "" {
 		by = "policy " + c.Policy
@@ -136,9 +138,9 @@ func changeText(about []launcher.Entry) string {
 	case setting.Entered:
 		line("so far", "it is in force, and no verdict is in this ledger")
 	case setting.Reverted:
-		line("came of it", "taken back at step %d%s", last.Step, whyText(c))
+		line("came of it", "taken back at %s%s", ended, whyText(c))
 	default:
-		line("came of it", "%s at step %d%s", c.Phase, last.Step, whyText(c))
+		line("came of it", "%s at %s%s", c.Phase, ended, whyText(c))
 	}
 	return b.String()
 }
@@ -218,9 +220,9 @@ func printKeptWhyNot(out io.Writer, dir string) error {
 func whyNotText(list []control.WhyNot) string {
 	var b strings.Builder
 	for _, w := range list {
-		when := fmt.Sprintf("at step %d", w.Last)
+		when := fmt.Sprintf("at commit %d", w.Last)
 		if w.Times > 1 {
-			when = fmt.Sprintf("at %d decisions, steps %d to %d", w.Times, w.First, w.Last)
+			when = fmt.Sprintf("at %d decisions, commits %d to %d", w.Times, w.First, w.Last)
 		}
 		fmt.Fprintf(&b, "  %s changed nothing %s: %s\n", cmp.Or(w.Policy, "a person"), when, w.Why)
 	}

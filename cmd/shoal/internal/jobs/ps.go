@@ -37,7 +37,7 @@ JOB is the name of a running job, or the directory of its run.
   WORKERS       members of the job / members that it should have
   SPARES        workers that wait to replace a lost one / those that --spares asks for
   GENERATION    number of the membership; it grows with every change
-  STEP          steps that are committed
+  STEP          optimizer steps that are committed
   BATCH         samples of a step, where the program lets shoal set change them
   SYNC          how workers synchronise, and after how many steps, where shoal set may change that;
                 with "auto" policies may too
@@ -258,11 +258,11 @@ func sparesText(j api.Job) string {
 	return fmt.Sprintf("%d/%d", j.Waiting()-j.Entering, j.Spares)
 }
 
-// stepText returns the number of committed steps, or for a job that does not train in steps the
-// step that its workers have reported.
+// stepText returns the number of committed optimizer steps, or for a job that does not train in
+// steps the step that its workers have reported.
 func stepText(j api.Job, m api.Metrics) string {
 	if j.Elastic {
-		return strconv.FormatUint(j.Steps, 10)
+		return strconv.FormatUint(cmp.Or(j.OptimizerSteps, j.Steps), 10)
 	}
 	return metricText(m, "step", "%.0f")
 }

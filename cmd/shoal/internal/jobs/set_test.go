@@ -212,10 +212,10 @@ func TestWhyNotIsPrinted(t *testing.T) {
 			{Policy: "batch", Why: "four", First: 70, Last: 70, Times: 1}}}}
 	want := `host h2 is slow
 its policies change how it trains
-  batch changed nothing at step 20: two
-  a person changed nothing at step 25: closed
-  batch changed nothing at 4 decisions, steps 30 to 60: three
-  batch changed nothing at step 70: four
+  batch changed nothing at commit 20: two
+  a person changed nothing at commit 25: closed
+  batch changed nothing at 4 decisions, commits 30 to 60: three
+  batch changed nothing at commit 70: four
 `
 	var b strings.Builder
 	if err := printWhyNot(&b, j); err != nil || b.String() != want {

@@ -288,7 +288,8 @@ func markLines(v watch.View) (lines []string) {
 		if len(lines) == 12 {
 			break
 		}
-		text := fmt.Sprintf("%s  step %-6d %s", clock(m.Time), m.Step, m.Title)
+		text := fmt.Sprintf("%s  step %-6d %s", clock(m.Time), cmp.Or(m.OptimizerSteps, m.Step),
+			m.Title)
 		if m.Text != "" {
 			text += ": " + m.Text
 		}
