@@ -26,6 +26,7 @@ EXAMPLES = [
     "examples/local/train.py",
     "examples/gpt/char_gpt.py",
     "examples/gpt/mesh_gpt.py",
+    "examples/chain/gpt.py",
     "examples/transformers/finetune.py",
     "examples/accelerate/train.py",
     "examples/lightning/train.py",

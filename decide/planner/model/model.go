@@ -70,8 +70,11 @@ type Point struct {
 type Cost struct {
 	Forward  float64 `json:"forward"`
 	Backward float64 `json:"backward"` // to its input and to its parameters
-	Update   float64 `json:"update"`   // of a step of the optimizer
-	Kept     int64   `json:"kept"`     // bytes from the forward to the backward pass
+	// ByWeights is the part of Backward that is for the parameters alone: what need not be done
+	// before the gradient of the input goes on. nil = not measured.
+	ByWeights *float64 `json:"by_weights,omitempty"`
+	Update    float64  `json:"update"` // of a step of the optimizer
+	Kept      int64    `json:"kept"`   // bytes from the forward to the backward pass
 }
 
 // Parse reads a model. An error says what is wrong, with the layer and the point.
@@ -200,6 +203,10 @@ func (p *Point) validate(m *Model, index map[string]int) error {
 			if !(s >= 0 && s <= maxNumber) { // NaN is neither
 				return fmt.Errorf("layer %s: %s takes %v seconds", l.ID, what, s)
 			}
+		}
+		if w := c.ByWeights; w != nil && !(*w >= 0 && *w <= c.Backward) {
+			return fmt.Errorf("layer %s: by_weights is %v of the %v seconds of backward", l.ID, *w,
+				c.Backward)
 		}
 		if c.Kept < 0 || c.Kept > maxNumber {
 			return fmt.Errorf("layer %s keeps %d bytes", l.ID, c.Kept)

@@ -16,7 +16,7 @@ const good = `{"shoal": "model/1", "name": "pair",
  "layers": [{"id": "a", "params": 4, "state": 16, "out": 2}, {"id": "b", "params": 4, "state": 16, "out": 2}],
  "points": [{"device": "cpu", "micro": 2, "layers": {
   "a": {"forward": 1, "backward": 2, "update": 0.5, "kept": 8},
-  "b": {"forward": 3, "backward": 4, "update": 0.5, "kept": 8}}}]}`
+  "b": {"forward": 3, "backward": 4, "by_weights": 1, "update": 0.5, "kept": 8}}}]}`
 
 // TestParse reads a model, and says of those that contradict themselves what is wrong.
 func TestParse(t *testing.T) {
@@ -36,6 +36,8 @@ func TestParse(t *testing.T) {
 		{`"b": {`, `"c": {`, `the model has no layer "c"`},
 		{`"params": 4`, `"params": -4`, "layer a: params is -4 bytes"},
 		{`"forward": 3`, `"forward": -3`, "layer b: forward takes -3 seconds"},
+		{`"by_weights": 1`, `"by_weights": 5`, "layer b: by_weights is 5 of the 4 seconds"},
+		{`"by_weights": 1`, `"by_weights": -1`, "layer b: by_weights is -1 of the 4 seconds"},
 		{`"forward": 3`, `"forward": 1e400`, "1e400"},
 		{`"kept": 8`, `"kept": -8`, "keeps -8 bytes"},
 		{`"micro": 2`, `"micro": 0`, "from 1 to 2^30 samples"},

@@ -38,6 +38,11 @@ class Kept(NamedTuple):
     dtype: torch.dtype
     number: Optional[type] = None  # int or float; None = a tensor
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return _nbytes(torch.Size(self.shape), self.dtype)
+
 
 class Weight(NamedTuple):
     """A parameter of the whole model, and where it stands in its layer."""
@@ -51,7 +56,7 @@ class Weight(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of its elements."""
-        return self.shape.numel() * torch.empty((), dtype=self.dtype).element_size()
+        return _nbytes(self.shape, self.dtype)
 
     def put(self, parameter: nn.Parameter) -> None:
         """Have the modules use this parameter."""
@@ -111,6 +116,11 @@ class Layers:
         in memory until the next one is asked for, where the function makes one at a time.
         """
         return enumerate(_made(self._make, self._seed))
+
+
+def _nbytes(shape: torch.Size, dtype: torch.dtype) -> int:
+    """The bytes of a tensor."""
+    return shape.numel() * torch.empty((), dtype=dtype).element_size()
 
 
 def state_name(key: str, parameter: str) -> str:

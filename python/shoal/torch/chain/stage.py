@@ -161,7 +161,7 @@ class Stage:
         size, targets = len(indices), None
         inputs: List[torch.Tensor] = []
         if self._first or self._last:
-            given, targets = _fetched(self._program.fetch(indices))
+            given, targets = split_sample(self._program.fetch(indices))
             inputs = as_tensors(given, "fetch(indices)[0]") if self._first else inputs
         if self._before is not None:
             inputs = self._before.take(size)
@@ -171,23 +171,13 @@ class Stage:
         for number, module in self.layers.items():
             outputs = as_tensors(module(*outputs), self._all.describe(number))
         if self._last:
-            loss = self.loss(outputs, targets) * (size / batch)
+            loss = mean_loss(self._program.loss, outputs, targets) * (size / batch)
             self._loss += loss.item()
             outputs = [loss]
         self._flight.append(InFlight(size, inputs, outputs))
         if self._after is not None:
             self._after.send(size, outputs)
             self._after.expect(self._flight[0].size, gradients=True)
-
-    def loss(self, outputs: List[torch.Tensor], targets: Any) -> torch.Tensor:
-        """The mean loss of some samples, by what the last layer gave for them. Raises TypeError
-        where the program's function gives something else.
-        """
-        loss = self._program.loss(outputs[0] if len(outputs) == 1 else tuple(outputs), targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            what = "a tensor of one element, the mean over the samples"
-            raise wrong_type("loss(outputs, targets)", loss, what)
-        return loss
 
     def _backward(self) -> None:
         """Take the gradient of the oldest micro-batch through this stage. Waits for the stage
@@ -237,13 +227,26 @@ def as_tensors(value: Any, giver: str) -> List[torch.Tensor]:
     return tensors
 
 
-def _fetched(value: Any) -> Tuple[Any, Any]:
-    """What fetch gave, as inputs and targets."""
+def split_sample(value: Any) -> Tuple[Any, Any]:
+    """What fetch gave, as inputs and targets. Raises TypeError where it is something else."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise wrong_type(
             "fetch(indices)", value, "inputs of the first layer, and targets of the loss"
         )
     return value[0], value[1]
+
+
+def mean_loss(
+    function: Callable[[Any, Any], torch.Tensor], outputs: List[torch.Tensor], targets: Any
+) -> torch.Tensor:
+    """The mean loss of some samples, by what the last layer gave for them. Raises TypeError where
+    the program's function gives something else.
+    """
+    loss = function(outputs[0] if len(outputs) == 1 else tuple(outputs), targets)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = "a tensor of one element, the mean over the samples"
+        raise wrong_type("loss(outputs, targets)", loss, what)
+    return loss
 
 
 def _flat_gradients(parameters: Mapping[str, nn.Parameter]) -> List[torch.Tensor]:

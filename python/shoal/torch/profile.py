@@ -1,0 +1,266 @@
+"""Measures a chain of layers, and writes it down for shoal plan: docs/formats/model.md.
+
+    python3 -m shoal.torch.profile gpt.py:chain --sample gpt.py:fetch --micro 1,2 -o gpt.model.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import importlib.util
+import json
+import os
+import re
+import statistics
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import torch
+
+from shoal.errors import ShoalError
+
+from .chain.layers import Layers
+from .chain.measure import Bench, Measured
+from .chain.model import Chain
+
+
+class Refused(Exception):
+    """Something is wrong with what the command line names; the text says what."""
+
+
+def load(name: str, what: str) -> Any:
+    """What a text such as gpt.py:chain or package.module:chain names: a file or a module, and what
+    is in it. Raises Refused where there is none.
+    """
+    place, colon, path = name.rpartition(":")
+    if not colon or not place or not path:
+        raise Refused(f"{what} {name!r}: give a file or a module, a colon, and the name in it")
+    try:
+        if place.endswith(".py"):
+            if not os.path.exists(place):
+                raise Refused(f"{what} {name!r}: there is no file {place}")
+            module = _load_file(place)
+        else:
+            sys.path.insert(0, os.getcwd())
+            module = importlib.import_module(place)
+    except (ImportError, SyntaxError) as e:
+        raise Refused(f"{what} {name!r}: {e}") from e
+    found = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise Refused(f"{what} {name!r}: {place} has no {path}")
+        found = getattr(found, part)
+    return found
+
+
+def _load_file(path: str) -> Any:
+    """The module of a file; the same one for the same file."""
+    path = os.path.abspath(path)
+    name = os.path.splitext(os.path.basename(path))[0]
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == path:
+        return known
+    sys.path.insert(0, os.path.dirname(path))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def sizes(text: str) -> List[int]:
+    """The sizes of micro-batches that a text such as 1,2,4 lists, ascending."""
+    parts = text.split(",")
+    if not all(re.fullmatch(r"[0-9]{1,9}", p.strip()) and int(p) for p in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers from 1 on, as in 1,2,4")
+    return sorted({int(p) for p in parts})
+
+
+def kind_of(device: torch.device) -> str:
+    """The kind of a device, as agents name it: the name of the GPU, with hyphens, or cpu."""
+    if device.type != "cuda":
+        return device.type
+    words = re.split(r"[^A-Za-z0-9._-]+", torch.cuda.get_device_name(device))
+    return "-".join(filter(None, words))[:64]
+
+
+def profile(
+    chain: Chain,
+    sample: Callable[[torch.Tensor], Any],
+    micro: Sequence[int],
+    *,
+    device: torch.device,
+    rounds: int,
+    name: str,
+    kind: str,
+    say: Callable[[str], None],
+) -> Dict[str, Any]:
+    """Measure a chain with micro-batches of several sizes, and return it as model/1 has it. A size
+    for which a GPU has too little memory is left out, of which `say` tells. Raises ShoalError where
+    the chain cannot be measured.
+    """
+    layers = Layers(chain.layers, chain.optimizer)
+    bench = Bench(chain, layers, device)
+    points, out = [], [0] * len(layers)
+    for size in micro:
+        began = time.monotonic()
+        try:
+            measured = bench.measure(sample(torch.arange(size)), rounds)
+        except getattr(torch.cuda, "OutOfMemoryError", ()) as e:
+            say(f"micro {size}: left out, for the device has too little memory: {e}")
+            continue
+        points.append(_point(measured, size, kind, device))
+        out = [max(o, -(-m.out // size)) for o, m in zip(out, measured)]
+        total = sum(m.forward + m.backward for m in measured)
+        say(
+            f"micro {size}: {1e3 * total:.1f} ms forward and backward,"
+            f" {time.monotonic() - began:.0f} s to measure"
+        )
+    if not points:
+        raise ShoalError("no micro-batch fits into the memory of the device: give smaller ones")
+    return {
+        "shoal": "model/1",
+        "name": name,
+        "layers": [_layer(layers, number, out[number]) for number in range(len(layers))],
+        "points": points,
+        "source": f"measured on {datetime.date.today()}, by PyTorch {torch.__version__}",
+    }
+
+
+def _point(measured: List[Measured], size: int, kind: str, device: torch.device) -> Dict[str, Any]:
+    """A point of the model: what all layers took with micro-batches of a size."""
+    point: Dict[str, Any] = {"device": kind, "micro": size}
+    if device.type == "cpu":
+        point["threads"] = torch.get_num_threads()
+    point["spread"] = _digits(statistics.median(m.spread for m in measured))
+    point["layers"] = {
+        f"layers.{number}": {
+            "forward": _digits(m.forward),
+            "backward": _digits(m.backward),
+            "by_weights": _digits(m.by_weights),
+            "update": _digits(m.update),
+            "kept": m.kept,
+        }
+        for number, m in enumerate(measured)
+    }
+    return point
+
+
+def _layer(layers: Layers, number: int, out: int) -> Dict[str, Any]:
+    """A layer of the model; `out` are the bytes that it gives for a sample."""
+    mine = {n: w for n, w in layers.weights.items() if w.layer == number}
+    params = sum(w.nbytes for w in mine.values() if w.trained)
+    whole = sum(w.nbytes for w in mine.values())
+    kept = sum(x.nbytes for n in mine for x in layers.kept.get(n, {}).values())
+    return {
+        "id": f"layers.{number}",
+        "kind": type(layers.modules[number]).__name__,
+        "params": params,
+        "state": whole + params + kept,
+        "out": out,
+    }
+
+
+def _digits(number: float) -> float:
+    """A number with as many digits as a measurement has."""
+    return float(f"{number:.4g}")
+
+
+def write(path: str, model: Dict[str, Any]) -> None:
+    """Write a model to a file: whole, or not at all."""
+    beside = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump(model, file, indent=1)
+            file.write("\n")
+        os.replace(beside, path)
+    except OSError as e:
+        raise Refused(f"-o {path}: {e.strerror}") from e
+    finally:
+        if os.path.exists(beside):
+            os.unlink(beside)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Do what the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python3 -m shoal.torch.profile",
+        description="Measures each layer of a chain by itself, and writes a model for shoal plan.",
+    )
+    parser.add_argument("chain", help="the chain, as gpt.py:chain or package.module:chain")
+    parser.add_argument(
+        "--sample",
+        required=True,
+        help="a function that gives samples by their numbers, as the fetch of chain.train",
+    )
+    parser.add_argument(
+        "--micro", type=sizes, default=[1, 2, 4, 8], help="sizes of micro-batches, as 1,2,4,8"
+    )
+    parser.add_argument("-o", required=True, dest="output", help="the file to write")
+    parser.add_argument(
+        "--device", help="where to measure, as cpu or cuda:1; a GPU, where there is one"
+    )
+    parser.add_argument(
+        "--device-name", help="the kind of device as the cluster names it; the GPU's name, or cpu"
+    )
+    parser.add_argument(
+        "--threads", type=int, help="threads of a processor, as many as a worker will have"
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="how often to measure, at least 5")
+    given = parser.parse_args(arguments)
+    if given.rounds < 5:
+        parser.error(f"--rounds {given.rounds}: quartiles need at least 5")
+    if given.threads is not None:
+        if given.threads < 1:
+            parser.error(f"--threads {given.threads}: at least 1")
+        torch.set_num_threads(given.threads)
+    try:
+        _run(given)
+    except Refused as e:
+        print(f"shoal.torch.profile: {e}", file=sys.stderr)
+        return 2
+    except (ShoalError, TypeError) as e:
+        print(f"shoal.torch.profile: {given.chain}: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(given: argparse.Namespace) -> None:
+    """Measure and write what a command line asks for."""
+    began = time.monotonic()
+    try:
+        device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:
+        raise Refused(f"--device {given.device}: {str(e).splitlines()[0]}") from e
+    chain, sample = load(given.chain, "the chain"), load(given.sample, "--sample")
+    if not isinstance(chain, Chain):
+        kind = type(chain).__name__
+        raise Refused(f"{given.chain} is a {kind}, and no chain of shoal.torch.chain")
+    if not callable(sample):
+        raise Refused(f"--sample {given.sample} is a {type(sample).__name__}, and no function")
+    model = profile(
+        chain,
+        sample,
+        given.micro,
+        device=device,
+        rounds=given.rounds,
+        name=os.path.splitext(os.path.basename(given.chain.rpartition(":")[0]))[0],
+        kind=given.device_name or kind_of(device),
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    write(given.output, model)
+    spread = 100 * statistics.median(p["spread"] for p in model["points"])
+    layers, points = len(model["layers"]), len(model["points"])
+    print(
+        f"{layers} layer{'s' * (layers > 1)}, {points} size{'s' * (points > 1)} of micro-batches:"
+        f" forward, backward by input and by weights, update; spread {spread:.0f} %,"
+        f" {time.monotonic() - began:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
