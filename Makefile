@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop plan-oracles clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-plan plan-oracles clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -92,6 +92,10 @@ bench-trainers: build ## what a lost worker costs the Trainer of transformers on
 bench-loop: build ## how true the predictions of the loop are and what it brings, on paced workers; about 65 minutes; QUICK=1 a few changes and one seed
 	scripts/setup
 	.venv/bin/python bench/loop/run.py $(if $(QUICK),--quick,--write)
+
+bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 20 minutes; QUICK=1 a few cases
+	scripts/setup
+	.venv/bin/python bench/plan/run.py $(if $(QUICK),--quick,--write)
 
 clean: ## remove what was built, the Python environments too
 	rm -rf bin build dist .venv .venv-torch2 python/dist
