@@ -16,6 +16,40 @@ type Device struct {
 	// Efficiency is which part of the peak kernels of a training step reach.
 	Efficiency float64
 	Bandwidth  float64 // bytes a second of its memory
+	// Places are the devices of the largest host, and Inside the link between those; nil where a
+	// host has one device.
+	Places int
+	Inside *cluster.Link
+}
+
+// Devices returns what the kinds of devices do that the hosts of a cluster have.
+func Devices(c *cluster.Cluster) (list []Device, err error) {
+	places := c.Places()
+	for _, k := range c.Kinds {
+		most, here := 0, 0
+		var inside *cluster.Link
+		for i, p := range places {
+			if here++; i == 0 || p.Host != places[i-1].Host {
+				here = 1
+			}
+			if p.Kind == k.Name && here > most {
+				most = here
+				if here > 1 {
+					inside = c.Link(places[i-1], p)
+				}
+			}
+		}
+		if most == 0 {
+			continue
+		}
+		d, err := deviceOf(k)
+		if err != nil {
+			return nil, err
+		}
+		d.Places, d.Inside = most, inside
+		list = append(list, d)
+	}
+	return list, nil
 }
 
 // known are devices by a word of their names: the peaks that their makers state, and the part that
@@ -40,9 +74,9 @@ var known = []struct {
 	{"t4", Device{Flops: 65e12, Efficiency: 0.3, Bandwidth: 0.32e12}},
 }
 
-// DeviceOf returns what a kind of device does: what the cluster states of it, and else what is
+// deviceOf returns what a kind of device does: what the cluster states of it, and else what is
 // known of the device whose name has the word.
-func DeviceOf(k cluster.Kind) (Device, error) {
+func deviceOf(k cluster.Kind) (Device, error) {
 	words := strings.FieldsFunc(strings.ToLower(k.Name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})

@@ -2,6 +2,7 @@ package zoo_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -63,8 +64,8 @@ func TestOperations(t *testing.T) {
 }
 
 // TestMemory compares with the memory of a device that figure 1 of Korthikanti et al. 2022 shows,
-// where eight devices share each block evenly: parameters, gradients and optimizer, and what is
-// kept where no scores of attention are.
+// where eight devices share each block: parameters, gradients and optimizer, and what is kept where
+// no scores of attention are. There they share also what each would have whole.
 func TestMemory(t *testing.T) {
 	const gib, shared = 1 << 30, 8
 	for _, x := range []struct {
@@ -88,7 +89,8 @@ func TestMemory(t *testing.T) {
 			[]int{x.micro})
 		block := m.Layers[1]
 		state := float64(block.State) * float64(x.blocks) / shared / gib
-		kept := float64(m.Points[0].Layers[block.ID].Kept) * float64(x.blocks*x.ahead) / shared / gib
+		kept := float64(m.Points[0].Layers[block.ID].Kept) * float64(x.blocks*x.ahead) / shared /
+			gib
 		if math.Abs(state/x.state-1) > 0.001 { // theirs leaves out biases and norms
 			t.Errorf("%s: %.4f GiB of state, published are %.4f", x.name, state, x.state)
 		}
@@ -101,20 +103,84 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestModel reads all models as people's files are read, with points of all known devices.
-func TestModel(t *testing.T) {
-	var devices []zoo.Device
-	for _, name := range []string{"a100-80", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB",
-		"NVIDIA A10G"} {
-		d, err := zoo.DeviceOf(cluster.Kind{Name: name})
+// TestShared compares what each of eight ranks keeps of a block with figure 7 of Korthikanti et al.
+// 2022: the part of what is kept with the scores of attention, which are 5 bytes for each head and
+// pair of tokens.
+func TestShared(t *testing.T) {
+	const ranks = 8
+	for name, want := range map[string]float64{"megatron-22b": 0.4942, "gpt3-175b": 0.5653,
+		"megatron-530b": 0.6204, "megatron-1t": 0.6204} {
+		s, err := zoo.Find(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		devices = append(devices, d)
+		s.Dropout = true
+		m := s.Model([]zoo.Device{eight}, []int{1})
+		kept := float64(m.Point("a100", ranks, 1).Layers["block.0"].Kept)
+		scores := 5 * float64(s.Heads) * float64(s.Context) * float64(s.Context) / ranks
+		if got := kept / (kept + scores); math.Abs(got-want) > 0.002 {
+			t.Errorf("%s keeps %.2f %%, published are %.2f", name, 100*got, 100*want)
+		}
 	}
-	if devices[0].Flops != 312e12 || devices[1].Flops != 989e12 || devices[2].Flops != 125e12 ||
-		devices[3].Flops != 70e12 {
-		t.Errorf("%+v", devices)
+}
+
+// eight is a host of eight devices.
+var eight = zoo.Device{Kind: "a100", Flops: 312e12, Efficiency: 0.45, Bandwidth: 1.9e12, Places: 8,
+	Inside: &cluster.Link{Curve: cluster.Curve{Latency: 1e-5, Rate: 2e11}}}
+
+// TestDegrees compares eight ranks with one: they have an eighth of matrices and operations, and
+// each block takes four sums of what goes between layers, two forward and two back.
+func TestDegrees(t *testing.T) {
+	s, err := zoo.Find("llama-8b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := s.Model([]zoo.Device{eight}, []int{2})
+	one, shared := m.Point("a100", 1, 2).Layers["block.7"], m.Point("a100", 8, 2).Layers["block.7"]
+	bytes := 2 * float64(s.Context) * 2 * float64(s.Width)
+	sum := 14 * (1e-5 + bytes/8/2e11)
+	for what, x := range map[string][2]float64{
+		"forward":  {shared.Forward, one.Forward/8 + 2*sum},
+		"backward": {shared.Backward, one.Backward/8 + 2*sum},
+	} {
+		if math.Abs(x[0]/x[1]-1) > 1e-9 {
+			t.Errorf("%s takes %v s, want %v", what, x[0], x[1])
+		}
+	}
+	whole, state := m.Layers[8].Rank(1)
+	part, stateOfRank := m.Layers[8].Rank(8)
+	if want := (whole-8*int64(s.Width))/8 + 8*int64(s.Width); part != want ||
+		stateOfRank >= state/7 {
+		t.Errorf("a rank has %d bytes of %d, want %d", part, whole, want)
+	}
+	if m := mustFind(t, "gpt2-xl").Model([]zoo.Device{eight}, []int{1}); len(m.Points) != 1 {
+		t.Errorf("25 heads are shared by %d degrees", len(m.Points))
+	}
+	if m := mustFind(t, "gpt2-small").Model([]zoo.Device{eight}, []int{1}); len(m.Points) != 3 {
+		t.Errorf("12 heads are shared by %d degrees", len(m.Points))
+	}
+}
+
+// mustFind returns a model that there is.
+func mustFind(t *testing.T, name string) zoo.Shape {
+	t.Helper()
+	s, err := zoo.Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestModel reads all models as people's files are read, with points of all known devices.
+func TestModel(t *testing.T) {
+	devices := devicesOf(t, `{"name": "a100-80", "memory": 1}`,
+		`{"name": "NVIDIA H100 80GB HBM3", "memory": 1}`,
+		`{"name": "Tesla V100-SXM2-16GB", "memory": 1}`, `{"name": "NVIDIA A10G", "memory": 1}`)
+	for i, want := range []float64{312e12, 989e12, 125e12, 70e12} {
+		if devices[i].Flops != want || devices[i].Places != 2 ||
+			devices[i].Inside.Seconds(1e6) != 1 {
+			t.Errorf("%+v", devices[i])
+		}
 	}
 	for _, s := range zoo.Shapes() {
 		text, err := json.Marshal(s.Model(devices, []int{1, 2, 4}))
@@ -125,7 +191,7 @@ func TestModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(m.Layers) != s.Blocks+2 || len(m.Points) != 12 {
+		if len(m.Layers) != s.Blocks+2 || len(m.Points) != 12*(1+(s.Heads+1)%2) {
 			t.Errorf("%s: %d layers, %d points", s.Name, len(m.Layers), len(m.Points))
 		}
 		var took float64
@@ -141,16 +207,46 @@ func TestModel(t *testing.T) {
 // TestStated has a device do what the cluster states of it, and refuses one of which nothing is
 // known.
 func TestStated(t *testing.T) {
-	k := cluster.Kind{Name: "fast", Flops: 1e15, Efficiency: 0.5, Bandwidth: 1e12}
-	d, err := zoo.DeviceOf(k)
-	want := zoo.Device{Kind: "fast", Flops: 1e15, Efficiency: 0.5, Bandwidth: 1e12}
-	if err != nil || d != want {
-		t.Errorf("%+v, %v; want %+v", d, err, want)
+	d := devicesOf(t, `{"name": "fast", "memory": 1, "flops": 1e15, "efficiency": 0.5,
+		"bandwidth": 1e12}`)
+	if d[0].Flops != 1e15 || d[0].Efficiency != 0.5 || d[0].Bandwidth != 1e12 ||
+		d[0].Kind != "fast" {
+		t.Errorf("%+v", d)
 	}
-	k.Bandwidth = 0
-	if _, err := zoo.DeviceOf(k); err == nil || !strings.Contains(err.Error(), "kind fast") {
+	c := clusterOf(t, `{"name": "fast", "memory": 1, "flops": 1e15}`)
+	if _, err := zoo.Devices(c); err == nil || !strings.Contains(err.Error(), "kind fast") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// clusterOf returns hosts of two devices of each of some kinds, whose link takes a second for a
+// megabyte.
+func clusterOf(t *testing.T, kinds ...string) *cluster.Cluster {
+	t.Helper()
+	text := `{"shoal": "cluster/1", "links": [{"inside": true, "rate": 1e6}, {"rate": 1e9}],
+		"kinds": [` + strings.Join(kinds, ",") + `], "hosts": [`
+	for i, kind := range kinds {
+		var k struct{ Name string }
+		if err := json.Unmarshal([]byte(kind), &k); err != nil {
+			t.Fatal(err)
+		}
+		text += fmt.Sprintf(`{"name": "h%d", "kind": %q, "places": 2},`, i, k.Name)
+	}
+	c, err := cluster.Parse([]byte(strings.TrimSuffix(text, ",") + `]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// devicesOf returns the devices of such hosts.
+func devicesOf(t *testing.T, kinds ...string) []zoo.Device {
+	t.Helper()
+	list, err := zoo.Devices(clusterOf(t, kinds...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 // TestFind finds models by name, with a context, and says what there is.

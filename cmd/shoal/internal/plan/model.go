@@ -30,13 +30,9 @@ func readModel(name string, c *cluster.Cluster) (text []byte, m *model.Model, er
 	if err != nil {
 		return nil, nil, cli.AsUsage(err)
 	}
-	var devices []zoo.Device
-	for _, k := range c.Kinds {
-		d, err := zoo.DeviceOf(k)
-		if err != nil {
-			return nil, nil, cli.AsUsage(err)
-		}
-		devices = append(devices, d)
+	devices, err := zoo.Devices(c)
+	if err != nil {
+		return nil, nil, cli.AsUsage(err)
 	}
 	m = shape.Model(devices, zooMicros)
 	text, err = json.Marshal(m)
