@@ -49,7 +49,8 @@ func (p *problem) result(found []*solved, least float64) *Result {
 	fullest, has := p.fullest(&best.candidate)
 	return &Result{Best: d, Workers: best.replicas * best.stages * best.tp,
 		Devices: p.devices(&best.grid), Fullest: fullest, Has: has, Timeline: best.timeline,
-		Rejected: p.rejected(found),
+		Rows: p.rows(best), Memory: p.memories(best), Rejected: p.rejected(found),
+		Helps: p.helps(best),
 		Binds: fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest,
 			p.layerNames(best, slowest), 100*best.timeline.Busy[slowest]/seconds)}
 }
@@ -79,7 +80,7 @@ func (p *problem) fullest(c *candidate) (stage int, has int64) {
 	left := int64(math.MaxInt64)
 	for i, k := range c.laid.classes {
 		for s, took := range k.costs {
-			if n := took.limit - p.memoryOf(c, i, s); n < left {
+			if n := took.limit - p.memoryOf(c, i, s).Sum(); n < left {
 				left, stage, has = n, s, took.limit
 			}
 		}
@@ -89,7 +90,11 @@ func (p *problem) fullest(c *candidate) (stage int, has int64) {
 
 // layerNames names the layers of a stage for people.
 func (p *problem) layerNames(s *solved, stage int) string {
-	from, to := p.layersOf(&s.candidate, stage)
+	return p.namesOf(p.layersOf(&s.candidate, stage))
+}
+
+// namesOf names the layers from a number up to but without another for people.
+func (p *problem) namesOf(from, to int) string {
 	if to-from == 1 {
 		return "layer " + p.model.Layers[from].ID
 	}

@@ -139,6 +139,7 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
 		High: seconds * (1 + spread), Formula: o.point.Formula, Bubble: 1}
 	slowest, fullest := 0, 0
+	var rows []timeline.Row
 	for s := range o.stages {
 		from, to, first, end := o.stage(s, layers)
 		busy := o.timeline.Busy[s] / seconds
@@ -149,6 +150,8 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 		d.Predicted.Bubble -= busy / float64(len(o.stages))
 		d.Predicted.Update = max(d.Predicted.Update, update)
 		d.Predicted.AllReduce = max(d.Predicted.AllReduce, o.stages[s].Tail-update)
+		rows = append(rows, timeline.Row{Name: p.namesOf(from, to), Update: update,
+			AllReduce: o.stages[s].Tail - update})
 		x := deployment.Stage{First: from, Layers: to - from, Busy: busy, Memory: o.memory[s]}
 		if d.Mesh == "" {
 			x.Replicas, x.Ahead = end-first, o.stages[s].Ahead
@@ -164,8 +167,9 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 	d.Certificate = deployment.Certificate{Bound: least, Gap: seconds/least - 1, Space: ownSpace}
 	k := p.kinds[0]
 	r := &Result{Best: d, Workers: len(o.places), Devices: k.Name, Fullest: fullest,
-		Has: k.Memory - k.Reserve, Timeline: o.timeline,
-		Binds: fmt.Sprintf("stage %d: busy %.0f %%", slowest, 100*d.Stages[slowest].Busy)}
+		Has: k.Memory - k.Reserve, Timeline: o.timeline, Rows: rows,
+		Binds: fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest, rows[slowest].Name,
+			100*d.Stages[slowest].Busy)}
 	if o.cyclic {
 		r.Guarantee = &Guarantee{Micro: o.micro, Stages: len(o.stages), Slowest: o.Slowest,
 			Tail: o.Tail, Seconds: o.Guarantee(o.micro)}

@@ -46,7 +46,10 @@ type Result struct {
 	Fullest  int
 	Has      int64
 	Timeline *timeline.Timeline // of one replica
+	Rows     []timeline.Row     // what a trace of it says of each stage
+	Memory   []Memory           // of a worker of each stage
 	Binds    string             // what the step waits for, for people
+	Helps    []Help             // what would let more samples through, the most first
 	// Rejected is even stages of the same degrees, and then the best of other kinds, the fastest
 	// first; in SpaceAny the best mesh before them, if it is not the plan.
 	Rejected []Rejected

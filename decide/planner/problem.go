@@ -164,11 +164,14 @@ func (p *problem) stagesOf(c *candidate, k *class) []timeline.Stage {
 
 // play plays a step of a plan. Where replicas are unlike, a stage averages when the last of its
 // replicas has come so far; the timeline is that of the one that ends last.
-func (p *problem) play(c *candidate) (*solved, error) {
+func (p *problem) play(c *candidate) (*solved, error) { return p.playChanged(c, change{}) }
+
+// playChanged plays a step of a plan with a change to what its stages take.
+func (p *problem) playChanged(c *candidate, x change) (*solved, error) {
 	tails := make([]float64, c.stages)
 	for s := range tails {
 		allReduce, update := p.tail(c, s)
-		tails[s] = allReduce + update
+		tails[s] = allReduce/(1+x.links) + update
 	}
 	ends := make([]float64, c.stages)
 	s := &solved{candidate: *c}
@@ -177,6 +180,7 @@ func (p *problem) play(c *candidate) (*solved, error) {
 		stages := p.stagesOf(c, k)
 		for j := range stages {
 			stages[j].Tail = tails[j]
+			x.apply(&stages[j], k.costs[j], j)
 		}
 		line, err := timeline.Run(stages, c.microOf(i))
 		if err != nil {
@@ -226,17 +230,16 @@ func (p *problem) fastest(bytes float64) float64 {
 	return seconds
 }
 
-// memory returns the bytes of a worker of a stage at most: what stays between steps, what
-// micro-batches keep until they come back, and two of them on their way in and out.
+// memory returns the bytes of a worker of a stage at most.
 func (p *problem) memory(c *candidate, stage int) (most int64) {
 	for i := range c.laid.classes {
-		most = max(most, p.memoryOf(c, i, stage))
+		most = max(most, p.memoryOf(c, i, stage).Sum())
 	}
 	return most
 }
 
-// memoryOf is memory of the replicas of a class.
-func (p *problem) memoryOf(c *candidate, class, stage int) int64 {
+// memoryOf returns what takes the memory of a worker of a stage, of the replicas of a class.
+func (p *problem) memoryOf(c *candidate, class, stage int) Memory {
 	from, to := p.layersOf(c, stage)
 	took := c.laid.classes[class].costs[stage]
 	var sent int64
@@ -246,8 +249,9 @@ func (p *problem) memoryOf(c *candidate, class, stage int) int64 {
 	if to < len(p.model.Layers) {
 		sent += 2 * p.sent(to-1, c.sample)
 	}
-	return took.state[to] - took.state[from] + sent +
-		(took.kept[to]-took.kept[from])*int64(min(c.ahead[stage], c.microOf(class)))
+	held := int64(min(c.ahead[stage], c.microOf(class)))
+	return Memory{State: took.state[to] - took.state[from], Sent: sent,
+		Kept: (took.kept[to] - took.kept[from]) * held}
 }
 
 // chain returns the layers as the bound takes them, for the degrees of a plan: each as fast as on

@@ -187,7 +187,7 @@ func (p *problem) missing(c *candidate) *shortage {
 	for i := range c.laid.classes {
 		k := &c.laid.classes[i]
 		for s, took := range k.costs {
-			if n := p.memoryOf(c, i, s) - took.limit; n > most.bytes {
+			if n := p.memoryOf(c, i, s).Sum() - took.limit; n > most.bytes {
 				most.stage, most.bytes, most.has = s, n, took.limit
 				most.kind = took.point.Device
 			}

@@ -26,6 +26,7 @@ type flags struct {
 	mesh    string // the mesh to judge; "" = the best is chosen
 	out     string // file that the plan is written to; "" = none
 	space   string // which plans are compared
+	trace   string // file that a timeline of the step is written to; "" = none
 	json    bool   // whether to print the plan as JSON
 }
 
@@ -77,6 +78,8 @@ running job, with what it has measured of them. Plans are made for devices of on
 		"which plans to compare: mesh, those that shoal.train runs; any, also stages with own "+
 			"numbers of replicas")
 	set.StringVarP(&f.out, "out", "o", "", "write the plan to this file, for shoal reshape --plan")
+	set.StringVar(&f.trace, "trace", "",
+		"write a timeline of the step to this file, for ui.perfetto.dev or chrome://tracing")
 	set.BoolVar(&f.json, "json", false, "print the plan as a JSON object")
 	cmd.AddCommand(newCheckCommand(), newImportCommand())
 	return cmd
@@ -138,6 +141,15 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 			return err
 		}
 	}
+	if f.trace != "" {
+		trace, err := r.Timeline.Trace(r.Rows)
+		if err != nil {
+			return err
+		}
+		if err := durable.Write(f.trace, trace); err != nil {
+			return err
+		}
+	}
 	if f.json {
 		_, err = out.Write(text)
 		return err
@@ -187,9 +199,13 @@ func printPlan(out io.Writer, r *planner.Result) error {
 		fmt.Fprintf(&b, "guaranteed  at most (M + 4N - 4)·C + A = (%d + 4·%d - 4)·%s + %s "+
 			"= %s\n", g.Micro, g.Stages, seconds(g.Slowest), seconds(g.Tail), seconds(g.Seconds))
 	}
-	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d\n",
-		bytes(d.Stages[r.Fullest].Memory), bytes(r.Has), r.Fullest)
+	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d%s\n",
+		bytes(d.Stages[r.Fullest].Memory), bytes(r.Has), r.Fullest,
+		memoryParts(r.Memory, r.Fullest))
 	fmt.Fprintf(&b, "binds       %s\n", r.Binds)
+	if len(r.Helps) > 0 {
+		fmt.Fprintf(&b, "helps       %s\n", helps(r.Helps))
+	}
 	for i, x := range r.Rejected {
 		title := "rejected"
 		if i > 0 {

@@ -1,0 +1,27 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shoal-ml/shoal/decide/planner"
+)
+
+// helps writes what would let more samples through, and by how much.
+func helps(list []planner.Help) string {
+	parts := make([]string, len(list))
+	for i, h := range list {
+		parts[i] = fmt.Sprintf("%+.1f %% with %s", 100*h.Gain, h.What)
+	}
+	return strings.Join(parts, ", ") + " (samples/s)"
+}
+
+// memoryParts writes what takes the memory of a worker of a stage; "" where that is not known.
+func memoryParts(list []planner.Memory, stage int) string {
+	if stage >= len(list) {
+		return ""
+	}
+	m := list[stage]
+	return fmt.Sprintf(": state %s, kept for backward %s, transfers %s", bytes(m.State),
+		bytes(m.Kept), bytes(m.Sent))
+}

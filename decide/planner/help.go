@@ -1,0 +1,146 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+)
+
+// Memory is what takes the memory of a worker at most, in bytes.
+type Memory struct {
+	State int64 // stays between steps: parameters, gradients, the optimizer's
+	Kept  int64 // from the forward to the backward passes of the micro-batches that it holds
+	Sent  int64 // two micro-batches and two gradients, on their way in and out
+}
+
+// Sum returns all of it.
+func (m Memory) Sum() int64 { return m.State + m.Kept + m.Sent }
+
+// A Help is a change that would let more samples through, as the timeline plays the same plan with
+// that change.
+type Help struct {
+	What string // for people
+	// Gain is how many more samples a second there would be, as a part.
+	Gain float64
+}
+
+const (
+	// speedup is by which part a layer becomes faster, to see what that brings.
+	speedup = 0.1
+	// leastGain is the gain below which a change is not told.
+	leastGain = 1e-3
+	// mostStages bounds the stages of which a layer becomes faster.
+	mostStages = 4
+)
+
+// change is what becomes faster; the zero value is nothing.
+type change struct {
+	layer int     // that takes a part less, where speed is not 0
+	stage int     // of that layer
+	speed float64 // the part
+	links float64 // by which part links become faster, of their latency too
+}
+
+// apply changes what a stage takes, whose number is given.
+func (x change) apply(s *timeline.Stage, took *costs, stage int) {
+	if x.speed > 0 && x.stage == stage {
+		forward := took.forward[x.layer+1] - took.forward[x.layer]
+		backward := took.backward[x.layer+1] - took.backward[x.layer]
+		s.Forward -= float64(x.speed * forward)
+		s.Backward -= float64(x.speed * backward)
+	}
+	s.Down, s.Up, s.Latency = s.Down/(1+x.links), s.Up/(1+x.links), s.Latency/(1+x.links)
+}
+
+// helps lists changes to a plan that would help, the one that helps most first: the layer that
+// binds, links, more micro-batches, memory.
+func (p *problem) helps(best *solved) (list []Help) {
+	// add plays a plan with a change, and adds it if it helps; it is for so many times the batch.
+	add := func(what string, c *candidate, x change, batch float64) {
+		s, err := p.playChanged(c, x)
+		if err != nil {
+			return
+		}
+		if gain := batch*best.seconds/s.seconds - 1; gain >= leastGain {
+			list = append(list, Help{what, gain})
+		}
+	}
+	same := &best.candidate
+	for _, s := range best.busiest(mostStages) {
+		layer := p.heaviest(best, s)
+		add(fmt.Sprintf("layer %s 10 %% faster", p.model.Layers[layer].ID), same,
+			change{layer: layer, stage: s, speed: speedup}, 1)
+	}
+	slices.SortStableFunc(list, func(a, b Help) int { return cmp.Compare(b.Gain, a.Gain) })
+	list = list[:min(1, len(list))] // of all layers the one that helps most
+	add("links twice as fast", same, change{links: 1}, 1)
+	twice := *same
+	twice.micro *= 2
+	twice.most = slices.Clone(same.most)
+	for i := range twice.most {
+		twice.most[i] *= 2
+	}
+	add("twice the batch", &twice, change{}, 2)
+	roomy := *same
+	roomy.ahead = nil
+	for s, held := range same.ahead {
+		roomy.ahead = append(roomy.ahead, min(2*max(held, same.stages-s), same.mostHeld()))
+	}
+	if m := p.missing(&roomy); m.bytes > 0 {
+		add(fmt.Sprintf("%.3g GiB of memory in place of %.3g", float64(m.has+m.bytes)/(1<<30),
+			float64(m.has)/(1<<30)), &roomy, change{}, 1)
+	}
+	slices.SortStableFunc(list, func(a, b Help) int { return cmp.Compare(b.Gain, a.Gain) })
+	return list
+}
+
+// heaviest returns the layer of a stage whose passes take longest.
+func (p *problem) heaviest(best *solved, stage int) int {
+	from, to := p.layersOf(&best.candidate, stage)
+	took := best.laid.classes[0].costs[stage]
+	heaviest, most := from, -1.0
+	for i := from; i < to; i++ {
+		seconds := took.forward[i+1] - took.forward[i] + took.backward[i+1] - took.backward[i]
+		if seconds > most {
+			heaviest, most = i, seconds
+		}
+	}
+	return heaviest
+}
+
+// busiest lists the stages that compute longest, at most so many, the longest first.
+func (s *solved) busiest(most int) []int {
+	list := make([]int, s.stages)
+	for i := range list {
+		list[i] = i
+	}
+	slices.SortStableFunc(list, func(a, b int) int {
+		return cmp.Compare(s.timeline.Busy[b], s.timeline.Busy[a])
+	})
+	return list[:min(most, len(list))]
+}
+
+// memories returns what takes the memory of a worker of each stage, of the replicas that need most.
+func (p *problem) memories(s *solved) []Memory {
+	list := make([]Memory, s.stages)
+	for stage := range list {
+		for i := range s.laid.classes {
+			if m := p.memoryOf(&s.candidate, i, stage); m.Sum() > list[stage].Sum() {
+				list[stage] = m
+			}
+		}
+	}
+	return list
+}
+
+// rows says of each stage of a plan what a trace shows beside its passes.
+func (p *problem) rows(s *solved) (list []timeline.Row) {
+	for stage := range s.stages {
+		row := timeline.Row{Name: p.layerNames(s, stage)}
+		row.AllReduce, row.Update = p.tail(&s.candidate, stage)
+		list = append(list, row)
+	}
+	return list
+}

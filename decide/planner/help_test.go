@@ -1,0 +1,82 @@
+package planner_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/decide/planner"
+	"github.com/shoal-ml/shoal/decide/planner/model"
+)
+
+// TestHelps compares what changes would bring to plans with what the mesh takes where the model,
+// the links or the batch are so.
+func TestHelps(t *testing.T) {
+	random, seen := rand.New(rand.NewPCG(9, 10)), map[string]int{}
+	for range 60 {
+		c, batch := randomChain(random), 2+random.IntN(5)
+		plan, err := planner.Solve(c.request(t, batch))
+		if err != nil {
+			continue // the batch cannot be divided
+		}
+		for _, h := range plan.Helps {
+			changed := c.request(t, batch)
+			name, layer := strings.CutPrefix(strings.TrimSuffix(h.What, " 10 % faster"), "layer ")
+			switch {
+			case layer:
+				point := &changed.Model.Points[0]
+				took := point.Layers[name]
+				point.Layers[name] = model.Cost{Forward: 0.9 * took.Forward,
+					Backward: 0.9 * took.Backward, Update: took.Update, Kept: took.Kept}
+			case h.What == "links twice as fast":
+				faster := c
+				faster.link.Latency, faster.link.Rate = c.link.Latency/2, 2*c.link.Rate
+				changed = faster.request(t, batch)
+			case h.What == "twice the batch":
+				changed.Batch *= 2
+			}
+			seen[strings.Fields(h.What)[0]]++
+			got, err := planner.Judge(changed, plan.Best.Mesh)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rate := float64(changed.Batch) / got.Best.Predicted.Seconds
+			want := rate*plan.Best.Predicted.Seconds/float64(batch) - 1
+			if math.Abs(h.Gain-want) > 1e-6 || h.Gain < 1e-3 {
+				t.Errorf("%s: %s brings %v, judged %v", plan.Best.Mesh, h.What, h.Gain, want)
+			}
+		}
+	}
+	for _, what := range []string{"layer", "links", "twice"} {
+		if seen[what] == 0 {
+			t.Errorf("nobody was told of %s", what)
+		}
+	}
+}
+
+// TestMemoryHelps gives workers less memory than the best plan takes: more of it helps, which is
+// said.
+func TestMemoryHelps(t *testing.T) {
+	c := chain{places: 2, memory: 9<<10 + 512}
+	c.link.Inside, c.link.Rate, c.link.Latency = true, 1e9, 0.5
+	for range 4 {
+		c.layers = append(c.layers, model.Cost{Forward: 1, Backward: 2, Kept: 1 << 10})
+		c.params, c.out = append(c.params, 1<<10), append(c.out, 64)
+	}
+	tight, err := planner.Solve(c.request(t, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := tight.Memory[0]
+	if int64(parts.Sum()) != tight.Best.Stages[0].Memory || parts.State != 6<<10 ||
+		parts.Kept == 0 || parts.Sent == 0 {
+		t.Errorf("%+v of %+v", parts, tight.Best.Stages)
+	}
+	for _, h := range tight.Helps {
+		if strings.Contains(h.What, "of memory in place of") {
+			return
+		}
+	}
+	t.Errorf("%s: %+v says nothing of memory", tight.Best.Mesh, tight.Helps)
+}
