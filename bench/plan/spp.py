@@ -9,6 +9,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WHO = {  # as decide/planner/compared_test.go calls them
@@ -56,7 +57,7 @@ def text(results):
             above = [100 * (x["seconds"][who] / x["bound"] - 1) for x in some]
             row.append(f"{statistics.mean(above):.1f} / {max(above):.0f}")
         rows.append("| " + " | ".join(row) + " |")
-    return "\n".join([*rows, "", *claims(results)])
+    return "\n".join([*rows, "", *(textwrap.fill(line, 100) for line in claims(results))])
 
 
 def claims(results):
@@ -79,8 +80,8 @@ def claims(results):
     return [
         f"`--space any` is faster than PipeDream's split by {faster('PipeDream')}, than data"
         f" parallelism by {faster('data parallel')}, and than the best of the four others by"
-        f" {statistics.mean(others):.0f} % and {max(others):.0f} %. The mesh that `shoal plan`"
-        f" chooses takes longer by {faster('mesh')}.",
+        f" {statistics.mean(others):.0f} % and {max(others):.0f} %. Than the mesh that `shoal plan`"
+        f" chooses it is faster by {faster('mesh')}.",
         "",
         f"{len(own)} of {len(results)} plans are SPP's own, and {kept} of them keep its guarantee,"
         f" which is {statistics.mean(part):.2f} times the step in the mean and"

@@ -24,14 +24,15 @@ var published = []string{"image_classification/alexnet", "image_classification/d
 
 // compared is what plans of one model on one cluster take.
 type compared struct {
-	Network    string             `json:"network"`
-	Model      string             `json:"model"`
-	Devices    int                `json:"devices"`
-	Micro      int                `json:"micro"` // micro-batches, each a minibatch of the profile
-	Bound      float64            `json:"bound"` // of all plans, in seconds
-	Guarantee  float64            `json:"guarantee"`
-	Seconds    map[string]float64 `json:"seconds"` // by who plans
-	Plan, Mesh string
+	Network   string             `json:"network"`
+	Model     string             `json:"model"`
+	Devices   int                `json:"devices"`
+	Micro     int                `json:"micro"` // micro-batches, each a minibatch of the profile
+	Bound     float64            `json:"bound"` // of all plans, in seconds
+	Guarantee float64            `json:"guarantee"`
+	Seconds   map[string]float64 `json:"seconds"` // by who plans
+	Own       bool               `json:"own"`     // whether the best of all is no mesh
+	WhyNot    string             `json:"why_not"`
 }
 
 // TestCompared prints a line of JSON for each of the public profiles, numbers of devices and of
@@ -112,13 +113,15 @@ func compare(t *testing.T, network string, m *model.Model, devices, micro int) c
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.Seconds["mesh"], x.Mesh = mesh.Best.Predicted.Seconds, mesh.Best.Mesh
+	x.Seconds["mesh"] = mesh.Best.Predicted.Seconds
 	r.Space = planner.SpaceAny
 	own, err := planner.Solve(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	x.Seconds["any"], x.Bound = own.Best.Predicted.Seconds, own.Best.Certificate.Bound
+	x.WhyNot = own.Best.Runs.WhyNot
+	x.Own = x.WhyNot != ""
 	if own.Guarantee != nil {
 		x.Guarantee = own.Guarantee.Seconds
 	}
@@ -206,4 +209,25 @@ func pipeDream(m *model.Model, devices int, rate float64) (starts, places []int)
 	slices.Reverse(starts)
 	slices.Reverse(places)
 	return starts, places
+}
+
+// TestPipeDreamSplit compares the split with that of the original for VGG-16 on four devices.
+func TestPipeDreamSplit(t *testing.T) {
+	data := os.Getenv("SHOAL_DATA")
+	if data == "" {
+		t.Skip("SHOAL_DATA names no folder with public profiles")
+	}
+	text, err := os.ReadFile(filepath.Join(data,
+		"pipedream-profiles/image_classification/vgg16/graph.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := importer.PipeDream(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts, places := pipeDream(got.Model, 4, 1.25e9)
+	if !slices.Equal(starts, []int{0, 18}) || !slices.Equal(places, []int{0, 3}) {
+		t.Errorf("stages begin at layers %v and at devices %v", starts, places)
+	}
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
+// rounding is by which part seconds may differ that are the same.
+const rounding = 1e-12
+
 // ownCosts is what stages with own numbers of replicas take, for one micro-batch.
 type ownCosts struct {
 	*problem
@@ -192,8 +195,11 @@ func (c *ownCosts) play(plan *spp.Plan) *own {
 	for s, held := range spp.Cyclic(len(stages), c.micro) {
 		o.cyclic = o.cyclic && held <= fit[s] && stages[s].Transfer == timeline.Overlapped
 	}
-	for _, held := range heldOf(len(stages), c.micro, fit) {
+	all := heldOf(len(stages), c.micro, fit)
+	for _, held := range all { // of plans that are as fast, one that a mesh can be
 		o.try(stages, held, nil)
+	}
+	for _, held := range all {
 		orders, _ := spp.Schedule(stages, c.micro, held)
 		o.try(stages, held, orders)
 	}
@@ -275,7 +281,7 @@ func (o *own) try(stages []timeline.Stage, held []int, orders [][]bool) {
 		}
 	}
 	t, err := timeline.Run(list, o.micro)
-	if err == nil && (o.timeline == nil || t.Seconds < o.timeline.Seconds) {
+	if err == nil && (o.timeline == nil || t.Seconds < o.timeline.Seconds*(1-rounding)) {
 		o.stages, o.timeline = list, t
 	}
 }
