@@ -160,7 +160,7 @@ func (l *Loop) whyNot(c *candidate) string {
 	case c.gain < l.swing() && c.least >= 1 || c.learns && l.swing() > 0:
 		return fmt.Sprintf("%s, and the job becomes up to %.3gx faster and slower by itself, so "+
 			"that a trial would not show it", brings, l.swing())
-	case stepsToMeasure(deviation, c.gain) > float64(most):
+	case c.least >= 1 && stepsToMeasure(deviation, c.gain) > float64(most):
 		return fmt.Sprintf("%s, and steps differ by %.2g %%, so that %d of them would not show it",
 			brings, 100*deviation, most)
 	case !(c.score > 0):

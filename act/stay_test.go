@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// wantsSync is a policy that wants one way to synchronise.
-type wantsSync struct{}
+// wantsSync is a policy that wants one way to synchronise, by which the goodput must grow so much
+// at least; 0 = as much as by any change.
+type wantsSync struct{ least float64 }
 
 // Name implements decide.Policy.
 func (wantsSync) Name() string { return "wants" }
@@ -20,14 +21,14 @@ func (wantsSync) Name() string { return "wants" }
 func (wantsSync) Levers() []string { return []string{"sync", "round"} }
 
 // Decide implements decide.Policy.
-func (wantsSync) Decide(o sense.Observation, _ decide.Twin,
+func (p wantsSync) Decide(o sense.Observation, _ decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	to := decide.Target{Setting: o.Setting}
 	to.Setting.Sync, to.Setting.Round = "local", 4
 	if o.Setting.Sync == "local" {
 		return decide.Leave("it has it"), state
 	}
-	return decide.Decision{To: &to, Because: "it wants so"}, state
+	return decide.Decision{To: &to, Because: "it wants so", Least: p.least}, state
 }
 
 // syncJob is a job whose program leaves to it how workers synchronise, by a loop.
@@ -114,5 +115,19 @@ func TestWorkersThatStayBehindAnotherChange(t *testing.T) {
 	if c.Who != "the workers" || c.Because != "change 1 of how they synchronise is void: rank 2 "+
 		"has another anchor" {
 		t.Errorf("%+v", c)
+	}
+}
+
+// A rule that takes whatever comes of its change does not wait until a trial could show what does,
+// where steps differ too much; others do.
+func TestUnsteadyStepsHoldWhoGoesByTrials(t *testing.T) {
+	for least, want := range map[float64]int{0: 0, 1e-3: 1} {
+		j := syncJob(newLoop(t, act.Auto, wantsSync{least}))
+		j.sized = func(int, float64) (seconds, exposed float64) { return 0.05, 0.04 }
+		j.spread = 1.5
+		j.train(t, 150)
+		if n := j.count(setting.Entered); n != want || j.hasWhyNot("would not show it") == (n > 0) {
+			t.Errorf("at least %g: %v, %v", least, j.phases(), j.loop.WhyNots())
+		}
 	}
 }

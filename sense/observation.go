@@ -23,6 +23,7 @@ type Observation struct {
 	// Measured is Noise as it was measured last, also where gradients are those of replicas that
 	// differ: then it is of more than noise, and Noise is what was known before.
 	Measured noise.Estimate
+	Loss     float64 // mean of those that workers tell of the newest steps; 0 = they tell none
 	Saves    Saves
 	Hosts    []string // by rank, the host of the worker; nil = it is not known
 	// Machines are those of the hosts that have told of theirs, by name.

@@ -442,6 +442,7 @@ func (s *Signals) observe(known head.State) sense.Observation {
 	split := s.job.Split(uint64(known.View.Generation), sense.DealOf(known.Data.Shares))
 	o := sense.Observation{Size: known.View.Size(), Steps: &series, Split: split,
 		Saves: s.saves.Saves(), Machines: s.machines.watch.Hosts()}
+	o.Loss, _ = s.job.Loss()
 	for _, m := range known.View.Members {
 		o.Hosts = append(o.Hosts, m.Host)
 	}

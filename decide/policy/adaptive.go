@@ -24,6 +24,9 @@ const (
 	adaptiveSlack, adaptiveAlarm = 0.5, 5.0
 	// adaptiveLeast is the smallest standard deviation of the logarithm that is believed.
 	adaptiveLeast = 0.05
+	// adaptiveSlow is to which part of its fastest fall the fall of the loss comes at the change
+	// point, where the noise cannot be measured.
+	adaptiveSlow = 0.1
 	// bandDeviations is how many standard deviations half of a band is that holds 80 %.
 	bandDeviations = 1.2816
 )
@@ -34,8 +37,10 @@ const (
 // the change point of the logarithm of the gradient noise scale, by the cumulative sum of Page
 // (Continuous Inspection Schemes, Biometrika 1954): the noise has grown, so the replicas are near
 // to a minimum, and averages of gradients bring more than replicas that search. Of replicas that
-// differ the scale is too large, but it grows with the noise. The rule predicts nothing, and begins
-// only in the first epoch of a job of which nothing was changed.
+// differ the scale is too large, but it grows with the noise. Where the noise cannot be measured,
+// as where it is most of a gradient, it is when the loss falls by a tenth of what it fell by at
+// most. The rule predicts nothing, and begins only where a training does of which nothing was
+// changed.
 type Adaptive struct{}
 
 // watched is what the rule remembers. In the zero value nothing was done.
@@ -48,6 +53,10 @@ type watched struct {
 	Sum2  float64 `json:"sum2"`  // sum of the squared distances to Mean
 	Band  float64 `json:"band"`  // the largest standard deviation that an estimate said of itself
 	Above float64 `json:"above"` // the cumulative sum, in standard deviations
+
+	Seen    uint64    `json:"seen,omitempty"`    // commits at the next look at the loss
+	Losses  []float64 `json:"losses,omitempty"`  // of the newest looks, adaptiveFirst at most
+	Fastest float64   `json:"fastest,omitempty"` // the largest fall in so many looks
 }
 
 // Name implements decide.Policy.
@@ -80,7 +89,7 @@ func (s *watched) decide(o sense.Observation) decide.Decision {
 		return decide.Leave(o.Levers.WhyNotAuto())
 	case s.Over:
 		return decide.Leave("the job has gone over to synchronous SGD, or somebody has chosen")
-	case !averages && (s.Began || o.Epoch > 0 || o.Setting.Number > 0):
+	case !averages && (s.Began || o.Setting.Number > 0 || !begins(o)):
 		s.Over = true
 		return decide.Leave("the job does not train by sma any more, or does not begin now")
 	case o.Size < 2:
@@ -92,6 +101,14 @@ func (s *watched) decide(o sense.Observation) decide.Decision {
 	}
 	s.Began = true
 	s.look(o)
+	s.lookAtLoss(o)
+	to.Setting.Sync, to.Setting.Round = setting.Ssgd, 1
+	if fall, known := s.fall(); known && s.Looks < adaptiveFirst && s.Fastest > 0 &&
+		fall < adaptiveSlow*s.Fastest {
+		return decide.Decision{To: &to, Least: anyGain, Because: fmt.Sprintf("the loss fell by "+
+			"%.2g in %d commits, and by %.2g when it fell fastest; of noise there are %d looks",
+			fall, adaptiveFirst/2*adaptiveEvery, s.Fastest, s.Looks)}
+	}
 	if s.Above <= adaptiveAlarm {
 		why := fmt.Sprintf("noise is %.2g standard deviations above its first %d looks together; "+
 			"%.2g are a change point", s.Above, adaptiveFirst, adaptiveAlarm)
@@ -101,16 +118,25 @@ func (s *watched) decide(o sense.Observation) decide.Decision {
 		}
 		if !o.Measured.Known {
 			why = "the gradient noise scale is unknown: " + o.Measured.Why
+			if len(s.Losses) == 0 {
+				why += "; and workers tell no loss (job.report(loss=…))"
+			}
 		}
 		d := decide.Leave(why)
-		d.Again = max(s.Next, o.Step+1) - o.Step
+		d.Again = max(min(s.Next, s.Seen), o.Step+1) - o.Step
 		return d
 	}
-	to.Setting.Sync, to.Setting.Round = setting.Ssgd, 1
 	return decide.Decision{To: &to, Least: anyGain,
 		Because: fmt.Sprintf("%s, and was %s when the training began: a change point by %.3g "+
 			"standard deviations", describeNoise(o.Measured), samples(portable.Exp(s.Mean)),
 			s.Above)}
+}
+
+// begins reports whether a training begins: whether in the epochs before this one there are no more
+// steps than the first looks take. Those of a job that goes on from a checkpoint count too.
+func begins(o sense.Observation) bool {
+	over := float64(o.Epoch) * float64(o.Samples)
+	return over <= adaptiveFirst*adaptiveEvery*float64(o.Setting.Batch)
 }
 
 // look takes in the noise, if it is known and time for it.
@@ -132,4 +158,32 @@ func (s *watched) look(o sense.Observation) {
 	}
 	deviation := max(math.Sqrt(s.Sum2/(adaptiveFirst-1)), s.Band, adaptiveLeast)
 	s.Above = max(0, s.Above+(x-s.Mean)/deviation-adaptiveSlack)
+}
+
+// lookAtLoss takes in the loss, if it is told and time for it.
+func (s *watched) lookAtLoss(o sense.Observation) {
+	if o.Step < s.Seen || o.Loss == 0 || math.IsNaN(o.Loss) || math.IsInf(o.Loss, 0) {
+		return
+	}
+	s.Seen = o.Step + adaptiveEvery
+	s.Losses = append(s.Losses[max(0, len(s.Losses)-adaptiveFirst+1):], o.Loss)
+	if fall, known := s.fall(); known {
+		s.Fastest = max(s.Fastest, fall)
+	}
+}
+
+// fall returns by how much the loss has fallen from the older half of the newest looks to the newer
+// one, in the mean; false = there are too few.
+func (s *watched) fall() (float64, bool) {
+	if len(s.Losses) < adaptiveFirst {
+		return 0, false
+	}
+	fall := 0.0
+	for i, loss := range s.Losses {
+		if i >= adaptiveFirst/2 {
+			loss = -loss
+		}
+		fall += loss
+	}
+	return fall / (adaptiveFirst / 2), true
 }

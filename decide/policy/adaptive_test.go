@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -97,11 +98,11 @@ func TestAdaptiveStays(t *testing.T) {
 // training; and what it remembers is bounded, whatever it is told.
 func TestAdaptiveLeaves(t *testing.T) {
 	for name, change := range map[string]func(o *sense.Observation){
-		"stated":   func(o *sense.Observation) { o.Levers.Auto = false },
-		"one":      func(o *sense.Observation) { o.Size = 1 },
-		"a change": func(o *sense.Observation) { o.Setting.Number = 1 },
-		"an epoch": func(o *sense.Observation) { o.Epoch = 1 },
-		"a pair":   func(o *sense.Observation) { o.Setting.Sync, o.Setting.Number = "pair", 2 },
+		"stated":     func(o *sense.Observation) { o.Levers.Auto = false },
+		"one":        func(o *sense.Observation) { o.Size = 1 },
+		"a change":   func(o *sense.Observation) { o.Setting.Number = 1 },
+		"many steps": func(o *sense.Observation) { o.Epoch, o.Samples = 2, 201*64 },
+		"a pair":     func(o *sense.Observation) { o.Setting.Sync, o.Setting.Number = "pair", 2 },
 		"no number": func(o *sense.Observation) {
 			o.Setting.Sync, o.Measured.Scale.Mid = "sma", math.NaN()
 		},
@@ -115,5 +116,54 @@ func TestAdaptiveLeaves(t *testing.T) {
 				t.Errorf("%s, %q: %+v, %s", name, state, d, next)
 			}
 		}
+	}
+}
+
+// Where the noise is never known, a training goes to synchronous SGD when its loss falls by a tenth
+// of what it fell by at most: soon after that, not before, and never where no loss is told.
+func TestAdaptiveByTheLoss(t *testing.T) {
+	for name, x := range map[string]struct {
+		loss     func(step float64) float64
+		from, to int // commits between which the change comes; 0 = none does
+	}{
+		// by half of what is left in 350 commits: a tenth of the fastest fall 1,160 commits later
+		"it levels off": {func(x float64) float64 { return 1 + math.Exp2(-x/350) }, 1400, 1800},
+		"it goes on":    {func(step float64) float64 { return 5 - step/1000 }, 0, 0},
+		"it grows":      {func(step float64) float64 { return 1 + step/1000 }, 0, 0},
+		"it is unknown": {func(float64) float64 { return 0 }, 0, 0},
+	} {
+		var state []byte
+		o := adaptiveJob()
+		o.Measured = noise.Estimate{Why: "the gradient is lost in its noise"}
+		changed, why := 0, ""
+		for o.Step = 1; o.Step <= 4000; o.Step++ {
+			o.Loss = x.loss(float64(o.Step))
+			d, next := policy.Adaptive{}.Decide(o, nil, state)
+			if state = next; d.To == nil {
+				why = d.Because
+				continue
+			}
+			if o.Setting = d.To.Setting; o.Setting.Sync == setting.Ssgd {
+				changed, why = int(o.Step), d.Because
+				break
+			}
+			o.Setting.Number = 1
+		}
+		if changed < x.from || changed > x.to {
+			t.Errorf("%s: after %d commits (%s)", name, changed, why)
+		}
+		tells := strings.Contains(why, "workers tell no loss")
+		if tells != (name == "it is unknown") {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+}
+
+// A training whose epochs are short begins too, in one of the first.
+func TestAdaptiveBeginsBehindShortEpochs(t *testing.T) {
+	o := adaptiveJob()
+	o.Epoch, o.Samples = 4, 10*64
+	if d, _ := (policy.Adaptive{}).Decide(o, nil, nil); d.To == nil || d.To.Setting.Sync != "sma" {
+		t.Errorf("%+v", d)
 	}
 }

@@ -1,0 +1,103 @@
+"""Meetings of workers in pairs, within a round: of a job of one, whose test plays the others."""
+
+import pytest
+
+pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+from changing_job import changing_job
+
+import shoal
+import shoal.torch
+from shoal.errors import LostError
+from shoal.sync import partners
+from shoal.torch.partner import Partners
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A job of one whose agent the test plays, and which shoal.join() returns; it is left at the
+    end of the test.
+    """
+    job, _ = changing_job()
+    monkeypatch.setattr(shoal.job, "_current", job)
+    with job:
+        yield job
+
+
+class _Other:
+    """The group of this worker and another one, whose tensors are 3; with `lost` that worker is
+    lost amid the meeting. `waited` counts the calls that were waited for.
+    """
+
+    def __init__(self):
+        """Of one who is there."""
+        self.lost, self.sent, self.waited, self.of = False, [], 0, None
+
+    def send_async(self, x, other):
+        """Keep what this worker sends."""
+        self.sent.append((x.clone(), other))
+        return self
+
+    def recv_async(self, x, other):
+        """Receive what the other one has."""
+        if not self.lost:
+            x.fill_(3)
+        return self
+
+    def wait(self):
+        """The end of a call."""
+        self.waited += 1
+        if self.lost:
+            raise LostError("rank 1 is lost")
+
+    def free(self):
+        """Free the group."""
+        self.of = None
+
+
+def test_a_worker_meets_its_partner(job, monkeypatch):
+    """Both have the mean of what they had, and who has lost its partner has what it had; the wait
+    for a partner, also for one that is lost, is told as no compute. Of three workers one rests, who
+    waits for nobody, and other members meet in a group of their own.
+    """
+    shoal.torch.loader(range(48), global_batch=6, seed=5)
+    tensors = [torch.ones(2, 2), torch.full((3,), 5.0, dtype=torch.float64), torch.ones(1)]
+    other, told, groups = _Other(), [], []
+    job.size, job.generation = 2, 4
+
+    def group(ranks):
+        """Make the group of the members."""
+        groups.append(list(ranks))
+        return other
+
+    class Told:
+        """What the worker tells of its time."""
+
+        def met(self, since):
+            """Note how many calls were waited for before."""
+            told.append(other.waited)
+
+    class Step:
+        """A step of a number."""
+
+        def __init__(self, number):
+            """The step of this number."""
+            self.number = number
+
+    monkeypatch.setattr(job, "group", group)
+    monkeypatch.setattr(job._backend, "told", Told())
+    meeting = Partners(job, tensors)
+    meeting.average(Step(0))
+    assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]]
+    assert told == [4], "it has waited for both directions of both element types"
+    assert [(x.tolist(), to) for x, to in other.sent] == [([1] * 5, 1), ([5] * 3, 1)]
+    other.lost = True
+    meeting.average(Step(1))
+    assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]] and told == [4, 8]
+    job.size, job.generation, other.lost = 3, 5, False
+    rests = next(i for i in range(99) if partners(5, i, 3)[0] == 0)
+    meeting.average(Step(rests))
+    assert told == [4, 8] and groups == [[0, 1], [0, 1, 2]]
+    job.size = 1
+    meeting.average(Step(0))
+    assert told == [4, 8]
