@@ -69,11 +69,11 @@ func (a *Agent) Machines() (m Machines, err error) {
 // judge fills in what all-reduces have shown of links. It locks r.mu and fits a model, which is not
 // for the engine's thread.
 func (r *routes) judge(m *Machines) {
-	model, known := r.model(len(m.Hosts))
-	if !known {
-		model = cost.Default()
-	}
+	model := cost.Default()
 	m.Others = Link{Latency: model.Fixed + model.Alpha, Rate: 1 / model.Beta}
+	if call, known := r.callSeconds(); known {
+		m.Others.Latency = call
+	}
 	// All links together carry what the slowest carries: each carries as much at least.
 	if beta, is := r.cableSecondsPerByte(); is {
 		m.Others.Rate, m.Others.Measured = 1/beta, true

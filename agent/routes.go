@@ -45,6 +45,7 @@ type tuner interface {
 	Decide(o decide.Measurement[cost.Sample]) (policy.RouteDecision, bool)
 	Model(hosts int) (cost.Model, bool)
 	CableSecondsPerByte() (float64, bool)
+	CallSeconds() (float64, bool)
 }
 
 // FixRoutes has the routes of collectives follow from their lengths alone, on a host that learns
@@ -220,6 +221,17 @@ func (r *routes) cableSecondsPerByte() (float64, bool) {
 		return 0, false
 	}
 	return r.tuner.CableSecondsPerByte()
+}
+
+// callSeconds returns what a call of few bytes takes between hosts; false as long as that is not
+// known. It locks r.mu.
+func (r *routes) callSeconds() (float64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tuner == nil {
+		return 0, false
+	}
+	return r.tuner.CallSeconds()
 }
 
 // reroute has all-reduces of a class that begin from now on go by a route, and tells the launcher

@@ -79,6 +79,7 @@ func describeCluster(m agent.Machines, memory int64) *cluster.Cluster {
 	for _, l := range append(m.Links, m.Others) {
 		link := cluster.Link{Measured: &l.Measured,
 			Curve: cluster.Curve{Latency: rounded(l.Latency), Rate: rounded(l.Rate)}}
+		link.Shared = &link.Curve // what was measured is of the whole cable of a host
 		if l.From != "" {
 			link.Between = []string{l.From, l.To}
 		}

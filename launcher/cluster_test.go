@@ -17,6 +17,11 @@ func TestDescribeCluster(t *testing.T) {
 	yes, no := true, false
 	inside := cluster.Link{Inside: true, Measured: &no,
 		Curve: cluster.Curve{Latency: insideLatency, Rate: insideRate}}
+	// cable returns a link between hosts, all of which go over one cable of each host.
+	cable := func(latency, rate float64, measured *bool, between ...string) cluster.Link {
+		c := cluster.Curve{Latency: latency, Rate: rate}
+		return cluster.Link{Between: between, Curve: c, Shared: &c, Measured: measured}
+	}
 	for _, c := range []struct {
 		name string
 		in   agent.Machines
@@ -27,8 +32,7 @@ func TestDescribeCluster(t *testing.T) {
 			Others: agent.Link{Latency: 250e-6, Rate: 1.25e9},
 		}, cluster.Cluster{Kinds: []cluster.Kind{{Name: "cpu", Memory: 1000}},
 			Hosts: []cluster.Host{{Name: "a", Kind: "cpu", Places: 4}},
-			Links: []cluster.Link{inside, {Measured: &no,
-				Curve: cluster.Curve{Latency: 250e-6, Rate: 1.25e9}}}}},
+			Links: []cluster.Link{inside, cable(250e-6, 1.25e9, &no)}}},
 		{"three, of which two have shown what their link carries", agent.Machines{
 			Hosts: []agent.Machine{{Name: "a", Places: 2, Memory: 3000},
 				{Name: "b", Places: 1, Memory: 2500}, {Name: "c", Kind: "a100", Places: 1}},
@@ -39,10 +43,8 @@ func TestDescribeCluster(t *testing.T) {
 			{Name: "a100", Memory: 4000}},
 			Hosts: []cluster.Host{{Name: "a", Kind: "cpu", Places: 2},
 				{Name: "b", Kind: "cpu", Places: 1}, {Name: "c", Kind: "a100", Places: 1}},
-			Links: []cluster.Link{inside,
-				{Between: []string{"b", "a"}, Measured: &yes,
-					Curve: cluster.Curve{Latency: 1e-4, Rate: 1.23e8}},
-				{Measured: &yes, Curve: cluster.Curve{Latency: 1e-4, Rate: 1e8}}}}},
+			Links: []cluster.Link{inside, cable(1e-4, 1.23e8, &yes, "b", "a"),
+				cable(1e-4, 1e8, &yes)}}},
 	} {
 		c.want.Shoal = cluster.Version
 		got := describeCluster(c.in, 4000)

@@ -41,7 +41,7 @@ func randomChain(random *rand.Rand) chain {
 }
 
 // request returns the request for a plan of a chain, as it is read from files.
-func (c chain) request(t *testing.T, batch int) planner.Request {
+func (c chain) request(t testing.TB, batch int) planner.Request {
 	t.Helper()
 	m := model.Model{Shoal: model.Version, Name: "test"}
 	point := model.Point{Device: "cpu", Micro: 1, Layers: map[string]model.Cost{}}
@@ -61,7 +61,7 @@ func (c chain) request(t *testing.T, batch int) planner.Request {
 }
 
 // reread writes a value and reads it as people's files are read.
-func reread[T any](t *testing.T, value T, parse func([]byte) (*T, error)) *T {
+func reread[T any](t testing.TB, value T, parse func([]byte) (*T, error)) *T {
 	t.Helper()
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -72,3 +72,27 @@ func TestVerifyRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// FuzzVerify judges deployments that anybody may have written: that ends, and without a panic.
+func FuzzVerify(f *testing.F) {
+	f.Add("dp=2,pp=2(3/2;micro=1;ahead=2/1)", 4, 1.0, 1.0, 0.0, 2, "a")
+	f.Add("pp=3(2/2/1;micro=1),dp=1", 3, 0.5, 0.0, 1.0, 0, "")
+	f.Add("dp=3(2/1),tp=1,pp=1(micro=1;chunks=2)", 6, 2.0, 3.0, -1.0, 1, "b")
+	c := randomChain(rand.New(rand.NewPCG(11, 12)))
+	c.places = 4
+	request := c.request(f, 1)
+	f.Fuzz(func(t *testing.T, mesh string, batch int, seconds, bound, gap float64, stages int,
+		host string) {
+		if batch > 64 {
+			batch %= 64 // larger ones take long to play
+		}
+		d := &deployment.Deployment{Mesh: mesh, Batch: batch,
+			Predicted:   deployment.Prediction{Seconds: seconds, Low: seconds, High: seconds},
+			Certificate: deployment.Certificate{Bound: bound, Gap: gap},
+			Stages:      make([]deployment.Stage, max(0, min(stages, 8)))}
+		if host != "" {
+			d.Hosts = []string{host}
+		}
+		_, _ = planner.Verify(request, d)
+	})
+}

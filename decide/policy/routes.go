@@ -165,6 +165,28 @@ func (p *Routes) CableSecondsPerByte() (float64, bool) {
 		took > 2*model.AllReduceSeconds(longest.route, longest.Hosts, longest.bytes)
 }
 
+// maxCallBytes is how many bytes an all-reduce has at most of which the messages that begin and end
+// it take most of the time.
+const maxCallBytes = 16 << 10
+
+// CallSeconds returns what a call takes that has few bytes: the time of the shortest all-reduces
+// that were measured, if those were short. The Fixed and the Alpha of the model are none, since
+// long all-reduces say nothing of them.
+func (p *Routes) CallSeconds() (seconds float64, known bool) {
+	var shortest *classState
+	for _, c := range p.classes {
+		w := c.seconds[c.route]
+		if w == nil || w.Count() < earlyLength || c.bytes > maxCallBytes {
+			continue
+		}
+		if shortest == nil || cmp.Or(cmp.Compare(c.bytes, shortest.bytes),
+			cmp.Compare(c.Hosts, shortest.Hosts)) < 0 {
+			shortest, seconds = c, w.Median()
+		}
+	}
+	return seconds, shortest != nil
+}
+
 // decideClass keeps the route of a class, or changes it in c, and begins the time to its next
 // decision; false = there is nothing to tell. The route was measured.
 func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {

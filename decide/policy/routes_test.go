@@ -202,8 +202,19 @@ func TestTunerKnowsTheCable(t *testing.T) {
 	if s, known := tuner.CableSecondsPerByte(); known {
 		t.Errorf("%v before anything was measured", s)
 	}
-	for bytes := 8; bytes <= 1<<20; bytes *= 4 {
+	if s, known := tuner.CallSeconds(); known {
+		t.Errorf("a call takes %v before anything was measured", s)
+	}
+	measure(burst, 1<<20, 8)
+	if s, known := tuner.CallSeconds(); known {
+		t.Errorf("a call takes %v, as only long ones have shown", s)
+	}
+	for bytes := 8; bytes < 1<<20; bytes *= 4 {
 		measure(burst, bytes, 8)
+	}
+	want := burst.AllReduceSeconds(collective.DefaultRoute(8), 4, 8)
+	if s, known := tuner.CallSeconds(); !known || s < 0.99*want || s > 1.01*want {
+		t.Errorf("a call takes %v (known: %v), not %v", s, known, want)
 	}
 	measure(slow, 35<<20, 1)
 	measure(burst, 300, 8)

@@ -136,11 +136,16 @@ def mentioned_commands(page):
             yield found[1].split(" -- ")[0].replace('"', "").split()
 
 
+# The commands below shoal plan, which is one itself.
+PLAN_COMMANDS = (["plan", "check"], ["plan", "import"])
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_flags(page, binary):
     """Every command and flag that a page mentions is in the help of shoal."""
     for words in mentioned_commands(page):
-        depth = 2 if words[0] in ("state", "bench") and words[1:] else 1
+        below = words[0] in ("state", "bench") and words[1:] or words[:2] in PLAN_COMMANDS
+        depth = 2 if below else 1
         usage = re.search(r"^Usage:\n  shoal (.*)", help_text(binary, *words[:depth]), re.MULTILINE)
         assert usage and usage[1].split()[:depth] == words[:depth], f"shoal {' '.join(words)}"
         help = help_text(binary, *words[:depth])
