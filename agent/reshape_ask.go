@@ -61,8 +61,8 @@ func (d *driver) layoutOnMesh(mesh string) (*reshape.Layout, error) {
 	case m.String() == shape.Mesh:
 		return nil, fmt.Errorf("the job has mesh %s already", shape.Mesh)
 	}
-	if _, room := d.head.Machine().CountByKind(m.Ranks()); m.CheckKinds(room) != nil {
-		return nil, m.CheckKinds(room)
+	if err := m.CheckKinds(d.head.Machine().RoomByKind(m.Ranks())); err != nil {
+		return nil, err
 	}
 	return d.planner.Layout(m.String())
 }

@@ -39,7 +39,8 @@ func (r *leader) chooseReshape(next topo.View) bool {
 
 // placeRanks has the members take other ranks of the mesh that the job begins with, where those of
 // its workers, which they have whatever they hold, are not the best in a redundant job, or not on
-// hosts of the kinds that the mesh names. It plans that once; every reshape places the ranks.
+// hosts of the kinds that the mesh names; a job that lacks workers there is broken. It plans that
+// once; every reshape places the ranks.
 func (r *leader) placeRanks(next topo.View) bool {
 	s := r.state.Shape.WithKinds(r.machine.Hosts(), "")
 	onOtherKinds := s.IsOnOtherKinds(next)
@@ -49,7 +50,10 @@ func (r *leader) placeRanks(next topo.View) bool {
 	r.placed = true
 	to, err := r.arrange(s, s.Mesh, next)
 	if unfit := (*layout.KindError)(nil); errors.As(err, &unfit) {
-		r.emitMeshed("the workers keep their ranks, though on other kinds of hosts: %v", err)
+		s.Kinds, s.Broken = nil, "the job cannot begin so: "+err.Error()
+		r.emitMeshed("%s", s.Broken)
+		r.state.Shape = &s
+		return true
 	}
 	if err != nil || slices.Equal(to.Order, s.Workers) {
 		return false

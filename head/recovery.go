@@ -1,9 +1,11 @@
 package head
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 )
 
@@ -61,7 +63,8 @@ func (r *leader) tryRecover() {
 		r.setElastic()
 	}
 	if s := r.state.Shape; s != nil {
-		r.machine.JoinAllAtOnce(s.RankCount())
+		mesh := meshes.Parse(cmp.Or(s.Next, s.Mesh))
+		r.machine.JoinAllAtOnce(s.RankCount(), mesh.Kinds())
 	}
 	keep := r.carryOnBatches(reports)
 	for _, host := range sortedKeys(reports) {

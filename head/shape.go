@@ -94,20 +94,15 @@ func (r *leader) requestReshape(w requestedMesh) error {
 		return err
 	}
 	m := meshes.Parse(w.mesh)
-	have, room := r.machine.CountByKind(w.ranks)
-	if err := m.CheckKinds(room); err != nil {
+	if err := m.CheckKinds(r.machine.RoomByKind(w.ranks)); err != nil {
 		return err
 	}
-	need, lacking := m.Kinds(), 0
-	for kind, n := range need {
-		lacking += max(n-have[kind], 0)
-	}
-	r.machine.PreferKinds(need)
-	if n := max(w.ranks, r.machine.CountStaying()+lacking); n > r.machine.CountStaying() {
-		if err := r.machine.Resize(n, w.who); err != nil {
+	r.machine.PreferKinds(m.Kinds())
+	w.workers = r.machine.SizeFor(w.ranks, m.Kinds())
+	if w.workers > r.machine.CountStaying() {
+		if err := r.machine.Resize(w.workers, w.who); err != nil {
 			return err
 		}
-		w.workers = n
 	}
 	r.requested = &w
 	r.carryOutOrders()
@@ -130,7 +125,7 @@ func (r *leader) onShaped(s Shaped, host string) {
 			Redundant: s.Redundant}
 		r.news = true
 		r.setElastic()
-		r.machine.JoinAllAtOnce(s.Ranks)
+		r.machine.JoinAllAtOnce(s.Ranks, meshes.Parse(s.Mesh).Kinds())
 		r.agent.emit(Layout{s.Layout})
 	case have.State != s.State:
 		why = "it states another layout, or other tensors, than the workers before it; every " +
@@ -268,6 +263,7 @@ func (r *leader) abortReshape() {
 func (r *leader) commitReshape(next topo.View, c Commit, f *batch) {
 	s := r.state.Shape.AfterReshape()
 	r.state.Shape, r.placed = &s, true
+	r.machine.PreferKinds(meshes.Parse(s.Mesh).Kinds())
 	if r.requested != nil { // since before the job was there
 		// one that is ending takes none anyway
 		_ = r.machine.Resize(r.requested.workers, r.requested.who)

@@ -12,8 +12,11 @@ import (
 
 // JoinAllAtOnce makes workers join all at once: at a boundary at which all that are wanted ask, and
 // at no other. The ranks of a mesh have no use for some of them. A mesh has so many ranks, and
-// spares take the places of those that are lost, no others.
-func (m *Machine) JoinAllAtOnce(ranks int) { m.whole, m.ranks = true, ranks }
+// spares take the places of those that are lost, no others. Kinds are of the hosts on which the
+// ranks are to be, as PreferKinds has them.
+func (m *Machine) JoinAllAtOnce(ranks int, kinds map[string]int) {
+	m.whole, m.ranks, m.cfg.Kinds = true, ranks, kinds
+}
 
 // Arrange says who are to be the members after the boundary that comes next, in the order of their
 // ranks; the others are released. All of them are members. The job is then asked to have as many.

@@ -81,7 +81,7 @@ func (m *Machine) joiners() []topo.WorkerID {
 	if m.arranged != nil || m.whole && len(list) < room && m.record.View.Generation > 0 {
 		return nil
 	}
-	return list[:min(len(list), room)]
+	return m.sortByKind(list)[:min(len(list), room)]
 }
 
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that

@@ -357,44 +357,12 @@ func (m *Machine) orderWorkers(n int, why Because) {
 	}
 }
 
-// PreferKinds has workers that are ordered from now on go to hosts of these kinds first, as long as
-// there are fewer workers on hosts of a kind than it says. The machine keeps wanted, which nobody
-// may change then; nil = no kind is preferred.
-func (m *Machine) PreferKinds(wanted map[string]int) { m.cfg.Kinds = wanted }
-
 // Hosts lists the hosts of the job, those that are to be left too, in memory of its own.
 func (m *Machine) Hosts() (list []Host) {
 	for _, h := range m.hosts {
 		list = append(list, *h)
 	}
 	return list
-}
-
-// CountByKind counts the workers by the kind of their host: that are there or on their way, and for
-// how many there is room. Hosts that are to be left do not count; one that takes any number has
-// room for most.
-func (m *Machine) CountByKind(most int) (workers, room map[string]int) {
-	workers, room = map[string]int{}, map[string]int{}
-	for _, h := range m.hosts {
-		load := m.hostLoad(h)
-		if !h.Draining {
-			workers[h.Kind] += load
-			room[h.Kind] += load + min(m.freeSlots(h), most)
-		}
-	}
-	return workers, room
-}
-
-// lacksWorkers reports whether a host is of a kind that is preferred, and has too few workers; more
-// are ordered on each host beside those that it has.
-func (m *Machine) lacksWorkers(h *Host, more []int) bool {
-	n := m.cfg.Kinds[h.Kind]
-	for i, o := range m.hosts {
-		if o.Kind == h.Kind && !o.Draining && n > 0 {
-			n -= m.hostLoad(o) + more[i]
-		}
-	}
-	return n > 0
 }
 
 // placeWorkers orders the workers that are wanted on the hosts, as far as there is room: each goes

@@ -188,7 +188,7 @@ func (f *fleet) applyEvent(what, i int) {
 	case what == 12:
 		f.m.Tick()
 	case what == 13:
-		f.m.JoinAllAtOnce(f.last.Size())
+		f.m.JoinAllAtOnce(f.last.Size(), nil)
 	case what == 14:
 		f.m.Undrain(host)
 		f.leaving[host] = false

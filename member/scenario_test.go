@@ -135,7 +135,7 @@ func (p *player) runCommand(words []string) {
 	case "resize":
 		err = m.Resize(number("to="), "you")
 	case "whole":
-		m.JoinAllAtOnce(number("ranks="))
+		m.JoinAllAtOnce(number("ranks="), nil)
 	case "arrange":
 		var order []topo.WorkerID
 		for _, x := range words[1:] {

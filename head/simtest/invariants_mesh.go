@@ -24,8 +24,9 @@ import (
 //   - after a reshape of a redundant job no part with replicas is on one host alone, if the
 //     members can be placed so (K1);
 //   - after a reshape every rank is on a host of the kind that the mesh says (K2);
-//   - a job is broken, or its state lost, only when the members that are left have not all boxes; a
-//     broken one says so on every host, and takes no step any more (B1).
+//   - a job is broken, or its state lost, only when the members that are left have not all boxes,
+//     or when it begins with too few workers on hosts of the kinds that its mesh names; a broken
+//     one says so on every host, and takes no step any more (B1).
 //
 // One goroutine uses it, that of its Cluster; a check that fails is recorded by invariants.fail. In
 // all checks, made is the step of which the state is with the entry.
@@ -146,11 +147,22 @@ func otherKindText(m mesh, s *head.Shape, order []topo.WorkerID, members topo.Vi
 	return ""
 }
 
+// lacksKinds reports whether a mesh names kinds of hosts on which members lack.
+func (c *Cluster) lacksKinds(m mesh, members topo.View) bool {
+	have := map[string]int{}
+	for _, x := range members.Members {
+		if h := c.findHost(x.Host); h != nil {
+			have[h.kind]++
+		}
+	}
+	return m.CheckKinds(have) != nil
+}
+
 // checkBoxMissing checks that a job that says that it is broken, or its state lost, lacks a box
 // (B1).
 func (l *invariants) checkBoxMissing(h *host, a *head.Apply, run *execution, made uint64) {
 	m, ok := h.cluster.parseMesh(a.Shape.Mesh)
-	if !ok || a.View.Size() < m.tp {
+	if !ok || a.View.Size() < m.tp || a.Shape.Lost == "" && h.cluster.lacksKinds(m, a.View) {
 		return
 	}
 	held := map[int]bool{}

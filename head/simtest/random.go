@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -116,8 +117,12 @@ func (g *generator) firstEvents() (lines []string) {
 	g.faults, g.more = 3+g.rand.IntN(30), g.rand.IntN(4)
 	g.lossy, g.mixed = []int{0, 0, 3, 15}[g.rand.IntN(4)], []int{0, 10, 50}[g.rand.IntN(3)]
 	want := 1 + g.rand.IntN(hosts*slots)
+	kinds := make([]string, hosts)
+	for i := range kinds {
+		kinds[i] = g.kindText()
+	}
 	if g.mesh {
-		lines = append(lines, g.meshJobEvent(hosts, slots))
+		lines = append(lines, g.meshJobEvent(kinds, slots))
 	} else {
 		samples := []int{0, 1, 23, 50}[g.rand.IntN(4)]
 		if g.open {
@@ -138,7 +143,7 @@ func (g *generator) firstEvents() (lines []string) {
 	}
 	lines[0] += fmt.Sprintf(" early=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
 	for i := 1; i < hosts; i++ {
-		lines = append(lines, fmt.Sprintf("host %c slots=%d%s", 'A'+i, slots, g.kindText()))
+		lines = append(lines, fmt.Sprintf("host %c slots=%d%s", 'A'+i, slots, kinds[i]))
 	}
 	if g.rand.IntN(3) > 0 {
 		lines = append(lines, fmt.Sprintf("stabilize %d", 1+g.rand.IntN(3)))
@@ -361,9 +366,20 @@ func (g *generator) workerEvent(what string) string {
 	return fmt.Sprintf("%s w%d", what, all[g.rand.IntN(len(all))].id)
 }
 
-// meshJobEvent returns the event that begins a job with a mesh that the hosts have room for.
-func (g *generator) meshJobEvent(hosts, slots int) string {
-	m := g.randomMesh(hosts * slots)
+// meshJobEvent returns the event that begins a job with a mesh that hosts of these kinds, which are
+// options of events, have room for; few name kinds that the hosts are not of.
+func (g *generator) meshJobEvent(kinds []string, slots int) string {
+	m := g.randomMesh(len(kinds) * slots)
+	for try := 0; g.kinds && try < 20; try++ {
+		have := map[string]int{}
+		for i := range m.rankCount() { // each host takes as many as it can
+			have[strings.TrimPrefix(kinds[i/slots], " kind=")]++
+		}
+		if m.CheckKinds(have) == nil {
+			break
+		}
+		m = g.randomMesh(len(kinds) * slots)
+	}
 	unreplicated := 0
 	if g.rand.IntN(6) == 0 {
 		unreplicated = 1
@@ -376,7 +392,7 @@ func (g *generator) meshJobEvent(hosts, slots int) string {
 	if g.redundant {
 		job += " redundant=1"
 	}
-	return job + g.kindText()
+	return job + kinds[0]
 }
 
 // randomMesh chooses a mesh of at most so many ranks. Most have several replicas, so that most

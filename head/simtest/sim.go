@@ -53,6 +53,7 @@ type Cluster struct {
 type host struct {
 	cluster *Cluster
 	name    string
+	kind    string // "" = not known
 	agent   *head.Agent
 	reader  head.Reader // reads messages that arrive as bytes
 	alive   bool        // it runs, and its agent takes part
@@ -130,7 +131,7 @@ func (c *Cluster) newHost(name string, cfg head.Config) *host {
 		asked++
 		return routes[asked%len(routes)]
 	}
-	h := &host{cluster: c, name: name, agent: head.New(cfg), alive: true,
+	h := &host{cluster: c, name: name, kind: cfg.Kind, agent: head.New(cfg), alive: true,
 		workers: map[topo.WorkerID]*worker{}, runs: map[head.BatchID]*execution{}}
 	c.hosts = append(c.hosts, h)
 	return h

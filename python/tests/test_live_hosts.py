@@ -59,7 +59,8 @@ class Hosts:
 @pytest.fixture
 def two_hosts(binary, tmp_path, monkeypatch):
     """Returns train(mesh, *options), which begins a job on both hosts with these options of shoal
-    run, and returns Hosts. What it starts is killed at the end of the test.
+    run, and returns Hosts; kinds are those of the two hosts. What it starts is killed at the end of
+    the test.
     """
     with contextlib.ExitStack() as stack:
         # the path of a socket must be short
@@ -89,7 +90,7 @@ def two_hosts(binary, tmp_path, monkeypatch):
             stack.callback(process.kill)
             return process
 
-        def train(mesh, *options):
+        def train(mesh, *options, kinds=("cpu", "cpu")):
             """Begin a job on both hosts; return it when host b was started, which may be before it
             trains.
             """
@@ -105,6 +106,8 @@ def two_hosts(binary, tmp_path, monkeypatch):
                 "--listen",
                 "127.0.0.1:0",
                 *lent,
+                "--kind",
+                kinds[0],
                 "--",
                 sys.executable,
                 WORKER,
@@ -124,6 +127,8 @@ def two_hosts(binary, tmp_path, monkeypatch):
                 "--name",
                 "b",
                 *lent,
+                "--kind",
+                kinds[1],
             )
             monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "a"))
             return Hosts(job, head, other, folder)
@@ -146,6 +151,42 @@ def test_a_lost_host_costs_no_state_of_a_redundant_job(two_hosts):
     job.read_until("STEP [0-9]+ on tp=2,dp=1 ")
     assert job.stop() == ["tp=2,dp=2", "tp=2,dp=1"]
     assert "only lost ones had" not in job.output
+
+
+def test_ranks_are_on_hosts_of_the_kinds_that_the_mesh_names(two_hosts):
+    """They come there at the start, with a reshape, and not at all where a kind lacks workers; a
+    host that is lost takes only the kinds of its axis with it.
+    """
+    hosts = two_hosts("dp=2(on=v100/a100),tp=2", kinds=("a100", "v100"))
+    job = hosts.job
+
+    def kinds_by_rank():
+        """The kind of the host of each rank."""
+        code, said = hosts.shoal("a", "ps", "train")
+        assert code == 0 and "b (v100)" in said and " (a100)" in said, said
+        at = sorted((w["rank"], w["host"]) for w in job.members())
+        return ["v100" if host == "b" else "a100" for _, host in at]
+
+    job.read_until(r"ranks are on hosts of other kinds .* ranks of mesh dp=2\(on=v100/a100\),tp=2")
+    job.read_until(r"STEP [2-9] on dp=2\(on=v100/a100\),tp=2 ")
+    assert kinds_by_rank() == ["v100", "v100", "a100", "a100"]
+    job.reshape("dp=2,tp=2(on=a100/v100)")
+    assert kinds_by_rank() == ["a100", "v100", "a100", "v100"]
+    for option in ([], ["--dry-run"]):
+        wanted = ["reshape", "train", "--mesh", "dp=4(on=a100/v100/v100/v100),tp=1"]
+        code, said = hosts.shoal("a", *wanted, *option)
+        assert code == 1 and "kind a100: 1, v100: 3; there are a100: 2, v100: 2" in said, said
+    job.reshape("dp=2(on=a100/v100),tp=2")
+    assert kinds_by_rank() == ["a100", "a100", "v100", "v100"]
+    for pid in [hosts.other.pid, *(w["pid"] for w in job.members() if w["host"] == "b")]:
+        os.kill(pid, signal.SIGKILL)
+    job.read_until("STEP [0-9]+ on dp=1,tp=2 ")
+    assert job.stop() == [
+        "dp=2(on=v100/a100),tp=2",
+        "dp=2,tp=2(on=a100/v100)",
+        "dp=2(on=a100/v100),tp=2",
+        "dp=1,tp=2",
+    ]
 
 
 @pytest.mark.parametrize(
