@@ -25,3 +25,12 @@ func JudgeStages(r Request, samples int, starts, places []int) (float64, error) 
 	o.try(stages, held, nil)
 	return o.timeline.Seconds, nil
 }
+
+// SolveMixed is Solve by the search over kinds of devices, even where there is one.
+func SolveMixed(r Request) (*Result, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return nil, err
+	}
+	return p.solveMixed(r.Workers)
+}

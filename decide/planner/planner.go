@@ -88,13 +88,17 @@ func Solve(r Request) (*Result, error) {
 // solveMesh returns the best plan of SpaceMesh that it finds, for so many workers, 0 = all places.
 func (p *problem) solveMesh(workers int) (*Result, error) {
 	if len(p.kinds) > 1 {
-		return nil, fmt.Errorf("the hosts have devices of several kinds, %s, and plans are made "+
-			"for one: leave out hosts of the others", p.kindNames())
+		return p.solveMixed(workers)
 	}
 	grids, err := p.grids(workers)
 	if err != nil {
 		return nil, err
 	}
+	return p.best(grids)
+}
+
+// best returns the best plan of some grids that it finds.
+func (p *problem) best(grids []grid) (*Result, error) {
 	type bounded struct {
 		grid
 		bound  float64

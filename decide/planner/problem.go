@@ -28,6 +28,7 @@ type grid struct {
 	// problem.kinds.
 	on        []int
 	byReplica bool
+	total     int // where byReplica, micro-batches of all replicas in a step
 	laid      *laid
 }
 

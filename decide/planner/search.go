@@ -42,6 +42,9 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 	played := 0
 	// try plays a plan, and reports whether it is the best so far.
 	try := func(c candidate) bool {
+		if c.byReplica && !p.share(&c) {
+			return false
+		}
 		if m := p.missing(&c); m.bytes > 0 {
 			if lacks == nil || m.bytes < lacks.bytes {
 				lacks = m
@@ -87,6 +90,9 @@ func (g *grid) mostHeld() int {
 	if g.stages == 1 {
 		return 1
 	}
+	if g.byReplica {
+		return g.total
+	}
 	return g.micro
 }
 
@@ -95,9 +101,9 @@ func (g *grid) mostHeld() int {
 func (p *problem) even(g grid) *solved {
 	c := candidate{grid: g, starts: evenStarts(len(p.model.Layers), g.stages)}
 	for i := range g.stages {
-		c.ahead = append(c.ahead, min(g.stages-i, g.micro))
+		c.ahead = append(c.ahead, min(g.stages-i, g.mostHeld()))
 	}
-	if p.missing(&c).bytes > 0 {
+	if c.byReplica && !p.share(&c) || p.missing(&c).bytes > 0 {
 		return nil
 	}
 	s, err := p.play(&c)

@@ -1,0 +1,199 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+const (
+	// mostMixed is up to how many plans on several kinds of devices all of them are played.
+	mostMixed = 30_000
+	// mostJudged is how many plans that the programme finds are played.
+	mostJudged = 24
+	// mostOps bounds the passes of the timelines that are played for moves of cuts.
+	mostOps = 1_500_000
+	// near is by which part a plan of the programme may be above the best and is still played.
+	near = 1.03
+)
+
+// combo is degrees and a micro-batch, for which stages are put on kinds of devices. A stage takes
+// one unit of a kind: so many devices as its replicas and the ranks of each are.
+type combo struct {
+	replicas, tp, sample, micro int
+	units                       []int    // by kind, how many there are
+	of                          []*costs // by kind; nil = not measured
+}
+
+// combos lists the degrees and micro-batches for several kinds of devices, where replicas of a
+// stage are alike. A number of workers above 0 is how many there must be in all.
+func (p *problem) combos() (list []combo) {
+	type key struct{ tp, sample int }
+	var keys []key
+	for _, kind := range p.kinds {
+		for _, point := range p.model.Points {
+			k := key{point.Degree(), point.Micro}
+			if point.Device == kind.Name && !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	for _, k := range keys {
+		groups, all := make([]int, len(p.kinds)), 0
+		c := combo{tp: k.tp, sample: k.sample, of: make([]*costs, len(p.kinds))}
+		for i := range p.kinds {
+			if c.of[i] = p.costs(i, k.tp, k.sample); c.of[i] != nil {
+				groups[i] = len(p.groups(0, i, k.tp))
+				all = max(all, groups[i])
+			}
+		}
+		for replicas := 1; replicas <= all; replicas++ {
+			if p.batch%(replicas*k.sample) != 0 {
+				continue
+			}
+			c.replicas, c.micro = replicas, p.batch/replicas/k.sample
+			c.units = make([]int, len(p.kinds))
+			for i := range c.units {
+				c.units[i] = min(groups[i]/replicas, len(p.model.Layers), maxUnits)
+			}
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// allGrids lists the grids of all plans on devices of several kinds, and reports whether these are
+// few enough to play all of them.
+func (p *problem) allGrids(combos []combo, workers int) (list []grid, few bool) {
+	plans := 0
+	add := func(g grid) bool {
+		if workers > 0 && g.replicas*g.stages*g.tp != workers {
+			return true
+		}
+		before := len(list)
+		list = p.addGrid(list, g)
+		plans += (len(list) - before) * p.countPlans(&g)
+		return plans <= mostMixed
+	}
+	for i := range combos {
+		c := &combos[i]
+		if !eachList(len(p.kinds), len(p.model.Layers), func(on []int) bool {
+			return withinUnits(on, c.units)
+		}, func(on []int) bool {
+			return add(grid{replicas: c.replicas, stages: len(on), tp: c.tp, sample: c.sample,
+				micro: c.micro, on: on})
+		}) {
+			return nil, false
+		}
+		if c.replicas > 1 {
+			continue // unlike replicas are listed once
+		}
+		for stages := 1; stages <= len(p.model.Layers); stages++ {
+			if !eachList(len(p.kinds), p.batch/c.sample, func(on []int) bool {
+				return slices.IsSorted(on) && withinUnits(slices.Repeat(on, stages), c.units)
+			}, func(on []int) bool {
+				if on[0] == on[len(on)-1] {
+					return true
+				}
+				total := p.batch / c.sample
+				return add(grid{replicas: len(on), stages: stages, tp: c.tp, sample: c.sample,
+					micro: (total + len(on) - 1) / len(on), total: total, on: on,
+					byReplica: true})
+			}) {
+				return nil, false
+			}
+		}
+	}
+	return list, true
+}
+
+// withinUnits reports whether there are so many units of each kind.
+func withinUnits(on, units []int) bool {
+	used := make([]int, len(units))
+	for _, k := range on {
+		if used[k]++; used[k] > units[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// eachList calls yield with all lists of up to so many of some numbers from 0, of which all
+// beginnings are allowed, as long as it returns true, and reports whether it always did.
+func eachList(numbers, most int, allowed, yield func([]int) bool) bool {
+	var walk func(list []int) bool
+	walk = func(list []int) bool {
+		if len(list) == most {
+			return true
+		}
+		for k := range numbers {
+			next := append(list[:len(list):len(list)], k)
+			if allowed(next) && !(yield(next) && walk(next)) {
+				return false
+			}
+		}
+		return true
+	}
+	return walk(nil)
+}
+
+// solveMixed returns the best plan on devices of several kinds that it finds. Where there are few
+// plans, all are played. Else a programme over layers and units of each kind lists those that are
+// best by an estimate, and the best of them by the timeline is changed as long as that helps.
+func (p *problem) solveMixed(workers int) (*Result, error) {
+	if len(p.kinds) > maxKinds {
+		return nil, fmt.Errorf("the hosts have devices of %d kinds, %s; a plan is on up to %d: "+
+			"leave out hosts of the others", len(p.kinds), p.kindNames(), maxKinds)
+	}
+	combos := p.combos()
+	if grids, few := p.allGrids(combos, workers); few {
+		if len(grids) == 0 {
+			return nil, p.noGrid(workers)
+		}
+		return p.best(grids)
+	}
+	s := &mixedSearch{problem: p, workers: workers, best: math.Inf(1)}
+	for i := range combos {
+		s.estimates = append(s.estimates, p.newEstimate(&combos[i]))
+	}
+	slices.SortStableFunc(s.estimates, func(a, b *estimate) int {
+		return cmp.Compare(a.least(), b.least())
+	})
+	least := math.Inf(1)
+	for _, e := range s.estimates {
+		least = min(least, float64(float64(e.micro)*e.slowest(len(p.model.Layers),
+			func(k int) int { return e.units[k] })))
+		s.seed(e)
+	}
+	least = min(least, s.byReplica())
+	for _, e := range s.estimates {
+		if e.least() < s.best*near {
+			for _, x := range e.best(s.best*near, near) {
+				s.propose(x)
+			}
+		}
+	}
+	found, lacks := s.judge()
+	switch {
+	case len(found) > 0:
+		return p.result(found, least), nil
+	case lacks != nil:
+		return nil, p.infeasible(lacks)
+	}
+	return nil, p.noGrid(workers)
+}
+
+// noGrid says that the batch cannot be divided.
+func (p *problem) noGrid(workers int) error {
+	var micros []int
+	for _, k := range p.kinds {
+		for _, tp := range p.model.Degrees(k.Name) {
+			micros = append(micros, p.model.Micros(k.Name, tp)...)
+		}
+	}
+	slices.Sort(micros)
+	return fmt.Errorf("a batch of %d samples cannot be divided among %d workers with the "+
+		"micro-batches that were measured, %v, and %d layers: give a batch that is a multiple of "+
+		"them", p.batch, workers, slices.Compact(micros), len(p.model.Layers))
+}

@@ -1,0 +1,307 @@
+package planner
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// mixedSearch collects plans on several kinds of devices by their estimates.
+type mixedSearch struct {
+	*problem
+	workers   int // that there must be in all; 0 = any number
+	estimates []*estimate
+	best      float64 // the least estimate so far
+	proposals []proposal
+}
+
+// propose keeps a plan, if it has as many workers as there must be.
+func (s *mixedSearch) propose(x proposal) {
+	stages := len(x.on)
+	if x.shares {
+		stages = len(x.starts) * len(x.on)
+	}
+	if s.workers > 0 && x.replicas*stages*x.tp != s.workers || math.IsInf(x.seconds, 1) {
+		return
+	}
+	s.best = min(s.best, x.seconds)
+	s.proposals = append(s.proposals, x)
+}
+
+// seed proposes plans whose stages are on kinds in a row, in each order of the kinds, with cuts
+// that make the slowest stage fast: quickly found, they are what others have to be better than.
+func (s *mixedSearch) seed(e *estimate) {
+	if e.least() > s.best*near {
+		return
+	}
+	n := len(s.model.Layers)
+	for k := range s.kinds { // one kind alone
+		for stages := 1; stages <= min(e.units[k], n); stages++ {
+			s.proposeCuts(e, slices.Repeat([]int{k}, stages))
+		}
+	}
+	eachList(len(s.kinds), len(s.kinds), func(list []int) bool {
+		last := list[len(list)-1]
+		return e.units[last] > 0 && !slices.Contains(list[:len(list)-1], last)
+	}, func(list []int) bool {
+		var on []int
+		for i, k := range list { // each of those to come needs a layer
+			most := max(n-len(on)-(len(list)-1-i), 0)
+			on = append(on, slices.Repeat([]int{k}, min(e.units[k], most))...)
+		}
+		if len(list) > 1 && len(on) > 1 {
+			s.proposeCuts(e, on)
+		}
+		return true
+	})
+}
+
+// proposeCuts proposes stages on kinds with the cuts that make the slowest of them as fast as can
+// be, without transfers.
+func (s *mixedSearch) proposeCuts(e *estimate, on []int) {
+	if s.workers > 0 && e.replicas*len(on)*e.tp != s.workers {
+		return
+	}
+	starts := e.cuts(on)
+	if starts == nil {
+		return
+	}
+	s.propose(proposal{combo: e.combo, seconds: e.step(on, starts), on: on, starts: starts})
+}
+
+// cuts returns the cuts of stages on kinds of devices that make the slowest of those that fit into
+// memory as fast as can be, without transfers; nil = none fits.
+func (e *estimate) cuts(on []int) []int {
+	n := len(e.model.Layers)
+	// fill gives each stage as many layers as it can take in a time.
+	fill := func(limit float64) (starts []int) {
+		at := 0
+		for s, k := range on {
+			from, took := at, e.of[k]
+			starts = append(starts, from)
+			for at < n-(len(on)-1-s) {
+				seconds := took.forward[at+1] - took.forward[from] +
+					took.backward[at+1] - took.backward[from]
+				fits, more := e.fits(k, from, at+1, len(on)-1-s)
+				if at > from && (seconds > limit || !fits && !more) {
+					break
+				}
+				at++
+			}
+		}
+		if at < n {
+			return nil
+		}
+		return starts
+	}
+	low, high := 0.0, 0.0
+	for _, k := range on {
+		high = max(high, e.of[k].forward[n]+e.of[k].backward[n])
+	}
+	best := fill(high)
+	for range 40 {
+		if best == nil {
+			return nil
+		}
+		middle := (low + high) / 2
+		if starts := fill(middle); starts == nil {
+			low = middle
+		} else {
+			high, best = middle, starts
+		}
+	}
+	return best
+}
+
+// byReplica proposes plans whose replicas are on different kinds of devices, with shares of the
+// batch, and returns what none of them takes less than.
+func (s *mixedSearch) byReplica() (least float64) {
+	least = math.Inf(1)
+	n := len(s.model.Layers)
+	for _, e := range s.estimates {
+		if e.replicas > 1 {
+			continue
+		}
+		for stages := 1; stages <= n; stages++ {
+			eachList(len(s.kinds), len(s.kinds), func(list []int) bool {
+				last := list[len(list)-1]
+				return slices.IsSorted(list) && e.units[last] > 0 &&
+					!slices.Contains(list[:len(list)-1], last)
+			}, func(list []int) bool {
+				least = min(least, s.proposeShares(e, list, stages))
+				return true
+			})
+		}
+	}
+	return least
+}
+
+// proposeShares proposes plans of as many replicas on each of some kinds as there are places for,
+// and returns what none of them takes less than.
+func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least float64) {
+	least = math.Inf(1)
+	total, speed := s.batch/e.sample, 0.0
+	var on []int
+	for _, k := range kinds {
+		replicas := len(s.groups(0, k, e.tp)) / stages
+		if replicas == 0 {
+			return least
+		}
+		on = append(on, slices.Repeat([]int{k}, replicas)...)
+		fastest := e.slowest(len(s.model.Layers), func(kind int) int {
+			if kind == k {
+				return stages
+			}
+			return 0
+		})
+		speed += float64(replicas) / fastest
+	}
+	if len(kinds) < 2 || len(on) > total {
+		return least
+	}
+	// Some replica has so many micro-batches, and all of them together are no faster than this.
+	least = float64(total) / speed
+	if least > s.best*near {
+		return least
+	}
+	for _, k := range kinds {
+		starts := e.cuts(slices.Repeat([]int{k}, stages))
+		if starts == nil {
+			continue
+		}
+		s.propose(proposal{combo: e.combo, seconds: e.sharedStep(on, kinds, starts), on: on,
+			starts: starts, shares: true})
+	}
+	return least
+}
+
+// sharedStep returns about what a step takes whose replicas are on kinds of devices: as long as the
+// one that ends last, where micro-batches go to the one that ends first.
+func (e *estimate) sharedStep(on, kinds, starts []int) float64 {
+	total, after := e.batch/e.sample, 0.0
+	fill, block, count := make([]float64, len(kinds)), make([]float64, len(kinds)),
+		make([]int, len(kinds))
+	for i, k := range kinds {
+		alone := slices.Repeat([]int{k}, len(starts))
+		two := *e.combo
+		two.micro = 2
+		x := *e
+		x.combo = &two
+		twice := x.step(alone, starts)
+		two.micro = 1
+		once := x.step(alone, starts)
+		fill[i], block[i] = once, twice-once
+		for _, j := range on {
+			if j == k {
+				count[i]++
+			}
+		}
+		for s, from := range starts {
+			to := len(e.model.Layers)
+			if s+1 < len(starts) {
+				to = starts[s+1]
+			}
+			x := *e
+			two := *e.combo
+			two.replicas = len(on)
+			x.combo = &two
+			after = max(after, x.tail(k, from, to))
+		}
+	}
+	low, high := 0.0, math.Inf(1)
+	for i := range kinds {
+		high = min(high, fill[i]+float64(float64(total)*block[i]))
+	}
+	if math.IsNaN(high) || math.IsInf(high, 1) {
+		return math.Inf(1)
+	}
+	for range 50 {
+		middle, done := float64((low+high)/2), 0.0
+		for i, n := range count {
+			if middle >= fill[i] {
+				done += float64(float64(n) * math.Floor((middle-fill[i])/block[i]+1))
+			}
+		}
+		if done >= float64(total) {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	return high + after
+}
+
+// judge plays the best proposals, and changes the best of them as long as that helps. Where none
+// fits into memory it returns what is missing of the one that lacks least.
+func (s *mixedSearch) judge() (found []*solved, lacks *shortage) {
+	slices.SortStableFunc(s.proposals, func(a, b proposal) int {
+		return cmp.Compare(a.seconds, b.seconds)
+	})
+	played := 0
+	for i, x := range s.proposals {
+		if i >= mostJudged || x.seconds > s.best*near && played >= 4 {
+			break
+		}
+		for _, dpFast := range []bool{false, true} {
+			c := candidate{starts: x.starts, grid: grid{replicas: x.replicas, stages: len(x.starts),
+				tp: x.tp, sample: x.sample, micro: x.micro, on: x.on, dpFast: dpFast}}
+			if x.shares {
+				c.byReplica, c.replicas, c.total = true, len(x.on), s.batch/x.sample
+			}
+			if dpFast && (c.stages == 1 || c.replicas == 1) || !s.lay(&c.grid) {
+				continue
+			}
+			for i := range c.stages {
+				c.ahead = append(c.ahead, min(c.stages-i, c.mostHeld()))
+			}
+			got, missing := s.tryOne(&c)
+			if missing != nil && (lacks == nil || missing.bytes < lacks.bytes) {
+				lacks = missing
+			}
+			if got != nil {
+				found = append(found, got)
+				played++
+			}
+		}
+	}
+	bySeconds := func(a, b *solved) int { return cmp.Compare(a.seconds, b.seconds) }
+	slices.SortStableFunc(found, bySeconds)
+	if len(found) > 0 {
+		found[0] = s.improve(found[0])
+	}
+	slices.SortStableFunc(found, bySeconds)
+	return found, lacks
+}
+
+// tryOne plays a plan; nil = it does not fit into memory, or cannot be played.
+func (s *mixedSearch) tryOne(c *candidate) (*solved, *shortage) {
+	if !s.share(c) && c.byReplica {
+		return nil, nil
+	}
+	if m := s.missing(c); m.bytes > 0 {
+		return nil, m
+	}
+	got, err := s.play(c)
+	if err != nil {
+		return nil, nil
+	}
+	return got, nil
+}
+
+// improve moves a cut, or what a stage holds, as long as that helps.
+func (s *mixedSearch) improve(best *solved) *solved {
+	work := 0
+	for moved := true; moved; {
+		moved = false
+		for _, next := range s.neighbours(best.candidate) {
+			if work += 2 * next.stages * next.micro; work > mostOps {
+				return best
+			}
+			if got, _ := s.tryOne(&next); got != nil && got.seconds < best.seconds {
+				best, moved = got, true
+				break
+			}
+		}
+	}
+	return best
+}

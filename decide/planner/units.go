@@ -1,0 +1,397 @@
+package planner
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+)
+
+// estimate is what stages of a combo on kinds of devices take by a formula, for which a programme
+// finds the best of all: a micro-batch takes the sum of what stages and links take, and each one
+// more as long as the slowest stage. Links between hosts are taken for all.
+type estimate struct {
+	*combo
+	*problem
+	// links is by two kinds the link between two hosts, or inside one where there is no other.
+	links [][]*cluster.Link
+	holds []int       // by kind: messages that a host of it sends at the same time
+	mode  string      // of transfers
+	rest  []float64   // of the layers before each: seconds of a micro-batch at least
+	refs  [][]float64 // by weight: sums of weights of the layers before each
+	// speed is by weight and kind the weight that a unit of the kind does a second at most, and
+	// order is by weight the kinds by their speed, the fastest first.
+	speed [][]float64
+	order [][]int
+}
+
+// newEstimate prepares estimates for a combo.
+func (p *problem) newEstimate(c *combo) *estimate {
+	e := &estimate{combo: c, problem: p, mode: p.all.Transfer, holds: make([]int, len(p.kinds)),
+		links: make([][]*cluster.Link, len(p.kinds))}
+	for k, kind := range p.kinds {
+		places := 1
+		for _, h := range p.all.Hosts {
+			if h.Kind == kind.Name {
+				places = max(places, h.Places)
+			}
+		}
+		e.holds[k] = max(1, min(c.replicas, places/c.tp))
+		e.links[k] = make([]*cluster.Link, len(p.kinds))
+		for j := range p.kinds {
+			e.links[k][j] = p.linkOf(k, j)
+		}
+	}
+	n := len(p.model.Layers)
+	e.rest = make([]float64, n+1)
+	for l := range n {
+		least := math.Inf(1)
+		for k, took := range c.of {
+			if c.units[k] > 0 {
+				least = min(least, took.layer(l))
+			}
+		}
+		e.rest[l+1] = e.rest[l] + least
+	}
+	e.weigh()
+	return e
+}
+
+// layer returns the seconds of a micro-batch through a layer, forward and back.
+func (c *costs) layer(l int) float64 {
+	return c.forward[l+1] - c.forward[l] + c.backward[l+1] - c.backward[l]
+}
+
+// linkOf returns the link between hosts of two kinds, or inside a host where there is no other.
+func (p *problem) linkOf(a, b int) *cluster.Link {
+	var from, to *cluster.Place
+	for i := range p.places {
+		x := &p.places[i]
+		switch {
+		case from == nil && x.Kind == p.kinds[a].Name:
+			from = x
+		case x.Kind == p.kinds[b].Name && (from == nil || to == nil || x.Host != from.Host):
+			to = x
+		}
+	}
+	if to == nil {
+		i := slices.Index(p.places, *from) + 1
+		if i == len(p.places) || p.places[i].Host != from.Host {
+			return nil // one device alone
+		}
+		to = &p.places[i]
+	}
+	return p.all.Link(*from, *to)
+}
+
+// weigh finds weights of layers by which what units can do is compared with what there is to do.
+// Layers on which kinds differ otherwise than on most have no weight: any weights give a bound.
+func (e *estimate) weigh() {
+	n := len(e.model.Layers)
+	for ref := range e.kinds {
+		if e.units[ref] == 0 {
+			continue
+		}
+		sums, speed := make([]float64, n+1), make([]float64, len(e.kinds))
+		odd := make([]bool, n)
+		for k := range e.kinds {
+			if e.units[k] == 0 {
+				continue
+			}
+			ratios := make([]float64, n) // how much faster than on the kind of reference
+			for l := range n {
+				ratios[l] = e.of[ref].layer(l) / e.of[k].layer(l)
+			}
+			middle := slices.Sorted(slices.Values(ratios))[n/2]
+			for l, r := range ratios {
+				odd[l] = odd[l] || !(r <= 1.25*middle)
+			}
+		}
+		for l := range n {
+			sums[l+1] = sums[l]
+			if odd[l] {
+				continue
+			}
+			w := e.of[ref].layer(l)
+			sums[l+1] += w
+			for k := range e.kinds {
+				if e.units[k] > 0 && w > 0 {
+					speed[k] = max(speed[k], w/e.of[k].layer(l))
+				}
+			}
+		}
+		order := make([]int, len(e.kinds))
+		for k := range order {
+			order[k] = k
+		}
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(speed[b], speed[a]) })
+		e.refs, e.speed = append(e.refs, sums), append(e.speed, speed)
+		e.order = append(e.order, order)
+	}
+}
+
+// slowest returns what the slowest stage takes at least where the layers before one are still to be
+// put on so many units of each kind.
+func (e *estimate) slowest(layers int, units func(kind int) int) (seconds float64) {
+	for i, sums := range e.refs {
+		// No more stages than layers: the fastest of them.
+		left, speed := layers, 0.0
+		for _, k := range e.order[i] {
+			n := min(left, units(k))
+			speed += float64(float64(n) * e.speed[i][k])
+			left -= n
+		}
+		if sums[layers] > 0 {
+			seconds = max(seconds, sums[layers]/speed)
+		}
+	}
+	return seconds
+}
+
+// least returns what a step takes at least, whatever the kinds and the cuts.
+func (e *estimate) least() float64 {
+	n := len(e.model.Layers)
+	slowest := e.slowest(n, func(k int) int { return e.units[k] })
+	return max(float64(float64(e.micro)*slowest),
+		float64(float64(e.micro-1)*slowest)+e.rest[n])
+}
+
+// transfer returns the seconds from a kind to the next stage, on another kind, before a layer.
+func (e *estimate) transfer(from, to, layer int) float64 {
+	if layer == 0 || from < 0 {
+		return 0
+	}
+	link := e.links[from][to]
+	if link == nil {
+		return 0
+	}
+	return link.SecondsTogether(float64(e.problem.sent(layer-1, e.sample)), e.holds[from])
+}
+
+// block returns how long a stage is kept by a micro-batch, with transfers on both sides.
+func (e *estimate) block(kind, from, to int, before, behind float64) float64 {
+	took := e.of[kind]
+	seconds := took.forward[to] - took.forward[from] + took.backward[to] - took.backward[from]
+	switch e.mode {
+	case cluster.Blocking:
+		return seconds + 2*before + 2*behind
+	case cluster.Exchange:
+		return seconds + before + behind
+	}
+	return max(seconds, before, behind)
+}
+
+// tail returns what a stage takes behind its last backward pass.
+func (e *estimate) tail(kind, from, to int) float64 {
+	took := e.of[kind]
+	update := took.update[to] - took.update[from]
+	link, messages := e.links[kind][kind], e.tp
+	if e.replicas < 2 || link == nil {
+		return update
+	}
+	return update + cost.RingSecondsOf(e.replicas, took.params[to]-took.params[from],
+		func(part float64) float64 { return link.SecondsTogether(part, messages) })
+}
+
+// fits reports whether a stage with so many behind it fits into memory, by 1F1B, and whether one of
+// more layers can.
+func (e *estimate) fits(kind, from, to, behind int) (fits, more bool) {
+	took := e.of[kind]
+	need := took.state[to] - took.state[from] +
+		(took.kept[to]-took.kept[from])*int64(min(e.micro, behind+1))
+	need += 2 * e.problem.sent(to-1, e.sample)
+	if more = need <= took.limit; from > 0 {
+		need += 2 * e.problem.sent(from-1, e.sample)
+	}
+	return need <= took.limit, more
+}
+
+// step returns the seconds of a step of stages on kinds of devices, that begin at layers; +Inf
+// where a stage does not fit into memory.
+func (e *estimate) step(on, starts []int) float64 {
+	slowest, sum, after := 0.0, 0.0, 0.0
+	for s := len(on) - 1; s >= 0; s-- {
+		from, to, next, before := starts[s], len(e.model.Layers), -1, -1
+		if s+1 < len(on) {
+			to, next = starts[s+1], on[s+1]
+		}
+		if s > 0 {
+			before = on[s-1]
+		}
+		if fits, _ := e.fits(on[s], from, to, len(on)-1-s); !fits {
+			return math.Inf(1)
+		}
+		in, out := 0.0, 0.0
+		if before >= 0 {
+			in = e.transfer(before, on[s], from)
+		}
+		if next >= 0 {
+			out = e.transfer(on[s], next, to)
+		}
+		took := e.of[on[s]]
+		slowest = max(slowest, e.block(on[s], from, to, in, out))
+		back := took.backward[to] - took.backward[from]
+		sum += took.forward[to] - took.forward[from] + back + 2*in
+		after = max(e.tail(on[s], from, to), after-back-in)
+	}
+	return sum + float64(float64(e.micro-1)*slowest) + after
+}
+
+// part is stages at the end of the model, as the programme keeps them.
+type part struct {
+	slowest, sum, after float64
+	kind, from          int   // of the first of them, and its first layer
+	next                *part // without the first of them
+}
+
+// state names parts that the same stages can come before: the first layer of them, the kind of the
+// stage before them, and the units that they take.
+type state struct {
+	from, kind, before int // kind is that of the first of them; -1 = there are none
+	units              [maxKinds]uint8
+}
+
+const (
+	// maxKinds is on how many kinds of devices a plan can be.
+	maxKinds = 4
+	// maxUnits is how many stages on one kind a plan can have.
+	maxUnits = 255
+)
+
+// compareStates orders states, so that the same request gives the same plan.
+func compareStates(a, b state) int {
+	return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.kind, b.kind),
+		cmp.Compare(a.before, b.before), slices.Compare(a.units[:], b.units[:]))
+}
+
+// A proposal is stages of a combo on kinds of devices with their estimate.
+type proposal struct {
+	*combo
+	seconds    float64
+	on, starts []int
+	shares     bool // replicas are on kinds, not stages
+}
+
+// best returns the stages with the least estimate, over all kinds of devices and cuts, for each
+// number of stages where it is below a limit. A best one that is found makes the limit what is so
+// many times above it.
+func (e *estimate) best(limit, near float64) (list []proposal) {
+	n := len(e.model.Layers)
+	level := map[state][]*part{}
+	for k := range e.kinds {
+		if e.units[k] > 0 {
+			level[state{from: n, kind: -1, before: k}] = []*part{{kind: -1, from: n}}
+		}
+	}
+	for stages := 1; len(level) > 0 && stages <= n; stages++ {
+		next := map[state][]*part{}
+		best := math.Inf(1)
+		var first *part
+		for _, at := range slices.SortedFunc(maps.Keys(level), compareStates) {
+			k := at.before
+			if int(at.units[k]) >= e.units[k] {
+				continue
+			}
+			to := at
+			to.units[k]++
+			left := func(kind int) int { return e.units[kind] - int(to.units[kind]) }
+			for _, behind := range level[at] {
+				for from := at.from - 1; from >= 0; from-- {
+					fits, more := e.fits(k, from, at.from, stages-1)
+					if !more || e.past(behind, k, from, at.from, limit) {
+						break
+					}
+					if !fits {
+						continue
+					}
+					rest := e.slowest(from, left)
+					e.extend(behind, k, from, func(before int, x part) {
+						v := x.sum + float64(float64(e.micro-1)*max(x.slowest, rest))
+						switch {
+						case from == 0 && v+x.after < best:
+							y := x
+							best, first = v+x.after, &y
+						case from > 0 && v+e.rest[from] < limit && left(before) > 0:
+							to.from, to.kind, to.before = from, k, before
+							next[to] = insert(next[to], x)
+						}
+					})
+				}
+			}
+		}
+		if first != nil && best < limit {
+			limit = min(limit, best*near)
+			list = append(list, proposal{combo: e.combo, seconds: best, on: first.kinds(),
+				starts: first.starts()})
+		}
+		level = next
+	}
+	return list
+}
+
+// past reports whether a stage takes so long that no larger one can be part of a step below a
+// limit.
+func (e *estimate) past(behind *part, kind, from, to int, limit float64) bool {
+	took := e.of[kind]
+	seconds := took.forward[to] - took.forward[from] + took.backward[to] - took.backward[from]
+	return float64(float64(e.micro-1)*max(seconds, behind.slowest))+behind.sum+seconds > limit
+}
+
+// extend calls yield with a part that has one more stage before it, for each kind of the stage
+// before that one.
+func (e *estimate) extend(behind *part, kind, from int, yield func(before int, x part)) {
+	took, to := e.of[kind], behind.from
+	out := 0.0
+	if behind.kind >= 0 {
+		out = e.transfer(kind, behind.kind, to)
+	}
+	back := took.backward[to] - took.backward[from]
+	seconds := took.forward[to] - took.forward[from] + back
+	tail := e.tail(kind, from, to)
+	for before := range e.kinds {
+		if from > 0 && e.units[before] == 0 || from == 0 && before > 0 {
+			continue
+		}
+		in := 0.0
+		if from > 0 {
+			in = e.transfer(before, kind, from)
+		}
+		x := part{kind: kind, from: from, next: behind, sum: behind.sum + seconds + 2*in,
+			slowest: max(behind.slowest, e.block(kind, from, to, in, out)),
+			after:   max(tail, behind.after-back-in)}
+		yield(before, x)
+	}
+}
+
+// insert adds a part to those of a state, unless one of them is as good in all, and leaves out
+// those that it is better than.
+func insert(list []*part, x part) []*part {
+	for _, y := range list {
+		if y.slowest <= x.slowest && y.sum <= x.sum && y.sum+y.after <= x.sum+x.after {
+			return list
+		}
+	}
+	list = slices.DeleteFunc(list, func(y *part) bool {
+		return x.slowest <= y.slowest && x.sum <= y.sum && x.sum+x.after <= y.sum+y.after
+	})
+	return append(list, &x)
+}
+
+// kinds lists the kinds of the stages of a part.
+func (x *part) kinds() (list []int) {
+	for ; x.kind >= 0; x = x.next {
+		list = append(list, x.kind)
+	}
+	return list
+}
+
+// starts lists the first layers of the stages of a part.
+func (x *part) starts() (list []int) {
+	for ; x.kind >= 0; x = x.next {
+		list = append(list, x.from)
+	}
+	return list
+}
