@@ -231,3 +231,38 @@ func TestPipeDreamSplit(t *testing.T) {
 		t.Errorf("stages begin at layers %v and at devices %v", starts, places)
 	}
 }
+
+// TestPiper judges data parallelism on Piper's input, which is its optimum on devices of 80 GiB: it
+// takes what Piper's programme says, but for averaging, whose bytes that counts twice.
+func TestPiper(t *testing.T) {
+	data := os.Getenv("SHOAL_DATA")
+	if data == "" {
+		t.Skip("SHOAL_DATA names no folder with public graphs")
+	}
+	text, err := os.ReadFile(filepath.Join(data, "piper/inputs/bert32a100.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := importer.Piper(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const batch, rate = 1920, 25 << 30
+	_, params := totals(got.Model)
+	for devices, want := range map[int]float64{8: 0.122007269, 32: 0.030844048, 64: 0.015650178,
+		128: 0.008053243} {
+		c := cluster.Cluster{Shoal: cluster.Version,
+			Kinds: []cluster.Kind{{Name: "gpu", Memory: 80 << 30}},
+			Hosts: []cluster.Host{{Name: "host", Kind: "gpu", Places: devices}},
+			Links: []cluster.Link{{Inside: true, Curve: cluster.Curve{Rate: rate}}}}
+		r, err := planner.Judge(planner.Request{Model: got.Model, Batch: batch,
+			Cluster: reread(t, c, cluster.Parse)}, fmt.Sprintf("dp=%d,pp=1(micro=1)", devices))
+		if err != nil {
+			t.Fatal(err)
+		}
+		once := 2 * float64(devices-1) / float64(devices) * params[len(params)-1] / rate
+		if is := (r.Best.Predicted.Seconds + once) / batch; math.Abs(is/want-1) > 1e-5 {
+			t.Errorf("%d devices: %v s a sample, and Piper's optimum has %v", devices, is, want)
+		}
+	}
+}
