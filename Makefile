@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-plan plan-oracles clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-plan plan-oracles plan-gaps clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -57,10 +57,13 @@ reshapes: ## CASES=100000 random changes of layout in memory, as many of files o
 kills: ## kill KILLS=100 processes that reshard a checkpoint at random moments and let others go on; GB=18 makes it one of that size, on the disk of TMPDIR; SEED=N repeats the choices
 	KILLS=$(or $(KILLS),100) go test -count=1 -timeout 0 -v -run '^TestKilled$$' ./checkpoint
 
+plan-gaps: ## how far from the best possible plans of the public profiles below the folder SHOAL_DATA are at most; a minute
+	SHOAL_PLAN_GAPS=1 go test -count=1 -timeout 0 -v -run '^TestProvedGaps$$' ./decide/planner
+
 plan-oracles: ## compare plans with brute force in CASES=2000 random cases of each kind and, where PYTHON=python3 has SciPy, with integer programmes; some minutes
 	PLAN_CASES=$(or $(CASES),2000) PLAN_MILP=$(or $(PYTHON),python3) go test -count=1 -timeout 0 -v \
-		-run 'TestOwnReplicas|TestMinCut|TestPartition|TestSchedule|TestGuarantee|TestMILP' \
-		./decide/planner ./decide/planner/spp
+		-run 'TestBruteForce|TestBestOfAll|TestOwnReplicas|TestMinCut|TestPartition|TestSchedule|TestGuarantee|TestMILP' \
+		./decide/planner ./decide/planner/bound ./decide/planner/spp
 
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 8 minutes a core for 100000
 	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./head/simtest

@@ -25,6 +25,9 @@ type Request struct {
 	Batch   int // samples of a step
 	Workers int // how many take part; 0 = as many as the cluster has places for
 	Space   Space
+	// Work is how many operations a proof may take, of which Second take about a second; 0 =
+	// Second, and less = nothing is spent on the proof, nor on plans that a first search misses.
+	Work int
 }
 
 // A Space is which plans are compared.
@@ -99,16 +102,12 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 
 // best returns the best plan of some grids that it finds.
 func (p *problem) best(grids []grid) (*Result, error) {
-	type bounded struct {
-		grid
-		bound  float64
-		starts []int
-	}
 	var list []bounded
 	for _, g := range grids {
 		seconds, cuts := bound.Cuts(p.chain(&g), g.stages, g.micro)
 		if !math.IsInf(seconds, 1) {
-			list = append(list, bounded{g, seconds, append([]int{0}, cuts...)})
+			list = append(list, bounded{grid: g, bound: seconds,
+				starts: append([]int{0}, cuts...)})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b bounded) int { return cmp.Compare(a.bound, b.bound) })
@@ -122,16 +121,16 @@ func (p *problem) best(grids []grid) (*Result, error) {
 		}
 		tried[g.replicas] = true
 		s, lacks, all := p.search(g.grid, g.starts)
+		if all > 0 {
+			list[i].bound, list[i].played = math.Inf(1), all
+		}
 		if s == nil {
-			if all {
-				list[i].bound = math.Inf(1)
-			}
 			if closest == nil || lacks.bytes < closest.bytes {
 				closest = lacks
 			}
 			continue
 		}
-		if all {
+		if all > 0 {
 			list[i].bound = s.seconds
 		}
 		found = append(found, s)
@@ -143,17 +142,23 @@ func (p *problem) best(grids []grid) (*Result, error) {
 	slices.SortStableFunc(found, func(a, b *solved) int {
 		return cmp.Compare(a.seconds, b.seconds)
 	})
-	least := math.Inf(1)
-	for _, g := range list {
-		least = min(least, g.bound)
+	proved := p.prove(list, found[0])
+	if proved.best != found[0] {
+		found = slices.Insert(found, 0, proved.best)
 	}
-	return p.result(found, least), nil
+	least := proved.least()
+	result := p.result(found, least)
+	result.Best.Certificate.Proof = proved.steps(least)
+	return result, nil
 }
 
 // newProblem checks a request.
 func newProblem(r Request) (*problem, error) {
 	p := &problem{model: r.Model, all: r.Cluster, places: r.Cluster.Places(), batch: r.Batch,
-		known: map[costsKey]*costs{}}
+		known: map[costsKey]*costs{}, work: r.Work}
+	if p.work == 0 {
+		p.work = Second
+	}
 	measured := r.Model.Devices()
 	for _, k := range r.Cluster.Kinds {
 		has := slices.ContainsFunc(p.places, func(x cluster.Place) bool { return x.Kind == k.Name })

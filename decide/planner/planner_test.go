@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -128,10 +129,39 @@ func (c chain) stages(starts, ahead []int, replicas int) (list []timeline.Stage)
 
 // TestBestOfAll compares plans with the best of all, of many small chains; no bound is above it.
 func TestBestOfAll(t *testing.T) {
-	const cases = 300
-	random, missed, worst := rand.New(rand.NewPCG(3, 4)), 0, 0.0
+	comparePlans(t, instances(300), true, func(random *rand.Rand) (chain, int) {
+		return randomChain(random), 1 + random.IntN(5)
+	})
+}
+
+// TestBestOfMany does the same with chains that have too many plans for the planner to play all.
+func TestBestOfMany(t *testing.T) {
+	comparePlans(t, instances(400)/20, false, func(random *rand.Rand) (chain, int) {
+		c := randomChain(random)
+		c.places = 3 + random.IntN(2)
+		for c.link.Rate *= 100; len(c.layers) < 9; { // averaging costs little to much
+			c.layers = append(c.layers, c.layers[random.IntN(len(c.layers))])
+			c.params, c.out = append(c.params, random.Int64N(200_000)), append(c.out, 100_000)
+		}
+		return c, 6 + random.IntN(3)
+	})
+}
+
+// instances returns how many random chains a test looks at: some, or what PLAN_CASES says.
+func instances(some int) int {
+	if n, err := strconv.Atoi(os.Getenv("PLAN_CASES")); err == nil {
+		return n
+	}
+	return some
+}
+
+// comparePlans compares plans of so many random chains with the best of all plans, which they are
+// known to be if all is set.
+func comparePlans(t *testing.T, cases int, all bool, draw func(*rand.Rand) (chain, int)) {
+	t.Helper()
+	random, missed, worst, open := rand.New(rand.NewPCG(3, 4)), 0, 0.0, 0
 	for range cases {
-		c, batch := randomChain(random), 1+random.IntN(5)
+		c, batch := draw(random)
 		best := c.bestOf(batch)
 		if math.IsInf(best, 1) {
 			continue
@@ -141,9 +171,12 @@ func TestBestOfAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := r.Best.Predicted.Seconds
-		if r.Best.Certificate.Bound > best*(1+1e-9) || r.Best.Certificate.Gap > 1e-9 {
+		if r.Best.Certificate.Bound > best*(1+1e-9) {
 			t.Errorf("%+v: the bound is %v, the best plan takes %v", c,
 				r.Best.Certificate.Bound, best)
+		}
+		if r.Best.Certificate.Gap > 1e-9 {
+			open++
 		}
 		if got < best*(1-1e-9) {
 			t.Errorf("%+v: a plan of %v s, and the best of all takes %v", c, got, best)
@@ -155,7 +188,11 @@ func TestBestOfAll(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Logf("%d of %d plans are not the best, by %.2f %% at most", missed, cases, 100*worst)
+	t.Logf("%d of %d plans are not the best, by %.2f %% at most; %d are not proved to be",
+		missed, cases, 100*worst, open)
+	if all && open > 0 {
+		t.Errorf("%d of %d plans are not proved to be the best", open, cases)
+	}
 	if missed > 0 {
 		t.Errorf("%d of %d plans are not the best, by up to %.2f %%", missed, cases, 100*worst)
 	}

@@ -71,6 +71,7 @@ type problem struct {
 	kinds  []cluster.Kind // that hosts have
 	batch  int
 	known  map[costsKey]*costs
+	work   int // operations of the proof; negative = a first search is all
 }
 
 // costsKey names costs.
@@ -243,16 +244,20 @@ func (p *problem) memory(c *candidate, stage int) (most int64) {
 func (p *problem) memoryOf(c *candidate, class, stage int) Memory {
 	from, to := p.layersOf(c, stage)
 	took := c.laid.classes[class].costs[stage]
-	var sent int64
+	held := int64(min(c.ahead[stage], c.microOf(class)))
+	return Memory{State: took.state[to] - took.state[from], Sent: p.passing(from, to, c.sample),
+		Kept: (took.kept[to] - took.kept[from]) * held}
+}
+
+// passing returns the bytes of two micro-batches on their way into layers, and of two out of them.
+func (p *problem) passing(from, to, sample int) (bytes int64) {
 	if from > 0 {
-		sent += 2 * p.sent(from-1, c.sample)
+		bytes += 2 * p.sent(from-1, sample)
 	}
 	if to < len(p.model.Layers) {
-		sent += 2 * p.sent(to-1, c.sample)
+		bytes += 2 * p.sent(to-1, sample)
 	}
-	held := int64(min(c.ahead[stage], c.microOf(class)))
-	return Memory{State: took.state[to] - took.state[from], Sent: sent,
-		Kept: (took.kept[to] - took.kept[from]) * held}
+	return bytes
 }
 
 // chain returns the layers as the bound takes them, for the degrees of a plan: each as fast as on
@@ -283,6 +288,11 @@ func (p *problem) chain(g *grid) bound.Chain {
 		return update[j] - update[i] +
 			cost.RingSecondsOf(g.replicas, params[j]-params[i], p.fastest)
 	}
+	lags := make([]float64, n)
+	for i := 1; i < n && g.stages > 1; i++ {
+		lags[i] = p.fastest(float64(p.sent(i-1, g.sample)))
+	}
+	c.Lag = func(i int) (forward, back float64) { return lags[i], lags[i] }
 	return c
 }
 

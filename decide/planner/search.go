@@ -35,10 +35,10 @@ type shortage struct {
 }
 
 // search returns the best plan of a grid that it finds. Where there are few it plays all of them,
-// and reports that. Else it moves one cut, or the micro-batches of one stage, as long as that
-// helps, and begins at several cuts, such as those of the bound. Where no plan fits into memory it
-// returns what is missing of the one that lacks least.
-func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, all bool) {
+// and returns how many; else 0. It begins at several cuts, such as those of the bound, looks near
+// them by chance, and then moves one cut, or the micro-batches of one stage, as long as that helps.
+// Where no plan fits into memory it returns what is missing of the one that lacks least.
+func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, all float64) {
 	played := 0
 	// try plays a plan, and reports whether it is the best so far.
 	try := func(c candidate) bool {
@@ -59,12 +59,12 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 		best = s
 		return true
 	}
-	if p.countPlans(&g) <= mostPlayed {
+	if n := p.countPlans(&g); n <= mostPlayed {
 		p.eachPlan(g, func(c candidate) { try(c) })
-		return best, lacks, true
+		return best, lacks, float64(n)
 	}
-	even := evenStarts(len(p.model.Layers), g.stages)
-	for _, s := range [][]int{starts, p.leastLargest(&g), even} {
+	from := [][]int{starts, p.leastLargest(&g), evenStarts(len(p.model.Layers), g.stages)}
+	for _, s := range from {
 		for half := range 5 { // halves of what 1F1B holds; 0 = 1 each
 			c := candidate{grid: g, starts: s, ahead: make([]int, g.stages)}
 			for i := range c.ahead {
@@ -72,6 +72,9 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 			}
 			try(c)
 		}
+	}
+	if c, is := p.anneal(g, from, annealPasses, annealHot); is {
+		try(c)
 	}
 	for moved := true; moved && best != nil && played < mostPlayed; {
 		moved = false
@@ -81,7 +84,7 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 			}
 		}
 	}
-	return best, lacks, false
+	return best, lacks, 0
 }
 
 // mostHeld returns how many micro-batches the first stage may hold. One that is alone waits for

@@ -10,18 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/bound"
 )
 
-// instances returns how many random chains a test looks at: some, or what SHOAL_PLAN_ORACLES says.
-func instances(t *testing.T, some int) int {
-	t.Helper()
-	text := os.Getenv("SHOAL_PLAN_ORACLES")
-	if text == "" {
-		return some
+// instances returns how many random chains a test looks at: some, or what PLAN_CASES says.
+func instances(some int) int {
+	if n, err := strconv.Atoi(os.Getenv("PLAN_CASES")); err == nil {
+		return n
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return some
 }
 
 // draw draws a chain, its stages and its micro-batches. Every other one has tails and lags.
@@ -57,7 +51,7 @@ func TestBruteForce(t *testing.T) {
 	const seed = 1
 	random := rand.New(rand.NewPCG(seed, 2))
 	var terms, proved, worst float64
-	cases := instances(t, 150)
+	cases := instances(150)
 	for range cases {
 		c, stages, micro := draw(random)
 		best := bestOfAll(c, stages, micro)

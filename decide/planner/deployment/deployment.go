@@ -73,6 +73,15 @@ type Certificate struct {
 	Bound float64 `json:"bound"` // seconds of a step; no plan of the space takes less
 	Gap   float64 `json:"gap"`   // how much longer the plan takes, as a part of the bound
 	Space string  `json:"space"` // the plans that were compared, in words
+	Proof []Step  `json:"proof,omitempty"`
+}
+
+// A Step is an argument by which some plans of the space are no faster than the bound.
+type Step struct {
+	Argument string  `json:"argument"` // for people, behind the number of plans
+	Plans    float64 `json:"plans"`    // how many: whole ones, or cuts of layers into stages
+	// Groups is how many groups of cuts were ruled out, each as a whole; 0 = each cut alone.
+	Groups int `json:"groups,omitempty"`
 }
 
 // Hash identifies the text of a model or a cluster.

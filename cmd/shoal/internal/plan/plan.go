@@ -19,16 +19,20 @@ import (
 
 // flags are those of shoal plan.
 type flags struct {
-	cluster string // file of the machines; "" = those of job
-	job     string // running job; "" = cluster says the machines
-	batch   int    // samples of a step; 0 = as the job has
-	workers int    // how many take part; 0 = one at each place
-	mesh    string // the mesh to judge; "" = the best is chosen
-	out     string // file that the plan is written to; "" = none
-	space   string // which plans are compared
-	trace   string // file that a timeline of the step is written to; "" = none
-	json    bool   // whether to print the plan as JSON
+	cluster string  // file of the machines; "" = those of job
+	job     string  // running job; "" = cluster says the machines
+	batch   int     // samples of a step; 0 = as the job has
+	workers int     // how many take part; 0 = one at each place
+	mesh    string  // the mesh to judge; "" = the best is chosen
+	out     string  // file that the plan is written to; "" = none
+	space   string  // which plans are compared
+	work    float64 // about how many seconds of a processor go into the proof
+	trace   string  // file that a timeline of the step is written to; "" = none
+	json    bool    // whether to print the plan as JSON
 }
+
+// mostWork bounds --work: a day.
+const mostWork = 86_400
 
 // spaces are the values of --space.
 var spaces = map[string]planner.Space{"mesh": planner.SpaceMesh, "any": planner.SpaceAny}
@@ -77,6 +81,8 @@ running job, with what it has measured of them. Plans are made for devices of on
 	set.StringVar(&f.space, "space", "mesh",
 		"which plans to compare: mesh, those that shoal.train runs; any, also stages with own "+
 			"numbers of replicas")
+	set.Float64Var(&f.work, "work", 1,
+		"how much work goes into the proof, in about seconds of a processor; 0 = next to none")
 	set.StringVarP(&f.out, "out", "o", "", "write the plan to this file, for shoal reshape --plan")
 	set.StringVar(&f.trace, "trace", "",
 		"write a timeline of the step to this file, for ui.perfetto.dev or chrome://tracing")
@@ -97,6 +103,8 @@ func (f *flags) validate(batch bool) error {
 		return cli.Usagef("say how many samples a step has: --batch 96")
 	case f.workers < 0:
 		return cli.Usagef("--workers=%d: at least one takes part", f.workers)
+	case !(f.work >= 0 && f.work <= mostWork):
+		return cli.Usagef("--work=%v: it is from 0 to %d", f.work, mostWork)
 	case spaces[f.space] == 0 && f.space != "mesh":
 		return cli.Usagef("--space=%s: there are mesh and any", f.space)
 	case f.mesh != "" && f.space != "mesh":
@@ -119,7 +127,10 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 		return err
 	}
 	request := planner.Request{Model: m, Cluster: c, Batch: f.batch, Workers: f.workers,
-		Space: spaces[f.space]}
+		Space: spaces[f.space], Work: int(f.work * planner.Second)}
+	if request.Work == 0 {
+		request.Work = -1
+	}
 	var r *planner.Result
 	if f.mesh == "" {
 		r, err = planner.Solve(request)
@@ -195,6 +206,13 @@ func printPlan(out io.Writer, r *planner.Result) error {
 	}
 	fmt.Fprintf(&b, "proved      nothing in this space takes less than %s: gap %.1f %%\n",
 		seconds(d.Certificate.Bound), 100*d.Certificate.Gap)
+	for i, step := range d.Certificate.Proof {
+		title := "ruled out"
+		if i > 0 {
+			title = ""
+		}
+		fmt.Fprintf(&b, "%-11s %.3g %s\n", title, step.Plans, step.Argument)
+	}
 	if g := r.Guarantee; g != nil {
 		fmt.Fprintf(&b, "guaranteed  at most (M + 4N - 4)·C + A = (%d + 4·%d - 4)·%s + %s "+
 			"= %s\n", g.Micro, g.Stages, seconds(g.Slowest), seconds(g.Tail), seconds(g.Seconds))

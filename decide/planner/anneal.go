@@ -1,0 +1,75 @@
+package planner
+
+import (
+	"math"
+
+	"github.com/shoal-ml/shoal/decide/planner/chain"
+)
+
+const (
+	// annealPasses is how many passes the search plays for a grid, and annealHot by which part of a
+	// step a change may be worse at first.
+	annealPasses, annealHot = 200_000, 0.02
+	// morePasses are those for the best plan and for a cut that a proof leaves open, and moreHot
+	// the part there.
+	morePasses, moreHot = 1_000_000, 0.004
+	// annealSeed is what chance is drawn from: the same request gives the same plan.
+	annealSeed = 1
+)
+
+// chainOf returns a grid as a problem of layers in a row. Replicas count as those of the first
+// class, and transfers as overlapped: what is found is played again.
+func (p *problem) chainOf(g *grid) *chain.Problem {
+	known := map[[3]int]chain.Stage{}
+	return &chain.Problem{Layers: len(p.model.Layers), Stages: g.stages, Micro: g.micro,
+		Stage: func(s, from, to int) chain.Stage {
+			key := [3]int{s, from, to}
+			x, is := known[key]
+			if !is {
+				x = p.chainStage(g, s, from, to)
+				known[key] = x
+			}
+			return x
+		}}
+}
+
+// chainStage returns what a stage takes that has the layers from one up to another.
+func (p *problem) chainStage(g *grid, s, from, to int) chain.Stage {
+	class := &g.laid.classes[0]
+	took := class.costs[s]
+	x := chain.Stage{Forward: took.forward[to] - took.forward[from],
+		Backward: took.backward[to] - took.backward[from],
+		Tail: p.allReduceSeconds(g, s, took.params[to]-took.params[from]) + took.update[to] -
+			took.update[from], Most: g.mostHeld()}
+	if s+1 < g.stages {
+		sent := float64(p.sent(to-1, g.sample))
+		for _, w := range class.ways[s] {
+			x.Down = max(x.Down, w.link.SecondsTogether(sent, w.messages))
+		}
+		x.Up = x.Down
+	}
+	free := took.limit - (took.state[to] - took.state[from]) - p.passing(from, to, g.sample)
+	kept := took.kept[to] - took.kept[from]
+	switch {
+	case free < 0:
+		x.Most = 0
+	case kept > 0:
+		x.Most = int(min(int64(x.Most), free/kept))
+	}
+	return x
+}
+
+// anneal looks for plans of a grid near the best that begins at some layers, by so many passes. It
+// returns the best; false = none fits into memory, or no work is to be spent.
+func (p *problem) anneal(g grid, starts [][]int, passes int, hot float64) (candidate, bool) {
+	if p.work < 0 {
+		return candidate{}, false
+	}
+	search := chain.NewSearch(p.chainOf(&g), annealSeed)
+	for _, s := range starts {
+		search.Start(s)
+	}
+	search.Anneal(search.Best, passes, hot)
+	best := search.Best
+	return candidate{grid: g, starts: best.Starts, ahead: best.Ahead}, !math.IsInf(best.Seconds, 1)
+}
