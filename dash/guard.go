@@ -29,8 +29,6 @@ const (
 	maxHeader = 4 << 10
 	// headPatience is how long the head and the body of a request may take to come.
 	headPatience = 5 * time.Second
-	// idlePatience is how long a connection may wait for the next request.
-	idlePatience = 30 * time.Second
 )
 
 // limited is a listener that closes connections above a number at once, and takes no more than some
@@ -93,13 +91,16 @@ func listen(flag, address string) (*limited, error) {
 	return &limited{TCPListener: tcp}, nil
 }
 
-// serve serves on a listener until ctx ends, and closes it. What still waits then is cut off.
+// serve serves on a listener until ctx ends, and closes it. What still waits then is cut off. A
+// connection is for one request, so that what bounds connections bounds requests too: those that
+// come on one that is kept would be as many as somebody can send.
 func serve(ctx context.Context, l *limited, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headPatience,
-		ReadTimeout: headPatience, WriteTimeout: sendPatience, IdleTimeout: idlePatience,
+		ReadTimeout: headPatience, WriteTimeout: sendPatience,
 		MaxHeaderBytes: maxHeader,
 		ErrorLog:       log.New(io.Discard, "", 0), // who hangs up early is no news
 		BaseContext:    func(net.Listener) context.Context { return ctx }}
+	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(l); ctx.Err() == nil {

@@ -93,6 +93,25 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// A connection is for one request, whoever asks for more: else what limits connections would limit
+// no requests.
+func TestConnectionsAreForOneRequest(t *testing.T) {
+	m, err := OpenMetrics("--metrics", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, path := range []string{"/metrics", "/", "/a/../b"} {
+		c := dial(t, m.Addr())
+		request := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", path, m.Addr())
+		fmt.Fprint(c, strings.Repeat(request, 3))
+		answer, err := io.ReadAll(c)
+		if n := strings.Count(string(answer), "HTTP/1.1 "); n != 1 {
+			t.Errorf("%s: %d answers, %v", path, n, err)
+		}
+	}
+}
+
 // Connections above the limit are closed at once, and the next one after one of the others has
 // ended is taken. What is taken can say that it sends no more, by which net/http lets a client that
 // still sends read why it is refused.
