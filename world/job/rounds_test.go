@@ -121,6 +121,37 @@ func TestProgressOfRounds(t *testing.T) {
 	}
 }
 
+// All hosts are lost at one moment as often as it says, and each comes back: none is lost that is
+// not there, as a storm has taken it before, and none joins that is.
+func TestSpotTakesAll(t *testing.T) {
+	s := job.Spot{Calm: 3600, Storm: 1800, Lose: 600, Back: 300, All: 7200}
+	const hosts, until = 4, 3000 * 3600
+	list := s.Events(7, hosts, 0.5, until)
+	out, taken, all := map[int]bool{}, false, 0.0
+	for i, e := range list {
+		if out[e.Host] == (e.What == job.Lose) {
+			t.Fatalf("%+v, and it is there: %v", e, !out[e.Host])
+		}
+		out[e.Host] = e.What == job.Lose
+		if e.Host == 0 && e.What == job.Lose {
+			taken = true
+			all++
+		}
+		if taken && (i+1 == len(list) || list[i+1].At > e.At) {
+			for host := range hosts {
+				if !out[host] {
+					t.Fatalf("host %d stays when all others are lost after %v s", host, e.At)
+				}
+			}
+			taken = false
+		}
+	}
+	// The last of four is back after 625 s, on average.
+	if often := all * (7200 + 625) / until; math.Abs(often-1) > 0.1 {
+		t.Errorf("%v times as often as it should be", often)
+	}
+}
+
 // Storms take hosts away and bring them back, as often as they say; the first host stays, and the
 // same seed gives the same.
 func TestSpot(t *testing.T) {

@@ -15,6 +15,7 @@ type Spot struct {
 	Calm, Storm float64 // how long each lasts; 0 = there are no storms
 	Lose        float64 // until a host is lost in a storm
 	Back        float64 // until a host that was lost joins again
+	All         float64 // from the end of one time in which all hosts are lost at once to the next
 	// Every is from the end of one time in which cables are slow to the next one, Slow how long
 	// that is, and Cable how many seconds a byte takes then; 0 = cables stay.
 	Every, Slow, Cable float64
@@ -24,9 +25,12 @@ type Spot struct {
 const maxSpotEvents = 1 << 17
 
 // Events returns what happens until a time to so many hosts, whose cables take so many seconds a
-// byte else. The first host is never lost, so that the job goes on.
+// byte else. The first host is lost with all others alone, so that the job goes on.
 func (s Spot) Events(seed uint64, hosts int, cable, until float64) (list []Event) {
 	numbers, next := drawsOf(seed+3, 0), uint64(0)
+	if s.All > 0 {
+		list = s.allLost(seed, hosts, until)
+	}
 	// wait draws a time of a mean.
 	wait := func(mean float64) float64 {
 		next++
@@ -61,5 +65,48 @@ func (s Spot) Events(seed uint64, hosts int, cable, until float64) (list []Event
 		}
 	}
 	slices.SortStableFunc(list, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	if s.All > 0 {
+		list = possible(list, hosts)
+	}
 	return list
+}
+
+// allLost returns when all hosts are lost at once, and when each of them is back, until a time.
+func (s Spot) allLost(seed uint64, hosts int, until float64) (list []Event) {
+	numbers, next := drawsOf(seed+4, 0), uint64(0)
+	// wait draws a time of a mean.
+	wait := func(mean float64) float64 {
+		next++
+		return float64(-mean * portable.Log((float64(numbers.at(next)>>11)+0.5)/(1<<53)))
+	}
+	for at := wait(s.All); at < until && len(list) < maxSpotEvents; {
+		end := at
+		for host := range hosts {
+			back := at + wait(s.Back)
+			list = append(list, Event{Timed: true, At: at, What: Lose, Host: host,
+				Text: fmt.Sprintf("h%d is taken away with all others", host+1)},
+				Event{Timed: true, At: back, What: Join, Host: host,
+					Text: fmt.Sprintf("h%d is back", host+1)})
+			end = max(end, back)
+		}
+		at = end + wait(s.All)
+	}
+	return list
+}
+
+// possible returns the events of a list, in its order, but for those by which a host is lost that
+// is not there, or joins that is.
+func possible(list []Event, hosts int) []Event {
+	there := make([]bool, hosts)
+	for i := range there {
+		there[i] = true
+	}
+	return slices.DeleteFunc(list, func(e Event) bool {
+		if e.What != Lose && e.What != Join {
+			return false
+		}
+		before := there[e.Host]
+		there[e.Host] = e.What == Join
+		return before == there[e.Host]
+	})
 }

@@ -308,6 +308,9 @@ func (p *parser) readSpot(l *line, kind string) {
 	read("storm", &s.Storm)
 	read("lose", &s.Lose)
 	read("back", &s.Back)
+	if l.more() {
+		read("all", &s.All)
+	}
 }
 
 // readRange reads the least and the largest of some numbers, none of which is above most. what says
