@@ -149,6 +149,7 @@ func (p *problem) best(grids []grid) (*Result, error) {
 	least := proved.least()
 	result := p.result(found, least)
 	result.Best.Certificate.Proof = proved.steps(least)
+	result.Best.Certificate.Work = float64(max(p.work, 0)) / Second
 	return result, nil
 }
 

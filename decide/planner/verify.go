@@ -41,6 +41,7 @@ func Verify(r Request, d *deployment.Deployment) (fails []string, err error) {
 		if d.Certificate.Space == ownSpace {
 			r.Space = SpaceAny
 		}
+		r.Work = int(math.Round(d.Certificate.Work * Second))
 		if proof, err = Solve(r); err != nil {
 			return nil, err
 		}

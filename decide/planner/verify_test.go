@@ -52,6 +52,32 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestVerifyWork proves anew with as much work as went into a plan, and so finds the same; and says
+// of a proof that is said to have taken less that it is not found.
+func TestVerifyWork(t *testing.T) {
+	random := rand.New(rand.NewPCG(11, 12))
+	c := randomChain(random)
+	for c.places = 6; len(c.layers) < 60; {
+		c.layers = append(c.layers, c.layers[random.IntN(len(c.layers))])
+		c.params, c.out = append(c.params, 1<<30), append(c.out, 0)
+	}
+	request := c.request(t, 6)
+	request.Work = planner.Second / 10
+	r, err := planner.Solve(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Work = 0 // what the request says does not count
+	if fails, err := planner.Verify(request, r.Best); err != nil || fails != nil {
+		t.Errorf("%s: %v, %v", r.Best.Mesh, fails, err)
+	}
+	r.Best.Certificate.Work = 1.0 / planner.Second
+	fails, err := planner.Verify(request, r.Best)
+	if err != nil || !strings.Contains(strings.Join(fails, "\n"), "proof that is found again") {
+		t.Errorf("%s: %v, %v", r.Best.Mesh, fails, err)
+	}
+}
+
 // TestVerifyRefuses names what cannot be judged at all.
 func TestVerifyRefuses(t *testing.T) {
 	request := randomChain(rand.New(rand.NewPCG(9, 10))).request(t, 2)

@@ -13,6 +13,8 @@ import (
 )
 
 const (
+	// MostWork bounds what goes into a proof, in about seconds of a processor: a day.
+	MostWork = 86_400
 	// Version stands in every Deployment.
 	Version = "deployment/1"
 	// MaxBytes bounds what Parse reads.
@@ -74,6 +76,8 @@ type Certificate struct {
 	Gap   float64 `json:"gap"`   // how much longer the plan takes, as a part of the bound
 	Space string  `json:"space"` // the plans that were compared, in words
 	Proof []Step  `json:"proof,omitempty"`
+	// Work is how much went into the proof at most, in about seconds of a processor.
+	Work float64 `json:"work,omitempty"`
 }
 
 // A Step is an argument by which some plans of the space are no faster than the bound.
@@ -111,6 +115,10 @@ func Parse(text []byte) (*Deployment, error) {
 		p.Seconds <= p.High) || d.Batch < 1 {
 		return nil, fmt.Errorf("deployment: a step of %d samples in %v s, from %v to %v, cannot be",
 			d.Batch, p.Seconds, p.Low, p.High)
+	}
+	if c := d.Certificate; !(c.Work >= 0 && c.Work <= MostWork) {
+		return nil, fmt.Errorf("deployment: a proof of %v seconds of a processor; it takes from 0 "+
+			"to %d", c.Work, MostWork)
 	}
 	if d.Mesh == "" {
 		if d.Runs.By != "" {

@@ -31,9 +31,6 @@ type flags struct {
 	json    bool    // whether to print the plan as JSON
 }
 
-// mostWork bounds --work: a day.
-const mostWork = 86_400
-
 // spaces are the values of --space.
 var spaces = map[string]planner.Space{"mesh": planner.SpaceMesh, "any": planner.SpaceAny}
 
@@ -103,8 +100,8 @@ func (f *flags) validate(batch bool) error {
 		return cli.Usagef("say how many samples a step has: --batch 96")
 	case f.workers < 0:
 		return cli.Usagef("--workers=%d: at least one takes part", f.workers)
-	case !(f.work >= 0 && f.work <= mostWork):
-		return cli.Usagef("--work=%v: it is from 0 to %d", f.work, mostWork)
+	case !(f.work >= 0 && f.work <= deployment.MostWork):
+		return cli.Usagef("--work=%v: it is from 0 to %d", f.work, deployment.MostWork)
 	case spaces[f.space] == 0 && f.space != "mesh":
 		return cli.Usagef("--space=%s: there are mesh and any", f.space)
 	case f.mesh != "" && f.space != "mesh":
