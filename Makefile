@@ -96,7 +96,8 @@ bench-loop: build ## how true the predictions of the loop are and what it brings
 	scripts/setup
 	.venv/bin/python bench/loop/run.py $(if $(QUICK),--quick,--write)
 
-bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 20 minutes; QUICK=1 a few cases
+bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 25 minutes; QUICK=1 a few cases
+	scripts/setup torch2
 	scripts/setup
 	.venv/bin/python bench/plan/run.py $(if $(QUICK),--quick,--write)
 

@@ -1,6 +1,9 @@
 """Measures a chain of layers, and writes it down for shoal plan: docs/formats/model.md.
 
     python3 -m shoal.torch.profile gpt.py:chain --sample gpt.py:fetch --micro 1,2 -o gpt.model.json
+
+Under `shoal run -n 2` two processes measure at the same time, as two workers of a host compute, and
+the first one writes.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
+import shoal
 from shoal.errors import ShoalError
 
 from .chain.layers import Layers
@@ -99,13 +103,14 @@ def profile(
     say: Callable[[str], None],
 ) -> Dict[str, Any]:
     """Measure a chain with micro-batches of several sizes, and return it as model/1 has it. A size
-    for which a GPU has too little memory is left out, of which `say` tells. Raises ShoalError where
-    the chain cannot be measured.
+    for which a GPU has too little memory is left out, of which `say` tells. All workers of a job
+    measure at the same time. Raises ShoalError where the chain cannot be measured.
     """
     layers = Layers(chain.layers, chain.optimizer)
     bench = Bench(chain, layers, device)
     points, out = [], [0] * len(layers)
     for size in micro:
+        shoal.join().barrier()
         began = time.monotonic()
         try:
             measured = bench.measure(sample(torch.arange(size)), rounds)
@@ -252,6 +257,9 @@ def _run(given: argparse.Namespace) -> None:
         kind=given.device_name or kind_of(device),
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    shoal.join().barrier()  # until then all compute
+    if shoal.join().rank:
+        return
     write(given.output, model)
     spread = 100 * statistics.median(p["spread"] for p in model["points"])
     layers, points = len(model["layers"]), len(model["points"])

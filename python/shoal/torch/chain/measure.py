@@ -61,58 +61,79 @@ class Bench:
 
     def measure(self, sample: Any, rounds: int) -> List[Measured]:
         """What each layer takes for a micro-batch: the inputs of the first layer, and what the loss
-        is compared with. In each round every layer is measured once, so what disturbs the machine
-        for a while disturbs few of the rounds. Raises ShoalError where a layer fails, with its
-        name.
+        is compared with. A round is a step of training with one micro-batch, in which each layer is
+        timed by itself: so it finds in the caches what it finds there in training, and what
+        disturbs the machine for a while disturbs few rounds. Raises ShoalError where a layer fails,
+        with its name.
         """
         given, targets = split_sample(sample)
         targets = _moved(targets, self._device)
         inputs = [t.to(self._device) for t in as_tensors(given, "the sample")]
-        recorded = [inputs]
-        bytes_kept, bytes_out = [], []
-        for layer in self._layers:
-            with _Named(layer.name):
-                kept = KeptBytes(layer.module)
-                with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
-                    outputs = self._forward(layer, recorded[-1], targets)
-                given_out = outputs if not layer.last else []
-                bytes_kept.append(kept.nbytes)
-                bytes_out.append(sum(t.numel() * t.element_size() for t in given_out))
-                recorded.append([t.detach().requires_grad_(t.requires_grad) for t in outputs])
-        took: List[List[Tuple[float, float, float, float]]] = [[] for _ in self._layers]
-        for number in range(_WARM_UP + rounds):
-            for i, layer in enumerate(self._layers):
-                with _Named(layer.name):
-                    figures = self._once(layer, recorded[i], targets)
-                if number >= _WARM_UP:
-                    took[i].append(figures)
+        sizes = self._sizes(inputs, targets)
+        took = [self._round(inputs, targets) for _ in range(_WARM_UP + rounds)][_WARM_UP:]
         return [
-            _summary(rows, kept, out) for rows, kept, out in zip(took, bytes_kept, bytes_out)
+            _summary([figures[i] for figures in took], *sizes[i]) for i in range(len(self._layers))
         ]
 
-    def _once(
-        self, layer: _Layer, inputs: List[torch.Tensor], targets: Any
-    ) -> Tuple[float, float, float, float]:
-        """Seconds of one forward and one backward pass, of the part of the latter that is for the
-        parameters, and of a step of the optimizer.
+    def _sizes(self, inputs: List[torch.Tensor], targets: Any) -> List[Tuple[int, int]]:
+        """Of each layer the bytes that it keeps for its backward pass, and that it gives."""
+        sizes = []
+        for layer in self._layers:
+            kept = KeptBytes(layer.module)
+            with _Named(layer.name), torch.autograd.graph.saved_tensors_hooks(
+                kept.pack, kept.unpack
+            ):
+                outputs = self._forward(layer, inputs, targets)
+            out = 0 if layer.last else sum(t.numel() * t.element_size() for t in outputs)
+            sizes.append((kept.nbytes, out))
+            inputs = _leaves(outputs)
+        return sizes
+
+    def _round(
+        self, inputs: List[torch.Tensor], targets: Any
+    ) -> List[Tuple[float, float, float, float]]:
+        """Of each layer the seconds of one forward and one backward pass, of the part of the latter
+        that is for the parameters, and of a step of the optimizer.
         """
-        wanted = [t for t in inputs if t.requires_grad]
-        for t in wanted:
-            t.grad = None
-        forward, outputs = self._timed(lambda: self._forward(layer, inputs, targets))
-        roots = [t for t in outputs if t.requires_grad]
-        seeds = [torch.ones_like(t) for t in roots]
-        backward = by_inputs = 0.0
-        if roots:
-            backward, _ = self._timed(lambda: torch.autograd.backward(roots, seeds))
-        if roots and wanted:
-            again = [t for t in self._forward(layer, inputs, targets) if t.requires_grad]
-            by_inputs, _ = self._timed(
-                lambda: torch.autograd.grad(again, wanted, seeds, allow_unused=True)
-            )
-        trained = layer.optimizer is not None
-        update = self._timed(lambda: _step(layer.optimizer))[0] if trained else 0.0
-        return forward, backward, max(0.0, backward - by_inputs) if trained else 0.0, update
+        forward, passes = self._all_forward(inputs, targets)
+        backward = [0.0] * len(passes)
+        for i, (layer, (given, gave)) in reversed(list(enumerate(zip(self._layers, passes)))):
+            roots, seeds = _seeds(gave, passes[i + 1][0] if i + 1 < len(passes) else None)
+            if roots:
+                with _Named(layer.name):
+                    backward[i], _ = self._timed(lambda: torch.autograd.backward(roots, seeds))
+        # The same again to the inputs alone, with the gradients that came of the first pass.
+        by_inputs = [0.0] * len(passes)
+        _, again = self._all_forward(inputs, targets)
+        for i, (layer, (given, gave)) in reversed(list(enumerate(zip(self._layers, again)))):
+            wanted = [t for t in given if t.requires_grad]
+            roots, seeds = _seeds(gave, passes[i + 1][0] if i + 1 < len(passes) else None)
+            if roots and wanted:
+                with _Named(layer.name):
+                    by_inputs[i], _ = self._timed(
+                        lambda: torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
+                    )
+        rows = []
+        for i, layer in enumerate(self._layers):
+            by_weights = update = 0.0
+            if layer.optimizer is not None:
+                by_weights = max(0.0, backward[i] - by_inputs[i])
+                update, _ = self._timed(lambda: _step(layer.optimizer))
+            rows.append((forward[i], backward[i], by_weights, update))
+        return rows
+
+    def _all_forward(
+        self, inputs: List[torch.Tensor], targets: Any
+    ) -> Tuple[List[float], List[Tuple[List[torch.Tensor], List[torch.Tensor]]]]:
+        """Of each layer the seconds of a forward pass, what it got and what it gave."""
+        took, passes = [], []
+        for layer in self._layers:
+            with _Named(layer.name):
+                seconds, outputs = self._timed(lambda: self._forward(layer, inputs, targets))
+            took.append(seconds)
+            passes.append((inputs, outputs))
+            inputs = _leaves(outputs)
+        return took, passes
 
     def _forward(
         self, layer: _Layer, inputs: List[torch.Tensor], targets: Any
@@ -135,6 +156,24 @@ class Bench:
         last.record()
         last.synchronize()
         return first.elapsed_time(last) / 1e3, done
+
+
+def _leaves(outputs: List[torch.Tensor]) -> List[torch.Tensor]:
+    """What a layer gave, as the next one gets it: without what it was computed from."""
+    return [t.detach().requires_grad_(t.requires_grad) for t in outputs]
+
+
+def _seeds(
+    outputs: List[torch.Tensor], following: Optional[List[torch.Tensor]]
+) -> Tuple[List[torch.Tensor], List[torch.Tensor]]:
+    """The tensors of an output that have a gradient, and their gradients: those of the inputs of
+    the following layer; None = there is none, and the output is the loss.
+    """
+    roots = [t for t in outputs if t.requires_grad]
+    if following is None:
+        return roots, [torch.ones_like(t) for t in roots]
+    grads = [t.grad for t, of in zip(following, outputs) if of.requires_grad]
+    return roots, [torch.zeros_like(t) if g is None else g for t, g in zip(roots, grads)]
 
 
 class _Named:
