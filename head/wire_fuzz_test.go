@@ -277,7 +277,8 @@ func newRecovering() *head.Agent {
 	a.Receive("C", head.Answer{
 		Answer: member.Decision{
 			Record: member.Record{View: view, Head: "B", Since: 5,
-				Hosts: []member.Host{{Name: "B"}, {Name: "C"}}, Want: 2, Min: 1, Next: 4}}})
+				Hosts: []member.Host{{Name: "B"}, {Name: "C", Kind: "a100"}},
+				Want:  2, Min: 1, Next: 4}}})
 	return a
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/state/layout"
 	statereshape "github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -102,5 +103,63 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 	slices.Reverse(shape.Order)
 	if _, err := p.TakePlan(&shape, members); err == nil {
 		t.Error("a plan of other ranks than the head's is taken")
+	}
+}
+
+// Ranks are on hosts of the kinds that a mesh names. Where a lost host leaves too few workers of a
+// kind, the degrees are kept, and ranks can be anywhere; a mesh that somebody asks for is refused.
+func TestArrangeByKind(t *testing.T) {
+	state, err := statereshape.NewState(&statereshape.Statement{Mesh: "dp=2",
+		Layout:  `{"shoal": "layout/1", "mesh": "dp=1,tp=1", "rules": [{"match": "w", "place": ""}]}`,
+		Tensors: []statereshape.Tensor{{Name: "w", DType: "f32", Shape: []int{4}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	members := topo.View{Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "b"},
+		{Worker: 6, Host: "c"}}}
+	kinds := []meshes.HostKind{{Host: "a", Kind: "v100"}, {Host: "b", Kind: "a100"},
+		{Host: "c", Kind: "a100"}, {Host: "d", Kind: "v100"}}
+	for _, x := range []struct {
+		mesh, ask, next string
+		want            []topo.WorkerID
+		lost            string // whether a checkpoint must give the state
+	}{
+		{"dp=3", "dp=3(on=a100/v100/a100)", "dp=3(on=a100/v100/a100)", []topo.WorkerID{5, 4, 6},
+			""},
+		{"dp=3", "dp=2(on=a100/v100)", "dp=2(on=a100/v100)", []topo.WorkerID{5, 4}, "lost"},
+		{"dp=3", "dp=2(on=v100/v100)", "", nil, ""},
+		{"dp=4,tp=1(on=a100)", "", "dp=3,tp=1", []topo.WorkerID{4, 5, 6}, ""},
+		{"dp=4(on=a100/a100/v100/v100)", "", "dp=3", []topo.WorkerID{4, 5, 6}, ""},
+		{"dp=3(on=a100/a100/v100)", "", "dp=3(on=a100/a100/v100)", []topo.WorkerID{6, 5, 4}, ""},
+	} {
+		p := Planner{}
+		p.Learn(state)
+		shape := head.Shape{Mesh: x.mesh, Workers: []topo.WorkerID{4, 5, 6, 7}, Lost: x.lost,
+			Kinds: kinds}
+		l, err := p.Layout(x.mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shape.Workers = shape.Workers[:l.Ranks]
+		to, err := p.Arrange(shape, x.ask, members)
+		lost, unfit := new(meshes.StateLost), new(layout.KindError)
+		if errors.As(err, &lost) != (x.lost != "") || errors.As(err, &unfit) != (x.next == "") ||
+			to.Mesh != x.next || !slices.Equal(to.Order, x.want) {
+			t.Errorf("from %s to %q: mesh %s on %v, want %s on %v; %v", x.mesh, x.ask, to.Mesh,
+				to.Order, x.next, x.want, err)
+		}
+		if dropped := x.mesh == "dp=4,tp=1(on=a100)"; (to.Note != "") != dropped {
+			t.Errorf("from %s to %q: the note %q", x.mesh, x.ask, to.Note)
+		}
+	}
+	to, err := (&Planner{state: state, layouts: map[string]*statereshape.Layout{}}).Layout(
+		"dp=4(on=v100/v100/a100/a100)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, hosts := Locate(&head.Shape{Workers: []topo.WorkerID{4, 5, 6}, Kinds: kinds}, members)
+	at.Kinds = append(at.Kinds, "v100")
+	if addWorkers(&at, to, len(hosts)+1); !slices.Equal(at.Hosts, []int{0, 1, 2, 3}) {
+		t.Errorf("a worker more is planned on host %v", at.Hosts)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/internal/spelling"
 	"github.com/shoal-ml/shoal/internal/strict"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 const (
@@ -119,8 +120,10 @@ func (c *Cluster) validate() error {
 	kinds, hosts := make([]string, 0, len(c.Kinds)), map[string]bool{}
 	for _, k := range c.Kinds {
 		switch {
-		case k.Name == "" || slices.Contains(kinds, k.Name):
-			return fmt.Errorf("a kind %q has no name, or comes twice", k.Name)
+		case topo.CheckKind(k.Name) != nil: // it stands in the text of a mesh
+			return topo.CheckKind(k.Name)
+		case slices.Contains(kinds, k.Name):
+			return fmt.Errorf("kind %s comes twice", k.Name)
 		case k.Memory <= 0 || k.Reserve < 0 || k.Reserve >= k.Memory:
 			return fmt.Errorf("kind %s: %d bytes of memory, of which %d are reserved", k.Name,
 				k.Memory, k.Reserve)

@@ -174,8 +174,8 @@ func mustFind(t *testing.T, name string) zoo.Shape {
 // TestModel reads all models as people's files are read, with points of all known devices.
 func TestModel(t *testing.T) {
 	devices := devicesOf(t, `{"name": "a100-80", "memory": 1}`,
-		`{"name": "NVIDIA H100 80GB HBM3", "memory": 1}`,
-		`{"name": "Tesla V100-SXM2-16GB", "memory": 1}`, `{"name": "NVIDIA A10G", "memory": 1}`)
+		`{"name": "NVIDIA-H100-80GB-HBM3", "memory": 1}`,
+		`{"name": "Tesla-V100-SXM2-16GB", "memory": 1}`, `{"name": "NVIDIA-A10G", "memory": 1}`)
 	for i, want := range []float64{312e12, 989e12, 125e12, 70e12} {
 		if devices[i].Flops != want || devices[i].Places != 2 ||
 			devices[i].Inside.Seconds(1e6) != 1 {
