@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,11 +19,13 @@ import (
 
 // newImportCommand returns the command shoal plan import.
 func newImportCommand() *cobra.Command {
-	var out, clusterOut string
+	var out, clusterOut, name, hosts string
 	var sources strings.Builder
 	for _, s := range importer.Sources() {
 		fmt.Fprintf(&sources, "  %-12s %s\n", s.Name, s.What)
 	}
+	fmt.Fprintf(&sources, "  %-12s %s\n", "sailor", "the folder of Sailor's profiles, with --name "+
+		"of a model and --hosts")
 	cmd := &cobra.Command{
 		Use:   "import SOURCE FILE -o MODEL",
 		Short: "Make a model of a file in which another planner keeps what it measured",
@@ -31,12 +35,25 @@ have wrong or to leave out is replaced by rules, and each that was used is told.
 `+sources.String(), cli.ExitCodes, "plans"),
 		Example: `  shoal plan import pipedream graph.txt -o gnmt.model.json
   shoal plan gnmt.model.json --cluster cluster.json --batch 32   plan what was imported
+  shoal plan import sailor data --name OPT-350 --hosts A100-40=8 -o opt.json --cluster-out c.json
   shoal plan import --help                                       which sources there are`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all := importer.Sources()
 			at := slices.IndexFunc(all, func(s importer.Source) bool { return s.Name == args[0] })
 			switch {
+			case args[0] == "sailor" && (out == "" || name == ""):
+				return cli.Usagef("say of which model, and where it goes: --name OPT-350 " +
+					"-o x.model.json")
+			case args[0] == "sailor":
+				source, err := sailorSource(args[1], name, hosts)
+				if err != nil {
+					return err
+				}
+				return importFile(cmd.OutOrStdout(), source,
+					filepath.Join(args[1], "profiles_tmp.json"), out, clusterOut)
+			case name != "" || hosts != "":
+				return cli.Usagef("--name and --hosts are for sailor")
 			case at < 0:
 				return cli.Usagef("there is no source %q; there are:\n%s", args[0],
 					strings.TrimSuffix(sources.String(), "\n"))
@@ -49,7 +66,39 @@ have wrong or to leave out is replaced by rules, and each that was used is told.
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write the model to this file")
 	cmd.Flags().StringVar(&clusterOut, "cluster-out", "",
 		"write the machines to this file, if the source has them")
+	cmd.Flags().StringVar(&name, "name", "", "which model, where the source has several")
+	cmd.Flags().StringVar(&hosts, "hosts", "",
+		"how many hosts of each kind of device, such as A100-40=8,V100-16=4")
 	return cmd
+}
+
+// sailorSource returns the source that reads profiles of Sailor with the other files of its folder.
+func sailorSource(folder, name, hosts string) (s importer.Source, err error) {
+	var files importer.SailorFiles
+	for file, into := range map[string]*[]byte{"llm_info.json": &files.Info,
+		"bandwidth/network_coeffs_all_homo.json":  &files.Network,
+		"bandwidth/multizone_bandwidths_het.json": &files.Mixed,
+		"configs/basic_cluster_config.json":       &files.Config} {
+		if *into, err = durable.Read(filepath.Join(folder, file), importer.MaxBytes); err != nil {
+			return s, cli.AsUsage(err)
+		}
+	}
+	var list []importer.SailorHosts
+	for _, item := range strings.Split(hosts, ",") {
+		kind, text, _ := strings.Cut(item, "=")
+		count, err := strconv.Atoi(text)
+		if err != nil || kind == "" {
+			return s, cli.Usagef("--hosts=%s: say how many hosts of each kind, such as "+
+				"A100-40=8,V100-16=4", hosts)
+		}
+		list = append(list, importer.SailorHosts{Kind: kind, Count: count})
+	}
+	s.Name = "sailor"
+	s.Read = func(text []byte) (*importer.Imported, error) {
+		files.Profiles = text
+		return importer.Sailor(files, name, list)
+	}
+	return s, nil
 }
 
 // importFile reads a file of a source, writes what it has, and tells what was changed.

@@ -48,7 +48,7 @@ MODEL is a file with the layers of the model and what each was measured to take
 (docs/formats/model.md), or a well-known model by formula, such as zoo:llama-8b, or
 zoo:llama-8b@4096 with samples of so many tokens; shoal plan zoo lists those. The file of the
 cluster has hosts, devices and links (docs/formats/cluster.md). With --job these are the ones of a
-running job, with what it has measured of them. Plans are made for devices of one kind.`,
+running job, with what it has measured of them. Devices may be of several kinds.`,
 			cli.ExitCodes, "plans"),
 		Example: `  shoal plan gpt.model.json --cluster cluster.json --batch 96
   shoal plan gpt.model.json --cluster cluster.json --batch 96 --mesh "dp=2,pp=2(9/5;micro=4)"
