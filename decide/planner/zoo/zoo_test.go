@@ -198,7 +198,7 @@ func TestModel(t *testing.T) {
 		for _, c := range m.Point("a100-80", 1, 2).Layers {
 			took += c.Forward + c.Backward
 		}
-		if least := 2 * s.Operations() / (0.45 * 312e12); took < least || took > 1.02*least {
+		if least := 2 * s.Operations() / (0.6 * 312e12); took < least || took > 1.02*least {
 			t.Errorf("%s: two samples take %v s, by operations %v", s.Name, took, least)
 		}
 	}
