@@ -72,6 +72,7 @@ type problem struct {
 	batch  int
 	known  map[costsKey]*costs
 	work   int // operations of the proof; negative = a first search is all
+	passes int // in all timelines that the search has played
 }
 
 // costsKey names costs.

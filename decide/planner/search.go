@@ -14,6 +14,10 @@ const (
 	// mostPlayed bounds the timelines that are played for one grid, whatever the machine. So many
 	// plans or fewer are all played.
 	mostPlayed = 4000
+	// mostPasses bounds the passes in the timelines that are played for one grid, where the search
+	// moves from plan to plan, and mostInAll those of all grids, of which the ones with the least
+	// bounds come first.
+	mostPasses, mostInAll = 1 << 23, 1 << 25
 	// maxRejected is how many plans that were not taken are told.
 	maxRejected = 4
 )
@@ -39,8 +43,8 @@ type shortage struct {
 // them by chance, and then moves one cut, or the micro-batches of one stage, as long as that helps.
 // Where no plan fits into memory it returns what is missing of the one that lacks least.
 func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, all float64) {
-	played := 0
-	// try plays a plan, and reports whether it is the best so far.
+	played, passes := 0, 0
+	// try plays a plan that may be the best so far, and reports whether it is.
 	try := func(c candidate) bool {
 		if c.byReplica && !p.share(&c) {
 			return false
@@ -52,6 +56,11 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 			return false
 		}
 		played++
+		if best != nil && p.least(&c) >= best.seconds {
+			return false
+		}
+		passes += 2 * c.micro * c.stages
+		p.passes += 2 * c.micro * c.stages
 		s, err := p.play(&c)
 		if err != nil || best != nil && s.seconds >= best.seconds {
 			return false
@@ -79,12 +88,42 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 	for moved := true; moved && best != nil && played < mostPlayed; {
 		moved = false
 		for _, next := range p.neighbours(best.candidate) {
+			if passes > mostPasses || p.passes > mostInAll {
+				break
+			}
 			if moved = try(next); moved {
 				break
 			}
 		}
 	}
 	return best, lacks, 0
+}
+
+// least returns what a plan takes at least: the terms of bound.Cuts for each of its stages.
+func (p *problem) least(c *candidate) (seconds float64) {
+	for i := range c.laid.classes {
+		costs, micro := c.laid.classes[i].costs, float64(c.microOf(i))
+		// pass returns the seconds of both passes of a micro-batch on a stage.
+		pass := func(s int) (forward, backward float64) {
+			from, to := p.layersOf(c, s)
+			return costs[s].forward[to] - costs[s].forward[from],
+				costs[s].backward[to] - costs[s].backward[from]
+		}
+		down, up, behind := 0.0, 0.0, 0.0 // on the stages before, forward and back, and behind
+		for s := range c.stages {
+			f, b := pass(s)
+			behind += f + b
+		}
+		for s := range c.stages {
+			f, b := pass(s)
+			behind -= f + b
+			allReduce, update := p.tail(c, s)
+			seconds = max(seconds, down+float64(micro*(f+b))+max(up, allReduce+update),
+				down+float64(micro*f)+behind+b+up, down+f+behind+float64(micro*b)+up)
+			down, up = down+f, up+b
+		}
+	}
+	return seconds
 }
 
 // mostHeld returns how many micro-batches the first stage may hold. One that is alone waits for

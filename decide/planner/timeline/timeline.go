@@ -245,24 +245,32 @@ func (p *player) send(op Op, link, direction int, start, seconds float64) float6
 
 // flow plays a step in which stages wait for what they need only.
 func (p *player) flow() {
+	// advance plays what a stage can, and reports whether that is something.
+	advance := func(s int) (moved bool) {
+		at := 0.0
+		if n := len(p.line.Ops[s]); n > 0 {
+			at = p.line.Ops[s][n-1].End
+		}
+		for {
+			op, direction, is := p.next(s)
+			if !is || p.come[s][direction][op.Micro] < 0 {
+				return moved
+			}
+			op = p.compute(op, direction, at)
+			if link, seconds := p.link(s, direction); link >= 0 {
+				p.send(op, link, direction, max(op.End, p.free[link][direction]), seconds)
+			}
+			at, moved = op.End, true
+		}
+	}
+	// What goes forward comes through all stages on one way down, and gradients on one way up.
 	for moved := true; moved; {
 		moved = false
 		for s := range p.stages {
-			at := 0.0
-			if n := len(p.line.Ops[s]); n > 0 {
-				at = p.line.Ops[s][n-1].End
-			}
-			for {
-				op, direction, is := p.next(s)
-				if !is || p.come[s][direction][op.Micro] < 0 {
-					break
-				}
-				op = p.compute(op, direction, at)
-				if link, seconds := p.link(s, direction); link >= 0 {
-					p.send(op, link, direction, max(op.End, p.free[link][direction]), seconds)
-				}
-				at, moved = op.End, true
-			}
+			moved = advance(s) || moved
+		}
+		for s := len(p.stages) - 2; s >= 0; s-- {
+			moved = advance(s) || moved
 		}
 	}
 }
