@@ -5,12 +5,12 @@
     $ python3 -m shoal.torch.profile $GPT:chain --sample $GPT:fetch --micro 2,4 -o build/model.json
     $ shoal plan build/model.json --cluster examples/chain/hosts.json --batch 16 -o build/plan.json
     $ shoal run -n 2 -- python3 $GPT build/plan.json
-    8 layers, 2 sizes of micro-batches: forward, backward by input and by weights, update; ...
+    6 layers, 2 sizes of micro-batches: forward, backward by input and by weights, update; ...
     plan        ... on 2 workers of cpu
     predicted   ...
     ...
     [0] step    1  loss 4.6306  on ...
-    [0] step   80  loss 2.5005  on ...
+    [0] step   50  loss 2.7216  on ...
 
 It trains on any other mesh of replicas and stages too, with the same losses: the argument is a
 plan, or the text of a mesh, such as dp=1 for a job of one.
@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-CONTEXT, WIDTH, HEADS, BLOCKS, STEPS, BATCH = 32, 48, 4, 6, 80, 16
+CONTEXT, WIDTH, HEADS, BLOCKS, STEPS, BATCH = 32, 48, 4, 4, 50, 16
 with open(os.environ["TEXT"], encoding="utf-8") as file:
     book = file.read()
 alphabet = {character: i for i, character in enumerate(sorted(set(book)))}

@@ -51,11 +51,11 @@ def assert_close(losses, context):
 
 def test_losses_on_every_mesh(launch, tmp_path):
     """The losses do not depend on the mesh, and all ranks have them."""
-    launch(4, WORKER, "curves", tmp_path, 12, *MESHES, prefork="torch")
+    launch(4, WORKER, "curves", tmp_path, 6, *MESHES, prefork="torch")
     found = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(4)]
     assert found.count(found[0]) == 4 and list(found[0]) == MESHES
     for mesh, losses in found[0].items():
-        assert len(losses) == 12 and losses[-1] < losses[0]
+        assert len(losses) == 6 and losses[-1] < losses[0]
         assert_close(losses, mesh)
 
 
