@@ -125,7 +125,7 @@ func (p *problem) best(grids []grid) (*Result, error) {
 			list[i].bound, list[i].played = math.Inf(1), all
 		}
 		if s == nil {
-			if closest == nil || lacks.bytes < closest.bytes {
+			if lacks != nil && (closest == nil || lacks.bytes < closest.bytes) {
 				closest = lacks
 			}
 			continue
@@ -135,6 +135,9 @@ func (p *problem) best(grids []grid) (*Result, error) {
 		}
 		found = append(found, s)
 		best = min(best, s.seconds)
+	}
+	if len(found) == 0 && closest == nil {
+		return nil, p.noGrid(len(p.places))
 	}
 	if len(found) == 0 {
 		return nil, p.infeasible(closest)
