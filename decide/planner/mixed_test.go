@@ -265,3 +265,15 @@ func TestBestOfMixed(t *testing.T) {
 		t.Errorf("%d of %d have a plan", feasible, cases)
 	}
 }
+
+// TestUnmeasured plans on the devices on which layers were measured, and leaves out the others.
+func TestUnmeasured(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.places = [2]int{2, 1}
+	r := x.request(t)
+	r.Model.Points = r.Model.Points[:1]
+	got, err := planner.Solve(r)
+	if err != nil || got.Workers != 2 || got.Devices != "a" {
+		t.Errorf("%+v, error %v", got, err)
+	}
+}

@@ -174,6 +174,10 @@ func newProblem(r Request) (*problem, error) {
 		return nil, fmt.Errorf("nothing was measured on %s; the model has points of %s",
 			p.places[0].Kind, strings.Join(measured, ", "))
 	}
+	// Nobody knows what layers take on the others.
+	p.places = slices.DeleteFunc(p.places, func(x cluster.Place) bool {
+		return !slices.Contains(measured, x.Kind)
+	})
 	if r.Batch < 1 || r.Batch > 1<<30 {
 		return nil, fmt.Errorf("a batch of %d samples; it has from 1 to 2^30", r.Batch)
 	}
