@@ -127,13 +127,23 @@ func (p *problem) eachWay(g *grid, messages int, from, to func(r int) cluster.Pl
 
 // hostsOf lists the hosts of a grid in the order in which its ranks fill them.
 func (p *problem) hostsOf(g *grid) []string {
+	other := g.replicas // how many groups a stage, or a replica, has
+	if g.byReplica {
+		other = g.stages
+	}
 	var all []cluster.Place
 	for k := range p.kinds {
-		if slices.Contains(g.on, k) {
-			all = append(all, p.groups(g.order, k, g.tp)...)
+		count := 0 // stages, or replicas, of the kind
+		for _, on := range g.on {
+			if on == k {
+				count++
+			}
+		}
+		if count > 0 {
+			all = append(all, p.groups(g.order, k, g.tp)[:count*other]...)
 		}
 	}
-	return hostsOf(all[:g.replicas*g.stages])
+	return hostsOf(all)
 }
 
 // fill returns where each worker of a grid is: the first place of those that share its layers. It

@@ -184,8 +184,11 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 	return nil, p.noGrid(workers)
 }
 
-// noGrid says that the batch cannot be divided.
+// noGrid says that the batch cannot be divided among so many workers, 0 = all places.
 func (p *problem) noGrid(workers int) error {
+	if workers == 0 {
+		workers = len(p.places)
+	}
 	var micros []int
 	for _, k := range p.kinds {
 		for _, tp := range p.model.Degrees(k.Name) {

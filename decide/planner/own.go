@@ -60,11 +60,11 @@ func (o *own) stage(s, layers int) (from, to, first, end int) {
 // hostOrder returns the places in the order of hosts that spp.Order gives, those of a host
 // together. It is that of the cluster where all hosts are linked alike, or there are very many.
 func (p *problem) hostOrder() (list []cluster.Place) {
-	hosts := make([][]cluster.Place, 0, len(p.all.Hosts))
-	for _, h := range p.all.Hosts {
-		from := len(list)
-		list = p.places[:from+h.Places]
-		hosts = append(hosts, p.places[from:from+h.Places])
+	var hosts [][]cluster.Place
+	for from, to := 0, 0; from < len(p.places); from = to {
+		for to = from; to < len(p.places) && p.places[to].Host == p.places[from].Host; to++ {
+		}
+		hosts = append(hosts, p.places[from:to])
 	}
 	// rate returns the bytes a second between two hosts.
 	rate := func(a, b int) float64 {
@@ -79,7 +79,6 @@ func (p *problem) hostOrder() (list []cluster.Place) {
 	if alike {
 		return p.places
 	}
-	list = nil
 	for _, h := range spp.Order(len(hosts), rate) {
 		list = append(list, hosts[h]...)
 	}

@@ -177,6 +177,35 @@ func TestOwnReplicas(t *testing.T) {
 	}
 }
 
+// TestHostsOfKinds lists the hosts of a plan on two kinds of devices: those of both, and no more.
+func TestHostsOfKinds(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(3, 4)))
+	for i := range x.layers[1] { // the second kind is much faster, so the plan has its device
+		x.layers[1][i].Forward, x.layers[1][i].Backward = 1e-3, 1e-3
+	}
+	x.memory, x.places = [2]int64{1 << 40, 1 << 40}, [2]int{1, 1}
+	request := x.request(t)
+	all := *request.Cluster
+	all.Hosts = nil
+	for _, name := range []string{"a1", "c1", "a2", "c2"} {
+		all.Hosts = append(all.Hosts, cluster.Host{Name: name, Kind: "a", Places: 1})
+	}
+	all.Hosts = append(all.Hosts, cluster.Host{Name: "d", Kind: "b", Places: 1})
+	fast := cluster.Link{Curve: cluster.Curve{Rate: 1e9}}
+	for _, pair := range [][]string{{"a1", "a2"}, {"c1", "c2"}, {"b", "a"}} {
+		fast.Between = pair
+		all.Links = append([]cluster.Link{fast}, all.Links...)
+	}
+	request.Cluster, request.Workers = reread(t, all, cluster.Parse), 4
+	got, err := planner.Solve(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Best.Hosts) != 4 || !slices.Contains(got.Best.Hosts, "d") {
+		t.Errorf("%s on %s: hosts %v", got.Best.Mesh, got.Devices, got.Best.Hosts)
+	}
+}
+
 // TestHostOrder plans over hosts of two racks, which the cluster lists by turns. Neighbours in the
 // plan are in one rack.
 func TestHostOrder(t *testing.T) {
@@ -210,6 +239,34 @@ func TestHostOrder(t *testing.T) {
 		t.Errorf("%s: hosts %v", got.Best.Mesh, got.Best.Hosts)
 	}
 	if fails, err := planner.Verify(request, got.Best); err != nil || len(fails) > 0 {
+		t.Errorf("%v, %v", fails, err)
+	}
+
+	// A host on which nothing was measured is left out, and mixed up with no other.
+	all.Kinds = append(all.Kinds, cluster.Kind{Name: "gpu", Memory: 1 << 40})
+	all.Hosts = append([]cluster.Host{{Name: "g", Kind: "gpu", Places: 2}}, all.Hosts...)
+	slow.Inside = true
+	all.Links = append(all.Links, slow)
+	request.Cluster = reread(t, all, cluster.Parse)
+	if got, err = planner.Solve(request); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a1", "a2", "b1", "b2"}, got.Best.Hosts); diff != "" {
+		t.Errorf("%s: hosts %v", got.Best.Mesh, got.Best.Hosts)
+	}
+	if !strings.Contains(got.Best.Mesh, "on=cpu") {
+		t.Errorf("mesh %s may be on any host", got.Best.Mesh)
+	}
+
+	// A plan that leaves hosts out is checked again, also where links name these.
+	all.Hosts[0], all.Hosts[1] = all.Hosts[1], all.Hosts[0]
+	all.Hosts[1].Places, all.Hosts[2].Places = 1, 1
+	request.Cluster, request.Workers = reread(t, all, cluster.Parse), 2
+	if got, err = planner.Solve(request); err != nil {
+		t.Fatal(err)
+	}
+	got.Best.Hosts = []string{"a1", "a2"}
+	if fails, err := planner.Verify(request, got.Best); err != nil {
 		t.Errorf("%v, %v", fails, err)
 	}
 }

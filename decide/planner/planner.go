@@ -137,7 +137,7 @@ func (p *problem) best(grids []grid) (*Result, error) {
 		best = min(best, s.seconds)
 	}
 	if len(found) == 0 && closest == nil {
-		return nil, p.noGrid(len(p.places))
+		return nil, p.noGrid(0)
 	}
 	if len(found) == 0 {
 		return nil, p.infeasible(closest)
@@ -169,6 +169,7 @@ func newProblem(r Request) (*problem, error) {
 		if has && slices.Contains(measured, k.Name) {
 			p.kinds = append(p.kinds, k)
 		}
+		p.several = p.several || has && k.Name != p.places[0].Kind
 	}
 	if len(p.kinds) == 0 {
 		return nil, fmt.Errorf("nothing was measured on %s; the model has points of %s",
@@ -215,9 +216,7 @@ func (p *problem) grids(workers int) (list []grid, err error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("a batch of %d samples cannot be divided among %d workers with the "+
-			"micro-batches that were measured, %v, and %d layers: give a batch that is a multiple "+
-			"of them", p.batch, workers, p.model.Micros(name, 1), len(p.model.Layers))
+		return nil, p.noGrid(workers)
 	}
 	return list, nil
 }

@@ -68,11 +68,14 @@ type problem struct {
 	// orders is places in the order of the cluster, and in that of spp.Order where it is another.
 	orders [][]cluster.Place
 	all    *cluster.Cluster
-	kinds  []cluster.Kind // that hosts have
-	batch  int
-	known  map[costsKey]*costs
-	work   int // operations of the proof; negative = a first search is all
-	passes int // in all timelines that the search has played
+	kinds  []cluster.Kind // that hosts have, and on which something was measured
+	// several says that hosts have devices of several kinds, measured or not: then a mesh says on
+	// which of them it is.
+	several bool
+	batch   int
+	known   map[costsKey]*costs
+	work    int // operations of the proof; negative = a first search is all
+	passes  int // in all timelines that the search has played
 }
 
 // costsKey names costs.
@@ -308,7 +311,7 @@ func (p *problem) mesh(c *candidate) string {
 	if c.stages > 1 {
 		stages.Ahead = c.ahead
 	}
-	if len(p.kinds) > 1 {
+	if p.several {
 		names := make([]string, len(c.on))
 		for i, k := range c.on {
 			names[i] = p.kinds[k].Name

@@ -49,7 +49,7 @@ func Verify(r Request, d *deployment.Deployment) (fails []string, err error) {
 	return append(fails, checkProof(d, proof.Best)...), nil
 }
 
-// inOrder returns machines with their hosts in another order.
+// inOrder returns machines with some hosts before the others, in this order.
 func inOrder(c *cluster.Cluster, names []string) (*cluster.Cluster, error) {
 	var hosts []cluster.Host
 	for _, name := range names {
@@ -60,6 +60,11 @@ func inOrder(c *cluster.Cluster, names []string) (*cluster.Cluster, error) {
 			return nil, fmt.Errorf("hosts: %q is no host of the cluster, or comes twice", name)
 		}
 		hosts = append(hosts, c.Hosts[i])
+	}
+	for _, h := range c.Hosts { // links may name them
+		if !slices.Contains(names, h.Name) {
+			hosts = append(hosts, h)
+		}
 	}
 	return c.WithHosts(hosts)
 }
