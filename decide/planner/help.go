@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // Memory is what takes the memory of a worker at most, in bytes.
@@ -17,6 +18,12 @@ type Memory struct {
 
 // Sum returns all of it.
 func (m Memory) Sum() int64 { return m.State + m.Kept + m.Sent }
+
+// String says for people what it is for.
+func (m Memory) String() string {
+	return fmt.Sprintf("state %s, kept for backward %s, transfers %s", plural.Bytes(m.State),
+		plural.Bytes(m.Kept), plural.Bytes(m.Sent))
+}
 
 // A Help is a change that would let more samples through, as the timeline plays the same plan with
 // that change.
@@ -89,8 +96,8 @@ func (p *problem) helps(best *solved) (list []Help) {
 		roomy.ahead = append(roomy.ahead, min(2*max(held, same.stages-s), same.mostHeld()))
 	}
 	if m := p.missing(&roomy); m.bytes > 0 {
-		add(fmt.Sprintf("%.3g GiB of memory in place of %.3g", float64(m.has+m.bytes)/(1<<30),
-			float64(m.has)/(1<<30)), &roomy, change{}, 1)
+		add(fmt.Sprintf("%s of memory in place of %s", plural.Bytes(m.has+m.bytes),
+			plural.Bytes(m.has)), &roomy, change{}, 1)
 	}
 	slices.SortStableFunc(list, func(a, b Help) int { return cmp.Compare(b.Gain, a.Gain) })
 	return list

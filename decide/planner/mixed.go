@@ -149,7 +149,7 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 	combos := p.combos()
 	if grids, few := p.allGrids(combos, workers); few {
 		if len(grids) == 0 {
-			return nil, p.noGrid(workers)
+			return nil, p.undivided(workers)
 		}
 		return p.best(grids)
 	}
@@ -181,22 +181,5 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 	case lacks != nil:
 		return nil, p.infeasible(lacks)
 	}
-	return nil, p.noGrid(workers)
-}
-
-// noGrid says that the batch cannot be divided among so many workers, 0 = all places.
-func (p *problem) noGrid(workers int) error {
-	if workers == 0 {
-		workers = len(p.places)
-	}
-	var micros []int
-	for _, k := range p.kinds {
-		for _, tp := range p.model.Degrees(k.Name) {
-			micros = append(micros, p.model.Micros(k.Name, tp)...)
-		}
-	}
-	slices.Sort(micros)
-	return fmt.Errorf("a batch of %d samples cannot be divided among %d workers with the "+
-		"micro-batches that were measured, %v, and %d layers: give a batch that is a multiple of "+
-		"them", p.batch, workers, slices.Compact(micros), len(p.model.Layers))
+	return nil, p.undivided(workers)
 }

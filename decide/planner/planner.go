@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/shoal-ml/shoal/decide/planner/bound"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
@@ -137,7 +136,7 @@ func (p *problem) best(grids []grid) (*Result, error) {
 		best = min(best, s.seconds)
 	}
 	if len(found) == 0 && closest == nil {
-		return nil, p.noGrid(0)
+		return nil, p.undivided(0)
 	}
 	if len(found) == 0 {
 		return nil, p.infeasible(closest)
@@ -172,14 +171,13 @@ func newProblem(r Request) (*problem, error) {
 		p.several = p.several || has && k.Name != p.places[0].Kind
 	}
 	if len(p.kinds) == 0 {
-		return nil, fmt.Errorf("nothing was measured on %s; the model has points of %s",
-			p.places[0].Kind, strings.Join(measured, ", "))
+		return nil, p.unmeasured()
 	}
 	// Nobody knows what layers take on the others.
 	p.places = slices.DeleteFunc(p.places, func(x cluster.Place) bool {
 		return !slices.Contains(measured, x.Kind)
 	})
-	if r.Batch < 1 || r.Batch > 1<<30 {
+	if r.Batch < 1 || r.Batch > largestBatch {
 		return nil, fmt.Errorf("a batch of %d samples; it has from 1 to 2^30", r.Batch)
 	}
 	if r.Workers < 0 || r.Workers > len(p.places) {
@@ -216,7 +214,7 @@ func (p *problem) grids(workers int) (list []grid, err error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, p.noGrid(workers)
+		return nil, p.undivided(workers)
 	}
 	return list, nil
 }

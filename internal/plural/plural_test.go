@@ -15,3 +15,14 @@ func TestPlural(t *testing.T) {
 		}
 	}
 }
+
+// TestBytes checks which unit a size gets, and that it never has more than three digits.
+func TestBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1023: "0.999 KiB",
+		1536: "1.5 KiB", 3 << 20: "3 MiB", 24 << 30: "24 GiB", 1000 << 30: "0.977 TiB",
+		1 << 50: "1 PiB"} {
+		if got := plural.Bytes(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // The machines of a running job, for which plans are made.
@@ -21,10 +22,10 @@ func printAssumed(out io.Writer, c *cluster.Cluster) error {
 		case l.Measured == nil || *l.Measured || !l.Inside && len(c.Hosts) == 1:
 		case l.Inside:
 			list = append(list, fmt.Sprintf("links inside hosts carry %s a second",
-				bytes(int64(l.Rate))))
+				plural.Bytes(int64(l.Rate))))
 		default:
 			list = append(list, fmt.Sprintf("other links between hosts %s, with %s for a call",
-				bytes(int64(l.Rate)), seconds(l.Latency)))
+				plural.Bytes(int64(l.Rate)), seconds(l.Latency)))
 		}
 	}
 	if list == nil {

@@ -219,7 +219,7 @@ func printPlan(out io.Writer, r *planner.Result) error {
 			"= %s\n", g.Micro, g.Stages, seconds(g.Slowest), seconds(g.Tail), seconds(g.Seconds))
 	}
 	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d%s\n",
-		bytes(d.Stages[r.Fullest].Memory), bytes(r.Has), r.Fullest,
+		plural.Bytes(d.Stages[r.Fullest].Memory), plural.Bytes(r.Has), r.Fullest,
 		memoryParts(r.Memory, r.Fullest))
 	fmt.Fprintf(&b, "binds       %s\n", r.Binds)
 	if len(r.Helps) > 0 {
@@ -255,13 +255,4 @@ func seconds(s float64) string {
 		return "0"
 	}
 	return cli.FormatMicros(1e6 * s)
-}
-
-// bytes writes a size with three digits.
-func bytes(n int64) string {
-	x, unit := float64(n), 0
-	for x >= 1024 && unit < 4 {
-		x, unit = x/1024, unit+1
-	}
-	return fmt.Sprintf("%.3g %s", x, []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit])
 }

@@ -22,6 +22,5 @@ func memoryParts(list []planner.Memory, stage int) string {
 		return ""
 	}
 	m := list[stage]
-	return fmt.Sprintf(": state %s, kept for backward %s, transfers %s", bytes(m.State),
-		bytes(m.Kept), bytes(m.Sent))
+	return ": " + m.String()
 }
