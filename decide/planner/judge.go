@@ -22,8 +22,7 @@ func Judge(r Request, mesh string) (*Result, error) {
 		return nil, fmt.Errorf("mesh %s: %w", mesh, err)
 	}
 	if m := p.missing(c); m.bytes > 0 {
-		return nil, fmt.Errorf("mesh %s does not fit into memory: a worker of stage %d needs %d "+
-			"bytes, and a %s has %d", mesh, m.stage, m.has+m.bytes, m.kind, m.has)
+		return nil, p.tooLarge(mesh, m)
 	}
 	played, err := p.play(c)
 	if err != nil {
@@ -168,8 +167,7 @@ func (p *problem) parseBatch(c *candidate, replicas layout.Axis) error {
 	for _, share := range shares {
 		micro := p.batch / c.sample * share / sum
 		if share == 0 || micro*c.sample*sum != p.batch*share {
-			return fmt.Errorf("a batch of %d samples cannot be divided among %d replicas with "+
-				"micro-batches of %d", p.batch, c.replicas, c.sample)
+			return p.unshared(c, shares)
 		}
 		c.micro = max(c.micro, micro)
 		c.shares = append(c.shares, micro)

@@ -151,7 +151,7 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 		if len(grids) == 0 {
 			return nil, p.undivided(workers)
 		}
-		return p.best(grids)
+		return p.best(grids, workers)
 	}
 	s := &mixedSearch{problem: p, workers: workers, best: math.Inf(1)}
 	for i := range combos {
@@ -175,11 +175,17 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 		}
 	}
 	found, lacks := s.judge()
+	if len(found) == 0 {
+		var lean *solved
+		if lean, lacks = p.leanMixed(workers); lean != nil {
+			found = append(found, s.improve(lean))
+		}
+	}
 	switch {
 	case len(found) > 0:
 		return p.result(found, least), nil
 	case lacks != nil:
-		return nil, p.infeasible(lacks)
+		return nil, p.infeasible(lacks, workers)
 	}
 	return nil, p.undivided(workers)
 }

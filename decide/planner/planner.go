@@ -96,11 +96,11 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.best(grids)
+	return p.best(grids, workers)
 }
 
-// best returns the best plan of some grids that it finds.
-func (p *problem) best(grids []grid) (*Result, error) {
+// best returns the best plan of some grids for so many workers that it finds.
+func (p *problem) best(grids []grid, workers int) (*Result, error) {
 	var list []bounded
 	for _, g := range grids {
 		seconds, cuts := bound.Cuts(p.chain(&g), g.stages, g.micro)
@@ -136,10 +136,10 @@ func (p *problem) best(grids []grid) (*Result, error) {
 		best = min(best, s.seconds)
 	}
 	if len(found) == 0 && closest == nil {
-		return nil, p.undivided(0)
+		return nil, p.undivided(workers)
 	}
 	if len(found) == 0 {
-		return nil, p.infeasible(closest)
+		return nil, p.infeasible(closest, workers)
 	}
 	slices.SortStableFunc(found, func(a, b *solved) int {
 		return cmp.Compare(a.seconds, b.seconds)

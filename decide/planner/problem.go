@@ -76,6 +76,8 @@ type problem struct {
 	known   map[costsKey]*costs
 	work    int // operations of the proof; negative = a first search is all
 	passes  int // in all timelines that the search has played
+	// growing says that more devices are tried, and so not what would help beside them.
+	growing bool
 }
 
 // costsKey names costs.

@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
@@ -36,6 +35,7 @@ type shortage struct {
 	kind  string // of the devices of that stage that lack most
 	has   int64  // bytes that one of them has
 	bytes int64  // that are missing
+	needs Memory // of one of them
 }
 
 // search returns the best plan of a grid that it finds. Where there are few it plays all of them,
@@ -80,6 +80,11 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 				c.ahead[i] = max(1, min((g.stages-i)*half/2, g.mostHeld()))
 			}
 			try(c)
+		}
+	}
+	if best == nil {
+		if c := p.leanest(&g); c != nil {
+			try(*c)
 		}
 	}
 	if c, is := p.anneal(g, from, annealPasses, annealHot); is {
@@ -235,8 +240,9 @@ func (p *problem) missing(c *candidate) *shortage {
 	for i := range c.laid.classes {
 		k := &c.laid.classes[i]
 		for s, took := range k.costs {
-			if n := p.memoryOf(c, i, s).Sum() - took.limit; n > most.bytes {
-				most.stage, most.bytes, most.has = s, n, took.limit
+			needs := p.memoryOf(c, i, s)
+			if n := needs.Sum() - took.limit; n > most.bytes {
+				most.stage, most.bytes, most.has, most.needs = s, n, took.limit, needs
 				most.kind = took.point.Device
 			}
 		}
@@ -284,14 +290,4 @@ func (p *problem) leastLargest(g *grid) []int {
 		}
 	}
 	return fits(high)
-}
-
-// infeasible returns why no plan fits into memory, with what would.
-func (p *problem) infeasible(s *shortage) error {
-	from, to := p.layersOf(&s.candidate, s.stage)
-	return fmt.Errorf("no plan fits into memory: the one that lacks least, %s, needs %d bytes on "+
-		"each worker of stage %d (layers %s to %s), and a %s has %d; it would fit with %d bytes "+
-		"more, more workers, or smaller micro-batches, if those were measured",
-		s.describe(), s.has+s.bytes, s.stage, p.model.Layers[from].ID, p.model.Layers[to-1].ID,
-		s.kind, s.has, s.bytes)
 }

@@ -160,9 +160,43 @@ func (p *problem) undivided(workers int) error {
 		plural.Of(len(p.model.Layers), "layer"), batches(p.nearest(list)), p.unequal(list), fewer)
 }
 
-// batches names the two batches between which one lies, of which the first may be 0.
+// unshared says that the batch cannot be dealt among the replicas of a mesh that have such shares,
+// and what can be.
+func (p *problem) unshared(c *candidate, shares []int) error {
+	step, sum, common := c.sample, 0, 0
+	for _, share := range shares {
+		sum, common = sum+share, gcd(share, common)
+	}
+	if slices.Contains(shares, 0) {
+		return fmt.Errorf("a replica has no share of the batch: shares of dp are at least 1")
+	}
+	step *= sum / common
+	below := p.batch / step * step
+	other := ""
+	if total := p.batch / c.sample; p.batch%c.sample == 0 && total >= c.replicas &&
+		c.replicas <= mostShared {
+		other = fmt.Sprintf(", or give dp other shares, as %v",
+			sharedMesh(division{replicas: c.replicas, stages: 1}, total)[:1])
+	}
+	return fmt.Errorf("a batch of %d samples cannot be divided among %d replicas with "+
+		"micro-batches of %d: take %s%s", p.batch, c.replicas, c.sample,
+		batches(below, below+step), other)
+}
+
+// gcd returns the greatest number that divides both; that of 0 and b is b.
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// batches names the two batches between which one lies, of which the first may be 0, and the other
+// more than there can be.
 func batches(below, above int) string {
 	switch {
+	case above > largestBatch && below == 0:
+		return "another mesh"
 	case above > largestBatch:
 		return fmt.Sprintf("a batch of %d", below)
 	case below == 0:
@@ -199,7 +233,7 @@ func (p *problem) unequal(list []division) string {
 			p.batch%d.sample != 0 {
 			continue
 		}
-		text := sharedMesh(d, total)
+		text := sharedMesh(d, total).String()
 		c, err := p.parse(text)
 		if err != nil || p.missing(c).bytes > 0 {
 			continue
@@ -216,7 +250,7 @@ func (p *problem) unequal(list []division) string {
 
 // sharedMesh returns a mesh whose replicas have shares of so many micro-batches that differ by one
 // at most.
-func sharedMesh(d division, total int) string {
+func sharedMesh(d division, total int) layout.Mesh {
 	replicas := layout.Axis{Name: "dp", Size: d.replicas}
 	for r := range d.replicas {
 		share := total / d.replicas
@@ -229,5 +263,5 @@ func sharedMesh(d division, total int) string {
 	if d.tp > 1 {
 		mesh = append(mesh, layout.Axis{Name: "tp", Size: d.tp})
 	}
-	return mesh.String()
+	return mesh
 }
