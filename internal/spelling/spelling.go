@@ -3,13 +3,20 @@ package spelling
 
 import "strings"
 
+// longest is how many bytes a word has at most for which names with other letters are looked at.
+const longest = 100
+
 // Nearest returns the name that starts with word, else the one with the smallest edit distance, the
-// first of several; "" when none is nearer than about a third of the letters of word.
+// first of several; "" when none is nearer than about a third of the letters of word, or where word
+// is longer than anybody types.
 func Nearest(word string, names []string) string {
 	best, least := "", len(word)/3+2
 	for _, name := range names {
 		if strings.HasPrefix(name, word) {
 			return name
+		}
+		if len(word) > longest || len(name) > len(word)+least {
+			continue // each letter too many counts
 		}
 		if d := distance(word, name); d < least {
 			best, least = name, d

@@ -1,6 +1,7 @@
 package spelling_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/internal/spelling"
@@ -14,6 +15,19 @@ func TestNearest(t *testing.T) {
 	} {
 		if got := spelling.Nearest(x.word, []string{"dp", "tp", "pp", "workers"}); got != x.want {
 			t.Errorf("%q: %q, want %q", x.word, got, x.want)
+		}
+	}
+}
+
+// TestNearestLong looks for no name near a very long word, which would take memory by the product
+// of both lengths, but for one that begins with it.
+func TestNearestLong(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for _, x := range []struct{ word, name, want string }{
+		{long + "y", long + "z", ""}, {long, long + "z", long + "z"}, {"dq", long, ""},
+	} {
+		if got := spelling.Nearest(x.word, []string{x.name}); got != x.want {
+			t.Errorf("%d letters, and a name of %d: %.9q", len(x.word), len(x.name), got)
 		}
 	}
 }

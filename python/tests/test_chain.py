@@ -273,7 +273,11 @@ PLAN = {"shoal": "deployment/1", "mesh": "pp=2(8/6;micro=4;ahead=3/1)"}
         ("pp=2(chunks=2)", "in chunks"),
         ("pp=2(8/6", "does not end in one closing bracket"),
         ({**PLAN, "shoal": "deployment/2"}, "another version"),
-        ({"shoal": "deployment/1"}, "without a mesh"),
+        ({"shoal": "deployment/1"}, "a plan that no job trains by: make one"),
+        (
+            {"shoal": "deployment/1", "mesh": "", "runs": {"why_not": "its stages differ"}},
+            "a plan that no job trains by, because its stages differ: make one",
+        ),
         ([], "is no deployment"),
         ("none.json", "no deployment can be read there: No such file"),
         (3, "mesh=3"),

@@ -16,9 +16,9 @@ const (
 	Version = "model/1"
 	// MaxBytes bounds what Parse reads.
 	MaxBytes = 64 << 20
-	// maxLayers bounds the layers, maxDegree the ranks that share one, and maxNumber seconds, bytes
-	// and samples, so that sums and products of them are exact enough.
-	maxLayers, maxDegree, maxNumber = 1 << 16, 1 << 10, 1 << 50
+	// maxLayers bounds the layers, maxPoints the points, maxDegree the ranks that share a layer, and
+	// maxNumber seconds, bytes and samples, so that sums and products of them are exact enough.
+	maxLayers, maxPoints, maxDegree, maxNumber = 1 << 16, 1 << 12, 1 << 10, 1 << 50
 )
 
 // A Model is a chain of layers with what they were measured to take. Nothing changes it after
@@ -125,6 +125,9 @@ func (m *Model) validate() error {
 	}
 	if err := m.validateEdges(index); err != nil {
 		return err
+	}
+	if len(m.Points) > maxPoints {
+		return fmt.Errorf("%d points; it takes up to %d", len(m.Points), maxPoints)
 	}
 	for i, p := range m.Points {
 		if err := p.validate(m, index); err != nil {

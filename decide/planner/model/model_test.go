@@ -29,6 +29,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("micro-batches %v", got)
 	}
 	for _, x := range []struct{ old, new, err string }{
+		{`"points": [`, `"points": [` + strings.Repeat(`{"layers": {}}, `, 1<<12), "4097 points"},
 		{"model/1", "model/2", `the field shoal is "model/2"`},
 		{`"name"`, `"title"`, "unknown field"},
 		{`"id": "b"`, `"id": "a"`, `layers 0 and 1 are both called "a"`},

@@ -56,14 +56,19 @@ def _read(path: str) -> Mapping[str, Any]:
         raise ValueError(f"mesh={path!r}: no deployment can be read there: {e.strerror}") from None
     try:
         found = json.loads(text) if len(text) <= _MOST_BYTES else None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ValueError(f"{path} is no deployment: {e}") from None
     if not isinstance(found, dict) or found.get("shoal") != "deployment/1":
         raise ValueError(
             f"{path} is no deployment, or one of another version: shoal plan -o writes one"
         )
-    if not isinstance(found.get("mesh"), str):
-        raise ValueError(f"{path} is a deployment without a mesh: write it again by shoal plan -o")
+    if not isinstance(found.get("mesh"), str) or not found["mesh"].strip():
+        runs = found.get("runs")
+        why = runs.get("why_not") if isinstance(runs, dict) else None
+        raise ValueError(
+            f"{path} is a plan that no job trains by{f', because {why}' if why else ''}: make one"
+            " by shoal plan -o without --space"
+        )
     return found
 
 
