@@ -121,6 +121,25 @@ func TestTooFewLayers(t *testing.T) {
 	}
 }
 
+// TestManyMicro ends amid a stage of very many micro-batches, whose passes it would compare with
+// each other, when its work is spent.
+func TestManyMicro(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	c := bound.Chain{}
+	for range 60 {
+		c.Forward = append(c.Forward, 1+random.Float64())
+		c.Backward = append(c.Backward, 1+2*random.Float64())
+	}
+	const micro, limit = 10_000, 10_000_000
+	p := bound.NewProver(c, 6, micro, math.MaxFloat64)
+	if proved, open := p.Raise(p.Seconds*1.01, limit); proved || open != nil {
+		t.Errorf("it is said that %v, and that %v is left open", proved, open)
+	}
+	if p.Work() > 2*limit {
+		t.Errorf("%d operations, of %d", p.Work(), limit)
+	}
+}
+
 // TestWork stops where work has come above a limit, and the bound stays as it was.
 func TestWork(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))

@@ -65,6 +65,7 @@ func (p *Prover) Raise(seconds float64, limit int) (proved bool, open []int) {
 	half := v.stages + 1
 	stride := 2 * half
 	p.stack, p.next = p.stack[:0], p.next[:0]
+	p.refuter.most = limit
 	for at := 0; at < len(p.boxes); at += stride {
 		whole := p.boxes[at : at+stride]
 		p.stack = append(append(p.stack, whole...), whole...)
@@ -81,6 +82,9 @@ func (p *Prover) Raise(seconds float64, limit int) (proved bool, open []int) {
 			continue
 		}
 		s := v.widest(b)
+		if p.refuter.isSpent() {
+			return false, nil // what was not refuted may be so by more work
+		}
 		if s == 0 {
 			p.Ceiling = p.bisect(b, seconds)
 			return false, slices.Clone(b.low[:v.stages])

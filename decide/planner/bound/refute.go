@@ -29,6 +29,7 @@ type pipeline struct {
 // for the passes that must lie in it, refutes.
 type refuter struct {
 	work       int // elementary operations so far, whatever the machine
+	most       int // of them; where there are more, nothing is refuted any more
 	micro      int
 	begin, end []float64 // windows, by pass and micro-batch
 	was, limit []float64 // copies that a round of edge finding reads
@@ -79,6 +80,9 @@ func (r *refuter) refute(p *pipeline, micro int, seconds float64) bool {
 			if r.stage(s, p) {
 				return true
 			}
+			if r.isSpent() {
+				return false
+			}
 		}
 		sum := 0.0
 		for i, b := range r.begin {
@@ -91,6 +95,9 @@ func (r *refuter) refute(p *pipeline, micro int, seconds float64) bool {
 	}
 	return false
 }
+
+// isSpent reports that there have been more operations than there may be.
+func (r *refuter) isSpent() bool { return r.work > r.most }
 
 // forward makes passes begin later: behind those that their micro-batch makes before, and behind
 // those of the micro-batches before. It reports that one cannot end in time.
@@ -151,7 +158,8 @@ func (r *refuter) backward(p *pipeline) bool {
 }
 
 // stage makes the windows of one stage smaller, by its passes forward and back; it reports that
-// there is no room for all of them. It reads the copies and writes the windows.
+// there is no room for all of them. It reads the copies and writes the windows. It takes time by
+// the square of the micro-batches, and so ends amid them where its work is spent.
 func (r *refuter) stage(s int, p *pipeline) bool {
 	m := r.micro
 	back := len(p.length) - 1 - s
@@ -163,6 +171,9 @@ func (r *refuter) stage(s int, p *pipeline) bool {
 	for c := range 2 {
 		first[1-c] = 0
 		for i := range m {
+			if r.work += 4 * m; r.isSpent() {
+				return false
+			}
 			from := r.was[at[c]+i]
 			first[c] = i
 			for first[1-c] < m && r.was[at[1-c]+first[1-c]] < from {
@@ -194,7 +205,6 @@ func (r *refuter) stage(s int, p *pipeline) bool {
 			}
 		}
 	}
-	r.work += 8 * m * m
 	return false
 }
 

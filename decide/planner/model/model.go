@@ -16,8 +16,8 @@ const (
 	Version = "model/1"
 	// MaxBytes bounds what Parse reads.
 	MaxBytes = 64 << 20
-	// maxLayers bounds the layers, maxPoints the points, maxDegree the ranks that share a layer, and
-	// maxNumber seconds, bytes and samples, so that sums and products of them are exact enough.
+	// maxLayers bounds the layers, maxPoints the points, maxDegree the ranks that share a layer,
+	// and maxNumber seconds, bytes and samples, so that sums and products of them are exact enough.
 	maxLayers, maxPoints, maxDegree, maxNumber = 1 << 16, 1 << 12, 1 << 10, 1 << 50
 )
 

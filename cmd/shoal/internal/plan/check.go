@@ -60,7 +60,7 @@ not hold: because somebody has changed them, or because the plan is of another m
 				return err
 			}
 			if judges {
-				return f.judge(cmd.OutOrStdout(), args[0], d)
+				return f.judge(cmd.Context(), cmd.OutOrStdout(), args[0], d)
 			}
 			return f.compare(cmd.Context(), cmd.OutOrStdout(), d)
 		},
@@ -75,7 +75,8 @@ not hold: because somebody has changed them, or because the plan is of another m
 
 // judge judges a plan again, which is in a file, and prints which of its claims do not hold. It
 // fails if there is one.
-func (f *checkFlags) judge(out io.Writer, file string, d *deployment.Deployment) error {
+func (f *checkFlags) judge(ctx context.Context, out io.Writer, file string,
+	d *deployment.Deployment) error {
 	clusterText, c, err := read(f.cluster, cluster.MaxBytes, cluster.Parse)
 	if err != nil {
 		return err
@@ -94,8 +95,9 @@ func (f *checkFlags) judge(out io.Writer, file string, d *deployment.Deployment)
 				"changed since: its hash is %s, and the plan has %s", x.what, x.name, x.is, x.says))
 		}
 	}
+	done := cli.ExitOnSignal(ctx) // since nothing is written
 	more, err := planner.Verify(planner.Request{Model: m, Cluster: c}, d)
-	if err != nil {
+	if done(); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	fails = append(fails, more...)

@@ -129,12 +129,13 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 		request.Work = -1
 	}
 	var r *planner.Result
+	done := cli.ExitOnSignal(ctx) // since nothing is written yet
 	if f.mesh == "" {
 		r, err = planner.Solve(request)
 	} else {
 		r, err = planner.Judge(request, f.mesh)
 	}
-	if err != nil {
+	if done(); err != nil {
 		return err
 	}
 	d := r.Best
