@@ -83,6 +83,10 @@ func (p *problem) parse(text string) (*candidate, error) {
 	if err := p.parseStages(c, stages); err != nil {
 		return nil, err
 	}
+	if !c.isPlayable() {
+		return nil, fmt.Errorf("%d micro-batches on %d stages are more than can be played: in all "+
+			"it is up to %d", c.micro, c.stages, mostMicro)
+	}
 	if slices.Min(c.shares) == c.micro {
 		c.shares = nil
 	}

@@ -52,9 +52,18 @@ func (p *problem) groups(order, kind, tp int) (list []cluster.Place) {
 	return list
 }
 
-// lay finds where the workers of a grid are. It reports whether there are places for them, and the
-// layers were measured on their devices.
+// mostMicro bounds the micro-batches of all stages of a replica, so that a step can be played.
+const mostMicro = 1 << 21
+
+// isPlayable reports whether a grid has no more micro-batches than can be played.
+func (g *grid) isPlayable() bool { return max(g.micro, g.total)*g.stages <= mostMicro }
+
+// lay finds where the workers of a grid are. It reports whether there are places for them, the
+// layers were measured on their devices, and a step can be played.
 func (p *problem) lay(g *grid) bool {
+	if !g.isPlayable() {
+		return false
+	}
 	place, is := p.fill(g)
 	if !is {
 		return false

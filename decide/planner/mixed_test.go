@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/cost"
@@ -276,21 +275,5 @@ func TestUnmeasured(t *testing.T) {
 	got, err := planner.Solve(r)
 	if err != nil || got.Workers != 2 || got.Devices != "a" {
 		t.Errorf("%+v, error %v", got, err)
-	}
-}
-
-// TestMixedIndivisible says among how many workers a batch cannot be divided: all places, where
-// nobody says how many.
-func TestMixedIndivisible(t *testing.T) {
-	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
-	x.places = [2]int{2, 1}
-	r := x.request(t)
-	for i := range r.Model.Points {
-		r.Model.Points[i].Micro = 7
-	}
-	r.Batch = 5
-	if _, err := planner.Solve(r); err == nil || !strings.Contains(err.Error(),
-		"cannot be divided among 3 workers with the micro-batches that were measured, [7]") {
-		t.Errorf("error %v", err)
 	}
 }

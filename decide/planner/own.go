@@ -264,7 +264,7 @@ func (p *problem) ownGrids(places []cluster.Place) (list []ownGrid) {
 	workers, fastest := len(places), p.fastestRing(places)
 	for _, samples := range p.model.Micros(p.kinds[0].Name, 1) {
 		for parts := 1; parts <= workers; parts++ {
-			if p.batch%(samples*parts) != 0 {
+			if p.batch%(samples*parts) != 0 || p.batch/(samples*parts) > mostMicro/workers {
 				continue
 			}
 			g := ownGrid{point: p.model.Point(p.kinds[0].Name, 1, samples), parts: parts,

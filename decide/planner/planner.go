@@ -180,6 +180,15 @@ func newProblem(r Request) (*problem, error) {
 	if r.Batch < 1 || r.Batch > largestBatch {
 		return nil, fmt.Errorf("a batch of %d samples; it has from 1 to 2^30", r.Batch)
 	}
+	largest := 0 // micro-batch
+	for _, point := range r.Model.Points {
+		largest = max(largest, point.Micro)
+	}
+	if n := r.Batch / largest / len(p.places); n > mostMicro {
+		return nil, fmt.Errorf("a batch of %d samples is %d micro-batches of %d for each worker, "+
+			"and up to %d can be played: take a smaller batch, or measure larger micro-batches",
+			r.Batch, n, largest, mostMicro)
+	}
 	if r.Workers < 0 || r.Workers > len(p.places) {
 		return nil, fmt.Errorf("%d workers; the hosts have places for %d", r.Workers,
 			len(p.places))

@@ -99,6 +99,27 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 }
 
+// TestManyMicroBatches refuses batches of which the timeline of a step would not fit into memory.
+func TestManyMicroBatches(t *testing.T) {
+	c := randomChain(rand.New(rand.NewPCG(11, 12)))
+	c.places = 4
+	request := c.request(t, 1<<23)
+	for mesh, want := range map[string]string{"dp=1,pp=1(micro=1)": "more than can be played",
+		"dp=1,pp=2(micro=1)": "more than can be played"} {
+		if _, err := planner.Judge(request, mesh); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v", mesh, err)
+		}
+	}
+	request.Batch = 1 << 30
+	for _, request.Space = range []planner.Space{planner.SpaceMesh, planner.SpaceAny} {
+		if _, err := planner.Solve(request); err == nil ||
+			!strings.Contains(err.Error(), "and up to 2097152 can be played") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
 // FuzzVerify judges deployments that anybody may have written: that ends, and without a panic.
 func FuzzVerify(f *testing.F) {
 	f.Add("dp=2,pp=2(3/2;micro=1;ahead=2/1)", 4, 1.0, 1.0, 0.0, 2, "a")

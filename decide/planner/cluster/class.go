@@ -36,11 +36,21 @@ func (c *Cluster) classify() error {
 		all[i] = i
 	}
 	missing := n * n // pairs of classes that have no link yet
+	type ends struct {
+		inside bool
+		a, b   string
+	}
+	seen := map[ends]bool{}
 	for i, l := range c.Links {
-		left, right := all, all
+		left, right, between := all, all, ends{inside: l.Inside}
 		if len(l.Between) == 2 {
 			left, right = sets[l.Between[0]], sets[l.Between[1]]
+			between.a, between.b = l.Between[0], l.Between[1]
 		}
+		if seen[between] {
+			continue // the first one that fits counts
+		}
+		seen[between] = true
 		if l.Inside {
 			for _, a := range left {
 				if c.classes.within[a] < 0 {

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -15,6 +16,32 @@ import (
 const good = `{"shoal": "cluster/1", "kinds": [{"name": "cpu", "memory": 100, "reserve": 10}],
  "hosts": [{"name": "a", "kind": "cpu", "places": 2}, {"name": "b", "kind": "cpu", "places": 1}],
  "links": [{"inside": true, "latency": 0.5, "rate": 8}, {"between": ["b", "a"], "latency": 1, "rate": 4}]}`
+
+// TestRepeatedLinks reads very many links between the same kinds with many hosts, of which the
+// first one counts.
+func TestRepeatedLinks(t *testing.T) {
+	var hosts, links []string
+	for i := range 2000 { // each is a class of its own, since a link names it
+		hosts = append(hosts, fmt.Sprintf(`{"name": "a%d", "kind": "a", "places": 1}`, i))
+		links = append(links, fmt.Sprintf(`{"between": ["a%d", "b0"], "rate": 3}`, i))
+	}
+	hosts = append(hosts, `{"name": "b0", "kind": "b", "places": 1}`)
+	for range 20_000 {
+		links = append(links, `{"between": ["a", "a"], "rate": 5}`)
+	}
+	text := `{"shoal": "cluster/1", "kinds": [{"name": "a", "memory": 1},
+ {"name": "b", "memory": 1}], "hosts": [` + strings.Join(hosts, ",") + `],
+ "links": [` + strings.Join(links, ",") + `, {"rate": 7}]}`
+	c, err := cluster.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := c.Places()
+	if x, y := c.Link(places[0], places[1]).Rate, c.Link(places[0], places[2000]).Rate; x != 5 ||
+		y != 3 {
+		t.Errorf("rates of %v and %v", x, y)
+	}
+}
 
 // TestParse reads a cluster, and says of those that contradict themselves what is wrong.
 func TestParse(t *testing.T) {
