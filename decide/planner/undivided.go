@@ -126,13 +126,13 @@ func (p *problem) nearest(list []division) (below, above int) {
 // undivided says that the batch cannot be divided among so many workers, and what can be.
 func (p *problem) undivided(workers int) error {
 	list := p.divisions(workers)
-	who := "the workers"
-	if workers == 0 && len(p.kinds) == 1 {
-		workers = len(p.places)
-	}
+	all := len(p.places)
 	if workers > 0 {
-		who = plural.Of(workers, "worker")
+		all = workers
+	} else if len(p.kinds) == 1 {
+		workers = all
 	}
+	who := plural.Of(all, "worker")
 	var micros, degrees []int
 	for _, k := range p.kinds {
 		for _, tp := range p.model.Degrees(k.Name) {

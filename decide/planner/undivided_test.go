@@ -66,7 +66,7 @@ func TestUndividedMixed(t *testing.T) {
 		batch, workers int
 		want           string
 	}{
-		{3, 0, "among the workers with the micro-batches that were measured, [2], and 1 layer: " +
+		{3, 0, "among 2 workers with the micro-batches that were measured, [2], and 1 layer: " +
 			"take a batch of 2 or 4"},
 		{2, 2, "among 2 workers with the micro-batches that were measured, [2], and 1 layer: " +
 			"take a batch of 4, or 1 worker (--workers 1)"},
