@@ -34,8 +34,12 @@ func (g *grid) kindOf(replica, stage int) int {
 }
 
 // groups lists by their first place the places of a kind of device, where so many ranks share
-// layers: all of them are on one host.
+// layers: all of them are on one host. Nobody changes the list.
 func (p *problem) groups(order, kind, tp int) (list []cluster.Place) {
+	key := [3]int{order, kind, tp}
+	if known, is := p.grouped[key]; is {
+		return known
+	}
 	places := p.orders[order]
 	for i := 0; i+tp <= len(places); {
 		first, last := places[i], places[i+tp-1]
@@ -49,6 +53,7 @@ func (p *problem) groups(order, kind, tp int) (list []cluster.Place) {
 			i += tp
 		}
 	}
+	p.grouped[key] = list
 	return list
 }
 

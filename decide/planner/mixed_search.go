@@ -62,7 +62,15 @@ func (s *mixedSearch) proposeCuts(e *estimate, on []int) {
 	if s.workers > 0 && e.replicas*len(on)*e.tp != s.workers {
 		return
 	}
-	starts := e.cuts(on)
+	var count [maxKinds]int
+	for _, k := range on {
+		count[k]++
+	}
+	most := e.slowestWithin(float64(s.best * near))
+	if e.slowest(len(s.model.Layers), func(k int) int { return count[k] }) > most {
+		return
+	}
+	starts := e.cuts(on, most)
 	if starts == nil {
 		return
 	}
@@ -70,47 +78,52 @@ func (s *mixedSearch) proposeCuts(e *estimate, on []int) {
 }
 
 // cuts returns the cuts of stages on kinds of devices that make the slowest of those that fit into
-// memory as fast as can be, without transfers; nil = none fits.
-func (e *estimate) cuts(on []int) []int {
+// memory as fast as can be, without transfers; nil = none fits whose stages take so long at most.
+func (e *estimate) cuts(on []int, most float64) []int {
 	n := len(e.model.Layers)
-	// fill gives each stage as many layers as it can take in a time.
-	fill := func(limit float64) (starts []int) {
+	starts, best := make([]int, len(on)), make([]int, len(on))
+	// fill gives each stage as many layers as it can take in a time. It returns what the slowest
+	// takes, and the least time in which some stage could take more; +Inf = none could.
+	fill := func(limit float64) (fits bool, slowest, next float64) {
 		at := 0
+		next = math.Inf(1)
 		for s, k := range on {
-			from, took := at, e.of[k]
-			starts = append(starts, from)
+			from, took, last := at, e.of[k], 0.0
+			starts[s] = from
 			for at < n-(len(on)-1-s) {
 				seconds := took.forward[at+1] - took.forward[from] +
 					took.backward[at+1] - took.backward[from]
-				fits, more := e.fits(k, from, at+1, len(on)-1-s)
-				if at > from && (seconds > limit || !fits && !more) {
+				if at > from && seconds > limit {
+					next = min(next, seconds)
 					break
 				}
-				at++
+				if fits, more := e.fits(k, from, at+1, len(on)-1-s); at > from && !fits && !more {
+					break
+				}
+				at, last = at+1, seconds
+			}
+			slowest = max(slowest, last)
+		}
+		return at == n, slowest, next
+	}
+	fits, high, _ := fill(most)
+	if !fits {
+		return nil
+	}
+	for low := 0.0; ; {
+		copy(best, starts)
+		for fits = false; !fits; {
+			if high-low <= 1e-12*high {
+				return best
+			}
+			middle, slowest, next := low+float64((high-low)/2), 0.0, 0.0
+			if fits, slowest, next = fill(middle); fits {
+				high = min(middle, slowest)
+			} else {
+				low = next // no shorter time is enough
 			}
 		}
-		if at < n {
-			return nil
-		}
-		return starts
 	}
-	low, high := 0.0, 0.0
-	for _, k := range on {
-		high = max(high, e.of[k].forward[n]+e.of[k].backward[n])
-	}
-	best := fill(high)
-	for range 40 {
-		if best == nil {
-			return nil
-		}
-		middle := (low + high) / 2
-		if starts := fill(middle); starts == nil {
-			low = middle
-		} else {
-			high, best = middle, starts
-		}
-	}
-	return best
 }
 
 // byReplica proposes plans whose replicas are on different kinds of devices, with shares of the
@@ -140,7 +153,7 @@ func (s *mixedSearch) byReplica() (least float64) {
 // and returns what none of them takes less than.
 func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least float64) {
 	least = math.Inf(1)
-	total, speed := s.batch/e.sample, 0.0
+	total, speed, first := s.batch/e.sample, 0.0, 0.0
 	var on []int
 	for _, k := range kinds {
 		replicas := len(s.groups(0, k, e.tp)) / stages
@@ -155,17 +168,21 @@ func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least
 			return 0
 		})
 		speed += float64(replicas) / fastest
+		n := len(s.model.Layers)
+		alone := e.of[k].forward[n] + e.of[k].backward[n] // of the first micro-batch of a replica
+		first += float64(float64(replicas) * (alone/fastest - 1))
 	}
 	if len(kinds) < 2 || len(on) > total {
 		return least
 	}
-	// Some replica has so many micro-batches, and all of them together are no faster than this.
-	least = float64(total) / speed
+	// A replica that ends by some time has made one micro-batch, and no more others than its
+	// slowest stage can: this is the least time by which all replicas can make the batch.
+	least = (float64(total) + first) / speed
 	if least > s.best*near {
 		return least
 	}
 	for _, k := range kinds {
-		starts := e.cuts(slices.Repeat([]int{k}, stages))
+		starts := e.cuts(slices.Repeat([]int{k}, stages), math.Inf(1))
 		if starts == nil {
 			continue
 		}
@@ -288,12 +305,16 @@ func (s *mixedSearch) tryOne(c *candidate) (*solved, *shortage) {
 	return got, nil
 }
 
-// improve moves a cut, or what a stage holds, as long as that helps.
+// improve moves a cut, or what a stage holds, as long as that helps, unless a first plan is all
+// that is asked for.
 func (s *mixedSearch) improve(best *solved) *solved {
 	work := 0
-	for moved := true; moved; {
+	for moved := s.work >= 0; moved; {
 		moved = false
 		for _, next := range s.neighbours(best.candidate) {
+			if !next.byReplica && s.least(&next) >= best.seconds {
+				continue
+			}
 			if work += 2 * next.stages * next.micro; work > mostOps {
 				return best
 			}

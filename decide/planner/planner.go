@@ -158,7 +158,7 @@ func (p *problem) best(grids []grid, workers int) (*Result, error) {
 // newProblem checks a request.
 func newProblem(r Request) (*problem, error) {
 	p := &problem{model: r.Model, all: r.Cluster, places: r.Cluster.Places(), batch: r.Batch,
-		known: map[costsKey]*costs{}, work: r.Work}
+		known: map[costsKey]*costs{}, grouped: map[[3]int][]cluster.Place{}, work: r.Work}
 	if p.work == 0 {
 		p.work = Second
 	}

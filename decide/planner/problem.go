@@ -74,8 +74,9 @@ type problem struct {
 	several bool
 	batch   int
 	known   map[costsKey]*costs
-	work    int // operations of the proof; negative = a first search is all
-	passes  int // in all timelines that the search has played
+	grouped map[[3]int][]cluster.Place // what groups has returned, by what it is called with
+	work    int                        // operations of the proof; negative = a first search is all
+	passes  int                        // in all timelines that the search has played
 	// growing says that more devices are tried, and so not what would help beside them.
 	growing bool
 }

@@ -18,10 +18,12 @@ type estimate struct {
 	*problem
 	// links is by two kinds the link between two hosts, or inside one where there is no other.
 	links [][]*cluster.Link
-	holds []int       // by kind: messages that a host of it sends at the same time
-	mode  string      // of transfers
-	rest  []float64   // of the layers before each: seconds of a micro-batch at least
-	refs  [][]float64 // by weight: sums of weights of the layers before each
+	holds []int  // by kind: messages that a host of it sends at the same time
+	mode  string // of transfers
+	// transfers has what transfer returned, by two kinds and the layer behind them; 0 = nothing.
+	transfers [maxKinds][maxKinds][]float64
+	rest      []float64   // of the layers before each: seconds of a micro-batch at least
+	refs      [][]float64 // by weight: sums of weights of the layers before each
 	// speed is by weight and kind the weight that a unit of the kind does a second at most, and
 	// order is by weight the kinds by their speed, the fastest first.
 	speed [][]float64
@@ -159,6 +161,15 @@ func (e *estimate) least() float64 {
 		float64(float64(e.micro-1)*slowest)+e.rest[n])
 }
 
+// slowestWithin returns how long the slowest stage of a step takes at most that is so long.
+func (e *estimate) slowestWithin(seconds float64) float64 {
+	most := seconds / float64(e.micro)
+	if e.micro > 1 {
+		most = min(most, (seconds-e.rest[len(e.rest)-1])/float64(e.micro-1))
+	}
+	return most
+}
+
 // transfer returns the seconds from a kind to the next stage, on another kind, before a layer.
 func (e *estimate) transfer(from, to, layer int) float64 {
 	if layer == 0 || from < 0 {
@@ -168,7 +179,15 @@ func (e *estimate) transfer(from, to, layer int) float64 {
 	if link == nil {
 		return 0
 	}
-	return link.SecondsTogether(float64(e.problem.sent(layer-1, e.sample)), e.holds[from])
+	known := &e.transfers[from][to]
+	if *known == nil {
+		*known = make([]float64, len(e.model.Layers))
+	}
+	seconds := &(*known)[layer]
+	if *seconds == 0 {
+		*seconds = link.SecondsTogether(float64(e.problem.sent(layer-1, e.sample)), e.holds[from])
+	}
+	return *seconds
 }
 
 // block returns how long a stage is kept by a micro-batch, with transfers on both sides.
@@ -286,6 +305,7 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 			level[state{from: n, kind: -1, before: k}] = []*part{{kind: -1, from: n}}
 		}
 	}
+	tails := make([]float64, n) // of the next stage, by its first layer; less than 0 = not known
 	for stages := 1; len(level) > 0 && stages <= n; stages++ {
 		next := map[state][]*part{}
 		best := math.Inf(1)
@@ -294,6 +314,9 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 			k := at.before
 			if int(at.units[k]) >= e.units[k] {
 				continue
+			}
+			for i := range tails {
+				tails[i] = -1
 			}
 			to := at
 			to.units[k]++
@@ -308,7 +331,10 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 						continue
 					}
 					rest := e.slowest(from, left)
-					e.extend(behind, k, from, func(before int, x part) {
+					if tails[from] < 0 {
+						tails[from] = e.tail(k, from, at.from)
+					}
+					e.extend(behind, k, from, tails[from], func(before int, x part) {
 						v := x.sum + float64(float64(e.micro-1)*max(x.slowest, rest))
 						switch {
 						case from == 0 && v+x.after < best:
@@ -340,9 +366,10 @@ func (e *estimate) past(behind *part, kind, from, to int, limit float64) bool {
 	return float64(float64(e.micro-1)*max(seconds, behind.slowest))+behind.sum+seconds > limit
 }
 
-// extend calls yield with a part that has one more stage before it, for each kind of the stage
-// before that one.
-func (e *estimate) extend(behind *part, kind, from int, yield func(before int, x part)) {
+// extend calls yield with a part that has one more stage before it, which takes tail behind its
+// passes, for each kind of the stage before that one.
+func (e *estimate) extend(behind *part, kind, from int, tail float64,
+	yield func(before int, x part)) {
 	took, to := e.of[kind], behind.from
 	out := 0.0
 	if behind.kind >= 0 {
@@ -350,7 +377,6 @@ func (e *estimate) extend(behind *part, kind, from int, yield func(before int, x
 	}
 	back := took.backward[to] - took.backward[from]
 	seconds := took.forward[to] - took.forward[from] + back
-	tail := e.tail(kind, from, to)
 	for before := range e.kinds {
 		if from > 0 && e.units[before] == 0 || from == 0 && before > 0 {
 			continue

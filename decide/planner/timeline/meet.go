@@ -6,9 +6,10 @@ import "math"
 type wait struct {
 	since float64 // when the last pass ended
 	until float64 // when the last transfer ended that kept the stage from computing
-	// out is what the last pass has made, until it has gone; get is what the next needs, until it
-	// has come: each a transfer that this stage takes part in. nil = none.
-	out, get *pending
+	// out is what the last pass has made, while sends is set: until it has gone. get is what the
+	// next needs, while gets is set: until it has come. This stage takes part in both transfers.
+	out, get    pending
+	sends, gets bool
 }
 
 // pending is a transfer that was not played yet.
@@ -25,43 +26,49 @@ func (p *player) meet() {
 	waits := make([]wait, n)
 	// queued has overlapped transfers by link and direction, those that wait for the link.
 	queued := make([][2][]pending, n)
+	// starts has when the next transfer over each link can begin, by direction; +Inf = there is
+	// none yet. A transfer changes that only at its two stages and the links beside these.
+	starts := make([][2]float64, n)
 	for s := range p.stages {
 		p.expect(&waits[s], s)
 	}
-	for {
-		for moved := true; moved; {
-			moved = false
-			for s := range p.stages {
-				for p.advance(&waits[s], s, queued) {
-					moved = true
-				}
+	for from, to := 0, n-1; ; { // the stages that may have something to do
+		for s := from; s <= to; s++ {
+			for p.advance(&waits[s], s, queued) {
 			}
 		}
-		first, start := (*pending)(nil), math.Inf(1)
-		for link := range n - 1 {
+		for link := max(from-1, 0); link <= min(to, n-2); link++ {
 			for direction := range 2 {
-				x, at := p.possible(waits, queued, link, direction)
-				if x != nil && at < start {
-					first, start = x, at
+				starts[link][direction] = p.possible(waits, queued, link, direction)
+			}
+		}
+		link, direction, start := -1, 0, math.Inf(1)
+		for l := range n - 1 {
+			for d, at := range starts[l] {
+				if at < start {
+					link, direction, start = l, d, at
 				}
 			}
 		}
-		if first == nil {
+		if link < 0 {
 			return
 		}
-		x := *first
-		end := p.send(x.op, x.link, x.direction, start, x.seconds)
-		if p.stages[x.link].Transfer == Overlapped {
-			queued[x.link][x.direction] = queued[x.link][x.direction][1:]
+		from, to = link, link+1
+		if p.stages[link].Transfer == Overlapped {
+			x := queued[link][direction][0]
+			p.send(x.op, link, direction, start, x.seconds)
+			queued[link][direction] = queued[link][direction][1:]
 			continue
 		}
-		for _, s := range []int{x.link, x.link + 1} {
+		x := waits[link+direction].out
+		end := p.send(x.op, link, direction, start, x.seconds)
+		for s := from; s <= to; s++ {
 			w := &waits[s]
 			w.until = max(w.until, end)
-			if w.out != nil && w.out.link == x.link && w.out.direction == x.direction {
-				w.out = nil
+			if s == link+direction {
+				w.sends = false
 			} else {
-				w.get = nil
+				w.gets = false
 			}
 		}
 	}
@@ -77,12 +84,12 @@ func (p *player) expect(w *wait, s int) {
 	if !is || link < 0 || link == len(p.stages)-1 || p.stages[link].Transfer == Overlapped {
 		return
 	}
-	w.get = &pending{op: op, link: link, direction: direction}
+	w.get, w.gets = pending{op: op, link: link, direction: direction}, true
 }
 
 // advance plays the next pass of a stage, if nothing is in its way.
 func (p *player) advance(w *wait, s int, queued [][2][]pending) bool {
-	if w.out != nil || w.get != nil {
+	if w.sends || w.gets {
 		return false
 	}
 	p.line.Ends[s] = max(p.line.Ends[s], w.until)
@@ -97,17 +104,16 @@ func (p *player) advance(w *wait, s int, queued [][2][]pending) bool {
 		if p.stages[link].Transfer == Overlapped {
 			queued[link][direction] = append(queued[link][direction], x)
 		} else {
-			w.out = &x
+			w.out, w.sends = x, true
 		}
 	}
 	p.expect(w, s)
 	return true
 }
 
-// possible returns the next transfer over a link in a direction, and when it can begin; nil = there
-// is none yet.
-func (p *player) possible(waits []wait, queued [][2][]pending, link, direction int,
-) (x *pending, start float64) {
+// possible returns when the next transfer over a link in a direction can begin; +Inf = there is
+// none yet.
+func (p *player) possible(waits []wait, queued [][2][]pending, link, direction int) float64 {
 	channel := direction
 	if p.stages[link].HalfDuplex {
 		channel = 0
@@ -115,22 +121,18 @@ func (p *player) possible(waits []wait, queued [][2][]pending, link, direction i
 	free := p.free[link][channel]
 	if p.stages[link].Transfer == Overlapped {
 		if len(queued[link][direction]) == 0 {
-			return nil, 0
+			return math.Inf(1)
 		}
-		x = &queued[link][direction][0]
-		return x, max(free, x.op.End)
+		return max(free, queued[link][direction][0].op.End)
 	}
-	from, to := &waits[link], &waits[link+1]
-	if direction == 1 {
-		from, to = to, from
-	}
-	if from.out == nil || to.get == nil || from.out.link != link || to.get.link != link ||
+	from, to := &waits[link+direction], &waits[link+1-direction]
+	if !from.sends || !to.gets || from.out.link != link || to.get.link != link ||
 		from.out.op.Micro != to.get.op.Micro || to.get.direction != direction {
-		return nil, 0
+		return math.Inf(1)
 	}
-	start = max(free, from.since, to.since)
+	start := max(free, from.since, to.since)
 	if p.stages[link].Transfer == Blocking {
 		start = max(start, from.until, to.until)
 	}
-	return from.out, start
+	return start
 }
