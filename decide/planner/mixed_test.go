@@ -277,3 +277,24 @@ func TestUnmeasured(t *testing.T) {
 		t.Errorf("%+v, error %v", got, err)
 	}
 }
+
+// TestMixedFreeLayers plans where most layers take no time, as reshapes in profiles:
+// what is proved comes from the others.
+func TestMixedFreeLayers(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.places, x.memory, x.batch = [2]int{6, 6}, [2]int64{1 << 40, 1 << 40}, 8
+	for k := range x.layers {
+		x.layers[k] = make([]model.Cost, 16)
+		for i := 0; i < 16; i += 4 {
+			x.layers[k][i] = model.Cost{Forward: 0.1 * float64(k+1), Backward: 0.2 * float64(k+1)}
+		}
+	}
+	x.params, x.out = make([]int64, 16), make([]int64, 16)
+	got, err := planner.Solve(x.request(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := got.Best.Certificate; !(c.Bound > 0 && c.Gap >= 0 && c.Gap < 10) {
+		t.Errorf("%s: %+v", got.Best.Mesh, c)
+	}
+}

@@ -103,13 +103,19 @@ func (e *estimate) weigh() {
 			if e.units[k] == 0 {
 				continue
 			}
-			ratios := make([]float64, n) // how much faster than on the kind of reference
+			// How much faster layers are than on the kind of reference, 0 of those that take no
+			// time there, which have no weight.
+			ratios, list := make([]float64, n), []float64{0}
 			for l := range n {
-				ratios[l] = e.of[ref].layer(l) / e.of[k].layer(l)
+				if w := e.of[ref].layer(l); w > 0 {
+					ratios[l] = w / e.of[k].layer(l)
+					list = append(list, ratios[l])
+				}
 			}
-			middle := slices.Sorted(slices.Values(ratios))[n/2]
+			slices.Sort(list)
+			middle := list[len(list)/2]
 			for l, r := range ratios {
-				odd[l] = odd[l] || !(r <= 1.25*middle)
+				odd[l] = odd[l] || r > 1.25*middle || math.IsInf(r, 1)
 			}
 		}
 		for l := range n {
