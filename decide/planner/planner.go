@@ -25,7 +25,8 @@ type Request struct {
 	Workers int // how many take part; 0 = as many as the cluster has places for
 	Space   Space
 	// Work is how many operations a proof may take, of which Second take about a second; 0 =
-	// Second, and less = nothing is spent on the proof, nor on plans that a first search misses.
+	// Second, and less = a first plan is enough: nothing is spent on the proof, on annealing, nor,
+	// on several kinds of devices, on moves from the best plan that was found.
 	Work int
 }
 
