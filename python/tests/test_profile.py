@@ -1,5 +1,6 @@
 """A chain is measured layer by layer, and what is wrong with a command line is named."""
 
+import collections
 import json
 
 import pytest
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch")
 import chain_torch
 import shoal.torch
 from shoal.torch import profile
+from shoal.torch.chain.measure import _moved
 from torch import nn
 
 MODEL = """
@@ -162,3 +164,11 @@ def test_a_layer_that_changes_its_input():
             kind="cpu",
             say=lambda line: None,
         )
+
+
+def test_targets_of_named_tuples():
+    """What the loss is compared with may be nested, also in a named tuple."""
+    named = collections.namedtuple("named", "words lengths")
+    value = {"all": [named(torch.ones(2), 3)]}
+    moved = _moved(value, torch.device("cpu"))
+    assert type(moved["all"][0]) is named and moved["all"][0].lengths == 3

@@ -238,7 +238,8 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, (list, tuple)):
-        return type(value)(_moved(v, device) for v in value)
+        moved = [_moved(v, device) for v in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else type(value)(moved)
     return {k: _moved(v, device) for k, v in value.items()} if isinstance(value, dict) else value
 
 
