@@ -17,6 +17,8 @@ const (
 	largestBatch = 1 << 30
 	// mostShared is up to how many replicas an error proposes shares of the batch for.
 	mostShared = 64
+	// mostDivisions bounds the numbers of stages that are looked at for fewer workers.
+	mostDivisions = 1 << 22
 )
 
 // unmeasured says that nothing was measured on the kinds of devices that hosts have.
@@ -206,14 +208,15 @@ func batches(below, above int) string {
 }
 
 // fewer returns the largest number of workers below one among which the batch can be divided; 0 =
-// there is none.
+// there is none, as far as it looks.
 func (p *problem) fewer(workers int) int {
 	if !slices.ContainsFunc(p.model.Points, func(x model.Point) bool {
 		return p.batch%x.Micro == 0
 	}) {
 		return 0
 	}
-	for n := workers - 1; n > 0; n-- {
+	tries := mostDivisions / len(p.model.Layers) / len(p.model.Points)
+	for n := workers - 1; n > 0 && n >= workers-tries; n-- {
 		if slices.ContainsFunc(p.divisions(n), func(d division) bool {
 			return d.divides(p.batch)
 		}) {
@@ -230,7 +233,7 @@ func (p *problem) unequal(list []division) string {
 	for _, d := range list {
 		total := p.batch / d.sample
 		if len(p.kinds) > 1 || d.replicas > mostShared || total < d.replicas ||
-			p.batch%d.sample != 0 {
+			p.batch%d.sample != 0 || total/d.replicas > mostOps/d.stages {
 			continue
 		}
 		text := sharedMesh(d, total).String()
