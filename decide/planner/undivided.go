@@ -233,7 +233,7 @@ func (p *problem) unequal(list []division) string {
 	for _, d := range list {
 		total := p.batch / d.sample
 		if len(p.kinds) > 1 || d.replicas > mostShared || total < d.replicas ||
-			p.batch%d.sample != 0 || total/d.replicas > mostOps/d.stages {
+			p.batch%d.sample != 0 {
 			continue
 		}
 		text := sharedMesh(d, total).String()
