@@ -34,8 +34,11 @@ MESHES = [
 
 
 @pytest.fixture(autouse=True)
-def set_for_all():
-    """Has torch compute with one thread, and puts back what the layers of a test set."""
+def set_for_all(monkeypatch):
+    """Gives each test a job of one that no other test has joined, has torch compute with one
+    thread, and puts back what the layers of a test set.
+    """
+    monkeypatch.setattr(shoal.job, "_current", None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

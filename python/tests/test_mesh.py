@@ -13,7 +13,7 @@ from shoal._runtime.axes import parse_axes
     "text, why",
     [
         ("dp", "not of the form"),
-        ("dp=0", "at least 1"),
+        ("dp=0", "between 1 and 262144"),
         ("dp=-1", "not of the form"),
         ("Dp=1", "small letters"),
         ("dp=1,", "not of the form"),
