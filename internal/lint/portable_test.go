@@ -11,7 +11,7 @@ import (
 
 // portableRooms are the rooms whose results must be the same bytes on every processor.
 var portableRooms = []string{"./act", "./collective", "./cost", "./data/cursor", "./decide/...",
-	"./internal/portable", "./sense/...", "./setting", "./sim", "./twin", "./world/..."}
+	"./internal/portable", "./sense/...", "./setting", "./sim/...", "./twin", "./world/..."}
 
 var (
 	// fused is an instruction that multiplies and adds with one rounding, and mathCall a call of a
