@@ -1,0 +1,35 @@
+package learn
+
+import (
+	"math/bits"
+
+	"github.com/shoal-ml/shoal/internal/portable"
+)
+
+// Random is a sequence of numbers by chance that follows from a seed: splitmix64 (Steele, Lea and
+// Flood, 2014).
+type Random struct{ state uint64 }
+
+// NewRandom returns the sequence of a seed.
+func NewRandom(seed uint64) *Random { return &Random{seed} }
+
+// Uint64 returns the next number.
+func (r *Random) Uint64() uint64 {
+	r.state += 0x9E3779B97F4A7C15
+	z := r.state
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return z ^ z>>31
+}
+
+// Float returns a number between 0 and 1, but neither of them.
+func (r *Random) Float() float64 { return (float64(r.Uint64()>>11) + 0.5) / (1 << 53) }
+
+// Normal returns a number of the standard normal distribution.
+func (r *Random) Normal() float64 { return portable.NormalQuantile(r.Float()) }
+
+// Below returns a number from 0 to n-1.
+func (r *Random) Below(n int) int {
+	high, _ := bits.Mul64(r.Uint64(), uint64(n))
+	return int(high)
+}
