@@ -1,0 +1,145 @@
+package sched
+
+import "slices"
+
+// This file changes what jobs have. Every change of slots goes through assign.
+
+// give has a job have n slots, more than it has, which are free.
+func (m *Machine) give(e *entry, n int, because string) {
+	verb := Resize
+	if e.slots == 0 {
+		verb = Start
+		if e.job.Started != Never {
+			verb = Resume
+		}
+		m.dequeue(e)
+	}
+	places, ok := m.place.grow(e.job.Has, n-e.slots)
+	if !ok {
+		panic("sched: slots are given that are not free")
+	}
+	m.assign(e, verb, places, because)
+}
+
+// assign has a job that waits nowhere any more run on some places, and grants that.
+func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
+	from, before := e.job.Has, e.slots
+	m.place.take(from, -1)
+	e.rebase(m.now)
+	e.job.Has = places
+	pause := m.costsOf(e.job.Kind)
+	cost := pause.Resize.Mean
+	switch {
+	case verb == Start:
+		cost, e.job.Started = pause.Start.Mean, m.now
+	case verb == Resume:
+		cost = pause.Resume.Mean
+	default:
+		e.job.Moves++
+	}
+	m.place.take(places, 1)
+	if before == 0 {
+		e.waitedBefore += m.now - e.waitsSince
+		m.running = append(m.running, e)
+	}
+	e.job.MovedAt, e.changedIn, e.direction = m.now, m.events, 0
+	e.slots = countSlots(places)
+	if before > 0 && e.slots != before {
+		e.direction = 1
+		if e.slots < before {
+			e.direction = -1
+		}
+	}
+	e.runsFrom = addMillis(m.now, cost/1000)
+	m.setRate(e)
+	m.grants = append(m.grants, Grant{e.job.ID, verb, from, places, because, m.expect(e)})
+}
+
+// park takes all slots of a job, which waits from then on.
+func (m *Machine) park(e *entry, because string) {
+	from := e.job.Has
+	m.stop(e)
+	e.job.Moves++
+	e.job.MovedAt, e.changedIn, e.direction = m.now, m.events, -1
+	m.grants = append(m.grants, Grant{e.job.ID, Park, from, nil, because,
+		Expect{End: Never, Lo: Never, Hi: Never}})
+	m.wait(e)
+}
+
+// run has a job run on the places that it has, without a grant.
+func (m *Machine) run(e *entry, from int64) {
+	e.slots, e.runsFrom = e.job.Slots(), from
+	e.waitedBefore += m.now - e.waitsSince
+	if e.job.Started == Never {
+		e.job.Started = m.now
+	}
+	m.place.take(e.job.Has, 1)
+	m.running = append(m.running, e)
+	m.setRate(e)
+}
+
+// stop takes its slots from a job that has some.
+func (m *Machine) stop(e *entry) {
+	if e.slots == 0 {
+		return
+	}
+	e.rebase(m.now)
+	m.place.take(e.job.Has, -1)
+	e.job.Has, e.slots, e.rate, e.waitsSince = nil, 0, 0, m.now
+	i := slices.Index(m.running, e)
+	m.running = slices.Delete(m.running, i, i+1)
+}
+
+// setRate computes how fast a job runs where it is.
+func (m *Machine) setRate(e *entry) {
+	e.rate = e.job.Speed.Rate(e.slots) / m.place.stretch(&e.job, e.job.Has)
+}
+
+// wait puts a job among those that wait.
+func (m *Machine) wait(e *entry) {
+	e.waitsSince = m.now
+	if m.policy.Order != nil {
+		m.unkeyed = append(m.unkeyed, e)
+	}
+}
+
+// dequeue takes a job from among those that wait.
+func (m *Machine) dequeue(e *entry) {
+	if e.heap >= 0 {
+		m.waiting.remove(e)
+		return
+	}
+	m.unkeyed = slices.DeleteFunc(m.unkeyed, func(x *entry) bool { return x == e })
+}
+
+// rekey has the key of a job that waits computed anew.
+func (m *Machine) rekey(e *entry) {
+	m.dequeue(e)
+	if m.policy.Order != nil {
+		m.unkeyed = append(m.unkeyed, e)
+	}
+	m.dirty = true
+}
+
+// forget drops a job that has ended.
+func (m *Machine) forget(e *entry) {
+	m.dequeue(e)
+	e.ended = true
+	m.gone++
+	delete(m.jobs, e.job.ID)
+	m.happened()
+}
+
+// relocate moves what is on hosts that are leaving to others, as far as these have room.
+func (m *Machine) relocate() {
+	if !m.place.leaving {
+		return
+	}
+	for _, e := range slices.Clone(m.running) {
+		stay := m.place.staying(e.job.Has)
+		more := e.slots - countSlots(stay)
+		if places, ok := m.place.grow(stay, more); ok && more > 0 {
+			m.assign(e, Move, places, "its host is leaving")
+		}
+	}
+}

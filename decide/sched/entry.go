@@ -1,0 +1,74 @@
+package sched
+
+// entry is a job that waits or runs, as the machine keeps it.
+type entry struct {
+	job   Job
+	order int  // number of the job among all that were submitted
+	ended bool // whether it has ended or was refused
+
+	// What is left and what was had is known at one time, base; from then on the job runs with
+	// rate, beginning at runsFrom.
+	base         int64
+	left         float64 // units of work at base
+	attained     float64 // slot-seconds at base
+	slots        int     // those of job.Has
+	rate         float64 // units of work a second, on the hosts where it is
+	runsFrom     int64   // when the change is over that is under way
+	waitedBefore int64   // milliseconds that it waited until it last got slots
+	waitsSince   int64   // since when it waits; it means nothing while it runs
+	least        int     // its smallest size
+	key          float64 // what the order says, less what ageing takes off; smaller is sooner
+	until        int64   // when the key jumps by itself
+	heap         int     // index in the queue of its size; -1 = it runs
+	direction    int     // of its last change of size: 1 = it grew, -1 = it shrank
+	changedIn    int     // number of the event that was the last one before that change
+	placed       bool    // whether it is in the list of those that run
+}
+
+// leastLeft is how many seconds a job is thought to go on that should have ended.
+const leastLeft = 1.0
+
+// refresh brings what is left of a job and what it has had up to a time.
+func (e *entry) refresh(now int64) {
+	if e.slots == 0 {
+		return
+	}
+	ran := float64(max(now-max(e.base, e.runsFrom), 0)) / 1000
+	left := e.left - float64(ran*e.rate)
+	e.job.Left.Mean = max(left, min(e.left, float64(leastLeft*e.rate)))
+	e.job.Attained = e.attained + float64(float64(now-e.base)/1000*float64(e.slots))
+}
+
+// rebase makes a time the one at which everything is known.
+func (e *entry) rebase(now int64) {
+	e.refresh(now)
+	e.base, e.left, e.attained = now, e.job.Left.Mean, e.job.Attained
+}
+
+// waited returns for how many milliseconds a job has waited in all.
+func (e *entry) waited(now int64) int64 {
+	if e.slots > 0 {
+		return e.waitedBefore
+	}
+	return e.waitedBefore + now - e.waitsSince
+}
+
+// before reports whether a comes before b.
+func (e *entry) before(b *entry) bool {
+	if e.job.Priority != b.job.Priority {
+		return e.job.Priority > b.job.Priority
+	}
+	return e.key < b.key || e.key == b.key && e.order < b.order
+}
+
+// kept returns how many slots a job has that cannot be taken from it.
+func (j *Job) kept() int {
+	n := j.Slots()
+	switch {
+	case n == 0 || j.Park == ParkWhole:
+		return 0
+	case j.Park == ParkShrink:
+		return min(n, j.Smallest())
+	}
+	return n
+}

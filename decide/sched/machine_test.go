@@ -1,0 +1,59 @@
+package sched_test
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+)
+
+// rigid returns a job that wants n slots for some seconds, and may be parked.
+func rigid(id string, arrived int64, n int, seconds float64) sched.Job {
+	return sched.Job{ID: sched.JobID(id), Arrived: arrived, Min: n, Max: n, Asked: n,
+		Left: sched.Estimate{Mean: seconds}, Speed: sched.Curve{{Slots: n, Rate: 1}},
+		Park: sched.ParkWhole}
+}
+
+// newMachine returns a machine with one host of some slots.
+func newMachine(t testing.TB, policy string, slots int) *sched.Machine {
+	t.Helper()
+	p, err := sched.Named(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := sched.New(sched.Config{Policy: p})
+	if err := m.Host(sched.Host{Name: "h", Slots: slots}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestFirstComeFirstServed has a job that does not fit hold up one that does under fifo, and not
+// under fifo-skip.
+func TestFirstComeFirstServed(t *testing.T) {
+	for policy, want := range map[string]string{"fifo": "a", "fifo-skip": "ac"} {
+		m := newMachine(t, policy, 4)
+		jobs := []sched.Job{rigid("a", 0, 3, 9), rigid("b", 0, 2, 9), rigid("c", 0, 1, 9)}
+		for _, j := range jobs {
+			if err := m.Submit(j); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := ""
+		for _, g := range m.Ready() {
+			got += string(g.Job)
+			if g.Verb != sched.Start || g.Expect.End != 9*sched.Second {
+				t.Errorf("%s: %+v", policy, g)
+			}
+		}
+		if got != want {
+			t.Errorf("%s starts %s, want %s", policy, got, want)
+		}
+		m.Tick(9 * sched.Second)
+		if err := m.Ended("a"); err != nil {
+			t.Fatal(err)
+		}
+		if g := m.Ready(); len(g) == 0 || g[0].Job != "b" {
+			t.Errorf("%s: after a comes %+v, want b", policy, g)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package sched
+
+import (
+	"cmp"
+	"slices"
+)
+
+// placement knows which slots of which hosts are free.
+type placement struct {
+	hosts   []spot // by name
+	free    int    // slots that jobs can get
+	slots   int    // of all hosts that are not leaving, free or not
+	sums    []int  // slots of the largest host, of the two largest, and so on
+	stale   bool   // whether sums is to be made anew
+	leaving bool   // whether a host is leaving
+	chosen  []int  // indexes of hosts, kept for their memory
+}
+
+// spot is a host and how many of its slots are free.
+type spot struct {
+	Host
+	free int
+}
+
+// index returns the index of a host, and whether it is there.
+func (p *placement) index(name string) (int, bool) {
+	return slices.BinarySearchFunc(p.hosts, name, func(s spot, name string) int {
+		return cmp.Compare(s.Name, name)
+	})
+}
+
+// set adds a host or changes it; used is how many of its slots are taken.
+func (p *placement) set(h Host, used int) {
+	i, there := p.index(h.Name)
+	if !there {
+		p.hosts = slices.Insert(p.hosts, i, spot{})
+	}
+	p.hosts[i] = spot{h, h.Slots - used}
+	p.recount()
+}
+
+// remove takes a host out.
+func (p *placement) remove(name string) {
+	if i, there := p.index(name); there {
+		p.hosts = slices.Delete(p.hosts, i, i+1)
+		p.recount()
+	}
+}
+
+// recount adds up slots.
+func (p *placement) recount() {
+	p.free, p.slots, p.stale, p.leaving = 0, 0, true, false
+	for _, s := range p.hosts {
+		p.leaving = p.leaving || s.Leaving
+		if !s.Leaving {
+			p.free += max(s.free, 0)
+			p.slots += s.Slots
+		}
+	}
+}
+
+// take gives or takes back slots: sign is 1 or -1.
+func (p *placement) take(places []Place, sign int) {
+	for _, x := range places {
+		i, there := p.index(x.Host)
+		if !there {
+			continue // the host is lost, and its slots with it
+		}
+		s := &p.hosts[i]
+		before := max(s.free, 0)
+		s.free -= sign * x.Slots
+		if !s.Leaving {
+			p.free += max(s.free, 0) - before
+		}
+	}
+}
+
+// fewest returns on how many hosts n slots are at least.
+func (p *placement) fewest(n int) int {
+	if p.stale {
+		p.stale, p.sums = false, p.sums[:0]
+		for _, s := range p.hosts {
+			if !s.Leaving {
+				p.sums = append(p.sums, s.Slots)
+			}
+		}
+		slices.SortFunc(p.sums, func(a, b int) int { return cmp.Compare(b, a) })
+		for i := 1; i < len(p.sums); i++ {
+			p.sums[i] += p.sums[i-1]
+		}
+	}
+	i, _ := slices.BinarySearch(p.sums, n)
+	return i + 1
+}
+
+// grow returns the places of a job that has some and gets more more slots; ok is false where so
+// many are not free. The new ones are on hosts where the job is already, as far as possible, and
+// else on as few as possible, of which the last one has the least room left (best fit).
+func (p *placement) grow(has []Place, more int) (places []Place, ok bool) {
+	if more > p.free {
+		return has, false
+	}
+	places = slices.Clone(has)
+	for i := range places {
+		if at, there := p.index(places[i].Host); there && !p.hosts[at].Leaving {
+			n := min(max(p.hosts[at].free, 0), more)
+			places[i].Slots += n
+			more -= n
+		}
+	}
+	p.chosen = p.chosen[:0]
+	for more > 0 {
+		best := -1
+		for i := range p.hosts {
+			s := &p.hosts[i]
+			if s.Leaving || s.free <= 0 || slices.Contains(p.chosen, i) ||
+				slices.ContainsFunc(has, func(x Place) bool { return x.Host == s.Name }) {
+				continue
+			}
+			if best < 0 || better(s.free, p.hosts[best].free, more) {
+				best = i
+			}
+		}
+		p.chosen = append(p.chosen, best)
+		n := min(p.hosts[best].free, more)
+		places = append(places, Place{p.hosts[best].Name, n})
+		more -= n
+	}
+	return inOrder(places), true
+}
+
+// better reports whether a host with a free slots is better for n slots than one with b: the
+// smaller one of those that have room for all, and else the larger one.
+func better(a, b, n int) bool {
+	if a >= n && b >= n {
+		return a < b
+	}
+	return a > b
+}
+
+// shrink returns the places of a job that gives less slots back: first those on hosts that are
+// leaving, then those on the hosts where it has the fewest, so that hosts become free.
+func (p *placement) shrink(has []Place, less int) []Place {
+	places := slices.Clone(has)
+	slices.SortStableFunc(places, func(a, b Place) int {
+		if x, y := p.leaves(a.Host), p.leaves(b.Host); x != y {
+			return cmp.Compare(y, x)
+		}
+		return cmp.Or(cmp.Compare(a.Slots, b.Slots), cmp.Compare(b.Host, a.Host))
+	})
+	for i := range places {
+		n := min(places[i].Slots, less)
+		places[i].Slots -= n
+		less -= n
+	}
+	places = slices.DeleteFunc(places, func(x Place) bool { return x.Slots == 0 })
+	return inOrder(places)
+}
+
+// leaves returns 1 where a host is leaving or gone, and else 0.
+func (p *placement) leaves(name string) int {
+	if i, there := p.index(name); there && !p.hosts[i].Leaving {
+		return 0
+	}
+	return 1
+}
+
+// staying returns those of some places that are on hosts that are not leaving.
+func (p *placement) staying(has []Place) []Place {
+	if !p.leaving {
+		return has
+	}
+	return slices.DeleteFunc(slices.Clone(has), func(x Place) bool { return p.leaves(x.Host) == 1 })
+}
+
+// inOrder sorts places by host, in place, and returns them; nil where there are none.
+func inOrder(places []Place) []Place {
+	if len(places) == 0 {
+		return nil
+	}
+	slices.SortFunc(places, func(a, b Place) int { return cmp.Compare(a.Host, b.Host) })
+	return places
+}
+
+// stretch returns how many times slower a job is on some places than on as few hosts as possible.
+func (p *placement) stretch(j *Job, places []Place) float64 {
+	if j.Graph == nil && j.Spread <= 1 || len(places) < 2 {
+		return 1
+	}
+	if n := countSlots(places); j.Graph != nil && n == j.Graph.Workers {
+		at := make([]int, 0, n)
+		for i, x := range places {
+			for range x.Slots {
+				at = append(at, i)
+			}
+		}
+		return j.Graph.stretch(at)
+	} else if len(places) <= p.fewest(n) {
+		return 1
+	}
+	return max(j.Spread, 1)
+}
