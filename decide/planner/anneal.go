@@ -2,6 +2,7 @@ package planner
 
 import (
 	"math"
+	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/chain"
 )
@@ -59,15 +60,21 @@ func (p *problem) chainStage(g *grid, s, from, to int) chain.Stage {
 	return x
 }
 
-// anneal looks for plans of a grid near the best that begins at some layers, by so many passes. It
-// returns the best; false = none fits into memory, or no work is to be spent.
-func (p *problem) anneal(g grid, starts [][]int, passes int, hot float64) (candidate, bool) {
+// anneal looks for plans of a grid near the best that begins at some layers, or near one that is
+// known, if that is better, by so many passes; nil = none is known. It returns the best; false =
+// none fits into memory, or no work is to be spent.
+func (p *problem) anneal(g grid, starts [][]int, known *solved, passes int, hot float64) (candidate,
+	bool) {
 	if p.work < 0 {
 		return candidate{}, false
 	}
 	search := chain.NewSearch(p.chainOf(&g), annealSeed)
 	for _, s := range starts {
 		search.Start(s)
+	}
+	if known != nil && known.seconds < search.Best.Seconds {
+		search.Best = chain.Plan{Starts: slices.Clone(known.starts),
+			Ahead: slices.Clone(known.ahead), Seconds: known.seconds}
 	}
 	search.Anneal(search.Best, passes, hot)
 	best := search.Best

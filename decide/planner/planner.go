@@ -102,12 +102,15 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 
 // best returns the best plan of some grids for so many workers that it finds.
 func (p *problem) best(grids []grid, workers int) (*Result, error) {
-	var list []bounded
+	var list, over []bounded // over = no cut fits into memory
 	for _, g := range grids {
 		seconds, cuts := bound.Cuts(p.chain(&g), g.stages, g.micro)
-		if !math.IsInf(seconds, 1) {
+		switch {
+		case !math.IsInf(seconds, 1):
 			list = append(list, bounded{grid: g, bound: seconds,
 				starts: append([]int{0}, cuts...)})
+		case g.stages <= len(p.model.Layers):
+			over = append(over, bounded{grid: g, bound: seconds})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b bounded) int { return cmp.Compare(a.bound, b.bound) })
@@ -136,6 +139,13 @@ func (p *problem) best(grids []grid, workers int) (*Result, error) {
 		found = append(found, s)
 		best = min(best, s.seconds)
 	}
+	for i := 0; len(found) == 0 && i < len(over); i++ {
+		g := &over[i].grid
+		_, lacks, _ := p.search(*g, evenStarts(len(p.model.Layers), g.stages))
+		if lacks != nil && (closest == nil || lacks.bytes < closest.bytes) {
+			closest = lacks
+		}
+	}
 	if len(found) == 0 && closest == nil {
 		return nil, p.undivided(workers)
 	}
@@ -145,7 +155,7 @@ func (p *problem) best(grids []grid, workers int) (*Result, error) {
 	slices.SortStableFunc(found, func(a, b *solved) int {
 		return cmp.Compare(a.seconds, b.seconds)
 	})
-	proved := p.prove(list, found[0])
+	proved := p.prove(append(list, over...), found[0])
 	if proved.best != found[0] {
 		found = slices.Insert(found, 0, proved.best)
 	}

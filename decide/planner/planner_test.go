@@ -87,6 +87,9 @@ func (c chain) bestOf(batch int) float64 {
 		micro := batch / replicas
 		var walk func(starts, ahead []int)
 		walk = func(starts, ahead []int) {
+			if len(starts) == stages && !c.fits(starts, ahead) {
+				return
+			}
 			if len(starts) == stages {
 				if line, err := timeline.Run(c.stages(starts, ahead, replicas), micro); err == nil {
 					best = min(best, line.Seconds)
@@ -105,6 +108,28 @@ func (c chain) bestOf(batch int) float64 {
 		}
 	}
 	return best
+}
+
+// fits reports whether the stages of one cut fit into memory, with the micro-batches that they
+// hold and two on each way in and out.
+func (c chain) fits(starts, ahead []int) bool {
+	for s, from := range starts {
+		to, need := len(c.layers), int64(0)
+		if from > 0 {
+			need += 2 * c.out[from-1]
+		}
+		if s+1 < len(starts) {
+			to = starts[s+1]
+			need += 2 * c.out[to-1]
+		}
+		for i := from; i < to; i++ {
+			need += 3*c.params[i] + c.layers[i].Kept*int64(ahead[s])
+		}
+		if need > c.memory {
+			return false
+		}
+	}
+	return true
 }
 
 // stages returns what the stages of one cut take.
@@ -143,6 +168,26 @@ func TestBestOfMany(t *testing.T) {
 			c.layers = append(c.layers, c.layers[random.IntN(len(c.layers))])
 			c.params, c.out = append(c.params, random.Int64N(200_000)), append(c.out, 100_000)
 		}
+		return c, 6 + random.IntN(3)
+	})
+}
+
+// TestBestOfTight does the same with memory that few plans fit into, of which stages hold little:
+// no bound that rules plans out by their memory is above the best.
+func TestBestOfTight(t *testing.T) {
+	comparePlans(t, instances(400)/20, false, func(random *rand.Rand) (chain, int) {
+		c := randomChain(random)
+		c.places = 3 + random.IntN(2)
+		for len(c.layers) < 9 {
+			c.layers = append(c.layers, c.layers[random.IntN(len(c.layers))])
+			c.params, c.out = append(c.params, random.Int64N(20_000)), append(c.out, 10_000)
+		}
+		all := int64(0)
+		for i := range c.layers {
+			c.layers[i].Kept = 10_000 + random.Int64N(20_000)
+			all += 3*c.params[i] + c.layers[i].Kept
+		}
+		c.memory = all/int64(c.places) + random.Int64N(all)
 		return c, 6 + random.IntN(3)
 	})
 }

@@ -300,7 +300,55 @@ func (p *problem) chain(g *grid) bound.Chain {
 		lags[i] = p.fastest(float64(p.sent(i-1, g.sample)))
 	}
 	c.Lag = func(i int) (forward, back float64) { return lags[i], lags[i] }
+	if held := p.heldOf(g); held(0, n) < g.micro {
+		c.Held = held
+	}
 	return c
+}
+
+// heldOf returns how many micro-batches a stage of a grid that has the layers from one up to
+// another can hold at most, on the device that has most memory for them.
+func (p *problem) heldOf(g *grid) func(from, to int) int {
+	var all []*costs
+	for i := range g.laid.classes {
+		for _, took := range g.laid.classes[i].costs {
+			if !slices.Contains(all, took) {
+				all = append(all, took)
+			}
+		}
+	}
+	passing := int64(0)
+	if g.stages > 1 {
+		passing = p.leastPassing(g.sample)
+	}
+	return func(from, to int) (most int) {
+		for _, took := range all {
+			most = max(most, took.held(from, to, passing))
+		}
+		return most
+	}
+}
+
+// leastPassing returns the bytes of two micro-batches on their way over the cut of least bytes.
+func (p *problem) leastPassing(sample int) int64 {
+	least := int64(math.MaxInt64)
+	for l := range len(p.model.Layers) - 1 {
+		least = min(least, 2*p.sent(l, sample))
+	}
+	return least
+}
+
+// held returns of how many micro-batches a rank with the layers from one up to another has memory
+// for what their backward passes need, beside some other bytes.
+func (c *costs) held(from, to int, other int64) int {
+	free, kept := c.limit-(c.state[to]-c.state[from])-other, c.kept[to]-c.kept[from]
+	switch {
+	case free < 0:
+		return 0
+	case kept == 0:
+		return math.MaxInt32
+	}
+	return int(min(free/kept, math.MaxInt32))
 }
 
 // mesh returns a plan as the text of a mesh.

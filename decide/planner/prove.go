@@ -132,7 +132,7 @@ func (v *proof) stuck(least float64) bool {
 // reports that it has found one.
 func (v *proof) improve(g grid, starts []int) bool {
 	before := v.best.seconds
-	c, is := v.anneal(g, [][]int{starts}, morePasses, moreHot)
+	c, is := v.anneal(g, [][]int{starts}, nil, morePasses, moreHot)
 	if !is {
 		return false
 	}
@@ -160,6 +160,7 @@ func (v *proof) improve(g grid, starts []int) bool {
 // them rules out, over the chains of all grids.
 func (v *proof) steps(seconds float64) (list []deployment.Step) {
 	played := deployment.Step{Argument: "plans, each of which was played"}
+	memory := deployment.Step{Argument: "cuts by the memory of a stage"}
 	terms := deployment.Step{Argument: "cuts by what a stage and one micro-batch take"}
 	boxes := deployment.Step{}
 	for i := range v.list {
@@ -172,6 +173,11 @@ func (v *proof) steps(seconds float64) (list []deployment.Step) {
 			continue
 		}
 		all := cuts(len(v.model.Layers), g.stages)
+		if chain := v.chain(&g.grid); chain.Held != nil {
+			fit := bound.Count(chain, g.stages, g.micro, math.MaxFloat64)
+			memory.Plans += all - fit
+			all = fit
+		}
 		if c := v.chains[i]; c != nil && c.Boxes > 0 {
 			left := bound.Count(v.chain(&g.grid), g.stages, g.micro, seconds)
 			boxes.Plans, boxes.Groups = boxes.Plans+left, boxes.Groups+c.Boxes
@@ -180,7 +186,7 @@ func (v *proof) steps(seconds float64) (list []deployment.Step) {
 		terms.Plans += all
 	}
 	boxes.Argument = fmt.Sprintf("cuts by edge finding, in %d groups", boxes.Groups)
-	for _, s := range []deployment.Step{played, terms, boxes} {
+	for _, s := range []deployment.Step{played, memory, terms, boxes} {
 		if s.Plans > 0 {
 			list = append(list, s)
 		}

@@ -81,13 +81,18 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 			}
 			try(c)
 		}
+		if s != nil { // and as many as fit into memory
+			c := candidate{grid: g, starts: s, ahead: make([]int, g.stages)}
+			p.holdMore(&c)
+			try(c)
+		}
 	}
 	if best == nil {
 		if c := p.leanest(&g); c != nil {
 			try(*c)
 		}
 	}
-	if c, is := p.anneal(g, from, annealPasses, annealHot); is {
+	if c, is := p.anneal(g, from, best, annealPasses, annealHot); is {
 		try(c)
 	}
 	for moved := true; moved && best != nil && played < mostPlayed; {

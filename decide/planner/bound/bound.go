@@ -13,11 +13,16 @@ type Chain struct {
 	// Lag returns the least seconds that a micro-batch is on its way to layer i where a stage
 	// begins with it, and its gradient back from there; nil = 0.
 	Lag func(i int) (forward, back float64)
+	// Held returns of how many micro-batches a stage of the layers from i to j, without j, has
+	// memory for at most what their backward passes need, 0 = it does not fit; nil = of all. More
+	// layers hold no more.
+	Held func(i, j int) int
 }
 
 // Cuts returns a lower bound of the seconds of a step, over all ways to cut a chain into so many
 // stages, each of which has a layer, and over all orders of so many micro-batches; and where the
-// stages begin that reach it, but the first. +Inf where there are fewer layers than stages.
+// stages begin that reach it, but the first. +Inf where there are fewer layers than stages, or no
+// cut fits into memory.
 //
 // A stage of the layers from i to j, with f and b a micro-batch, makes a step take at least the
 // largest of three terms, where F and B are what the layers before it take, and T what those behind
@@ -26,6 +31,11 @@ type Chain struct {
 //	F + M·(f + b) + max(B, tail)   it begins when the first micro-batch comes, and then works
 //	F + M·f + T + b + B            the last one must go on to the end, and come back
 //	F + f + T + M·b + B            none comes back before the first has gone to the end
+//
+// Where the stage can hold only h < M micro-batches, each comes when the one h before it has gone
+// back, so that there is a fourth:
+//
+//	F + ⌈M/h⌉·(f + T + b) + max(B, tail)
 //
 // Lags are part of F, B and T. Without them, this is the least over all cuts of the largest over
 // all stages; with them, every cut has the least lags of all.
@@ -43,12 +53,32 @@ func Cuts(c Chain, stages, micro int) (seconds float64, cuts []int) {
 		copy(b.high, all.high)
 		return v.tighten(b, seconds)
 	}
+	// cut returns a cut of those that fits has left, where no stage is above the time.
+	cuts = make([]int, stages-1)
+	cut := func(seconds float64) {
+		for s, from := 1, 0; s < stages; s++ {
+			to := b.high[s]
+			for to > b.low[s] && v.terms(s-1, from, to) > seconds {
+				to--
+			}
+			cuts[s-1], from = to, to
+		}
+	}
+	if !fits(math.MaxFloat64) {
+		return math.Inf(1), nil
+	}
+	cut(math.MaxFloat64)
 	low, high := 0.0, 0.0
 	for i := range n { // in which stage a layer is makes a difference to lags only
-		low = max(low, v.terms(0, i, i+1))
+		low = max(low, v.threeTerms(0, i, i+1))
 	}
-	for s := range stages { // one of all other layers is above all of its cut, without lags
-		high = max(high, v.terms(s, 0, n))
+	for s, from := 0, 0; s < stages; s++ { // that cut is one
+		to := n
+		if s+1 < stages {
+			to = cuts[s]
+		}
+		high = max(high, v.terms(s, from, to))
+		from = to
 	}
 	if fits(low) {
 		high = low
@@ -61,14 +91,7 @@ func Cuts(c Chain, stages, micro int) (seconds float64, cuts []int) {
 		}
 	}
 	fits(high)
-	cuts = make([]int, stages-1)
-	for s, from := 1, 0; s < stages; s++ {
-		to := b.high[s]
-		for to > b.low[s] && v.terms(s-1, from, to) > high {
-			to--
-		}
-		cuts[s-1], from = to, to
-	}
+	cut(high)
 	return low, cuts
 }
 

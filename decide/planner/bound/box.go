@@ -1,6 +1,7 @@
 package bound
 
 import (
+	"math"
 	"math/bits"
 	"sort"
 )
@@ -36,7 +37,7 @@ func newView(c Chain, stages, micro int) *view {
 	}
 	v.pipeline = pipeline{length: make([]float64, 2*stages), before: make([]float64, 2*stages),
 		after: make([]float64, 2*stages), starts: make([]float64, 4*stages*stages),
-		ends: make([]float64, 4*stages*stages)}
+		ends: make([]float64, 4*stages*stages), held: make([]int, stages)}
 	return v
 }
 
@@ -86,8 +87,33 @@ func (m minima) of(from, to int) float64 {
 	return min(m[row][from], m[row][to+1-1<<row])
 }
 
-// terms returns the largest of the three terms of stage s if it has the layers from i to j.
+// terms returns the largest of all terms of stage s if it has the layers from i to j; +Inf where it
+// does not fit into memory.
 func (v *view) terms(s, i, j int) float64 {
+	most := v.threeTerms(s, i, j)
+	if v.Held == nil || i >= j {
+		return most
+	}
+	held := v.Held(i, j)
+	if held < 1 {
+		return math.Inf(1)
+	}
+	if held < v.micro {
+		last, layers := v.stages-1, len(v.forward)-1
+		turn := v.forward[layers] - v.forward[i] + v.lagForward[last] - v.lagForward[s] +
+			v.backward[layers] - v.backward[i] + v.lagBackward[last] - v.lagBackward[s]
+		turns := float64((v.micro + held - 1) / held)
+		after := v.backward[i] + v.lagBackward[s]
+		if v.Tail != nil {
+			after = max(after, v.Tail(i, j))
+		}
+		most = max(most, v.forward[i]+v.lagForward[s]+float64(turns*turn)+after)
+	}
+	return most
+}
+
+// threeTerms returns the largest of the three terms of stage s if it has the layers from i to j.
+func (v *view) threeTerms(s, i, j int) float64 {
 	last, layers, m := v.stages-1, len(v.forward)-1, float64(v.micro)
 	f, b := v.forward[j]-v.forward[i], v.backward[j]-v.backward[i]
 	head, back := v.forward[i]+v.lagForward[s], v.backward[i]+v.lagBackward[s]
@@ -172,6 +198,9 @@ func (v *view) look(b box) {
 		p.length[s] = max(v.forward[b.low[s+1]]-v.forward[b.high[s]], 0)
 		p.length[passes-1-s] = max(v.backward[b.low[s+1]]-v.backward[b.high[s]], 0)
 		p.exact = p.exact && b.low[s] == b.high[s]
+		if p.held[s] = v.micro; v.Held != nil && b.high[s] < b.low[s+1] {
+			p.held[s] = v.Held(b.high[s], b.low[s+1])
+		}
 	}
 	for x := range passes {
 		for y := x; y < passes; y++ {

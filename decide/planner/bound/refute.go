@@ -14,6 +14,9 @@ type pipeline struct {
 	// before is the seconds before the first micro-batch can begin a pass, and after those that a
 	// step takes at least when the last one has ended it.
 	before, after []float64
+	// held is how many micro-batches a stage can hold: one begins when the one so many before it
+	// has gone back.
+	held []int
 	// exact says that it is one cut: starts and ends are sums, so that neighbours are enough.
 	exact bool
 }
@@ -115,6 +118,12 @@ func (r *refuter) forward(p *pipeline) bool {
 				begin[k] = max(begin[k], b+apart)
 			}
 		}
+		if y < passes/2 {
+			back := passes - 1 - y
+			for k := p.held[y]; k < m; k++ {
+				begin[k] = max(begin[k], r.begin[back*m+k-p.held[y]]+p.length[back])
+			}
+		}
 		for k := 1; k < m; k++ {
 			begin[k] = max(begin[k], begin[k-1]+length)
 		}
@@ -123,7 +132,7 @@ func (r *refuter) forward(p *pipeline) bool {
 				return true
 			}
 		}
-		r.work += (y - from + 2) * m
+		r.work += (y - from + 3) * m
 	}
 	return false
 }
@@ -144,6 +153,12 @@ func (r *refuter) backward(p *pipeline) bool {
 				end[k] = min(end[k], e-apart)
 			}
 		}
+		if s := passes - 1 - x; x >= passes/2 {
+			for k := p.held[s]; k < m; k++ {
+				back := k - p.held[s]
+				end[back] = min(end[back], r.end[s*m+k]-p.length[s])
+			}
+		}
 		for k := m - 2; k >= 0; k-- {
 			end[k] = min(end[k], end[k+1]-length)
 		}
@@ -152,7 +167,7 @@ func (r *refuter) backward(p *pipeline) bool {
 				return true
 			}
 		}
-		r.work += (to - x + 1) * m
+		r.work += (to - x + 2) * m
 	}
 	return false
 }
