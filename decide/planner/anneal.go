@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/chain"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
 const (
@@ -21,12 +22,12 @@ const (
 // chainOf returns a grid as a problem of layers in a row. Replicas count as those of the first
 // class, and transfers as overlapped: what is found is played again.
 func (p *problem) chainOf(g *grid) *chain.Problem {
-	known := map[[3]int]chain.Stage{}
+	known := map[[3]int]*chain.Stage{}
 	return &chain.Problem{Layers: len(p.model.Layers), Stages: g.stages, Micro: g.micro,
-		Stage: func(s, from, to int) chain.Stage {
+		Stage: func(s, from, to int) *chain.Stage {
 			key := [3]int{s, from, to}
-			x, is := known[key]
-			if !is {
+			x := known[key]
+			if x == nil {
 				x = p.chainStage(g, s, from, to)
 				known[key] = x
 			}
@@ -35,28 +36,13 @@ func (p *problem) chainOf(g *grid) *chain.Problem {
 }
 
 // chainStage returns what a stage takes that has the layers from one up to another.
-func (p *problem) chainStage(g *grid, s, from, to int) chain.Stage {
+func (p *problem) chainStage(g *grid, s, from, to int) *chain.Stage {
 	class := &g.laid.classes[0]
-	took := class.costs[s]
-	x := chain.Stage{Forward: took.forward[to] - took.forward[from],
-		Backward: took.backward[to] - took.backward[from],
-		Tail: p.allReduceSeconds(g, s, took.params[to]-took.params[from]) + took.update[to] -
-			took.update[from], Most: g.mostHeld()}
-	if s+1 < g.stages {
-		sent := float64(p.sent(to-1, g.sample))
-		for _, w := range class.ways[s] {
-			x.Down = max(x.Down, w.link.SecondsTogether(sent, w.messages))
-		}
-		x.Up = x.Down
-	}
-	free := took.limit - (took.state[to] - took.state[from]) - p.passing(from, to, g.sample)
-	kept := took.kept[to] - took.kept[from]
-	switch {
-	case free < 0:
-		x.Most = 0
-	case kept > 0:
-		x.Most = int(min(int64(x.Most), free/kept))
-	}
+	x := &chain.Stage{Stage: p.stageOf(g, class, s, from, to),
+		Most: p.fitting(class.costs[s], from, to, g.sample, g.mostHeld())}
+	x.Transfer, x.HalfDuplex = timeline.Overlapped, false
+	allReduce, update := p.tail(g, s, from, to)
+	x.Tail = allReduce + update
 	return x
 }
 

@@ -30,7 +30,7 @@ func (p *problem) result(found []*solved, least float64) *Result {
 	slowest := 0
 	for s := range best.stages {
 		from, to := p.layersOf(&best.candidate, s)
-		allReduce, update := p.tail(&best.candidate, s)
+		allReduce, update := p.tailOf(&best.candidate, s)
 		d.Predicted.AllReduce = max(d.Predicted.AllReduce, allReduce)
 		d.Predicted.Update = max(d.Predicted.Update, update)
 		d.Stages = append(d.Stages, deployment.Stage{First: from, Layers: to - from,
@@ -137,7 +137,7 @@ func (p *problem) rejected(found []*solved) (list []Rejected) {
 		seen = append(seen, k)
 		averaging := 0.0
 		for stage := range s.stages {
-			allReduce, _ := p.tail(&s.candidate, stage)
+			allReduce, _ := p.tailOf(&s.candidate, stage)
 			averaging = max(averaging, allReduce)
 		}
 		list = append(list, Rejected{Mesh: p.mesh(&s.candidate), Seconds: s.seconds,

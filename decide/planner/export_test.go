@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/decide/planner/spp"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
 // JudgeStages returns the seconds of a plan whose stages begin at some layers and at some places,
@@ -16,9 +17,9 @@ func JudgeStages(r Request, samples int, starts, places []int) (float64, error) 
 	g := ownGrid{point: p.model.Point(p.kinds[0].Name, 1, samples), parts: 1,
 		micro: p.batch / samples}
 	o, stages, fit := p.costsOf(g, p.places).stages(&spp.Plan{Starts: starts, Places: places})
-	held := make([]int, len(starts))
+	held := timeline.Held(len(starts), 2, g.micro)
 	for s := range held {
-		if held[s] = min(len(starts)-s, g.micro); held[s] > fit[s] {
+		if held[s] > fit[s] {
 			return 0, fmt.Errorf("stage %d does not fit into memory", s)
 		}
 	}

@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
@@ -53,8 +54,7 @@ type change struct {
 // apply changes what a stage takes, whose number is given.
 func (x change) apply(s *timeline.Stage, took *costs, stage int) {
 	if x.speed > 0 && x.stage == stage {
-		forward := took.forward[x.layer+1] - took.forward[x.layer]
-		backward := took.backward[x.layer+1] - took.backward[x.layer]
+		forward, backward := took.passes(x.layer, x.layer+1)
 		s.Forward -= float64(x.speed * forward)
 		s.Backward -= float64(x.speed * backward)
 	}
@@ -66,11 +66,7 @@ func (x change) apply(s *timeline.Stage, took *costs, stage int) {
 func (p *problem) helps(best *solved) (list []Help) {
 	// add plays a plan with a change, and adds it if it helps; it is for so many times the batch.
 	add := func(what string, c *candidate, x change, batch float64) {
-		s, err := p.playChanged(c, x)
-		if err != nil {
-			return
-		}
-		if gain := batch*best.seconds/s.seconds - 1; gain >= leastGain {
+		if gain := batch*best.seconds/p.seconds(c, x, math.Inf(1)) - 1; gain >= leastGain {
 			list = append(list, Help{what, gain})
 		}
 	}
@@ -109,8 +105,7 @@ func (p *problem) heaviest(best *solved, stage int) int {
 	took := best.laid.classes[0].costs[stage]
 	heaviest, most := from, -1.0
 	for i := from; i < to; i++ {
-		seconds := took.forward[i+1] - took.forward[i] + took.backward[i+1] - took.backward[i]
-		if seconds > most {
+		if seconds := took.seconds(i, i+1); seconds > most {
 			heaviest, most = i, seconds
 		}
 	}
@@ -146,7 +141,7 @@ func (p *problem) memories(s *solved) []Memory {
 func (p *problem) rows(s *solved) (list []timeline.Row) {
 	for stage := range s.stages {
 		row := timeline.Row{Name: p.layerNames(s, stage)}
-		row.AllReduce, row.Update = p.tail(&s.candidate, stage)
+		row.AllReduce, row.Update = p.tailOf(&s.candidate, stage)
 		list = append(list, row)
 	}
 	return list

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide/planner/bound"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -114,13 +115,9 @@ func (p *problem) parseStages(c *candidate, stages layout.Axis) error {
 				sum, len(p.model.Layers))
 		}
 	}
-	if c.ahead = slices.Clone(stages.Ahead); c.ahead == nil {
-		for s := range c.stages { // 1F1B
-			c.ahead = append(c.ahead, c.stages-s)
-		}
-	}
-	for s := range c.ahead {
-		c.ahead[s] = min(c.ahead[s], c.micro)
+	c.ahead = timeline.Held(c.stages, 2, c.micro)
+	for s, held := range stages.Ahead {
+		c.ahead[s] = min(held, c.micro)
 	}
 	return nil
 }

@@ -80,50 +80,13 @@ func (s *mixedSearch) proposeCuts(e *estimate, on []int) {
 // cuts returns the cuts of stages on kinds of devices that make the slowest of those that fit into
 // memory as fast as can be, without transfers; nil = none fits whose stages take so long at most.
 func (e *estimate) cuts(on []int, most float64) []int {
-	n := len(e.model.Layers)
-	starts, best := make([]int, len(on)), make([]int, len(on))
-	// fill gives each stage as many layers as it can take in a time. It returns what the slowest
-	// takes, and the least time in which some stage could take more; +Inf = none could.
-	fill := func(limit float64) (fits bool, slowest, next float64) {
-		at := 0
-		next = math.Inf(1)
-		for s, k := range on {
-			from, took, last := at, e.of[k], 0.0
-			starts[s] = from
-			for at < n-(len(on)-1-s) {
-				seconds := took.forward[at+1] - took.forward[from] +
-					took.backward[at+1] - took.backward[from]
-				if at > from && seconds > limit {
-					next = min(next, seconds)
-					break
-				}
-				if fits, more := e.fits(k, from, at+1, len(on)-1-s); at > from && !fits && !more {
-					break
-				}
-				at, last = at+1, seconds
-			}
-			slowest = max(slowest, last)
-		}
-		return at == n, slowest, next
+	took := make([]*costs, len(on))
+	for s, k := range on {
+		took[s] = e.of[k]
 	}
-	fits, high, _ := fill(most)
-	if !fits {
-		return nil
-	}
-	for low := 0.0; ; {
-		copy(best, starts)
-		for fits = false; !fits; {
-			if high-low <= 1e-12*high {
-				return best
-			}
-			middle, slowest, next := low+float64((high-low)/2), 0.0, 0.0
-			if fits, slowest, next = fill(middle); fits {
-				high = min(middle, slowest)
-			} else {
-				low = next // no shorter time is enough
-			}
-		}
-	}
+	return fastestCuts(took, most, func(s, from, to int) (fits, more bool) {
+		return e.fits(on[s], from, to, len(on)-1-s)
+	})
 }
 
 // byReplica proposes plans whose replicas are on different kinds of devices, with shares of the
@@ -169,7 +132,7 @@ func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least
 		})
 		speed += float64(replicas) / fastest
 		n := len(s.model.Layers)
-		alone := e.of[k].forward[n] + e.of[k].backward[n] // of the first micro-batch of a replica
+		alone := e.of[k].seconds(0, n) // of the first micro-batch of a replica
 		first += float64(float64(replicas) * (alone/fastest - 1))
 	}
 	if len(kinds) < 2 || len(on) > total {
@@ -268,9 +231,7 @@ func (s *mixedSearch) judge() (found []*solved, lacks *shortage) {
 			if dpFast && (c.stages == 1 || c.replicas == 1) || !s.lay(&c.grid) {
 				continue
 			}
-			for i := range c.stages {
-				c.ahead = append(c.ahead, min(c.stages-i, c.mostHeld()))
-			}
+			c.ahead = c.held(2)
 			got, missing := s.tryOne(&c)
 			if missing != nil && (lacks == nil || missing.bytes < lacks.bytes) {
 				lacks = missing

@@ -255,12 +255,8 @@ func (o *own) neighbours(layers int) (list []spp.Plan) {
 // fit into memory, the cyclic order, and multiples of halves of what 1F1B holds.
 func heldOf(stages, micro int, fit []int) (list [][]int) {
 	list = append(list, slices.Clone(fit), spp.Cyclic(stages, micro))
-	for half := 1; half <= 4; half++ {
-		held := make([]int, stages)
-		for s := range held {
-			held[s] = max(1, min((stages-s)*half/2, micro))
-		}
-		list = append(list, held)
+	for halves := 1; halves <= 4; halves++ {
+		list = append(list, timeline.Held(stages, halves, micro))
 	}
 	for _, held := range list {
 		for s := range held {

@@ -79,6 +79,7 @@ type problem struct {
 	passes  int                        // in all timelines that the search has played
 	// growing says that more devices are tried, and so not what would help beside them.
 	growing bool
+	player  timeline.Player
 }
 
 // costsKey names costs.
@@ -127,6 +128,17 @@ func (p *problem) costs(kind, tp, sample int) *costs {
 	return c
 }
 
+// passes returns the seconds of a micro-batch forward and back through the layers from one up to
+// another, without that.
+func (c *costs) passes(from, to int) (forward, backward float64) {
+	return c.forward[to] - c.forward[from], c.backward[to] - c.backward[from]
+}
+
+// seconds returns those of both passes.
+func (c *costs) seconds(from, to int) float64 {
+	return c.forward[to] - c.forward[from] + c.backward[to] - c.backward[from]
+}
+
 // layersOf returns the bounds of the layers of a stage: from the first, up to but without the last.
 func (p *problem) layersOf(c *candidate, stage int) (from, to int) {
 	if stage+1 < len(c.starts) {
@@ -153,69 +165,90 @@ func (p *problem) stagesOf(c *candidate, k *class) []timeline.Stage {
 	list := make([]timeline.Stage, c.stages)
 	for s := range list {
 		from, to := p.layersOf(c, s)
-		x, took := &list[s], k.costs[s]
-		x.Ahead = c.ahead[s]
-		x.Forward = took.forward[to] - took.forward[from]
-		x.Backward = took.backward[to] - took.backward[from]
-		if s+1 < c.stages {
-			x.Transfer = transfers[p.all.Transfer]
-			sent := float64(p.sent(to-1, c.sample))
-			for _, w := range k.ways[s] {
-				if down := w.link.SecondsTogether(sent, w.messages); down > x.Down {
-					x.Down, x.Up, x.Latency = down, down, w.link.Latency
-				}
-				x.HalfDuplex = x.HalfDuplex || w.link.HalfDuplex
-			}
+		list[s] = p.stageOf(&c.grid, k, s, from, to)
+		list[s].Ahead = c.ahead[s]
+	}
+	return list
+}
+
+// stageOf returns what a stage of replicas of a class takes that has the layers from one up to
+// another, without the tail of its step.
+func (p *problem) stageOf(g *grid, k *class, s, from, to int) (x timeline.Stage) {
+	x.Forward, x.Backward = k.costs[s].passes(from, to)
+	if s+1 == g.stages {
+		return x
+	}
+	x.Transfer = transfers[p.all.Transfer]
+	sent := float64(p.sent(to-1, g.sample))
+	for _, w := range k.ways[s] {
+		if down := w.link.SecondsTogether(sent, w.messages); down > x.Down {
+			x.Down, x.Up, x.Latency = down, down, w.link.Latency
 		}
+		x.HalfDuplex = x.HalfDuplex || w.link.HalfDuplex
+	}
+	return x
+}
+
+// stepOf returns what the stages of a plan take in a step, by class of replicas, with a change.
+func (p *problem) stepOf(c *candidate, x change) (list [][]timeline.Stage) {
+	tails := make([]float64, c.stages)
+	for s := range tails {
+		allReduce, update := p.tailOf(c, s)
+		tails[s] = allReduce/(1+x.links) + update
+	}
+	for i := range c.laid.classes {
+		k := &c.laid.classes[i]
+		stages := p.stagesOf(c, k)
+		for s := range stages {
+			stages[s].Tail = tails[s]
+			x.apply(&stages[s], k.costs[s], s)
+		}
+		list = append(list, stages)
 	}
 	return list
 }
 
 // play plays a step of a plan. Where replicas are unlike, a stage averages when the last of its
 // replicas has come so far; the timeline is that of the one that ends last.
-func (p *problem) play(c *candidate) (*solved, error) { return p.playChanged(c, change{}) }
-
-// playChanged plays a step of a plan with a change to what its stages take.
-func (p *problem) playChanged(c *candidate, x change) (*solved, error) {
-	tails := make([]float64, c.stages)
-	for s := range tails {
-		allReduce, update := p.tail(c, s)
-		tails[s] = allReduce/(1+x.links) + update
-	}
-	ends := make([]float64, c.stages)
+func (p *problem) play(c *candidate) (*solved, error) {
 	s := &solved{candidate: *c}
-	for i := range c.laid.classes {
-		k := &c.laid.classes[i]
-		stages := p.stagesOf(c, k)
-		for j := range stages {
-			stages[j].Tail = tails[j]
-			x.apply(&stages[j], k.costs[j], j)
-		}
+	for i, stages := range p.stepOf(c, change{}) {
 		line, err := timeline.Run(stages, c.microOf(i))
 		if err != nil {
 			return nil, err
 		}
-		if s.timeline == nil || line.Seconds > s.timeline.Seconds {
-			s.timeline = line
-		}
-		for j := range ends {
-			ends[j] = max(ends[j], line.Ends[j])
-			s.seconds = max(s.seconds, ends[j]+tails[j])
+		if s.timeline == nil || line.Seconds > s.seconds {
+			s.timeline, s.seconds = line, line.Seconds
 		}
 	}
 	return s, nil
 }
 
-// tail returns the seconds that a stage takes behind its last backward pass: its replicas average
-// the gradients of its layers, and the optimizer makes its step.
-func (p *problem) tail(c *candidate, stage int) (allReduce, update float64) {
-	from, to := p.layersOf(c, stage)
-	for i := range c.laid.classes {
-		took := c.laid.classes[i].costs[stage]
+// seconds returns what a step of a plan takes with a change; +Inf where it cannot be played, or is
+// known to take more than limit.
+func (p *problem) seconds(c *candidate, x change, limit float64) (seconds float64) {
+	for i, stages := range p.stepOf(c, x) {
+		seconds = max(seconds, p.player.Seconds(stages, c.microOf(i), limit))
+	}
+	return seconds
+}
+
+// tail returns the seconds that a stage of the layers from one up to another takes behind its last
+// backward pass: its replicas average the gradients of its layers, and the optimizer makes its
+// step.
+func (p *problem) tail(g *grid, s, from, to int) (allReduce, update float64) {
+	for i := range g.laid.classes {
+		took := g.laid.classes[i].costs[s]
 		update = max(update, took.update[to]-took.update[from])
 	}
-	took := c.laid.classes[0].costs[stage]
-	return p.allReduceSeconds(&c.grid, stage, took.params[to]-took.params[from]), update
+	took := g.laid.classes[0].costs[s]
+	return p.allReduceSeconds(g, s, took.params[to]-took.params[from]), update
+}
+
+// tailOf returns what a stage of a plan takes behind its last backward pass.
+func (p *problem) tailOf(c *candidate, s int) (allReduce, update float64) {
+	from, to := p.layersOf(c, s)
+	return p.tail(&c.grid, s, from, to)
 }
 
 // allReduceSeconds returns how long the replicas of a stage average so many bytes: over a ring, as
@@ -256,6 +289,20 @@ func (p *problem) memoryOf(c *candidate, class, stage int) Memory {
 		Kept: (took.kept[to] - took.kept[from]) * held}
 }
 
+// fitting returns how many micro-batches a worker can hold of a stage of the layers from one up to
+// another, up to most; 0 = not one fits into its memory.
+func (p *problem) fitting(took *costs, from, to, sample, most int) int {
+	free := took.limit - (took.state[to] - took.state[from]) - p.passing(from, to, sample)
+	kept := took.kept[to] - took.kept[from]
+	switch {
+	case free < 0:
+		return 0
+	case kept > 0:
+		return int(min(int64(most), free/kept))
+	}
+	return most
+}
+
 // passing returns the bytes of two micro-batches on their way into layers, and of two out of them.
 func (p *problem) passing(from, to, sample int) (bytes int64) {
 	if from > 0 {
@@ -277,7 +324,7 @@ func (p *problem) chain(g *grid) bound.Chain {
 	for i := range g.laid.classes {
 		for _, took := range slices.Compact(slices.Clone(g.laid.classes[i].costs)) {
 			for l := range n {
-				f, b := took.forward[l+1]-took.forward[l], took.backward[l+1]-took.backward[l]
+				f, b := took.passes(l, l+1)
 				u := took.update[l+1] - took.update[l]
 				if !first {
 					f, b, u = min(f, c.Forward[l]), min(b, c.Backward[l]), min(u, update[l+1])

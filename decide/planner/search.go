@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"math"
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
@@ -61,8 +62,15 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 		}
 		passes += 2 * c.micro * c.stages
 		p.passes += 2 * c.micro * c.stages
+		limit := math.Inf(1)
+		if best != nil {
+			limit = best.seconds
+		}
+		if p.seconds(&c, change{}, limit) >= limit {
+			return false
+		}
 		s, err := p.play(&c)
-		if err != nil || best != nil && s.seconds >= best.seconds {
+		if err != nil {
 			return false
 		}
 		best = s
@@ -72,14 +80,11 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 		p.eachPlan(g, func(c candidate) { try(c) })
 		return best, lacks, float64(n)
 	}
-	from := [][]int{starts, p.leastLargest(&g), evenStarts(len(p.model.Layers), g.stages)}
+	from := [][]int{starts, fastestCuts(g.laid.classes[0].costs, math.Inf(1), nil),
+		evenStarts(len(p.model.Layers), g.stages)}
 	for _, s := range from {
-		for half := range 5 { // halves of what 1F1B holds; 0 = 1 each
-			c := candidate{grid: g, starts: s, ahead: make([]int, g.stages)}
-			for i := range c.ahead {
-				c.ahead[i] = max(1, min((g.stages-i)*half/2, g.mostHeld()))
-			}
-			try(c)
+		for halves := range 5 {
+			try(candidate{grid: g, starts: s, ahead: g.held(halves)})
 		}
 		if s != nil { // and as many as fit into memory
 			c := candidate{grid: g, starts: s, ahead: make([]int, g.stages)}
@@ -115,9 +120,7 @@ func (p *problem) least(c *candidate) (seconds float64) {
 		costs, micro := c.laid.classes[i].costs, float64(c.microOf(i))
 		// pass returns the seconds of both passes of a micro-batch on a stage.
 		pass := func(s int) (forward, backward float64) {
-			from, to := p.layersOf(c, s)
-			return costs[s].forward[to] - costs[s].forward[from],
-				costs[s].backward[to] - costs[s].backward[from]
+			return costs[s].passes(p.layersOf(c, s))
 		}
 		down, up, behind := 0.0, 0.0, 0.0 // on the stages before, forward and back, and behind
 		for s := range c.stages {
@@ -127,7 +130,7 @@ func (p *problem) least(c *candidate) (seconds float64) {
 		for s := range c.stages {
 			f, b := pass(s)
 			behind -= f + b
-			allReduce, update := p.tail(c, s)
+			allReduce, update := p.tailOf(c, s)
 			seconds = max(seconds, down+float64(micro*(f+b))+max(up, allReduce+update),
 				down+float64(micro*f)+behind+b+up, down+f+behind+float64(micro*b)+up)
 			down, up = down+f, up+b
@@ -148,13 +151,15 @@ func (g *grid) mostHeld() int {
 	return g.micro
 }
 
+// held lists how many micro-batches the stages of a grid hold by so many halves of 1F1B.
+func (g *grid) held(halves int) []int {
+	return timeline.Held(g.stages, halves, g.mostHeld())
+}
+
 // even returns the plan of a grid whose stages have the same numbers of layers, as far as that
 // comes out even, by 1F1B; nil = it does not fit into memory.
 func (p *problem) even(g grid) *solved {
-	c := candidate{grid: g, starts: evenStarts(len(p.model.Layers), g.stages)}
-	for i := range g.stages {
-		c.ahead = append(c.ahead, min(g.stages-i, g.mostHeld()))
-	}
+	c := candidate{grid: g, starts: evenStarts(len(p.model.Layers), g.stages), ahead: g.held(2)}
 	if c.byReplica && !p.share(&c) || p.missing(&c).bytes > 0 {
 		return nil
 	}
@@ -253,46 +258,4 @@ func (p *problem) missing(c *candidate) *shortage {
 		}
 	}
 	return most
-}
-
-// evenStarts cuts so many layers into stages whose numbers of layers differ by one at most.
-func evenStarts(layers, stages int) []int {
-	starts := make([]int, stages)
-	for s := range starts {
-		starts[s] = s*(layers/stages) + min(s, layers%stages)
-	}
-	return starts
-}
-
-// leastLargest cuts the layers so that the slowest stage is as fast as can be.
-func (p *problem) leastLargest(g *grid) []int {
-	n := len(p.model.Layers)
-	chain, sum := p.chain(g), make([]float64, n+1)
-	for i := range n {
-		sum[i+1] = sum[i] + chain.Forward[i] + chain.Backward[i]
-	}
-	// fits returns the cuts of stages that all take so long at most, as much as fits into the first
-	// ones; nil where there are too few stages.
-	fits := func(limit float64) (starts []int) {
-		at := 0
-		for s := range g.stages {
-			starts = append(starts, at)
-			for at < n-(g.stages-1-s) && (at == starts[s] || sum[at+1]-sum[starts[s]] <= limit) {
-				at++
-			}
-		}
-		if at < n {
-			return nil
-		}
-		return starts
-	}
-	low, high := 0.0, sum[n]
-	for range 50 { // bits of a number, about
-		if mid := (low + high) / 2; fits(mid) == nil {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return fits(high)
 }

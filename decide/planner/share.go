@@ -66,16 +66,13 @@ func (p *problem) endsBySlowest(c *candidate, class int) func(micro int) float64
 func (p *problem) endsByTimeline(c *candidate, class int) func(micro int) float64 {
 	stages := p.stagesOf(c, &c.laid.classes[class])
 	for s := range stages {
-		allReduce, update := p.tail(c, s)
+		allReduce, update := p.tailOf(c, s)
 		stages[s].Tail = allReduce + update
 	}
 	known := map[int]float64{}
 	return func(micro int) float64 {
 		if _, is := known[micro]; !is {
-			known[micro] = math.Inf(1)
-			if line, err := timeline.Run(stages, micro); err == nil {
-				known[micro] = line.Seconds
-			}
+			known[micro] = p.player.Seconds(stages, micro, math.Inf(1))
 		}
 		return known[micro]
 	}

@@ -89,15 +89,12 @@ func (p *problem) leanest(g *grid) *candidate {
 // holdMore has the stages of a plan hold as many micro-batches as fit into memory, and 1F1B has.
 func (p *problem) holdMore(c *candidate) {
 	most := c.mostHeld()
-	for s := range c.stages {
+	for s, held := range c.held(2) {
 		from, to := p.layersOf(c, s)
-		most = min(most, max(1, c.stages-s))
+		most = min(most, held)
 		for i := range c.laid.classes {
 			took := c.laid.classes[i].costs[s]
-			free := took.limit - (took.state[to] - took.state[from]) - p.passing(from, to, c.sample)
-			if kept := took.kept[to] - took.kept[from]; kept > 0 {
-				most = max(1, min(most, int(min(free/kept, int64(most)))))
-			}
+			most = max(1, p.fitting(took, from, to, c.sample, most))
 		}
 		c.ahead[s] = most
 	}

@@ -53,18 +53,13 @@ func (p *problem) newEstimate(c *combo) *estimate {
 		least := math.Inf(1)
 		for k, took := range c.of {
 			if c.units[k] > 0 {
-				least = min(least, took.layer(l))
+				least = min(least, took.seconds(l, l+1))
 			}
 		}
 		e.rest[l+1] = e.rest[l] + least
 	}
 	e.weigh()
 	return e
-}
-
-// layer returns the seconds of a micro-batch through a layer, forward and back.
-func (c *costs) layer(l int) float64 {
-	return c.forward[l+1] - c.forward[l] + c.backward[l+1] - c.backward[l]
 }
 
 // linkOf returns the link between hosts of two kinds, or inside a host where there is no other.
@@ -107,8 +102,8 @@ func (e *estimate) weigh() {
 			// time there, which have no weight.
 			ratios, list := make([]float64, n), []float64{0}
 			for l := range n {
-				if w := e.of[ref].layer(l); w > 0 {
-					ratios[l] = w / e.of[k].layer(l)
+				if w := e.of[ref].seconds(l, l+1); w > 0 {
+					ratios[l] = w / e.of[k].seconds(l, l+1)
 					list = append(list, ratios[l])
 				}
 			}
@@ -123,11 +118,11 @@ func (e *estimate) weigh() {
 			if odd[l] {
 				continue
 			}
-			w := e.of[ref].layer(l)
+			w := e.of[ref].seconds(l, l+1)
 			sums[l+1] += w
 			for k := range e.kinds {
 				if e.units[k] > 0 && w > 0 {
-					speed[k] = max(speed[k], w/e.of[k].layer(l))
+					speed[k] = max(speed[k], w/e.of[k].seconds(l, l+1))
 				}
 			}
 		}
@@ -198,8 +193,7 @@ func (e *estimate) transfer(from, to, layer int) float64 {
 
 // block returns how long a stage is kept by a micro-batch, with transfers on both sides.
 func (e *estimate) block(kind, from, to int, before, behind float64) float64 {
-	took := e.of[kind]
-	seconds := took.forward[to] - took.forward[from] + took.backward[to] - took.backward[from]
+	seconds := e.of[kind].seconds(from, to)
 	switch e.mode {
 	case cluster.Blocking:
 		return seconds + 2*before + 2*behind
@@ -256,10 +250,9 @@ func (e *estimate) step(on, starts []int) float64 {
 		if next >= 0 {
 			out = e.transfer(on[s], next, to)
 		}
-		took := e.of[on[s]]
+		forward, back := e.of[on[s]].passes(from, to)
 		slowest = max(slowest, e.block(on[s], from, to, in, out))
-		back := took.backward[to] - took.backward[from]
-		sum += took.forward[to] - took.forward[from] + back + 2*in
+		sum += forward + back + 2*in
 		after = max(e.tail(on[s], from, to), after-back-in)
 	}
 	return sum + float64(float64(e.micro-1)*slowest) + after
@@ -367,8 +360,7 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 // past reports whether a stage takes so long that no larger one can be part of a step below a
 // limit.
 func (e *estimate) past(behind *part, kind, from, to int, limit float64) bool {
-	took := e.of[kind]
-	seconds := took.forward[to] - took.forward[from] + took.backward[to] - took.backward[from]
+	seconds := e.of[kind].seconds(from, to)
 	return float64(float64(e.micro-1)*max(seconds, behind.slowest))+behind.sum+seconds > limit
 }
 
@@ -376,13 +368,12 @@ func (e *estimate) past(behind *part, kind, from, to int, limit float64) bool {
 // passes, for each kind of the stage before that one.
 func (e *estimate) extend(behind *part, kind, from int, tail float64,
 	yield func(before int, x part)) {
-	took, to := e.of[kind], behind.from
-	out := 0.0
+	out, to := 0.0, behind.from
 	if behind.kind >= 0 {
 		out = e.transfer(kind, behind.kind, to)
 	}
-	back := took.backward[to] - took.backward[from]
-	seconds := took.forward[to] - took.forward[from] + back
+	forward, back := e.of[kind].passes(from, to)
+	seconds := forward + back
 	for before := range e.kinds {
 		if from > 0 && e.units[before] == 0 || from == 0 && before > 0 {
 			continue

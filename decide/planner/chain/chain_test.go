@@ -8,21 +8,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/decide/planner/chain"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
 // draw draws a problem of few layers, in which stages with many layers may hold little.
 func draw(random *rand.Rand) *chain.Problem {
 	layers := 3 + random.IntN(4)
-	took := make([]chain.Stage, layers)
+	took := make([]timeline.Stage, layers)
 	for i := range took {
-		took[i] = chain.Stage{Forward: 0.1 + random.Float64(), Backward: 0.1 + 2*random.Float64(),
-			Tail: random.Float64(), Down: 0.3 * random.Float64(), Up: 0.3 * random.Float64()}
+		took[i] = timeline.Stage{Forward: 0.1 + random.Float64(),
+			Backward: 0.1 + 2*random.Float64(), Tail: random.Float64(),
+			Down: 2 * random.Float64(), Up: 2 * random.Float64(), Latency: random.Float64()}
 	}
 	room := layers + random.IntN(8)
 	p := &chain.Problem{Layers: layers, Stages: 2 + random.IntN(2), Micro: 1 + random.IntN(4)}
-	p.Stage = func(_, i, j int) chain.Stage {
-		x := chain.Stage{Down: took[j-1].Down, Up: took[j-1].Up,
-			Most: min(p.Micro, room/(j-i)-1)}
+	p.Stage = func(_, i, j int) *chain.Stage {
+		x := &chain.Stage{Most: min(p.Micro, room/(j-i)-1)}
+		x.Down, x.Up, x.Latency = took[j-1].Down, took[j-1].Up, took[j-1].Latency
 		for _, l := range took[i:j] {
 			x.Forward, x.Backward = x.Forward+l.Forward, x.Backward+l.Backward
 			x.Tail += l.Tail
@@ -32,10 +34,10 @@ func draw(random *rand.Rand) *chain.Problem {
 	return p
 }
 
-// seconds returns what a step of a plan takes: each pass ends at the longest way to it. +Inf where
-// it does not fit, or waits for itself.
+// seconds returns what a step of a plan takes: each pass, and each transfer, ends at the longest
+// way to it. +Inf where it does not fit, or waits for itself.
 func seconds(p *chain.Problem, starts, ahead []int) (last float64) {
-	stages := make([]chain.Stage, p.Stages)
+	stages := make([]*chain.Stage, p.Stages)
 	for s := range stages {
 		to := p.Layers
 		if s+1 < p.Stages {
@@ -50,8 +52,20 @@ func seconds(p *chain.Problem, starts, ahead []int) (last float64) {
 		back bool
 	}
 	ends, deep := map[pass]float64{}, 0
-	// end returns when a pass ends.
 	var end func(x pass) float64
+	// sent returns when what a pass has made has come over a link, which takes so long.
+	var sent func(x pass, seconds, latency float64) float64
+	sent = func(x pass, seconds, latency float64) float64 {
+		if x.k < 0 {
+			return math.Inf(-1)
+		}
+		if deep++; deep > 1000 {
+			return math.Inf(1)
+		}
+		defer func() { deep-- }()
+		free := sent(pass{x.s, x.k - 1, x.back}, seconds, latency) - min(latency, seconds)
+		return max(end(x), free) + seconds
+	}
 	end = func(x pass) float64 {
 		if known, is := ends[x]; is || x.k < 0 {
 			return known
@@ -60,7 +74,7 @@ func seconds(p *chain.Problem, starts, ahead []int) (last float64) {
 			return math.Inf(1)
 		}
 		defer func() { deep-- }()
-		c, n, a := &stages[x.s], len(stages), ahead[x.s]
+		c, n, a := stages[x.s], len(stages), ahead[x.s]
 		var before pass // on the same stage
 		begin, length := 0.0, c.Forward
 		switch {
@@ -70,14 +84,15 @@ func seconds(p *chain.Problem, starts, ahead []int) (last float64) {
 				before = pass{x.s, x.k - 1, true}
 			}
 			if begin = end(pass{x.s, x.k, false}); x.s+1 < n {
-				begin = end(pass{x.s + 1, x.k, true}) + c.Up
+				begin = sent(pass{x.s + 1, x.k, true}, c.Up, c.Latency)
 			}
 		default:
 			if before = (pass{x.s, x.k - 1, false}); x.k >= a {
 				before = pass{x.s, x.k - a, true}
 			}
 			if x.s > 0 {
-				begin = end(pass{x.s - 1, x.k, false}) + stages[x.s-1].Down
+				c := stages[x.s-1]
+				begin = sent(pass{x.s - 1, x.k, false}, c.Down, c.Latency)
 			}
 		}
 		ends[x] = max(begin, end(before)) + length
@@ -127,7 +142,7 @@ func TestBest(t *testing.T) {
 			for j := range starts {
 				starts[j] = j * p.Layers / p.Stages
 			}
-			s.Anneal(s.Start(starts), 30_000, 0.05)
+			s.Anneal(s.Start(starts), 30_000, 0.1)
 			found[i] = s.Best
 		}
 		if d := cmp.Diff(found[0], found[1]); d != "" {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
 	"github.com/shoal-ml/shoal/internal/portable"
 )
 
@@ -35,13 +36,10 @@ func (s *Search) draw(n int) int {
 func (s *Search) Start(starts []int) Plan {
 	p := s.player.p
 	best := Plan{Seconds: math.Inf(1)}
-	ahead := make([]int, p.Stages)
-	for half := range 8 { // halves of what 1F1B holds; 0 = 1 each
-		for i := range ahead {
-			ahead[i] = max(1, min((p.Stages-i)*half/2, p.Micro))
-		}
+	for halves := range 8 {
+		ahead := timeline.Held(p.Stages, halves, p.Micro)
 		if seconds := s.player.play(starts, ahead, best.Seconds); seconds < best.Seconds {
-			best = Plan{slices.Clone(starts), slices.Clone(ahead), seconds}
+			best = Plan{slices.Clone(starts), ahead, seconds}
 		}
 	}
 	s.keep(&best)
@@ -63,15 +61,15 @@ func (s *Search) Anneal(from Plan, passes int, hot float64) {
 	}
 	now := Plan{slices.Clone(from.Starts), slices.Clone(from.Ahead), from.Seconds}
 	next := Plan{make([]int, len(from.Starts)), make([]int, len(from.Ahead)), 0}
-	begin := s.player.played
+	begin := s.player.Played
 	const cold = 0.002 // of hot, at the end
-	for tries := 0; s.player.played-begin < passes && tries < passes; tries++ {
+	for tries := 0; s.player.Played-begin < passes && tries < passes; tries++ {
 		copy(next.Starts, now.Starts)
 		copy(next.Ahead, now.Ahead)
 		if !s.change(&next) {
 			continue
 		}
-		done := float64(s.player.played-begin) / float64(passes)
+		done := float64(s.player.Played-begin) / float64(passes)
 		heat := hot * portable.Pow(cold, done) * now.Seconds
 		limit := now.Seconds - float64(heat*portable.Log(float64(s.draw(1<<20)+1)/(1<<20)))
 		next.Seconds = s.player.play(next.Starts, next.Ahead, limit)

@@ -2,137 +2,99 @@ package timeline
 
 import "math"
 
-// wait is a stage between two passes: the one that it has made, and the one that comes.
-type wait struct {
-	since float64 // when the last pass ended
-	until float64 // when the last transfer ended that kept the stage from computing
-	// out is what the last pass has made, while sends is set: until it has gone. get is what the
-	// next needs, while gets is set: until it has come. This stage takes part in both transfers.
-	out, get    pending
-	sends, gets bool
-}
-
-// pending is a transfer that was not played yet.
-type pending struct {
-	op              Op // the pass that has made it
-	link, direction int
-	seconds         float64
-}
-
 // meet plays a step in which transfers keep stages from computing, or share a link: one after the
-// other, as they can begin.
-func (p *player) meet() {
-	n := len(p.stages)
-	waits := make([]wait, n)
-	// queued has overlapped transfers by link and direction, those that wait for the link.
-	queued := make([][2][]pending, n)
-	// starts has when the next transfer over each link can begin, by direction; +Inf = there is
-	// none yet. A transfer changes that only at its two stages and the links beside these.
-	starts := make([][2]float64, n)
-	for s := range p.stages {
-		p.expect(&waits[s], s)
+// other, as they can begin. It reports false where the step is known to take more than the limit.
+func (p *Player) meet() bool {
+	n := len(p.rows)
+	for s := range p.rows {
+		p.expect(s)
 	}
 	for from, to := 0, n-1; ; { // the stages that may have something to do
 		for s := from; s <= to; s++ {
-			for p.advance(&waits[s], s, queued) {
+			for p.advance(s) {
+			}
+			if p.rows[s].at+p.rows[s].left > p.limit {
+				return false
 			}
 		}
 		for link := max(from-1, 0); link <= min(to, n-2); link++ {
 			for direction := range 2 {
-				starts[link][direction] = p.possible(waits, queued, link, direction)
+				p.rows[link].starts[direction] = p.possible(link, direction)
 			}
 		}
 		link, direction, start := -1, 0, math.Inf(1)
 		for l := range n - 1 {
-			for d, at := range starts[l] {
+			for d, at := range p.rows[l].starts {
 				if at < start {
 					link, direction, start = l, d, at
 				}
 			}
 		}
 		if link < 0 {
-			return
+			return true
 		}
 		from, to = link, link+1
+		end := p.send(link, direction, start)
 		if p.stages[link].Transfer == Overlapped {
-			x := queued[link][direction][0]
-			p.send(x.op, link, direction, start, x.seconds)
-			queued[link][direction] = queued[link][direction][1:]
 			continue
 		}
-		x := waits[link+direction].out
-		end := p.send(x.op, link, direction, start, x.seconds)
 		for s := from; s <= to; s++ {
-			w := &waits[s]
-			w.until = max(w.until, end)
-			if s == link+direction {
-				w.sends = false
+			r := &p.rows[s]
+			if r.until = max(r.until, end); s == link+direction {
+				r.sends = -1
 			} else {
-				w.gets = false
+				r.gets = -1
 			}
 		}
 	}
 }
 
 // expect notes what the next pass of a stage needs from another one that it must wait for with it.
-func (p *player) expect(w *wait, s int) {
-	op, direction, is := p.next(s)
-	link := s - 1
-	if direction == 1 {
-		link = s
-	}
-	if !is || link < 0 || link == len(p.stages)-1 || p.stages[link].Transfer == Overlapped {
+func (p *Player) expect(s int) {
+	direction, _ := p.next(s)
+	link := s - 1 + direction
+	if direction < 0 || link < 0 || link == len(p.rows)-1 ||
+		p.stages[link].Transfer == Overlapped {
 		return
 	}
-	w.get, w.gets = pending{op: op, link: link, direction: direction}, true
+	p.rows[s].gets = link
 }
 
 // advance plays the next pass of a stage, if nothing is in its way.
-func (p *player) advance(w *wait, s int, queued [][2][]pending) bool {
-	if w.sends || w.gets {
+func (p *Player) advance(s int) bool {
+	r := &p.rows[s]
+	direction, ready := p.next(s)
+	if r.sends >= 0 || r.gets >= 0 || !ready {
 		return false
 	}
-	p.line.Ends[s] = max(p.line.Ends[s], w.until)
-	op, direction, is := p.next(s)
-	if !is || p.come[s][direction][op.Micro] < 0 {
-		return false
-	}
-	op = p.compute(op, direction, max(w.since, w.until))
-	w.since = op.End
-	if link, seconds := p.link(s, direction); link >= 0 {
-		x := pending{op: op, link: link, direction: direction, seconds: seconds}
-		if p.stages[link].Transfer == Overlapped {
-			queued[link][direction] = append(queued[link][direction], x)
-		} else {
-			w.out, w.sends = x, true
+	end := p.compute(s, direction, r.ends())
+	if link := p.link(s, direction); link >= 0 {
+		p.rows[link+1-direction].come[direction][r.made[direction]-1] = end
+		if p.stages[link].Transfer != Overlapped {
+			r.sends = link
 		}
 	}
-	p.expect(w, s)
+	p.expect(s)
 	return true
 }
 
 // possible returns when the next transfer over a link in a direction can begin; +Inf = there is
 // none yet.
-func (p *player) possible(waits []wait, queued [][2][]pending, link, direction int) float64 {
-	channel := direction
-	if p.stages[link].HalfDuplex {
-		channel = 0
+func (p *Player) possible(link, direction int) float64 {
+	x, from, to := &p.stages[link], &p.rows[link+direction], &p.rows[link+1-direction]
+	k, free := to.has[direction], p.rows[link].free[direction]
+	if x.HalfDuplex {
+		free = p.rows[link].free[0]
 	}
-	free := p.free[link][channel]
-	if p.stages[link].Transfer == Overlapped {
-		if len(queued[link][direction]) == 0 {
-			return math.Inf(1)
-		}
-		return max(free, queued[link][direction][0].op.End)
-	}
-	from, to := &waits[link+direction], &waits[link+1-direction]
-	if !from.sends || !to.gets || from.out.link != link || to.get.link != link ||
-		from.out.op.Micro != to.get.op.Micro || to.get.direction != direction {
+	switch {
+	case from.made[direction] == k: // all have gone
 		return math.Inf(1)
+	case x.Transfer == Overlapped:
+		return max(free, to.come[direction][k])
+	case from.sends != link || to.gets != link:
+		return math.Inf(1)
+	case x.Transfer == Blocking:
+		return max(free, from.ends(), to.ends())
 	}
-	start := max(free, from.since, to.since)
-	if p.stages[link].Transfer == Blocking {
-		start = max(start, from.until, to.until)
-	}
-	return start
+	return max(free, from.at, to.at)
 }

@@ -3,7 +3,10 @@
 // its own. It is pure.
 package timeline
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // A Transfer is how a stage sends to the next one, and gets from it.
 type Transfer int
@@ -61,30 +64,23 @@ type Timeline struct {
 	Ends    []float64 // by stage, when it has computed and sent all, and its tail begins
 }
 
-// pass returns the i-th of the 2·micro passes of a stage: the number of the micro-batch, and
-// whether it goes back; made is how many passes forward the stage has made before.
-func (s *Stage) pass(micro, i, made int) (number int, backward bool) {
-	switch {
-	case s.Order == nil:
-		return order(max(min(s.Ahead, micro), 1), micro, i)
-	case s.Order[i]:
-		return i - made, true
+// goesBack reports whether the i-th of the 2·micro passes of a stage goes back.
+func (s *Stage) goesBack(i, micro int) bool {
+	if s.Order != nil {
+		return s.Order[i]
 	}
-	return made, false
+	ahead := max(min(s.Ahead, micro), 1)
+	return i >= ahead && ((i-ahead)%2 == 0 || i >= 2*micro-ahead)
 }
 
-// order returns the i-th of the 2·micro passes of a stage that holds so many micro-batches: the
-// number of the micro-batch, and whether it goes back.
-func order(ahead, micro, i int) (number int, backward bool) {
-	switch tail := 2*micro - ahead; {
-	case i < ahead:
-		return i, false
-	case i >= tail:
-		return micro - ahead + i - tail, true
-	case (i-ahead)%2 == 0:
-		return (i - ahead) / 2, true
+// Held lists how many micro-batches some stages hold by so many halves of 1F1B, by which each holds
+// one more than the next: 2 = 1F1B, and 0 = each holds one. None holds more than most.
+func Held(stages, halves, most int) []int {
+	held := make([]int, stages)
+	for s := range held {
+		held[s] = max(1, min((stages-s)*halves/2, most))
 	}
-	return ahead + (i-ahead)/2, false
+	return held
 }
 
 // checkOrders returns which stage has an Order that does not take each of so many micro-batches
@@ -116,161 +112,23 @@ func Run(stages []Stage, micro int) (*Timeline, error) {
 	if err := checkOrders(stages, micro); err != nil {
 		return nil, err
 	}
-	p := newPlayer(stages, micro)
-	if p.alone {
-		p.flow()
-	} else {
-		p.meet()
+	n := len(stages)
+	t := &Timeline{Ops: make([][]Op, n), Sent: make([][]Sent, n), Busy: make([]float64, n),
+		Ends: make([]float64, n)}
+	ops, sent := make([]Op, 2*n*micro), make([]Sent, 2*n*micro)
+	for s := range n {
+		from, to := 2*s*micro, 2*(s+1)*micro
+		t.Ops[s], t.Sent[s] = ops[from:from:to], sent[from:from:to]
 	}
-	t := p.line
-	for s := range stages {
+	p := Player{line: t}
+	t.Seconds = p.Seconds(stages, micro, math.Inf(1))
+	for s := range n {
 		if len(t.Ops[s]) < 2*micro {
 			return nil, fmt.Errorf("stage %d waits for ever: a stage may not hold more "+
 				"micro-batches than the one before it, and where sends are waited for no more "+
 				"than two more than the one behind it", s)
 		}
-		t.Ends[s] = max(t.Ends[s], t.Ops[s][2*micro-1].End)
-		t.Seconds = max(t.Seconds, t.Ends[s]+stages[s].Tail)
+		t.Ends[s] = p.rows[s].ends()
 	}
 	return t, nil
-}
-
-// player is a step that is being played.
-type player struct {
-	stages []Stage
-	micro  int
-	line   *Timeline
-	// come has when a stage has what a pass needs, by stage, direction and micro-batch; -1 = not
-	// known yet. Directions are 0 = forward, 1 = backward.
-	come [][2][]float64
-	made []int // passes forward that were played, by stage
-	// free has from when on a link carries the next, by stage and direction; a half-duplex link has
-	// both in direction 0.
-	free [][2]float64
-	// alone says that no stage waits for a transfer of its own: all are overlapped, and no link is
-	// half-duplex.
-	alone bool
-}
-
-// newPlayer returns a step in which nothing was played yet.
-func newPlayer(stages []Stage, micro int) *player {
-	n := len(stages)
-	p := &player{stages: stages, micro: micro, come: make([][2][]float64, n),
-		free: make([][2]float64, n), made: make([]int, n), alone: true,
-		line: &Timeline{Ops: make([][]Op, n),
-			Sent: make([][]Sent, n), Busy: make([]float64, n), Ends: make([]float64, n)}}
-	times := make([]float64, 2*n*micro)
-	for i := range times {
-		times[i] = -1
-	}
-	ops, sent := make([]Op, 2*n*micro), make([]Sent, 2*n*micro)
-	for s := range stages {
-		from := 2 * s * micro
-		p.come[s] = [2][]float64{times[from : from+micro], times[from+micro : from+2*micro]}
-		p.line.Ops[s] = ops[from : from : from+2*micro]
-		p.line.Sent[s] = sent[from : from : from+2*micro]
-		if s+1 < n && (stages[s].Transfer != Overlapped || stages[s].HalfDuplex) {
-			p.alone = false
-		}
-	}
-	if n > 0 {
-		clear(p.come[0][0]) // the first stage has the samples
-	}
-	return p
-}
-
-// next returns the next pass of a stage; the pass has no times yet. It is not there where all were
-// played.
-func (p *player) next(s int) (op Op, direction int, is bool) {
-	i := len(p.line.Ops[s])
-	if i == 2*p.micro {
-		return Op{}, 0, false
-	}
-	k, backward := p.stages[s].pass(p.micro, i, p.made[s])
-	if backward {
-		direction = 1
-	}
-	return Op{Stage: s, Micro: k, Backward: backward}, direction, true
-}
-
-// compute plays a pass that begins as soon as it can, after a time.
-func (p *player) compute(op Op, direction int, after float64) Op {
-	s := op.Stage
-	seconds := p.stages[s].Forward
-	if direction == 1 {
-		seconds = p.stages[s].Backward
-	}
-	op.Start = max(after, p.come[s][direction][op.Micro])
-	op.End = op.Start + seconds
-	p.line.Ops[s] = append(p.line.Ops[s], op)
-	p.line.Busy[s] += seconds
-	if direction == 0 {
-		p.made[s]++
-	}
-	if direction == 0 && s == len(p.stages)-1 {
-		p.come[s][1][op.Micro] = op.End // it turns round there
-	}
-	return op
-}
-
-// link returns which link a pass is sent over when it has ended, by the stage before it, and how
-// many seconds that takes; -1 = it is sent nowhere.
-func (p *player) link(s, direction int) (link int, seconds float64) {
-	switch {
-	case direction == 0 && s+1 < len(p.stages):
-		return s, p.stages[s].Down
-	case direction == 1 && s > 0:
-		return s - 1, p.stages[s-1].Up
-	}
-	return -1, 0
-}
-
-// send plays that what a pass has made goes over a link from a time on, and returns when it is
-// there.
-func (p *player) send(op Op, link, direction int, start, seconds float64) float64 {
-	to, channel := link+1, direction
-	if direction == 1 {
-		to = link
-	}
-	if p.stages[link].HalfDuplex {
-		channel = 0
-	}
-	sent := Sent{Stage: link, Micro: op.Micro, Backward: op.Backward, Start: start,
-		End: start + seconds}
-	p.free[link][channel] = sent.End - min(p.stages[link].Latency, seconds)
-	p.line.Sent[link] = append(p.line.Sent[link], sent)
-	p.come[to][direction][op.Micro] = sent.End
-	return sent.End
-}
-
-// flow plays a step in which stages wait for what they need only.
-func (p *player) flow() {
-	// advance plays what a stage can, and reports whether that is something.
-	advance := func(s int) (moved bool) {
-		at := 0.0
-		if n := len(p.line.Ops[s]); n > 0 {
-			at = p.line.Ops[s][n-1].End
-		}
-		for {
-			op, direction, is := p.next(s)
-			if !is || p.come[s][direction][op.Micro] < 0 {
-				return moved
-			}
-			op = p.compute(op, direction, at)
-			if link, seconds := p.link(s, direction); link >= 0 {
-				p.send(op, link, direction, max(op.End, p.free[link][direction]), seconds)
-			}
-			at, moved = op.End, true
-		}
-	}
-	// What goes forward comes through all stages on one way down, and gradients on one way up.
-	for moved := true; moved; {
-		moved = false
-		for s := range p.stages {
-			moved = advance(s) || moved
-		}
-		for s := len(p.stages) - 2; s >= 0; s-- {
-			moved = advance(s) || moved
-		}
-	}
 }

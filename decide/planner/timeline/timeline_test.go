@@ -32,8 +32,10 @@ func TestEqualStages(t *testing.T) {
 }
 
 // TestChecked plays pipelines of any stages. Check finds nothing wrong with what Run has played,
-// and finds each of some changes to it.
+// and finds each of some changes to it. A Player, which has played others before, says that the
+// step takes as long, and ends where it would take more than it may.
 func TestChecked(t *testing.T) {
+	var player timeline.Player
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := rapid.Float64Range(0.1, 10)
 		micro := rapid.IntRange(1, 9).Draw(t, "micro")
@@ -59,6 +61,19 @@ func TestChecked(t *testing.T) {
 		}
 		if err := timeline.Check(stages, micro, line); err != nil {
 			t.Fatal(err)
+		}
+		played := player.Played
+		for _, limit := range []float64{math.Inf(1), line.Seconds * (1 + 1e-9)} {
+			if got := player.Seconds(stages, micro, limit); got != line.Seconds {
+				t.Errorf("the step takes %v s, and %v up to %v s", line.Seconds, got, limit)
+			}
+		}
+		if n := player.Played - played; n != 4*micro*len(stages) {
+			t.Errorf("%d passes were played", n)
+		}
+		limit := line.Seconds / 2
+		if got := player.Seconds(stages, micro, limit); got <= limit {
+			t.Errorf("the step takes %v s, and %v up to %v s", line.Seconds, got, limit)
 		}
 		for s, ops := range line.Ops {
 			busy := 0.0
@@ -106,6 +121,32 @@ func TestChecked(t *testing.T) {
 			t.Error("a shorter step is not seen")
 		}
 	})
+}
+
+// TestLimit plays steps up to a time: one that takes more ends before all passes were played, and
+// nothing is allocated for it.
+func TestLimit(t *testing.T) {
+	const n, micro = 4, 50
+	for _, transfer := range []timeline.Transfer{timeline.Overlapped, timeline.Exchange,
+		timeline.Blocking} {
+		stages := make([]timeline.Stage, n)
+		for s, held := range timeline.Held(n, 2, micro) {
+			stages[s] = timeline.Stage{Forward: 1, Backward: 1, Ahead: held, Down: 0.1, Up: 0.1,
+				Transfer: transfer}
+		}
+		var player timeline.Player
+		seconds := player.Seconds(stages, micro, math.Inf(1))
+		all := player.Played
+		if got := player.Seconds(stages, micro, 0.9*seconds); !math.IsInf(got, 1) ||
+			player.Played-all > all*3/4 {
+			t.Errorf("%d passes up to 0.9 of the step, %d to its end", player.Played-all, all)
+		}
+		if n := testing.AllocsPerRun(5, func() {
+			player.Seconds(stages, micro, math.Inf(1))
+		}); n > 0 {
+			t.Errorf("transfers %v: %v allocations", transfer, n)
+		}
+	}
 }
 
 // TestTransfers plays two micro-batches through two stages, and three over a link that is slow, by
