@@ -5,79 +5,79 @@ import (
 	"slices"
 )
 
-// classes tells which link is between two hosts. Hosts of a class have the same links: they are of
-// one kind and zone, and no link names them.
+// classes tells which link is between two hosts. Hosts of a class are of the same kind and zone, if
+// links name that zone. Links that name hosts are looked up by these names.
 type classes struct {
-	of      []int   // by host
-	between [][]int // by two classes: number of the link between hosts of them; -1 = none
-	within  []int   // by class: number of the link inside a host; -1 = none
+	of []int // by host
+	// between has by two classes, and within by class, the number of the first link that fits hosts
+	// of them by kinds and zones: two hosts, or one; -1 = none.
+	between [][]int32
+	within  []int32
+	named   []bool       // by host: whether links name it
+	first   map[ends]int // the number of the first link of those that name hosts
 }
 
-// classify sorts hosts into classes, and finds the link of any two. It returns what is wrong with
+// ends is what a link is between: two names in their order, or one twice.
+type ends struct {
+	inside bool
+	a, b   string
+}
+
+// newEnds returns what a link between two names is between.
+func newEnds(inside bool, a, b string) ends { return ends{inside, min(a, b), max(a, b)} }
+
+// classify sorts hosts into classes, and finds the links of these. It returns what is wrong with
 // links, or which hosts have none.
 func (c *Cluster) classify() error {
-	sets, err := c.group()
+	named, err := c.named()
 	if err != nil {
 		return err
 	}
-	n := 0 // classes
-	for _, class := range c.classes.of {
-		n = max(n, class+1)
-	}
-	c.classes.within, c.classes.between = make([]int, n), make([][]int, n)
+	sets := c.group(named)
+	x := &c.classes
+	n := len(sets[""])
+	x.within, x.between, x.first = make([]int32, n), make([][]int32, n), map[ends]int{}
 	for a := range n {
-		c.classes.within[a], c.classes.between[a] = -1, make([]int, n)
-		for b := range n {
-			c.classes.between[a][b] = -1
-		}
-	}
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	missing := n * n // pairs of classes that have no link yet
-	type ends struct {
-		inside bool
-		a, b   string
+		x.within[a], x.between[a] = -1, slices.Repeat([]int32{-1}, n)
 	}
 	seen := map[ends]bool{}
 	for i, l := range c.Links {
-		left, right, between := all, all, ends{inside: l.Inside}
+		left, right := "", "" // any host
 		if len(l.Between) == 2 {
-			left, right = sets[l.Between[0]], sets[l.Between[1]]
-			between.a, between.b = l.Between[0], l.Between[1]
+			left, right = l.Between[0], l.Between[1]
 		}
-		if seen[between] {
+		key := newEnds(l.Inside, left, right)
+		if seen[key] {
 			continue // the first one that fits counts
 		}
-		seen[between] = true
-		if l.Inside {
-			for _, a := range left {
-				if c.classes.within[a] < 0 {
-					c.classes.within[a] = i
-				}
-			}
+		if seen[key] = true; named[left] || named[right] {
+			x.first[key] = i
 			continue
 		}
-		for _, a := range left {
-			if missing == 0 {
-				break
+		for _, a := range sets[left] {
+			if l.Inside {
+				note(&x.within[a], i)
+				continue
 			}
-			for _, b := range right {
-				for _, cell := range []*int{&c.classes.between[a][b], &c.classes.between[b][a]} {
-					if *cell < 0 {
-						*cell, missing = i, missing-1
-					}
-				}
+			for _, b := range sets[right] {
+				note(&x.between[a][b], i)
+				note(&x.between[b][a], i)
 			}
 		}
 	}
 	return c.unlinked()
 }
 
-// group gives each host its class, and returns by name the classes that a link means by it.
-func (c *Cluster) group() (sets map[string][]int, err error) {
-	type key struct{ name, kind, zone string }
+// note puts the number of a link where there is none yet.
+func note(cell *int32, link int) {
+	if *cell < 0 {
+		*cell = int32(link)
+	}
+}
+
+// named returns of the names that links have whether they are those of hosts, or what is wrong with
+// a link.
+func (c *Cluster) named() (map[string]bool, error) {
 	hosts, others := map[string]bool{}, map[string]bool{}
 	for _, h := range c.Hosts {
 		hosts[h.Name] = true
@@ -106,50 +106,49 @@ func (c *Cluster) group() (sets map[string][]int, err error) {
 			named[name] = hosts[name]
 		}
 	}
+	return named, nil
+}
+
+// group gives each host its class, and returns by kind and zone, and "" for any, the classes that a
+// link means by it.
+func (c *Cluster) group(named map[string]bool) (sets map[string][]int) {
+	type key struct{ kind, zone string }
 	numbers := map[key]int{}
 	sets = map[string][]int{}
 	for _, h := range c.Hosts {
-		k := key{"", h.Kind, h.Zone}
-		if named[h.Name] {
-			k.name = h.Name
+		c.classes.named = append(c.classes.named, named[h.Name])
+		k := key{kind: h.Kind}
+		if _, is := named[h.Zone]; is {
+			k.zone = h.Zone
 		}
 		number, known := numbers[k]
 		if !known {
 			number = len(numbers)
 			numbers[k] = number
-			for _, name := range slices.Compact([]string{h.Kind, h.Zone}) {
+			names := []string{"", k.kind, k.zone}
+			slices.Sort(names)
+			for _, name := range slices.Compact(names) {
 				sets[name] = append(sets[name], number)
-			}
-			if k.name != "" {
-				sets[h.Name] = []int{number}
 			}
 		}
 		c.classes.of = append(c.classes.of, number)
 	}
-	return sets, nil
+	return sets
 }
 
 // unlinked returns which hosts lack a link; nil = none.
 func (c *Cluster) unlinked() error {
-	first := make([]int, 0, len(c.classes.within)) // by class: the number of its first host
+	all := slices.ContainsFunc(c.Links, func(l Link) bool { return !l.Inside && l.Between == nil })
 	for i, h := range c.Hosts {
-		class := c.classes.of[i]
-		if h.Places > 1 && c.classes.within[class] < 0 {
+		if h.Places > 1 && c.number(i, i) < 0 {
 			return fmt.Errorf(`no link fits two workers of host %s; one with "inside": true does`,
 				h.Name)
 		}
-		if class < len(first) { // classes are numbered as they come
-			if c.classes.between[class][class] < 0 {
-				return c.noLink(first[class], i)
-			}
-			continue
-		}
-		for other, j := range first {
-			if c.classes.between[class][other] < 0 {
+		for j := 0; j < i && !all; j++ {
+			if c.number(j, i) < 0 {
 				return c.noLink(j, i)
 			}
 		}
-		first = append(first, i)
 	}
 	return nil
 }
@@ -187,10 +186,27 @@ func (c *Cluster) names() (list []string) {
 }
 
 // link returns the link between workers of two hosts, or of one host twice.
-func (c *Cluster) link(a, b int) *Link {
-	number := c.classes.between[c.classes.of[a]][c.classes.of[b]]
-	if a == b {
-		number = c.classes.within[c.classes.of[a]]
+func (c *Cluster) link(a, b int) *Link { return &c.Links[c.number(a, b)] }
+
+// number returns the number of the link between workers of two hosts, or of one host twice; -1 =
+// there is none.
+func (c *Cluster) number(a, b int) (number int) {
+	x, inside := &c.classes, a == b
+	if inside {
+		number = int(x.within[x.of[a]])
+	} else {
+		number = int(x.between[x.of[a]][x.of[b]])
 	}
-	return &c.Links[number]
+	if !x.named[a] && !x.named[b] {
+		return number
+	}
+	left, right := &c.Hosts[a], &c.Hosts[b]
+	for _, one := range [...]string{left.Name, left.Kind, left.Zone} {
+		for _, other := range [...]string{right.Name, right.Kind, right.Zone} {
+			if i, is := x.first[newEnds(inside, one, other)]; is && (number < 0 || i < number) {
+				number = i
+			}
+		}
+	}
+	return number
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -117,6 +118,109 @@ func TestLinks(t *testing.T) {
 					places[2*b].Host, got, want[a][b])
 			}
 		}
+	}
+}
+
+// TestFirstFits compares the link between any two hosts with the first one in the file that fits,
+// of clusters with links between hosts, kinds, zones and any two of them.
+func TestFirstFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x := cluster.Cluster{Shoal: cluster.Version}
+		names := []string{"k0", "k1", "z0", "z1"}
+		for i := range 2 {
+			x.Kinds = append(x.Kinds, cluster.Kind{Name: names[i], Memory: 1})
+			x.Hosts = append(x.Hosts, cluster.Host{Name: "first" + names[2+i], Kind: names[i],
+				Zone: names[2+i], Places: 1})
+		}
+		for i := range rapid.IntRange(0, 6).Draw(t, "hosts") {
+			h := cluster.Host{Name: fmt.Sprint("h", i), Places: 2,
+				Kind: rapid.SampledFrom(names[:2]).Draw(t, "kind"),
+				Zone: rapid.SampledFrom([]string{"", "z0", "z1"}).Draw(t, "zone")}
+			names, x.Hosts = append(names, h.Name), append(x.Hosts, h)
+		}
+		for range rapid.IntRange(0, 12).Draw(t, "links") {
+			l := cluster.Link{Inside: rapid.Bool().Draw(t, "inside")}
+			a := rapid.SampledFrom(names).Draw(t, "from")
+			b := rapid.SampledFrom(names).Draw(t, "to")
+			if l.Inside {
+				b = a
+			}
+			if l.Between = []string{a, b}; a == b && a[0] == 'h' {
+				l.Inside = true
+			}
+			x.Links = append(x.Links, l)
+		}
+		x.Links = append(x.Links, cluster.Link{}, cluster.Link{Inside: true})
+		for i := range x.Links {
+			x.Links[i].Rate = float64(i + 1)
+		}
+		text, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := cluster.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is := func(h cluster.Host, name string) bool {
+			return h.Name == name || h.Kind == name || h.Zone == name
+		}
+		places, at := c.Places(), 0
+		first := map[string]int{} // place of each host
+		for _, h := range x.Hosts {
+			first[h.Name] = at
+			at += h.Places
+		}
+		for _, g := range x.Hosts {
+			for _, h := range x.Hosts {
+				a, b, inside := first[g.Name], first[h.Name], g.Name == h.Name
+				if inside {
+					b += h.Places - 1
+				}
+				for _, l := range x.Links {
+					n := l.Between
+					if l.Inside == inside && (n == nil || is(g, n[0]) && is(h, n[1]) ||
+						is(g, n[1]) && is(h, n[0])) {
+						if got := c.Link(places[a], places[b]); got.Rate != l.Rate {
+							t.Fatalf("from %s to %s goes link %v, want %v: %s", g.Name, h.Name,
+								got.Rate-1, l.Rate-1, text)
+						}
+						break
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestManyNamedHosts reads as many hosts as there may be, each of which has a link of its own. They
+// take little memory.
+func TestManyNamedHosts(t *testing.T) {
+	const n = 1 << 12
+	c := cluster.Cluster{Shoal: cluster.Version, Kinds: []cluster.Kind{{Name: "gpu", Memory: 1}}}
+	for i := range n {
+		c.Hosts = append(c.Hosts, cluster.Host{Name: fmt.Sprint("h", i), Kind: "gpu", Places: 1})
+		c.Links = append(c.Links, cluster.Link{Curve: cluster.Curve{Rate: float64(i + 1)},
+			Between: []string{fmt.Sprint("h", i), fmt.Sprint("h", (i+1)%n)}})
+	}
+	c.Links = append(c.Links, cluster.Link{Curve: cluster.Curve{Rate: 1}})
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	read, err := cluster.Parse(text)
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 32<<20 {
+		t.Errorf("it takes %d bytes to read", bytes)
+	}
+	places := read.Places()
+	if rate := read.Link(places[7], places[6]).Rate; rate != 7 {
+		t.Errorf("a rate of %v", rate)
 	}
 }
 
