@@ -73,6 +73,10 @@ func describeCluster(m agent.Machines, memory int64) *cluster.Cluster {
 			c.Kinds[i].Memory = min(c.Kinds[i].Memory, bytes)
 		}
 	}
+	names := hostNames(c)
+	for i, h := range c.Hosts {
+		c.Hosts[i].Name = names[h.Name]
+	}
 	assumed := false
 	c.Links = []cluster.Link{{Inside: true, Measured: &assumed,
 		Curve: cluster.Curve{Latency: insideLatency, Rate: insideRate}}}
@@ -81,11 +85,31 @@ func describeCluster(m agent.Machines, memory int64) *cluster.Cluster {
 			Curve: cluster.Curve{Latency: rounded(l.Latency), Rate: rounded(l.Rate)}}
 		link.Shared = &link.Curve // what was measured is of the whole cable of a host
 		if l.From != "" {
-			link.Between = []string{l.From, l.To}
+			link.Between = []string{names[l.From], names[l.To]}
 		}
 		c.Links = append(c.Links, link)
 	}
 	return c
+}
+
+// hostNames returns how hosts are called in a cluster, by their names. One that is called as a kind
+// of device is has another name there, since a link between such names could mean either.
+func hostNames(c *cluster.Cluster) map[string]string {
+	names, taken := map[string]string{}, map[string]bool{}
+	for _, k := range c.Kinds {
+		taken[k.Name] = true
+	}
+	for _, h := range c.Hosts {
+		names[h.Name] = h.Name
+	}
+	for _, h := range c.Hosts {
+		name := h.Name
+		for taken[name] || name != h.Name && names[name] != "" {
+			name = "host-" + name
+		}
+		names[h.Name], taken[name] = name, true
+	}
+	return names
 }
 
 // rounded returns a number with three digits, which is more than measurements have.

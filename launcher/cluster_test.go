@@ -45,6 +45,16 @@ func TestDescribeCluster(t *testing.T) {
 				{Name: "b", Kind: "cpu", Places: 1}, {Name: "c", Kind: "a100", Places: 1}},
 			Links: []cluster.Link{inside, cable(1e-4, 1.23e8, &yes, "b", "a"),
 				cable(1e-4, 1e8, &yes)}}},
+		{"hosts that are called as kinds are", agent.Machines{
+			Hosts: []agent.Machine{{Name: "cpu", Places: 2}, {Name: "host-cpu", Places: 2}},
+			Links: []agent.Link{{From: "cpu", To: "host-cpu", Latency: 1e-4, Rate: 1e9,
+				Measured: true}},
+			Others: agent.Link{Latency: 1e-4, Rate: 1e8},
+		}, cluster.Cluster{Kinds: []cluster.Kind{{Name: "cpu", Memory: 2000}},
+			Hosts: []cluster.Host{{Name: "host-host-cpu", Kind: "cpu", Places: 2},
+				{Name: "host-cpu", Kind: "cpu", Places: 2}},
+			Links: []cluster.Link{inside, cable(1e-4, 1e9, &yes, "host-host-cpu", "host-cpu"),
+				cable(1e-4, 1e8, &no)}}},
 	} {
 		c.want.Shoal = cluster.Version
 		got := describeCluster(c.in, 4000)

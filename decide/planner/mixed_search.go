@@ -222,16 +222,13 @@ func (s *mixedSearch) judge() (found []*solved, lacks *shortage) {
 		if i >= mostJudged || x.seconds > s.best*near && played >= 4 {
 			break
 		}
-		for _, dpFast := range []bool{false, true} {
-			c := candidate{starts: x.starts, grid: grid{replicas: x.replicas, stages: len(x.starts),
-				tp: x.tp, sample: x.sample, micro: x.micro, on: x.on, dpFast: dpFast}}
-			if x.shares {
-				c.byReplica, c.replicas, c.total = true, len(x.on), s.batch/x.sample
-			}
-			if dpFast && (c.stages == 1 || c.replicas == 1) || !s.lay(&c.grid) {
-				continue
-			}
-			c.ahead = c.held(2)
+		g := grid{replicas: x.replicas, stages: len(x.starts), tp: x.tp, sample: x.sample,
+			micro: x.micro, on: x.on}
+		if x.shares {
+			g.byReplica, g.replicas, g.total = true, len(x.on), s.batch/x.sample
+		}
+		for _, g := range s.addGrid(nil, g) {
+			c := candidate{grid: g, starts: x.starts, ahead: g.held(2)}
 			got, missing := s.tryOne(&c)
 			if missing != nil && (lacks == nil || missing.bytes < lacks.bytes) {
 				lacks = missing
