@@ -77,20 +77,18 @@ func validate(v any) error {
 		return validateRecord(v)
 	case member.Host:
 		return validateHost(v)
+	case member.Allotment:
+		return v.Check()
 	case topo.View:
 		return validateView(v)
-	case setting.Setting:
-		return v.Validate()
 	case setting.Range:
 		if v.From > v.To || v.To > cursor.MaxSamples {
 			return fmt.Errorf("the range %v is none of a batch", v)
 		}
-	case setting.Change:
-		return v.Validate()
 	case Stated:
 		return cmp.Or(checkBounds("first batch", int(v.First), cursor.MaxSamples),
 			setting.Setting{Rate: v.Rate, Save: v.Save, Sync: v.Sync}.Validate())
-	case setting.Levers:
+	case interface{ Validate() error }: // setting, change, levers
 		return v.Validate()
 	case Noted:
 		return checkBounds("length of a note", len(v.Data), MaxNote)

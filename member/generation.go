@@ -20,8 +20,13 @@ func (m *Machine) CountExpected() int {
 
 // CountStaying counts the members that are not to be released.
 func (m *Machine) CountStaying() (n int) {
+	return m.countStayingWithout(m.surplus())
+}
+
+// countStayingWithout is CountStaying, where over are the members beyond the slots of their hosts.
+func (m *Machine) countStayingWithout(over []topo.WorkerID) (n int) {
 	for _, s := range m.workers {
-		if s.phase == active && m.stays(s) {
+		if s.phase == active && m.stays(s) && !slices.Contains(over, s.number) {
 			n++
 		}
 	}
@@ -49,20 +54,20 @@ func (m *Machine) countOnTheWay() int { return m.workers.countIn(starting) + m.o
 // isDraining reports whether the host of a worker is to be left.
 func (m *Machine) isDraining(s *worker) bool {
 	h := m.findHost(s.host)
-	return h != nil && h.Draining
+	return h != nil && m.isLeft(h)
 }
 
 // stays reports whether a member is not to be released: by what is proposed, or because its host is
-// to be left.
+// to be left. It may be one beyond the slots of its host.
 func (m *Machine) stays(s *worker) bool {
-	return !m.isDraining(s) &&
-		(m.proposed == nil || !slices.Contains(m.proposed.activate.Released, s.number))
+	return !m.isDraining(s) && !m.isReleased(s.number)
 }
 
 // stayingMembers lists the members that stay, oldest first.
 func (m *Machine) stayingMembers() []topo.WorkerID {
+	over := m.surplus()
 	return slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
-		return !m.stays(m.workers.find(w))
+		return !m.stays(m.workers.find(w)) || slices.Contains(over, w)
 	})
 }
 
@@ -85,44 +90,51 @@ func (m *Machine) joiners() []topo.WorkerID {
 }
 
 // leavers are the members to be released: those beyond the wanted size, the highest ranks, so that
-// the others keep their numbers, but first those who may not have the state of the job; and those
-// of hosts that are being drained. The state is with its members, so one that has it stays; and
-// while others are on their way, enough for the minimum do, but not for those that no host has room
-// for. A job that is sparing releases the last of these, if nobody is gone yet. A mesh needs all
-// its ranks, so of such a job only Arrange takes members for the sake of a host.
+// the others keep their numbers, but first those who may not have the state of the job; those of
+// hosts that are being drained; and those beyond the slots of their host, see Allot. The state is
+// with its members, so one that has it stays; and while others are on their way, enough for the
+// minimum do, but on a drained host not for those that no host has room for. A job that is sparing
+// releases the last of these, if nobody is gone yet. A mesh needs all its ranks, so of such a job
+// only Arrange takes members for the sake of a host.
 func (m *Machine) leavers() []topo.WorkerID {
 	if m.arranged != nil {
 		return slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
 			return slices.Contains(m.arranged, w)
 		})
 	}
-	if n := m.CountStaying(); n <= m.cfg.Want && (m.whole || n == m.workers.countIn(active)) {
+	over := m.surplus()
+	if n := m.countStayingWithout(over); n <= m.cfg.Want &&
+		(m.whole || n == m.workers.countIn(active)) {
 		return nil // as after almost every step, and without a list
 	}
-	staying := m.stayingMembers()
-	slices.SortStableFunc(staying, func(v, w topo.WorkerID) int {
-		switch fresh := m.workers.find(v).fresh; {
-		case fresh == m.workers.find(w).fresh:
-			return 0
-		case fresh:
-			return 1
-		}
-		return -1
-	})
+	staying := m.sortByState(m.stayingMembers())
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
-	if !m.whole && m.anyHasState(staying[:keep]) &&
-		(keep+len(m.joiners()) >= m.cfg.Min || m.countOnTheWay() == 0) {
-		leave = append(leave,
-			slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
-				return !m.isDraining(m.workers.find(w))
-			})...)
+	if !m.whole {
+		leave = append(leave, m.leaversOfHosts(staying[:keep], over)...)
 	}
 	if m.sparing && (m.hasLostMember() || m.departures > 0) {
 		return nil
 	}
 	if m.sparing && len(leave) > 1 {
 		leave = leave[len(leave)-1:]
+	}
+	return leave
+}
+
+// leaversOfHosts are the members to be released for the sake of their host, where keep stay and
+// over are beyond the slots of their hosts.
+func (m *Machine) leaversOfHosts(keep, over []topo.WorkerID) (leave []topo.WorkerID) {
+	drained := slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
+		h := m.findHost(m.workers.find(w).host)
+		return h == nil || !h.Draining
+	})
+	if m.anyHasState(keep) &&
+		(len(keep)+len(m.joiners()) >= m.cfg.Min || m.countOnTheWay() == 0) {
+		leave, drained = drained, nil
+	}
+	if len(over) > 0 {
+		leave = append(leave, m.surplusToRelease(over, slices.Concat(keep, drained))...)
 	}
 	return leave
 }
@@ -162,7 +174,7 @@ func (m *Machine) isChangeDue() bool {
 // successor is the host that should lead when members may change: the head, or when that is being
 // drained another host with members.
 func (m *Machine) successor() string {
-	if h := m.findHost(m.head); h == nil || !h.Draining {
+	if h := m.findHost(m.head); h == nil || !m.isLeft(h) {
 		return m.head
 	}
 	if staying := m.stayingMembers(); m.anyHasState(staying) {

@@ -76,6 +76,9 @@ func (m *Machine) SetHost(name string, slots int, kind string) {
 // orderMinimum asks, now that a host has come, for the workers that a job lacks to its minimum.
 func (m *Machine) orderMinimum(host string) {
 	lacking := m.cfg.Min - (m.CountExpected() - m.unplaced)
+	if m.cfg.Allotment != nil && lacking <= m.unplaced {
+		return // they wait for slots, and those who have allotted these said why
+	}
 	if lacking > 0 && m.replenishes() {
 		m.because = Because(host + " joined the job, which lacks workers")
 		m.unplaced = max(m.unplaced, lacking)
@@ -84,8 +87,14 @@ func (m *Machine) orderMinimum(host string) {
 
 // AllReported tells that this head knows all workers that there are. What is wanted beyond them,
 // and has no room, waits for a slot, as it did under the head before: no record says so. Where
-// there are spares, refill orders what is missing.
+// there are spares, refill orders what is missing; where slots are allotted, workers are ordered
+// for all of them.
 func (m *Machine) AllReported() {
+	if m.cfg.Allotment != nil && m.cfg.Spares == 0 && m.replenishes() {
+		m.because = Because(m.head + " leads, and the job lacks workers")
+		m.orderWorkers(m.countMissing()-m.countOutside(), m.because)
+		return
+	}
 	lacking := m.countMissing() - m.countOutside() - m.totalRoom()
 	if lacking > 0 && m.cfg.Spares == 0 && m.replenishes() {
 		m.unplaced += lacking
@@ -103,7 +112,8 @@ func (m *Machine) replenishes() bool {
 // though nothing changes for members: a host that was not recorded is no witness, and the others
 // may be too few without it when the head is lost. Hosts that come between two ticks share a
 // generation. It also records which hosts a mesh is to leave: until the mesh has left them no other
-// generation may come, and the head that comes next must know.
+// generation may come, and the head that comes next must know. So it must know of the slots that
+// the job is allotted.
 func (m *Machine) recordHosts() {
 	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
 		return
@@ -119,6 +129,9 @@ func (m *Machine) recordHosts() {
 		case m.whole && !h.Draining && m.record.Hosts[i].Draining:
 			news = append(news, h.Name+" is kept")
 		}
+	}
+	if a := m.cfg.Allotment; !a.Equal(m.record.Allotment) {
+		news = append(news, string(m.because))
 	}
 	if len(came) > 0 {
 		news = append(news, strings.Join(came, ", ")+" joined the job")
@@ -144,13 +157,18 @@ func (m *Machine) loseHost(name, how string) bool {
 	if m.findHost(name) == nil || m.over {
 		return false
 	}
+	expected := m.CountExpected()
 	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	delete(m.ordered, name)
 	for _, w := range m.workersOn(name, starting, ready, active, leaving) {
 		m.countLost(w)
 		m.workers.remove(w)
 	}
-	m.shrinkWant()
+	if m.cfg.Allotment == nil || !m.replenishes() {
+		m.shrinkWant(expected)
+	} else if gone := expected - m.CountExpected(); gone > 0 {
+		m.unplaced += gone // its slots wait for it
+	}
 	if m.record.Belongs(name) || m.proposed != nil && m.proposed.record.Belongs(name) {
 		m.news = append(m.news, name+" "+how)
 		m.setReplaceReason(name+" "+how, "spares take the places of its workers")
@@ -175,8 +193,8 @@ func (m *Machine) CheckDrain(name string) error {
 		return errors.New("the job is over")
 	case h == nil:
 		return fmt.Errorf("%s is no host of the job", name)
-	case !h.Draining && !slices.ContainsFunc(m.hosts, func(h *Host) bool {
-		return !h.Draining && h.Name != name
+	case !m.isLeft(h) && !slices.ContainsFunc(m.hosts, func(h *Host) bool {
+		return !m.isLeft(h) && h.Name != name
 	}):
 		return fmt.Errorf(
 			"the job has no host but %s to go on with; add one, or end the job with shoal stop",
@@ -192,7 +210,7 @@ func (m *Machine) CheckDrain(name string) error {
 func (m *Machine) needsHost(h *Host) bool {
 	return m.record.View.Generation > 0 && !m.whole && !m.isEnding() && m.hostLoad(h) > 0 &&
 		!slices.ContainsFunc(m.hosts, func(o *Host) bool {
-			return o != h && !o.Draining && (m.hostLoad(o) > 0 || m.freeSlots(o) > 0)
+			return o != h && !m.isLeft(o) && (m.hostLoad(o) > 0 || m.freeSlots(o) > 0)
 		})
 }
 
@@ -241,10 +259,11 @@ func (m *Machine) Drain(name, who string) error {
 // for it are given up.
 func (m *Machine) Undrain(name string) {
 	h := m.findHost(name)
-	if h == nil || !h.Draining || m.over {
+	if h == nil || !m.isLeft(h) || m.over {
 		return
 	}
 	h.Draining = false
+	m.keepAllotted(h)
 	m.cfg.Want, m.ranks = max(m.cfg.Want, m.CountStaying()), max(m.ranks, m.CountStaying())
 	m.giveUpExcess()
 }
@@ -252,7 +271,7 @@ func (m *Machine) Undrain(name string) {
 // DrainingHosts lists the hosts that are to be left, in the order in which they came.
 func (m *Machine) DrainingHosts() (names []string) {
 	for _, h := range m.hosts {
-		if h.Draining {
+		if m.isLeft(h) {
 			names = append(names, h.Name)
 		}
 	}
@@ -263,7 +282,7 @@ func (m *Machine) DrainingHosts() (names []string) {
 // HostLost.
 func (m *Machine) VacantHosts() (names []string) {
 	for _, h := range m.hosts {
-		if h.Draining && h.Name != m.record.Head && m.proposed == nil &&
+		if m.isLeft(h) && h.Name != m.record.Head && m.proposed == nil &&
 			len(m.workersOn(h.Name, starting, ready, active)) == 0 {
 			names = append(names, h.Name)
 		}
@@ -290,13 +309,14 @@ func (m *Machine) workersOn(host string, phases ...phase) []topo.WorkerID {
 // freeSlots is how many more workers a host has room for; 2³⁰ = any number.
 func (m *Machine) freeSlots(h *Host) int {
 	const plenty = 1 << 30
-	switch {
+	switch slots := m.slotsOf(h); {
 	case h.Draining:
 		return 0
-	case h.Slots == 0:
+	case slots == 0:
 		return plenty
+	default:
+		return max(slots-m.hostLoad(h), 0)
 	}
-	return max(h.Slots-m.hostLoad(h), 0)
 }
 
 // hostLoad is how many workers a host has, or will have.
@@ -310,7 +330,7 @@ func (m *Machine) hostLoad(h *Host) int {
 func (m *Machine) Rooms() (list []Host) {
 	for _, h := range m.hosts {
 		room := *h
-		if room.Slots == 0 {
+		if room.Slots = m.slotsOf(h); room.Slots == 0 {
 			room.Slots = m.hostLoad(h)
 		}
 		if !h.Draining && room.Slots > 0 {
@@ -335,12 +355,12 @@ func (m *Machine) totalRoom() (n int) {
 // number.
 func (m *Machine) TotalSlots() (n int) {
 	for _, h := range m.hosts {
-		switch {
+		switch slots := m.slotsOf(h); {
 		case h.Draining:
-		case h.Slots == 0:
+		case slots == 0:
 			return 0
 		default:
-			n += max(h.Slots, 0)
+			n += max(slots, 0)
 		}
 	}
 	return n

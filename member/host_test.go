@@ -17,6 +17,7 @@ type fleet struct {
 	t       *rapid.T
 	m       *member.Machine
 	slots   map[string]int           // by host that is there
+	most    map[string]int           // by host: the most slots that were allotted there
 	leaving map[string]bool          // by host: whether it is drained
 	starts  []topo.Member            // workers that are ordered and have not started
 	alive   map[topo.WorkerID]string // by worker that runs: its host
@@ -36,7 +37,7 @@ func (f *fleet) checkOrders() {
 				f.starts = append(f.starts,
 					topo.Member{Worker: a.First + topo.WorkerID(i), Host: a.Host})
 			}
-			if f.slots[a.Host] < a.Count || f.leaving[a.Host] {
+			if f.room(a.Host) < a.Count || f.leaving[a.Host] {
 				f.t.Fatalf("%d workers are to start on %q", a.Count, a.Host)
 			}
 		case member.Propose:
@@ -66,10 +67,23 @@ func (f *fleet) checkRoom() {
 		}
 	}
 	for host, n := range load {
-		if n > f.slots[host] {
+		if n > max(f.slots[host], f.most[host]) {
 			f.t.Fatalf("%d workers run on %s, which has room for %d", n, host, f.slots[host])
 		}
 	}
+}
+
+// room is how many workers a host has room for.
+func (f *fleet) room(host string) int {
+	if a := f.m.Allotment(); a != nil {
+		for _, s := range a.Slots {
+			if s.Host == host {
+				return s.Slots
+			}
+		}
+		return 0
+	}
+	return f.slots[host]
 }
 
 // checkView fails the test if a generation does not follow the last one, or has a worker twice;
@@ -94,14 +108,14 @@ func (f *fleet) checkView(v topo.View) {
 func TestInvariantsOnHosts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &fleet{t: t, slots: map[string]int{"a": rapid.IntRange(1, 3).Draw(t, "slots")},
-			leaving: map[string]bool{}, alive: map[topo.WorkerID]string{},
+			most: map[string]int{}, leaving: map[string]bool{}, alive: map[topo.WorkerID]string{},
 			stopped: map[topo.WorkerID]bool{}}
 		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"),
 			Spares: rapid.IntRange(0, 2).Draw(t, "spares"), Head: "a",
 			Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
 		f.checkOrders()
 		for i := range rapid.IntRange(1, 80).Draw(t, "events") {
-			f.applyEvent(rapid.IntRange(0, 14).Draw(t, "what"), i)
+			f.applyEvent(rapid.IntRange(0, 15).Draw(t, "what"), i)
 			f.checkOrders()
 			f.checkRoom()
 		}
@@ -145,7 +159,7 @@ func (f *fleet) decideOpen() {
 	}
 }
 
-// applyEvent gives the machine an event of kind what, from 0 to 14, about random hosts and workers,
+// applyEvent gives the machine an event of kind what, from 0 to 15, about random hosts and workers,
 // and keeps in f what follows from it; i makes the name of a new host.
 func (f *fleet) applyEvent(what, i int) {
 	host := rapid.SampledFrom(sortedKeys(f.slots)).Draw(f.t, "host")
@@ -192,8 +206,26 @@ func (f *fleet) applyEvent(what, i int) {
 	case what == 14:
 		f.m.Undrain(host)
 		f.leaving[host] = false
+	case what == 15:
+		f.allot()
 	case what == 11 && f.last.Generation > 0 && !f.over:
 		f.takeOver(host)
+	}
+}
+
+// allot gives the job some slots, on hosts that are there and on one that is not, or ends that.
+func (f *fleet) allot() {
+	slots := map[string]int{"h0": rapid.IntRange(0, 1).Draw(f.t, "h0")}
+	for _, name := range sortedKeys(f.slots) {
+		slots[name] = rapid.IntRange(0, 3).Draw(f.t, "allotted")
+	}
+	if rapid.IntRange(0, 5).Draw(f.t, "end") == 0 {
+		slots = nil
+	}
+	if f.m.Allot(slots, "the test", "") == nil {
+		for host, n := range slots {
+			f.most[host] = max(f.most[host], n)
+		}
 	}
 }
 

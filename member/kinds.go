@@ -19,7 +19,7 @@ func (m *Machine) PreferKinds(wanted map[string]int) { m.cfg.Kinds = wanted }
 func (m *Machine) RoomByKind(most int) map[string]int {
 	room := map[string]int{}
 	for _, h := range m.hosts {
-		if !h.Draining {
+		if !m.isLeft(h) {
 			room[h.Kind] += m.hostLoad(h) + min(m.freeSlots(h), most)
 		}
 	}
@@ -32,7 +32,7 @@ func (m *Machine) SizeFor(size int, wanted map[string]int) int {
 	members, lacking, useful := m.membersByKind(), 0, 0
 	waiting := map[string]int{}
 	for _, h := range m.hosts {
-		if !h.Draining {
+		if !m.isLeft(h) {
 			waiting[h.Kind] += len(m.workersOn(h.Name, starting, ready)) + m.ordered[h.Name]
 		}
 	}
@@ -88,7 +88,7 @@ func (m *Machine) sortByKind(list []topo.WorkerID) []topo.WorkerID {
 func (m *Machine) lacksWorkers(h *Host, more []int) bool {
 	n := m.cfg.Kinds[h.Kind]
 	for i, o := range m.hosts {
-		if o.Kind == h.Kind && !o.Draining && n > 0 {
+		if o.Kind == h.Kind && !m.isLeft(o) && n > 0 {
 			n -= m.hostLoad(o) + more[i]
 		}
 	}

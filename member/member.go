@@ -27,6 +27,8 @@ type Config struct {
 	// Kinds is how many workers are wanted on hosts of each kind before others are ordered on
 	// another; nil = it does not matter.
 	Kinds map[string]int
+	// Allotment says how many workers the job may have on each host; nil = the hosts themselves do.
+	Allotment *Allotment
 }
 
 // Action is an order to the shell: Start, Stop, Propose, Activate, Pause, Resume or Finish.

@@ -20,6 +20,8 @@ type Record struct {
 	Sized  uint64          // as Machine.SetSized has set it, behind which Want is
 	Next   topo.WorkerID   // the next number: no worker has had it or a higher one
 	Done   int             // members that have finished
+	// Allotment says how many workers the job may have on each host; nil = the hosts do.
+	Allotment *Allotment
 }
 
 // Voters are the hosts that decide on the generation after r: those of its members, and its head.
@@ -36,12 +38,18 @@ func (r Record) Voters() (hosts []string) {
 	}
 	if len(hosts)%2 == 0 {
 		for _, h := range r.Hosts {
-			if !h.Draining && !slices.Contains(hosts, h.Name) {
+			if !r.leaves(h) && !slices.Contains(hosts, h.Name) {
 				return append(hosts, h.Name)
 			}
 		}
 	}
 	return hosts
+}
+
+// leaves reports whether a host of the record is to be left.
+func (r Record) leaves(h Host) bool {
+	return h.Draining ||
+		r.Allotment != nil && h.Slots != NoSlots && r.Allotment.on(h.Name) == 0
 }
 
 // IsQuorum reports whether hosts, given by name, are enough to decide on the generation after r:
@@ -75,7 +83,7 @@ type Gone struct{ Host, How string }
 // machine, which keeps r's members: the caller must not alter them.
 func Restore(r Record, self string, gone ...Gone) *Machine {
 	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Sized: r.Sized,
-		Hosts: r.Hosts})
+		Hosts: r.Hosts, Allotment: r.Allotment})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
 	m.because = Because(self + " leads")
 	for _, x := range r.View.Members {
@@ -109,7 +117,7 @@ func (m *Machine) RestoreWant(n int, number uint64) {
 func (m *Machine) newRecord(v topo.View) Record {
 	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min,
 		Max: m.cfg.Max, Spares: m.cfg.Spares, Sized: m.cfg.Sized, Next: m.next,
-		Done: m.countFinished()}
+		Done: m.countFinished(), Allotment: m.cfg.Allotment}
 	if r.Head != m.record.Head {
 		r.Since = v.Generation
 	}
@@ -127,5 +135,6 @@ func (r Record) Equal(o Record) bool {
 	return r.View.Generation == o.View.Generation && slices.Equal(r.View.Members, o.View.Members) &&
 		r.Head == o.Head && r.Since == o.Since &&
 		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max &&
-		r.Spares == o.Spares && r.Sized == o.Sized && r.Next == o.Next && r.Done == o.Done
+		r.Spares == o.Spares && r.Sized == o.Sized && r.Next == o.Next && r.Done == o.Done &&
+		r.Allotment.Equal(o.Allotment)
 }

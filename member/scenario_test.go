@@ -132,6 +132,13 @@ func (p *player) runCommand(words []string) {
 		fmt.Fprintf(&p.out, "  kept %v\n", m.BlockedDrains())
 	case "finished":
 		m.WorkerFinished(w)
+	case "allot":
+		slots := map[string]int{}
+		for _, x := range words[1:] {
+			host, n, _ := strings.Cut(x, "=")
+			slots[host], _ = strconv.Atoi(n)
+		}
+		err = m.Allot(slots, "pool lab", "")
 	case "resize":
 		err = m.Resize(number("to="), "you")
 	case "whole":

@@ -30,6 +30,8 @@ func (m *Machine) WorkerStarted(w topo.WorkerID, host string) {
 		m.stopWorker(w, "the job is ending")
 	case at != nil && at.Draining:
 		m.stopWorker(w, Because(host+" is being drained"))
+	case at != nil && m.isLeft(at):
+		m.stopWorker(w, m.because)
 	case !room:
 		m.stopWorker(w, m.because)
 	}
@@ -66,8 +68,9 @@ func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
 	}
 	m.countFailure(w)
 	m.countLost(w)
+	expected := m.CountExpected()
 	m.workers.remove(w)
-	m.shrinkWant()
+	m.shrinkWant(expected)
 	if m.takesPart(w) {
 		m.news = append(m.news, fmt.Sprintf("w%d %s", w, how))
 		m.setReplaceReason(fmt.Sprintf("w%d %s", w, how), "a spare takes its place")
@@ -207,12 +210,17 @@ func (m *Machine) countLost(w topo.WorkerID) {
 	}
 }
 
-// shrinkWant lowers the wanted size by workers that are gone, down to the minimum. Where there are
-// spares they are replaced instead.
-func (m *Machine) shrinkWant() {
-	if !m.isEnding() && m.cfg.Spares == 0 {
-		m.cfg.Want = max(min(m.cfg.Want, m.CountExpected()), m.cfg.Min)
+// shrinkWant lowers the wanted size by workers that are gone, down to the minimum; before is what
+// CountExpected was with them. Where there are spares they are replaced instead.
+func (m *Machine) shrinkWant(before int) {
+	if m.isEnding() || m.cfg.Spares > 0 {
+		return
 	}
+	want := min(m.cfg.Want, m.CountExpected())
+	if m.cfg.Allotment != nil { // a head that has just begun does not know who is on the way
+		want = m.cfg.Want - max(before-m.CountExpected(), 0)
+	}
+	m.cfg.Want = max(want, m.cfg.Min)
 }
 
 // stopWorker orders a worker, which must be in the roster, to end; it is leaving from now on.

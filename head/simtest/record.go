@@ -58,7 +58,8 @@ func (s *store) checkWrite(c *Cluster, e storeCall, before []byte) {
 	r.View.Generation -= s.after
 	r.Since -= s.after
 	is := c.invariants.records[r.View.Generation]
-	r.Sized = is.Sized // whoever begins again has another log, of which no record is behind
+	// whoever begins again has another log, of which no record is behind, and other hosts
+	r.Sized, r.Allotment = is.Sized, is.Allotment
 	if !is.Equal(r) {
 		c.invariants.fail("%s records generation %+v, and decided is %+v", e.by, r, is)
 	}
