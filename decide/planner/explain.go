@@ -41,7 +41,7 @@ func (p *problem) result(found []*solved, least float64) *Result {
 	}
 	// A bound that rounding puts a little above a plan that reaches it is that plan's time.
 	least = min(least, seconds)
-	d.Certificate = deployment.Certificate{Bound: least, Gap: seconds/least - 1,
+	d.Certificate = deployment.Certificate{Bound: least, Gap: gapOf(seconds, least),
 		Space: "replicas × stages of layers in a row × micro-batches that were measured"}
 	if best.tp > 1 {
 		d.Runs.By += ", with a program that shares layers among ranks"
@@ -53,6 +53,14 @@ func (p *problem) result(found []*solved, least float64) *Result {
 		Helps: p.helps(best),
 		Binds: fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest,
 			p.layerNames(best, slowest), 100*best.timeline.Busy[slowest]/seconds)}
+}
+
+// gapOf returns by which part a step is longer than a bound; -1 = that is 0, and proves nothing.
+func gapOf(seconds, bound float64) float64 {
+	if bound <= 0 {
+		return -1
+	}
+	return seconds/bound - 1
 }
 
 // devices says for people on which devices a plan is, such as "a100" or "8 × a100, 4 × v100".

@@ -140,7 +140,9 @@ func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least
 	}
 	// A replica that ends by some time has made one micro-batch, and no more others than its
 	// slowest stage can: this is the least time by which all replicas can make the batch.
-	least = (float64(total) + first) / speed
+	if least = (float64(total) + first) / speed; math.IsInf(speed, 1) {
+		least = 0 // for one of them the stages take no time
+	}
 	if least > s.best*near {
 		return least
 	}

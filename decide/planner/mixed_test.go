@@ -5,11 +5,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/planner"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/deployment"
 	"github.com/shoal-ml/shoal/decide/planner/model"
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
@@ -275,6 +277,36 @@ func TestUnmeasured(t *testing.T) {
 	got, err := planner.Solve(r)
 	if err != nil || got.Workers != 2 || got.Devices != "a" {
 		t.Errorf("%+v, error %v", got, err)
+	}
+}
+
+// TestNothingProved plans where each layer takes no time on some kind of device: nothing is proved,
+// which a file can say. A kind on which no layer takes any is refused.
+func TestNothingProved(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.places, x.memory, x.batch = [2]int{6, 6}, [2]int64{1 << 40, 1 << 40}, 8
+	for k := range x.layers {
+		x.layers[k] = make([]model.Cost, 16)
+		for i := k; i < 16; i += 2 {
+			x.layers[k][i] = model.Cost{Forward: 0.1, Backward: 0.2}
+		}
+	}
+	x.params, x.out = make([]int64, 16), make([]int64, 16)
+	got, err := planner.Solve(x.request(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := reread(t, *got.Best, deployment.Parse)
+	if d.Certificate.Bound != 0 || d.Certificate.Gap != -1 {
+		t.Errorf("%s: %+v", d.Mesh, d.Certificate)
+	}
+	if fails, err := verify(x.request(t), d); err != nil || fails != nil {
+		t.Errorf("%v, %v", fails, err)
+	}
+	clear(x.layers[1])
+	if _, err := planner.Solve(x.request(t)); err == nil ||
+		!strings.Contains(err.Error(), "no layer takes any time on b") {
+		t.Error(err)
 	}
 }
 

@@ -107,7 +107,7 @@ func (p *problem) orOwn(workers int, mesh *Result, noMesh error) (*Result, error
 		if best == nil || best.timeline.Seconds >= mesh.Best.Predicted.Seconds {
 			c := &mesh.Best.Certificate
 			c.Bound, c.Space = least, ownSpace
-			c.Gap = mesh.Best.Predicted.Seconds/least - 1
+			c.Gap = gapOf(mesh.Best.Predicted.Seconds, least)
 			return mesh, nil
 		}
 	}
@@ -163,7 +163,8 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 			fullest = s
 		}
 	}
-	d.Certificate = deployment.Certificate{Bound: least, Gap: seconds/least - 1, Space: ownSpace}
+	d.Certificate = deployment.Certificate{Bound: least, Gap: gapOf(seconds, least),
+		Space: ownSpace}
 	k := p.kinds[0]
 	r := &Result{Best: d, Workers: len(o.places), Devices: k.Name, Fullest: fullest,
 		Has: k.Memory - k.Reserve, Timeline: o.timeline, Rows: rows,

@@ -238,7 +238,7 @@ func TestHostOrder(t *testing.T) {
 	if diff := cmp.Diff([]string{"a1", "a2", "b1", "b2"}, got.Best.Hosts); diff != "" {
 		t.Errorf("%s: hosts %v", got.Best.Mesh, got.Best.Hosts)
 	}
-	if fails, err := planner.Verify(request, got.Best); err != nil || len(fails) > 0 {
+	if fails, err := verify(request, got.Best); err != nil || len(fails) > 0 {
 		t.Errorf("%v, %v", fails, err)
 	}
 
@@ -266,7 +266,7 @@ func TestHostOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	got.Best.Hosts = []string{"a1", "a2"}
-	if fails, err := planner.Verify(request, got.Best); err != nil {
+	if fails, err := verify(request, got.Best); err != nil {
 		t.Errorf("%v, %v", fails, err)
 	}
 }

@@ -200,6 +200,12 @@ func newProblem(r Request) (*problem, error) {
 			"and up to %d can be played: take a smaller batch, or measure larger micro-batches",
 			r.Batch, n, largest, mostMicro)
 	}
+	for _, point := range r.Model.Points {
+		if isFree(&point) && slices.Contains(measured, point.Device) {
+			return nil, fmt.Errorf("no layer takes any time on %s with micro-batches of %d: "+
+				"measure them again", point.Device, point.Micro)
+		}
+	}
 	if r.Workers < 0 || r.Workers > len(p.places) {
 		return nil, fmt.Errorf("%d workers; the hosts have places for %d", r.Workers,
 			len(p.places))
@@ -209,6 +215,16 @@ func newProblem(r Request) (*problem, error) {
 		p.orders = append(p.orders, order)
 	}
 	return p, nil
+}
+
+// isFree reports whether no layer takes any time, so that a step takes none, or that of transfers.
+func isFree(p *model.Point) bool {
+	for _, took := range p.Layers {
+		if took.Forward+took.Backward > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // grids lists the degrees and micro-batches of plans for so many workers, 0 = for all places. It

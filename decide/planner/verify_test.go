@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -8,6 +9,18 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
 )
+
+// verify lists what of a plan does not hold, where all was looked at.
+func verify(r planner.Request, d *deployment.Deployment) ([]string, error) {
+	v, err := planner.Verify(r, d)
+	if err != nil {
+		return nil, err
+	}
+	if v.Unproved != "" {
+		return nil, errors.New(v.Unproved)
+	}
+	return v.Fails, nil
+}
 
 // TestVerify finds nothing wrong with plans as they are made, and each figure that somebody has
 // changed.
@@ -38,13 +51,13 @@ func TestVerify(t *testing.T) {
 		if err != nil {
 			continue // the batch cannot be divided
 		}
-		if fails, err := planner.Verify(request, r.Best); err != nil || fails != nil {
+		if fails, err := verify(request, r.Best); err != nil || fails != nil {
 			t.Fatalf("%s: %v, %v", r.Best.Mesh, fails, err)
 		}
 		for _, e := range edits {
 			d := *reread(t, *r.Best, deployment.Parse)
 			e.edit(&d)
-			fails, err := planner.Verify(request, &d)
+			fails, err := verify(request, &d)
 			if err != nil || !strings.Contains(strings.Join(fails, "\n"), e.want) {
 				t.Errorf("%s: %q, %v; want %s", d.Mesh, fails, err, e.want)
 			}
@@ -67,12 +80,18 @@ func TestVerifyWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Work = 0 // what the request says does not count
-	if fails, err := planner.Verify(request, r.Best); err != nil || fails != nil {
+	for _, request.Work = range []int{planner.Second / 1000, 1} { // with less than went into it
+		v, err := planner.Verify(request, r.Best)
+		if err != nil || v.Fails != nil || !strings.Contains(v.Unproved, "was not proved again") {
+			t.Errorf("%s: %+v, %v", r.Best.Mesh, v, err)
+		}
+	}
+	request.Work = 0 // as much as went into it
+	if fails, err := verify(request, r.Best); err != nil || fails != nil {
 		t.Errorf("%s: %v, %v", r.Best.Mesh, fails, err)
 	}
 	r.Best.Certificate.Work = 1.0 / planner.Second
-	fails, err := planner.Verify(request, r.Best)
+	fails, err := verify(request, r.Best)
 	if err != nil || !strings.Contains(strings.Join(fails, "\n"), "proof that is found again") {
 		t.Errorf("%s: %v, %v", r.Best.Mesh, fails, err)
 	}

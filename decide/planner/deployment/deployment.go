@@ -73,7 +73,8 @@ type Stage struct {
 // A Certificate is what is proved.
 type Certificate struct {
 	Bound float64 `json:"bound"` // seconds of a step; no plan of the space takes less
-	Gap   float64 `json:"gap"`   // how much longer the plan takes, as a part of the bound
+	// Gap is how much longer the plan takes, as a part of the bound; -1 = the bound is 0.
+	Gap   float64 `json:"gap"`
 	Space string  `json:"space"` // the plans that were compared, in words
 	Proof []Step  `json:"proof,omitempty"`
 	// Work is how much went into the proof at most, in about seconds of a processor.

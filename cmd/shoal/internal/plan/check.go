@@ -23,10 +23,11 @@ const leastSteps = 10
 
 // checkFlags are those of shoal plan check.
 type checkFlags struct {
-	job     string // name of a running job; "" = the plan is judged again
-	model   string // file of the model, or one of the zoo
-	cluster string // file of the machines
-	json    bool   // whether to print a JSON object
+	job     string  // name of a running job; "" = the plan is judged again
+	model   string  // file of the model, or one of the zoo
+	cluster string  // file of the machines
+	work    float64 // that proves the bound again at most, in about seconds of a processor
+	json    bool    // whether to print a JSON object
 }
 
 // newCheckCommand returns the command shoal plan check.
@@ -39,7 +40,9 @@ func newCheckCommand() *cobra.Command {
 the plan: the median of the newest steps since then, and between which times half of them lie.
 
 With a model and a cluster the plan is judged again, and the command says which of its figures do
-not hold: because somebody has changed them, or because the plan is of another model or cluster.`,
+not hold: because somebody has changed them, or because the plan is of another model or cluster. Its
+bound is proved again with as much work as went into it, or --work, which may be too little to see
+whether it holds: then the command says so.`,
 			cli.ExitCodes, "plans"),
 		Example: `  shoal plan check gpt.deployment.json --job gpt
   shoal plan check gpt.deployment.json --job gpt --json   the same as a JSON object
@@ -54,6 +57,9 @@ not hold: because somebody has changed them, or because the plan is of another m
 			case f.job != "" && (f.model != "" || f.cluster != ""):
 				return cli.Usagef("--job compares with a job, and --model and --cluster judge " +
 					"again: give one or the other")
+			case !(f.work > 0 && f.work <= deployment.MostWork):
+				return cli.Usagef("--work=%v: it is above 0, and up to %d", f.work,
+					deployment.MostWork)
 			}
 			_, d, err := read(args[0], deployment.MaxBytes, deployment.Parse)
 			if err != nil {
@@ -69,6 +75,8 @@ not hold: because somebody has changed them, or because the plan is of another m
 	set.StringVar(&f.job, "job", "", "the running job that has the mesh of the plan")
 	set.StringVar(&f.model, "model", "", "the file of the model that the plan was made of")
 	set.StringVar(&f.cluster, "cluster", "", "the file of the cluster that the plan was made of")
+	set.Float64Var(&f.work, "work", 60,
+		"how much work goes into proving the bound again at most, in about seconds of a processor")
 	set.BoolVar(&f.json, "json", false, "print a JSON object")
 	return cmd
 }
@@ -96,13 +104,15 @@ func (f *checkFlags) judge(ctx context.Context, out io.Writer, file string,
 		}
 	}
 	done := cli.ExitOnSignal(ctx) // since nothing is written
-	more, err := planner.Verify(planner.Request{Model: m, Cluster: c}, d)
+	v, err := planner.Verify(planner.Request{Model: m, Cluster: c,
+		Work: max(1, int(f.work*planner.Second))}, d)
 	if done(); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	fails = append(fails, more...)
+	fails = append(fails, v.Fails...)
 	if f.json {
-		if err := json.NewEncoder(out).Encode(verdict{len(fails) == 0, fails}); err != nil {
+		found := verdict{len(fails) == 0, fails, v.Unproved}
+		if err := json.NewEncoder(out).Encode(found); err != nil {
 			return err
 		}
 	} else {
@@ -118,7 +128,12 @@ func (f *checkFlags) judge(ctx context.Context, out io.Writer, file string,
 		return fmt.Errorf("%s: %s of the plan %s not hold; shoal plan makes a new one", file,
 			plural.Of(len(fails), "claim"), verb)
 	}
-	if !f.json {
+	switch {
+	case f.json:
+	case v.Unproved != "":
+		_, err = fmt.Fprintf(out, "%s: step, stages and memory are as said; %s (--work %v)\n",
+			d.Mesh, v.Unproved, f.work)
+	default:
 		_, err = fmt.Fprintf(out, "%s holds: step, stages, memory and bound are as said\n", d.Mesh)
 	}
 	return err
@@ -128,6 +143,8 @@ func (f *checkFlags) judge(ctx context.Context, out io.Writer, file string,
 type verdict struct {
 	Holds bool     `json:"holds"`
 	Fails []string `json:"fails"` // in words; never null
+	// Unproved says that too little work was spent to prove the bound again.
+	Unproved string `json:"unproved,omitempty"`
 }
 
 // A comparison is what a plan promises beside what steps take, as JSON has it.

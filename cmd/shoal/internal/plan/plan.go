@@ -202,8 +202,12 @@ func printPlan(out io.Writer, r *planner.Result) error {
 	if p.Formula != "" {
 		fmt.Fprintf(&b, "            by formula, not measured: %s\n", p.Formula)
 	}
-	fmt.Fprintf(&b, "proved      nothing in this space takes less than %s: gap %.1f %%\n",
-		seconds(d.Certificate.Bound), 100*d.Certificate.Gap)
+	if d.Certificate.Bound > 0 {
+		fmt.Fprintf(&b, "proved      nothing in this space takes less than %s: gap %.1f %%\n",
+			seconds(d.Certificate.Bound), 100*d.Certificate.Gap)
+	} else {
+		b.WriteString("proved      nothing: each layer takes no time on some kind of device\n")
+	}
 	for i, step := range d.Certificate.Proof {
 		title := "ruled out"
 		if i > 0 {
