@@ -37,6 +37,10 @@ func (q *Queue[E]) Add(at float64, event E) {
 	}
 }
 
+// First returns the event that happens next with its time, and leaves it in the queue, which must
+// not be empty.
+func (q *Queue[E]) First() (at float64, event E) { return q.heap[0].at, q.heap[0].event }
+
 // Next removes the event that happens next from the queue and returns it with its time. Events of
 // the same time happen in the order in which they were added. The queue must not be empty.
 func (q *Queue[E]) Next() (at float64, event E) {

@@ -30,6 +30,9 @@ func TestQueueKeepsOrder(t *testing.T) {
 						first = i
 					}
 				}
+				if at, event := q.First(); at != open[first].at || event != open[first].event {
+					t.Fatalf("%d is to happen at %v, want %+v", event, at, open[first])
+				}
 				if at, event := q.Next(); at != open[first].at || event != open[first].event {
 					t.Fatalf("%d happens at %v, want %+v", event, at, open[first])
 				}
