@@ -12,6 +12,8 @@ import (
 
 	plain "go.yaml.in/yaml/v2"
 	"sigs.k8s.io/yaml"
+
+	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
 // How a spec is read from YAML. Load alone does I/O.
@@ -33,6 +35,9 @@ var keys = []struct{ name, example string }{
 	{"redundant", "redundant: true"},
 	{"auto", "auto: act"},
 	{"policies", "policies: [./mine.py]"},
+	{"budget", "budget: 0.5"},
+	{"price", "price: 2.5"},
+	{"schedule", "schedule: {priority: 10}"},
 }
 
 // Load reads a spec file from the disk, without defaults. Its errors name the file.
@@ -82,7 +87,13 @@ func Parse(text []byte) (Spec, error) {
 	for key := range top {
 		if !slices.Contains(keyNames(), key) {
 			return spec, &Error{key,
-				fmt.Sprintf("no such key; known are %s", strings.Join(keyNames(), ", "))}
+				fmt.Sprintf("no such key%s; known are %s", spelling.Meant(key, keyNames()),
+					strings.Join(keyNames(), ", "))}
+		}
+	}
+	if schedule, said := top["schedule"]; said {
+		if err := checkScheduleKeys(schedule); err != nil {
+			return spec, err
 		}
 	}
 	if err := yaml.UnmarshalStrict(text, &spec); err != nil {
@@ -126,6 +137,10 @@ func typeError(err error) error {
 		return &Error{"", plainReason(err)}
 	}
 	key, _, _ := strings.Cut(te.Field, ".")
+	if key == "schedule" {
+		return &Error{key, fmt.Sprintf("a %s does not belong here; write it like this: %s",
+			te.Value, exampleOf(te.Field))}
+	}
 	for _, k := range keys {
 		if k.name == key {
 			return &Error{key,

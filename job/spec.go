@@ -51,6 +51,8 @@ type Spec struct {
 	// with which an epoch takes least time for it; default: money does not count
 	Budget float64 `json:"budget,omitempty"`
 	Price  float64 `json:"price,omitempty"`
+	// how the job stands among others in a pool; default: as any other
+	Schedule *Schedule `json:"schedule,omitempty"`
 }
 
 // Auto says whether the policies of shoal change how a job trains.
@@ -121,6 +123,9 @@ func (s Spec) Override(top Spec) Spec {
 		s.Policies = top.Policies
 	}
 	s.Budget, s.Price = cmp.Or(top.Budget, s.Budget), cmp.Or(top.Price, s.Price)
+	if top.Schedule != nil {
+		s.Schedule = top.Schedule
+	}
 	env := map[string]string{}
 	for _, m := range []map[string]string{s.Env, top.Env} {
 		for k, v := range m {
@@ -163,7 +168,7 @@ func (s Spec) Validate() error {
 	case slices.ContainsFunc(s.Policies, func(p string) bool { return p == "" || hasNUL(p) }):
 		return &Error{"policies", "a policy is a file or a name, and one of them is neither"}
 	}
-	if err := s.checkMoney(); err != nil {
+	if err := cmp.Or(s.checkMoney(), s.checkSchedule()); err != nil {
 		return err
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {

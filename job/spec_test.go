@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/shoal-ml/shoal/job"
@@ -65,6 +66,11 @@ func TestParseRefuses(t *testing.T) {
 		"env list": {"env: [A=b]\n", []string{"env: a array", "env: {LOG_LEVEL"}},
 		"documents": {"workers: 2\n---\nworkers: 3\n",
 			[]string{"more than one document", "---"}},
+		"schedule key": {"schedule: {priorty: 1}\n",
+			[]string{"schedule", "priorty", "priority"}},
+		"schedule list": {"schedule: [1]\n", []string{"schedule", "{priority: 10}"}},
+		"schedule type": {"schedule: {sizes: 4}\n", []string{"schedule", "sizes: [1, 2, 4]"}},
+		"mesh of words": {"schedule: {meshes: {four: a}}\n", []string{"schedule"}},
 		"not a mapping": {"- a\n- b\n", []string{"not YAML with keys", "workers: 4"}},
 		"not YAML":      {"a: [b\n", []string{"not YAML", "line 1"}},
 	} {
@@ -169,8 +175,19 @@ func TestValidate(t *testing.T) {
 		"NUL":          {func(s *job.Spec) { s.Command = []string{"x", "a\x00b"} }, "command"},
 		"path as name": {func(s *job.Spec) { s.Name = "../a" }, "name"},
 		"long name":    {func(s *job.Spec) { s.Name = strings.Repeat("a", 51) }, "name"},
-		"our variable": {func(s *job.Spec) { s.Env = map[string]string{"SHOAL_RANK": "1"} }, "env"},
-		"torch's rank": {func(s *job.Spec) { s.Env = map[string]string{"RANK": "1"} }, "env"},
+		"our variable": {func(s *job.Spec) {
+			s.Env = map[string]string{"SHOAL_RANK": "1"}
+		}, "env"},
+		"torch's rank":  {func(s *job.Spec) { s.Env = map[string]string{"RANK": "1"} }, "env"},
+		"odd tenant":    {withSchedule(job.Schedule{Tenant: "a\x1b"}), "schedule"},
+		"odd priority":  {withSchedule(job.Schedule{Priority: 1001}), "schedule"},
+		"odd deadline":  {withSchedule(job.Schedule{Deadline: "soon"}), "schedule"},
+		"past deadline": {withSchedule(job.Schedule{Deadline: "-1h"}), "schedule"},
+		"odd value":     {withSchedule(job.Schedule{Value: -1}), "schedule"},
+		"odd preempt":   {withSchedule(job.Schedule{Preempt: "prak"}), "schedule"},
+		"sizes beyond":  {withSchedule(job.Schedule{Sizes: []int{2, 4}}), "schedule"},
+		"mesh beyond": {withSchedule(job.Schedule{Sizes: []int{1},
+			Meshes: map[int]string{2: "dp=2"}}), "schedule"},
 		"odd variable": {func(s *job.Spec) { s.Env = map[string]string{"A=B": "1"} }, "env"},
 	} {
 		s := good
@@ -180,6 +197,52 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: got %v, want an error for %s", name, err, c.key)
 		}
 	}
+}
+
+// withSchedule returns a function that gives a spec a schedule.
+func withSchedule(c job.Schedule) func(*job.Spec) {
+	return func(s *job.Spec) { s.Schedule = &c }
+}
+
+// A schedule with every key is read, and is the same after it was written.
+func TestScheduleIsParsed(t *testing.T) {
+	got, err := job.Parse([]byte("name: a\nworkers: 4\ncommand: [x]\nschedule: {tenant: v, " +
+		"priority: -3, deadline: 1h30m, value: 2, budget: 3.5, sizes: [2, 4], meshes: {4: " +
+		"\"dp=2,tp=2\"}, preempt: park}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := job.Spec{Name: "a", Workers: 4, Command: []string{"x"},
+		Schedule: &job.Schedule{Tenant: "v", Priority: -3, Deadline: "1h30m", Value: 2,
+			Budget: 3.5, Sizes: []int{2, 4}, Meshes: map[int]string{4: "dp=2,tp=2"},
+			Preempt: job.PreemptPark}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if err := got.Validate(); err != nil {
+		t.Error(err)
+	}
+	if again, err := job.Parse([]byte(got.String())); err != nil || cmp.Diff(got, again) != "" {
+		t.Errorf("%v: %s", err, cmp.Diff(got, again))
+	}
+}
+
+// No text makes the reader of specs panic, and what is valid is read again as it was.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"name: a\nworkers: 4\n", "schedule: {sizes: [1]}",
+		"schedule: {meshes: {4: x}}", "env: {A: b}\n---\n", "- 1", "schedule: 3"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		spec, err := job.Parse(text)
+		if err != nil || spec.WithDefaults().Validate() != nil {
+			return
+		}
+		if again, err := job.Parse([]byte(spec.String())); err != nil ||
+			cmp.Diff(spec, again, cmpopts.EquateEmpty()) != "" {
+			t.Errorf("%v: %s", err, cmp.Diff(spec, again))
+		}
+	})
 }
 
 // Parse reads what String writes.
