@@ -1,0 +1,207 @@
+package pool
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+	"github.com/shoal-ml/shoal/internal/portable"
+	"github.com/shoal-ml/shoal/internal/spelling"
+)
+
+// What the machine tells the core, which decides: jobs, what they have left, and how fast they are.
+
+// usualCosts are what changes take, in milliseconds, as long as nothing of a kind was measured. The
+// pause of another size is that of docs/survival.md.
+var usualCosts = sched.Costs{Start: sched.Estimate{Mean: 3000, Spread: 2000},
+	Resize: sched.Estimate{Mean: 2, Spread: 1}, Park: sched.Estimate{Mean: 2000, Spread: 2000},
+	Resume: sched.Estimate{Mean: 4000, Spread: 2000}}
+
+// newCore returns the core of a pool, without hosts and jobs.
+func newCore(cfg Config, now int64) (*sched.Machine, error) {
+	policy, err := sched.Named(cmp.Or(cfg.Policy, sched.Default))
+	if err != nil {
+		return nil, &UsageError{err.Error()}
+	}
+	core := sched.New(sched.Config{Policy: policy, Costs: usualCosts, Age: cfg.Age})
+	core.Tick(now)
+	return core, nil
+}
+
+// meant returns " (did you mean X?)" where a name is near.
+func meant(name string, names []string) string { return spelling.Meant(name, names) }
+
+// assumed values of jobs of which nothing is known.
+const (
+	assumedSeconds = 600.0 // for how long a job goes on, with the workers that it asks for
+	assumedScaling = 0.85  // n workers are as fast as one to the power of this, times
+)
+
+// toCore returns a job as the core has it.
+func (m *Machine) toCore(e *entry) sched.Job {
+	s := e.Submission
+	j := sched.Job{ID: jobID(e), Tenant: s.Tenant, Kind: s.Kind, Arrived: e.Submitted,
+		Started: sched.Never, Min: s.Min, Max: s.Max, Asked: s.Asked, Sizes: s.Sizes,
+		Priority: s.Priority, Value: s.Value, Budget: s.Budget, Attained: e.Used,
+		Park: sched.ParkShrink, Moves: len(e.Changes)}
+	if s.Deadline > 0 {
+		j.Deadline = e.Submitted + s.Deadline
+	}
+	if e.Began > 0 {
+		j.Started = e.Began
+	}
+	switch {
+	case s.Preempt == "never" || e.pinned:
+		j.Park = sched.ParkNever
+	case s.Preempt == "park":
+		j.Park = sched.ParkWhole
+	}
+	if most := m.capacity(); j.Asked > most { // what the pool cannot give is not waited for
+		for n := most; n >= j.Min; n-- {
+			if j.Sizes == nil || slices.Contains(j.Sizes, n) {
+				j.Asked = n
+				break
+			}
+		}
+	}
+	if e.Asks > 0 {
+		j.Min, j.Max, j.Asked, j.Sizes = e.Asks, e.Asks, e.Asks, nil
+	}
+	if e.Want.total() > 0 {
+		j.Has = e.Want.places()
+		if e.started() && !e.Elastic { // it cannot change, or not yet
+			n := e.Want.total()
+			j.Min, j.Max, j.Asked, j.Sizes = n, n, n, nil
+			if j.Park == sched.ParkShrink {
+				j.Park = sched.ParkNever
+			}
+		}
+	}
+	j.Speed = m.curve(e, j.Min, max(j.Max, e.Want.total()))
+	j.Left = m.left(e, j.Speed.Rate(j.Asked))
+	return j
+}
+
+// curve returns the speed of a job, by what was measured of it or of its kind. Beyond that, n
+// workers are assumed to be as fast as assumedScaling says.
+func (m *Machine) curve(e *entry, least, most int) sched.Curve {
+	speeds := map[int]float64{}
+	if p := m.past[e.Submission.Kind]; p != nil {
+		for n, v := range p.Speeds {
+			speeds[n] = v
+		}
+	}
+	for n, v := range e.Speeds {
+		speeds[n] = v
+	}
+	var known []int
+	for n, v := range speeds {
+		if n > 0 && v > 0 && !math.IsInf(v, 1) {
+			known = append(known, n)
+		}
+	}
+	slices.Sort(known)
+	if len(known) == 0 {
+		known, speeds = []int{1}, map[int]float64{1: 1}
+	}
+	sizes := slices.Clone(known)
+	for _, n := range []int{least, most} {
+		if !slices.Contains(sizes, n) {
+			sizes = append(sizes, n)
+		}
+	}
+	slices.Sort(sizes)
+	var curve sched.Curve
+	for _, n := range sizes {
+		rate, is := speeds[n]
+		if !is {
+			near := known[0]
+			for _, k := range known {
+				if abs(k-n) < abs(near-n) {
+					near = k
+				}
+			}
+			rate = speeds[near] * portable.Exp(float64(assumedScaling*
+				portable.Log(float64(n)/float64(near))))
+		}
+		curve = append(curve, sched.Point{Slots: n, Rate: rate})
+	}
+	return curve
+}
+
+// abs returns the absolute value of n.
+func abs(n int) int { return max(n, -n) }
+
+// left returns the steps that a job has to go: by its goal, by what jobs of its kind have taken, or
+// as assumed, at the rate that it has with the workers that it asks for.
+func (m *Machine) left(e *entry, rate float64) sched.Estimate {
+	done := float64(e.Steps)
+	if e.Goal > 0 {
+		left := max(float64(e.Goal)-done, 0)
+		return sched.Estimate{Mean: left, Spread: float64(0.05 * left)}
+	}
+	if p := m.past[e.Submission.Kind]; p != nil && p.Runs > 0 {
+		return sched.Estimate{Mean: max(p.Steps-done, float64(0.1*p.Steps)),
+			Spread: max(p.Spread, float64(0.1*p.Steps))}
+	}
+	work := float64(assumedSeconds * rate)
+	return sched.Estimate{Mean: work, Spread: work}
+}
+
+// coreSubmit has the core know a job.
+func (m *Machine) coreSubmit(e *entry) error {
+	m.core.Tick(m.now)
+	return m.core.Submit(m.toCore(e))
+}
+
+// coreUpdate tells the core that other sizes of a job are allowed than before.
+func (m *Machine) coreUpdate(e *entry) error {
+	m.core.Tick(m.now)
+	_ = m.core.Ended(jobID(e)) // it is there
+	return m.core.Submit(m.toCore(e))
+}
+
+// coreAgain tells the core that a job has lost its slots, and waits.
+func (m *Machine) coreAgain(e *entry) { _ = m.coreUpdate(e) }
+
+// speedPause is how long the core is not told of a speed after it was told of one, in milliseconds:
+// each time it decides anew.
+const speedPause = 10_000
+
+// coreProgress tells the core how far a job is.
+func (m *Machine) coreProgress(e *entry) {
+	m.core.Tick(m.now)
+	j := m.toCore(e)
+	if e.speedAt > 0 && m.now-e.speedAt < speedPause || len(e.Speeds) == 0 {
+		j.Speed = nil
+	} else {
+		e.speedAt = m.now
+	}
+	_ = m.core.Progress(j.ID, j.Left, j.Speed)
+}
+
+// coreKeep tells the core that a job keeps what it has, since it refused to change. Who was to get
+// its slots waits again.
+func (m *Machine) coreKeep(e *entry) {
+	m.core.Tick(m.now)
+	e.pinned = true
+	_ = m.core.Undo(jobID(e), e.Want.places(), true)
+	for _, id := range m.order {
+		o := m.jobs[id]
+		switch {
+		case o == e || o.State == Stopping || o.State == Parking:
+		case !o.started() && o.Want.total() > 0:
+			o.Want = Slots{}
+			_ = m.core.Undo(sched.JobID(id), nil, false)
+			m.touch(o)
+		case o.started() && !o.Want.equal(o.target):
+			o.Want = o.target.clone()
+			_ = m.core.Undo(sched.JobID(id), o.Want.places(), false)
+			m.touch(o)
+		}
+	}
+}
+
+// jobID returns the name of a job in the core.
+func jobID(e *entry) sched.JobID { return sched.JobID(e.ID) }

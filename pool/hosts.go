@@ -1,0 +1,124 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+)
+
+// HostUp tells that the keeper of a host is linked, and how many slots the host has. Orders for it
+// come again, since some may be lost.
+func (m *Machine) HostUp(now int64, name string, slots int, address string) {
+	m.at(now)
+	h := m.hosts[name]
+	if h == nil {
+		h = &Host{Name: name}
+		m.hosts[name] = h
+		m.notef("host %s joins, with %d slots", name, slots)
+	}
+	h.Slots, h.Address, h.Up, h.Since = slots, address, true, m.now
+	h.Leaving, h.Forgot = false, false
+	for _, e := range m.jobs {
+		delete(e.sent, name)
+	}
+	m.writeHost(h)
+	m.coreHost(h)
+	for _, id := range m.order { // who asked for more than there was may get it
+		if e := m.jobs[id]; e.Want.total() == 0 && !e.started() {
+			_ = m.coreUpdate(e)
+		}
+	}
+}
+
+// HostDown tells that the link with a keeper is gone. The jobs there are their own business: they
+// train on, or their other hosts go on without this one.
+func (m *Machine) HostDown(now int64, name string) {
+	m.at(now)
+	if h := m.hosts[name]; h != nil && h.Up {
+		h.Up, h.Since = false, m.now
+		m.coreHost(h)
+	}
+}
+
+// Leave takes a host out of the pool: its jobs go elsewhere, as far as they can.
+func (m *Machine) Leave(now int64, name string, leaving bool) error {
+	m.at(now)
+	h := m.hosts[name]
+	if h == nil || h.Forgot {
+		return fmt.Errorf("the pool %s has no host called %s; shoal pool ls lists them",
+			m.cfg.Name, name)
+	}
+	h.Leaving = leaving
+	m.writeHost(h)
+	m.coreHost(h)
+	return nil
+}
+
+// Forget tells that a host is gone for good, which only a person can know. What ran there alone
+// waits again.
+func (m *Machine) Forget(now int64, name string) error {
+	m.at(now)
+	h := m.hosts[name]
+	switch {
+	case h == nil || h.Forgot:
+		return fmt.Errorf("the pool %s has no host called %s; shoal pool ls lists them",
+			m.cfg.Name, name)
+	case h.Up:
+		return fmt.Errorf("host %s answers: stop its keeper first", name)
+	}
+	h.Forgot = true
+	m.writeHost(h)
+	m.core.HostLost(name)
+	for _, id := range slices.Clone(m.order) {
+		e := m.jobs[id]
+		if e.Held[name] == 0 && e.Want[name] == 0 {
+			continue
+		}
+		delete(e.Held, name)
+		delete(e.Want, name)
+		delete(e.reports, name)
+		delete(e.Names, name)
+		if e.Lead == name {
+			e.Lead = ""
+		}
+		m.touch(e)
+		m.checkGone(e)
+	}
+	return nil
+}
+
+// writeHost has a host written into the store.
+func (m *Machine) writeHost(h *Host) {
+	m.writes[HostKey(m.cfg.Name, h.Name)] = Write{Value: encodeHost(m.cfg.Name, h)}
+}
+
+// free returns the slots of a host in which there can be no process, neither by what keepers say
+// nor by what the store has, from which another head would go on; 0 while its keeper is away.
+func (m *Machine) free(name string) int {
+	h := m.hosts[name]
+	if h == nil || !h.Up || h.Forgot {
+		return 0
+	}
+	n := h.Slots
+	for _, id := range m.order {
+		n -= max(m.jobs[id].Held[name], m.jobs[id].stored[name])
+	}
+	for id := range m.ending {
+		n -= m.jobs[id].stored[name]
+	}
+	return n
+}
+
+// coreHost tells the core of a host. One whose keeper is away has no free slots, and keeps what it
+// has: that a keeper died moves no job.
+func (m *Machine) coreHost(h *Host) {
+	c := sched.Host{Name: h.Name, Slots: h.Slots, Leaving: h.Leaving}
+	if !h.Up {
+		c.Slots = 0
+		for _, id := range m.order {
+			c.Slots += max(m.jobs[id].Want[h.Name], m.jobs[id].Held[h.Name])
+		}
+	}
+	m.core.Host(c)
+}

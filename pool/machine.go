@@ -1,0 +1,313 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+	"github.com/shoal-ml/shoal/internal/plural"
+)
+
+// Config is what a pool is from its beginning on.
+type Config struct {
+	Name   string
+	Policy string  // name of the policy that decides who gets how many slots; "" = the usual one
+	Age    float64 // seconds that come off the key of a job a second that it waits; 0 = none
+}
+
+// Machine is the head of a pool. New and Restore make one.
+type Machine struct {
+	cfg   Config
+	now   int64 // time of the last event
+	seq   uint64
+	core  *sched.Machine
+	jobs  map[string]*entry
+	order []string // ids of jobs that are not over, as they were submitted
+	over  []string // ids of jobs that are over, as they ended; up to maxOver
+	hosts map[string]*Host
+	names map[string]int // next number of a job by the name that was wanted
+
+	ending map[string]bool // ids of jobs that are over, of which the store does not know it yet
+
+	past   map[string]*Past // by kind
+	writes map[string]Write // by key, what is to be written
+	orders []Order          // what Take returns next
+	notes  []string         // what Notes returns next
+}
+
+// maxOver bounds the jobs that are kept in memory after their end. The store has all of them.
+const maxOver = 1000
+
+// entry is a job with what need not outlive this head.
+type entry struct {
+	Job
+	version uint64            // grows with every change of Job
+	written uint64            // newest version that the store has
+	intent  uint64            // version with which the slots that it wants were decided
+	granted uint64            // number of the grant among all; smaller ones are served first
+	sent    map[string]sent   // by host, the last order
+	reports map[string]Report // by host; only the part of this job
+	join    string            // where other hosts join it; "" = not known
+	token   string            // lets them in
+	target  Slots             // slots of the last allot, by host
+	led     int64             // when somebody last said that it leads the job
+	speedAt int64             // when its speeds were last given to the core
+	asked   map[string]bool   // refusals that were taken
+	pinned  bool              // whether it has refused to change
+	stored  Slots             // what it holds by the newest value that the store has
+}
+
+// sent is the last order to a host for a job.
+type sent struct {
+	seq  uint64
+	text string // what it says, without its number
+}
+
+// Write is a value that is to be written into the store. It replaces what the key held.
+type Write struct {
+	Key     string
+	Value   []byte
+	Job     string // the job that it is of; "" = of none
+	Version uint64 // of the job
+	held    Slots  // what the job holds by this value
+}
+
+// New returns a pool without hosts and jobs. It fails for a policy that there is not.
+func New(cfg Config, now int64) (*Machine, error) {
+	m := &Machine{cfg: cfg, now: now, jobs: map[string]*entry{}, hosts: map[string]*Host{},
+		names: map[string]int{}, ending: map[string]bool{}, past: map[string]*Past{},
+		writes: map[string]Write{}}
+	var err error
+	m.core, err = newCore(cfg, now)
+	return m, err
+}
+
+// at brings the time of the machine forward; time never goes back.
+func (m *Machine) at(now int64) { m.now = max(m.now, now) }
+
+// UsageError is a submission or a request that cannot be meant.
+type UsageError struct{ Msg string }
+
+// Error implements error.
+func (e *UsageError) Error() string { return e.Msg }
+
+// usagef returns a UsageError.
+func usagef(format string, args ...any) error {
+	return &UsageError{fmt.Sprintf(format, args...)}
+}
+
+// capacity returns the slots of all hosts that are not leaving, whether they are up or not.
+func (m *Machine) capacity() (n int) {
+	for _, h := range m.hosts {
+		if !h.Leaving && !h.Forgot {
+			n += h.Slots
+		}
+	}
+	return n
+}
+
+// Submit takes a job, and returns the name that it has in the pool. Nothing is promised until the
+// store has it: IsWritten says when.
+func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
+	m.at(now)
+	if err := m.checkSubmission(s); err != nil {
+		return "", err
+	}
+	id = m.freeName(s.Name)
+	e := &entry{Job: Job{ID: id, Submission: s, Submitted: m.now, State: Waiting,
+		Want: Slots{}, Held: Slots{}, Names: map[string]string{}, Speeds: map[int]float64{},
+		Changes: []Change{}, Because: "waits for slots"}}
+	e.init()
+	if err := m.coreSubmit(e); err != nil {
+		return "", &UsageError{err.Error()}
+	}
+	m.jobs[id] = e
+	m.order = append(m.order, id)
+	m.touch(e)
+	return id, nil
+}
+
+// init sets what of an entry need not outlive a head.
+func (e *entry) init() {
+	e.sent, e.reports, e.target = map[string]sent{}, map[string]Report{}, Slots{}
+	e.asked = map[string]bool{}
+}
+
+// checkSubmission refuses what the pool could never start.
+func (m *Machine) checkSubmission(s Submission) error {
+	most := m.capacity()
+	switch {
+	case s.Name == "" || s.Spec == "":
+		return usagef("a job has a name and a spec, and this one has not")
+	case s.Min < 1 || s.Max < s.Min || s.Asked < s.Min || s.Asked > s.Max:
+		return usagef("between %d and %d workers, of which it asks for %d: give -n LEAST:MOST, "+
+			"such as -n 1:4", s.Min, s.Max, s.Asked)
+	case most == 0:
+		return usagef("the pool has no hosts with slots: start a keeper with shoal pool join")
+	}
+	least := s.Min
+	if s.Sizes != nil {
+		least = 0
+		for _, n := range slices.Sorted(slices.Values(s.Sizes)) {
+			if n >= s.Min && n <= s.Max {
+				least = n
+				break
+			}
+		}
+		if least == 0 {
+			return usagef("sizes: none of %v is from %d to %d", s.Sizes, s.Min, s.Max)
+		}
+	}
+	if least > most {
+		return usagef("it needs %s, and the pool has %d: ask for %d or fewer, or let other hosts "+
+			"join with shoal pool join", plural.Of(least, "slot"), most, most)
+	}
+	return nil
+}
+
+// freeName returns a name that no job of the pool has had, and takes it.
+func (m *Machine) freeName(want string) string {
+	for {
+		m.names[want]++
+		id := want
+		if n := m.names[want]; n > 1 {
+			id = want + "-" + strconv.Itoa(n)
+		}
+		if m.jobs[id] == nil {
+			return id
+		}
+	}
+}
+
+// find returns a job of the pool, or an error that names the nearest.
+func (m *Machine) find(id string) (*entry, error) {
+	if e := m.jobs[id]; e != nil {
+		return e, nil
+	}
+	return nil, fmt.Errorf("the pool %s has no job called %s%s; shoal queue lists them",
+		m.cfg.Name, id, meant(id, slices.Sorted(maps.Keys(m.jobs))))
+}
+
+// Stop asks for the end of a job: of a running one when its step ends, or now.
+func (m *Machine) Stop(now int64, id, who string, atOnce bool) error {
+	m.at(now)
+	e, err := m.find(id)
+	switch {
+	case err != nil:
+		return err
+	case e.State.Over():
+		return fmt.Errorf("job %s is over: it has %s", id, e.State)
+	}
+	e.StopBy, e.StopNow = cmp.Or(e.StopBy, who), e.StopNow || atOnce
+	if !e.State.started() {
+		m.end(e, Stopped, "")
+		return nil
+	}
+	e.State, e.Because = Stopping, "stopped by "+who
+	m.touch(e)
+	return nil
+}
+
+// Resize sets the number of workers of a job, which the policy then leaves as it is; 0 gives the
+// job back to the policy.
+func (m *Machine) Resize(now int64, id string, n int, who string) error {
+	m.at(now)
+	e, err := m.find(id)
+	switch {
+	case err != nil:
+		return err
+	case e.State.Over():
+		return fmt.Errorf("job %s is over: it has %s", id, e.State)
+	case n == e.Asks:
+		return nil
+	case n < 0 || n > 0 && n < e.Submission.Min || n > m.capacity():
+		return usagef("job %s can have %d to %d workers here, not %d", id, e.Submission.Min,
+			m.capacity(), n)
+	case n != 0 && e.started() && !e.Elastic && n != e.Want.total():
+		return fmt.Errorf("job %s does not train in steps, so its size cannot change: use "+
+			"shoal.torch.loader or job.steps, or stop it and submit it with -n %d", id, n)
+	}
+	return m.resize(e, n, "resized by "+who)
+}
+
+// started reports whether processes of the job may exist.
+func (e *entry) started() bool { return e.State.started() }
+
+// Tick tells the machine the time.
+func (m *Machine) Tick(now int64) { m.at(now) }
+
+// touch marks a job as changed: it is to be written.
+func (m *Machine) touch(e *entry) {
+	e.version++
+	m.writes[JobKey(m.cfg.Name, e.ID)] = Write{Job: e.ID}
+}
+
+// Written tells that the store has a value that TakeWrites returned.
+func (m *Machine) Written(now int64, w Write) {
+	m.at(now)
+	if e := m.jobs[w.Job]; e != nil {
+		if w.Version > e.written {
+			e.written, e.stored = w.Version, w.held
+		}
+		if e.State.Over() && e.written >= e.version {
+			delete(m.ending, w.Job)
+		}
+	}
+}
+
+// IsWritten reports whether the store has a job as it is now.
+func (m *Machine) IsWritten(id string) bool {
+	e := m.jobs[id]
+	return e != nil && e.written >= e.version
+}
+
+// TakeWrites returns what is to be written, by key, and forgets it. What could not be written comes
+// back with Rewrite.
+func (m *Machine) TakeWrites() (list []Write) {
+	for _, key := range slices.Sorted(maps.Keys(m.writes)) {
+		w := m.writes[key]
+		w.Key = key
+		switch {
+		case w.Job != "":
+			e := m.jobs[w.Job]
+			if e == nil {
+				continue
+			}
+			w.Value, w.Version, w.held = encodeJob(m.cfg.Name, &e.Job), e.version, e.Held.clone()
+		case w.Value == nil:
+			continue
+		}
+		list = append(list, w)
+	}
+	m.writes = map[string]Write{}
+	return list
+}
+
+// Rewrite has a value written again that the store did not take.
+func (m *Machine) Rewrite(w Write) {
+	if _, newer := m.writes[w.Key]; !newer {
+		m.writes[w.Key] = w
+	}
+}
+
+// TakeOrders returns the orders that keepers are to get, in order, and forgets them.
+func (m *Machine) TakeOrders() []Order {
+	list := m.orders
+	m.orders = nil
+	return list
+}
+
+// TakeNotes returns what people at the head should read, and forgets it.
+func (m *Machine) TakeNotes() []string {
+	list := m.notes
+	m.notes = nil
+	return list
+}
+
+// notef adds a note.
+func (m *Machine) notef(format string, args ...any) {
+	m.notes = append(m.notes, fmt.Sprintf(format, args...))
+}

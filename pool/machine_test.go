@@ -1,0 +1,131 @@
+package pool
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+)
+
+// policyNames returns the policies that the random worlds use.
+func policyNames() []string { return sched.Names() }
+
+// play plays a world of random events, and returns it.
+func play(seed uint64, events int) *world {
+	w := newWorld(seed)
+	w.settle()
+	for range events {
+		w.now += int64(w.r.IntN(500))
+		switch k := w.r.IntN(100); {
+		case k < 8 && len(w.m.order) < 12:
+			w.submit()
+		case k < 30:
+			w.write()
+		case k < 55:
+			if h := w.pick(func(h *worldHost) bool { return h.keeper && len(h.in) > 0 }); h != nil {
+				w.carryOut(h)
+			}
+		case k < 68:
+			if h := w.pick(func(h *worldHost) bool { return h.linked && h.keeper }); h != nil {
+				w.report(h)
+			}
+		case k < 80:
+			if h := w.pick(func(h *worldHost) bool { return len(h.out) > 0 }); h != nil {
+				r := h.out[0]
+				h.out = h.out[1:]
+				w.m.Reported(w.now, r)
+			}
+		case k < 92:
+			if ids := w.jobIDs(); len(ids) > 0 {
+				w.step(ids[w.r.IntN(len(ids))])
+			}
+		case k < 93:
+			if len(w.m.order) > 0 {
+				id := w.m.order[w.r.IntN(len(w.m.order))]
+				w.note("stop %s: %v", id, w.m.Stop(w.now, id, "x", w.r.IntN(2) == 0))
+			}
+		case k < 94:
+			if len(w.m.order) > 0 {
+				id, n := w.m.order[w.r.IntN(len(w.m.order))], w.r.IntN(5)
+				w.note("resize %s %d: %v", id, n, w.m.Resize(w.now, id, n, "x"))
+			}
+		case k < 95:
+			w.killHead()
+		case k < 96:
+			if h := w.pick(func(h *worldHost) bool { return h.keeper }); h != nil {
+				w.note("the keeper of %s dies", h.name)
+				h.keeper = false
+				w.unlink(h)
+			}
+		case k < 98:
+			if h := w.pick(func(h *worldHost) bool { return !h.linked && !h.lost }); h != nil {
+				w.note("the keeper of %s comes", h.name)
+				h.keeper = true
+				w.link(h)
+			}
+		case k < 99 && w.r.IntN(4) == 0:
+			if h := w.pick(func(h *worldHost) bool { return !h.lost }); h != nil {
+				w.lose(h)
+			}
+		default:
+			if h := w.pick(func(h *worldHost) bool { return h.lost && !h.keeper }); h != nil {
+				if w.r.IntN(2) == 0 {
+					w.note("forget %s: %v", h.name, w.m.Forget(w.now, h.name))
+				} else {
+					h.lost, h.keeper = false, true
+					w.link(h)
+				}
+			}
+		}
+		w.settle()
+		w.check()
+		if w.broken != "" {
+			return w
+		}
+	}
+	w.calm()
+	return w
+}
+
+// Whatever happens in whatever order, the promises of a pool hold, and at last every job ends.
+func TestRandomSchedules(t *testing.T) {
+	n := 600
+	if text := os.Getenv("SHOAL_SCHED_SOAK"); text != "" {
+		n, _ = strconv.Atoi(text)
+	}
+	first, jobs := uint64(1), 0
+	if text := os.Getenv("SHOAL_SCHED_SEED"); text != "" {
+		first, _ = strconv.ParseUint(text, 10, 64)
+		n = 1
+	}
+	for seed := first; seed < first+uint64(n); seed++ {
+		w := play(seed, 400)
+		jobs += w.n
+		if w.broken != "" {
+			t.Fatalf("seed %d (SHOAL_SCHED_SEED=%[1]d), policy %s: %s\nthe last events:\n%s", seed,
+				w.cfg.Policy, w.broken, strings.Join(w.log[max(0, len(w.log)-40):], "\n"))
+		}
+	}
+	if jobs < n {
+		t.Errorf("%d jobs in %d schedules: the test tests nothing", jobs, n)
+	}
+}
+
+// The same events give the same bytes.
+func TestSameEventsSameBytes(t *testing.T) {
+	for seed := uint64(1); seed <= 30; seed++ {
+		a, b := play(seed, 300), play(seed, 300)
+		if !slices.Equal(a.log, b.log) {
+			t.Fatalf("seed %d: two logs differ", seed)
+		}
+		for key, text := range a.store {
+			if !bytes.Equal(text, b.store[key]) {
+				t.Fatalf("seed %d: under %s\n%s\n%s", seed, key, text, b.store[key])
+			}
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package pool
+
+// What is kept of jobs that have ended, by their kind: what the next one of the kind is expected to
+// take.
+
+// Past is what jobs of a kind have taken.
+type Past struct {
+	Kind   string          `json:"kind"`
+	Runs   int             `json:"runs"`   // jobs that have ended well
+	Steps  float64         `json:"steps"`  // steps of one, smoothed
+	Spread float64         `json:"spread"` // mean deviation of these, smoothed
+	Speeds map[int]float64 `json:"speeds"` // steps a second of the last, by number of workers
+}
+
+// smoothing is the weight of the newest of several values.
+const smoothing = 0.3
+
+// learn takes into the past of its kind how a job has ended.
+func (m *Machine) learn(e *entry) {
+	kind := e.Submission.Kind
+	if kind == "" || e.Steps == 0 {
+		return
+	}
+	p := m.past[kind]
+	if p == nil {
+		p = &Past{Kind: kind, Speeds: map[int]float64{}}
+		m.past[kind] = p
+	}
+	if e.State == Ended {
+		steps := float64(e.Steps)
+		if p.Runs == 0 {
+			p.Steps = steps
+		}
+		off := max(steps-p.Steps, p.Steps-steps)
+		p.Spread += float64(smoothing * (off - p.Spread))
+		p.Steps += float64(smoothing * (steps - p.Steps))
+		p.Runs++
+	}
+	for n, v := range e.Speeds {
+		p.Speeds[n] = v
+	}
+	m.writes[PastKey(m.cfg.Name, kind)] = Write{Value: encodePast(m.cfg.Name, p)}
+}

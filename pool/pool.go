@@ -1,0 +1,266 @@
+// Package pool is a set of hosts that many jobs share, as a state machine. A Machine is told what
+// happens: a job is submitted, a keeper comes and goes or reports, a write to the store is done. It
+// returns what is to be written into the store and what keepers are to do, in an order in which
+// nothing is promised before it is written.
+//
+// Who gets how many slots is decided by package sched. This package carries a job through its life:
+// waiting, starting, running, resizing, parking, parked, and at last ended, failed or stopped. The
+// invariants Q1 to Q8 are in docs/design/pool.md. They are tested for pools of one host; what is
+// here of several is not, and breaks Q1.
+//
+// Times are milliseconds since 1970, as int64, and come in with the events. The same events give
+// the same bytes. A Machine is for one goroutine at a time, and no method blocks.
+package pool
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+)
+
+// State is what a job of a pool does.
+type State string
+
+// The states of a job.
+const (
+	Waiting  State = "waiting"  // it has never had slots, or has lost what it had
+	Starting State = "starting" // its processes are being started
+	Running  State = "running"  // it has the workers that it is to have
+	Resizing State = "resizing" // it gets another size when its step ends
+	Parking  State = "parking"  // it writes a checkpoint, and then ends
+	Parked   State = "parked"   // it goes on with the next sample when it gets slots
+	Stopping State = "stopping" // somebody has asked for its end
+	Ended    State = "ended"    // it has ended well
+	Failed   State = "failed"   // it has ended otherwise
+	Stopped  State = "stopped"  // it has ended because somebody asked for that
+)
+
+// Over reports whether a job in this state has come to its end.
+func (s State) Over() bool { return s == Ended || s == Failed || s == Stopped }
+
+// started reports whether processes of a job in this state may exist.
+func (s State) started() bool {
+	return s == Starting || s == Running || s == Resizing || s == Parking || s == Stopping
+}
+
+// Slots are numbers of slots by the name of the host, all above 0.
+type Slots map[string]int
+
+// place is a number of slots on a host.
+type place = sched.Place
+
+// total returns the number of all slots.
+func (s Slots) total() (n int) {
+	for _, k := range s {
+		n += k
+	}
+	return n
+}
+
+// places returns the slots as package sched has them, by host.
+func (s Slots) places() []place {
+	list := make([]place, 0, len(s))
+	for host, n := range s {
+		list = append(list, place{Host: host, Slots: n})
+	}
+	slices.SortFunc(list, func(a, b place) int { return cmp.Compare(a.Host, b.Host) })
+	return list
+}
+
+// clone returns a copy without the hosts that have no slots.
+func (s Slots) clone() Slots {
+	t := Slots{}
+	for host, n := range s {
+		if n > 0 {
+			t[host] = n
+		}
+	}
+	return t
+}
+
+// equal reports whether two sets of slots are the same, where 0 slots are as none.
+func (s Slots) equal(t Slots) bool {
+	for host, n := range s {
+		if t[host] != n {
+			return false
+		}
+	}
+	for host, n := range t {
+		if s[host] != n {
+			return false
+		}
+	}
+	return true
+}
+
+// Submission is a job as somebody submits it. The machine reads no specs: what it must know of one
+// stands beside it.
+type Submission struct {
+	Name string   `json:"name"` // the name that is wanted; one that is taken gets a number
+	Spec string   `json:"spec"` // the spec in YAML, as shoal run -f reads it
+	Dir  string   `json:"dir"`  // folder in which the command is run
+	Env  []string `json:"env"`  // variables of the submitter, KEY=VALUE
+	Who  string   `json:"who"`  // who submits it, such as "ada@host"
+	Kind string   `json:"kind"` // jobs of one kind are the same job again; "" = nothing is known
+
+	Min   int   `json:"min"`   // with fewer workers it does not run; at least 1
+	Max   int   `json:"max"`   // the largest number of workers
+	Asked int   `json:"asked"` // the number of workers that it gets where sizes do not change
+	Sizes []int `json:"sizes"` // numbers of workers that it can have, in order; nil = all
+
+	Tenant   string  `json:"tenant"`
+	Priority int     `json:"priority"` // a higher one goes first
+	Deadline int64   `json:"deadline"` // how long after it was submitted it is to end; 0 = any
+	Value    float64 `json:"value"`    // what its end is worth; 0 = not known
+	Budget   float64 `json:"budget"`   // what it may cost; 0 = no bound
+	Preempt  string  `json:"preempt"`  // what may be done to it: never, shrink or park
+}
+
+// Expectation is what a decision is to bring. Times are in milliseconds; 0 = not known.
+type Expectation struct {
+	Pause int64 `json:"pause"` // how long the job stands still
+	End   int64 `json:"end"`   // when it ends
+	Low   int64 `json:"low"`   // with End, the interval in which it should end
+	High  int64 `json:"high"`
+}
+
+// Change is another number of workers of a job, with the reason and what came of it.
+type Change struct {
+	At       int64       `json:"at"`       // when it was decided
+	From     int         `json:"from"`     // workers before
+	To       int         `json:"to"`       // workers that were decided; 0 = parked or ended
+	Because  string      `json:"because"`  // why
+	Expected Expectation `json:"expected"` // what was expected
+	Done     int64       `json:"done"`     // when the slots were as decided; 0 = not yet
+	Outcome  string      `json:"outcome"`  // what became of a change that did not come; "" = it did
+}
+
+// Job is a job of a pool, as the store has it.
+type Job struct {
+	ID         string     `json:"job"`
+	Submission Submission `json:"submission"`
+	Submitted  int64      `json:"submitted"` // when
+	State      State      `json:"state"`
+	Because    string     `json:"because"` // why it has what it has, or waits
+	Attempt    int        `json:"attempt"` // how often it was started
+	Lead       string     `json:"lead"`    // host that leads it; "" = none
+	Want       Slots      `json:"want"`    // slots that were decided
+	Held       Slots      `json:"held"`    // slots in which there may be processes of it
+	// Names are the names that its hosts have in the job, by their names in the pool.
+	Names   map[string]string `json:"names"`
+	Elastic bool              `json:"elastic"` // whether its size can change
+	Steps   uint64            `json:"steps"`   // steps that are committed, as far as is known
+	Goal    uint64            `json:"goal"`    // steps that it has in all; 0 = not known
+	Speeds  map[int]float64   `json:"speeds"`  // measured steps a second, by number of workers
+	Used    float64           `json:"used"`    // seconds of slots that it has had
+	Began   int64             `json:"began"`   // when it first got slots; 0 = not yet
+	Over    int64             `json:"over"`    // when it ended; 0 = not yet
+	Error   string            `json:"error"`   // why it failed
+	StopBy  string            `json:"stop_by"` // who asked for its end; "" = nobody
+	StopNow bool              `json:"stop_now"`
+	Fails   int               `json:"fails"`  // starts in a row after which it made no step
+	Asks    int               `json:"asks"`   // number of workers that a person has set; 0 = none
+	Expect  Expectation       `json:"expect"` // what is expected of it now
+	Dir     string            `json:"run"`    // directory of its last run on the host that leads it
+	// Changes are the last ones, up to maxChanges, the newest last.
+	Changes []Change `json:"changes"`
+}
+
+// maxChanges bounds the changes that are kept of a job.
+const maxChanges = 64
+
+// Host is a host of a pool.
+type Host struct {
+	Name    string `json:"host"`
+	Slots   int    `json:"slots"`   // workers for which it has room
+	Address string `json:"address"` // where its keeper listens, HOST:PORT; "" = nowhere
+	Leaving bool   `json:"leaving"` // whether a person takes it out of the pool
+	Forgot  bool   `json:"forgot"`  // whether it is gone for good
+
+	Up    bool  `json:"-"` // whether its keeper is linked
+	Since int64 `json:"-"` // since when it is up, or away
+}
+
+// Verb is what a keeper is to do.
+type Verb string
+
+// The verbs of orders.
+const (
+	StartRun  Verb = "start"  // start the job here, with the host that leads it
+	JoinRun   Verb = "join"   // lend this host to the job, which another one leads
+	AllotRun  Verb = "allot"  // give the job these slots a host
+	ParkRun   Verb = "park"   // end the job at a checkpoint
+	StopRun   Verb = "stop"   // end the job
+	InviteRun Verb = "invite" // make a token for other hosts
+	DropRun   Verb = "drop"   // forget a part that has ended
+	KillRun   Verb = "kill"   // kill what is left of an earlier attempt
+)
+
+// Order is what the keeper of a host is to do. It may come again, and is then done once.
+type Order struct {
+	Seq     uint64 `json:"seq"` // grows with every order of one head
+	Host    string `json:"host"`
+	Verb    Verb   `json:"verb"`
+	Job     string `json:"job"`
+	Attempt int    `json:"attempt"`
+
+	Spec    string   `json:"spec,omitempty"`    // of start: the job
+	Dir     string   `json:"dir,omitempty"`     // of start and join: folder of the command
+	Env     []string `json:"env,omitempty"`     // of start and join
+	Workers int      `json:"workers,omitempty"` // of start: workers on all hosts
+	Slots   int      `json:"slots,omitempty"`   // of start and join: workers on this host
+	Shared  bool     `json:"shared,omitempty"`  // of start: whether other hosts may come
+	Join    string   `json:"join,omitempty"`    // of join: address of the job
+	Token   string   `json:"token,omitempty"`   // of join: lets the host in
+	Name    string   `json:"name,omitempty"`    // of join: name of the host in the job
+	Allot   Slots    `json:"allot,omitempty"`   // of allot, by the names in the job
+	Because string   `json:"because,omitempty"` // of allot, park and stop
+	Who     string   `json:"who,omitempty"`     // of stop
+	Now     bool     `json:"now,omitempty"`     // of stop
+}
+
+// Report is what a keeper says of its host.
+type Report struct {
+	Host  string `json:"host"`
+	Acked uint64 `json:"acked"` // the last order of this head that was carried out
+	// Jobs are those of which a process is here, and those that have ended here and that the head
+	// has not acknowledged.
+	Jobs []JobReport `json:"jobs"`
+}
+
+// JobReport is what a keeper says of a job on its host.
+type JobReport struct {
+	Job     string `json:"job"`
+	Attempt int    `json:"attempt"`
+	Live    bool   `json:"live"` // whether its launcher or agent runs here
+	End     *End   `json:"end,omitempty"`
+	Led     *Led   `json:"led,omitempty"`     // the job, where this host leads it
+	Refused string `json:"refused,omitempty"` // why the last order for it was not carried out
+}
+
+// End is how the part of a job on a host has ended.
+type End struct {
+	// Final says that the job has ended with it, and not only this host's part.
+	Final   bool   `json:"final"`
+	OK      bool   `json:"ok"`
+	Parked  bool   `json:"parked,omitempty"`
+	Stopped string `json:"stopped,omitempty"` // who asked for the end
+	Error   string `json:"error,omitempty"`
+	Dir     string `json:"dir,omitempty"` // directory of the run
+}
+
+// Led is a running job as the host that leads it sees it.
+type Led struct {
+	Host    string         `json:"host"` // name of this host in the job
+	Size    int            `json:"size"`
+	Want    int            `json:"want"`
+	Workers map[string]int `json:"workers"` // processes that have not ended, by names in the job
+	Elastic bool           `json:"elastic"`
+	Steps   uint64         `json:"steps"`
+	Goal    uint64         `json:"goal,omitempty"`
+	Pace    float64        `json:"pace,omitempty"` // seconds of a step at this size; 0 = not known
+	Join    string         `json:"join,omitempty"`
+	Token   string         `json:"token,omitempty"` // after an order to invite
+	Dir     string         `json:"dir"`
+}

@@ -1,0 +1,325 @@
+package pool
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+)
+
+// How a pool is kept in a store: docs/formats/pool.md has the form. Values have one form, as those
+// of store/record: what is read is encoded once more, and refused if a byte differs.
+
+// version is that of docs/formats/pool.md.
+const version = 1
+
+// header begins every value.
+type header struct {
+	Kind    string `json:"shoal"`
+	Version int    `json:"version"`
+	Pool    string `json:"pool"`
+}
+
+// Values as the store has them.
+type (
+	poolValue struct {
+		header
+		Head
+	}
+	jobValue struct {
+		header
+		Job
+	}
+	hostValue struct {
+		header
+		Host
+	}
+	pastValue struct {
+		header
+		Past
+	}
+)
+
+// Head says who leads a pool.
+type Head struct {
+	Host    string `json:"host"`
+	Address string `json:"address"` // where its keeper listens; "" = nowhere
+	Run     string `json:"run"`     // one start of a head, in random letters
+	Since   int64  `json:"since"`   // when it began to lead
+	Ended   int64  `json:"ended"`   // when it ended in order; 0 = it has not
+	Policy  string `json:"policy"`
+	Memory  []byte `json:"memory"` // what the policy remembers
+}
+
+// plain are the characters that stand for themselves in a word of a key.
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
+// keyWord returns any name as one word of a key, as in docs/formats/record.md.
+func keyWord(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		if strings.IndexByte(plain, name[i]) >= 0 {
+			b.WriteByte(name[i])
+		} else {
+			fmt.Fprintf(&b, "=%02X", name[i])
+		}
+	}
+	return b.String()
+}
+
+// PoolKey returns the key of the head of a pool.
+func PoolKey(pool string) string { return "pool." + keyWord(pool) }
+
+// JobPrefix returns the words with which the keys of the jobs of a pool begin.
+func JobPrefix(pool string) string { return "pooljob." + keyWord(pool) }
+
+// JobKey returns the key of a job of a pool.
+func JobKey(pool, job string) string { return JobPrefix(pool) + "." + keyWord(job) }
+
+// HostPrefix returns the words with which the keys of the hosts of a pool begin.
+func HostPrefix(pool string) string { return "poolhost." + keyWord(pool) }
+
+// HostKey returns the key of a host of a pool.
+func HostKey(pool, host string) string { return HostPrefix(pool) + "." + keyWord(host) }
+
+// PastPrefix returns the words with which the keys of the kinds of jobs of a pool begin.
+func PastPrefix(pool string) string { return "poolpast." + keyWord(pool) }
+
+// PastKey returns the key of a kind of jobs.
+func PastKey(pool, kind string) string { return PastPrefix(pool) + "." + keyWord(kind) }
+
+// encode returns a value in its one form.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(err) // texts, numbers and maps of them
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// EncodeHead returns the head of a pool as it is written.
+func EncodeHead(pool string, h Head) []byte {
+	return encode(poolValue{header{"pool", version, pool}, h})
+}
+
+// encodeJob returns a job as it is written.
+func encodeJob(pool string, j *Job) []byte {
+	return encode(jobValue{header{"pooljob", version, pool}, *j})
+}
+
+// encodeHost returns a host as it is written.
+func encodeHost(pool string, h *Host) []byte {
+	return encode(hostValue{header{"poolhost", version, pool}, *h})
+}
+
+// encodePast returns what is known of a kind as it is written.
+func encodePast(pool string, p *Past) []byte {
+	return encode(pastValue{header{"poolpast", version, pool}, *p})
+}
+
+// maxValue bounds what is read, as the store bounds what it takes.
+const maxValue = 512 << 10
+
+// decode reads a value of a kind into v; again returns it as it would be written, and the key under
+// which it belongs.
+func decode(pool, kind, key string, text []byte, v any, again func() ([]byte, string)) error {
+	err := func() error {
+		if len(text) > maxValue {
+			return fmt.Errorf("%d bytes, more than %d", len(text), maxValue)
+		}
+		var h header
+		if err := json.Unmarshal(text, &h); err != nil {
+			return err
+		}
+		switch {
+		case h.Kind != kind:
+			return fmt.Errorf("it says that it is %.40q", h.Kind)
+		case h.Version != version:
+			return fmt.Errorf("it has version %d of the format, and this shoal reads version %d",
+				h.Version, version)
+		case h.Pool != pool:
+			return fmt.Errorf("it is of the pool %.60q", h.Pool)
+		}
+		if err := json.Unmarshal(text, v); err != nil {
+			return err
+		}
+		written, belongs := again()
+		switch {
+		case !bytes.Equal(written, text):
+			return errors.New("it is not written as shoal writes it")
+		case belongs != key:
+			return fmt.Errorf("it belongs under %s", belongs)
+		}
+		return nil
+	}()
+	if err != nil {
+		return fmt.Errorf("the store holds under %s what is no %s: %w; delete that key if nothing "+
+			"else needs it", key, kind, err)
+	}
+	return nil
+}
+
+// DecodeHead reads the head of a pool.
+func DecodeHead(pool string, text []byte) (Head, error) {
+	var v poolValue
+	err := decode(pool, "pool", PoolKey(pool), text, &v, func() ([]byte, string) {
+		return EncodeHead(pool, v.Head), PoolKey(pool)
+	})
+	return v.Head, err
+}
+
+// decodeJob reads a job, and checks that the machine can go on with it.
+func decodeJob(pool, key string, text []byte) (Job, error) {
+	var v jobValue
+	err := decode(pool, "pooljob", key, text, &v, func() ([]byte, string) {
+		return encodeJob(pool, &v.Job), JobKey(pool, v.ID)
+	})
+	if err != nil {
+		return Job{}, err
+	}
+	j, s := v.Job, v.Submission
+	states := []State{Waiting, Starting, Running, Resizing, Parking, Parked, Stopping, Ended,
+		Failed, Stopped}
+	switch {
+	case !slices.Contains(states, j.State):
+		return Job{}, fmt.Errorf("job %s has the unknown state %.40q", j.ID, j.State)
+	case s.Min < 1 || s.Max < s.Min || s.Asked < s.Min || s.Asked > s.Max:
+		return Job{}, fmt.Errorf("job %s has sizes that cannot be", j.ID)
+	case !positive(j.Want) || !positive(j.Held):
+		return Job{}, fmt.Errorf("job %s has slots that cannot be", j.ID)
+	case j.Names == nil || j.Speeds == nil || j.Changes == nil:
+		return Job{}, fmt.Errorf("job %s lacks a list", j.ID)
+	}
+	return j, nil
+}
+
+// positive reports whether slots are there and all of them above 0.
+func positive(s Slots) bool {
+	for _, n := range s {
+		if n < 1 || n > 1<<20 {
+			return false
+		}
+	}
+	return s != nil
+}
+
+// Restore returns the pool that a store has, by its keys; hosts are away until their keepers are
+// linked. memory is what the policy of the last head remembered. Nothing is decided before the
+// first call of Settle.
+func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*Machine, error) {
+	m, err := New(cfg, now)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]string, 0, len(values))
+	for key := range values {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	var list []*entry
+	for _, key := range keys {
+		text := values[key]
+		switch {
+		case strings.HasPrefix(key, JobPrefix(cfg.Name)+"."):
+			var j Job
+			if j, err = decodeJob(cfg.Name, key, text); err == nil {
+				list = append(list, &entry{Job: j})
+			}
+		case strings.HasPrefix(key, HostPrefix(cfg.Name)+"."):
+			err = m.restoreHost(key, text)
+		case strings.HasPrefix(key, PastPrefix(cfg.Name)+"."):
+			var v pastValue
+			err = decode(cfg.Name, "poolpast", key, text, &v, func() ([]byte, string) {
+				return encodePast(cfg.Name, &v.Past), PastKey(cfg.Name, v.Past.Kind)
+			})
+			if err == nil && v.Speeds != nil {
+				m.past[v.Past.Kind] = &v.Past
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(list, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
+	})
+	for _, e := range list {
+		if err := m.restoreJob(e); err != nil {
+			return nil, err
+		}
+	}
+	for _, h := range m.hosts {
+		if !h.Forgot {
+			m.coreHost(h)
+		}
+	}
+	m.core.SetMemory(memory)
+	return m, nil
+}
+
+// restoreHost takes a host from the store.
+func (m *Machine) restoreHost(key string, text []byte) error {
+	var v hostValue
+	err := decode(m.cfg.Name, "poolhost", key, text, &v, func() ([]byte, string) {
+		return encodeHost(m.cfg.Name, &v.Host), HostKey(m.cfg.Name, v.Name)
+	})
+	if err != nil {
+		return err
+	}
+	if v.Slots < 0 || v.Slots > 1<<20 {
+		return fmt.Errorf("host %s has %d slots", v.Name, v.Slots)
+	}
+	h := v.Host
+	h.Since = m.now
+	m.hosts[h.Name] = &h
+	return nil
+}
+
+// restoreJob takes a job from the store.
+func (m *Machine) restoreJob(e *entry) error {
+	e.init()
+	e.version, e.written = 1, 1
+	e.target, e.stored = e.Held.clone(), e.Held.clone()
+	if e.State == Starting || e.State == Running {
+		e.target = e.Want.clone()
+		for host, n := range e.target {
+			e.target[host] = min(n, e.Held[host])
+		}
+		e.target = e.target.clone()
+	}
+	m.jobs[e.ID] = e
+	m.countName(e)
+	if e.State.Over() {
+		m.over = append(m.over, e.ID)
+		return nil
+	}
+	if e.Over = 0; !e.started() {
+		e.Want = Slots{} // it is decided anew
+	}
+	m.order = append(m.order, e.ID)
+	return m.coreSubmit(e)
+}
+
+// countName makes sure that the name of a job is not given again.
+func (m *Machine) countName(e *entry) {
+	want, n := e.Submission.Name, 1
+	if rest, is := strings.CutPrefix(e.ID, want+"-"); is {
+		if _, err := fmt.Sscanf(rest, "%d", &n); err != nil || n < 0 {
+			n = 1
+		}
+	}
+	m.names[want] = max(m.names[want], n)
+}
+
+// Memory returns what the policy remembers, for the record of the head.
+func (m *Machine) Memory() []byte { return m.core.Memory() }
+
+// Policy returns the name of the policy that decides.
+func (m *Machine) Policy() string { return cmp.Or(m.cfg.Policy, sched.Default) }

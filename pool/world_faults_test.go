@@ -1,0 +1,145 @@
+package pool
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// What goes wrong in the world of the tests, and what is checked there.
+
+// lose loses a host with all that runs on it.
+func (w *world) lose(h *worldHost) {
+	w.note("%s is lost", h.name)
+	h.lost, h.keeper = true, false
+	w.unlink(h)
+	for id, run := range w.runs {
+		if run.agents[h.name] {
+			w.killOn(id, h.name, run.attempt)
+			if run.lead == h.name {
+				w.handOver(id)
+			}
+			if run.lead == h.name { // nobody is left
+				for host := range run.agents {
+					p := w.hosts[host].parts[id]
+					if p != nil && p.attempt == run.attempt && p.live {
+						p.live, p.end = false, &End{Error: "the head is lost"}
+					}
+				}
+				run.workers, run.agents = map[string]int{}, map[string]bool{}
+			}
+		}
+	}
+	h.parts = map[string]*part{}
+}
+
+// killHead starts another head from what the store has.
+func (w *world) killHead() {
+	w.note("the head is killed")
+	for i := w.r.IntN(len(w.writes) + 1); i > 0; i-- { // some of what is under way is done
+		w.store[w.writes[0].Key] = w.writes[0].Value
+		w.writes = w.writes[1:]
+	}
+	w.writes, w.asked = nil, nil
+	m, err := Restore(w.cfg, w.now, w.store, nil)
+	if err != nil {
+		w.fail("restore: %v", err)
+		return
+	}
+	w.m = m
+	for _, name := range w.names() {
+		if h := w.hosts[name]; h.linked || h.keeper {
+			h.linked, h.out = false, nil // what was said to the old head
+			if h.keeper && w.r.IntN(3) > 0 {
+				w.link(h)
+			}
+		}
+	}
+	for id := range w.kept {
+		if w.m.jobs[id] == nil {
+			w.fail("Q3: job %s is forgotten", id)
+		}
+	}
+}
+
+// check checks what is promised after every event.
+func (w *world) check() {
+	if err := w.m.Check(); err != nil {
+		w.fail("%v", err)
+	}
+	for _, name := range w.names() {
+		n := 0
+		for _, run := range w.runs {
+			n += run.workers[name]
+		}
+		if n > w.hosts[name].slots {
+			w.fail("Q1: %d processes on %s, which has %d slots", n, name, w.hosts[name].slots)
+		}
+	}
+	for id, run := range w.runs {
+		n := 0
+		for _, k := range run.workers {
+			n += k
+		}
+		if run.began && n > 0 && n < run.least && !run.hurt {
+			w.fail("Q2: job %s has %d workers, fewer than %d", id, n, run.least)
+		}
+	}
+}
+
+// calm lets everything that is under way come to its end, without new faults, and checks Q5.
+func (w *world) calm() {
+	for _, name := range w.names() {
+		h := w.hosts[name]
+		if h.lost {
+			h.lost = false
+		}
+		if h.keeper = true; !h.linked {
+			w.link(h)
+		}
+	}
+	for range 3000 {
+		w.now += 1000
+		w.settle()
+		for len(w.writes) > 0 {
+			w.write()
+			w.settle()
+		}
+		for _, name := range w.names() {
+			h := w.hosts[name]
+			for len(h.in) > 0 {
+				w.carryOut(h)
+			}
+			w.report(h)
+			for len(h.out) > 0 {
+				r := h.out[0]
+				h.out = h.out[1:]
+				w.m.Reported(w.now, r)
+				w.check()
+			}
+		}
+		for _, id := range w.jobIDs() {
+			w.step(id)
+		}
+		w.check()
+		if len(w.m.order) == 0 || w.broken != "" {
+			return
+		}
+	}
+	var left []string
+	for _, id := range w.m.order {
+		e := w.m.jobs[id]
+		left = append(left, fmt.Sprintf("%s %s want %v held %v target %v lead %s: %s", id, e.State,
+			e.Want, e.Held, e.target, e.Lead, e.Because))
+	}
+	w.fail("Q5: these never end:\n%s", strings.Join(left, "\n"))
+}
+
+// jobIDs returns the names of all runs in order.
+func (w *world) jobIDs() (list []string) {
+	for id := range w.runs {
+		list = append(list, id)
+	}
+	sort.Strings(list)
+	return list
+}

@@ -1,0 +1,393 @@
+package pool
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sort"
+)
+
+// A pool in a small world: hosts with processes, keepers that die and come back, messages that are
+// lost, a store that is slow, heads that are killed. The world knows the truth, by which it checks
+// what the machine promises.
+
+// world is a pool with all that it acts on. Its random numbers decide what happens next.
+type world struct {
+	r      *rand.Rand
+	now    int64
+	m      *Machine
+	cfg    Config
+	store  map[string][]byte
+	hosts  map[string]*worldHost
+	runs   map[string]*worldRun // by job
+	kept   map[string]bool      // ids of jobs that were accepted, and which the store has
+	asked  []string             // ids whose submission is not yet answered
+	writes []Write              // under way
+	log    []string
+	n      int // submissions
+	// broken is the first promise that was broken; "" = none.
+	broken string
+}
+
+// worldHost is a host, and what its keeper knows.
+type worldHost struct {
+	name   string
+	slots  int
+	lost   bool // whether the machine is gone
+	keeper bool // whether the keeper runs
+	linked bool
+	acked  uint64
+	in     []Order
+	out    []Report
+	parts  map[string]*part // by job; on the disk of the host
+}
+
+// part is what a keeper knows of a job on its host.
+type part struct {
+	attempt int
+	live    bool
+	end     *End
+	refused string
+	invited bool
+}
+
+// worldRun is one attempt of a job, in truth.
+type worldRun struct {
+	attempt int
+	lead    string
+	names   map[string]string // host by name in the job
+	workers map[string]int    // processes by host
+	agents  map[string]bool   // hosts with an agent or launcher
+	room    map[string]int    // slots of its agents
+	allot   map[string]int    // by host
+	total   int               // workers with which it starts
+	began   bool              // whether all of the first workers are there
+	least   int
+	elastic bool
+	parks   bool // whether it has checkpoints
+	parking bool
+	stop    bool
+	hurt    bool // whether it has lost processes to faults
+	steps   uint64
+	goal    uint64
+}
+
+// newWorld returns a world whose events follow from a seed.
+func newWorld(seed uint64) *world {
+	w := &world{r: rand.New(rand.NewPCG(seed, 1)), now: 1_000_000, store: map[string][]byte{},
+		hosts: map[string]*worldHost{}, runs: map[string]*worldRun{}, kept: map[string]bool{}}
+	policies := policyNames()
+	w.cfg = Config{Name: "lab", Policy: policies[w.r.IntN(len(policies))], Age: 1}
+	w.m, _ = New(w.cfg, w.now)
+	for i := range 1 {
+		h := &worldHost{name: fmt.Sprintf("h%d", i), slots: 1 + w.r.IntN(4), keeper: true,
+			parts: map[string]*part{}}
+		w.hosts[h.name] = h
+		w.link(h)
+	}
+	return w
+}
+
+// note writes an event into the log of the world.
+func (w *world) note(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf("%d ", w.now)+fmt.Sprintf(format, args...))
+}
+
+// fail says that a promise is broken.
+func (w *world) fail(format string, args ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+// names returns the names of all hosts in order.
+func (w *world) names() (list []string) {
+	for name := range w.hosts {
+		list = append(list, name)
+	}
+	sort.Strings(list)
+	return list
+}
+
+// pick returns a host for which f holds, or nil.
+func (w *world) pick(f func(*worldHost) bool) *worldHost {
+	var list []*worldHost
+	for _, name := range w.names() {
+		if h := w.hosts[name]; f(h) {
+			list = append(list, h)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return list[w.r.IntN(len(list))]
+}
+
+// link links a keeper with the head.
+func (w *world) link(h *worldHost) {
+	h.linked, h.in, h.out, h.acked = true, nil, nil, 0
+	w.m.HostUp(w.now, h.name, h.slots, h.name+":1")
+}
+
+// unlink ends the link with a keeper; what is under way is lost.
+func (w *world) unlink(h *worldHost) {
+	if h.linked {
+		h.linked, h.in, h.out = false, nil, nil
+		w.m.HostDown(w.now, h.name)
+	}
+}
+
+// settle has the machine decide, and takes what it wants done.
+func (w *world) settle() {
+	w.m.Settle(w.now)
+	w.m.TakeNotes()
+	w.writes = append(w.writes, w.m.TakeWrites()...)
+	for _, o := range w.m.TakeOrders() {
+		if h := w.hosts[o.Host]; h.linked {
+			h.in = append(h.in, o)
+		}
+	}
+}
+
+// write lets the store take the oldest write.
+func (w *world) write() {
+	if len(w.writes) == 0 {
+		return
+	}
+	x := w.writes[0]
+	w.writes = w.writes[1:]
+	w.store[x.Key] = x.Value
+	w.m.Written(w.now, x)
+	w.asked = slices.DeleteFunc(w.asked, func(id string) bool {
+		if w.m.IsWritten(id) {
+			w.kept[id] = true
+			return true
+		}
+		return false
+	})
+}
+
+// submit submits a job.
+func (w *world) submit() {
+	least := 1 + w.r.IntN(3)
+	most := least + w.r.IntN(3)
+	s := Submission{Name: []string{"a", "b"}[w.r.IntN(2)], Spec: "x", Min: least, Max: most,
+		Asked: least + w.r.IntN(most-least+1), Priority: w.r.IntN(3) * w.r.IntN(2),
+		Preempt: []string{"", "never", "park"}[w.r.IntN(3)], Kind: []string{"", "k"}[w.r.IntN(2)]}
+	id, err := w.m.Submit(w.now, s)
+	w.note("submit %+v: %s %v", s, id, err)
+	if err == nil {
+		w.asked = append(w.asked, id)
+		w.n++
+	}
+}
+
+// carryOut has a keeper carry out its next order.
+func (w *world) carryOut(h *worldHost) {
+	o := h.in[0]
+	h.in = h.in[1:]
+	w.note("%s carries out %+v", h.name, o)
+	p := h.parts[o.Job]
+	run := w.runs[o.Job]
+	mine := run != nil && run.attempt == o.Attempt
+	switch o.Verb {
+	case StartRun:
+		if p != nil && p.attempt >= o.Attempt {
+			break
+		}
+		if p != nil && p.live {
+			w.fail("Q1: %s starts attempt %d of %s beside attempt %d", h.name, o.Attempt, o.Job,
+				p.attempt)
+		}
+		h.parts[o.Job] = &part{attempt: o.Attempt, live: true}
+		before := uint64(0)
+		if run != nil && run.parks {
+			before = run.steps // it goes on from its checkpoint
+		}
+		e := w.m.jobs[o.Job]
+		w.runs[o.Job] = &worldRun{attempt: o.Attempt, lead: h.name, steps: before,
+			names: map[string]string{h.name: "host-" + h.name}, total: o.Workers,
+			workers: map[string]int{h.name: min(o.Slots, o.Workers)},
+			agents:  map[string]bool{h.name: true}, room: map[string]int{h.name: o.Slots},
+			least: e.Submission.Min, elastic: w.r.IntN(4) > 0,
+			parks: e.Submission.Preempt == "park" && w.r.IntN(4) > 0,
+			goal:  uint64(20 + w.r.IntN(60))}
+	case JoinRun:
+		if p != nil && p.attempt == o.Attempt && p.live || !mine {
+			break
+		}
+		h.parts[o.Job] = &part{attempt: o.Attempt, live: true}
+		run.names[h.name], run.agents[h.name], run.room[h.name] = o.Name, true, o.Slots
+	case AllotRun:
+		if p == nil || !p.live || !mine || run.lead != h.name {
+			break
+		}
+		if p.refused = ""; !run.elastic {
+			same := true
+			for host, n := range run.workers {
+				same = same && o.Allot[run.names[host]] == n
+			}
+			if !same {
+				p.refused = "it does not train in steps"
+			}
+			break
+		}
+		run.allot = map[string]int{}
+		for host, name := range run.names {
+			run.allot[host] = o.Allot[name]
+		}
+	case InviteRun:
+		if p != nil {
+			p.invited = true
+		}
+	case ParkRun:
+		if p == nil || !p.live || !mine || run.lead != h.name {
+			break
+		}
+		if p.refused = ""; !run.parks {
+			p.refused = "it writes no checkpoints"
+			break
+		}
+		run.parking = true
+	case StopRun:
+		if mine && p != nil && p.live {
+			run.stop = true
+		}
+	case DropRun:
+		if p != nil && p.attempt == o.Attempt && !p.live {
+			delete(h.parts, o.Job)
+		}
+	case KillRun:
+		if p != nil && p.attempt == o.Attempt && p.live {
+			p.live, p.end = false, &End{}
+			w.killOn(o.Job, h.name, o.Attempt)
+		}
+	}
+	h.acked = o.Seq
+}
+
+// killOn ends the processes of a job on a host.
+func (w *world) killOn(job, host string, attempt int) {
+	run := w.runs[job]
+	if run == nil || run.attempt != attempt {
+		return
+	}
+	run.workers[host], run.agents[host], run.hurt = 0, false, true
+}
+
+// report has a keeper say what is on its host.
+func (w *world) report(h *worldHost) {
+	r := Report{Host: h.name, Acked: h.acked}
+	var ids []string
+	for id := range h.parts {
+		ids = append(ids, id)
+	}
+	sort.Strings(ids)
+	for _, id := range ids {
+		p := h.parts[id]
+		j := JobReport{Job: id, Attempt: p.attempt, Live: p.live, End: p.end, Refused: p.refused}
+		if run := w.runs[id]; p.live && run.attempt == p.attempt && run.lead == h.name {
+			l := &Led{Host: run.names[h.name], Workers: map[string]int{}, Elastic: run.elastic &&
+				run.steps > 0, Steps: run.steps, Goal: run.goal, Join: "addr", Dir: "/run"}
+			for host, n := range run.workers {
+				l.Workers[run.names[host]] = n
+				l.Size += n
+			}
+			if l.Want = run.total; !run.began {
+				l.Size = 0
+			}
+			if p.invited {
+				l.Token = "token"
+			}
+			if run.steps > 0 {
+				l.Pace = 1 / float64(l.Size)
+			}
+			j.Led = l
+		}
+		r.Jobs = append(r.Jobs, j)
+	}
+	h.out = append(h.out, r)
+}
+
+// step lets a run make a step, with what follows at its end.
+func (w *world) step(id string) {
+	run := w.runs[id]
+	if run == nil || !run.agents[run.lead] {
+		return
+	}
+	if !run.began {
+		room := 0
+		for host := range run.agents {
+			if run.agents[host] {
+				room += run.room[host]
+			}
+		}
+		if run.stop {
+			w.finish(id, End{Final: true, Stopped: "x"})
+		} else if room >= run.total {
+			for host := range run.agents {
+				run.workers[host] = run.room[host]
+			}
+			run.began = true
+		}
+		return
+	}
+	run.steps++
+	switch {
+	case run.stop:
+		w.finish(id, End{Final: true, OK: true, Stopped: "x"})
+	case run.parking:
+		w.finish(id, End{Final: true, OK: true, Parked: true})
+	case run.steps >= run.goal:
+		w.finish(id, End{Final: true, OK: true})
+	case run.allot != nil:
+		for host := range run.names {
+			n := run.allot[host]
+			if !run.agents[host] {
+				continue
+			}
+			if run.workers[host] = n; n == 0 && host != run.lead {
+				run.agents[host] = false
+				if p := w.hosts[host].parts[id]; p != nil {
+					p.live, p.end = false, &End{}
+				}
+			}
+		}
+		w.handOver(id)
+	}
+}
+
+// handOver has another host lead a run whose leader is to have no workers.
+func (w *world) handOver(id string) {
+	run := w.runs[id]
+	if run.workers[run.lead] > 0 {
+		return
+	}
+	for _, host := range w.names() {
+		if run.agents[host] && run.workers[host] > 0 {
+			run.agents[run.lead] = false
+			if p := w.hosts[run.lead].parts[id]; p != nil {
+				p.live, p.end = false, &End{}
+			}
+			run.lead = host
+			return
+		}
+	}
+}
+
+// finish ends a run on all of its hosts.
+func (w *world) finish(id string, x End) {
+	run := w.runs[id]
+	w.note("%s ends: %+v", id, x)
+	for host := range run.agents {
+		p := w.hosts[host].parts[id]
+		if p == nil || p.attempt != run.attempt || !p.live {
+			continue
+		}
+		p.live, p.end = false, &End{OK: true}
+		if host == run.lead {
+			p.end = &x
+		}
+	}
+	run.workers, run.agents = map[string]int{}, map[string]bool{}
+}
