@@ -33,23 +33,20 @@ func inChain(m *model.Model, layers []model.Layer, tensors []tensor) (order []in
 	if order, err = model.Order(names, from); err != nil {
 		return nil, nil, err
 	}
-	place := make([]int, len(layers))
-	for i, at := range order {
-		place[at] = i
+	place := placesOf(order)
+	out, err := crossing(place, tensors)
+	if err != nil {
+		return nil, nil, err
 	}
-	out := make([]int64, len(layers)+1) // behind each layer, first as differences
 	type pair struct{ from, to int }
 	bytes := map[pair]int64{}
 	for _, t := range tensors {
-		last := place[t.from]
 		to := slices.Clone(t.to)
 		slices.Sort(to)
 		for _, b := range slices.Compact(to) {
-			last = max(last, place[b])
-			bytes[pair{place[t.from], place[b]}] += t.bytes
+			p := pair{place[t.from], place[b]}
+			bytes[p] = plus(bytes[p], t.bytes)
 		}
-		out[place[t.from]] += t.bytes
-		out[last] -= t.bytes
 	}
 	pairs := make([]pair, 0, len(bytes))
 	forks := 0 // edges that go past the next layer
@@ -66,9 +63,6 @@ func inChain(m *model.Model, layers []model.Layer, tensors []tensor) (order []in
 	})
 	for i, at := range order {
 		l := layers[at]
-		if i > 0 {
-			out[i] += out[i-1]
-		}
 		l.Out = out[i]
 		m.Layers = append(m.Layers, l)
 	}

@@ -2,6 +2,7 @@ package importer_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -308,6 +309,47 @@ func checkImported(t *testing.T, got *importer.Imported) {
 	}
 	if _, err := cluster.Parse(text); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLargeGraphs refuses graphs whose bytes are more than a model takes, in a sum or a product as
+// well, and graphs of which very many nodes are joined one by one; and reads a long row of nodes
+// soon.
+func TestLargeGraphs(t *testing.T) {
+	// msr returns a graph whose nodes from one on go back, each of which gives to the one before.
+	msr := func(nodes, back int, size, cost float64) []byte {
+		var list, edges []string
+		for i := range nodes {
+			list = append(list, fmt.Sprintf(`{"id": %d, "fpgaLatency": 0.1, "size": %v,
+ "isBackwardNode": %v}`, i, size, i >= back))
+			if i > 0 {
+				from, to := i-1, i
+				if i >= back {
+					from, to = i, i-1
+				}
+				edges = append(edges, fmt.Sprintf(`{"sourceId": %d, "destId": %d, "cost": %v}`,
+					from, to, cost))
+			}
+		}
+		slices.Reverse(edges)
+		return []byte(fmt.Sprintf(`{"maxSizePerFPGA": 1e9, "maxFPGAs": 2, "maxCPUs": 0,
+ "nodes": [%s], "edges": [%s]}`, strings.Join(list, ","), strings.Join(edges, ",")))
+	}
+	if _, err := importer.MSR(msr(30_000, 30_000, 1, 1e-3)); err != nil {
+		t.Error(err)
+	}
+	for _, x := range []struct {
+		text []byte
+		want string
+	}{
+		{msr(2, 2, 1, 1<<49), "2251799813685248"},
+		{msr(4, 1, 1<<50, 1), "2251799813685248"},
+		{msr(1000, 1, 1, 1), "more than 256 backward nodes"},
+		{msr(70_000, 70_000, 1, 1), "70000 nodes and 69999 edges"},
+	} {
+		if _, err := importer.MSR(x.text); err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("error %v, want %s", err, x.want)
+		}
 	}
 }
 

@@ -90,7 +90,10 @@ func readMSR(text []byte) (*Imported, error) {
 		return nil, err
 	}
 	quirks = append(quirks, g.leaveOutLoading(index)...)
-	groups, more := g.groups(index)
+	groups, more, err := g.groups(index)
+	if err != nil {
+		return nil, err
+	}
 	quirks = append(quirks, more...)
 	m, more, err := g.model(index, groups, second)
 	if err != nil {
@@ -120,6 +123,9 @@ func (g *msrGraph) check() (index map[int]int, err error) {
 		return nil, fmt.Errorf("maxSizePerFPGA is %v bytes; it is from 1 to 2^50", g.Memory)
 	case g.Accelerators < 1 || g.Accelerators > 1<<16:
 		return nil, fmt.Errorf("maxFPGAs is %d; it is from 1 to 65536", g.Accelerators)
+	}
+	if err := checkSize(len(g.Nodes), len(g.Edges)); err != nil {
+		return nil, err
 	}
 	index = map[int]int{}
 	for i, n := range g.Nodes {

@@ -2,7 +2,6 @@ package importer
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -12,7 +11,7 @@ import (
 // groups returns the number of the layer of each node: those of one class are one, a backward node
 // of no class, or of a class without forward nodes, is in that of a neighbour, and layers that take
 // from each other in a circle are one. It tells the latter two.
-func (g *msrGraph) groups(index map[int]int) (group []int, quirks []string) {
+func (g *msrGraph) groups(index map[int]int) (group []int, quirks []string, err error) {
 	group = make([]int, len(g.Nodes))
 	classes := map[int]int{}
 	count := 0
@@ -36,8 +35,12 @@ func (g *msrGraph) groups(index map[int]int) (group []int, quirks []string) {
 	for i := range join {
 		join[i] = i
 	}
-	for moved := true; moved; {
-		moved = false
+	rounds := 0
+	for moved := true; moved; rounds++ {
+		if moved = false; rounds == mostJoins {
+			return nil, nil, fmt.Errorf("more than %d backward nodes in a row belong to no "+
+				"forward node", mostJoins)
+		}
 		for _, e := range g.Edges {
 			a, b := group[index[e.From]], group[index[e.To]]
 			for range 2 {
@@ -76,7 +79,7 @@ func (g *msrGraph) groups(index map[int]int) (group []int, quirks []string) {
 	for i := range group {
 		group[i] = circles[group[i]]
 	}
-	return group, quirks
+	return group, quirks, nil
 }
 
 // components returns for each vertex of a graph the least one of those that it takes from and that
@@ -103,7 +106,10 @@ func components(from [][]int) []int {
 		if low[at] < number[at] {
 			return
 		}
-		first := slices.Index(stack, at)
+		first := len(stack) - 1
+		for stack[first] != at {
+			first--
+		}
 		smallest := slices.Min(stack[first:])
 		for _, v := range stack[first:] {
 			least[v], on[v] = smallest, false
@@ -133,11 +139,11 @@ func (g *msrGraph) model(index map[int]int, group []int, second float64) (*model
 			costs = append(costs, model.Cost{})
 		}
 		l, c := &layers[at], &costs[at]
-		if l.State += int64(n.Size); bool(n.Backward) {
+		if l.State = plus(l.State, int64(n.Size)); bool(n.Backward) {
 			c.Backward += n.Took / 1e3
 		} else {
 			c.Forward += n.Took / 1e3
-			l.Params += int64(n.Size)
+			l.Params = plus(l.Params, int64(n.Size))
 		}
 	}
 	// A tensor is what a forward node gives to other layers.
@@ -150,7 +156,7 @@ func (g *msrGraph) model(index map[int]int, group []int, second float64) (*model
 		}
 		t := &tensors[a]
 		t.from, t.to = from, append(t.to, to)
-		t.bytes = max(t.bytes, int64(math.Round(e.Cost*second*msrBandwidth)))
+		t.bytes = max(t.bytes, wholeBytes(e.Cost*second*msrBandwidth))
 	}
 	m := &model.Model{Shoal: model.Version, Name: "msr",
 		Source: "a graph of MSR's DNN partitioning"}

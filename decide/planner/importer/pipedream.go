@@ -2,7 +2,6 @@ package importer
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,12 +44,19 @@ func PipeDream(text []byte) (*Imported, error) {
 	point := model.Point{Device: "gpu", Micro: 1, Layers: map[string]model.Cost{}}
 	m := &model.Model{Shoal: model.Version, Name: "pipedream",
 		Source: "a profile of PipeDream, whose minibatch is one sample here"}
-	crossing := crossings(nodes, order)
+	tensors := make([]tensor, len(nodes))
+	for i, n := range nodes {
+		tensors[i] = tensor{i, n.to, n.out}
+	}
+	out, err := crossing(placesOf(order), tensors)
+	if err != nil {
+		return nil, fmt.Errorf("pipedream: %w", err)
+	}
 	for i, at := range order {
 		n := &nodes[at]
 		id := fmt.Sprint("node", n.number)
 		m.Layers = append(m.Layers, model.Layer{ID: id, Kind: n.what, Params: n.params,
-			State: stateOfParams * n.params, Out: crossing[i]})
+			State: stateOfParams * n.params, Out: out[i]})
 		point.Layers[id] = model.Cost{Forward: n.forward, Backward: n.backward, Kept: n.out}
 	}
 	m.Points = []model.Point{point}
@@ -92,6 +98,9 @@ func readGraph(text []byte) (nodes []node, err error) {
 	}
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("it has no nodes: this is no profile")
+	}
+	if err := checkSize(len(nodes), len(edges)); err != nil {
+		return nil, err
 	}
 	for _, e := range edges {
 		a, isA := index[e.from]
@@ -144,7 +153,7 @@ func readNode(line string) (n node, err error) {
 	}
 	const milliseconds = 1e3
 	n.forward, n.backward = values[0]/milliseconds, values[1]/milliseconds
-	n.out, n.params = int64(math.Round(values[2])), int64(math.Round(values[3]))
+	n.out, n.params = wholeBytes(values[2]), wholeBytes(values[3])
 	return n, nil
 }
 
@@ -263,25 +272,4 @@ func mend(nodes []node) (quirks []string) {
 	return append(quirks, "a sample is a whole minibatch of the profile, which does not say how "+
 		"many it has", "not in the profile: steps of the optimizer take no time, state is three "+
 		"times the parameters, and a node keeps what it gives on")
-}
-
-// crossings returns, for each node of an order, how many bytes nodes up to it give to later ones.
-func crossings(nodes []node, order []int) []int64 {
-	place := make([]int, len(nodes))
-	for i, at := range order {
-		place[at] = i
-	}
-	bytes := make([]int64, len(order)+1) // first as differences
-	for i, at := range order {
-		last := i
-		for _, next := range nodes[at].to {
-			last = max(last, place[next])
-		}
-		bytes[i] += nodes[at].out
-		bytes[last] -= nodes[at].out
-	}
-	for i := range order[1:] {
-		bytes[i+1] += bytes[i]
-	}
-	return bytes[:len(order)]
 }

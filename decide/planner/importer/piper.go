@@ -2,7 +2,6 @@ package importer
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -77,6 +76,9 @@ func readPiper(text []byte) (*Imported, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkSize(len(g.Nodes), len(g.Edges)); err != nil {
+		return nil, err
+	}
 	second, quirks := g.unit()
 	layers, index := make([]model.Layer, len(g.Nodes)), map[int]int{}
 	for i, n := range g.Nodes {
@@ -103,7 +105,7 @@ func readPiper(text []byte) (*Imported, error) {
 				e.Bytes)
 		}
 		t := &tensors[from]
-		t.from, t.to, t.bytes = from, append(t.to, to), max(t.bytes, int64(math.Round(e.Bytes)))
+		t.from, t.to, t.bytes = from, append(t.to, to), max(t.bytes, wholeBytes(e.Bytes))
 	}
 	m := &model.Model{Shoal: model.Version, Name: "piper", Source: "an input of Piper"}
 	_, more, err := inChain(m, layers, tensors)

@@ -132,6 +132,13 @@ func (s *sailor) model() (*model.Model, error) {
 		if !is {
 			return nil, fmt.Errorf("layer %s is missing, and there are %d", id, len(info["1"]))
 		}
+		for degree, layers := range info {
+			if x := layers[id]; !amount(float64(x.Params)) || !amount(float64(x.Out)) ||
+				!amount(float64(x.Kept)) {
+				return nil, fmt.Errorf("layer %s, degree %s: %+v are no bytes from 0 to 2^50", id,
+					degree, x)
+			}
+		}
 		l := model.Layer{ID: id, Params: whole.Params, State: sailorStates * whole.Params,
 			Out: whole.Out}
 		for _, degree := range numbers(info) {
@@ -205,7 +212,7 @@ func (s *sailor) point(m *model.Model, device string, micro, degree int,
 				"update", l.ID, len(times))
 		}
 		p.Layers[l.ID] = model.Cost{Forward: times[0], Backward: times[1], Update: times[2],
-			Kept: info[l.ID].Kept * int64(micro)}
+			Kept: wholeBytes(float64(info[l.ID].Kept) * float64(micro))}
 	}
 	return p, nil
 }

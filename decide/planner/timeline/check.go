@@ -159,18 +159,21 @@ func (c *checker) keeping(s int) (list []Sent) {
 // several at once and cannot.
 func (c *checker) checkKept(s int) error {
 	list, ops := c.keeping(s), c.line.Ops[s]
-	for i, x := range list {
+	var before Sent // of the blocking ones so far the one that ends last
+	for _, x := range list {
 		for _, op := range ops {
 			if min(x.End, op.End)-max(x.Start, op.Start) > c.slack {
 				return fmt.Errorf("stage %d computes %+v and transfers %+v at once", s, op, x)
 			}
 		}
-		if i == 0 || c.stages[x.Stage].Transfer != Blocking {
+		if c.stages[x.Stage].Transfer != Blocking {
 			continue
 		}
-		before := list[i-1]
-		if c.stages[before.Stage].Transfer == Blocking && x.Start < before.End-c.slack {
+		if x.Start < before.End-c.slack {
 			return fmt.Errorf("stage %d makes %+v and %+v at once", s, before, x)
+		}
+		if x.End > before.End {
+			before = x
 		}
 	}
 	return nil

@@ -190,6 +190,23 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
+// TestBlockedTwice sees that a stage makes a transfer while it makes another one, or computes.
+func TestBlockedTwice(t *testing.T) {
+	stages := []timeline.Stage{{Forward: 1, Backward: 1, Ahead: 1, Down: 3, Up: 3,
+		Transfer: timeline.Blocking}, {Forward: 1, Backward: 1, Ahead: 1}}
+	line, err := timeline.Run(stages, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := timeline.Check(stages, 2, line); err != nil {
+		t.Fatal(err)
+	}
+	line.Sent[0][1].Start -= 2 // while the stage computes, or sends
+	if timeline.Check(stages, 2, line) == nil {
+		t.Errorf("%+v is not seen", line.Sent)
+	}
+}
+
 // TestWaitsForEver refuses a stage that holds more than the one before it gives, and one that waits
 // until the next has taken what it sends, while that one waits for it.
 func TestWaitsForEver(t *testing.T) {

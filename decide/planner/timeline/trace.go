@@ -32,6 +32,8 @@ type tracer struct {
 	events []event
 	// ends has when the last event of each track of a stage ends, in nanoseconds.
 	ends []map[int]int64
+	// passes has, by stage, direction and micro-batch, when a pass begins and ends.
+	passes [][2][]Op
 }
 
 // Tracks of a stage. What goes over a link and overlaps, as its latency lets it, has tracks of its
@@ -51,7 +53,13 @@ func (t *Timeline) Trace(rows []Row) ([]byte, error) {
 	if len(rows) != len(t.Ops) {
 		return nil, fmt.Errorf("%d rows for a timeline of %d stages", len(rows), len(t.Ops))
 	}
-	x := tracer{ends: make([]map[int]int64, len(rows))}
+	x := tracer{ends: make([]map[int]int64, len(rows)), passes: make([][2][]Op, len(rows))}
+	for s, ops := range t.Ops {
+		x.passes[s] = [2][]Op{make([]Op, len(ops)/2), make([]Op, len(ops)/2)}
+		for _, op := range ops {
+			x.passes[s][way(op.Backward)][op.Micro] = op
+		}
+	}
 	for s, row := range rows {
 		x.ends[s] = map[int]int64{}
 		x.describe(s, "process_name", 0, map[string]any{"name": fmt.Sprintf("stage %d: %s", s,
@@ -78,7 +86,7 @@ func (t *Timeline) Trace(rows []Row) ([]byte, error) {
 	}
 	for _, list := range t.Sent {
 		for _, sent := range list {
-			x.sent(t, sent)
+			x.sent(sent)
 		}
 	}
 	for s, ends := range x.ends {
@@ -124,7 +132,7 @@ func (x *tracer) slice(stage, track int, kind string, micro int, start, end floa
 
 // sent adds a transfer, on the first track of its direction that is free, and an arrow to the pass
 // that needs it.
-func (x *tracer) sent(t *Timeline, sent Sent) {
+func (x *tracer) sent(sent Sent) {
 	from, to, track, name := sent.Stage, sent.Stage+1, toNext, "send"
 	if sent.Backward {
 		from, to, track, name = to, from, toPrevious, "send gradient"
@@ -136,18 +144,25 @@ func (x *tracer) sent(t *Timeline, sent Sent) {
 		return
 	}
 	x.slice(from, track, name, sent.Micro, sent.Start, sent.End)
-	for _, op := range t.Ops[to] {
-		if op.Micro == sent.Micro && op.Backward == sent.Backward &&
-			nanos(op.End) > nanos(op.Start) {
-			arrow := event{Name: "sent", Kind: "sent", ID: len(x.events)}
-			arrow.Phase, arrow.Stage, arrow.Track = "s", from, track
-			arrow.At = micros(nanos(sent.Start))
-			x.events = append(x.events, arrow)
-			arrow.Phase, arrow.Bound, arrow.Stage, arrow.Track = "f", "e", to, computing
-			arrow.At = micros(nanos(op.Start))
-			x.events = append(x.events, arrow)
-		}
+	op := x.passes[to][way(sent.Backward)][sent.Micro]
+	if nanos(op.End) == nanos(op.Start) {
+		return
 	}
+	arrow := event{Name: "sent", Kind: "sent", ID: len(x.events)}
+	arrow.Phase, arrow.Stage, arrow.Track = "s", from, track
+	arrow.At = micros(nanos(sent.Start))
+	x.events = append(x.events, arrow)
+	arrow.Phase, arrow.Bound, arrow.Stage, arrow.Track = "f", "e", to, computing
+	arrow.At = micros(nanos(op.Start))
+	x.events = append(x.events, arrow)
+}
+
+// way returns the number of a direction.
+func way(backward bool) int {
+	if backward {
+		return 1
+	}
+	return 0
 }
 
 // nanos returns whole nanoseconds.
