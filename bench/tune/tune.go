@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
 )
 
@@ -199,8 +200,8 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 	if !o.json {
 		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a batch, %s a step, %s a piece, "+
 			"%.2f Gbit/s a cable of which a stream fills %.0f %%, sums at %.1f GB/s\n",
-			o.hosts, cli.FormatMicros(model.Fixed*1e6), cli.FormatMicros(model.Alpha*1e6),
-			cli.FormatMicros(model.Piece*1e6), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)
+			o.hosts, plural.Seconds(model.Fixed), plural.Seconds(model.Alpha),
+			plural.Seconds(model.Piece), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)
 	}
 	for _, bytes := range sizes {
 		chosen := policy.BestRoute(model, o.hosts, int(bytes))
@@ -255,7 +256,7 @@ func (o tuneOptions) measureBuckets(lead *tuneLead, model cost.Model, bytes int,
 			tuneLine{o.hosts, int64(bytes), r, int64(size), 1e6 * step.Backward,
 				1e6 * model.StepSeconds(step, size, r), 1e6 * took[i], size == chosen})
 	}
-	title := "buckets, backward of " + cli.FormatMicros(1e6*step.Backward)
+	title := "buckets, backward of " + plural.Seconds(step.Backward)
 	return o.printLines(out, lines, title, func(l tuneLine) string {
 		return cli.FormatBytes(l.Bucket) + ", " + l.Route.String()
 	})
@@ -284,8 +285,8 @@ func (o tuneOptions) printLines(out io.Writer, lines []tuneLine, title string,
 		if l.Chosen {
 			mark = "chosen"
 		}
-		if _, err := fmt.Fprintf(out, row, "", name(l), cli.FormatMicros(l.PredictedUS),
-			cli.FormatMicros(l.MeasuredUS), mark); err != nil {
+		if _, err := fmt.Fprintf(out, row, "", name(l), plural.Seconds(1e-6*l.PredictedUS),
+			plural.Seconds(1e-6*l.MeasuredUS), mark); err != nil {
 			return err
 		}
 	}

@@ -151,8 +151,8 @@ func sizesOf(r setting.Range) (list []int) {
 func decideSize(o sense.Observation, to decide.Scored, list []decide.Scored) decide.Decision {
 	now := to.StepSeconds.Mid * to.Throughput.Mid
 	because := fmt.Sprintf("a step takes %s with %s, and %s (%s–%s) with %d",
-		seconds(now), plural.Of(o.Size, "member"), seconds(to.StepSeconds.Mid),
-		seconds(to.StepSeconds.Low), seconds(to.StepSeconds.High), to.Members(o))
+		plural.Seconds(now), plural.Of(o.Size, "member"), plural.Seconds(to.StepSeconds.Mid),
+		plural.Seconds(to.StepSeconds.Low), plural.Seconds(to.StepSeconds.High), to.Members(o))
 	if to.Untried {
 		because += ", which was not measured"
 	}
@@ -163,12 +163,4 @@ func decideSize(o sense.Observation, to decide.Scored, list []decide.Scored) dec
 		}
 	}
 	return d
-}
-
-// seconds returns a time as people read it.
-func seconds(x float64) string {
-	if x < 1 {
-		return fmt.Sprintf("%.3g ms", 1e3*x)
-	}
-	return fmt.Sprintf("%.3g s", x)
 }

@@ -88,7 +88,7 @@ func TestSizeSaysWhy(t *testing.T) {
 	twin := sized{now: 2, took: func(n int) float64 { return 2 / float64(n) }}
 	d, _ := policy.Size{}.Decide(members(2, 4), twin, nil)
 	if d.To == nil || d.To.Setting.Size != 4 || d.To.Setting.Batch != 1024 ||
-		d.Because != "a step takes 1 s with 2 members, and 500 ms (500 ms–500 ms) with 4" ||
+		d.Because != "a step takes 1.00 s with 2 members, and 500 ms (500 ms–500 ms) with 4" ||
 		len(d.Alternatives) != 2 {
 		t.Errorf("%+v", d)
 	}

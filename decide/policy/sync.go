@@ -117,10 +117,10 @@ func describeExchange(o sense.Observation) string {
 	for _, x := range o.Split.Slack {
 		waits += max(x, 0) / float64(len(o.Split.Slack))
 	}
-	whole := fmt.Sprintf("%s of a step", seconds(o.Split.Seconds))
-	text := fmt.Sprintf("links take %s of %s", seconds(max(o.Split.Exposed, 0)), whole)
+	whole := fmt.Sprintf("%s of a step", plural.Seconds(o.Split.Seconds))
+	text := fmt.Sprintf("links take %s of %s", plural.Seconds(max(o.Split.Exposed, 0)), whole)
 	if waits > o.Split.Exposed {
-		text = fmt.Sprintf("waiting for others takes %s of %s", seconds(waits), whole)
+		text = fmt.Sprintf("waiting for others takes %s of %s", plural.Seconds(waits), whole)
 	}
 	churn := o.Steps.Churn(math.Inf(1))
 	if perHour := 3600 * churn.Left; perHour >= 1 {

@@ -49,21 +49,6 @@ func FormatBytes(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// FormatMicros returns a time in microseconds with three digits and a unit.
-func FormatMicros(us float64) string {
-	value, unit := us, "µs"
-	if us >= 999.5e3 {
-		value, unit = us/1e6, "s"
-	} else if us >= 999.5 {
-		value, unit = us/1e3, "ms"
-	}
-	digits := 0
-	for limit := 99.95; value < limit && digits < 2; limit /= 10 {
-		digits++
-	}
-	return strconv.FormatFloat(value, 'f', digits, 64) + " " + unit
-}
-
 // Milliseconds returns a duration as a number for people and JSON.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 

@@ -37,13 +37,3 @@ func TestFormatBytes(t *testing.T) {
 		}
 	}
 }
-
-// TestFormatMicros checks the digits and the unit of a time.
-func TestFormatMicros(t *testing.T) {
-	for us, want := range map[float64]string{0.2: "0.20 µs", 9.99: "9.99 µs", 12.34: "12.3 µs",
-		999.4: "999 µs", 999.6: "1.00 ms", 163267: "163 ms", 2.5e6: "2.50 s"} {
-		if got := FormatMicros(us); got != want {
-			t.Errorf("FormatMicros(%v) = %q, want %q", us, got, want)
-		}
-	}
-}

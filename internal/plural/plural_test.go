@@ -26,3 +26,14 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestSeconds checks the digits and the unit of a time.
+func TestSeconds(t *testing.T) {
+	for s, want := range map[float64]string{0: "0", 2e-7: "0.20 µs", 9.99e-6: "9.99 µs",
+		12.34e-6: "12.3 µs", 999.4e-6: "999 µs", 999.6e-6: "1.00 ms", 0.163267: "163 ms",
+		2.5: "2.50 s", 86400: "86400 s"} {
+		if got := plural.Seconds(s); got != want {
+			t.Errorf("%v: %q, want %q", s, got, want)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // benchLine is the outcome of one size, and with --json one line of the output.
@@ -72,8 +73,8 @@ func (p *benchPrinter) printLine(l benchLine) error {
 	if !l.Verified {
 		verified = "NO"
 	}
-	return p.printRow(cli.FormatBytes(l.Bytes), cli.FormatMicros(l.MedianUS),
-		cli.FormatMicros(l.P99US),
+	return p.printRow(cli.FormatBytes(l.Bytes), plural.Seconds(1e-6*l.MedianUS),
+		plural.Seconds(1e-6*l.P99US),
 		strconv.FormatFloat(l.BandwidthGBps, 'f', 2, 64)+" GB/s", strconv.Itoa(l.Iterations),
 		verified)
 }

@@ -6,7 +6,6 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
-	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
@@ -60,12 +59,13 @@ func (g *gain) comparable() bool { return g.Now != nil && int(g.Now.Batch) == g.
 
 // text returns what a reshape brings, as a line for people.
 func (g gain) text() string {
-	text := fmt.Sprintf("step           predicted %s (%s to %s)", duration(g.Predicted.Seconds),
-		duration(g.Predicted.Low), duration(g.Predicted.High))
+	text := fmt.Sprintf("step           predicted %s (%s to %s)",
+		plural.Seconds(g.Predicted.Seconds), plural.Seconds(g.Predicted.Low),
+		plural.Seconds(g.Predicted.High))
 	if g.Now == nil {
 		return text + "; the job has made no whole step yet to compare with\n"
 	}
-	text += fmt.Sprintf("; now %s (median of %s)", duration(g.Now.Median),
+	text += fmt.Sprintf("; now %s (median of %s)", plural.Seconds(g.Now.Median),
 		plural.Of(int(g.Now.Steps), "step"))
 	switch {
 	case !g.comparable():
@@ -76,6 +76,3 @@ func (g gain) text() string {
 	}
 	return text + fmt.Sprintf(": it pays for itself after %s\n", plural.Of(*g.PaysAfter, "step"))
 }
-
-// duration writes seconds with three digits.
-func duration(seconds float64) string { return cli.FormatMicros(1e6 * seconds) }

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/watch"
 )
@@ -124,7 +125,7 @@ func stepLines(v watch.View, width int) (lines []string) {
 		}
 	}
 	steps := find(v, "steps")
-	add("step", steps, "median", func(x float64) string { return cli.FormatMicros(x * 1e6) })
+	add("step", steps, "median", plural.Seconds)
 	add("samples/s", steps, "rate", digits)
 	add("steps/s, now", find(v, "pace"), "steps", digits)
 	before := len(lines)
@@ -224,7 +225,7 @@ func workerLines(v watch.View) (lines []string) {
 		if v.Newest == nil || rank < 0 || rank >= len(v.Newest.Slack) {
 			return "-"
 		}
-		return cli.FormatMicros(v.Newest.Slack[rank] * 1e6)
+		return plural.Seconds(v.Newest.Slack[rank])
 	}
 	rows := [][]string{{"WORKER", "RANK", "HOST", "STATE", "WAITS", "REPORTED"}}
 	for _, w := range v.Live.Workers {

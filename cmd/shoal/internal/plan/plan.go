@@ -254,10 +254,5 @@ func describe(d *deployment.Deployment) string {
 	return fmt.Sprintf("layers %s, with micro-batches of %d,", strings.Join(list, ", "), d.Micro)
 }
 
-// seconds writes a time with three digits.
-func seconds(s float64) string {
-	if s == 0 {
-		return "0"
-	}
-	return cli.FormatMicros(1e6 * s)
-}
+// seconds writes a time for people.
+func seconds(s float64) string { return plural.Seconds(s) }
