@@ -68,6 +68,13 @@ func (a *Agent) Resize(n int, who string) error {
 	return a.askHead(func() error { return a.driver.head.Resize(n, who) })
 }
 
+// Allot asks for so many workers on each host, on the head; elsewhere it returns head.ErrNotHead.
+// Without any slots, the hosts themselves say again how many they take. Who asks, and why, is part
+// of the reason that people read.
+func (a *Agent) Allot(slots map[string]int, who, why string) error {
+	return a.askHead(func() error { return a.driver.head.Allot(slots, who, why) })
+}
+
 // Drain releases the workers of a host when their step ends, without a replacement if there is no
 // room, and on a mesh when others have their parts of the state; on the head. who asks is part of
 // the reason that people read. After an error the host stays.

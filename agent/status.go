@@ -35,8 +35,7 @@ type Status struct {
 	Waiting []int
 	// Short counts the workers that are wanted and for which no host has room; on the head.
 	Short int
-	// Slots is how many workers the hosts have room for; 0 = any number; on the head.
-	Slots int
+	Room
 	// Elastic says that losses do not end the job.
 	Elastic bool
 	// Paused says that the members wait for more workers; on the head.
@@ -63,6 +62,14 @@ type Status struct {
 	Stuck bool
 	// Ended says that the agent has ended: nothing else is known.
 	Ended bool
+}
+
+// Room is for how many workers there is room.
+type Room struct {
+	// Slots is how many workers the hosts have room for; 0 = any number; on the head.
+	Slots int
+	// Allotment is how many workers somebody outside gives the job on each host; nil = nobody does.
+	Allotment *member.Allotment
 }
 
 // Progress is how far a training is.
@@ -218,7 +225,8 @@ func (d *driver) newStatus() Status {
 	known, record := d.head.State(), d.head.Record()
 	s := Status{Head: record.Head, Generation: d.generationNumber(record.View.Generation),
 		Size: record.View.Size(), Want: record.Want, Elastic: known.Elastic,
-		Stuck: d.head.Stuck(), Levers: d.engine.signals.Levers(known)}
+		Stuck: d.head.Stuck(), Levers: d.engine.signals.Levers(known),
+		Room: Room{Allotment: record.Allotment}}
 	s.Progress = Progress{known.Steps, known.OptimizerSteps()}
 	s.Setting = known.Setting.WithStated(known.First, known.Levers)
 	s.NextChange, _ = d.head.RequestedChange()
@@ -230,7 +238,7 @@ func (d *driver) newStatus() Status {
 	if m := d.head.Machine(); m != nil {
 		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
 			m.Paused(), m.CountEntering(), m.Unplaced(), workerIDs(m.WaitingWorkers())
-		s.Slots = m.TotalSlots()
+		s.Slots, s.Allotment = m.TotalSlots(), m.Allotment()
 	}
 	for _, m := range record.View.Members {
 		s.Members = append(s.Members, int(m.Worker))

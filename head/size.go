@@ -20,8 +20,11 @@ import (
 // head alone knows.
 func (a *Agent) Levers() setting.Levers {
 	levers, record := a.follower.state.Levers, a.Record()
-	if record.Max == 0 || !a.follower.state.hasSize() {
+	if record.Max == 0 || record.Allotment != nil || !a.follower.state.hasSize() {
 		return levers
+	}
+	if a.leader != nil && a.leader.machine.Allotment() != nil {
+		return levers // no generation says so yet
 	}
 	levers.Size = setting.Range{From: uint64(record.Min), To: uint64(record.Max)}
 	if slots := a.slots(); slots > 0 {
@@ -46,7 +49,7 @@ func (s *State) hasSize() bool { return s.Elastic && s.Shape == nil && s.View.Ge
 // resize asks the membership for another number of workers, and carries out what it orders. What
 // was asked for before counts no more: the trial of another size ends.
 func (r *leader) resize(n int, who string) error {
-	if err := r.checkResizable(); err != nil {
+	if err := cmp.Or(r.checkResizable(), r.checkUnallotted()); err != nil {
 		return err
 	}
 	err := r.machine.Resize(n, who)
@@ -83,7 +86,7 @@ func (r *leader) checkSize(n int, back bool) error {
 	if n == 0 {
 		return nil
 	}
-	if err := r.checkResizable(); err != nil {
+	if err := cmp.Or(r.checkResizable(), r.checkUnallotted()); err != nil {
 		return err
 	}
 	if err := r.machine.CheckSize(n); err != nil {
@@ -184,4 +187,42 @@ func (r *leader) orderMissing() {
 		r.resized = false
 		_ = r.machine.Resize(r.machine.Want(), r.agent.cfg.Self+", which leads now,")
 	}
+}
+
+// Allot asks for so many workers on each host, on the head; elsewhere it returns ErrNotHead. Who
+// allots, and why, people read. Until that ends, with no slots at all, nobody else changes the size
+// of the job. An error says why it will not be; then nothing has changed.
+func (a *Agent) Allot(slots map[string]int, who, why string) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.allot(slots, who, why)
+	a.finishInput()
+	return err
+}
+
+// allot does what Agent.Allot says. What was asked for before counts no more: the trial of another
+// size ends.
+func (r *leader) allot(slots map[string]int, who, why string) error {
+	if err := r.checkResizable(); err != nil {
+		return err
+	}
+	err := r.machine.Allot(slots, who, why)
+	if err == nil {
+		r.endSize(who + " allotted the slots of the job meanwhile")
+	}
+	r.carryOutOrders()
+	r.advanceLog()
+	return err
+}
+
+// checkUnallotted returns why nobody but who allots slots can change the size of the job; nil where
+// others can.
+func (r *leader) checkUnallotted() error {
+	a := r.machine.Allotment()
+	if a == nil {
+		return nil
+	}
+	return fmt.Errorf("%s allots the slots of this job (%s): ask there for another size, or end "+
+		"that with shoal resize JOB --on any", a.Who, a)
 }

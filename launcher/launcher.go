@@ -70,6 +70,7 @@ type hostAgent interface {
 	Reshape(mesh, who string) error
 	PlanReshape(mesh string) (control.Plan, error)
 	Drain(host, who string) error
+	Allot(slots map[string]int, who, why string) error
 	ReleaseWorkers(why string) bool
 	ForceHead()
 

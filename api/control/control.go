@@ -13,6 +13,7 @@ const (
 	PathJob     = "/v2/job"     // GET: a Job
 	PathCluster = "/v2/cluster" // GET: hosts and links, as docs/formats/cluster.md has them
 	PathResize  = "/v2/resize"  // POST a Resize: a Job
+	PathAllot   = "/v2/allot"   // POST an Allot: a Job
 	PathSet     = "/v2/set"     // POST a Set: a Job, or a setting.Change
 	PathReshape = "/v2/reshape" // POST a Reshape: a Job, or a Plan
 	PathStop    = "/v2/stop"    // POST a Stop: a Job
@@ -27,6 +28,17 @@ type Resize struct {
 	Workers int `json:"workers"`
 	// Who asks, such as "ada@host"; it stands in the reasons that people read.
 	Who string `json:"who"`
+}
+
+// Allot asks for so many workers on each host.
+type Allot struct {
+	// Slots is the number of workers by host; a host that is not there is left. None at all ends
+	// the allotment: the hosts say again how many workers they take.
+	Slots map[string]int `json:"slots"`
+	// Who asks, such as "pool lab"; it stands in the reasons that people read.
+	Who string `json:"who"`
+	// Because says why, for people; "" = it is not said.
+	Because string `json:"because,omitempty"`
 }
 
 // Set asks for another setting of the job, how it trains, or for what is predicted of it.

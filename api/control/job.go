@@ -62,14 +62,13 @@ type Job struct {
 	Spares int `json:"spares,omitempty"`
 	Training
 	MeshStatus
+	Room
 	// Paused says that the job waits for workers.
 	Paused bool `json:"paused"`
 	// Entering is the number of workers that become members when the step ends.
 	Entering int `json:"entering"`
 	// Unplaced is the number of workers that the job should have and no host has room for.
 	Unplaced int `json:"unplaced,omitempty"`
-	// Slots is the number of workers that the hosts have room for; 0 means any number.
-	Slots int `json:"slots,omitempty"`
 	// StoppedBy names who asked for the end of the job; empty if nobody did.
 	StoppedBy string `json:"stopped_by,omitempty"`
 	// Hosts lists the hosts of a job that other hosts can join, also those without workers.
@@ -138,6 +137,17 @@ type WhyNot struct {
 	Last  uint64 `json:"last"`
 	// Times is the number of decisions.
 	Times int `json:"times"`
+}
+
+// Room is for how many workers there is room, and who decides that.
+type Room struct {
+	// Slots is the number of workers that the hosts have room for; 0 means any number.
+	Slots int `json:"slots,omitempty"`
+	// AllottedBy is who gives the job so many workers on each host, such as a pool of jobs; empty
+	// where nobody does, and the hosts say themselves how many they take.
+	AllottedBy string `json:"allotted_by,omitempty"`
+	// Allotted is the number of workers that the job may have, by host.
+	Allotted map[string]int `json:"allotted,omitempty"`
 }
 
 // MeshStatus is how the state of a job lies on its workers. It is empty for a job without a mesh.

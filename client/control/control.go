@@ -201,6 +201,13 @@ func (j *Job) Resize(ctx context.Context, workers int, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathResize, api.Resize{Workers: workers, Who: who})
 }
 
+// Allot asks the launcher for so many workers on each host, and sets j.Job. It does not wait for
+// them. Without slots, the hosts say again how many workers they take.
+func (j *Job) Allot(ctx context.Context, slots map[string]int, who, because string) error {
+	return j.askForJob(ctx, http.MethodPost, api.PathAllot,
+		api.Allot{Slots: slots, Who: who, Because: because})
+}
+
 // Set asks the launcher for another setting, such as "batch=512", and sets j.Job. It does not wait
 // for the end of the step from which on the job has it.
 func (j *Job) Set(ctx context.Context, assign, who string) error {

@@ -109,7 +109,8 @@ func TestPrintNeed(t *testing.T) {
 	paused := api.Job{Name: "train", State: api.Paused, Size: 1, Min: 2}
 	mesh, full := paused, paused
 	mesh.Mesh, full.Unplaced = "dp=2", 1
-	larger := api.Job{Name: "train", State: api.Resizing, Size: 2, Want: 4, Unplaced: 2, Slots: 2,
+	larger := api.Job{Name: "train", State: api.Resizing, Size: 2, Want: 4, Unplaced: 2,
+		Room: api.Room{Slots: 2},
 		Join: "a:7000"}
 	for _, c := range []struct {
 		job  api.Job
