@@ -20,28 +20,41 @@ import (
 // resizeFlags are the flags of shoal resize. One goroutine uses them, that of the command; only run
 // waits for the job. The functions of this file read the job as run has refreshed it.
 type resizeFlags struct {
-	noWait bool // whether to ask, and not to wait for the workers
-	json   bool // whether to print JSON objects
+	noWait bool   // whether to ask, and not to wait for the workers
+	json   bool   // whether to print JSON objects
+	on     string // the workers on each host, such as "h1=2,h2=1", or "any"; "" = a size is given
 }
 
 // NewResizeCommand returns the command shoal resize.
 func NewResizeCommand() *cobra.Command {
 	var f resizeFlags
 	cmd := &cobra.Command{
-		Use:   "resize JOB N",
+		Use:   "resize JOB N | JOB --on HOST=N,...",
 		Short: "Give a running job another number of workers",
 		Long: cli.Help(`Give a running job another number of workers while it trains.
 The command ends when the job has N workers, or says why it will not.
 
 New workers receive the model, the optimizer and the position in the data at the end of a step. With
 fewer workers, those with the highest ranks are released at the end of a step. No step and no sample
-is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.Train in Go.`, cli.ExitCodes, "train"),
+is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.Train in Go.
+
+With --on you say how many workers each host has. Beyond that number its youngest workers are
+released, others start where they are missing, and a host that you leave out is left, as with shoal
+drain. As long as that counts, nobody else changes the size, and policies do not. --on any ends it:
+the job keeps its size, and hosts say themselves how many workers they take.`, cli.ExitCodes, "train"),
 		Example: `  shoal resize train 6
   shoal resize train 2 --no-wait
+  shoal resize train --on node1=2,node2=1
   shoal resize ~/runs/train 4 --json       by the directory of the run, one object a change`,
-		Args:              cli.Arguments(2, 2),
+		Args:              cli.Arguments(1, 2),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) == 2) == (f.on != "") {
+				return cli.Usagef("give a number of workers, or with --on one for each host")
+			}
+			if f.on != "" {
+				return f.runOn(cmd.Context(), cmd.OutOrStdout(), args[0])
+			}
 			n, err := strconv.Atoi(args[1])
 			if err != nil || n < 1 || n > job.MaxWorkers {
 				return workerCountError(args[1], args[0])
@@ -62,6 +75,8 @@ is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.T
 		return cli.FlagError(cmd, err)
 	})
 	flags := cmd.Flags()
+	flags.StringVar(&f.on, "on", "",
+		"workers on each host, such as node1=2,node2=1, or any: as the hosts say")
 	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait for the workers")
 	flags.BoolVar(&f.json, "json", false,
 		"print one JSON object a change, and a last one when the job has N workers")

@@ -1,0 +1,71 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+)
+
+// parseSlots reads workers by host, such as node1=2,node2=1; "any" is none.
+func parseSlots(text string) (map[string]int, error) {
+	slots := map[string]int{}
+	if text == "any" {
+		return slots, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		host, number, ok := strings.Cut(part, "=")
+		n, err := strconv.Atoi(number)
+		if _, twice := slots[host]; !ok || err != nil || n < 0 || host == "" || twice {
+			return nil, cli.Usagef("--on %q: %q is no host with a number of workers; write "+
+				"HOST=N,HOST=N with each host once, or any", text, part)
+		}
+		slots[host] = n
+	}
+	return slots, nil
+}
+
+// runOn asks a job for workers by host, and waits until it has them unless --no-wait is given. It
+// prints the changes of the job to out. ctx ends the waiting.
+func (f *resizeFlags) runOn(ctx context.Context, out io.Writer, name string) error {
+	slots, err := parseSlots(f.on)
+	if err != nil {
+		return err
+	}
+	j, err := control.Find(ctx, name)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(slots, func(_ string, n int) bool { return n == 0 && len(slots) > 1 })
+	g := goal{job: j, what: "workers on " + f.on, noWait: f.noWait || f.on == "any", json: f.json}
+	g.ask = func() error {
+		if err := j.Allot(ctx, slots, requester(), ""); err != nil {
+			return fmt.Errorf("job %s keeps its workers: %w", j.Name, err)
+		}
+		return nil
+	}
+	g.reached = func() (bool, error) {
+		if !maps.Equal(j.Allotted, slots) {
+			return false, fmt.Errorf("job %s is now to have other workers: somebody else has "+
+				"asked for that since; shoal explain %[1]s says who", j.Name)
+		}
+		return maps.Equal(membersByHost(j), slots) && j.Entering == 0, nil
+	}
+	return g.askAndWait(ctx, out)
+}
+
+// membersByHost counts the members of a job on each host that has some.
+func membersByHost(j *control.Job) map[string]int {
+	have := map[string]int{}
+	for _, w := range j.Workers {
+		if w.Rank >= 0 {
+			have[w.Host]++
+		}
+	}
+	return have
+}
