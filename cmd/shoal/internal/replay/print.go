@@ -1,0 +1,170 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/sim/trace"
+	"github.com/shoal-ml/shoal/world/cluster"
+)
+
+// What shoal replay prints and writes. The functions wait for nothing but out.
+
+// report is all that came of a trace.
+type report struct {
+	File   string
+	Price  float64 // of a GPU an hour; 0 = not known
+	Traces []traceOf
+	Runs   []run
+}
+
+// traceOf is the trace as a cluster of some GPUs takes it.
+type traceOf struct {
+	gpus int
+	*trace.Trace
+}
+
+// run is what came of a trace under a policy on some GPUs.
+type run struct {
+	*cluster.Result
+	File  string          `json:"file"`
+	Lines int             `json:"lines"`
+	Found []trace.Finding `json:"found,omitempty"`
+	Costs string          `json:"costs"`
+	Sigma float64         `json:"sigma"`
+	Load  float64         `json:"load"`
+	Cost  float64         `json:"cost,omitempty"`
+}
+
+// encode prints a value as a line of JSON.
+func encode(out io.Writer, value any) error {
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	return e.Encode(value)
+}
+
+// printJSON prints an object a run.
+func printJSON(out io.Writer, r *report) error {
+	for _, x := range r.Runs {
+		if err := encode(out, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printReport prints what was found in the trace, and a table of all runs.
+func printReport(out io.Writer, r *report) error {
+	for i, t := range r.Traces {
+		on := ""
+		if len(r.Traces) > 1 {
+			on = fmt.Sprintf(" on %d GPUs", t.gpus)
+		}
+		fmt.Fprintf(out, "%s%s: %s of %s, %.0f GPU hours\n", cli.Visible(r.File, false), on,
+			plural.Of(len(t.Jobs), "job"), plural.Of(t.Rows, "line"), t.Work()/3.6e6)
+		for _, f := range t.Found {
+			if i == 0 || f.Rule == trace.LargerThanCluster {
+				fmt.Fprintf(out, "  %s\n", f)
+			}
+		}
+	}
+	if err := cli.Table(out, r.table()); err != nil {
+		return err
+	}
+	for _, x := range r.Runs {
+		name := fmt.Sprintf("%s on %d GPUs", cli.Visible(x.Policy, false), x.GPUs)
+		if x.Unfinished > 0 {
+			fmt.Fprintf(out, "%s: %s never ended, because the policy does not run them\n", name,
+				plural.Of(x.Unfinished, "job"))
+		}
+		for _, f := range x.Faults {
+			fmt.Fprintf(out, "%s, %s: %s\n", name, plural.Of(f.Count, "time"),
+				cli.Visible(f.Text, false))
+		}
+	}
+	return nil
+}
+
+// table returns a row a run, after the heads.
+func (r *report) table() [][]string {
+	rows := [][]string{{"POLICY", "GPUS", "MEAN H", "MEDIAN H", "P99 H", "WAIT H", "MAKESPAN H",
+		"USED", "MOVES", "UNFAIR", "DEADLINES MET", "REFUSED", "GPU HOURS", "COST"}}
+	for _, x := range r.Runs {
+		met, refused, cost := "-", "-", "-"
+		if x.Deadlines > 0 {
+			met = percent(float64(x.Met) / float64(x.Deadlines))
+		}
+		if x.Refused > 0 {
+			refused = strconv.Itoa(x.Refused)
+		}
+		if r.Price > 0 {
+			cost = fmt.Sprintf("%.2f", x.Cost)
+		}
+		rows = append(rows, []string{cli.Visible(x.Policy, false), strconv.Itoa(x.GPUs),
+			hours(x.Mean), hours(x.Median), hours(x.P99), hours(x.Wait), hours(x.Makespan),
+			percent(x.Used), strconv.Itoa(x.Moves), percent(x.Unfair), met, refused,
+			fmt.Sprintf("%.0f", x.GPUHours), cost})
+	}
+	return rows
+}
+
+// hours writes a number of hours.
+func hours(x float64) string {
+	if x < 0.1 && x > 0 {
+		return fmt.Sprintf("%.4f", x)
+	}
+	return fmt.Sprintf("%.2f", x)
+}
+
+// percent writes a part.
+func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+
+// csvOf returns a table with a line for each job of each run, times in seconds.
+func csvOf(r *report) ([]byte, error) {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	heads := "policy,cluster_gpus,job_id,line,tenant,model,num_gpu,submission_time,start,end," +
+		"duration,jct,deadline,met,moves,parks,gpu_seconds,unfair,refused"
+	if err := w.Write(strings.Split(heads, ",")); err != nil {
+		return nil, err
+	}
+	// text writes milliseconds in seconds; those below zero are none.
+	text := func(ms int64) string {
+		if ms < 0 {
+			return ""
+		}
+		return strconv.FormatFloat(seconds(ms), 'f', -1, 64)
+	}
+	for _, x := range r.Runs {
+		for i := range x.Jobs {
+			j := &x.Jobs[i]
+			took, deadline, met := "", "", ""
+			if j.Done() {
+				took = text(j.JCT())
+			}
+			if j.Deadline > 0 {
+				deadline, met = text(j.Deadline), strconv.FormatBool(j.Met())
+			}
+			row := []string{x.Policy, strconv.Itoa(x.GPUs), j.Name, strconv.Itoa(j.Line), j.Tenant,
+				j.Model, strconv.Itoa(j.GPUs), text(j.Arrived), text(j.Started), text(j.Ended),
+				text(j.Duration), took, deadline, met, strconv.Itoa(j.Moves),
+				strconv.Itoa(j.Parks), strconv.FormatFloat(j.GPUSeconds, 'f', -1, 64),
+				strconv.FormatFloat(j.Unfair, 'g', 6, 64), j.Refused}
+			if err := w.Write(row); err != nil {
+				return nil, err
+			}
+		}
+	}
+	w.Flush()
+	return b.Bytes(), w.Error()
+}
+
+// seconds returns milliseconds in seconds.
+func seconds(ms int64) float64 { return float64(ms) / 1000 }

@@ -1,0 +1,321 @@
+// Package replay is the command shoal replay: files and printing around world/cluster.
+package replay
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/decide/sched"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/strict"
+	"github.com/shoal-ml/shoal/sim/trace"
+	"github.com/shoal-ml/shoal/world/cluster"
+	"github.com/shoal-ml/shoal/world/experiment"
+)
+
+// flags are those of shoal replay. One goroutine uses them, that of the command.
+type flags struct {
+	gpus     []int
+	policies []string
+	perHost  int
+	curves   string // folder; "" = jobs have the GPUs that they ask for
+	costs    string
+	sigma    float64
+	load     float64
+	seed     uint64
+	round    time.Duration
+	age      float64
+	price    float64
+	strict   bool
+	json     bool
+	csv      string
+	html     string
+	force    bool
+
+	experiment string
+	data       string
+
+	progress *cli.Progress
+}
+
+// NewCommand returns the command shoal replay.
+func NewCommand() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "replay TRACE --gpus N,... --policy NAME,... | replay --experiment NAME",
+		Short: "Play what a cluster has recorded of its jobs under other policies",
+		Long: cli.Help(`Play the jobs of a trace in virtual time on a cluster of some GPUs, under one policy after another,
+and compare when jobs end, how busy the GPUs are, how fair that is, and how many deadlines are met.
+The policies are those of a pool, in the same code. TRACE is a table of jobs, which may be
+compressed by gzip (docs/formats/trace.md). What is wrong with its lines is counted and said.
+
+With --curves, a folder with the speeds of models by GPUs, jobs can have other sizes than they ask
+for. Without it they have those or none.
+
+Policies, and experiments on public data:
+  `+strings.Join(sched.Names(), ", ")+`
+  `+strings.Join(experiment.Names(), ", "), cli.ExitCodes, "replay"),
+		Example: `  shoal replay cluster04.csv.gz --gpus 512 --policy fifo,fifo-skip
+  shoal replay cluster04.csv.gz --gpus 384,448,512 --html report.html     how many GPUs to buy?
+  shoal replay jobs.csv --gpus 64 --curves speeds/ --costs restart --sigma 1 --load 1.5
+  shoal replay jobs.csv --gpus 64 --policy fifo --csv jobs-played.csv
+  shoal replay --experiment orders --data ~/data`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.experiment != "" {
+				return cli.Arguments(0, 0)(cmd, args)
+			}
+			return cli.Arguments(1, 1)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.progress = cli.NewProgress(cmd.ErrOrStderr())
+			done := cli.ExitOnSignal(cmd.Context()) // since files are written whole or not at all
+			defer done()
+			if f.experiment != "" {
+				return f.runExperiment(cmd.OutOrStdout())
+			}
+			if err := f.validate(); err != nil {
+				return err
+			}
+			return f.run(cmd.OutOrStdout(), args[0])
+		},
+	}
+	f.define(cmd)
+	return cmd
+}
+
+// define adds the flags to a command.
+func (f *flags) define(cmd *cobra.Command) {
+	set := cmd.Flags()
+	set.IntSliceVar(&f.gpus, "gpus", nil, "GPUs of the cluster; several numbers are compared")
+	set.StringSliceVar(&f.policies, "policy", []string{"fifo", "fifo-skip"},
+		"the policies, one after the other")
+	set.IntVar(&f.perHost, "per-host", 0,
+		"GPUs of a host; jobs on more hosts than they need are slower (default: all are alike)")
+	set.StringVar(&f.curves, "curves", "", "the folder with a table of speeds for each model")
+	set.StringVar(&f.costs, "costs", "live", "what a change takes: live (1 s), restart (900 s), "+
+		"a time such as 30s, or a JSON file with seconds of start, resize, park and resume")
+	set.Float64Var(&f.sigma, "sigma", 0,
+		"predictions of work are off by a log-normal factor with this deviation")
+	set.Float64Var(&f.load, "load", 1, "jobs arrive so many times as fast as in the trace")
+	set.Uint64Var(&f.seed, "seed", 1, "the seed of all chance")
+	set.DurationVar(&f.round, "round", time.Minute,
+		"time between decisions of policies that decide of all jobs at once")
+	set.Float64Var(&f.age, "age", 0, "how much sooner a job comes for each second that it waits")
+	set.Float64Var(&f.price, "price", 0, "what a GPU costs an hour")
+	set.BoolVar(&f.strict, "strict", false, "refuse a file with a defect")
+	set.BoolVar(&f.json, "json", false, "print one JSON object a policy and size")
+	set.StringVar(&f.csv, "csv", "", "write a line a job to this `FILE`")
+	set.StringVar(&f.html, "html", "", "write a page with charts to this `FILE`")
+	set.BoolVar(&f.force, "force", false, "replace files that are there")
+	set.StringVar(&f.experiment, "experiment", "", "play a question of a paper on public data")
+	set.StringVar(&f.data, "data", "",
+		"folder with public data, for --experiment (default: that of SHOAL_DATA)")
+}
+
+// validate fails for flags that make no sense.
+func (f *flags) validate() error {
+	switch {
+	case len(f.gpus) == 0:
+		return cli.Usagef("say how many GPUs the cluster has: --gpus 64; no trace says it")
+	case len(f.policies) == 0:
+		return cli.Usagef("--policy is empty: choose one of %s", strings.Join(sched.Names(), ", "))
+	case f.round < 0:
+		return cli.Usagef("--round=%v: it is 0 or more", f.round)
+	case !(f.price >= 0) || math.IsInf(f.price, 1):
+		return cli.Usagef("--price=%v: it is 0 or more", f.price)
+	case f.load == 0:
+		return cli.Usagef("--load=0: nobody would arrive; 1 is as in the trace")
+	}
+	for _, n := range f.gpus {
+		if n < 1 || n > 1<<20 {
+			return cli.Usagef("--gpus=%d: it is from 1 to %d", n, 1<<20)
+		}
+	}
+	for _, file := range []string{f.csv, f.html} {
+		if _, err := os.Lstat(file); file != "" && err == nil && !f.force {
+			return cli.Usagef("%s is there already: choose another name, or replace it with "+
+				"--force", file)
+		}
+	}
+	return nil
+}
+
+// most is how many bytes of a trace are read.
+const most = 1 << 30
+
+// run plays a trace and prints and writes what came.
+func (f *flags) run(out io.Writer, file string) error {
+	text, err := durable.Read(file, most)
+	if err != nil {
+		return cli.AsUsage(err)
+	}
+	costs, err := parseCosts(f.costs)
+	if err != nil {
+		return err
+	}
+	var curves []trace.Curve
+	if f.curves != "" {
+		curves, _, err = experiment.ReadCurves(durable.Folder(f.curves), ".", f.strict)
+		if err != nil {
+			return cli.AsUsage(fmt.Errorf("--curves %s: %w", f.curves, err))
+		}
+	}
+	policies, err := f.open()
+	if err != nil {
+		return err
+	}
+	r := &report{File: filepath.Base(file), Price: f.price}
+	for _, gpus := range f.gpus {
+		t, err := trace.Read(bytes.NewReader(text), trace.Options{GPUs: gpus, Strict: f.strict})
+		if err != nil {
+			return cli.AsUsage(fmt.Errorf("%s: %w", file, err))
+		}
+		r.Traces = append(r.Traces, traceOf{gpus, t})
+		for _, p := range policies {
+			cfg := cluster.Config{Policy: p, GPUs: gpus, PerHost: f.perHost, Costs: costs,
+				Sigma: f.sigma, Load: f.load, Seed: f.seed, Curves: curves,
+				Round: f.round.Milliseconds(), Age: f.age,
+				Progress: func(ended, all int) {
+					f.progress.Count(fmt.Sprintf("playing %s on %d GPUs", p.Name, gpus),
+						uint64(ended), uint64(all))
+				}}
+			result, err := cluster.Play(t.Jobs, cfg)
+			f.progress.Clear()
+			if err != nil {
+				return cli.AsUsage(err)
+			}
+			r.Runs = append(r.Runs, run{Result: result, File: r.File, Lines: t.Rows,
+				Found: t.Found, Costs: f.costs, Sigma: f.sigma, Load: f.load,
+				Cost: float64(f.price * result.GPUHours)})
+		}
+	}
+	return f.write(out, r)
+}
+
+// write writes what came to the files that are asked for, and prints it.
+func (f *flags) write(out io.Writer, r *report) error {
+	if f.csv != "" {
+		text, err := csvOf(r)
+		if err == nil {
+			err = durable.Write(f.csv, text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if f.html != "" {
+		if err := durable.Write(f.html, pageOf(r)); err != nil {
+			return err
+		}
+	}
+	if f.json {
+		return printJSON(out, r)
+	}
+	if err := printReport(out, r); err != nil {
+		return err
+	}
+	if f.html != "" {
+		fmt.Fprintf(out, "%s: open it in a browser\n", f.html)
+	}
+	return nil
+}
+
+// open returns the policies by their names.
+func (f *flags) open() (list []sched.Policy, err error) {
+	for _, name := range f.policies {
+		p, err := sched.Named(name)
+		if err != nil {
+			return nil, cli.Usagef("--policy: %v", err)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// costsFile is a file with what changes take, in seconds.
+type costsFile struct {
+	Start  float64 `json:"start"`
+	Resize float64 `json:"resize"`
+	Park   float64 `json:"park"`
+	Resume float64 `json:"resume"`
+}
+
+// parseCosts returns what changes take.
+func parseCosts(text string) (sched.Costs, error) {
+	switch text {
+	case "live":
+		return cluster.Live, nil
+	case "restart":
+		return cluster.Restart, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		if d < 0 || d > 1e6*time.Second {
+			return sched.Costs{}, cli.Usagef("--costs=%s: it is from 0 to 1000000 s", text)
+		}
+		return cluster.Every(d.Seconds()), nil
+	}
+	content, err := durable.Read(text, 1<<20)
+	if err != nil {
+		return sched.Costs{}, cli.Usagef("--costs: write live, restart, a time such as 30s, or a "+
+			"file: %v", err)
+	}
+	var c costsFile
+	if err := strict.JSON(content, &c); err != nil {
+		return sched.Costs{}, cli.Usagef(`--costs %s: %v; it is such as {"start": 0, "resize": 1, `+
+			`"park": 2, "resume": 30}, in seconds`, text, err)
+	}
+	for _, s := range []float64{c.Start, c.Resize, c.Park, c.Resume} {
+		if !(s >= 0 && s <= 1e6) {
+			return sched.Costs{}, cli.Usagef("--costs %s: %v s: it is from 0 to 1000000 s", text, s)
+		}
+	}
+	// pause returns seconds as milliseconds.
+	pause := func(s float64) sched.Estimate { return sched.Estimate{Mean: 1000 * s} }
+	return sched.Costs{Start: pause(c.Start), Resize: pause(c.Resize), Park: pause(c.Park),
+		Resume: pause(c.Resume)}, nil
+}
+
+// runExperiment plays an experiment and prints its table.
+func (f *flags) runExperiment(out io.Writer) error {
+	e, err := experiment.Named(f.experiment)
+	if err != nil {
+		return cli.Usagef("--experiment: %v", err)
+	}
+	data := cmp.Or(f.data, os.Getenv("SHOAL_DATA"))
+	if data == "" {
+		return cli.Usagef("say where the public data lie: --data FOLDER, or SHOAL_DATA")
+	}
+	t, err := e.Run(&experiment.Input{Data: durable.Folder(data), Seed: f.seed,
+		Progress: func(what string, done, all int) {
+			f.progress.Count(what, uint64(done), uint64(all))
+		}})
+	f.progress.Clear()
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return encode(out, struct {
+			Name string `json:"name"`
+			Seed uint64 `json:"seed"`
+			*experiment.Table
+		}{e.Name, f.seed, t})
+	}
+	fmt.Fprintf(out, "%s\n%s\npublished: %s\n\n", e.Paper, e.Question,
+		cmp.Or(e.Published, "no figure that could be confirmed"))
+	if err := cli.Table(out, append([][]string{t.Heads}, t.Rows...)); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "\n%s (seed %s)\n", t.Difference, strconv.FormatUint(f.seed, 10))
+	return err
+}
