@@ -20,7 +20,11 @@ func (m *Machine) try() (fault string) {
 			fault = fmt.Sprint(r)
 		}
 	}()
-	m.decideByOrder()
+	if m.policy.Order != nil {
+		m.decideByOrder()
+	} else {
+		m.decideByShare()
+	}
 	return ""
 }
 

@@ -44,16 +44,19 @@ type Machine struct {
 	unkeyed []*entry // those of them that have no key yet
 	sorted  []*entry // those that run, by key, as they were sorted the last time
 
-	place  placement
-	short  bool   // whether a job may have lost slots that it is to get back
-	number int    // jobs ever submitted
-	events int    // events that have happened
-	dirty  bool   // whether something has happened since the last decision
-	again  int64  // when to decide though nothing happens
-	memory []byte // what the Share remembers
-	view   View   // kept for its memory
-	grants []Grant
-	faults []string
+	place   placement
+	lost    bool     // whether hosts have come, gone or changed since the last decision
+	short   bool     // whether a job may have lost slots that it is to get back
+	number  int      // jobs ever submitted
+	events  int      // events that have happened
+	dirty   bool     // whether something has happened since the last decision
+	again   int64    // when to decide though nothing happens
+	memory  []byte   // what the Share remembers
+	view    View     // kept for its memory, as are the next two
+	seen    []*entry // the jobs of view
+	guarded []int
+	grants  []Grant
+	faults  []string
 }
 
 // New returns a machine without hosts and jobs, at time 0.
@@ -184,7 +187,7 @@ func (m *Machine) Host(h Host) error {
 		}
 	}
 	m.place.set(h, used)
-	m.short = true
+	m.short, m.lost = true, m.lost || used > h.Slots
 	m.happened()
 	return nil
 }
@@ -197,6 +200,7 @@ func (m *Machine) HostLost(name string) {
 	}
 	m.place.remove(name)
 	m.happened()
+	m.lost = true
 	because := "host " + name + " is lost"
 	for _, e := range slices.Clone(m.running) {
 		rest := slices.DeleteFunc(slices.Clone(e.job.Has),

@@ -69,11 +69,11 @@ type Rejection struct {
 }
 
 // policies are all that have a name, the simplest first.
-var policies = []Policy{fifo, fifoSkip}
+var policies = []Policy{fifo, fifoSkip, sjf, srsf, las, spjf, spwf, wcs, edf, elastic}
 
 // Default is the name of the policy that a pool has when nobody chooses one, and which decides in
 // place of one that fails.
-const Default = "fifo"
+const Default = "elastic"
 
 // Names returns the names of all policies, the simplest first.
 func Names() (names []string) {

@@ -1,0 +1,118 @@
+package sched
+
+import (
+	"cmp"
+	"slices"
+)
+
+// This file refuses changes of jobs that run which are not worth what they cost. Starts pass, with
+// exactly the slots that they need; so does what follows a lost or leaving host. What a policy
+// wants beyond that must gain more than it costs, and must not undo the last change of a job unless
+// something has happened since.
+
+// change is that a job of a view that runs gets another number of slots.
+type change struct {
+	index    int
+	from, to int
+	gain     float64 // seconds by which the job ends sooner; negative = later
+	cost     float64 // seconds for which it does not go on
+}
+
+// guard returns what jobs are to have of what a policy wants for them.
+func (m *Machine) guard(v *View, want []int) []int {
+	m.guarded = append(m.guarded[:0], want...)
+	out := m.guarded
+	free := m.place.free
+	var shrinks, grows []change
+	for i, j := range v.Jobs {
+		n := m.seen[i].slots
+		switch {
+		case n == 0:
+			free -= want[i]
+		case n != want[i]:
+			c := change{i, n, want[i], 0, m.costsOf(j.Kind).Resize.Mean / 1000}
+			if want[i] > 0 {
+				c.gain = j.Seconds(n) - j.Seconds(want[i])
+			} else {
+				costs := m.costsOf(j.Kind)
+				c.gain = -j.Seconds(n)
+				c.cost = (costs.Park.Mean + costs.Resume.Mean) / 1000
+			}
+			if want[i] < n {
+				shrinks = append(shrinks, c)
+			} else {
+				grows = append(grows, c)
+			}
+		}
+	}
+	if len(shrinks)+len(grows) == 0 || m.lost || m.place.leaving {
+		return out
+	}
+	rest := m.takeNeeded(v, out, shrinks, &free)
+	if m.worthwhile(append(rest, grows...)) {
+		for _, c := range rest {
+			out[c.index] = c.to
+		}
+		return out
+	}
+	slices.SortStableFunc(grows, func(a, b change) int { return cmp.Compare(b.gain, a.gain) })
+	for _, c := range grows {
+		if c.to-c.from <= free && m.worthwhile([]change{c}) {
+			free -= c.to - c.from
+		} else {
+			out[c.index] = c.from
+		}
+	}
+	return out
+}
+
+// takeNeeded has jobs give as many slots as starts need, those first that lose the least with each,
+// and sets what all of them keep. free is how many slots are left after all starts, at first below
+// 0 where some must be taken. It returns what would be given beyond that.
+func (m *Machine) takeNeeded(v *View, out []int, shrinks []change, free *int) (rest []change) {
+	slices.SortStableFunc(shrinks, func(a, b change) int {
+		return cmp.Or(cmp.Compare(v.Jobs[a.index].Priority, v.Jobs[b.index].Priority),
+			cmp.Compare(-a.gain/float64(a.from-a.to), -b.gain/float64(b.from-b.to)))
+	})
+	for _, c := range shrinks {
+		j, keep := v.Jobs[c.index], c.from
+		if *free < 0 {
+			keep = c.to
+			for n := c.from - 1; n > c.to; n-- {
+				if j.Allows(n) && c.from-n >= -*free {
+					keep = n
+					break
+				}
+			}
+			*free += c.from - keep
+		}
+		out[c.index] = keep
+		if keep > c.to {
+			left := c
+			left.from = keep
+			if c.to > 0 {
+				left.gain = j.Seconds(keep) - j.Seconds(c.to)
+			}
+			if keep < c.from {
+				left.cost = 0 // it changes anyway
+			}
+			rest = append(rest, left)
+		}
+	}
+	return rest
+}
+
+// worthwhile reports whether some changes together gain enough more than they cost, and none of
+// them undoes the last change of its job without an event since.
+func (m *Machine) worthwhile(changes []change) bool {
+	gain, cost := 0.0, 0.0
+	for _, c := range changes {
+		e := m.seen[c.index]
+		if e.changedIn == m.events && e.direction != 0 && (c.to > c.from) != (e.direction > 0) {
+			return false
+		}
+		gain += c.gain
+		cost += c.cost
+	}
+	return gain > float64(m.cfg.Gain*cost)
+}

@@ -1,0 +1,105 @@
+package sched
+
+import (
+	"fmt"
+	"slices"
+)
+
+// This file decides by a Share, which says of all jobs at once how many slots they are to have.
+
+// decideByShare asks the Share, has the guard look at what it wants, and does what is left of that.
+func (m *Machine) decideByShare() {
+	v, entries := m.makeView()
+	d, memory := m.policy.Share.Decide(v, m.memory)
+	if fault := checkDecision(v, d); fault != "" {
+		panic(fault)
+	}
+	m.memory = memory
+	if d.Again > 0 {
+		m.again = max(d.Again, m.now+1)
+	}
+	because := func(i int) string {
+		if d.Because == nil {
+			return "by " + m.policy.Name
+		}
+		return d.Because(i)
+	}
+	want := m.guard(v, d.Want)
+	reasons := make([]string, len(entries))
+	for i, e := range entries {
+		if want[i] != e.slots {
+			reasons[i] = because(i)
+		}
+	}
+	for i, e := range entries {
+		switch {
+		case want[i] == 0 && e.slots > 0:
+			m.park(e, reasons[i])
+		case want[i] < e.slots:
+			m.assign(e, Resize, m.place.shrink(e.job.Has, e.slots-want[i]), reasons[i])
+		}
+	}
+	m.relocate()
+	for i, e := range entries {
+		if want[i] > e.slots && want[i]-e.slots <= m.place.free {
+			m.give(e, want[i], reasons[i])
+		}
+	}
+	for _, r := range d.Reject {
+		e := entries[r.Job]
+		m.grants = append(m.grants, Grant{Job: e.job.ID, Verb: Refuse, Because: r.Because,
+			Expect: Expect{End: Never, Lo: Never, Hi: Never}})
+		m.forget(e)
+	}
+	m.dirty, m.lost = false, false
+}
+
+// makeView returns what a Share may know, and the entries of its jobs.
+func (m *Machine) makeView() (*View, []*entry) {
+	v := &m.view
+	v.Now, v.Slots, v.Costs = m.now, m.place.slots, m.costsOf
+	v.Jobs, v.Hosts, m.seen = v.Jobs[:0], v.Hosts[:0], m.seen[:0]
+	for _, e := range m.list {
+		if !e.ended {
+			e.refresh(m.now)
+			v.Jobs = append(v.Jobs, &e.job)
+			m.seen = append(m.seen, e)
+		}
+	}
+	for _, s := range m.place.hosts {
+		v.Hosts = append(v.Hosts, s.Host)
+	}
+	return v, m.seen
+}
+
+// checkDecision returns what is wrong with a decision; "" = nothing.
+func checkDecision(v *View, d Decision) string {
+	if len(d.Want) != len(v.Jobs) {
+		return fmt.Sprintf("it decides of %d jobs, and there are %d", len(d.Want), len(v.Jobs))
+	}
+	sum, kept := 0, 0
+	for i, j := range v.Jobs {
+		n := d.Want[i]
+		if n != 0 && n != j.Slots() && !j.Allows(n) {
+			return fmt.Sprintf("it wants %d slots for job %s, which has no such size", n, j.ID)
+		}
+		if n < j.kept() {
+			return fmt.Sprintf("it wants %d slots for job %s, which must keep %d", n, j.ID,
+				j.kept())
+		}
+		if n > 0 {
+			sum += min(n, v.Slots+1)
+		}
+		kept += j.kept()
+	}
+	if sum > max(v.Slots, kept) {
+		return fmt.Sprintf("it gives away more than the %d slots that there are", v.Slots)
+	}
+	for i, r := range d.Reject {
+		if r.Job < 0 || r.Job >= len(v.Jobs) || v.Jobs[r.Job].Slots() > 0 || d.Want[r.Job] > 0 ||
+			slices.ContainsFunc(d.Reject[:i], func(x Rejection) bool { return x.Job == r.Job }) {
+			return "it refuses a job that it cannot refuse"
+		}
+	}
+	return ""
+}
