@@ -102,6 +102,10 @@ func (t *trial) settle(o sense.Observation, newest sense.StepSample) (why string
 		*s = settling{newest.Size, o.Step, o.Now}
 	}
 	s := t.settling
+	if most := o.Levers.Size.To; t.change.Policy != "" && most > 0 && uint64(t.size) > most {
+		return fmt.Sprintf("%d of %d members were there, and no host has room for more than %d",
+			s.size, t.size, most)
+	}
 	if o.Now < s.at+settleTime || o.Step < s.step+settleAtLeast {
 		return ""
 	}

@@ -275,6 +275,18 @@ func TestMembersDoNotCome(t *testing.T) {
 		!strings.Contains(c.Why, "5 of 6 members were there 12") {
 		t.Errorf("%+v", c)
 	}
+	j = newSizedJob(t, act.Auto, wanting{6})
+	for j.state.Trial == nil || j.size < 5 {
+		j.step(t)
+	}
+	j.joins, j.state.Levers.Size.To = 1<<30, 5 // a host is lost, and nobody has to wait
+	for range 2 {
+		j.step(t)
+	}
+	if len(j.log) < 2 || j.log[1].Change.Phase != setting.Reverted ||
+		!strings.Contains(j.log[1].Change.Why, "no host has room for more than 5") {
+		t.Errorf("without room: %+v", j.log)
+	}
 	j = newSizedJob(t, act.Off)
 	j.joins = 1 << 30
 	j.train(t, 20)

@@ -93,12 +93,13 @@ func smallestAlike(o sense.Observation, list []decide.Scored) (d decide.Decision
 	return d
 }
 
-// sizeWaits returns why nothing can be decided about the size, in words; "" = it can.
+// sizeWaits returns why nothing can be decided about the size, in words; "" = it can. It does not
+// wait for members that no host has room for, since one is lost.
 func sizeWaits(o sense.Observation) string {
 	switch {
 	case !o.Levers.Size.IsOpen():
 		return "the size is closed: shoal run --max opens it"
-	case o.Setting.Size != 0 && int(o.Setting.Size) != o.Size:
+	case o.Setting.Size != 0 && min(int(o.Setting.Size), int(o.Levers.Size.To)) != o.Size:
 		return fmt.Sprintf("%d of %d members are there", o.Size, o.Setting.Size)
 	}
 	return ""

@@ -114,6 +114,12 @@ func TestSizeSaysWhy(t *testing.T) {
 			t.Errorf("%+v, want %q", d, want)
 		}
 	}
+	lost := members(3, 3)
+	lost.Setting.Size = 4 // and no host has room for the fourth
+	slow := sized{now: 3, took: func(n int) float64 { return float64(n * n) }}
+	if d, _ := (policy.Size{}).Decide(lost, slow, nil); d.To == nil || d.To.Setting.Size != 1 {
+		t.Errorf("with room for three of four members: %+v", d)
+	}
 	twin.measured = nil
 	if d, _ := (policy.Size{}).Decide(small, twin, nil); d.To != nil {
 		t.Errorf("of a batch of 2: %+v", d)

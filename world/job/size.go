@@ -1,6 +1,10 @@
 package job
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/setting"
+)
 
 // How many members a World has, where that changes by the setting.
 
@@ -28,6 +32,16 @@ func (w *World) room() (n int) {
 		}
 	}
 	return n
+}
+
+// Levers returns what the program opens, as far as the hosts have room for more members, like the
+// head of a job does.
+func (w *World) Levers() setting.Levers {
+	levers := w.config.Levers
+	if r := &levers.Size; r.IsOpen() {
+		r.To = min(r.To, max(uint64(w.room()), r.From))
+	}
+	return levers
 }
 
 // resize lets members come and go until there are as many as the setting says, as far as the hosts

@@ -384,7 +384,7 @@ func (w *World) Observation() sense.Observation {
 	return sense.Observation{Step: w.cursor.Step, Epoch: w.cursor.Epoch,
 		Samples: w.config.Data.Samples, Size: len(w.ranks),
 		Now:     sense.Duration(math.Round((w.now - w.saving.began) * float64(sense.Second))),
-		Setting: in, First: w.config.Data.Batch, Levers: w.config.Levers, Steps: &w.series,
+		Setting: in, First: w.config.Data.Batch, Levers: w.Levers(), Steps: &w.series,
 		Split: w.split.Split, Noise: w.noise.known, Saves: w.saving.meter.Saves(),
 		Hosts: w.names, Machines: w.memory.machines}
 }

@@ -210,7 +210,8 @@ func (p *player) step() (on bool, err error) {
 
 // begin has a run of the job begin after so many steps: nobody knows anything of the one before.
 func (p *player) begin(step uint64) (err error) {
-	p.entry = act.Entry{Step: step, Setting: p.world.Setting(), Levers: p.Job.Levers, Leads: true}
+	p.entry = act.Entry{Step: step, Setting: p.world.Setting(), Levers: p.world.Levers(),
+		Leads: true}
 	if p.loop, err = act.New(p.deciding); err == nil {
 		p.loop.Applied(p.entry)
 	}
@@ -240,7 +241,7 @@ func (p *player) keepWhyNots() {
 
 // enter enters what waits into the log of the job, at the end of a step.
 func (p *player) enter(step uint64) {
-	p.entry.Step, p.entry.Change = step, nil
+	p.entry.Step, p.entry.Change, p.entry.Levers = step, nil, p.world.Levers()
 	p.entry.Setting.Shares = p.world.Setting().Shares // members take theirs along
 	if o := p.waiting; o != nil {
 		p.waiting = nil
