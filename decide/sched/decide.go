@@ -2,11 +2,27 @@ package sched
 
 import "fmt"
 
+// mostIdle is how often in a row a policy may have itself asked though nothing has happened, and
+// change nothing, while no job runs and while some do.
+const (
+	mostIdle        = 1000
+	mostIdleRunning = 50_000
+)
+
 // decide has the policy decide. One that fails is replaced by the default for good, and Faults says
 // so.
 func (m *Machine) decide() {
-	m.again = Never
-	if fault := m.try(); fault != "" {
+	happened := m.dirty
+	m.again, m.dirty = Never, false
+	fault := m.try()
+	if happened || len(m.grants) > 0 {
+		m.idle = 0
+	} else if m.idle++; fault == "" && m.again != Never &&
+		(m.idle >= mostIdleRunning || m.idle >= mostIdle && len(m.running) == 0) {
+		fault = fmt.Sprintf("it was asked %d times in a row, as it wanted, and starts nobody",
+			m.idle)
+	}
+	if fault != "" {
 		m.replace(fault)
 		m.try()
 	}

@@ -51,6 +51,7 @@ type Machine struct {
 	events  int      // events that have happened
 	dirty   bool     // whether something has happened since the last decision
 	again   int64    // when to decide though nothing happens
+	idle    int      // decisions in a row before which nothing happened and that changed nothing
 	memory  []byte   // what the Share remembers
 	view    View     // kept for its memory, as are the next two
 	seen    []*entry // the jobs of view
@@ -328,7 +329,6 @@ func (m *Machine) compact() {
 // are taken first, and then slots that are given. The list is valid until the next call.
 func (m *Machine) Ready() []Grant {
 	if m.dirty && m.due() <= m.now || m.again <= m.now {
-		m.dirty = false
 		m.decide()
 		m.compact()
 	}

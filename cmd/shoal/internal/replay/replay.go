@@ -28,6 +28,7 @@ import (
 type flags struct {
 	gpus     []int
 	policies []string
+	answerIn time.Duration
 	perHost  int
 	curves   string // folder; "" = jobs have the GPUs that they ask for
 	costs    string
@@ -61,7 +62,8 @@ The policies are those of a pool, in the same code. TRACE is a table of jobs, wh
 compressed by gzip (docs/formats/trace.md). What is wrong with its lines is counted and said.
 
 With --curves, a folder with the speeds of models by GPUs, jobs can have other sizes than they ask
-for. Without it they have those or none.
+for. Without it they have those or none. A policy exec:./mine.py is a program that gets a line of
+JSON and answers one; where it fails, elastic decides.
 
 Policies, and experiments on public data:
   `+strings.Join(sched.Names(), ", ")+`
@@ -69,7 +71,7 @@ Policies, and experiments on public data:
 		Example: `  shoal replay cluster04.csv.gz --gpus 512 --policy fifo,fifo-skip
   shoal replay cluster04.csv.gz --gpus 384,448,512 --html report.html     how many GPUs to buy?
   shoal replay jobs.csv --gpus 64 --curves speeds/ --costs restart --sigma 1 --load 1.5
-  shoal replay jobs.csv --gpus 64 --policy fifo --csv jobs-played.csv
+  shoal replay jobs.csv --gpus 64 --policy fifo,exec:./mine.py --csv jobs-played.csv
   shoal replay --experiment orders --data ~/data`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.experiment != "" {
@@ -99,7 +101,9 @@ func (f *flags) define(cmd *cobra.Command) {
 	set := cmd.Flags()
 	set.IntSliceVar(&f.gpus, "gpus", nil, "GPUs of the cluster; several numbers are compared")
 	set.StringSliceVar(&f.policies, "policy", []string{"fifo", "fifo-skip"},
-		"the policies, one after the other")
+		"the policies, or exec:FILE for a program")
+	set.DurationVar(&f.answerIn, "answer-in", 50*time.Millisecond,
+		"how long a policy that is a program may take to decide")
 	set.IntVar(&f.perHost, "per-host", 0,
 		"GPUs of a host; jobs on more hosts than they need are slower (default: all are alike)")
 	set.StringVar(&f.curves, "curves", "", "the folder with a table of speeds for each model")
@@ -130,6 +134,8 @@ func (f *flags) validate() error {
 		return cli.Usagef("say how many GPUs the cluster has: --gpus 64; no trace says it")
 	case len(f.policies) == 0:
 		return cli.Usagef("--policy is empty: choose one of %s", strings.Join(sched.Names(), ", "))
+	case f.answerIn <= 0:
+		return cli.Usagef("--answer-in=%v: it is above 0", f.answerIn)
 	case f.round < 0:
 		return cli.Usagef("--round=%v: it is 0 or more", f.round)
 	case !(f.price >= 0) || math.IsInf(f.price, 1):
@@ -171,10 +177,11 @@ func (f *flags) run(out io.Writer, file string) error {
 			return cli.AsUsage(fmt.Errorf("--curves %s: %w", f.curves, err))
 		}
 	}
-	policies, err := f.open()
+	policies, stop, err := f.open()
 	if err != nil {
 		return err
 	}
+	defer stop()
 	r := &report{File: filepath.Base(file), Price: f.price}
 	for _, gpus := range f.gpus {
 		t, err := trace.Read(bytes.NewReader(text), trace.Options{GPUs: gpus, Strict: f.strict})
@@ -231,16 +238,33 @@ func (f *flags) write(out io.Writer, r *report) error {
 	return nil
 }
 
-// open returns the policies by their names.
-func (f *flags) open() (list []sched.Policy, err error) {
+// open returns the policies by their names, and a function that ends those that are programs.
+func (f *flags) open() (list []sched.Policy, stop func(), err error) {
+	var programs []*program
+	stop = func() {
+		for _, p := range programs {
+			p.stop()
+		}
+	}
 	for _, name := range f.policies {
+		if file, is := strings.CutPrefix(name, "exec:"); is {
+			p, err := startProgram(file, f.answerIn)
+			if err != nil {
+				stop()
+				return nil, nil, err
+			}
+			programs = append(programs, p)
+			list = append(list, sched.Policy{Name: name, About: "a program", Share: p})
+			continue
+		}
 		p, err := sched.Named(name)
 		if err != nil {
-			return nil, cli.Usagef("--policy: %v", err)
+			stop()
+			return nil, nil, cli.Usagef("--policy: %v; or exec:FILE for a program", err)
 		}
 		list = append(list, p)
 	}
-	return list, nil
+	return list, stop, nil
 }
 
 // costsFile is a file with what changes take, in seconds.
