@@ -35,3 +35,17 @@ func SolveMixed(r Request) (*Result, error) {
 	}
 	return p.solveMixed(r.Workers)
 }
+
+// MixedBound returns what no plan takes less than that the search over kinds of devices knows, up
+// to some seconds.
+func MixedBound(r Request, most float64) (float64, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return 0, err
+	}
+	s, combos := &mixedSearch{problem: p}, p.combos()
+	for i := range combos {
+		s.estimates = append(s.estimates, p.newEstimate(&combos[i]))
+	}
+	return s.bound(most), nil
+}

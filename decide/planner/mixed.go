@@ -160,13 +160,10 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 	slices.SortStableFunc(s.estimates, func(a, b *estimate) int {
 		return cmp.Compare(a.least(), b.least())
 	})
-	least := math.Inf(1)
 	for _, e := range s.estimates {
-		least = min(least, float64(float64(e.micro)*e.slowest(len(p.model.Layers),
-			func(k int) int { return e.units[k] })))
 		s.seed(e)
 	}
-	least = min(least, s.byReplica())
+	s.byReplica()
 	for _, e := range s.estimates {
 		if e.least() < s.best*near {
 			for _, x := range e.best(s.best*near, near) {
@@ -183,7 +180,7 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 	}
 	switch {
 	case len(found) > 0:
-		return p.result(found, least), nil
+		return p.result(found, s.bound(found[0].seconds)), nil
 	case lacks != nil:
 		return nil, p.infeasible(lacks, workers)
 	}

@@ -90,9 +90,8 @@ func (e *estimate) cuts(on []int, most float64) []int {
 }
 
 // byReplica proposes plans whose replicas are on different kinds of devices, with shares of the
-// batch, and returns what none of them takes less than.
-func (s *mixedSearch) byReplica() (least float64) {
-	least = math.Inf(1)
+// batch.
+func (s *mixedSearch) byReplica() {
 	n := len(s.model.Layers)
 	for _, e := range s.estimates {
 		if e.replicas > 1 {
@@ -104,24 +103,21 @@ func (s *mixedSearch) byReplica() (least float64) {
 				return slices.IsSorted(list) && e.units[last] > 0 &&
 					!slices.Contains(list[:len(list)-1], last)
 			}, func(list []int) bool {
-				least = min(least, s.proposeShares(e, list, stages))
+				s.proposeShares(e, list, stages)
 				return true
 			})
 		}
 	}
-	return least
 }
 
-// proposeShares proposes plans of as many replicas on each of some kinds as there are places for,
-// and returns what none of them takes less than.
-func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least float64) {
-	least = math.Inf(1)
+// proposeShares proposes plans of as many replicas on each of some kinds as there are places for.
+func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) {
 	total, speed, first := s.batch/e.sample, 0.0, 0.0
 	var on []int
 	for _, k := range kinds {
 		replicas := len(s.groups(0, k, e.tp)) / stages
 		if replicas == 0 {
-			return least
+			return
 		}
 		on = append(on, slices.Repeat([]int{k}, replicas)...)
 		fastest := e.slowest(len(s.model.Layers), func(kind int) int {
@@ -136,15 +132,12 @@ func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least
 		first += float64(float64(replicas) * (alone/fastest - 1))
 	}
 	if len(kinds) < 2 || len(on) > total {
-		return least
+		return
 	}
-	// A replica that ends by some time has made one micro-batch, and no more others than its
-	// slowest stage can: this is the least time by which all replicas can make the batch.
-	if least = (float64(total) + first) / speed; math.IsInf(speed, 1) {
-		least = 0 // for one of them the stages take no time
-	}
-	if least > s.best*near {
-		return least
+	// A replica by 1F1B makes one micro-batch, and then as many others as its slowest stage can:
+	// this is about the time by which all replicas can make the batch.
+	if (float64(total)+first)/speed > s.best*near {
+		return
 	}
 	for _, k := range kinds {
 		starts := e.cuts(slices.Repeat([]int{k}, stages), math.Inf(1))
@@ -154,7 +147,6 @@ func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) (least
 		s.propose(proposal{combo: e.combo, seconds: e.sharedStep(on, kinds, starts), on: on,
 			starts: starts, shares: true})
 	}
-	return least
 }
 
 // sharedStep returns about what a step takes whose replicas are on kinds of devices: as long as the

@@ -3,7 +3,6 @@ package planner_test
 import (
 	"math"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -231,14 +230,7 @@ func (x mixed) link(a, b int) cluster.Link {
 // models: kinds of stages and of replicas, cuts, shares of the batch, held micro-batches.
 func TestBestOfMixed(t *testing.T) {
 	const seed = 11
-	cases := 150
-	if text := os.Getenv("SHOAL_PLAN_ORACLES"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cases = n
-	}
+	cases := instances(150)
 	random, feasible := rand.New(rand.NewPCG(seed, 2)), 0
 	for i := range cases {
 		x := drawMixed(random)
@@ -268,6 +260,35 @@ func TestBestOfMixed(t *testing.T) {
 	}
 }
 
+// TestMixedBound compares what is proved of large mixes of devices with the best of all plans of
+// small ones: it is never above it.
+func TestMixedBound(t *testing.T) {
+	const seed = 13
+	random, sum, count := rand.New(rand.NewPCG(seed, 2)), 0.0, 0.0
+	for i := range instances(150) {
+		x := drawMixed(random)
+		if random.IntN(2) == 0 { // slow links leave nothing but replicas, and fast ones all
+			for l := range x.links {
+				x.links[l].Rate *= 1000
+			}
+		}
+		best := x.bestOf()
+		if math.IsInf(best, 1) {
+			continue
+		}
+		got, err := planner.MixedBound(x.request(t), 1.5*best)
+		if err != nil || got > best*(1+1e-9) {
+			t.Errorf("seed %d, case %d: %v s are proved, and the best of all takes %v: %+v, %v",
+				seed, i, got, best, x, err)
+		}
+		sum, count = sum+got/best, count+1
+	}
+	t.Logf("the bound is %.0f %% of the best plan in the mean", 100*sum/count)
+	if sum < 0.8*count {
+		t.Error("the bound says little")
+	}
+}
+
 // TestUnmeasured plans on the devices on which layers were measured, and leaves out the others.
 func TestUnmeasured(t *testing.T) {
 	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
@@ -285,13 +306,14 @@ func TestUnmeasured(t *testing.T) {
 func TestNothingProved(t *testing.T) {
 	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
 	x.places, x.memory, x.batch = [2]int{6, 6}, [2]int64{1 << 40, 1 << 40}, 8
+	x.mode = cluster.Overlapped
 	for k := range x.layers {
-		x.layers[k] = make([]model.Cost, 16)
-		for i := k; i < 16; i += 2 {
+		x.layers[k] = make([]model.Cost, 12)
+		for i := k; i < 12; i += 2 {
 			x.layers[k][i] = model.Cost{Forward: 0.1, Backward: 0.2}
 		}
 	}
-	x.params, x.out = make([]int64, 16), make([]int64, 16)
+	x.params, x.out = make([]int64, 12), make([]int64, 12)
 	got, err := planner.Solve(x.request(t))
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,8 @@ func TestNeverSlower(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%v: %s, %.3f s", hosts, got.Best.Mesh, got.Best.Predicted.Seconds)
+		t.Logf("%v: %s, %.3f s, gap %.1f %%", hosts, got.Best.Mesh, got.Best.Predicted.Seconds,
+			100*got.Best.Certificate.Gap)
 		others := map[string]float64{}
 		for _, one := range hosts {
 			alone, err := planner.SolveMixed(sailorRequest(t, one))

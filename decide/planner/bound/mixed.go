@@ -1,0 +1,151 @@
+package bound
+
+import (
+	"math"
+	"sort"
+)
+
+// A Kind is a kind of device: what layers take on it, without lags, and how many stages can be on
+// it.
+type Kind struct {
+	Chain
+	Units int
+}
+
+// A Mixed is layers in a row whose stages are on kinds of devices, each stage on one.
+type Mixed struct {
+	Micro int // micro-batches
+	// Between is the seconds at least that a cut keeps both of its stages from computing, for each
+	// micro-batch, because transfers are waited for.
+	Between float64
+
+	kinds               []Kind
+	forward, backward   [][]float64 // by kind, sums over the layers before
+	fastForward, fastBW []float64   // those of the fastest kind of each layer
+	ends                [][]int     // by kind and first layer: the farthest end; 0 = not known
+	reach               []int       // by units of each kind: the most layers that they can take
+}
+
+// mostStates bounds the numbers of units of each kind, in all combinations, that are looked at.
+const mostStates = 1 << 18
+
+// NewMixed returns layers on kinds of devices, of which there must be one, all with as many layers.
+func NewMixed(kinds []Kind, micro int, between float64) *Mixed {
+	m := &Mixed{Micro: micro, Between: between, kinds: kinds}
+	n := len(kinds[0].Forward)
+	fast, fastBW := make([]float64, n), make([]float64, n)
+	for l := range n {
+		fast[l], fastBW[l] = math.Inf(1), math.Inf(1)
+		for _, k := range kinds {
+			fast[l], fastBW[l] = min(fast[l], k.Forward[l]), min(fastBW[l], k.Backward[l])
+		}
+	}
+	m.fastForward, m.fastBW = sums(fast), sums(fastBW)
+	states := 1
+	for _, k := range kinds {
+		m.forward, m.backward = append(m.forward, sums(k.Forward)),
+			append(m.backward, sums(k.Backward))
+		m.ends = append(m.ends, make([]int, n))
+		if states *= min(k.Units, n) + 1; states > mostStates {
+			return m // which has too many to look at
+		}
+	}
+	m.reach = make([]int, states)
+	return m
+}
+
+// Least returns what no plan takes less than, from a bound that is known up to what a plan takes.
+// Stages are of any number and on any kinds, as far as there are units, passes in any order. The
+// terms are those of Cuts, where layers before and behind a stage are as fast as on the fastest
+// kind.
+func (m *Mixed) Least(low, high float64) float64 {
+	if low >= high || !m.Allows(high) {
+		return high
+	}
+	if m.Allows(low) {
+		return low
+	}
+	for high-low > 1e-4*high {
+		if middle := (low + high) / 2; m.Allows(middle) {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	return low
+}
+
+// Allows reports that the terms do not rule out all plans that take so long at most.
+func (m *Mixed) Allows(seconds float64) bool {
+	if m.reach == nil {
+		return true
+	}
+	n := len(m.kinds[0].Forward)
+	for _, list := range m.ends {
+		clear(list)
+	}
+	// A stage that begins later ends as late at least, so the farthest of all ways counts.
+	for state := range m.reach {
+		most, stride := 0, 1
+		for k := range m.kinds {
+			units := min(m.kinds[k].Units, n) + 1
+			if state/stride%units > 0 {
+				from := m.reach[state-stride]
+				if m.ends[k][from] == 0 {
+					m.ends[k][from] = m.end(k, from, seconds)
+				}
+				if most = max(most, m.ends[k][from]); most == n {
+					return true
+				}
+			}
+			stride *= units
+		}
+		m.reach[state] = most
+	}
+	return false
+}
+
+// end returns the farthest end of a stage on a kind that begins at a layer and is not above a time;
+// the begin = there is none.
+func (m *Mixed) end(k, from int, seconds float64) int {
+	n := len(m.kinds[k].Forward)
+	if m.terms(k, from, n) <= seconds {
+		return n
+	}
+	return from + sort.Search(n-1-from, func(i int) bool {
+		return m.terms(k, from, from+1+i) > seconds
+	})
+}
+
+// terms returns what a step takes at least with a stage of the layers from i to j on a kind; +Inf
+// where they do not fit into memory.
+func (m *Mixed) terms(k, i, j int) float64 {
+	kind, n, micro := &m.kinds[k], len(m.fastForward)-1, float64(m.Micro)
+	f, b := m.forward[k][j]-m.forward[k][i], m.backward[k][j]-m.backward[k][i]
+	head, back := m.fastForward[i], m.fastBW[i]
+	behind := m.fastForward[n] - m.fastForward[j] + m.fastBW[n] - m.fastBW[j]
+	cuts := 0.0
+	if i > 0 {
+		cuts++
+	}
+	if j < n {
+		cuts++
+	}
+	after := back
+	if kind.Tail != nil {
+		after = max(after, kind.Tail(i, j))
+	}
+	most := max(head+float64(micro*(f+b+float64(cuts*m.Between)))+after,
+		head+float64(micro*f)+behind+b+back, head+f+behind+float64(micro*b)+back)
+	if kind.Held == nil {
+		return most
+	}
+	switch held := kind.Held(i, j); {
+	case held < 1:
+		return math.Inf(1)
+	case held < m.Micro:
+		turns := float64((m.Micro + held - 1) / held)
+		most = max(most, head+float64(turns*(f+behind+b))+after)
+	}
+	return most
+}
