@@ -236,6 +236,16 @@ func (p *Profile) alongBatch(nodes, gpus int, local float64) (step, sync float64
 		sync + float64(part*(high.Sync/float64(highs)-sync)), nil
 }
 
+// At returns what was measured in the epoch in which training came to a progress, or in the last
+// one where it never did.
+func (e *Epochs) At(progress float64) Epoch {
+	i := slices.IndexFunc(e.List, func(x Epoch) bool { return x.Progress >= progress })
+	if i < 0 {
+		i = len(e.List) - 1
+	}
+	return e.List[i]
+}
+
 // Gain returns how many steps with the first batch a step with a batch counts for, at an epoch that
 // was measured with the first batch: (var + sqr) / (var / scale + sqr).
 func (e Epoch) Gain(scale float64) float64 {
