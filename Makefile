@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-plan plan-oracles plan-gaps clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-plan plan-oracles plan-gaps clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,9 @@ plan-oracles: ## compare plans with brute force in CASES=2000 random cases of ea
 
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 8 minutes a core for 100000
 	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./head/simtest
+
+sched-soak: ## play SCHEDULES=100000 random schedules of a pool of several hosts, from SEED=1 on; about 35 minutes of a processor
+	SCHEDULES=$(or $(SCHEDULES),100000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./pool
 
 bench-peers: build ## measure against Gloo and MPI, which are installed if missing, and write docs/benchmarks.md; about 20 minutes
 	bench/peers/install.sh

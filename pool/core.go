@@ -52,7 +52,7 @@ func (m *Machine) toCore(e *entry) sched.Job {
 		j.Started = e.Began
 	}
 	switch {
-	case s.Preempt == "never" || e.pinned:
+	case s.Preempt == "never" || e.Pinned:
 		j.Park = sched.ParkNever
 	case s.Preempt == "park":
 		j.Park = sched.ParkWhole
@@ -162,9 +162,6 @@ func (m *Machine) coreUpdate(e *entry) error {
 	return m.core.Submit(m.toCore(e))
 }
 
-// coreAgain tells the core that a job has lost its slots, and waits.
-func (m *Machine) coreAgain(e *entry) { _ = m.coreUpdate(e) }
-
 // speedPause is how long the core is not told of a speed after it was told of one, in milliseconds:
 // each time it decides anew.
 const speedPause = 10_000
@@ -185,18 +182,16 @@ func (m *Machine) coreProgress(e *entry) {
 // its slots waits again.
 func (m *Machine) coreKeep(e *entry) {
 	m.core.Tick(m.now)
-	e.pinned = true
+	e.Pinned = true
 	_ = m.core.Undo(jobID(e), e.Want.places(), true)
 	for _, id := range m.order {
 		o := m.jobs[id]
 		switch {
 		case o == e || o.State == Stopping || o.State == Parking:
 		case !o.started() && o.Want.total() > 0:
-			o.Want = Slots{}
-			_ = m.core.Undo(sched.JobID(id), nil, false)
-			m.touch(o)
-		case o.started() && !o.Want.equal(o.target):
-			o.Want = o.target.clone()
+			m.waitAgain(o)
+		case o.started() && !o.Want.equal(o.Target) && o.Target.total() > 0:
+			o.Want = o.Target.clone()
 			_ = m.core.Undo(sched.JobID(id), o.Want.places(), false)
 			m.touch(o)
 		}

@@ -2,13 +2,13 @@ package pool
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/shoal-ml/shoal/decide/sched"
 )
 
-// HostUp tells that the keeper of a host is linked, and how many slots the host has. Orders for it
-// come again, since some may be lost.
+// HostUp tells that the keeper of a host is linked, and how many slots the host has. What was under
+// way on an earlier link is lost: the keeper must not carry out orders of that any more. Nothing is
+// ordered, and no slot is free, before its first report.
 func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 	m.at(now)
 	h := m.hosts[name]
@@ -18,9 +18,13 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 		m.notef("host %s joins, with %d slots", name, slots)
 	}
 	h.Slots, h.Address, h.Up, h.Since = slots, address, true, m.now
-	h.Leaving, h.Forgot = false, false
-	for _, e := range m.jobs {
-		delete(e.sent, name)
+	h.Leaving, h.Forgot, h.heard, h.foreign = false, false, false, false
+	for _, id := range m.unfinished() {
+		for key := range m.jobs[id].sent {
+			if key.host == name {
+				delete(m.jobs[id].sent, key)
+			}
+		}
 	}
 	m.writeHost(h)
 	m.coreHost(h)
@@ -37,6 +41,11 @@ func (m *Machine) HostDown(now int64, name string) {
 	m.at(now)
 	if h := m.hosts[name]; h != nil && h.Up {
 		h.Up, h.Since = false, m.now
+		for _, id := range m.order { // what has not begun there may begin elsewhere
+			if e := m.jobs[id]; !e.started() && e.Want[name] > 0 {
+				m.waitAgain(e)
+			}
+		}
 		m.coreHost(h)
 	}
 }
@@ -44,10 +53,9 @@ func (m *Machine) HostDown(now int64, name string) {
 // Leave takes a host out of the pool: its jobs go elsewhere, as far as they can.
 func (m *Machine) Leave(now int64, name string, leaving bool) error {
 	m.at(now)
-	h := m.hosts[name]
-	if h == nil || h.Forgot {
-		return fmt.Errorf("the pool %s has no host called %s; shoal pool ls lists them",
-			m.cfg.Name, name)
+	h, err := m.findHost(name)
+	if err != nil {
+		return err
 	}
 	h.Leaving = leaving
 	m.writeHost(h)
@@ -59,33 +67,35 @@ func (m *Machine) Leave(now int64, name string, leaving bool) error {
 // waits again.
 func (m *Machine) Forget(now int64, name string) error {
 	m.at(now)
-	h := m.hosts[name]
+	h, err := m.findHost(name)
 	switch {
-	case h == nil || h.Forgot:
-		return fmt.Errorf("the pool %s has no host called %s; shoal pool ls lists them",
-			m.cfg.Name, name)
+	case err != nil:
+		return err
 	case h.Up:
 		return fmt.Errorf("host %s answers: stop its keeper first", name)
 	}
 	h.Forgot = true
 	m.writeHost(h)
 	m.core.HostLost(name)
-	for _, id := range slices.Clone(m.order) {
+	for _, id := range m.unfinished() {
 		e := m.jobs[id]
-		if e.Held[name] == 0 && e.Want[name] == 0 {
+		if e.Held[name] == 0 && e.Want[name] == 0 && e.Parts[name] == 0 {
 			continue
 		}
-		delete(e.Held, name)
 		delete(e.Want, name)
-		delete(e.reports, name)
-		delete(e.Names, name)
-		if e.Lead == name {
-			e.Lead = ""
-		}
-		m.touch(e)
+		m.partGone(e, name)
 		m.checkGone(e)
 	}
 	return nil
+}
+
+// findHost returns a host of the pool.
+func (m *Machine) findHost(name string) (*Host, error) {
+	if h := m.hosts[name]; h != nil && !h.Forgot {
+		return h, nil
+	}
+	return nil, fmt.Errorf("the pool %s has no host called %s; shoal pool ls lists them",
+		m.cfg.Name, name)
 }
 
 // writeHost has a host written into the store.
@@ -97,17 +107,17 @@ func (m *Machine) writeHost(h *Host) {
 // nor by what the store has, from which another head would go on; 0 while its keeper is away.
 func (m *Machine) free(name string) int {
 	h := m.hosts[name]
-	if h == nil || !h.Up || h.Forgot {
+	if h == nil || !h.Up || h.Forgot || !h.heard || h.foreign {
 		return 0
 	}
 	n := h.Slots
 	for _, id := range m.order {
-		n -= max(m.jobs[id].Held[name], m.jobs[id].stored[name])
+		n -= m.jobs[id].mayHold(name)
 	}
 	for id := range m.ending {
-		n -= m.jobs[id].stored[name]
+		n -= m.jobs[id].mayHold(name)
 	}
-	return n
+	return max(n, 0)
 }
 
 // coreHost tells the core of a host. One whose keeper is away has no free slots, and keeps what it

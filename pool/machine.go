@@ -30,7 +30,10 @@ type Machine struct {
 	hosts map[string]*Host
 	names map[string]int // next number of a job by the name that was wanted
 
-	ending map[string]bool // ids of jobs that are over, of which the store does not know it yet
+	// ending has the ids of jobs that are over, as long as the store does not know it or
+	// processes of them may be left.
+	ending map[string]bool
+	number uint64 // of the last submission
 
 	past   map[string]*Past // by kind
 	writes map[string]Write // by key, what is to be written
@@ -44,26 +47,59 @@ const maxOver = 1000
 // entry is a job with what need not outlive this head.
 type entry struct {
 	Job
-	version uint64            // grows with every change of Job
-	written uint64            // newest version that the store has
-	intent  uint64            // version with which the slots that it wants were decided
-	granted uint64            // number of the grant among all; smaller ones are served first
-	sent    map[string]sent   // by host, the last order
-	reports map[string]Report // by host; only the part of this job
-	join    string            // where other hosts join it; "" = not known
-	token   string            // lets them in
-	target  Slots             // slots of the last allot, by host
-	led     int64             // when somebody last said that it leads the job
-	speedAt int64             // when its speeds were last given to the core
-	asked   map[string]bool   // refusals that were taken
-	pinned  bool              // whether it has refused to change
-	stored  Slots             // what it holds by the newest value that the store has
+	version uint64           // grows with every change of Job
+	written uint64           // newest version that the store has
+	intent  uint64           // version with which the slots that it wants were decided
+	granted uint64           // number of the grant among all; smaller ones are served first
+	sent    map[sentKey]sent // the last orders
+	begun   map[string]bool  // by host, whether its part may ever have begun
+	crashed bool             // whether a part of this attempt has ended by itself
+	away    map[string]int64 // by host, when a part was found gone
+	join    string           // where other hosts join it; "" = not known
+	token   string           // lets them in
+	led     int64            // when somebody last said that it leads the job
+	alone   int64            // since when nobody leads it
+	gone    int64            // when the last attempt was over
+	speedAt int64            // when its speeds were last given to the core
+	refused uint64           // number of the last order whose refusal was taken
+	// stored are the last write that the store has confirmed and those after it. The store may
+	// have any of these, and another head would go on from it.
+	stored []Write
 }
 
-// sent is the last order to a host for a job.
+// mayHold returns the slots of a host in which a job may have processes, as this head knows it or
+// as another one might read it.
+func (e *entry) mayHold(host string) int {
+	n := e.Held[host]
+	for _, w := range e.stored {
+		n = max(n, w.held[host])
+	}
+	return n
+}
+
+// stream says what orders are about. Of each stream a host needs only the last one.
+type stream int
+
+// The streams.
+const (
+	toBegin  stream = iota // to start and to join
+	toLead                 // to the host that leads: to allot, to park, to stop
+	toInvite               // to the host that leads
+	toKill
+)
+
+// sentKey is a stream of orders for a job to a host.
+type sentKey struct {
+	host   string
+	stream stream
+}
+
+// sent is the last order of a stream on the link that there is now.
 type sent struct {
-	seq  uint64
-	text string // what it says, without its number
+	seq   uint64
+	verb  Verb
+	text  string // what it says, without its number
+	slots Slots  // of allot, by host
 }
 
 // Write is a value that is to be written into the store. It replaces what the key held.
@@ -117,13 +153,15 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 		return "", err
 	}
 	id = m.freeName(s.Name)
-	e := &entry{Job: Job{ID: id, Submission: s, Submitted: m.now, State: Waiting,
-		Want: Slots{}, Held: Slots{}, Names: map[string]string{}, Speeds: map[int]float64{},
-		Changes: []Change{}, Because: "waits for slots"}}
+	e := &entry{Job: Job{ID: id, Number: m.number + 1, Submission: s, Submitted: m.now,
+		State: Waiting, Because: "waits for slots", Speeds: map[int]float64{}, Changes: []Change{},
+		Gang: Gang{Want: Slots{}, Target: Slots{}, Held: Slots{}, Parts: map[string]int{},
+			Names: map[string]string{}}}}
 	e.init()
 	if err := m.coreSubmit(e); err != nil {
 		return "", &UsageError{err.Error()}
 	}
+	m.number++
 	m.jobs[id] = e
 	m.order = append(m.order, id)
 	m.touch(e)
@@ -132,8 +170,7 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 
 // init sets what of an entry need not outlive a head.
 func (e *entry) init() {
-	e.sent, e.reports, e.target = map[string]sent{}, map[string]Report{}, Slots{}
-	e.asked = map[string]bool{}
+	e.sent, e.begun, e.away = map[sentKey]sent{}, map[string]bool{}, map[string]int64{}
 }
 
 // checkSubmission refuses what the pool could never start.
@@ -182,24 +219,25 @@ func (m *Machine) freeName(want string) string {
 	}
 }
 
-// find returns a job of the pool, or an error that names the nearest.
-func (m *Machine) find(id string) (*entry, error) {
-	if e := m.jobs[id]; e != nil {
-		return e, nil
+// findOpen returns a job of the pool that is not over, or an error that names the nearest.
+func (m *Machine) findOpen(id string) (*entry, error) {
+	e := m.jobs[id]
+	switch {
+	case e == nil:
+		return nil, fmt.Errorf("the pool %s has no job called %s%s; shoal queue lists them",
+			m.cfg.Name, id, meant(id, slices.Sorted(maps.Keys(m.jobs))))
+	case e.State.Over():
+		return nil, fmt.Errorf("job %s is over: it has %s", id, e.State)
 	}
-	return nil, fmt.Errorf("the pool %s has no job called %s%s; shoal queue lists them",
-		m.cfg.Name, id, meant(id, slices.Sorted(maps.Keys(m.jobs))))
+	return e, nil
 }
 
 // Stop asks for the end of a job: of a running one when its step ends, or now.
 func (m *Machine) Stop(now int64, id, who string, atOnce bool) error {
 	m.at(now)
-	e, err := m.find(id)
-	switch {
-	case err != nil:
+	e, err := m.findOpen(id)
+	if err != nil {
 		return err
-	case e.State.Over():
-		return fmt.Errorf("job %s is over: it has %s", id, e.State)
 	}
 	e.StopBy, e.StopNow = cmp.Or(e.StopBy, who), e.StopNow || atOnce
 	if !e.State.started() {
@@ -215,12 +253,10 @@ func (m *Machine) Stop(now int64, id, who string, atOnce bool) error {
 // job back to the policy.
 func (m *Machine) Resize(now int64, id string, n int, who string) error {
 	m.at(now)
-	e, err := m.find(id)
+	e, err := m.findOpen(id)
 	switch {
 	case err != nil:
 		return err
-	case e.State.Over():
-		return fmt.Errorf("job %s is over: it has %s", id, e.State)
 	case n == e.Asks:
 		return nil
 	case n < 0 || n > 0 && n < e.Submission.Min || n > m.capacity():
@@ -249,12 +285,10 @@ func (m *Machine) touch(e *entry) {
 func (m *Machine) Written(now int64, w Write) {
 	m.at(now)
 	if e := m.jobs[w.Job]; e != nil {
-		if w.Version > e.written {
-			e.written, e.stored = w.Version, w.held
-		}
-		if e.State.Over() && e.written >= e.version {
-			delete(m.ending, w.Job)
-		}
+		e.written = max(e.written, w.Version)
+		e.stored = slices.DeleteFunc(e.stored,
+			func(x Write) bool { return x.Version < e.written })
+		m.checkEnding(e)
 	}
 }
 
@@ -277,6 +311,7 @@ func (m *Machine) TakeWrites() (list []Write) {
 				continue
 			}
 			w.Value, w.Version, w.held = encodeJob(m.cfg.Name, &e.Job), e.version, e.Held.clone()
+			e.stored = append(e.stored, Write{Version: w.Version, held: w.held})
 		case w.Value == nil:
 			continue
 		}

@@ -2,7 +2,9 @@ package pool
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,8 +59,12 @@ func play(seed uint64, events int) *world {
 			w.killHead()
 		case k < 96:
 			if h := w.pick(func(h *worldHost) bool { return h.keeper }); h != nil {
-				w.note("the keeper of %s dies", h.name)
-				h.keeper = false
+				if w.r.IntN(2) == 0 {
+					w.note("the keeper of %s dies", h.name)
+					h.keeper = false
+				} else {
+					w.note("the link of %s breaks", h.name)
+				}
 				w.unlink(h)
 			}
 		case k < 98:
@@ -67,6 +73,8 @@ func play(seed uint64, events int) *world {
 				h.keeper = true
 				w.link(h)
 			}
+		case k < 99 && w.r.IntN(2) == 0:
+			w.mishap()
 		case k < 99 && w.r.IntN(4) == 0:
 			if h := w.pick(func(h *worldHost) bool { return !h.lost }); h != nil {
 				w.lose(h)
@@ -74,7 +82,11 @@ func play(seed uint64, events int) *world {
 		default:
 			if h := w.pick(func(h *worldHost) bool { return h.lost && !h.keeper }); h != nil {
 				if w.r.IntN(2) == 0 {
-					w.note("forget %s: %v", h.name, w.m.Forget(w.now, h.name))
+					err := w.m.Forget(w.now, h.name)
+					w.note("forget %s: %v", h.name, err)
+					if err == nil {
+						w.forgot[h.name] = true
+					}
 				} else {
 					h.lost, h.keeper = false, true
 					w.link(h)
@@ -91,27 +103,40 @@ func play(seed uint64, events int) *world {
 	return w
 }
 
+// number returns the value of an environment variable, or what it is without.
+func number(t *testing.T, name string, without uint64) uint64 {
+	text := os.Getenv(name)
+	if text == "" {
+		return without
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", name, text, err)
+	}
+	return n
+}
+
 // Whatever happens in whatever order, the promises of a pool hold, and at last every job ends.
+// SCHEDULES says how many schedules are played, from SEED on.
 func TestRandomSchedules(t *testing.T) {
-	n := 600
-	if text := os.Getenv("SHOAL_SCHED_SOAK"); text != "" {
-		n, _ = strconv.Atoi(text)
-	}
-	first, jobs := uint64(1), 0
-	if text := os.Getenv("SHOAL_SCHED_SEED"); text != "" {
-		first, _ = strconv.ParseUint(text, 10, 64)
-		n = 1
-	}
-	for seed := first; seed < first+uint64(n); seed++ {
-		w := play(seed, 400)
-		jobs += w.n
-		if w.broken != "" {
-			t.Fatalf("seed %d (SHOAL_SCHED_SEED=%[1]d), policy %s: %s\nthe last events:\n%s", seed,
-				w.cfg.Policy, w.broken, strings.Join(w.log[max(0, len(w.log)-40):], "\n"))
-		}
-	}
-	if jobs < n {
-		t.Errorf("%d jobs in %d schedules: the test tests nothing", jobs, n)
+	n, first := number(t, "SCHEDULES", 200), number(t, "SEED", 1)
+	parts := uint64(runtime.GOMAXPROCS(0))
+	for part := range parts {
+		t.Run(fmt.Sprint("part", part), func(t *testing.T) {
+			t.Parallel()
+			jobs := 0
+			for seed := first + part; seed < first+n; seed += parts {
+				w := play(seed, 400)
+				jobs += w.n
+				if w.broken != "" {
+					t.Fatalf("SCHEDULES=1 SEED=%d, policy %s: %s\nthe last events:\n%s", seed,
+						w.cfg.Policy, w.broken, strings.Join(w.log[max(0, len(w.log)-40):], "\n"))
+				}
+			}
+			if jobs < int(n/parts) {
+				t.Errorf("%d jobs in %d schedules: the test tests nothing", jobs, n/parts)
+			}
+		})
 	}
 }
 

@@ -5,8 +5,7 @@
 //
 // Who gets how many slots is decided by package sched. This package carries a job through its life:
 // waiting, starting, running, resizing, parking, parked, and at last ended, failed or stopped. The
-// invariants Q1 to Q8 are in docs/design/pool.md. They are tested for pools of one host; what is
-// here of several is not, and breaks Q1.
+// invariants Q1 to Q8 are in docs/design/pool.md.
 //
 // Times are milliseconds since 1970, as int64, and come in with the events. The same events give
 // the same bytes. A Machine is for one goroutine at a time, and no method blocks.
@@ -139,32 +138,44 @@ type Change struct {
 // Job is a job of a pool, as the store has it.
 type Job struct {
 	ID         string     `json:"job"`
+	Number     uint64     `json:"number"` // of the submission, in the order in which they came
 	Submission Submission `json:"submission"`
 	Submitted  int64      `json:"submitted"` // when
 	State      State      `json:"state"`
 	Because    string     `json:"because"` // why it has what it has, or waits
-	Attempt    int        `json:"attempt"` // how often it was started
-	Lead       string     `json:"lead"`    // host that leads it; "" = none
-	Want       Slots      `json:"want"`    // slots that were decided
-	Held       Slots      `json:"held"`    // slots in which there may be processes of it
-	// Names are the names that its hosts have in the job, by their names in the pool.
-	Names   map[string]string `json:"names"`
-	Elastic bool              `json:"elastic"` // whether its size can change
-	Steps   uint64            `json:"steps"`   // steps that are committed, as far as is known
-	Goal    uint64            `json:"goal"`    // steps that it has in all; 0 = not known
-	Speeds  map[int]float64   `json:"speeds"`  // measured steps a second, by number of workers
-	Used    float64           `json:"used"`    // seconds of slots that it has had
-	Began   int64             `json:"began"`   // when it first got slots; 0 = not yet
-	Over    int64             `json:"over"`    // when it ended; 0 = not yet
-	Error   string            `json:"error"`   // why it failed
-	StopBy  string            `json:"stop_by"` // who asked for its end; "" = nobody
-	StopNow bool              `json:"stop_now"`
-	Fails   int               `json:"fails"`  // starts in a row after which it made no step
-	Asks    int               `json:"asks"`   // number of workers that a person has set; 0 = none
-	Expect  Expectation       `json:"expect"` // what is expected of it now
-	Dir     string            `json:"run"`    // directory of its last run on the host that leads it
+	Gang
+	Elastic bool            `json:"elastic"` // whether its size can change
+	Steps   uint64          `json:"steps"`   // steps that are committed, as far as is known
+	Goal    uint64          `json:"goal"`    // steps that it has in all; 0 = not known
+	Speeds  map[int]float64 `json:"speeds"`  // measured steps a second, by number of workers
+	Used    float64         `json:"used"`    // seconds of slots that it has had
+	Began   int64           `json:"began"`   // when it first got slots; 0 = not yet
+	Over    int64           `json:"over"`    // when it ended; 0 = not yet
+	Error   string          `json:"error"`   // why it failed
+	StopBy  string          `json:"stop_by"` // who asked for its end; "" = nobody
+	StopNow bool            `json:"stop_now"`
+	Fails   int             `json:"fails"`  // starts in a row after which it made no step
+	Asks    int             `json:"asks"`   // number of workers that a person has set; 0 = none
+	Expect  Expectation     `json:"expect"` // what is expected of it now
+	Dir     string          `json:"run"`    // directory of its last run on the host that leads it
 	// Changes are the last ones, up to maxChanges, the newest last.
 	Changes []Change `json:"changes"`
+}
+
+// Gang is where a job is to be, and where it may be.
+type Gang struct {
+	Attempt int    `json:"attempt"` // how often it was started
+	Lead    string `json:"lead"`    // host that leads it; "" = none
+	Want    Slots  `json:"want"`    // slots that were decided
+	Target  Slots  `json:"target"`  // slots that it was given last, or is to be given next
+	Held    Slots  `json:"held"`    // slots in which there may be processes of it
+	// Parts are the numbers of its parts on hosts: each start and each join is another part.
+	Parts  map[string]int `json:"parts"`
+	Parted int            `json:"parted"` // number of the newest part of this attempt
+	Hurt   bool           `json:"hurt"`   // whether this attempt has lost a part
+	Pinned bool           `json:"pinned"` // whether it has refused to change
+	// Names are the names that its hosts have in the job, by their names in the pool.
+	Names map[string]string `json:"names"`
 }
 
 // maxChanges bounds the changes that are kept of a job.
@@ -180,6 +191,9 @@ type Host struct {
 
 	Up    bool  `json:"-"` // whether its keeper is linked
 	Since int64 `json:"-"` // since when it is up, or away
+
+	heard   bool // whether its keeper has reported since it is up
+	foreign bool // whether processes are there that no job accounts for
 }
 
 // Verb is what a keeper is to do.
@@ -204,6 +218,7 @@ type Order struct {
 	Verb    Verb   `json:"verb"`
 	Job     string `json:"job"`
 	Attempt int    `json:"attempt"`
+	Part    int    `json:"part,omitempty"` // of start, join, drop and kill: number of the part
 
 	Spec    string   `json:"spec,omitempty"`    // of start: the job
 	Dir     string   `json:"dir,omitempty"`     // of start and join: folder of the command
@@ -229,10 +244,13 @@ type Report struct {
 	Jobs []JobReport `json:"jobs"`
 }
 
-// JobReport is what a keeper says of a job on its host.
+// JobReport is what a keeper says of a part of a job on its host. A part that has ended never
+// lives again: a keeper carries out an order to start or to join only if it has had no part of the
+// job with that attempt and that number, or later ones.
 type JobReport struct {
 	Job     string `json:"job"`
 	Attempt int    `json:"attempt"`
+	Part    int    `json:"part"` // by the order to start or to join
 	Live    bool   `json:"live"` // whether its launcher or agent runs here
 	End     *End   `json:"end,omitempty"`
 	Led     *Led   `json:"led,omitempty"`     // the job, where this host leads it
@@ -262,5 +280,7 @@ type Led struct {
 	Pace    float64        `json:"pace,omitempty"` // seconds of a step at this size; 0 = not known
 	Join    string         `json:"join,omitempty"`
 	Token   string         `json:"token,omitempty"` // after an order to invite
-	Dir     string         `json:"dir"`
+	// Allotted is the number of the last order to allot that the job took while this host led it.
+	Allotted uint64 `json:"allotted,omitempty"`
+	Dir      string `json:"dir"`
 }

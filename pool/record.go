@@ -192,9 +192,9 @@ func decodeJob(pool, key string, text []byte) (Job, error) {
 		return Job{}, fmt.Errorf("job %s has the unknown state %.40q", j.ID, j.State)
 	case s.Min < 1 || s.Max < s.Min || s.Asked < s.Min || s.Asked > s.Max:
 		return Job{}, fmt.Errorf("job %s has sizes that cannot be", j.ID)
-	case !positive(j.Want) || !positive(j.Held):
+	case !positive(j.Want) || !positive(j.Held) || !positive(j.Target):
 		return Job{}, fmt.Errorf("job %s has slots that cannot be", j.ID)
-	case j.Names == nil || j.Speeds == nil || j.Changes == nil:
+	case j.Parts == nil || j.Names == nil || j.Speeds == nil || j.Changes == nil:
 		return Job{}, fmt.Errorf("job %s lacks a list", j.ID)
 	}
 	return j, nil
@@ -248,7 +248,7 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 		}
 	}
 	slices.SortFunc(list, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.Submitted, b.Submitted), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range list {
 		if err := m.restoreJob(e); err != nil {
@@ -286,18 +286,19 @@ func (m *Machine) restoreHost(key string, text []byte) error {
 func (m *Machine) restoreJob(e *entry) error {
 	e.init()
 	e.version, e.written = 1, 1
-	e.target, e.stored = e.Held.clone(), e.Held.clone()
-	if e.State == Starting || e.State == Running {
-		e.target = e.Want.clone()
-		for host, n := range e.target {
-			e.target[host] = min(n, e.Held[host])
-		}
-		e.target = e.target.clone()
+	e.stored = []Write{{Version: 1, held: e.Held.clone()}}
+	e.gone, e.alone = m.now, m.now
+	for host := range e.Parts { // an earlier head may have ordered it
+		e.begun[host] = true
 	}
 	m.jobs[e.ID] = e
+	m.number = max(m.number, e.Number)
 	m.countName(e)
 	if e.State.Over() {
 		m.over = append(m.over, e.ID)
+		if m.ending[e.ID] = true; e.Held.total() == 0 {
+			delete(m.ending, e.ID)
+		}
 		return nil
 	}
 	if e.Over = 0; !e.started() {

@@ -5,93 +5,151 @@ import (
 	"slices"
 )
 
-// What keepers report.
+// What keepers report, and what follows for the slots that jobs hold.
+//
+// A job holds slots on a host from the moment on at which it is decided that it gets them. It holds
+// fewer only in three cases. The keeper of the host says that the part of the job there is gone.
+// The host that leads the job says how many workers there are, and that the job has taken the last
+// order to allot, so that there will not be more. Or the part was never begun, and is not wanted.
 
-// Reported takes the report of a keeper. What it says of orders that it had not got yet is old: a
-// slot is free only when the keeper, having got the last order for it, says that no process is in
-// it.
+// Reported takes the report of a keeper on the link that HostUp told of last.
 func (m *Machine) Reported(now int64, r Report) {
 	m.at(now)
 	h := m.hosts[r.Host]
-	if h == nil || h.Forgot {
+	if h == nil || h.Forgot || !h.Up {
 		return
 	}
+	h.heard, h.foreign = true, false
 	by := make(map[string]JobReport, len(r.Jobs))
 	for _, j := range r.Jobs {
 		by[j.Job] = j
 	}
-	for _, id := range slices.Clone(m.order) {
+	for _, id := range m.unfinished() {
 		e := m.jobs[id]
-		j, there := by[id]
-		if !there && e.Held[r.Host] == 0 && e.Lead != r.Host {
-			continue
+		if j, there := by[id]; there && e.isPart(r.Host, j) {
+			m.takePart(e, r, j)
+		} else if e.Parts[r.Host] != 0 || e.Held[r.Host] > 0 {
+			m.takeAbsence(e, r)
 		}
-		m.takeJobReport(e, r, j, there)
 	}
 	for _, id := range slices.Sorted(maps.Keys(by)) {
-		m.acknowledge(r.Host, by[id])
+		m.takeRest(h, r, by[id])
 	}
 }
 
-// acknowledge tells a keeper that an end need not be reported any more.
-func (m *Machine) acknowledge(host string, j JobReport) {
-	e := m.jobs[j.Job]
-	if j.End == nil || e != nil && !e.State.Over() && e.Attempt == j.Attempt && e.Held[host] > 0 {
-		return
-	}
-	if e != nil && e.written < e.version {
-		return // once the store knows
-	}
-	m.seq++
-	m.orders = append(m.orders, Order{Seq: m.seq, Host: host, Verb: DropRun, Job: j.Job,
-		Attempt: j.Attempt})
+// unfinished returns the jobs that are not over, or that may still have processes, in order.
+func (m *Machine) unfinished() []string {
+	return append(slices.Clone(m.order), slices.Sorted(maps.Keys(m.ending))...)
 }
 
-// takeJobReport takes what a keeper says of one job; there is whether it says anything.
-func (m *Machine) takeJobReport(e *entry, r Report, j JobReport, there bool) {
-	if there && j.Attempt != e.Attempt {
-		if j.Live && e.Held[r.Host] == 0 { // of an earlier attempt, which must end
-			m.seq++
-			m.orders = append(m.orders, Order{Seq: m.seq, Host: r.Host, Verb: KillRun, Job: e.ID,
-				Attempt: j.Attempt})
+// isPart reports whether a report is of the part that a job has on a host now.
+func (e *entry) isPart(host string, j JobReport) bool {
+	return j.Attempt == e.Attempt && j.Part != 0 && j.Part == e.Parts[host]
+}
+
+// takePart takes what a keeper says of the part of a job on its host.
+func (m *Machine) takePart(e *entry, r Report, j JobReport) {
+	e.begun[r.Host] = true
+	if !j.Live {
+		e.crashed = e.crashed || e.started() && j.End != nil
+		m.partGone(e, r.Host)
+		switch {
+		case j.End != nil && j.End.Final && e.started():
+			m.takeEnd(e, r.Host, j.End)
+		default:
+			m.checkGone(e)
 		}
 		return
 	}
-	if s, told := e.sent[r.Host]; told && r.Acked < s.seq && !(there && j.Attempt == e.Attempt) {
-		return // it was said before the order was there
+	if !e.started() {
+		m.kill(e, r.Host, j)
+		return
 	}
-	part := r
-	part.Jobs = []JobReport{j}
-	e.reports[r.Host] = part
 	if j.Led != nil {
 		m.takeLed(e, r, j.Led)
 	}
-	if j.Refused != "" && there {
-		m.takeRefusal(e, j.Refused)
+	if s := e.sent[sentKey{r.Host, toLead}]; j.Refused != "" && s.seq > e.refused &&
+		r.Acked >= s.seq {
+		e.refused = s.seq
+		m.takeRefusal(e, j)
 	}
-	if there && j.Live {
+}
+
+// takeAbsence takes that a keeper does not know the part that a job is to have on its host.
+func (m *Machine) takeAbsence(e *entry, r Report) {
+	if e.Parts[r.Host] == 0 {
+		if e.Target[r.Host] == 0 || !e.started() {
+			m.partGone(e, r.Host)
+			m.checkGone(e)
+		}
 		return
 	}
-	if _, told := e.sent[r.Host]; !there && !told && e.State == Starting {
-		return // it was not asked to start it yet
+	s, told := e.sent[sentKey{r.Host, toBegin}]
+	switch {
+	case told && r.Acked < s.seq:
+		return // the order is under way
+	case !told && !e.begun[r.Host] && e.Target[r.Host] > 0 && e.started():
+		return // the order is still to come
 	}
-	// no process of it is on this host
-	if e.Held[r.Host] > 0 {
-		delete(e.Held, r.Host)
-		m.touch(e)
-	}
-	if j.End != nil && j.End.Final {
-		m.takeEnd(e, j.End)
-		return
-	}
+	m.partGone(e, r.Host) // the order was lost with its link, or the part with its host
 	m.checkGone(e)
+}
+
+// takeRest takes what a keeper says of parts that no job has now. Those that live are killed, and
+// until they are gone nothing starts on the host; those that have ended are dropped.
+func (m *Machine) takeRest(h *Host, r Report, j JobReport) {
+	e := m.jobs[j.Job]
+	switch {
+	case e != nil && e.isPart(h.Name, j):
+	case j.Live:
+		h.foreign = true
+		if e != nil {
+			m.kill(e, h.Name, j)
+		}
+	case e == nil || e.written >= e.version: // else once the store knows
+		m.seq++
+		m.orders = append(m.orders, Order{Seq: m.seq, Host: h.Name, Verb: DropRun, Job: j.Job,
+			Attempt: j.Attempt, Part: j.Part})
+	}
+}
+
+// grace is how long parts of a job that has ended may live on, in milliseconds.
+const grace = 10_000
+
+// kill has what is left of a job killed on a host, after a time in which it may end by itself.
+func (m *Machine) kill(e *entry, host string, j JobReport) {
+	if j.Attempt == e.Attempt && !e.started() && m.now < e.gone+grace {
+		return
+	}
+	m.send(e, toKill, Order{Host: host, Verb: KillRun, Job: e.ID, Attempt: j.Attempt,
+		Part: j.Part})
+}
+
+// partGone takes that a job has no process on a host any more.
+func (m *Machine) partGone(e *entry, host string) {
+	e.Hurt = e.Hurt || e.Target[host] > 0
+	delete(e.Held, host)
+	delete(e.Target, host)
+	delete(e.Parts, host)
+	delete(e.Names, host)
+	delete(e.begun, host)
+	e.away[host] = m.now
+	for key := range e.sent {
+		if key.host == host {
+			delete(e.sent, key)
+		}
+	}
+	if e.Lead == host {
+		e.Lead, e.token, e.alone = "", "", m.now
+	}
+	m.touch(e)
+	e.intent = e.version
 }
 
 // takeLed takes what the host that leads a job says of it.
 func (m *Machine) takeLed(e *entry, r Report, l *Led) {
-	before := e.Job
 	if e.Lead != r.Host {
-		e.Lead = r.Host
+		e.Lead, e.token = r.Host, ""
 		m.touch(e)
 	}
 	if e.Names[r.Host] != l.Host {
@@ -103,34 +161,41 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 		e.token = l.Token
 	}
 	m.takeProgress(e, l)
-	stale := r.Acked < e.sent[r.Host].seq
-	for host := range maps.Clone(e.Held) {
-		name := e.Names[host]
-		if name == "" || stale || e.State == Starting {
-			continue
-		}
-		least := e.target[host]
-		if n := max(least, l.Workers[name]); n < e.Held[host] {
-			e.Held[host] = n
-			if n == 0 && host != r.Host && !e.reported(host) {
-				e.Held[host] = 1 // its agent is there until its own keeper says otherwise
-			}
-			if e.Held[host] == 0 {
-				delete(e.Held, host)
-			}
-			m.touch(e)
-		}
-	}
-	if e.State == Starting && l.Size > 0 && l.Size >= min(e.target.total(), l.Want) {
+	m.takeWorkers(e, r, l)
+	if e.State == Starting && l.Size > 0 && l.Size >= min(e.Target.total(), l.Want) {
 		e.State = Running
 		m.touch(e)
 		m.changeDone(e)
 		_ = m.coreUpdate(e)
 	}
-	if before.Elastic != l.Elastic {
+	if e.State == Starting && l.Size == 0 && e.Hurt {
+		m.giveUp(e, "a host of it was lost before all were there")
+		return
+	}
+	if e.Elastic != l.Elastic {
 		e.Elastic = l.Elastic
 		m.touch(e)
 		_ = m.coreUpdate(e)
+	}
+}
+
+// takeWorkers takes how many workers a job has on its hosts, if there will not be more. A part
+// without workers holds a slot until its own keeper says that it is gone.
+func (m *Machine) takeWorkers(e *entry, r Report, l *Led) {
+	s := e.sent[sentKey{r.Host, toLead}]
+	if e.State != Running && e.State != Resizing || s.verb != AllotRun || l.Allotted != s.seq ||
+		r.Acked < s.seq || !s.slots.equal(e.Target) {
+		return
+	}
+	for host, held := range e.Held {
+		name := e.Names[host]
+		if name == "" {
+			continue
+		}
+		if n := max(e.Target[host], l.Workers[name], 1); n < held {
+			e.Held[host] = n
+			m.touch(e)
+		}
 	}
 }
 
@@ -147,28 +212,38 @@ func (m *Machine) takeProgress(e *entry, l *Led) {
 }
 
 // takeRefusal takes that a job did not do what it was told. Where it cannot get smaller, somebody
-// else must make room.
-func (m *Machine) takeRefusal(e *entry, why string) {
-	if e.asked[why] {
+// else must make room. It keeps the workers that it has.
+func (m *Machine) takeRefusal(e *entry, j JobReport) {
+	if e.State != Running && e.State != Resizing && e.State != Parking {
 		return
 	}
-	e.asked[why] = true
 	if n := len(e.Changes); n > 0 && e.Changes[n-1].Done == 0 {
-		e.Changes[n-1].Outcome = "refused: " + why
+		e.Changes[n-1].Outcome = "refused: " + j.Refused
 	}
-	m.notef("job %s: %s", e.ID, why)
-	m.touch(e)
+	m.notef("job %s: %s", e.ID, j.Refused)
 	if e.State == Parking {
 		e.State = Running
 	}
-	e.Want = e.Held.clone()
-	e.target = e.Want.clone()
+	if j.Led != nil {
+		has := Slots{}
+		for host, name := range e.Names {
+			if n := min(j.Led.Workers[name], e.Held[host]); n > 0 {
+				has[host] = n
+			}
+		}
+		if has.total() > 0 {
+			e.Target = has
+		}
+	}
+	e.Want = e.Target.clone()
+	m.touch(e)
+	e.intent = e.version
 	m.coreKeep(e)
 }
 
-// takeEnd takes the end of a job.
-func (m *Machine) takeEnd(e *entry, x *End) {
-	e.Dir = x.Dir
+// takeEnd takes the end of a job on the host that led it. Other parts of it may still be there.
+func (m *Machine) takeEnd(e *entry, host string, x *End) {
+	e.Dir, e.Lead = x.Dir, host
 	switch {
 	case x.Parked && e.StopBy == "":
 		m.requeue(e, Parked, e.Because)
@@ -186,8 +261,20 @@ func (m *Machine) takeEnd(e *entry, x *End) {
 
 // checkGone puts a job among those that wait when all of its processes are gone without an end.
 func (m *Machine) checkGone(e *entry) {
-	if !e.started() || e.Held.total() > 0 {
+	if e.State.Over() {
+		m.checkEnding(e)
 		return
+	}
+	if !e.started() {
+		return
+	}
+	for host := range e.Parts {
+		if e.begun[host] {
+			return
+		}
+	}
+	for host := range maps.Clone(e.Held) { // what was to be begun has nobody to join
+		m.partGone(e, host)
 	}
 	if e.StopBy != "" {
 		m.end(e, Stopped, "")

@@ -18,7 +18,9 @@ func (m *Machine) Settle(now int64) {
 	m.at(now)
 	m.takeGrants()
 	for _, id := range m.byGrant() { // what frees slots comes first
-		if e := m.jobs[id]; e.started() {
+		if e := m.jobs[id]; e.State == Starting {
+			m.advanceStarting(e)
+		} else if e.started() {
 			m.advanceRunning(e)
 		}
 	}
@@ -111,17 +113,56 @@ func (m *Machine) start(e *entry) {
 			return
 		}
 	}
-	e.State, e.Attempt, e.Elastic = Starting, e.Attempt+1, false
+	e.State, e.Attempt, e.Elastic, e.Pinned = Starting, e.Attempt+1, false, false
 	e.Lead = largest(e.Want)
-	e.Held, e.Names, e.join, e.token = e.Want.clone(), map[string]string{}, "", ""
-	e.target = e.Want.clone()
-	e.sent, e.reports = map[string]sent{}, map[string]Report{}
+	e.Held, e.Target = e.Want.clone(), e.Want.clone()
+	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
+	e.init()
+	e.crashed, e.Hurt, e.join, e.token, e.led = false, false, "", "", 0
 	if e.Began == 0 {
 		e.Began = m.now
 	}
+	m.nameParts(e)
+	_ = m.coreUpdate(e)
+}
+
+// nameParts gives the hosts on which a job is to have slots and has no part their numbers and
+// names, and has all that written before an order goes out.
+func (m *Machine) nameParts(e *entry) {
+	for _, p := range e.Target.places() {
+		if e.Parts[p.Host] == 0 {
+			e.Parted++
+			e.Parts[p.Host] = e.Parted
+			e.Names[p.Host] = fmt.Sprintf("%.40s-%d-%d", p.Host, e.Attempt, e.Parted)
+		}
+	}
 	m.touch(e)
 	e.intent = e.version
-	_ = m.coreUpdate(e)
+}
+
+// Pauses, in milliseconds.
+const (
+	joinPause = 2_000  // until a host whose part is gone joins a job again
+	leadPause = 30_000 // how long a job that is starting is waited for when nobody leads it
+)
+
+// advanceStarting gives a start up that cannot come to anything, since nobody leads it.
+func (m *Machine) advanceStarting(e *entry) {
+	if e.Lead != "" || m.now < e.alone+leadPause {
+		return
+	}
+	for host := range e.Parts {
+		if h := m.hosts[host]; h == nil || !h.Up || !h.heard {
+			return // it may lead
+		}
+	}
+	m.giveUp(e, "its hosts did not come together")
+}
+
+// giveUp ends an attempt that has not begun to train: what is left of it is killed.
+func (m *Machine) giveUp(e *entry, why string) {
+	m.requeue(e, Waiting, why)
+	e.gone = m.now - grace
 }
 
 // largest returns the host with the most slots, the first by name among equals.
@@ -137,7 +178,8 @@ func largest(s Slots) (best string) {
 // advanceRunning brings a job that has processes nearer to what it wants.
 func (m *Machine) advanceRunning(e *entry) {
 	switch {
-	case e.State == Stopping, e.State == Starting:
+	case e.State == Stopping:
+		m.checkGone(e)
 		return
 	case e.Want.total() == 0:
 		if e.State != Parking {
@@ -150,13 +192,12 @@ func (m *Machine) advanceRunning(e *entry) {
 		return // a checkpoint is under way; it starts again when that is over
 	}
 	target := m.nextTarget(e)
-	if !target.equal(e.target) {
-		e.target = target
+	if !target.equal(e.Target) {
+		e.Target = target
 		for host, n := range target {
 			e.Held[host] = max(e.Held[host], n)
 		}
-		m.touch(e)
-		e.intent = e.version
+		m.nameParts(e)
 	}
 	state := Running
 	if !e.Want.equal(e.Held) {
@@ -176,13 +217,19 @@ func (m *Machine) advanceRunning(e *entry) {
 func (m *Machine) nextTarget(e *entry) Slots {
 	target := Slots{}
 	for host, n := range e.Want {
-		have := e.Held[host]
-		if k := min(n, have+max(0, m.free(host))); k > 0 {
+		have, free := e.Held[host], m.free(host)
+		if e.Parts[host] == 0 && m.now < e.away[host]+joinPause {
+			free = 0
+		}
+		if e.Target[host] == 0 && e.Parts[host] != 0 {
+			have, free = 0, 0 // its part there is leaving, and must be gone before another comes
+		}
+		if k := min(n, have+free); k > 0 {
 			target[host] = k
 		}
 	}
 	if target.total() < e.Submission.Min {
-		return e.target
+		return e.Target
 	}
 	return target
 }
@@ -200,23 +247,21 @@ func (m *Machine) instruct(e *entry) {
 		m.instructSize(e, o)
 	case Parking:
 		o.Verb, o.Host = ParkRun, e.Lead
-		m.send(e, o)
+		m.send(e, toLead, o)
 	case Stopping:
 		o.Verb, o.Host, o.Who, o.Now = StopRun, e.Lead, e.StopBy, e.StopNow
-		m.send(e, o)
+		m.send(e, toLead, o)
 	}
 }
 
 // instructStart has the host that leads a job start it, and the others join it.
 func (m *Machine) instructStart(e *entry, o Order) {
-	if e.Lead == "" {
-		return
-	}
-	if _, told := e.sent[e.Lead]; !told {
-		o.Verb, o.Host = StartRun, e.Lead
+	if e.Parts[e.Lead] == 1 && !e.begun[e.Lead] {
+		o.Verb, o.Host, o.Part = StartRun, e.Lead, 1
 		o.Spec, o.Dir, o.Env = e.Submission.Spec, e.Submission.Dir, e.Submission.Env
-		o.Workers, o.Slots, o.Shared = e.target.total(), e.target[e.Lead], true
-		m.send(e, o)
+		o.Workers, o.Slots, o.Shared = e.Target.total(), e.Target[e.Lead], true
+		m.send(e, toBegin, o)
+		return
 	}
 	m.instructJoins(e, o)
 }
@@ -224,87 +269,69 @@ func (m *Machine) instructStart(e *entry, o Order) {
 // instructJoins has hosts join a job that are to have workers of it and are not in it. The one that
 // leads makes the token.
 func (m *Machine) instructJoins(e *entry, o Order) {
-	for _, p := range e.target.places() {
-		if p.Host == e.Lead || e.Names[p.Host] != "" && e.hasPart(p.Host) {
+	for _, p := range e.Target.places() {
+		if p.Host == e.Lead || e.begun[p.Host] {
 			continue
 		}
 		if e.join == "" || e.token == "" {
 			if e.led > 0 {
 				o.Verb, o.Host = InviteRun, e.Lead
-				m.send(e, o)
+				m.send(e, toInvite, o)
 			}
 			return
-		}
-		if e.Names[p.Host] == "" || e.reported(p.Host) {
-			e.Names[p.Host] = m.freshName(e, p.Host)
-			delete(e.reports, p.Host)
-			delete(e.sent, p.Host)
-			m.touch(e)
-			e.intent = e.version
-			continue // the name is written first
 		}
 		j := o
 		j.Verb, j.Host, j.Join, j.Token, j.Name = JoinRun, p.Host, e.join, e.token, e.Names[p.Host]
 		j.Dir, j.Env, j.Slots = e.Submission.Dir, e.Submission.Env, p.Slots
-		m.send(e, j)
+		j.Part = e.Parts[p.Host]
+		m.send(e, toBegin, j)
 	}
-}
-
-// hasPart reports whether the keeper of a host has said that its part of the job runs, or has not
-// answered yet the order to join.
-func (e *entry) hasPart(host string) bool {
-	r, known := e.reports[host]
-	if s, told := e.sent[host]; told && (!known || r.Acked < s.seq) {
-		return true
-	}
-	return known && len(r.Jobs) > 0 && r.Jobs[0].Live
-}
-
-// reported reports whether the keeper of a host has said that its part of the job is over.
-func (e *entry) reported(host string) bool {
-	r, known := e.reports[host]
-	return known && len(r.Jobs) > 0 && !r.Jobs[0].Live
-}
-
-// freshName returns a name for a host in a job, which none of its hosts has had.
-func (m *Machine) freshName(e *entry, host string) string {
-	m.seq++
-	return fmt.Sprintf("%.40s-%d-%d", host, e.Attempt, m.seq)
 }
 
 // instructSize gives a running job the slots of its target.
 func (m *Machine) instructSize(e *entry, o Order) {
 	m.instructJoins(e, o)
 	allot := Slots{}
-	for host, n := range e.target {
+	for host, n := range e.Target {
 		if e.Names[host] == "" {
 			return // it is not known yet how the host is called there
 		}
 		allot[e.Names[host]] = n
 	}
 	o.Verb, o.Host, o.Allot = AllotRun, e.Lead, allot
-	m.send(e, o)
+	m.send(e, toLead, o)
 }
 
-// send makes an order, unless the host has got the same one last.
-func (m *Machine) send(e *entry, o Order) {
+// send makes an order, unless the host has got the same one last of its stream.
+func (m *Machine) send(e *entry, stream stream, o Order) {
 	h := m.hosts[o.Host]
-	if h == nil || !h.Up || h.Forgot {
+	if h == nil || !h.Up || h.Forgot || !h.heard {
 		return
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // texts and numbers
 	}
-	key := o.Host
-	if o.Verb == InviteRun {
-		key += "/invite"
-	}
+	key := sentKey{o.Host, stream}
 	if e.sent[key].text == string(text) {
 		return
 	}
+	switch stream {
+	case toBegin:
+		e.begun[o.Host] = true
+	case toLead: // should a host lead again that did before, it needs the orders of now
+		for other := range e.sent {
+			if other.stream == toLead && other.host != o.Host {
+				delete(e.sent, other)
+			}
+		}
+	}
 	m.seq++
-	e.sent[key] = sent{m.seq, string(text)}
+	s := sent{seq: m.seq, verb: o.Verb, text: string(text)}
+	if o.Verb == AllotRun {
+		s.slots = e.Target.clone()
+	}
+	e.sent[key] = s
 	o.Seq = m.seq
 	m.orders = append(m.orders, o)
 }
@@ -316,7 +343,7 @@ func (m *Machine) end(e *entry, state State, why string) {
 	if state == Stopped {
 		e.Because = "stopped by " + e.StopBy
 	}
-	e.Want, e.Held = Slots{}, Slots{}
+	e.Want, e.Target, e.gone = Slots{}, Slots{}, m.now
 	m.learn(e)
 	m.core.Ended(jobID(e))
 	m.order = slices.DeleteFunc(m.order, func(id string) bool { return id == e.ID })
@@ -331,11 +358,18 @@ func (m *Machine) end(e *entry, state State, why string) {
 	m.touch(e)
 }
 
-// requeue puts a job whose processes are gone among those that wait. It fails a job that was
-// started several times and made no step.
+// checkEnding forgets that a job is ending when the store knows it and no process can be left.
+func (m *Machine) checkEnding(e *entry) {
+	if e.State.Over() && e.written >= e.version && e.Held.total() == 0 {
+		delete(m.ending, e.ID)
+	}
+}
+
+// requeue puts a job whose attempt has ended among those that wait. It fails a job that was started
+// several times and made no step.
 func (m *Machine) requeue(e *entry, state State, why string) {
 	const most = 3 // starts without a step
-	if state == Waiting {
+	if state == Waiting && e.crashed {
 		e.Fails++
 	}
 	if e.Fails >= most {
@@ -343,9 +377,15 @@ func (m *Machine) requeue(e *entry, state State, why string) {
 			plural.Of(most, "time"), why))
 		return
 	}
-	e.State, e.Because, e.Lead = state, why, ""
-	e.Want, e.Held, e.target = Slots{}, Slots{}, Slots{}
-	e.sent, e.reports, e.Names = map[string]sent{}, map[string]Report{}, map[string]string{}
+	e.State, e.Because, e.Lead, e.gone = state, why, "", m.now
+	e.Want, e.Target = Slots{}, Slots{}
 	m.touch(e)
-	m.coreAgain(e)
+	_ = m.coreUpdate(e)
+}
+
+// waitAgain takes from a job that has not begun the slots that were decided for it.
+func (m *Machine) waitAgain(e *entry) {
+	e.Want = Slots{}
+	_ = m.core.Undo(jobID(e), nil, false)
+	m.touch(e)
 }

@@ -183,6 +183,9 @@ func (m *Machine) Check() error {
 			held += m.jobs[id].Held[name]
 			want += m.jobs[id].Want[name]
 		}
+		for id := range m.ending {
+			held += m.jobs[id].Held[name]
+		}
 		if held > h.Slots && !h.Forgot {
 			return fmt.Errorf("host %s has %s, and %d are held", name,
 				plural.Of(h.Slots, "slot"), held)
@@ -193,23 +196,18 @@ func (m *Machine) Check() error {
 		switch {
 		case e.State.Over():
 			return fmt.Errorf("job %s is over and among those that are not", id)
-		case !e.started() && e.Held.total() > 0:
-			return fmt.Errorf("job %s is %s and holds %v", id, e.State, e.Held)
-		case (e.State == Running || e.State == Resizing) && !e.lostHosts(m) &&
-			e.target.total() < e.Submission.Min:
-			return fmt.Errorf("job %s is %s with %v, fewer than %d", id, e.State, e.target,
+		case !e.started() && e.Target.total() > 0:
+			return fmt.Errorf("job %s is %s and is given %v", id, e.State, e.Target)
+		case (e.State == Running || e.State == Resizing) && !e.Hurt &&
+			e.Target.total() < e.Submission.Min:
+			return fmt.Errorf("job %s is %s with %v, fewer than %d", id, e.State, e.Target,
 				e.Submission.Min)
+		}
+		for host, n := range e.Target {
+			if e.Held[host] < n {
+				return fmt.Errorf("job %s is given %v and holds %v", id, e.Target, e.Held)
+			}
 		}
 	}
 	return nil
-}
-
-// lostHosts reports whether hosts of a job were lost since it started.
-func (e *entry) lostHosts(m *Machine) bool {
-	for _, h := range m.hosts {
-		if h.Forgot {
-			return true
-		}
-	}
-	return false
 }

@@ -13,24 +13,35 @@ func (w *world) lose(h *worldHost) {
 	w.note("%s is lost", h.name)
 	h.lost, h.keeper = true, false
 	w.unlink(h)
-	for id, run := range w.runs {
-		if run.agents[h.name] {
-			w.killOn(id, h.name, run.attempt)
-			if run.lead == h.name {
-				w.handOver(id)
-			}
-			if run.lead == h.name { // nobody is left
-				for host := range run.agents {
-					p := w.hosts[host].parts[id]
-					if p != nil && p.attempt == run.attempt && p.live {
-						p.live, p.end = false, &End{Error: "the head is lost"}
-					}
-				}
-				run.workers, run.agents = map[string]int{}, map[string]bool{}
-			}
-		}
+	for _, id := range w.jobIDs() {
+		w.killOn(id, h.name, w.runs[id].attempt)
 	}
 	h.parts = map[string]*part{}
+}
+
+// mishap kills an agent, loses a report, or lets parts of jobs that have ended go.
+func (w *world) mishap() {
+	switch w.r.IntN(3) {
+	case 0:
+		h := w.pick(func(h *worldHost) bool { return len(h.parts) > 0 })
+		if h == nil {
+			return
+		}
+		for _, id := range w.jobIDs() {
+			if p := h.parts[id]; p != nil && p.live && w.r.IntN(2) == 0 {
+				w.note("the agent of %s on %s is killed", id, h.name)
+				w.killOn(id, h.name, p.attempt)
+			}
+		}
+	case 1:
+		if h := w.pick(func(h *worldHost) bool { return len(h.out) > 1 }); h != nil {
+			h.out = h.out[1:]
+		}
+	case 2:
+		if h := w.pick(func(h *worldHost) bool { return true }); h != nil {
+			w.exit(h)
+		}
+	}
 }
 
 // killHead starts another head from what the store has.
@@ -65,18 +76,26 @@ func (w *world) killHead() {
 // check checks what is promised after every event.
 func (w *world) check() {
 	if err := w.m.Check(); err != nil {
-		w.fail("%v", err)
+		w.fail("%v\n%s", err, w.describe())
 	}
 	for _, name := range w.names() {
 		n := 0
 		for _, run := range w.runs {
 			n += run.workers[name]
 		}
+		for _, p := range w.hosts[name].parts {
+			n += p.workers
+		}
 		if n > w.hosts[name].slots {
 			w.fail("Q1: %d processes on %s, which has %d slots", n, name, w.hosts[name].slots)
 		}
 	}
 	for id, run := range w.runs {
+		e := w.m.jobs[id]
+		if run.began && !run.over && len(w.forgot) == 0 &&
+			(e == nil || !e.started() || e.Attempt != run.attempt) {
+			w.fail("Q7: job %s trains, and is given up", id)
+		}
 		n := 0
 		for _, k := range run.workers {
 			n += k
@@ -100,9 +119,15 @@ func (w *world) calm() {
 	}
 	for range 3000 {
 		w.now += 1000
+		for _, name := range w.names() {
+			w.exit(w.hosts[name])
+		}
 		w.settle()
-		for len(w.writes) > 0 {
-			w.write()
+		for n := 0; len(w.writes) > 0; n++ {
+			if w.write(); n > 5000 {
+				w.fail("it writes for ever: %s", w.describe())
+				return
+			}
 			w.settle()
 		}
 		for _, name := range w.names() {
@@ -126,13 +151,18 @@ func (w *world) calm() {
 			return
 		}
 	}
+	w.fail("Q5: these never end:\n%s", w.describe())
+}
+
+// describe says what jobs that are not over do.
+func (w *world) describe() string {
 	var left []string
 	for _, id := range w.m.order {
 		e := w.m.jobs[id]
-		left = append(left, fmt.Sprintf("%s %s want %v held %v target %v lead %s: %s", id, e.State,
-			e.Want, e.Held, e.target, e.Lead, e.Because))
+		left = append(left, fmt.Sprintf("%s %s: %s, %+v begun %v, in truth %+v", id, e.State,
+			e.Because, e.Gang, e.begun, w.runs[id]))
 	}
-	w.fail("Q5: these never end:\n%s", strings.Join(left, "\n"))
+	return strings.Join(left, "\n")
 }
 
 // jobIDs returns the names of all runs in order.

@@ -21,6 +21,7 @@ type world struct {
 	hosts  map[string]*worldHost
 	runs   map[string]*worldRun // by job
 	kept   map[string]bool      // ids of jobs that were accepted, and which the store has
+	forgot map[string]bool      // hosts that were ever forgotten
 	asked  []string             // ids whose submission is not yet answered
 	writes []Write              // under way
 	log    []string
@@ -45,10 +46,14 @@ type worldHost struct {
 // part is what a keeper knows of a job on its host.
 type part struct {
 	attempt int
+	number  int
 	live    bool
-	end     *End
-	refused string
-	invited bool
+	// workers are its processes when its job has ended already, which it has not heard.
+	workers  int
+	allotted uint64
+	end      *End
+	refused  string
+	invited  bool
 }
 
 // worldRun is one attempt of a job, in truth.
@@ -68,6 +73,7 @@ type worldRun struct {
 	parking bool
 	stop    bool
 	hurt    bool // whether it has lost processes to faults
+	over    bool // whether it has ended
 	steps   uint64
 	goal    uint64
 }
@@ -75,11 +81,12 @@ type worldRun struct {
 // newWorld returns a world whose events follow from a seed.
 func newWorld(seed uint64) *world {
 	w := &world{r: rand.New(rand.NewPCG(seed, 1)), now: 1_000_000, store: map[string][]byte{},
-		hosts: map[string]*worldHost{}, runs: map[string]*worldRun{}, kept: map[string]bool{}}
+		hosts: map[string]*worldHost{}, runs: map[string]*worldRun{}, kept: map[string]bool{},
+		forgot: map[string]bool{}}
 	policies := policyNames()
 	w.cfg = Config{Name: "lab", Policy: policies[w.r.IntN(len(policies))], Age: 1}
 	w.m, _ = New(w.cfg, w.now)
-	for i := range 1 {
+	for i := range 1 + w.r.IntN(4) {
 		h := &worldHost{name: fmt.Sprintf("h%d", i), slots: 1 + w.r.IntN(4), keeper: true,
 			parts: map[string]*part{}}
 		w.hosts[h.name] = h
@@ -157,6 +164,7 @@ func (w *world) write() {
 	x := w.writes[0]
 	w.writes = w.writes[1:]
 	w.store[x.Key] = x.Value
+	w.note("written %s %v", x.Job, x.held)
 	w.m.Written(w.now, x)
 	w.asked = slices.DeleteFunc(w.asked, func(id string) bool {
 		if w.m.IsWritten(id) {
@@ -192,14 +200,17 @@ func (w *world) carryOut(h *worldHost) {
 	mine := run != nil && run.attempt == o.Attempt
 	switch o.Verb {
 	case StartRun:
-		if p != nil && p.attempt >= o.Attempt {
+		if p != nil && (p.attempt > o.Attempt || p.attempt == o.Attempt && p.number >= o.Part) {
 			break
 		}
-		if p != nil && p.live {
+		if run != nil && !run.over {
 			w.fail("Q1: %s starts attempt %d of %s beside attempt %d", h.name, o.Attempt, o.Job,
-				p.attempt)
+				run.attempt)
 		}
-		h.parts[o.Job] = &part{attempt: o.Attempt, live: true}
+		if p != nil && p.live {
+			w.fail("Q1: %s starts attempt %d of %s beside a part", h.name, o.Attempt, o.Job)
+		}
+		h.parts[o.Job] = &part{attempt: o.Attempt, number: o.Part, live: true}
 		before := uint64(0)
 		if run != nil && run.parks {
 			before = run.steps // it goes on from its checkpoint
@@ -213,22 +224,29 @@ func (w *world) carryOut(h *worldHost) {
 			parks: e.Submission.Preempt == "park" && w.r.IntN(4) > 0,
 			goal:  uint64(20 + w.r.IntN(60))}
 	case JoinRun:
-		if p != nil && p.attempt == o.Attempt && p.live || !mine {
+		if p != nil && (p.attempt > o.Attempt || p.attempt == o.Attempt && p.number >= o.Part) {
 			break
 		}
-		h.parts[o.Job] = &part{attempt: o.Attempt, live: true}
+		if p != nil && p.live {
+			w.fail("Q1: %s joins %s beside a part", h.name, o.Job)
+		}
+		if h.parts[o.Job] = (&part{attempt: o.Attempt, number: o.Part}); !mine || run.over {
+			h.parts[o.Job].end = &End{Error: "nobody answers"}
+			break
+		}
+		h.parts[o.Job].live = true
 		run.names[h.name], run.agents[h.name], run.room[h.name] = o.Name, true, o.Slots
 	case AllotRun:
 		if p == nil || !p.live || !mine || run.lead != h.name {
 			break
 		}
-		if p.refused = ""; !run.elastic {
+		if p.refused, p.allotted = "", o.Seq; !run.elastic {
 			same := true
 			for host, n := range run.workers {
 				same = same && o.Allot[run.names[host]] == n
 			}
 			if !same {
-				p.refused = "it does not train in steps"
+				p.refused, p.allotted = "it does not train in steps", 0
 			}
 			break
 		}
@@ -254,25 +272,60 @@ func (w *world) carryOut(h *worldHost) {
 			run.stop = true
 		}
 	case DropRun:
-		if p != nil && p.attempt == o.Attempt && !p.live {
+		if p != nil && p.attempt == o.Attempt && p.number == o.Part && !p.live {
 			delete(h.parts, o.Job)
 		}
 	case KillRun:
-		if p != nil && p.attempt == o.Attempt && p.live {
-			p.live, p.end = false, &End{}
+		if p != nil && p.attempt == o.Attempt && p.number == o.Part && p.live {
+			if mine && !run.over && run.began && !w.forgot[h.name] {
+				w.fail("Q7: %s kills its part of %s, which trains", h.name, o.Job)
+			}
 			w.killOn(o.Job, h.name, o.Attempt)
 		}
 	}
 	h.acked = o.Seq
 }
 
-// killOn ends the processes of a job on a host.
+// killOn ends the part of a job on a host with its processes.
 func (w *world) killOn(job, host string, attempt int) {
+	if p := w.hosts[host].parts[job]; p != nil && p.live {
+		p.live, p.workers, p.end = false, 0, &End{Error: "killed"}
+	}
 	run := w.runs[job]
-	if run == nil || run.attempt != attempt {
+	if run == nil || run.attempt != attempt || run.over || !run.agents[host] {
 		return
 	}
 	run.workers[host], run.agents[host], run.hurt = 0, false, true
+	if w.handOver(job); run.lead == host { // nobody is left who can lead
+		w.note("nobody leads %s any more", job)
+		run.over = true
+		w.abandon(run, job)
+	}
+}
+
+// abandon ends what is left of a run on other hosts than the one that led it, some of it later.
+func (w *world) abandon(run *worldRun, id string) {
+	for _, host := range w.names() {
+		p := w.hosts[host].parts[id]
+		if p == nil || !p.live || p.attempt != run.attempt {
+			continue
+		}
+		if w.r.IntN(3) == 0 { // it hears it later
+			p.workers = run.workers[host]
+		} else {
+			p.live, p.end = false, &End{Error: "the head is lost"}
+		}
+	}
+	run.workers, run.agents = map[string]int{}, map[string]bool{}
+}
+
+// exit ends parts of jobs that have ended.
+func (w *world) exit(h *worldHost) {
+	for id, p := range h.parts {
+		if run := w.runs[id]; p.live && (run.over || run.attempt != p.attempt) {
+			p.live, p.workers, p.end = false, 0, &End{OK: true}
+		}
+	}
 }
 
 // report has a keeper say what is on its host.
@@ -285,10 +338,13 @@ func (w *world) report(h *worldHost) {
 	sort.Strings(ids)
 	for _, id := range ids {
 		p := h.parts[id]
-		j := JobReport{Job: id, Attempt: p.attempt, Live: p.live, End: p.end, Refused: p.refused}
-		if run := w.runs[id]; p.live && run.attempt == p.attempt && run.lead == h.name {
-			l := &Led{Host: run.names[h.name], Workers: map[string]int{}, Elastic: run.elastic &&
-				run.steps > 0, Steps: run.steps, Goal: run.goal, Join: "addr", Dir: "/run"}
+		j := JobReport{Job: id, Attempt: p.attempt, Part: p.number, Live: p.live, End: p.end,
+			Refused: p.refused}
+		if run := w.runs[id]; p.live && run.attempt == p.attempt && run.lead == h.name &&
+			!run.over {
+			l := &Led{Host: run.names[h.name], Allotted: p.allotted, Workers: map[string]int{},
+				Elastic: run.elastic && run.steps > 0,
+				Steps:   run.steps, Goal: run.goal, Join: "addr", Dir: "/run"}
 			for host, n := range run.workers {
 				l.Workers[run.names[host]] = n
 				l.Size += n
@@ -312,7 +368,7 @@ func (w *world) report(h *worldHost) {
 // step lets a run make a step, with what follows at its end.
 func (w *world) step(id string) {
 	run := w.runs[id]
-	if run == nil || !run.agents[run.lead] {
+	if run == nil || run.over || !run.agents[run.lead] {
 		return
 	}
 	if !run.began {
@@ -341,6 +397,15 @@ func (w *world) step(id string) {
 	case run.steps >= run.goal:
 		w.finish(id, End{Final: true, OK: true})
 	case run.allot != nil:
+		after := 0
+		for host, n := range run.allot {
+			if run.agents[host] {
+				after += n
+			}
+		}
+		if after < run.least {
+			return // others must have joined before
+		}
 		for host := range run.names {
 			n := run.allot[host]
 			if !run.agents[host] {
@@ -379,15 +444,9 @@ func (w *world) handOver(id string) {
 func (w *world) finish(id string, x End) {
 	run := w.runs[id]
 	w.note("%s ends: %+v", id, x)
-	for host := range run.agents {
-		p := w.hosts[host].parts[id]
-		if p == nil || p.attempt != run.attempt || !p.live {
-			continue
-		}
-		p.live, p.end = false, &End{OK: true}
-		if host == run.lead {
-			p.end = &x
-		}
+	run.over = true
+	if p := w.hosts[run.lead].parts[id]; p != nil && p.attempt == run.attempt {
+		p.live, p.end = false, &x
 	}
-	run.workers, run.agents = map[string]int{}, map[string]bool{}
+	w.abandon(run, id)
 }
