@@ -40,7 +40,7 @@ type Table struct {
 }
 
 // all are the experiments, in the order of the help.
-var all = []Experiment{orders, siren}
+var all = []Experiment{orders, chain, siren}
 
 // Names returns the names of all experiments.
 func Names() (names []string) {

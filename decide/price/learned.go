@@ -1,0 +1,154 @@
+package price
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/decide/learn"
+	"github.com/shoal-ml/shoal/internal/portable"
+)
+
+// Learned is the scaling of a chain that predicts and learns (Luo, Wu, Li and Zhou, JSAC 2019): a
+// forecast says how many replicas are worth keeping, and an actor-critic makes that one more or one
+// fewer where it has learned that it costs less. It proposes only; Guard decides.
+type Learned struct {
+	stages []Stage
+	of     []*forecast
+	actor  *learn.ActorCritic
+}
+
+// actorState is how many numbers an actor sees of a stage.
+const actorState = window + 4
+
+// NewLearned returns one that has learned nothing and seen nothing; the seed gives first weights.
+func NewLearned(stages []Stage, seed uint64) *Learned {
+	l := &Learned{stages: stages, actor: learn.NewActorCritic(seed, actorState, 3, 24)}
+	l.Forget(seed)
+	return l
+}
+
+// Forget has it see the needs from anew, with what the actor has learned.
+func (l *Learned) Forget(seed uint64) {
+	r := learn.NewRandom(seed ^ 1)
+	l.of = nil
+	for range l.stages {
+		l.of = append(l.of, newForecast(r))
+	}
+}
+
+// Train has the actor learn from needs, which it goes through a number of times.
+func (l *Learned) Train(needs [][]int, times int) {
+	const length = 256 // slots of an episode
+	for round := range times {
+		l.Forget(uint64(round))
+		before, episodes := make([]int, len(l.stages)), make([][]learn.Moment, len(l.stages))
+		for _, need := range needs {
+			for i, s := range l.stages {
+				state := l.observe(i, need[i], before[i])
+				action := l.actor.Draw(state)
+				after := l.after(i, need[i], before[i], action)
+				worth := -s.cost(before[i], after) / (s.Run * (1 + l.of[i].scale))
+				before[i] = after
+				episodes[i] = append(episodes[i], learn.Moment{State: state, Action: action,
+					Reward: worth})
+				if len(episodes[i]) == length {
+					l.actor.Learn(episodes[i], 64)
+					episodes[i] = nil
+				}
+			}
+		}
+	}
+}
+
+// Propose returns how many replicas each stage should have, where it needs so many at least and has
+// had so many.
+func (l *Learned) Propose(need, before []int) []int {
+	after := make([]int, len(l.stages))
+	for i := range l.stages {
+		after[i] = l.after(i, need[i], before[i], l.actor.Best(l.observe(i, need[i], before[i])))
+	}
+	return after
+}
+
+// observe takes in what a stage needs, and returns what an actor sees of it.
+func (l *Learned) observe(i, need, before int) []float64 {
+	f, s := l.of[i], l.stages[i]
+	f.observe(float64(need))
+	mean, deviation := f.next()
+	scale := 1 + f.scale
+	return append(f.input(), (mean-float64(need))/scale, deviation/scale,
+		float64(before-max(need, s.level(f)))/scale, portable.Log(s.Start/s.Run)/4)
+}
+
+// after returns how many replicas an action leaves a stage: one fewer, as many or one more than are
+// worth keeping. What is not needed is not started, since it can be started when it is.
+func (l *Learned) after(i, need, before, action int) int {
+	return max(need, min(before, l.stages[i].level(l.of[i])+action-1))
+}
+
+// Guard is a Scaler that does what another one proposes, as long as it can be sure that it costs at
+// most a part more than a safe one, whatever comes. It knows what the safe one would have cost so
+// far, and what it costs to get to where that is.
+type Guard struct {
+	Stages   []Stage
+	Capacity float64 // of all hosts; 0 = no bound
+	Safe     Scaler
+	Bold     func(need, before []int) []int
+	Part     float64 // by how much it may cost more; 0.02 = 2 %
+
+	safe, has []int   // replicas of the safe one, and those that there are
+	safeCost  float64 // of the safe one so far
+	cost      float64 // so far
+	followed  int     // slots of time in which the proposal was followed
+}
+
+// Step implements Scaler.
+func (g *Guard) Step(need []int) ([]int, error) {
+	if g.has == nil {
+		g.safe, g.has = make([]int, len(need)), make([]int, len(need))
+	}
+	safe, err := g.Safe.Step(need)
+	if err != nil {
+		return nil, err
+	}
+	g.safeCost += costOf(g.Stages, g.safe, safe)
+	g.safe = slices.Clone(safe)
+	after := g.Bold(need, g.has)
+	cost := g.cost + costOf(g.Stages, g.has, after)
+	if g.fits(after) && cost+g.back(after) <= g.safeCost*(1+g.Part) {
+		g.followed++
+	} else {
+		after = slices.Clone(safe)
+		cost = g.cost + costOf(g.Stages, g.has, after)
+	}
+	g.has, g.cost = slices.Clone(after), cost
+	return after, nil
+}
+
+// Followed returns in how many slots of time the proposal was followed.
+func (g *Guard) Followed() int { return g.followed }
+
+// fits reports whether the hosts have room for these replicas.
+func (g *Guard) fits(whole []int) bool {
+	room := 0.0
+	for i, s := range g.Stages {
+		room += float64(s.Room * float64(whole[i]))
+	}
+	return g.Capacity <= 0 || room <= g.Capacity*(1+1e-9)
+}
+
+// back returns what it costs to start the replicas that the safe one has and these lack.
+func (g *Guard) back(whole []int) (cost float64) {
+	for i, s := range g.Stages {
+		cost += float64(s.Start * math.Max(0, float64(g.safe[i]-whole[i])))
+	}
+	return cost
+}
+
+// costOf returns what a chain costs in a slot of time, with replicas that were and that are there.
+func costOf(stages []Stage, before, after []int) (cost float64) {
+	for i, s := range stages {
+		cost += s.cost(before[i], after[i])
+	}
+	return cost
+}
