@@ -133,6 +133,13 @@ func (m *Machine) curve(e *entry, least, most int) sched.Curve {
 // abs returns the absolute value of n.
 func abs(n int) int { return max(n, -n) }
 
+// knowsWork reports whether anything is known of how many steps a job has to go. Where nothing is,
+// the core goes by an assumption that people are not told.
+func (m *Machine) knowsWork(e *entry) bool {
+	p := m.past[e.Submission.Kind]
+	return e.Goal > 0 || p != nil && p.Runs > 0
+}
+
 // left returns the steps that a job has to go: by its goal, by what jobs of its kind have taken, or
 // as assumed, at the rate that it has with the workers that it asks for.
 func (m *Machine) left(e *entry, rate float64) sched.Estimate {

@@ -52,6 +52,9 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 	e.begun[r.Host] = true
 	if !j.Live {
 		e.crashed = e.crashed || e.started() && j.End != nil
+		if j.Led != nil { // its last words
+			e.Steps = max(e.Steps, j.Led.Steps)
+		}
 		m.partGone(e, r.Host)
 		switch {
 		case j.End != nil && j.End.Final && e.started():

@@ -63,8 +63,12 @@ func (m *Machine) takeGrants() {
 		}
 		m.seq++
 		e.granted = m.seq
-		m.recordChange(e, want.total(), g.Because, expectation(g.Expect))
-		e.Want, e.Because, e.Expect = want.clone(), g.Because, expectation(g.Expect)
+		x := expectation(g.Expect)
+		if !m.knowsWork(e) {
+			x = Expectation{Pause: x.Pause}
+		}
+		m.recordChange(e, want.total(), g.Because, x)
+		e.Want, e.Because, e.Expect = want.clone(), g.Because, x
 		m.touch(e)
 		e.intent = e.version
 	}

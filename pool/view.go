@@ -70,6 +70,9 @@ func (m *Machine) expectNow(e *entry) Expectation {
 	if e.State.Over() || rate <= 0 {
 		return Expectation{}
 	}
+	if !m.knowsWork(e) {
+		return Expectation{Pause: x.Pause}
+	}
 	if e.State == Running || e.State == Resizing {
 		left := m.left(e, rate)
 		at := func(steps float64) int64 { return m.now + int64(max(steps, 0)/rate*1000) }
@@ -168,7 +171,10 @@ func (m *Machine) Answered(id string, before map[string]Move) Answer {
 		if o == nil || o.State.Over() || o.Want.total() >= x.From {
 			continue
 		}
-		x.To, x.Expect = o.Want.total(), o.Expect
+		x.To, x.Expect = o.Want.total(), m.expectNow(o)
+		if o.started() { // when its step ends, and not before
+			x.Expect.End, x.Expect.Low, x.Expect.High = o.Expect.End, o.Expect.Low, o.Expect.High
+		}
 		a.Moves = append(a.Moves, x)
 	}
 	return a

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/demo"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/jobs"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/plan"
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/pools"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/replay"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/sim"
@@ -50,7 +51,8 @@ func newRootCommand() *cobra.Command {
 		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),
 		jobs.NewRecoverCommand(),
 		state.NewCommand(), bench.NewCommand(), sim.NewCommand(), plan.NewCommand(),
-		replay.NewCommand(), newVersionCommand())
+		replay.NewCommand(), pools.NewPoolCommand(), pools.NewSubmitCommand(),
+		pools.NewQueueCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Args = cli.KnownCommand

@@ -39,7 +39,7 @@ HOST is a name that shoal ps JOB shows, or the name that the host has for itself
 			if err != nil {
 				return err
 			}
-			if err := j.Drain(cmd.Context(), args[1], requester()); errors.Is(err,
+			if err := j.Drain(cmd.Context(), args[1], cli.Requester()); errors.Is(err,
 				control.ErrEnded) {
 				return fmt.Errorf("job %s has ended", j.Name)
 			} else if err != nil {

@@ -39,7 +39,7 @@ cable. If they are, both sides train on after this command, and their results di
 			if err != nil {
 				return err
 			}
-			if err := j.Recover(cmd.Context(), requester()); errors.Is(err, control.ErrEnded) {
+			if err := j.Recover(cmd.Context(), cli.Requester()); errors.Is(err, control.ErrEnded) {
 				return fmt.Errorf("job %s has ended", j.Name)
 			} else if err != nil {
 				return fmt.Errorf("job %s is as it was: %w", j.Name, err)

@@ -104,7 +104,7 @@ func (f *reshapeFlags) readPlan() error {
 // run prints what the change of mesh would move, asks the job for the change unless --dry-run is
 // given, and waits until the job has the mesh unless --no-wait is given.
 func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) error {
-	plan, err := j.PlanReshape(ctx, f.mesh, requester())
+	plan, err := j.PlanReshape(ctx, f.mesh, cli.Requester())
 	if err != nil {
 		return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
 	}
@@ -118,7 +118,7 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 	}
 	g := goal{job: j, what: "mesh " + plan.To, noWait: f.noWait, json: f.json}
 	g.ask = func() error {
-		if err := j.Reshape(ctx, f.mesh, requester()); err != nil {
+		if err := j.Reshape(ctx, f.mesh, cli.Requester()); err != nil {
 			return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
 		}
 		return nil

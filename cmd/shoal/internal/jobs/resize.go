@@ -104,7 +104,7 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 		}
 	}
 	g.ask = func() error {
-		if err := j.Resize(ctx, n, requester()); err != nil {
+		if err := j.Resize(ctx, n, cli.Requester()); err != nil {
 			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
 				err = fmt.Errorf("%w; give it up to %d, or run it anew with a larger --max", err,
 					j.Max)

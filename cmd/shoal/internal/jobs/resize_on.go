@@ -44,7 +44,7 @@ func (f *resizeFlags) runOn(ctx context.Context, out io.Writer, name string) err
 	maps.DeleteFunc(slots, func(_ string, n int) bool { return n == 0 && len(slots) > 1 })
 	g := goal{job: j, what: "workers on " + f.on, noWait: f.noWait || f.on == "any", json: f.json}
 	g.ask = func() error {
-		if err := j.Allot(ctx, slots, requester(), ""); err != nil {
+		if err := j.Allot(ctx, slots, cli.Requester(), ""); err != nil {
 			return fmt.Errorf("job %s keeps its workers: %w", j.Name, err)
 		}
 		return nil

@@ -114,7 +114,7 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 			number = max(number, j.Setting.Number)
 			return nil
 		}
-		if err := j.Set(ctx, text, requester()); err != nil {
+		if err := j.Set(ctx, text, cli.Requester()); err != nil {
 			// Somebody else may have been faster since the job was looked at.
 			refusal := new(control.Refusal)
 			if !f.noWait && errors.As(err, &refusal) && j.Refresh(ctx) == nil &&
@@ -162,7 +162,7 @@ func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job
 // predict prints to out what is predicted of a job that trains as text says, as text or as a JSON
 // object, and changes nothing.
 func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, text string) error {
-	c, err := j.PlanSet(ctx, text, requester())
+	c, err := j.PlanSet(ctx, text, cli.Requester())
 	if err != nil {
 		return fmt.Errorf("job %s keeps its setting: %w", j.Name, err)
 	}

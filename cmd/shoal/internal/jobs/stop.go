@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
 // shoal stop. One goroutine runs what is here, that of the command, so nothing is locked.
@@ -42,6 +43,9 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j, err := control.Find(cmd.Context(), args[0])
+			if stopped, failed := stopWaiting(cmd, args[0], err, f); stopped {
+				return failed
+			}
 			if err != nil {
 				return err
 			}
@@ -54,6 +58,41 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 	cmd.Flags().BoolVar(&f.json, "json", false,
 		"print one JSON object a change, and a last one with the result")
 	return cmd
+}
+
+// stopWaiting stops a job of a pool of this host that no launcher answers for, since it waits for
+// slots. It returns false if there is none. err is of the search among those that run.
+func stopWaiting(cmd *cobra.Command, name string, err error, f stopFlags) (bool, error) {
+	if unknown := new(control.Unknown); !errors.As(err, &unknown) || len(unknown.Matches) > 0 {
+		return false, nil
+	}
+	pools, err := keeper.Names()
+	if err != nil {
+		return false, nil
+	}
+	for _, pool := range pools {
+		var s keeper.State
+		if keeper.Call(cmd.Context(), pool, keeper.PathQueue, nil, &s) != nil {
+			continue // it was killed
+		}
+		for _, j := range s.Jobs {
+			if j.ID != name {
+				continue
+			}
+			err := keeper.Call(cmd.Context(), pool, keeper.PathStop,
+				keeper.Ask{Job: name, Who: cli.Requester(), Now: f.now}, &struct{}{})
+			if err != nil {
+				return true, err
+			}
+			if f.json {
+				return true, json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{
+					"job": name, "pool": pool, "was": string(j.State)})
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s is stopped before it began\n", name)
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 // stopFlags are the flags of shoal stop.
@@ -70,7 +109,7 @@ const patience = 10 * time.Second
 // It polls on the goroutine of the command, and the end of ctx ends the wait, not the job.
 func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) error {
 	ledger := newTail(launcher.LedgerPath(j.Dir))
-	if err := j.Stop(ctx, f.now, requester()); err != nil && !errors.Is(err, control.ErrEnded) {
+	if err := j.Stop(ctx, f.now, cli.Requester()); err != nil && !errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
 	}
 	var result launcher.Result
@@ -78,7 +117,7 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 	err := cli.Poll(ctx, func() (done bool, err error) {
 		if !hurried && time.Since(began) > f.grace {
 			hurried = true
-			if err := j.Stop(ctx, true, requester()); err != nil &&
+			if err := j.Stop(ctx, true, cli.Requester()); err != nil &&
 				!errors.Is(err, control.ErrEnded) {
 				return false, err
 			}

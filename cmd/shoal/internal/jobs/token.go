@@ -57,7 +57,7 @@ also works for a job that was started with --hosts. Run it on the host that lead
 // run asks the launcher of a job for a token, and writes it to standard output or to the file of
 // --token-file. It waits for the launcher's answer.
 func (f *tokenFlags) run(cmd *cobra.Command, j *control.Job) error {
-	i, err := j.Invite(cmd.Context(), f.life, requester())
+	i, err := j.Invite(cmd.Context(), f.life, cli.Requester())
 	if errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s has ended", j.Name)
 	} else if err != nil {

@@ -109,7 +109,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	}
 	defer show.close()
 	if !cmd.Flags().Changed("slots") {
-		f.slots = defaultSlots()
+		f.slots = DefaultSlots()
 	}
 	// who started it over ssh may be lost, and its terminal; the job goes on
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

@@ -16,8 +16,8 @@ import (
 // gpuFiles matches a folder for each GPU, which Nvidia's driver makes.
 const gpuFiles = "/proc/driver/nvidia/gpus/*"
 
-// defaultSlots returns the number of GPUs of this machine, or of its cores if it has none.
-func defaultSlots() int {
+// DefaultSlots returns the number of GPUs of this machine, or of its cores if it has none.
+func DefaultSlots() int {
 	if gpus, _ := filepath.Glob(gpuFiles); len(gpus) > 0 {
 		return len(gpus)
 	}

@@ -293,7 +293,7 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 			fl.listen = ":0"
 		}
 	case !said("slots"):
-		fl.slots = defaultSlots()
+		fl.slots = DefaultSlots()
 	}
 	if err := cli.CheckAddress("listen", f.listen); err != nil {
 		return nil, err

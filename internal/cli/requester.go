@@ -1,13 +1,13 @@
-package jobs
+package cli
 
 import (
 	"os"
 	"os/user"
 )
 
-// requester returns user@host of this process, which the ledger of a job names as who asked for a
+// Requester returns user@host of this process, which the ledger of a job names as who asked for a
 // change. It returns the name alone where the host has none.
-func requester() string {
+func Requester() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {
 		name = u.Username

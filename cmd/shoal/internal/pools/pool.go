@@ -1,0 +1,356 @@
+// Package pools has the commands about a pool, a set of hosts that many jobs share: pool, submit
+// and queue. Each asks the keeper of the pool on this host, but for pool start, which is it.
+package pools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/pool"
+	"github.com/shoal-ml/shoal/pool/keeper"
+	"github.com/shoal-ml/shoal/store/nats"
+)
+
+// defaultName is the name of a pool that nobody has named.
+const defaultName = "main"
+
+// NewPoolCommand returns the command shoal pool with its subcommands.
+func NewPoolCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pool",
+		Short: "Share this machine among many jobs",
+		Long: cli.Help(`Share this machine among many jobs: shoal submit gives the pool a job, and the pool starts it as
+soon as its policy has slots for it. A job that trains in steps gets fewer workers when an urgent
+one needs slots, and more when slots are free, at the end of a step, without losing one.`,
+			cli.ExitCodes, "pool"),
+		Example: `  shoal pool start --slots 4 --background
+  shoal pool ls
+  shoal pool stop`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return cli.UnknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(newStartCommand(), newStopCommand(), newLsCommand())
+	return cmd
+}
+
+// usage returns err as one about the command line if it is about what was asked.
+func usage(err error) error {
+	if no := new(pool.UsageError); errors.As(err, &no) {
+		return cli.AsUsage(no)
+	}
+	return err
+}
+
+// call asks the keeper of a pool, "" = the only one of this host.
+func call(ctx context.Context, name, path string, body, into any) error {
+	name, err := keeper.Find(name)
+	if err == nil {
+		err = keeper.Call(ctx, name, path, body, into)
+	}
+	return usage(err)
+}
+
+// startFlags are the flags of shoal pool start. One goroutine uses them, that of the command.
+type startFlags struct {
+	slots      int    // workers for which this host has room
+	host       string // name of this host; "" = its own
+	policy     string // who gets how many slots; "" = the usual policy
+	background bool   // whether to return when the pool answers
+}
+
+// newStartCommand returns the command shoal pool start.
+func newStartCommand() *cobra.Command {
+	var f startFlags
+	cmd := &cobra.Command{
+		Use:   "start [NAME]",
+		Short: "Keep a pool on this host",
+		Long: cli.Help(`Keep a pool on this host, until Ctrl-C or shoal pool stop. Its jobs are processes of their own:
+they train on when the pool ends or is killed, and shoal pool start finds them again.
+
+  policy       who gets how many slots
+  elastic      everybody its smallest useful size, by priority and remaining time, and then those
+               more that gain most; jobs that train in steps change their size meanwhile
+  fifo         everybody what it asks for, in the order of submission
+
+shoal replay says how these and other policies would do on the jobs of a trace.
+The record of the pool is in ~/.local/state/shoal/pools/NAME, with the environment in which each job
+was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
+		Example: `  shoal pool start --slots 4
+  shoal pool start --slots 4 --background
+  shoal pool start night --policy fifo`,
+		Args: cli.Arguments(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := defaultName
+			if len(args) > 0 {
+				name = args[0]
+			}
+			if err := checkName(name); err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("slots") {
+				f.slots = run.DefaultSlots()
+			}
+			if f.slots < 1 || f.slots > job.MaxWorkers {
+				return cli.Usagef("--slots %d: a host of a pool has room for 1 to %d workers",
+					f.slots, job.MaxWorkers)
+			}
+			if err := keeper.CheckFree(name); err != nil {
+				return err
+			}
+			if f.background {
+				return f.inBackground(cmd.Context(), cmd.OutOrStdout(), name)
+			}
+			return f.keep(cmd.Context(), cmd.ErrOrStderr(), name)
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&f.slots, "slots", 0, "workers for which this host has room (default: one a GPU, "+
+		"else one a core)")
+	flags.StringVar(&f.policy, "policy", "", "who gets how many slots (default elastic)")
+	flags.StringVar(&f.host, "name", "", "name of this host (default: its own)")
+	flags.BoolVar(&f.background, "background", false, "return when the pool answers, "+
+		"and keep it on")
+	return cmd
+}
+
+// poolName matches the names of pools, which are part of those of files.
+var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
+
+// checkName returns what is wrong with the name of a pool; nil = nothing.
+func checkName(name string) error {
+	if !poolName.MatchString(name) {
+		return cli.Usagef("%q cannot name a pool, because files take the name over; use 1 to 32 "+
+			"lower-case letters, digits and dashes, with a letter or digit at both ends", name)
+	}
+	return nil
+}
+
+// folder returns the folder of the files of a pool, which it makes.
+func folder(name string) (string, error) {
+	runs, err := launcher.RunsDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(filepath.Dir(runs), "pools", name)
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+// hostFile is the file in the folder of a pool that has the name of this host there.
+const hostFile = "host"
+
+// hostName returns the name of this host in a pool, which it has for good: its jobs are known under
+// that name. given is the one of the command line; "" = as before, or the host's own.
+func hostName(dir, pool, given string) (string, error) {
+	path := filepath.Join(dir, hostFile)
+	text, err := os.ReadFile(path)
+	known := strings.TrimSpace(string(text))
+	switch {
+	case err == nil && known != "" && given != "" && given != known:
+		return "", cli.Usagef("--name %s: this host is called %s in the pool %s, where its jobs "+
+			"are known under that name: leave --name out", given, known, pool)
+	case err == nil && known != "":
+		return known, nil
+	}
+	return cli.HostName(given), nil
+}
+
+// keep keeps a pool until ctx ends or somebody ends it.
+func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) error {
+	dir, err := folder(name)
+	if err != nil {
+		return err
+	}
+	jobs := filepath.Join(dir, "jobs")
+	if err := os.MkdirAll(jobs, 0o700); err != nil {
+		return err
+	}
+	host, err := hostName(dir, name, f.host)
+	if err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	record, err := nats.Open(filepath.Join(dir, "record"))
+	if err != nil {
+		return err
+	}
+	defer record.Close()
+	c := keeper.Config{Name: name, Policy: f.policy, Host: host, Slots: f.slots,
+		Dir: jobs, Program: program, Store: record, Notes: notes}
+	err = keeper.Run(ctx, c, func(jobs int) {
+		if err := os.WriteFile(filepath.Join(dir, hostFile), []byte(host), 0o600); err != nil {
+			fmt.Fprintf(notes, "shoal: %v; when the pool is started again, give it the name of "+
+				"this host: --name %s\n", err, host)
+		}
+		found := ""
+		if jobs > 0 {
+			found = ", " + plural.Of(jobs, "job")
+		}
+		fmt.Fprintf(notes, "shoal: pool %s: 1 host, %s%s; give it jobs with shoal submit\n", name,
+			plural.Of(f.slots, "slot"), found)
+	})
+	if ctx.Err() == nil && err != nil {
+		return usage(err)
+	}
+	fmt.Fprintf(notes, "shoal: pool %s ends; its jobs go on\n", name)
+	return context.Cause(ctx)
+}
+
+// inBackground starts the pool in a session of its own, and returns when it answers.
+func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name string) error {
+	dir, err := folder(name)
+	if err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "log")
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(program, "pool", "start", name, "--slots", strconv.Itoa(f.slots),
+		"--policy", f.policy, "--name", f.host)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	pid := cmd.Process.Pid
+	_ = cmd.Process.Release() // it outlives this command
+	var s keeper.State
+	err = cli.Poll(ctx, func() (bool, error) {
+		var status syscall.WaitStatus
+		if ended, _ := syscall.Wait4(pid, &status, syscall.WNOHANG, nil); ended == pid {
+			text, _ := os.ReadFile(path)
+			why := strings.TrimPrefix(strings.TrimSpace(string(text)), "shoal: ")
+			if status.ExitStatus() == 2 {
+				return false, cli.Usagef("%s", why)
+			}
+			return false, errors.New(why)
+		}
+		return keeper.Call(ctx, name, keeper.PathQueue, nil, &s) == nil, nil
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "pool %s: %s, %s; its log is %s\n", name, plural.Of(len(s.Hosts), "host"),
+		plural.Of(f.slots, "slot"), path)
+	return nil
+}
+
+// newStopCommand returns the command shoal pool stop.
+func newStopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop [NAME]",
+		Short: "End the pool of this host; its jobs go on",
+		Long: cli.Help(`End the keeper of a pool. Its jobs go on with the workers that they have, and the next shoal pool
+start finds them. To end a job, use shoal stop.`, cli.ExitCodes, "pool"),
+		Example: `  shoal pool stop
+  shoal pool stop night
+  shoal pool start`,
+		Args: cli.Arguments(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := ""
+			if len(args) > 0 {
+				name = args[0]
+			}
+			name, err := keeper.Find(name)
+			if err != nil {
+				return usage(err)
+			}
+			ctx := cmd.Context()
+			err = keeper.Call(ctx, name, keeper.PathEnd, keeper.Ask{Who: cli.Requester()},
+				&struct{}{})
+			if err != nil {
+				return err
+			}
+			return cli.Poll(ctx, func() (bool, error) {
+				return keeper.Call(ctx, name, keeper.PathQueue, nil, &keeper.State{}) != nil, nil
+			})
+		},
+	}
+}
+
+// newLsCommand returns the command shoal pool ls.
+func newLsCommand() *cobra.Command {
+	var name string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the hosts of a pool",
+		Long: cli.Help(`List the hosts of a pool, with their slots and jobs.`, cli.ExitCodes,
+			"pool"),
+		Example: `  shoal pool ls
+  shoal pool ls --pool night
+  shoal pool ls --json`,
+		Args: cli.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var s keeper.State
+			if err := call(cmd.Context(), name, keeper.PathQueue, nil, &s); err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if asJSON {
+				return json.NewEncoder(out).Encode(s.Hosts)
+			}
+			rows := [][]string{{"HOST", "SLOTS", "FREE", "KEEPER", "JOBS"}}
+			for _, h := range s.Hosts {
+				state := "up"
+				switch {
+				case !h.Up:
+					state = "away since " + clock(h.Since, s.Now)
+				case h.Leaving:
+					state = "leaving"
+				}
+				rows = append(rows, []string{h.Name, strconv.Itoa(h.Slots), strconv.Itoa(h.Free),
+					state, cli.OrDash(strings.Join(h.Jobs, ", "))})
+			}
+			return cli.Table(out, rows)
+		},
+	}
+	cmd.Flags().StringVar(&name, "pool", "", poolUsage)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the hosts as JSON")
+	return cmd
+}
+
+// poolUsage is the help of the flag --pool.
+const poolUsage = "`NAME` of the pool (default: the only one of this host)"
+
+// clock returns a time of day as people read it, with its date if that is another one than now's.
+// Both are in milliseconds since 1970.
+func clock(at, now int64) string {
+	t, n := time.UnixMilli(at), time.UnixMilli(now)
+	if t.YearDay() == n.YearDay() && t.Year() == n.Year() {
+		return t.Format("15:04")
+	}
+	return t.Format("Jan 2 15:04")
+}

@@ -1,0 +1,212 @@
+package pools
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/pool"
+	"github.com/shoal-ml/shoal/pool/keeper"
+)
+
+// submitFlags are the flags of shoal submit. One goroutine uses them, that of the command.
+type submitFlags struct {
+	pool     string   // name; "" = the only one of this host
+	name     string   // of the job; "" = after the command
+	workers  string   // N or LEAST:MOST; "" = as the file says, or 1
+	file     string   // YAML file of the job; "" = none
+	env      []string // KEY=VALUE for the workers
+	priority int
+	deadline string
+	tenant   string
+	preempt  string
+	json     bool
+}
+
+// NewSubmitCommand returns the command shoal submit.
+func NewSubmitCommand() *cobra.Command {
+	var f submitFlags
+	cmd := &cobra.Command{
+		Use:   "submit [-n N | -n LEAST:MOST] [-f job.yaml] [flags] -- command [args…]",
+		Short: "Give the pool of this host a job",
+		Long: cli.Help(`Give the pool of this host a job, and say what the pool does with it. Once the command has answered,
+the job is in the record of the pool, and is not forgotten.
+
+The command is run in the folder and with the environment of shoal submit. With -n LEAST:MOST the
+pool decides how many workers the job has, and changes that while it trains, if it trains in steps.
+A spec (-f) is the one of shoal run, with these keys for pools in schedule: priority, deadline,
+tenant, value, budget, sizes, meshes and preempt.
+
+Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop.`,
+			cli.ExitCodes, "pool"),
+		Example: `  shoal submit --name big -n 1:4 -- python3 train.py
+  shoal submit --name urgent -n 2 --priority 10 -- python3 train.py --epochs 1
+  shoal submit -n 1:4 --deadline 6h -- python3 train.py
+  shoal submit -f job.yaml`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec, err := f.spec(cmd, args)
+			if err != nil {
+				return err
+			}
+			dir, err := os.Getwd()
+			if err != nil {
+				return err
+			}
+			var a pool.Answer
+			if err := call(cmd.Context(), f.pool, keeper.PathSubmit, keeper.Request{
+				Spec: spec.String(), Dir: dir, Env: os.Environ(), Who: cli.Requester()},
+				&a); err != nil {
+				return err
+			}
+			if a.State == pool.Failed {
+				return fmt.Errorf("job %s is refused: %s", a.Job, a.Error)
+			}
+			if f.json {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(a)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), answerText(a, time.Now().UnixMilli()))
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.SetInterspersed(false) // what follows the command belongs to it
+	flags.StringVarP(&f.workers, "workers", "n", "", "number of workers, or `LEAST:MOST` "+
+		"(default 1)")
+	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
+	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
+	flags.IntVar(&f.priority, "priority", 0, "a job of a higher priority goes first")
+	flags.StringVar(&f.deadline, "deadline", "", "how long from now on the job should have ended, "+
+		"such as 6h")
+	flags.StringVar(&f.tenant, "tenant", "", "whose job it is, for policies that share by that")
+	flags.StringVar(&f.preempt, "preempt", "", "what may be done to it for other jobs: never, "+
+		"shrink or park (default shrink)")
+	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
+	flags.StringVar(&f.pool, "pool", "", poolUsage)
+	flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
+	return cmd
+}
+
+// spec returns the job of the file of --file, which it reads, overridden by the flags. It fails
+// where the job is not valid. args are the command of the workers.
+func (f *submitFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
+	var spec job.Spec
+	if f.file != "" {
+		var err error
+		done := cli.ExitOnSignal(cmd.Context())
+		spec, err = job.Load(f.file)
+		if done(); err != nil {
+			return spec, err
+		}
+	}
+	top := job.Spec{Name: f.name, Command: args}
+	for _, pair := range f.env {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return spec, cli.Usagef("--env %s has no value; write --env %[1]s=VALUE", pair)
+		}
+		if top.Env == nil {
+			top.Env = map[string]string{}
+		}
+		top.Env[key] = value
+	}
+	if f.workers != "" {
+		least, most, err := parseWorkers(f.workers)
+		if err != nil {
+			return spec, err
+		}
+		spec.Min, spec.Max = 0, 0
+		if top.Workers = most; least < most {
+			top.Min, top.Max = least, most
+		}
+	}
+	spec = spec.Override(top)
+	said := cmd.Flags().Changed
+	if said("priority") || said("deadline") || said("tenant") || said("preempt") {
+		s := job.Schedule{}
+		if spec.Schedule != nil {
+			s = *spec.Schedule
+		}
+		if said("priority") {
+			s.Priority = f.priority
+		}
+		if said("deadline") {
+			s.Deadline = f.deadline
+		}
+		if said("tenant") {
+			s.Tenant = f.tenant
+		}
+		if said("preempt") {
+			s.Preempt = job.Preempt(f.preempt)
+		}
+		spec.Schedule = &s
+	}
+	spec = spec.WithDefaults()
+	return spec, spec.Validate()
+}
+
+// parseWorkers reads N or LEAST:MOST.
+func parseWorkers(text string) (least, most int, err error) {
+	first, last, both := strings.Cut(text, ":")
+	least, errFirst := strconv.Atoi(first)
+	if most = least; both {
+		most, err = strconv.Atoi(last)
+	}
+	switch {
+	case errFirst != nil || err != nil || least < 1 || most > job.MaxWorkers:
+		return 0, 0, cli.Usagef("-n %s is no number of workers; give 1 to %d, or LEAST:MOST such "+
+			"as 1:4", text, job.MaxWorkers)
+	case least > most:
+		return 0, 0, cli.Usagef("-n %s: the least number of workers is above the largest; write "+
+			"-n %d:%d", text, most, least)
+	}
+	return least, most, nil
+}
+
+// answerText says what has become of a submission; now is in milliseconds since 1970.
+func answerText(a pool.Answer, now int64) string {
+	if a.Workers == 0 {
+		return fmt.Sprintf("%s waits: %s", a.Job, a.Because)
+	}
+	text := fmt.Sprintf("%s starts now with %s", a.Job, plural.Of(a.Workers, "worker"))
+	for i, move := range a.Moves {
+		what := fmt.Sprintf("%s goes from %d to %d when its step ends", move.Job, move.From,
+			move.To)
+		if move.To == 0 {
+			what = fmt.Sprintf("%s is parked when its step ends", move.Job)
+		}
+		var known []string
+		if move.Expect.Pause > 0 {
+			known = append(known, "expected pause "+duration(move.Expect.Pause))
+		}
+		if move.Before > 0 && move.Expect.End > 0 {
+			known = append(known, fmt.Sprintf("its end moves from %s to %s",
+				clock(move.Before, now), clock(move.Expect.End, now)))
+		}
+		if len(known) > 0 {
+			what += " (" + strings.Join(known, ", ") + ")"
+		}
+		if i == 0 {
+			text += ": " + what
+		} else {
+			text += "; " + what
+		}
+	}
+	return text
+}
+
+// duration returns a time in milliseconds as people read it.
+func duration(ms int64) string {
+	if ms < 1000 {
+		return fmt.Sprintf("%d ms", ms)
+	}
+	return plural.Seconds(float64(ms) / 1000)
+}

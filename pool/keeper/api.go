@@ -1,0 +1,235 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/pool"
+)
+
+// What a keeper answers tools, in HTTP on a Unix socket: docs/formats/pool.md has the requests.
+
+// The paths of the requests.
+const (
+	PathQueue  = "/v1/queue"  // GET: a State; with ?all also of jobs that are over
+	PathSubmit = "/v1/submit" // POST a Request: a pool.Answer
+	PathStop   = "/v1/stop"   // POST an Ask: an empty object
+	PathResize = "/v1/resize" // POST an Ask: an empty object
+	PathEnd    = "/v1/end"    // POST an Ask: an empty object; the keeper ends, and its jobs go on
+)
+
+// State is a pool as it is now.
+type State struct {
+	Pool   string          `json:"pool"`
+	Policy string          `json:"policy"`
+	Now    int64           `json:"now"` // milliseconds since 1970
+	Hosts  []pool.HostView `json:"hosts"`
+	Jobs   []pool.JobView  `json:"jobs"`
+}
+
+// Request asks for a job.
+type Request struct {
+	Spec string   `json:"spec"` // of the job, in YAML or JSON, as shoal run -f reads it
+	Dir  string   `json:"dir"`  // folder in which the command is run
+	Env  []string `json:"env"`  // the environment of who submits, KEY=VALUE
+	Who  string   `json:"who"`  // who submits, such as "ada@host"
+}
+
+// Ask is the body of a request about a job.
+type Ask struct {
+	Job     string `json:"job,omitempty"`
+	Who     string `json:"who"`
+	Now     bool   `json:"now,omitempty"`
+	Workers int    `json:"workers,omitempty"` // of resize; 0 = as the policy decides
+}
+
+// handler returns what answers tools: each request on a goroutine of its own.
+func (k *keeper) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+PathQueue, func(w http.ResponseWriter, r *http.Request) {
+		var s State
+		if k.do(r.Context(), func() {
+			s = State{k.Name, k.m.Policy(), now(), k.m.Hosts(k.Host),
+				k.m.Jobs(r.URL.Query().Has("all"))}
+			if s.Jobs == nil {
+				s.Jobs = []pool.JobView{}
+			}
+		}) {
+			answer(w, s, nil)
+		}
+	})
+	mux.HandleFunc("POST "+PathSubmit, k.submit)
+	about := func(f func(a Ask) error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			var a Ask
+			err := read(r, &a)
+			if err == nil && !k.do(r.Context(), func() { err = f(a) }) {
+				return
+			}
+			answer(w, struct{}{}, err)
+		}
+	}
+	mux.HandleFunc("POST "+PathStop, about(func(a Ask) error {
+		return k.m.Stop(now(), a.Job, a.Who, a.Now)
+	}))
+	mux.HandleFunc("POST "+PathResize, about(func(a Ask) error {
+		return k.m.Resize(now(), a.Job, a.Workers, a.Who)
+	}))
+	mux.HandleFunc("POST "+PathEnd, func(w http.ResponseWriter, r *http.Request) {
+		answer(w, struct{}{}, nil)
+		if f, is := w.(http.Flusher); is {
+			f.Flush()
+		}
+		k.group.Stop(nil)
+	})
+	return mux
+}
+
+// submit answers PathSubmit: when the store has the job.
+func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
+	var q Request
+	err := read(r, &q)
+	var s pool.Submission
+	if err == nil {
+		s, err = q.submission()
+	}
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	done := make(chan pool.Answer, 1)
+	if !k.do(r.Context(), func() {
+		before := k.m.Ends()
+		var id string
+		if id, err = k.m.Submit(now(), s); err == nil {
+			k.waiting = append(k.waiting, waitingReply{id, before, done})
+		}
+	}) {
+		return
+	}
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	select {
+	case a := <-done:
+		answer(w, a, nil)
+	case <-r.Context().Done(): // the job stays
+	case <-k.group.Context().Done():
+	}
+}
+
+// maxRequest bounds the body of a request, in bytes.
+const maxRequest = 1 << 20
+
+// read reads the body of a request.
+func read(r *http.Request, into any) error {
+	d := json.NewDecoder(io.LimitReader(r.Body, maxRequest))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return &pool.UsageError{Msg: "the request cannot be read: " + err.Error()}
+	}
+	return nil
+}
+
+// Refusal is the body of an answer to a request that is not carried out.
+type Refusal struct {
+	Error string `json:"error"`
+	Usage bool   `json:"usage"` // whether it could not be meant
+}
+
+// answer sends v, or an error.
+func answer(w http.ResponseWriter, v any, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		var usage *pool.UsageError
+		var spec *job.Error
+		w.WriteHeader(http.StatusConflict)
+		v = Refusal{err.Error(), errors.As(err, &usage) || errors.As(err, &spec)}
+	}
+	_ = json.NewEncoder(w).Encode(v) // a tool that has gone needs no answer
+}
+
+// Call asks the keeper of a pool on this host, and reads its answer into into; a nil body makes it
+// a GET. A request that cannot be meant is a *pool.UsageError.
+func Call(ctx context.Context, name, path string, body, into any) error {
+	socket, err := Socket(name)
+	if err != nil {
+		return err
+	}
+	method, text := http.MethodGet, ""
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		method, text = http.MethodPost, string(b)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, "http://pool"+path, strings.NewReader(text))
+	if err != nil {
+		return err
+	}
+	t := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}
+	reply, err := t.RoundTrip(r)
+	var dial *net.OpError
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return fmt.Errorf("no pool called %s is kept on this host: start one with shoal pool "+
+			"start", name)
+	default:
+		return fmt.Errorf("the keeper of the pool %s has ended before it answered; what it was "+
+			"asked may be done: see shoal queue when it is started again", name)
+	}
+	defer reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		var no Refusal
+		if err := json.NewDecoder(reply.Body).Decode(&no); err != nil || no.Error == "" {
+			return fmt.Errorf("the keeper of the pool %s answers %s: use the version of shoal "+
+				"that keeps it", name, reply.Status)
+		}
+		if no.Usage {
+			return &pool.UsageError{Msg: no.Error}
+		}
+		return errors.New(no.Error)
+	}
+	return json.NewDecoder(reply.Body).Decode(into)
+}
+
+// Find returns the name of the pool that a tool is to ask: the one that is given, or else the only
+// one that is kept on this host. It fails where there is none, or there are several.
+func Find(given string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	all, err := Names()
+	if err != nil {
+		return "", err
+	}
+	var live []string
+	for _, name := range all {
+		if answers(name) {
+			live = append(live, name)
+		}
+	}
+	switch len(live) {
+	case 0:
+		return "", errors.New("no pool is kept on this host: start one with shoal pool start")
+	case 1:
+		return live[0], nil
+	}
+	return "", &pool.UsageError{Msg: fmt.Sprintf("several pools are kept on this host, %s: say "+
+		"which one with --pool NAME", strings.Join(live, " and "))}
+}

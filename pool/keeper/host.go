@@ -1,0 +1,154 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/pool"
+)
+
+// host carries out the orders for one host of a pool, and reports what is there. Any goroutine may
+// call its methods; none of them waits for a job.
+type host struct {
+	Config
+	group   *group.Group
+	changed chan struct{} // has room for one: there is something new to report
+
+	mu    sync.Mutex
+	acked uint64
+	parts map[string]*part // by job
+}
+
+// newHost returns a host on which no job is known. Its goroutines are those of g.
+func newHost(c Config, g *group.Group) *host {
+	return &host{Config: c, group: g, changed: make(chan struct{}, 1), parts: map[string]*part{}}
+}
+
+// Suffixes of the files about a job in the folder of the pool.
+const (
+	partSuffix = ".part" // what was started, as JSON
+	lockSuffix = ".lock" // locked by the processes of the job, as long as there are any
+	specSuffix = ".yaml" // the job
+	logSuffix  = ".log"  // what its launcher says
+)
+
+// path returns the path of a file about a job.
+func (h *host) path(job, suffix string) string { return filepath.Join(h.Dir, job+suffix) }
+
+// find finds the jobs that an earlier keeper of this host has started.
+func (h *host) find(ctx context.Context) {
+	files, _ := filepath.Glob(h.path("*", partSuffix))
+	running, _ := control.List(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, file := range files {
+		job := filepath.Base(file[:len(file)-len(partSuffix)])
+		text, err := os.ReadFile(file)
+		p := newPart(h, job)
+		if err != nil || json.Unmarshal(text, &p.saved) != nil {
+			continue // the machine starts it again
+		}
+		for _, j := range running {
+			if p.isLauncher(j) {
+				p.job = j
+			}
+		}
+		p.seen = pool.JobReport{Job: job, Attempt: p.saved.Attempt, Part: p.saved.Part, Live: true}
+		h.parts[job] = p
+		h.group.Go("watch job "+job, p.watch)
+	}
+}
+
+// take takes an order, which is carried out soon. One that was taken before changes nothing.
+func (h *host) take(o pool.Order) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.acked = max(h.acked, o.Seq)
+	p := h.parts[o.Job]
+	switch {
+	case o.Verb == pool.StartRun:
+		if p != nil && (!p.over || p.seen.Attempt >= o.Attempt) {
+			break // it was begun before
+		}
+		p = newPart(h, o.Job)
+		p.saved.Attempt, p.saved.Part = o.Attempt, o.Part
+		p.seen = pool.JobReport{Job: o.Job, Attempt: o.Attempt, Part: o.Part, Live: true}
+		p.orders = []pool.Order{o}
+		h.parts[o.Job] = p
+		h.group.Go("watch job "+o.Job, p.watch)
+	case p == nil || p.seen.Attempt != o.Attempt || o.Part != 0 && p.seen.Part != o.Part:
+	case o.Verb == pool.DropRun:
+		if p.over {
+			delete(h.parts, o.Job)
+			_ = os.Remove(h.path(o.Job, partSuffix)) // one that stays is reported again
+			_ = os.Remove(h.path(o.Job, lockSuffix))
+		}
+	case !p.over:
+		p.orders, p.seen.Refused = append(p.orders, o), ""
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+	h.tell()
+}
+
+// tell has a report made soon.
+func (h *host) tell() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// reportEvery is after which time a report is made again that says nothing new: one that was lost,
+// or came too early, does not matter then.
+const reportEvery = time.Second
+
+// reports calls f with a report whenever there is something new, until ctx ends.
+func (h *host) reports(ctx context.Context, f func(pool.Report)) error {
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-h.changed:
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		f(h.report())
+	}
+}
+
+// report says what is on this host.
+func (h *host) report() pool.Report {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := pool.Report{Host: h.Host, Acked: h.acked}
+	for _, job := range slices.Sorted(maps.Keys(h.parts)) {
+		r.Jobs = append(r.Jobs, h.parts[job].seen)
+	}
+	return r
+}
+
+// show makes what is known of a part what is reported of it. over says that it is gone.
+func (h *host) show(p *part, seen pool.JobReport, over bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(p.orders) > 0 {
+		seen.Refused = "" // it is of an order before these
+	}
+	if p.over = over; !reflect.DeepEqual(seen, p.seen) {
+		p.seen = seen
+		h.tell()
+	}
+}

@@ -1,0 +1,323 @@
+// Package keeper is the shell around package pool: it keeps the record of a pool in a store, has
+// the machine of the pool decide, starts the jobs that are to start, each as a launcher in a
+// session of its own, and asks their launchers how they are. A keeper that is killed ends no job:
+// the next one finds them by what it wrote beside them, and by their control sockets.
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/rundir"
+	"github.com/shoal-ml/shoal/pool"
+	"github.com/shoal-ml/shoal/store"
+)
+
+// Config is what a keeper needs.
+type Config struct {
+	Name    string // of the pool
+	Policy  string // name of the policy that decides; "" = the usual one
+	Host    string // name of this host
+	Slots   int    // workers for which it has room
+	Dir     string // folder of the files of the pool, which is there
+	Program string // the shoal that starts jobs
+	Store   store.Store
+	Notes   io.Writer // where to tell people what happens; one goroutine at a time writes
+}
+
+// tick is how often the machine is told the time when nothing happens.
+const tick = time.Second
+
+// keeper is the head of a pool, and the keeper of the host that it is on. Everything but Config
+// belongs to the goroutine of loop.
+type keeper struct {
+	Config
+	m       *pool.Machine
+	host    *host
+	events  chan func() // what other goroutines want done
+	waiting []waitingReply
+	writer  writer
+	group   *group.Group
+}
+
+// waitingReply is a submission whose answer waits until the store has the job.
+type waitingReply struct {
+	id     string
+	before map[string]pool.Move
+	done   chan pool.Answer // has room for one
+}
+
+// now returns the time as package pool has it.
+func now() int64 { return time.Now().UnixMilli() }
+
+// socketPrefix and socketSuffix stand around the name of a pool in that of its socket.
+const (
+	socketPrefix = "pool-"
+	socketSuffix = ".sock"
+)
+
+// Socket returns the path of the socket on which the keeper of a pool answers tools.
+func Socket(name string) (string, error) {
+	dir, err := rundir.Path()
+	return filepath.Join(dir, socketPrefix+name+socketSuffix), err
+}
+
+// Names returns the pools that are kept on this host, by their sockets. One whose keeper was killed
+// is among them.
+func Names() (names []string, err error) {
+	dir, err := rundir.Path()
+	if err != nil {
+		return nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, socketPrefix+"*"+socketSuffix))
+	for _, path := range paths {
+		name := strings.TrimPrefix(filepath.Base(path), socketPrefix)
+		names = append(names, strings.TrimSuffix(name, socketSuffix))
+	}
+	return names, err
+}
+
+// answers reports whether a keeper of a pool answers on this host.
+func answers(name string) bool {
+	socket, err := Socket(name)
+	if err != nil {
+		return false
+	}
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// CheckFree fails if a pool is kept on this host already.
+func CheckFree(name string) error {
+	if !answers(name) {
+		return nil
+	}
+	return fmt.Errorf("the pool %s is kept already on this host: shoal queue shows its jobs, and "+
+		"shoal pool stop %[1]s ends it", name)
+}
+
+// Run keeps a pool until ctx ends or somebody asks for its end; its jobs go on. started is called,
+// on a goroutine of the keeper, when the pool answers; it is told how many jobs are not over.
+func Run(ctx context.Context, c Config, started func(jobs int)) error {
+	socket, err := Socket(c.Name)
+	if err != nil {
+		return err
+	}
+	k := &keeper{Config: c, events: make(chan func(), 64), group: group.New(ctx)}
+	k.writer = newWriter(c.Store)
+	if err := k.restore(ctx); err != nil {
+		return err
+	}
+	if err := k.lead(ctx); err != nil {
+		return err
+	}
+	_ = os.Remove(socket) // of a keeper that was killed
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("the socket of the pool: %w", err)
+	}
+	defer os.Remove(socket)
+	k.host = newHost(c, k.group)
+	k.group.Go("answer tools", func(ctx context.Context) error {
+		server := &http.Server{Handler: k.handler(), ReadHeaderTimeout: 10 * time.Second}
+		stop := context.AfterFunc(ctx, func() { server.Close() })
+		defer stop()
+		if err := server.Serve(listener); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	k.group.Go("write the record", k.writer.run)
+	k.group.Go("report of this host", func(ctx context.Context) error {
+		return k.host.reports(ctx, func(r pool.Report) {
+			k.do(ctx, func() { k.m.Reported(now(), r) })
+		})
+	})
+	k.group.Go("keep the pool", func(ctx context.Context) error {
+		k.host.find(ctx)
+		k.m.HostUp(now(), c.Host, c.Slots, "")
+		started(len(k.m.Jobs(false)))
+		return k.loop(ctx)
+	})
+	err = k.group.Wait()
+	k.retire()
+	return err
+}
+
+// restore makes the machine of what the store has.
+func (k *keeper) restore(ctx context.Context) error {
+	values := map[string][]byte{}
+	for _, prefix := range []string{pool.JobPrefix(k.Name), pool.HostPrefix(k.Name),
+		pool.PastPrefix(k.Name)} {
+		keys, err := k.Store.Keys(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			value, err := k.writer.read(ctx, key)
+			if errors.Is(err, store.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			values[key] = value
+		}
+	}
+	text, err := k.writer.read(ctx, pool.PoolKey(k.Name))
+	var head pool.Head
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+	case err != nil:
+		return err
+	default:
+		if head, err = pool.DecodeHead(k.Name, text); err != nil {
+			return err
+		}
+	}
+	var memory []byte
+	if head.Policy == k.Policy {
+		memory = head.Memory
+	}
+	k.m, err = pool.Restore(pool.Config{Name: k.Name, Policy: k.Policy}, now(), values, memory)
+	return err
+}
+
+// headValue returns the value that says who leads the pool, for the store.
+func (k *keeper) headValue(run string, since, ended int64) pool.Write {
+	return pool.Write{Key: pool.PoolKey(k.Name), Value: pool.EncodeHead(k.Name,
+		pool.Head{Host: k.Host, Run: run, Since: since, Ended: ended, Policy: k.Policy,
+			Memory: k.m.Memory()})}
+}
+
+// lead writes into the store that this keeper leads the pool from now on.
+func (k *keeper) lead(ctx context.Context) error {
+	id := make([]byte, 6)
+	_, _ = rand.Read(id) // does not fail
+	k.writer.id, k.writer.since = hex.EncodeToString(id), now()
+	return k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, 0))
+}
+
+// retire writes that this keeper has ended in order, with what its policy remembers. It waits a few
+// seconds for the store at most: the pool does not need it.
+func (k *keeper) retire() {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	for _, w := range k.m.TakeWrites() {
+		_ = k.writer.write(ctx, w) // what is missing is found out again
+	}
+	_ = k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, now()))
+}
+
+// loop does one thing after the other until ctx ends.
+func (k *keeper) loop(ctx context.Context) error {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		k.settle()
+		select {
+		case f := <-k.events:
+			f()
+			for len(k.events) > 0 {
+				(<-k.events)()
+			}
+		case w := <-k.writer.done:
+			if err := k.written(w); err != nil {
+				return err
+			}
+		case <-ticker.C:
+			k.m.Tick(now())
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// settle has the machine decide, and does what follows. What is to be written is written by the
+// writer, one batch after the other; orders wait in the machine until it is.
+func (k *keeper) settle() {
+	k.m.Settle(now())
+	for _, note := range k.m.TakeNotes() {
+		fmt.Fprintln(k.Notes, "shoal:", note)
+	}
+	if !k.writer.busy {
+		if list := k.m.TakeWrites(); len(list) > 0 {
+			k.writer.busy = true
+			k.writer.todo <- list
+		}
+	}
+	for _, o := range k.m.TakeOrders() {
+		if o.Host == k.Host {
+			k.host.take(o)
+		}
+	}
+	k.reply()
+}
+
+// written tells the machine what came of a batch of writes. It fails if somebody else leads the
+// pool.
+func (k *keeper) written(b batch) error {
+	k.writer.busy = false
+	for _, w := range b.written {
+		k.m.Written(now(), w)
+	}
+	for _, w := range b.rest {
+		k.m.Rewrite(w)
+	}
+	switch {
+	case errors.Is(b.err, store.ErrConflict):
+		return fmt.Errorf("somebody else keeps the pool %s by now, so this keeper ends: %w",
+			k.Name, b.err)
+	case b.err != nil && !k.writer.failing:
+		fmt.Fprintf(k.Notes, "shoal: the record of the pool: %v; jobs go on, and nothing is "+
+			"decided until it can be written\n", b.err)
+	}
+	k.writer.failing = b.err != nil
+	return nil
+}
+
+// reply answers submissions that are written.
+func (k *keeper) reply() {
+	rest := k.waiting[:0]
+	for _, r := range k.waiting {
+		if k.m.IsWritten(r.id) {
+			r.done <- k.m.Answered(r.id, r.before)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	k.waiting = rest
+}
+
+// do runs f on the goroutine of loop and waits for it; false = the keeper ends, or ctx does.
+func (k *keeper) do(ctx context.Context, f func()) bool {
+	done := make(chan struct{})
+	select {
+	case k.events <- func() { f(); close(done) }:
+	case <-ctx.Done():
+		return false
+	case <-k.group.Context().Done():
+		return false
+	}
+	select {
+	case <-done:
+		return true
+	case <-k.group.Context().Done():
+		return false
+	}
+}

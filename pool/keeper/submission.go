@@ -1,0 +1,84 @@
+package keeper
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/pool"
+)
+
+// submission returns what the machine must know of a job that somebody asks for. The error is a
+// *job.Error or a *pool.UsageError.
+func (q *Request) submission() (pool.Submission, error) {
+	spec, err := job.Parse([]byte(q.Spec))
+	if err != nil {
+		return pool.Submission{}, err
+	}
+	spec = spec.WithDefaults()
+	if err := spec.Validate(); err != nil {
+		return pool.Submission{}, err
+	}
+	switch {
+	case !filepath.IsAbs(q.Dir):
+		return pool.Submission{}, &pool.UsageError{Msg: "dir: the folder of the command is not a " +
+			"whole path"}
+	case spec.Spares > 0:
+		return pool.Submission{}, &job.Error{Key: "spares", Msg: "a pool gives a job other slots " +
+			"when workers are lost, so it keeps no spares: leave the key out"}
+	}
+	s := pool.Submission{Name: spec.Name, Spec: spec.String(), Dir: q.Dir,
+		Env: environment(q.Env), Who: q.Who, Kind: kind(spec.Command),
+		Min: cmp.Or(spec.Min, spec.Workers), Max: cmp.Or(spec.Max, spec.Workers),
+		Asked: spec.Workers}
+	if c := spec.Schedule; c != nil {
+		after, err := c.DeadlineAfter()
+		if err != nil {
+			return pool.Submission{}, err
+		}
+		s.Tenant, s.Priority, s.Deadline = c.Tenant, c.Priority, after.Milliseconds()
+		s.Value, s.Budget, s.Sizes = c.Value, c.Budget, c.Sizes
+		if s.Preempt = string(c.Preempt); s.Preempt == "" {
+			s.Preempt = "shrink"
+		}
+	}
+	return s, nil
+}
+
+// kind returns a short text that is the same for commands that differ only in a seed.
+func kind(command []string) string {
+	var words []string
+	skip := false
+	for _, word := range command {
+		flag, _, assigned := strings.Cut(word, "=")
+		switch {
+		case skip:
+			skip = false
+		case strings.HasPrefix(flag, "-") && strings.HasSuffix(flag, "seed"):
+			skip = !assigned
+		default:
+			words = append(words, word)
+		}
+	}
+	text, _ := json.Marshal(words) // texts
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// environment returns the variables of who submits that a job gets: not those that shoal or the
+// session of a terminal sets.
+func environment(env []string) []string {
+	kept := []string{}
+	for _, variable := range env {
+		name, _, ok := strings.Cut(variable, "=")
+		if ok && name != "" && name != "XDG_RUNTIME_DIR" && name != "_" &&
+			!strings.HasPrefix(name, "SHOAL_") && !strings.ContainsRune(variable, 0) {
+			kept = append(kept, variable)
+		}
+	}
+	return kept
+}
