@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -73,6 +74,21 @@ func (a *Agent) Resize(n int, who string) error {
 // of the reason that people read.
 func (a *Agent) Allot(slots map[string]int, who, why string) error {
 	return a.askHead(func() error { return a.driver.head.Allot(slots, who, why) })
+}
+
+// ErrNoLimit says that a host has no network on which it could be held to a rate.
+var ErrNoLimit = errors.New("the job was started without --listen and --hosts: it sends nothing " +
+	"to other hosts")
+
+// Limit holds what this host sends to the others of the job, of its data, to so many bytes a second
+// altogether; 0 = there is no limit. It does not wait.
+func (a *Agent) Limit(bytesPerSecond float64) error {
+	network, is := a.network.(fabric.Limiter)
+	if !is {
+		return ErrNoLimit
+	}
+	network.Limit("", bytesPerSecond)
+	return nil
 }
 
 // Drain releases the workers of a host when their step ends, without a replacement if there is no

@@ -93,6 +93,16 @@ type Counter interface {
 	Sent() map[Host][]Sent
 }
 
+// Limiter is a Network whose pieces can be held to a rate, so that jobs share a card as somebody
+// says.
+type Limiter interface {
+	// Limit holds the payloads of the pieces to a peer to so many bytes a second from now on; 0 =
+	// there is no limit, as at first. "" as the peer stands for all of them together, in addition
+	// to the limits of each. Messages are not held, and a limit ends with its link. It does not
+	// wait, and any goroutine may call it.
+	Limit(peer Host, bytesPerSecond float64)
+}
+
 // Reasons why a link is gone. Down is told an error that is one of these, or the one of Drop.
 var (
 	ErrSilent = errors.New("nothing was heard from it for longer than its rhythm explains")

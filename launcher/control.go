@@ -55,6 +55,7 @@ func (l *launcher) serveControl(ctx context.Context, listener net.Listener) erro
 	mux.HandleFunc("GET "+api.PathCluster, l.answerCluster)
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
 	mux.HandleFunc("POST "+api.PathAllot, l.answerAllot)
+	mux.HandleFunc("POST "+api.PathLimit, l.answerLimit)
 	mux.HandleFunc("POST "+api.PathSet, l.answerSet)
 	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
@@ -291,8 +292,8 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 // refuseUnknown answers a request for a path or a method that this version does not have.
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
-	paths := []string{api.PathJob, api.PathCluster, api.PathResize, api.PathAllot, api.PathSet,
-		api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken}
+	paths := []string{api.PathJob, api.PathCluster, api.PathResize, api.PathAllot, api.PathLimit,
+		api.PathSet, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken}
 	known := "there are GET " + strings.Join(paths[:2], ", GET ") + ", POST " +
 		strings.Join(paths[2:], ", POST ")
 	var theirs int
@@ -325,7 +326,7 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 		Size: s.Size, Want: s.Want, Spares: s.Spares, Training: l.describeTraining(s),
 		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
 			RollbackReason: s.Lost, LastRollback: s.Back},
-		Room: describeRoom(s), Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short,
+		Room: l.describeRoom(s), Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short,
 		StoppedBy: l.registry.stoppedBy(),
 		Kinds:     map[string]string{},
 		Workers:   []api.Worker{}}

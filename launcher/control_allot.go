@@ -60,9 +60,10 @@ func (l *launcher) answerAllot(w http.ResponseWriter, r *http.Request) {
 	sendJSON(w, l.describeJob(s))
 }
 
-// describeRoom returns, for tools, for how many workers the job in status s has room.
-func describeRoom(s agent.Status) api.Room {
-	room := api.Room{Slots: s.Slots}
+// describeRoom returns, for tools, for how many workers the job in status s has room, and what its
+// hosts may send.
+func (l *launcher) describeRoom(s agent.Status) api.Room {
+	room := api.Room{Slots: s.Slots, Limit: l.limit.get()}
 	if s.Allotment == nil {
 		return room
 	}

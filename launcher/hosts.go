@@ -91,6 +91,8 @@ func (l *launcher) receive(from string, m *message) {
 		l.leaveJob(failedElsewhere(l.registry.jobName(), m.Over.Why))
 	case m.WhyNot != nil && heeds:
 		_ = l.takeWhyNots(m.WhyNot.List) // as with events
+	case m.Limit != nil && heeds:
+		_ = l.applyLimit(m.Limit.Bytes, "host "+from) // a host with others has a network
 	case m.Stays != nil && heeds:
 		l.console.Note("this host cannot leave: " + m.Stays.Why)
 	case !leads:
@@ -158,6 +160,9 @@ func (l *launcher) acceptOffer(host string, o offerMessage) {
 	if !o.Known {
 		l.sendTo(host, &message{Job: job})
 		l.console.Note(fmt.Sprintf("host %s has joined; slots: %d", host, o.Slots))
+	}
+	if bytes := l.limit.get(); bytes > 0 || o.Known { // another head may have told it of another
+		l.sendTo(host, &message{Limit: &limitMessage{bytes}})
 	}
 	l.reportMissingRoom()
 	l.drainDenied()

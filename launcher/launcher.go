@@ -71,6 +71,7 @@ type hostAgent interface {
 	PlanReshape(mesh string) (control.Plan, error)
 	Drain(host, who string) error
 	Allot(slots map[string]int, who, why string) error
+	Limit(bytesPerSecond float64) error
 	ReleaseWorkers(why string) bool
 	ForceHead()
 
@@ -108,6 +109,7 @@ type launcher struct {
 	registry   *registry
 	reporter   *reporter
 	reasons    whyNots
+	limit      limit
 }
 
 // newLauncher makes a launcher of a job that begins on this host, with initial workers on all hosts

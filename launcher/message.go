@@ -34,6 +34,7 @@ type message struct {
 	Over   *reasonMessage `json:"over,omitempty"`
 	WhyNot *whyNotMessage `json:"why_not,omitempty"`
 	Stays  *reasonMessage `json:"stays,omitempty"`
+	Limit  *limitMessage  `json:"limit,omitempty"`
 }
 
 type (
@@ -114,6 +115,11 @@ type (
 		// Run is the run of the job whose record it is.
 		Run string `json:"run"`
 	}
+	// limitMessage says how many bytes a second each host may send to the others.
+	limitMessage struct {
+		// Bytes is 0 where there is no limit.
+		Bytes uint64 `json:"bytes"`
+	}
 	signalMessage struct {
 		Worker int `json:"worker"`
 		Signal int `json:"signal"`
@@ -146,6 +152,8 @@ func decodeMessage(b []byte) (*message, error) {
 	switch {
 	case m.Offer != nil && m.Offer.Slots < 0:
 		return nil, fmt.Errorf("an offer of %d slots", m.Offer.Slots)
+	case m.Limit != nil && m.Limit.Bytes > maxLimit:
+		return nil, fmt.Errorf("a limit of %d bytes a second", m.Limit.Bytes)
 	case m.Job != nil:
 		if err := m.Job.Spec.WithDefaults().Validate(); err != nil {
 			return nil, fmt.Errorf("a job that cannot be: %w", err)

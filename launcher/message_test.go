@@ -25,6 +25,7 @@ func FuzzMessage(f *testing.F) {
 		{Ended: &endedMessage{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}},
 		{WhyNot: &whyNotMessage{[]control.WhyNot{{Policy: "batch", Why: "x", Last: 9, Times: 2}}}},
 		{Signal: &signalMessage{1, 15}}, {Over: &reasonMessage{}},
+		{Limit: &limitMessage{Bytes: 1e6}},
 		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
 		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}},
 			After:  7,
@@ -35,6 +36,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add([]byte(
 		`{"job":{"spec":{"command":["true"]},"port":1,"addr":"h","record":{"url":"","job":"x","run":"r"}}}`))
 	f.Add([]byte(`{"offer":{"slots":-1}}`))
+	f.Add([]byte(`{"limit":{"bytes":18446744073709551615}}`))
 	f.Add([]byte(`{"over":{"why":""},"leaving":{"why":""}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n, err := decodeMessage(b)

@@ -14,6 +14,7 @@ const (
 	PathCluster = "/v2/cluster" // GET: hosts and links, as docs/formats/cluster.md has them
 	PathResize  = "/v2/resize"  // POST a Resize: a Job
 	PathAllot   = "/v2/allot"   // POST an Allot: a Job
+	PathLimit   = "/v2/limit"   // POST a Limit: a Job
 	PathSet     = "/v2/set"     // POST a Set: a Job, or a setting.Change
 	PathReshape = "/v2/reshape" // POST a Reshape: a Job, or a Plan
 	PathStop    = "/v2/stop"    // POST a Stop: a Job
@@ -39,6 +40,15 @@ type Allot struct {
 	Who string `json:"who"`
 	// Because says why, for people; "" = it is not said.
 	Because string `json:"because,omitempty"`
+}
+
+// Limit asks for what each host of the job may send to the others.
+type Limit struct {
+	// Bytes is how many bytes of data a second each host sends at the most to all others together;
+	// 0 = as many as the network carries.
+	Bytes uint64 `json:"bytes"`
+	// Who asks, such as "pool lab"; it stands in what people read.
+	Who string `json:"who"`
 }
 
 // Set asks for another setting of the job, how it trains, or for what is predicted of it.

@@ -139,7 +139,7 @@ type WhyNot struct {
 	Times int `json:"times"`
 }
 
-// Room is for how many workers there is room, and who decides that.
+// Room is what the job may take of its hosts, and who decides that.
 type Room struct {
 	// Slots is the number of workers that the hosts have room for; 0 means any number.
 	Slots int `json:"slots,omitempty"`
@@ -148,6 +148,9 @@ type Room struct {
 	AllottedBy string `json:"allotted_by,omitempty"`
 	// Allotted is the number of workers that the job may have, by host.
 	Allotted map[string]int `json:"allotted,omitempty"`
+	// Limit is how many bytes of data a second each host sends to the others at the most; 0 = there
+	// is no limit.
+	Limit uint64 `json:"limit,omitempty"`
 }
 
 // MeshStatus is how the state of a job lies on its workers. It is empty for a job without a mesh.

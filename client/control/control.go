@@ -208,6 +208,12 @@ func (j *Job) Allot(ctx context.Context, slots map[string]int, who, because stri
 		api.Allot{Slots: slots, Who: who, Because: because})
 }
 
+// Limit asks the launcher to hold what each host of the job sends to the others to so many bytes a
+// second, and sets j.Job; 0 = there is no limit. It does not wait for the other hosts.
+func (j *Job) Limit(ctx context.Context, bytes uint64, who string) error {
+	return j.askForJob(ctx, http.MethodPost, api.PathLimit, api.Limit{Bytes: bytes, Who: who})
+}
+
 // Set asks the launcher for another setting, such as "batch=512", and sets j.Job. It does not wait
 // for the end of the step from which on the job has it.
 func (j *Job) Set(ctx context.Context, assign, who string) error {

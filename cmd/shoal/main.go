@@ -44,7 +44,8 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(demo.NewCommand(), run.NewCommand(), jobs.NewPsCommand(), jobs.NewLogsCommand(),
-		jobs.NewResizeCommand(), jobs.NewSetCommand(), jobs.NewReshapeCommand(),
+		jobs.NewResizeCommand(), jobs.NewLimitCommand(), jobs.NewSetCommand(),
+		jobs.NewReshapeCommand(),
 		jobs.NewStopCommand(), jobs.NewTopCommand(), jobs.NewDashCommand(),
 		jobs.NewReportCommand(), jobs.NewExplainCommand(),
 		run.NewPolicyCommand(),

@@ -50,6 +50,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 		{"LateJoiner", lateJoiner},
 		{"SameNameAgain", sameNameAgain},
 		{"CloseInTransfer", closeInTransfer},
+		{"Limited", limited},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := &hosts{t: t, cluster: fresh(t)}

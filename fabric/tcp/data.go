@@ -75,11 +75,17 @@ func (l *link) transmitPieces(i int) error {
 	}
 	for {
 		o, ok := l.pieces.take(i)
-		if !ok || !l.calls.BeginUse() { // from here to EndUse the payloads are there
+		if !ok || !l.held(int(o.Length)) {
+			return nil
+		}
+		if !l.calls.BeginUse() { // from here to EndUse the payloads are there
 			return nil
 		}
 		err, pieces := w.write(o), 1
 		for n := int(o.Length); err == nil && n < gatherPieces; n += int(o.Length) {
+			if l.isLimited() {
+				break // each piece is held by itself
+			}
 			if o, ok = l.pieces.takeNow(i); !ok {
 				break
 			}
@@ -97,6 +103,14 @@ func (l *link) transmitPieces(i int) error {
 			return err
 		}
 	}
+}
+
+// isLimited reports whether there is a limit of what may be sent.
+func (l *link) isLimited() bool { return l.limit.isSet() || l.network.limit.isSet() }
+
+// held waits until n bytes may be sent by both limits; false: the link has ended before.
+func (l *link) held(n int) bool {
+	return !l.isLimited() || l.limit.wait(n, l.gone) && l.network.limit.wait(n, l.gone)
 }
 
 // pieceWriter writes frames of pieces to a stream of data. Only the goroutine of transmitPieces

@@ -56,6 +56,8 @@ type link struct {
 	data    []*stream     // the streams of data; fabric.MaxStreams of them
 	outbox  outbox        // frames that wait for the control stream
 	pieces  sendQueue     // pieces that wait for the streams of data
+	limit   bucket        // holds the pieces of this link
+	gone    chan struct{} // closed with pieces
 	// directFrame is the last frame that writeDirect has written. Who has claimed the outbox uses
 	// it; its memory is used again.
 	directFrame []byte
@@ -90,7 +92,7 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 	l := &link{
 		network: m, peer: peer, calls: fabric.NewCalls(m.handler, peer, &m.payloads),
 		control: control,
-		data:    data, ended: make(chan ending, 1),
+		data:    data, ended: make(chan ending, 1), gone: make(chan struct{}),
 		host: accrual.New(beatInterval, now), process: accrual.New(patience*beatInterval, now),
 		acked: func() (time.Duration, bool) { return timeSinceAck(control.raw.TCPConn) },
 	}
@@ -184,6 +186,7 @@ func (l *link) run(ctx context.Context) error {
 		s.raw.SetDeadline(time.Unix(1, 0))
 	}
 	l.pieces.close()
+	close(l.gone)
 	if e.goodbye {
 		l.outbox.finish(e.reason)
 		l.control.raw.SetDeadline(time.Now().Add(goodbyeTime))

@@ -88,6 +88,7 @@ type Network struct {
 	linksMu sync.RWMutex          // guards links
 	links   map[fabric.Host]*link // links that are up
 
+	limit    bucket          // holds the pieces to all peers together
 	payloads fabric.Payloads // counts the payloads of SendPiece that may still be read
 }
 

@@ -214,7 +214,8 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		printWaits(out, j, time.Now(), false))
 }
 
-// printHosts prints to out the hosts of a job that has several, with their kinds.
+// printHosts prints to out the hosts of a job that has several, with their kinds, and what they may
+// send.
 func printHosts(out io.Writer, j api.Job) (err error) {
 	if len(j.Hosts) > 1 {
 		var hosts []string
@@ -225,6 +226,9 @@ func printHosts(out io.Writer, j api.Job) (err error) {
 			hosts = append(hosts, host)
 		}
 		_, err = fmt.Fprintf(out, "hosts: %s; led from %s\n", strings.Join(hosts, ", "), j.Head)
+	}
+	if err == nil && j.Limit > 0 {
+		_, err = fmt.Fprintln(out, limitText(j))
 	}
 	return err
 }
