@@ -13,12 +13,21 @@ from . import log, state
 from ._live.step import Step
 from ._runtime.handle import Handle
 from ._version import __version__
-from .errors import ArenaError, ForkError, JoinError, LostError, MismatchError, ShoalError
+from .errors import (
+    ArenaError,
+    ForkError,
+    JoinError,
+    LostError,
+    MismatchError,
+    PoolError,
+    ShoalError,
+)
 from .group import Group
 from .job import Job, empty, join, zeros
 from .live import train
 from .mesh import Mesh
 from .policies import change, policy
+from .pool import Pool
 
 __all__ = [
     "ArenaError",
@@ -30,6 +39,8 @@ __all__ = [
     "LostError",
     "Mesh",
     "MismatchError",
+    "Pool",
+    "PoolError",
     "ShoalError",
     "Step",
     "__version__",

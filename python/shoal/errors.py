@@ -34,3 +34,7 @@ class ForkError(ShoalError):
 
 class ArenaError(ShoalError):
     """The agent could not give shared memory, or a buffer does not lie where it should."""
+
+
+class PoolError(ShoalError):
+    """A pool of jobs does not answer, refuses what it was asked, or a job of it has failed."""

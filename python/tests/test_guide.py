@@ -144,7 +144,7 @@ PLAN_COMMANDS = (["plan", "check"], ["plan", "import"])
 def test_flags(page, binary):
     """Every command and flag that a page mentions is in the help of shoal."""
     for words in mentioned_commands(page):
-        below = words[0] in ("state", "bench") and words[1:] or words[:2] in PLAN_COMMANDS
+        below = words[0] in ("state", "bench", "pool") and words[1:] or words[:2] in PLAN_COMMANDS
         depth = 2 if below else 1
         usage = re.search(r"^Usage:\n  shoal (.*)", help_text(binary, *words[:depth]), re.MULTILINE)
         assert usage and usage[1].split()[:depth] == words[:depth], f"shoal {' '.join(words)}"
