@@ -55,7 +55,7 @@ func workLeft(j *Job) float64 {
 func (elasticShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	list := sortedBy(v, workLeft)
 	want := make([]int, len(v.Jobs))
-	free := startSmallest(v, list, want)
+	free := startSmallest(list, want, keep(v, want))
 	growBest(list, want, free, partSaved)
 	because := func(i int) string { return elasticReason(v, want, i) }
 	return Decision{Want: want, Because: because}, mem
@@ -71,14 +71,19 @@ func partSaved(j *Job, n, next int) float64 {
 	return (1 - slow/fast) / float64(next-n)
 }
 
-// startSmallest gives jobs what cannot be taken from them, and then their smallest sizes to others,
-// who comes first. It returns how many slots are left.
-func startSmallest(v *View, list []candidate, want []int) (free int) {
+// keep gives jobs what cannot be taken from them. It returns how many slots are left.
+func keep(v *View, want []int) (free int) {
 	free = v.Slots
 	for i, j := range v.Jobs {
 		want[i] = j.kept()
 		free -= want[i]
 	}
+	return free
+}
+
+// startSmallest gives jobs that have nothing their smallest sizes, who comes first. It returns how
+// many slots are left.
+func startSmallest(list []candidate, want []int, free int) (left int) {
 	for _, c := range list {
 		if free <= 0 {
 			break

@@ -6,9 +6,9 @@ import (
 )
 
 // This file refuses changes of jobs that run which are not worth what they cost. Starts pass, with
-// exactly the slots that they need; so does what follows a lost or leaving host. What a policy
-// wants beyond that must gain more than it costs, and must not undo the last change of a job unless
-// something has happened since.
+// exactly the slots that they need; so does what a policy says that a job needs, and what follows a
+// lost or leaving host. What a policy wants beyond that must gain more than it costs, and must not
+// undo the last change of a job unless something has happened since.
 
 // change is that a job of a view that runs gets another number of slots.
 type change struct {
@@ -18,8 +18,9 @@ type change struct {
 	cost     float64 // seconds for which it does not go on
 }
 
-// guard returns what jobs are to have of what a policy wants for them.
-func (m *Machine) guard(v *View, want []int) []int {
+// guard returns what jobs are to have of what a policy wants for them, and at least what they need;
+// need may be nil.
+func (m *Machine) guard(v *View, want, need []int) []int {
 	m.guarded = append(m.guarded[:0], want...)
 	out := m.guarded
 	free := m.place.free
@@ -31,8 +32,14 @@ func (m *Machine) guard(v *View, want []int) []int {
 			free -= want[i]
 		case n != want[i]:
 			c := change{i, n, want[i], 0, m.costsOf(j.Kind).Resize.Mean / 1000}
+			if need != nil && need[i] > n {
+				free -= need[i] - n
+				if c.from, c.cost = need[i], 0; c.from == c.to {
+					continue // it changes anyway, and to no more than that
+				}
+			}
 			if want[i] > 0 {
-				c.gain = j.Seconds(n) - j.Seconds(want[i])
+				c.gain = j.Seconds(c.from) - j.Seconds(want[i])
 			} else {
 				costs := m.costsOf(j.Kind)
 				c.gain = -j.Seconds(n)

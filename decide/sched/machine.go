@@ -81,7 +81,7 @@ func (m *Machine) Now() int64 { return m.now }
 // Next returns when Ready is to be asked though nothing happens until then; Never = not at all.
 func (m *Machine) Next() int64 {
 	if m.dirty || len(m.grants) > 0 {
-		return m.due()
+		return min(m.due(), m.again)
 	}
 	return m.again
 }

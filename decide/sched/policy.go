@@ -55,6 +55,9 @@ type Decision struct {
 	// Want has for each job of the view the slots that it is to have: 0, or a number that it
 	// allows. All together are at most the slots of the view.
 	Want []int
+	// Need has for each job the part of these that the guard is to let pass, whatever it gains: it
+	// is at most Want. nil = the guard judges of all changes but starts.
+	Need []int
 	// Because returns why a job of the view, by its index, gets what it gets. It is asked for jobs
 	// whose slots change, before the next decision. nil = the policy is named.
 	Because func(i int) string
@@ -69,7 +72,8 @@ type Rejection struct {
 }
 
 // policies are all that have a name, the simplest first.
-var policies = []Policy{fifo, fifoSkip, sjf, srsf, las, spjf, spwf, wcs, edf, elastic}
+var policies = []Policy{fifo, fifoSkip, sjf, srsf, las, spjf, spwf, wcs, edf, elastic, goodput,
+	deadline}
 
 // Default is the name of the policy that a pool has when nobody chooses one, and which decides in
 // place of one that fails.

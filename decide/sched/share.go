@@ -24,7 +24,7 @@ func (m *Machine) decideByShare() {
 		}
 		return d.Because(i)
 	}
-	want := m.guard(v, d.Want)
+	want := m.guard(v, d.Want, d.Need)
 	reasons := make([]string, len(entries))
 	for i, e := range entries {
 		if want[i] != e.slots {
@@ -77,11 +77,17 @@ func checkDecision(v *View, d Decision) string {
 	if len(d.Want) != len(v.Jobs) {
 		return fmt.Sprintf("it decides of %d jobs, and there are %d", len(d.Want), len(v.Jobs))
 	}
+	if d.Need != nil && len(d.Need) != len(v.Jobs) {
+		return fmt.Sprintf("it says what %d jobs need, and there are %d", len(d.Need), len(v.Jobs))
+	}
 	sum, kept := 0, 0
 	for i, j := range v.Jobs {
 		n := d.Want[i]
 		if n != 0 && n != j.Slots() && !j.Allows(n) {
 			return fmt.Sprintf("it wants %d slots for job %s, which has no such size", n, j.ID)
+		}
+		if d.Need != nil && d.Need[i] > n {
+			return fmt.Sprintf("it wants %d slots for job %s, which needs %d", n, j.ID, d.Need[i])
 		}
 		if n < j.kept() {
 			return fmt.Sprintf("it wants %d slots for job %s, which must keep %d", n, j.ID,

@@ -1,0 +1,161 @@
+package sched
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/internal/plural"
+)
+
+// deadline takes jobs only while all of them can end in time (Gu et al., "ElasticFlow: An Elastic
+// Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023, section 4: minimum
+// satisfactory shares, admission control, and elastic scaling of what is left). Each job has the
+// smallest share by which it ends in time, period by period over what earlier deadlines leave. What
+// is free beyond that goes where it is used best. Unlike there, what was promised is remembered and
+// kept unless all can be planned better, and jobs without a deadline run on what is left.
+var deadline = Policy{Name: "deadline",
+	About: "takes only jobs that can end in time, and has all of them do so",
+	Share: deadlineShare{}}
+
+// deadlineShare is the share of deadline. It remembers the plans of jobs that it has taken.
+type deadlineShare struct{}
+
+// deadlineMargin is how much before its deadline a job is planned to end.
+const deadlineMargin = Second
+
+// appointments are the plans of the jobs of a view, by index, and what they leave.
+type appointments struct {
+	view     *View
+	list     []candidate // jobs by deadline
+	admitted []bool      // whether a job was told that it will end in time
+	plans    []plan
+	slots    int // those that can be planned
+	table    *timetable
+}
+
+// Decide implements Share.
+func (deadlineShare) Decide(v *View, mem []byte) (d Decision, memory []byte) {
+	a := &appointments{view: v, slots: v.Slots, list: sortedBy(v, func(j *Job) float64 {
+		if j.Deadline == 0 {
+			return float64(Never)
+		}
+		return float64(j.Deadline)
+	})}
+	a.admitted, a.plans = readPlans(v, mem)
+	for i, j := range v.Jobs {
+		a.admitted[i] = j.Deadline > 0 && (a.admitted[i] || j.Started != Never)
+		if !a.admitted[i] {
+			a.slots -= j.kept()
+		}
+	}
+	if !a.check() {
+		a.replan(-1)
+	}
+	for i, j := range v.Jobs {
+		if j.Deadline > 0 && !a.admitted[i] {
+			d.Reject = a.admit(d.Reject, i)
+		}
+	}
+	a.allot(&d)
+	return d, writePlans(v, a.admitted, a.plans)
+}
+
+// check makes the timetable of all plans. It returns whether they fit, and all jobs that have one
+// end in time by it. A job without a plan is one that is late already.
+func (a *appointments) check() (fine bool) {
+	a.table, fine = newTimetable(a.view, a.slots), true
+	for i, j := range a.view.Jobs {
+		if a.plans[i] != nil {
+			_, end := a.table.walk(j, 0, j.Deadline, a.plans[i].at)
+			fine = a.table.add(a.plans[i]) && end != Never && fine
+		}
+	}
+	return fine
+}
+
+// replan plans all jobs anew, by deadline. With a job that is to be added it changes nothing unless
+// it and all others fit; with -1 those that do not fit are late and have no plan any more.
+func (a *appointments) replan(added int) bool {
+	table, plans := newTimetable(a.view, a.slots), make([]plan, len(a.plans))
+	for _, c := range a.list {
+		if i := c.index; i == added || a.admitted[i] && (a.plans[i] != nil || added < 0) {
+			if plans[i] = table.least(c.job, c.job.Deadline-deadlineMargin); plans[i] != nil {
+				table.add(plans[i])
+			} else if added >= 0 {
+				return false
+			}
+		}
+	}
+	a.table, a.plans = table, plans
+	return true
+}
+
+// admit takes a job if it can end in time without that another does not, and refuses it if not.
+func (a *appointments) admit(refused []Rejection, i int) []Rejection {
+	j := a.view.Jobs[i]
+	if p := a.table.least(j, j.Deadline-deadlineMargin); p != nil {
+		a.table.add(p)
+		a.plans[i], a.admitted[i] = p, true
+		return refused
+	}
+	if a.admitted[i] = a.replan(i); a.admitted[i] {
+		return refused
+	}
+	text := "its deadline cannot be met, nor another: it needs more slots than there are"
+	if end := a.table.earliest(j); end != Never {
+		text = fmt.Sprintf("its deadline cannot be met: the earliest that can is %s after it was "+
+			"submitted", plural.Seconds(float64((end+deadlineMargin-j.Arrived)/Second+1)))
+	}
+	return append(refused, Rejection{i, text})
+}
+
+// allot gives jobs what is planned for now, which they must have, and then what is left: smallest
+// sizes to those who have none, by deadline, and more slots to those who use them best.
+func (a *appointments) allot(d *Decision) {
+	v, free := a.view, a.view.Slots
+	want, need := make([]int, len(v.Jobs)), make([]int, len(v.Jobs))
+	for i, j := range v.Jobs {
+		need[i] = max(a.plans[i].at(a.table.first), j.kept())
+		want[i] = need[i]
+		free -= want[i]
+		for _, s := range a.plans[i] {
+			if at := int64(s.until) * planPeriod; d.Again == 0 || at < d.Again {
+				d.Again = at
+			}
+		}
+	}
+	for k := len(a.list) - 1; k >= 0 && free < 0; k-- { // late jobs keep what plans do not know
+		c := a.list[k]
+		free += need[c.index] - c.job.kept()
+		need[c.index], want[c.index] = c.job.kept(), c.job.kept()
+	}
+	others := slices.DeleteFunc(slices.Clone(a.list), func(c candidate) bool {
+		refused := slices.ContainsFunc(d.Reject, func(r Rejection) bool { return r.Job == c.index })
+		return refused || !a.spare(c)
+	})
+	free = startSmallest(others, want, free)
+	growBest(others, want, free, partSaved)
+	d.Want, d.Need = want, need
+	d.Because = func(i int) string {
+		if want[i] == need[i] && a.plans[i] != nil {
+			return fmt.Sprintf("%s now and it ends in time", plural.Of(want[i], "slot"))
+		}
+		return elasticReason(v, want, i)
+	}
+}
+
+// spare reports whether a job ends in time even if its slots change twice more than planned.
+func (a *appointments) spare(c candidate) bool {
+	p, most := a.plans[c.index], 0
+	if p == nil {
+		return true
+	}
+	for _, s := range p {
+		most = max(most, s.slots)
+	}
+	costs := a.view.Costs(c.job.Kind)
+	pause := max(costs.Resize.Mean, costs.Start.Mean, costs.Resume.Mean) + costs.Park.Mean
+	more := float64(2 * pause / 1000 * c.job.Rate(most))
+	_, end := a.table.walk(c.job, more, c.job.Deadline, p.at)
+	return end != Never
+}

@@ -1,0 +1,232 @@
+package sched
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// planPeriod is the length of the periods in which a timetable plans.
+const planPeriod = 600 * Second
+
+// mostPeriods is how many periods a timetable looks ahead: more than a year.
+const mostPeriods = 60_000
+
+// stint is that a job has some slots until a period begins.
+type stint struct{ slots, until int }
+
+// plan is what a job has, one stint after another; the first one has begun. nil = nothing.
+type plan []stint
+
+// at returns the slots of a period.
+func (p plan) at(period int) int {
+	for _, s := range p {
+		if period < s.until {
+			return s.slots
+		}
+	}
+	return 0
+}
+
+// end returns the first period for which nothing is planned.
+func (p plan) end() int {
+	if len(p) == 0 {
+		return 0
+	}
+	return p[len(p)-1].until
+}
+
+// timetable is what plans leave of all slots, by period.
+type timetable struct {
+	view  *View
+	first int   // the period in which it is now
+	free  []int // slots that are free from the first period on; later ones have all slots
+	slots int   // what there is in every period
+}
+
+// newTimetable returns a timetable without plans, in which so many slots can be planned.
+func newTimetable(v *View, slots int) *timetable {
+	return &timetable{view: v, first: int(v.Now / planPeriod), slots: slots}
+}
+
+// left returns how many slots are free in a period.
+func (t *timetable) left(period int) int {
+	if i := period - t.first; i < len(t.free) {
+		return t.free[i]
+	}
+	return t.slots
+}
+
+// add takes the slots of a plan. It returns whether so many were free.
+func (t *timetable) add(p plan) (fits bool) {
+	for len(t.free) < p.end()-t.first {
+		t.free = append(t.free, t.slots)
+	}
+	fits = true
+	period := t.first
+	for _, s := range p {
+		for ; period < s.until; period++ {
+			t.free[period-t.first] -= s.slots
+			fits = fits && t.free[period-t.first] >= 0
+		}
+	}
+	return fits
+}
+
+// walk returns when a job has done its work and something more, in milliseconds, and its plan, if
+// size says its slots by period; Never if that is not until a time. Each change of its slots takes
+// what it costs. It stops where slots would be taken from the job that it keeps.
+func (t *timetable) walk(j *Job, more float64, until int64, size func(period int) int) (plan,
+	int64) {
+	costs := t.view.Costs(j.Kind)
+	n, kept, begun := j.Slots(), j.kept(), j.Started != Never
+	left, stall := j.Left.Mean+more, int64(0)
+	pause := max(costs.Start.Mean, costs.Resize.Mean, costs.Resume.Mean) + costs.Park.Mean
+	if n > 0 {
+		stall = max(addMillis(j.MovedAt, pause/1000)-t.view.Now, 0)
+	}
+	var p plan
+	at := t.view.Now
+	for period := t.first; at < until && period-t.first < mostPeriods; period++ {
+		m, next := size(period), int64(period+1)*planPeriod
+		if m < kept {
+			return nil, Never
+		}
+		if m != n && m > 0 {
+			change := costs.Resize.Mean
+			if n == 0 && begun {
+				change = costs.Resume.Mean
+			} else if n == 0 {
+				change = costs.Start.Mean
+			}
+			stall += int64(change + costs.Park.Mean)
+			begun = true
+		}
+		if k := len(p) - 1; k >= 0 && p[k].slots == m {
+			p[k].until = period + 1
+		} else {
+			p = append(p, stint{m, period + 1})
+		}
+		if n = m; m > 0 {
+			switch j.Park {
+			case ParkNever:
+				kept = m
+			case ParkShrink:
+				kept = j.Smallest()
+			}
+			still := min(stall, next-at)
+			stall -= still
+			rate := j.Rate(m)
+			can := float64(rate * float64(next-at-still) / 1000)
+			if end := addMillis(at+still, left/rate); left <= can && end <= until {
+				return p, end
+			}
+			left -= can
+		}
+		at = next
+	}
+	return nil, Never
+}
+
+// sizes returns the sizes that a timetable gives a job, the smallest first.
+func sizes(j *Job) (list []int) {
+	for n := j.Smallest(); n > 0; n = j.nextSize(n) {
+		list = append(list, n)
+	}
+	return list
+}
+
+// fit returns the plan by which a job has at most one of its sizes, and less where less is free,
+// and when it ends; Never if that is not until a time.
+func (t *timetable) fit(j *Job, list []int, until int64) (plan, int64) {
+	return t.walk(j, 0, until, func(period int) int {
+		free := t.left(period)
+		for i := len(list) - 1; i >= 0; i-- {
+			if list[i] <= free {
+				return list[i]
+			}
+		}
+		return 0
+	})
+}
+
+// least returns the plan with the smallest size by which a job ends until a time; nil if there is
+// none.
+func (t *timetable) least(j *Job, until int64) plan {
+	list := sizes(j)
+	for i := range list {
+		if p, end := t.fit(j, list[:i+1], until); end != Never {
+			return p
+		}
+	}
+	return nil
+}
+
+// earliest returns the first time until which a job can end.
+func (t *timetable) earliest(j *Job) int64 {
+	best, list := Never, sizes(j)
+	for i := range list {
+		_, end := t.fit(j, list[:i+1], Never)
+		best = min(best, end)
+	}
+	return best
+}
+
+// writePlans returns the plans of the jobs of a view as bytes; admitted says who has a plan.
+func writePlans(v *View, admitted []bool, plans []plan) (out []byte) {
+	for i, j := range v.Jobs {
+		if !admitted[i] {
+			continue
+		}
+		out = binary.AppendUvarint(out, uint64(len(j.ID)))
+		out = append(out, j.ID...)
+		out = binary.AppendUvarint(out, uint64(len(plans[i])))
+		for _, s := range plans[i] {
+			out = binary.AppendUvarint(out, uint64(s.slots))
+			out = binary.AppendUvarint(out, uint64(s.until))
+		}
+	}
+	return out
+}
+
+// readPlans is the opposite of writePlans, without what is over and without jobs that have ended.
+// Bytes of something else are read as far as they make sense.
+func readPlans(v *View, mem []byte) (admitted []bool, plans []plan) {
+	admitted, plans = make([]bool, len(v.Jobs)), make([]plan, len(v.Jobs))
+	number := func() int {
+		x, n := binary.Uvarint(mem)
+		if n <= 0 || x > 1<<30 {
+			mem = nil
+			return 0
+		}
+		mem = mem[n:]
+		return int(x)
+	}
+	first, i := int(v.Now/planPeriod), 0
+	for len(mem) > 0 {
+		length := number()
+		if length == 0 || length > len(mem) {
+			break
+		}
+		id := JobID(mem[:length])
+		mem = mem[length:]
+		var p plan
+		for range min(number(), len(mem)) {
+			s := stint{number(), number()}
+			if s.until > max(first, p.end()) && s.until-first <= mostPeriods {
+				p = append(p, s)
+			}
+		}
+		for k := i; k < len(v.Jobs); k++ { // both are in the order of arrival
+			if v.Jobs[k].ID == id {
+				if !slices.ContainsFunc(p, func(s stint) bool {
+					return s.slots > 0 && !v.Jobs[k].Allows(s.slots)
+				}) {
+					plans[k] = p
+				}
+				admitted[k], i = true, k+1
+				break
+			}
+		}
+	}
+	return admitted, plans
+}
