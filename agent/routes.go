@@ -171,7 +171,8 @@ func (a *Agent) readLinks(by *cables.Meter) {
 	for peer, streams := range network.Sent() {
 		for _, s := range streams {
 			now[string(peer)] = append(now[string(peer)],
-				cables.Sent{Bytes: s.Bytes, Busy: sense.Duration(s.Busy)})
+				cables.Sent{Bytes: s.Bytes, Busy: sense.Duration(s.Busy),
+					Held: sense.Duration(s.Held)})
 		}
 	}
 	rates, news := by.Read(now)

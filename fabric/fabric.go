@@ -83,7 +83,8 @@ type Network interface {
 // Sent is what a stream of a link has carried so far.
 type Sent struct {
 	Bytes uint64        // bytes that the peer's kernel has acknowledged
-	Busy  time.Duration // how long some were on their way, or waited to be
+	Busy  time.Duration // how long some were on their way, or waited in the kernel to be
+	Held  time.Duration // for how long a limit has held some, beside others that were on their way
 }
 
 // Counter is a Network that knows what its links have carried.

@@ -43,6 +43,13 @@ func limited(t *testing.T, h *hosts) {
 	c.WaitArrived(a.Self(), held)
 	limiter.Limit(b.Self(), 0)
 	b.WaitArrived(a.Self(), held)
+	if counter, is := a.Network.(fabric.Counter); is {
+		for peer, streams := range counter.Sent() {
+			if (streams[0].Held > 0) != (peer == b.Self()) {
+				t.Errorf("what goes to %s was held for %v", peer, streams[0].Held)
+			}
+		}
+	}
 
 	limiter.Limit("", never)
 	send(b)

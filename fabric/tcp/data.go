@@ -75,7 +75,7 @@ func (l *link) transmitPieces(i int) error {
 	}
 	for {
 		o, ok := l.pieces.take(i)
-		if !ok || !l.held(int(o.Length)) {
+		if !ok || !l.hold(i, int(o.Length)) {
 			return nil
 		}
 		if !l.calls.BeginUse() { // from here to EndUse the payloads are there
@@ -108,9 +108,15 @@ func (l *link) transmitPieces(i int) error {
 // isLimited reports whether there is a limit of what may be sent.
 func (l *link) isLimited() bool { return l.limit.isSet() || l.network.limit.isSet() }
 
-// held waits until n bytes may be sent by both limits; false: the link has ended before.
-func (l *link) held(n int) bool {
-	return !l.isLimited() || l.limit.wait(n, l.gone) && l.network.limit.wait(n, l.gone)
+// hold waits until n bytes may be sent on stream i by both limits; false: the link has ended.
+func (l *link) hold(i, n int) bool {
+	if !l.isLimited() {
+		return true
+	}
+	begun := sinceStart()
+	ok := l.limit.wait(n, l.gone) && l.network.limit.wait(n, l.gone)
+	l.heldFor[i].Add(int64(sinceStart() - begun))
+	return ok
 }
 
 // pieceWriter writes frames of pieces to a stream of data. Only the goroutine of transmitPieces

@@ -57,6 +57,8 @@ type link struct {
 	outbox  outbox        // frames that wait for the control stream
 	pieces  sendQueue     // pieces that wait for the streams of data
 	limit   bucket        // holds the pieces of this link
+	// heldFor is for how long a limit has held each stream of data, in nanoseconds.
+	heldFor [fabric.MaxStreams]atomic.Int64
 	gone    chan struct{} // closed with pieces
 	// directFrame is the last frame that writeDirect has written. Who has claimed the outbox uses
 	// it; its memory is used again.

@@ -212,8 +212,9 @@ func (m *Network) Sent() map[fabric.Host][]fabric.Sent {
 	found := map[fabric.Host][]fabric.Sent{}
 	for _, l := range m.allLinks() {
 		var list []fabric.Sent
-		for _, s := range l.data {
+		for i, s := range l.data {
 			if sent, ok := sentOn(s.raw.TCPConn); ok {
+				sent.Held = time.Duration(l.heldFor[i].Load())
 				list = append(list, sent)
 			}
 		}

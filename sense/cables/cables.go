@@ -32,7 +32,8 @@ const (
 // Sent is what one stream of a link has carried so far.
 type Sent struct {
 	Bytes uint64         // bytes that have arrived at the other end
-	Busy  sense.Duration // how long some were on their way, or waited to be
+	Busy  sense.Duration // how long some were on their way, or waited in the kernel to be
+	Held  sense.Duration // for how long a limit has held some, beside others that were on their way
 }
 
 // Rates are the bytes per second that links from a host carry while they are busy, by the host at
@@ -74,7 +75,7 @@ func (m *Meter) Read(now map[string][]Sent) (rates Rates, news bool) {
 		bytes, busy := uint64(0), resolution
 		for i, s := range streams { // several share the cable, and are busy beside each other
 			bytes += s.Bytes - from[i].Bytes
-			busy = max(busy, s.Busy-from[i].Busy)
+			busy = max(busy, s.Busy-from[i].Busy, s.Held-from[i].Held)
 		}
 		if bytes < minBytes || len(rates) == MaxRates {
 			continue

@@ -50,6 +50,26 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// A link that is held to a rate has that one, and none that is held for less time than its cable is
+// busy is slower by that.
+func TestMeterOfALimit(t *testing.T) {
+	var m cables.Meter
+	read := func(mib, busy, held int) cables.Rates {
+		list := streams([2]int{mib, busy})
+		list[0].Held = sense.Duration(held) * sense.Second / 1000
+		rates, _ := m.Read(map[string][]cables.Sent{"b": list})
+		return rates
+	}
+	read(0, 0, 0)
+	for i, step := range []struct{ mib, busy, held, rate int }{
+		{10, 100, 1000, 10}, {20, 200, 1050, 100}, {30, 300, 1050, 100},
+	} {
+		if got := read(step.mib, step.busy, step.held)["b"]; got != float64(step.rate<<20) {
+			t.Errorf("reading %d: %v bytes a second, not %d MiB", i, got, step.rate)
+		}
+	}
+}
+
 // A host has links to more others than it tells of.
 func TestMeterIsBounded(t *testing.T) {
 	var m cables.Meter
