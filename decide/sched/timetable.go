@@ -80,8 +80,11 @@ func (t *timetable) walk(j *Job, more float64, until int64, size func(period int
 	costs := t.view.Costs(j.Kind)
 	n, kept, begun := j.Slots(), j.kept(), j.Started != Never
 	left, stall := j.Left.Mean+more, int64(0)
-	pause := max(costs.Start.Mean, costs.Resize.Mean, costs.Resume.Mean) + costs.Park.Mean
-	if n > 0 {
+	if n > 0 { // its last change may not be over
+		pause := max(costs.Resize.Mean, costs.Resume.Mean) + costs.Park.Mean
+		if j.MovedAt == j.Started {
+			pause = costs.Start.Mean + costs.Park.Mean
+		}
 		stall = max(addMillis(j.MovedAt, pause/1000)-t.view.Now, 0)
 	}
 	var p plan
