@@ -13,6 +13,9 @@ func (m *Machine) give(e *entry, n int, because string) {
 			verb = Resume
 		}
 		m.dequeue(e)
+		if m.policy.Packs {
+			m.makeRoom(e, n)
+		}
 	}
 	places, ok := m.place.grow(e.job.Has, n-e.slots)
 	if !ok {

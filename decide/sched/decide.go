@@ -27,6 +27,7 @@ func (m *Machine) decide() {
 		m.try()
 	}
 	m.relocate()
+	m.consolidate()
 }
 
 // try has the policy decide, and returns what was wrong with it; "" = nothing.

@@ -38,11 +38,16 @@ func sortedBy(v *View, key func(j *Job) float64) []candidate {
 	for i, j := range v.Jobs {
 		list[i] = candidate{i, j, j.Priority, key(j)}
 	}
+	sortCandidates(list)
+	return list
+}
+
+// sortCandidates sorts by priority and key, of equal ones the older first.
+func sortCandidates(list []candidate) {
 	slices.SortFunc(list, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.key, b.key),
 			cmp.Compare(a.index, b.index))
 	})
-	return list
 }
 
 // workLeft returns the slot-seconds that are left of a job at its smallest size.

@@ -11,6 +11,7 @@ type entry struct {
 	base         int64
 	left         float64 // units of work at base
 	attained     float64 // slot-seconds at base
+	done         float64 // units of work at base
 	slots        int     // those of job.Has
 	rate         float64 // units of work a second, on the hosts where it is
 	runsFrom     int64   // when the change is over that is under way
@@ -36,13 +37,14 @@ func (e *entry) refresh(now int64) {
 	ran := float64(max(now-max(e.base, e.runsFrom), 0)) / 1000
 	left := e.left - float64(ran*e.rate)
 	e.job.Left.Mean = max(left, min(e.left, float64(leastLeft*e.rate)))
+	e.job.Done = e.done + float64(ran*e.rate)
 	e.job.Attained = e.attained + float64(float64(now-e.base)/1000*float64(e.slots))
 }
 
 // rebase makes a time the one at which everything is known.
 func (e *entry) rebase(now int64) {
 	e.refresh(now)
-	e.base, e.left, e.attained = now, e.job.Left.Mean, e.job.Attained
+	e.base, e.left, e.attained, e.done = now, e.job.Left.Mean, e.job.Attained, e.job.Done
 }
 
 // waited returns for how many milliseconds a job has waited in all.

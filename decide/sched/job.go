@@ -32,6 +32,10 @@ type Job struct {
 	Budget   float64 // what it may cost; 0 = no bound
 	Attained float64 // slot-seconds that it has had
 
+	// Done is the units of work that it has done, and Predicted those that it was thought to have
+	// in all when that was said last: the machine sets both.
+	Done, Predicted float64
+
 	Has     []Place // where it runs now; nil = it waits
 	Moves   int     // how often it got another size or other hosts, starts not counted
 	MovedAt int64   // when its slots last changed

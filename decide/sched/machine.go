@@ -65,6 +65,9 @@ func New(cfg Config) *Machine {
 	if cfg.Policy.Order == nil && cfg.Policy.Share == nil {
 		cfg.Policy, _ = Named(Default)
 	}
+	if o, kept := cfg.Policy.Order.(interface{ fresh() Order }); kept {
+		cfg.Policy.Order = o.fresh()
+	}
 	if cfg.Gain == 0 {
 		cfg.Gain = DefaultGain
 	}
@@ -111,6 +114,7 @@ func (m *Machine) Submit(j Job) error {
 	}
 	e := &entry{job: j, order: m.number, heap: -1, base: m.now, left: j.Left.Mean,
 		attained: j.Attained, waitsSince: m.now, least: j.Smallest(), until: Never}
+	e.job.Done, e.job.Predicted = 0, j.Left.Mean
 	m.number++
 	m.jobs[j.ID] = e
 	m.list = append(m.list, e)
@@ -153,6 +157,7 @@ func (m *Machine) Progress(id JobID, left Estimate, speed Curve) error {
 	}
 	e.rebase(m.now)
 	e.job.Left, e.job.Speed, e.left = changed.Left, changed.Speed, left.Mean
+	e.job.Predicted = e.job.Done + left.Mean
 	e.least = e.job.Smallest()
 	if e.slots > 0 {
 		m.setRate(e)

@@ -17,6 +17,10 @@ type Policy struct {
 	Blocks   bool  // whether who does not fit lets nobody start who comes after it
 	Preempts bool  // whether who comes first takes the slots of who comes after it
 
+	// Packs says that jobs move to other hosts so that one that starts, or runs on more hosts than
+	// it needs, is on as few as possible.
+	Packs bool
+
 	Share Share // decides of all jobs at once; nil = Order decides
 }
 
@@ -72,8 +76,8 @@ type Rejection struct {
 }
 
 // policies are all that have a name, the simplest first.
-var policies = []Policy{fifo, fifoSkip, sjf, srsf, las, spjf, spwf, wcs, edf, elastic, goodput,
-	deadline}
+var policies = []Policy{fifo, fifoSkip, sjf, srsf, las, spjf, spwf, wcs, edf, asrpt, asrptTuned,
+	elastic, goodput, deadline}
 
 // Default is the name of the policy that a pool has when nobody chooses one, and which decides in
 // place of one that fails.

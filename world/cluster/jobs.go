@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"math"
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/sched"
+	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sim/trace"
 )
 
@@ -57,7 +59,9 @@ func (c *Config) players(jobs []trace.Job) []player {
 			j.Min, j.Max = j.Sizes[0], j.Sizes[len(j.Sizes)-1]
 		}
 		work := float64(float64(t.Duration) / 1000 * j.Speed.Rate(t.GPUs))
-		j.Left = sched.Estimate{Mean: float64(work * logNormal(c.Seed, i, c.Sigma))}
+		predicted := float64(work * logNormal(c.Seed, i, c.Sigma))
+		j.Left = sched.Estimate{Mean: predicted, Spread: predicted *
+			math.Sqrt(portable.Exp(float64(c.Sigma*c.Sigma))-1)}
 		list[i] = player{job: j, work: work, left: work, row: Job{Name: t.Name, Line: t.Line,
 			Tenant: t.Tenant, Model: t.Model, GPUs: t.GPUs, Arrived: arrived, Started: -1,
 			Ended: -1, Duration: t.Duration, Deadline: j.Deadline}}

@@ -1,0 +1,206 @@
+package sched
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+)
+
+// asrpt is A-SRPT (Luo, Liu, Lee and Shroff, "Online Scheduling for Distributed Machine Learning
+// Training", INFOCOM 2025, arXiv 2501.05563), as far as its abstract says it and without its
+// graphs: a virtual machine that works as fast as all slots together does one job after the other,
+// that with the shortest remaining processing time first. In the order in which jobs are done there
+// they are started, with the slots that they ask for, whatever fits; nothing is taken from a job
+// that runs. Where none runs and none is done there, the one starts that will be next. A job that
+// is slower on many hosts is held for a while where it would be on more than it needs.
+var asrpt = Policy{Name: "asrpt",
+	About: "in the order in which a single machine of all slots would be done",
+	Share: asrptShare{}}
+
+// asrptShare is the share of asrpt.
+type asrptShare struct{}
+
+const (
+	// asrptHold is for which part of its predicted time a job is held at most, and asrptSlower how
+	// many times slower it must be for that on more hosts than it needs.
+	asrptHold   = 0.5
+	asrptSlower = 1.1
+)
+
+// virtual is what asrpt remembers.
+type virtual struct {
+	Now  int64             // up to when the virtual machine was played
+	Left map[JobID]float64 // slot-seconds that it has to do of each job; 0 = it is done
+	Done map[JobID]int64   // when it was done with a job, in milliseconds
+}
+
+// Decide implements Share.
+func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
+	s := virtual{Left: map[JobID]float64{}, Done: map[JobID]int64{}}
+	_ = json.Unmarshal(mem, &s) // what is no memory of this policy is none
+	again := s.play(v)
+	want, free := make([]int, len(v.Jobs)), v.Slots
+	var done, coming []candidate // whom the virtual machine is done with, and the others
+	for i, j := range v.Jobs {
+		if want[i] = j.Slots(); want[i] > 0 {
+			free -= want[i]
+		} else if at, is := s.Done[j.ID]; is {
+			done = append(done, candidate{i, j, j.Priority, float64(at)})
+		}
+	}
+	for i := len(v.Jobs) - 1; i >= 0 && free < 0; i-- { // a host is leaving: the youngest give way
+		if n := want[i]; n > 0 && v.Jobs[i].kept() == 0 {
+			want[i], free = 0, free+n
+		}
+	}
+	for i, j := range v.Jobs {
+		if left, is := s.Left[j.ID]; is && want[i] == 0 {
+			coming = append(coming, candidate{i, j, j.Priority, left})
+		}
+	}
+	sortCandidates(done)
+	sortCandidates(coming)
+	if free == v.Slots && len(done) == 0 && len(coming) > 0 {
+		done = coming[:1] // the slots are not left idle
+	}
+	rooms := v.rooms()
+	for _, c := range done {
+		n := c.job.Asked
+		if n > free {
+			continue
+		}
+		since, is := s.Done[c.job.ID]
+		if !is {
+			since = c.job.Arrived
+		}
+		until := addMillis(since, asrptHold*c.job.Seconds(n))
+		if c.job.Spread > asrptSlower && until > v.Now && !rooms.fit(n) {
+			again = earlier(again, until)
+			continue
+		}
+		want[c.index], free = n, free-n
+		rooms.take(n)
+	}
+	mem, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return Decision{Want: want, Again: again, Because: func(int) string {
+		return "a single machine of all slots is done with it"
+	}}, mem
+}
+
+// play plays the virtual machine up to now, forgets jobs that are gone, and returns when it is done
+// with the next one; 0 = it has none.
+func (s *virtual) play(v *View) (again int64) {
+	there := map[JobID]bool{}
+	var coming []*Job // that it does not know, in the order of arrival
+	for _, j := range v.Jobs {
+		there[j.ID] = true
+		_, known := s.Left[j.ID]
+		if _, is := s.Done[j.ID]; !known && !is {
+			coming = append(coming, j)
+		}
+	}
+	slices.SortStableFunc(coming, func(a, b *Job) int { return cmp.Compare(a.Arrived, b.Arrived) })
+	for _, j := range coming {
+		s.advance(max(s.Now, min(j.Arrived, v.Now)), v.Slots)
+		s.Left[j.ID] = j.Seconds(j.Asked) * float64(j.Asked)
+	}
+	s.advance(v.Now, v.Slots)
+	for id := range s.Done {
+		if !there[id] {
+			delete(s.Done, id)
+		}
+	}
+	if id, left := s.shortest(); id != "" && v.Slots > 0 {
+		return max(addMillis(s.Now, left/float64(v.Slots)), v.Now+1)
+	}
+	return 0
+}
+
+// advance plays the virtual machine up to a time.
+func (s *virtual) advance(to int64, slots int) {
+	for s.Now < to {
+		id, left := s.shortest()
+		if id == "" || slots == 0 {
+			s.Now = to
+			return
+		}
+		end := max(addMillis(s.Now, left/float64(slots)), s.Now)
+		if end > to {
+			s.Left[id] = left - float64(float64(to-s.Now)/1000*float64(slots))
+			s.Now = to
+			return
+		}
+		delete(s.Left, id)
+		s.Now, s.Done[id] = end, end
+	}
+}
+
+// shortest returns the job of which the virtual machine has the least left to do; "" = none.
+func (s *virtual) shortest() (best JobID, least float64) {
+	for id, left := range s.Left {
+		if best == "" || left < least || left == least && id < best {
+			best, least = id, left
+		}
+	}
+	return best, max(least, 0)
+}
+
+// rooms are the slots that are free on each host.
+type rooms struct {
+	free    []int
+	largest int // slots of the largest host
+}
+
+// rooms returns what is free where jobs are now.
+func (v *View) rooms() *rooms {
+	r := &rooms{}
+	taken := map[string]int{}
+	for _, j := range v.Jobs {
+		for _, p := range j.Has {
+			taken[p.Host] += p.Slots
+		}
+	}
+	for _, h := range v.Hosts {
+		if !h.Leaving {
+			r.free = append(r.free, h.Slots-taken[h.Name])
+			r.largest = max(r.largest, h.Slots)
+		}
+	}
+	return r
+}
+
+// fit reports whether n slots are free on as few hosts as they need, where all are as large.
+func (r *rooms) fit(n int) bool {
+	slices.SortFunc(r.free, func(a, b int) int { return cmp.Compare(b, a) })
+	sum := 0
+	for _, x := range r.free[:min(len(r.free), (n+r.largest-1)/max(r.largest, 1))] {
+		sum += x
+	}
+	return sum >= n
+}
+
+// take takes n slots, on the fullest host that has so many, else from the emptiest on.
+func (r *rooms) take(n int) {
+	slices.SortFunc(r.free, func(a, b int) int { return cmp.Compare(b, a) })
+	for i := len(r.free) - 1; i >= 0; i-- {
+		if r.free[i] >= n {
+			r.free[i] -= n
+			return
+		}
+	}
+	for i := range r.free {
+		x := min(r.free[i], n)
+		r.free[i], n = r.free[i]-x, n-x
+	}
+}
+
+// earlier returns the earlier one of two times, of which 0 is none.
+func earlier(a, b int64) int64 {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
