@@ -66,8 +66,8 @@ for. Without it they have those or none. A policy exec:./mine.py is a program th
 JSON and answers one; where it fails, elastic decides.
 
 Policies, and experiments on public data:
-  `+strings.Join(sched.Names(), ", ")+`
-  `+strings.Join(experiment.Names(), ", "), cli.ExitCodes, "replay"),
+`+listed(sched.Names())+`
+`+listed(experiment.Names()), cli.ExitCodes, "replay"),
 		Example: `  shoal replay cluster04.csv.gz --gpus 512 --policy fifo,fifo-skip
   shoal replay cluster04.csv.gz --gpus 384,448,512 --html report.html     how many GPUs to buy?
   shoal replay jobs.csv --gpus 64 --curves speeds/ --costs restart --sigma 1 --load 1.5
@@ -236,6 +236,32 @@ func (f *flags) write(out io.Writer, r *report) error {
 		fmt.Fprintf(out, "%s: open it in a browser\n", f.html)
 	}
 	return nil
+}
+
+// listed returns names for the help, indented, in lines of as many as fit.
+func listed(names []string) string {
+	const most = 98
+	var b strings.Builder
+	at := 0
+	for i, name := range names {
+		if i < len(names)-1 {
+			name += ","
+		}
+		switch {
+		case i == 0:
+			b.WriteString("  ")
+			at = 2
+		case at+1+len(name) > most:
+			b.WriteString("\n  ")
+			at = 2
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(name)
+		at += len(name)
+	}
+	return b.String()
 }
 
 // open returns the policies by their names, and a function that ends those that are programs.
