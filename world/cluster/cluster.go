@@ -220,8 +220,8 @@ func (w *world) decide() error {
 			pause = max(pause, int64(w.cfg.Costs.Park.Mean))
 		}
 	}
-	for _, g := range grants {
-		if err := w.carry(g, pause); err != nil {
+	for i, g := range grants {
+		if err := w.carry(g, pause, grants[i+1:]); err != nil {
 			return err
 		}
 	}
@@ -248,8 +248,9 @@ func (w *world) decide() error {
 }
 
 // carry carries a grant out. A job that gets slots goes on a pause later, which is that of its own
-// change and, where slots are taken from others, the time until they are free.
-func (w *world) carry(g sched.Grant, taken int64) error {
+// change and, where slots are taken from others, the time until they are free. later are the grants
+// that come after this one, and at the same time.
+func (w *world) carry(g sched.Grant, taken int64, later []sched.Grant) error {
 	i, there := w.byID[g.Job]
 	if !there {
 		return fmt.Errorf("at %d ms job %s gets slots, and there is none", w.now, g.Job)
@@ -293,6 +294,9 @@ func (w *world) carry(g sched.Grant, taken int64) error {
 		return nil
 	}
 	if !(p.rate > 0) {
+		if slices.ContainsFunc(later, func(x sched.Grant) bool { return x.Job == g.Job }) {
+			return nil // it shrinks as a host is lost, and is parked then
+		}
 		return fmt.Errorf("at %d ms job %s gets %d slots, with which it does not run", w.now,
 			g.Job, slots)
 	}

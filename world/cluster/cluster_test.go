@@ -152,6 +152,9 @@ func TestRandom(t *testing.T) {
 			jobs = append(jobs, trace.Job{Line: i + 2, Name: fmt.Sprint("j", i), Arrived: at,
 				Duration: rapid.Int64Range(1, 400_000).Draw(t, "duration"),
 				GPUs:     rapid.IntRange(1, 8).Draw(t, "GPUs")})
+			if rapid.Bool().Draw(t, "it has a deadline") {
+				jobs[i].Deadline = at + rapid.Int64Range(1, 2_000_000).Draw(t, "deadline")
+			}
 			at += rapid.Int64Range(0, 60_000).Draw(t, "gap")
 		}
 		r, err := cluster.Play(jobs, cfg)
@@ -168,6 +171,10 @@ func TestRandom(t *testing.T) {
 		for _, j := range r.Jobs {
 			if cfg.Curves == nil && cfg.PerHost == 0 && j.Done() && j.JCT() < j.Duration {
 				t.Fatalf("%s: %+v took %d ms", policy.Name, j, j.JCT())
+			}
+			if policy.Name == "deadline" && cfg.Sigma == 0 && cfg.PerHost == 0 &&
+				j.Deadline > 0 && j.Done() && !j.Met() {
+				t.Fatalf("%+v was admitted and is late", j)
 			}
 		}
 		again, err := cluster.Play(jobs, cfg)
