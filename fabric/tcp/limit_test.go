@@ -59,10 +59,13 @@ func TestBucketWakes(t *testing.T) {
 	var b bucket
 	b.set(1e-3)
 	b.spend(1, sinceStart()) // the next one waits for a thousand seconds
+	_, changed := b.spend(1, sinceStart())
+	if changed == nil {
+		t.Fatal("the next one does not wait")
+	}
 	ended, told, g := make(chan struct{}), make(chan bool), group.New(t.Context())
 	wait := func(context.Context) error { told <- b.wait(1, ended); return nil }
 	g.Go("waits", wait)
-	_, changed := b.spend(1, sinceStart())
 	b.set(0)
 	<-changed
 	if !<-told {
