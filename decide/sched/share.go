@@ -109,3 +109,11 @@ func checkDecision(v *View, d Decision) string {
 	}
 	return ""
 }
+
+// earlier returns the earlier one of two times, of which 0 is none.
+func earlier(a, b int64) int64 {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
