@@ -131,7 +131,7 @@ func (a *appointments) allot(d *Decision) {
 	}
 	others := slices.DeleteFunc(slices.Clone(a.list), func(c candidate) bool {
 		refused := slices.ContainsFunc(d.Reject, func(r Rejection) bool { return r.Job == c.index })
-		return refused || !a.spare(c)
+		return refused || !a.table.spare(c.job, a.plans[c.index])
 	})
 	free = startSmallest(others, want, free)
 	growBest(others, want, free, partSaved)
@@ -142,20 +142,4 @@ func (a *appointments) allot(d *Decision) {
 		}
 		return elasticReason(v, want, i)
 	}
-}
-
-// spare reports whether a job ends in time even if its slots change twice more than planned.
-func (a *appointments) spare(c candidate) bool {
-	p, most := a.plans[c.index], 0
-	if p == nil {
-		return true
-	}
-	for _, s := range p {
-		most = max(most, s.slots)
-	}
-	costs := a.view.Costs(c.job.Kind)
-	pause := max(costs.Resize.Mean, costs.Start.Mean, costs.Resume.Mean) + costs.Park.Mean
-	more := float64(2 * pause / 1000 * c.job.Rate(most))
-	_, end := a.table.walk(c.job, more, c.job.Deadline, p.at)
-	return end != Never
 }
