@@ -88,6 +88,9 @@ func (q *queueView) show(ctx context.Context, out io.Writer) error {
 	var b bytes.Buffer
 	if q.json {
 		err = json.NewEncoder(&b).Encode(s)
+	} else if len(s.Jobs) == 0 {
+		fmt.Fprintf(&b, "no job waits or runs in pool %s; shoal queue --all shows ended ones\n",
+			s.Pool)
 	} else {
 		err = cli.Table(&b, queueRows(s))
 	}
