@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-plan plan-oracles plan-gaps clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +98,9 @@ bench-trainers: build ## what a lost worker costs the Trainer of transformers on
 bench-loop: build ## how true the predictions of the loop are and what it brings, on paced workers; about 65 minutes; QUICK=1 a few changes and one seed
 	scripts/setup
 	.venv/bin/python bench/loop/run.py $(if $(QUICK),--quick,--write)
+
+bench-sched: build ## real jobs in a pool on this machine: how soon an urgent job has its slots, and ten jobs under two policies; about 10 minutes
+	$(or $(PYTHON),python3) bench/sched/run.py
 
 bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 25 minutes; QUICK=1 a few cases
 	scripts/setup torch2
