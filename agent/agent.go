@@ -70,10 +70,15 @@ type Config struct {
 	// Orders are what the job wants of the launcher.
 	Orders Orders
 	// OnJoin is called when a worker of this host has joined; nil = nobody is told. OnJoin,
-	// OnReport and OnSave are called on goroutines of sessions and checkpoints, several at a time.
+	// OnReport, OnPark and OnSave are called on goroutines of sessions and checkpoints, several at
+	// once.
 	OnJoin func(worker int, client string)
 	// OnReport is called with what a worker of this host reports; nil = nobody is told.
 	OnReport func(worker int, metrics map[string]float64)
+	// OnPark is called with what a worker of this host tells when the job is to be parked: with no
+	// problem, the checkpoint of the step is sealed and the worker waits for its end; nil = nobody
+	// is told.
+	OnPark func(worker int, step uint64, problem string)
 	// OnSave is called with what people should know of a checkpoint that a worker of this host
 	// takes part in; nil = the log has it.
 	OnSave func(worker int, line string)

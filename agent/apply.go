@@ -23,7 +23,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 			if rank, member := a.View.Rank(m.id); member && (m.entered || entering) {
 				m.entered, m.fresh = true, entering
 				d.writeView(m, arena.View{Rank: int(rank), Size: a.View.Size(), Joined: a.Joined,
-					New: entering}, a.State)
+					New: entering, Park: a.Park != ""}, a.State)
 				if a.Aborted {
 					d.answerEnter(m)
 				}

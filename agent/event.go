@@ -87,8 +87,8 @@ func (o Orders) withDefaults(a *Agent) Orders {
 // an unusual wait for workers, or the end of one, or what policies have to say. Lists of workers
 // have their numbers.
 type Event struct {
-	// What is "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait", "waited",
-	// "change" or "policy".
+	// What is "generation", "pause", "resume", "stop", "park", "route", "mesh", "kept", "wait",
+	// "waited", "change" or "policy".
 	What       string `json:"what"`
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"` // number of members

@@ -135,6 +135,9 @@ func (s *session) serveMemberRequest(m api.Message) error {
 		return nil
 	case *api.StayRequest:
 		return s.serveStay(r)
+	case *api.ParkRequest:
+		s.agent.reportPark(s.worker, r)
+		return nil
 	case *api.ReportRequest:
 		s.agent.reportMetrics(s.worker, r.Metrics)
 		return nil

@@ -94,6 +94,9 @@ type Apply struct {
 	// Change is a change of the setting that is entered or has ended with the entry, the same on
 	// every agent; nil = none is. It never changes.
 	Change *setting.Change
+	// Park says that the members make a checkpoint now and end, and who wants that; "" = they do
+	// not.
+	Park   string
 	staged *staged // the memory of Parts; nil where they are Here
 	room   room    // the memory of Parts where they are Here
 }

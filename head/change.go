@@ -74,7 +74,7 @@ func (s *State) CheckData(data cursor.Cursor) error {
 		return nil
 	}
 	return fmt.Errorf("the job trains on %s; this worker stated %s; every worker must state the "+
-		"same", describeData(have.WithBatch(cmp.Or(s.First, have.Batch))), describeData(data))
+		"same", have.WithBatch(cmp.Or(s.First, have.Batch)).Describe(), data.Describe())
 }
 
 // OptimizerSteps returns how many optimizer steps the commits of the job are, where it trains in
@@ -84,15 +84,6 @@ func (s *State) OptimizerSteps() uint64 {
 		return 0
 	}
 	return s.Data.Step
-}
-
-// describeData puts the data of a job into words, for an error.
-func describeData(d cursor.Cursor) string {
-	order := fmt.Sprintf("shuffled with seed %d", d.Seed)
-	if d.Plain {
-		order = "in their own order"
-	}
-	return fmt.Sprintf("%d samples in batches of %d, %s", d.Samples, d.Batch, order)
 }
 
 // checkLevers returns why no worker can open these levers; nil where one can. Who states none
@@ -178,7 +169,7 @@ func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
 	c.From, c.To, c.Policy, c.Who = t.From, t.To, t.Policy, t.Who
 	if c.Phase == setting.Reverted {
 		next.Number = r.state.Setting.Number
-		if !hasPart(*t, "size") {
+		if !t.HasPart("size") {
 			next.Size = 0
 		}
 		if err := r.checkChange(next, c); err != nil {
@@ -202,7 +193,7 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 		return fmt.Errorf("change %d is under trial: one change at a time, so that what is "+
 			"measured has one cause", t.Number)
 	}
-	if c.Policy != "" && c.From+c.To != "" && !hasPart(c, "size") {
+	if c.Policy != "" && c.From+c.To != "" && !c.HasPart("size") {
 		next.Size = 0 // it was decided when the job had another one
 	}
 	if err := r.checkChange(next, c); err != nil {
@@ -309,7 +300,7 @@ func (r *leader) enter(e *requestedChange, c *Commit) {
 	if e.next.Size == 0 {
 		e.next.Size = r.wantedSize()
 	} else {
-		r.sizedBy = sizedByText(e.change)
+		r.sizedBy = e.change.AskedBy()
 		r.state.Sized = max(r.state.Sized, r.machine.Record().Sized) + 1
 	}
 	r.state.Setting, r.state.Trial, r.state.Joined = e.next, nil, 0
@@ -353,14 +344,7 @@ func sharesAfter(shares []uint16, before, next topo.View) []uint16 {
 	if len(shares) != before.Size() {
 		return nil
 	}
-	from := make([]int, next.Size())
-	for i, m := range next.Members {
-		from[i] = -1
-		if rank, was := before.Rank(m.Worker); was {
-			from[i] = int(rank)
-		}
-	}
-	return setting.MoveShares(shares, from)
+	return setting.MoveShares(shares, next.RanksIn(before))
 }
 
 // apply makes the state what an entry of the log says of the setting.

@@ -123,6 +123,7 @@ func (r *leader) commitStep(f *batch) {
 	case r.chooseReshape(next), r.changesMembers(next):
 		r.commitView(next, c, f)
 	default:
+		r.enterPark(&c)
 		r.writeEntry(c, f)
 	}
 	r.machine.BeginStep()
@@ -189,11 +190,7 @@ func (r *leader) changesMembers(next topo.View) bool {
 
 // memberIDs lists the members, by rank, as they know it; the list is the caller's.
 func (r *leader) memberIDs() []topo.WorkerID {
-	list := make([]topo.WorkerID, 0, r.state.View.Size())
-	for _, m := range r.state.View.Members {
-		list = append(list, m.Worker)
-	}
-	return list
+	return r.state.View.Workers()
 }
 
 // commitView makes the data plane and the workers know a generation, with the entry c of the log. f

@@ -236,8 +236,8 @@ func (f *follower) applyEntry(c Commit, here *batch) {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
 	a := popOrNew(&f.agent.pool.applies)
-	a.Index, a.Batch, a.State, a.Changed, a.Aborted, a.Change = c.Index, c.Batch, f.state,
-		c.Changed, c.Aborted, c.Change
+	a.Index, a.Batch, a.State, a.Changed, a.Aborted, a.Change, a.Park = c.Index, c.Batch, f.state,
+		c.Changed, c.Aborted, c.Change, c.Park
 	if here != nil {
 		f.bindLocalBatch(a, here)
 	} else if s := f.staged[c.Batch]; s != nil {

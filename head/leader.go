@@ -64,6 +64,8 @@ type requests struct {
 	requested *requestedMesh
 	// entering is the change that waits for the end of a step; nil = none does.
 	entering *requestedChange
+	// parkBy is who wants the job to be parked when the step ends; "" = nobody does.
+	parkBy string
 	// verdict is the end of the trial that the next entry tells; nil = none is to be told.
 	verdict *setting.Change
 	// sizedBy says who has asked for the size that the newest entry has brought, for people; "" =

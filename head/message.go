@@ -253,6 +253,9 @@ type (
 		Change *setting.Change
 		// Aborted says that the step under way does not count.
 		Aborted bool
+		// Park says that the members make a checkpoint here and end, and who wants that; "" = they
+		// do not.
+		Park string
 		// Stable is the number of an entry: that one and those before it are applied everywhere.
 		Stable uint64
 	}

@@ -44,6 +44,44 @@ func (a *Agent) ReleaseWorkers(why string) bool {
 	return ok
 }
 
+// Park has the members make a checkpoint when the step ends that is under way, and end before their
+// loops go on, on the head; elsewhere it returns ErrNotHead. who wants that is for people. Whether
+// there is a checkpoint the members find out. Like what else is asked for, it is lost with the
+// head.
+func (a *Agent) Park(who string) error {
+	if !a.Leads() {
+		return ErrNotHead
+	}
+	err := a.leader.checkPark()
+	if err == nil {
+		a.leader.parkBy = who
+	}
+	a.finishInput()
+	return err
+}
+
+// checkPark returns why the job cannot be parked; nil where it can, as far as the head knows.
+func (r *leader) checkPark() error {
+	switch {
+	case r.releasing != "" || r.state.AllReleased != "":
+		return errors.New("the job is ending")
+	case r.machine.Paused():
+		return errors.New("the job is paused, so no step ends; ask again when it trains")
+	case r.state.Shape != nil:
+		return errors.New("a job with a mesh cannot be parked; shoal stop has it make a last " +
+			"checkpoint, and then runs what stands behind its loop")
+	}
+	return r.checkResizable()
+}
+
+// enterPark has the members parked behind the step that ends with the entry c of the log, if
+// somebody wants that. They stay who they are, and nothing is under way.
+func (r *leader) enterPark(c *Commit) {
+	if r.parkBy != "" {
+		c.Park, c.Changed, r.parkBy, r.state.Joined = r.parkBy, true, "", 0
+	}
+}
+
 // ForceHead makes this agent the head with whoever is left, though they are too few to be sure that
 // no other head goes on. A person must know that the others are gone.
 func (a *Agent) ForceHead() {

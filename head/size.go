@@ -3,7 +3,6 @@ package head
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -65,7 +64,7 @@ func (r *leader) resize(n int, who string) error {
 // counts in place of them.
 func (r *leader) endSize(why string) {
 	t := r.trial()
-	ofSize := t != nil && hasPart(*t, "size")
+	ofSize := t != nil && t.HasPart("size")
 	if e := r.entering; e != nil && (e.next.Size > 0 || ofSize && e.change.Phase.IsEnd()) {
 		r.entering = nil
 	}
@@ -76,9 +75,6 @@ func (r *leader) endSize(why string) {
 		r.verdict = &end
 	}
 }
-
-// hasPart reports whether a change changes a part of the setting.
-func hasPart(c setting.Change, name string) bool { return slices.Contains(c.Parts(), name) }
 
 // checkSize returns why the job does not go to a size, 0 = to the one that it has; nil where it
 // does. back says that it goes back there, as far as there is room.
@@ -112,17 +108,6 @@ func (r *leader) meetsSize(e *requestedChange) bool {
 		return r.state.Trial != nil
 	}
 	return e.change.From == e.change.To
-}
-
-// sizedByText says who has asked for the size that a change brings, for people.
-func sizedByText(c setting.Change) string {
-	switch {
-	case c.Phase.IsEnd():
-		return fmt.Sprintf("the end of change %d", c.Number)
-	case c.Who != "":
-		return c.Who
-	}
-	return fmt.Sprintf("policy %s (change %d)", c.Policy, c.Number)
 }
 
 // orderSize has the membership resize to what a change has made the size of the job, behind the

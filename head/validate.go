@@ -259,11 +259,7 @@ func validateRecord(r member.Record) error {
 		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since,
 			r.Next)
 	}
-	names := map[string]bool{}
-	for _, h := range r.Hosts {
-		names[h.Name] = true
-	}
-	if len(names) != len(r.Hosts) {
+	if r.ListsHostTwice() {
 		return fmt.Errorf("generation %d lists a host twice", g)
 	}
 	return checkBounds("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max,
@@ -273,14 +269,10 @@ func validateRecord(r member.Record) error {
 
 // validateView returns what is wrong with a list of members.
 func validateView(v topo.View) error {
-	workers := map[topo.WorkerID]bool{}
-	for _, m := range v.Members {
-		workers[m.Worker] = true
-	}
-	if len(workers) != len(v.Members) || v.Size() > collective.MaxMembers ||
+	if n := topo.CountDifferent(v.Workers()); n != v.Size() || n > collective.MaxMembers ||
 		v.Generation >= maxGeneration {
 		return fmt.Errorf("generation %d has %d members, %d of them different", v.Generation,
-			v.Size(), len(workers))
+			v.Size(), n)
 	}
 	return nil
 }
@@ -296,11 +288,7 @@ func validateShape(s Shape) error {
 		}
 	}
 	for _, list := range [2][]topo.WorkerID{s.Workers, s.Order} {
-		seen := map[topo.WorkerID]bool{}
-		for _, w := range list {
-			seen[w] = true
-		}
-		if len(seen) != len(list) {
+		if topo.CountDifferent(list) != len(list) {
 			return fmt.Errorf("mesh %s has a worker twice", s.Mesh)
 		}
 	}

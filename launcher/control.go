@@ -56,6 +56,7 @@ func (l *launcher) serveControl(ctx context.Context, listener net.Listener) erro
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
 	mux.HandleFunc("POST "+api.PathAllot, l.answerAllot)
 	mux.HandleFunc("POST "+api.PathLimit, l.answerLimit)
+	mux.HandleFunc("POST "+api.PathPark, l.answerPark)
 	mux.HandleFunc("POST "+api.PathSet, l.answerSet)
 	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
@@ -293,7 +294,8 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 // refuseUnknown answers a request for a path or a method that this version does not have.
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	paths := []string{api.PathJob, api.PathCluster, api.PathResize, api.PathAllot, api.PathLimit,
-		api.PathSet, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken}
+		api.PathPark, api.PathSet, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover,
+		api.PathToken}
 	known := "there are GET " + strings.Join(paths[:2], ", GET ") + ", POST " +
 		strings.Join(paths[2:], ", POST ")
 	var theirs int
@@ -330,6 +332,7 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 		StoppedBy: l.registry.stoppedBy(),
 		Kinds:     map[string]string{},
 		Workers:   []api.Worker{}}
+	j.ParkStatus = l.registry.describePark()
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
 		j.Hosts = l.registry.allHosts(s.HostNames())
@@ -354,12 +357,16 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 	switch {
 	case j.StoppedBy != "":
 		j.State = api.Stopping
+	case j.Parked:
+		j.State = api.Parked
 	case s.Stuck:
 		j.State = api.Stuck
 	case j.Paused:
 		j.State = api.Paused
 	case j.Generation == 0 && joined:
 		j.State = api.Starting
+	case j.ParkedBy != "":
+		j.State = api.Parking
 	case j.Elastic && (j.Size != j.Want || j.Entering > 0 || j.NextMesh != ""):
 		j.State = api.Resizing
 	default:

@@ -42,6 +42,9 @@ func (l *launcher) registerMessage(host string, m *message) {
 	if !l.registry.register(host, m) {
 		return
 	}
+	if m.Park != nil {
+		l.reportPark()
+	}
 	if m.Report != nil {
 		l.reporter.appendMetrics(m.Report.Worker, m.Report.Metrics)
 	}

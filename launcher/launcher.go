@@ -72,6 +72,7 @@ type hostAgent interface {
 	Drain(host, who string) error
 	Allot(slots map[string]int, who, why string) error
 	Limit(bytesPerSecond float64) error
+	Park(who string) error
 	ReleaseWorkers(why string) bool
 	ForceHead()
 
@@ -234,7 +235,8 @@ func (l *launcher) agentConfig() agent.Config {
 	cfg := agent.Config{Job: "joining", Socket: l.place.Socket(), Linger: lingering,
 		Kind:  l.cfg.Kind,
 		Nodes: l.supervisor.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)),
-		OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
+		OnJoin: l.onJoin, OnReport: l.onReport, OnPark: l.onPark,
+		OnSave:     l.onSave,
 		OnLostPeer: l.registry.setLostPeer,
 		Orders: agent.Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
 			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Message: l.onMessage,

@@ -24,6 +24,7 @@ type message struct {
 	Started *startedMessage `json:"started,omitempty"`
 	Joined  *workerMessage  `json:"joined,omitempty"`
 	Report  *reportMessage  `json:"report,omitempty"`
+	Park    *parkMessage    `json:"park,omitempty"`
 	Line    *lineMessage    `json:"line,omitempty"`
 	Ended   *endedMessage   `json:"ended,omitempty"`
 	Leaving *reasonMessage  `json:"leaving,omitempty"`
@@ -59,6 +60,14 @@ type (
 		Worker  int         `json:"worker"`
 		Metrics api.Metrics `json:"metrics"`
 	}
+	// parkMessage says what a worker has made of the wish to park the job.
+	parkMessage struct {
+		Worker int `json:"worker"`
+		// Step is the step of its checkpoint.
+		Step uint64 `json:"step"`
+		// Problem says why there is none, so that it trains on; "" = the worker is being ended.
+		Problem string `json:"problem,omitempty"`
+	}
 	lineMessage struct {
 		Worker int `json:"worker"`
 		// Error says that the line is of standard error.
@@ -78,6 +87,8 @@ type (
 		Survived bool `json:"survived,omitempty"`
 		// Dismissed says that the launcher ended the worker, because it was not needed.
 		Dismissed bool `json:"dismissed,omitempty"`
+		// Parked says that the job goes on from a checkpoint when it is started again.
+		Parked bool `json:"parked,omitempty"`
 		// Told says that this is for a new head, and the one that led then was told already.
 		Told bool `json:"told,omitempty"`
 		// Because says which lost worker this one waited for when it failed; "" = none.
@@ -181,6 +192,8 @@ func (m *message) workerOf() (worker int, is bool) {
 		return m.Joined.Worker, true
 	case m.Report != nil:
 		return m.Report.Worker, true
+	case m.Park != nil:
+		return m.Park.Worker, true
 	case m.Line != nil:
 		return m.Line.Worker, true
 	case m.Ended != nil:
@@ -194,7 +207,7 @@ func (m *message) workerOf() (worker int, is bool) {
 // endMessage returns the message about the end of a worker, without the worker's output.
 func endMessage(worker int, e proc.Exit, survived bool) *endedMessage {
 	return &endedMessage{Worker: worker, PID: e.PID, Code: e.Code, Signal: int(e.Signal),
-		Lost:    e.Lost,
+		Lost: e.Lost, Parked: e.Parked,
 		Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived}
 }
 
@@ -202,5 +215,6 @@ func endMessage(worker int, e proc.Exit, survived bool) *endedMessage {
 func (e *endedMessage) exitOf() proc.Exit {
 	now := time.Now()
 	return proc.Exit{PID: e.PID, Code: e.Code, Signal: syscall.Signal(e.Signal), Lost: e.Lost,
-		Ended: now, Started: now.Add(-time.Duration(e.Seconds * float64(time.Second)))}
+		Parked: e.Parked, Ended: now,
+		Started: now.Add(-time.Duration(e.Seconds * float64(time.Second)))}
 }

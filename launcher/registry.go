@@ -67,6 +67,7 @@ type workerRecord struct {
 	exit      *proc.Exit         // nil = the process runs
 	survived  bool               // the job goes on without this worker
 	dismissed bool               // shoal ended the worker, because it was not needed
+	parked    bool               // it waits for its end behind a checkpoint, or has ended so
 	// told says that some host led when the worker ended, as far as was known. If that was lost
 	// already, nobody takes the failure for the effect of a change on trial: members have changed
 	// then, and the next head measures anew, or the change is void.
@@ -178,6 +179,9 @@ func (r *registry) register(host string, m *message) (heeded bool) {
 		return false
 	case m.Report != nil:
 		w.metrics = m.Report.Metrics
+	case m.Park != nil:
+		w.parked = m.Park.Problem == ""
+		r.shutdown.park.setOutcome(m.Park)
 	case m.Ended != nil:
 		e := m.Ended.exitOf()
 		w.exit, w.survived, w.dismissed = &e, m.Ended.Survived, m.Ended.Dismissed
@@ -367,7 +371,7 @@ func (r *registry) runResult() *Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	result := &Result{Job: "joining", Alone: !r.anyJoined(), StoppedBy: r.shutdown.who,
-		Workers: []WorkerResult{}}
+		Parked: r.isParked(), Workers: []WorkerResult{}}
 	if r.job != nil {
 		result.Job = r.job.Spec.Name
 	}

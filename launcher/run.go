@@ -89,6 +89,9 @@ type Result struct {
 	Alone bool `json:"alone"`
 	// StoppedBy is who asked for the end of the job; "" = nobody.
 	StoppedBy string `json:"stopped_by,omitempty"`
+	// Parked says that the workers were ended behind a checkpoint, from which the job goes on when
+	// it is started again.
+	Parked bool `json:"parked,omitempty"`
 	// GoesOn is the host that leads the job, which goes on without this one; "" = it has ended.
 	GoesOn  string    `json:"goes_on,omitempty"`
 	Started time.Time `json:"started"`

@@ -30,6 +30,7 @@ type shutdown struct {
 	hurried   bool          // now is closed
 	members   []int         // workers that were members when the end was asked for, or began
 	dismissed []int         // workers that were ended because they were no members
+	park      parking       // what has become of the wish to park the job
 }
 
 // newShutdown returns a shutdown that nobody has asked for.

@@ -168,6 +168,7 @@ func (l *launcher) onExit(p *process, e proc.Exit) {
 	// in an elastic job, which survives losses, a lost peer is not why a worker ends
 	status := l.agent.Status()
 	elastic := status.Elastic
+	e.Parked = l.registry.hasParked(p.worker)
 	survived := jobSurvives(l.registry.jobSpec(), p.worker, e, status) &&
 		(!e.OK() || l.registry.unusedSpare(p.worker))
 	w, leads := l.registry.beginExit(p.worker)

@@ -138,3 +138,12 @@ func (r Record) Equal(o Record) bool {
 		r.Spares == o.Spares && r.Sized == o.Sized && r.Next == o.Next && r.Done == o.Done &&
 		r.Allotment.Equal(o.Allotment)
 }
+
+// ListsHostTwice reports whether two hosts have the same name, which no member proposes.
+func (r *Record) ListsHostTwice() bool {
+	names := map[string]bool{}
+	for _, h := range r.Hosts {
+		names[h.Name] = true
+	}
+	return len(names) != len(r.Hosts)
+}

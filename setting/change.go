@@ -114,6 +114,9 @@ func (c Change) Parts() (list []string) {
 	return list
 }
 
+// HasPart reports whether the change changes a part of the setting.
+func (c Change) HasPart(name string) bool { return slices.Contains(c.Parts(), name) }
+
 // IsAtOnce reports whether the change begins and ends with the same entry of the log, in Phase
 // Kept: that of a policy which changes the rate alone. The rate changes nothing of how fast a job
 // is, so there is nothing to be measured.

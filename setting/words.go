@@ -69,6 +69,18 @@ func (c Change) Reason() string {
 	return text
 }
 
+// AskedBy says who has asked for what the change brings, for people: a person, a policy, or the end
+// of the change itself.
+func (c Change) AskedBy() string {
+	switch {
+	case c.Phase.IsEnd():
+		return fmt.Sprintf("the end of change %d", c.Number)
+	case c.Who != "":
+		return c.Who
+	}
+	return fmt.Sprintf("policy %s (change %d)", c.Policy, c.Number)
+}
+
 // IsNews reports whether a person wants to hear of the change: not where a policy has changed the
 // rate alone, which it does as often as the noise changes; nor where it has ended, as a person's
 // change, without a prediction or a measurement, which mostly another one has cut short.

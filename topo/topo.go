@@ -45,6 +45,35 @@ func (v View) Rank(w WorkerID) (Rank, bool) {
 	return Rank(i), i >= 0
 }
 
+// Workers lists the members by rank, in new memory.
+func (v View) Workers() []WorkerID {
+	list := make([]WorkerID, 0, v.Size())
+	for _, m := range v.Members {
+		list = append(list, m.Worker)
+	}
+	return list
+}
+
+// RanksIn lists, by rank in v, the ranks that the members have in another view; -1 = they are no
+// members there.
+func (v View) RanksIn(other View) []int {
+	ranks := make([]int, v.Size())
+	for i, m := range v.Members {
+		rank, _ := other.Rank(m.Worker)
+		ranks[i] = int(rank)
+	}
+	return ranks
+}
+
+// CountDifferent counts the workers of a list, each once.
+func CountDifferent(list []WorkerID) int {
+	seen := map[WorkerID]bool{}
+	for _, w := range list {
+		seen[w] = true
+	}
+	return len(seen)
+}
+
 // With returns the next generation with the joiners after the members. V stays as it is.
 func (v View) With(joiners ...Member) View {
 	return View{v.Generation + 1, append(slices.Clone(v.Members), joiners...)}

@@ -65,7 +65,7 @@ func (e *event) kind() string {
 			return "leave"
 		}
 		return "generation"
-	case "pause", "resume", "stop", "mesh", "wait", "change", "route", "policy":
+	case "pause", "resume", "stop", "park", "mesh", "wait", "change", "route", "policy":
 		return e.What
 	case "waited":
 		return "wait"

@@ -15,6 +15,7 @@ const (
 	PathResize  = "/v2/resize"  // POST a Resize: a Job
 	PathAllot   = "/v2/allot"   // POST an Allot: a Job
 	PathLimit   = "/v2/limit"   // POST a Limit: a Job
+	PathPark    = "/v2/park"    // POST a Park: a Job
 	PathSet     = "/v2/set"     // POST a Set: a Job, or a setting.Change
 	PathReshape = "/v2/reshape" // POST a Reshape: a Job, or a Plan
 	PathStop    = "/v2/stop"    // POST a Stop: a Job
@@ -48,6 +49,12 @@ type Limit struct {
 	// 0 = as many as the network carries.
 	Bytes uint64 `json:"bytes"`
 	// Who asks, such as "pool lab"; it stands in what people read.
+	Who string `json:"who"`
+}
+
+// Park asks for a checkpoint at the end of the step, behind which the workers are ended.
+type Park struct {
+	// Who asks, such as "pool lab"; it stands in the reasons that people read.
 	Who string `json:"who"`
 }
 

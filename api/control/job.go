@@ -25,6 +25,10 @@ const (
 	Paused State = "paused"
 	// Stopping means that somebody asked for the end of the job.
 	Stopping State = "stopping"
+	// Parking means that somebody asked for the job to be parked.
+	Parking State = "parking"
+	// Parked means that its checkpoint is sealed, and that its workers are being ended.
+	Parked State = "parked"
 	// Stuck means that the host that led the job is lost, and that too few hosts are left to go on
 	// without a person's word.
 	Stuck State = "stuck"
@@ -83,8 +87,21 @@ type Job struct {
 	Workers []Worker `json:"workers"`
 }
 
+// ParkStatus is what has become of the wish to park a job.
+type ParkStatus struct {
+	// ParkedBy names who asked for the job to be parked, until something has come of it; empty if
+	// nobody did.
+	ParkedBy string `json:"parked_by,omitempty"`
+	// Parked says that the checkpoint is sealed, and that the workers are being ended.
+	Parked bool `json:"parked,omitempty"`
+	// ParkError says why nothing has come of the last wish, so that the job trains on; empty if
+	// nothing has.
+	ParkError string `json:"park_error,omitempty"`
+}
+
 // Training is how far a job is, and how it trains.
 type Training struct {
+	ParkStatus
 	// Steps is the number of committed steps.
 	Steps uint64 `json:"steps"`
 	// OptimizerSteps is the number of optimizer steps that these are, where the job trains in

@@ -24,6 +24,7 @@ var requests = byTypeName(
 	func() Message { return new(SettingRequest) },
 	func() Message { return new(MemoryRequest) },
 	func() Message { return new(StayRequest) },
+	func() Message { return new(ParkRequest) },
 	func() Message { return new(ReportRequest) },
 	func() Message { return new(LeaveRequest) },
 )
@@ -315,6 +316,20 @@ type StayRequest struct {
 
 // TypeName implements Message.
 func (*StayRequest) TypeName() string { return "stay" }
+
+// ParkRequest answers a view that asks the members to park. All workers tell the same. It has no
+// reply.
+type ParkRequest struct {
+	Header
+	// Step is the step of the checkpoint.
+	Step uint64 `json:"step,omitempty"`
+	// Problem says why there is none, so that training goes on. Empty means that it is sealed: the
+	// worker waits to be ended, and does nothing more.
+	Problem string `json:"problem,omitempty"`
+}
+
+// TypeName implements Message.
+func (*ParkRequest) TypeName() string { return "park" }
 
 // ReportRequest hands numbers to the launcher. It has no reply.
 type ReportRequest struct {

@@ -46,7 +46,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(demo.NewCommand(), run.NewCommand(), jobs.NewPsCommand(), jobs.NewLogsCommand(),
 		jobs.NewResizeCommand(), jobs.NewLimitCommand(), jobs.NewSetCommand(),
 		jobs.NewReshapeCommand(),
-		jobs.NewStopCommand(), jobs.NewTopCommand(), jobs.NewDashCommand(),
+		jobs.NewStopCommand(), jobs.NewParkCommand(), jobs.NewTopCommand(), jobs.NewDashCommand(),
 		jobs.NewReportCommand(), jobs.NewExplainCommand(),
 		run.NewPolicyCommand(),
 		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),

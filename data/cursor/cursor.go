@@ -76,6 +76,15 @@ func New(samples, batch, seed uint64, shuffle bool) (Cursor, error) {
 	return c, c.validate()
 }
 
+// Describe puts the data of the cursor into words, for an error.
+func (c Cursor) Describe() string {
+	order := fmt.Sprintf("shuffled with seed %d", c.Seed)
+	if c.Plain {
+		order = "in their own order"
+	}
+	return fmt.Sprintf("%d samples in batches of %d, %s", c.Samples, c.Batch, order)
+}
+
 // SameData reports whether two cursors are places in the same data: as many samples, in the same
 // batches and order. Apart may differ.
 func (c Cursor) SameData(o Cursor) bool { return c.SameSamples(o) && c.Batch == o.Batch }

@@ -16,8 +16,10 @@ type View struct {
 	// Stopped says that all members were let go, because the job was asked to end. Rank and Size
 	// are those of the last step then.
 	Stopped bool
-	Setting bool   // whether the job's setting was changed since it began
-	Cursor  []byte // the position in the job's data, encoded; nil = none was stated
+	Setting bool // whether the job's setting was changed since it began
+	// Park says that the members are to make a checkpoint now, and to end.
+	Park   bool
+	Cursor []byte // the position in the job's data, encoded; nil = none was stated
 }
 
 // The bits of a view's flags.
@@ -26,6 +28,7 @@ const (
 	viewNew      = 2
 	viewStopped  = 4
 	viewSetting  = 8
+	viewPark     = 16
 )
 
 // SetView writes a view into the control block. The agent does so before it completes the call that
@@ -49,6 +52,9 @@ func (c *Control) SetView(v View) error {
 	if v.Setting {
 		flags |= viewSetting
 	}
+	if v.Park {
+		flags |= viewPark
+	}
 	le.PutUint64(c.mem[offGeneration:], v.Generation)
 	le.PutUint32(c.mem[offViewRank:], uint32(v.Rank))
 	le.PutUint32(c.mem[offViewSize:], uint32(v.Size))
@@ -69,7 +75,8 @@ func (c *Control) View() View {
 		Rank: int(le.Uint32(c.mem[offViewRank:])), Size: int(le.Uint32(c.mem[offViewSize:])),
 		Steps: le.Uint64(c.mem[offStep:]), Joined: int(le.Uint32(c.mem[offJoined:])),
 		Released: flags&viewReleased != 0, New: flags&viewNew != 0,
-		Stopped: flags&viewStopped != 0, Setting: flags&viewSetting != 0}
+		Stopped: flags&viewStopped != 0, Setting: flags&viewSetting != 0,
+		Park: flags&viewPark != 0}
 	if n := min(int(le.Uint32(c.mem[offCursorLen:])), MaxCursor); n > 0 {
 		v.Cursor = append([]byte(nil), c.mem[offCursor:offCursor+n]...)
 	}

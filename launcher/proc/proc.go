@@ -30,13 +30,18 @@ type Exit struct {
 	// Lost says how the process was lost with its host, when nothing else is known of its end:
 	// "was lost with its host b"; "" = the end was seen.
 	Lost string
+	// Parked says that the process waited for its end, behind a checkpoint, and was ended.
+	Parked bool
 }
 
-// OK reports whether the process ended by itself with exit code 0.
-func (e Exit) OK() bool { return e.Signal == 0 && e.Code == 0 && e.Lost == "" }
+// OK reports whether the process ended by itself with exit code 0, or was parked.
+func (e Exit) OK() bool { return e.Parked || e.Signal == 0 && e.Code == 0 && e.Lost == "" }
 
 // String continues a sentence: "exited with code 3", "was killed by SIGKILL".
 func (e Exit) String() string {
+	if e.Parked {
+		return "was parked"
+	}
 	if e.Lost != "" {
 		return e.Lost
 	}

@@ -15,6 +15,7 @@ from ._live.transfer import State
 from ._runtime.backend import Sync
 from ._runtime.log import log_line
 from ._runtime.series import LISTENERS
+from ._runtime.view import View
 from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
 from .world import World
@@ -74,6 +75,7 @@ class Progress:
         self.begun = False  # a loop of this process has taken the state of the job
         self._trained = False  # this process has opened a step
         self._stopped = False  # the job was stopped, and this worker is a job of one
+        self._parked_at: Optional[View] = None  # the last view that asked to park the job
         self.epochs = Epochs(job, state)
         if batch_range is not None:
             state.register(
@@ -181,6 +183,7 @@ class Progress:
         if not self.catch_up(end):
             self._end_stopped()
             return True
+        self._park_if_asked()
         ended = end.is_reached_at(self.cursor, self.effective)
         if self.checkpoints is not None and not self.meshed:
             if ended and self.epochs.is_final_loop(end, self.cursor, self.effective):
@@ -223,6 +226,23 @@ class Progress:
             if self.checkpoints is not None and self.begun:
                 self.checkpoints.save_stopped(self.cursor)
             self.job._backend.become_job_of_one()
+
+    def _park_if_asked(self) -> None:
+        """If the job is to be parked here, make a checkpoint with all workers, and wait for the end
+        of this process, so that the program does not go on; return where there is no checkpoint.
+        """
+        backend = self.job._backend
+        if not backend.view.parks or backend.view is self._parked_at:
+            return
+        self._parked_at = backend.view
+        if self.checkpoints is None:
+            problem = (
+                "the job makes no checkpoints: call job.checkpoint(folder) before the loop, on"
+                " every worker, and it goes on from there"
+            )
+        else:
+            problem = self.checkpoints.save_parked(self.cursor)
+        backend.park(self.cursor.step, problem)
 
     def _end_broken_loop(self) -> None:
         """End the loop before this one, if it was left by `break`."""

@@ -168,6 +168,31 @@ class Checkpoints:
         self.keep_last(cursor)
         self.write_kept()
 
+    def save_parked(self, cursor: Cursor) -> str:
+        """Make the checkpoint of a job that is parked between two steps, and agree with all workers
+        on whether it is whole. Returns what is wrong with it; "" = nothing is. Waits for the other
+        workers.
+        """
+        self.save_stopped(cursor)
+        self._job.allreduce(array("q", [0]))  # what is not written by now will not be
+        sealed = -1
+        if self._job.rank == 0:
+            try:
+                newest = self._source.newest(0)
+                sealed = -1 if newest is None else newest.step
+            except ShoalError as err:
+                log_line(str(err))
+        # Where rank 0 is lost before it has looked, there is none on all others.
+        drawn = random.SystemRandom().getrandbits(62)
+        said = self._job.allreduce(array("q", [sealed, drawn]), op="max")
+        self._shared_seed = int(said[1])
+        if said[0] == cursor.step:
+            return ""
+        return (
+            f"the checkpoint of step {cursor.step} in {self.root} is not whole; what the workers"
+            " print says why"
+        )
+
     def _agree_to_save(self, cursor: Cursor, ended: bool = False) -> bool:
         """Ask all workers whether they make a checkpoint here: one is due, and no worker still
         writes the one before. Sets `_seed`, which names it, and the step at which they ask each

@@ -196,6 +196,11 @@ class Backend(Protocol):
         by what the newest change names, which has this number, and why; nobody answers.
         """
 
+    def park(self, step: int, problem: str) -> None:
+        """Tell the agent that the checkpoint of a step is sealed, and wait until this process is
+        ended; or which problem there is with it, and return.
+        """
+
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers to the launcher, by name; nobody answers."""
 

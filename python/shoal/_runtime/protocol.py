@@ -25,8 +25,9 @@ WORKER_PARKED_WORD32 = 192 // 4
 VIEW = struct.Struct("<QIIQIII")
 VIEW_AT = 320
 CURSOR_AT = 384
-# Flags of a view: this worker is no member any more; it has just become one; the job was stopped.
-RELEASED, NEW, STOPPED, SETTING = 1, 2, 4, 8
+# Flags of a view: this worker is no member any more; it has just become one; the job was stopped;
+# its setting was changed since it began; its members are to make a checkpoint now, and to end.
+RELEASED, NEW, STOPPED, SETTING, PARK = 1, 2, 4, 8, 16
 
 # A slot: the descriptor, then what the agent answers.
 DESCRIPTOR_BYTES = 192

@@ -180,6 +180,9 @@ class Solo:
     def tell_stay(self, number: int, sync: str, why: str) -> None:
         """Do nothing: there is nobody who would change the setting."""
 
+    def park(self, step: int, problem: str) -> None:
+        """Do nothing: nobody parks a job of one."""
+
     def report(self, metrics: Dict[str, float]) -> None:
         """Do nothing: there is no launcher to report to."""
         self.check()

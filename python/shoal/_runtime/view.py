@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .protocol import CURSOR_AT, NEW, RELEASED, SETTING, STOPPED, VIEW, VIEW_AT
+from .protocol import CURSOR_AT, NEW, PARK, RELEASED, SETTING, STOPPED, VIEW, VIEW_AT
 
 
 class View(NamedTuple):
@@ -17,7 +17,7 @@ class View(NamedTuple):
     size: int = 1
     steps: int = 0  # steps that the job has committed
     joined: int = 0  # number of newcomers of this generation, which have the highest ranks
-    flags: int = 0  # RELEASED, NEW, STOPPED and SETTING, which the properties tell
+    flags: int = 0  # RELEASED, NEW, STOPPED, SETTING and PARK, which the properties tell
     # The place in the data, as Cursor.pack has it; b"" = the agent gave none.
     cursor: bytes = b""
 
@@ -58,6 +58,11 @@ class View(NamedTuple):
     def new(self) -> bool:
         """Whether this worker has just become a member."""
         return bool(self.flags & NEW)
+
+    @property
+    def parks(self) -> bool:
+        """Whether the members are to make a checkpoint now, and to end."""
+        return bool(self.flags & PARK)
 
     @property
     def has_setting(self) -> bool:

@@ -433,6 +433,16 @@ class Worker:
         """
         self.link.send({"type": "stay", "number": number, "sync": sync, "why": why})
 
+    def park(self, step: int, problem: str) -> None:
+        """Tell the agent which problem there is with the checkpoint of a step; or that there is
+        none, and wait for the launcher to end this process.
+        """
+        message: Message = {"type": "park", "step": step, "problem": problem}
+        if problem:
+            self.link.send(message)
+        else:
+            self._request(message, "park")  # which the agent does not answer
+
     def report(self, metrics: Dict[str, float]) -> None:
         """Send numbers, by name, to the launcher, without an answer."""
         self.link.send(

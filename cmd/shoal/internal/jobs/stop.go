@@ -167,6 +167,8 @@ func resultText(r launcher.Result) string {
 	if !r.OK {
 		how, _, _ = strings.Cut(r.Error, "\n")
 		how = strings.TrimPrefix(how, "job "+r.Job+" ")
+	} else if r.Parked {
+		how = "is parked, and goes on where it is started again"
 	} else if r.StoppedBy != "" {
 		how = "was stopped by " + r.StoppedBy + " and ended well"
 	}

@@ -1,0 +1,149 @@
+package launcher
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/agent"
+	api "github.com/shoal-ml/shoal/api/control"
+)
+
+// A job is parked: at the end of a step its workers make a checkpoint, and when that is sealed each
+// host ends its own, which wait for that. So nothing behind their loops runs, and the job goes on
+// with the next sample when it is started again. Where the checkpoint is not sealed, training goes
+// on. All workers have agreed on which it is, so no host that is lost then can change it.
+
+// graceParked is how long a parked worker may take to end, after its checkpoint is sealed.
+const graceParked = 10 * time.Second
+
+// parking is what has become of the wish to park the job. The registry's lock guards it.
+type parking struct {
+	who      string // who wants it; "" = nobody does, or nothing has come of it
+	asked    string // who wanted it last
+	step     uint64 // the step of the checkpoint, if done
+	done     bool   // it is sealed, and the workers are being ended
+	problem  string // why nothing has come of the last wish; "" = nothing speaks against it
+	reported bool   // people have been told what has come of it
+}
+
+// setOutcome registers what a worker says. All of them say the same.
+func (p *parking) setOutcome(m *parkMessage) {
+	if p.who == "" && !p.done && p.problem == "" { // asked for under another head
+		p.reported = false
+	}
+	p.step, p.done, p.problem, p.who = m.Step, m.Problem == "", m.Problem, ""
+}
+
+// requestPark registers who wants the job to be parked.
+func (r *registry) requestPark(who string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shutdown.park = parking{who: who, asked: who}
+}
+
+// takeParkOutcome returns, once, what has become of the wish to park the job; false = it was taken,
+// or there is none.
+func (r *registry) takeParkOutcome() (p parking, is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := &r.shutdown.park
+	is = (kept.done || kept.problem != "") && !kept.reported
+	kept.reported = kept.reported || is
+	return *kept, is
+}
+
+// describePark returns, for tools, what has become of the wish to park the job.
+func (r *registry) describePark() api.ParkStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.shutdown.park
+	return api.ParkStatus{Parked: p.done, ParkedBy: p.who, ParkError: p.problem}
+}
+
+// hasParked reports whether a worker of this host waits for its end behind a checkpoint.
+func (r *registry) hasParked(worker int) bool {
+	w, known := r.worker(worker)
+	return known && w.parked
+}
+
+// isParked reports whether some worker has ended behind a checkpoint that the job goes on from.
+// r.mu is held.
+func (r *registry) isParked() bool {
+	for _, e := range r.endings {
+		if e.exit.Parked {
+			return true
+		}
+	}
+	return false
+}
+
+// onPark ends a worker of this host whose checkpoint is sealed, and tells the host that leads what
+// has come of it. It runs on the goroutine of the worker's session, and waits for the engine's
+// thread.
+func (l *launcher) onPark(worker int, step uint64, problem string) {
+	l.reportWorker(&message{Park: &parkMessage{worker, step, problem}})
+	if problem != "" {
+		return
+	}
+	p := l.supervisor.processOf(worker)
+	if p == nil { // it has ended already
+		return
+	}
+	p.output.Mute()
+	p.Signal(syscall.SIGTERM)
+	l.group.Go("park", func(ctx context.Context) error {
+		select {
+		case <-p.Silent():
+		case <-ctx.Done():
+		case <-time.After(graceParked):
+			p.Signal(syscall.SIGKILL)
+		}
+		return nil
+	})
+}
+
+// reportPark tells people what has become of the wish to park the job, once, where the job is led.
+// Any goroutine may call it.
+func (l *launcher) reportPark() {
+	p, is := l.registry.takeParkOutcome()
+	if !is || !l.registry.leads() {
+		return
+	}
+	who := p.asked
+	if who == "" {
+		who = "somebody"
+	}
+	why := who + " asked for it; the checkpoint is sealed, and the job goes on there when it is " +
+		"started again"
+	if !p.done {
+		why = fmt.Sprintf("%s asked for it, but training goes on: %s", who, p.problem)
+	}
+	s := l.agent.Status()
+	l.onEvent(agent.Event{What: "park", Generation: s.Generation, Size: s.Size, Step: s.Steps,
+		OptimizerSteps: s.OptimizerSteps, Because: why})
+}
+
+// answerPark asks the head to park the job, and does not wait for that. It is an HTTP handler, as
+// those in control.go.
+func (l *launcher) answerPark(w http.ResponseWriter, r *http.Request) {
+	var ask api.Park
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		sendError(w, http.StatusBadRequest, err)
+		return
+	}
+	if by := l.registry.stoppedBy(); by != "" {
+		sendError(w, http.StatusConflict,
+			fmt.Errorf("%s has asked for the end of the job", by))
+		return
+	}
+	l.registry.requestPark(ask.Who)
+	if err := l.agent.Park(ask.Who); err != nil {
+		l.registry.requestPark("")
+		sendError(w, http.StatusConflict, err)
+		return
+	}
+	l.answerJob(w, r)
+}
