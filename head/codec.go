@@ -56,7 +56,7 @@ func (f *Frame) fitsBinary() bool {
 			if b.View != nil || b.Entered != nil || b.Released != nil || b.Shape != nil ||
 				b.AllReleased != "" || b.Changed || b.Aborted || b.Data != nil && !b.Data.Fits() ||
 				b.First != 0 || b.Setting != nil || b.Sized != 0 || b.Levers != nil ||
-				b.Change != nil {
+				b.Change != nil || b.Park != "" {
 				return false
 			}
 		default:
